@@ -1,0 +1,32 @@
+# Language, warnings, sanitizers, output folders. No -march: what a processor can do is found out at run time.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_VISIBILITY_PRESET default)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+
+find_program(SHOAL_CCACHE ccache)
+if(SHOAL_CCACHE)
+  # base_dir makes two checkouts share the cache.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros ${SHOAL_CCACHE})
+endif()
+
+add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare)
+option(SHOAL_WERROR "Compiler warnings are errors" OFF)
+if(SHOAL_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(SHOAL_SANITIZE)
+  add_compile_options(-fsanitize=${SHOAL_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${SHOAL_SANITIZE})
+endif()

@@ -1,0 +1,26 @@
+# LibTorch as two imported libraries, linked directly: libtorch.so would pull in all of CUDA, and find_package(Torch) asks for a CUDA toolkit
+# with the wheel that PyPI serves.
+if(NOT SHOAL_TORCH AND EXISTS ${CMAKE_SOURCE_DIR}/build/torch-path)
+  file(READ ${CMAKE_SOURCE_DIR}/build/torch-path SHOAL_TORCH_FOUND)
+  string(STRIP "${SHOAL_TORCH_FOUND}" SHOAL_TORCH_FOUND)
+  set(SHOAL_TORCH ${SHOAL_TORCH_FOUND})
+endif()
+if(NOT EXISTS ${SHOAL_TORCH}/include/ATen/core/Tensor.h)
+  message(FATAL_ERROR "No Torch at '${SHOAL_TORCH}' (looked for include/ATen/core/Tensor.h). Run tools/setup.sh, or name one with -DSHOAL_TORCH=<dir>.")
+endif()
+file(STRINGS ${SHOAL_TORCH}/include/torch/headeronly/version.h shoal_torch_version REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
+string(REGEX REPLACE "[^0-9;]" "" shoal_torch_version "${shoal_torch_version}")
+if(NOT "${shoal_torch_version}" STREQUAL "2;11")
+  message(FATAL_ERROR "Torch at ${SHOAL_TORCH} is version ${shoal_torch_version}; Shoal is built against 2.11.")
+endif()
+message(STATUS "Torch: ${SHOAL_TORCH}")
+
+foreach(part c10 torch_cpu)
+  add_library(torch::${part} SHARED IMPORTED)
+  set_target_properties(torch::${part} PROPERTIES IMPORTED_LOCATION ${SHOAL_TORCH}/lib/lib${part}.so IMPORTED_NO_SONAME OFF)
+endforeach()
+# Behind every other include folder: the wheel carries its own fmt, protobuf and more, which must not shadow Debian's.
+target_compile_options(torch::c10 INTERFACE -idirafter ${SHOAL_TORCH}/include -idirafter ${SHOAL_TORCH}/include/torch/csrc/api/include)
+target_compile_definitions(torch::c10 INTERFACE USE_DISTRIBUTED USE_C10D)
+target_link_libraries(torch::torch_cpu INTERFACE torch::c10)
+link_directories(${SHOAL_TORCH}/lib)

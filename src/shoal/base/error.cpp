@@ -1,0 +1,89 @@
+#include "shoal/base/error.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace shoal {
+
+const char* name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInternal:
+      return "internal";
+    case ErrorKind::kUsage:
+      return "usage";
+    case ErrorKind::kConfig:
+      return "config";
+    case ErrorKind::kData:
+      return "data";
+    case ErrorKind::kInputMissing:
+      return "input missing";
+    case ErrorKind::kOutput:
+      return "output";
+    case ErrorKind::kNonFinite:
+      return "non-finite";
+    case ErrorKind::kResource:
+      return "resource";
+    case ErrorKind::kTimeout:
+      return "timeout";
+    case ErrorKind::kPeerLost:
+      return "peer lost";
+    case ErrorKind::kMismatch:
+      return "mismatch";
+    case ErrorKind::kAborted:
+      return "aborted";
+  }
+  return "unknown";
+}
+
+int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kUsage:
+      return 2;
+    case ErrorKind::kData:
+      return 65;
+    case ErrorKind::kInputMissing:
+      return 66;
+    case ErrorKind::kOutput:
+      return 74;
+    case ErrorKind::kConfig:
+      return 78;
+    case ErrorKind::kNonFinite:
+      return 80;
+    case ErrorKind::kResource:
+      return 81;
+    case ErrorKind::kTimeout:
+      return 201;
+    case ErrorKind::kPeerLost:
+      return 202;
+    default:
+      return 1;
+  }
+}
+
+Error::Error(ErrorKind kind, std::string operation, std::string what)
+    : std::runtime_error(what), kind_(kind), operation_(std::move(operation)), message_(std::move(what)) {
+  compose();
+}
+
+Error& Error::at(int rank, int size) { return rank_ = rank, size_ = size, compose(); }
+Error& Error::from(int peer) { return peer_ = peer, compose(); }
+Error& Error::in(std::uint64_t sequence) { return sequence_ = sequence, compose(); }
+Error& Error::awaiting(std::string awaited) { return awaited_ = std::move(awaited), compose(); }
+Error& Error::hint(std::string hint) { return hint_ = std::move(hint), compose(); }
+Error& Error::may_retry(bool retriable) { return retriable_ = retriable, *this; }
+
+Error& Error::compose() {
+  std::string where;
+  const auto add = [&](std::string part) { where += (where.empty() ? "" : ", ") + std::move(part); };
+  if (rank_ >= 0) add(fmt::format("rank {} of {}", rank_, size_));
+  if (peer_ >= 0) add(fmt::format("peer {}", peer_));
+  if (sequence_ > 0) add(fmt::format("operation #{}", sequence_));
+  if (!awaited_.empty()) add(fmt::format("awaiting {}", awaited_));
+  text_ = fmt::format("[{}] {}", operation_, message_);
+  if (!where.empty()) text_ += fmt::format(" ({})", where);
+  if (!hint_.empty()) text_ += fmt::format(". Hint: {}", hint_);
+  return *this;
+}
+
+}  // namespace shoal
