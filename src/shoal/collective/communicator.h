@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "shoal/base/clock.h"
+#include "shoal/base/error.h"
+#include "shoal/collective/operation.h"
+
+namespace shoal::collective {
+
+/// Names an operation in flight: its sequence number within its communicator, counted from 1. 0 names nothing and is complete.
+using Handle = std::uint64_t;
+
+/// A set of ranks that act together: the seam between what is asked for (an Operation) and how it is carried out (shared memory, TCP, a fake).
+///
+/// Every rank starts the same operations in the same order. An operation is complete on a rank when its outputs are valid there *and*
+/// every peer has finished touching its inputs. Progress is made inside `start`, `poll` and `wait`; nothing else moves it.
+/// Threads: one thread at a time, except `abort`, which any thread may call at any time.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual bool supports(Kind kind, ElementType type, Reduction reduction) const = 0;
+
+  /// Begins an operation and does as much of it as is possible without waiting. Throws Error(usage) for one that makes no sense.
+  virtual Handle start(const Operation& operation) = 0;
+
+  /// Makes progress; true when `handle` is complete. Throws what went wrong: Error with kind timeout, peer_lost, mismatch or aborted.
+  virtual bool test(Handle handle) = 0;
+
+  /// Blocks until `handle` is complete or `deadline` has passed, which is an Error(timeout) on this rank and aborts the communicator.
+  virtual void wait(Handle handle, Deadline deadline) = 0;
+
+  /// Makes progress on everything in flight for about `budget`.
+  virtual void poll(Duration budget) = 0;
+
+  /// The ranks that gave the same `color`, ordered by `key` and then by rank here; null for a negative color. Collective.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+
+  /// Ends everything in flight on all ranks with `cause`. Idempotent: the first cause wins.
+  virtual void abort(const Error& cause) = 0;
+
+  /// One operation, start to end.
+  void run(const Operation& operation, Deadline deadline) { wait(start(operation), deadline); }
+};
+
+}  // namespace shoal::collective

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "shoal/base/clock.h"
+#include "shoal/base/element_type.h"
+
+namespace shoal::collective {
+
+enum class Kind : std::uint8_t {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kSend,
+  kReceive,
+  kBarrier,
+};
+enum class Reduction : std::uint8_t { kSum, kProduct, kMin, kMax, kAverage, kBitAnd, kBitOr, kBitXor, kPremulSum };
+enum class MemoryKind : std::uint8_t { kHost, kDevice };
+
+const char* name(Kind kind);
+const char* name(Reduction reduction);
+
+/// What one rank contributes and where its result goes. Equal pointers mean in place. Elements, not bytes:
+///   all_reduce, reduce, broadcast, send, receive: `count` elements in, the same out (reduce: `output` is used on the root only);
+///   all_gather, gather: `count` in, `count` x ranks out (gather: on the root); reduce_scatter, scatter: `count` x ranks in, `count` out;
+///   all_to_all: `count` x ranks in and out, or the per-rank counts of the operation.
+struct Buffer {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+};
+
+/// One collective call as plain data: what recorders print, fingerprints hash, tables are made for, and engines execute.
+/// Spans are read during `start` only; the memory that buffers point to must live until the operation is complete.
+struct Operation {
+  Kind kind = Kind::kBarrier;
+  ElementType type = ElementType::kU8;
+  Reduction reduction = Reduction::kSum;
+  MemoryKind memory = MemoryKind::kHost;
+  Buffer buffer;                             ///< the first (usually only) buffer
+  std::span<const Buffer> more;              ///< coalesced: further buffers, treated as if each were its own call
+  std::span<const std::size_t> send_counts;  ///< all_to_all with per-rank sizes: elements for each rank, in rank order
+  std::span<const std::size_t> receive_counts;
+  int peer = -1;  ///< root, destination or source; -1: none (receive: any source)
+  std::uint32_t tag = 0;
+  int priority = 0;    ///< higher overtakes lower
+  double scale = 1;    ///< the factor of kPremulSum
+  Duration timeout{};  ///< zero: the communicator's default
+};
+
+}  // namespace shoal::collective

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "shoal/collective/operation.h"
+#include "shoal/comm/engine.h"
+#include "shoal/comm/shared_buffer.h"
+#include "shoal/comm/work.h"
+
+namespace shoal::comm {
+
+using collective::Kind;
+using collective::Reduction;
+
+/// How one call is carried out.
+struct Options {
+  Reduction reduction = Reduction::kSum;
+  bool async = false;  ///< return at once; complete when the Work says so
+  int priority = 0;    ///< higher overtakes lower
+  Duration timeout{};  ///< zero: the group's default
+  double scale = 1;    ///< the factor of Reduction::kPremulSum
+};
+
+/// A set of ranks that act together on tensors. A value over a shared engine; copies name the same group. A default-constructed Group, like any
+/// group of one rank, turns every collective into a local copy or nothing.
+///
+/// Names, shapes and meaning are those of torch.distributed. Every rank calls the same operations in the same order. Tensors may be non-contiguous
+/// (they are then copied in and out, and such a call is never asynchronous). Errors are shoal::Error: usage for shapes that do not fit, mismatch when
+/// ranks disagree, timeout, peer_lost, aborted. Threads: one at a time per group, but `abort` from any.
+class Group {
+ public:
+  Group() = default;
+  explicit Group(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  int rank() const { return engine_ ? engine_->rank() : 0; }
+  int size() const { return engine_ ? engine_->size() : 1; }
+  bool supports(Kind kind, at::ScalarType type, Reduction reduction = Reduction::kSum) const;
+
+  Work all_reduce(const at::Tensor& tensor, const Options& options = {}) const;
+  /// Many tensors of one type in one call.
+  Work all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options = {}) const;
+  /// `output` [size x input.numel()] in rank order.
+  Work all_gather(const at::Tensor& output, const at::Tensor& input, const Options& options = {}) const;
+  /// `input` [size x output.numel()]; rank r gets the reduction of part r.
+  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Options& options = {}) const;
+  /// Part r of `input` goes to rank r. Empty counts: equal parts. Counts are elements.
+  Work all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<std::size_t> receive_counts = {},
+                  std::vector<std::size_t> send_counts = {}, const Options& options = {}) const;
+  Work broadcast(const at::Tensor& tensor, int root, const Options& options = {}) const;
+  Work reduce(const at::Tensor& tensor, int root, const Options& options = {}) const;
+  Work gather(const at::Tensor& output, const at::Tensor& input, int root, const Options& options = {}) const;
+  Work scatter(const at::Tensor& output, const at::Tensor& input, int root, const Options& options = {}) const;
+  Work send(const at::Tensor& tensor, int destination, std::uint32_t tag = 0, const Options& options = {}) const;
+  Work recv(const at::Tensor& tensor, int source, std::uint32_t tag = 0, const Options& options = {}) const;
+  void barrier(const Options& options = {}) const;
+
+  /// The ranks that gave the same `color`, ordered by `key`, then by rank here. Collective. A negative color joins nothing and gets a group of one.
+  Group split(int color, int key) const;
+  void abort(const Error& cause) const;
+  void poll() const;
+
+  /// One copy per host, mapped by all; null where the engine cannot. Collective. A group of one gets plain memory.
+  std::shared_ptr<SharedBuffer> shared_buffer(std::size_t bytes) const;
+  bool visible_to_peers(const at::Tensor& tensor) const { return size() == 1 || engine_->visible_to_peers(tensor); }
+  const std::shared_ptr<Engine>& engine() const { return engine_; }
+
+ private:
+  Work call(collective::Operation& operation, const at::Tensor& output, const at::Tensor& input, const Options& options) const;
+
+  std::shared_ptr<Engine> engine_;
+};
+
+/// The element type of a tensor in Shoal's terms. Throws Error(usage) for a type that no collective carries.
+ElementType element_type(at::ScalarType type);
+at::ScalarType scalar_type(ElementType type);
+
+}  // namespace shoal::comm

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shoal/mesh/layout.h"
+#include "shoal/nn/context.h"
+#include "shoal/nn/parameter.h"
+
+namespace shoal::nn {
+
+/// Base of every layer and model: a tensor in, a tensor out, with named children and parameters.
+///
+/// Construction takes no memory: parameters lie on the meta device until `materialize`. Local sizes come from the tensors that a module holds,
+/// never from the configuration, so that a sharded module computes with the same code. A module knows no rank, group or axis.
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// Pre-hooks, forward, post-hooks.
+  at::Tensor operator()(const at::Tensor& x, const Context& context);
+
+  /// A pre-hook may replace the input, a post-hook the output, by returning a defined tensor. They run in the order of registration.
+  using Hook = std::function<at::Tensor(Module&, const at::Tensor&, const Context&)>;
+  void on_pre_forward(Hook hook) { pre_.push_back(std::move(hook)); }
+  void on_post_forward(Hook hook) { post_.push_back(std::move(hook)); }
+
+  /// The dotted name from the root ("blocks.0.attention"); empty for the root.
+  const std::string& path() const { return path_; }
+
+  /// Each parameter once, in registration order (that in which units run), whatever its number of names.
+  std::vector<std::shared_ptr<Parameter>> parameters() const;
+  /// By any of its names; null when there is none.
+  std::shared_ptr<Parameter> find_parameter(std::string_view name) const;
+
+  const std::vector<std::pair<std::string, std::shared_ptr<Module>>>& children() const { return children_; }
+  /// By dotted path below this module; null when there is none.
+  Module* find_module(std::string_view path);
+  /// Puts a module with the same interface and parameter names in the place of the child at `path` (vocabulary-parallel, expert-parallel ...).
+  void replace_module(std::string_view path, std::shared_ptr<Module> module);
+
+  /// How input and output lie on the mesh when a technique has been applied: what `parallel::apply` redistributes between. Empty: replicated.
+  mesh::Layout input_layout, output_layout;
+
+  /// Memory for every parameter that has none yet.
+  void materialize(at::ScalarType type = at::kFloat);
+  /// The weights that `key` gives: a function of names and global indices, the same for any number of ranks and any layout.
+  void reset_parameters(Key key);
+  void clear_gradients();
+
+ protected:
+  virtual at::Tensor forward(const at::Tensor& x, const Context& context) = 0;
+
+  std::shared_ptr<Parameter> parameter(std::string name, std::vector<std::int64_t> shape, plan::Init init, double scale = 0, bool decay = false);
+  /// Registers a parameter that another module owns under a further name: tied weights.
+  void tie(std::string name, std::shared_ptr<Parameter> parameter);
+
+  template <class M, class... Arguments>
+  std::shared_ptr<M> child(std::string name, Arguments&&... arguments) {
+    auto module = std::make_shared<M>(std::forward<Arguments>(arguments)...);
+    adopt(std::move(name), module);
+    return module;
+  }
+  void adopt(std::string name, std::shared_ptr<Module> module);
+  /// Called when the child registered as `name` was replaced, so that typed pointers to it can be renewed.
+  virtual void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {}
+
+ private:
+  void rename(const std::string& path);
+
+  std::string path_;
+  std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
+  std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
+  std::vector<Hook> pre_, post_;
+};
+
+/// A model is a sequence of units (embedding, blocks, head) through which one tensor flows; pipeline stages, sharding units and
+/// checkpointed blocks are cuts of this list. The last unit returns the scaled loss (a scalar) when the context has labels, else logits [B, T, V].
+class Model : public Module {
+ public:
+  explicit Model(plan::ModelSpec spec) : spec_(std::move(spec)) {}
+  const plan::ModelSpec& spec() const { return spec_; }
+  const std::vector<std::shared_ptr<Module>>& units() const { return units_; }
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+  void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
+  /// Registers the next unit under `name`.
+  void unit(std::string name, std::shared_ptr<Module> module);
+
+ private:
+  plan::ModelSpec spec_;
+  std::vector<std::shared_ptr<Module>> units_;
+  std::vector<std::string> unit_names_;
+};
+
+/// The model that `spec` describes, on the meta device. Throws Error(config) when `spec` is not valid.
+std::shared_ptr<Model> make_model(const plan::ModelSpec& spec);
+
+}  // namespace shoal::nn

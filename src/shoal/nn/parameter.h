@@ -1,0 +1,91 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/base/philox.h"
+#include "shoal/mesh/layout.h"
+#include "shoal/plan/model_spec.h"
+
+namespace shoal::nn {
+
+/// One logical parameter of a model: what it is called and how large it is everywhere, and what this rank holds of it.
+///
+/// A tied weight is one Parameter with two names. Parallel techniques change `layout`, the compute tensor and the owned shard before `materialize`;
+/// the model only ever uses `tensor()`. Made by Module::parameter; lives as long as any module that registered it. Not thread-safe.
+class Parameter {
+ public:
+  /// `shape` is global. The tensor is on the meta device until `materialize`.
+  Parameter(std::vector<std::int64_t> shape, plan::Init init, double scale, bool decay);
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+  /// The first name is canonical: initialisation and checkpoints go by it.
+  const std::string& name() const { return names_.front(); }
+  const std::vector<std::string>& names() const { return names_; }
+  void add_name(std::string name);
+
+  const std::vector<std::int64_t>& global_shape() const { return shape_; }
+  std::int64_t global_count() const;
+  plan::Init init() const { return init_; }
+  double scale() const { return scale_; }
+  bool decay() const { return decay_; }
+
+  /// How the global tensor lies on the mesh, and the box of it that this rank's compute tensor holds (all of it by default).
+  const mesh::Layout& layout() const { return layout_; }
+  const mesh::Box& box() const { return box_; }
+  void set_layout(mesh::Layout layout, mesh::Box box);
+
+  /// What forward computes with: a leaf that requires grad, of the local box's shape.
+  const at::Tensor& tensor() const { return tensor_; }
+  bool materialized() const;
+  /// Takes memory for the compute tensor (category parameters) unless `set_tensor` gave it some.
+  void materialize(at::ScalarType type = at::kFloat);
+  /// Lets the parameter live in `storage` (of the local shape): a view of a flat buffer or of a SharedBuffer. Becomes a leaf of its own.
+  void set_tensor(const at::Tensor& storage);
+  /// Fills the local box with what (key, canonical name, global element index) say: the same global tensor for any layout. Never touches other
+  /// elements.
+  void reset(Key key);
+  bool requires_grad() const { return trainable_; }
+  void set_requires_grad(bool trainable);
+
+  /// Where the gradient of this parameter is wanted: a view of the local shape (a bucket's), or undefined to let autograd keep its own.
+  /// An operator may write there itself (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
+  const at::Tensor& sink() const { return sink_; }
+  void set_sink(at::Tensor sink) { sink_ = std::move(sink); }
+
+  /// The gradient of the micro-batches so far: the sink if there is one, else what autograd left. Undefined when there was none.
+  at::Tensor gradient() const;
+  void clear_gradient();
+
+  /// Called in registration order each time this parameter's gradient of one backward pass is complete. Only Shoal calls `ready`: from the
+  /// post-accumulate hook, or from an operator that wrote the sink itself, possibly after backward has returned.
+  using Listener = std::function<void(Parameter&)>;
+  void on_gradient_ready(Listener listener) { listeners_.push_back(std::move(listener)); }
+  void ready();
+  /// How often the gradient accumulates in one backward pass before it is complete: 1, or more when an operator reports each use itself.
+  int expected_uses() const { return expected_uses_; }
+  void set_expected_uses(int uses) { expected_uses_ = uses; }
+
+ private:
+  void watch();  ///< installs the post-accumulate hook on the compute tensor
+
+  std::vector<std::string> names_;
+  std::vector<std::int64_t> shape_;
+  plan::Init init_;
+  double scale_;
+  bool decay_, trainable_ = true;
+  mesh::Layout layout_;
+  mesh::Box box_;
+  at::Tensor tensor_, sink_;
+  bool sink_written_ = false;  ///< the sink holds a gradient of this step
+  int expected_uses_ = 1, uses_ = 0;
+  std::vector<Listener> listeners_;
+};
+
+}  // namespace shoal::nn
