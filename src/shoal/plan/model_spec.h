@@ -16,6 +16,18 @@ enum class Positions { kLearned, kRotary };
 const char* name(Activation activation);
 std::optional<Activation> activation(std::string_view name);
 
+/// Llama 3.1's stretching of rotary frequencies (Grattafiori et al., "The Llama 3 herd of models", 2024; as in Hugging Face "rope_type": "llama3"):
+/// wave lengths above `original_sequence` / `low_frequency` are divided by `factor`, those below `original_sequence` / `high_frequency` kept,
+/// those between interpolated. `factor` 1: none.
+struct RopeScaling {
+  double factor = 1;
+  double low_frequency = 1;
+  double high_frequency = 4;
+  std::int64_t original_sequence = 8192;
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
 /// The only description of an architecture: `nn/` builds modules from it, `plan/` counts from it, checkpoints store it.
 /// Plain data; `validate` says what is wrong with it.
 struct ModelSpec {
@@ -36,6 +48,7 @@ struct ModelSpec {
   bool gated = false;  ///< SwiGLU-style: down(act(gate x) * up x)
   Positions positions = Positions::kLearned;
   double rope_theta = 10000;
+  RopeScaling rope_scaling;
   Norm norm = Norm::kLayer;
   double norm_epsilon = 1e-5;
   double dropout = 0;
@@ -56,8 +69,11 @@ struct ModelSpec {
 /// Throws Error(config) that names the field, its value and the rule.
 void validate(const ModelSpec& spec);
 
+/// Fills what follows from the rest where it is 0: kv_heads = heads, head_size = hidden / heads, ffn = 4 hidden.
+ModelSpec complete(ModelSpec spec);
+
 /// A named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m", "gpt2-1.5b", "llama-tiny", "llama-160m", "llama-1b",
-/// "llama-3b", "llama-8b" ..., "mlp-digits". Empty when there is none.
+/// "llama-3b", "llama-8b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
 std::optional<ModelSpec> named_model(std::string_view name);
 std::vector<std::string> model_names();
 
