@@ -1,0 +1,46 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/train/config/job_config.h"
+
+namespace shoal::train {
+
+/// Where the values that are not defaults came from: "optimizer.name" -> "job.toml:12" or "command line".
+using Origins = std::map<std::string, std::string>;
+
+/// A job as read: its values and where each came from.
+struct Job {
+  JobConfig config;
+  Origins origins;
+  std::string file;  ///< as named by the user
+
+  /// "job.toml:12", "command line" or "default".
+  std::string origin(const std::string& key) const;
+};
+
+/// Reads a job file and applies `sets`, each "section.key=value" with the value in TOML (quotes around one word may be left out).
+/// Throws Error(config) that names file, line and key, what is allowed and the nearest name that exists: for unknown sections and keys, values of the
+/// wrong type or out of range. Throws Error(input missing) when there is no such file. Rules that join several keys are checked by `validate`.
+Job load_job(const std::string& path, const std::vector<std::string>& sets = {});
+/// The same from text; `file` is named in errors.
+Job parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& sets = {});
+
+/// Sets one key as if it had stood on the command line; `value` in TOML.
+void set_key(Job& job, const std::string& key, const std::string& value);
+
+/// A complaint about the value of `key`: `[job] file:line: key = value: what`.
+Error complaint(const Job& job, const std::string& key, const std::string& what);
+
+/// Every key that has a value, as a job file that parses to the same values. `origins` given: with a comment behind each value saying whence.
+std::string to_toml(const JobConfig& config);
+/// What --print-config shows: to_toml with a comment behind each value that says where it came from; unset optional keys as comments.
+std::string print_config(const Job& job);
+/// The reference of all keys as Markdown: sections, keys, types and ranges, defaults, meaning.
+std::string config_reference();
+
+}  // namespace shoal::train

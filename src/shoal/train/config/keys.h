@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "shoal/train/config/job_config.h"
+
+namespace shoal::train {
+
+/// Where a key's value lies in a JobConfig; its alternative is the key's type.
+using Place = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*,
+                           std::optional<bool>*, std::optional<std::int64_t>*, std::optional<double>*, std::optional<std::string>*,
+                           std::optional<std::vector<std::int64_t>>*>;
+
+/// Which numbers (of a list: elements) or words a key takes.
+struct Allowed {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool above_least = false;        ///< `least` itself is not allowed
+  std::vector<std::string> words;  ///< of a text; empty: any text
+};
+
+/// One key of a job file: everything that parsing, printing and documentation know about it.
+struct Key {
+  std::string section;
+  std::string name;
+  std::string doc;  ///< one sentence without a full stop, units included
+  Allowed allowed;
+  std::function<Place(JobConfig&)> place;
+
+  std::string path() const { return section + "." + name; }
+};
+
+/// All keys in the order of the job file; keys of one section stand together.
+std::span<const Key> all_keys();
+/// Null when there is none of that name.
+const Key* find_key(const std::string& section, const std::string& name);
+/// The sections in order.
+std::vector<std::string> section_names();
+
+/// "a whole number from 1 to 64", "one of \"adamw\", \"sgd\"", "true or false".
+std::string describe_allowed(const Key& key);
+/// Its value in `config` as TOML; empty when it is optional and not set.
+std::string value_text(const Key& key, const JobConfig& config);
+
+}  // namespace shoal::train
