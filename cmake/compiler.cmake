@@ -8,12 +8,16 @@ set(CMAKE_CXX_VISIBILITY_PRESET default)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+# -g1: line tables, so that a stack trace names its lines.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+# An installed program finds its rooms beside it, and Torch where it was built against.
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 find_program(SHOAL_CCACHE ccache)
 if(SHOAL_CCACHE)
@@ -22,11 +26,18 @@ if(SHOAL_CCACHE)
 endif()
 
 add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare)
-option(SHOAL_WERROR "Compiler warnings are errors" OFF)
+# On the compiler that the checks run with every build holds to them, so that `make check` and `make test` share one build tree. Another
+# compiler's new warnings stop nobody from building.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  set(shoal_werror_default ON)
+else()
+  set(shoal_werror_default OFF)
+endif()
+option(SHOAL_WERROR "Compiler warnings are errors" ${shoal_werror_default})
 if(SHOAL_WERROR)
   add_compile_options(-Werror)
 endif()
 if(SHOAL_SANITIZE)
-  add_compile_options(-fsanitize=${SHOAL_SANITIZE} -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=${SHOAL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${SHOAL_SANITIZE})
 endif()

@@ -1,0 +1,63 @@
+# One command a chore. `make` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+JOBS ?= $(shell nproc)
+BUILD := build/release
+SHOAL := $(BUILD)/bin/shoal
+JOB ?= examples/03_gpt_on_headers/job.toml
+CONFIGURE := cmake --preset release --log-level=WARNING
+NINJA := cmake --build --preset release --parallel $(JOBS)
+# Ninja's own "no work to do" is news to nobody.
+QUIETLY := | { grep -v 'ninja: no work to do' || true; }
+
+.PHONY: help setup build all train test check format docs bench sanitize install clean
+
+help: ## this list
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1@\2/p' Makefile | column -t -s @
+
+setup: ## what the build stands on: Debian packages and LibTorch 2.11 (the other targets do it by themselves)
+	@tools/setup.sh
+
+build: setup ## build/release/bin/shoal
+	@$(CONFIGURE)
+	@$(NINJA) --target shoal $(QUIETLY)
+
+all: setup
+	@$(CONFIGURE)
+	@$(NINJA) $(QUIETLY)
+
+train: build ## train a GPT on two ranks; FRESH=1 starts anew, JOB=FILE trains another job, ARGS="--set section.key=value"
+	@$(SHOAL) train $(JOB) $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
+
+test: all ## build everything and run every test
+	@ctest --preset release --parallel $(JOBS)
+
+check: setup ## format, layers, header budget, documentation, compiler warnings as errors
+	@tools/check_format.sh
+	@tools/check_layers.py
+	@tools/check_headers.py
+	@tools/check_docs.py
+	@$(CONFIGURE) -DSHOAL_WERROR=ON
+	@$(NINJA) $(QUIETLY)
+
+format: ## rewrite the C++ sources in the project's format
+	@tools/check_format.sh --fix
+
+docs: ## check the links and commands of the documentation
+	@tools/check_docs.py
+
+bench: all ## measure, beside peers, into bench/results/latest.jsonl; CASES="..." chooses
+	@python3 bench/run.py $(CASES)
+
+sanitize: setup ## everything that can run under AddressSanitizer, UBSan and ThreadSanitizer
+	@tools/sanitize.sh asan tsan-rooms
+
+install: all ## into PREFIX (default build/install)
+	@cmake --install $(BUILD) --prefix $(or $(PREFIX),build/install)
+
+clean: ## forget everything that was built (not .venv, not runs/)
+	@rm -rf build

@@ -1,0 +1,42 @@
+"""tools/check_docs.py finds links, targets, subcommands and files that do not exist."""
+import subprocess
+import unittest
+
+import project
+
+PAGE = """# Title
+See [the tour](docs/tour.md#second-stop), [above](#title) and [elsewhere](https://example.org/x).
+```sh
+$ make build JOBS=2   # builds
+build/release/bin/shoal train examples/job.toml --set a.b=c
+```
+"""
+
+
+class DocsTest(project.ProjectTest):
+    def setUp(self):
+        super().setUp()
+        subprocess.run(["git", "init", "--quiet", self.root], check=True)
+        self.write("Makefile", "build: ## builds\n\techo\n")
+        self.write("docs/tour.md", "# Tour\n## Second stop\n")
+        self.write("apps/shoal/train.cpp", 'app.add_subcommand("train", "trains");\n')
+        self.write("examples/job.toml", "")
+
+    def check_page(self, old="", new=""):
+        self.assertIn(old, PAGE)
+        self.write("README.md", PAGE.replace(old, new) if old else PAGE)
+        return self.run_tool("check_docs.py")
+
+    def test_clean(self):
+        self.assert_passes(self.check_page())
+
+    def test_planted(self):
+        self.assert_fails(self.check_page("docs/tour.md", "docs/tuor.md"), "README.md:2", "docs/tuor.md")
+        self.assert_fails(self.check_page("#second-stop", "#third-stop"), "README.md:2", "#third-stop")
+        self.assert_fails(self.check_page("make build", "make biuld"), "README.md:4", "'biuld'")
+        self.assert_fails(self.check_page("shoal train", "shoal rain"), "README.md:5", "'rain'")
+        self.assert_fails(self.check_page("examples/job.toml", "examples/gone.toml"), "README.md:5", "examples/gone.toml")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Do the pages point at things that exist?
+
+In every .md file that git knows: relative links and their anchors, and in ```sh blocks the make targets, the subcommands of shoal and the
+files that commands name. Prints one line a violation and exits with 1.
+"""
+import argparse
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
+FENCE = re.compile(r"^\s*```\s*(\w*)")
+REPOSITORY_PATH = re.compile(r"^(?:\./)?(?:examples|tools|docs|bench/peers|tests|src|cmake)/\S+$")
+
+
+def pages(root):
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=root, capture_output=True, text=True, check=True)
+    return [root / name for name in listed.stdout.splitlines() if (root / name).exists()]
+
+
+def split_page(path):
+    """(the lines outside code blocks, the lines of ```sh blocks), each as [(number, line)]"""
+    prose, commands, language = [], [], None
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        fence = FENCE.match(line)
+        if fence:
+            language = None if language is not None else fence[1]
+        elif language is None:
+            prose.append((number, re.sub(r"`[^`]*`", "``", line)))
+        elif language in ("sh", "bash", "console"):
+            commands.append((number, line))
+    return prose, commands
+
+
+def anchors(path):
+    """The names that GitHub gives to the headings of a page."""
+    names = set()
+    for line in path.read_text().splitlines():
+        if line.startswith("#"):
+            title = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower())
+            names.add(title.replace(" ", "-"))
+    return names
+
+
+def check_links(root, path, prose):
+    for number, line in prose:
+        for target in LINK.findall(line):
+            if re.match(r"\w+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            file = (path.parent / name).resolve() if name else path
+            if not file.exists():
+                yield f"{path.relative_to(root)}:{number}: {target} does not exist"
+            elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+                yield f"{path.relative_to(root)}:{number}: {name or path.name} has no heading #{anchor}"
+
+
+def make_targets(root):
+    return set(re.findall(r"^([a-z][\w-]*):", (root / "Makefile").read_text(), re.MULTILINE))
+
+
+def subcommands(root):
+    """The subcommands of the shoal program; None before it is written."""
+    names = set()
+    for path in (root / "apps" / "shoal").rglob("*.cpp"):
+        names.update(re.findall(r"add_subcommand\(\s*\"([\w-]+)\"", path.read_text()))
+    return names or None
+
+
+def check_commands(root, path, commands, targets, known):
+    for number, line in commands:
+        where = f"{path.relative_to(root)}:{number}"
+        try:
+            words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+        except ValueError:
+            continue
+        while words and re.match(r"\w+=", words[0]):
+            words.pop(0)
+        if not words:
+            continue
+        if words[0] == "make":
+            for word in words[1:]:
+                if re.fullmatch(r"[a-z][\w-]*", word) and word not in targets:
+                    yield f"{where}: make has no target '{word}'"
+        if words[0].endswith("bin/shoal") and known is not None and len(words) > 1 and words[1][0] != "-" and words[1] not in known:
+            yield f"{where}: shoal has no subcommand '{words[1]}'"
+        for word in words[1:]:
+            if REPOSITORY_PATH.match(word) and "*" not in word and not (root / word).exists():
+                yield f"{where}: {word} does not exist"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
+    root = parser.parse_args().root.resolve()
+    targets, known, problems = make_targets(root), subcommands(root), []
+    for path in pages(root):
+        prose, commands = split_page(path)
+        problems += check_links(root, path, prose)
+        problems += check_commands(root, path, commands, targets, known)
+    for problem in problems:
+        print(problem)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()
