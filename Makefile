@@ -9,7 +9,8 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 SHOAL := $(BUILD)/bin/shoal
 JOB ?= examples/03_gpt_on_headers/job.toml
-CONFIGURE := cmake --preset release --log-level=WARNING
+# What CMake finds goes to stdout and is of use only when something is wrong; that goes to stderr.
+CONFIGURE := cmake --preset release >/dev/null
 NINJA := cmake --build --preset release --parallel $(JOBS)
 # Ninja's own "no work to do" is news to nobody.
 QUIETLY := | { grep -v 'ninja: no work to do' || true; }

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=$(nproc)
 for preset in "$@"; do
   printf '== %s\n' "$preset"
-  cmake --preset "$preset" --log-level=WARNING
+  cmake --preset "$preset" >/dev/null
   cmake --build --preset "$preset" --parallel "$jobs"
   ctest --preset "$preset" --parallel "$jobs"
 done
