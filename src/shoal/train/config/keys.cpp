@@ -1,0 +1,250 @@
+#include "shoal/train/config/keys.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "shoal/plan/model_spec.h"
+#include "shoal/train/config/toml_text.h"
+
+namespace shoal::train {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Allowed any() { return {}; }
+Allowed at_least(double least) { return {least, kInfinity, false, {}}; }
+Allowed above(double least) { return {least, kInfinity, true, {}}; }
+Allowed between(double least, double most) { return {least, most, false, {}}; }
+Allowed one_of(std::vector<std::string> words) { return {-kInfinity, kInfinity, false, std::move(words)}; }
+
+/// Adds the keys of one section, each with the member that holds it.
+template <class Section>
+class Lister {
+ public:
+  Lister(std::vector<Key>& keys, std::string section, Section JobConfig::*place) : keys_(keys), section_(std::move(section)), place_(place) {}
+
+  template <class T>
+  Lister& key(const char* name, T Section::*member, Allowed allowed, const char* doc) {
+    const auto section = place_;
+    keys_.push_back({section_, name, doc, std::move(allowed), [section, member](JobConfig& config) -> Place { return &(config.*section.*member); }});
+    return *this;
+  }
+
+ private:
+  std::vector<Key>& keys_;
+  std::string section_;
+  Section JobConfig::*place_;
+};
+
+void list_model(std::vector<Key>& keys) {
+  using M = ModelSection;
+  Lister<M>(keys, "model", &JobConfig::model)
+      .key("name", &M::name, any(), "a named size; the other keys change it. Without a name they give the whole shape")
+      .key("family", &M::family, one_of({"transformer", "mlp"}), "kind of model; only where `name` is not set")
+      .key("layers", &M::layers, at_least(1), "transformer blocks")
+      .key("hidden", &M::hidden, at_least(1), "width of the residual stream")
+      .key("heads", &M::heads, at_least(1), "attention heads; hidden is a multiple of them unless `head_size` is given")
+      .key("kv_heads", &M::kv_heads, at_least(1), "key-value heads (grouped-query attention); divides `heads`")
+      .key("head_size", &M::head_size, at_least(1), "width of one head")
+      .key("ffn", &M::ffn, at_least(1), "width of the feed-forward layers")
+      .key("vocab", &M::vocab, at_least(0), "rows of the embedding; 0: what the tokenizer needs, rounded up to a multiple of 64")
+      .key("sequence", &M::sequence, at_least(0), "longest sequence in tokens; 0: training.sequence_length")
+      .key("tied_embeddings", &M::tied_embeddings, any(), "the head uses the embedding's weight")
+      .key("bias", &M::bias, any(), "biases in linear layers and LayerNorm")
+      .key("gated", &M::gated, any(), "gated feed-forward layers (SwiGLU)")
+      .key("positions", &M::positions, one_of({"learned", "rotary"}), "how positions enter")
+      .key("rope_theta", &M::rope_theta, above(0), "base of the rotary frequencies")
+      .key("norm", &M::norm, one_of({"layer", "rms"}), "LayerNorm or RMSNorm")
+      .key("norm_epsilon", &M::norm_epsilon, above(0), "added to the variance in norms")
+      .key("dropout", &M::dropout, {0, 1, false, {}}, "probability with which activations are dropped in training")
+      .key("init_std", &M::init_std, at_least(0), "standard deviation of initial weights")
+      .key("activation", &M::activation, one_of({"relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}), "non-linearity of the feed-forward layers")
+      .key("inputs", &M::inputs, at_least(0), "mlp: inputs; 0: features of the data")
+      .key("outputs", &M::outputs, at_least(0), "mlp: outputs; 0: classes or targets of the data")
+      .key("widths", &M::widths, at_least(1), "mlp: widths of the hidden layers");
+}
+
+void list_data(std::vector<Key>& keys) {
+  using D = DataSection;
+  Lister<D>(keys, "data", &JobConfig::data)
+      .key("source", &D::source, one_of({"tokens", "digits", "csv", "regression"}),
+           "token data sets, handwritten digits, a CSV table, or a synthetic regression")
+      .key("folders", &D::folders, any(), "tokens: folders that `shoal data prepare` wrote")
+      .key("weights", &D::weights, above(0), "tokens: how often each folder is drawn from, one a folder; empty: by their number of tokens")
+      .key("prepare", &D::prepare, one_of({"nothing", "headers", "files"}),
+           "tokens: what to prepare into the one folder when it holds no data set yet; headers: the C++ headers of the Torch that this program was "
+           "built against")
+      .key("prepare_from", &D::prepare_from, any(), "tokens: files and folders to prepare from, with prepare = \"files\"")
+      .key("tokenizer", &D::tokenizer, one_of({"bpe", "byte"}), "tokens: tokenizer of a data set that is prepared")
+      .key("vocab_size", &D::vocab_size, between(257, 1000000), "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
+      .key("file", &D::file, any(), "csv: the table. digits: a copy of the table; empty: the one that ships with Shoal")
+      .key("target", &D::target, any(), "csv: name or index (from 0) of the column to be learnt; empty: the last")
+      .key("task", &D::task, one_of({"classification", "regression"}), "csv: what the target is")
+      .key("samples", &D::samples, between(2, 1e9), "regression: samples to make")
+      .key("features", &D::features, between(1, 1e6), "regression: inputs of a sample")
+      .key("noise", &D::noise, at_least(0), "regression: standard deviation of the noise in the target")
+      .key("validation_fraction", &D::validation_fraction, {0, 0.9, true, {}}, "tables: part of the rows kept for validation");
+}
+
+void list_training(std::vector<Key>& keys) {
+  using T = TrainingSection;
+  Lister<T>(keys, "training", &JobConfig::training)
+      .key("global_batch_sequences", &T::global_batch_sequences, between(1, 1e9),
+           "sequences (rows of a table) in one step over all ranks; this or global_batch_tokens")
+      .key("global_batch_tokens", &T::global_batch_tokens, between(1, 1e12), "tokens in one step over all ranks; a multiple of sequence_length")
+      .key("micro_batch", &T::micro_batch, between(0, 1e9),
+           "sequences that a rank runs at once; 0: its whole share of the global batch. Never changes what is learnt")
+      .key("sequence_length", &T::sequence_length, between(1, 1 << 24), "tokens in a sequence; of token data")
+      .key("steps", &T::steps, between(1, 1e12), "length of the run in optimizer steps; exactly one of steps, tokens, epochs")
+      .key("tokens", &T::tokens, between(1, 1e16), "length of the run in tokens, rounded up to whole steps")
+      .key("epochs", &T::epochs, {0, 1e9, true, {}}, "length of the run in passes over the training split, rounded down to whole steps")
+      .key("loss", &T::loss, one_of({"auto", "cross_entropy", "mean_squared_error", "mean_absolute_error"}),
+           "what is minimised; auto: cross_entropy for tokens and classes, mean_squared_error for a regression");
+}
+
+void list_optimization(std::vector<Key>& keys) {
+  using O = OptimizerSection;
+  Lister<O>(keys, "optimizer", &JobConfig::optimizer)
+      .key("name", &O::name, one_of({"adamw", "sgd"}), "AdamW or stochastic gradient descent with momentum")
+      .key("learning_rate", &O::learning_rate, at_least(0), "highest learning rate")
+      .key("beta1", &O::beta1, {0, 0.9999999, false, {}}, "adamw: decay of the mean of gradients")
+      .key("beta2", &O::beta2, {0, 0.9999999, false, {}}, "adamw: decay of the mean of squared gradients")
+      .key("epsilon", &O::epsilon, above(0), "adamw: added to the root of the mean square")
+      .key("momentum", &O::momentum, {0, 0.9999999, false, {}}, "sgd: decay of the momentum; 0: none")
+      .key("nesterov", &O::nesterov, any(), "sgd: Nesterov's momentum")
+      .key("weight_decay", &O::weight_decay, at_least(0),
+           "decay of matrices (biases and norms do not decay); adamw: decoupled, times the learning rate")
+      .key("clip_norm", &O::clip_norm, at_least(0), "norm of the whole gradient above which it is scaled down; 0: never");
+  using S = SchedulerSection;
+  Lister<S>(keys, "lr_scheduler", &JobConfig::lr_scheduler)
+      .key("name", &S::name, one_of({"constant", "linear", "cosine", "wsd"}),
+           "course of the learning rate after the warm-up; wsd: constant, then linear at the end")
+      .key("warmup_steps", &S::warmup_steps, between(0, 1e12), "steps over which the learning rate rises from 0")
+      .key("decay_fraction", &S::decay_fraction, between(0, 1), "wsd: part of all steps, at the end, over which the learning rate falls")
+      .key("final_ratio", &S::final_ratio, between(0, 1), "linear, cosine, wsd: last learning rate as part of the highest");
+}
+
+void list_running(std::vector<Key>& keys) {
+  using P = ParallelismSection;
+  Lister<P>(keys, "parallelism", &JobConfig::parallelism)
+      .key("ranks", &P::ranks, between(1, 4096),
+           "how many ranks Shoal's own launcher starts on this host (--nproc); under another launcher its number counts")
+      .key("in_process", &P::in_process, any(), "ranks are threads of one process instead of processes (--in-process)")
+      .key("threads_per_rank", &P::threads_per_rank, between(0, 4096), "threads that compute in one rank; 0: cores of the host / its ranks")
+      .key("pin_cores", &P::pin_cores, any(), "each rank keeps to its own cores")
+      .key("arena", &P::arena, any(), "tensors live in memory that all ranks of the host read in place; off gives the same bits, slower")
+      .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}}, "size of a gradient bucket in MB where gradients are copied to travel (arena = false)")
+      .key("timeout_s", &P::timeout_s, {0, 86400, true, {}}, "longest wait for another rank in seconds");
+  using C = CheckpointSection;
+  Lister<C>(keys, "checkpoint", &JobConfig::checkpoint)
+      .key("interval", &C::interval, between(0, 1e12), "steps between checkpoints; 0: only at the end and when a signal stops the run")
+      .key("keep_last", &C::keep_last, between(0, 1e6), "newest complete checkpoints that are kept; 0: all");
+  using M = MetricsSection;
+  Lister<M>(keys, "metrics", &JobConfig::metrics)
+      .key("log_interval", &M::log_interval, between(1, 1e9), "steps between lines on a console that is no terminal")
+      .key("tensorboard", &M::tensorboard, any(), "write TensorBoard event files");
+  using V = ValidationSection;
+  Lister<V>(keys, "validation", &JobConfig::validation)
+      .key("interval", &V::interval, between(0, 1e12), "steps between evaluations; 0: only at the end")
+      .key("batches", &V::batches, between(0, 1e9), "global batches that one evaluation reads; 0: the whole validation split")
+      .key("sample_tokens", &V::sample_tokens, between(0, 1e6), "tokens: tokens generated and printed at the end of the run; 0: none")
+      .key("sample_prompt", &V::sample_prompt, any(), "tokens: text that the sample continues");
+  using D = DebugSection;
+  Lister<D>(keys, "debug", &JobConfig::debug)
+      .key("seed", &D::seed, between(0, 9007199254740992.0), "of weights, dropout and sample order")
+      .key("fault", &D::fault, one_of({"none", "error", "exit", "kill", "stop", "nan"}),
+           "what goes wrong on purpose: an error, a silent exit, SIGKILL, SIGSTOP, or a loss that is not a number")
+      .key("fault_step", &D::fault_step, between(0, 1e12), "in which step, counted from 1; 0: in none")
+      .key("fault_rank", &D::fault_rank, between(0, 1e9), "on which rank");
+}
+
+std::vector<Key> list_keys() {
+  std::vector<Key> keys;
+  using J = JobSection;
+  Lister<J>(keys, "job", &JobConfig::job)
+      .key("name", &J::name, any(), "names the run directory runs/<name>; letters, digits, '.', '_' and '-'")
+      .key("description", &J::description, any(), "for people");
+  list_model(keys);
+  list_data(keys);
+  list_training(keys);
+  list_optimization(keys);
+  list_running(keys);
+  return keys;
+}
+
+template <class T>
+const char* type_words() {
+  if constexpr (std::is_same_v<T, bool>) return "true or false";
+  if constexpr (std::is_same_v<T, std::int64_t>) return "a whole number";
+  if constexpr (std::is_same_v<T, double>) return "a number";
+  if constexpr (std::is_same_v<T, std::string>) return "a text";
+  if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return "a list of whole numbers";
+  if constexpr (std::is_same_v<T, std::vector<double>>) return "a list of numbers";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of texts";
+}
+
+template <class T>
+struct Unwrap {
+  using type = T;
+};
+template <class T>
+struct Unwrap<std::optional<T>> {
+  using type = T;
+};
+
+std::string range_words(const Allowed& allowed) {
+  const bool least = allowed.least > -kInfinity, most = allowed.most < kInfinity;
+  const auto number = [](double value) { return number_text(value); };
+  if (least && allowed.above_least) return fmt::format(" above {}{}", number(allowed.least), most ? " and at most " + number(allowed.most) : "");
+  if (least && most) return fmt::format(" from {} to {}", number(allowed.least), number(allowed.most));
+  if (least) return fmt::format(" of at least {}", number(allowed.least));
+  return most ? fmt::format(" of at most {}", number(allowed.most)) : "";
+}
+
+}  // namespace
+
+std::span<const Key> all_keys() {
+  static const std::vector<Key> keys = list_keys();
+  return keys;
+}
+
+const Key* find_key(const std::string& section, const std::string& name) {
+  const auto keys = all_keys();
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const Key& key) { return key.section == section && key.name == name; });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> section_names() {
+  std::vector<std::string> names;
+  for (const Key& key : all_keys())
+    if (names.empty() || names.back() != key.section) names.push_back(key.section);
+  return names;
+}
+
+std::string describe_allowed(const Key& key) {
+  if (key.path() == "model.name") return fmt::format("one of {}", fmt::join(plan::model_names(), ", "));
+  if (!key.allowed.words.empty()) return fmt::format("one of \"{}\"", fmt::join(key.allowed.words, "\", \""));
+  JobConfig defaults;
+  const std::string type = std::visit(
+      [](auto* place) { return std::string(type_words<typename Unwrap<std::remove_reference_t<decltype(*place)>>::type>()); }, key.place(defaults));
+  return type + range_words(key.allowed);
+}
+
+std::string value_text(const Key& key, const JobConfig& config) {
+  // The table's accessors give mutable places; nothing is written through this one.
+  return std::visit(
+      [](const auto* place) {
+        using T = std::remove_cvref_t<decltype(*place)>;
+        if constexpr (std::is_same_v<T, typename Unwrap<T>::type>) {
+          return toml_text(*place);
+        } else {
+          return *place ? toml_text(**place) : std::string();
+        }
+      },
+      key.place(const_cast<JobConfig&>(config)));
+}
+
+}  // namespace shoal::train
