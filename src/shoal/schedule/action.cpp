@@ -1,0 +1,55 @@
+#include "shoal/schedule/action.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace shoal::schedule {
+
+const char* mark(Kind kind) {
+  switch (kind) {
+    case Kind::kForward:
+      return "F";
+    case Kind::kBackward:
+      return "B";
+    case Kind::kInputGradient:
+      return "I";
+    case Kind::kWeightGradient:
+      return "W";
+    case Kind::kSendActivation:
+      return "SEND_F";
+    case Kind::kReceiveActivation:
+      return "RECV_F";
+    case Kind::kSendGradient:
+      return "SEND_B";
+    case Kind::kReceiveGradient:
+      return "RECV_B";
+  }
+  return "?";
+}
+
+bool is_compute(Kind kind) { return kind <= Kind::kWeightGradient; }
+bool is_send(Kind kind) { return kind == Kind::kSendActivation || kind == Kind::kSendGradient; }
+
+std::string to_string(const Action& action) { return fmt::format("{}{}{}", action.stage, mark(action.kind), action.micro_batch); }
+
+void add_transfers(Schedule& schedule) {
+  const auto& owner = schedule.rank_of_stage;
+  const int last = schedule.stages() - 1;
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    std::vector<Action> with;
+    for (const Action& action : schedule.table[rank]) {
+      const int stage = action.stage;
+      const int before = stage > 0 ? owner[stage - 1] : rank, after = stage < last ? owner[stage + 1] : rank;
+      const bool forward = action.kind == Kind::kForward, backward = action.kind == Kind::kBackward || action.kind == Kind::kInputGradient;
+      if (forward && before != rank) with.push_back({Kind::kReceiveActivation, stage, action.micro_batch, before});
+      if (backward && after != rank) with.push_back({Kind::kReceiveGradient, stage, action.micro_batch, after});
+      with.push_back(action);
+      if (forward && after != rank) with.push_back({Kind::kSendActivation, stage, action.micro_batch, after});
+      if (backward && before != rank) with.push_back({Kind::kSendGradient, stage, action.micro_batch, before});
+    }
+    schedule.table[rank] = std::move(with);
+  }
+}
+
+}  // namespace shoal::schedule

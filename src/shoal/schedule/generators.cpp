@@ -1,0 +1,273 @@
+#include "shoal/schedule/generators.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "shoal/base/check.h"
+
+namespace shoal::schedule {
+namespace {
+
+void require_counts(const char* name, int ranks, int micro_batches) {
+  SHOAL_USER_CHECK(ranks >= 1, name, "a pipeline needs at least one rank: ranks={}", ranks);
+  SHOAL_USER_CHECK(micro_batches >= 1, name, "a step needs at least one micro-batch: micro_batches={}", micro_batches);
+}
+
+/// Stage s on rank s mod p.
+Schedule looped(std::string name, int ranks, int chunks, int micro_batches) {
+  Schedule schedule{std::move(name), micro_batches, std::vector<int>(ranks * chunks), std::vector<std::vector<Action>>(ranks)};
+  for (int stage = 0; stage < ranks * chunks; ++stage) schedule.rank_of_stage[stage] = stage % ranks;
+  return schedule;
+}
+
+/// Rank i holds stages i and 2p - 1 - i.
+Schedule v_shaped(std::string name, int ranks, int micro_batches) {
+  Schedule schedule = looped(std::move(name), ranks, 2, micro_batches);
+  for (int stage = ranks; stage < 2 * ranks; ++stage) schedule.rank_of_stage[stage] = 2 * ranks - 1 - stage;
+  return schedule;
+}
+
+/// Appends the next micro-batch of a kind and stage to a rank's list, counting for itself; one that is beyond the last is left out.
+class Line {
+ public:
+  Line(std::vector<Action>& actions, int micro_batches) : actions_(actions), micro_batches_(micro_batches) {}
+
+  void forward(int stage) { add(Kind::kForward, stage, forwards_); }
+  void backward(int stage) { add(Kind::kBackward, stage, backwards_); }
+  void input_gradient(int stage) {
+    pending_.push_back({Kind::kWeightGradient, stage, backwards_[stage]});
+    add(Kind::kInputGradient, stage, backwards_);
+  }
+  /// The oldest weight gradient that is owed.
+  void weight_gradient() {
+    if (pending_.empty()) return;
+    if (pending_.front().micro_batch < micro_batches_) actions_.push_back(pending_.front());
+    pending_.pop_front();
+  }
+  /// The oldest that is owed by this stage.
+  void weight_gradient(int stage) {
+    const auto at = std::find_if(pending_.begin(), pending_.end(), [&](const Action& action) { return action.stage == stage; });
+    if (at == pending_.end()) return;
+    if (at->micro_batch < micro_batches_) actions_.push_back(*at);
+    pending_.erase(at);
+  }
+  std::size_t owed() const { return pending_.size(); }
+  int forwards(int stage) { return forwards_[stage]; }
+  int backwards(int stage) { return backwards_[stage]; }
+
+ private:
+  void add(Kind kind, int stage, std::map<int, int>& counter) {
+    const int micro_batch = counter[stage]++;
+    if (micro_batch < micro_batches_) actions_.push_back({kind, stage, micro_batch});
+  }
+
+  std::vector<Action>& actions_;
+  int micro_batches_;
+  std::map<int, int> forwards_, backwards_;
+  std::deque<Action> pending_;
+};
+
+/// 1F1B whose backward is cut in two: rank i starts with `warm_up(i)` forwards and lags `delay(i)` weight gradients behind.
+template <class WarmUp, class Delay>
+Schedule zero_bubble_h(const char* name, int ranks, int micro_batches, WarmUp warm_up, Delay delay) {
+  require_counts(name, ranks, micro_batches);
+  Schedule schedule = looped(name, ranks, 1, micro_batches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Line line(schedule.table[rank], micro_batches);
+    for (int i = 0; i < warm_up(rank); ++i) line.forward(rank);
+    for (int i = 0; i < micro_batches; ++i) {
+      line.input_gradient(rank);
+      if (line.owed() > static_cast<std::size_t>(delay(rank))) line.weight_gradient();
+      line.forward(rank);
+    }
+    while (line.owed() > 0) line.weight_gradient();
+  }
+  add_transfers(schedule);
+  return schedule;
+}
+
+}  // namespace
+
+Schedule gpipe(int ranks, int micro_batches) {
+  require_counts("gpipe", ranks, micro_batches);
+  Schedule schedule = looped("gpipe", ranks, 1, micro_batches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Line line(schedule.table[rank], micro_batches);
+    for (int i = 0; i < micro_batches; ++i) line.forward(rank);
+    for (int i = 0; i < micro_batches; ++i) line.backward(rank);
+  }
+  add_transfers(schedule);
+  return schedule;
+}
+
+Schedule one_forward_one_backward(int ranks, int micro_batches) {
+  require_counts("1f1b", ranks, micro_batches);
+  Schedule schedule = looped("1f1b", ranks, 1, micro_batches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Line line(schedule.table[rank], micro_batches);
+    for (int i = 0; i < ranks - rank - 1; ++i) line.forward(rank);
+    for (int i = 0; i < micro_batches; ++i) {
+      line.forward(rank);
+      line.backward(rank);
+    }
+  }
+  add_transfers(schedule);
+  return schedule;
+}
+
+Schedule interleaved(int ranks, int chunks, int micro_batches) {
+  require_counts("interleaved", ranks, micro_batches);
+  SHOAL_USER_CHECK(chunks >= 1, "interleaved", "a rank needs at least one stage: chunks={}", chunks);
+  if (chunks == 1 || ranks == 1) {
+    Schedule plain = ranks == 1 ? looped("interleaved", 1, chunks, micro_batches) : one_forward_one_backward(ranks, micro_batches);
+    plain.name = "interleaved";
+    if (ranks > 1) return plain;
+    Line line(plain.table[0], micro_batches);
+    for (int i = 0; i < micro_batches; ++i) {
+      for (int stage = 0; stage < chunks; ++stage) line.forward(stage);
+      for (int stage = chunks - 1; stage >= 0; --stage) line.backward(stage);
+    }
+    return plain;
+  }
+  SHOAL_USER_CHECK(micro_batches % ranks == 0, "interleaved", "micro-batches must be a multiple of ranks: micro_batches={} ranks={}", micro_batches,
+                   ranks);
+  Schedule schedule = looped("interleaved", ranks, chunks, micro_batches);
+  const int total = micro_batches * chunks;
+  // Groups of p micro-batches pass through one chunk after the other; backwards through the chunks in reverse.
+  const auto chunk_of = [&](int turn) { return turn % (ranks * chunks) / ranks; };
+  for (int rank = 0; rank < ranks; ++rank) {
+    Line line(schedule.table[rank], micro_batches);
+    const int warm_up = micro_batches == ranks ? total : std::min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks);
+    const auto forward = [&](int turn) { line.forward(chunk_of(turn) * ranks + rank); };
+    const auto backward = [&](int turn) { line.backward((chunks - 1 - chunk_of(turn)) * ranks + rank); };
+    for (int turn = 0; turn < warm_up; ++turn) forward(turn);
+    for (int turn = 0; turn < total; ++turn) {
+      if (warm_up + turn < total) forward(warm_up + turn);
+      backward(turn);
+    }
+  }
+  add_transfers(schedule);
+  return schedule;
+}
+
+Schedule zero_bubble_h1(int ranks, int micro_batches) {
+  return zero_bubble_h(
+      "zb-h1", ranks, micro_batches, [&](int rank) { return ranks - rank; }, [](int rank) { return rank; });
+}
+
+Schedule zero_bubble_h2(int ranks, int micro_batches) {
+  return zero_bubble_h(
+      "zb-h2", ranks, micro_batches, [&](int rank) { return 2 * (ranks - rank) - 1; }, [](int rank) { return 2 * rank; });
+}
+
+Schedule zero_bubble_v(int ranks, int micro_batches) {
+  require_counts("zb-v", ranks, micro_batches);
+  Schedule schedule = v_shaped("zb-v", ranks, micro_batches);
+  // The pattern needs 2p - 1 micro-batches to close; what lies beyond the real ones is left out.
+  const int rounds = std::max(2 * ranks - 1, micro_batches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Line line(schedule.table[rank], micro_batches);
+    const int down = rank, up = 2 * ranks - 1 - rank;
+    const auto whole_backward = [&](int stage) {
+      line.input_gradient(stage);
+      line.weight_gradient(stage);
+    };
+    for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) line.forward(down);
+    for (int i = 0; i < rank; ++i) {
+      line.forward(up);
+      line.forward(down);
+    }
+    for (int i = 0; i < ranks - rank; ++i) {
+      line.forward(up);
+      whole_backward(up);
+    }
+    while (line.forwards(up) < line.forwards(down) || line.forwards(down) < rounds) {
+      if (line.forwards(down) < rounds) line.forward(down);
+      whole_backward(down);
+      line.forward(up);
+      whole_backward(up);
+    }
+    for (int i = 0; i < rank; ++i) {
+      line.input_gradient(down);
+      line.input_gradient(up);
+    }
+    for (int i = 0; i < ranks - rank; ++i) {
+      line.input_gradient(down);
+      line.weight_gradient(down);
+    }
+    while (line.owed() > 0) line.weight_gradient();
+  }
+  add_transfers(schedule);
+  return schedule;
+}
+
+Schedule dual_pipe_v(int ranks, int micro_batches) {
+  require_counts("dualpipe-v", ranks, micro_batches);
+  SHOAL_USER_CHECK(micro_batches >= 2 * ranks, "dualpipe-v", "needs at least two micro-batches a rank: micro_batches={} ranks={}", micro_batches,
+                   ranks);
+  Schedule schedule = v_shaped("dualpipe-v", ranks, micro_batches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Line line(schedule.table[rank], micro_batches);
+    const int down = rank, up = 2 * ranks - 1 - rank, behind = ranks - rank - 1;
+    for (int i = 0; i < 2 * behind; ++i) line.forward(down);
+    for (int i = 0; i < rank + 1; ++i) {
+      line.forward(down);
+      line.forward(up);
+    }
+    for (int i = 0; i < behind; ++i) {
+      line.input_gradient(up);
+      line.weight_gradient();
+      line.forward(up);
+    }
+    for (int i = 0; i < micro_batches - 2 * ranks + rank + 1; ++i) {
+      line.forward(down);
+      line.backward(up);
+      line.forward(up);
+      line.backward(down);
+    }
+    for (int i = 0; i < behind; ++i) {
+      line.backward(up);
+      line.forward(up);
+      line.backward(down);
+    }
+    // Weight gradients of the second half are put off, to fill the gaps of the cool-down.
+    bool put_off = false;
+    const auto backward = [&](int stage) { put_off ? line.input_gradient(stage) : line.backward(stage); };
+    for (int i = 0; i < rank + 1; ++i) {
+      if (i == (rank + 1) / 2 && rank % 2 == 1) put_off = true;
+      backward(up);
+      if (i == (rank + 1) / 2 && rank % 2 == 0) put_off = true;
+      backward(down);
+    }
+    for (int i = 0; i < behind; ++i) {
+      line.weight_gradient();
+      line.input_gradient(down);
+    }
+    while (line.owed() > 0) line.weight_gradient();
+  }
+  add_transfers(schedule);
+  return schedule;
+}
+
+std::vector<std::string> schedule_names() { return {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}; }
+
+Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro_batches) {
+  if (name == "interleaved") return interleaved(ranks, chunks, micro_batches);
+  const bool v = name == "zb-v" || name == "dualpipe-v";
+  const auto names = schedule_names();
+  SHOAL_USER_CHECK(std::find(names.begin(), names.end(), name) != names.end(), "schedule", "no schedule \"{}\"; there are {}", name,
+                   fmt::join(names, ", "));
+  SHOAL_USER_CHECK(chunks == (v ? 2 : 1), "schedule", "{} has {} a rank: chunks={}", name, v ? "two stages" : "one stage", chunks);
+  if (name == "gpipe") return gpipe(ranks, micro_batches);
+  if (name == "1f1b") return one_forward_one_backward(ranks, micro_batches);
+  if (name == "zb-h1") return zero_bubble_h1(ranks, micro_batches);
+  if (name == "zb-h2") return zero_bubble_h2(ranks, micro_batches);
+  if (name == "zb-v") return zero_bubble_v(ranks, micro_batches);
+  return dual_pipe_v(ranks, micro_batches);
+}
+
+}  // namespace shoal::schedule

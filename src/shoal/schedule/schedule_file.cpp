@@ -1,0 +1,122 @@
+#include "shoal/schedule/schedule_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include "shoal/base/error.h"
+#include "shoal/schedule/timeline.h"
+
+namespace shoal::schedule {
+namespace {
+
+[[noreturn]] void refuse(const std::string& file, const std::string& what) { throw Error(ErrorKind::kConfig, "schedule", file + ": " + what); }
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  return text;
+}
+
+/// Cuts at every separator; the pieces without surrounding blanks.
+std::vector<std::string_view> pieces(std::string_view text, char separator) {
+  std::vector<std::string_view> list;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    list.push_back(trimmed(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return list;
+}
+
+/// "12SEND_F3" in its parts; empty when it is not one.
+std::optional<Action> parse(std::string_view cell) {
+  Action action;
+  const char* const end = cell.data() + cell.size();
+  const auto stage = std::from_chars(cell.data(), end, action.stage);
+  if (stage.ec != std::errc{}) return std::nullopt;
+  const char* digits = end;
+  while (digits > stage.ptr && std::isdigit(static_cast<unsigned char>(digits[-1]))) --digits;
+  if (std::from_chars(digits, end, action.micro_batch).ec != std::errc{}) return std::nullopt;
+  const std::string_view word(stage.ptr, digits - stage.ptr);
+  for (int kind = 0; kind <= static_cast<int>(Kind::kReceiveGradient); ++kind) {
+    action.kind = static_cast<Kind>(kind);
+    if (word == mark(action.kind)) return action;
+  }
+  return std::nullopt;
+}
+
+/// Stages are 0, 1, 2 ...; each is computed by one rank.
+std::vector<int> owners(const Schedule& schedule, const std::string& file) {
+  std::map<int, int> owner;
+  for (int rank = 0; rank < schedule.ranks(); ++rank)
+    for (const Action& action : schedule.table[rank]) {
+      if (!is_compute(action.kind)) continue;
+      const auto [at, fresh] = owner.emplace(action.stage, rank);
+      if (!fresh && at->second != rank)
+        refuse(file, fmt::format("line {}: {}: stage {} is computed on line {} already", rank + 1, to_string(action), action.stage, at->second + 1));
+    }
+  std::vector<int> list;
+  for (const auto& [stage, rank] : owner) {
+    if (stage != static_cast<int>(list.size())) refuse(file, fmt::format("nobody computes stage {}", list.size()));
+    list.push_back(rank);
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string to_csv(const Schedule& schedule) {
+  std::string text;
+  for (const auto& actions : schedule.table) {
+    std::vector<std::string> cells;
+    for (const Action& action : actions) cells.push_back(to_string(action));
+    text += fmt::format("{}\n", fmt::join(cells, ","));
+  }
+  return text;
+}
+
+Schedule from_csv(std::string_view text, const std::string& file) {
+  Schedule schedule;
+  schedule.name = file;
+  bool transfers = false;
+  auto lines = pieces(text, '\n');
+  while (!lines.empty() && lines.back().empty()) lines.pop_back();
+  if (lines.empty()) refuse(file, "is empty: one line a rank is expected");
+  for (std::size_t line = 0; line < lines.size(); ++line) {
+    auto& actions = schedule.table.emplace_back();
+    for (const std::string_view cell : pieces(lines[line], ',')) {
+      if (cell.empty()) continue;
+      const auto action = parse(cell);
+      if (!action || action->stage > 1000000)
+        refuse(file,
+               fmt::format("line {}: \"{}\": must be stage, mark (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B) and micro-batch", line + 1, cell));
+      transfers |= !is_compute(action->kind);
+      schedule.micro_batches = std::max(schedule.micro_batches, action->micro_batch + 1);
+      actions.push_back(*action);
+    }
+  }
+  schedule.rank_of_stage = owners(schedule, file);
+  try {
+    if (transfers) {
+      for (auto& actions : schedule.table)
+        for (Action& action : actions) {
+          if (is_compute(action.kind)) continue;
+          const int other = action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient ? action.stage + 1 : action.stage - 1;
+          if (other >= 0 && other < schedule.stages()) action.peer = schedule.rank_of_stage[other];
+        }
+    } else {
+      add_transfers(schedule);
+    }
+    check(schedule);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kConfig, "schedule", error.message());
+  }
+  return schedule;
+}
+
+}  // namespace shoal::schedule

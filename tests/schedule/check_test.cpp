@@ -1,0 +1,111 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/base/error.h"
+#include "shoal/schedule/generators.h"
+#include "shoal/schedule/schedule_file.h"
+#include "shoal/schedule/timeline.h"
+
+namespace shoal::schedule {
+namespace {
+
+using testing::HasSubstr;
+
+template <class Call>
+std::string complaint(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Every table with one action removed, doubled or moved to the front must be refused: nothing in a table is idle.
+TEST(Check, RefusesEveryDamagedTable) {
+  for (const std::string& name : schedule_names()) {
+    const int chunks = name == "interleaved" || name == "zb-v" || name == "dualpipe-v" ? 2 : 1;
+    const Schedule good = make_schedule(name, 3, chunks, 6);
+    for (int rank = 0; rank < 3; ++rank)
+      for (std::size_t i = 0; i < good.table[rank].size(); ++i) {
+        Schedule bad = good;
+        bad.table[rank].erase(bad.table[rank].begin() + i);
+        EXPECT_THROW(check(bad), Error) << name << " without " << to_string(good.table[rank][i]);
+        bad = good;
+        bad.table[rank].insert(bad.table[rank].begin() + i, good.table[rank][i]);
+        EXPECT_THROW(check(bad), Error) << name << " twice " << to_string(good.table[rank][i]);
+      }
+  }
+}
+
+TEST(Check, NamesRankAndActionOfADeadlock) {
+  // Two ranks, each of which wants to receive before it sends.
+  Schedule schedule = one_forward_one_backward(2, 2);
+  auto& first = schedule.table[0];
+  // Rank 0: wait for the gradient of micro-batch 0 before its activation is sent.
+  std::swap(first[1], first[4]);
+  ASSERT_EQ(first[1].kind, Kind::kReceiveGradient);
+  EXPECT_THAT(complaint([&] { simulate(schedule, {{StageCost{}}, 0, 0, {}}); }), HasSubstr("rank 0 is stuck at 0RECV_B0"));
+}
+
+TEST(Check, SaysWhatIsWrong) {
+  Schedule schedule = gpipe(2, 2);
+  schedule.table[0].erase(schedule.table[0].begin());
+  EXPECT_THAT(complaint([&] { check(schedule); }), HasSubstr("gpipe: rank 0: 0SEND_F0 comes before its forward"));
+  schedule = gpipe(2, 2);
+  schedule.table[1][1].stage = 0;
+  EXPECT_THAT(complaint([&] { check(schedule); }), HasSubstr("rank 1: 0F0 is of a stage that this rank does not hold"));
+  schedule = gpipe(2, 2);
+  schedule.table[0][0].micro_batch = 7;
+  EXPECT_THAT(complaint([&] { check(schedule); }), HasSubstr("0F7 is of a micro-batch that does not exist"));
+}
+
+TEST(Timeline, StragglersAndTransfersLengthenTheStep) {
+  const Schedule schedule = one_forward_one_backward(4, 8);
+  Costs costs{{StageCost{}}, 0, 0, {}};
+  const double plain = simulate(schedule, costs).makespan();
+  EXPECT_DOUBLE_EQ(plain, (8 + 3) * 3.0);
+  costs.slowdown = {1, 1, 2, 1};
+  const Timeline slow = simulate(schedule, costs);
+  EXPECT_DOUBLE_EQ(slow.busy[2], 2 * slow.busy[1]);
+  EXPECT_GE(slow.makespan(), 8 * 6.0) << "the slow rank alone needs this long";
+  costs.slowdown = {};
+  costs.transfer = 0.25;
+  // A chain: down and up once through three hops is the least that messages can add.
+  EXPECT_GE(simulate(schedule, costs).makespan(), plain + 6 * 0.25 - 1e-12);
+}
+
+TEST(Timeline, AThousandRanksTakeNoTime) {
+  const Schedule schedule = one_forward_one_backward(1024, 2048);
+  EXPECT_NEAR(simulate(schedule, {{StageCost{}}, 0, 0, {}}).makespan(), (2048 + 1023) * 3.0, 1e-6);
+}
+
+TEST(ScheduleFile, SurvivesTheRoundTrip) {
+  for (const std::string& name : schedule_names()) {
+    const int chunks = name == "interleaved" || name == "zb-v" || name == "dualpipe-v" ? 2 : 1;
+    Schedule schedule = make_schedule(name, 4, chunks, 8);
+    const Schedule back = from_csv(to_csv(schedule), name);
+    EXPECT_EQ(back, schedule);
+  }
+}
+
+TEST(ScheduleFile, ReadsComputationsAloneAndIdleSlots) {
+  const Schedule schedule = from_csv("0F0,0F1,,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n", "mine.csv");
+  EXPECT_EQ(schedule.ranks(), 2);
+  EXPECT_EQ(schedule.micro_batches, 2);
+  EXPECT_EQ(schedule.rank_of_stage, (std::vector<int>{0, 1}));
+  EXPECT_EQ(schedule.table, one_forward_one_backward(2, 2).table);
+}
+
+TEST(ScheduleFile, MistakesNameFileLineAndCell) {
+  const auto read = [](const char* text) { return complaint([&] { from_csv(text, "mine.csv"); }); };
+  EXPECT_THAT(read(""), HasSubstr("mine.csv: is empty"));
+  EXPECT_THAT(read("0F0,0X0"), HasSubstr("mine.csv: line 1: \"0X0\": must be stage"));
+  EXPECT_THAT(read("0F0,0B0\n2F0,2B0"), HasSubstr("mine.csv: nobody computes stage 1"));
+  EXPECT_THAT(read("0F0,0B0\n0F1,0B1"), HasSubstr("mine.csv: line 2: 0F1: stage 0 is computed on line 1 already"));
+  EXPECT_THAT(read("0F0"), HasSubstr("mine.csv: rank 0: 0I0 is missing"));
+  EXPECT_THAT(read("0B0,0F0"), HasSubstr("comes before its forward"));
+}
+
+}  // namespace
+}  // namespace shoal::schedule
