@@ -1,0 +1,51 @@
+#include "shoal/optim/clipping.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+
+#include "shoal/base/check.h"
+#include "shoal/optim/update.h"
+
+namespace shoal::optim {
+namespace {
+
+constexpr std::int64_t kPiece = 64 * kSumBlock;  // elements of one task; whole blocks, so that pieces sum as the whole does
+
+double squares_of(const at::Tensor& tensor) {
+  SHOAL_USER_CHECK(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), "clipping", "gradients must be contiguous float32 tensors");
+  const float* values = tensor.const_data_ptr<float>();
+  const std::int64_t count = tensor.numel(), pieces = (count + kPiece - 1) / kPiece;
+  std::vector<double> sums(pieces);
+  at::parallel_for(0, pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) sums[i] = sum_of_squares(values + i * kPiece, std::min(kPiece, count - i * kPiece));
+  });
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+}  // namespace
+
+double sum_of_squares(at::ArrayRef<at::Tensor> tensors) {
+  double total = 0;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) total += squares_of(tensor);
+  return total;
+}
+
+double global_norm(double local_squares, const std::vector<comm::Group>& groups) {
+  for (const comm::Group& group : groups) {
+    if (group.size() == 1) continue;
+    const at::Tensor value = at::empty({1}, at::kDouble);
+    *value.data_ptr<double>() = local_squares;
+    group.all_reduce(value).order();
+    local_squares = *value.const_data_ptr<double>();
+  }
+  return std::sqrt(local_squares);
+}
+
+double clip_factor(double norm, double max_norm) { return max_norm > 0 && norm > max_norm ? max_norm / norm : 1; }
+
+}  // namespace shoal::optim

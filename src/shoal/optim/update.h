@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace shoal::optim {
+
+/// What one AdamW update multiplies and adds, with the step's bias corrections worked in.
+struct AdamWFactors {
+  double learning_rate, beta1, beta2, epsilon, weight_decay;
+  double correction1, correction2;  ///< 1 - beta^t
+  double gradient_scale;            ///< the gradient is multiplied by it: clipping, loss scaling
+};
+
+/// One pass of AdamW (Loshchilov and Hutter, 2019; torch.optim.AdamW): with g = scale * gradient,
+///   p -= lr wd p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g;  p -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
+/// Reads the four arrays once and writes three: bound by memory, vectorised for the processor at hand. The value of an element does not depend on
+/// its place, so a shard updates as the whole does.
+void adamw_update(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq, std::size_t count, const AdamWFactors& factors);
+/// The same in a plain loop, computed in double: what the fast one is tested against.
+void adamw_update_plain(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq, std::size_t count, const AdamWFactors& factors);
+
+struct SgdFactors {
+  double learning_rate, momentum, dampening, weight_decay;
+  bool nesterov;
+  bool first;  ///< the momentum buffer holds nothing yet: it becomes the gradient
+  double gradient_scale;
+};
+
+/// One pass of SGD with momentum (torch.optim.SGD): with g = scale * gradient + wd p,
+///   buffer = first ? g : momentum buffer + (1 - dampening) g;  p -= lr (nesterov ? g + momentum buffer : buffer).
+/// `buffer` is null without momentum.
+void sgd_update(float* parameter, const float* gradient, float* buffer, std::size_t count, const SgdFactors& factors);
+void sgd_update_plain(float* parameter, const float* gradient, float* buffer, std::size_t count, const SgdFactors& factors);
+
+/// The sum of squares: blocks of kSumBlock elements in float lanes, then in double, in order. Depends on nothing but the values and `count`:
+/// not on alignment, threads, or the width of the vectors.
+double sum_of_squares(const float* values, std::size_t count);
+double sum_of_squares_plain(const float* values, std::size_t count);
+inline constexpr std::size_t kSumBlock = 1024;
+
+}  // namespace shoal::optim

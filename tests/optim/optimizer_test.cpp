@@ -1,0 +1,144 @@
+#include "shoal/optim/optimizer.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "shoal/base/error.h"
+#include "shoal/base/philox.h"
+#include "shoal/optim/clipping.h"
+
+namespace shoal::optim {
+namespace {
+
+at::Tensor random(const std::string& name, at::IntArrayRef shape) {
+  const Key key = Key(5).child(name);
+  const at::Tensor t = at::empty(shape, at::kFloat);
+  for (std::int64_t i = 0; i < t.numel(); ++i) t.data_ptr<float>()[i] = static_cast<float>(key.normal(i));
+  return t;
+}
+
+double largest(const at::Tensor& difference) { return difference.abs().max().item<double>(); }
+
+std::vector<Slice> two_slices() { return {{"weight", random("weight", {7, 5}), true}, {"bias", random("bias", {9}), false}}; }
+
+std::vector<at::Tensor> gradients_of(int step) { return {random("dw" + std::to_string(step), {7, 5}), random("db" + std::to_string(step), {9})}; }
+
+// torch.optim.AdamW, written in LibTorch operators in double.
+TEST(Optimizer, AdamWFollowsTorchForTenSteps) {
+  auto slices = two_slices();
+  const AdamWOptions options{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
+  std::vector<at::Tensor> p, m, v;
+  for (const Slice& slice : slices) {
+    p.push_back(slice.parameter.to(at::kDouble));
+    m.push_back(at::zeros_like(p.back())), v.push_back(at::zeros_like(p.back()));
+  }
+  const auto optimizer = make_optimizer(slices, options);
+  for (int step = 1; step <= 10; ++step) {
+    const auto gradients = gradients_of(step);
+    const double lr = 0.01 / step, scale = 0.5;
+    optimizer->step(gradients, lr, scale);
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      const at::Tensor g = gradients[i].to(at::kDouble) * scale;
+      p[i] = p[i] * (1 - lr * (slices[i].decay ? options.weight_decay : 0));
+      m[i] = m[i] * options.beta1 + g * (1 - options.beta1);
+      v[i] = v[i] * options.beta2 + g * g * (1 - options.beta2);
+      const double c1 = 1 - std::pow(options.beta1, step), c2 = 1 - std::pow(options.beta2, step);
+      p[i] = p[i] - (m[i] / ((v[i].sqrt() / std::sqrt(c2)) + options.epsilon)) * (lr / c1);
+      // Ten steps of float rounding on values near 1.
+      EXPECT_LT(largest(slices[i].parameter.to(at::kDouble) - p[i]), 2e-6) << "step " << step << " " << slices[i].name;
+    }
+  }
+  for (const State& state : optimizer->states()) EXPECT_LT(largest(state.tensor - (state.kind == "exp_avg" ? m : v)[state.slice]), 1e-6);
+}
+
+// torch.optim.SGD: momentum starts as the first gradient, decay is part of the gradient.
+TEST(Optimizer, SgdFollowsTorchForTenSteps) {
+  for (const bool nesterov : {false, true}) {
+    auto slices = two_slices();
+    const SgdOptions options{.momentum = 0.9, .dampening = nesterov ? 0 : 0.1, .weight_decay = 0.05, .nesterov = nesterov};
+    std::vector<at::Tensor> p, b(2);
+    for (const Slice& slice : slices) p.push_back(slice.parameter.to(at::kDouble));
+    const auto optimizer = make_optimizer(slices, options);
+    for (int step = 1; step <= 10; ++step) {
+      const auto gradients = gradients_of(step);
+      optimizer->step(gradients, 0.05);
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        const at::Tensor g = gradients[i].to(at::kDouble) + p[i] * (slices[i].decay ? options.weight_decay : 0);
+        b[i] = b[i].defined() ? b[i] * options.momentum + g * (1 - options.dampening) : g;
+        p[i] = p[i] - (nesterov ? g + b[i] * options.momentum : b[i]) * 0.05;
+        EXPECT_LT(largest(slices[i].parameter.to(at::kDouble) - p[i]), 3e-6) << "step " << step;
+      }
+    }
+  }
+}
+
+TEST(Optimizer, AParameterWithoutGradientIsLeftAlone) {
+  auto slices = two_slices();
+  const at::Tensor before = slices[0].parameter.clone();
+  const auto optimizer = make_optimizer(slices, AdamWOptions{.weight_decay = 0.5});
+  optimizer->step({at::Tensor(), random("g", {9})}, 0.1);
+  EXPECT_TRUE(slices[0].parameter.equal(before));
+  EXPECT_EQ(optimizer->updates(), (std::vector<std::int64_t>{0, 1}));
+}
+
+TEST(Optimizer, AShardUpdatesAsTheWholeDoes) {
+  const at::Tensor whole = random("p", {101}), g = random("g", {101}), parts = whole.clone();
+  const auto one = make_optimizer({{"p", whole, true}}, AdamWOptions{});
+  const auto two = make_optimizer({{"p", parts.narrow(0, 0, 37), true}, {"p", parts.narrow(0, 37, 64), true}}, AdamWOptions{});
+  for (int step = 0; step < 3; ++step) {
+    one->step({g}, 0.01);
+    two->step({g.narrow(0, 0, 37), g.narrow(0, 37, 64)}, 0.01);
+  }
+  EXPECT_TRUE(whole.equal(parts));
+}
+
+TEST(Optimizer, StateLiesInOneBufferAtMultiplesOf64Bytes) {
+  const auto optimizer = make_optimizer(two_slices(), AdamWOptions{});
+  ASSERT_EQ(optimizer->states().size(), 4u);
+  const auto& first = optimizer->states()[0].tensor;
+  for (const State& state : optimizer->states()) EXPECT_EQ(state.tensor.storage_offset() % 16, 0);
+  EXPECT_TRUE(first.is_alias_of(optimizer->states()[1].tensor));
+  EXPECT_EQ(optimizer->states()[1].kind, "exp_avg");
+  EXPECT_EQ(optimizer->states()[1].slice, 1u);
+  EXPECT_EQ(optimizer->state_bytes(), 2 * (48 + 16) * 4);
+}
+
+TEST(Optimizer, RestoredStateGoesOnBitForBit) {
+  auto slices = two_slices(), copies = two_slices();
+  const auto one = make_optimizer(slices, AdamWOptions{}), two = make_optimizer(copies, AdamWOptions{});
+  for (int step = 0; step < 3; ++step) one->step(gradients_of(step), 0.01);
+  for (std::size_t i = 0; i < slices.size(); ++i) copies[i].parameter.copy_(slices[i].parameter);
+  for (std::size_t i = 0; i < one->states().size(); ++i) two->states()[i].tensor.copy_(one->states()[i].tensor);
+  two->set_updates(one->updates());
+  for (int step = 3; step < 6; ++step) one->step(gradients_of(step), 0.01), two->step(gradients_of(step), 0.01);
+  for (std::size_t i = 0; i < slices.size(); ++i) EXPECT_TRUE(slices[i].parameter.equal(copies[i].parameter));
+}
+
+TEST(Optimizer, RefusesWhatItCannotUpdate) {
+  EXPECT_THROW(make_optimizer({{"p", at::zeros({2}, at::kDouble), true}}, AdamWOptions{}), Error);
+  EXPECT_THROW(make_optimizer({{"p", at::zeros({4, 4}, at::kFloat).t(), true}}, AdamWOptions{}), Error);
+  EXPECT_THROW(make_optimizer(two_slices(), AdamWOptions{.beta1 = 1}), Error);
+  EXPECT_THROW(make_optimizer(two_slices(), SgdOptions{.nesterov = true}), Error);
+  EXPECT_THROW(make_optimizer(two_slices(), AdamWOptions{})->step({at::Tensor()}, 0.1), Error);
+  EXPECT_THROW(make_optimizer(two_slices(), AdamWOptions{})->step({at::zeros({3}), at::Tensor()}, 0.1), Error);
+}
+
+TEST(Clipping, NormAndFactor) {
+  const std::vector<at::Tensor> gradients{random("a", {300, 700}), at::Tensor(), random("b", {11})};
+  const at::Tensor flat = at::cat({gradients[0].reshape({-1}), gradients[2]}).to(at::kDouble);
+  const double expected = flat.pow(2).sum().sqrt().item<double>();
+  const double norm = global_norm(sum_of_squares(gradients));
+  EXPECT_NEAR(norm, expected, 1e-6 * expected);
+  EXPECT_EQ(clip_factor(4, 1), 0.25);
+  EXPECT_EQ(clip_factor(0.5, 1), 1);
+  EXPECT_EQ(clip_factor(100, 0), 1);
+}
+
+}  // namespace
+}  // namespace shoal::optim
