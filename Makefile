@@ -12,8 +12,6 @@ JOB ?= examples/03_gpt_on_headers/job.toml
 # What CMake finds goes to stdout and is of use only when something is wrong; that goes to stderr.
 CONFIGURE := cmake --preset release >/dev/null
 NINJA := cmake --build --preset release --parallel $(JOBS)
-# Ninja's own "no work to do" is news to nobody.
-QUIETLY := | { grep -v 'ninja: no work to do' || true; }
 
 .PHONY: help setup build all train test check format docs bench sanitize install clean
 
@@ -25,11 +23,11 @@ setup: ## what the build stands on: Debian packages and LibTorch 2.11 (the other
 
 build: setup ## build/release/bin/shoal
 	@$(CONFIGURE)
-	@$(NINJA) --target shoal $(QUIETLY)
+	@$(NINJA) --target shoal
 
 all: setup
 	@$(CONFIGURE)
-	@$(NINJA) $(QUIETLY)
+	@$(NINJA)
 
 train: build ## train a GPT on two ranks; FRESH=1 starts anew, JOB=FILE trains another job, ARGS="--set section.key=value"
 	@$(SHOAL) train $(JOB) $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
@@ -43,7 +41,7 @@ check: setup ## format, layers, header budget, documentation, compiler warnings 
 	@tools/check_headers.py
 	@tools/check_docs.py
 	@$(CONFIGURE) -DSHOAL_WERROR=ON
-	@$(NINJA) $(QUIETLY)
+	@$(NINJA)
 
 format: ## rewrite the C++ sources in the project's format
 	@tools/check_format.sh --fix
