@@ -15,9 +15,8 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
-# An installed program finds its rooms beside it, and Torch where it was built against.
+# An installed program finds its rooms beside it; cmake/torch.cmake adds where Torch is.
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
-set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 find_program(SHOAL_CCACHE ccache)
 if(SHOAL_CCACHE)

@@ -25,3 +25,4 @@ target_compile_options(torch::c10 INTERFACE -idirafter ${SHOAL_TORCH}/include -i
 target_compile_definitions(torch::c10 INTERFACE NDEBUG USE_DISTRIBUTED USE_C10D)
 target_link_libraries(torch::torch_cpu INTERFACE torch::c10)
 link_directories(${SHOAL_TORCH}/lib)
+list(APPEND CMAKE_INSTALL_RPATH ${SHOAL_TORCH}/lib)
