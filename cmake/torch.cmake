@@ -20,7 +20,7 @@ foreach(part c10 torch_cpu)
   set_target_properties(torch::${part} PROPERTIES IMPORTED_LOCATION ${SHOAL_TORCH}/lib/lib${part}.so IMPORTED_NO_SONAME OFF)
 endforeach()
 # Behind every other include folder: the wheel carries its own fmt, protobuf and more, which must not shadow Debian's.
-target_compile_options(torch::c10 INTERFACE -idirafter ${SHOAL_TORCH}/include -idirafter ${SHOAL_TORCH}/include/torch/csrc/api/include)
+target_compile_options(torch::c10 INTERFACE "SHELL:-idirafter ${SHOAL_TORCH}/include" "SHELL:-idirafter ${SHOAL_TORCH}/include/torch/csrc/api/include")
 # NDEBUG in every build type: the wheel was built with it, and classes in its headers (at::RecordFunction) have another layout without.
 target_compile_definitions(torch::c10 INTERFACE NDEBUG USE_DISTRIBUTED USE_C10D)
 target_link_libraries(torch::torch_cpu INTERFACE torch::c10)
