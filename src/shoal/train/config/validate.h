@@ -21,7 +21,7 @@ void validate(const Job& job, int ranks);
 /// Throws Error(config) when the global batch does not divide.
 BatchPlan batch_plan(const Job& job, int ranks);
 
-/// What the data decides about a model; 0 where the data has no such size.
+/// What the data decides about a model; 0 where the data has no such size, or it is not known yet (1 stands in).
 struct DataSizes {
   std::int64_t vocab = 0;    ///< of the tokenizer
   std::int64_t inputs = 0;   ///< features of a table

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+/// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The executable loads the library when a subcommand
+/// needs it and calls the entry points by name. Both are built together, so C++ types cross, and exceptions too: entry points throw shoal::Error.
+
+namespace shoal::app {
+
+/// One rank of a training job, or all of them as threads.
+struct RankArguments {
+  int rank = 0, world = 1;              ///< in the job
+  int local_rank = 0, local_world = 1;  ///< on this host
+  bool in_process = false;              ///< run all `world` ranks as threads of this process; rank is 0
+  /// Unique to this start of the job on this host and the same for all its ranks: names the rendezvous and is its secret.
+  std::string job_key;
+  std::string run_directory;  ///< exists; its lock is held
+  std::string job_text;       ///< the job as resolved (train::to_toml); `parse_job` reads it
+  std::string job_file;       ///< what to call it in messages
+  int threads = 1;            ///< threads that compute, per rank
+  std::vector<int> cores;     ///< cores of this rank (in_process: of all ranks in turn, `threads` each); empty: not pinned
+  std::string program;        ///< path of the executable
+
+  /// 0, or the signal that asks the run to stop: finish the step, save, return 128 + signal. Never null.
+  const std::atomic<int>* stop_signal = nullptr;
+  /// Where rank r tells what step it is in, counted from 1 (0: not begun): `progress[in_process ? r : 0]`. Read when a rank has died. Never null.
+  std::atomic<std::int64_t>* progress = nullptr;
+};
+
+struct GenerateArguments {
+  std::string checkpoint;  ///< a step-<n> folder, or a run directory: its newest complete one
+  std::string prompt;
+  std::int64_t tokens = 200;
+  double temperature = 0.8;  ///< 0: always the likeliest token
+  std::int64_t top_k = 0;    ///< 0: all
+  double top_p = 1.0;
+  std::uint64_t seed = 0;
+  bool cache = true;  ///< keep keys and values of earlier positions
+  int threads = 0;    ///< 0: all cores
+};
+
+struct EvalArguments {
+  std::string checkpoint;            ///< as above
+  std::string split = "validation";  ///< "train", "validation"
+  std::vector<std::string> folders;  ///< other token data than the checkpoint's job; empty: its own
+  std::int64_t batches = 0;          ///< global batches of the job; 0: the whole split
+  bool json = false;                 ///< one JSON object instead of lines for people
+  int threads = 0;                   ///< 0: all cores
+};
+
+}  // namespace shoal::app
+
+/// Each returns the exit code: 0, or 128 + signal of a run that was asked to stop. Throws shoal::Error.
+extern "C" {
+int shoal_rank_main(const shoal::app::RankArguments* arguments);
+int shoal_generate_main(const shoal::app::GenerateArguments* arguments);
+int shoal_eval_main(const shoal::app::EvalArguments* arguments);
+/// Torch's version and how it was built, a line each, for `shoal env`.
+const char* shoal_torch_description();
+}

@@ -1,0 +1,231 @@
+#include "shoal/train/config/job_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "shoal/base/check.h"
+#include "shoal/base/system_error.h"
+#include "shoal/train/config/keys.h"
+#include "shoal/train/config/nearest.h"
+#include "shoal/train/config/toml_text.h"
+
+namespace shoal::train {
+namespace {
+
+Error config_error(const std::string& what) { return Error(ErrorKind::kConfig, "job", what); }
+
+/// One value on its way into the job: where it stands and which key it is for.
+struct Incoming {
+  const Key& key;
+  std::string origin;
+
+  [[noreturn]] void refuse(const std::string& shown, const std::string& why, const std::string& hint = {}) const {
+    Error error = config_error(fmt::format("{}: {} = {}: {}", origin, key.path(), shown, why));
+    if (!hint.empty()) error.hint(hint);
+    throw error;
+  }
+  [[noreturn]] void refuse_type(const toml::node& node) const {
+    if (const auto* text = node.as_string()) refuse(toml_text(text->get()), fmt::format("must be {}", describe_allowed(key)));
+    std::ostringstream shown;
+    node.visit([&](const auto& value) { shown << toml::node_view<const toml::node>(value); });
+    refuse(shown.str(), fmt::format("must be {}", describe_allowed(key)));
+  }
+  void check_number(double value, const std::string& shown) const {
+    const Allowed& allowed = key.allowed;
+    const bool holds = std::isfinite(value) && (allowed.above_least ? value > allowed.least : value >= allowed.least) && value <= allowed.most;
+    if (!holds) refuse(shown, fmt::format("must be {}", describe_allowed(key)));
+  }
+  void check_text(const std::string& value) const {
+    const auto& words = key.allowed.words;
+    if (words.empty() || std::find(words.begin(), words.end(), value) != words.end()) return;
+    const std::string near = nearest(value, words);
+    refuse(toml_text(value), fmt::format("must be {}", describe_allowed(key)), near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+  }
+
+  void read(const toml::node& node, bool& value) const {
+    const auto* found = node.as_boolean();
+    if (!found) refuse_type(node);
+    value = found->get();
+  }
+  void read(const toml::node& node, std::int64_t& value) const {
+    const auto* found = node.as_integer();
+    if (!found) refuse_type(node);
+    check_number(static_cast<double>(found->get()), toml_text(std::int64_t{found->get()}));
+    value = found->get();
+  }
+  void read(const toml::node& node, double& value) const {
+    const auto found = node.is_number() ? node.value<double>() : std::nullopt;
+    if (!found) refuse_type(node);
+    check_number(*found, toml_text(*found));
+    value = *found;
+  }
+  void read(const toml::node& node, std::string& value) const {
+    const auto* found = node.as_string();
+    if (!found) refuse_type(node);
+    check_text(found->get());
+    value = found->get();
+  }
+  template <class T>
+  void read(const toml::node& node, std::vector<T>& values) const {
+    const auto* list = node.as_array();
+    if (!list) refuse_type(node);
+    std::vector<T> read_values;
+    for (const toml::node& element : *list) {
+      T value{};
+      read(element, value);
+      read_values.push_back(std::move(value));
+    }
+    values = std::move(read_values);
+  }
+  template <class T>
+  void read(const toml::node& node, std::optional<T>& value) const {
+    T read_value{};
+    read(node, read_value);
+    value = std::move(read_value);
+  }
+};
+
+void assign(Job& job, const Key& key, const std::string& origin, const toml::node& node) {
+  const Incoming incoming{key, origin};
+  std::visit([&](auto* place) { incoming.read(node, *place); }, key.place(job.config));
+  job.origins[key.path()] = origin;
+}
+
+std::vector<std::string> names_in(const std::string& section) {
+  std::vector<std::string> names;
+  for (const Key& key : all_keys())
+    if (key.section == section) names.push_back(key.name);
+  return names;
+}
+
+[[noreturn]] void refuse_section(const std::string& origin, const std::string& section) {
+  const auto names = section_names();
+  const std::string near = nearest(section, names);
+  Error error = config_error(fmt::format("{}: [{}]: no such section; there are {}", origin, section, fmt::join(names, ", ")));
+  std::string owner;
+  for (const Key& key : all_keys())
+    if (key.name == section) owner += (owner.empty() ? "" : ", ") + fmt::format("[{}]", key.section);
+  if (!near.empty()) error.hint(fmt::format("did you mean [{}]?", near));
+  if (near.empty() && !owner.empty()) error.hint(fmt::format("\"{}\" is a key of {}", section, owner));
+  throw error;
+}
+
+[[noreturn]] void refuse_key(const std::string& origin, const std::string& section, const std::string& name) {
+  const auto names = names_in(section);
+  const std::string near = nearest(name, names);
+  std::vector<std::string> elsewhere;
+  for (const Key& key : all_keys())
+    if (key.name == name) elsewhere.push_back(fmt::format("[{}]", key.section));
+  Error error = config_error(fmt::format("{}: {}.{}: no such key; [{}] has {}", origin, section, name, section, fmt::join(names, ", ")));
+  if (!elsewhere.empty()) {
+    error.hint(fmt::format("\"{}\" is a key of {}", name, fmt::join(elsewhere, ", ")));
+  } else if (!near.empty()) {
+    error.hint(fmt::format("did you mean \"{}\"?", near));
+  }
+  throw error;
+}
+
+const Key& known_key(const std::string& origin, const std::string& section, const std::string& name) {
+  const auto sections = section_names();
+  if (std::find(sections.begin(), sections.end(), section) == sections.end()) refuse_section(origin, section);
+  const Key* key = find_key(section, name);
+  if (!key) refuse_key(origin, section, name);
+  return *key;
+}
+
+void read_file(Job& job, std::string_view text) {
+  const auto place = [&](const toml::source_region& source) { return fmt::format("{}:{}", job.file, source.begin.line); };
+  toml::table table;
+  try {
+    table = toml::parse(text, job.file);
+  } catch (const toml::parse_error& error) {
+    throw config_error(fmt::format("{}: not TOML: {}", place(error.source()), error.description()));
+  }
+  for (auto&& [section, node] : table) {
+    const std::string name(section.str());
+    const auto names = section_names();
+    if (std::find(names.begin(), names.end(), name) == names.end()) refuse_section(place(section.source()), name);
+    const toml::table* entries = node.as_table();
+    if (!entries) throw config_error(fmt::format("{}: {}: must be a section, [{}] and its keys below it", place(section.source()), name, name));
+    for (auto&& [entry, value] : *entries) {
+      const std::string origin = place(entry.source());
+      assign(job, known_key(origin, name, std::string(entry.str())), origin, value);
+    }
+  }
+}
+
+bool takes_text(const Key& key) {
+  JobConfig defaults;
+  const Place place = key.place(defaults);
+  return std::holds_alternative<std::string*>(place) || std::holds_alternative<std::optional<std::string>*>(place);
+}
+
+void apply_set(Job& job, const std::string& set) {
+  const auto equals = set.find('='), dot = set.find('.');
+  SHOAL_USER_CHECK(equals != std::string::npos && dot < equals, "command line", "--set {}: must read section.key=value", set);
+  set_key(job, set.substr(0, equals), set.substr(equals + 1));
+}
+
+}  // namespace
+
+std::string Job::origin(const std::string& key) const {
+  const auto found = origins.find(key);
+  return found == origins.end() ? "default" : found->second;
+}
+
+Job parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& sets) {
+  Job job;
+  job.file = file;
+  read_file(job, text);
+  for (const std::string& set : sets) apply_set(job, set);
+  return job;
+}
+
+Job load_job(const std::string& path, const std::vector<std::string>& sets) {
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream text;
+  if (stream) text << stream.rdbuf();
+  if (!stream || (text.str().empty() && stream.peek() != std::char_traits<char>::eof()))
+    throw system_error(ErrorKind::kInputMissing, "job", fmt::format("cannot read the job file {}", path));
+  return parse_job(text.str(), path, sets);
+}
+
+void set_key(Job& job, const std::string& path, const std::string& value) {
+  const std::string origin = "command line";
+  const auto dot = path.find('.');
+  SHOAL_USER_CHECK(dot != std::string::npos, "command line", "{}: must read section.key", path);
+  const Key& key = known_key(origin, path.substr(0, dot), path.substr(dot + 1));
+  toml::table parsed;
+  bool readable = true;
+  try {
+    parsed = toml::parse("value = " + value);
+  } catch (const toml::parse_error&) {
+    readable = false;
+  }
+  const toml::node* node = readable && parsed.size() == 1 ? parsed.get("value") : nullptr;
+  // A word without quotes is what it says.
+  if (takes_text(key) && (!node || !node->is_string())) {
+    assign(job, key, origin, toml::value<std::string>(value));
+  } else if (node) {
+    assign(job, key, origin, *node);
+  } else {
+    throw config_error(fmt::format("{}: {} = {}: must be {}", origin, key.path(), value, describe_allowed(key)));
+  }
+}
+
+Error complaint(const Job& job, const std::string& path, const std::string& what) {
+  const auto dot = path.find('.');
+  const Key* key = find_key(path.substr(0, dot), path.substr(dot + 1));
+  SHOAL_CHECK(key, "no key {}", path);
+  const std::string value = value_text(*key, job.config), origin = job.origin(path);
+  const std::string where = origin == "default" ? job.file + ": " : origin + ": ";
+  return config_error(fmt::format("{}{}{}{}: {}", where, path, value.empty() ? " (not set)" : " = " + value,
+                                  origin == "default" && !value.empty() ? " (default)" : "", what));
+}
+
+}  // namespace shoal::train

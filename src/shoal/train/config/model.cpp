@@ -1,0 +1,141 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "shoal/train/config/keys.h"
+#include "shoal/train/config/nearest.h"
+#include "shoal/train/config/validate.h"
+
+namespace shoal::train {
+namespace {
+
+using plan::Family;
+using plan::ModelSpec;
+
+constexpr std::int64_t kVocabMultiple = 64;
+
+ModelSpec starting_point(const Job& job) {
+  const ModelSection& model = job.config.model;
+  if (model.name.empty()) {
+    if (!model.family) throw complaint(job, "model.name", "name a size, or set model.family and the shape");
+    ModelSpec spec;
+    if (*model.family == "mlp") spec.family = Family::kMlp, spec.activation = plan::Activation::kRelu;
+    return spec;
+  }
+  if (model.family) throw complaint(job, "model.family", "follows from model.name; leave it out, or leave the name out");
+  if (const auto named = plan::named_model(model.name)) return *named;
+  const auto names = plan::model_names();
+  const std::string near = nearest(model.name, names);
+  Error error = complaint(job, "model.name", fmt::format("no such model; there are {}", fmt::join(names, ", ")));
+  throw near.empty() ? error : error.hint(fmt::format("did you mean \"{}\"?", near));
+}
+
+void refuse_others(const Job& job, const ModelSpec& spec) {
+  const bool mlp = spec.family == Family::kMlp;
+  const auto refuse = [&](std::initializer_list<const char*> names, const char* why) {
+    for (const char* name : names)
+      if (job.origins.contains(std::string("model.") + name)) throw complaint(job, std::string("model.") + name, why);
+  };
+  if (mlp) {
+    refuse({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence", "tied_embeddings", "gated", "positions", "rope_theta",
+            "norm", "norm_epsilon", "dropout", "init_std"},
+           "belongs to a transformer, and this model is a multi-layer perceptron");
+    if (job.config.data.source == "tokens")
+      throw complaint(job, "data.source", "a multi-layer perceptron learns from tables: digits, csv or regression");
+  } else {
+    refuse({"inputs", "outputs", "widths"}, "belongs to a multi-layer perceptron, and this model is a transformer");
+    if (job.config.data.source != "tokens") throw complaint(job, "data.source", "a transformer learns from tokens");
+  }
+}
+
+template <class T>
+void take(T& value, const std::optional<T>& changed) {
+  if (changed) value = *changed;
+}
+
+/// Sizes that hang together: a new width takes the feed-forward width along, new heads divide the width anew.
+void take_sizes(const Job& job, ModelSpec& spec) {
+  const ModelSection& model = job.config.model;
+  const ModelSpec before = spec;
+  take(spec.layers, model.layers), take(spec.hidden, model.hidden), take(spec.heads, model.heads);
+  if (model.heads && before.kv_heads == before.heads) spec.kv_heads = 0;
+  take(spec.kv_heads, model.kv_heads);
+  if (model.hidden || model.heads) spec.head_size = 0;
+  take(spec.head_size, model.head_size);
+  if (model.hidden && before.hidden > 0) {
+    if (!model.ffn && spec.hidden * before.ffn % before.hidden != 0)
+      throw complaint(job, "model.ffn",
+                      fmt::format("{} has {} for hidden = {}; say what it is for hidden = {}", model.name, before.ffn, before.hidden, spec.hidden));
+    spec.ffn = spec.hidden * before.ffn / before.hidden;
+  }
+  take(spec.ffn, model.ffn);
+}
+
+void take_rest(const ModelSection& model, ModelSpec& spec) {
+  take(spec.vocab, model.vocab), take(spec.sequence, model.sequence);
+  take(spec.tied_embeddings, model.tied_embeddings), take(spec.bias, model.bias), take(spec.gated, model.gated);
+  if (model.positions) spec.positions = *model.positions == "rotary" ? plan::Positions::kRotary : plan::Positions::kLearned;
+  take(spec.rope_theta, model.rope_theta);
+  if (model.norm) spec.norm = *model.norm == "rms" ? plan::Norm::kRms : plan::Norm::kLayer;
+  take(spec.norm_epsilon, model.norm_epsilon), take(spec.dropout, model.dropout), take(spec.init_std, model.init_std);
+  if (model.activation) spec.activation = plan::activation(*model.activation).value();
+  take(spec.inputs, model.inputs), take(spec.outputs, model.outputs), take(spec.widths, model.widths);
+}
+
+void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
+  const auto fit = [&](std::int64_t& size, std::int64_t found, const char* key, const char* what) {
+    if (size == 0) size = std::max<std::int64_t>(found, 1);
+    if (found > 0 && size != found) throw complaint(job, key, fmt::format("the data has {} {}; leave it out", found, what));
+  };
+  if (spec.family == Family::kMlp) {
+    fit(spec.inputs, data.inputs, "model.inputs", "features");
+    fit(spec.outputs, data.outputs, "model.outputs", "classes or targets");
+    return;
+  }
+  if (spec.vocab == 0) spec.vocab = std::max<std::int64_t>((data.vocab + kVocabMultiple - 1) / kVocabMultiple, 1) * kVocabMultiple;
+  if (spec.vocab < data.vocab)
+    throw complaint(job, "model.vocab",
+                    fmt::format("the model has {} rows, the tokenizer {} entries; model.vocab = 0 takes what is needed", spec.vocab, data.vocab));
+  const std::int64_t needed = job.config.training.sequence_length;
+  if (spec.sequence == 0) spec.sequence = needed;
+  if (spec.sequence < needed)
+    throw complaint(job, "training.sequence_length", fmt::format("longer than the model's longest sequence, {} (model.sequence)", spec.sequence));
+}
+
+/// plan::validate names a field first: "heads = 3: ..."; the reader wants to know where it was written.
+Error explained(const Job& job, const Error& error) {
+  const std::string& what = error.message();
+  const std::string field = what.substr(0, what.find(' '));
+  std::string where = job.file;
+  if (find_key("model", field)) {
+    const std::string origin = job.origin("model." + field);
+    if (origin != "default") where = origin;
+  }
+  const std::string& name = job.config.model.name;
+  return Error(ErrorKind::kConfig, "job",
+               fmt::format("{}: model.{}{}", where, what, name.empty() ? "" : fmt::format(" (model.name = \"{}\")", name)));
+}
+
+}  // namespace
+
+ModelSpec model_spec(const Job& job, const DataSizes& data) {
+  ModelSpec spec = starting_point(job);
+  refuse_others(job, spec);
+  take_sizes(job, spec);
+  take_rest(job.config.model, spec);
+  fit_to_data(job, data, spec);
+  const std::string name = spec.name;
+  spec.name.clear();  // errors name the key; `explained` adds the model
+  try {
+    spec = plan::complete(spec);
+    plan::validate(spec);
+  } catch (const Error& error) {
+    throw explained(job, error);
+  }
+  if (spec.experts > 0) throw complaint(job, "model.name", "mixtures of experts can be planned for, and not trained");
+  spec.name = name.empty() ? job.config.job.name : name;
+  return spec;
+}
+
+}  // namespace shoal::train

@@ -1,0 +1,52 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shoal/train/config/job_file.h"
+#include "shoal/train/config/keys.h"
+
+namespace shoal::train {
+namespace {
+
+/// Where the comments stand; longer lines push theirs out.
+constexpr std::size_t kCommentColumn = 44;
+
+}  // namespace
+
+std::string to_toml(const JobConfig& config) {
+  std::string text, section;
+  for (const Key& key : all_keys()) {
+    const std::string value = value_text(key, config);
+    if (value.empty()) continue;
+    if (key.section != section) text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section), section = key.section;
+    text += fmt::format("{} = {}\n", key.name, value);
+  }
+  return text;
+}
+
+std::string print_config(const Job& job) {
+  std::string text, section;
+  for (const Key& key : all_keys()) {
+    if (key.section != section) text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section), section = key.section;
+    const std::string value = value_text(key, job.config);
+    const std::string line = value.empty() ? fmt::format("# {}", key.name) : fmt::format("{} = {}", key.name, value);
+    text += fmt::format("{:<{}}  # {}\n", line, kCommentColumn, value.empty() ? "not set" : job.origin(key.path()));
+  }
+  return text;
+}
+
+std::string config_reference() {
+  const JobConfig defaults;
+  std::string text, section;
+  for (const Key& key : all_keys()) {
+    if (key.section != section) {
+      text += fmt::format("{}## [{}]\n\n| key | value | default | meaning |\n|---|---|---|---|\n", section.empty() ? "" : "\n", key.section);
+      section = key.section;
+    }
+    const std::string value = value_text(key, defaults);
+    text += fmt::format("| `{}` | {} | {} | {} |\n", key.name, describe_allowed(key), value.empty() ? "not set" : "`" + value + "`", key.doc);
+  }
+  return text;
+}
+
+}  // namespace shoal::train

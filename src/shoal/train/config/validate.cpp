@@ -1,0 +1,156 @@
+#include "shoal/train/config/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shoal::train {
+namespace {
+
+bool is_tokens(const Job& job) { return job.config.data.source == "tokens"; }
+
+/// The first key of a section that was set although `why` says that it does not belong there.
+void refuse_if_set(const Job& job, std::initializer_list<const char*> keys, const char* why) {
+  for (const char* key : keys)
+    if (job.origins.contains(key)) throw complaint(job, key, why);
+}
+
+void validate_job(const Job& job) {
+  const std::string& name = job.config.job.name;
+  const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == '-'; });
+  if (name.empty() || !plain || name.front() == '.')
+    throw complaint(job, "job.name", "must be letters, digits, '.', '_' and '-' (it names a folder) and not begin with a dot");
+}
+
+void validate_tokens(const Job& job) {
+  const DataSection& data = job.config.data;
+  refuse_if_set(job, {"data.samples", "data.features", "data.noise", "data.file", "data.target", "data.task", "data.validation_fraction"},
+                "belongs to tables, and data.source is \"tokens\"");
+  if (data.folders.empty())
+    throw complaint(job, "data.folders", "name at least one folder that `shoal data prepare` wrote or that is to be prepared");
+  for (const std::string& folder : data.folders)
+    if (folder.empty()) throw complaint(job, "data.folders", "a folder has no name");
+  if (!data.weights.empty() && data.weights.size() != data.folders.size())
+    throw complaint(job, "data.weights", fmt::format("one weight for each of the {} folders, or none", data.folders.size()));
+  if (data.prepare != "nothing" && data.folders.size() != 1)
+    throw complaint(job, "data.prepare", fmt::format("prepares one folder, and data.folders has {}", data.folders.size()));
+  if ((data.prepare == "files") != !data.prepare_from.empty())
+    throw complaint(job, "data.prepare_from", "goes with data.prepare = \"files\": name what to prepare from, or leave both out");
+  if (data.prepare == "nothing") refuse_if_set(job, {"data.tokenizer", "data.vocab_size"}, "says how to prepare, and data.prepare is \"nothing\"");
+  if (data.tokenizer == "byte") refuse_if_set(job, {"data.vocab_size"}, "is of the BPE tokenizer, and data.tokenizer is \"byte\"");
+}
+
+void validate_table(const Job& job) {
+  const DataSection& data = job.config.data;
+  const std::string why = fmt::format("belongs to token data, and data.source is \"{}\"", data.source);
+  refuse_if_set(job,
+                {"data.folders", "data.weights", "data.prepare", "data.prepare_from", "data.tokenizer", "data.vocab_size", "training.sequence_length",
+                 "training.tokens", "training.global_batch_tokens", "validation.sample_tokens", "validation.sample_prompt"},
+                why.c_str());
+  if (data.source != "regression")
+    refuse_if_set(job, {"data.samples", "data.features", "data.noise"}, "belongs to the synthetic regression (data.source = \"regression\")");
+  if (data.source != "csv") refuse_if_set(job, {"data.target", "data.task"}, "belongs to a CSV table (data.source = \"csv\")");
+  if (data.source == "regression") refuse_if_set(job, {"data.file"}, "a synthetic regression reads no file");
+  if (data.source == "csv" && data.file.empty()) throw complaint(job, "data.file", "name the CSV table");
+}
+
+void validate_loss(const Job& job) {
+  const bool classes =
+      is_tokens(job) || job.config.data.source == "digits" || (job.config.data.source == "csv" && job.config.data.task == "classification");
+  const std::string& loss = job.config.training.loss;
+  if (classes && loss != "auto" && loss != "cross_entropy")
+    throw complaint(job, "training.loss", "this data has classes, whose loss is cross_entropy");
+  if (!classes && loss == "cross_entropy")
+    throw complaint(job, "training.loss", "a regression has no classes: mean_squared_error or mean_absolute_error");
+}
+
+void validate_training(const Job& job) {
+  const TrainingSection& training = job.config.training;
+  if (training.global_batch_sequences && training.global_batch_tokens)
+    throw complaint(job, "training.global_batch_tokens", "global_batch_sequences is set too: set one of both");
+  if (!training.global_batch_sequences && !training.global_batch_tokens)
+    throw complaint(job, "training.global_batch_sequences", "set it or training.global_batch_tokens: how much data one step sees, over all ranks");
+  const int lengths = training.steps.has_value() + training.tokens.has_value() + training.epochs.has_value();
+  if (lengths == 0) throw complaint(job, "training.steps", "how long to train: set one of steps, tokens and epochs");
+  if (lengths > 1) {
+    const char* second = training.epochs ? "training.epochs" : "training.tokens";
+    throw complaint(job, second, "exactly one of training.steps, training.tokens and training.epochs");
+  }
+}
+
+void validate_optimizer(const Job& job) {
+  const bool adamw = job.config.optimizer.name == "adamw";
+  if (adamw) refuse_if_set(job, {"optimizer.momentum", "optimizer.nesterov"}, "belongs to sgd, and optimizer.name is \"adamw\"");
+  if (!adamw) refuse_if_set(job, {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}, "belongs to adamw, and optimizer.name is \"sgd\"");
+  if (job.config.optimizer.nesterov && job.config.optimizer.momentum == 0)
+    throw complaint(job, "optimizer.nesterov", "needs optimizer.momentum above 0");
+  const SchedulerSection& scheduler = job.config.lr_scheduler;
+  if (scheduler.name != "wsd") refuse_if_set(job, {"lr_scheduler.decay_fraction"}, "belongs to wsd");
+  if (scheduler.name == "constant") refuse_if_set(job, {"lr_scheduler.final_ratio"}, "a constant learning rate does not end elsewhere");
+  if (job.config.training.steps && scheduler.warmup_steps > *job.config.training.steps)
+    throw complaint(job, "lr_scheduler.warmup_steps", fmt::format("longer than the run: training.steps = {}", *job.config.training.steps));
+}
+
+void validate_ranks(const Job& job, int ranks) {
+  const DebugSection& debug = job.config.debug;
+  if (debug.fault != "none" && debug.fault_rank >= ranks)
+    throw complaint(job, "debug.fault_rank", fmt::format("there are {} ranks, counted from 0", ranks));
+  if (debug.fault != "none" && debug.fault_step == 0) throw complaint(job, "debug.fault_step", "say in which step, counted from 1");
+}
+
+}  // namespace
+
+void validate(const Job& job, int ranks) {
+  validate_job(job);
+  if (is_tokens(job)) {
+    validate_tokens(job);
+  } else {
+    validate_table(job);
+  }
+  validate_loss(job);
+  validate_training(job);
+  batch_plan(job, ranks);
+  validate_optimizer(job);
+  validate_ranks(job, ranks);
+  model_spec(job, {});
+}
+
+BatchPlan batch_plan(const Job& job, int ranks) {
+  const TrainingSection& training = job.config.training;
+  BatchPlan plan;
+  const char* key = training.global_batch_tokens ? "training.global_batch_tokens" : "training.global_batch_sequences";
+  if (training.global_batch_tokens) {
+    if (*training.global_batch_tokens % training.sequence_length != 0)
+      throw complaint(job, key, fmt::format("must be a multiple of training.sequence_length = {}", training.sequence_length));
+    plan.global = *training.global_batch_tokens / training.sequence_length;
+  } else {
+    plan.global = training.global_batch_sequences.value_or(0);
+  }
+  if (ranks < 1) throw complaint(job, "parallelism.ranks", "there must be at least one rank");
+  if (plan.global % ranks != 0 || plan.global == 0)
+    throw complaint(job, key, fmt::format("{} sequences do not divide among {} ranks", plan.global, ranks));
+  const std::int64_t share = plan.global / ranks;
+  plan.micro_batch = training.micro_batch == 0 ? share : training.micro_batch;
+  if (share % plan.micro_batch != 0)
+    throw complaint(job, "training.micro_batch",
+                    fmt::format("must divide a rank's share of the global batch, {} sequences / {} ranks = {}", plan.global, ranks, share));
+  plan.accumulation = share / plan.micro_batch;
+  return plan;
+}
+
+std::int64_t total_steps(const Job& job, std::int64_t samples) {
+  const TrainingSection& training = job.config.training;
+  const std::int64_t global = batch_plan(job, 1).global;
+  if (training.steps) return *training.steps;
+  if (training.tokens) {
+    const std::int64_t step_tokens = global * training.sequence_length;
+    return (*training.tokens + step_tokens - 1) / step_tokens;
+  }
+  const double steps = std::floor(training.epochs.value_or(0) * static_cast<double>(samples) / static_cast<double>(global) + 1e-9);
+  if (steps < 1)
+    throw complaint(job, "training.epochs", fmt::format("the training split has {} samples: less than one global batch of {}", samples, global));
+  return static_cast<std::int64_t>(steps);
+}
+
+}  // namespace shoal::train
