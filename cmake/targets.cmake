@@ -37,11 +37,11 @@ function(shoal_library room)
   endif()
 endfunction()
 
-# shoal_test(NAME ROOM ... [SOURCES ...] [PACKAGES ...] [TIMEOUT seconds])
+# shoal_test(NAME ROOMS ... [SOURCES ...] [PACKAGES ...] [TIMEOUT seconds] [PROCESSORS n])
 #   tests/<folder>/CMakeLists.txt calls it once per room; without SOURCES every *_test.cpp of the folder is in it. One ctest entry per program;
-#   gtest counts inside.
+#   gtest counts inside. PROCESSORS: how many it keeps busy, so that ctest runs fewer tests beside it; 1 unless said.
 function(shoal_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "ROOMS;SOURCES;PACKAGES" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "ROOMS;SOURCES;PACKAGES" ${ARGN})
   if(NOT arg_SOURCES)
     file(GLOB_RECURSE arg_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   endif()
@@ -56,10 +56,14 @@ function(shoal_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=1")
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
 
-# shoal_bench(NAME ROOMS ... SOURCES ...): a measuring program, built with everything, run only by `make bench`.
+# shoal_bench(NAME ROOMS ... SOURCES ... [PACKAGES ...]): a measuring program, built with everything, run only by `make bench`. Its name ends
+#   in _bench, and it speaks as bench/run.py says.
 function(shoal_bench name)
   cmake_parse_arguments(arg "" "" "ROOMS;SOURCES;PACKAGES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
