@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/comm/group.h"
 #include "shoal/mesh/layout.h"
 
@@ -29,6 +30,7 @@ struct SaveOptions {
   int keep_last = 0;  ///< afterwards only this many newest checkpoints stay; 0: all
   bool fsync = true;  ///< reach the disk before the checkpoint counts; off: survives a killed process, not a power cut
   std::int64_t max_shard_bytes = std::int64_t{4} << 30;  ///< a rank begins another file beyond this; a larger tensor gets a file of its own
+  Duration timeout = std::chrono::minutes(30);           ///< for the slowest rank to write what it owns
 };
 
 /// What a checkpoint is beside its tensors.
@@ -50,6 +52,7 @@ std::string save(const std::string& directory, std::int64_t step, const std::vec
 struct LoadOptions {
   /// Only tensors whose name begins with this take part ("model." to generate); others of the checkpoint are left alone.
   std::string scope;
+  Duration timeout = std::chrono::minutes(30);  ///< for the slowest rank to read what it needs
 };
 
 /// Fills `items` (their `local`, in place) from the checkpoint at `path` (a step directory), whatever mesh saved it, collectively. Every block of

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shoal/checkpoint/format/manifest.h"
+
+namespace shoal::checkpoint::format {
+
+/// A box of a logical tensor on its way into a file.
+struct Source {
+  std::string tensor;
+  ElementType type = ElementType::kF32;
+  Shape shape;  ///< of the whole tensor
+  Box box;
+  /// Gives the elements of the box, row-major. Called once, when their turn comes; valid until the next source's turn.
+  std::function<const void*()> data;
+
+  std::int64_t bytes() const { return box.count() * static_cast<std::int64_t>(size_of(type)); }
+};
+
+/// What was written: the files, and every logical tensor with the pieces that came from here (Piece::file counts within `files`).
+struct Written {
+  std::vector<DataFile> files;
+  std::vector<LogicalTensor> tensors;
+};
+
+/// Writes `sources` into safetensors files `<folder>/<stem>-<k>.safetensors`, k from 0, beginning another when one would exceed `max_file_bytes`; a
+/// checksum is taken of every block on its way. Throws Error(output).
+Written write_shards(const std::string& folder, const std::string& stem, std::vector<Source> sources, std::int64_t max_file_bytes, bool sync);
+
+/// Writes one file of these sources, in this order. What write_shards does for each; exports name their file and metadata themselves.
+Written write_shard(const std::string& folder, const std::string& file_name, const std::vector<Source>& sources,
+                    const std::map<std::string, std::string>& metadata, bool sync);
+
+/// Appends `part` to `manifest`, with its file indices moved up.
+void add_written(Manifest& manifest, Written part);
+
+}  // namespace shoal::checkpoint::format
