@@ -24,6 +24,7 @@ ROOMS = {
     "optim": (5, True),
     "parallel": (6, True),
     "checkpoint": (6, True),
+    "checkpoint/format": (6, False),
     "train/config": (7, False),
     "train": (7, True),
     "apps/shoal": (8, True),

@@ -38,7 +38,7 @@ TEST(Box, RunsAreTheIndicesOfTheBoxInOrder) {
       const std::int64_t begin = expected.empty() ? 0 : random() % expected.size(), end = begin + (expected.size() - begin) * (round % 3) / 2;
       std::vector<std::int64_t> found;
       std::int64_t next = begin;
-      for_each_run(box, shape, begin, end, [&](const Run& run) {
+      for_each_run(box, shape, begin, end, [&](const format::Run& run) {
         EXPECT_EQ(run.local, next);
         next += run.count;
         for (std::int64_t i = 0; i < run.count; ++i) found.push_back(run.global + i);
@@ -49,7 +49,7 @@ TEST(Box, RunsAreTheIndicesOfTheBoxInOrder) {
 
 TEST(Box, ContiguousBoxesAreOneRun) {
   int runs = 0;
-  for_each_run({{2, 0, 0}, {5, 4, 6}}, {7, 4, 6}, 0, 3 * 4 * 6, [&](const Run&) { ++runs; });
+  for_each_run({{2, 0, 0}, {5, 4, 6}}, {7, 4, 6}, 0, 3 * 4 * 6, [&](const format::Run&) { ++runs; });
   EXPECT_EQ(runs, 1);
 }
 
@@ -62,7 +62,9 @@ TEST(Box, IntersectionHoldsWhatBothHold) {
     std::vector<std::int64_t> expected;
     std::set_intersection(in_a.begin(), in_a.end(), in_b.begin(), in_b.end(), std::back_inserter(expected));
     EXPECT_EQ(both.count(), expected.size());
-    if (both.count() > 0) EXPECT_EQ(indices(both, shape), expected);
+    if (!expected.empty()) {
+      EXPECT_EQ(indices(both, shape), expected);
+    }
   }
 }
 

@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "shoal/base/error.h"
 #include <random>
+
+#include "shoal/base/error.h"
 
 namespace shoal::checkpoint::format {
 namespace {

@@ -1,0 +1,88 @@
+#include "shoal/checkpoint/format/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "shoal/base/error.h"
+#include "shoal/checkpoint/format/reader.h"
+#include "tests/checkpoint_format/scratch.h"
+#include "tests/checkpoint_format/written_checkpoint.h"
+
+namespace shoal::checkpoint::format {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+std::string write(const std::string& directory, std::int64_t step, std::int32_t seed = 0) {
+  return testing::write_checkpoint(directory, step, {{testing::source("w", {8}, whole({8}), seed)}});
+}
+
+std::vector<std::int64_t> steps(const std::string& directory) {
+  std::vector<std::int64_t> numbers;
+  for (const Step& step : list_steps(directory)) numbers.push_back(step.step);
+  return numbers;
+}
+
+TEST(Store, ListsByNumberAndFindsTheNewest) {
+  testing::Scratch scratch;
+  EXPECT_TRUE(list_steps(scratch / "absent").empty());
+  for (const int step : {9, 100, 20}) write(scratch / "checkpoints", step);
+  fs::create_directories(scratch / "checkpoints/step-500");  // no manifest: not complete
+  fs::create_directories(scratch / "checkpoints/step-x");
+  EXPECT_THAT(steps(scratch / "checkpoints"), ElementsAre(9, 20, 100));
+  EXPECT_EQ(newest_step(scratch / "checkpoints")->step, 100);
+  const std::string newest = scratch / "checkpoints/step-100";
+  for (const std::string& path : {scratch.path(), scratch / "checkpoints", newest})
+    EXPECT_EQ(fs::canonical(resolve_checkpoint(path)), fs::canonical(newest));
+  EXPECT_THROW(resolve_checkpoint(scratch / "absent"), Error);
+}
+
+TEST(Store, WhatIsBeingWrittenDoesNotCountAndIsRemoved) {
+  testing::Scratch scratch;
+  write(scratch.path(), 1);
+  const std::string folder = begin_step(scratch.path(), 2);
+  testing::spill(folder + "/manifest.json", "{}");
+  EXPECT_THAT(steps(scratch.path()), ElementsAre(1));
+  prune_steps(scratch.path(), 0);
+  EXPECT_FALSE(fs::exists(folder));
+  EXPECT_THAT(steps(scratch.path()), ElementsAre(1));
+}
+
+TEST(Store, SavingAStepAgainReplacesIt) {
+  testing::Scratch scratch;
+  write(scratch.path(), 4, 1);
+  const std::string path = write(scratch.path(), 4, 2);
+  Reader reader(path);
+  std::vector<std::int32_t> found(8);
+  reader.read(*reader.manifest().find("w"), whole({8}), found.data());
+  EXPECT_EQ(found, testing::counted(whole({8}), {8}, 2));
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()), 1) << "the old one is left behind";
+}
+
+TEST(Store, KeepsTheNewest) {
+  testing::Scratch scratch;
+  for (int step = 1; step <= 5; ++step) write(scratch.path(), step);
+  prune_steps(scratch.path(), 0);
+  EXPECT_EQ(steps(scratch.path()).size(), 5);
+  prune_steps(scratch.path(), 2);
+  EXPECT_THAT(steps(scratch.path()), ElementsAre(4, 5));
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()), 2);
+}
+
+TEST(Store, SaysWhereItCannotWrite) {
+  testing::Scratch scratch;
+  testing::spill(scratch / "plain", "a file, not a folder");
+  try {
+    begin_step(scratch / "plain", 1);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kOutput);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(scratch / "plain"));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::checkpoint::format
