@@ -1,0 +1,185 @@
+#include "shoal/wire/arena.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "shoal/base/check.h"
+#include "shoal/wire/host_memory.h"
+
+namespace shoal::wire {
+namespace {
+
+constexpr std::uint32_t kLive = 0x4c495645, kFreed = 0x46524545;  // "LIVE", "FREE"
+constexpr std::size_t kMiB = 1 << 20, kGiB = 1 << 30;
+
+std::size_t default_virtual_bytes() {
+  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::size_t bytes = std::min(4 * memory, 512 * kGiB);
+  rlimit limit{};
+  // Half of the address space that may still be taken: peers map theirs here too.
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) bytes = std::min<std::size_t>(bytes, limit.rlim_cur / 8);
+  return bytes;
+}
+
+}  // namespace
+
+/// Stands in front of every block.
+struct Arena::Header {
+  std::uint32_t state;
+  std::uint32_t size_class;
+  std::uint32_t category;
+  std::uint32_t reserved;
+};
+
+std::string Ledger::text() const {
+  std::string text;
+  for (int i = 0; i < kMemoryCategories; ++i)
+    if (categories[i].in_use > 0)
+      text += fmt::format("{} {:.1f} MiB, ", name(static_cast<MemoryCategory>(i)), static_cast<double>(categories[i].in_use) / kMiB);
+  return text + fmt::format("{:.1f} MiB in all of a limit of {:.1f} MiB ({:.1f} MiB more is held free)", static_cast<double>(total.in_use) / kMiB,
+                            static_cast<double>(limit) / kMiB, static_cast<double>(held) / kMiB);
+}
+
+Arena::Arena(const Options& options)
+    : segment_(SharedSegment::create("shoal-arena", options.virtual_bytes > 0 ? options.virtual_bytes : default_virtual_bytes())),
+      limit_(options.limit_bytes > 0 ? options.limit_bytes
+                                     : available_memory_bytes() / 20 * 19 / static_cast<std::size_t>(std::max(options.ranks_on_host, 1))),
+      poison_(options.poison) {
+  static_assert(sizeof(Header) <= kAlignment);
+  free_.resize(class_of(segment_.bytes()) + 2);
+  dry_.resize(free_.size());
+}
+
+Arena::~Arena() = default;
+
+// Classes of whole cache lines, eight a power of two: lines 1 .. 8, then (8 + k) << e for k in 1 .. 8.
+std::size_t Arena::class_of(std::size_t bytes) {
+  const std::size_t lines = (bytes + kAlignment - 1) / kAlignment;
+  if (lines <= 8) return lines;
+  const int shift = std::bit_width(lines - 1) - 4;
+  return static_cast<std::size_t>(shift) * 8 + ((lines - 1) >> shift) + 1;
+}
+
+std::size_t Arena::class_bytes(std::size_t size_class) {
+  if (size_class <= 8) return size_class * kAlignment;
+  const std::size_t shift = (size_class - 1) / 8 - 1;
+  return ((size_class - 1) % 8 + 9) << shift << 6;
+}
+
+void* Arena::carve(std::size_t size_class) {
+  const std::size_t bytes = class_bytes(size_class) + kAlignment;
+  if (segment_.bytes() - next_ < bytes) return nullptr;
+  auto* header = reinterpret_cast<Header*>(segment_.data() + next_);
+  next_ += bytes;
+  return header;
+}
+
+void* Arena::allocate(std::size_t bytes) {
+  if (child_.load(std::memory_order_relaxed)) {
+    void* p = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    if (!p) throw Error(ErrorKind::kResource, "arena", fmt::format("the C library has no {} bytes", bytes));
+    return p;
+  }
+  const MemoryCategory category = memory_context().category;
+  const std::lock_guard lock(mutex_);
+  if (bytes > segment_.bytes() || total_.in_use + bytes > limit_)
+    throw Error(ErrorKind::kResource, "arena",
+                fmt::format("no room for {:.1f} MiB ({}): {}", static_cast<double>(bytes) / kMiB, name(category),
+                            [&] {
+                              Ledger ledger{usage_, total_, held_, limit_};
+                              return ledger.text();
+                            }()))
+        .hint("a smaller micro-batch, activation checkpointing or sharding needs less");
+  const std::size_t size_class = class_of(bytes), size = class_bytes(size_class);
+  Header* header = nullptr;
+  if (auto& list = free_[size_class]; !list.empty()) {
+    header = reinterpret_cast<Header*>(segment_.data() + list.back());
+    list.pop_back();
+    held_ -= size;
+  } else {
+    if (total_.in_use + held_ + size > limit_) trim_locked();
+    if (auto& dry = dry_[size_class]; !dry.empty()) {
+      header = reinterpret_cast<Header*>(segment_.data() + dry.back());
+      dry.pop_back();
+    } else {
+      header = static_cast<Header*>(carve(size_class));
+    }
+    if (!header)
+      throw Error(ErrorKind::kResource, "arena",
+                  fmt::format("its {:.1f} GiB of addresses are used up", static_cast<double>(segment_.bytes()) / kGiB));
+  }
+  *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category), 0};
+  for (Usage* usage : {&usage_[static_cast<int>(category)], &total_}) {
+    usage->in_use += size;
+    usage->peak = std::max(usage->peak, usage->in_use);
+  }
+  return reinterpret_cast<std::byte*>(header) + kAlignment;
+}
+
+void Arena::free(void* block) {
+  if (!block) return;
+  if (!contains(block)) return std::free(block);
+  if (child_.load(std::memory_order_relaxed)) return;
+  auto* header = reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kAlignment);
+  const std::lock_guard lock(mutex_);
+  SHOAL_CHECK(header->state == kLive, "the block at offset {} is freed twice, or its header was overwritten (state {:#x})", offset(block),
+              header->state);
+  header->state = kFreed;
+  const std::size_t size = class_bytes(header->size_class);
+  if (poison_) std::memset(block, 0xcb, size);
+  usage_[header->category].in_use -= size;
+  total_.in_use -= size;
+  held_ += size;
+  free_[header->size_class].push_back(offset(header));
+}
+
+bool Arena::contains(const void* p, std::size_t bytes) const {
+  const auto at = reinterpret_cast<std::uintptr_t>(p), begin = reinterpret_cast<std::uintptr_t>(segment_.data());
+  return at >= begin && at - begin < segment_.bytes() && bytes <= segment_.bytes() - (at - begin);
+}
+
+Ledger Arena::ledger() const {
+  const std::lock_guard lock(mutex_);
+  return {usage_, total_, held_, limit_};
+}
+
+void Arena::reset_peaks() {
+  const std::lock_guard lock(mutex_);
+  for (Usage& usage : usage_) usage.peak = usage.in_use;
+  total_.peak = total_.in_use;
+}
+
+std::size_t Arena::trim() {
+  const std::lock_guard lock(mutex_);
+  return trim_locked();
+}
+
+std::size_t Arena::trim_locked() {
+  std::size_t given_back = 0;
+  for (std::size_t c = 0; c < free_.size(); ++c) {
+    const std::size_t size = class_bytes(c);
+    if (size < 64 << 10) continue;  // below a few pages there is nothing to gain
+    for (const std::uint64_t at : free_[c]) {
+      segment_.punch(at + kAlignment, size);
+      dry_[c].push_back(at);
+      given_back += size;
+    }
+    free_[c].clear();
+  }
+  held_ -= given_back;
+  return given_back;
+}
+
+void Arena::enter_child() {
+  child_.store(true);
+  segment_.make_private();
+}
+
+}  // namespace shoal::wire

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "shoal/base/memory_category.h"
+#include "shoal/wire/shared_segment.h"
+
+namespace shoal::wire {
+
+/// What is allocated for one purpose, in bytes.
+struct Usage {
+  std::size_t in_use = 0;
+  std::size_t peak = 0;
+};
+
+/// Who holds what, by category, over all ranks that live in this process.
+struct Ledger {
+  std::array<Usage, kMemoryCategories> categories;
+  Usage total;            ///< blocks in use
+  std::size_t held = 0;   ///< free blocks whose pages are kept for reuse
+  std::size_t limit = 0;  ///< `total` may not exceed it
+
+  std::string text() const;  ///< "parameters 512 MiB, gradients ..., of a limit of ..."
+};
+
+/// Memory of one process that its peers can map: a sparse segment of fixed virtual size with size-class reuse.
+///
+/// Blocks are aligned to 64 bytes, preceded by a header of 64. A freed block goes to the free list of its size class (eight classes a power of two,
+/// so at most 12.5 % is wasted) and keeps its pages: a steady training step meets no page fault. When a new block would pass the limit, pages of free
+/// blocks are given back first, then `allocate` throws Error(resource) with the ledger: the kernel never has to kill. Thread-safe. In a forked child
+/// the arena allocates from the C library and ignores frees of blocks it inherited.
+class Arena {
+ public:
+  struct Options {
+    std::size_t virtual_bytes = 0;  ///< 0: four times the memory of this machine, at most 512 GiB, less under RLIMIT_AS
+    std::size_t limit_bytes = 0;    ///< 0: what cgroup and MemAvailable allow less a margin of 5 %, divided by `ranks_on_host`
+    int ranks_on_host = 1;
+    bool poison = false;  ///< fill freed blocks with 0xcb (the tests' way to see a use after free)
+  };
+  static constexpr std::size_t kAlignment = 64;
+
+  explicit Arena(const Options& options);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// `bytes` > 0, uninitialised, tagged with this thread's category. Throws Error(resource).
+  void* allocate(std::size_t bytes);
+  /// Null is ignored; a pointer that is not of this arena goes to the C library's free.
+  void free(void* block);
+
+  bool contains(const void* p, std::size_t bytes = 1) const;
+  std::size_t offset(const void* p) const { return static_cast<std::size_t>(static_cast<const std::byte*>(p) - segment_.data()); }
+  const SharedSegment& segment() const { return segment_; }
+  Ledger ledger() const;
+  /// Starts measuring peaks anew.
+  void reset_peaks();
+  /// Gives the pages of free blocks back to the kernel; returns how many bytes.
+  std::size_t trim();
+  /// What a forked child calls (once, from its atfork handler).
+  void enter_child();
+
+ private:
+  struct Header;
+  static std::size_t class_of(std::size_t bytes);
+  static std::size_t class_bytes(std::size_t size_class);
+  void* carve(std::size_t size_class);
+  std::size_t trim_locked();
+
+  SharedSegment segment_;
+  std::size_t limit_;
+  bool poison_;
+  std::atomic<bool> child_{false};
+  mutable std::mutex mutex_;
+  std::size_t next_ = kAlignment;                 ///< first byte never handed out
+  std::vector<std::vector<std::uint64_t>> free_;  ///< by class: offsets of headers, the last freed at the back
+  std::vector<std::vector<std::uint64_t>> dry_;   ///< the same, without pages
+  std::array<Usage, kMemoryCategories> usage_{};
+  Usage total_{};
+  std::size_t held_ = 0;
+};
+
+}  // namespace shoal::wire

@@ -1,0 +1,180 @@
+#include "shoal/wire/arena.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "shoal/base/error.h"
+
+namespace shoal::wire {
+namespace {
+
+Arena::Options small(std::size_t limit) { return {.virtual_bytes = std::size_t{1} << 32, .limit_bytes = limit, .poison = true}; }
+
+TEST(Arena, BlocksAreAlignedApartAndKeepTheirBytes) {
+  Arena arena(small(256 << 20));
+  std::mt19937_64 random(1);
+  std::map<std::byte*, std::pair<std::size_t, unsigned char>> live;
+  for (int round = 0; round < 20000; ++round) {
+    if (live.size() < 200 && random() % 2 == 0) {
+      const std::size_t bytes = 1 + random() % (std::size_t{1} << (random() % 20));
+      auto* p = static_cast<std::byte*>(arena.allocate(bytes));
+      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(p) % Arena::kAlignment, 0u);
+      const auto after = live.upper_bound(p);
+      if (after != live.end()) {
+        ASSERT_LE(p + bytes, after->first);
+      }
+      if (after != live.begin()) {
+        ASSERT_LE(std::prev(after)->first + std::prev(after)->second.first, p);
+      }
+      const auto mark = static_cast<unsigned char>(random());
+      std::memset(p, mark, bytes);
+      live[p] = {bytes, mark};
+    } else if (!live.empty()) {
+      auto at = std::next(live.begin(), static_cast<long>(random() % live.size()));
+      for (std::size_t i : {std::size_t{0}, at->second.first / 2, at->second.first - 1})
+        ASSERT_EQ(static_cast<unsigned char>(at->first[i]), at->second.second);
+      arena.free(at->first);
+      live.erase(at);
+    }
+  }
+  for (const auto& [p, _] : live) arena.free(p);
+  EXPECT_EQ(arena.ledger().total.in_use, 0u);
+}
+
+TEST(Arena, AtMostAnEighthIsWasted) {
+  Arena arena(small(std::size_t{1} << 31));
+  for (std::size_t bytes = 512; bytes < (64 << 20); bytes = bytes * 17 / 16 + 1) {
+    void* p = arena.allocate(bytes);
+    EXPECT_GE(arena.ledger().total.in_use, bytes);
+    EXPECT_LE(arena.ledger().total.in_use, bytes + bytes / 8 + 64);
+    arena.free(p);
+  }
+}
+
+TEST(Arena, ReusesWhatWasFreed) {
+  Arena arena(small(64 << 20));
+  void* first = arena.allocate(1 << 20);
+  arena.free(first);
+  EXPECT_EQ(arena.allocate((1 << 20) - 100), first);
+}
+
+TEST(Arena, TheLimitIsAnErrorWithABreakdown) {
+  Arena arena(small(16 << 20));
+  const ScopedCategory tag(MemoryCategory::kGradients);
+  void* first = arena.allocate(12 << 20);
+  try {
+    arena.allocate(8 << 20);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    EXPECT_NE(std::string(error.what()).find("gradients 12.0 MiB"), std::string::npos) << error.what();
+  }
+  arena.free(first);
+  // Free blocks of another size give their pages back before the limit is an error.
+  EXPECT_NE(arena.allocate(15 << 20), nullptr);
+  EXPECT_EQ(arena.ledger().held, 0u);
+}
+
+TEST(Arena, CountsByCategoryAndRemembersPeaks) {
+  Arena arena(small(64 << 20));
+  void* a = nullptr;
+  {
+    const ScopedCategory tag(MemoryCategory::kParameters);
+    a = arena.allocate(1 << 20);
+  }
+  void* b = arena.allocate(1 << 20);
+  arena.free(b);
+  const Ledger ledger = arena.ledger();
+  EXPECT_EQ(ledger.categories[static_cast<int>(MemoryCategory::kParameters)].in_use, 1u << 20);
+  EXPECT_EQ(ledger.categories[static_cast<int>(MemoryCategory::kTemporary)].in_use, 0u);
+  EXPECT_EQ(ledger.total.peak, 2u << 20);
+  arena.free(a);
+}
+
+TEST(Arena, FreeingTwiceIsCaught) {
+  Arena arena(small(64 << 20));
+  void* p = arena.allocate(100);
+  arena.free(p);
+  EXPECT_THROW(arena.free(p), Error);
+}
+
+TEST(Arena, ForeignPointersAndNullGoToTheCLibrary) {
+  Arena arena(small(64 << 20));
+  arena.free(nullptr);
+  arena.free(std::malloc(10));
+}
+
+TEST(Arena, ThreadsAllocateAndFreeAtOnce) {
+  Arena arena(small(512 << 20));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&arena, t] {
+      std::mt19937 random(t);
+      std::vector<std::pair<unsigned char*, std::size_t>> mine;
+      for (int i = 0; i < 5000; ++i) {
+        if (mine.size() < 20) {
+          const std::size_t bytes = 1 + random() % 100000;
+          auto* p = static_cast<unsigned char*>(arena.allocate(bytes));
+          p[0] = p[bytes - 1] = static_cast<unsigned char>(t);
+          mine.push_back({p, bytes});
+        } else {
+          const auto [p, bytes] = mine[random() % mine.size()];
+          ASSERT_EQ(p[0], t);
+          ASSERT_EQ(p[bytes - 1], t);
+          std::erase(mine, std::pair{p, bytes});
+          arena.free(p);
+        }
+      }
+      for (const auto& [p, _] : mine) arena.free(p);
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(arena.ledger().total.in_use, 0u);
+}
+
+TEST(Arena, AForkedChildLivesOnItsOwnMemory) {
+  Arena arena(small(64 << 20));
+  auto* inherited = static_cast<int*>(arena.allocate(4096));
+  inherited[0] = 1;
+  const pid_t child = fork();
+  if (child == 0) {
+    arena.enter_child();
+    inherited[0] = 2;       // private now
+    arena.free(inherited);  // ignored
+    void* own = arena.allocate(1000);
+    const bool apart = !arena.contains(own);
+    arena.free(own);
+    _exit(apart ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(inherited[0], 1);
+  arena.free(inherited);
+}
+
+TEST(Arena, AnotherProcessSeesABlockByItsOffset) {
+  Arena arena(small(64 << 20));
+  auto* block = static_cast<int*>(arena.allocate(4096));
+  block[5] = 42;
+  const pid_t child = fork();
+  if (child == 0) {
+    const SharedSegment view = SharedSegment::adopt(dup(arena.segment().fd()));
+    auto* seen = reinterpret_cast<int*>(view.data() + arena.offset(block));
+    const bool same = seen[5] == 42;
+    seen[6] = 43;
+    _exit(same ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(block[6], 43);
+}
+
+}  // namespace
+}  // namespace shoal::wire
