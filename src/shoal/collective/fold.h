@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+
+#include "shoal/base/element_type.h"
+#include "shoal/collective/operation.h"
+
+namespace shoal::collective {
+
+/// Reduces `sources` buffers of `count` elements, in order 0, 1, 2 ..., and writes the result to each of `targets`:
+///   target[t][i] = ((source[0][i] op source[1][i]) op source[2][i]) ...
+/// A target may be one of the sources; otherwise buffers do not overlap. fp16, bf16 and fp8 accumulate in fp32 and round once, to nearest even;
+/// kAverage divides the sum by `sources`, kPremulSum multiplies every element by `scale` first. The order is fixed, so the bits do not depend on who
+/// computes. Uses the widest vectors that the processor has, found at run time. `supports_fold` must hold.
+void fold(ElementType type, Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count,
+          double scale = 1);
+
+/// The same, one element at a time in the plainest way: what `fold` is tested against.
+void fold_plain(ElementType type, Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count,
+                double scale = 1);
+
+/// Bitwise reductions take integers and bool; minimum and maximum any type but complex; kAverage and kPremulSum floating and complex types; bool
+/// takes sum as "or", product as "and".
+bool supports_fold(ElementType type, Reduction reduction);
+
+}  // namespace shoal::collective

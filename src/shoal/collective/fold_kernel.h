@@ -1,0 +1,186 @@
+// The body of every fold, as plain loops that the compiler vectorises. Included once for the plain version and once per vector width, each time in a
+// namespace of its own and under that width's target options; therefore no include guard, and no lambdas (they would not inherit the target).
+
+template <class T>
+struct Wide {  // integers and complex parts: computed as they are
+  using type = T;
+  static T load(T x) { return x; }
+  static T store(T x) { return x; }
+};
+template <>
+struct Wide<BFloat16> {
+  using type = float;
+  static float load(BFloat16 x) { return widen(x); }
+  static BFloat16 store(float x) { return narrow_bf16(x); }
+};
+template <>
+struct Wide<Float16> {
+  using type = float;
+  static float load(Float16 x) { return widen(x); }
+  static Float16 store(float x) { return narrow_f16(x); }
+};
+template <>
+struct Wide<Float8E4M3> {
+  using type = float;
+  static float load(Float8E4M3 x) { return widen(x); }
+  static Float8E4M3 store(float x) { return narrow_e4m3(x); }
+};
+template <>
+struct Wide<Float8E5M2> {
+  using type = float;
+  static float load(Float8E5M2 x) { return widen(x); }
+  static Float8E5M2 store(float x) { return narrow_e5m2(x); }
+};
+
+// Signed overflow wraps, as on every peer: sums and products of integers are taken on the unsigned type.
+template <class W>
+W wrapping_add(W a, W b) {
+  if constexpr (std::is_integral_v<W>) {
+    using U = std::make_unsigned_t<W>;
+    return static_cast<W>(static_cast<U>(a) + static_cast<U>(b));
+  } else {
+    return a + b;
+  }
+}
+template <class W>
+W wrapping_multiply(W a, W b) {
+  if constexpr (std::is_integral_v<W>) {
+    return static_cast<W>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  } else {
+    return a * b;
+  }
+}
+
+struct Sum {
+  template <class W>
+  static W apply(W a, W b) {
+    return wrapping_add(a, b);
+  }
+};
+struct Product {
+  template <class W>
+  static W apply(W a, W b) {
+    return wrapping_multiply(a, b);
+  }
+};
+// A NaN on either side is the result, as in torch.minimum.
+struct Min {
+  template <class W>
+  static W apply(W a, W b) {
+    return a < b || a != a ? a : b;
+  }
+};
+struct Max {
+  template <class W>
+  static W apply(W a, W b) {
+    return a > b || a != a ? a : b;
+  }
+};
+struct And {
+  template <class W>
+  static W apply(W a, W b) {
+    if constexpr (std::is_integral_v<W>)
+      return a & b;
+    else
+      return a;
+  }
+};
+struct Or {
+  template <class W>
+  static W apply(W a, W b) {
+    if constexpr (std::is_integral_v<W>)
+      return a | b;
+    else
+      return a;
+  }
+};
+struct Xor {
+  template <class W>
+  static W apply(W a, W b) {
+    if constexpr (std::is_integral_v<W>)
+      return a ^ b;
+    else
+      return a;
+  }
+};
+
+template <class T, class Op>
+void fold_two_in_place(T* __restrict a, T* __restrict b, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) a[i] = b[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
+}
+
+template <class T, class Op>
+void fold_two(const T* __restrict a, const T* __restrict b, T* __restrict c, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) c[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
+}
+
+inline constexpr std::size_t kBlock = 1024;  // accumulators that stay in the first-level cache
+
+template <class T, class Op>
+void fold_blocks(const T* const* source, int sources, T* const* target, int targets, std::size_t count, double scale, double divisor) {
+  using W = typename Wide<T>::type;
+  alignas(64) W sum[kBlock];
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t n = count - begin < kBlock ? count - begin : kBlock;
+    for (int s = 0; s < sources; ++s) {
+      const T* __restrict from = source[s] + begin;
+      if constexpr (std::is_floating_point_v<W>) {
+        if (scale != 1) {
+          const W factor = static_cast<W>(scale);
+          if (s == 0)
+            for (std::size_t i = 0; i < n; ++i) sum[i] = Wide<T>::load(from[i]) * factor;
+          else
+            for (std::size_t i = 0; i < n; ++i) sum[i] = Op::apply(sum[i], static_cast<W>(Wide<T>::load(from[i]) * factor));
+          continue;
+        }
+      }
+      if (s == 0)
+        for (std::size_t i = 0; i < n; ++i) sum[i] = Wide<T>::load(from[i]);
+      else
+        for (std::size_t i = 0; i < n; ++i) sum[i] = Op::apply(sum[i], Wide<T>::load(from[i]));
+    }
+    if constexpr (std::is_floating_point_v<W>)
+      if (divisor != 1)
+        for (std::size_t i = 0; i < n; ++i) sum[i] = static_cast<W>(sum[i] / static_cast<W>(divisor));
+    for (int t = 0; t < targets; ++t) {
+      T* __restrict to = target[t] + begin;
+      for (std::size_t i = 0; i < n; ++i) to[i] = Wide<T>::store(sum[i]);
+    }
+  }
+}
+
+template <class T, class Op>
+void fold_typed(const void* const* source, int sources, void* const* target, int targets, std::size_t count, double scale, double divisor) {
+  if (sources == 2 && scale == 1 && divisor == 1) {
+    const void *a = source[0], *b = source[1];
+    if (targets == 2 && ((target[0] == a && target[1] == b) || (target[0] == b && target[1] == a)))
+      return fold_two_in_place<T, Op>(static_cast<T*>(const_cast<void*>(a)), static_cast<T*>(const_cast<void*>(b)), count);
+    if (targets == 1 && target[0] != a && target[0] != b)
+      return fold_two<T, Op>(static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(target[0]), count);
+  }
+  fold_blocks<T, Op>(reinterpret_cast<const T* const*>(source), sources, reinterpret_cast<T* const*>(target), targets, count, scale, divisor);
+}
+
+template <class T>
+void fold_reduction(Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count, double scale) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return fold_typed<T, Sum>(source, sources, target, targets, count, 1, 1);
+    case Reduction::kAverage:
+      return fold_typed<T, Sum>(source, sources, target, targets, count, 1, sources);
+    case Reduction::kPremulSum:
+      return fold_typed<T, Sum>(source, sources, target, targets, count, scale, 1);
+    case Reduction::kProduct:
+      return fold_typed<T, Product>(source, sources, target, targets, count, 1, 1);
+    case Reduction::kMin:
+      return fold_typed<T, Min>(source, sources, target, targets, count, 1, 1);
+    case Reduction::kMax:
+      return fold_typed<T, Max>(source, sources, target, targets, count, 1, 1);
+    case Reduction::kBitAnd:
+      return fold_typed<T, And>(source, sources, target, targets, count, 1, 1);
+    case Reduction::kBitOr:
+      return fold_typed<T, Or>(source, sources, target, targets, count, 1, 1);
+    case Reduction::kBitXor:
+      return fold_typed<T, Xor>(source, sources, target, targets, count, 1, 1);
+  }
+}

@@ -1,0 +1,36 @@
+#include "shoal/wire/parking.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+namespace shoal::wire {
+
+void wake(ParkingLot& lot) {
+  if (lot.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  lot.bell.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &lot.bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void sleep_in(ParkingLot& lot, std::uint32_t bell, Duration longest) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
+  const timespec time{.tv_sec = seconds.count(), .tv_nsec = (longest - seconds).count()};
+  syscall(SYS_futex, &lot.bell, FUTEX_WAIT, bell, &time, nullptr, 0);
+}
+
+void yield_to_others() { sched_yield(); }
+
+Patience Patience::for_ranks(int ranks) {
+  cpu_set_t set;
+  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  const int online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  // A pinned rank sees one core of its own; its peers have theirs.
+  if (ranks <= online) return {.spins = 2000, .yields = cores == 1 ? 100 : 400};
+  return {.spins = 1, .yields = 2000};
+}
+
+}  // namespace shoal::wire

@@ -1,0 +1,158 @@
+#include "shoal/collective/fold.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "shoal/collective/narrow_float.h"
+
+namespace shoal::collective {
+namespace {
+
+constexpr int kTypes = static_cast<int>(ElementType::kC128) + 1, kReductions = static_cast<int>(Reduction::kPremulSum) + 1;
+
+/// Random bits that are valid values of the type: bools are 0 or 1, floats finite and of moderate size.
+std::vector<std::byte> values(ElementType type, std::size_t count, std::mt19937& random) {
+  std::vector<std::byte> bytes(count * size_of(type) + 64);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::byte* at = bytes.data() + i * size_of(type);
+    const float x = std::normal_distribution<float>(0, 3)(random);
+    const std::uint64_t any = random() * 0x100000001ull;
+    const auto put = [&](auto value) { std::memcpy(at, &value, sizeof value); };
+    switch (type) {
+      case ElementType::kBool:
+        put(static_cast<std::uint8_t>(any & 1));
+        break;
+      case ElementType::kF8E4M3:
+        put(narrow_e4m3(x));
+        break;
+      case ElementType::kF8E5M2:
+        put(narrow_e5m2(x));
+        break;
+      case ElementType::kF16:
+        put(narrow_f16(x));
+        break;
+      case ElementType::kBF16:
+        put(narrow_bf16(x));
+        break;
+      case ElementType::kF32:
+        put(x);
+        break;
+      case ElementType::kF64:
+        put(static_cast<double>(x));
+        break;
+      case ElementType::kC64:
+        put(std::pair{x, x / 3});
+        break;
+      case ElementType::kC128:
+        put(std::pair{double{x}, double{x} / 3});
+        break;
+      default:
+        std::memcpy(at, &any, size_of(type));
+    }
+  }
+  return bytes;
+}
+
+// Bitwise: both take the same operations in the same order, and vectors round like scalars.
+TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
+  std::mt19937 random(5);
+  for (int t = 0; t < kTypes; ++t)
+    for (int r = 0; r < kReductions; ++r) {
+      const auto type = static_cast<ElementType>(t);
+      const auto reduction = static_cast<Reduction>(r);
+      if (!supports_fold(type, reduction)) continue;
+      for (const int sources : {1, 2, 3, 5})
+        for (const std::size_t count : {0, 1, 7, 64, 1023, 2500})
+          for (const bool in_place : {false, true}) {
+            std::vector<std::vector<std::byte>> in, out(sources);
+            std::vector<const void*> from;
+            std::vector<void*> to, expected_to;
+            for (int s = 0; s < sources; ++s) in.push_back(values(type, count, random));
+            std::vector<std::vector<std::byte>> expected(sources, std::vector<std::byte>(in[0].size()));
+            for (int s = 0; s < sources; ++s) expected_to.push_back(expected[s].data()), from.push_back(in[s].data());
+            fold_plain(type, reduction, from.data(), sources, expected_to.data(), sources, count, 0.5);
+            for (int s = 0; s < sources; ++s) out[s].resize(in[s].size()), to.push_back(in_place ? in[s].data() : out[s].data());
+            fold(type, reduction, from.data(), sources, to.data(), in_place ? sources : 1, count, 0.5);
+            for (int s = 0; s < (in_place ? sources : 1); ++s)
+              ASSERT_EQ(std::memcmp(to[s], expected[s].data(), count * size_of(type)), 0)
+                  << name(type) << " " << name(reduction) << " sources=" << sources << " count=" << count << " in place=" << in_place;
+          }
+    }
+}
+
+TEST(Fold, MinimumAndMaximumKeepNaN) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Reduction reduction : {Reduction::kMin, Reduction::kMax}) {
+    const float a[2] = {nan, 1}, b[2] = {1, nan};
+    float out[2];
+    const void* from[] = {a, b};
+    void* to[] = {out};
+    fold(ElementType::kF32, reduction, from, 2, to, 1, 2);
+    EXPECT_TRUE(std::isnan(out[0]) && std::isnan(out[1])) << name(reduction);
+  }
+}
+
+/// The nearest value of a small float type, ties to the even code, found by trying every code.
+template <class T, class Bits>
+double nearest(double x, int codes, bool (*finite)(Bits)) {
+  double best = 0, distance = std::numeric_limits<double>::infinity();
+  int best_code = 0;
+  for (int code = 0; code < codes; ++code) {
+    if (!finite(static_cast<Bits>(code))) continue;
+    const double value = widen(T{static_cast<Bits>(code)}), d = std::abs(value - x);
+    if (d < distance || (d == distance && code % 2 == 0 && best_code % 2 == 1)) best = value, distance = d, best_code = code;
+  }
+  return best;
+}
+
+TEST(NarrowFloat, RoundsToNearestEven) {
+  std::mt19937 random(9);
+  const auto e4m3_finite = [](std::uint8_t b) { return (b & 0x7f) != 0x7f; };
+  const auto e5m2_finite = [](std::uint8_t b) { return (b & 0x7c) != 0x7c; };
+  for (int i = 0; i < 20000; ++i) {
+    const float x = std::normal_distribution<float>()(random) * std::exp2(static_cast<float>(static_cast<int>(random() % 24) - 16));
+    if (std::abs(x) <= 448) {
+      ASSERT_EQ(widen(narrow_e4m3(x)), (nearest<Float8E4M3, std::uint8_t>(x, 256, +e4m3_finite))) << x;
+    }
+    if (std::abs(x) <= 57344) {
+      ASSERT_EQ(widen(narrow_e5m2(x)), (nearest<Float8E5M2, std::uint8_t>(x, 256, +e5m2_finite))) << x;
+    }
+  }
+}
+
+// The compiler's own _Float16 is IEEE binary16 on every processor.
+TEST(NarrowFloat, HalfEqualsTheCompilersForEveryCodeAndManyFloats) {
+  for (std::uint32_t code = 0; code < 65536; ++code) {
+    const auto bits = static_cast<std::uint16_t>(code);
+    _Float16 half;
+    std::memcpy(&half, &bits, 2);
+    const float expected = static_cast<float>(half), got = widen(Float16{bits});
+    ASSERT_TRUE(expected == got || (std::isnan(expected) && std::isnan(got))) << code;
+  }
+  std::mt19937 random(11);
+  for (int i = 0; i < 300000; ++i) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    if (std::isnan(x)) continue;
+    const auto half = static_cast<_Float16>(x);
+    std::uint16_t expected;
+    std::memcpy(&expected, &half, 2);
+    ASSERT_EQ(narrow_f16(x).bits, expected) << x;
+  }
+}
+
+TEST(NarrowFloat, BFloat16RoundsToNearestEven) {
+  EXPECT_EQ(narrow_bf16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(narrow_bf16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // a tie goes to the even neighbour
+  EXPECT_EQ(narrow_bf16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
+  EXPECT_EQ(narrow_bf16(std::bit_cast<float>(0x3f808001u)).bits, 0x3f81);
+  EXPECT_EQ(narrow_bf16(std::numeric_limits<float>::max()).bits, 0x7f80);
+  EXPECT_TRUE(std::isnan(widen(narrow_bf16(std::bit_cast<float>(0x7f800001u)))));
+}
+
+}  // namespace
+}  // namespace shoal::collective
