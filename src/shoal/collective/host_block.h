@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "shoal/collective/memory_map.h"
+#include "shoal/collective/operation.h"
+#include "shoal/wire/parking.h"
+
+namespace shoal::collective {
+
+inline constexpr std::size_t kSlots = 64;                ///< operations that a rank may announce before all have finished the first
+inline constexpr std::size_t kPayloads = 16;             ///< the same for those with an inline payload
+inline constexpr std::size_t kPayloadBytes = 4096;       ///< contributions up to here travel inline
+inline constexpr std::size_t kLists = 8;                 ///< operations with a list (coalesced, per-rank sizes) in flight
+inline constexpr std::size_t kListEntries = 1024;        ///< buffers of one coalesced operation
+inline constexpr std::size_t kStagingBytes = 512 << 10;  ///< of one staged chunk; there are two a rank, used in turn
+
+/// What a rank tells the others of one operation: enough to compare the calls, to find the buffers, and to report.
+struct Descriptor {
+  std::uint64_t sequence;
+  Kind kind;
+  ElementType type;
+  Reduction reduction;
+  bool visible;  ///< all buffers lie where every rank can reach them
+  std::int32_t peer;
+  std::uint32_t buffers;
+  std::uint32_t tag;
+  std::uint64_t count;  ///< elements, over all buffers
+  double scale;
+  Location input, output;                ///< of the only buffer; of several: in the list
+  std::int64_t started_ns, finished_ns;  ///< steady clock; finished: 0 until then
+};
+
+/// One buffer of a coalesced operation, or the elements for one rank of an all_to_all with per-rank sizes.
+struct ListEntry {
+  Location input, output;
+  std::uint64_t count;
+};
+
+/// How far one rank is; written by that rank only. The counters never fall.
+struct alignas(128) RankLine {
+  std::atomic<std::uint64_t> published;  ///< operations announced
+  std::atomic<std::uint64_t> finished;   ///< operations whose shared data this rank no longer touches
+  std::atomic<std::uint64_t> chunks;     ///< staged chunks offered
+};
+
+/// The shared memory of one group: a view of zero-initialised bytes, laid out the same by every rank. Pages are taken as they are touched.
+class HostBlock {
+ public:
+  HostBlock(std::byte* base, int ranks) : base_(base), ranks_(static_cast<std::size_t>(ranks)) {}
+
+  static std::size_t bytes(int ranks) { return HostBlock(nullptr, ranks).end(); }
+
+  wire::ParkingLot& lot() const { return *reinterpret_cast<wire::ParkingLot*>(base_); }
+  RankLine& line(int rank) const { return reinterpret_cast<RankLine*>(base_ + kLines)[rank]; }
+  Descriptor& descriptor(int rank, std::uint64_t sequence) const {
+    return reinterpret_cast<Descriptor*>(base_ + descriptors())[static_cast<std::size_t>(rank) * kSlots + sequence % kSlots];
+  }
+  std::byte* payload(int rank, std::uint64_t sequence) const {
+    return base_ + payloads() + (static_cast<std::size_t>(rank) * kPayloads + sequence % kPayloads) * kPayloadBytes;
+  }
+  ListEntry* list(int rank, std::uint64_t sequence) const {
+    return reinterpret_cast<ListEntry*>(base_ + lists()) + (static_cast<std::size_t>(rank) * kLists + sequence % kLists) * kListEntries;
+  }
+  std::byte* staging(int rank, std::uint64_t chunk) const {
+    return base_ + stagings() + (static_cast<std::size_t>(rank) * 2 + chunk % 2) * kStagingBytes;
+  }
+
+ private:
+  static constexpr std::size_t kLines = 128;
+  static std::size_t page(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+  std::size_t descriptors() const { return kLines + ranks_ * sizeof(RankLine); }
+  std::size_t payloads() const { return page(descriptors() + ranks_ * kSlots * sizeof(Descriptor)); }
+  std::size_t lists() const { return payloads() + ranks_ * kPayloads * kPayloadBytes; }
+  std::size_t stagings() const { return page(lists() + ranks_ * kLists * kListEntries * sizeof(ListEntry)); }
+  std::size_t end() const { return stagings() + ranks_ * 2 * kStagingBytes; }
+
+  std::byte* base_;
+  std::size_t ranks_;
+};
+
+}  // namespace shoal::collective

@@ -1,0 +1,427 @@
+#include "shoal/collective/host_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/collective/contribution.h"
+#include "shoal/collective/fold.h"
+
+namespace shoal::collective {
+namespace {
+
+std::int64_t now_ns() { return std::chrono::duration_cast<Duration>(Clock::now().time_since_epoch()).count(); }
+
+/// Bytes of one rank's whole contribution, the same on every rank; what decides between inline and the other ways.
+std::size_t contribution_bytes(const Descriptor& d, int ranks) {
+  return d.count * size_of(d.type) * (for_each_rank(d.kind) ? static_cast<std::size_t>(ranks) : 1);
+}
+
+bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter; }
+bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
+
+}  // namespace
+
+HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings)
+    : HostCommunicator(
+          world, settings, HostBlock(world->at(HostWorld::first_block(), HostBlock::bytes(world->size())), world->size()),
+          [&] {
+            std::vector<int> all(static_cast<std::size_t>(world->size()));
+            for (int r = 0; r < world->size(); ++r) all[r] = r;
+            return all;
+          }(),
+          world->rank()) {}
+
+HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings, HostBlock block, std::vector<int> members, int rank)
+    : world_(std::move(world)),
+      settings_(settings),
+      block_(block),
+      members_(std::move(members)),
+      rank_(rank),
+      patience_(wire::Patience::for_ranks(world_->size())) {}
+
+bool HostCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const {
+  if (kind == Kind::kSend || kind == Kind::kReceive) return false;
+  return !reduces(kind) || supports_fold(type, reduction);
+}
+
+void HostCommunicator::validate(const Operation& operation) const {
+  const char* what = name(operation.kind);
+  SHOAL_USER_CHECK(supports(operation.kind, operation.type, operation.reduction), what, "shared memory has no {} of {} by {}", what,
+                   name(operation.type), name(operation.reduction));
+  if (has_root(operation.kind))
+    SHOAL_USER_CHECK(operation.peer >= 0 && operation.peer < size(), what, "root {} is not one of {} ranks", operation.peer, size());
+  SHOAL_USER_CHECK(operation.memory == MemoryKind::kHost, what, "shared memory carries host memory only");
+  const auto counts = static_cast<std::size_t>(size());
+  SHOAL_USER_CHECK((operation.send_counts.empty() && operation.receive_counts.empty()) ||
+                       (operation.kind == Kind::kAllToAll && operation.send_counts.size() == counts && operation.receive_counts.size() == counts),
+                   what, "per-rank counts: {} to send, {} to receive, for {} ranks", operation.send_counts.size(), operation.receive_counts.size(),
+                   counts);
+  const bool in_place_exchange = operation.kind == Kind::kAllToAll && operation.buffer.count > 0 && operation.buffer.input == operation.buffer.output;
+  SHOAL_USER_CHECK(!in_place_exchange, what, "input and output must be two buffers");
+}
+
+Handle HostCommunicator::start(const Operation& operation) {
+  if (failure_) std::rethrow_exception(failure_);
+  validate(operation);
+  const bool together = operation.kind == Kind::kAllReduce;
+  if (operation.more.empty()) return enqueue(operation);
+  // Only all_reduce treats several buffers as one; a list holds so many.
+  std::vector<Buffer> all{operation.buffer};
+  all.insert(all.end(), operation.more.begin(), operation.more.end());
+  const std::size_t step = together ? kListEntries : 1;
+  Handle last = 0;
+  for (std::size_t i = 0; i < all.size(); i += step) {
+    Operation part = operation;
+    part.buffer = all[i];
+    part.more = std::span(all).subspan(i + 1, std::min(step, all.size() - i) - 1);
+    last = enqueue(part);
+  }
+  return last;
+}
+
+Handle HostCommunicator::enqueue(const Operation& operation) {
+  if (started_ - completed_ == kSlots) wait(completed_ + 1);
+  Pending& p = pending(++started_);
+  p.operation = operation;
+  p.buffers.assign(1, operation.buffer);
+  p.buffers.insert(p.buffers.end(), operation.more.begin(), operation.more.end());
+  p.send_counts.assign(operation.send_counts.begin(), operation.send_counts.end());
+  p.receive_counts.assign(operation.receive_counts.begin(), operation.receive_counts.end());
+  p.operation.more = {}, p.operation.send_counts = {}, p.operation.receive_counts = {};
+  if (p.operation.timeout == Duration::zero()) p.operation.timeout = settings_.timeout;
+  p.way = Way::kUndecided, p.chunk = 0, p.chunk_offered = false, p.chunks = 0;
+  try {
+    advance();
+  } catch (const Error& error) {
+    fail(error);
+  }
+  return started_;
+}
+
+void HostCommunicator::advance() {
+  while (published_ < started_ && may_publish(published_ + 1)) publish(++published_);
+  while (executed_ < published_ && execute(executed_ + 1)) ++executed_;
+  while (completed_ < executed_ && (pending(completed_ + 1).way == Way::kInline || all_finished(completed_ + 1)))
+    block_.descriptor(rank_, ++completed_).finished_ns = now_ns();
+}
+
+bool HostCommunicator::may_publish(std::uint64_t sequence) {
+  const Pending& p = pending(sequence);
+  const bool list = p.buffers.size() > 1 || !p.send_counts.empty();
+  const std::size_t parts = for_each_rank(p.operation.kind) ? static_cast<std::size_t>(size()) : 1;
+  const bool small = total_count(p.buffers) * size_of(p.operation.type) * parts <= kPayloadBytes;
+  const std::uint64_t depth = list ? kLists : small ? kPayloads : kSlots;
+  if (sequence <= freed_ + depth) return true;
+  freed_ = ~std::uint64_t{0};
+  for (int r = 0; r < size(); ++r) freed_ = std::min(freed_, block_.line(r).finished.load(std::memory_order_acquire));
+  return sequence <= freed_ + depth;
+}
+
+void HostCommunicator::publish(std::uint64_t sequence) {
+  const Pending& p = pending(sequence);
+  const Operation& o = p.operation;
+  Descriptor& d = block_.descriptor(rank_, sequence);
+  const std::size_t element = size_of(o.type), parts = static_cast<std::size_t>(size());
+  const auto bytes_in = [&](std::size_t count) { return count * element * (for_each_rank(o.kind) ? parts : 1); };
+  const auto bytes_out = [&](std::size_t count) {
+    return count * element * (o.kind == Kind::kAllGather || o.kind == Kind::kGather || o.kind == Kind::kAllToAll ? parts : 1);
+  };
+  d = {.sequence = sequence,
+       .kind = o.kind,
+       .type = o.type,
+       .reduction = o.reduction,
+       .visible = true,
+       .peer = o.peer,
+       .buffers = static_cast<std::uint32_t>(p.buffers.size()),
+       .tag = o.tag,
+       .count = total_count(p.buffers),
+       .scale = o.scale,
+       .input = {},
+       .output = {},
+       .started_ns = now_ns(),
+       .finished_ns = 0};
+  const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
+    if (buffer.count == 0) return;
+    const bool reads = o.kind != Kind::kScatter || o.peer == rank_, writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
+    if (reads) input = world_->memory().locate(buffer.input, bytes_in(buffer.count));
+    if (writes) output = world_->memory().locate(buffer.output, bytes_out(buffer.count));
+    d.visible = d.visible && (!reads || input.visible()) && (!writes || output.visible());
+  };
+  if (!p.send_counts.empty()) {
+    d.visible = false;  // parts of different sizes always go through staging
+    d.buffers = 0;
+    ListEntry* list = block_.list(rank_, sequence);
+    for (std::size_t r = 0; r < p.send_counts.size(); ++r) list[r] = {{}, {}, p.send_counts[r]};
+  } else if (p.buffers.size() > 1) {
+    ListEntry* list = block_.list(rank_, sequence);
+    for (std::size_t i = 0; i < p.buffers.size(); ++i) {
+      list[i] = {{}, {}, p.buffers[i].count};
+      place(p.buffers[i], list[i].input, list[i].output);
+    }
+  } else if (contribution_bytes(d, size()) > kPayloadBytes) {
+    place(p.buffers.front(), d.input, d.output);
+  }
+  if (d.buffers > 0 && contribution_bytes(d, size()) <= kPayloadBytes) {
+    const Call call{o, p.buffers, p.send_counts, p.receive_counts, rank_, size()};
+    offer(call, 0, d.count, block_.payload(rank_, sequence));
+  }
+  block_.line(rank_).published.exchange(sequence);
+  wire::wake(block_.lot());
+}
+
+bool HostCommunicator::all_published(std::uint64_t sequence) const {
+  for (int r = 0; r < size(); ++r)
+    if (block_.line(r).published.load(std::memory_order_acquire) < sequence) return false;
+  return true;
+}
+
+bool HostCommunicator::all_finished(std::uint64_t sequence) const {
+  for (int r = 0; r < size(); ++r)
+    if (block_.line(r).finished.load(std::memory_order_acquire) < sequence) return false;
+  return true;
+}
+
+bool HostCommunicator::execute(std::uint64_t sequence) {
+  Pending& p = pending(sequence);
+  if (p.way == Way::kUndecided) {
+    if (!all_published(sequence)) return false;
+    compare(sequence);
+    p.way = choose(sequence, p);
+  }
+  switch (p.way) {
+    case Way::kInline:
+      run_inline(sequence, p);
+      break;
+    case Way::kDirect:
+      run_direct(sequence, p);
+      break;
+    default:
+      if (!run_staged(sequence, p)) return false;
+  }
+  finish(sequence);
+  return true;
+}
+
+void HostCommunicator::finish(std::uint64_t sequence) {
+  block_.line(rank_).finished.exchange(sequence);
+  wire::wake(block_.lot());
+}
+
+// Every rank compares every other with itself, so that all see a disagreement, whoever is the odd one out.
+void HostCommunicator::compare(std::uint64_t sequence) const {
+  const Descriptor& mine = descriptor(rank_, sequence);
+  for (int r = 0; r < size(); ++r) {
+    const Descriptor& theirs = descriptor(r, sequence);
+    const bool same = theirs.sequence == mine.sequence && theirs.kind == mine.kind && theirs.type == mine.type &&
+                      theirs.reduction == mine.reduction && theirs.peer == mine.peer && theirs.scale == mine.scale &&
+                      theirs.buffers == mine.buffers && (mine.buffers == 0 || theirs.count == mine.count);
+    if (!same)
+      throw error_at(ErrorKind::kMismatch, sequence,
+                     fmt::format("ranks call different collectives: rank {} calls {}, rank {} calls {}", rank_, describe_call(rank_, sequence), r,
+                                 describe_call(r, sequence)))
+          .from(r)
+          .hint("every rank must make the same calls in the same order");
+  }
+  if (mine.buffers > 1) {
+    const ListEntry* own = block_.list(rank_, sequence);
+    for (int r = 0; r < size(); ++r)
+      for (std::uint32_t i = 0; i < mine.buffers; ++i)
+        if (const auto count = block_.list(r, sequence)[i].count; count != own[i].count)
+          throw error_at(ErrorKind::kMismatch, sequence,
+                         fmt::format("tensor {} of a coalesced call has {} elements on rank {}, {} on rank {}", i, own[i].count, rank_, count, r))
+              .from(r);
+  }
+  const auto& expected = pending_[(sequence - 1) % kSlots].receive_counts;
+  for (std::size_t r = 0; r < expected.size(); ++r)
+    if (const auto sent = block_.list(static_cast<int>(r), sequence)[rank_].count; sent != expected[r])
+      throw error_at(ErrorKind::kMismatch, sequence, fmt::format("rank {} sends {} elements where rank {} expects {}", r, sent, rank_, expected[r]))
+          .from(static_cast<int>(r));
+}
+
+HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pending& p) const {
+  const Descriptor& mine = descriptor(rank_, sequence);
+  if (mine.buffers > 0 && contribution_bytes(mine, size()) <= kPayloadBytes) return Way::kInline;
+  for (int r = 0; r < size(); ++r)
+    if (!descriptor(r, sequence).visible) return Way::kStaged;
+  return Way::kDirect;
+}
+
+void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
+  if (p.operation.kind == Kind::kBarrier) return;
+  const Operation& o = p.operation;
+  const std::size_t count = descriptor(rank_, sequence).count;
+  if (count == 0) return;
+  std::array<const void*, 64> few;
+  if (o.kind == Kind::kAllReduce && p.buffers.size() == 1 && size() <= 64) {
+    for (int r = 0; r < size(); ++r) few[r] = block_.payload(r, sequence);
+    return fold(o.type, o.reduction, few.data(), size(), &p.buffers.front().output, 1, count, o.scale);
+  }
+  std::vector<const std::byte*> offered;
+  for (int r = 0; r < size(); ++r) offered.push_back(block_.payload(r, sequence));
+  consume({o, p.buffers, p.send_counts, p.receive_counts, rank_, size()}, 0, count, offered);
+}
+
+bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
+  const std::size_t element = size_of(p.operation.type);
+  const std::size_t parts = for_each_rank(p.operation.kind) ? static_cast<std::size_t>(size()) : 1;
+  const std::size_t step = std::max<std::size_t>(kStagingBytes / element / parts / 16 * 16, 1);
+  std::size_t count = descriptor(rank_, sequence).count;
+  if (!p.send_counts.empty()) {  // the longest part that any rank sends to any
+    count = 0;
+    for (int r = 0; r < size(); ++r)
+      for (int to = 0; to < size(); ++to) count = std::max<std::size_t>(count, block_.list(r, sequence)[to].count);
+  }
+  p.chunks = (count + step - 1) / step;
+  const Call call{p.operation, p.buffers, p.send_counts, p.receive_counts, rank_, size()};
+  // Writing a half again is safe: a peer offers chunk k - 1 only after it has consumed chunk k - 2, which lay there.
+  for (; p.chunk < p.chunks; ++p.chunk) {
+    const std::size_t begin = p.chunk * step, end = std::min(begin + step, count);
+    if (!p.chunk_offered) {
+      offer(call, begin, end, block_.staging(rank_, offered_chunks_));
+      block_.line(rank_).chunks.exchange(++offered_chunks_);
+      wire::wake(block_.lot());
+      p.chunk_offered = true;
+    }
+    std::vector<const std::byte*> offered;
+    for (int r = 0; r < size(); ++r) {
+      if (block_.line(r).chunks.load(std::memory_order_acquire) < offered_chunks_) return false;
+      offered.push_back(block_.staging(r, offered_chunks_ - 1));
+    }
+    consume(call, begin, end, offered);
+    p.chunk_offered = false;
+  }
+  return true;
+}
+
+bool HostCommunicator::test(Handle handle) {
+  if (completed_ >= handle) return true;
+  if (failure_) std::rethrow_exception(failure_);
+  try {
+    advance();
+    if (completed_ < handle) world_->check();
+  } catch (const Error& error) {
+    fail(error);
+  }
+  return completed_ >= handle;
+}
+
+void HostCommunicator::wait_until(Handle handle, const std::function<void()>& check) {
+  if (completed_ >= handle) return;
+  if (failure_) std::rethrow_exception(failure_);
+  SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle, started_);
+  try {
+    wire::wait_for(
+        block_.lot(), patience_,
+        [&] {
+          advance();
+          return completed_ >= handle;
+        },
+        [&] {
+          world_->check();
+          check();
+        });
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
+void HostCommunicator::wait(Handle handle, Deadline deadline) {
+  wait_until(handle, [&] {
+    if (!deadline.passed()) return;
+    throw error_at(ErrorKind::kTimeout, completed_ + 1, fmt::format("not complete before its deadline; {}", report()));
+  });
+}
+
+void HostCommunicator::wait(Handle handle) {
+  Clock::time_point first{};
+  wait_until(handle, [&] {
+    const auto now = Clock::now();
+    if (first == Clock::time_point{}) first = now;
+    const Duration timeout = pending(handle).operation.timeout;
+    if (now - first >= timeout)
+      throw error_at(ErrorKind::kTimeout, completed_ + 1,
+                     fmt::format("not complete after {:.1f} s; {}", std::chrono::duration<double>(timeout).count(), report()));
+  });
+}
+
+void HostCommunicator::poll(Duration) {
+  if (completed_ == started_) return;
+  if (failure_) std::rethrow_exception(failure_);
+  try {
+    advance();
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
+std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
+  const std::size_t ranks = static_cast<std::size_t>(size());
+  const auto gather = [&](std::array<std::int64_t, 2> mine) {
+    std::vector<std::array<std::int64_t, 2>> all(ranks);
+    Operation exchange{.kind = Kind::kAllGather, .type = ElementType::kI64, .buffer = {mine.data(), all.data(), 2}};
+    wait(start(exchange));
+    return all;
+  };
+  const auto wishes = gather({color, key});
+  std::vector<int> chosen;
+  for (int r = 0; r < size(); ++r)
+    if (wishes[r][0] == color) chosen.push_back(r);
+  std::stable_sort(chosen.begin(), chosen.end(), [&](int a, int b) { return wishes[a][1] < wishes[b][1]; });
+  const bool first = color >= 0 && chosen.front() == rank_;
+  const auto bytes = HostBlock::bytes(static_cast<int>(chosen.size()));
+  const auto places = gather({first ? static_cast<std::int64_t>(world_->take_control(bytes)) : 0, 0});
+  if (color < 0) return nullptr;
+  std::byte* base = world_->at(static_cast<std::size_t>(places[chosen.front()][0]), bytes);
+  std::vector<int> members;
+  for (const int r : chosen) members.push_back(members_[r]);
+  const auto own = std::find(chosen.begin(), chosen.end(), rank_) - chosen.begin();
+  return std::unique_ptr<Communicator>(
+      new HostCommunicator(world_, settings_, HostBlock(base, static_cast<int>(chosen.size())), std::move(members), static_cast<int>(own)));
+}
+
+void HostCommunicator::abort(const Error& cause) { world_->abort(cause); }
+
+// The first cause wins: what this rank met may be a consequence of what another has recorded.
+void HostCommunicator::fail(const Error& error) {
+  world_->abort(error);
+  try {
+    world_->check();
+    failure_ = std::make_exception_ptr(error);
+  } catch (const Error&) {
+    failure_ = std::current_exception();
+  }
+  std::rethrow_exception(failure_);
+}
+
+Error HostCommunicator::error_at(ErrorKind kind, std::uint64_t sequence, std::string what) const {
+  return Error(kind, name(pending_[(sequence - 1) % kSlots].operation.kind), std::move(what)).at(world_->rank(), world_->size()).in(sequence);
+}
+
+std::string HostCommunicator::describe_call(int rank, std::uint64_t sequence) const {
+  const Descriptor& d = descriptor(rank, sequence);
+  std::string text = fmt::format("{} of {} x {}", name(d.kind), d.count, name(d.type));
+  if (reduces(d.kind)) text += fmt::format(" by {}", name(d.reduction));
+  if (has_root(d.kind)) text += fmt::format(" with root {}", d.peer);
+  if (d.buffers > 1) text += fmt::format(" in {} tensors", d.buffers);
+  return text;
+}
+
+std::string HostCommunicator::report() const {
+  std::string text;
+  for (int r = 0; r < size(); ++r) {
+    const auto published = block_.line(r).published.load(), finished = block_.line(r).finished.load();
+    if (published < started_)
+      text += fmt::format("{}rank {} never entered #{} (its last was #{}{})", text.empty() ? "" : "; ", members_[r], published + 1, published,
+                          published > 0 ? " " + describe_call(r, published) : "");
+    else if (finished < started_)
+      text += fmt::format("{}rank {} is inside #{} {}", text.empty() ? "" : "; ", members_[r], finished + 1, describe_call(r, finished + 1));
+  }
+  return text.empty() ? "every rank has entered and left every operation" : text;
+}
+
+}  // namespace shoal::collective

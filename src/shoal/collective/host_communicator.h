@@ -1,0 +1,103 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/collective/communicator.h"
+#include "shoal/collective/host_block.h"
+#include "shoal/collective/host_world.h"
+#include "shoal/wire/parking.h"
+
+namespace shoal::collective {
+
+/// Collectives among the ranks of one host, processes or threads, over memory that they all see.
+///
+/// A rank announces an operation by a descriptor in shared memory: what it calls, how much, and where its buffers lie. When all have announced it,
+/// the descriptors are compared (a disagreement is an Error(mismatch) on every rank that names both calls) and one of three ways is taken, the same
+/// everywhere:
+///   inline: contributions of at most kPayloadBytes travelled beside the descriptor; each rank computes its own result; no second meeting;
+///   direct: all buffers lie in arenas; each rank reads its share of every peer's buffer and writes the result where it belongs: nothing is copied;
+///   staged: some buffer is private memory; contributions pass through shared memory in chunks that fit the second-level cache.
+/// Reductions go in rank order in all three, so the bits are the same, whichever is taken.
+///
+/// The descriptors are also the flight recorder: the last kSlots operations of every rank, with times, readable by all.
+class HostCommunicator final : public Communicator {
+ public:
+  struct Settings {
+    Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
+  };
+  /// The group of all ranks of `world`.
+  HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  bool supports(Kind kind, ElementType type, Reduction reduction) const override;
+  Handle start(const Operation& operation) override;
+  bool test(Handle handle) override;
+  void wait(Handle handle, Deadline deadline) override;
+  /// Waits as long as the operation's own timeout allows.
+  void wait(Handle handle);
+  void poll(Duration budget) override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  void abort(const Error& cause) override;
+
+  HostWorld& world() const { return *world_; }
+  /// The last operations of every rank, a line each, with who has not entered or not finished what: for people, when something failed.
+  std::string report() const;
+
+ private:
+  enum class Way : std::uint8_t { kUndecided, kInline, kDirect, kStaged };
+  /// An operation of this rank that is not complete.
+  struct Pending {
+    Operation operation;
+    std::vector<Buffer> buffers;
+    std::vector<std::size_t> send_counts, receive_counts;
+    Way way = Way::kUndecided;
+    std::size_t chunk = 0;       ///< staged: the next chunk to consume
+    bool chunk_offered = false;  ///< staged: this rank's part of it lies in shared memory
+    std::size_t chunks = 0;
+  };
+
+  HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings, HostBlock block, std::vector<int> members, int rank);
+
+  void validate(const Operation& operation) const;
+  Handle enqueue(const Operation& operation);
+  void advance();
+  bool may_publish(std::uint64_t sequence);
+  void publish(std::uint64_t sequence);
+  bool execute(std::uint64_t sequence);
+  bool all_published(std::uint64_t sequence) const;
+  bool all_finished(std::uint64_t sequence) const;
+  void compare(std::uint64_t sequence) const;
+  Way choose(std::uint64_t sequence, const Pending& pending) const;
+  void run_inline(std::uint64_t sequence, Pending& pending);
+  void run_direct(std::uint64_t sequence, Pending& pending);
+  bool run_staged(std::uint64_t sequence, Pending& pending);
+  void finish(std::uint64_t sequence);
+  Pending& pending(std::uint64_t sequence) { return pending_[(sequence - 1) % kSlots]; }
+  const Descriptor& descriptor(int rank, std::uint64_t sequence) const { return block_.descriptor(rank, sequence); }
+  Error error_at(ErrorKind kind, std::uint64_t sequence, std::string what) const;
+  std::string describe_call(int rank, std::uint64_t sequence) const;
+  [[noreturn]] void fail(const Error& error);
+  void wait_until(Handle handle, const std::function<void()>& check);
+
+  std::shared_ptr<HostWorld> world_;
+  Settings settings_;
+  HostBlock block_;
+  std::vector<int> members_;  ///< rank here -> rank in the world
+  int rank_;
+  wire::Patience patience_;
+  std::array<Pending, kSlots> pending_;
+  // started >= published >= executed >= completed
+  std::uint64_t started_ = 0, published_ = 0, executed_ = 0, completed_ = 0;
+  std::uint64_t freed_ = 0;           ///< every rank has finished with operations up to here, as last seen
+  std::uint64_t offered_chunks_ = 0;  ///< staged chunks of all operations so far
+  std::exception_ptr failure_;
+};
+
+}  // namespace shoal::collective

@@ -1,0 +1,318 @@
+#include "shoal/collective/host_communicator.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "tests/collective/host_ranks.h"
+
+namespace shoal::collective {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What rank `r` puts at element `i`.
+float value(int r, std::size_t i) { return static_cast<float>(r + 1) + static_cast<float>(i % 13); }
+
+/// Runs one operation of `kind` on float32 with `count` elements and compares every output with the definition. Memory comes from `take`.
+/// Returns an empty string, or what is wrong.
+std::string check(HostCommunicator& c, Kind kind, std::size_t count, int root, const std::function<float*(std::size_t)>& take) {
+  const int n = c.size(), me = c.rank();
+  const bool packed = kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter;
+  const bool wide = kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll;
+  const std::size_t in_count = count * (packed ? n : 1), out_count = count * (wide ? n : 1);
+  float *in = take(in_count + 1), *out = take(out_count + 1);
+  for (std::size_t i = 0; i < in_count; ++i) in[i] = value(me, i);
+  for (std::size_t i = 0; i < out_count; ++i) out[i] = -1;
+  c.wait(c.start({.kind = kind, .type = ElementType::kF32, .buffer = {in, out, count}, .peer = root}));
+  for (std::size_t i = 0; i < out_count; ++i) {
+    float want = 0;
+    const std::size_t from = count > 0 ? i / count : 0, at = count > 0 ? i % count : 0;
+    switch (kind) {
+      case Kind::kReduce:
+        if (me != root) {
+          want = -1;
+          break;
+        }
+        [[fallthrough]];
+      case Kind::kAllReduce:
+        for (int r = 0; r < n; ++r) want += value(r, i);
+        break;
+      case Kind::kReduceScatter:
+        for (int r = 0; r < n; ++r) want += value(r, static_cast<std::size_t>(me) * count + i);
+        break;
+      case Kind::kBroadcast:
+        want = value(root, i);
+        break;
+      case Kind::kScatter:
+        want = value(root, static_cast<std::size_t>(me) * count + i);
+        break;
+      case Kind::kGather:
+        want = me == root ? value(static_cast<int>(from), at) : -1;
+        break;
+      case Kind::kAllGather:
+        want = value(static_cast<int>(from), at);
+        break;
+      case Kind::kAllToAll:
+        want = value(static_cast<int>(from), static_cast<std::size_t>(me) * count + at);
+        break;
+      default:
+        break;
+    }
+    if (out[i] != want)
+      return std::string(name(kind)) + ": rank " + std::to_string(me) + " of " + std::to_string(n) + ", element " + std::to_string(i) + " of " +
+             std::to_string(out_count) + " is " + std::to_string(out[i]) + ", not " + std::to_string(want);
+  }
+  return {};
+}
+
+constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kReduce,   Kind::kBroadcast, Kind::kAllGather,
+                           Kind::kReduceScatter, Kind::kAllToAll, Kind::kGather,    Kind::kScatter};
+constexpr std::size_t kCounts[] = {0, 1, 3, 16, 17, 500, 1023, 1025, 5000, 300001};
+
+TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnThreads) {
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    on_threads(ranks, [&](HostCommunicator& c, int) {
+      std::vector<std::vector<float>> memory;
+      const auto take = [&](std::size_t count) {
+        memory.emplace_back(count);
+        return memory.back().data();
+      };
+      for (const Kind kind : kKinds)
+        for (const std::size_t count : kCounts) {
+          EXPECT_EQ(check(c, kind, count, ranks - 1, take), "");
+          c.wait(c.start({.kind = Kind::kBarrier}));
+          memory.clear();
+        }
+    });
+  }
+}
+
+// Arena memory goes the direct way, vectors the staged one, and with ranks of both the staged one must be taken by all.
+TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnProcesses) {
+  for (const int ranks : {2, 3}) {
+    const auto codes = on_processes(ranks, [&](HostCommunicator& c, wire::Arena& arena, int rank) {
+      for (int mode = 0; mode < 3; ++mode)
+        for (const Kind kind : kKinds)
+          for (const std::size_t count : kCounts) {
+            std::vector<std::vector<float>> vectors;
+            std::vector<void*> blocks;
+            const bool foreign = mode == 1 || (mode == 2 && rank == 0);
+            const auto take = [&](std::size_t n) {
+              if (!foreign) return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
+              vectors.emplace_back(n);
+              return vectors.back().data();
+            };
+            const std::string wrong = check(c, kind, count, 0, take);
+            if (!wrong.empty()) return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
+            for (void* block : blocks) arena.free(block);
+          }
+      return 0;
+    });
+    EXPECT_EQ(codes, std::vector<int>(ranks, 0));
+  }
+}
+
+TEST(HostCommunicator, ManyTensorsInOneCall) {
+  for (const std::size_t tensors : {2, 30, 2500})
+    on_threads(3, [&](HostCommunicator& c, int rank) {
+      std::vector<std::vector<double>> data;
+      for (std::size_t t = 0; t < tensors; ++t) data.emplace_back(t % 97 * (tensors == 30 ? 100 : 1), rank + 0.5);
+      std::vector<Buffer> buffers;
+      for (auto& d : data) buffers.push_back({d.data(), d.data(), d.size()});
+      c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF64, .buffer = buffers[0], .more = std::span(buffers).subspan(1)}));
+      for (const auto& d : data)
+        for (const double x : d) ASSERT_EQ(x, 0.5 + 1.5 + 2.5);
+    });
+}
+
+TEST(HostCommunicator, ExchangesPartsOfDifferentSizes) {
+  for (const std::size_t unit : {1, 200000})
+    on_threads(3, [&](HostCommunicator& c, int rank) {
+      // Rank r sends (r + to) * unit elements to rank `to`; each is 10 * sender + receiver.
+      std::vector<std::size_t> send, receive;
+      std::vector<float> in;
+      for (int r = 0; r < 3; ++r) {
+        send.push_back((rank + r) * unit), receive.push_back((rank + r) * unit);
+        in.insert(in.end(), send.back(), static_cast<float>(10 * rank + r));
+      }
+      std::vector<float> out(in.size(), -1);
+      c.wait(c.start({.kind = Kind::kAllToAll,
+                      .type = ElementType::kF32,
+                      .buffer = {in.data(), out.data(), 0},
+                      .send_counts = send,
+                      .receive_counts = receive}));
+      std::size_t at = 0;
+      for (int r = 0; r < 3; ++r)
+        for (std::size_t i = 0; i < receive[r]; ++i) ASSERT_EQ(out[at++], 10 * r + rank);
+    });
+}
+
+TEST(HostCommunicator, KeepsManyOperationsInFlight) {
+  on_threads(2, [](HostCommunicator& c, int rank) {
+    constexpr int kOperations = 300;
+    std::vector<std::vector<float>> data;
+    for (int i = 0; i < kOperations; ++i) data.emplace_back(i % 3 == 0 ? 4 : 2000, static_cast<float>(rank + i));
+    std::vector<Handle> handles;
+    for (auto& d : data) {
+      handles.push_back(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {d.data(), d.data(), d.size()}}));
+      if (rank == 1 && handles.size() % 50 == 0) std::this_thread::sleep_for(milliseconds(2));
+    }
+    c.wait(handles.back());
+    for (int i = 0; i < kOperations; ++i) {
+      ASSERT_TRUE(c.test(handles[i]));
+      for (const float x : data[i]) ASSERT_EQ(x, 2 * i + 1);
+    }
+  });
+}
+
+TEST(HostCommunicator, SplitsIntoGroups) {
+  on_threads(4, [](HostCommunicator& c, int rank) {
+    // Evens and odds, in reverse order; rank 3 stays outside.
+    const auto group = c.split(rank == 3 ? -1 : rank % 2, -rank);
+    EXPECT_EQ(group == nullptr, rank == 3);
+    if (group) {
+      EXPECT_EQ(group->size(), rank % 2 == 0 ? 2 : 1);
+      EXPECT_EQ(group->rank(), rank == 0 ? 1 : 0);
+      std::vector<int> sum(5000, rank);
+      group->wait(group->start({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {sum.data(), sum.data(), sum.size()}}),
+                  Deadline::in(std::chrono::seconds(10)));
+      EXPECT_EQ(sum[4999], rank % 2 == 0 ? 2 : 1);
+    }
+    c.wait(c.start({.kind = Kind::kBarrier}));
+  });
+}
+
+TEST(HostCommunicator, ADisagreementNamesBothCallsOnEveryRank) {
+  std::mutex mutex;
+  std::vector<std::string> words;
+  EXPECT_THROW(
+      on_threads(3,
+                 [&](HostCommunicator& c, int rank) {
+                   std::vector<float> data(rank == 2 ? 7 : 8);
+                   try {
+                     c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {data.data(), data.data(), data.size()}}));
+                   } catch (const Error& error) {
+                     EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+                     const std::lock_guard lock(mutex);
+                     words.push_back(error.what());
+                     throw;
+                   }
+                 }),
+      Error);
+  ASSERT_EQ(words.size(), 3u);
+  for (const auto& w : words) {
+    EXPECT_NE(w.find("7 x f32"), std::string::npos) << w;
+    EXPECT_NE(w.find("8 x f32"), std::string::npos) << w;
+  }
+}
+
+TEST(HostCommunicator, ATimeoutNamesTheRankThatNeverEntered) {
+  on_threads(2, [](HostCommunicator& c, int rank) {
+    c.wait(c.start({.kind = Kind::kBarrier}));
+    if (rank == 1) return;
+    float x = 0;
+    try {
+      c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {&x, &x, 1}, .timeout = milliseconds(200)}));
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+      EXPECT_NE(std::string(error.what()).find("rank 1 never entered #2 (its last was #1 barrier"), std::string::npos) << error.what();
+    }
+    EXPECT_THROW(c.start({.kind = Kind::kBarrier}), Error) << "a failed group stays failed";
+  });
+}
+
+TEST(HostCommunicator, AKilledPeerIsNamedByAllSurvivorsSoon) {
+  const auto begin = Clock::now();
+  const auto codes = on_processes(
+      3,
+      [](HostCommunicator& c, wire::Arena& arena, int) {
+        auto* data = static_cast<float*>(arena.allocate(4 << 20));
+        std::memset(data, 0, 4 << 20);
+        try {
+          for (;;) c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {data, data, 1 << 20}}));
+        } catch (const Error& error) {
+          const bool named =
+              error.kind() == ErrorKind::kPeerLost && error.peer() == 1 && std::string(error.what()).find("rank 1 ended") != std::string::npos;
+          if (!named) std::fprintf(stderr, "%s\n", error.what());
+          return named ? 0 : 1;
+        }
+      },
+      [](const std::vector<int>& pids) {
+        std::this_thread::sleep_for(milliseconds(300));
+        kill(pids[1], SIGKILL);
+      });
+  EXPECT_EQ(codes, (std::vector<int>{0, 128 + SIGKILL, 0}));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(HostCommunicator, TheWordsOfARankThatFailsOutrankItsLoss) {
+  const auto codes = on_processes(3, [](HostCommunicator& c, wire::Arena&, int rank) {
+    if (rank == 2) {
+      std::this_thread::sleep_for(milliseconds(50));
+      c.abort(Error(ErrorKind::kNonFinite, "step", "the loss is nan").at(2, 3));
+      return 0;  // gone at once
+    }
+    float x = 0;
+    try {
+      c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {&x, &x, 1}}));
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kNonFinite && std::string(error.what()).find("rank 2 failed: the loss is nan") != std::string::npos ? 0 : 1;
+    }
+    return 2;
+  });
+  EXPECT_EQ(codes, std::vector<int>(3, 0));
+}
+
+TEST(HostCommunicator, AStoppedPeerIsATimeout) {
+  const auto codes = on_processes(
+      2,
+      [](HostCommunicator& c, wire::Arena&, int rank) {
+        try {
+          for (;;) c.wait(c.start({.kind = Kind::kBarrier, .timeout = milliseconds(300)}));
+        } catch (const Error& error) {
+          return rank == 0 && error.kind() == ErrorKind::kTimeout && std::string(error.what()).find("rank 1 never entered") != std::string::npos ? 0
+                                                                                                                                                 : 5;
+        }
+      },
+      [](const std::vector<int>& pids) {
+        std::this_thread::sleep_for(milliseconds(200));
+        kill(pids[1], SIGSTOP);
+        std::this_thread::sleep_for(milliseconds(800));
+        kill(pids[1], SIGKILL);
+      });
+  EXPECT_EQ(codes, (std::vector<int>{0, 128 + SIGKILL}));
+}
+
+// Random operations of random sizes from a seed that all ranks share, with random delays of their own.
+TEST(HostCommunicator, ALongRandomScheduleStaysRight) {
+  const auto codes = on_processes(4, [](HostCommunicator& c, wire::Arena& arena, int rank) {
+    std::mt19937 common(17), own(static_cast<unsigned>(rank));
+    for (int i = 0; i < 1500; ++i) {
+      const Kind kind = kKinds[common() % std::size(kKinds)];
+      const std::size_t count = common() % (std::size_t{1} << (common() % 16));
+      const int root = static_cast<int>(common() % 4);
+      const bool foreign = common() % 4 == 0;
+      if (own() % 64 == 0) std::this_thread::sleep_for(milliseconds(1));
+      std::vector<std::vector<float>> vectors;
+      std::vector<void*> blocks;
+      const std::string wrong = check(c, kind, count, root, [&](std::size_t n) {
+        if (!foreign) return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
+        vectors.emplace_back(n);
+        return vectors.back().data();
+      });
+      if (!wrong.empty()) return std::fprintf(stderr, "operation %d: %s\n", i, wrong.c_str()), 1;
+      for (void* block : blocks) arena.free(block);
+    }
+    return 0;
+  });
+  EXPECT_EQ(codes, std::vector<int>(4, 0));
+}
+
+}  // namespace
+}  // namespace shoal::collective
