@@ -16,7 +16,7 @@ NINJA := cmake --build --preset release --parallel $(JOBS)
 .PHONY: help setup build all train test check format docs bench sanitize install clean
 
 help: ## this list
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1@\2/p' Makefile | column -t -s @
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: ## what the build stands on: Debian packages and LibTorch 2.11 (the other targets do it by themselves)
 	@tools/setup.sh
