@@ -8,7 +8,7 @@
 /// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The executable loads the library when a subcommand
 /// needs it and calls the entry points by name. Both are built together, so C++ types cross, and exceptions too: entry points throw shoal::Error.
 
-namespace shoal::app {
+namespace shoal::apps {
 
 /// One rank of a training job, or all of them as threads.
 struct RankArguments {
@@ -51,13 +51,13 @@ struct EvalArguments {
   int threads = 0;                   ///< 0: all cores
 };
 
-}  // namespace shoal::app
+}  // namespace shoal::apps
 
 /// Each returns the exit code: 0, or 128 + signal of a run that was asked to stop. Throws shoal::Error.
 extern "C" {
-int shoal_rank_main(const shoal::app::RankArguments* arguments);
-int shoal_generate_main(const shoal::app::GenerateArguments* arguments);
-int shoal_eval_main(const shoal::app::EvalArguments* arguments);
+int shoal_rank_main(const shoal::apps::RankArguments* arguments);
+int shoal_generate_main(const shoal::apps::GenerateArguments* arguments);
+int shoal_eval_main(const shoal::apps::EvalArguments* arguments);
 /// Torch's version and how it was built, a line each, for `shoal env`.
 const char* shoal_torch_description();
 }

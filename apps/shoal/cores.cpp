@@ -1,0 +1,63 @@
+#include "apps/shoal/cores.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+
+#include "shoal/base/system_error.h"
+
+namespace shoal::apps {
+namespace {
+
+/// "max 100000" or "150000 100000": time granted in each period. Version 2 of control groups.
+double quota_of_control_group() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string granted;
+  double period = 0;
+  if (!(file >> granted >> period) || granted == "max" || period <= 0) return 0;
+  return std::stod(granted) / period;
+}
+
+}  // namespace
+
+int Cores::usable() const {
+  int count = std::max<int>(1, list.size());
+  if (quota > 0) count = std::min(count, std::max(1, static_cast<int>(std::ceil(quota))));
+  return count;
+}
+
+Cores cores_of_this_process() {
+  Cores cores;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores.list.push_back(core);
+  cores.quota = quota_of_control_group();
+  return cores;
+}
+
+int threads_per_rank(const Cores& cores, int local_world, int asked) { return asked > 0 ? asked : std::max(1, cores.usable() / local_world); }
+
+std::vector<int> cores_of_rank(const Cores& cores, int local_rank, int local_world, int threads) {
+  if (static_cast<std::size_t>(threads) * local_world > cores.list.size())
+    throw Error(ErrorKind::kConfig, "job",
+                fmt::format("parallelism.pin_cores: {} ranks of {} threads need {} cores, and this process has {}", local_world, threads,
+                            threads * local_world, cores.list.size()))
+        .hint("fewer ranks or threads, or pin_cores = false");
+  const auto first = cores.list.begin() + static_cast<std::ptrdiff_t>(local_rank) * threads;
+  return {first, first + threads};
+}
+
+void keep_to(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  if (::sched_setaffinity(0, sizeof set, &set) != 0) throw system_error(ErrorKind::kConfig, "job", "parallelism.pin_cores: cannot keep to its cores");
+}
+
+}  // namespace shoal::apps

@@ -1,0 +1,151 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/version.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "apps/shoal/app_library.h"
+#include "apps/shoal/command.h"
+#include "apps/shoal/cores.h"
+#include "apps/shoal/rank_environment.h"
+#include "apps/shoal/torch/entry.h"
+#include "apps/shoal/version.h"
+#include "shoal/base/error.h"
+
+namespace shoal::apps {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+/// What is found, and what is wrong with it.
+struct Findings {
+  std::vector<std::string> problems;
+
+  void show(const char* what, const std::string& text) const { fmt::print("{:<12} {}\n", what, text); }
+  void wrong(std::string what) { problems.push_back(std::move(what)); }
+};
+
+/// The value behind "key :" in the first line of `file` that starts so.
+std::string field(const char* file, const std::string& key) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const auto colon = line.find(':');
+    const auto begin = colon == std::string::npos ? std::string::npos : line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+double meminfo_gib(const char* key) {
+  std::istringstream text(field("/proc/meminfo", key));
+  double kib = 0;
+  text >> kib;
+  return kib * 1024 / kGiB;
+}
+
+void show_processor(Findings& findings) {
+  const Cores cores = cores_of_this_process();
+  findings.show("processor", field("/proc/cpuinfo", "model name"));
+  const std::string quota = cores.quota > 0 ? fmt::format(", {:.2f} cores' time granted by the control group", cores.quota) : "";
+  findings.show("cores",
+                fmt::format("{} usable of {} online (affinity {}){}", cores.usable(), ::sysconf(_SC_NPROCESSORS_ONLN), cores.list.size(), quota));
+  std::istringstream words(field("/proc/cpuinfo", "flags"));
+  const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+  std::vector<std::string> present, absent;
+  for (const char* flag : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16"})
+    (std::find(all.begin(), all.end(), flag) == all.end() ? absent : present).push_back(flag);
+  findings.show("vectors", fmt::format("{} (not {})", fmt::join(present, " "), fmt::join(absent, " ")));
+  if (!all.empty() && std::find(all.begin(), all.end(), "avx2") == all.end()) findings.wrong("no AVX2: products run several times slower");
+}
+
+/// The limit of this process's control group; empty when there is none. Versions 2 and 1.
+std::optional<double> control_group_limit_gib() {
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::ifstream file(path);
+    double bytes = 0;
+    if (file >> bytes && bytes < 1e18) return bytes / kGiB;
+  }
+  return std::nullopt;
+}
+
+void show_memory(Findings& findings) {
+  const double total = meminfo_gib("MemTotal"), available = meminfo_gib("MemAvailable");
+  const auto limit = control_group_limit_gib();
+  findings.show("memory", fmt::format("{:.1f} GiB, {:.1f} available, control group: {}", total, available,
+                                      limit ? fmt::format("{:.1f} GiB", *limit) : "no limit"));
+  if (available < 2) findings.wrong(fmt::format("only {:.1f} GiB of memory are available", available));
+  struct statvfs shared = {};
+  if (::statvfs("/dev/shm", &shared) == 0) {
+    const double size = static_cast<double>(shared.f_blocks) * shared.f_frsize / kGiB,
+                 free = static_cast<double>(shared.f_bavail) * shared.f_frsize / kGiB;
+    findings.show("/dev/shm", fmt::format("{:.2f} GiB, {:.2f} free", size, free));
+  } else {
+    findings.show("/dev/shm", "none");
+  }
+  const int file = ::memfd_create("shoal-env", 0);
+  if (file < 0) findings.wrong("memfd_create fails: ranks cannot share memory (parallelism.arena = false needs it too)");
+  if (file >= 0) ::close(file);
+  rlimit space{}, files{};
+  ::getrlimit(RLIMIT_AS, &space), ::getrlimit(RLIMIT_NOFILE, &files);
+  const auto words = [](rlim_t value) { return value == RLIM_INFINITY ? std::string("unlimited") : fmt::format("{}", value); };
+  findings.show("limits", fmt::format("address space {}, open files {}", words(space.rlim_cur), words(files.rlim_cur)));
+  if (space.rlim_cur != RLIM_INFINITY) findings.wrong("the address space is limited (ulimit -v): the arena will be small");
+  if (files.rlim_cur < 256) findings.wrong("few open files are allowed (ulimit -n)");
+}
+
+void show_software(Findings& findings) {
+  utsname system{};
+  ::uname(&system);
+  findings.show("system", fmt::format("{} {} {}", system.sysname, system.release, system.machine));
+  findings.show("shoal", fmt::format("{}, {}", version(), program_path()));
+  findings.show("libraries", fmt::format("g++ {}, fmt {}.{}.{}, spdlog {}.{}.{}, CLI11 {}", __VERSION__, FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
+                                         FMT_VERSION % 100, SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, CLI11_VERSION));
+  try {
+    std::istringstream lines(AppLibrary().entry<const char*()>("shoal_torch_description")());
+    const char* what = "torch";
+    for (std::string line; std::getline(lines, line); what = "") findings.show(what, line);
+  } catch (const Error& error) {
+    findings.show("torch", "not loaded");
+    findings.wrong(error.what());
+  }
+}
+
+void show_launcher(Findings& findings) {
+  try {
+    const auto found = detect_rank_environment();
+    findings.show("launcher", found ? fmt::format("{}: rank {} of {}, {} of {} on this host", found->launcher, found->rank, found->world,
+                                                  found->local_rank, found->local_world)
+                                    : "none: `shoal train --nproc N` starts ranks itself");
+    if (found && found->local_world != found->world) findings.wrong("ranks on several hosts cannot reach each other yet");
+  } catch (const Error& error) {
+    findings.show("launcher", "broken");
+    findings.wrong(error.what());
+  }
+}
+
+}  // namespace
+
+void add_env_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("env", "Show what Shoal finds on this machine, and what is wrong with it");
+  command->callback([] {
+    Findings findings;
+    show_processor(findings);
+    show_memory(findings);
+    show_software(findings);
+    show_launcher(findings);
+    if (findings.problems.empty()) fmt::print("\nNothing is wrong with it.\n");
+    if (!findings.problems.empty()) fmt::print("\nWrong with it:\n");
+    for (const auto& problem : findings.problems) fmt::print("  - {}\n", problem);
+  });
+}
+
+}  // namespace shoal::apps

@@ -1,0 +1,121 @@
+#include "apps/shoal/rank_environment.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/base/philox.h"
+
+namespace shoal::apps {
+namespace {
+
+Error broken(const std::string& launcher, const std::string& what) {
+  return Error(ErrorKind::kConfig, "launcher", fmt::format("{}'s environment is incomplete or broken: {}", launcher, what));
+}
+
+/// Reads the variables of one launcher.
+struct Reader {
+  const Environment& environment;
+  std::string launcher;
+
+  std::string text(const char* name) const {
+    const char* value = environment(name);
+    return value ? value : "";
+  }
+  int number(const char* name) const {
+    const std::string value = text(name);
+    if (value.empty()) throw broken(launcher, fmt::format("{} is not set", name));
+    int result = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+    if (error != std::errc() || end != value.data() + value.size() || result < 0)
+      throw broken(launcher, fmt::format("{}={} is no whole number of at least 0", name, value));
+    return result;
+  }
+  /// The values of the variables that are set, as one short word.
+  std::string key(std::initializer_list<const char*> names) const {
+    std::string joined = launcher;
+    for (const char* name : names) joined += fmt::format("|{}={}", name, text(name));
+    return hashed(joined);
+  }
+  static std::string hashed(const std::string& joined) {
+    const Key key = Key(0).child(joined);
+    return fmt::format("{:016x}{:016x}", key.value(), key.child("second").value());
+  }
+};
+
+/// Slurm writes "2(x3),1": two tasks on each of three nodes, then one.
+int tasks_on_node(const Reader& reader, int node) {
+  const std::string text = reader.text("SLURM_STEP_TASKS_PER_NODE");
+  std::size_t at = 0;
+  for (int first = 0; at < text.size();) {
+    int tasks = 0, nodes = 1;
+    auto parsed = std::from_chars(text.data() + at, text.data() + text.size(), tasks);
+    if (parsed.ec != std::errc()) break;
+    at = parsed.ptr - text.data();
+    if (text.compare(at, 2, "(x") == 0) {
+      parsed = std::from_chars(text.data() + at + 2, text.data() + text.size(), nodes);
+      at = parsed.ptr - text.data() + 1;
+    }
+    if (node < first + nodes) return tasks;
+    first += nodes;
+    ++at;  // the comma
+  }
+  throw broken(reader.launcher, fmt::format("SLURM_STEP_TASKS_PER_NODE={} does not say how many tasks node {} has", text, node));
+}
+
+RankEnvironment of_torchrun(const Reader& reader) {
+  RankEnvironment result{
+      reader.launcher, reader.number("RANK"), reader.number("WORLD_SIZE"), reader.number("LOCAL_RANK"), reader.number("LOCAL_WORLD_SIZE"), {}};
+  // .../<random>/attempt_0/<local rank>/error.json: the folder is new in every start, where run id and port may repeat.
+  std::string folder = reader.text("TORCHELASTIC_ERROR_FILE");
+  for (int i = 0; i < 2; ++i) folder = folder.substr(0, folder.find_last_of('/') == std::string::npos ? 0 : folder.find_last_of('/'));
+  result.job_key = Reader::hashed(reader.key({"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}) + "|" + folder);
+  return result;
+}
+
+RankEnvironment of_slurm(const Reader& reader) {
+  RankEnvironment result{
+      reader.launcher, reader.number("SLURM_PROCID"), reader.number("SLURM_STEP_NUM_TASKS"), reader.number("SLURM_LOCALID"), 1, {}};
+  result.local_world = tasks_on_node(reader, reader.number("SLURM_NODEID"));
+  result.job_key = reader.key({"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
+  return result;
+}
+
+RankEnvironment of_open_mpi(const Reader& reader) {
+  return {reader.launcher,
+          reader.number("OMPI_COMM_WORLD_RANK"),
+          reader.number("OMPI_COMM_WORLD_SIZE"),
+          reader.number("OMPI_COMM_WORLD_LOCAL_RANK"),
+          reader.number("OMPI_COMM_WORLD_LOCAL_SIZE"),
+          reader.key({"PMIX_NAMESPACE", "PMIX_SERVER_URI2", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"})};
+}
+
+}  // namespace
+
+std::optional<RankEnvironment> detect_rank_environment(const Environment& environment) {
+  const auto set = [&](const char* name) { return environment(name) != nullptr; };
+  std::optional<RankEnvironment> found;
+  // The innermost launcher counts: torchrun is itself started by srun on each host.
+  if (set("TORCHELASTIC_RUN_ID")) {
+    found = of_torchrun({environment, "torchrun"});
+  } else if (set("OMPI_COMM_WORLD_RANK")) {
+    found = of_open_mpi({environment, "Open MPI"});
+  } else if (set("SLURM_STEP_NUM_TASKS") && set("SLURM_PROCID")) {
+    found = of_slurm({environment, "Slurm"});
+  }
+  if (!found) return found;
+  if (found->rank >= found->world) throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));
+  if (found->local_rank >= found->local_world)
+    throw broken(found->launcher, fmt::format("local rank {} of {} on this host", found->local_rank, found->local_world));
+  return found;
+}
+
+std::optional<RankEnvironment> detect_rank_environment() {
+  return detect_rank_environment([](const char* name) { return std::getenv(name); });
+}
+
+}  // namespace shoal::apps

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace shoal::apps {
+
+/// Which rank this process is, when another launcher than Shoal's own has started it.
+struct RankEnvironment {
+  std::string launcher;  ///< "torchrun", "Slurm", "Open MPI"
+  int rank = 0, world = 1;
+  int local_rank = 0, local_world = 1;  ///< on this host
+  std::string job_key;                  ///< the same for all ranks of this start of the job on this host, and for no other
+};
+
+/// Reads one environment variable; null when it is not set.
+using Environment = std::function<const char*(const char*)>;
+
+/// The only place where a launcher's environment is read. Understood are
+///   torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID (with it TORCHELASTIC_ERROR_FILE, TORCHELASTIC_RESTART_COUNT,
+///     MASTER_ADDR, MASTER_PORT);
+///   srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID, SLURM_JOB_ID, SLURM_STEP_ID,
+///     SLURM_RESTART_COUNT (a batch script itself, which has no SLURM_STEP_NUM_TASKS, is no rank);
+///   mpirun of Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, PMIX_NAMESPACE.
+/// Empty when none of them started this process. Throws Error(config) naming the variable that is missing, no number, or impossible.
+std::optional<RankEnvironment> detect_rank_environment(const Environment& environment);
+
+/// The same of this process.
+std::optional<RankEnvironment> detect_rank_environment();
+
+}  // namespace shoal::apps

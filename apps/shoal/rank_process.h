@@ -1,0 +1,17 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "apps/shoal/torch/entry.h"
+
+namespace shoal::apps {
+
+/// Runs a rank (or with in_process all of them) in this process until it ends: handles SIGTERM and SIGINT (the first asks the run to stop, the second
+/// ends the process at once), keeps to its cores, loads the library. Returns the exit code; throws what the rank throws.
+/// Fills `stop_signal`, `progress` (if null) and `program` of the arguments.
+int run_rank(RankArguments arguments);
+
+/// `shoal rank`, which the launcher calls and nobody else.
+void add_rank_command(CLI::App& program, int& exit_code);
+
+}  // namespace shoal::apps

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+namespace shoal::apps {
+
+/// The directory that a run writes into, locked against a second job for as long as this object or any process that inherited it lives.
+class RunDirectory {
+ public:
+  /// Makes the directory if it is not there and locks it. `fresh`: what was there before is moved aside to <path>.old-<n>.
+  /// Throws Error(output) when it cannot be made, when it is no directory, and when another job holds its lock (with that job's process id).
+  RunDirectory(const std::string& path, bool fresh);
+  ~RunDirectory();
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// Where the old directory was moved to; empty when there was none to move.
+  const std::string& moved_to() const { return moved_to_; }
+
+ private:
+  std::string path_;
+  std::string moved_to_;
+  int lock_ = -1;
+};
+
+}  // namespace shoal::apps

@@ -1,0 +1,148 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "apps/shoal/command.h"
+#include "apps/shoal/cores.h"
+#include "apps/shoal/exit_code.h"
+#include "apps/shoal/launcher.h"
+#include "apps/shoal/rank_environment.h"
+#include "apps/shoal/rank_process.h"
+#include "apps/shoal/run_directory.h"
+#include "shoal/base/check.h"
+#include "shoal/train/config/validate.h"
+
+namespace shoal::apps {
+namespace {
+
+struct TrainOptions {
+  std::string job_file;
+  std::vector<std::string> sets;
+  int ranks = 0;  ///< 0: what the job says
+  bool in_process = false;
+  std::string run_directory;
+  bool fresh = false;
+  bool print_config = false;
+};
+
+train::Job read_job(const TrainOptions& options) {
+  train::Job job = train::load_job(options.job_file, options.sets);
+  if (options.ranks != 0) train::set_key(job, "parallelism.ranks", fmt::format("{}", options.ranks));
+  if (options.in_process) train::set_key(job, "parallelism.in_process", "true");
+  return job;
+}
+
+/// The launcher that started this process as one of several ranks; empty when Shoal's own is to start them.
+std::optional<RankEnvironment> other_launcher(const TrainOptions& options) {
+  auto found = detect_rank_environment();
+  if (!found || (found->world == 1 && options.ranks > 1)) return std::nullopt;
+  SHOAL_USER_CHECK(options.ranks == 0 || options.ranks == found->world, "command line", "--nproc {}: {} has started {} ranks", options.ranks,
+                   found->launcher, found->world);
+  if (options.in_process && found->world > 1)
+    throw Error(ErrorKind::kUsage, "command line", fmt::format("--in-process: {} has started {} ranks", found->launcher, found->world));
+  if (found->local_world != found->world)
+    throw Error(ErrorKind::kConfig, "launcher",
+                fmt::format("{} has started {} ranks, {} of them on this host: ranks on several hosts cannot reach each other yet", found->launcher,
+                            found->world, found->local_world));
+  return found;
+}
+
+/// Runs a rank in this process and says what ended it.
+int run_here(const RankArguments& arguments) {
+  std::vector<std::atomic<std::int64_t>> progress(arguments.in_process ? arguments.world : 1);
+  RankArguments complete = arguments;
+  complete.progress = progress.data();
+  try {
+    return run_rank(complete);
+  } catch (const std::exception& error) {
+    std::int64_t step = 0;
+    for (const auto& rank : progress) step = std::max(step, rank.load());
+    const Ending ending = ending_of(error);
+    std::fflush(stdout);
+    const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
+    const std::string who =
+        arguments.in_process ? fmt::format("{} ranks as threads", arguments.world) : fmt::format("rank {} of {}", arguments.rank, arguments.world);
+    fmt::print(stderr, "shoal: {} failed {}: {}\n", who, when, ending.text);
+    // Threads of other ranks may still be at work: they end with the process and are not waited for.
+    ::_exit(ending.code);
+  }
+}
+
+int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks) {
+  const auto& parallelism = job.config.parallelism;
+  const Cores cores = cores_of_this_process();
+  const int threads = threads_per_rank(cores, ranks, static_cast<int>(parallelism.threads_per_rank));
+  std::vector<std::vector<int>> pinned;
+  for (int rank = 0; parallelism.pin_cores && rank < ranks; ++rank) pinned.push_back(cores_of_rank(cores, rank, ranks, threads));
+  fmt::print("{} {} of {} {} on {} usable cores{}\n", ranks, ranks == 1 ? "rank" : "ranks", threads, threads == 1 ? "thread" : "threads",
+             cores.usable(), pinned.empty() ? "" : ", pinned");
+  std::fflush(stdout);
+  if (ranks > 1 && !parallelism.in_process) return launch_ranks({directory.path(), train::to_toml(job.config), job.file, ranks, threads, pinned});
+  RankArguments arguments;
+  arguments.world = arguments.local_world = ranks;
+  arguments.in_process = parallelism.in_process;
+  arguments.job_key = random_job_key();
+  arguments.run_directory = directory.path(), arguments.job_text = train::to_toml(job.config), arguments.job_file = job.file;
+  arguments.threads = threads;
+  for (const auto& cores_of_one : pinned) arguments.cores.insert(arguments.cores.end(), cores_of_one.begin(), cores_of_one.end());
+  return run_here(arguments);
+}
+
+int be_a_rank(const train::Job& job, const RankEnvironment& environment, const std::string& directory) {
+  const auto& parallelism = job.config.parallelism;
+  const Cores cores = cores_of_this_process();
+  RankArguments arguments;
+  arguments.rank = environment.rank, arguments.world = environment.world;
+  arguments.local_rank = environment.local_rank, arguments.local_world = environment.local_world;
+  arguments.job_key = environment.job_key;
+  arguments.run_directory = directory, arguments.job_text = train::to_toml(job.config), arguments.job_file = job.file;
+  arguments.threads = threads_per_rank(cores, environment.local_world, static_cast<int>(parallelism.threads_per_rank));
+  if (parallelism.pin_cores) arguments.cores = cores_of_rank(cores, environment.local_rank, environment.local_world, arguments.threads);
+  if (environment.rank == 0)
+    fmt::print("{} ranks of {} threads, started by {}\n", environment.world, arguments.threads, environment.launcher), std::fflush(stdout);
+  return run_here(arguments);
+}
+
+int train_job(const TrainOptions& options) {
+  train::Job job = read_job(options);
+  const auto launcher = other_launcher(options);
+  if (launcher) train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world));
+  const int ranks = static_cast<int>(job.config.parallelism.ranks);
+  if (options.print_config) fmt::print("{}", train::print_config(job));
+  std::fflush(stdout);
+  train::validate(job, ranks);
+  if (options.print_config) return 0;
+  const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
+  if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
+  const RunDirectory directory(path, options.fresh);
+  if (!directory.moved_to().empty()) fmt::print("the old {} is now {}\n", directory.path(), directory.moved_to());
+  return launcher ? be_a_rank(job, *launcher, directory.path()) : start_ranks(job, directory, ranks);
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& program, int& exit_code) {
+  auto options = std::make_shared<TrainOptions>();
+  auto help_config = std::make_shared<bool>(false);
+  CLI::App* command = program.add_subcommand("train", "Train the model of a job file");
+  CLI::Option* file = command->add_option("job", options->job_file, "The job file (TOML)");
+  command->add_option("--set", options->sets, "section.key=value: overrides one key of the job file; may be repeated")->allow_extra_args(false);
+  command->add_option("--nproc", options->ranks, "How many ranks to start on this host (parallelism.ranks)")->check(CLI::Range(1, 4096));
+  command->add_flag("--in-process", options->in_process, "Ranks are threads of one process (parallelism.in_process)");
+  command->add_option("--run-dir", options->run_directory, "Where the run writes; default runs/<job name>");
+  command->add_flag("--fresh", options->fresh, "Move what an earlier run left there aside instead of resuming");
+  command->add_flag("--print-config", options->print_config, "Show every value and where it came from, and stop");
+  command->add_flag("--help-config", *help_config, "Describe every key of a job file, and stop");
+  command->callback([options, help_config, file, &exit_code] {
+    if (*help_config) {
+      fmt::print("{}", train::config_reference());
+      return;
+    }
+    SHOAL_USER_CHECK(file->count() > 0, "command line", "name a job file: shoal train JOB.toml");
+    exit_code = train_job(*options);
+  });
+}
+
+}  // namespace shoal::apps

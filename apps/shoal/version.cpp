@@ -1,0 +1,7 @@
+#include "apps/shoal/version.h"
+
+namespace shoal::apps {
+
+const char* version() { return SHOAL_VERSION; }
+
+}  // namespace shoal::apps
