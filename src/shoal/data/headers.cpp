@@ -1,0 +1,50 @@
+#include "shoal/data/headers.h"
+
+#include <charconv>
+
+#include "shoal/base/check.h"
+
+namespace shoal::data {
+namespace {
+
+/// Cuts the next field, up to a blank, off the front of `line`.
+std::string_view next_field(std::string_view& line) {
+  const auto end = line.find(' ');
+  const auto field = line.substr(0, end);
+  line.remove_prefix(end == std::string_view::npos ? line.size() : end + 1);
+  return field;
+}
+
+template <class Number>
+bool parse(std::string_view text, Number& number, int base) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
+  std::vector<PinnedFile> files;
+  for (int number = 1; !text.empty(); ++number) {
+    const auto end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (line.empty() || line[0] == '#') continue;
+    PinnedFile file;
+    const bool parsed = parse(next_field(line), file.crc32, 16) && parse(next_field(line), file.bytes, 10) && !line.empty();
+    if (!parsed) throw Error(ErrorKind::kData, "data prepare", fmt::format("file list, line {}: expected `crc32 bytes path`", number));
+    file.path = line;
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+std::string default_header_folder() {
+#ifdef SHOAL_TORCH_INCLUDE
+  return SHOAL_TORCH_INCLUDE;
+#else
+  return "";
+#endif
+}
+
+}  // namespace shoal::data
