@@ -1,0 +1,10 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace shoal::apps {
+
+/// `shoal data prepare | peek | stats | verify`. The commands run while `app` parses and throw shoal::Error.
+void add_data_command(CLI::App& app);
+
+}  // namespace shoal::apps

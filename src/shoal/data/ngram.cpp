@@ -1,0 +1,177 @@
+#include "shoal/data/ngram.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "shoal/base/check.h"
+
+namespace shoal::data {
+namespace {
+
+constexpr int kRounds = 30;             // of EM; the likelihood changes by less than 1e-5 bits a token long before
+constexpr std::uint64_t kHeldOut = 10;  // every tenth document
+
+std::uint64_t mix_bits(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// The hash of a history grows towards the past, so that those of all lengths come from one pass.
+std::uint64_t extend(std::uint64_t hash, std::uint32_t older) { return mix_bits(hash + older + 0x9e3779b97f4a7c15u); }
+std::uint64_t ngram_key(std::uint64_t history, std::uint32_t token) { return mix_bits(history ^ (token + 1) * 0xd6e8feb86659fd93u) | 1; }
+
+int bucket_of(std::uint32_t count) { return std::min<int>(std::bit_width(count), NgramModel::kBuckets - 1); }
+
+/// Calls visit(k, history hash, token index) for every order k that token `i` has a whole history for.
+template <class Visit>
+void visit_histories(std::span<const std::uint32_t> tokens, std::uint32_t end_of_document, int order, Visit visit) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    std::uint64_t hash = 0;
+    visit(1, hash, i);
+    for (int k = 2; k <= order; ++k) {
+      // Before the first token stands an end of document that is not stored; nothing lies before one.
+      const std::size_t back = k - 1;
+      if (back > i + 1) break;
+      const std::uint32_t older = back == i + 1 ? end_of_document : tokens[i - back];
+      hash = extend(hash, older);
+      visit(k, hash, i);
+      if (older == end_of_document) break;
+    }
+  }
+}
+
+}  // namespace
+
+void NgramModel::Counter::add(std::uint64_t key) {
+  if (2 * (used_ + 1) > slots_.size()) grow();
+  std::size_t at = key & (slots_.size() - 1);
+  while (slots_[at].key != 0 && slots_[at].key != key) at = (at + 1) & (slots_.size() - 1);
+  used_ += slots_[at].key == 0;
+  slots_[at].key = key;
+  ++slots_[at].count;
+}
+
+std::uint32_t NgramModel::Counter::operator[](std::uint64_t key) const {
+  if (slots_.empty()) return 0;
+  std::size_t at = key & (slots_.size() - 1);
+  while (slots_[at].key != 0 && slots_[at].key != key) at = (at + 1) & (slots_.size() - 1);
+  return slots_[at].key == key ? slots_[at].count : 0;
+}
+
+void NgramModel::Counter::grow() {
+  std::vector<Slot> old(std::max<std::size_t>(1024, 2 * slots_.size()));
+  old.swap(slots_);
+  for (const Slot& slot : old) {
+    if (slot.key == 0) continue;
+    std::size_t at = slot.key & (slots_.size() - 1);
+    while (slots_[at].key != 0) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = slot;
+  }
+}
+
+NgramModel::NgramModel(const TokenText& text, int order)
+    : order_(order),
+      vocab_size_(text.vocab_size),
+      end_of_document_(text.end_of_document),
+      ngrams_(order),
+      histories_(order),
+      weights_(order, std::vector<double>(kBuckets, 0.5)) {
+  SHOAL_USER_CHECK(order >= 1 && vocab_size_ >= 1, "n-gram", "order {}, {} tokens in the vocabulary", order, vocab_size_);
+  if (text.tokens.empty()) throw Error(ErrorKind::kData, "n-gram", "there is no text to count");
+  for (auto& weights : weights_) weights[0] = 0;
+  // Documents go to the held-out text in turn; a text of one or few documents is cut into ten pieces instead.
+  const std::uint64_t documents = std::count(text.tokens.begin(), text.tokens.end(), end_of_document_);
+  const std::size_t piece = documents >= 2 * kHeldOut ? 0 : text.tokens.size() / kHeldOut + 1;
+  std::vector<std::uint32_t> held_out;
+  std::size_t begin = 0;
+  for (std::uint64_t number = 0; begin < text.tokens.size(); ++number) {
+    const auto* from = text.tokens.data() + begin;
+    const auto* last = text.tokens.data() + text.tokens.size();
+    const auto* end = piece ? from + std::min<std::size_t>(piece, last - from) : std::find(from, last, end_of_document_);
+    if (!piece && end != last) ++end;
+    const std::span<const std::uint32_t> part(from, end);
+    if (number % kHeldOut == kHeldOut - 1) {
+      held_out.insert(held_out.end(), part.begin(), part.end());
+    } else {
+      count(part);
+    }
+    begin += part.size();
+  }
+  if (!held_out.empty()) tune({held_out, vocab_size_, end_of_document_});
+  count(held_out);
+}
+
+void NgramModel::count(std::span<const std::uint32_t> tokens) {
+  visit_histories(tokens, end_of_document_, order_, [&](int k, std::uint64_t history, std::size_t i) {
+    ngrams_[k - 1].add(ngram_key(history, tokens[i]));
+    histories_[k - 1].add(history | 1);
+  });
+}
+
+std::vector<NgramModel::Estimate> NgramModel::estimates(const TokenText& text) const {
+  std::vector<Estimate> all(text.tokens.size() * order_, Estimate{0, 0});
+  visit_histories(text.tokens, end_of_document_, order_, [&](int k, std::uint64_t history, std::size_t i) {
+    const std::uint32_t seen = histories_[k - 1][history | 1];
+    if (seen > 0) all[i * order_ + k - 1] = {static_cast<double>(ngrams_[k - 1][ngram_key(history, text.tokens[i])]) / seen, bucket_of(seen)};
+  });
+  return all;
+}
+
+double NgramModel::mix(const Estimate* estimates) const {
+  double probability = 1.0 / vocab_size_;
+  for (int k = 0; k < order_; ++k) {
+    const double weight = weights_[k][estimates[k].bucket];
+    probability = weight * estimates[k].likelihood + (1 - weight) * probability;
+  }
+  return probability;
+}
+
+void NgramModel::tune(const TokenText& held_out) {
+  const auto all = estimates(held_out);
+  for (int round = 0; round < kRounds; ++round) {
+    // How often, in expectation, the walk from the longest history down stopped at an order and how often it came by.
+    std::vector<std::vector<double>> stopped(order_, std::vector<double>(kBuckets)), came(stopped);
+    for (std::size_t i = 0; i < held_out.tokens.size(); ++i) {
+      const Estimate* at = &all[i * order_];
+      double below = 1.0 / vocab_size_;
+      std::vector<double> lower(order_);  // P_{k-1}
+      for (int k = 0; k < order_; ++k) {
+        lower[k] = below;
+        const double weight = weights_[k][at[k].bucket];
+        below = weight * at[k].likelihood + (1 - weight) * below;
+      }
+      double reach = 1;
+      for (int k = order_ - 1; k >= 0; --k) {
+        const double weight = weights_[k][at[k].bucket];
+        const double here = weight * at[k].likelihood, share = here / (here + (1 - weight) * lower[k]);
+        stopped[k][at[k].bucket] += reach * share;
+        came[k][at[k].bucket] += reach;
+        reach *= 1 - share;
+      }
+    }
+    for (int k = 0; k < order_; ++k)
+      for (int bucket = 1; bucket < kBuckets; ++bucket)
+        if (came[k][bucket] > 0) weights_[k][bucket] = std::min(stopped[k][bucket] / came[k][bucket], 1 - 1e-6);
+  }
+  // A bucket that the held-out text never came by takes the weight of the one below.
+  for (auto& weights : weights_)
+    for (int bucket = 2; bucket < kBuckets; ++bucket)
+      if (weights[bucket] == 0.5) weights[bucket] = weights[bucket - 1];
+}
+
+double NgramModel::bits(const TokenText& text) const {
+  const auto all = estimates(text);
+  double sum = 0;
+  for (std::size_t i = 0; i < text.tokens.size(); ++i) sum -= std::log2(mix(&all[i * order_]));
+  return sum;
+}
+
+double NgramModel::probability(std::span<const std::uint32_t> history, std::uint32_t token) const {
+  std::vector<std::uint32_t> tokens(history.begin(), history.end());
+  tokens.push_back(token);
+  return mix(estimates({tokens, vocab_size_, end_of_document_}).data() + history.size() * order_);
+}
+
+}  // namespace shoal::data

@@ -1,0 +1,35 @@
+#include "shoal/data/permutation.h"
+
+#include "shoal/base/check.h"
+
+namespace shoal::data {
+namespace {
+
+constexpr int kRounds = 6;
+
+}  // namespace
+
+Permutation::Permutation(Key key, std::uint64_t size) : key_(key), size_(size), half_bits_(1) {
+  SHOAL_CHECK(size >= 1 && size <= std::uint64_t{1} << 62, "a permutation of {}", size);
+  while (half_bits_ < 31 && (std::uint64_t{1} << (2 * half_bits_)) < size) ++half_bits_;
+}
+
+std::uint64_t Permutation::once(std::uint64_t value) const {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+  std::uint64_t left = value >> half_bits_, right = value & mask;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::uint64_t mixed = (left ^ key_.bits(static_cast<std::uint64_t>(round) << 32 | right)[0]) & mask;
+    left = right;
+    right = mixed;
+  }
+  return left << half_bits_ | right;
+}
+
+std::uint64_t Permutation::operator[](std::uint64_t index) const {
+  SHOAL_CHECK(index < size_, "place {} of {}", index, size_);
+  do index = once(index);
+  while (index >= size_);
+  return index;
+}
+
+}  // namespace shoal::data
