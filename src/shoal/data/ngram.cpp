@@ -9,8 +9,8 @@
 namespace shoal::data {
 namespace {
 
-constexpr int kRounds = 30;             // of EM; the likelihood changes by less than 1e-5 bits a token long before
-constexpr std::uint64_t kHeldOut = 10;  // every tenth document
+constexpr int kRounds = 30;           // of EM; the likelihood changes by less than 1e-5 bits a token long before
+constexpr std::size_t kHeldOut = 10;  // every tenth part
 
 std::uint64_t mix_bits(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -24,22 +24,32 @@ std::uint64_t ngram_key(std::uint64_t history, std::uint32_t token) { return mix
 
 int bucket_of(std::uint32_t count) { return std::min<int>(std::bit_width(count), NgramModel::kBuckets - 1); }
 
-/// Calls visit(k, history hash, token index) for every order k that token `i` has a whole history for.
+/// Calls visit(k, history hash, token index) for each of the tokens [begin, end) of `tokens` and every order k that it has a whole history for.
 template <class Visit>
-void visit_histories(std::span<const std::uint32_t> tokens, std::uint32_t end_of_document, int order, Visit visit) {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
+void visit_histories(std::span<const std::uint32_t> tokens, std::size_t begin, std::size_t end, std::uint32_t end_of_document, int order,
+                     Visit visit) {
+  for (std::size_t i = begin; i < end; ++i) {
     std::uint64_t hash = 0;
     visit(1, hash, i);
-    for (int k = 2; k <= order; ++k) {
+    for (std::size_t back = 1; back < static_cast<std::size_t>(order) && back <= i + 1; ++back) {
       // Before the first token stands an end of document that is not stored; nothing lies before one.
-      const std::size_t back = k - 1;
-      if (back > i + 1) break;
       const std::uint32_t older = back == i + 1 ? end_of_document : tokens[i - back];
       hash = extend(hash, older);
-      visit(k, hash, i);
+      visit(static_cast<int>(back) + 1, hash, i);
       if (older == end_of_document) break;
     }
   }
+}
+
+/// Cuts a text into parts, of which every tenth will be held out: documents, or tenths of the text when there are few of them.
+std::vector<std::size_t> part_ends(const TokenText& text) {
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 0; i < text.tokens.size(); ++i)
+    if (text.tokens[i] == text.end_of_document || i + 1 == text.tokens.size()) ends.push_back(i + 1);
+  if (ends.size() >= 2 * kHeldOut) return ends;
+  ends.clear();
+  for (std::size_t part = 1; part <= kHeldOut; ++part) ends.push_back(text.tokens.size() * part / kHeldOut);
+  return ends;
 }
 
 }  // namespace
@@ -81,40 +91,32 @@ NgramModel::NgramModel(const TokenText& text, int order)
   SHOAL_USER_CHECK(order >= 1 && vocab_size_ >= 1, "n-gram", "order {}, {} tokens in the vocabulary", order, vocab_size_);
   if (text.tokens.empty()) throw Error(ErrorKind::kData, "n-gram", "there is no text to count");
   for (auto& weights : weights_) weights[0] = 0;
-  // Documents go to the held-out text in turn; a text of one or few documents is cut into ten pieces instead.
-  const std::uint64_t documents = std::count(text.tokens.begin(), text.tokens.end(), end_of_document_);
-  const std::size_t piece = documents >= 2 * kHeldOut ? 0 : text.tokens.size() / kHeldOut + 1;
-  std::vector<std::uint32_t> held_out;
+  std::vector<Range> counted, held_out;
   std::size_t begin = 0;
-  for (std::uint64_t number = 0; begin < text.tokens.size(); ++number) {
-    const auto* from = text.tokens.data() + begin;
-    const auto* last = text.tokens.data() + text.tokens.size();
-    const auto* end = piece ? from + std::min<std::size_t>(piece, last - from) : std::find(from, last, end_of_document_);
-    if (!piece && end != last) ++end;
-    const std::span<const std::uint32_t> part(from, end);
-    if (number % kHeldOut == kHeldOut - 1) {
-      held_out.insert(held_out.end(), part.begin(), part.end());
-    } else {
-      count(part);
-    }
-    begin += part.size();
+  for (const std::size_t end : part_ends(text)) {
+    const bool hold_out = (counted.size() + held_out.size()) % kHeldOut == kHeldOut - 1;
+    (hold_out ? held_out : counted).push_back({begin, end});
+    begin = end;
   }
-  if (!held_out.empty()) tune({held_out, vocab_size_, end_of_document_});
-  count(held_out);
+  for (const Range& range : counted) count(text, range);
+  tune(text, held_out);
+  for (const Range& range : held_out) count(text, range);
 }
 
-void NgramModel::count(std::span<const std::uint32_t> tokens) {
-  visit_histories(tokens, end_of_document_, order_, [&](int k, std::uint64_t history, std::size_t i) {
-    ngrams_[k - 1].add(ngram_key(history, tokens[i]));
+void NgramModel::count(const TokenText& text, Range range) {
+  visit_histories(text.tokens, range.begin, range.end, end_of_document_, order_, [&](int k, std::uint64_t history, std::size_t i) {
+    ngrams_[k - 1].add(ngram_key(history, text.tokens[i]));
     histories_[k - 1].add(history | 1);
   });
 }
 
-std::vector<NgramModel::Estimate> NgramModel::estimates(const TokenText& text) const {
-  std::vector<Estimate> all(text.tokens.size() * order_, Estimate{0, 0});
-  visit_histories(text.tokens, end_of_document_, order_, [&](int k, std::uint64_t history, std::size_t i) {
+std::vector<NgramModel::Estimate> NgramModel::estimates(const TokenText& text, Range range) const {
+  std::vector<Estimate> all((range.end - range.begin) * order_, Estimate{0, 0});
+  visit_histories(text.tokens, range.begin, range.end, end_of_document_, order_, [&](int k, std::uint64_t history, std::size_t i) {
     const std::uint32_t seen = histories_[k - 1][history | 1];
-    if (seen > 0) all[i * order_ + k - 1] = {static_cast<double>(ngrams_[k - 1][ngram_key(history, text.tokens[i])]) / seen, bucket_of(seen)};
+    if (seen == 0) return;
+    const std::uint32_t together = ngrams_[k - 1][ngram_key(history, text.tokens[i])];
+    all[(i - range.begin) * order_ + k - 1] = {static_cast<double>(together) / seen, bucket_of(seen)};
   });
   return all;
 }
@@ -128,13 +130,16 @@ double NgramModel::mix(const Estimate* estimates) const {
   return probability;
 }
 
-void NgramModel::tune(const TokenText& held_out) {
-  const auto all = estimates(held_out);
+void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out) {
+  std::vector<Estimate> all;
+  for (const Range& range : held_out) {
+    const auto part = estimates(text, range);
+    all.insert(all.end(), part.begin(), part.end());
+  }
   for (int round = 0; round < kRounds; ++round) {
     // How often, in expectation, the walk from the longest history down stopped at an order and how often it came by.
     std::vector<std::vector<double>> stopped(order_, std::vector<double>(kBuckets)), came(stopped);
-    for (std::size_t i = 0; i < held_out.tokens.size(); ++i) {
-      const Estimate* at = &all[i * order_];
+    for (const Estimate* at = all.data(); at != all.data() + all.size(); at += order_) {
       double below = 1.0 / vocab_size_;
       std::vector<double> lower(order_);  // P_{k-1}
       for (int k = 0; k < order_; ++k) {
@@ -162,7 +167,7 @@ void NgramModel::tune(const TokenText& held_out) {
 }
 
 double NgramModel::bits(const TokenText& text) const {
-  const auto all = estimates(text);
+  const auto all = estimates(text, {0, text.tokens.size()});
   double sum = 0;
   for (std::size_t i = 0; i < text.tokens.size(); ++i) sum -= std::log2(mix(&all[i * order_]));
   return sum;
@@ -171,7 +176,7 @@ double NgramModel::bits(const TokenText& text) const {
 double NgramModel::probability(std::span<const std::uint32_t> history, std::uint32_t token) const {
   std::vector<std::uint32_t> tokens(history.begin(), history.end());
   tokens.push_back(token);
-  return mix(estimates({tokens, vocab_size_, end_of_document_}).data() + history.size() * order_);
+  return mix(estimates({tokens, vocab_size_, end_of_document_}, {history.size(), tokens.size()}).data());
 }
 
 }  // namespace shoal::data

@@ -56,9 +56,13 @@ class NgramModel {
     int bucket;         // of c(h)
   };
 
-  void count(std::span<const std::uint32_t> tokens);
-  void tune(const TokenText& held_out);
-  std::vector<Estimate> estimates(const TokenText& text) const;  // [tokens, order]
+  struct Range {
+    std::size_t begin, end;
+  };
+
+  void count(const TokenText& text, Range range);
+  void tune(const TokenText& text, const std::vector<Range>& held_out);
+  std::vector<Estimate> estimates(const TokenText& text, Range range) const;  // [range, order]
   double mix(const Estimate* estimates) const;
 
   int order_;
