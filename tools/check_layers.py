@@ -19,7 +19,7 @@ ROOMS = {
     "comm": (3, True),
     "mesh": (4, True),
     "ops": (4, True),
-    "data": (4, True),
+    "data": (4, False),
     "nn": (5, True),
     "optim": (5, True),
     "parallel": (6, True),

@@ -14,7 +14,7 @@ class LayersTest(project.ProjectTest):
         self.room("collective", "base", "wire")
         self.room("schedule", "base")
         self.room("comm", "collective", torch=True)
-        self.room("data", "base", torch=True)
+        self.room("mesh", "base", torch=True)
         self.room("train/config", "collective")
         self.room("train", "train/config", "comm", torch=True)
 
@@ -40,8 +40,8 @@ class LayersTest(project.ProjectTest):
         self.assert_fails(self.check(), "train/config/a.cpp:1", "may not include train")
 
     def test_room_without_torch_uses_none_with_it(self):
-        self.write("src/shoal/train/config/a.cpp", '#  include <shoal/data/thing.h>\n')
-        self.assert_fails(self.check(), "train/config (floor 7, no Torch) may not include data")
+        self.write("src/shoal/train/config/a.cpp", '#  include <shoal/mesh/thing.h>\n')
+        self.assert_fails(self.check(), "train/config (floor 7, no Torch) may not include mesh")
 
     def test_include_without_link(self):
         self.write("src/shoal/comm/a.cpp", '#include "shoal/schedule/thing.h"\n')
