@@ -1,6 +1,7 @@
 # LibTorch as two imported libraries, linked directly: libtorch.so would pull in all of CUDA, and find_package(Torch) asks for a CUDA toolkit
 # with the wheel that PyPI serves.
 if(NOT SHOAL_TORCH AND EXISTS ${CMAKE_SOURCE_DIR}/build/torch-path)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/build/torch-path)
   file(READ ${CMAKE_SOURCE_DIR}/build/torch-path SHOAL_TORCH_FOUND)
   string(STRIP "${SHOAL_TORCH_FOUND}" SHOAL_TORCH_FOUND)
   set(SHOAL_TORCH ${SHOAL_TORCH_FOUND})
