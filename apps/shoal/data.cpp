@@ -1,8 +1,7 @@
-#include "data.h"
+#include "apps/shoal/data.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/shoal/progress_line.h"
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"
 #include "shoal/data/dataset.h"
@@ -25,31 +25,6 @@ namespace shoal::apps {
 namespace {
 
 using data::TokenDataset;
-
-/// One line that is drawn over on a terminal; a line at the end of each stage elsewhere.
-class ProgressLine {
- public:
-  void operator()(const std::string& stage, std::uint64_t done, std::uint64_t total) {
-    if (done == 0 || stage != stage_) begin_ = std::chrono::steady_clock::now();
-    stage_ = stage;
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin_;
-    const bool end = done >= total;
-    if (!terminal_) {
-      if (end) fmt::print(stderr, "{}: done in {:.1f} s\n", stage, seconds.count());
-      return;
-    }
-    constexpr int kWidth = 30;
-    const int filled = total == 0 ? kWidth : static_cast<int>(kWidth * done / total);
-    fmt::print(stderr, "\r\x1b[K{:<24} [{:█<{}}{:·<{}}] {:3}%  {:.1f} s{}", stage, "", filled, "", kWidth - filled,
-               total == 0 ? 100 : 100 * done / total, seconds.count(), end ? "\n" : "");
-    std::fflush(stderr);
-  }
-
- private:
-  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
-  std::string stage_;
-  std::chrono::steady_clock::time_point begin_;
-};
 
 void print_split(const std::string& name, const data::SplitEntry& split) {
   if (split.tokens == 0) {

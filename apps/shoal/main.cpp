@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "apps/shoal/command.h"
+#include "apps/shoal/data.h"
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/version.h"
@@ -16,6 +17,7 @@ int main(int count, char** words) {
   shoal::apps::add_train_command(program, exit_code);
   shoal::apps::add_generate_command(program, exit_code);
   shoal::apps::add_eval_command(program, exit_code);
+  shoal::apps::add_data_command(program);
   shoal::apps::add_env_command(program);
   shoal::apps::add_rank_command(program, exit_code);
   try {

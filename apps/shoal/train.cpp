@@ -7,6 +7,7 @@
 #include "apps/shoal/command.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/exit_code.h"
+#include "apps/shoal/job_data.h"
 #include "apps/shoal/launcher.h"
 #include "apps/shoal/rank_environment.h"
 #include "apps/shoal/rank_process.h"
@@ -114,6 +115,8 @@ int train_job(const TrainOptions& options) {
   std::fflush(stdout);
   train::validate(job, ranks);
   if (options.print_config) return 0;
+  prepare_job_data(job);
+  check_job_data(job);
   const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
   const RunDirectory directory(path, options.fresh);

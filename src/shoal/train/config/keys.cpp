@@ -79,7 +79,7 @@ void list_data(std::vector<Key>& keys) {
            "built against")
       .key("prepare_from", &D::prepare_from, any(), "tokens: files and folders to prepare from, with prepare = \"files\"")
       .key("tokenizer", &D::tokenizer, one_of({"bpe", "byte"}), "tokens: tokenizer of a data set that is prepared")
-      .key("vocab_size", &D::vocab_size, between(257, 1000000), "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
+      .key("vocab_size", &D::vocab_size, between(258, 1000000), "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
       .key("file", &D::file, any(), "csv: the table. digits: a copy of the table; empty: the one that ships with Shoal")
       .key("target", &D::target, any(), "csv: name or index (from 0) of the column to be learnt; empty: the last")
       .key("task", &D::task, one_of({"classification", "regression"}), "csv: what the target is")
