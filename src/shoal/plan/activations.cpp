@@ -1,0 +1,116 @@
+#include <algorithm>
+
+#include "shoal/plan/memory.h"
+#include "shoal/schedule/generators.h"
+#include "shoal/schedule/timeline.h"
+
+namespace shoal::plan {
+namespace {
+
+void add_attention(const ModelSpec& spec, const Training& training, double tokens, double e, std::vector<SavedTensor>& list) {
+  const double h = spec.hidden, d = spec.head_size, a = spec.heads, k = spec.kv_heads;
+  const double scores = tokens * a * training.length(spec);
+  list.push_back({"input of norm 1", e * tokens * h, Cut::kSequence});
+  list.push_back({"input of the query, key and value product", e * tokens * h, Cut::kSequence});
+  list.push_back({"queries, keys and values", e * tokens * d * (a + 2 * k)});
+  if (training.flash_attention) {
+    list.push_back({"log-sum-exp of the scores", 4 * tokens * a});
+  } else {
+    list.push_back({"softmax", e * scores, Cut::kTensor, true});
+    if (spec.dropout > 0) {
+      list.push_back({"mask of the softmax", scores, Cut::kTensor, true});
+      list.push_back({"softmax after dropout", e * scores, Cut::kTensor, true});
+    }
+  }
+  list.push_back({"input of the output product", e * tokens * a * d});
+  if (spec.dropout > 0) list.push_back({"mask of the attention's output", tokens * h, Cut::kSequence, false, true});
+}
+
+void add_feed_forward(const ModelSpec& spec, const Training& training, double tokens, double e, std::vector<SavedTensor>& list) {
+  const double h = spec.hidden, f = spec.ffn;
+  list.push_back({"input of norm 2", e * tokens * h, Cut::kSequence});
+  if (spec.experts > 0) {
+    const double visits = tokens * spec.experts_per_token * training.expert_imbalance;
+    list.push_back({"input of the router", e * tokens * h, Cut::kSequence});
+    list.push_back({"router's probabilities", 4 * tokens * spec.experts, Cut::kSequence});
+    list.push_back({"tokens sent to experts", e * visits * h, Cut::kExpert});
+    list.push_back({"input of the experts' activation", e * visits * f * (spec.gated ? 2 : 1), Cut::kExpert});
+    list.push_back({"input of the experts' down product", e * visits * f, Cut::kExpert});
+    list.push_back({"outputs of the experts", e * visits * h, Cut::kExpert});
+    return;
+  }
+  list.push_back({"input of the up product", e * tokens * h, Cut::kSequence});
+  list.push_back({"input of the activation", e * tokens * f * (spec.gated ? 2 : 1)});
+  list.push_back({"input of the down product", e * tokens * f});
+  if (spec.dropout > 0) list.push_back({"mask of the feed-forward output", tokens * h, Cut::kSequence, false, true});
+}
+
+double divisor(const Training& training, Cut cut) {
+  const double t = training.mesh.tensor;
+  if (cut == Cut::kTensor) return t;
+  if (cut == Cut::kSequence) return training.sequence_parallel ? t : 1;
+  // Each tensor rank routes its own share of the tokens when the sequence is cut; an expert tensor rank holds a slice of the width.
+  return (training.sequence_parallel ? t : 1) * static_cast<double>(training.mesh.expert_tensor);
+}
+
+double mlp_activation_bytes(const ModelSpec& spec, const Training& training, double e) {
+  double width = spec.inputs;
+  for (const std::int64_t size : spec.widths) width += 2.0 * size;
+  return e * training.micro_batch * width;
+}
+
+/// The schedule itself, with so few micro-batches that it is small and so many that the peak is reached.
+double in_flight_by_table(const ModelSpec& spec, const Training& training, std::int64_t rank) {
+  const std::int64_t p = training.mesh.pipeline, chunks = training.chunks();
+  const std::int64_t m = std::min(training.micro_batches(), 4 * p);
+  double all = 0, kept = 0;
+  for (const SavedTensor& tensor : saved_tensors(spec, training)) {
+    const bool dropped = training.recompute != Recompute::kNone && tensor.core;
+    if (dropped) continue;
+    all += tensor.bytes / divisor(training, tensor.cut);
+    if (!tensor.mask) kept += tensor.bytes / divisor(training, tensor.cut);
+  }
+  const auto table = schedule::make_schedule(training.schedule, static_cast<int>(p), static_cast<int>(chunks), static_cast<int>(m));
+  schedule::StageCost cost;
+  cost.activations = 1.0 / chunks;
+  // With full recomputation everything is there between the two halves of a backward pass.
+  cost.weight_store = cost.activations * kept / all;
+  return schedule::activation_peak(table, {{cost}, 0, 0, {}})[rank];
+}
+
+}  // namespace
+
+std::vector<SavedTensor> saved_tensors(const ModelSpec& spec, const Training& training) {
+  const double e = precision(training.precision)->activation_bytes;
+  const double tokens = static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;
+  std::vector<SavedTensor> list;
+  add_attention(spec, training, tokens, e, list);
+  add_feed_forward(spec, training, tokens, e, list);
+  return list;
+}
+
+double block_activation_bytes(const ModelSpec& spec, const Training& training, Recompute recompute) {
+  double bytes = 0;
+  for (const SavedTensor& tensor : saved_tensors(spec, training)) {
+    if (recompute == Recompute::kFull) return tensor.bytes / divisor(training, tensor.cut);  // the block's input comes first
+    if (recompute == Recompute::kSelective && tensor.core) continue;
+    bytes += tensor.bytes / divisor(training, tensor.cut);
+  }
+  return bytes;
+}
+
+double block_activation_bytes(const ModelSpec& spec, const Training& training) {
+  if (spec.family == Family::kMlp) return mlp_activation_bytes(spec, training, precision(training.precision)->activation_bytes);
+  return block_activation_bytes(spec, training, training.recompute);
+}
+
+double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank) {
+  const double p = training.mesh.pipeline, m = training.micro_batches(), v = training.mesh.virtual_stages;
+  if (p == 1) return 1;
+  if (training.schedule == "gpipe") return m;
+  if (training.schedule == "1f1b" || (training.schedule == "interleaved" && v == 1)) return std::min(m, p - rank);
+  if (training.schedule == "interleaved") return std::min(m * v, m == p ? m * v : 2 * (p - rank - 1) + (v - 1) * p + 1) / v;
+  return in_flight_by_table(spec, training, rank);
+}
+
+}  // namespace shoal::plan

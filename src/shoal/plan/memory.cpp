@@ -1,0 +1,107 @@
+#include "shoal/plan/memory.h"
+
+#include <algorithm>
+
+namespace shoal::plan {
+namespace {
+
+constexpr double kBucketBytes = 25.0 * 1024 * 1024;
+
+double tokens_of(const ModelSpec& spec, const Training& training) {
+  return static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;
+}
+
+/// States of one rank: dense parameters are sharded over the data ranks, experts over theirs.
+void add_states(const HeldParameters& held, const Training& training, MemoryUse& use) {
+  const StateBytes whole = precision(training.precision, training.optimizer)->state;
+  const double ranks = training.mesh.shard_ranks();
+  const StateBytes dense = state_bytes(whole, training.zero, ranks);
+  const StateBytes expert = state_bytes(whole, training.zero, std::min<double>(ranks, training.mesh.expert_data()));
+  use.parameters = held.dense() * dense.parameter + held.expert * expert.parameter;
+  use.gradients = held.dense() * dense.gradient + held.expert * expert.gradient;
+  use.optimizer = training.offload_optimizer ? 0 : held.dense() * dense.optimizer() + held.expert * expert.optimizer();
+}
+
+/// Whole parameters of the largest unit and of those gathered ahead.
+double gathered_bytes(const ModelSpec& spec, const Training& training, const HeldParameters& held) {
+  if (training.zero < 3 || training.mesh.shard_ranks() == 1) return 0;
+  const double bytes = precision(training.precision)->state.parameter;
+  if (spec.family == Family::kMlp) return held.all() * bytes;
+  const double largest = std::max({held_by_block(spec, training).all(), held_by_embedding(spec, training).all(), held_by_head(spec, training).all()});
+  return std::min(held.all(), largest * (1 + training.prefetch_units)) * bytes;
+}
+
+/// What the head keeps and works on: the inputs of norm and product, fp32 logits, and their gradient.
+void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
+  const double tokens = tokens_of(spec, training), t = training.mesh.tensor;
+  const double e = precision(training.precision)->activation_bytes;
+  use.activations += (2 * e * tokens * spec.hidden + 4 * tokens * spec.vocab) / t;
+  use.workspace = std::max(use.workspace, (4 + e) * tokens * spec.vocab / t);
+}
+
+double communication_bytes(const ModelSpec& spec, const Training& training) {
+  double bytes = 0;
+  if (training.mesh.data * training.mesh.context > 1) bytes += 2 * kBucketBytes;
+  if (spec.family == Family::kMlp) return bytes;
+  const double message = precision(training.precision)->activation_bytes * tokens_of(spec, training) * spec.hidden;
+  if (training.mesh.tensor > 1) bytes += message;  // the gathered input of a product
+  if (training.mesh.pipeline > 1) bytes += 4 * message / (training.sequence_parallel ? training.mesh.tensor : 1);
+  return bytes;
+}
+
+MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, std::int64_t rank, const HeldParameters& held) {
+  MemoryUse use;
+  add_states(held, training, use);
+  use.gathered = gathered_bytes(spec, training, held);
+  use.communication = communication_bytes(spec, training);
+  if (spec.family == Family::kMlp) {
+    use.activations = block_activation_bytes(spec, training);
+    return use;
+  }
+  const auto blocks = stage_blocks(spec, training);
+  double own = 0;
+  bool first = false, last = false;
+  for (std::int64_t stage = 0; stage < training.stages(); ++stage) {
+    if (rank_of_stage(training, stage) != rank) continue;
+    own += blocks[stage];
+    first |= stage == 0, last |= stage == training.stages() - 1;
+  }
+  const double flying = in_flight(spec, training, rank);
+  use.activations = own * flying * block_activation_bytes(spec, training);
+  const double sequence_ranks = training.sequence_parallel ? training.mesh.tensor : 1;
+  if (first && spec.dropout > 0) use.activations += flying * tokens_of(spec, training) * spec.hidden / sequence_ranks;
+  const double block = block_activation_bytes(spec, training, Recompute::kNone);
+  if (training.recompute == Recompute::kFull) use.workspace = block;
+  if (training.recompute == Recompute::kSelective) use.workspace = block - block_activation_bytes(spec, training, Recompute::kSelective);
+  if (last) add_head(spec, training, use);
+  return use;
+}
+
+}  // namespace
+
+const MemoryPhase& RankMemory::peak() const {
+  return *std::max_element(phases.begin(), phases.end(), [](const auto& a, const auto& b) { return a.use.all() < b.use.all(); });
+}
+
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) {
+  std::vector<RankMemory> ranks;
+  for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
+    const HeldParameters held = held_parameters(spec, training, rank);
+    const MemoryUse running = forward_and_backward(spec, training, rank, held);
+    MemoryUse optimizer, checkpoint;
+    add_states(held, training, optimizer);
+    checkpoint = optimizer;
+    // Written beside training: what the optimizer would overwrite is copied aside, a block of the model at a time.
+    const StateBytes whole = precision(training.precision, training.optimizer)->state;
+    const HeldParameters unit = spec.family == Family::kMlp ? held : held_by_block(spec, training);
+    checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) / (training.zero >= 1 ? training.mesh.shard_ranks() : 1);
+    ranks.push_back({rank, {{"forward and backward", running}, {"optimizer", optimizer}, {"checkpoint", checkpoint}}});
+  }
+  return ranks;
+}
+
+const RankMemory& worst(const std::vector<RankMemory>& ranks) {
+  return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.peak().use.all() < b.peak().use.all(); });
+}
+
+}  // namespace shoal::plan

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/plan/training.h"
+
+namespace shoal::plan {
+
+// ---- model states -------------------------------------------------------------------------------------------------------------------------------
+
+/// Bytes of one parameter's states on one of `ranks` ranks under a ZeRO stage. Rajbhandari et al., "ZeRO", 2020, table 1.
+StateBytes state_bytes(const StateBytes& whole, int zero, double ranks);
+
+/// Parameters that one rank holds, before ZeRO, by what divides them.
+struct HeldParameters {
+  double split = 0;       ///< cut by tensor parallelism (already divided)
+  double replicated = 0;  ///< norms, routers, positions, biases of row-parallel layers: whole on every tensor rank
+  double expert = 0;      ///< routed experts (already divided by expert x expert_tensor)
+
+  double dense() const { return split + replicated; }
+  double all() const { return split + replicated + expert; }
+  HeldParameters& operator+=(const HeldParameters& other);
+};
+/// Of pipeline rank `rank`. With tied embeddings the last rank holds a copy of the token table.
+HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank);
+/// Of one block, and of the embedding and head: the units that ZeRO-3 gathers.
+HeldParameters held_by_block(const ModelSpec& spec, const Training& training);
+HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training);
+HeldParameters held_by_head(const ModelSpec& spec, const Training& training);
+
+// ---- activations --------------------------------------------------------------------------------------------------------------------------------
+
+/// What divides a saved tensor.
+enum class Cut { kTensor, kSequence, kExpert };
+
+/// One tensor that a block saves for its backward pass, for one micro-batch on one context rank, before tensor parallelism.
+/// Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, section 4, as a list.
+struct SavedTensor {
+  const char* what;
+  double bytes;
+  Cut cut = Cut::kTensor;
+  bool core = false;  ///< the part of attention that selective recomputation drops
+  bool mask = false;  ///< only the input gradient needs it
+};
+std::vector<SavedTensor> saved_tensors(const ModelSpec& spec, const Training& training);
+
+/// Bytes that one micro-batch leaves in one block on one rank, under the recomputation chosen.
+double block_activation_bytes(const ModelSpec& spec, const Training& training);
+/// The same under another choice.
+double block_activation_bytes(const ModelSpec& spec, const Training& training, Recompute recompute);
+
+/// Micro-batches' worth of its own blocks that pipeline rank `rank` holds at its peak, by the schedule.
+double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank);
+
+// ---- all of it ----------------------------------------------------------------------------------------------------------------------------------
+
+/// Bytes on one rank, by category.
+struct MemoryUse {
+  double parameters = 0, gradients = 0, optimizer = 0;
+  double activations = 0;    ///< saved for the backward pass
+  double gathered = 0;       ///< ZeRO-3: whole units around the one that runs
+  double communication = 0;  ///< buckets and messages
+  double workspace = 0;      ///< of the running operation: a recomputed block, the gradient of the logits
+  double staging = 0;        ///< what a checkpoint in progress has copied aside
+
+  double states() const { return parameters + gradients + optimizer; }
+  double all() const { return states() + activations + gathered + communication + workspace + staging; }
+};
+
+/// One moment of a step on one pipeline rank.
+struct MemoryPhase {
+  std::string name;  ///< "forward and backward", "optimizer", "checkpoint"
+  MemoryUse use;
+};
+
+struct RankMemory {
+  std::int64_t rank = 0;  ///< of the pipeline
+  std::vector<MemoryPhase> phases;
+
+  const MemoryPhase& peak() const;
+};
+
+/// Of every pipeline rank. Data, tensor and context ranks of one stage are alike.
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training);
+/// The rank that needs most.
+const RankMemory& worst(const std::vector<RankMemory>& ranks);
+
+/// Bytes of a checkpoint: parameters, master copy and moments, once.
+double checkpoint_bytes(const ModelSpec& spec, const Training& training);
+
+}  // namespace shoal::plan

@@ -1,0 +1,221 @@
+#include "shoal/plan/operations.h"
+
+#include "shoal/plan/topology.h"
+
+namespace shoal::plan {
+namespace {
+
+/// Sizes of one micro-batch on one rank.
+struct Sizes {
+  double tokens, cut_tokens, length, h, t, e;
+
+  Sizes(const ModelSpec& spec, const Training& training)
+      : tokens(static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context),
+        cut_tokens(training.sequence_parallel ? tokens / training.mesh.tensor : tokens),
+        length(training.length(spec)),
+        h(spec.hidden),
+        t(training.mesh.tensor),
+        e(precision(training.precision)->activation_bytes) {}
+};
+
+OperationCost product(const char* what, double flops, double count = 1) { return {what, true, flops, flops, flops, count, false}; }
+OperationCost traversal(const char* what, double forward, double backward) { return {what, false, forward, backward, 0, 1, false}; }
+
+/// The two products and, unless they are fused, the softmax between them.
+void add_attention_core(const ModelSpec& spec, const Training& training, const Sizes& n, std::vector<OperationCost>& list) {
+  const double width = static_cast<double>(spec.heads) * spec.head_size / n.t;
+  const double flops = 2 * n.tokens * n.length * width;
+  if (training.flash_attention) {
+    // One kernel: half the scores are masked away; the backward pass computes the scores again, five products for two.
+    list.push_back({"attention", true, flops, 2.5 * flops, 0, 1, true});
+    return;
+  }
+  list.push_back({"scores", true, flops, 2 * flops, 0, 1, true});
+  list.push_back({"values", true, flops, 2 * flops, 0, 1, true});
+  const double scores = n.tokens * spec.heads * n.length / n.t;
+  list.push_back({"softmax", false, 2 * n.e * scores, 3 * n.e * scores, 0, 1, true});
+  if (spec.dropout > 0) list.push_back({"dropout of scores", false, (2 * n.e + 1) * scores, (2 * n.e + 1) * scores, 0, 1, true});
+}
+
+void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n, std::vector<OperationCost>& list) {
+  const double local = static_cast<double>(spec.experts) / training.mesh.expert;
+  const double visits = n.cut_tokens * spec.experts_per_token * training.expert_imbalance;
+  const double flops = 2 * visits * n.h * spec.ffn / training.mesh.expert_tensor;
+  list.push_back(product("router", 2 * n.cut_tokens * n.h * spec.experts));
+  list.push_back(traversal("permutation", 4 * n.e * visits * n.h, 4 * n.e * visits * n.h));
+  list.push_back(product("experts, up", flops / local, local));
+  if (spec.gated) list.push_back(product("experts, gate", flops / local, local));
+  const double width = visits * spec.ffn / training.mesh.expert_tensor;
+  list.push_back(traversal("activation", (spec.gated ? 3 : 2) * n.e * width, (spec.gated ? 5 : 3) * n.e * width));
+  list.push_back(product("experts, down", flops / local, local));
+}
+
+double seconds(const Cluster& cluster, ElementType type, const OperationCost& operation, double work) {
+  if (work == 0) return 0;
+  return operation.count * (operation.product ? product_s(cluster, type, work) : memory_s(cluster, work));
+}
+
+/// Sums kernels; `dense` of the flash kernel's causal half is taken where attention skips it.
+PieceTime sum(const std::vector<OperationCost>& list, const Training& training, const Cluster& cluster) {
+  const ElementType type = precision(training.precision)->compute;
+  // Attention and the router do not run in 8 bits.
+  const ElementType core_type = type == ElementType::kF8E4M3 ? ElementType::kBF16 : type;
+  PieceTime time;
+  for (const OperationCost& operation : list) {
+    const ElementType own = operation.core ? core_type : type;
+    const double skipped = operation.core && training.flash_attention ? 0.5 : 1;
+    const double forward = seconds(cluster, own, operation, skipped * operation.work);
+    time.forward += forward;
+    time.input_gradient += seconds(cluster, own, operation, skipped * operation.backward);
+    time.weight_gradient += seconds(cluster, own, operation, operation.weights);
+    const bool again = training.recompute == Recompute::kFull || (training.recompute == Recompute::kSelective && operation.core);
+    if (again) time.recomputed += forward;
+  }
+  return time;
+}
+
+/// Exchanges of one block's forward pass; the backward pass has as many.
+double forward_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Sizes& n) {
+  const Mesh& mesh = training.mesh;
+  double s = 0;
+  const double activation = n.e * n.tokens * n.h;
+  if (!training.overlap_tensor) {
+    const double one = all_reduce_s(cluster, tensor_group(cluster, mesh), activation);
+    s += (spec.experts > 0 ? 1 : 2) * one;
+  }
+  const double kv = 2 * n.e * n.tokens * mesh.context * spec.kv_heads * spec.head_size / n.t;
+  s += all_gather_s(cluster, context_group(cluster, mesh), kv);
+  if (spec.experts > 0)
+    s += 2 * all_to_all_s(cluster, expert_group(cluster, mesh), n.e * n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h);
+  return s;
+}
+
+}  // namespace
+
+double product_s(const Cluster& cluster, ElementType type, double flops) {
+  const Efficiency& efficiency = cluster.device.efficiency;
+  return (flops + efficiency.matmul_ramp_flops) / (cluster.peak(type) * efficiency.matmul) + efficiency.operation_s;
+}
+
+double memory_s(const Cluster& cluster, double bytes) {
+  const Efficiency& efficiency = cluster.device.efficiency;
+  return bytes / (cluster.device.memory_bandwidth * efficiency.memory) + efficiency.operation_s;
+}
+
+PieceTime& PieceTime::operator+=(const PieceTime& other) {
+  forward += other.forward, input_gradient += other.input_gradient, weight_gradient += other.weight_gradient;
+  recomputed += other.recomputed, communication += other.communication;
+  return *this;
+}
+
+PieceTime PieceTime::operator*(double times) const {
+  return {forward * times, input_gradient * times, weight_gradient * times, recomputed * times, communication * times};
+}
+
+std::vector<OperationCost> block_operations(const ModelSpec& spec, const Training& training) {
+  if (spec.family == Family::kMlp) return {};
+  const Sizes n(spec, training);
+  const double residual = n.cut_tokens * n.h, mask = spec.dropout > 0 ? 1 : 0;
+  const double queries = static_cast<double>(spec.heads) * spec.head_size, keys = static_cast<double>(spec.kv_heads) * spec.head_size;
+  std::vector<OperationCost> list;
+  list.push_back(traversal("norm 1", 2 * n.e * residual, 4 * n.e * residual));
+  list.push_back(product("queries, keys, values", 2 * n.tokens * n.h * (queries + 2 * keys) / n.t));
+  if (spec.positions == Positions::kRotary) {
+    const double turned = 2 * n.e * n.tokens * (queries + keys) / n.t;
+    list.push_back(traversal("rotary positions", turned, turned));
+  }
+  add_attention_core(spec, training, n, list);
+  list.push_back(product("attention, out", 2 * n.tokens * queries / n.t * n.h));
+  list.push_back(traversal("residual 1", (3 * n.e + mask) * residual, (2 * n.e + mask) * residual));
+  list.push_back(traversal("norm 2", 2 * n.e * residual, 4 * n.e * residual));
+  if (spec.experts > 0) {
+    add_experts(spec, training, n, list);
+  } else {
+    const double width = n.tokens * spec.ffn / n.t;
+    list.push_back(product("up", 2 * width * n.h));
+    if (spec.gated) list.push_back(product("gate", 2 * width * n.h));
+    list.push_back(traversal("activation", (spec.gated ? 3 : 2) * n.e * width, (spec.gated ? 5 : 3) * n.e * width));
+    list.push_back(product("down", 2 * width * n.h));
+  }
+  list.push_back(traversal("residual 2", (3 * n.e + mask) * residual, (2 * n.e + mask) * residual));
+  return list;
+}
+
+std::vector<OperationCost> head_operations(const ModelSpec& spec, const Training& training) {
+  const Sizes n(spec, training);
+  if (spec.family == Family::kMlp) {
+    std::vector<OperationCost> list;
+    double in = spec.inputs;
+    const auto layer = [&](double out) {
+      list.push_back(product("layer", 2.0 * training.micro_batch * in * out));
+      list.push_back(traversal("activation", 2 * n.e * training.micro_batch * out, 3 * n.e * training.micro_batch * out));
+      in = out;
+    };
+    for (const std::int64_t width : spec.widths) layer(static_cast<double>(width));
+    layer(static_cast<double>(spec.outputs));
+    return list;
+  }
+  const double logits = n.tokens * spec.vocab / n.t;
+  return {traversal("final norm", 2 * n.e * n.cut_tokens * n.h, 4 * n.e * n.cut_tokens * n.h), product("logits", 2 * logits * n.h),
+          // To fp32, the maximum, the exponentials, their sum; the gradient in fp32 and back.
+          traversal("cross-entropy", (n.e + 20) * logits, (n.e + 8) * logits)};
+}
+
+std::vector<OperationCost> embedding_operations(const ModelSpec& spec, const Training& training) {
+  if (spec.family == Family::kMlp) return {};
+  const Sizes n(spec, training);
+  return {traversal("embedding", 3 * n.e * n.tokens * n.h, 2 * n.e * n.tokens * n.h)};
+}
+
+PieceTime block_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  if (spec.family == Family::kMlp) return {};
+  PieceTime time = sum(block_operations(spec, training), training, cluster);
+  const double exchange = forward_exchange_s(spec, training, cluster, Sizes(spec, training));
+  time.forward += exchange;
+  time.input_gradient += exchange;
+  time.communication = 2 * exchange;
+  if (training.recompute == Recompute::kFull) {
+    time.recomputed += exchange;
+    time.communication += exchange;
+  }
+  time.input_gradient += time.recomputed;
+  return time;
+}
+
+PieceTime head_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  Training once = training;
+  once.recompute = Recompute::kNone;
+  PieceTime time = sum(head_operations(spec, once), once, cluster);
+  if (spec.family == Family::kMlp) return time;
+  const Sizes n(spec, training);
+  const GroupShape group = tensor_group(cluster, training.mesh);
+  const double input = all_reduce_s(cluster, group, n.e * n.tokens * n.h), loss = 3 * all_reduce_s(cluster, group, 4 * n.tokens);
+  time.forward += loss;
+  time.input_gradient += input;
+  time.communication = loss + input;
+  return time;
+}
+
+PieceTime embedding_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  if (spec.family == Family::kMlp) return {};
+  Training once = training;
+  once.recompute = Recompute::kNone;
+  PieceTime time = sum(embedding_operations(spec, once), once, cluster);
+  const Sizes n(spec, training);
+  const double exchange = all_reduce_s(cluster, tensor_group(cluster, training.mesh), n.e * n.tokens * n.h);
+  time.forward += exchange;
+  time.communication = exchange;
+  return time;
+}
+
+double optimizer_bytes(const Training& training) {
+  const Precision number = *precision(training.precision, training.optimizer);
+  // Read weight, gradient and moments, write weight and moments; and once before, read the gradient for its norm.
+  double bytes = 4 + 12 + 2 * number.state.moments;
+  if (number.state.master > 0) bytes += 4 + number.state.parameter;  // master to parameter
+  if (number.state.gradient == 2) bytes += 2 + 4;                    // gradient to fp32
+  if (number.compute == ElementType::kF16) bytes += 4 + 4;           // the loss scale taken out
+  return bytes;
+}
+
+}  // namespace shoal::plan

@@ -1,0 +1,156 @@
+#include "shoal/plan/step_time.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "shoal/base/check.h"
+#include "shoal/plan/memory.h"
+#include "shoal/plan/topology.h"
+#include "shoal/schedule/generators.h"
+
+namespace shoal::plan {
+namespace {
+
+// What a collective takes from the computation that it runs beside: its kernels occupy part of the device inside a host, and hardly any between
+// hosts. Isaev et al., "Calculon", SC 2023.
+constexpr double kInterferenceInside = 0.15;
+constexpr double kInterferenceBetween = 0.02;
+
+/// One message between neighbouring stages: each tensor rank sends its share, and they gather it again unless it stays cut.
+double message_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  const Mesh& mesh = training.mesh;
+  const double bytes = precision(training.precision)->activation_bytes * training.micro_batch * training.length(spec) / mesh.context * spec.hidden;
+  const AlphaBeta link = pipeline_crosses_hosts(cluster, mesh) ? between_link(cluster) : inside_link(cluster);
+  const double gather = training.sequence_parallel ? 0 : all_gather_s(cluster, tensor_group(cluster, mesh), bytes);
+  return link.alpha + bytes / mesh.tensor * link.beta + gather;
+}
+
+/// Totals of every pipeline rank for one micro-batch.
+std::vector<PieceTime> by_rank(const std::vector<PieceTime>& stages, const Training& training) {
+  std::vector<PieceTime> ranks(training.mesh.pipeline);
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] += stages[stage];
+  return ranks;
+}
+
+/// GPipe, 1F1B and interleaved in closed form: the slowest rank works through all micro-batches, and the others' share of the first one passes before
+/// and after. Exact for equal stages.
+double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
+  double sum = 0, longest = 0;
+  for (const PieceTime& rank : ranks) sum += rank.all(), longest = std::max(longest, rank.all());
+  return m * longest + (sum - longest) / v;
+}
+
+double pipeline_s(const std::vector<PieceTime>& stages, const Training& training) {
+  const double m = training.micro_batches(), v = training.mesh.virtual_stages;
+  const auto ranks = by_rank(stages, training);
+  if (ranks.size() == 1) return m * ranks[0].all();
+  if (training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved") return closed_form_s(ranks, m, v);
+  const auto table = schedule::make_schedule(training.schedule, static_cast<int>(training.mesh.pipeline), static_cast<int>(training.chunks()),
+                                             static_cast<int>(training.micro_batches()));
+  return schedule::simulate(table, schedule_costs(stages)).longest_span();
+}
+
+struct Exchange {
+  double seconds = 0;  ///< all of it
+  double window = 0;   ///< computation that it can run beside
+  double interference = 0;
+};
+
+/// Gradients, and parameters where they are sharded, of the rank that holds most.
+Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<PieceTime>& ranks) {
+  const Mesh& mesh = training.mesh;
+  const StateBytes bytes = precision(training.precision, training.optimizer)->state;
+  double held = 0;
+  for (std::int64_t rank = 0; rank < mesh.pipeline; ++rank) held = std::max(held, held_parameters(spec, training, rank).all());
+  double forward = 0, backward = 0;
+  for (const PieceTime& rank : ranks) {
+    forward = std::max(forward, rank.forward);
+    backward = std::max(backward, rank.input_gradient + rank.weight_gradient);
+  }
+  const double m = training.micro_batches();
+  Exchange exchange;
+  if (training.zero == 0) {
+    const GroupShape group = group_shape(cluster, mesh.data * mesh.context, mesh.tensor);
+    exchange.seconds = all_reduce_s(cluster, group, held * bytes.gradient);
+    exchange.window = backward;
+    exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
+    return exchange;
+  }
+  const GroupShape group = shard_group(cluster, mesh);
+  const double scatter = all_gather_s(cluster, group, held * bytes.gradient), gather = all_gather_s(cluster, group, held * bytes.parameter);
+  const double scatters = training.zero >= 2 ? m : 1;
+  const double gathers = training.zero == 3 ? m * (training.reshard_after_forward ? 2 : 1) : 1;
+  const double replicate = all_reduce_s(cluster, replica_group(cluster, mesh), held / mesh.shard_ranks() * bytes.gradient);
+  exchange.seconds = scatters * scatter + gathers * gather + replicate;
+  exchange.window = training.zero == 3 ? m * (forward + backward) : training.zero == 2 ? m * backward + forward : backward + forward;
+  exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
+  return exchange;
+}
+
+double optimizer_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  double held = 0;
+  for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
+    const HeldParameters own = held_parameters(spec, training, rank);
+    const double ranks = training.zero >= 1 ? training.mesh.shard_ranks() : 1;
+    held = std::max(held, own.dense() / ranks + own.expert / std::min<double>(ranks, training.mesh.expert_data()));
+  }
+  const double bytes = held * optimizer_bytes(training);
+  if (!training.offload_optimizer) return memory_s(cluster, bytes);
+  SHOAL_USER_CHECK(cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0, "plan",
+                   "offload = optimizer: cluster {} does not describe its hosts' memory (host.memory_bandwidth, host.link_bandwidth)", cluster.name);
+  const StateBytes state = precision(training.precision, training.optimizer)->state;
+  const double moved = held * std::max(state.gradient, state.parameter) / cluster.host.link_bandwidth;
+  return 2 * moved + bytes / (cluster.host.memory_bandwidth / static_cast<double>(cluster.devices_per_host));
+}
+
+}  // namespace
+
+std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  const PieceTime block = block_time(spec, training, cluster);
+  const std::int64_t stages = training.stages();
+  if (spec.family == Family::kMlp) return {head_time(spec, training, cluster)};
+  const auto blocks = stage_blocks(spec, training);
+  const double message = training.mesh.pipeline > 1 && !training.overlap_pipeline ? message_s(spec, training, cluster) : 0;
+  std::vector<PieceTime> times;
+  for (std::int64_t stage = 0; stage < stages; ++stage) {
+    PieceTime time = block * static_cast<double>(blocks[stage]);
+    if (stage == 0) time += embedding_time(spec, training, cluster);
+    if (stage == stages - 1) time += head_time(spec, training, cluster);
+    time += {message, message, 0, 0, 2 * message};
+    times.push_back(time);
+  }
+  return times;
+}
+
+schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
+  schedule::Costs costs;
+  for (const PieceTime& stage : stages) costs.stages.push_back({stage.forward, stage.input_gradient, stage.weight_gradient, 1, 0});
+  return costs;
+}
+
+StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  const auto stages = stage_times(spec, training, cluster);
+  const auto ranks = by_rank(stages, training);
+  const double m = training.micro_batches();
+  const auto busiest = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
+  double mean = 0;
+  for (const PieceTime& rank : ranks) mean += rank.all() / static_cast<double>(ranks.size());
+  StepTime time;
+  time.pipeline = pipeline_s(stages, training);
+  time.bubble = std::max(0.0, time.pipeline - m * mean);
+  time.communication = m * busiest->communication;
+  time.recomputed = m * busiest->recomputed;
+  const Exchange exchange = data_exchange(spec, training, cluster, ranks);
+  time.data_hidden = training.overlap_data ? std::min(exchange.seconds, exchange.window) : 0;
+  time.data_exposed = exchange.seconds - time.data_hidden + exchange.interference * time.data_hidden;
+  if (spec.tied_embeddings && training.mesh.pipeline > 1) {
+    // The two copies of the token table add their gradients.
+    const double table = static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
+    const AlphaBeta link = pipeline_crosses_hosts(cluster, training.mesh) ? between_link(cluster) : inside_link(cluster);
+    time.data_exposed += ring_all_reduce_s(2, table * precision(training.precision)->state.gradient, link);
+  }
+  time.optimizer = optimizer_s(spec, training, cluster);
+  return time;
+}
+
+}  // namespace shoal::plan

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <vector>
+
+#include "shoal/plan/operations.h"
+#include "shoal/schedule/timeline.h"
+
+namespace shoal::plan {
+
+/// Seconds of one optimizer step.
+struct StepTime {
+  double pipeline = 0;       ///< all micro-batches through all stages, bubbles included
+  double bubble = 0;         ///< of that, the mean idle time of a rank
+  double communication = 0;  ///< of that, the busiest rank's exchanges inside blocks and between stages that nothing hides
+  double recomputed = 0;     ///< of that, the busiest rank's recomputation
+  double data_exposed = 0;   ///< gradient and parameter exchange that nothing hides
+  double data_hidden = 0;    ///< the rest of it
+  double optimizer = 0;
+
+  double all() const { return pipeline + data_exposed + optimizer; }
+  double bubble_fraction() const { return pipeline > 0 ? bubble / pipeline : 0; }
+};
+StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+
+/// What every stage costs for one micro-batch, messages between stages included.
+std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+/// The same as input for schedule::simulate.
+schedule::Costs schedule_costs(const std::vector<PieceTime>& stages);
+
+}  // namespace shoal::plan

@@ -1,0 +1,62 @@
+#include "shoal/plan/topology.h"
+
+#include <algorithm>
+
+namespace shoal::plan {
+
+GroupShape group_shape(const Cluster& cluster, std::int64_t ranks, std::int64_t stride) {
+  const std::int64_t inside = std::clamp<std::int64_t>(cluster.devices_per_host / stride, 1, ranks);
+  return {inside, (ranks + inside - 1) / inside};
+}
+
+GroupShape tensor_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.tensor, 1); }
+GroupShape context_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.context, mesh.tensor); }
+GroupShape shard_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.shard_ranks(), mesh.tensor); }
+GroupShape replica_group(const Cluster& cluster, const Mesh& mesh) {
+  return group_shape(cluster, mesh.data * mesh.context / mesh.shard_ranks(), mesh.tensor * mesh.shard_ranks());
+}
+GroupShape expert_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.expert, mesh.expert_tensor); }
+bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh) { return mesh.tensor * mesh.context * mesh.data >= cluster.devices_per_host; }
+
+AlphaBeta inside_link(const Cluster& cluster) {
+  return {cluster.inside.latency_s, 1 / (cluster.inside.bandwidth * cluster.device.efficiency.link_inside), 0};
+}
+AlphaBeta between_link(const Cluster& cluster) {
+  return {cluster.between.latency_s, 1 / (cluster.between.bandwidth * cluster.device.efficiency.link_between), 0};
+}
+
+double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes) {
+  const std::int64_t n = group.ranks();
+  if (n <= 1) return 0;
+  const AlphaBeta inside = inside_link(cluster), between = between_link(cluster);
+  if (group.hosts > 1 && group.inside > 1) {
+    const double across = halving_doubling_all_reduce_s(group.hosts, bytes / group.inside, between);
+    const double in_host = 2 * ring_all_gather_s(group.inside, bytes, inside);
+    return std::min(two_level_all_reduce_s(group.inside, group.hosts, bytes, inside, between), in_host + across);
+  }
+  const AlphaBeta link = group.hosts > 1 ? between : inside;
+  return std::min(ring_all_reduce_s(n, bytes, link), halving_doubling_all_reduce_s(n, bytes, link));
+}
+
+double all_gather_s(const Cluster& cluster, GroupShape group, double bytes) {
+  const std::int64_t n = group.ranks();
+  if (n <= 1) return 0;
+  const AlphaBeta inside = inside_link(cluster), between = between_link(cluster);
+  if (group.hosts > 1 && group.inside > 1) return two_level_all_gather_s(group.inside, group.hosts, bytes, inside, between);
+  const AlphaBeta link = group.hosts > 1 ? between : inside;
+  // Recursive doubling moves as many bytes in log n rounds.
+  const double ring = ring_all_gather_s(n, bytes, link), doubling = halving_doubling_all_reduce_s(n, bytes, link) / 2;
+  return std::min(ring, doubling);
+}
+
+double all_to_all_s(const Cluster& cluster, GroupShape group, double bytes) {
+  const std::int64_t n = group.ranks();
+  if (n <= 1) return 0;
+  const AlphaBeta inside = inside_link(cluster), between = between_link(cluster);
+  if (group.hosts == 1) return pairwise_all_to_all_s(n, bytes, inside);
+  // What leaves the host and what stays share their time only at the slower of the two.
+  const double away = bytes * (n - group.inside) / n, near = bytes * (group.inside - 1) / n;
+  return std::max((n - group.inside) * between.alpha + away * between.beta, (group.inside - 1) * inside.alpha + near * inside.beta);
+}
+
+}  // namespace shoal::plan

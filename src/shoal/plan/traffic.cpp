@@ -1,0 +1,86 @@
+#include "shoal/plan/traffic.h"
+
+#include <algorithm>
+
+#include "shoal/plan/memory.h"
+#include "shoal/plan/topology.h"
+
+namespace shoal::plan {
+namespace {
+
+double share(std::int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
+
+}  // namespace
+
+double data_elements(int zero, std::int64_t ranks, double parameters, std::int64_t micro_batches, bool reshard_after_forward) {
+  const double once = share(ranks) * parameters;
+  if (zero <= 1) return 2 * once;
+  if (zero == 2) return micro_batches * once + once;
+  return micro_batches * (reshard_after_forward ? 3 : 2) * once;
+}
+
+double tensor_elements(std::int64_t ranks, double samples, double length, double hidden, bool recomputed) {
+  return (recomputed ? 12 : 8) * samples * length * hidden * share(ranks);
+}
+
+double expert_elements(std::int64_t ranks, double tokens, double visits, double hidden) { return 4 * tokens * visits * hidden * share(ranks); }
+
+double context_elements(std::int64_t ranks, double samples, double length, double kv_width) {
+  // Gathered: ranks x length rows of keys and of values; each rank sends its own to ranks - 1 others.
+  return 3 * 2 * samples * (length * ranks) * kv_width * share(ranks);
+}
+
+std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  const Mesh& mesh = training.mesh;
+  const Precision number = *precision(training.precision, training.optimizer);
+  const double e = number.activation_bytes;
+  const std::int64_t m = training.micro_batches();
+  std::vector<Traffic> all;
+  const auto add = [&](const char* technique, double bytes, bool between) {
+    if (bytes > 0) all.push_back({technique, bytes, between});
+  };
+
+  double held = 0;
+  for (std::int64_t rank = 0; rank < mesh.pipeline; ++rank) held = std::max(held, held_parameters(spec, training, rank).all());
+  const std::int64_t shards = mesh.shard_ranks(), replicas = mesh.data * mesh.context / shards;
+  const double p = number.state.parameter, g = number.state.gradient;
+  const double once = share(shards) * held;
+  if (training.zero == 0) {
+    add("data", 2 * share(mesh.data * mesh.context) * held * g, group_shape(cluster, mesh.data * mesh.context, mesh.tensor).hosts > 1);
+  } else {
+    const double gathers = training.zero == 3 ? m * (training.reshard_after_forward ? 2.0 : 1.0) : 1;
+    add("shard", once * ((training.zero >= 2 ? m : 1) * g + gathers * p), shard_group(cluster, mesh).hosts > 1);
+    add("replica", 2 * share(replicas) * held / shards * g, replica_group(cluster, mesh).hosts > 1);
+  }
+  if (spec.family == Family::kMlp) return all;
+
+  const double b = training.micro_batch, s = static_cast<double>(training.length(spec)) / mesh.context, h = spec.hidden;
+  const auto blocks = stage_blocks(spec, training);
+  std::vector<double> on_rank(mesh.pipeline);
+  for (std::int64_t stage = 0; stage < training.stages(); ++stage) on_rank[rank_of_stage(training, stage)] += blocks[stage];
+  const double layers = *std::max_element(on_rank.begin(), on_rank.end());
+  const bool full = training.recompute == Recompute::kFull;
+  // Sequence parallelism gathers the inputs of two products once more in the backward pass.
+  const double regathered = training.sequence_parallel ? 2 * b * s * h * share(mesh.tensor) : 0;
+  add("tensor", e * m * layers * (tensor_elements(mesh.tensor, b, s, h, full) + regathered), tensor_group(cluster, mesh).hosts > 1);
+  add("vocabulary", share(mesh.tensor) * m * (e * 4 * b * s * h + 4 * 3 * 2 * b * s), tensor_group(cluster, mesh).hosts > 1);
+  if (mesh.pipeline > 1) {
+    const double message = e * b * s * h / (training.sequence_parallel ? mesh.tensor : 1);
+    add("pipeline", 2 * m * training.chunks() * message, pipeline_crosses_hosts(cluster, mesh));
+  }
+  const double kv = static_cast<double>(spec.kv_heads) * spec.head_size / mesh.tensor;
+  add("context", e * m * layers * context_elements(mesh.context, b, s, kv), context_group(cluster, mesh).hosts > 1);
+  if (spec.experts > 0) {
+    const double local = b * s / (training.sequence_parallel ? mesh.tensor : 1);
+    add("expert", e * m * layers * expert_elements(mesh.expert, local, spec.experts_per_token, h), expert_group(cluster, mesh).hosts > 1);
+  }
+  return all;
+}
+
+double traffic_bytes(const std::vector<Traffic>& all, const std::string& technique) {
+  for (const Traffic& one : all)
+    if (one.technique == technique) return one.bytes;
+  return 0;
+}
+
+}  // namespace shoal::plan

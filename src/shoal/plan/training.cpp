@@ -1,0 +1,146 @@
+#include "shoal/plan/training.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "shoal/base/error.h"
+#include "shoal/schedule/generators.h"
+
+namespace shoal::plan {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kConfig, "plan", what); }
+
+void require(bool holds, const char* option, std::int64_t value, const std::string& rule) {
+  if (!holds) refuse(fmt::format("{} = {}: {}", option, value, rule));
+}
+
+void require_range(const char* option, std::int64_t value, std::int64_t least, std::int64_t most = 10000000) {
+  require(value >= least && value <= most, option, value, fmt::format("must lie between {} and {}", least, most));
+}
+
+void validate_mesh(const ModelSpec& spec, const Training& training) {
+  const Mesh& mesh = training.mesh;
+  for (const auto& [option, value] : {std::pair{"dp", mesh.data},
+                                      {"tp", mesh.tensor},
+                                      {"pp", mesh.pipeline},
+                                      {"vpp", mesh.virtual_stages},
+                                      {"cp", mesh.context},
+                                      {"ep", mesh.expert},
+                                      {"etp", mesh.expert_tensor}})
+    require_range(option, value, 1);
+  require_range("shard", mesh.shard, 0);
+  if (mesh.shard > 0)
+    require(mesh.data * mesh.context % mesh.shard == 0, "shard", mesh.shard, fmt::format("must divide dp x cp = {}", mesh.data * mesh.context));
+  const std::int64_t dense = mesh.tensor * mesh.context * mesh.data;
+  require(
+      dense % (mesh.expert * mesh.expert_tensor) == 0, "ep", mesh.expert,
+      fmt::format("ep x etp = {} must divide tp x cp x dp = {}: experts are folded into the same devices", mesh.expert * mesh.expert_tensor, dense));
+  if (spec.family != Family::kTransformer) {
+    for (const auto& [option, value] : {std::pair{"tp", mesh.tensor}, {"pp", mesh.pipeline}, {"cp", mesh.context}, {"ep", mesh.expert}})
+      require(value == 1, option, value, "a multi-layer perceptron is planned with data parallelism and ZeRO only");
+    return;
+  }
+  require(spec.heads % mesh.tensor == 0, "tp", mesh.tensor, fmt::format("must divide heads = {}", spec.heads));
+  require(spec.kv_heads % mesh.tensor == 0 || mesh.tensor % spec.kv_heads == 0, "tp", mesh.tensor,
+          fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
+  if (spec.experts == 0) {
+    require(spec.ffn % mesh.tensor == 0, "tp", mesh.tensor, fmt::format("must divide ffn = {}", spec.ffn));
+    require(mesh.expert == 1, "ep", mesh.expert, "the model has no experts");
+    require(mesh.expert_tensor == 1, "etp", mesh.expert_tensor, "the model has no experts");
+  } else {
+    require(spec.experts % mesh.expert == 0, "ep", mesh.expert, fmt::format("must divide experts = {}", spec.experts));
+    require(spec.ffn % mesh.expert_tensor == 0, "etp", mesh.expert_tensor, fmt::format("must divide ffn = {}", spec.ffn));
+  }
+  require(training.length(spec) % (mesh.context * (training.sequence_parallel ? mesh.tensor : 1)) == 0, "cp", mesh.context,
+          fmt::format("cp, times tp with sequence parallelism, must divide the sequence of {} tokens", training.length(spec)));
+}
+
+void validate_pipeline(const ModelSpec& spec, const Training& training) {
+  const auto names = schedule::schedule_names();
+  if (std::find(names.begin(), names.end(), training.schedule) == names.end())
+    refuse(fmt::format("schedule = {}: must be one of {}", training.schedule, fmt::join(names, ", ")));
+  const Mesh& mesh = training.mesh;
+  if (mesh.virtual_stages > 1 && training.schedule != "interleaved")
+    refuse(fmt::format("vpp = {}: only the interleaved schedule has virtual stages, not {}", mesh.virtual_stages, training.schedule));
+  if (mesh.pipeline == 1) return;
+  require(training.stages() <= spec.layers, "pp", mesh.pipeline,
+          fmt::format("{} stages are more than the model's {} blocks", training.stages(), spec.layers));
+  const std::int64_t m = training.micro_batches();
+  if (mesh.virtual_stages > 1)
+    require(m % mesh.pipeline == 0, "vpp", mesh.virtual_stages,
+            fmt::format("the interleaved schedule needs a multiple of pp = {} micro-batches; there are {}", mesh.pipeline, m));
+  if (training.schedule == "dualpipe-v")
+    require(m >= 2 * mesh.pipeline, "pp", mesh.pipeline, fmt::format("dualpipe-v needs at least 2 pp micro-batches; there are {}", m));
+  if (training.stage_layers.empty()) return;
+  require(static_cast<std::int64_t>(training.stage_layers.size()) == training.stages(), "stage_layers",
+          static_cast<std::int64_t>(training.stage_layers.size()), fmt::format("must name the blocks of each of {} stages", training.stages()));
+  const std::int64_t sum = std::accumulate(training.stage_layers.begin(), training.stage_layers.end(), std::int64_t{0});
+  require(sum == spec.layers, "stage_layers", sum, fmt::format("must add up to the model's {} blocks", spec.layers));
+  for (const std::int64_t blocks : training.stage_layers) require(blocks >= 0, "stage_layers", blocks, "must not be negative");
+}
+
+}  // namespace
+
+std::optional<Precision> precision(std::string_view name, Optimizer optimizer) {
+  const auto with = [&](ElementType compute, double activation, StateBytes state) {
+    if (optimizer == Optimizer::kMomentum) state.moments /= 2;
+    if (optimizer == Optimizer::kSgd) state.moments = 0;
+    return Precision{std::string(name), compute, activation, state};
+  };
+  if (name == "fp32") return with(ElementType::kF32, 4, {4, 4, 0, 8});
+  if (name == "mixed") return with(ElementType::kBF16, 2, {2, 2, 4, 8});
+  if (name == "bf16") return with(ElementType::kBF16, 2, {2, 4, 4, 8});
+  if (name == "fp16") return with(ElementType::kF16, 2, {2, 2, 8, 8});
+  if (name == "bf16-moments") return with(ElementType::kBF16, 2, {2, 4, 4, 4});
+  if (name == "fp8") return with(ElementType::kF8E4M3, 2, {2, 4, 4, 8});
+  return std::nullopt;
+}
+
+std::vector<std::string> precision_names() { return {"fp32", "mixed", "bf16", "fp16", "bf16-moments", "fp8"}; }
+
+std::int64_t Training::chunks() const {
+  if (mesh.pipeline > 1 && (schedule == "zb-v" || schedule == "dualpipe-v")) return 2;
+  return mesh.virtual_stages;
+}
+
+void validate(const ModelSpec& spec, const Training& training) {
+  validate(spec);
+  require_range("zero", training.zero, 0, 3);
+  require_range("micro-batch", training.micro_batch, 1);
+  require_range("global-batch", training.global_batch, 1, std::int64_t{1} << 40);
+  require_range("seq-len", training.sequence, 0, std::int64_t{1} << 31);
+  require_range("prefetch", training.prefetch_units, 0, 1000);
+  if (spec.family == Family::kTransformer && spec.positions == Positions::kLearned)
+    require(training.length(spec) <= spec.sequence, "seq-len", training.length(spec),
+            fmt::format("the model has {} learned positions", spec.sequence));
+  if (!precision(training.precision))
+    refuse(fmt::format("precision = {}: must be one of {}", training.precision, fmt::join(precision_names(), ", ")));
+  if (!(training.expert_imbalance >= 1)) refuse(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
+  validate_mesh(spec, training);
+  const std::int64_t per_round = training.mesh.data * training.micro_batch;
+  require(training.global_batch % per_round == 0, "global-batch", training.global_batch,
+          fmt::format("must be a multiple of dp x micro-batch = {}", per_round));
+  if (spec.family == Family::kTransformer) validate_pipeline(spec, training);
+}
+
+std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& training) {
+  if (!training.stage_layers.empty()) return training.stage_layers;
+  const std::int64_t stages = training.stages();
+  std::vector<std::int64_t> blocks(stages, spec.layers / stages);
+  // The middle takes what is left over, so that embedding and head stand on the smaller stages.
+  const std::int64_t left = spec.layers % stages, first = (stages - left) / 2;
+  for (std::int64_t i = 0; i < left; ++i) ++blocks[first + i];
+  return blocks;
+}
+
+std::int64_t rank_of_stage(const Training& training, std::int64_t stage) {
+  const std::int64_t p = training.mesh.pipeline;
+  if (training.schedule == "zb-v" || training.schedule == "dualpipe-v") return stage < p ? stage : 2 * p - 1 - stage;
+  return stage % p;
+}
+
+}  // namespace shoal::plan

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "shoal/plan/training.h"
+
+namespace shoal::plan {
+
+/// One line of a table in tests/plan/data, read by column name.
+class Row {
+ public:
+  Row(const std::vector<std::string>& names, const std::string& line) {
+    std::stringstream cells(line);
+    std::string cell;
+    for (const std::string& name : names) {
+      if (!std::getline(cells, cell, ',')) throw std::runtime_error("a short line: " + line);
+      cells_[name] = cell;
+    }
+  }
+  const std::string& text(const std::string& name) const { return cells_.at(name); }
+  double operator[](const std::string& name) const { return std::stod(cells_.at(name)); }
+  std::int64_t whole(const std::string& name) const { return std::stoll(cells_.at(name)); }
+
+ private:
+  std::map<std::string, std::string> cells_;
+};
+
+inline std::vector<Row> published(const std::string& table) {
+  std::ifstream file(std::string(SHOAL_PLAN_DATA) + "/" + table + ".csv");
+  if (!file) throw std::runtime_error("no table " + table);
+  std::vector<std::string> names;
+  std::vector<Row> rows;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    if (names.empty()) {
+      std::stringstream cells(line);
+      for (std::string cell; std::getline(cells, cell, ',');) names.push_back(cell);
+    } else {
+      rows.emplace_back(names, line);
+    }
+  }
+  if (rows.empty()) throw std::runtime_error("no rows in " + table);
+  return rows;
+}
+
+/// The GPT of Megatron's papers: ffn = 4 h, biases, learned positions, dropout.
+inline ModelSpec megatron_gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads, std::int64_t vocab, std::int64_t sequence) {
+  ModelSpec spec;
+  spec.layers = layers, spec.hidden = hidden, spec.heads = heads, spec.vocab = vocab, spec.sequence = sequence, spec.dropout = 0.1;
+  return complete(spec);
+}
+inline ModelSpec megatron_gpt(const Row& row, std::int64_t vocab, std::int64_t sequence) {
+  return megatron_gpt(row.whole("layers"), row.whole("hidden"), row.whole("heads"), vocab, sequence);
+}
+
+/// 16-bit training as Megatron did it before 2023: no fused attention, fp16 parameters.
+inline Training megatron_training(std::int64_t tp, std::int64_t pp, std::int64_t vpp, std::int64_t dp, std::int64_t batch, std::int64_t micro_batch) {
+  Training training;
+  training.mesh.tensor = tp, training.mesh.pipeline = pp, training.mesh.virtual_stages = vpp, training.mesh.data = dp;
+  training.global_batch = batch, training.micro_batch = micro_batch;
+  training.schedule = vpp > 1 ? "interleaved" : "1f1b";
+  training.flash_attention = false, training.overlap_data = false, training.sequence_parallel = false;
+  training.precision = "bf16";
+  return training;
+}
+
+}  // namespace shoal::plan
