@@ -46,6 +46,7 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
 
+  bool complete(Handle handle) const { return completed_ >= handle; }
   HostWorld& world() const { return *world_; }
   /// The last operations of every rank, a line each, with who has not entered or not finished what: for people, when something failed.
   std::string report() const;

@@ -89,6 +89,7 @@ void* Arena::allocate(std::size_t bytes) {
   }
   const MemoryCategory category = memory_context().category;
   const std::lock_guard lock(mutex_);
+  if (!retired_.empty()) sweep_locked();
   if (bytes > segment_.bytes() || total_.in_use + bytes > limit_)
     throw Error(ErrorKind::kResource, "arena",
                 fmt::format("no room for {:.1f} MiB ({}): {}", static_cast<double>(bytes) / kMiB, name(category),
@@ -127,8 +128,25 @@ void Arena::free(void* block) {
   if (!block) return;
   if (!contains(block)) return std::free(block);
   if (child_.load(std::memory_order_relaxed)) return;
-  auto* header = reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kAlignment);
   const std::lock_guard lock(mutex_);
+  free_locked(block);
+}
+
+void Arena::free_when_unheld(void* block, const std::atomic<int>* holders) {
+  const std::lock_guard lock(mutex_);
+  retired_.emplace_back(block, holders);
+}
+
+void Arena::sweep_locked() {
+  std::erase_if(retired_, [this](const auto& entry) {
+    if (entry.second->load() > 0) return false;
+    free_locked(entry.first);
+    return true;
+  });
+}
+
+void Arena::free_locked(void* block) {
+  auto* header = reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kAlignment);
   SHOAL_CHECK(header->state == kLive, "the block at offset {} is freed twice, or its header was overwritten (state {:#x})", offset(block),
               header->state);
   header->state = kFreed;

@@ -56,6 +56,9 @@ class Arena {
   /// Null is ignored; a pointer that is not of this arena goes to the C library's free.
   void free(void* block);
 
+  /// Frees `block` once `holders` has fallen to zero: memory that peers may still read. Looked at when free memory runs short.
+  void free_when_unheld(void* block, const std::atomic<int>* holders);
+
   bool contains(const void* p, std::size_t bytes = 1) const;
   std::size_t offset(const void* p) const { return static_cast<std::size_t>(static_cast<const std::byte*>(p) - segment_.data()); }
   const SharedSegment& segment() const { return segment_; }
@@ -73,6 +76,8 @@ class Arena {
   static std::size_t class_bytes(std::size_t size_class);
   void* carve(std::size_t size_class);
   std::size_t trim_locked();
+  void free_locked(void* block);
+  void sweep_locked();
 
   SharedSegment segment_;
   std::size_t limit_;
@@ -82,6 +87,7 @@ class Arena {
   std::size_t next_ = kAlignment;                 ///< first byte never handed out
   std::vector<std::vector<std::uint64_t>> free_;  ///< by class: offsets of headers, the last freed at the back
   std::vector<std::vector<std::uint64_t>> dry_;   ///< the same, without pages
+  std::vector<std::pair<void*, const std::atomic<int>*>> retired_;
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_{};
   std::size_t held_ = 0;
