@@ -18,7 +18,7 @@ inline constexpr std::int64_t kBlockElements = std::int64_t{1} << 20;
 
 /// A box of a logical tensor in one file.
 struct Piece {
-  int file = 0;      ///< index into Manifest::files
+  int file = 0;        ///< index into Manifest::files
   std::string name{};  ///< in that file
   Box box{};
   std::vector<std::uint64_t> blocks{};  ///< value_checksum of every kBlockElements elements, the last block shorter
@@ -47,7 +47,7 @@ struct Manifest {
   std::int64_t step = 0;
   std::vector<DataFile> files{};
   std::vector<LogicalTensor> tensors{};  ///< by name
-  std::string metadata = "{}";         ///< a JSON object
+  std::string metadata = "{}";           ///< a JSON object
 
   const LogicalTensor* find(std::string_view name) const;  ///< null when there is none
 };

@@ -27,8 +27,8 @@ struct Entry {
 struct Header {
   std::vector<Entry> entries{};                   ///< in the order of their bytes
   std::map<std::string, std::string> metadata{};  ///< `__metadata__`
-  std::int64_t data_begin = 0;                  ///< first byte after the header
-  std::uint64_t checksum = 0;                   ///< byte_checksum of everything before it
+  std::int64_t data_begin = 0;                    ///< first byte after the header
+  std::uint64_t checksum = 0;                     ///< byte_checksum of everything before it
 
   const Entry* find(std::string_view name) const;  ///< null when there is none
 };
