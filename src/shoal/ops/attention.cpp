@@ -1,0 +1,108 @@
+#include "shoal/ops/attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/ops/differentiable.h"
+
+namespace shoal::ops {
+namespace {
+
+struct Heads {
+  at::Tensor q, k, v;  // views: q [B, T, groups, per, d]; k, v [B, T, groups, 1, d]
+};
+
+Heads split(const at::Tensor& qkv, const HeadShape& shape) {
+  const at::Tensor parts = qkv.view({qkv.size(0), qkv.size(1), -1, shape.heads_per_group + 2, shape.head_size});
+  return {parts.narrow(3, 0, shape.heads_per_group), parts.narrow(3, shape.heads_per_group, 1), parts.narrow(3, shape.heads_per_group + 1, 1)};
+}
+
+/// [B, T, groups, 1 or per, d] as LibTorch's kernel takes it: [B, heads, T, d], a view unless keys must be repeated for their query heads.
+at::Tensor by_head(const at::Tensor& x, std::int64_t per) {
+  return x.expand({x.size(0), x.size(1), x.size(2), per, x.size(4)}).flatten(2, 3).transpose(1, 2);
+}
+
+/// The gradient [B, heads, T, d] of by_head's result, written to its place.
+void back(const at::Tensor& gradient, const at::Tensor& place) {
+  const std::int64_t groups = place.size(2);
+  const at::Tensor parts = gradient.transpose(1, 2).unflatten(2, {groups, -1});
+  place.copy_(place.size(3) == parts.size(3) ? parts : parts.sum(3, true));
+}
+
+/// Minus infinity for whole rows has no softmax; masks here always keep the diagonal.
+std::optional<at::Tensor> optional(const at::Tensor& mask, std::int64_t batch, std::int64_t heads) {
+  if (!mask.defined()) return std::nullopt;
+  return mask.expand({batch, heads, mask.size(2), mask.size(3)});
+}
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::Tensor& mask) {
+  SHOAL_USER_CHECK(input.dim() == 3 && input.size(2) % ((shape.heads_per_group + 2) * shape.head_size) == 0, "attention",
+                   "input must be [B, T, groups * ({} + 2) * {}], its last dimension is {}", shape.heads_per_group, shape.head_size, input.size(-1));
+  return differentiable("attention", {input}, [&](const Wanted&) {
+    const at::Tensor qkv = input.contiguous();
+    const Heads heads = split(qkv, shape);
+    const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
+    const auto bias = optional(mask, qkv.size(0), count);
+    const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per),
+                                                                                  0, !mask.defined(), bias);
+    const at::Tensor joined = at::empty({qkv.size(0), qkv.size(1), count * shape.head_size}, qkv.options());
+    joined.view({qkv.size(0), qkv.size(1), count, shape.head_size}).copy_(out.transpose(1, 2));
+    return Recorded{{joined}, {qkv, joined}, [shape, mask, logsumexp = logsumexp](const Tensors& saved, const Tensors& gradients) {
+                      const at::Tensor &qkv = saved[0], &joined = saved[1];
+                      const Heads heads = split(qkv, shape);
+                      const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
+                      const auto rows = [&](const at::Tensor& x) { return x.view({x.size(0), x.size(1), count, shape.head_size}).transpose(1, 2); };
+                      const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+                          rows(gradients[0].contiguous()), by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per), rows(joined),
+                          logsumexp, 0, !mask.defined(), optional(mask, qkv.size(0), count));
+                      const at::Tensor d_qkv = at::empty_like(qkv);
+                      const Heads places = split(d_qkv, shape);
+                      back(dq, places.q), back(dk, places.k), back(dv, places.v);
+                      return Tensors{d_qkv};
+                    }};
+  })[0];
+}
+
+std::pair<at::Tensor, at::Tensor> keys_and_values(const at::Tensor& qkv, const HeadShape& shape) {
+  const Heads heads = split(qkv, shape);
+  return {heads.k.select(3, 0).transpose(1, 2), heads.v.select(3, 0).transpose(1, 2)};
+}
+
+at::Tensor attention_over(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values, const HeadShape& shape, const at::Tensor& mask) {
+  const Heads heads = split(qkv, shape);
+  const std::int64_t per = shape.heads_per_group, queries = qkv.size(1), count = heads.q.size(2) * per;
+  const auto repeated = [&](const at::Tensor& x) { return by_head(x.transpose(1, 2).unsqueeze(3), per); };
+  const at::Tensor rule = mask.defined() || queries == 1 ? mask : causal_mask(queries, keys.size(2), {}, {}, qkv.scalar_type());
+  const auto result = at::_scaled_dot_product_flash_attention_for_cpu(by_head(heads.q, per), repeated(keys), repeated(values), 0, false,
+                                                                      optional(rule, qkv.size(0), count));
+  return std::get<0>(result).transpose(1, 2).reshape({qkv.size(0), queries, count * shape.head_size});
+}
+
+at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const at::Tensor& documents, const at::Tensor& positions, at::ScalarType type) {
+  const at::Tensor order = positions.defined() ? positions : at::arange(keys, at::kLong);
+  const auto pairs = [&](const at::Tensor& x) {  // [.., S] to ([.., T, 1], [.., 1, S])
+    return std::pair(x.narrow(-1, keys - queries, queries).unsqueeze(-1), x.unsqueeze(-2));
+  };
+  const auto [query, key] = pairs(order);
+  at::Tensor hidden = (key > query).unsqueeze(0);
+  if (documents.defined()) {
+    const auto [mine, other] = pairs(documents);
+    hidden = hidden.logical_or(mine != other);
+  }
+  return at::zeros(hidden.sizes(), type).masked_fill_(hidden, -std::numeric_limits<double>::infinity()).unsqueeze(1);
+}
+
+}  // namespace shoal::ops

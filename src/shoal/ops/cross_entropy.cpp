@@ -1,0 +1,144 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+
+#include "shoal/base/check.h"
+#include "shoal/ops/differentiable.h"
+#include "shoal/ops/loss.h"
+#include "shoal/ops/matmul.h"
+#include "shoal/ops/softmax_kernels.h"
+
+namespace shoal::ops {
+namespace {
+
+void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t classes) {
+  SHOAL_USER_CHECK(labels.scalar_type() == at::kLong && labels.numel() == rows, "cross_entropy", "{} int64 labels wanted, {} given", rows,
+                   labels.numel());
+  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < rows; ++i)
+    if (label[i] != kIgnoredLabel && (label[i] < 0 || label[i] >= classes))
+      throw Error(ErrorKind::kData, "cross_entropy", fmt::format("label {} at element {}: there are {} classes", label[i], i, classes));
+}
+
+/// The plain path, any floating type: logits become their gradient.
+double plain_rows(const at::Tensor& logits, const std::int64_t* label, double scale, bool gradient) {
+  const at::Tensor log_probability = at::_log_softmax(logits, -1, false);
+  if (gradient) logits.copy_(log_probability.exp().mul_(scale));
+  double loss = 0;
+  for (std::int64_t row = 0; row < logits.size(0); ++row) {
+    if (label[row] == kIgnoredLabel) {
+      if (gradient) logits[row].zero_();
+      continue;
+    }
+    loss -= log_probability[row][label[row]].item<double>();
+    if (gradient) logits[row][label[row]].sub_(scale);
+  }
+  return loss;
+}
+
+/// The summed loss of contiguous `logits` [rows, V], which become their gradient times `scale` when `gradient`.
+double entropy_rows(const at::Tensor& logits, const std::int64_t* label, double scale, bool gradient) {
+  if (logits.scalar_type() != at::kFloat || !logits.device().is_cpu()) return plain_rows(logits, label, scale, gradient);
+  float* row = logits.mutable_data_ptr<float>();
+  const std::int64_t width = logits.size(1);
+  double loss = 0;
+  for (std::int64_t i = 0; i < logits.size(0); ++i, row += width) {
+    if (label[i] != kIgnoredLabel) {
+      loss += kernels::cross_entropy_row(width, row, label[i], static_cast<float>(scale), gradient);
+    } else if (gradient) {
+      std::fill(row, row + width, 0.0f);
+    }
+  }
+  return loss;
+}
+
+at::Tensor scalar(double value, const at::Tensor& like) { return at::full({}, value, like.options().requires_grad(false)); }
+
+at::Tensor times(const at::Tensor& tensor, double factor) { return factor == 1 ? tensor : tensor * factor; }
+
+/// dx and dW from the gradient of the logits of all rows, in backward.
+Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::Tensor& gradient, at::Tensor loss, const Wanted& wanted) {
+  return {{std::move(loss)}, {x, weight.tensor}, [gradient, wanted, sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
+            const at::Tensor x = saved[0].reshape({-1, saved[0].size(-1)}), &w = saved[1];
+            const at::Tensor g = times(gradient, upstream[0].item<double>());
+            Tensors result(2);
+            if (wanted.input[0]) {
+              result[0] = at::empty(saved[0].sizes(), x.options());
+              matmul(result[0].view({-1, w.size(1)}), g, w);
+            }
+            if (wanted.input[1])
+              result[1] = deliver(sink, w, [&](const at::Tensor& target, bool accumulate) { matmul(target, g.t(), x, accumulate); });
+            return result;
+          }};
+}
+
+/// Block by block, with dx and dW finished here.
+Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const std::int64_t* label, double scale, std::int64_t block_rows,
+                            const Wanted& wanted) {
+  const at::Tensor x = input.view({-1, input.size(-1)}), &w = weight.tensor;
+  const std::int64_t rows = x.size(0);
+  const at::Tensor logits = at::empty({std::min(rows, block_rows), w.size(0)}, x.options());
+  const at::Tensor dx = wanted.any && wanted.input[0] ? at::empty(input.sizes(), x.options()) : at::Tensor();
+  const at::Tensor dw = wanted.any && wanted.input[1] ? at::empty(w.sizes(), x.options()) : at::Tensor();
+  double loss = 0;
+  for (std::int64_t begin = 0; begin < rows; begin += block_rows) {
+    const std::int64_t count = std::min(block_rows, rows - begin);
+    const at::Tensor block = logits.narrow(0, 0, count), part = x.narrow(0, begin, count);
+    matmul(block, part, w.t());
+    loss += entropy_rows(block, label + begin, scale, wanted.any);
+    if (dx.defined()) matmul(dx.view({rows, -1}).narrow(0, begin, count), block, w);
+    if (dw.defined()) matmul(dw, block.t(), part, begin > 0);
+  }
+  return {{scalar(loss * scale, x)}, {}, [dx, dw, sink = weight.sink](const Tensors&, const Tensors& upstream) {
+            const double factor = upstream[0].item<double>();
+            Tensors result{dx.defined() ? times(dx, factor) : dx, {}};
+            if (dw.defined() && sink) {
+              result[1] = deliver(sink, dw, [&](const at::Tensor& target, bool accumulate) {
+                accumulate ? target.add_(dw, factor) : target.copy_(times(dw, factor));
+              });
+            } else if (dw.defined()) {
+              result[1] = times(dw, factor);
+            }
+            return result;
+          }};
+}
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight, const at::Tensor& labels, double scale, std::int64_t block_rows) {
+  const at::Tensor& w = weight.tensor;
+  SHOAL_USER_CHECK(w.dim() == 2 && input.dim() >= 1 && input.size(-1) == w.size(1), "linear_cross_entropy", "input [..., {}], weight of {} elements",
+                   input.dim() ? input.size(-1) : 0, w.numel());
+  SHOAL_USER_CHECK(block_rows > 0, "linear_cross_entropy", "block_rows {}", block_rows);
+  return differentiable("linear_cross_entropy", {input, w}, [&](const Wanted& wanted) {
+    const at::Tensor x = input.contiguous(), label = labels.contiguous();
+    const std::int64_t rows = x.numel() / x.size(-1);
+    check_labels(label, rows, w.size(0));
+    const std::int64_t* first = label.const_data_ptr<std::int64_t>();
+    if (!wanted.any || rows > block_rows) return recorded_by_blocks(x, weight, first, scale, block_rows, wanted);
+    const at::Tensor logits = at::empty({rows, w.size(0)}, x.options());
+    matmul(logits, x.view({rows, -1}), w.t());
+    const double loss = entropy_rows(logits, first, scale, true);
+    return recorded_at_once(x, weight, logits, scalar(loss * scale, x), wanted);
+  })[0];
+}
+
+at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, double scale) {
+  SHOAL_USER_CHECK(input.dim() >= 1, "cross_entropy", "logits without a dimension");
+  return differentiable("cross_entropy", {input}, [&](const Wanted& wanted) {
+    const at::Tensor logits = input.contiguous().clone(), label = labels.contiguous();
+    const std::int64_t rows = logits.numel() / logits.size(-1);
+    check_labels(label, rows, logits.size(-1));
+    const double loss = entropy_rows(logits.view({rows, -1}), label.const_data_ptr<std::int64_t>(), scale, wanted.any);
+    return Recorded{{scalar(loss * scale, logits)}, {}, [logits](const Tensors&, const Tensors& upstream) {
+                      return Tensors{times(logits, upstream[0].item<double>())};
+                    }};
+  })[0];
+}
+
+}  // namespace shoal::ops

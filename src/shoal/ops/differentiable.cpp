@@ -1,0 +1,92 @@
+#include "shoal/ops/differentiable.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "shoal/base/check.h"
+
+namespace shoal::ops {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+
+class Operator final : public Node {
+ public:
+  Operator(const char* name, torch::autograd::edge_list&& edges) : Node(std::move(edges)), name_(name) {}
+
+  std::string name() const override { return std::string("shoal::") + name_; }
+
+  void keep(const Recorded& recorded) {
+    backward_ = recorded.backward;
+    saved_.reserve(recorded.saved.size());
+    for (const at::Tensor& tensor : recorded.saved) {
+      const bool is_output =
+          std::any_of(recorded.outputs.begin(), recorded.outputs.end(), [&](const at::Tensor& output) { return output.is_same(tensor); });
+      saved_.emplace_back(tensor, is_output);
+    }
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    saved_.clear();
+    backward_ = nullptr;
+  }
+
+ protected:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    SHOAL_USER_CHECK(!at::GradMode::is_enabled(), name_, "second derivatives (create_graph) are not supported");
+    SHOAL_USER_CHECK(backward_ != nullptr, name_, "backward ran already and freed what forward saved");
+    if (std::none_of(gradients.begin(), gradients.end(), [](const at::Tensor& g) { return g.defined(); })) return Tensors(num_outputs());
+    Tensors saved;
+    saved.reserve(saved_.size());
+    for (const SavedVariable& variable : saved_) saved.push_back(variable.unpack(shared_from_this()));
+    Tensors result = backward_(saved, gradients);
+    SHOAL_CHECK(result.size() == num_outputs(), "{}: {} gradients for {} inputs", name_, result.size(), num_outputs());
+    return result;
+  }
+
+ private:
+  const char* name_;
+  std::vector<SavedVariable> saved_;
+  Backward backward_;
+};
+
+}  // namespace
+
+Tensors differentiable(const char* name, const Tensors& inputs, const std::function<Recorded(const Wanted&)>& forward) {
+  Wanted wanted;
+  wanted.input.resize(inputs.size());
+  if (at::GradMode::is_enabled()) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      wanted.input[i] = inputs[i].defined() && inputs[i].requires_grad();
+      wanted.any = wanted.any || wanted.input[i];
+    }
+  }
+  Recorded recorded;
+  {
+    const c10::AutoGradMode not_recording(false);
+    recorded = forward(wanted);
+  }
+  if (!wanted.any) return std::move(recorded.outputs);
+
+  const auto node = std::make_shared<Operator>(name, torch::autograd::collect_next_edges(inputs));
+  for (const at::Tensor& output : recorded.outputs) {
+    if (output.defined() && output.is_floating_point())
+      torch::autograd::impl::set_gradient_edge(output, {node, node->add_input_metadata(output)});
+    else
+      node->add_input_metadata(Node::undefined_input());
+  }
+  node->keep(recorded);
+  return std::move(recorded.outputs);
+}
+
+}  // namespace shoal::ops

@@ -1,0 +1,74 @@
+#include "shoal/ops/dropout.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "shoal/base/check.h"
+#include "shoal/ops/differentiable.h"
+#include "shoal/ops/random_kernels.h"
+
+namespace shoal::ops {
+namespace {
+
+struct Mask {
+  Key key;
+  std::uint32_t threshold;
+  RowPlace place;
+
+  double scale() const { return 65536.0 / (65536.0 - threshold); }
+
+  /// Calls `row(sample, position, index)` for every row of a tensor [B, T, D] or [B, D].
+  void rows(const at::Tensor& x, const std::function<void(std::uint64_t, std::uint32_t, std::int64_t)>& row) const {
+    const std::int64_t columns = x.dim() > 2 ? x.size(1) : 1, samples = x.dim() > 1 ? x.size(0) : 1;
+    const std::int64_t* sample = place.samples.defined() ? place.samples.const_data_ptr<std::int64_t>() : nullptr;
+    const std::int64_t* position = place.positions.defined() ? place.positions.const_data_ptr<std::int64_t>() : nullptr;
+    for (std::int64_t b = 0; b < samples; ++b)
+      for (std::int64_t t = 0; t < columns; ++t)
+        row(sample ? sample[b] : b, static_cast<std::uint32_t>(position ? position[t] : place.position_begin + t), b * columns + t);
+  }
+
+  at::Tensor apply(const at::Tensor& x, const at::Tensor& residual) const {
+    if (x.scalar_type() != at::kFloat) {
+      const at::Tensor kept = x * factors(x);
+      return residual.defined() ? residual + kept : kept;
+    }
+    const at::Tensor y = at::empty_like(x);
+    const std::int64_t width = x.size(-1);
+    const float *from = x.const_data_ptr<float>(), *base = residual.defined() ? residual.const_data_ptr<float>() : nullptr;
+    float* to = y.mutable_data_ptr<float>();
+    rows(x, [&](std::uint64_t sample, std::uint32_t position, std::int64_t index) {
+      kernels::dropout_row(key.value(), sample, position, threshold, static_cast<float>(scale()), width, from + index * width,
+                           base ? base + index * width : nullptr, to + index * width);
+    });
+    return y;
+  }
+
+ private:
+  /// What every element is multiplied by, in the type of `x`.
+  at::Tensor factors(const at::Tensor& x) const {
+    const at::Tensor ones = at::empty_like(x, x.options().dtype(at::kFloat)).fill_(1);
+    return (Mask(*this).apply(ones, {}) > 0).to(x.scalar_type()) * scale();
+  }
+};
+
+}  // namespace
+
+at::Tensor dropout(const at::Tensor& input, double probability, Key key, const RowPlace& place, const at::Tensor& residual) {
+  SHOAL_USER_CHECK(probability >= 0 && probability < 1, "dropout", "probability {}", probability);
+  SHOAL_USER_CHECK(input.dim() == 2 || input.dim() == 3, "dropout", "takes [B, T, D] or [B, D], not {} dimensions", input.dim());
+  const Mask mask{key, static_cast<std::uint32_t>(std::min(std::lround(probability * 65536), 65535L)), place};
+  return differentiable("dropout", {input, residual}, [&](const Wanted& wanted) {
+    return Recorded{{mask.apply(input.contiguous(), residual.defined() ? residual.contiguous() : residual)},
+                    {},
+                    [mask, wanted](const Tensors&, const Tensors& gradients) {
+                      return Tensors{wanted.input[0] ? mask.apply(gradients[0].contiguous(), {}) : at::Tensor(), gradients[0]};
+                    }};
+  })[0];
+}
+
+}  // namespace shoal::ops

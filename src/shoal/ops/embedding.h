@@ -1,0 +1,13 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "shoal/ops/gradient_sink.h"
+
+namespace shoal::ops {
+
+/// Rows of a table: weight[index]. index [...] int64, weight [V, D], result [..., D]. With a sink the gradient adds only the rows that were used.
+/// Throws Error(data) when an index lies outside the table.
+at::Tensor embedding(const at::Tensor& index, const Weight& weight);
+
+}  // namespace shoal::ops

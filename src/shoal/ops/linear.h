@@ -1,0 +1,13 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "shoal/ops/gradient_sink.h"
+
+namespace shoal::ops {
+
+/// residual + x weight^T + bias; `bias` [N] and `residual` [..., N] may be undefined. x [..., K], weight [N, K]. The gradients of weight and bias
+/// are written straight into their sinks.
+at::Tensor linear(const at::Tensor& x, const Weight& weight, const Weight& bias = {}, const at::Tensor& residual = {});
+
+}  // namespace shoal::ops

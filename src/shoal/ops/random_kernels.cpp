@@ -1,0 +1,189 @@
+#include "shoal/ops/random_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "shoal/ops/random_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "shoal/ops/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shoal::ops {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+void FillNormal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+  kernels::plain::fill_normal(key, begin, count, scale, out);
+}
+void FillUniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+  kernels::plain::fill_uniform(key, begin, count, scale, out);
+}
+void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position, std::uint32_t threshold, float scale, std::int64_t width,
+                const float* x, const float* residual, float* y) {
+  kernels::plain::dropout_row(key, sample, position, threshold, scale, width, x, residual, y);
+}
+#else
+
+// At most 16 lanes, so that sixteen counters are a whole number of vectors on every processor.
+using Words = hn::CappedTag<std::uint32_t, 16>;
+using Reals = hn::RebindToFloat<Words>;
+using WordVector = hn::Vec<Words>;
+
+struct Draw {
+  WordVector word0, word1, word2, word3;
+};
+
+/// Upper and lower halves of a * m, lane by lane.
+HWY_INLINE void multiply(WordVector a, WordVector m, WordVector& high, WordVector& low) {
+  const Words d;
+  const hn::Repartition<std::uint64_t, Words> wide;
+  const auto even = hn::MulEven(a, m), odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), m);
+  high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
+  low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
+}
+
+/// Philox4x32-10 on a vector of counters.
+HWY_INLINE Draw philox_lanes(Draw c, std::uint64_t key) {
+  const Words d;
+  const WordVector m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    WordVector high0, low0, high1, low1;
+    multiply(c.word0, m0, high0, low0);
+    multiply(c.word2, m1, high1, low1);
+    c = {hn::Xor(hn::Xor(high1, c.word1), hn::Set(d, k0)), low1, hn::Xor(hn::Xor(high0, c.word3), hn::Set(d, k1)), low0};
+  }
+  return c;
+}
+
+/// The draws of the counters `first` + lane, lanes `lane` onwards of a group of sixteen (`first` is a multiple of 16: no carry between words).
+HWY_INLINE Draw element_draw(std::uint64_t key, std::uint64_t first, std::size_t lane) {
+  const Words d;
+  const WordVector low = hn::Iota(d, static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(lane));
+  return philox_lanes({low, hn::Set(d, static_cast<std::uint32_t>(first >> 32)), hn::Zero(d), hn::Zero(d)}, key);
+}
+
+/// The upper 24 bits as a number in [0, 2^24), exact.
+HWY_INLINE hn::Vec<Reals> upper(WordVector word) { return hn::ConvertTo(Reals(), hn::BitCast(hn::RebindToSigned<Words>(), hn::ShiftRight<8>(word))); }
+
+HWY_INLINE void box_muller(WordVector a, WordVector b, float scale, float* cosine, float* sine) {
+  const Reals d;
+  const auto u = hn::Mul(hn::Add(upper(a), hn::Set(d, 1)), hn::Set(d, 0x1p-24f));
+  const auto angle = hn::Mul(upper(b), hn::Set(d, 0x1p-24f * 6.2831853071795864769f));
+  const auto radius = hn::Mul(hn::Set(d, scale), hn::Sqrt(hn::Mul(hn::Set(d, -2), hn::Log(d, u))));
+  hn::StoreU(hn::Mul(radius, hn::Cos(d, angle)), d, cosine);
+  hn::StoreU(hn::Mul(radius, hn::Sin(d, angle)), d, sine);
+}
+
+void normal_group(std::uint64_t key, std::uint64_t group, float scale, float* out) {
+  for (std::size_t lane = 0; lane < 16; lane += hn::Lanes(Words())) {
+    const Draw draw = element_draw(key, group * 16, lane);
+    box_muller(draw.word0, draw.word1, scale, out + lane, out + 16 + lane);
+    box_muller(draw.word2, draw.word3, scale, out + 32 + lane, out + 48 + lane);
+  }
+}
+
+void uniform_group(std::uint64_t key, std::uint64_t group, float scale, float* out) {
+  const Reals d;
+  const auto write = [&](WordVector word, float* p) {
+    hn::StoreU(hn::Mul(hn::Set(d, scale), hn::Sub(hn::Mul(upper(word), hn::Set(d, 0x1p-23f)), hn::Set(d, 1))), d, p);
+  };
+  for (std::size_t lane = 0; lane < 16; lane += hn::Lanes(Words())) {
+    const Draw draw = element_draw(key, group * 16, lane);
+    write(draw.word0, out + lane);
+    write(draw.word1, out + 16 + lane);
+    write(draw.word2, out + 32 + lane);
+    write(draw.word3, out + 48 + lane);
+  }
+}
+
+/// Whole groups straight to `out`, cut ones through a buffer: an element never depends on where the range begins.
+template <class Group>
+void fill(std::uint64_t begin, std::uint64_t count, float* out, Group&& group) {
+  constexpr std::uint64_t kGroup = 64;
+  while (count > 0) {
+    const std::uint64_t offset = begin % kGroup, take = std::min(kGroup - offset, count);
+    if (take == kGroup) {
+      group(begin / kGroup, out);
+    } else {
+      float buffer[kGroup];
+      group(begin / kGroup, buffer);
+      std::memcpy(out, buffer + offset, take * sizeof(float));
+    }
+    begin += take, count -= take, out += take;
+  }
+}
+
+void FillNormal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+  fill(begin, count, out, [&](std::uint64_t group, float* to) { normal_group(key, group, scale, to); });
+}
+
+void FillUniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+  fill(begin, count, out, [&](std::uint64_t group, float* to) { uniform_group(key, group, scale, to); });
+}
+
+/// Sixteen features at most, from `bits`: the half-word of each lane.
+HWY_INLINE void drop(WordVector bits, std::uint32_t threshold, float scale, std::size_t count, const float* x, const float* residual, float* y) {
+  const Reals d;
+  const auto first = hn::FirstN(d, std::min(count, hn::Lanes(d)));
+  const auto keep =
+      hn::RebindMask(d, hn::Not(hn::Lt(hn::BitCast(hn::RebindToSigned<Words>(), bits), hn::Set(hn::RebindToSigned<Words>(), threshold))));
+  const auto kept = hn::IfThenElseZero(keep, hn::Mul(hn::Set(d, scale), hn::MaskedLoad(first, d, x)));
+  hn::BlendedStore(residual == nullptr ? kept : hn::Add(hn::MaskedLoad(first, d, residual), kept), first, d, y);
+}
+
+void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position, std::uint32_t threshold, float scale, std::int64_t width,
+                const float* x, const float* residual, float* y) {
+  const Words d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::int64_t begin = 0; begin < width; begin += 128) {
+    for (std::size_t lane = 0; lane < 16; lane += lanes) {
+      const std::uint32_t counter = static_cast<std::uint32_t>(begin / 128 * 16 + lane);
+      const Draw draw = philox_lanes({hn::Iota(d, counter), hn::Set(d, position), hn::Set(d, static_cast<std::uint32_t>(sample)),
+                                      hn::Set(d, static_cast<std::uint32_t>(sample >> 32))},
+                                     key);
+      const auto half = [&](WordVector word, int index) {
+        const std::int64_t feature = begin + index * 16 + static_cast<std::int64_t>(lane);
+        if (feature >= width) return;
+        const WordVector bits = index % 2 == 0 ? hn::And(word, hn::Set(d, 0xffff)) : hn::ShiftRight<16>(word);
+        drop(bits, threshold, scale, width - feature, x + feature, residual == nullptr ? nullptr : residual + feature, y + feature);
+      };
+      half(draw.word0, 0), half(draw.word0, 1), half(draw.word1, 2), half(draw.word1, 3);
+      half(draw.word2, 4), half(draw.word2, 5), half(draw.word3, 6), half(draw.word3, 7);
+    }
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+}  // namespace HWY_NAMESPACE
+}  // namespace shoal::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shoal::ops {
+HWY_EXPORT(FillNormal);
+HWY_EXPORT(FillUniform);
+HWY_EXPORT(DropoutRow);
+
+namespace kernels {
+
+void fill_normal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+  HWY_DYNAMIC_DISPATCH(FillNormal)(key, begin, count, scale, out);
+}
+
+void fill_uniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+  HWY_DYNAMIC_DISPATCH(FillUniform)(key, begin, count, scale, out);
+}
+
+void dropout_row(std::uint64_t key, std::uint64_t sample, std::uint32_t position, std::uint32_t threshold, float scale, std::int64_t width,
+                 const float* x, const float* residual, float* y) {
+  HWY_DYNAMIC_DISPATCH(DropoutRow)(key, sample, position, threshold, scale, width, x, residual, y);
+}
+
+}  // namespace kernels
+}  // namespace shoal::ops
+#endif

@@ -1,0 +1,55 @@
+// What the vector kernels share. Included once per target of Highway: no #pragma once.
+#if defined(SHOAL_OPS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHOAL_OPS_SIMD_INL_H_
+#undef SHOAL_OPS_SIMD_INL_H_
+#else
+#define SHOAL_OPS_SIMD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shoal::ops {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using Vector = hn::Vec<Floats>;
+
+/// Access to a whole vector.
+struct Whole {
+  Vector load(const float* p) const { return hn::LoadU(Floats(), p); }
+  void store(Vector v, float* p) const { hn::StoreU(v, Floats(), p); }
+};
+/// Access to the first `count` lanes; the others read as zero.
+struct Part {
+  std::size_t count;
+  Vector load(const float* p) const { return hn::MaskedLoad(hn::FirstN(Floats(), count), Floats(), p); }
+  void store(Vector v, float* p) const { hn::BlendedStore(v, hn::FirstN(Floats(), count), Floats(), p); }
+};
+
+/// Calls `body(index, access)` for every vector of `[0, count)`.
+template <class Body>
+HWY_INLINE void for_vectors(std::size_t count, Body&& body) {
+  const std::size_t lanes = hn::Lanes(Floats());
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) body(i, Whole());
+  if (i < count) body(i, Part{count - i});
+}
+
+HWY_INLINE Vector set(float x) { return hn::Set(Floats(), x); }
+HWY_INLINE float sum(Vector v) { return hn::GetLane(hn::SumOfLanes(Floats(), v)); }
+
+/// 1 / (1 + exp(-x)).
+HWY_INLINE Vector sigmoid(Vector x) { return hn::Div(set(1), hn::Add(set(1), hn::Exp(Floats(), hn::Neg(x)))); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace shoal::ops
+HWY_AFTER_NAMESPACE();
+
+#endif
