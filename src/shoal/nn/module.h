@@ -34,11 +34,16 @@ class Module {
   void on_pre_forward(Hook hook) { pre_.push_back(std::move(hook)); }
   void on_post_forward(Hook hook) { post_.push_back(std::move(hook)); }
 
+  /// True when calling the module is its forward and nothing else: a parent may then take a fused path through it.
+  bool plain() const { return pre_.empty() && post_.empty(); }
+
   /// The dotted name from the root ("blocks.0.attention"); empty for the root.
   const std::string& path() const { return path_; }
 
   /// Each parameter once, in registration order (that in which units run), whatever its number of names.
   std::vector<std::shared_ptr<Parameter>> parameters() const;
+  /// The parameters registered at this module itself, under their local names.
+  const std::vector<std::pair<std::string, std::shared_ptr<Parameter>>>& own_parameters() const { return parameters_; }
   /// By any of its names; null when there is none.
   std::shared_ptr<Parameter> find_parameter(std::string_view name) const;
 
@@ -103,7 +108,10 @@ class Model : public Module {
   std::vector<std::string> unit_names_;
 };
 
-/// The model that `spec` describes, on the meta device. Throws Error(config) when `spec` is not valid.
-std::shared_ptr<Model> make_model(const plan::ModelSpec& spec);
+/// What the head of a model computes from `Context::labels`. Each is a sum over labels (elements of the target) times the context's scale.
+enum class Loss { kCrossEntropy, kSquaredError, kAbsoluteError };
+
+/// The model that `spec` describes, on the meta device. Throws Error(config) when `spec` is not valid, or for a loss that its family does not have.
+std::shared_ptr<Model> make_model(const plan::ModelSpec& spec, Loss loss = Loss::kCrossEntropy);
 
 }  // namespace shoal::nn

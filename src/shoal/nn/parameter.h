@@ -10,6 +10,7 @@
 
 #include "shoal/base/philox.h"
 #include "shoal/mesh/layout.h"
+#include "shoal/ops/gradient_sink.h"
 #include "shoal/plan/model_spec.h"
 
 namespace shoal::nn {
@@ -22,6 +23,7 @@ class Parameter {
  public:
   /// `shape` is global. The tensor is on the meta device until `materialize`.
   Parameter(std::vector<std::int64_t> shape, plan::Init init, double scale, bool decay);
+  ~Parameter();
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 
@@ -29,6 +31,8 @@ class Parameter {
   const std::string& name() const { return names_.front(); }
   const std::vector<std::string>& names() const { return names_; }
   void add_name(std::string name);
+  /// The name `before` becomes `after`, in its place (a module was adopted by another); one that is there already is not doubled.
+  void rename(const std::string& before, const std::string& after);
 
   const std::vector<std::int64_t>& global_shape() const { return shape_; }
   std::int64_t global_count() const;
@@ -44,6 +48,10 @@ class Parameter {
   /// What forward computes with: a leaf that requires grad, of the local box's shape.
   const at::Tensor& tensor() const { return tensor_; }
   bool materialized() const;
+  /// What operators take: the compute tensor and where its gradient goes. Such a gradient is written once, straight into the sink or, without one,
+  /// into `tensor().grad()`; autograd sees an undefined gradient. The parameter must outlive the backward pass.
+  ops::Weight weight() const { return {tensor_, target_}; }
+
   /// Takes memory for the compute tensor (category parameters) unless `set_tensor` gave it some.
   void materialize(at::ScalarType type = at::kFloat);
   /// Lets the parameter live in `storage` (of the local shape): a view of a flat buffer or of a SharedBuffer. Becomes a leaf of its own.
@@ -52,15 +60,16 @@ class Parameter {
   /// elements.
   void reset(Key key);
   bool requires_grad() const { return trainable_; }
-  void set_requires_grad(bool trainable);
+  void set_requires_grad(bool trainable);  ///< false: frozen, no gradient is computed for it
 
   /// Where the gradient of this parameter is wanted: a view of the local shape (a bucket's), or undefined to let autograd keep its own.
   /// An operator may write there itself (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
   const at::Tensor& sink() const { return sink_; }
-  void set_sink(at::Tensor sink) { sink_ = std::move(sink); }
+  void set_sink(at::Tensor sink);
 
   /// The gradient of the micro-batches so far: the sink if there is one, else what autograd left. Undefined when there was none.
   at::Tensor gradient() const;
+  /// The next gradient overwrites. Its memory is kept for it.
   void clear_gradient();
 
   /// Called in registration order each time this parameter's gradient of one backward pass is complete. Only Shoal calls `ready`: from the
@@ -73,7 +82,11 @@ class Parameter {
   void set_expected_uses(int uses) { expected_uses_ = uses; }
 
  private:
-  void watch();  ///< installs the post-accumulate hook on the compute tensor
+  class Target;
+
+  void watch();        ///< installs the post-accumulate hook on the compute tensor
+  void unwatch();      ///< takes it away
+  void accumulated();  ///< what the hook calls
 
   std::vector<std::string> names_;
   std::vector<std::int64_t> shape_;
@@ -83,6 +96,8 @@ class Parameter {
   mesh::Layout layout_;
   mesh::Box box_;
   at::Tensor tensor_, sink_;
+  at::Tensor spare_;  ///< memory of a gradient that was cleared
+  std::shared_ptr<ops::GradientSink> target_;
   bool sink_written_ = false;  ///< the sink holds a gradient of this step
   int expected_uses_ = 1, uses_ = 0;
   std::vector<Listener> listeners_;

@@ -1,0 +1,77 @@
+#pragma once
+
+#include "shoal/nn/module.h"
+#include "shoal/ops/norm.h"
+
+namespace shoal::nn {
+
+/// x weight^T + bias: weight [out, in], bias [out] (zeros at first unless `bias_init` says otherwise).
+class Linear : public Module {
+ public:
+  struct Options {
+    bool bias = true;
+    plan::Init init = plan::Init::kNormal;
+    double scale = 0.02;
+    plan::Init bias_init = plan::Init::kZeros;
+  };
+  Linear(std::int64_t in, std::int64_t out, const Options& options);
+
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  const std::shared_ptr<Parameter>& bias() const { return bias_; }  ///< null without one
+  /// The same plus `residual`, in one pass.
+  at::Tensor onto(const at::Tensor& residual, const at::Tensor& x) const;
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+
+ private:
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+/// LayerNorm or RMSNorm over the last dimension.
+class Norm : public Module {
+ public:
+  Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon);
+
+  /// (x, norm(x)): the first for the residual connection, see ops::norm_residual.
+  std::pair<at::Tensor, at::Tensor> split(const at::Tensor& x) const;
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+
+ private:
+  ops::NormKind kind_;
+  double epsilon_;
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+/// Rows of a table by token: x [B, T] int64 to [B, T, D].
+class Embedding : public Module {
+ public:
+  Embedding(std::int64_t rows, std::int64_t width, double scale);
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+/// Adds the row of its position to every column of x [B, T, D].
+class LearnedPositions : public Module {
+ public:
+  LearnedPositions(std::int64_t positions, std::int64_t width, double scale);
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+/// residual + dropout(x) as the context says: the mask is a function of (context.key, `name`, sample, position, feature). Without training or with
+/// probability 0 just the sum. `residual` may be undefined.
+at::Tensor dropout(const at::Tensor& x, double probability, const std::string& name, const Context& context, const at::Tensor& residual = {});
+
+}  // namespace shoal::nn

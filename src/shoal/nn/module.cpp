@@ -1,0 +1,128 @@
+#include "shoal/nn/module.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "shoal/base/check.h"
+
+namespace shoal::nn {
+namespace {
+
+std::string join(const std::string& path, std::string_view name) { return path.empty() ? std::string(name) : path + "." + std::string(name); }
+
+void collect(const Module& module, std::vector<std::shared_ptr<Parameter>>& list) {
+  for (const auto& [name, parameter] : module.own_parameters())
+    if (std::find(list.begin(), list.end(), parameter) == list.end()) list.push_back(parameter);
+  for (const auto& [name, child] : module.children()) collect(*child, list);
+}
+
+/// What of `path` is left below a child called `name`, which may hold dots itself; empty for the child, none when it leads elsewhere.
+std::optional<std::string_view> below(std::string_view path, std::string_view name) {
+  if (!path.starts_with(name)) return std::nullopt;
+  path.remove_prefix(name.size());
+  if (path.empty()) return path;
+  if (path.front() != '.') return std::nullopt;
+  return path.substr(1);
+}
+
+}  // namespace
+
+at::Tensor Module::operator()(const at::Tensor& x, const Context& context) {
+  if (plain()) return forward(x, context);
+  at::Tensor value = x;
+  for (const Hook& hook : pre_)
+    if (at::Tensor replaced = hook(*this, value, context); replaced.defined()) value = std::move(replaced);
+  value = forward(value, context);
+  for (const Hook& hook : post_)
+    if (at::Tensor replaced = hook(*this, value, context); replaced.defined()) value = std::move(replaced);
+  return value;
+}
+
+std::vector<std::shared_ptr<Parameter>> Module::parameters() const {
+  std::vector<std::shared_ptr<Parameter>> list;
+  collect(*this, list);
+  return list;
+}
+
+std::shared_ptr<Parameter> Module::find_parameter(std::string_view name) const {
+  for (const auto& parameter : parameters()) {
+    const auto& names = parameter->names();
+    if (std::find(names.begin(), names.end(), name) != names.end()) return parameter;
+  }
+  return nullptr;
+}
+
+Module* Module::find_module(std::string_view path) {
+  if (path.empty()) return this;
+  for (const auto& [name, child] : children_)
+    if (const auto rest = below(path, name)) return child->find_module(*rest);
+  return nullptr;
+}
+
+void Module::replace_module(std::string_view path, std::shared_ptr<Module> module) {
+  for (auto& [name, child] : children_) {
+    const auto rest = below(path, name);
+    if (!rest) continue;
+    if (!rest->empty()) return child->replace_module(*rest, std::move(module));
+    child = std::move(module);
+    child->rename(join(path_, name));
+    on_replaced(name, child);
+    return;
+  }
+  throw Error(ErrorKind::kUsage, "replace_module", fmt::format("'{}' has no module '{}'", path_, path));
+}
+
+void Module::materialize(at::ScalarType type) {
+  for (const auto& parameter : parameters()) parameter->materialize(type);
+}
+
+void Module::reset_parameters(Key key) {
+  for (const auto& parameter : parameters()) parameter->reset(key);
+}
+
+void Module::clear_gradients() {
+  for (const auto& parameter : parameters()) parameter->clear_gradient();
+}
+
+std::shared_ptr<Parameter> Module::parameter(std::string name, std::vector<std::int64_t> shape, plan::Init init, double scale, bool decay) {
+  auto parameter = std::make_shared<Parameter>(std::move(shape), init, scale, decay);
+  tie(std::move(name), parameter);
+  return parameter;
+}
+
+void Module::tie(std::string name, std::shared_ptr<Parameter> parameter) {
+  parameter->add_name(join(path_, name));
+  parameters_.emplace_back(std::move(name), std::move(parameter));
+}
+
+void Module::adopt(std::string name, std::shared_ptr<Module> module) {
+  SHOAL_CHECK(find_module(name) == nullptr, "'{}' has a module '{}' already", path_, name);
+  module->rename(join(path_, name));
+  children_.emplace_back(std::move(name), std::move(module));
+}
+
+void Module::rename(const std::string& path) {
+  for (const auto& [name, parameter] : parameters_) parameter->rename(join(path_, name), join(path, name));
+  path_ = path;
+  for (const auto& [name, child] : children_) child->rename(join(path, name));
+}
+
+at::Tensor Model::forward(const at::Tensor& x, const Context& context) {
+  at::Tensor value = x;
+  for (const auto& unit : units_) value = (*unit)(value, context);
+  return value;
+}
+
+void Model::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
+  for (std::size_t i = 0; i < units_.size(); ++i)
+    if (unit_names_[i] == name) units_[i] = module;
+}
+
+void Model::unit(std::string name, std::shared_ptr<Module> module) {
+  adopt(name, module);
+  units_.push_back(std::move(module));
+  unit_names_.push_back(std::move(name));
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,163 @@
+#include "shoal/nn/parameter.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/base/memory_category.h"
+#include "shoal/nn/autograd_hook.h"
+#include "shoal/ops/random_fill.h"
+
+namespace shoal::nn {
+
+/// What operators write gradients through. Outlives the parameter only within a graph that nobody runs any more.
+class Parameter::Target final : public ops::GradientSink {
+ public:
+  explicit Target(Parameter& owner) : owner_(owner) {}
+
+  GradientSink::Target target() override {
+    if (owner_.sink_.defined()) return {owner_.sink_, owner_.sink_written_};
+    at::Tensor& gradient = owner_.tensor_.mutable_grad();
+    if (gradient.defined()) return {gradient, true};
+    if (!owner_.spare_.defined()) {
+      const ScopedCategory category(MemoryCategory::kGradients);
+      owner_.spare_ = at::empty_like(owner_.tensor_.detach());
+    }
+    gradient = std::exchange(owner_.spare_, {});
+    return {gradient, false};
+  }
+  void written() override {
+    if (owner_.sink_.defined()) owner_.sink_written_ = true;
+  }
+
+ private:
+  Parameter& owner_;
+};
+
+Parameter::Parameter(std::vector<std::int64_t> shape, plan::Init init, double scale, bool decay)
+    : shape_(std::move(shape)), init_(init), scale_(scale), decay_(decay), target_(std::make_shared<Target>(*this)) {
+  box_ = {std::vector<std::int64_t>(shape_.size(), 0), shape_};
+  tensor_ = at::empty(shape_, at::TensorOptions(at::kFloat).device(at::kMeta)).set_requires_grad(true);
+}
+
+Parameter::~Parameter() { unwatch(); }
+
+void Parameter::add_name(std::string name) {
+  if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(std::move(name));
+}
+
+void Parameter::rename(const std::string& before, const std::string& after) {
+  if (before == after) return;
+  const auto found = std::find(names_.begin(), names_.end(), before);
+  const bool known = std::find(names_.begin(), names_.end(), after) != names_.end();
+  if (found != names_.end() && known) {
+    names_.erase(found);
+  } else if (found != names_.end()) {
+    *found = after;
+  } else {
+    add_name(after);
+  }
+}
+
+std::int64_t Parameter::global_count() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape_) count *= size;
+  return count;
+}
+
+void Parameter::set_layout(mesh::Layout layout, mesh::Box box) {
+  SHOAL_USER_CHECK(!materialized(), "set_layout", "{} has memory already", name());
+  SHOAL_USER_CHECK(box.begin.size() == shape_.size() && box.end.size() == shape_.size(), "set_layout",
+                   "{}: a box of {} dimensions for a tensor of {}", name(), box.begin.size(), shape_.size());
+  std::vector<std::int64_t> local(shape_.size());
+  for (std::size_t d = 0; d < local.size(); ++d) {
+    SHOAL_USER_CHECK(box.begin[d] >= 0 && box.begin[d] <= box.end[d] && box.end[d] <= shape_[d], "set_layout", "{}: [{}, {}) of {} in dimension {}",
+                     name(), box.begin[d], box.end[d], shape_[d], d);
+    local[d] = box.end[d] - box.begin[d];
+  }
+  layout_ = std::move(layout), box_ = std::move(box);
+  tensor_ = at::empty(local, at::TensorOptions(at::kFloat).device(at::kMeta)).set_requires_grad(trainable_);
+}
+
+bool Parameter::materialized() const { return !tensor_.is_meta(); }
+
+void Parameter::materialize(at::ScalarType type) {
+  if (materialized()) return;
+  const ScopedCategory category(MemoryCategory::kParameters);
+  set_tensor(at::empty(tensor_.sizes(), at::TensorOptions(type)));
+}
+
+void Parameter::set_tensor(const at::Tensor& storage) {
+  SHOAL_USER_CHECK(storage.sizes() == tensor_.sizes(), "set_tensor", "{}: storage of {} elements for {} local ones, or another shape",
+                   names_.empty() ? "parameter" : name(), storage.numel(), tensor_.numel());
+  unwatch();
+  // A version counter of its own: other ranks or parameters may share the memory.
+  tensor_ = storage.variable_data().set_requires_grad(trainable_);
+  spare_ = {};
+  watch();
+}
+
+void Parameter::reset(Key key) {
+  SHOAL_USER_CHECK(materialized(), "reset", "{} has no memory yet", name());
+  const c10::AutoGradMode not_recording(false);
+  ops::fill_box(tensor_.detach(), shape_, box_.begin, init_, scale_, key.child(name()));
+}
+
+void Parameter::set_requires_grad(bool trainable) {
+  trainable_ = trainable;
+  tensor_.set_requires_grad(trainable);
+  unwatch(), watch();
+}
+
+void Parameter::set_sink(at::Tensor sink) {
+  SHOAL_USER_CHECK(!sink.defined() || (sink.sizes() == tensor_.sizes() && sink.is_contiguous()), "set_sink",
+                   "{}: the sink must be contiguous and of the local shape", name());
+  sink_ = std::move(sink);
+  sink_written_ = false;
+  spare_ = {};
+}
+
+at::Tensor Parameter::gradient() const {
+  if (sink_.defined()) return sink_written_ ? sink_ : at::Tensor();
+  return tensor_.grad();
+}
+
+void Parameter::clear_gradient() {
+  sink_written_ = false;
+  uses_ = 0;
+  at::Tensor& gradient = tensor_.mutable_grad();
+  if (gradient.defined() && !sink_.defined() && gradient.is_contiguous()) spare_ = gradient;
+  gradient = {};
+}
+
+void Parameter::accumulated() {
+  at::Tensor& gradient = tensor_.mutable_grad();
+  if (sink_.defined() && gradient.defined()) {
+    const c10::AutoGradMode not_recording(false);
+    sink_written_ ? sink_.add_(gradient) : sink_.copy_(gradient);
+    sink_written_ = true;
+    gradient = {};
+  }
+  if (++uses_ < expected_uses_) return;
+  ready();
+}
+
+void Parameter::ready() {
+  uses_ = 0;
+  for (const Listener& listener : listeners_) listener(*this);
+}
+
+void Parameter::watch() {
+  if (materialized() && trainable_) set_post_accumulate_hook(tensor_, [this] { accumulated(); });
+}
+
+void Parameter::unwatch() {
+  if (tensor_.defined() && materialized()) set_post_accumulate_hook(tensor_, nullptr);
+}
+
+}  // namespace shoal::nn

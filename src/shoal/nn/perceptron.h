@@ -1,0 +1,38 @@
+#pragma once
+
+#include "shoal/nn/layers.h"
+#include "shoal/nn/module.h"
+
+namespace shoal::nn {
+
+/// One unit of an MLP: activation(x weight^T + bias).
+class PerceptronLayer : public Linear {
+ public:
+  PerceptronLayer(std::int64_t in, std::int64_t out, bool bias, plan::Activation activation);
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+
+ private:
+  plan::Activation activation_;
+};
+
+/// The last unit of an MLP: x weight^T + bias, or the loss of it when the context has labels.
+class PerceptronHead : public Linear {
+ public:
+  PerceptronHead(std::int64_t in, std::int64_t out, bool bias, Loss loss);
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+
+ private:
+  Loss loss_;
+};
+
+/// A multi-layer perceptron: units `layers.0` ..., x [B, inputs] to [B, outputs].
+class Perceptron : public Model {
+ public:
+  Perceptron(const plan::ModelSpec& spec, Loss loss);
+};
+
+}  // namespace shoal::nn

@@ -1,0 +1,177 @@
+#include "shoal/nn/transformer.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "shoal/base/check.h"
+#include "shoal/nn/key_value_cache.h"
+#include "shoal/ops/activation.h"
+#include "shoal/ops/attention.h"
+#include "shoal/ops/linear.h"
+#include "shoal/ops/loss.h"
+#include "shoal/ops/rotary.h"
+
+namespace shoal::nn {
+namespace {
+
+std::shared_ptr<Norm> make_norm(const plan::ModelSpec& spec) {
+  const auto kind = spec.norm == plan::Norm::kLayer ? ops::NormKind::kLayer : ops::NormKind::kRms;
+  return std::make_shared<Norm>(kind, spec.hidden, spec.bias, spec.norm_epsilon);
+}
+
+Linear::Options inner(const plan::ModelSpec& spec) { return {.bias = spec.bias, .scale = spec.init_std}; }
+/// Projections onto the residual stream start smaller, so that its variance does not grow with depth (Radford et al., 2019).
+Linear::Options residual(const plan::ModelSpec& spec) {
+  return {.bias = spec.bias, .scale = spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.layers))};
+}
+
+/// The module as an M that nothing was hung on, so that a fused path may go through it; null otherwise.
+template <class M>
+M* fusable(const std::shared_ptr<Module>& module) {
+  return module->plain() ? dynamic_cast<M*>(module.get()) : nullptr;
+}
+
+/// residual + module(x).
+at::Tensor project(const at::Tensor& residual, const std::shared_ptr<Module>& module, const at::Tensor& x, const Context& context) {
+  if (const Linear* linear = fusable<Linear>(module)) return linear->onto(residual, x);
+  const at::Tensor y = (*module)(x, context);
+  return residual.defined() ? residual + y : y;
+}
+
+}  // namespace
+
+TokenEmbedding::TokenEmbedding(const plan::ModelSpec& spec) : dropout_(spec.dropout) {
+  const auto tokens = child<Embedding>("tokens", spec.vocab, spec.hidden, spec.init_std);
+  weight_ = tokens->weight();
+  tokens_ = tokens;
+  if (spec.positions == plan::Positions::kLearned) positions_ = child<LearnedPositions>("positions", spec.sequence, spec.hidden, spec.init_std);
+}
+
+at::Tensor TokenEmbedding::forward(const at::Tensor& x, const Context& context) {
+  SHOAL_USER_CHECK(x.dim() == 2, "embedding", "tokens must be [B, T], not of {} dimensions", x.dim());
+  at::Tensor y = (*tokens_)(x, context);
+  if (positions_) y = (*positions_)(y, context);
+  return dropout(y, dropout_, path(), context);
+}
+
+void TokenEmbedding::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
+  (name == "tokens" ? tokens_ : positions_) = module;
+}
+
+Attention::Attention(const plan::ModelSpec& spec)
+    : heads_per_group_(spec.heads / spec.kv_heads),
+      head_size_(spec.head_size),
+      rotary_(spec.positions == plan::Positions::kRotary),
+      theta_(spec.rope_theta),
+      scaling_(spec.rope_scaling) {
+  qkv_ = child<Linear>("qkv", spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_size, inner(spec));
+  out_ = child<Linear>("out", spec.heads * spec.head_size, spec.hidden, residual(spec));
+}
+
+at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
+  if (!rotary_) return qkv;
+  const std::int64_t needed = context.positions.defined() ? context.positions.max().item<std::int64_t>() + 1 : context.position_begin + qkv.size(1);
+  if (!table_.defined() || table_.size(1) < needed) {
+    const std::int64_t room = table_.defined() ? std::max(needed, 2 * table_.size(1)) : needed;
+    table_ = ops::rotary_table(room, head_size_, theta_, scaling_);
+  }
+  return ops::rotary(qkv, table_, heads_per_group_, head_size_, context.positions, context.position_begin);
+}
+
+at::Tensor Attention::attend(const at::Tensor& qkv, const Context& context) const {
+  const ops::HeadShape shape{heads_per_group_, head_size_};
+  if (context.cache != nullptr) {
+    SHOAL_USER_CHECK(!context.documents.defined() && !context.positions.defined(), "attention", "a key-value cache takes one contiguous document");
+    const auto [k, v] = ops::keys_and_values(qkv, shape);
+    const auto [keys, values] = context.cache->extend(path(), context.position_begin, k, v);
+    return ops::attention_over(qkv, keys, values, shape);
+  }
+  if (!context.documents.defined() && !context.positions.defined()) return ops::attention(qkv, shape);
+  const std::int64_t columns = qkv.size(1);
+  return ops::attention(qkv, shape, ops::causal_mask(columns, columns, context.documents, context.positions, qkv.scalar_type()));
+}
+
+at::Tensor Attention::onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) {
+  const at::Tensor qkv = turn((*qkv_)(x, context), context);
+  return project(residual, out_, attend(qkv, context), context);
+}
+
+void Attention::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) { (name == "qkv" ? qkv_ : out_) = module; }
+
+Mlp::Mlp(const plan::ModelSpec& spec) : activation_(spec.activation) {
+  if (spec.gated) gate_ = child<Linear>("gate", spec.hidden, spec.ffn, inner(spec));
+  up_ = child<Linear>("up", spec.hidden, spec.ffn, inner(spec));
+  down_ = child<Linear>("down", spec.ffn, spec.hidden, residual(spec));
+}
+
+at::Tensor Mlp::hidden(const at::Tensor& x, const Context& context) {
+  if (gate_) return ops::gated(activation_, (*gate_)(x, context), (*up_)(x, context));
+  if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias())
+    return ops::activate(activation_, ops::linear(x, up->weight()->weight()), up->bias()->weight());
+  return ops::activate(activation_, (*up_)(x, context));
+}
+
+at::Tensor Mlp::onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) {
+  return project(residual, down_, hidden(x, context), context);
+}
+
+void Mlp::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
+  (name == "gate" ? gate_ : name == "up" ? up_ : down_) = module;
+}
+
+Block::Block(const plan::ModelSpec& spec) : dropout_(spec.dropout) {
+  if (spec.experts > 0)
+    throw Error(ErrorKind::kConfig, "model", fmt::format("{}: experts = {}: mixture-of-experts layers cannot be built yet", spec.name, spec.experts))
+        .hint("choose a dense model (experts = 0)");
+  adopt("norm_1", norm_1_ = make_norm(spec));
+  attention_ = child<Attention>("attention", spec);
+  adopt("norm_2", norm_2_ = make_norm(spec));
+  mlp_ = child<Mlp>("mlp", spec);
+}
+
+template <class Branch>
+at::Tensor Block::add(Module& norm, Module& branch, const at::Tensor& x, const Context& context) const {
+  Norm* fused_norm = norm.plain() ? dynamic_cast<Norm*>(&norm) : nullptr;
+  const auto [residual, y] = fused_norm ? fused_norm->split(x) : std::pair(x, norm(x, context));
+  Branch* fused = branch.plain() ? dynamic_cast<Branch*>(&branch) : nullptr;
+  if (fused && (dropout_ == 0 || !context.training)) return fused->onto(residual, y, context);
+  return dropout(branch(y, context), dropout_, branch.path(), context, residual);
+}
+
+at::Tensor Block::forward(const at::Tensor& x, const Context& context) {
+  return add<Mlp>(*norm_2_, *mlp_, add<Attention>(*norm_1_, *attention_, x, context), context);
+}
+
+void Block::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
+  (name == "norm_1" ? norm_1_ : name == "attention" ? attention_ : name == "norm_2" ? norm_2_ : mlp_) = module;
+}
+
+Output::Output(std::int64_t in, std::int64_t out, double scale) { weight_ = parameter("weight", {out, in}, plan::Init::kNormal, scale, true); }
+
+Output::Output(std::shared_ptr<Parameter> tied) : weight_(std::move(tied)) { tie("weight", weight_); }
+
+at::Tensor Output::forward(const at::Tensor& x, const Context& context) {
+  if (context.labels.defined()) return ops::linear_cross_entropy(x, weight_->weight(), context.labels, context.loss_scale);
+  return ops::linear(x, weight_->weight());
+}
+
+Head::Head(const plan::ModelSpec& spec, std::shared_ptr<Parameter> tied) {
+  adopt("norm", norm_ = make_norm(spec));
+  output_ = tied ? child<Output>("output", std::move(tied)) : child<Output>("output", spec.hidden, spec.vocab, spec.init_std);
+}
+
+at::Tensor Head::forward(const at::Tensor& x, const Context& context) { return (*output_)((*norm_)(x, context), context); }
+
+void Head::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) { (name == "norm" ? norm_ : output_) = module; }
+
+Transformer::Transformer(const plan::ModelSpec& spec) : Model(spec) {
+  const auto embedding = std::make_shared<TokenEmbedding>(spec);
+  unit("embedding", embedding);
+  for (std::int64_t i = 0; i < spec.layers; ++i) unit(fmt::format("blocks.{}", i), std::make_shared<Block>(spec));
+  unit("head", std::make_shared<Head>(spec, spec.tied_embeddings ? embedding->weight() : nullptr));
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,118 @@
+#pragma once
+
+#include "shoal/nn/layers.h"
+#include "shoal/nn/module.h"
+
+namespace shoal::nn {
+
+/// The first unit: tokens [B, T] to [B, T, h]. Children `tokens` and, with learned positions, `positions`.
+class TokenEmbedding : public Module {
+ public:
+  explicit TokenEmbedding(const plan::ModelSpec& spec);
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+  void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
+
+ private:
+  double dropout_;
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Module> tokens_, positions_;
+};
+
+/// Causal self-attention with grouped key-value heads (Ainslie et al., "GQA", 2023). Children `qkv`, whose rows lie by key-value head (its query
+/// heads, its key, its value), and `out`. x [B, T, h] to [B, T, h]. The number of heads follows from what `qkv` returns. The probabilities are not
+/// dropped out (they are never stored); dropout acts on the sum that joins the residual stream, see Block.
+class Attention : public Module {
+ public:
+  explicit Attention(const plan::ModelSpec& spec);
+
+  /// residual + forward(x), in one pass where nothing hangs on `out`; `residual` may be undefined.
+  at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override { return onto({}, x, context); }
+  void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
+
+ private:
+  at::Tensor turn(const at::Tensor& qkv, const Context& context);
+  at::Tensor attend(const at::Tensor& qkv, const Context& context) const;
+
+  std::int64_t heads_per_group_, head_size_;
+  bool rotary_;
+  double theta_;
+  plan::RopeScaling scaling_;
+  at::Tensor table_;  ///< of rotary angles, for the positions met so far
+  std::shared_ptr<Module> qkv_, out_;
+};
+
+/// down(act(up x)), or down(act(gate x) * up x) when gated. Children `up`, `down`, and `gate` before them.
+class Mlp : public Module {
+ public:
+  explicit Mlp(const plan::ModelSpec& spec);
+  at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override { return onto({}, x, context); }
+  void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
+
+ private:
+  at::Tensor hidden(const at::Tensor& x, const Context& context);
+
+  plan::Activation activation_;
+  std::shared_ptr<Module> gate_, up_, down_;
+};
+
+/// x + attention(norm_1 x), then x + mlp(norm_2 x): pre-norm residual. With dropout each sum drops what it adds.
+class Block : public Module {
+ public:
+  explicit Block(const plan::ModelSpec& spec);
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+  void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
+
+ private:
+  template <class Branch>
+  at::Tensor add(Module& norm, Module& branch, const at::Tensor& x, const Context& context) const;
+
+  double dropout_;
+  std::shared_ptr<Module> norm_1_, attention_, norm_2_, mlp_;
+};
+
+/// x weight^T, or with labels the scaled cross-entropy of it, whose logits are never stored whole.
+class Output : public Module {
+ public:
+  Output(std::int64_t in, std::int64_t out, double scale);
+  explicit Output(std::shared_ptr<Parameter> tied);
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+/// The last unit: children `norm` and `output`.
+class Head : public Module {
+ public:
+  /// `tied`: the embedding's weight, or null.
+  Head(const plan::ModelSpec& spec, std::shared_ptr<Parameter> tied);
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const Context& context) override;
+  void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
+
+ private:
+  std::shared_ptr<Module> norm_, output_;
+};
+
+/// GPT-2 (learned positions, LayerNorm, GELU, tied head) and Llama (rotary positions, RMSNorm, SwiGLU, grouped heads) alike: units `embedding`,
+/// `blocks.0` ..., `head`.
+class Transformer : public Model {
+ public:
+  explicit Transformer(const plan::ModelSpec& spec);
+};
+
+}  // namespace shoal::nn
