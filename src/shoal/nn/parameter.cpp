@@ -28,7 +28,7 @@ class Parameter::Target final : public ops::GradientSink {
       const ScopedCategory category(MemoryCategory::kGradients);
       owner_.spare_ = at::empty_like(owner_.tensor_.detach());
     }
-    gradient = std::exchange(owner_.spare_, {});
+    gradient = std::exchange(owner_.spare_, at::Tensor());
     return {gradient, false};
   }
   void written() override {
@@ -98,7 +98,7 @@ void Parameter::set_tensor(const at::Tensor& storage) {
   unwatch();
   // A version counter of its own: other ranks or parameters may share the memory.
   tensor_ = storage.variable_data().set_requires_grad(trainable_);
-  spare_ = {};
+  spare_ = at::Tensor();
   watch();
 }
 
@@ -119,7 +119,7 @@ void Parameter::set_sink(at::Tensor sink) {
                    "{}: the sink must be contiguous and of the local shape", name());
   sink_ = std::move(sink);
   sink_written_ = false;
-  spare_ = {};
+  spare_ = at::Tensor();
 }
 
 at::Tensor Parameter::gradient() const {
@@ -132,7 +132,7 @@ void Parameter::clear_gradient() {
   uses_ = 0;
   at::Tensor& gradient = tensor_.mutable_grad();
   if (gradient.defined() && !sink_.defined() && gradient.is_contiguous()) spare_ = gradient;
-  gradient = {};
+  gradient = at::Tensor();
 }
 
 void Parameter::accumulated() {
@@ -141,7 +141,7 @@ void Parameter::accumulated() {
     const c10::AutoGradMode not_recording(false);
     sink_written_ ? sink_.add_(gradient) : sink_.copy_(gradient);
     sink_written_ = true;
-    gradient = {};
+    gradient = at::Tensor();
   }
   if (++uses_ < expected_uses_) return;
   ready();
