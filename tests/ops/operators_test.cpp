@@ -19,7 +19,7 @@ using Inputs = std::vector<at::Tensor>;
 // Tolerances: fp32 rounding (6e-8) times the square root of the number of terms, with a margin; relative to the largest element.
 
 TEST(Linear, IsTheProductPlusBiasPlusResidual) {
-  const Function ours = [](const Inputs& in) { return linear(in[0], in[1], in[2], in[3]); };
+  const Function ours = [](const Inputs& in) { return ops::linear(in[0], in[1], in[2], in[3]); };
   const Function reference = [](const Inputs& in) { return in[0].matmul(in[1].t()) + in[2] + in[3]; };
   const Inputs inputs{leaf({2, 3, 37}, 1), leaf({19, 37}, 2), leaf({19}, 3), leaf({2, 3, 19}, 4)};
   expect_same(ours, reference, inputs);
@@ -27,11 +27,11 @@ TEST(Linear, IsTheProductPlusBiasPlusResidual) {
 }
 
 TEST(Linear, WithoutBiasAndResidual) {
-  expect_same([](const Inputs& in) { return linear(in[0], in[1]); }, [](const Inputs& in) { return in[0].matmul(in[1].t()); },
+  expect_same([](const Inputs& in) { return ops::linear(in[0], in[1]); }, [](const Inputs& in) { return in[0].matmul(in[1].t()); },
               {leaf({4, 37}, 1), leaf({19, 37}, 2)});
 }
 
-TEST(Linear, RefusesShapesThatDoNotFit) { EXPECT_THROW(linear(at::zeros({2, 3}), at::zeros({4, 5})), Error); }
+TEST(Linear, RefusesShapesThatDoNotFit) { EXPECT_THROW(ops::linear(at::zeros({2, 3}), at::zeros({4, 5})), Error); }
 
 TEST(Norm, LayerNormIsLibTorchs) {
   for (const std::int64_t width : {1, 7, 16, 33, 768}) {
@@ -113,9 +113,9 @@ TEST(Gated, IsTheComposition) {
 
 TEST(Embedding, PicksRows) {
   const at::Tensor index = at::tensor({3, 0, 3, 6, 3, 1}, at::kLong).view({2, 3});
-  expect_same([&](const Inputs& in) { return embedding(index, in[0]); }, [&](const Inputs& in) { return at::embedding(in[0], index); },
+  expect_same([&](const Inputs& in) { return ops::embedding(index, in[0]); }, [&](const Inputs& in) { return at::embedding(in[0], index); },
               {leaf({7, 5}, 1)});
-  EXPECT_THROW(embedding(at::tensor({7}, at::kLong), at::zeros({7, 5})), Error);
+  EXPECT_THROW(ops::embedding(at::tensor({7}, at::kLong), at::zeros({7, 5})), Error);
 }
 
 /// Plain softmax attention of one packed tensor, heads repeated by hand.
@@ -265,7 +265,7 @@ TEST(GradientSink, IsWrittenThenAccumulated) {
   const at::Tensor x = leaf({4, 5}, 1).detach(), w = leaf({3, 5}, 2), bias = leaf({3}, 3);
   const auto weight_bucket = std::make_shared<Bucket>(at::full({3, 5}, 99, at::kDouble)),
              bias_bucket = std::make_shared<Bucket>(at::full({3}, 99, at::kDouble));
-  const auto loss = [&] { return linear(x, Weight(w, weight_bucket), Weight(bias, bias_bucket)).square().sum(); };
+  const auto loss = [&] { return ops::linear(x, Weight(w, weight_bucket), Weight(bias, bias_bucket)).square().sum(); };
   const at::Tensor y = x.matmul(w.detach().t()) + bias.detach();
   const at::Tensor d_weight = 2 * y.t().matmul(x), d_bias = 2 * y.sum(0);
   loss().backward();

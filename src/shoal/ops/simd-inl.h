@@ -45,8 +45,8 @@ HWY_INLINE void for_vectors(std::size_t count, Body&& body) {
 HWY_INLINE Vector set(float x) { return hn::Set(Floats(), x); }
 HWY_INLINE float sum(Vector v) { return hn::GetLane(hn::SumOfLanes(Floats(), v)); }
 
-/// 1 / (1 + exp(-x)).
-HWY_INLINE Vector sigmoid(Vector x) { return hn::Div(set(1), hn::Add(set(1), hn::Exp(Floats(), hn::Neg(x)))); }
+/// 1 / (1 + exp(-x)). Below -87, where the exponential of Highway overflows soon, it stays at 1.6e-38.
+HWY_INLINE Vector sigmoid(Vector x) { return hn::Div(set(1), hn::Add(set(1), hn::Exp(Floats(), hn::Min(hn::Neg(x), set(87))))); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace shoal::ops
