@@ -127,6 +127,12 @@ at::Tensor Parameter::gradient() const {
   return tensor_.grad();
 }
 
+void Parameter::zero_gradient() {
+  const ops::GradientSink::Target target = target_->target();
+  target.tensor.zero_();
+  target_->written();
+}
+
 void Parameter::clear_gradient() {
   sink_written_ = false;
   uses_ = 0;

@@ -69,6 +69,8 @@ class Parameter {
 
   /// The gradient of the micro-batches so far: the sink if there is one, else what autograd left. Undefined when there was none.
   at::Tensor gradient() const;
+  /// The gradient becomes defined and zero: other ranks have one for this parameter.
+  void zero_gradient();
   /// The next gradient overwrites. Its memory is kept for it.
   void clear_gradient();
 

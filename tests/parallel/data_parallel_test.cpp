@@ -1,0 +1,136 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "shoal/comm/world.h"
+#include "shoal/ops/linear.h"
+#include "shoal/parallel/data/gradient_reduction.h"
+#include "shoal/plan/model_spec.h"
+
+namespace shoal::parallel {
+namespace {
+
+using Way = DataParallelOptions::Way;
+
+plan::ModelSpec tiny() {
+  plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
+  spec.layers = 2, spec.hidden = 64, spec.ffn = 256, spec.head_size = 16, spec.sequence = 32;
+  return spec;
+}
+
+std::shared_ptr<nn::Model> made(const plan::ModelSpec& spec, std::uint64_t seed = 1) {
+  auto model = nn::make_model(spec);
+  model->materialize();
+  model->reset_parameters(Key(seed));
+  return model;
+}
+
+nn::Context context_of(std::int64_t rank, std::int64_t step, std::int64_t micro, at::Tensor& tokens) {
+  tokens = (at::arange(33, at::kLong) * (7 + rank) + 31 * step + 5 * micro).remainder(256).view({1, 33});
+  nn::Context context;
+  context.key = Key(3).child(static_cast<std::uint64_t>(step));
+  context.labels = tokens.slice(1, 1, 33).contiguous();
+  context.loss_scale = 1.0 / (32 * 3 * 2);
+  tokens = tokens.slice(1, 0, 32).contiguous();
+  return context;
+}
+
+/// Three steps of two micro-batches with plain gradient descent; the parameters after them.
+std::vector<at::Tensor> train(GradientReduction& reduction, nn::Model& model, int rank) {
+  for (int step = 0; step < 3; ++step) {
+    for (int micro = 0; micro < 2; ++micro) {
+      reduction.begin(micro, 2);
+      at::Tensor tokens;
+      const nn::Context context = context_of(rank, step, micro, tokens);
+      model(tokens, context).backward();
+    }
+    reduction.finish();
+    for (const auto& p : model.parameters()) p->tensor().detach().add_(p->gradient(), -0.1);
+    model.clear_gradients();
+  }
+  std::vector<at::Tensor> result;
+  for (const auto& p : model.parameters()) result.push_back(p->tensor().detach().clone());
+  return result;
+}
+
+// Bitwise: every way adds the same numbers in rank order.
+TEST(DataParallel, EveryWayGivesTheBitsOfThePlainOne) {
+  comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, [](const comm::Group& group) {
+    const auto spec = tiny();
+    const auto plain_model = made(spec);
+    const auto plain = train(*reduce_after_backward(*plain_model, group), *plain_model, group.rank());
+    for (const DataParallelOptions& options :
+         {DataParallelOptions{}, DataParallelOptions{.way = Way::kInPlace}, DataParallelOptions{.bucket_bytes = 1, .way = Way::kBuckets},
+          DataParallelOptions{.bucket_bytes = 100000, .way = Way::kBuckets}, DataParallelOptions{.way = Way::kBuckets}}) {
+      const auto model = made(spec);
+      const auto reduction = data_parallel(*model, group, options);
+      const auto result = train(*reduction, *model, group.rank());
+      ASSERT_EQ(result.size(), plain.size());
+      for (std::size_t i = 0; i < plain.size(); ++i)
+        EXPECT_TRUE(result[i].equal(plain[i])) << model->parameters()[i]->name() << " bucket=" << options.bucket_bytes;
+    }
+  });
+}
+
+/// A sum of branches of which each call uses some: rank r uses branch r and branch 0; branch 4 is used by nobody.
+class Branches final : public nn::Module {
+ public:
+  Branches() {
+    for (int i = 0; i < 5; ++i) weights_.push_back(parameter("w" + std::to_string(i), {3}, plan::Init::kOnes));
+  }
+  std::vector<std::size_t> used;
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const nn::Context&) override {
+    at::Tensor sum = at::zeros({}, at::kFloat);
+    for (const std::size_t i : used) sum = sum + (weights_[i]->tensor() * x).sum();
+    return sum;
+  }
+
+ private:
+  std::vector<std::shared_ptr<nn::Parameter>> weights_;
+};
+
+TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
+  for (const Way way : {Way::kInPlace, Way::kBuckets})
+    comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, [&](const comm::Group& group) {
+      Branches model;
+      model.materialize();
+      model.reset_parameters(Key(1));
+      const auto reduction = data_parallel(model, group, {.bucket_bytes = 24, .way = way});
+      for (int step = 0; step < 4; ++step) {
+        // The order of use differs between ranks and steps too.
+        model.used = {static_cast<std::size_t>((group.rank() + step) % 3 + 1), 0};
+        if (group.rank() == 1) std::swap(model.used[0], model.used[1]);
+        reduction->begin(0, 1);
+        model(at::arange(3, at::kFloat) + group.rank(), nn::Context()).backward();
+        reduction->finish();
+        const auto parameters = model.parameters();
+        EXPECT_TRUE(parameters[0]->gradient().equal(3 * at::arange(3, at::kFloat) + 3));
+        for (int branch = 1; branch <= 3; ++branch) {
+          const int user = (branch - 1 - step % 3 + 3) % 3;
+          EXPECT_TRUE(parameters[branch]->gradient().equal(at::arange(3, at::kFloat) + user)) << "branch " << branch << " step " << step;
+        }
+        EXPECT_FALSE(parameters[4]->gradient().defined()) << "a parameter that nobody uses keeps no gradient";
+        model.clear_gradients();
+      }
+    });
+}
+
+TEST(DataParallel, DifferentStartingValuesAreNamed) {
+  try {
+    comm::run_on_threads({.size = 2, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, [](const comm::Group& group) {
+      const auto model = made(tiny());
+      if (group.rank() == 1) model->find_parameter("blocks.1.mlp.up.bias")->tensor().detach().add_(1e-8);
+      data_parallel(*model, group);
+    });
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+    EXPECT_NE(std::string(error.what()).find("blocks.1.mlp.up.bias"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace shoal::parallel
