@@ -39,13 +39,17 @@ struct Child {
   int words_pipe = -1;  ///< our end
   bool ended = false;
   bool killed_by_us = false;
-  int status = 0;  ///< as waitpid gives it
+  int asked_with = 0;  ///< the signal by which we asked it to end
+  int status = 0;      ///< as waitpid gives it
   std::int64_t ended_ns = 0;
   std::optional<LastWords> words;
 
   int code() const { return WIFSIGNALED(status) ? signal_exit_code(WTERMSIG(status)) : WEXITSTATUS(status); }
-  /// Ended as a run does that was asked to stop.
-  bool stopped() const { return WIFEXITED(status) && (code() == signal_exit_code(SIGTERM) || code() == signal_exit_code(SIGINT)); }
+  /// Ended as a run does that was asked to stop, or by being asked before it listened.
+  bool stopped() const {
+    if (WIFSIGNALED(status)) return WTERMSIG(status) == asked_with;
+    return code() == signal_exit_code(SIGTERM) || code() == signal_exit_code(SIGINT);
+  }
   bool failed() const { return ended && !killed_by_us && status != 0 && !stopped(); }
 };
 
@@ -178,8 +182,12 @@ void Launcher::on_signal(int signal) {
 }
 
 void Launcher::signal_living(int signal) {
-  for (const Child& child : children_)
-    if (!child.ended) ::kill(-child.process, signal) == 0 || ::kill(child.process, signal);
+  for (Child& child : children_) {
+    if (child.ended) continue;
+    if (signal != SIGKILL) child.asked_with = signal;
+    // A child that has not made its group yet is reached by its own number.
+    if (::kill(-child.process, signal) != 0) ::kill(child.process, signal);
+  }
 }
 
 void Launcher::reap() {

@@ -5,6 +5,7 @@
 #include <toml++/toml.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -187,11 +188,12 @@ Job parse_job(std::string_view text, const std::string& file, const std::vector<
 }
 
 Job load_job(const std::string& path, const std::vector<std::string>& sets) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown)) throw Error(ErrorKind::kInputMissing, "job", fmt::format("{} is a folder and no job file", path));
   std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw system_error(ErrorKind::kInputMissing, "job", fmt::format("cannot read the job file {}", path));
   std::ostringstream text;
-  if (stream) text << stream.rdbuf();
-  if (!stream || (text.str().empty() && stream.peek() != std::char_traits<char>::eof()))
-    throw system_error(ErrorKind::kInputMissing, "job", fmt::format("cannot read the job file {}", path));
+  text << stream.rdbuf();
   return parse_job(text.str(), path, sets);
 }
 

@@ -2,6 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/nearest.h"
@@ -103,18 +105,19 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
     throw complaint(job, "training.sequence_length", fmt::format("longer than the model's longest sequence, {} (model.sequence)", spec.sequence));
 }
 
-/// plan::validate names a field first: "heads = 3: ..."; the reader wants to know where it was written.
+/// plan::validate names fields, "heads = 3: must divide hidden = 128"; the reader wants to know which of them the job set, and where.
 Error explained(const Job& job, const Error& error) {
   const std::string& what = error.message();
-  const std::string field = what.substr(0, what.find(' '));
-  std::string where = job.file;
-  if (find_key("model", field)) {
-    const std::string origin = job.origin("model." + field);
-    if (origin != "default") where = origin;
-  }
-  const std::string& name = job.config.model.name;
-  return Error(ErrorKind::kConfig, "job",
-               fmt::format("{}: model.{}{}", where, what, name.empty() ? "" : fmt::format(" (model.name = \"{}\")", name)));
+  const std::string first = what.substr(0, what.find(' '));
+  std::vector<std::string> named;
+  if (find_key("model", first)) named.push_back("model." + first);
+  for (const Key& key : all_keys())
+    if (key.section == "model" && what.find(" " + key.name + " = ") != std::string::npos) named.push_back(key.path());
+  const auto set = std::find_if(named.begin(), named.end(), [&](const std::string& key) { return job.origins.contains(key); });
+  const std::string model = job.config.model.name.empty() ? "" : fmt::format(" (model.name = \"{}\")", job.config.model.name);
+  if (set == named.end() || *set == "model." + first)
+    return Error(ErrorKind::kConfig, "job", fmt::format("{}: model.{}{}", set == named.end() ? job.file : job.origin(*set), what, model));
+  return complaint(job, *set, what + model);
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+#include "apps/shoal/cores.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <set>
+#include <thread>
+
+#include "shoal/base/error.h"
+
+namespace shoal::apps {
+namespace {
+
+TEST(Cores, ThisProcessHasThoseOfItsMask) {
+  cpu_set_t set;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+  EXPECT_EQ(static_cast<int>(cores_of_this_process().list.size()), CPU_COUNT(&set));
+}
+
+TEST(Cores, AreSharedEquallyAndNeverNone) {
+  const Cores eight{{0, 1, 2, 3, 4, 5, 6, 7}, 0}, quota{{0, 1, 2, 3, 4, 5, 6, 7}, 2.5};
+  EXPECT_EQ(threads_per_rank(eight, 2, 0), 4);
+  EXPECT_EQ(threads_per_rank(eight, 3, 0), 2);
+  EXPECT_EQ(threads_per_rank(eight, 16, 0), 1);
+  EXPECT_EQ(threads_per_rank(eight, 2, 7), 7);
+  EXPECT_EQ(quota.usable(), 3);
+}
+
+TEST(Cores, NoTwoRanksShareOne) {
+  const Cores odd{{1, 3, 5, 7, 9}, 0};
+  std::set<int> seen;
+  for (int rank = 0; rank < 2; ++rank)
+    for (const int core : cores_of_rank(odd, rank, 2, 2)) EXPECT_TRUE(seen.insert(core).second) << core;
+  EXPECT_EQ(seen, (std::set<int>{1, 3, 5, 7}));
+  EXPECT_THROW(cores_of_rank(odd, 0, 3, 2), Error);
+}
+
+TEST(Cores, KeepingToThemHolds) {
+  const int first = cores_of_this_process().list.front();
+  std::thread([&] {
+    keep_to({first});
+    EXPECT_EQ(cores_of_this_process().list, std::vector<int>{first});
+  }).join();
+  EXPECT_THROW(keep_to({CPU_SETSIZE - 1}), Error);
+}
+
+}  // namespace
+}  // namespace shoal::apps

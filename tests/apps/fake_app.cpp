@@ -1,0 +1,77 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "apps/shoal/torch/entry.h"
+#include "shoal/base/error.h"
+#include "shoal/train/config/job_file.h"
+
+// A training run without training: steps of 20 ms, faults as debug.fault says. job.description says how ranks behave:
+//   "notice": a rank that sees another's fault throws Error(peer lost);
+//   "wait":   it throws Error(timeout) 300 ms later;
+//   "deaf":   it goes on for ever, and nothing but SIGKILL ends it.
+
+namespace {
+
+using namespace std::chrono_literals;
+using shoal::Error;
+using shoal::ErrorKind;
+
+void fail_on_purpose(const shoal::train::DebugSection& debug, const shoal::apps::RankArguments& arguments) {
+  std::ofstream(arguments.run_directory + "/fault").close();
+  if (debug.fault == "error") throw Error(ErrorKind::kNonFinite, "fake", "the loss is nan");
+  if (debug.fault == "exit") ::_exit(9);
+  if (debug.fault == "nan") throw std::runtime_error("words\nException raised from somewhere\nframe #0: secret");
+  ::kill(::getpid(), debug.fault == "stop" ? SIGSTOP : SIGKILL);
+}
+
+void look_at_peers(const std::string& behaviour, const shoal::apps::RankArguments& arguments) {
+  if (!std::filesystem::exists(arguments.run_directory + "/fault")) return;
+  if (behaviour == "notice") throw Error(ErrorKind::kPeerLost, "fake", "a peer is gone").at(arguments.rank, arguments.world);
+  if (behaviour != "wait") return;
+  std::this_thread::sleep_for(300ms);
+  throw Error(ErrorKind::kTimeout, "fake", "no answer").at(arguments.rank, arguments.world);
+}
+
+}  // namespace
+
+int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
+  const auto job = shoal::train::parse_job(arguments->job_text, arguments->job_file);
+  const std::string behaviour = job.config.job.description;
+  std::ofstream(fmt::format("{}/rank-{}.txt", arguments->run_directory, arguments->rank)) << fmt::format(
+      "rank {} of {} local {} of {} threads {} cores {} key {} process {} group {} session {} in_process {} file {}\n", arguments->rank,
+      arguments->world, arguments->local_rank, arguments->local_world, arguments->threads, fmt::join(arguments->cores, ","), arguments->job_key,
+      ::getpid(), ::getpgrp(), ::getsid(0), arguments->in_process, arguments->job_file);
+  fmt::print("rank {} says hello\n", arguments->rank);
+  fmt::print(stderr, "rank {} complains\n", arguments->rank);
+  std::fflush(stdout);
+  for (std::int64_t step = 1; step <= job.config.training.steps.value(); ++step) {
+    arguments->progress->store(step);
+    std::this_thread::sleep_for(20ms);
+    if (job.config.debug.fault_step == step && job.config.debug.fault_rank == arguments->rank) fail_on_purpose(job.config.debug, *arguments);
+    look_at_peers(behaviour, *arguments);
+    const int signal = arguments->stop_signal->load();
+    if (signal == 0 || behaviour == "deaf") continue;
+    std::ofstream(fmt::format("{}/saved-{}", arguments->run_directory, arguments->rank)) << step;
+    return 128 + signal;
+  }
+  return 0;
+}
+
+int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
+  fmt::print("{} {} {} {}\n", arguments->checkpoint, arguments->prompt, arguments->tokens, arguments->cache);
+  return 0;
+}
+
+int shoal_eval_main(const shoal::apps::EvalArguments* arguments) {
+  fmt::print("{} {} {}\n", arguments->checkpoint, arguments->split, arguments->batches);
+  return 0;
+}
+
+const char* shoal_torch_description() { return "a fake"; }

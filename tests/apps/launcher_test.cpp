@@ -1,0 +1,239 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <regex>
+#include <thread>
+
+#include "tests/apps/program.h"
+
+namespace shoal::apps::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+/// A job of `steps` steps of 20 ms for the fake trainer.
+class LauncherTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder.write(
+        "job.toml",
+        "[job]\nname = \"test\"\n[model]\nname = \"mlp-digits\"\n[data]\nsource = \"digits\"\n[training]\nglobal_batch_sequences = 24\nsteps = 5\n");
+  }
+  std::vector<std::string> words(std::vector<std::string> more) const {
+    std::vector<std::string> all = {shoal_program(), "train", "job.toml", "--run-dir", "run"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Outcome train(std::vector<std::string> more) const { return run(words(std::move(more)), folder.path()); }
+  std::vector<std::string> with_fault(const char* fault, int rank, const char* behaviour) const {
+    return words({"--nproc", "3", "--set", "training.steps=100000", "--set", std::string("debug.fault=") + fault, "--set", "debug.fault_step=4",
+                  "--set", "debug.fault_rank=" + std::to_string(rank), "--set", std::string("job.description=") + behaviour});
+  }
+  /// What a rank wrote about itself.
+  std::string said(int rank, const std::string& what) const {
+    const std::string text = folder.read("run/rank-" + std::to_string(rank) + ".txt");
+    std::smatch match;
+    return std::regex_search(text, match, std::regex(" " + what + " ([^ \n]*)")) ? match[1].str() : "";
+  }
+  bool alive(int rank) const {
+    const std::string process = said(rank, "process");
+    return !process.empty() && ::kill(std::stoi(process), 0) == 0;
+  }
+  void expect_nobody_left(int ranks) const {
+    for (int rank = 0; rank < ranks; ++rank) EXPECT_FALSE(alive(rank)) << "rank " << rank;
+  }
+
+  Folder folder;
+};
+
+TEST_F(LauncherTest, StartsEveryRankWithItsPlace) {
+  const Outcome outcome = train({"--nproc", "3", "--set", "parallelism.threads_per_rank=2"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(folder.read("run/rank-" + std::to_string(rank) + ".txt"),
+                StartsWith("rank " + std::to_string(rank) + " of 3 local " + std::to_string(rank) + " of 3 threads 2 cores  key "));
+    EXPECT_EQ(said(rank, "process"), said(rank, "group")) << "its own process group";
+    EXPECT_EQ(said(rank, "key"), said(0, "key"));
+    EXPECT_EQ(said(rank, "in_process"), "false");
+  }
+  EXPECT_EQ(said(0, "key").size(), 32u);
+  EXPECT_THAT(outcome.out, HasSubstr("3 ranks of 2 threads"));
+  EXPECT_THAT(outcome.out, HasSubstr("rank 0 says hello"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("rank 1")));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 complains"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 1")));
+  EXPECT_THAT(folder.read("run/logs/rank-1.log"), HasSubstr("rank 1 complains"));
+  EXPECT_THAT(folder.read("run/logs/rank-2.log"), HasSubstr("rank 2 says hello"));
+}
+
+TEST_F(LauncherTest, RunsOneRankAndThreadsInItsOwnProcess) {
+  EXPECT_EQ(train({}).code, 0);
+  EXPECT_EQ(said(0, "of"), "1");
+  EXPECT_EQ(train({"--nproc", "4", "--in-process"}).code, 0);
+  EXPECT_THAT(folder.read("run/rank-0.txt"), StartsWith("rank 0 of 4 "));
+  EXPECT_EQ(said(0, "in_process"), "true");
+}
+
+TEST_F(LauncherTest, AnErrorOfOneRankStopsAllAndComesFirst) {
+  for (const char* behaviour : {"notice", "plain", "deaf"}) {
+    const Outcome outcome = Program(with_fault("error", 1, behaviour), folder.path()).wait();
+    EXPECT_EQ(outcome.code, 80) << behaviour;
+    EXPECT_THAT(outcome.err, HasSubstr("\nshoal: rank 1 of 3 failed in step 4: [fake] the loss is nan\n")) << behaviour;
+    EXPECT_LT(outcome.err.find("rank 1 of 3"), outcome.err.find("rank 0 of 3")) << behaviour;
+    EXPECT_LT(outcome.seconds, 5.0) << behaviour;
+    expect_nobody_left(3);
+    EXPECT_THAT(folder.read("run/logs/rank-1.log"), HasSubstr("the loss is nan"));
+    std::filesystem::remove(folder.path() / "run/fault");
+  }
+}
+
+TEST_F(LauncherTest, AKilledRankIsTheFirstCauseThoughOthersSpeakFirst) {
+  for (const char* behaviour : {"notice", "plain", "deaf"}) {
+    const Outcome outcome = Program(with_fault("kill", 2, behaviour), folder.path()).wait();
+    EXPECT_EQ(outcome.code, 137) << behaviour;
+    EXPECT_THAT(outcome.err, HasSubstr("\nshoal: rank 2 of 3 was killed by signal 9 (Killed) in step 4\n")) << behaviour;
+    EXPECT_LT(outcome.err.find("rank 2 of 3"), outcome.err.find("a peer is gone")) << behaviour;
+    EXPECT_LT(outcome.seconds, 5.0) << behaviour;
+    expect_nobody_left(3);
+    std::filesystem::remove(folder.path() / "run/fault");
+  }
+}
+
+TEST_F(LauncherTest, ASilentExitIsNamedWithItsCode) {
+  const Outcome outcome = Program(with_fault("exit", 0, "notice"), folder.path()).wait();
+  EXPECT_EQ(outcome.code, 9);
+  EXPECT_THAT(outcome.err, HasSubstr("shoal: rank 0 of 3 ended with code 9 and without a word in step 4\n"));
+}
+
+TEST_F(LauncherTest, AStandingRankIsNamedWhenOthersTimeOut) {
+  const Outcome outcome = Program(with_fault("stop", 1, "wait"), folder.path()).wait();
+  EXPECT_EQ(outcome.code, 201);
+  EXPECT_THAT(outcome.err, HasSubstr("shoal: rank 1 of 3 stands still: a signal has stopped it\nshoal: rank "));
+  EXPECT_LT(outcome.seconds, 5.0);
+  expect_nobody_left(3);
+}
+
+TEST_F(LauncherTest, ShowsNoStackTrace) {
+  const Outcome launched = Program(with_fault("nan", 1, "plain"), folder.path()).wait();
+  EXPECT_EQ(launched.code, 1);
+  EXPECT_THAT(launched.err, HasSubstr("rank 1 of 3 failed in step 4: words\n"));
+  EXPECT_THAT(launched.err, Not(HasSubstr("secret")));
+  const Outcome alone = train({"--set", "debug.fault=nan", "--set", "debug.fault_step=2"});
+  EXPECT_EQ(alone.code, 1);
+  EXPECT_THAT(alone.err, HasSubstr("shoal: rank 0 of 1 failed in step 2: words\n"));
+  EXPECT_THAT(alone.err, Not(HasSubstr("secret")));
+}
+
+TEST_F(LauncherTest, ASignalLetsRanksSaveAndGivesItsCode) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    for (const char* ranks : {"1", "2"}) {
+      std::filesystem::remove_all(folder.path() / "run");
+      Program program(words({"--nproc", ranks, "--set", "training.steps=100000"}), folder.path());
+      ASSERT_TRUE(appears(folder, std::string("run/rank-") + (*ranks == '2' ? "1" : "0") + ".txt"));
+      program.signal(signal);
+      const Outcome outcome = program.wait();
+      EXPECT_EQ(outcome.code, 128 + signal) << outcome.err;
+      EXPECT_LT(outcome.seconds, 5.0);
+      EXPECT_TRUE(folder.has("run/saved-0"));
+      EXPECT_EQ(folder.has("run/saved-1"), *ranks == '2');
+      EXPECT_THAT(outcome.err, Not(HasSubstr("failed")));
+    }
+  }
+}
+
+TEST_F(LauncherTest, ASecondSignalEndsAtOnce) {
+  for (const char* ranks : {"1", "2"}) {
+    std::filesystem::remove_all(folder.path() / "run");
+    Program program(words({"--nproc", ranks, "--set", "training.steps=100000", "--set", "job.description=deaf"}), folder.path());
+    ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+    program.signal(SIGINT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_TRUE(alive(0)) << "the first signal is a request";
+    program.signal(SIGINT);
+    const Outcome outcome = program.wait();
+    EXPECT_EQ(outcome.code, 130) << outcome.err;
+    expect_nobody_left(*ranks - '0');
+  }
+}
+
+TEST_F(LauncherTest, RanksDieWithTheirLauncher) {
+  Program program(words({"--nproc", "2", "--set", "training.steps=100000", "--set", "job.description=deaf"}), folder.path());
+  ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+  ASSERT_TRUE(appears(folder, "run/rank-1.txt"));
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait().signal, SIGKILL);
+  for (int i = 0; i < 200 && (alive(0) || alive(1)); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  expect_nobody_left(2);
+}
+
+TEST_F(LauncherTest, OneJobAtATimeInADirectory) {
+  Program first(words({"--nproc", "2", "--set", "training.steps=100000"}), folder.path());
+  ASSERT_TRUE(appears(folder, "run/rank-1.txt"));
+  for (const char* more : {"--in-process", "--fresh"}) {
+    const Outcome second = train({more});
+    EXPECT_EQ(second.code, 74);
+    EXPECT_EQ(second.err, "shoal: [run directory] run is in use by another job (process " + std::to_string(first.process()) +
+                              "). Hint: wait until it has ended, or choose another directory with --run-dir\n");
+  }
+  EXPECT_EQ(run({shoal_program(), "train", "job.toml", "--run-dir", "other"}, folder.path()).code, 0);
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.wait().code, 143);
+  EXPECT_EQ(train({}).code, 0) << "the lock ends with its holder";
+}
+
+TEST_F(LauncherTest, FreshMovesTheOldRunAside) {
+  ASSERT_EQ(train({}).code, 0);
+  folder.write("run/mine", "kept");
+  const Outcome outcome = train({"--fresh"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("run.old-1"));
+  EXPECT_EQ(folder.read("run.old-1/mine"), "kept");
+  EXPECT_FALSE(folder.has("run/mine"));
+  ASSERT_EQ(train({"--fresh"}).code, 0);
+  EXPECT_TRUE(folder.has("run.old-2/rank-0.txt"));
+  EXPECT_EQ(folder.read("run.old-1/mine"), "kept");
+}
+
+TEST_F(LauncherTest, TheDirectoryIsNamedAfterTheJob) {
+  EXPECT_EQ(run({shoal_program(), "train", "job.toml"}, folder.path()).code, 0);
+  EXPECT_TRUE(folder.has("runs/test/rank-0.txt"));
+}
+
+TEST_F(LauncherTest, IsOneRankUnderAnotherLauncher) {
+  const std::map<std::string, std::string> common = {
+      {"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+  std::vector<std::unique_ptr<Program>> ranks;
+  for (const char* rank : {"0", "1"}) {
+    auto environment = common;
+    environment["RANK"] = environment["LOCAL_RANK"] = rank;
+    environment["TORCHELASTIC_ERROR_FILE"] = std::string("/tmp/torchelastic_x/none_y/attempt_0/") + rank + "/error.json";
+    ranks.push_back(std::make_unique<Program>(words({}), folder.path(), environment));
+    ASSERT_TRUE(appears(folder, std::string("run/rank-") + rank + ".txt"));
+  }
+  for (auto& rank : ranks) EXPECT_EQ(rank->wait().code, 0);
+  EXPECT_THAT(folder.read("run/rank-1.txt"), StartsWith("rank 1 of 2 local 1 of 2 "));
+  EXPECT_EQ(said(0, "key"), said(1, "key"));
+  EXPECT_NE(said(0, "process"), said(1, "process"));
+}
+
+TEST_F(LauncherTest, RefusesAnotherNumberThanItsLauncherStarted) {
+  const std::map<std::string, std::string> environment = {
+      {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  Outcome outcome = run(words({"--nproc", "3"}), folder.path(), environment);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--nproc 3: Open MPI has started 2 ranks"));
+  auto two_hosts = environment;
+  two_hosts["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
+  outcome = run(words({}), folder.path(), two_hosts);
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.err, HasSubstr("ranks on several hosts cannot reach each other yet"));
+}
+
+}  // namespace
+}  // namespace shoal::apps::testing

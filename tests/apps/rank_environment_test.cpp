@@ -1,0 +1,107 @@
+#include "apps/shoal/rank_environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "shoal/base/error.h"
+
+namespace shoal::apps {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+std::optional<RankEnvironment> detect(const Variables& variables) {
+  return detect_rank_environment([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+Variables changed(Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+
+// As torchrun --nproc-per-node 2 --nnodes 2, srun -N 2 -n 5 and Open MPI's mpirun set them.
+const Variables kTorchrun = {{"RANK", "3"},
+                             {"WORLD_SIZE", "4"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "h0"},
+                             {"MASTER_PORT", "29500"},
+                             {"GROUP_RANK", "1"},
+                             {"TORCHELASTIC_RUN_ID", "none"},
+                             {"TORCHELASTIC_RESTART_COUNT", "0"},
+                             {"TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a1/none_b2/attempt_0/1/error.json"}};
+const Variables kSlurm = {{"SLURM_PROCID", "4"}, {"SLURM_STEP_NUM_TASKS", "5"},        {"SLURM_LOCALID", "1"},
+                          {"SLURM_NODEID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "3,2"}, {"SLURM_JOB_ID", "77"},
+                          {"SLURM_STEP_ID", "0"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                            {"PMIX_NAMESPACE", "12345"}};
+
+void expect_place(const RankEnvironment& found, const char* launcher, int rank, int world, int local_rank, int local_world) {
+  EXPECT_EQ(found.launcher, launcher);
+  EXPECT_EQ(found.rank, rank);
+  EXPECT_EQ(found.world, world);
+  EXPECT_EQ(found.local_rank, local_rank);
+  EXPECT_EQ(found.local_world, local_world);
+}
+
+TEST(RankEnvironment, NoneOfThem) {
+  EXPECT_FALSE(detect({}));
+  EXPECT_FALSE(detect({{"RANK", "0"}, {"WORLD_SIZE", "2"}})) << "anybody may use such names";
+  EXPECT_FALSE(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})) << "a batch script is no rank";
+}
+
+TEST(RankEnvironment, ReadsEveryLauncher) {
+  expect_place(*detect(kTorchrun), "torchrun", 3, 4, 1, 2);
+  expect_place(*detect(kSlurm), "Slurm", 4, 5, 1, 2);
+  expect_place(*detect(kOpenMpi), "Open MPI", 1, 2, 1, 2);
+  expect_place(*detect(changed(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x3),1"), "SLURM_NODEID", "2")), "Slurm", 4, 5, 1, 2);
+  Variables nested = kSlurm;
+  nested.insert(kTorchrun.begin(), kTorchrun.end());
+  EXPECT_EQ(detect(nested)->launcher, "torchrun") << "the inner one counts";
+}
+
+TEST(RankEnvironment, TheKeyIsOfOneStart) {
+  const std::string key = detect(kTorchrun)->job_key;
+  EXPECT_EQ(key.size(), 32u);
+  Variables other_rank = changed(changed(kTorchrun, "RANK", "2"), "LOCAL_RANK", "0");
+  other_rank["TORCHELASTIC_ERROR_FILE"] = "/tmp/torchelastic_a1/none_b2/attempt_0/0/error.json";
+  EXPECT_EQ(detect(other_rank)->job_key, key);
+  EXPECT_NE(detect(changed(kTorchrun, "TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_c3/none_d4/attempt_0/1/error.json"))->job_key, key);
+  EXPECT_NE(detect(changed(kTorchrun, "TORCHELASTIC_RESTART_COUNT", "1"))->job_key, key);
+  EXPECT_NE(detect(changed(kSlurm, "SLURM_STEP_ID", "1"))->job_key, detect(kSlurm)->job_key);
+  EXPECT_EQ(detect(changed(kSlurm, "SLURM_PROCID", "3"))->job_key, detect(kSlurm)->job_key);
+  EXPECT_NE(detect(changed(kOpenMpi, "PMIX_NAMESPACE", "12346"))->job_key, detect(kOpenMpi)->job_key);
+}
+
+void expect_broken(const Variables& variables, const char* says) {
+  try {
+    detect(variables);
+    ADD_FAILURE() << "accepted; expected: " << says;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(says));
+  }
+}
+
+TEST(RankEnvironment, NamesWhatIsBroken) {
+  Variables missing = kTorchrun;
+  missing.erase("WORLD_SIZE");
+  expect_broken(missing, "torchrun's environment is incomplete or broken: WORLD_SIZE is not set");
+  expect_broken(changed(kTorchrun, "RANK", "two"), "RANK=two is no whole number");
+  expect_broken(changed(kTorchrun, "RANK", "-1"), "RANK=-1 is no whole number");
+  expect_broken(changed(kTorchrun, "RANK", "4"), "rank 4 of 4");
+  expect_broken(changed(kTorchrun, "LOCAL_RANK", "2"), "local rank 2 of 2");
+  expect_broken(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "five"), "SLURM_STEP_TASKS_PER_NODE=five");
+  expect_broken(changed(kSlurm, "SLURM_NODEID", "2"), "SLURM_STEP_TASKS_PER_NODE=3,2 does not say how many tasks node 2 has");
+}
+
+}  // namespace
+}  // namespace shoal::apps
