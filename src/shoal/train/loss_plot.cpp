@@ -1,0 +1,163 @@
+#include "shoal/train/loss_plot.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shoal::train {
+namespace {
+
+constexpr double kWidth = 860, kHeight = 480, kLeft = 76, kRight = 24, kTop = 52, kBottom = 58;
+constexpr const char* kTrain = "#3b6fb6";
+constexpr const char* kEvaluation = "#d1495b";
+constexpr const char* kInk = "#333";
+
+struct Point {
+  double x, y;
+};
+
+/// Values to a stretch of the picture, linear or logarithmic.
+struct Axis {
+  double low, high, from, to;
+  bool logarithmic = false;
+
+  double operator()(double value) const {
+    const double part = logarithmic ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
+    return from + (to - from) * part;
+  }
+};
+
+/// A round distance of 1, 2 or 5 times a power of ten that cuts `span` into at most `most` parts.
+double round_step(double span, int most) {
+  const double power = std::pow(10, std::floor(std::log10(span / most)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (span / (factor * power) <= most) return factor * power;
+  return 10 * power;
+}
+
+std::vector<double> ticks(const Axis& axis, int most) {
+  std::vector<double> values;
+  if (axis.logarithmic) {
+    for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high; power *= 10)
+      for (const double factor : {1.0, 2.0, 5.0})
+        if (const double value = factor * power; value >= axis.low * 0.999 && value <= axis.high * 1.001) values.push_back(value);
+    return values;
+  }
+  const double step = round_step(axis.high - axis.low, most);
+  for (double value = std::ceil(axis.low / step - 1e-9) * step; value <= axis.high + 1e-9 * step; value += step)
+    values.push_back(std::abs(value) < 1e-9 * step ? 0 : value);
+  return values;
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string polyline(const std::vector<Point>& points, const Axis& x, const Axis& y, const char* color, double width, double opacity) {
+  std::string path;
+  for (const Point& p : points) path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x(p.x), y(p.y));
+  return fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" stroke-linejoin=\"round\"/>\n", path,
+                     color, width, opacity);
+}
+
+/// At most `most` points: the mean of equal stretches.
+std::vector<Point> thinned(const std::vector<Point>& points, std::size_t most) {
+  if (points.size() <= most) return points;
+  std::vector<Point> out;
+  for (std::size_t i = 0; i < most; ++i) {
+    const std::size_t begin = i * points.size() / most, end = (i + 1) * points.size() / most;
+    Point mean{0, 0};
+    for (std::size_t k = begin; k < end; ++k) mean.x += points[k].x, mean.y += points[k].y;
+    out.push_back({mean.x / static_cast<double>(end - begin), mean.y / static_cast<double>(end - begin)});
+  }
+  return out;
+}
+
+/// Exponential mean over about a fiftieth of the run, without a bias towards the start.
+std::vector<Point> smoothed(const std::vector<Point>& points) {
+  const double keep = 1 - 1 / std::max(1.0, static_cast<double>(points.size()) / 50);
+  double sum = 0, weight = 0;
+  std::vector<Point> out;
+  for (const Point& p : points) {
+    sum = keep * sum + p.y, weight = keep * weight + 1;
+    out.push_back({p.x, sum / weight});
+  }
+  return out;
+}
+
+std::string axes(const Axis& x, const Axis& y) {
+  std::string out;
+  for (const double value : ticks(y, 7)) {
+    out += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e3e3e3\"/>\n", x.from, y(value), x.to, y(value));
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.6g}</text>\n", x.from - 8, y(value) + 4, value);
+  }
+  for (const double value : ticks(x, 8)) {
+    out += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x(value), y.from, x(value), y.from + 5, kInk);
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.9g}</text>\n", x(value), y.from + 20, value);
+  }
+  out += fmt::format("<polyline points=\"{0:.1f},{2:.1f} {0:.1f},{3:.1f} {1:.1f},{3:.1f}\" fill=\"none\" stroke=\"{4}\"/>\n", x.from, x.to, y.to, y.from,
+                     kInk);
+  out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">step</text>\n", (x.from + x.to) / 2, kHeight - 14);
+  out += fmt::format("<text transform=\"translate(20,{:.1f}) rotate(-90)\" text-anchor=\"middle\">loss{}</text>\n", (y.from + y.to) / 2,
+                     y.logarithmic ? " (logarithmic)" : "");
+  return out;
+}
+
+std::string legend(double final_train, const std::vector<Point>& evaluations) {
+  const auto entry = [](int row, const char* color, const std::string& text) {
+    const double top = kTop + 14 + 20 * row, right = kWidth - kRight - 12;
+    return fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"{3}\" stroke-width=\"3\"/>\n", right - 24, top - 4, right,
+                       color) +
+           fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", right - 32, top, text);
+  };
+  std::string out = entry(0, kTrain, fmt::format("training, last mean {:.4g}", final_train));
+  if (!evaluations.empty()) out += entry(1, kEvaluation, fmt::format("validation, last {:.4g}", evaluations.back().y));
+  return out;
+}
+
+}  // namespace
+
+std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& metrics) {
+  std::vector<Point> train, evaluations;
+  for (const StepMetrics& m : metrics) {
+    train.push_back({static_cast<double>(m.step), m.loss});
+    if (m.evaluation) evaluations.push_back({static_cast<double>(m.step), m.evaluation->loss});
+  }
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
+      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{2}\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\" "
+      "stroke=\"none\"/>\n<text x=\"{3}\" y=\"30\" font-size=\"17\">{4}</text>\n",
+      kWidth, kHeight, kInk, kLeft, escaped(title));
+  if (train.empty()) return out + fmt::format("<text x=\"{}\" y=\"{}\">no step was trained</text>\n</svg>\n", kLeft, kHeight / 2);
+
+  double low = train[0].y, high = train[0].y;
+  for (const auto* points : {&train, &evaluations})
+    for (const Point& p : *points) low = std::min(low, p.y), high = std::max(high, p.y);
+  Axis y{low, high, kHeight - kBottom, kTop, low > 0 && high / low > 10};
+  if (y.logarithmic) {
+    y.low /= 1.1, y.high *= 1.1;
+  } else {
+    const double margin = high > low ? 0.05 * (high - low) : std::max(1e-3, 0.05 * std::abs(high));
+    y.low = low >= 0 ? std::max(0.0, low - margin) : low - margin, y.high += margin;
+  }
+  const Axis x{0, std::max(1.0, train.back().x), kLeft, kWidth - kRight};
+  const auto mean = smoothed(train);
+  out += axes(x, y) + polyline(thinned(train, 1500), x, y, kTrain, 1, 0.35) + polyline(thinned(mean, 1500), x, y, kTrain, 2, 1);
+  if (!evaluations.empty()) out += polyline(evaluations, x, y, kEvaluation, 2, 1);
+  for (const Point& p : thinned(evaluations, 200))
+    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", x(p.x), y(p.y), kEvaluation);
+  return out + legend(mean.back().y, evaluations) + "</svg>\n";
+}
+
+}  // namespace shoal::train

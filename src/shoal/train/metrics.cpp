@@ -1,0 +1,114 @@
+#include "shoal/train/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "shoal/base/system_error.h"
+
+namespace shoal::train {
+namespace {
+
+void put(std::string& out, const char* key, double value) { out += fmt::format("{}\"{}\": {:.17g}", out.size() > 1 ? ", " : "", key, value); }
+void put(std::string& out, const char* key, std::int64_t value) { out += fmt::format("{}\"{}\": {}", out.size() > 1 ? ", " : "", key, value); }
+void put(std::string& out, const char* key, const std::optional<double>& value) {
+  if (value) put(out, key, *value);
+}
+
+std::optional<double> number(const nlohmann::json& object, const char* key) {
+  if (!object.contains(key)) return std::nullopt;
+  return object.at(key).get<double>();
+}
+
+/// Calls `visit(line, end)` for every line that ends; `end` is the offset behind it.
+template <class Visit>
+void for_each_line(const std::string& path, Visit visit) {
+  std::ifstream file(path, std::ios::binary);
+  std::int64_t end = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    end += static_cast<std::int64_t>(line.size()) + 1;
+    if (!visit(line, end)) return;
+  }
+}
+
+}  // namespace
+
+std::string to_json(const StepMetrics& m) {
+  std::string out = "{";
+  put(out, "step", m.step);
+  put(out, "loss", m.loss);
+  put(out, "grad_norm", m.grad_norm);
+  put(out, "lr", m.lr);
+  put(out, "tokens", m.tokens);
+  put(out, "tokens_per_s", m.tokens_per_s);
+  if (m.evaluation) {
+    put(out, "eval_loss", m.evaluation->loss);
+    put(out, "eval_labels", m.evaluation->labels);
+    put(out, "eval_bits_per_byte", m.evaluation->bits_per_byte);
+    put(out, "eval_accuracy", m.evaluation->accuracy);
+    put(out, "eval_mse", m.evaluation->mean_squared_error);
+    put(out, "eval_mae", m.evaluation->mean_absolute_error);
+  }
+  return out + "}";
+}
+
+StepMetrics parse_metrics(const std::string& line) {
+  try {
+    const auto object = nlohmann::json::parse(line);
+    StepMetrics m{.step = object.at("step"),
+                  .loss = object.at("loss"),
+                  .grad_norm = object.at("grad_norm"),
+                  .lr = object.at("lr"),
+                  .tokens = object.at("tokens"),
+                  .tokens_per_s = object.at("tokens_per_s"),
+                  .evaluation = std::nullopt};
+    if (object.contains("eval_loss"))
+      m.evaluation = Evaluation{.loss = object.at("eval_loss"),
+                                .labels = object.value("eval_labels", std::int64_t{0}),
+                                .bits_per_byte = number(object, "eval_bits_per_byte"),
+                                .accuracy = number(object, "eval_accuracy"),
+                                .mean_squared_error = number(object, "eval_mse"),
+                                .mean_absolute_error = number(object, "eval_mae")};
+    return m;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::kData, "metrics", fmt::format("not a line of metrics: {}", error.what()));
+  }
+}
+
+std::vector<StepMetrics> read_metrics(const std::string& path) {
+  std::vector<StepMetrics> all;
+  for_each_line(path, [&](const std::string& line, std::int64_t) {
+    all.push_back(parse_metrics(line));
+    return true;
+  });
+  return all;
+}
+
+MetricsFile::MetricsFile(const std::string& path, std::int64_t step) : path_(path) {
+  std::int64_t keep = 0;
+  for_each_line(path, [&](const std::string& line, std::int64_t end) {
+    if (parse_metrics(line).step > step) return false;
+    keep = end;
+    return true;
+  });
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw system_error(ErrorKind::kOutput, "metrics", "cannot open " + path);
+  if (::ftruncate(descriptor_, keep) != 0) throw system_error(ErrorKind::kOutput, "metrics", "cannot cut " + path);
+}
+
+MetricsFile::~MetricsFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void MetricsFile::append(const StepMetrics& metrics) {
+  const std::string line = to_json(metrics) + "\n";
+  const ssize_t written = ::write(descriptor_, line.data(), line.size());
+  if (written >= 0 && written != static_cast<ssize_t>(line.size())) errno = ENOSPC;
+  if (written != static_cast<ssize_t>(line.size())) throw system_error(ErrorKind::kOutput, "metrics", "cannot write " + path_);
+}
+
+}  // namespace shoal::train

@@ -1,0 +1,123 @@
+#include "shoal/train/tensorboard.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "shoal/base/system_error.h"
+
+namespace shoal::train {
+namespace {
+
+// The wire format of protocol buffers: a tag (field << 3 | type), then a varint (0), 8 bytes (1), a length and bytes (2) or 4 bytes (5).
+enum Wire { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+// Field numbers of tensorflow/core/util/event.proto and framework/summary.proto.
+namespace event {
+constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
+}
+namespace summary {
+constexpr int kValue = 1, kTag = 1, kSimpleValue = 2;
+}
+constexpr int kSessionStatus = 1, kSessionStart = 1;
+
+void put_varint(std::string& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  out += static_cast<char>(value);
+}
+
+template <class T>
+void put_raw(std::string& out, T value) {
+  static_assert(std::endian::native == std::endian::little);
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  out.append(bytes, sizeof(T));
+}
+
+void put_tag(std::string& out, int field, Wire wire) { put_varint(out, static_cast<std::uint64_t>(field) << 3 | wire); }
+
+void put_bytes(std::string& out, int field, std::string_view bytes) {
+  put_tag(out, field, kBytes);
+  put_varint(out, bytes.size());
+  out += bytes;
+}
+
+std::string new_event(std::int64_t step) {
+  std::string out;
+  put_tag(out, event::kWallTime, kFixed64);
+  put_raw(out, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  put_tag(out, event::kStep, kVarint);
+  put_varint(out, static_cast<std::uint64_t>(step));
+  return out;
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  static constexpr auto kTable = [] {
+    std::array<std::uint32_t, 256> table{};
+    for (std::uint32_t i = 0; i < 256; ++i) {
+      std::uint32_t value = i;
+      for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0x82f63b78u : 0);
+      table[i] = value;
+    }
+    return table;
+  }();
+  std::uint32_t crc = ~0u;
+  for (const char c : bytes) crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xff];
+  return ~crc;
+}
+
+std::uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
+
+EventFile::EventFile(const std::string& folder, std::int64_t step) : file_(nullptr, &std::fclose) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  char host[256] = "host";
+  ::gethostname(host, sizeof(host) - 1);
+  // The order of names is the order in which TensorBoard reads: by time, then by the step at which the run resumed.
+  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds, host, ::getpid(), step);
+  file_.reset(std::fopen(path_.c_str(), "wbe"));
+  if (!file_) throw system_error(ErrorKind::kOutput, "tensorboard", "cannot create " + path_);
+  std::string first = new_event(0);
+  put_bytes(first, event::kFileVersion, "brain.Event:2");
+  write(first);
+  std::string session;
+  put_tag(session, kSessionStatus, kVarint);
+  put_varint(session, kSessionStart);
+  std::string start = new_event(step + 1);
+  put_bytes(start, event::kSessionLog, session);
+  write(start);
+}
+
+void EventFile::scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values) {
+  std::string all;
+  for (const auto& [tag, value] : values) {
+    std::string one;
+    put_bytes(one, summary::kTag, tag);
+    put_tag(one, summary::kSimpleValue, kFixed32);
+    put_raw(one, static_cast<float>(value));
+    put_bytes(all, summary::kValue, one);
+  }
+  std::string out = new_event(step);
+  put_bytes(out, event::kSummary, all);
+  write(out);
+}
+
+void EventFile::write(const std::string& event) {
+  std::string frame;
+  put_raw(frame, static_cast<std::uint64_t>(event.size()));
+  put_raw(frame, masked_crc32c(frame));
+  frame += event;
+  put_raw(frame, masked_crc32c(event));
+  if (std::fwrite(frame.data(), 1, frame.size(), file_.get()) != frame.size() || std::fflush(file_.get()) != 0)
+    throw system_error(ErrorKind::kOutput, "tensorboard", "cannot write " + path_);
+}
+
+}  // namespace shoal::train
