@@ -67,8 +67,8 @@ std::string escaped(const std::string& text) {
 std::string polyline(const std::vector<Point>& points, const Axis& x, const Axis& y, const char* color, double width, double opacity) {
   std::string path;
   for (const Point& p : points) path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x(p.x), y(p.y));
-  return fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" stroke-linejoin=\"round\"/>\n", path,
-                     color, width, opacity);
+  return fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" stroke-linejoin=\"round\"/>\n",
+                     path, color, width, opacity);
 }
 
 /// At most `most` points: the mean of equal stretches.
@@ -103,11 +103,12 @@ std::string axes(const Axis& x, const Axis& y) {
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.6g}</text>\n", x.from - 8, y(value) + 4, value);
   }
   for (const double value : ticks(x, 8)) {
-    out += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x(value), y.from, x(value), y.from + 5, kInk);
+    out +=
+        fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x(value), y.from, x(value), y.from + 5, kInk);
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.9g}</text>\n", x(value), y.from + 20, value);
   }
-  out += fmt::format("<polyline points=\"{0:.1f},{2:.1f} {0:.1f},{3:.1f} {1:.1f},{3:.1f}\" fill=\"none\" stroke=\"{4}\"/>\n", x.from, x.to, y.to, y.from,
-                     kInk);
+  out += fmt::format("<polyline points=\"{0:.1f},{2:.1f} {0:.1f},{3:.1f} {1:.1f},{3:.1f}\" fill=\"none\" stroke=\"{4}\"/>\n", x.from, x.to, y.to,
+                     y.from, kInk);
   out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">step</text>\n", (x.from + x.to) / 2, kHeight - 14);
   out += fmt::format("<text transform=\"translate(20,{:.1f}) rotate(-90)\" text-anchor=\"middle\">loss{}</text>\n", (y.from + y.to) / 2,
                      y.logarithmic ? " (logarithmic)" : "");
@@ -117,8 +118,8 @@ std::string axes(const Axis& x, const Axis& y) {
 std::string legend(double final_train, const std::vector<Point>& evaluations) {
   const auto entry = [](int row, const char* color, const std::string& text) {
     const double top = kTop + 14 + 20 * row, right = kWidth - kRight - 12;
-    return fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"{3}\" stroke-width=\"3\"/>\n", right - 24, top - 4, right,
-                       color) +
+    return fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"{3}\" stroke-width=\"3\"/>\n", right - 24, top - 4,
+                       right, color) +
            fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", right - 32, top, text);
   };
   std::string out = entry(0, kTrain, fmt::format("training, last mean {:.4g}", final_train));

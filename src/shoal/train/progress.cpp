@@ -1,0 +1,63 @@
+#include "shoal/train/progress.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace shoal::train {
+
+std::string spoken(Duration duration) {
+  const auto seconds = std::llround(std::chrono::duration<double>(duration).count());
+  if (seconds < 60) return fmt::format("{} s", seconds);
+  if (seconds < 3600) return fmt::format("{} min {:02} s", seconds / 60, seconds % 60);
+  return fmt::format("{} h {:02} min", seconds / 3600, seconds / 60 % 60);
+}
+
+std::string rounded(double value) {
+  const char* units[] = {"", " k", " M", " G", " T", " P"};
+  int unit = 0;
+  while (std::abs(value) >= 1000 && unit < 5) value /= 1000, ++unit;
+  return unit == 0 ? fmt::format("{:.4g}", value) : fmt::format("{:.3g}{}", value, units[unit]);
+}
+
+Progress::Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps)
+    : out_(out), terminal_(terminal), interval_(interval), first_(first_step), total_(total_steps) {}
+
+void Progress::step(const StepMetrics& metrics) {
+  const bool last = metrics.step == total_;
+  if (terminal_) {
+    // A terminal needs no more than ten pictures a second.
+    if (!last && Clock::now() - drawn_ < std::chrono::milliseconds(100)) return;
+    drawn_ = Clock::now();
+    shown_ = line(metrics);
+    fmt::print(out_, "\r\x1b[K{}", shown_);
+  } else if (last || metrics.step % interval_ == 0 || metrics.step == first_ + 1) {
+    fmt::print(out_, "{}\n", line(metrics));
+  }
+  std::fflush(out_);
+}
+
+void Progress::say(const std::string& text) {
+  if (terminal_ && !shown_.empty()) {
+    fmt::print(out_, "\r\x1b[K{}\n{}", text, shown_);
+  } else {
+    fmt::print(out_, "{}\n", text);
+  }
+  std::fflush(out_);
+}
+
+void Progress::finish() {
+  if (terminal_ && !shown_.empty()) fmt::print(out_, "\n");
+  shown_.clear();
+  std::fflush(out_);
+}
+
+std::string Progress::line(const StepMetrics& m) const {
+  const Duration spent = Clock::now() - began_;
+  const auto done = static_cast<double>(m.step - first_), left = static_cast<double>(total_ - m.step);
+  const auto eta = std::chrono::duration_cast<Duration>(spent * (done > 0 ? left / done : 0));
+  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {} tokens/s  grad norm {:.3g}  {}", m.step, total_, m.loss, m.lr, rounded(m.tokens_per_s),
+                     m.grad_norm, m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta));
+}
+
+}  // namespace shoal::train

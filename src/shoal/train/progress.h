@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "shoal/base/clock.h"
+#include "shoal/train/metrics.h"
+
+namespace shoal::train {
+
+/// "3 s", "4 min 05 s", "2 h 07 min".
+std::string spoken(Duration duration);
+/// "950", "12.4 k", "3.1 M".
+std::string rounded(double value);
+
+/// The words of a run on the console: one line that is rewritten where the output is a terminal, a line every `interval` steps elsewhere.
+class Progress {
+ public:
+  /// `first_step`: steps already trained when the run begins, which the remaining time is estimated from.
+  Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps);
+
+  void step(const StepMetrics& metrics);
+  /// A line of its own above the progress line.
+  void say(const std::string& line);
+  /// Ends the progress line.
+  void finish();
+
+ private:
+  std::string line(const StepMetrics& metrics) const;
+
+  std::FILE* out_;
+  bool terminal_;
+  std::int64_t interval_, first_, total_;
+  Clock::time_point began_ = Clock::now(), drawn_{};
+  std::string shown_;  ///< what stands on the progress line
+};
+
+}  // namespace shoal::train
