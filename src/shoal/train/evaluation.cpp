@@ -1,0 +1,76 @@
+#include "shoal/train/evaluation.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numbers>
+
+#include "shoal/train/step.h"
+
+namespace shoal::train {
+namespace {
+
+/// What ranks add up, in the order of the tensor that they reduce.
+struct Sums {
+  double loss = 0, labels = 0, bytes = 0, correct = 0, squares = 0, absolutes = 0;
+};
+constexpr int kSums = sizeof(Sums) / sizeof(double);
+
+void add(Sums& sums, nn::Model& model, const Batch& batch, Task task) {
+  nn::Context context;
+  context.training = false;
+  context.labels = batch.labels;
+  sums.loss += model(batch.inputs, context).item<double>();
+  sums.labels += count_labels({batch});
+  sums.bytes += static_cast<double>(batch.bytes);
+  if (task == Task::kTokens) return;
+  context.labels = at::Tensor();
+  const at::Tensor outputs = model(batch.inputs, context);  // [B, outputs]
+  if (task == Task::kClasses) {
+    sums.correct += outputs.argmax(-1).eq(batch.labels).sum().item<double>();
+  } else {
+    const at::Tensor error = outputs.to(at::kDouble).sub(batch.labels);
+    sums.squares += error.square().sum().item<double>();
+    sums.absolutes += error.abs().sum().item<double>();
+  }
+}
+
+}  // namespace
+
+Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group, const EvaluationOptions& options) {
+  const at::NoGradGuard no_grad;
+  const std::int64_t all = data.evaluation_samples(options.split);
+  const std::int64_t count = options.samples > 0 ? std::min(options.samples, all) : all;
+  const std::int64_t begin = count * group.rank() / group.size(), end = count * (group.rank() + 1) / group.size();
+  Sums sums;
+  for (std::int64_t i = begin; i < end; i += options.micro_batch) {
+    std::vector<std::int64_t> samples;
+    for (std::int64_t k = i; k < std::min(i + options.micro_batch, end); ++k) samples.push_back(k * all / count);
+    add(sums, model, data.evaluation(options.split, samples), data.task());
+  }
+  const at::Tensor total = at::zeros({kSums}, at::kDouble);
+  auto* values = reinterpret_cast<Sums*>(total.data_ptr<double>());
+  *values = sums;
+  group.all_reduce(total).order();
+  sums = *values;
+
+  Evaluation evaluation{.loss = sums.loss / sums.labels, .labels = static_cast<std::int64_t>(sums.labels)};
+  if (data.task() == Task::kTokens && sums.bytes > 0) evaluation.bits_per_byte = sums.loss / std::numbers::ln2 / sums.bytes;
+  if (data.task() == Task::kClasses) evaluation.accuracy = sums.correct / sums.labels;
+  if (data.task() == Task::kRegression) evaluation.mean_squared_error = sums.squares / sums.labels;
+  if (data.task() == Task::kRegression) evaluation.mean_absolute_error = sums.absolutes / sums.labels;
+  return evaluation;
+}
+
+std::string describe(const Evaluation& e) {
+  std::string text = fmt::format("loss {:.4f}", e.loss);
+  if (e.bits_per_byte) text += fmt::format(", {:.4f} bits per byte", *e.bits_per_byte);
+  if (e.accuracy) text += fmt::format(", accuracy {:.2f} %", 100 * *e.accuracy);
+  if (e.mean_squared_error) text += fmt::format(", MSE {:.5g}", *e.mean_squared_error);
+  if (e.mean_absolute_error) text += fmt::format(", MAE {:.5g}", *e.mean_absolute_error);
+  return text;
+}
+
+}  // namespace shoal::train

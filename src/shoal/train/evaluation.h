@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "shoal/comm/group.h"
+#include "shoal/nn/module.h"
+#include "shoal/train/data_source.h"
+#include "shoal/train/metrics.h"
+
+namespace shoal::train {
+
+struct EvaluationOptions {
+  std::string split = "validation";
+  std::int64_t samples = 0;      ///< how many, spread evenly over the split; 0: all of it
+  std::int64_t micro_batch = 8;  ///< samples a rank runs at once
+};
+
+/// Runs `model` over samples of a split, shared among the ranks of `group`, without gradients or dropout. Collective. The result does not depend on
+/// the number of ranks beyond rounding.
+Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group, const EvaluationOptions& options);
+
+/// "loss 3.214, 1.873 bits per byte".
+std::string describe(const Evaluation& evaluation);
+
+}  // namespace shoal::train

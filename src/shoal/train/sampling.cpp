@@ -1,0 +1,49 @@
+#include "shoal/train/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "shoal/base/check.h"
+
+namespace shoal::train {
+
+void validate(const SamplingOptions& options) {
+  SHOAL_USER_CHECK(options.temperature >= 0 && std::isfinite(options.temperature), "generate", "temperature={}: must not be negative",
+                   options.temperature);
+  SHOAL_USER_CHECK(options.top_k >= 0, "generate", "top_k={}: must not be negative", options.top_k);
+  SHOAL_USER_CHECK(options.top_p > 0 && options.top_p <= 1, "generate", "top_p={}: must lie above 0 and at most at 1", options.top_p);
+}
+
+std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& options, double uniform) {
+  std::vector<std::int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](std::int64_t a, std::int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
+  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size())) {
+    std::partial_sort(order.begin(), order.begin() + options.top_k, order.end(), likelier);
+    order.resize(options.top_k);
+  } else {
+    std::sort(order.begin(), order.end(), likelier);
+  }
+  std::vector<double> weights;
+  double total = 0;
+  for (const std::int64_t token : order) {
+    weights.push_back(std::exp((static_cast<double>(logits[token]) - logits[order[0]]) / options.temperature));
+    total += weights.back();
+  }
+  if (options.top_p < 1) {
+    double kept = 0;
+    std::size_t count = 0;
+    while (count < weights.size() && (count == 0 || kept < options.top_p * total)) kept += weights[count++];
+    total = kept;
+    weights.resize(count);
+  }
+  double at = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    if ((at += weights[i]) > uniform * total) return order[i];
+  return order[weights.size() - 1];
+}
+
+}  // namespace shoal::train

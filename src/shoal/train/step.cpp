@@ -1,0 +1,98 @@
+#include "shoal/train/step.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+#include <limits>
+
+#include "shoal/base/check.h"
+#include "shoal/optim/clipping.h"
+
+namespace shoal::train {
+
+RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank) {
+  RankBatch batch;
+  batch.first_sample = rank * plan.accumulation * plan.micro_batch;
+  for (std::int64_t i = 0; i < plan.accumulation; ++i)
+    batch.micro_batches.push_back(data.training(first + batch.first_sample + i * plan.micro_batch, plan.micro_batch));
+  return batch;
+}
+
+double count_labels(const std::vector<Batch>& micro_batches) {
+  double count = 0;
+  for (const Batch& batch : micro_batches)
+    count += static_cast<double>(batch.labels.is_floating_point() ? batch.labels.numel() : batch.labels.ne(kIgnoredLabel).sum().item<std::int64_t>());
+  return count;
+}
+
+std::vector<optim::Slice> slices_of(const nn::Module& model) {
+  std::vector<optim::Slice> slices;
+  for (const auto& parameter : model.parameters())
+    if (parameter->requires_grad()) slices.push_back({parameter->name(), parameter->tensor(), parameter->decay()});
+  return slices;
+}
+
+TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer, GradientReduction& reduction, comm::Group group, Key key)
+    : model_(model), optimizer_(optimizer), reduction_(reduction), group_(std::move(group)), key_(key) {
+  for (auto& parameter : model.parameters())
+    if (parameter->requires_grad()) parameters_.push_back(std::move(parameter));
+}
+
+StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
+  const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
+  double local = 0;
+  for (std::int64_t i = 0, first = batch.first_sample; i < count; ++i) {
+    reduction_.begin(i, count);
+    local += forward_backward(batch.micro_batches[i], i, first, input);
+    first += batch.micro_batches[i].inputs.size(0);
+  }
+  reduction_.finish();
+
+  StepResult result;
+  const at::Tensor loss = at::empty({1}, at::kDouble);
+  *loss.data_ptr<double>() = local;
+  group_.all_reduce(loss).order();
+  result.loss = *loss.const_data_ptr<double>();
+
+  const std::vector<at::Tensor> all = gradients();
+  result.grad_norm = optim::global_norm(optim::sum_of_squares(all));
+  if (!std::isfinite(result.grad_norm))
+    throw Error(ErrorKind::kNonFinite, "train", fmt::format("the norm of the gradient is {} in step {}", result.grad_norm, input.step + 1))
+        .at(group_.rank(), group_.size())
+        .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help");
+  optimizer_.step(all, input.learning_rate, optim::clip_factor(result.grad_norm, input.clip_norm));
+  model_.clear_gradients();
+  return result;
+}
+
+double TrainingStep::forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample, const StepInput& input) {
+  nn::LossSink extra;
+  nn::Context context;
+  context.key = key_.child(static_cast<std::uint64_t>(input.step));
+  context.micro_batch = index;
+  context.samples = at::arange(first_sample, first_sample + batch.inputs.size(0), at::kLong);
+  context.labels = batch.labels;
+  context.loss_scale = 1 / input.labels;
+  context.extra_losses = &extra;
+  at::Tensor loss = model_(batch.inputs, context);
+  for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
+  const double value = input.poisoned ? std::numeric_limits<double>::quiet_NaN() : loss.item<double>();
+  if (!std::isfinite(value))
+    throw Error(ErrorKind::kNonFinite, "train", fmt::format("the loss is {} in step {}, micro-batch {}", value, input.step + 1, index + 1))
+        .at(group_.rank(), group_.size())
+        .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; the last checkpoint is intact");
+  loss.backward();
+  return value;
+}
+
+std::vector<at::Tensor> TrainingStep::gradients() const {
+  std::vector<at::Tensor> all;
+  for (const auto& parameter : parameters_) {
+    at::Tensor gradient = parameter->gradient();
+    all.push_back(gradient.defined() ? gradient.contiguous() : gradient);
+  }
+  return all;
+}
+
+}  // namespace shoal::train

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "shoal/comm/group.h"
+#include "shoal/nn/module.h"
+#include "shoal/optim/optimizer.h"
+#include "shoal/train/data_source.h"
+#include "shoal/train/gradient_reduction.h"
+
+namespace shoal::train {
+
+/// A step's samples on this rank, cut into micro-batches.
+struct RankBatch {
+  std::vector<Batch> micro_batches;
+  std::int64_t first_sample = 0;  ///< of the first micro-batch, counted within the step's global batch
+};
+
+/// This rank's part of the global batch that begins with training sample `first`: rank r runs the r-th stretch of it, micro-batch after micro-batch.
+/// Any number of ranks and any micro-batch train the same samples.
+RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank);
+
+struct StepInput {
+  std::int64_t step = 0;  ///< counted from 0: names the step's random numbers
+  double learning_rate = 0;
+  double clip_norm = 0;   ///< 0: no clipping
+  double labels = 0;      ///< valid labels of the global batch, over all ranks
+  bool poisoned = false;  ///< a loss that is not a number, on purpose
+};
+
+struct StepResult {
+  double loss = 0;       ///< mean over the valid labels of the global batch
+  double grad_norm = 0;  ///< before clipping
+};
+
+/// The valid labels of the micro-batches (values, of a regression).
+double count_labels(const std::vector<Batch>& micro_batches);
+
+/// One step: forward and backward of every micro-batch, gradients summed over `group` as they become ready, clipping, the optimizer's update.
+///
+/// Every loss is a sum divided by the global count of valid labels and gradients reduce by sum, so that any split of the same samples gives the same
+/// update up to rounding. Throws Error(non-finite) with rank and step when the loss of a micro-batch or the gradient's norm is not finite; parameters
+/// are then as before the step.
+class TrainingStep {
+ public:
+  TrainingStep(nn::Model& model, optim::Optimizer& optimizer, GradientReduction& reduction, comm::Group group, Key key);
+
+  StepResult run(const RankBatch& batch, const StepInput& input);
+
+ private:
+  double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample, const StepInput& input);
+  std::vector<at::Tensor> gradients() const;
+
+  nn::Model& model_;
+  optim::Optimizer& optimizer_;
+  GradientReduction& reduction_;
+  comm::Group group_;
+  Key key_;
+  std::vector<std::shared_ptr<nn::Parameter>> parameters_;
+};
+
+/// The slices that an optimizer of the whole model updates: every parameter that is trained, in the model's order.
+std::vector<optim::Slice> slices_of(const nn::Module& model);
+
+}  // namespace shoal::train

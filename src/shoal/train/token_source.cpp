@@ -1,0 +1,98 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <span>
+
+#include "shoal/base/check.h"
+#include "shoal/data/cursor.h"
+#include "shoal/data/dataset.h"
+#include "shoal/train/data_source.h"
+
+namespace shoal::train {
+namespace {
+
+using Corpora = std::vector<std::shared_ptr<const data::TokenDataset>>;
+
+Corpora open_all(const std::vector<std::string>& folders, const std::string& split, bool thorough) {
+  Corpora all;
+  for (const std::string& folder : folders)
+    all.push_back(
+        std::make_shared<data::TokenDataset>(data::TokenDataset::open(folder, split, thorough ? data::Check::kBodies : data::Check::kHeaders)));
+  return all;
+}
+
+std::vector<data::WeightedCorpus> weighted(const Corpora& corpora, const std::vector<double>& weights) {
+  std::vector<data::WeightedCorpus> all;
+  for (std::size_t i = 0; i < corpora.size(); ++i)
+    all.push_back({corpora[i], weights.empty() ? static_cast<double>(corpora[i]->tokens()) : weights[i]});
+  return all;
+}
+
+/// Token data sets: training samples in the cursor's order; evaluation samples are the windows of each corpus from its first token on, the last one
+/// filled up with labels that do not count.
+class TokenSource final : public DataSource {
+ public:
+  TokenSource(const Job& job, bool thorough)
+      : length_(job.config.training.sequence_length),
+        train_(open_all(job.config.data.folders, "train", thorough)),
+        validation_(open_all(job.config.data.folders, "validation", thorough)),
+        cursor_(weighted(train_, job.config.data.weights), length_, Key(job.config.debug.seed).child("samples").value()) {}
+
+  Task task() const override { return Task::kTokens; }
+  DataSizes sizes() const override { return {.vocab = train_[0]->vocab_size()}; }
+  std::int64_t tokens_per_sample() const override { return length_; }
+  std::uint64_t fingerprint() const override { return cursor_.position(0).corpora; }
+
+  std::int64_t samples_per_epoch() const override {
+    std::int64_t samples = 0;
+    for (std::size_t i = 0; i < train_.size(); ++i) samples += static_cast<std::int64_t>(cursor_.samples_per_epoch(i));
+    return samples;
+  }
+
+  Batch training(std::int64_t first, std::int64_t count) const override {
+    const at::Tensor tokens = at::empty({count, length_ + 1}, at::kLong);
+    for (std::int64_t i = 0; i < count; ++i)
+      cursor_.fill(cursor_.at(first + i), std::span(tokens.data_ptr<std::int64_t>() + i * (length_ + 1), length_ + 1));
+    return {tokens.narrow(1, 0, length_).contiguous(), tokens.narrow(1, 1, length_).contiguous(), 0};
+  }
+
+  std::int64_t evaluation_samples(const std::string& split) const override {
+    std::int64_t samples = 0;
+    for (const auto& corpus : corpora(split)) samples += windows(*corpus);
+    return samples;
+  }
+
+  Batch evaluation(const std::string& split, const std::vector<std::int64_t>& samples) const override {
+    const auto rows = static_cast<std::int64_t>(samples.size());
+    Batch batch{at::zeros({rows, length_}, at::kLong), at::full({rows, length_}, kIgnoredLabel, at::kLong), 0};
+    for (std::int64_t i = 0; i < rows; ++i) {
+      std::int64_t window = samples[i];
+      auto corpus = corpora(split).begin();
+      for (; window >= windows(**corpus); ++corpus) window -= windows(**corpus);
+      const std::uint64_t start = window * length_, count = std::min<std::uint64_t>(length_, (*corpus)->tokens() - 1 - start);
+      (*corpus)->copy(start, std::span(batch.inputs.data_ptr<std::int64_t>() + i * length_, count));
+      (*corpus)->copy(start + 1, std::span(batch.labels.data_ptr<std::int64_t>() + i * length_, count));
+      batch.bytes += static_cast<std::int64_t>((*corpus)->bytes_of(start + 1, count));
+    }
+    return batch;
+  }
+
+ private:
+  const Corpora& corpora(const std::string& split) const {
+    SHOAL_USER_CHECK(split == "train" || split == "validation", "evaluation", "there is no split '{}'", split);
+    return split == "train" ? train_ : validation_;
+  }
+  std::int64_t windows(const data::TokenDataset& corpus) const { return (static_cast<std::int64_t>(corpus.tokens()) - 2 + length_) / length_; }
+
+  std::int64_t length_;
+  Corpora train_, validation_;
+  data::SampleCursor cursor_;
+};
+
+}  // namespace
+
+std::shared_ptr<const DataSource> open_tokens(const Job& job, bool thorough) { return std::make_shared<TokenSource>(job, thorough); }
+
+}  // namespace shoal::train
