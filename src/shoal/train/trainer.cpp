@@ -1,0 +1,272 @@
+#include "shoal/train/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <optional>
+
+#include "shoal/base/check.h"
+#include "shoal/checkpoint/format/store.h"
+#include "shoal/optim/schedule.h"
+#include "shoal/plan/model_spec.h"
+#include "shoal/train/evaluation.h"
+#include "shoal/train/fault.h"
+#include "shoal/train/generation.h"
+#include "shoal/train/job_options.h"
+#include "shoal/train/loss_plot.h"
+#include "shoal/train/metrics.h"
+#include "shoal/train/peak_flops.h"
+#include "shoal/train/progress.h"
+#include "shoal/train/run_directory.h"
+#include "shoal/train/step.h"
+#include "shoal/train/tensorboard.h"
+#include "shoal/train/training_state.h"
+
+namespace shoal::train {
+namespace {
+
+/// What rank 0 keeps of a run: files and the console. Other ranks have none.
+struct Reporter {
+  Reporter(const RunOptions& options, const RunDirectory& directory, std::int64_t first, std::int64_t total)
+      : metrics(directory.metrics(), first),
+        progress(stdout, options.terminal, options.job.config.metrics.log_interval, first, total),
+        console(options.console) {
+    if (options.job.config.metrics.tensorboard) events.emplace(directory.tensorboard(), first);
+  }
+
+  void say(const std::string& line) {
+    if (console) progress.say(line);
+  }
+
+  void step(const StepMetrics& m) {
+    metrics.append(m);
+    std::vector<std::pair<std::string, double>> scalars{
+        {"train/loss", m.loss}, {"train/grad_norm", m.grad_norm}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};
+    if (m.evaluation) {
+      scalars.emplace_back("validation/loss", m.evaluation->loss);
+      if (m.evaluation->bits_per_byte) scalars.emplace_back("validation/bits_per_byte", *m.evaluation->bits_per_byte);
+      if (m.evaluation->accuracy) scalars.emplace_back("validation/accuracy", *m.evaluation->accuracy);
+      if (m.evaluation->mean_squared_error) scalars.emplace_back("validation/mse", *m.evaluation->mean_squared_error);
+      if (m.evaluation->mean_absolute_error) scalars.emplace_back("validation/mae", *m.evaluation->mean_absolute_error);
+    }
+    if (events) events->scalars(m.step, scalars);
+    if (console) progress.step(m);
+    if (m.evaluation) say(fmt::format("step {}  validation: {}", m.step, describe(*m.evaluation)));
+  }
+
+  MetricsFile metrics;
+  std::optional<EventFile> events;
+  Progress progress;
+  bool console;
+};
+
+class Trainer {
+ public:
+  explicit Trainer(const RunOptions& options)
+      : options_(options), job_(options.job), config_(options.job.config), group_(options.world), directory_(options.run_directory) {}
+
+  int run() {
+    open();
+    if (record_.step >= total_) return already_finished();
+    build();
+    return loop();
+  }
+
+ private:
+  /// What can be known without making the model: the data's sizes, the length of the run, and where it stands.
+  void open() {
+    data_ = open_data(job_, false);
+    plan_ = batch_plan(job_, group_.size());
+    total_ = total_steps(job_, data_->samples_per_epoch());
+    record_ = {.data = data_->fingerprint(), .model = model_spec(job_, data_->sizes()), .job = to_toml(config_), .job_file = job_.file};
+    // One rank looks, so that all see the same checkpoint.
+    const at::Tensor newest = at::zeros({1}, at::kLong);
+    const std::optional<checkpoint::format::Step> step =
+        group_.rank() == 0 ? checkpoint::format::newest_step(directory_.checkpoints()) : std::nullopt;
+    *newest.data_ptr<std::int64_t>() = step ? step->step : -1;
+    group_.broadcast(newest, 0).order();
+    const std::int64_t found = *newest.const_data_ptr<std::int64_t>();
+    if (found < 0) return;
+    checkpoint_ = fmt::format("{}/step-{}", directory_.checkpoints(), found);
+    const RunRecord saved = read_record(*checkpoint_);
+    check_same_run(saved, record_, *checkpoint_);
+    record_.step = saved.step, record_.samples = saved.samples, record_.tokens = saved.tokens;
+  }
+
+  int already_finished() {
+    if (group_.rank() == 0 && options_.console)
+      fmt::print("This run is finished: {} has all {} steps. --fresh starts anew (the old run is moved aside).\n", *checkpoint_, total_);
+    return 0;
+  }
+
+  void build() {
+    if (group_.rank() == 0) data_ = open_data(job_, true);
+    const Key key(static_cast<std::uint64_t>(config_.debug.seed));
+    model_ = make_job_model(record_.model, job_);
+    model_->materialize();
+    if (!checkpoint_) model_->reset_parameters(key.child("init"));
+    optimizer_ = optim::make_optimizer(slices_of(*model_), optimizer_options(config_));
+    schedule_ = schedule_options(config_, total_);
+    state_.emplace(*model_, *optimizer_, group_);
+    if (checkpoint_) state_->load(*checkpoint_);
+    reduction_ = make_gradient_reduction(*model_, group_, config_);
+    step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"));
+    if (group_.rank() == 0) begin_report();
+  }
+
+  void begin_report() {
+    write_whole(directory_.config(), record_.job);
+    if (const auto tokenizer = job_tokenizer(config_)) tokenizer->save(directory_.tokenizer());
+    reporter_.emplace(options_, directory_, record_.step, total_);
+    if (checkpoint_) reporter_->say(fmt::format("Resuming from {} (step {} of {}).", *checkpoint_, record_.step, total_));
+    const auto tokens = data_->tokens_per_sample();
+    reporter_->say(fmt::format("Model: {} with {} parameters. Data: {} training samples of {} tokens.", record_.model.name,
+                               rounded(static_cast<double>(plan::parameter_count(record_.model))), data_->samples_per_epoch(), tokens));
+    reporter_->say(fmt::format("{} steps of {} samples: {} rank{} x {} micro-batch{} of {}, {} thread{} a rank.", total_, plan_.global, group_.size(),
+                               group_.size() == 1 ? "" : "s", plan_.accumulation, plan_.accumulation == 1 ? "" : "es", plan_.micro_batch,
+                               at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
+  }
+
+  int loop() {
+    began_ = Clock::now();
+    first_ = record_;
+    std::int64_t saved = checkpoint_ ? record_.step : -1;
+    while (record_.step < total_) {
+      if (options_.current_step) options_.current_step->store(record_.step + 1, std::memory_order_relaxed);
+      const bool poisoned = inject_fault(config_.debug, record_.step + 1, group_.rank(), group_.size());
+      const auto begin = Clock::now();
+      const RankBatch batch = rank_batch(*data_, record_.samples, plan_, group_.rank());
+      const Agreement agreed = agree(count_labels(batch.micro_batches));
+      if (agreed.signal) return stopped(agreed.signal, saved);
+      StepMetrics metrics = one_step(batch, agreed.labels, poisoned, begin);
+      const bool last = record_.step == total_;
+      if (last || (config_.validation.interval > 0 && record_.step % config_.validation.interval == 0)) metrics.evaluation = evaluate_now();
+      if (reporter_) reporter_->step(metrics);
+      if (last || (config_.checkpoint.interval > 0 && record_.step % config_.checkpoint.interval == 0)) save(), saved = record_.step;
+    }
+    finish();
+    return 0;
+  }
+
+  struct Agreement {
+    double labels = 0;
+    int signal = 0;
+  };
+
+  /// One small all-reduce before a step: how many valid labels all ranks have, and whether any of them was asked to stop.
+  Agreement agree(double labels) {
+    const int signal = options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
+    const at::Tensor sums = at::zeros({3}, at::kDouble);
+    auto* values = sums.data_ptr<double>();
+    values[0] = labels, values[1] = signal == SIGINT, values[2] = signal != 0 && signal != SIGINT;
+    group_.all_reduce(sums).order();
+    const int agreed = values[1] > 0 ? SIGINT : values[2] > 0 ? SIGTERM : 0;
+    return {values[0], agreed};
+  }
+
+  StepMetrics one_step(const RankBatch& batch, double labels, bool poisoned, Clock::time_point begin) {
+    const double lr = optim::learning_rate(schedule_, record_.step);
+    const StepResult result = step_->run(
+        batch, {.step = record_.step, .learning_rate = lr, .clip_norm = config_.optimizer.clip_norm, .labels = labels, .poisoned = poisoned});
+    const std::int64_t tokens = plan_.global * data_->tokens_per_sample();
+    record_.step += 1, record_.samples += plan_.global, record_.tokens += tokens;
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    return {.step = record_.step,
+            .loss = result.loss,
+            .grad_norm = result.grad_norm,
+            .lr = lr,
+            .tokens = record_.tokens,
+            .tokens_per_s = static_cast<double>(tokens) / seconds,
+            .evaluation = std::nullopt};
+  }
+
+  Evaluation evaluate_now() {
+    return evaluate(*model_, *data_, group_, {.samples = config_.validation.batches * plan_.global, .micro_batch = plan_.micro_batch});
+  }
+
+  std::string save() {
+    const std::string path = state_->save(directory_.checkpoints(), record_, static_cast<int>(config_.checkpoint.keep_last));
+    if (reporter_) options_.log.info("saved {}", path);
+    return path;
+  }
+
+  int stopped(int signal, std::int64_t saved) {
+    const std::string path = saved == record_.step ? fmt::format("{}/step-{}", directory_.checkpoints(), saved) : save();
+    if (!reporter_) return 128 + signal;
+    reporter_->progress.finish();
+    reporter_->say(fmt::format("Stopped by {} after step {}; saved {}. The same command goes on from there.", signal == SIGINT ? "SIGINT" : "SIGTERM",
+                               record_.step, path));
+    return 128 + signal;
+  }
+
+  void finish() {
+    const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+    const double peak = total_peak();
+    if (!reporter_) return;
+    reporter_->progress.finish();
+    write_whole(directory_.loss_plot(), loss_plot(config_.job.name + ": " + record_.model.name, read_metrics(directory_.metrics())));
+    const double tokens = static_cast<double>(record_.tokens - first_.tokens);
+    reporter_->say(fmt::format("Trained {} steps, {} tokens in {}: {} tokens/s.", record_.step - first_.step, rounded(tokens),
+                               spoken(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))), rounded(tokens / seconds)));
+    const double flops = plan::training_flops_per_token(record_.model, data_->tokens_per_sample(), true);
+    const double rate = flops * tokens / seconds;
+    reporter_->say(
+        fmt::format("{}FLOPs a token (6 x weights that multiply it + 6 x layers x heads x head size x context): {}FLOP/s, {:.0f} % of the {}FLOP/s that "
+                    "fp32 products of 1024 x 1024 matrices reach here.",
+                    rounded(flops), rounded(rate), 100 * rate / peak, rounded(peak)));
+    if (config_.validation.sample_tokens > 0 && data_->task() == Task::kTokens) sample();
+    reporter_->say(fmt::format("Metrics, loss.svg and checkpoints are in {}.", directory_.path()));
+  }
+
+  /// The peak of all ranks together, each measuring while the others do.
+  double total_peak() {
+    group_.barrier();
+    const at::Tensor peak = at::zeros({1}, at::kDouble);
+    *peak.data_ptr<double>() = measure_peak_flops(std::chrono::milliseconds(200));
+    group_.all_reduce(peak).order();
+    return *peak.const_data_ptr<double>();
+  }
+
+  void sample() {
+    const auto tokenizer = job_tokenizer(config_);
+    GenerationOptions options{.tokens = config_.validation.sample_tokens, .sampling = {.temperature = 0.8}};
+    const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("sample");
+    reporter_->say(fmt::format("A sample of {} tokens:\n{}", options.tokens, generate_text(*model_, *tokenizer, config_.validation.sample_prompt, options, key)));
+  }
+
+  const RunOptions& options_;
+  const Job& job_;
+  const JobConfig& config_;
+  comm::Group group_;
+  RunDirectory directory_;
+  std::shared_ptr<const DataSource> data_;
+  BatchPlan plan_;
+  std::int64_t total_ = 0;
+  RunRecord record_, first_;
+  std::optional<std::string> checkpoint_;  ///< that the run resumes from
+  std::shared_ptr<nn::Model> model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::Schedule schedule_;
+  std::unique_ptr<GradientReduction> reduction_;
+  std::optional<TrainingState> state_;
+  std::optional<TrainingStep> step_;
+  std::optional<Reporter> reporter_;  ///< rank 0
+  Clock::time_point began_;
+};
+
+}  // namespace
+
+int train(const RunOptions& options) {
+  try {
+    return Trainer(options).run();
+  } catch (const Error& error) {
+    options.world.abort(error);
+    throw;
+  }
+}
+
+}  // namespace shoal::train

@@ -1,0 +1,111 @@
+#include "shoal/train/training_state.h"
+
+#include <ATen/ops/zeros.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/base/check.h"
+#include "shoal/checkpoint/format/manifest.h"
+#include "shoal/plan/model_json.h"
+
+namespace shoal::train {
+namespace {
+
+std::vector<checkpoint::StateItem> model_items(const nn::Model& model, const comm::Group& group) {
+  std::vector<checkpoint::StateItem> items;
+  for (const auto& parameter : model.parameters())
+    items.push_back({.name = "model." + parameter->name(),
+                     .local = parameter->tensor().detach(),
+                     .global_shape = parameter->global_shape(),
+                     .boxes = {},
+                     .replica = group.rank(),
+                     .replicas = group.size()});
+  return items;
+}
+
+}  // namespace
+
+std::string RunRecord::to_json() const {
+  return nlohmann::json{{"step", step}, {"samples", samples}, {"tokens", tokens}, {"data", data}, {"model", nlohmann::json::parse(plan::to_json(model))},
+                        {"job", job},   {"job_file", job_file}}
+      .dump();
+}
+
+RunRecord parse_record(const std::string& json, const std::string& origin) {
+  try {
+    const auto object = nlohmann::json::parse(json);
+    return {.step = object.at("step"),
+            .samples = object.at("samples"),
+            .tokens = object.at("tokens"),
+            .data = object.at("data"),
+            .model = plan::from_json(object.at("model").dump(), origin),
+            .job = object.at("job"),
+            .job_file = object.at("job_file")};
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::kData, "checkpoint", fmt::format("{} is not a checkpoint of a training run: {}", origin, error.what()));
+  }
+}
+
+RunRecord read_record(const std::string& path) {
+  return parse_record(checkpoint::format::read_manifest(path).metadata, path + "/" + checkpoint::format::kManifestName);
+}
+
+void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path) {
+  std::vector<std::string> differences;
+  const auto before = nlohmann::json::parse(plan::to_json(saved.model)), after = nlohmann::json::parse(plan::to_json(now.model));
+  for (const auto& [key, value] : after.items()) {
+    if (key == "name") continue;
+    const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
+    if (old != value) differences.push_back(fmt::format("model.{} was {} and is {}", key, old.is_null() ? "absent" : old.dump(), value.dump()));
+  }
+  if (before.value("family", "") == after.value("family", "") && differences.empty() && saved.data != now.data)
+    differences.push_back(fmt::format("data (its contents, weights, seed or sequence length) was {:016x} and is {:016x}", saved.data, now.data));
+  if (differences.empty()) return;
+  throw Error(ErrorKind::kConfig, "train", fmt::format("the checkpoint {} belongs to another job: {}", path, fmt::join(differences, "; ")))
+      .hint("--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one");
+}
+
+TrainingState::TrainingState(const nn::Model& model, optim::Optimizer& optimizer, comm::Group group)
+    : model_(model),
+      optimizer_(optimizer),
+      group_(std::move(group)),
+      updates_(at::zeros({static_cast<std::int64_t>(optimizer.slices().size())}, at::kLong)) {}
+
+std::vector<checkpoint::StateItem> TrainingState::items() const {
+  auto items = model_items(model_, group_);
+  for (const optim::State& state : optimizer_.states()) {
+    const std::string& name = optimizer_.slices()[state.slice].name;
+    items.push_back({.name = "optimizer." + state.kind + "." + name,
+                     .local = state.tensor,
+                     .global_shape = state.tensor.sizes().vec(),
+                     .boxes = {},
+                     .replica = group_.rank(),
+                     .replicas = group_.size()});
+  }
+  for (std::size_t i = 0; i < optimizer_.slices().size(); ++i)
+    items.push_back({.name = "optimizer.updates." + optimizer_.slices()[i].name,
+                     .local = updates_.narrow(0, static_cast<std::int64_t>(i), 1).view({}),
+                     .global_shape = {},
+                     .boxes = {},
+                     .replica = group_.rank(),
+                     .replicas = group_.size()});
+  return items;
+}
+
+std::string TrainingState::save(const std::string& directory, const RunRecord& record, int keep_last) const {
+  std::copy(optimizer_.updates().begin(), optimizer_.updates().end(), updates_.data_ptr<std::int64_t>());
+  return checkpoint::save(directory, record.step, items(), record.to_json(), group_, {.keep_last = keep_last});
+}
+
+void TrainingState::load(const std::string& path) {
+  checkpoint::load(path, items(), group_);
+  const auto* counts = updates_.const_data_ptr<std::int64_t>();
+  optimizer_.set_updates(std::vector<std::int64_t>(counts, counts + updates_.numel()));
+}
+
+void load_model(nn::Model& model, const std::string& path, const comm::Group& group) {
+  checkpoint::load(path, model_items(model, group), group, {.scope = "model."});
+}
+
+}  // namespace shoal::train

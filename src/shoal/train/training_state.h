@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "shoal/checkpoint/checkpoint.h"
+#include "shoal/comm/group.h"
+#include "shoal/nn/module.h"
+#include "shoal/optim/optimizer.h"
+
+namespace shoal::train {
+
+/// What a checkpoint says beside its tensors: where the run is and what it is a run of.
+struct RunRecord {
+  std::int64_t step = 0;     ///< optimizer steps done
+  std::int64_t samples = 0;  ///< training samples used: the next step begins with this one
+  std::int64_t tokens = 0;
+  std::uint64_t data = 0;  ///< DataSource::fingerprint
+  plan::ModelSpec model;
+  std::string job;       ///< the job file as resolved, TOML
+  std::string job_file;  ///< what it was called
+
+  std::string to_json() const;
+};
+
+/// Throws Error(data) that names `origin` when the text is no such record.
+RunRecord parse_record(const std::string& json, const std::string& origin);
+/// Of the checkpoint in folder `path`; reads no tensor.
+RunRecord read_record(const std::string& path);
+
+/// The run goes on with the same model, seed and data only. Throws Error(config) that names each key that differs, with both values.
+void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path);
+
+/// The tensors of a run: parameters and the optimizer's state, whole on every rank of `group`.
+class TrainingState {
+ public:
+  TrainingState(const nn::Model& model, optim::Optimizer& optimizer, comm::Group group);
+
+  /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
+  std::string save(const std::string& directory, const RunRecord& record, int keep_last) const;
+  /// Collective. Fills parameters and optimizer in place. Throws as checkpoint::load.
+  void load(const std::string& path);
+
+ private:
+  std::vector<checkpoint::StateItem> items() const;
+
+  const nn::Model& model_;
+  optim::Optimizer& optimizer_;
+  comm::Group group_;
+  at::Tensor updates_;  ///< [slices] int64: how often each slice was updated
+};
+
+/// Fills the parameters alone, for evaluation and generation.
+void load_model(nn::Model& model, const std::string& path, const comm::Group& group);
+
+}  // namespace shoal::train
