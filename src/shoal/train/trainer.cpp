@@ -214,10 +214,10 @@ class Trainer {
                                spoken(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))), rounded(tokens / seconds)));
     const double flops = plan::training_flops_per_token(record_.model, data_->tokens_per_sample(), true);
     const double rate = flops * tokens / seconds;
-    reporter_->say(
-        fmt::format("{}FLOPs a token (6 x weights that multiply it + 6 x layers x heads x head size x context): {}FLOP/s, {:.0f} % of the {}FLOP/s that "
-                    "fp32 products of 1024 x 1024 matrices reach here.",
-                    rounded(flops), rounded(rate), 100 * rate / peak, rounded(peak)));
+    reporter_->say(fmt::format(
+        "{}FLOPs a token (6 x weights that multiply it + 6 x layers x heads x head size x context): {}FLOP/s, {:.0f} % of the {}FLOP/s that "
+        "fp32 products of 1024 x 1024 matrices reach here.",
+        rounded(flops), rounded(rate), 100 * rate / peak, rounded(peak)));
     if (config_.validation.sample_tokens > 0 && data_->task() == Task::kTokens) sample();
     reporter_->say(fmt::format("Metrics, loss.svg and checkpoints are in {}.", directory_.path()));
   }
@@ -235,7 +235,8 @@ class Trainer {
     const auto tokenizer = job_tokenizer(config_);
     GenerationOptions options{.tokens = config_.validation.sample_tokens, .sampling = {.temperature = 0.8}};
     const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("sample");
-    reporter_->say(fmt::format("A sample of {} tokens:\n{}", options.tokens, generate_text(*model_, *tokenizer, config_.validation.sample_prompt, options, key)));
+    reporter_->say(fmt::format("A sample of {} tokens:\n{}", options.tokens,
+                               generate_text(*model_, *tokenizer, config_.validation.sample_prompt, options, key)));
   }
 
   const RunOptions& options_;

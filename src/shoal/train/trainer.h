@@ -19,7 +19,7 @@ struct RunOptions {
   bool console = true;        ///< the run is told on standard output, by rank 0
   bool terminal = false;      ///< standard output is a terminal: the progress line is rewritten in place
   Log log;
-  const std::atomic<int>* stop_signal = nullptr;     ///< 0, or the signal that asks the run to stop after the step at hand; may be null
+  const std::atomic<int>* stop_signal = nullptr;      ///< 0, or the signal that asks the run to stop after the step at hand; may be null
   std::atomic<std::int64_t>* current_step = nullptr;  ///< told the step at hand, counted from 1; may be null
 };
 

@@ -27,8 +27,9 @@ std::vector<checkpoint::StateItem> model_items(const nn::Model& model, const com
 }  // namespace
 
 std::string RunRecord::to_json() const {
-  return nlohmann::json{{"step", step}, {"samples", samples}, {"tokens", tokens}, {"data", data}, {"model", nlohmann::json::parse(plan::to_json(model))},
-                        {"job", job},   {"job_file", job_file}}
+  return nlohmann::json{
+      {"step", step}, {"samples", samples},  {"tokens", tokens}, {"data", data}, {"model", nlohmann::json::parse(plan::to_json(model))},
+      {"job", job},   {"job_file", job_file}}
       .dump();
 }
 

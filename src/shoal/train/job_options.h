@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "shoal/comm/group.h"
+#include "shoal/data/tokenizer.h"
+#include "shoal/nn/module.h"
+#include "shoal/optim/optimizer.h"
+#include "shoal/optim/schedule.h"
+#include "shoal/train/config/job_config.h"
+#include "shoal/train/data_source.h"
+
+namespace shoal::train {
+
+/// What sections of a job file mean to the rooms below.
+optim::Options optimizer_options(const JobConfig& config);
+optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps);
+
+/// The model of a run with the loss that the job asks for, on the meta device.
+std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task);
+
+/// The tokenizer of the job's first data set; null for tables.
+std::shared_ptr<const data::Tokenizer> job_tokenizer(const JobConfig& config);
+
+}  // namespace shoal::train

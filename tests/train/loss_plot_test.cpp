@@ -1,0 +1,58 @@
+#include "shoal/train/loss_plot.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <regex>
+
+namespace shoal::train {
+namespace {
+
+std::vector<StepMetrics> run_of(int steps, double first, double last) {
+  std::vector<StepMetrics> all;
+  for (int i = 1; i <= steps; ++i) {
+    StepMetrics m{.step = i,
+                  .loss = last + (first - last) * std::exp(-5.0 * i / steps),
+                  .grad_norm = 1,
+                  .lr = 1e-3,
+                  .tokens = i,
+                  .tokens_per_s = 1,
+                  .evaluation = {}};
+    if (i % (steps / 5) == 0)
+      m.evaluation =
+          Evaluation{.loss = m.loss * 1.05, .labels = 1, .bits_per_byte = {}, .accuracy = {}, .mean_squared_error = {}, .mean_absolute_error = {}};
+    all.push_back(m);
+  }
+  return all;
+}
+
+TEST(LossPlot, DrawsBothCurvesInsideTheFrame) {
+  const std::string svg = loss_plot("gpt & <co>", run_of(5000, 8, 2));
+  EXPECT_EQ(svg.rfind("<svg", 0), 0u);
+  EXPECT_NE(svg.find("gpt &amp; &lt;co>"), std::string::npos);
+  EXPECT_NE(svg.find("validation, last 2.1"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  const std::regex point("([0-9.]+),([0-9.]+)[ \"]");
+  int points = 0;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), point), end; at != end; ++at, ++points) {
+    EXPECT_GE(std::stod((*at)[1]), 70);
+    EXPECT_LE(std::stod((*at)[1]), 860);
+    EXPECT_GE(std::stod((*at)[2]), 50);
+    EXPECT_LE(std::stod((*at)[2]), 430);
+  }
+  EXPECT_GT(points, 3000);
+}
+
+TEST(LossPlot, LogarithmicOverADecade) {
+  EXPECT_NE(loss_plot("r", run_of(100, 30, 0.01)).find("(logarithmic)"), std::string::npos);
+  EXPECT_EQ(loss_plot("r", run_of(100, 9, 2)).find("(logarithmic)"), std::string::npos);
+}
+
+TEST(LossPlot, NothingAndOneStep) {
+  EXPECT_NE(loss_plot("empty", {}).find("no step was trained"), std::string::npos);
+  EXPECT_EQ(loss_plot("one", {{.step = 1, .loss = 0, .grad_norm = 0, .lr = 0, .tokens = 1, .tokens_per_s = 1, .evaluation = {}}}).find("nan"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace shoal::train

@@ -1,0 +1,82 @@
+#include "shoal/train/metrics.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "shoal/base/error.h"
+#include "tests/train/temporary_folder.h"
+
+namespace shoal::train {
+namespace {
+
+StepMetrics step(std::int64_t number) {
+  return {.step = number,
+          .loss = 10.0 / 3 / number,
+          .grad_norm = 0.1 * number,
+          .lr = 3e-4,
+          .tokens = 512 * number,
+          .tokens_per_s = 1234.5,
+          .evaluation = {}};
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Metrics, NumbersReadBackToTheSameBits) {
+  StepMetrics m = step(7);
+  m.loss = 0.1 + 0.2;
+  m.evaluation = Evaluation{.loss = 2.0 / 3, .labels = 99, .bits_per_byte = 1.1, .accuracy = {}, .mean_squared_error = {}, .mean_absolute_error = {}};
+  const StepMetrics back = parse_metrics(to_json(m));
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(back.loss), std::bit_cast<std::uint64_t>(m.loss));
+  EXPECT_EQ(back.evaluation->loss, 2.0 / 3);
+  EXPECT_EQ(back.evaluation->bits_per_byte, 1.1);
+  EXPECT_FALSE(back.evaluation->accuracy);
+  EXPECT_EQ(back.tokens, m.tokens);
+  EXPECT_THROW(parse_metrics("{\"step\": 1}"), Error);
+}
+
+TEST(Metrics, OneLineAStepWithTheKeysThatScriptsRelyOn) {
+  EXPECT_EQ(to_json({.step = 3, .loss = 1.5, .grad_norm = 2, .lr = 0.25, .tokens = 96, .tokens_per_s = 8, .evaluation = {}}),
+            "{\"step\": 3, \"loss\": 1.5, \"grad_norm\": 2, \"lr\": 0.25, \"tokens\": 96, \"tokens_per_s\": 8}");
+}
+
+TEST(Metrics, ResumingCutsLaterAndTornLines) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    for (int i = 1; i <= 5; ++i) file.append(step(i));
+  }
+  std::ofstream(path, std::ios::app) << "{\"step\": 6, \"lo";
+  MetricsFile(path, 3).append(step(4));
+  const auto all = read_metrics(path);
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(all.back().step, 4);
+  EXPECT_EQ(text_of(path).back(), '\n');
+}
+
+TEST(Metrics, AFullDiskIsAnError) {
+  // /dev/full answers every write with ENOSPC.
+  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  std::filesystem::create_symlink("/dev/full", path);
+  EXPECT_THROW(
+      {
+        MetricsFile file(path, 0);
+        file.append(step(1));
+      },
+      Error);
+}
+
+}  // namespace
+}  // namespace shoal::train
