@@ -18,9 +18,7 @@ std::vector<StepMetrics> run_of(int steps, double first, double last) {
                   .tokens = i,
                   .tokens_per_s = 1,
                   .evaluation = {}};
-    if (i % (steps / 5) == 0)
-      m.evaluation =
-          Evaluation{.loss = m.loss * 1.05, .labels = 1, .bits_per_byte = {}, .accuracy = {}, .mean_squared_error = {}, .mean_absolute_error = {}};
+    if (i % (steps / 5) == 0) m.evaluation = Evaluation{.loss = m.loss * 1.05, .labels = 1};
     all.push_back(m);
   }
   return all;
@@ -50,8 +48,7 @@ TEST(LossPlot, LogarithmicOverADecade) {
 
 TEST(LossPlot, NothingAndOneStep) {
   EXPECT_NE(loss_plot("empty", {}).find("no step was trained"), std::string::npos);
-  EXPECT_EQ(loss_plot("one", {{.step = 1, .loss = 0, .grad_norm = 0, .lr = 0, .tokens = 1, .tokens_per_s = 1, .evaluation = {}}}).find("nan"),
-            std::string::npos);
+  EXPECT_EQ(loss_plot("one", {{.step = 1, .loss = 0, .grad_norm = 0, .lr = 0, .tokens = 1, .tokens_per_s = 1}}).find("nan"), std::string::npos);
 }
 
 }  // namespace

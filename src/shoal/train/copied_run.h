@@ -21,7 +21,7 @@ class CopiedRun {
  private:
   struct State {
     std::int64_t length = 0, link = -1, end = 0;
-    std::vector<std::pair<std::uint32_t, std::int64_t>> next;
+    std::vector<std::pair<std::uint32_t, std::int64_t>> next{};
 
     std::int64_t* find(std::uint32_t token);
   };

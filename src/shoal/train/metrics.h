@@ -9,22 +9,22 @@ namespace shoal::train {
 
 /// What an evaluation found, over all ranks.
 struct Evaluation {
-  double loss = 0;                                                ///< mean over the valid labels
-  std::int64_t labels = 0;                                        ///< how many there were
-  std::optional<double> bits_per_byte;                            ///< token data: loss per byte of text, base 2
-  std::optional<double> accuracy;                                 ///< classes: the part of rows whose largest logit is the label
-  std::optional<double> mean_squared_error, mean_absolute_error;  ///< regression
+  double loss = 0;                                                    ///< mean over the valid labels
+  std::int64_t labels = 0;                                            ///< how many there were
+  std::optional<double> bits_per_byte{};                              ///< token data: loss per byte of text, base 2
+  std::optional<double> accuracy{};                                   ///< classes: the part of rows whose largest logit is the label
+  std::optional<double> mean_squared_error{}, mean_absolute_error{};  ///< regression
 };
 
 /// What one training step left, over all ranks: a line of metrics.jsonl.
 struct StepMetrics {
-  std::int64_t step = 0;                 ///< counted from 1: how many steps the model has been trained
-  double loss = 0;                       ///< mean over the valid labels of the global batch, before the update
-  double grad_norm = 0;                  ///< before clipping
-  double lr = 0;                         ///< of this update
-  std::int64_t tokens = 0;               ///< trained so far (rows, of a table)
-  double tokens_per_s = 0;               ///< of this step
-  std::optional<Evaluation> evaluation;  ///< after the update
+  std::int64_t step = 0;                   ///< counted from 1: how many steps the model has been trained
+  double loss = 0;                         ///< mean over the valid labels of the global batch, before the update
+  double grad_norm = 0;                    ///< before clipping
+  double lr = 0;                           ///< of this update
+  std::int64_t tokens = 0;                 ///< trained so far (rows, of a table)
+  double tokens_per_s = 0;                 ///< of this step
+  std::optional<Evaluation> evaluation{};  ///< after the update
 };
 
 /// One JSON object without a line end; numbers have 17 significant digits, so that they read back to the same bits.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "shoal/base/check.h"
+#include "shoal/base/philox.h"
 #include "shoal/data/table.h"
 #include "shoal/train/data_source.h"
 
@@ -20,7 +21,8 @@ data::TableDataset read_table(const Job& job) {
                                   .seed = static_cast<std::uint64_t>(job.config.debug.seed),
                                   .noise = options.noise})
         .table;
-  data::CsvOptions csv{.classes = options.task == "classification"};
+  data::CsvOptions csv;
+  csv.classes = options.task == "classification";
   const bool index = !options.target.empty() && options.target.find_first_not_of("0123456789") == std::string::npos;
   if (index) {
     csv.target_index = std::stoll(options.target);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "shoal/base/check.h"
+#include "shoal/base/philox.h"
 #include "shoal/data/cursor.h"
 #include "shoal/data/dataset.h"
 #include "shoal/train/data_source.h"

@@ -20,6 +20,7 @@
 #include "shoal/train/loss_plot.h"
 #include "shoal/train/metrics.h"
 #include "shoal/train/peak_flops.h"
+#include "shoal/train/prepare_data.h"
 #include "shoal/train/progress.h"
 #include "shoal/train/run_directory.h"
 #include "shoal/train/step.h"
@@ -79,6 +80,11 @@ class Trainer {
  private:
   /// What can be known without making the model: the data's sizes, the length of the run, and where it stands.
   void open() {
+    if (group_.rank() == 0)
+      prepare_data(job_, [&](const std::string& line) {
+        if (options_.console) fmt::print("{}\n", line), std::fflush(stdout);
+      });
+    group_.barrier({.timeout = std::chrono::hours(1)});
     data_ = open_data(job_, false);
     plan_ = batch_plan(job_, group_.size());
     total_ = total_steps(job_, data_->samples_per_epoch());
@@ -106,14 +112,14 @@ class Trainer {
   void build() {
     if (group_.rank() == 0) data_ = open_data(job_, true);
     const Key key(static_cast<std::uint64_t>(config_.debug.seed));
-    model_ = make_job_model(record_.model, job_);
+    model_ = make_job_model(record_.model, config_, data_->task());
     model_->materialize();
     if (!checkpoint_) model_->reset_parameters(key.child("init"));
     optimizer_ = optim::make_optimizer(slices_of(*model_), optimizer_options(config_));
     schedule_ = schedule_options(config_, total_);
     state_.emplace(*model_, *optimizer_, group_);
     if (checkpoint_) state_->load(*checkpoint_);
-    reduction_ = make_gradient_reduction(*model_, group_, config_);
+    reduction_ = reduce_after_backward(*model_, group_);
     step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"));
     if (group_.rank() == 0) begin_report();
   }

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/base/philox.h"
+#include "shoal/data/tokenizer.h"
+#include "shoal/nn/module.h"
+#include "shoal/train/sampling.h"
+
+namespace shoal::train {
+
+struct GenerationOptions {
+  std::int64_t tokens = 200;
+  SamplingOptions sampling;
+  bool cache = true;  ///< keep keys and values of earlier positions; off gives the same tokens, slower
+};
+
+/// Continues `prompt` (at least one token) by `options.tokens` tokens. Token i is drawn with position i of `key`'s stream. When the model's longest
+/// sequence is reached it goes on from the newer half of what there is.
+std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t> prompt, const GenerationOptions& options, Key key);
+
+/// The text that follows `prompt`, which comes first. An empty prompt is the end of a document.
+std::string generate_text(nn::Model& model, const data::Tokenizer& tokenizer, const std::string& prompt, const GenerationOptions& options, Key key);
+
+}  // namespace shoal::train

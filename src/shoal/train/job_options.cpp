@@ -1,0 +1,32 @@
+#include "shoal/train/job_options.h"
+
+#include <cmath>
+
+#include "shoal/data/manifest.h"
+
+namespace shoal::train {
+
+optim::Options optimizer_options(const JobConfig& config) {
+  const OptimizerSection& o = config.optimizer;
+  if (o.name == "sgd") return optim::SgdOptions{.momentum = o.momentum, .dampening = 0, .weight_decay = o.weight_decay, .nesterov = o.nesterov};
+  return optim::AdamWOptions{.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.epsilon, .weight_decay = o.weight_decay};
+}
+
+optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps) {
+  const SchedulerSection& s = config.lr_scheduler;
+  return {.kind = *optim::schedule_kind(s.name),
+          .peak = config.optimizer.learning_rate,
+          .final_ratio = s.final_ratio,
+          .warmup_steps = s.warmup_steps,
+          .total_steps = total_steps,
+          .decay_steps = std::llround(s.decay_fraction * static_cast<double>(total_steps))};
+}
+
+std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task) { return nn::make_model(spec); }
+
+std::shared_ptr<const data::Tokenizer> job_tokenizer(const JobConfig& config) {
+  if (config.data.source != "tokens") return nullptr;
+  return data::load_tokenizer(config.data.folders.at(0) + "/" + data::kTokenizerFile);
+}
+
+}  // namespace shoal::train
