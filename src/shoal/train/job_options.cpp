@@ -22,7 +22,11 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
           .decay_steps = std::llround(s.decay_fraction * static_cast<double>(total_steps))};
 }
 
-std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task) { return nn::make_model(spec); }
+std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task) {
+  const std::string& loss = config.training.loss;
+  if (task != Task::kRegression) return nn::make_model(spec);
+  return nn::make_model(spec, loss == "mean_absolute_error" ? nn::Loss::kAbsoluteError : nn::Loss::kSquaredError);
+}
 
 std::shared_ptr<const data::Tokenizer> job_tokenizer(const JobConfig& config) {
   if (config.data.source != "tokens") return nullptr;

@@ -84,21 +84,23 @@ std::vector<Point> thinned(const std::vector<Point>& points, std::size_t most) {
   return out;
 }
 
-/// Exponential mean over about a fiftieth of the run, without a bias towards the start.
+/// The mean over about a fortieth of the run around each point.
 std::vector<Point> smoothed(const std::vector<Point>& points) {
-  const double keep = 1 - 1 / std::max(1.0, static_cast<double>(points.size()) / 50);
-  double sum = 0, weight = 0;
+  const std::size_t reach = points.size() / 80;
+  std::vector<double> sums(points.size() + 1, 0);
+  for (std::size_t i = 0; i < points.size(); ++i) sums[i + 1] = sums[i] + points[i].y;
   std::vector<Point> out;
-  for (const Point& p : points) {
-    sum = keep * sum + p.y, weight = keep * weight + 1;
-    out.push_back({p.x, sum / weight});
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    // As far to the left as to the right, so that a falling curve is not shifted at its ends.
+    const std::size_t around = std::min({reach, i, points.size() - 1 - i});
+    out.push_back({points[i].x, (sums[i + around + 1] - sums[i - around]) / static_cast<double>(2 * around + 1)});
   }
   return out;
 }
 
 std::string axes(const Axis& x, const Axis& y) {
   std::string out;
-  for (const double value : ticks(y, 7)) {
+  for (const double value : ticks(y, 9)) {
     out += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e3e3e3\"/>\n", x.from, y(value), x.to, y(value));
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.6g}</text>\n", x.from - 8, y(value) + 4, value);
   }
@@ -122,7 +124,7 @@ std::string legend(double final_train, const std::vector<Point>& evaluations) {
                        right, color) +
            fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", right - 32, top, text);
   };
-  std::string out = entry(0, kTrain, fmt::format("training, last mean {:.4g}", final_train));
+  std::string out = entry(0, kTrain, fmt::format("training, last {:.4g}", final_train));
   if (!evaluations.empty()) out += entry(1, kEvaluation, fmt::format("validation, last {:.4g}", evaluations.back().y));
   return out;
 }
