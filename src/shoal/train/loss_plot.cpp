@@ -98,6 +98,13 @@ std::vector<Point> smoothed(const std::vector<Point>& points) {
   return out;
 }
 
+double last_mean(const std::vector<Point>& points) {
+  const std::size_t count = std::max<std::size_t>(1, points.size() / 40);
+  double sum = 0;
+  for (std::size_t i = points.size() - count; i < points.size(); ++i) sum += points[i].y;
+  return sum / static_cast<double>(count);
+}
+
 std::string axes(const Axis& x, const Axis& y) {
   std::string out;
   for (const double value : ticks(y, 9)) {
@@ -160,7 +167,7 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
   if (!evaluations.empty()) out += polyline(evaluations, x, y, kEvaluation, 2, 1);
   for (const Point& p : thinned(evaluations, 200))
     out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", x(p.x), y(p.y), kEvaluation);
-  return out + legend(mean.back().y, evaluations) + "</svg>\n";
+  return out + legend(last_mean(train), evaluations) + "</svg>\n";
 }
 
 }  // namespace shoal::train

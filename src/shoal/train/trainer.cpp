@@ -20,7 +20,6 @@
 #include "shoal/train/loss_plot.h"
 #include "shoal/train/metrics.h"
 #include "shoal/train/peak_flops.h"
-#include "shoal/train/prepare_data.h"
 #include "shoal/train/progress.h"
 #include "shoal/train/run_directory.h"
 #include "shoal/train/step.h"
@@ -80,11 +79,6 @@ class Trainer {
  private:
   /// What can be known without making the model: the data's sizes, the length of the run, and where it stands.
   void open() {
-    if (group_.rank() == 0)
-      prepare_data(job_, [&](const std::string& line) {
-        if (options_.console) fmt::print("{}\n", line), std::fflush(stdout);
-      });
-    group_.barrier({.timeout = std::chrono::hours(1)});
     data_ = open_data(job_, false);
     plan_ = batch_plan(job_, group_.size());
     total_ = total_steps(job_, data_->samples_per_epoch());

@@ -1,0 +1,49 @@
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "apps/shoal/torch/entry.h"
+#include "shoal/base/memory_category.h"
+#include "shoal/comm/world.h"
+#include "shoal/train/config/job_file.h"
+#include "shoal/train/trainer.h"
+
+namespace shoal::app {
+namespace {
+
+comm::WorldOptions world_options(const RankArguments& arguments, const train::JobConfig& config) {
+  comm::WorldOptions options;
+  options.name = options.key = arguments.job_key;
+  options.rank = arguments.local_rank, options.size = arguments.world;
+  options.arena = config.parallelism.arena;
+  options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(config.parallelism.timeout_s));
+  return options;
+}
+
+int run_one(const RankArguments& arguments, const train::Job& job, const comm::Group& world) {
+  at::set_num_threads(arguments.threads);
+  return train::train({.job = job,
+                       .run_directory = arguments.run_directory,
+                       .world = world,
+                       .terminal = ::isatty(STDOUT_FILENO) == 1,
+                       .stop_signal = arguments.stop_signal,
+                       .current_step = &arguments.progress[arguments.in_process ? world.rank() : 0]});
+}
+
+}  // namespace
+}  // namespace shoal::app
+
+int shoal_rank_main(const shoal::app::RankArguments* arguments) {
+  using namespace shoal;
+  const train::Job job = train::parse_job(arguments->job_text, arguments->job_file);
+  const comm::WorldOptions options = app::world_options(*arguments, job.config);
+  if (!arguments->in_process) return app::run_one(*arguments, job, comm::connect(options));
+  std::atomic<int> code = 0;
+  comm::run_on_threads(options, [&](const comm::Group& world) {
+    memory_context().rank = world.rank();
+    const int mine = app::run_one(*arguments, job, world);
+    if (world.rank() == 0) code = mine;
+  });
+  return code;
+}

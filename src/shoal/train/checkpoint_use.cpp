@@ -1,0 +1,51 @@
+#include "shoal/train/checkpoint_use.h"
+
+#include <filesystem>
+
+#include "shoal/base/check.h"
+#include "shoal/checkpoint/format/store.h"
+#include "shoal/train/config/validate.h"
+#include "shoal/train/job_options.h"
+#include "shoal/train/run_directory.h"
+#include "shoal/train/training_state.h"
+
+namespace shoal::train {
+namespace fs = std::filesystem;
+
+TrainedModel open_trained(const std::string& checkpoint) {
+  TrainedModel trained;
+  trained.path = checkpoint::format::resolve_checkpoint(checkpoint);
+  const RunRecord record = read_record(trained.path);
+  trained.job = parse_job(record.job, record.job_file);
+  const JobConfig& config = trained.job.config;
+  const bool tokens = config.data.source == "tokens", classes = config.data.source == "digits" || config.data.task == "classification";
+  trained.model = make_job_model(record.model, config, tokens ? Task::kTokens : classes ? Task::kClasses : Task::kRegression);
+  trained.model->materialize();
+  load_model(*trained.model, trained.path, {});
+  if (!tokens) return trained;
+  const RunDirectory directory(fs::absolute(trained.path).parent_path().parent_path());
+  trained.tokenizer = fs::exists(directory.tokenizer()) ? data::load_tokenizer(directory.tokenizer()) : job_tokenizer(config);
+  return trained;
+}
+
+std::string continue_text(const TrainedModel& trained, const std::string& prompt, const GenerationOptions& options, std::uint64_t seed) {
+  SHOAL_USER_CHECK(trained.tokenizer, "generate", "{} is a model of tables: it gives no text", trained.path);
+  return generate_text(*trained.model, *trained.tokenizer, prompt, options, Key(seed).child("sample"));
+}
+
+Evaluation evaluate_split(const TrainedModel& trained, const std::string& split, const std::vector<std::string>& folders, std::int64_t batches) {
+  Job job = trained.job;
+  if (!folders.empty()) {
+    SHOAL_USER_CHECK(trained.tokenizer, "eval", "{} is a model of tables: it reads no token data", trained.path);
+    job.config.data.folders = folders;
+    job.config.data.weights.clear();
+  }
+  const auto data = open_data(job, true);
+  if (trained.tokenizer && data->sizes().vocab > static_cast<std::int64_t>(trained.tokenizer->vocab_size()))
+    throw Error(ErrorKind::kConfig, "eval", "the data has another tokenizer than the model");
+  const BatchPlan plan = batch_plan(job, 1);
+  return evaluate(*trained.model, *data, {},
+                  {.split = split, .samples = batches * plan.global, .micro_batch = std::min<std::int64_t>(plan.micro_batch, 32)});
+}
+
+}  // namespace shoal::train

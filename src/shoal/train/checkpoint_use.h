@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/data/tokenizer.h"
+#include "shoal/nn/module.h"
+#include "shoal/train/config/job_file.h"
+#include "shoal/train/evaluation.h"
+#include "shoal/train/generation.h"
+
+namespace shoal::train {
+
+/// A model as a checkpoint holds it, and the job that trained it.
+struct TrainedModel {
+  Job job;
+  std::string path;  ///< the step-<n> folder
+  std::shared_ptr<nn::Model> model;
+  std::shared_ptr<const data::Tokenizer> tokenizer;  ///< null for tables
+};
+
+/// Opens a step-<n> folder, or the newest in a run directory. The tokenizer is the copy in the run directory, or else that of the job's data.
+/// Throws Error(input missing), Error(data).
+TrainedModel open_trained(const std::string& checkpoint);
+
+/// `prompt` and what follows it. Throws Error(usage) for a model that gives no tokens.
+std::string continue_text(const TrainedModel& trained, const std::string& prompt, const GenerationOptions& options, std::uint64_t seed);
+
+/// Evaluates on a split of the job's data, or of other token data in `folders`; `batches` global batches of the job, 0: the whole split.
+Evaluation evaluate_split(const TrainedModel& trained, const std::string& split, const std::vector<std::string>& folders, std::int64_t batches);
+
+}  // namespace shoal::train
