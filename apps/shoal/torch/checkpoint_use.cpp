@@ -9,7 +9,7 @@
 
 #include "apps/shoal/torch/entry.h"
 
-int shoal_generate_main(const shoal::app::GenerateArguments* arguments) {
+int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
   using namespace shoal;
   if (arguments->threads > 0) at::set_num_threads(arguments->threads);
   const train::TrainedModel trained = train::open_trained(arguments->checkpoint);
@@ -20,7 +20,7 @@ int shoal_generate_main(const shoal::app::GenerateArguments* arguments) {
   return 0;
 }
 
-int shoal_eval_main(const shoal::app::EvalArguments* arguments) {
+int shoal_eval_main(const shoal::apps::EvalArguments* arguments) {
   using namespace shoal;
   if (arguments->threads > 0) at::set_num_threads(arguments->threads);
   const train::TrainedModel trained = train::open_trained(arguments->checkpoint);

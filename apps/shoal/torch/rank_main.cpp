@@ -9,7 +9,7 @@
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/trainer.h"
 
-namespace shoal::app {
+namespace shoal::apps {
 namespace {
 
 comm::WorldOptions world_options(const RankArguments& arguments, const train::JobConfig& config) {
@@ -32,17 +32,17 @@ int run_one(const RankArguments& arguments, const train::Job& job, const comm::G
 }
 
 }  // namespace
-}  // namespace shoal::app
+}  // namespace shoal::apps
 
-int shoal_rank_main(const shoal::app::RankArguments* arguments) {
+int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   using namespace shoal;
   const train::Job job = train::parse_job(arguments->job_text, arguments->job_file);
-  const comm::WorldOptions options = app::world_options(*arguments, job.config);
-  if (!arguments->in_process) return app::run_one(*arguments, job, comm::connect(options));
+  const comm::WorldOptions options = apps::world_options(*arguments, job.config);
+  if (!arguments->in_process) return apps::run_one(*arguments, job, comm::connect(options));
   std::atomic<int> code = 0;
   comm::run_on_threads(options, [&](const comm::Group& world) {
     memory_context().rank = world.rank();
-    const int mine = app::run_one(*arguments, job, world);
+    const int mine = apps::run_one(*arguments, job, world);
     if (world.rank() == 0) code = mine;
   });
   return code;

@@ -19,6 +19,15 @@ void put(std::string& out, const char* key, const std::optional<double>& value) 
   if (value) put(out, key, *value);
 }
 
+void put(std::string& out, const Evaluation& e) {
+  put(out, "eval_loss", e.loss);
+  put(out, "eval_labels", e.labels);
+  put(out, "eval_bits_per_byte", e.bits_per_byte);
+  put(out, "eval_accuracy", e.accuracy);
+  put(out, "eval_mse", e.mean_squared_error);
+  put(out, "eval_mae", e.mean_absolute_error);
+}
+
 std::optional<double> number(const nlohmann::json& object, const char* key) {
   if (!object.contains(key)) return std::nullopt;
   return object.at(key).get<double>();
@@ -45,14 +54,13 @@ std::string to_json(const StepMetrics& m) {
   put(out, "lr", m.lr);
   put(out, "tokens", m.tokens);
   put(out, "tokens_per_s", m.tokens_per_s);
-  if (m.evaluation) {
-    put(out, "eval_loss", m.evaluation->loss);
-    put(out, "eval_labels", m.evaluation->labels);
-    put(out, "eval_bits_per_byte", m.evaluation->bits_per_byte);
-    put(out, "eval_accuracy", m.evaluation->accuracy);
-    put(out, "eval_mse", m.evaluation->mean_squared_error);
-    put(out, "eval_mae", m.evaluation->mean_absolute_error);
-  }
+  if (m.evaluation) put(out, *m.evaluation);
+  return out + "}";
+}
+
+std::string to_json(const Evaluation& evaluation) {
+  std::string out = "{";
+  put(out, evaluation);
   return out + "}";
 }
 

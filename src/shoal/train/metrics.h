@@ -29,6 +29,8 @@ struct StepMetrics {
 
 /// One JSON object without a line end; numbers have 17 significant digits, so that they read back to the same bits.
 std::string to_json(const StepMetrics& metrics);
+/// The same of an evaluation alone: its keys of such a line.
+std::string to_json(const Evaluation& evaluation);
 /// Throws Error(data) when `line` is no such object.
 StepMetrics parse_metrics(const std::string& line);
 
