@@ -33,7 +33,7 @@ std::vector<optim::Slice> slices_of(const nn::Module& model) {
   return slices;
 }
 
-TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer, GradientReduction& reduction, comm::Group group, Key key)
+TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key)
     : model_(model), optimizer_(optimizer), reduction_(reduction), group_(std::move(group)), key_(key) {
   for (auto& parameter : model.parameters())
     if (parameter->requires_grad()) parameters_.push_back(std::move(parameter));

@@ -9,8 +9,8 @@
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/optimizer.h"
+#include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/train/data_source.h"
-#include "shoal/train/gradient_reduction.h"
 
 namespace shoal::train {
 
@@ -47,7 +47,7 @@ double count_labels(const std::vector<Batch>& micro_batches);
 /// are then as before the step.
 class TrainingStep {
  public:
-  TrainingStep(nn::Model& model, optim::Optimizer& optimizer, GradientReduction& reduction, comm::Group group, Key key);
+  TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key);
 
   StepResult run(const RankBatch& batch, const StepInput& input);
 
@@ -57,7 +57,7 @@ class TrainingStep {
 
   nn::Model& model_;
   optim::Optimizer& optimizer_;
-  GradientReduction& reduction_;
+  parallel::GradientReduction& reduction_;
   comm::Group group_;
   Key key_;
   std::vector<std::shared_ptr<nn::Parameter>> parameters_;

@@ -113,7 +113,7 @@ class Trainer {
     schedule_ = schedule_options(config_, total_);
     state_.emplace(*model_, *optimizer_, group_);
     if (checkpoint_) state_->load(*checkpoint_);
-    reduction_ = reduce_after_backward(*model_, group_);
+    reduction_ = parallel::data_parallel(*model_, group_, {.bucket_bytes = static_cast<std::size_t>(config_.parallelism.bucket_mb * 1e6)});
     step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"));
     if (group_.rank() == 0) begin_report();
   }
@@ -252,7 +252,7 @@ class Trainer {
   std::shared_ptr<nn::Model> model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Schedule schedule_;
-  std::unique_ptr<GradientReduction> reduction_;
+  std::unique_ptr<parallel::GradientReduction> reduction_;
   std::optional<TrainingState> state_;
   std::optional<TrainingStep> step_;
   std::optional<Reporter> reporter_;  ///< rank 0

@@ -86,7 +86,7 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
   }
   for (std::size_t i = 0; i < optimizer_.slices().size(); ++i)
     items.push_back({.name = "optimizer.updates." + optimizer_.slices()[i].name,
-                     .local = updates_.narrow(0, static_cast<std::int64_t>(i), 1).view({}),
+                     .local = updates_.select(0, static_cast<std::int64_t>(i)),
                      .global_shape = {},
                      .boxes = {},
                      .replica = group_.rank(),
