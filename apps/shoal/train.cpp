@@ -120,6 +120,8 @@ int train_job(const TrainOptions& options) {
   const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
   const RunDirectory directory(path, options.fresh);
+  fmt::print("job {}{}{}, in {}\n", job.config.job.name, job.config.job.description.empty() ? "" : ": ", job.config.job.description,
+             directory.path());
   if (!directory.moved_to().empty()) fmt::print("the old {} is now {}\n", directory.path(), directory.moved_to());
   return launcher ? be_a_rank(job, *launcher, directory.path()) : start_ranks(job, directory, ranks);
 }

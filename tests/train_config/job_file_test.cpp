@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/nearest.h"
 #include "shoal/train/config/toml_text.h"
@@ -94,6 +97,13 @@ TEST(PrintConfig, ShowsEveryKeyAndItsOrigin) {
   EXPECT_THAT(text, HasSubstr("# job.toml:2\n"));
   EXPECT_THAT(text, HasSubstr("# command line\n"));
   EXPECT_EQ(to_toml(parse_job(text, "printed").config), to_toml(job.config));
+}
+
+TEST(ConfigReference, ThePageInTheDocumentationIsThatOfThisCode) {
+  std::ifstream file(SHOAL_SOURCE_DIR "/docs/reference/job.md");
+  std::ostringstream page;
+  page << file.rdbuf();
+  EXPECT_EQ(page.str(), config_reference()) << "write it anew: build/release/bin/shoal train --help-config > docs/reference/job.md";
 }
 
 TEST(Keys, EveryDefaultIsAllowed) {

@@ -13,7 +13,7 @@ namespace shoal::train {
 
 struct JobSection {
   std::string name = "job";  ///< names the run directory runs/<name>
-  std::string description;   ///< for people
+  std::string description;   ///< shown when the job starts
 };
 
 /// A named size with changes, or, with `name` empty, the whole shape. What is empty keeps the named size's value.

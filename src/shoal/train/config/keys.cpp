@@ -165,8 +165,8 @@ std::vector<Key> list_keys() {
   std::vector<Key> keys;
   using J = JobSection;
   Lister<J>(keys, "job", &JobConfig::job)
-      .key("name", &J::name, any(), "names the run directory runs/<name>; letters, digits, '.', '_' and '-'")
-      .key("description", &J::description, any(), "for people");
+      .key("name", &J::name, any(), "names the run directory, runs/NAME; letters, digits, '.', '_' and '-'")
+      .key("description", &J::description, any(), "a line for people, shown when the job starts");
   list_model(keys);
   list_data(keys);
   list_training(keys);
@@ -194,6 +194,13 @@ template <class T>
 struct Unwrap<std::optional<T>> {
   using type = T;
 };
+
+/// Named sizes that can be trained: those without experts.
+std::vector<std::string> trainable_models() {
+  std::vector<std::string> names = plan::model_names();
+  std::erase_if(names, [](const std::string& name) { return plan::named_model(name)->experts > 0; });
+  return names;
+}
 
 std::string range_words(const Allowed& allowed) {
   const bool least = allowed.least > -kInfinity, most = allowed.most < kInfinity;
@@ -225,7 +232,7 @@ std::vector<std::string> section_names() {
 }
 
 std::string describe_allowed(const Key& key) {
-  if (key.path() == "model.name") return fmt::format("one of {}", fmt::join(plan::model_names(), ", "));
+  if (key.path() == "model.name") return fmt::format("one of {}", fmt::join(trainable_models(), ", "));
   if (!key.allowed.words.empty()) return fmt::format("one of \"{}\"", fmt::join(key.allowed.words, "\", \""));
   JobConfig defaults;
   const std::string type = std::visit(

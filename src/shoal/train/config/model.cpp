@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -27,9 +26,8 @@ ModelSpec starting_point(const Job& job) {
   }
   if (model.family) throw complaint(job, "model.family", "follows from model.name; leave it out, or leave the name out");
   if (const auto named = plan::named_model(model.name)) return *named;
-  const auto names = plan::model_names();
-  const std::string near = nearest(model.name, names);
-  Error error = complaint(job, "model.name", fmt::format("no such model; there are {}", fmt::join(names, ", ")));
+  const std::string near = nearest(model.name, plan::model_names());
+  Error error = complaint(job, "model.name", fmt::format("no such model; must be {}", describe_allowed(*find_key("model", "name"))));
   throw near.empty() ? error : error.hint(fmt::format("did you mean \"{}\"?", near));
 }
 

@@ -37,10 +37,15 @@ std::string print_config(const Job& job) {
 
 std::string config_reference() {
   const JobConfig defaults;
-  std::string text, section;
+  std::string text =
+      "# The job file\n\nWhat `shoal train --help-config` prints: every key, what it takes, and its value when it is left out. A job file is TOML: "
+      "sections and their\nkeys. `--set section.key=value` overrides one key, `--print-config` shows every value and where it came from. Unknown "
+      "keys, values that a key "
+      "does\nnot take, and combinations that make no sense are refused with file and line before anything starts.\n";
+  std::string section;
   for (const Key& key : all_keys()) {
     if (key.section != section) {
-      text += fmt::format("{}## [{}]\n\n| key | value | default | meaning |\n|---|---|---|---|\n", section.empty() ? "" : "\n", key.section);
+      text += fmt::format("\n## [{}]\n\n| key | value | default | meaning |\n|---|---|---|---|\n", key.section);
       section = key.section;
     }
     const std::string value = value_text(key, defaults);

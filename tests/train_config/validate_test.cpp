@@ -1,0 +1,125 @@
+#include "shoal/train/config/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace shoal::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// The default job of these tests with keys changed as on the command line.
+Job job_with(const std::vector<std::string>& sets) {
+  return parse_job(
+      "[model]\nname = \"gpt2-tiny\"\n[data]\nfolders = [\"a\"]\n[training]\nglobal_batch_sequences = 24\nsteps = 10\nsequence_length = 64\n",
+      "job.toml", sets);
+}
+
+Job table_with(std::vector<std::string> sets) {
+  return parse_job("[model]\nname = \"mlp-digits\"\n[data]\nsource = \"digits\"\n[training]\nglobal_batch_sequences = 32\nepochs = 2\n", "job.toml",
+                   sets);
+}
+
+template <class Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted";
+  return {};
+}
+
+TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
+  EXPECT_EQ(batch_plan(job_with({}), 1), (BatchPlan{24, 24, 1}));
+  EXPECT_EQ(batch_plan(job_with({"training.micro_batch=2"}), 1), (BatchPlan{24, 2, 12}));
+  EXPECT_EQ(batch_plan(job_with({"training.micro_batch=2"}), 4), (BatchPlan{24, 2, 3}));
+  EXPECT_EQ(batch_plan(job_with({"training.micro_batch=6"}), 4), (BatchPlan{24, 6, 1}));
+  for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 24})
+    for (const int micro : {1, 2, 3, 4, 6, 8, 12, 24}) {
+      if (24 / ranks % micro != 0) continue;
+      const BatchPlan plan = batch_plan(job_with({"training.micro_batch=" + std::to_string(micro)}), ranks);
+      EXPECT_EQ(plan.micro_batch * plan.accumulation * ranks, 24);
+    }
+  EXPECT_THAT(refusal([] { batch_plan(job_with({"training.micro_batch=5"}), 1); }), HasSubstr("command line: training.micro_batch = 5: must divide"));
+  EXPECT_THAT(refusal([] { batch_plan(job_with({}), 5); }),
+              HasSubstr("job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5"));
+}
+
+TEST(TotalSteps, OfStepsTokensAndEpochs) {
+  EXPECT_EQ(total_steps(job_with({}), 0), 10);
+  const auto of = [](const std::string& length, std::int64_t samples) {
+    Job job = job_with({length});
+    job.config.training.steps.reset();
+    return total_steps(job, samples);
+  };
+  EXPECT_EQ(of("training.tokens=1536", 0), 1);
+  EXPECT_EQ(of("training.tokens=1537", 0), 2) << "rounded up to whole steps of 24 x 64 tokens";
+  EXPECT_EQ(of("training.epochs=1", 240), 10);
+  EXPECT_EQ(of("training.epochs=1", 263), 10) << "a last part of a batch is not trained on";
+  EXPECT_EQ(of("training.epochs=0.5", 240), 5);
+  EXPECT_EQ(of("training.epochs=0.1", 240), 1) << "0.1 x 240 / 24 is one step although 0.1 is no binary fraction";
+  EXPECT_THAT(refusal([&] { of("training.epochs=1", 23); }), HasSubstr("less than one global batch of 24"));
+}
+
+TEST(ModelOfAJob, NamedSizesChangeTogether) {
+  plan::ModelSpec spec = model_spec(job_with({}), {.vocab = 256});
+  EXPECT_EQ(spec, *plan::named_model("gpt2-tiny"));
+  spec = model_spec(job_with({"model.hidden=256", "model.vocab=0"}), {.vocab = 257});
+  EXPECT_EQ(spec.hidden, 256);
+  EXPECT_EQ(spec.ffn, 1024) << "the ratio stays";
+  EXPECT_EQ(spec.head_size, 64);
+  EXPECT_EQ(spec.vocab, 320) << "257 rounded up to a multiple of 64";
+  spec = model_spec(job_with({"model.heads=8"}), {.vocab = 256});
+  EXPECT_EQ(spec.kv_heads, 8);
+  EXPECT_EQ(spec.head_size, 16);
+  spec = model_spec(job_with({"model.name=llama-tiny", "model.layers=2", "model.sequence=64"}), {.vocab = 256});
+  EXPECT_EQ(spec.kv_heads, 2);
+  EXPECT_EQ(spec.layers, 2);
+  EXPECT_EQ(spec.sequence, 64);
+}
+
+TEST(ModelOfAJob, AShapeNeedsNoName) {
+  const Job job =
+      job_with({"model.name=", "model.family=transformer", "model.layers=2", "model.hidden=64", "model.heads=4", "model.vocab=0", "model.sequence=0",
+                "model.positions=rotary", "model.norm=rms", "model.activation=silu", "model.gated=true", "model.bias=false"});
+  const plan::ModelSpec spec = model_spec(job, {.vocab = 1000});
+  EXPECT_EQ(spec.vocab, 1024);
+  EXPECT_EQ(spec.sequence, 64);
+  EXPECT_EQ(spec.ffn, 256);
+  EXPECT_EQ(spec.positions, plan::Positions::kRotary);
+  EXPECT_EQ(spec.norm, plan::Norm::kRms);
+  const Job mlp = table_with({"model.name=", "model.family=mlp", "model.widths=[16, 8]", "model.activation=tanh"});
+  const plan::ModelSpec perceptron = model_spec(mlp, {.inputs = 64, .outputs = 10});
+  EXPECT_EQ(perceptron.inputs, 64);
+  EXPECT_EQ(perceptron.outputs, 10);
+  EXPECT_EQ(perceptron.widths, (std::vector<std::int64_t>{16, 8}));
+}
+
+TEST(ModelOfAJob, ModelAndDataMustFit) {
+  EXPECT_THAT(refusal([] { model_spec(job_with({"model.vocab=256"}), {.vocab = 257}); }), HasSubstr("command line: model.vocab = 256"));
+  EXPECT_THAT(refusal([] { model_spec(job_with({}), {.vocab = 257}); }), HasSubstr("the tokenizer 257 entries"));
+  EXPECT_THAT(refusal([] { model_spec(table_with({}), {.inputs = 65, .outputs = 10}); }), HasSubstr("the data has 65 features"));
+  EXPECT_THAT(refusal([] { model_spec(table_with({"data.source=tokens"}), {}); }), HasSubstr("data.source"));
+  EXPECT_THAT(refusal([] { model_spec(job_with({"data.source=digits"}), {}); }), HasSubstr("a transformer learns from tokens"));
+}
+
+TEST(Validate, GoodJobsPass) {
+  validate(job_with({}), 1);
+  validate(job_with({"training.micro_batch=3"}), 8);
+  validate(table_with({}), 4);
+  validate(table_with({"data.source=csv", "data.file=x.csv", "data.task=regression", "model.outputs=0", "model.inputs=0"}), 1);
+  validate(table_with({"data.source=regression", "training.loss=mean_absolute_error", "optimizer.name=sgd", "optimizer.nesterov=true"}), 1);
+}
+
+TEST(Validate, TheLossBelongsToTheData) {
+  EXPECT_THAT(refusal([] { validate(table_with({"training.loss=mean_absolute_error"}), 1); }), HasSubstr("classes"));
+  EXPECT_THAT(refusal([] { validate(table_with({"data.source=regression", "training.loss=cross_entropy"}), 1); }), HasSubstr("no classes"));
+  EXPECT_THAT(refusal([] { validate(table_with({"data.target=x"}), 1); }), HasSubstr("belongs to a CSV table"));
+  EXPECT_THAT(refusal([] { validate(table_with({"training.sequence_length=8"}), 1); }), HasSubstr("belongs to token data"));
+}
+
+}  // namespace
+}  // namespace shoal::train
