@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "apps/shoal/bench.h"
 #include "apps/shoal/command.h"
 #include "apps/shoal/data.h"
 #include "apps/shoal/exit_code.h"
@@ -18,6 +19,7 @@ int main(int count, char** words) {
   shoal::apps::add_generate_command(program, exit_code);
   shoal::apps::add_eval_command(program, exit_code);
   shoal::apps::add_data_command(program);
+  shoal::apps::add_bench_command(program, exit_code);
   shoal::apps::add_env_command(program);
   shoal::apps::add_rank_command(program, exit_code);
   try {

@@ -51,6 +51,18 @@ struct EvalArguments {
   int threads = 0;                   ///< 0: all cores
 };
 
+struct BenchArguments {
+  int rank = -1;  ///< -1: the one that starts the others
+  int world = 2;
+  std::string name;  ///< of the rendezvous, and its key
+  std::vector<std::string> operations{"all_reduce"};
+  std::uint64_t min_bytes = 4, max_bytes = 1 << 28;
+  int factor = 4;
+  double seconds = 0.5;  ///< per size
+  bool arena = true;
+  bool json = false;
+};
+
 }  // namespace shoal::apps
 
 /// Each returns the exit code: 0, or 128 + signal of a run that was asked to stop. Throws shoal::Error.
@@ -58,6 +70,7 @@ extern "C" {
 int shoal_rank_main(const shoal::apps::RankArguments* arguments);
 int shoal_generate_main(const shoal::apps::GenerateArguments* arguments);
 int shoal_eval_main(const shoal::apps::EvalArguments* arguments);
+int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments);
 /// Torch's version and how it was built, a line each, for `shoal env`.
 const char* shoal_torch_description();
 }

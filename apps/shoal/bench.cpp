@@ -1,0 +1,104 @@
+#include "apps/shoal/bench.h"
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <set>
+
+#include "apps/shoal/app_library.h"
+#include "apps/shoal/cores.h"
+#include "apps/shoal/launcher.h"
+#include "apps/shoal/torch/entry.h"
+#include "shoal/base/error.h"
+#include "shoal/base/system_error.h"
+
+extern char** environ;
+
+namespace shoal::apps {
+namespace {
+
+struct Options {
+  BenchArguments arguments;
+  std::vector<std::string> words;
+  std::string range = "4:268435456";
+};
+
+/// "4:268435456" or a single size.
+void read_range(const std::string& range, BenchArguments& arguments) {
+  const auto colon = range.find(':');
+  try {
+    arguments.min_bytes = std::stoull(range.substr(0, colon));
+    arguments.max_bytes = colon == std::string::npos ? arguments.min_bytes : std::stoull(range.substr(colon + 1));
+  } catch (const std::exception&) {
+    arguments.min_bytes = 0;
+  }
+  if (arguments.min_bytes < 4 || arguments.max_bytes < arguments.min_bytes)
+    throw Error(ErrorKind::kUsage, "bench", fmt::format("--bytes {} is not LEAST:MOST in bytes, LEAST at least 4", range));
+}
+
+pid_t start_rank(int rank, const Options& options, const std::string& range) {
+  const BenchArguments& a = options.arguments;
+  std::vector<std::string> words{
+      program_path(), "bench",   "collectives", "--nproc",   std::to_string(a.world),      "--rank",   std::to_string(rank),    "--name",
+      a.name,         "--bytes", range,         "--seconds", fmt::format("{}", a.seconds), "--factor", std::to_string(a.factor)};
+  for (const std::string& op : a.operations) words.insert(words.end(), {"--op", op});
+  if (!a.arena) words.push_back("--foreign");
+  if (a.json) words.push_back("--json");
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  pid_t child = 0;
+  errno = posix_spawn(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
+  if (errno != 0) throw system_error(ErrorKind::kResource, "bench", fmt::format("cannot start rank {}", rank));
+  return child;
+}
+
+int run(Options& options) {
+  BenchArguments& a = options.arguments;
+  read_range(options.range, a);
+  static const std::set<std::string> kKnown{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+                                            "reduce",     "gather",     "scatter",        "barrier"};
+  for (const std::string& op : a.operations)
+    if (!kKnown.contains(op)) throw Error(ErrorKind::kUsage, "bench", fmt::format("no operation '{}': one of {}", op, fmt::join(kKnown, ", ")));
+  std::vector<pid_t> others;
+  if (a.rank < 0) {
+    a.rank = 0;
+    a.name = "bench-" + random_job_key();
+    for (int rank = 1; rank < a.world; ++rank) others.push_back(start_rank(rank, options, options.range));
+  }
+  const Cores cores = cores_of_this_process();
+  keep_to({cores.list[static_cast<std::size_t>(a.rank) % cores.list.size()]});
+  int code = AppLibrary().entry<int(const BenchArguments*)>("shoal_bench_collectives_main")(&a);
+  for (const pid_t child : others) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (code == 0 && status != 0) code = 1;
+  }
+  return code;
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& program, int& exit_code) {
+  auto options = std::make_shared<Options>();
+  BenchArguments& a = options->arguments;
+  CLI::App* bench = program.add_subcommand("bench", "Measure this machine");
+  bench->require_subcommand(1);
+  CLI::App* command = bench->add_subcommand("collectives", "Time collectives between ranks of this host, as nccl-tests do, answers checked");
+  command->option_defaults()->always_capture_default();
+  command->add_option("--nproc", a.world, "Ranks, each a process on a core of its own where there are enough")->check(CLI::Range(1, 64));
+  command->add_option("--op", a.operations, "Operations, separated by commas")->delimiter(',');
+  command->add_option("--bytes", options->range, "LEAST:MOST bytes of the full buffer");
+  command->add_option("--factor", a.factor, "From one size to the next")->check(CLI::Range(2, 1024));
+  command->add_option("--seconds", a.seconds, "Time per size; 5 calls at least, 1000 up to 1 MiB")->check(CLI::PositiveNumber);
+  command->add_flag("!--foreign", a.arena, "Memory that peers do not see, so that it is copied through shared chunks");
+  command->add_flag("--json", a.json, "One JSON object a line instead of a table");
+  command->add_option("--rank", a.rank)->group("");
+  command->add_option("--name", a.name)->group("");
+  command->callback([options, &exit_code] { exit_code = run(*options); });
+}
+
+}  // namespace shoal::apps

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace shoal::apps {
+
+/// `shoal bench collectives`: starts itself anew for every rank and measures the public Group calls.
+void add_bench_command(CLI::App& program, int& exit_code);
+
+}  // namespace shoal::apps
