@@ -161,9 +161,11 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
         if (came[k][bucket] > 0) weights_[k][bucket] = std::min(stopped[k][bucket] / came[k][bucket], 1 - 1e-6);
   }
   // A bucket that the held-out text never came by takes the weight of the one below.
-  for (auto& weights : weights_)
+  std::vector<std::vector<bool>> met(order_, std::vector<bool>(kBuckets));
+  for (std::size_t i = 0; i < all.size(); ++i) met[i % order_][all[i].bucket] = true;
+  for (int k = 0; k < order_; ++k)
     for (int bucket = 2; bucket < kBuckets; ++bucket)
-      if (weights[bucket] == 0.5) weights[bucket] = weights[bucket - 1];
+      if (!met[k][bucket]) weights_[k][bucket] = weights_[k][bucket - 1];
 }
 
 double NgramModel::bits(const TokenText& text) const {
