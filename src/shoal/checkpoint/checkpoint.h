@@ -16,10 +16,10 @@ namespace shoal::checkpoint {
 ///
 /// Names that the tools understand: `model.<canonical parameter name>`, `optimizer.<moment>.<canonical parameter name>`.
 struct StateItem {
-  std::string name{};
-  at::Tensor local{};                        ///< any type, contiguous; its elements are those of `boxes`, one box after the other, each row-major
-  std::vector<std::int64_t> global_shape{};  ///< of the logical tensor; empty: a scalar
-  std::vector<mesh::Box> boxes{};            ///< what of the global tensor lies here; empty: all of it, unless `local` has no element
+  std::string name;
+  at::Tensor local;                        ///< any type, contiguous; its elements are those of `boxes`, one box after the other, each row-major
+  std::vector<std::int64_t> global_shape;  ///< of the logical tensor; empty: a scalar
+  std::vector<mesh::Box> boxes;            ///< what of the global tensor lies here; empty: all of it, unless `local` has no element
   /// How many ranks of the group hold these same boxes, and which of them this is. Exactly one of them writes: save spreads the items of a list over
   /// the replicas so that each writes about the same number of bytes. Ranks that hold the same boxes list the same items in the same order.
   int replica = 0, replicas = 1;
@@ -51,7 +51,7 @@ std::string save(const std::string& directory, std::int64_t step, const std::vec
 /// How a checkpoint is read.
 struct LoadOptions {
   /// Only tensors whose name begins with this take part ("model." to generate); others of the checkpoint are left alone.
-  std::string scope{};
+  std::string scope;
   Duration timeout = std::chrono::minutes(30);  ///< for the slowest rank to read what it needs
 };
 

@@ -18,36 +18,36 @@ inline constexpr std::int64_t kBlockElements = std::int64_t{1} << 20;
 
 /// A box of a logical tensor in one file.
 struct Piece {
-  int file = 0;        ///< index into Manifest::files
-  std::string name{};  ///< in that file
-  Box box{};
-  std::vector<std::uint64_t> blocks{};  ///< value_checksum of every kBlockElements elements, the last block shorter
+  int file = 0;      ///< index into Manifest::files
+  std::string name;  ///< in that file
+  Box box;
+  std::vector<std::uint64_t> blocks;  ///< value_checksum of every kBlockElements elements, the last block shorter
 
   std::uint64_t checksum() const;  ///< of the values of the piece
 };
 
 /// A tensor of the training state as if there were one device.
 struct LogicalTensor {
-  std::string name{};
+  std::string name;
   ElementType type = ElementType::kF32;
-  Shape shape{};
-  std::vector<Piece> pieces{};  ///< disjoint; together the whole tensor
+  Shape shape;
+  std::vector<Piece> pieces;  ///< disjoint; together the whole tensor
 
   std::int64_t bytes() const { return count_of(shape) * static_cast<std::int64_t>(size_of(type)); }
   std::uint64_t checksum() const;  ///< of the values, however they are sharded
 };
 
 struct DataFile {
-  std::string name{};
+  std::string name;
   std::int64_t bytes = 0;
   std::uint64_t header_checksum = 0;
 };
 
 struct Manifest {
   std::int64_t step = 0;
-  std::vector<DataFile> files{};
-  std::vector<LogicalTensor> tensors{};  ///< by name
-  std::string metadata = "{}";           ///< a JSON object
+  std::vector<DataFile> files;
+  std::vector<LogicalTensor> tensors;  ///< by name
+  std::string metadata = "{}";         ///< a JSON object
 
   const LogicalTensor* find(std::string_view name) const;  ///< null when there is none
 };

@@ -16,19 +16,19 @@ namespace shoal::checkpoint::format {
 
 /// One tensor of a safetensors file.
 struct Entry {
-  std::string name{};
+  std::string name;
   ElementType type = ElementType::kF32;
-  Shape shape{};
+  Shape shape;
   std::int64_t offset = 0;  ///< of its first byte in the file
 
   std::int64_t bytes() const { return count_of(shape) * static_cast<std::int64_t>(size_of(type)); }
 };
 
 struct Header {
-  std::vector<Entry> entries{};                   ///< in the order of their bytes
-  std::map<std::string, std::string> metadata{};  ///< `__metadata__`
-  std::int64_t data_begin = 0;                    ///< first byte after the header
-  std::uint64_t checksum = 0;                     ///< byte_checksum of everything before it
+  std::vector<Entry> entries;                   ///< in the order of their bytes
+  std::map<std::string, std::string> metadata;  ///< `__metadata__`
+  std::int64_t data_begin = 0;                  ///< first byte after the header
+  std::uint64_t checksum = 0;                   ///< byte_checksum of everything before it
 
   const Entry* find(std::string_view name) const;  ///< null when there is none
 };

@@ -12,20 +12,20 @@ namespace shoal::checkpoint::format {
 
 /// A box of a logical tensor on its way into a file.
 struct Source {
-  std::string tensor{};
+  std::string tensor;
   ElementType type = ElementType::kF32;
-  Shape shape{};  ///< of the whole tensor
-  Box box{};
+  Shape shape;  ///< of the whole tensor
+  Box box;
   /// Gives the elements of the box, row-major. Called once, when their turn comes; valid until the next source's turn.
-  std::function<const void*()> data{};
+  std::function<const void*()> data;
 
   std::int64_t bytes() const { return box.count() * static_cast<std::int64_t>(size_of(type)); }
 };
 
 /// What was written: the files, and every logical tensor with the pieces that came from here (Piece::file counts within `files`).
 struct Written {
-  std::vector<DataFile> files{};
-  std::vector<LogicalTensor> tensors{};
+  std::vector<DataFile> files;
+  std::vector<LogicalTensor> tensors;
 };
 
 /// Writes `sources` into safetensors files `<folder>/<stem>-<k>.safetensors`, k from 0, beginning another when one would exceed `max_file_bytes`; a

@@ -1,0 +1,191 @@
+#include "shoal/checkpoint/format/hugging_face_names.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "shoal/base/error.h"
+
+namespace shoal::checkpoint::format {
+namespace {
+
+using plan::ModelSpec;
+using Rows = std::vector<std::int64_t>;
+
+Rows range(std::int64_t begin, std::int64_t count) {
+  Rows rows(count);
+  std::iota(rows.begin(), rows.end(), begin);
+  return rows;
+}
+
+enum class Kind { kQuery, kKey, kValue };
+
+/// Where the rows of all heads of one kind lie in our fused matrix: per key-value head its queries, its key, its value.
+Rows fused_rows(const ModelSpec& spec, Kind kind) {
+  const std::int64_t queries = spec.heads / spec.kv_heads, group = (queries + 2) * spec.head_size;
+  const std::int64_t begin = kind == Kind::kQuery ? 0 : (queries + (kind == Kind::kValue)) * spec.head_size;
+  const std::int64_t count = (kind == Kind::kQuery ? queries : 1) * spec.head_size;
+  Rows rows;
+  for (std::int64_t head = 0; head < spec.kv_heads; ++head)
+    for (std::int64_t i = 0; i < count; ++i) rows.push_back(head * group + begin + i);
+  return rows;
+}
+
+[[noreturn]] void refuse(const ModelSpec& spec, const std::string& why) {
+  throw Error(ErrorKind::kConfig, "checkpoint", fmt::format("model '{}' is no GPT-2, Llama or Mixtral of Hugging Face: {}", spec.name, why));
+}
+
+bool is_gpt2(const ModelSpec& spec) {
+  if (spec.family != plan::Family::kTransformer) refuse(spec, "it is no transformer");
+  const bool gpt2 = spec.positions == plan::Positions::kLearned;
+  if (gpt2) {
+    if (spec.norm != plan::Norm::kLayer || !spec.bias || spec.gated || spec.experts > 0)
+      refuse(spec, "learned positions go with LayerNorm, biases and a plain feed-forward layer there");
+    if (spec.kv_heads != spec.heads || spec.heads * spec.head_size != spec.hidden)
+      refuse(spec, "GPT-2 has one key a head, and hidden / heads elements in each");
+  } else {
+    if (spec.norm != plan::Norm::kRms || spec.bias || !spec.gated)
+      refuse(spec, "rotary positions go with RMSNorm, no biases and a gated feed-forward layer there");
+    if (spec.dropout != 0) refuse(spec, "Llama has no dropout");
+  }
+  return gpt2;
+}
+
+/// Collects the list; `add` is the whole of a tensor of ours, `part` some rows of it.
+class List {
+ public:
+  void part(const std::string& ours, const std::string& theirs, Rows rows, std::int64_t columns, bool transposed = false) {
+    const auto count = static_cast<std::int64_t>(rows.size());
+    Shape shape = columns == 0 ? Shape{count} : transposed ? Shape{columns, count} : Shape{count, columns};
+    tensors_.push_back({ours, theirs, std::move(shape), transposed, std::move(rows)});
+  }
+  /// A matrix, or a vector where `columns` is 0.
+  void add(const std::string& ours, const std::string& theirs, std::int64_t rows, std::int64_t columns, bool transposed = false) {
+    part(ours, theirs, range(0, rows), columns, transposed);
+  }
+  std::vector<SameTensor> take() { return std::move(tensors_); }
+
+ private:
+  std::vector<SameTensor> tensors_;
+};
+
+std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
+  List list;
+  const auto both = [&](const std::string& ours, const std::string& theirs, const Rows& rows, std::int64_t columns) {
+    list.part(ours + ".weight", theirs + ".weight", rows, columns, columns > 0);
+    list.part(ours + ".bias", theirs + ".bias", rows, 0);
+  };
+  Rows fused;
+  for (const Kind kind : {Kind::kQuery, Kind::kKey, Kind::kValue})
+    for (const auto row : fused_rows(spec, kind)) fused.push_back(row);
+  const std::string top = "transformer.";
+  list.add("embedding.tokens.weight", top + "wte.weight", spec.vocab, spec.hidden);
+  list.add("embedding.positions.weight", top + "wpe.weight", spec.sequence, spec.hidden);
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    const std::string ours = fmt::format("blocks.{}.", layer), theirs = fmt::format("{}h.{}.", top, layer);
+    both(ours + "norm_1", theirs + "ln_1", range(0, spec.hidden), 0);
+    both(ours + "attention.qkv", theirs + "attn.c_attn", fused, spec.hidden);
+    both(ours + "attention.out", theirs + "attn.c_proj", range(0, spec.hidden), spec.hidden);
+    both(ours + "norm_2", theirs + "ln_2", range(0, spec.hidden), 0);
+    both(ours + "mlp.up", theirs + "mlp.c_fc", range(0, spec.ffn), spec.hidden);
+    both(ours + "mlp.down", theirs + "mlp.c_proj", range(0, spec.hidden), spec.ffn);
+  }
+  both("head.norm", top + "ln_f", range(0, spec.hidden), 0);
+  if (!spec.tied_embeddings) list.add("head.output.weight", "lm_head.weight", spec.vocab, spec.hidden);
+  return list.take();
+}
+
+void add_experts(List& list, const ModelSpec& spec, const std::string& ours, const std::string& theirs) {
+  list.add(ours + "router.weight", theirs + "gate.weight", spec.experts, spec.hidden);
+  for (std::int64_t expert = 0; expert < spec.experts; ++expert) {
+    const std::string one = fmt::format("{}experts.{}.", theirs, expert);
+    list.part(ours + "experts.gate.weight", one + "w1.weight", range(expert * spec.ffn, spec.ffn), spec.hidden);
+    list.part(ours + "experts.down.weight", one + "w2.weight", range(expert * spec.hidden, spec.hidden), spec.ffn);
+    list.part(ours + "experts.up.weight", one + "w3.weight", range(expert * spec.ffn, spec.ffn), spec.hidden);
+  }
+}
+
+std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
+  List list;
+  list.add("embedding.tokens.weight", "model.embed_tokens.weight", spec.vocab, spec.hidden);
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    const std::string ours = fmt::format("blocks.{}.", layer), theirs = fmt::format("model.layers.{}.", layer);
+    list.add(ours + "norm_1.weight", theirs + "input_layernorm.weight", spec.hidden, 0);
+    for (const auto& [kind, name] : {std::pair{Kind::kQuery, "q"}, {Kind::kKey, "k"}, {Kind::kValue, "v"}})
+      list.part(ours + "attention.qkv.weight", fmt::format("{}self_attn.{}_proj.weight", theirs, name), fused_rows(spec, kind), spec.hidden);
+    list.add(ours + "attention.out.weight", theirs + "self_attn.o_proj.weight", spec.hidden, spec.heads * spec.head_size);
+    list.add(ours + "norm_2.weight", theirs + "post_attention_layernorm.weight", spec.hidden, 0);
+    if (spec.experts > 0) {
+      add_experts(list, spec, ours + "mlp.", theirs + "block_sparse_moe.");
+      continue;
+    }
+    list.add(ours + "mlp.gate.weight", theirs + "mlp.gate_proj.weight", spec.ffn, spec.hidden);
+    list.add(ours + "mlp.up.weight", theirs + "mlp.up_proj.weight", spec.ffn, spec.hidden);
+    list.add(ours + "mlp.down.weight", theirs + "mlp.down_proj.weight", spec.hidden, spec.ffn);
+  }
+  list.add("head.norm.weight", "model.norm.weight", spec.hidden, 0);
+  if (!spec.tied_embeddings) list.add("head.output.weight", "lm_head.weight", spec.vocab, spec.hidden);
+  return list.take();
+}
+
+nlohmann::ordered_json gpt2_config(const ModelSpec& spec) {
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"n_layer", spec.layers},
+          {"n_embd", spec.hidden},
+          {"n_head", spec.heads},
+          {"n_inner", spec.ffn},
+          {"vocab_size", spec.vocab},
+          {"n_positions", spec.sequence},
+          {"n_ctx", spec.sequence},
+          {"layer_norm_epsilon", spec.norm_epsilon},
+          {"initializer_range", spec.init_std},
+          {"resid_pdrop", spec.dropout},
+          {"embd_pdrop", spec.dropout},
+          {"attn_pdrop", spec.dropout}};
+}
+
+nlohmann::ordered_json llama_config(const ModelSpec& spec) {
+  const bool mixture = spec.experts > 0;
+  nlohmann::ordered_json config{{"architectures", {mixture ? "MixtralForCausalLM" : "LlamaForCausalLM"}},
+                                {"model_type", mixture ? "mixtral" : "llama"},
+                                {"num_hidden_layers", spec.layers},
+                                {"hidden_size", spec.hidden},
+                                {"num_attention_heads", spec.heads},
+                                {"num_key_value_heads", spec.kv_heads},
+                                {"head_dim", spec.head_size},
+                                {"intermediate_size", spec.ffn},
+                                {"vocab_size", spec.vocab},
+                                {"max_position_embeddings", spec.sequence},
+                                {"rms_norm_eps", spec.norm_epsilon},
+                                {"initializer_range", spec.init_std},
+                                {"rope_theta", spec.rope_theta},
+                                {"attention_bias", false}};
+  if (mixture) config["num_local_experts"] = spec.experts, config["num_experts_per_tok"] = spec.experts_per_token;
+  if (!mixture) config["mlp_bias"] = false;
+  const auto& scaling = spec.rope_scaling;
+  if (scaling.factor != 1)
+    config["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", scaling.factor},
+                              {"low_freq_factor", scaling.low_frequency},
+                              {"high_freq_factor", scaling.high_frequency},
+                              {"original_max_position_embeddings", scaling.original_sequence}};
+  return config;
+}
+
+}  // namespace
+
+std::vector<SameTensor> hugging_face_tensors(const ModelSpec& spec) { return is_gpt2(spec) ? gpt2_tensors(spec) : llama_tensors(spec); }
+
+std::string hugging_face_config(const ModelSpec& spec) {
+  const bool gpt2 = is_gpt2(spec);
+  auto config = gpt2 ? gpt2_config(spec) : llama_config(spec);
+  config[gpt2 ? "activation_function" : "hidden_act"] = spec.activation == plan::Activation::kGeluTanh ? "gelu_new" : name(spec.activation);
+  config["tie_word_embeddings"] = spec.tied_embeddings;
+  // Which tokens begin and end a text is the tokenizer's matter; without these the defaults may lie outside a small vocabulary.
+  config["bos_token_id"] = config["eos_token_id"] = nullptr;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace shoal::checkpoint::format

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/checkpoint/format/box.h"
+#include "shoal/plan/model_spec.h"
+
+namespace shoal::checkpoint::format {
+
+/// How one tensor of a Hugging Face model and (a part of) one of ours are the same numbers.
+///
+/// Both are matrices [rows, columns] here: ours with all dimensions but the last as rows, a vector as a column. Theirs is stored the other way round
+/// where `transposed`. Row r of theirs is row `rows[r]` of ours.
+struct SameTensor {
+  std::string ours;  ///< canonical name
+  std::string theirs;
+  Shape their_shape;  ///< as stored
+  bool transposed = false;
+  std::vector<std::int64_t> rows;
+};
+
+/// Every tensor of the Hugging Face model of that architecture, in its order: GPT2LMHeadModel, LlamaForCausalLM or MixtralForCausalLM. GPT-2's linear
+/// layers are stored transposed there (Conv1D); our fused query-key-value rows are grouped by key-value head, theirs by kind; rotary pairs are the
+/// same. A tied output matrix is not listed. Throws Error(config) for an architecture that none of the three can say.
+std::vector<SameTensor> hugging_face_tensors(const plan::ModelSpec& spec);
+
+/// The config.json of that model. Throws as hugging_face_tensors.
+std::string hugging_face_config(const plan::ModelSpec& spec);
+
+}  // namespace shoal::checkpoint::format
