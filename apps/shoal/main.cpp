@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "apps/shoal/bench.h"
+#include "apps/shoal/ckpt.h"
 #include "apps/shoal/command.h"
 #include "apps/shoal/data.h"
 #include "apps/shoal/exit_code.h"
@@ -20,6 +21,7 @@ int main(int count, char** words) {
   shoal::apps::add_eval_command(program, exit_code);
   shoal::apps::add_data_command(program);
   shoal::apps::add_bench_command(program, exit_code);
+  shoal::apps::add_ckpt_command(program, exit_code);
   shoal::apps::add_env_command(program);
   shoal::apps::add_rank_command(program, exit_code);
   try {

@@ -1,0 +1,251 @@
+#include "shoal/checkpoint/format/hugging_face.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "shoal/base/error.h"
+#include "shoal/checkpoint/format/difference.h"
+#include "shoal/checkpoint/format/hugging_face_names.h"
+#include "shoal/checkpoint/format/shard_writer.h"
+#include "shoal/checkpoint/format/store.h"
+#include "shoal/checkpoint/format/widen.h"
+#include "shoal/plan/model_json.h"
+#include "tests/checkpoint_format/scratch.h"
+
+namespace shoal::checkpoint::format {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+plan::ModelSpec gpt2() {
+  plan::ModelSpec spec;
+  spec.name = "gpt2", spec.layers = 2, spec.hidden = 12, spec.heads = 3, spec.kv_heads = 3, spec.head_size = 4, spec.ffn = 48, spec.vocab = 17,
+  spec.sequence = 8;
+  return spec;
+}
+
+plan::ModelSpec llama(std::int64_t experts = 0) {
+  plan::ModelSpec spec = gpt2();
+  spec.name = experts ? "mixtral" : "llama", spec.heads = 4, spec.kv_heads = 2, spec.head_size = 4, spec.ffn = 20, spec.bias = false,
+  spec.gated = true;
+  spec.positions = plan::Positions::kRotary, spec.norm = plan::Norm::kRms, spec.activation = plan::Activation::kSilu, spec.tied_embeddings = false;
+  spec.experts = experts, spec.experts_per_token = experts ? 2 : 0;
+  spec.rope_theta = 50000, spec.rope_scaling.factor = experts ? 1 : 8;
+  return spec;
+}
+
+/// Element i of the parameter's values: no two elements of the model are alike.
+using Values = std::map<std::string, std::vector<float>>;
+
+Values made_up(const plan::ModelSpec& spec) {
+  Values values;
+  float next = 0;
+  for (const auto& parameter : plan::parameters(spec))
+    for (std::int64_t i = 0; i < parameter.count(); ++i) values[parameter.name].push_back(next++);
+  return values;
+}
+
+std::string write_model(const std::string& directory, const plan::ModelSpec& spec, const Values& values) {
+  const std::string folder = begin_step(directory, 0);
+  Manifest manifest{.metadata = "{\"model\":" + plan::to_json(spec) + "}"};
+  std::vector<Source> sources;
+  for (const auto& parameter : plan::parameters(spec))
+    sources.push_back({"model." + parameter.name, ElementType::kF32, parameter.shape, whole(parameter.shape),
+                       [&values, name = parameter.name] { return values.at(name).data(); }});
+  add_written(manifest, write_shards(folder, "shard-0000", sources, 1 << 30, false));
+  write_text(folder + "/manifest.json", to_json(manifest), false);
+  return commit_step(directory, 0, false);
+}
+
+std::vector<float> read_exported(const std::string& folder, const std::string& name) {
+  const File file = File::open(folder + "/model.safetensors");
+  const Header header = read_header(file);
+  const Entry* entry = header.find(name);
+  EXPECT_TRUE(entry) << name;
+  std::vector<float> values(count_of(entry->shape));
+  file.read(values.data(), entry->offset, entry->bytes());
+  return values;
+}
+
+TEST(HuggingFace, WhatIsExportedComesBack) {
+  for (const plan::ModelSpec& spec : {gpt2(), llama(), llama(3)}) {
+    testing::Scratch scratch;
+    const Values values = made_up(spec);
+    const std::string path = write_model(scratch / "ours", spec, values);
+    Reader before(path);
+    export_hugging_face(before, scratch / "theirs");
+    Reader after(import_hugging_face(scratch / "theirs", scratch / "back"));
+    for (const Difference& difference : compare(before, after)) ADD_FAILURE() << spec.name << ": " << difference.name;
+    EXPECT_EQ(after.manifest().tensors.size(), values.size());
+    auto spec_after = plan::from_json(nlohmann::json::parse(after.manifest().metadata)["model"].dump());
+    spec_after.name = spec.name;
+    EXPECT_EQ(spec_after, spec) << plan::to_json(spec_after) << plan::to_json(spec);
+  }
+}
+
+TEST(HuggingFace, ManyFilesWithAnIndexComeBackToo) {
+  testing::Scratch scratch;
+  const plan::ModelSpec spec = llama();
+  const Values values = made_up(spec);
+  Reader before(write_model(scratch / "ours", spec, values));
+  export_hugging_face(before, scratch / "theirs", 3000);
+  EXPECT_TRUE(std::filesystem::exists(scratch / "theirs/model.safetensors.index.json"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "theirs/model.safetensors"));
+  Reader after(import_hugging_face(scratch / "theirs", scratch / "back"));
+  EXPECT_TRUE(compare(before, after).empty());
+}
+
+TEST(HuggingFace, Gpt2IsTransposedAndGroupedByKind) {
+  testing::Scratch scratch;
+  const plan::ModelSpec spec = gpt2();
+  const Values values = made_up(spec);
+  Reader reader(write_model(scratch / "ours", spec, values));
+  export_hugging_face(reader, scratch / "theirs");
+  // transformers: x @ weight + bias, with weight [in, 3 hidden] whose columns are all queries, all keys, all values, head by head.
+  const auto weight = read_exported(scratch / "theirs", "transformer.h.1.attn.c_attn.weight");
+  const auto bias = read_exported(scratch / "theirs", "transformer.h.1.attn.c_attn.bias");
+  const auto& ours = values.at("blocks.1.attention.qkv.weight");
+  const auto& our_bias = values.at("blocks.1.attention.qkv.bias");
+  for (int kind = 0; kind < 3; ++kind)
+    for (int head = 0; head < 3; ++head)
+      for (int d = 0; d < 4; ++d) {
+        const int theirs = kind * 12 + head * 4 + d, mine = head * 12 + kind * 4 + d;
+        EXPECT_EQ(bias[theirs], our_bias[mine]);
+        for (int in = 0; in < 12; ++in) EXPECT_EQ(weight[in * 36 + theirs], ours[mine * 12 + in]);
+      }
+  const auto up = read_exported(scratch / "theirs", "transformer.h.0.mlp.c_fc.weight");
+  for (int out = 0; out < 48; ++out)
+    for (int in = 0; in < 12; ++in) EXPECT_EQ(up[in * 48 + out], values.at("blocks.0.mlp.up.weight")[out * 12 + in]);
+  EXPECT_EQ(read_exported(scratch / "theirs", "transformer.wte.weight"), values.at("embedding.tokens.weight"));
+}
+
+TEST(HuggingFace, LlamaHasQueriesKeysAndValuesApart) {
+  testing::Scratch scratch;
+  const plan::ModelSpec spec = llama();
+  const Values values = made_up(spec);
+  Reader reader(write_model(scratch / "ours", spec, values));
+  export_hugging_face(reader, scratch / "theirs");
+  const auto& ours = values.at("blocks.0.attention.qkv.weight");  // 2 groups of 2 queries, key, value; 4 rows each, 12 columns
+  const auto q = read_exported(scratch / "theirs", "model.layers.0.self_attn.q_proj.weight");
+  const auto v = read_exported(scratch / "theirs", "model.layers.0.self_attn.v_proj.weight");
+  for (int head = 0; head < 4; ++head)
+    for (int d = 0; d < 4; ++d) EXPECT_EQ(q[(head * 4 + d) * 12], ours[(head / 2 * 16 + head % 2 * 4 + d) * 12]);
+  for (int head = 0; head < 2; ++head)
+    for (int d = 0; d < 4; ++d) EXPECT_EQ(v[(head * 4 + d) * 12], ours[(head * 16 + 12 + d) * 12]);
+}
+
+/// Rewrites an exported model with names and types changed, as other writers of the format would have it.
+void rewrite(const std::string& folder, const std::function<void(Entry&, std::vector<char>&)>& change, const std::vector<Entry>& more = {}) {
+  const File file = File::open(folder + "/model.safetensors");
+  std::vector<Entry> entries = read_header(file).entries;
+  std::string data;
+  for (Entry& entry : entries) {
+    std::vector<char> bytes(entry.bytes());
+    file.read(bytes.data(), entry.offset, bytes.size());
+    change(entry, bytes);
+    data.append(bytes.data(), bytes.size());
+  }
+  for (const Entry& entry : more) {
+    entries.push_back(entry);
+    data.append(entry.bytes(), '\0');
+  }
+  testing::spill(folder + "/model.safetensors", render_header(entries, {}) + data);
+}
+
+TEST(HuggingFace, ReadsWhatOtherWritersMake) {
+  testing::Scratch scratch;
+  const plan::ModelSpec spec = gpt2();
+  Values values = made_up(spec);
+  for (auto& [name, numbers] : values)
+    for (float& number : numbers) number = std::fmod(number, 128.f);  // exact in bf16
+  Reader before(write_model(scratch / "ours", spec, values));
+  export_hugging_face(before, scratch / "theirs");
+  // The first GPT-2 files: no prefix, masks among the tensors, the output matrix beside the embedding; here in bf16.
+  const auto to_bf16 = [](Entry& entry, std::vector<char>& bytes) {
+    entry.name = entry.name.substr(std::string("transformer.").size());
+    entry.type = ElementType::kBF16;
+    std::vector<char> halves;
+    for (std::size_t i = 0; i < bytes.size(); i += 4) halves.insert(halves.end(), {bytes[i + 2], bytes[i + 3]});
+    bytes = halves;
+  };
+  rewrite(scratch / "theirs", to_bf16,
+          {{.name = "h.0.attn.bias", .shape = {1, 1, 8, 8}},
+           {.name = "h.1.attn.masked_bias", .shape = {}},
+           {.name = "lm_head.weight", .shape = {17, 12}}});
+  Reader after(import_hugging_face(scratch / "theirs", scratch / "back"));
+  EXPECT_TRUE(compare(before, after).empty());
+}
+
+TEST(HuggingFace, SaysWhatDoesNotFit) {
+  const auto complaint = [](const std::function<void(const std::string&)>& spoil) -> std::string {
+    testing::Scratch scratch;
+    const plan::ModelSpec spec = llama();
+    const Values values = made_up(spec);
+    Reader reader(write_model(scratch / "ours", spec, values));
+    export_hugging_face(reader, scratch / "theirs");
+    spoil(scratch / "theirs");
+    try {
+      import_hugging_face(scratch / "theirs", scratch / "back");
+    } catch (const Error& error) {
+      EXPECT_TRUE(list_steps(scratch / "back").empty());
+      return fmt::format("{}: {}", name(error.kind()), error.what());
+    }
+    return "";
+  };
+  const auto keep = [](Entry&, std::vector<char>&) {};
+  EXPECT_EQ(complaint([](const std::string&) {}), "");
+  EXPECT_THAT(complaint([&](const std::string& folder) { rewrite(folder, keep, {{.name = "model.layers.2.mlp.gate_proj.weight", .shape = {1}}}); }),
+              AllOf(HasSubstr("data"), HasSubstr("'model.layers.2.mlp.gate_proj.weight' has no place")));
+  EXPECT_THAT(complaint([&](const std::string& folder) {
+                rewrite(folder, [](Entry& entry, std::vector<char>&) {
+                  if (entry.name == "model.norm.weight") entry.name = "norm";
+                });
+              }),
+              AllOf(HasSubstr("data"), HasSubstr("'model.norm.weight' is missing")));
+  EXPECT_THAT(complaint([&](const std::string& folder) {
+                rewrite(folder, [](Entry& entry, std::vector<char>&) {
+                  if (entry.name == "lm_head.weight") entry.shape = {12, 17};
+                });
+              }),
+              AllOf(HasSubstr("data"), HasSubstr("'lm_head.weight' is [12, 17], config.json says [17, 12]")));
+  EXPECT_THAT(complaint([](const std::string& folder) { std::filesystem::remove(folder + "/config.json"); }),
+              AllOf(HasSubstr("input missing"), HasSubstr("config.json")));
+  EXPECT_THAT(complaint([](const std::string& folder) { std::filesystem::remove(folder + "/model.safetensors"); }),
+              AllOf(HasSubstr("input missing"), HasSubstr("model.safetensors")));
+}
+
+TEST(HuggingFace, RefusesArchitecturesThatItHasNoNameFor) {
+  plan::ModelSpec mixed = gpt2();
+  mixed.norm = plan::Norm::kRms;
+  EXPECT_THROW(hugging_face_tensors(mixed), Error);
+  plan::ModelSpec mlp;
+  mlp.family = plan::Family::kMlp;
+  EXPECT_THROW(hugging_face_config(mlp), Error);
+}
+
+TEST(Widen, EveryHalfIsItsValue) {
+  // The definition: sign, 2^(e - 15) (1 + f / 1024), or 2^-14 f / 1024 without the leading one.
+  for (int bits = 0; bits < 65536; ++bits) {
+    const int exponent = bits / 1024 % 32, fraction = bits % 1024;
+    const float value = half_to_float(static_cast<unsigned short>(bits));
+    if (exponent == 31) {
+      EXPECT_EQ(std::isnan(value), fraction != 0);
+      EXPECT_EQ(std::isinf(value), fraction == 0);
+      continue;
+    }
+    const double size = exponent == 0 ? std::pow(2., -14) * fraction / 1024. : std::pow(2., exponent - 15) * (1 + fraction / 1024.);
+    EXPECT_EQ(value, bits >= 32768 ? -size : size);
+    EXPECT_EQ(std::signbit(value), bits >= 32768);
+  }
+}
+
+}  // namespace
+}  // namespace shoal::checkpoint::format
