@@ -39,9 +39,11 @@ inline std::string slurp(const std::string& path) {
 inline void spill(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
 
 inline void flip_byte(const std::string& path, std::size_t at, char mask = 0x20) {
-  std::string bytes = slurp(path);
-  bytes.at(at) ^= mask;
-  spill(path, bytes);
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(at));
+  const char flipped = static_cast<char>(file.get() ^ mask);
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(flipped);
 }
 
 }  // namespace shoal::checkpoint::testing
