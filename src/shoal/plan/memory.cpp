@@ -85,8 +85,9 @@ const MemoryPhase& RankMemory::peak() const {
 
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) {
   std::vector<RankMemory> ranks;
+  const auto held_by = held_by_rank(spec, training);
   for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
-    const HeldParameters held = held_parameters(spec, training, rank);
+    const HeldParameters& held = held_by[rank];
     const MemoryUse running = forward_and_backward(spec, training, rank, held);
     MemoryUse optimizer, checkpoint;
     add_states(held, training, optimizer);

@@ -24,6 +24,7 @@ struct HeldParameters {
   HeldParameters& operator+=(const HeldParameters& other);
 };
 /// Of pipeline rank `rank`. With tied embeddings the last rank holds a copy of the token table.
+std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training);  ///< the same of every pipeline rank
 HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank);
 /// Of one block, and of the embedding and head: the units that ZeRO-3 gathers.
 HeldParameters held_by_block(const ModelSpec& spec, const Training& training);

@@ -1,3 +1,4 @@
+#include <array>
 #include <string_view>
 
 #include "shoal/plan/memory.h"
@@ -16,27 +17,30 @@ Division division(std::string_view name) {
   return Division::kSplit;
 }
 
-/// Held parameters of one unit of the model cut down to a single block: 0 embedding, 1 block, 2 head.
-HeldParameters unit(const ModelSpec& spec, const Training& training, int index) {
+/// Parameters of embedding, one block and head, undivided.
+std::array<HeldParameters, 3> units(const ModelSpec& spec) {
   ModelSpec small = spec;
   small.layers = 1;
-  HeldParameters held;
+  std::array<HeldParameters, 3> whole;
   for (const ParameterSpec& parameter : parameters(small)) {
-    if (parameter.unit != index) continue;
     const double count = parameter.count();
     switch (division(parameter.name)) {
       case Division::kSplit:
-        held.split += count / training.mesh.tensor;
+        whole[parameter.unit].split += count;
         break;
       case Division::kReplicated:
-        held.replicated += count;
+        whole[parameter.unit].replicated += count;
         break;
       case Division::kExpert:
-        held.expert += count / (training.mesh.expert * training.mesh.expert_tensor);
+        whole[parameter.unit].expert += count;
         break;
     }
   }
-  return held;
+  return whole;
+}
+
+HeldParameters divided(const HeldParameters& whole, const Mesh& mesh) {
+  return {whole.split / mesh.tensor, whole.replicated, whole.expert / (mesh.expert * mesh.expert_tensor)};
 }
 
 }  // namespace
@@ -54,28 +58,29 @@ StateBytes state_bytes(const StateBytes& whole, int zero, double ranks) {
   return held;
 }
 
-HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training) { return unit(spec, training, 0); }
-HeldParameters held_by_block(const ModelSpec& spec, const Training& training) { return unit(spec, training, 1); }
-HeldParameters held_by_head(const ModelSpec& spec, const Training& training) { return unit(spec, training, 2); }
+HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training) { return divided(units(spec)[0], training.mesh); }
+HeldParameters held_by_block(const ModelSpec& spec, const Training& training) { return divided(units(spec)[1], training.mesh); }
+HeldParameters held_by_head(const ModelSpec& spec, const Training& training) { return divided(units(spec)[2], training.mesh); }
 
-HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank) {
-  if (spec.family == Family::kMlp) return {static_cast<double>(parameter_count(spec)), 0, 0};
-  const HeldParameters block = held_by_block(spec, training);
+std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training) {
+  if (spec.family == Family::kMlp) return {{static_cast<double>(parameter_count(spec)), 0, 0}};
+  const auto whole = units(spec);
+  const HeldParameters embedding = divided(whole[0], training.mesh), block = divided(whole[1], training.mesh),
+                       head = divided(whole[2], training.mesh);
   const auto blocks = stage_blocks(spec, training);
-  const std::int64_t stages = training.stages();
-  HeldParameters held;
-  for (std::int64_t stage = 0; stage < stages; ++stage) {
-    if (rank_of_stage(training, stage) != rank) continue;
-    held.split += blocks[stage] * block.split, held.replicated += blocks[stage] * block.replicated, held.expert += blocks[stage] * block.expert;
-    if (stage == 0) held += held_by_embedding(spec, training);
-    if (stage == stages - 1) {
-      held += held_by_head(spec, training);
-      const bool elsewhere = rank_of_stage(training, 0) != rank;
-      if (spec.tied_embeddings && elsewhere) held.split += static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
-    }
+  std::vector<HeldParameters> ranks(training.mesh.pipeline);
+  for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
+    const double n = blocks[stage];
+    ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] += {n * block.split, n * block.replicated, n * block.expert};
   }
-  return held;
+  const std::int64_t first = rank_of_stage(training, 0), last = rank_of_stage(training, training.stages() - 1);
+  ranks[first] += embedding;
+  ranks[last] += head;
+  if (spec.tied_embeddings && first != last) ranks[last].split += static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
+  return ranks;
 }
+
+HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank) { return held_by_rank(spec, training).at(rank); }
 
 double checkpoint_bytes(const ModelSpec& spec, const Training& training) {
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;

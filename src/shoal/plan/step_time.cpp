@@ -61,7 +61,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   const Mesh& mesh = training.mesh;
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;
   double held = 0;
-  for (std::int64_t rank = 0; rank < mesh.pipeline; ++rank) held = std::max(held, held_parameters(spec, training, rank).all());
+  for (const HeldParameters& rank : held_by_rank(spec, training)) held = std::max(held, rank.all());
   double forward = 0, backward = 0;
   for (const PieceTime& rank : ranks) {
     forward = std::max(forward, rank.forward);
@@ -89,8 +89,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
 
 double optimizer_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   double held = 0;
-  for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
-    const HeldParameters own = held_parameters(spec, training, rank);
+  for (const HeldParameters& own : held_by_rank(spec, training)) {
     const double ranks = training.zero >= 1 ? training.mesh.shard_ranks() : 1;
     held = std::max(held, own.dense() / ranks + own.expert / std::min<double>(ranks, training.mesh.expert_data()));
   }

@@ -41,7 +41,7 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, co
   };
 
   double held = 0;
-  for (std::int64_t rank = 0; rank < mesh.pipeline; ++rank) held = std::max(held, held_parameters(spec, training, rank).all());
+  for (const HeldParameters& rank : held_by_rank(spec, training)) held = std::max(held, rank.all());
   const std::int64_t shards = mesh.shard_ranks(), replicas = mesh.data * mesh.context / shards;
   const double p = number.state.parameter, g = number.state.gradient;
   const double once = share(shards) * held;

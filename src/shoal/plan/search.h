@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/plan/cluster.h"
+#include "shoal/plan/memory.h"
+#include "shoal/plan/step_time.h"
+
+namespace shoal::plan {
+
+/// What a search may vary. An empty list: every value that makes sense for the model and the cluster.
+struct SearchSpace {
+  std::vector<std::int64_t> tensor, pipeline, context, expert, virtual_stages, micro_batch;
+  std::vector<int> zero;
+  std::vector<Recompute> recompute;  ///< in the order given; the first that fits is taken
+  std::vector<std::string> schedules = {"1f1b", "interleaved"};
+  std::vector<std::string> precisions;  ///< empty: that of the start
+  bool hybrid_sharding = false;         ///< shard within one host too
+  bool offload = false;                 ///< also try the optimizer in host memory
+};
+
+struct Candidate {
+  Training training;
+  StepTime time;
+  double peak_bytes = 0;
+  std::string limited_by;  ///< the largest share of the step: "products", "memory traffic and launches", "exchange inside blocks", "bubbles" ...
+};
+
+struct SearchResult {
+  std::vector<Candidate> best;  ///< fastest first
+  std::int64_t considered = 0;  ///< meshes and options priced
+  std::int64_t too_large = 0;   ///< of those, left out because they do not fit
+  double least_bytes = 0;       ///< the smallest peak seen, for when nothing fits
+};
+
+/// The fastest ways to train on all devices of the cluster at `start`'s global batch, sequence, precision and switches. `data` follows from the rest.
+/// Prunes what cannot divide, and whole branches whose model states alone do not fit. `share` of a device's memory may be used.
+/// Throws Error(config) for a model, cluster or batch that makes no sense; finds an empty list when nothing fits.
+SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count = 5,
+                    double share = 0.94);
+
+/// What takes the largest share of a step.
+std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster, const StepTime& time);
+
+}  // namespace shoal::plan
