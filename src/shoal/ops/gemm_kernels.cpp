@@ -1,0 +1,184 @@
+#include "shoal/ops/gemm_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "shoal/ops/gemm_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "shoal/ops/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shoal::ops {
+namespace HWY_NAMESPACE {
+
+using kernels::MatrixView;
+
+// The tile that stays in registers: kTileRows rows of two vectors. 32 registers hold 24 sums, 16 hold 12.
+#if HWY_TARGET <= HWY_AVX3
+constexpr std::int64_t kTileRows = 12;
+#else
+constexpr std::int64_t kTileRows = 4;
+#endif
+// A panel of a (kTileRows x depth, 24 KiB) stays in the first cache, a block of b (depth x columns, 640 KiB) in the second, a block of a in the
+// third.
+constexpr std::int64_t kBlockDepth = 512, kBlockColumns = 320, kBlockRows = 1536;
+
+std::int64_t tile_columns() { return 2 * static_cast<std::int64_t>(hn::Lanes(Floats())); }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// Depth of a block: as even as possible.
+std::int64_t block_depth(std::int64_t depth) {
+  const std::int64_t blocks = (depth + kBlockDepth - 1) / kBlockDepth;
+  return (depth + blocks - 1) / std::max<std::int64_t>(blocks, 1);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+/// to[k * width + i] = from[i * stride + k] for 4 x 4 elements.
+HWY_INLINE void transpose_4x4(const float* from, std::int64_t stride, float* to, std::int64_t width) {
+  const hn::FixedTag<float, 4> d;
+  const hn::Repartition<double, decltype(d)> wide;
+  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride), r2 = hn::LoadU(d, from + 2 * stride), r3 = hn::LoadU(d, from + 3 * stride);
+  const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1)), high01 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
+  const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3)), high23 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), d, to);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)), d, to + width);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, to + 2 * width);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23)), d, to + 3 * width);
+}
+#endif
+
+/// One panel: to[k * width + i] = element (i, k) for i < count, zero for the rest of the width.
+void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_stride, std::int64_t count, std::int64_t width, std::int64_t depth,
+                float* to) {
+  if (count == width && stride == 1) {
+    for (std::int64_t k = 0; k < depth; ++k) std::memcpy(to + k * width, from + k * depth_stride, width * sizeof(float));
+    return;
+  }
+  std::int64_t done = 0;
+#if HWY_TARGET != HWY_SCALAR
+  if (count == width && depth_stride == 1 && width % 4 == 0) {
+    done = depth - depth % 4;
+    for (std::int64_t k = 0; k < done; k += 4)
+      for (std::int64_t i = 0; i < width; i += 4) transpose_4x4(from + i * stride + k, stride, to + k * width + i, width);
+  }
+#endif
+  for (std::int64_t k = done; k < depth; ++k) {
+    for (std::int64_t i = 0; i < count; ++i) to[k * width + i] = from[i * stride + k * depth_stride];
+    std::fill(to + k * width + count, to + (k + 1) * width, 0.0f);
+  }
+}
+
+/// All panels of a block of `count` rows (of a) or columns (of b).
+void pack(const float* from, std::int64_t stride, std::int64_t depth_stride, std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
+  for (std::int64_t i = 0; i < count; i += width, to += width * depth)
+    pack_panel(from + i * stride, stride, depth_stride, std::min(width, count - i), width, depth, to);
+}
+
+/// One tile of c from a panel of each.
+HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, float* HWY_RESTRICT c, std::int64_t stride,
+                     bool accumulate) {
+  const Floats d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  Vector left[kTileRows], right[kTileRows];
+#pragma GCC unroll 12
+  for (std::int64_t i = 0; i < kTileRows; ++i) left[i] = hn::Zero(d), right[i] = hn::Zero(d);
+  for (std::int64_t k = 0; k < depth; ++k, a += kTileRows, b += 2 * lanes) {
+    const Vector b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + lanes);
+#pragma GCC unroll 12
+    for (std::int64_t i = 0; i < kTileRows; ++i) {
+      const Vector factor = hn::Set(d, a[i]);
+      left[i] = hn::MulAdd(factor, b0, left[i]);
+      right[i] = hn::MulAdd(factor, b1, right[i]);
+    }
+  }
+#pragma GCC unroll 12
+  for (std::int64_t i = 0; i < kTileRows; ++i) {
+    float* row = c + i * stride;
+    hn::StoreU(accumulate ? hn::Add(left[i], hn::LoadU(d, row)) : left[i], d, row);
+    hn::StoreU(accumulate ? hn::Add(right[i], hn::LoadU(d, row + lanes)) : right[i], d, row + lanes);
+  }
+}
+
+/// A tile of which only [rows, columns] lie inside c.
+void edge_tile(std::int64_t depth, const float* a, const float* b, float* c, std::int64_t stride, bool accumulate, std::int64_t rows,
+               std::int64_t columns) {
+  HWY_ALIGN float whole[kTileRows * 64];
+  tile(depth, a, b, whole, tile_columns(), false);
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) c[i * stride + j] = whole[i * tile_columns() + j] + (accumulate ? c[i * stride + j] : 0);
+}
+
+/// A packed block of a times a packed block of b.
+void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a, const float* b, float* c, std::int64_t stride,
+           bool accumulate) {
+  const std::int64_t width = tile_columns();
+  for (std::int64_t i = 0; i < rows; i += kTileRows) {
+    for (std::int64_t j = 0; j < columns; j += width) {
+      const float *panel_a = a + i * depth, *panel_b = b + j * depth;
+      if (i + kTileRows <= rows && j + width <= columns) {
+        tile(depth, panel_a, panel_b, c + i * stride + j, stride, accumulate);
+      } else {
+        edge_tile(depth, panel_a, panel_b, c + i * stride + j, stride, accumulate, std::min(kTileRows, rows - i), std::min(width, columns - j));
+      }
+    }
+  }
+}
+
+std::size_t GemmWorkspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+  const std::int64_t a = round_up(std::min(rows, kBlockRows), kTileRows), b = round_up(std::min(columns, kBlockColumns), tile_columns());
+  return static_cast<std::size_t>(round_up(a * block_depth(depth), 16) + b * block_depth(depth));
+}
+
+void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b, float* c, std::int64_t c_stride, bool accumulate,
+          float* workspace) {
+  const std::int64_t step = block_depth(depth);
+  float* packed_a = workspace;
+  float* packed_b = workspace + round_up(round_up(std::min(rows, kBlockRows), kTileRows) * step, 16);
+  for (std::int64_t k = 0; k < depth; k += step) {
+    const std::int64_t deep = std::min(step, depth - k);
+    for (std::int64_t i = 0; i < rows; i += kBlockRows) {
+      const std::int64_t high = std::min(kBlockRows, rows - i);
+      pack(a.data + i * a.row_stride + k * a.column_stride, a.row_stride, a.column_stride, high, kTileRows, deep, packed_a);
+      for (std::int64_t j = 0; j < columns; j += kBlockColumns) {
+        const std::int64_t wide = std::min(kBlockColumns, columns - j);
+        pack(b.data + k * b.row_stride + j * b.column_stride, b.column_stride, b.row_stride, wide, tile_columns(), deep, packed_b);
+        block(high, wide, deep, packed_a, packed_b, c + i * c_stride + j, c_stride, accumulate || k > 0);
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace shoal::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shoal::ops {
+HWY_EXPORT(Gemm);
+HWY_EXPORT(GemmWorkspace);
+
+namespace kernels {
+
+void gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b, float* c, std::int64_t c_stride, bool accumulate,
+          float* workspace) {
+  HWY_DYNAMIC_DISPATCH(Gemm)(rows, columns, depth, a, b, c, c_stride, accumulate, workspace);
+}
+
+std::size_t gemm_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+  return HWY_DYNAMIC_DISPATCH(GemmWorkspace)(rows, columns, depth);
+}
+
+bool gemm_preferred() {
+#if HWY_ARCH_X86
+  return (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+
+}  // namespace kernels
+}  // namespace shoal::ops
+#endif
