@@ -102,6 +102,21 @@ void show_memory(Findings& findings) {
   if (files.rlim_cur < 256) findings.wrong("few open files are allowed (ulimit -n)");
 }
 
+/// What stands in `text` between `begin` and `end`; "?" when it is not there.
+std::string after(const std::string& text, const std::string& begin, const std::string& end) {
+  const auto at = text.find(begin);
+  if (at == std::string::npos) return "?";
+  return text.substr(at + begin.size(), text.find(end, at + begin.size()) - at - begin.size());
+}
+
+/// The path of a library that this process has loaded.
+std::string mapped_file(const std::string& name) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (line.size() > name.size() && line.compare(line.size() - name.size(), name.size(), name) == 0) return line.substr(line.find('/'));
+  return "not loaded";
+}
+
 void show_software(Findings& findings) {
   utsname system{};
   ::uname(&system);
@@ -110,9 +125,12 @@ void show_software(Findings& findings) {
   findings.show("libraries", fmt::format("g++ {}, fmt {}.{}.{}, spdlog {}.{}.{}, CLI11 {}", __VERSION__, FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
                                          FMT_VERSION % 100, SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, CLI11_VERSION));
   try {
-    std::istringstream lines(AppLibrary().entry<const char*()>("shoal_torch_description")());
-    const char* what = "torch";
-    for (std::string line; std::getline(lines, line); what = "") findings.show(what, line);
+    const std::string described = AppLibrary().entry<const char*()>("shoal_torch_description")();
+    const std::string torch = mapped_file("libtorch_cpu.so"), number = after(described, "TORCH_VERSION=", ",");
+    findings.show("torch", fmt::format("{}, {}", number, torch));
+    findings.show(
+        "", fmt::format("vectors {}, BLAS {}, oneDNN {}, {}", after(described, "CPU capability usage: ", "\n"), after(described, "BLAS_INFO=", ","),
+                        after(described, "MKL-DNN ", " "), after(described, "ATen parallel backend: ", "\n")));
   } catch (const Error& error) {
     findings.show("torch", "not loaded");
     findings.wrong(error.what());

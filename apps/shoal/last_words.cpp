@@ -25,7 +25,8 @@ LastWords words_of(const std::exception& error) {
   LastWords words{ending.code, false, monotonic_ns(), ending.text};
   if (const auto* known = dynamic_cast<const Error*>(&error)) {
     const ErrorKind kind = known->kind();
-    words.about_a_peer = kind == ErrorKind::kPeerLost || kind == ErrorKind::kAborted || kind == ErrorKind::kTimeout;
+    // A rank that was told of another's failure throws what that one threw, and names it.
+    words.about_a_peer = known->peer() >= 0 || kind == ErrorKind::kPeerLost || kind == ErrorKind::kAborted || kind == ErrorKind::kTimeout;
   }
   return words;
 }

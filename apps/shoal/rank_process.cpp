@@ -59,15 +59,18 @@ int run_launched_rank(Handed handed) {
   } catch (const std::exception& error) {
     const LastWords words = words_of(error);
     tell(handed.words_pipe, words);
-    std::ofstream log(fmt::format("{}/logs/rank-{}.log", handed.arguments.run_directory, handed.arguments.rank), std::ios::app);
-    log << words.text << "\n";
-    log.close();
+    log_failure(handed.arguments, words.text);
     // Threads of LibTorch and of half-finished work are not waited for: the error is told, and peers wait for nothing more.
     ::_exit(words.code);
   }
 }
 
 }  // namespace
+
+void log_failure(const RankArguments& arguments, const std::string& text) {
+  std::ofstream log(fmt::format("{}/logs/rank-{}.log", arguments.run_directory, arguments.rank), std::ios::app);
+  log << text << "\n";
+}
 
 int run_rank(RankArguments arguments) {
   handle_stop_signals();

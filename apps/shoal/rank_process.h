@@ -11,6 +11,9 @@ namespace shoal::apps {
 /// Fills `stop_signal`, `progress` (if null) and `program` of the arguments.
 int run_rank(RankArguments arguments);
 
+/// Appends what ended a rank to its log file, if the run directory has one.
+void log_failure(const RankArguments& arguments, const std::string& text);
+
 /// `shoal rank`, which the launcher calls and nobody else.
 void add_rank_command(CLI::App& program, int& exit_code);
 

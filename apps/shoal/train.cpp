@@ -61,6 +61,7 @@ int run_here(const RankArguments& arguments) {
     std::int64_t step = 0;
     for (const auto& rank : progress) step = std::max(step, rank.load());
     const Ending ending = ending_of(error);
+    log_failure(arguments, ending.text);
     std::fflush(stdout);
     const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
     const std::string who =

@@ -14,6 +14,7 @@
 
 // A training run without training: steps of 20 ms, faults as debug.fault says. job.description says how ranks behave:
 //   "notice": a rank that sees another's fault throws Error(peer lost);
+//   "echo":   it throws what the other threw, and names it;
 //   "wait":   it throws Error(timeout) 300 ms later;
 //   "deaf":   it goes on for ever, and nothing but SIGKILL ends it.
 
@@ -25,6 +26,8 @@ using shoal::ErrorKind;
 
 void fail_on_purpose(const shoal::train::DebugSection& debug, const shoal::apps::RankArguments& arguments) {
   std::ofstream(arguments.run_directory + "/fault").close();
+  // So that peers speak first.
+  std::this_thread::sleep_for(100ms);
   if (debug.fault == "error") throw Error(ErrorKind::kNonFinite, "fake", "the loss is nan");
   if (debug.fault == "exit") ::_exit(9);
   if (debug.fault == "nan") throw std::runtime_error("words\nException raised from somewhere\nframe #0: secret");
@@ -33,6 +36,7 @@ void fail_on_purpose(const shoal::train::DebugSection& debug, const shoal::apps:
 
 void look_at_peers(const std::string& behaviour, const shoal::apps::RankArguments& arguments) {
   if (!std::filesystem::exists(arguments.run_directory + "/fault")) return;
+  if (behaviour == "echo") throw Error(ErrorKind::kNonFinite, "fake", "rank 1 failed: the loss is nan").from(1);
   if (behaviour == "notice") throw Error(ErrorKind::kPeerLost, "fake", "a peer is gone").at(arguments.rank, arguments.world);
   if (behaviour != "wait") return;
   std::this_thread::sleep_for(300ms);

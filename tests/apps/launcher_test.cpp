@@ -81,7 +81,7 @@ TEST_F(LauncherTest, RunsOneRankAndThreadsInItsOwnProcess) {
 }
 
 TEST_F(LauncherTest, AnErrorOfOneRankStopsAllAndComesFirst) {
-  for (const char* behaviour : {"notice", "plain", "deaf"}) {
+  for (const char* behaviour : {"notice", "echo", "plain", "deaf"}) {
     const Outcome outcome = Program(with_fault("error", 1, behaviour), folder.path()).wait();
     EXPECT_EQ(outcome.code, 80) << behaviour;
     EXPECT_THAT(outcome.err, HasSubstr("\nshoal: rank 1 of 3 failed in step 4: [fake] the loss is nan\n")) << behaviour;

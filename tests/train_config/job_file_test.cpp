@@ -76,6 +76,17 @@ TEST(JobFile, AValueOfTheCommandLineIsOneValue) {
   EXPECT_EQ(job.config.job.description, "a = b");
 }
 
+TEST(JobFile, TheCommandLineDisplacesTheSameThingInOtherUnits) {
+  const std::string text = "[training]\nepochs = 2\nglobal_batch_tokens = 512\n";
+  Job job = parse_job(text, "job.toml", {"training.steps=3", "training.global_batch_sequences=4"});
+  EXPECT_EQ(job.config.training.steps, 3);
+  EXPECT_FALSE(job.config.training.epochs);
+  EXPECT_EQ(job.origin("training.epochs"), "default");
+  EXPECT_FALSE(job.config.training.global_batch_tokens);
+  job = parse_job(text, "job.toml", {"training.steps=3", "training.tokens=4"});
+  EXPECT_TRUE(job.config.training.steps && job.config.training.tokens) << "two on the command line contradict each other";
+}
+
 TEST(JobFile, WritingAndReadingGivesTheSameValues) {
   Job job = parse_job(
       "[model]\nname = \"gpt2-tiny\"\nwidths = [3, 4]\ndropout = 0.1\n[job]\ndescription = \"tab\\t quote \\\" back \\\\ line\\n bell \\u0007 ü\"\n"

@@ -1,7 +1,9 @@
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/memory_category.h"
@@ -21,14 +23,27 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   return options;
 }
 
+/// The rank's own file; the console is the progress line's and the launcher's.
+Log rank_log(const RankArguments& arguments, int rank) {
+  const std::string folder = arguments.run_directory + "/logs";
+  std::filesystem::create_directories(folder);
+  return Log(fmt::format("{}/rank-{}.log", folder, rank), rank, LogLevel::kInfo, LogLevel::kNothing);
+}
+
 int run_one(const RankArguments& arguments, const train::Job& job, const comm::Group& world) {
   at::set_num_threads(arguments.threads);
-  return train::train({.job = job,
-                       .run_directory = arguments.run_directory,
-                       .world = world,
-                       .terminal = ::isatty(STDOUT_FILENO) == 1,
-                       .stop_signal = arguments.stop_signal,
-                       .current_step = &arguments.progress[arguments.in_process ? world.rank() : 0]});
+  const Log log = rank_log(arguments, world.rank());
+  log.info("rank {} of {} in process {}, {} threads", world.rank(), world.size(), ::getpid(), arguments.threads);
+  auto& step = arguments.progress[arguments.in_process ? world.rank() : 0];
+  const int code = train::train({.job = job,
+                                 .run_directory = arguments.run_directory,
+                                 .world = world,
+                                 .terminal = ::isatty(STDOUT_FILENO) == 1,
+                                 .log = log,
+                                 .stop_signal = arguments.stop_signal,
+                                 .current_step = &step});
+  log.info("ended with code {} in step {}", code, step.load());
+  return code;
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
       return spdlog::level::warn;
     case LogLevel::kError:
       return spdlog::level::err;
+    case LogLevel::kNothing:
+      return spdlog::level::off;
   }
   return spdlog::level::err;
 }

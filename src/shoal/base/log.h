@@ -11,7 +11,7 @@ class logger;
 
 namespace shoal {
 
-enum class LogLevel { kDebug, kInfo, kWarning, kError };
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kNothing };
 
 /// Where one rank's words go: its own file and, for chosen levels, the console. A value over a shared logger; thread-safe.
 /// A default-constructed Log swallows everything.

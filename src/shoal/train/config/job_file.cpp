@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,10 @@ namespace shoal::train {
 namespace {
 
 Error config_error(const std::string& what) { return Error(ErrorKind::kConfig, "job", what); }
+
+/// Keys of which a job sets one. One that is set on the command line takes the place of another that stands in the file.
+const std::vector<std::vector<std::string>> kAlternatives = {{"training.steps", "training.tokens", "training.epochs"},
+                                                             {"training.global_batch_sequences", "training.global_batch_tokens"}};
 
 /// One value on its way into the job: where it stands and which key it is for.
 struct Incoming {
@@ -166,6 +171,25 @@ bool takes_text(const Key& key) {
   return std::holds_alternative<std::string*>(place) || std::holds_alternative<std::optional<std::string>*>(place);
 }
 
+void unset(Job& job, const std::string& path) {
+  const auto dot = path.find('.');
+  std::visit(
+      [](auto* place) {
+        if constexpr (requires { place->reset(); }) place->reset();
+      },
+      find_key(path.substr(0, dot), path.substr(dot + 1))->place(job.config));
+  job.origins.erase(path);
+}
+
+/// What the command line now says takes the place of what the file said in other units.
+void displace(Job& job, const std::string& set) {
+  for (const auto& group : kAlternatives) {
+    if (std::find(group.begin(), group.end(), set) == group.end()) continue;
+    for (const std::string& other : group)
+      if (other != set && job.origins.contains(other) && job.origin(other) != job.origin(set)) unset(job, other);
+  }
+}
+
 void apply_set(Job& job, const std::string& set) {
   const auto equals = set.find('='), dot = set.find('.');
   SHOAL_USER_CHECK(equals != std::string::npos && dot < equals, "command line", "--set {}: must read section.key=value", set);
@@ -218,6 +242,7 @@ void set_key(Job& job, const std::string& path, const std::string& value) {
   } else {
     throw config_error(fmt::format("{}: {} = {}: must be {}", origin, key.path(), value, describe_allowed(key)));
   }
+  displace(job, key.path());
 }
 
 Error complaint(const Job& job, const std::string& path, const std::string& what) {

@@ -23,7 +23,8 @@ struct Job {
   std::string origin(const std::string& key) const;
 };
 
-/// Reads a job file and applies `sets`, each "section.key=value" with the value in TOML (quotes around one word may be left out).
+/// Reads a job file and applies `sets`, each "section.key=value" with the value in TOML (quotes around one word may be left out); where
+/// a job takes one of several keys (steps, tokens, epochs; global_batch_sequences, _tokens), one that is set here displaces the file's.
 /// Throws Error(config) that names file, line and key, what is allowed and the nearest name that exists: for unknown sections and keys, values of the
 /// wrong type or out of range. Throws Error(input missing) when there is no such file. Rules that join several keys are checked by `validate`.
 Job load_job(const std::string& path, const std::vector<std::string>& sets = {});

@@ -39,7 +39,8 @@ std::string config_reference() {
   const JobConfig defaults;
   std::string text =
       "# The job file\n\nWhat `shoal train --help-config` prints: every key, what it takes, and its value when it is left out. A job file is TOML: "
-      "sections and their\nkeys. `--set section.key=value` overrides one key, `--print-config` shows every value and where it came from. Unknown "
+      "sections and their\nkeys. `--set section.key=value` overrides one key (of steps, tokens and epochs, and of the two global batches, the one "
+      "set last counts), `--print-config` shows every value and where it came from. Unknown "
       "keys, values that a key "
       "does\nnot take, and combinations that make no sense are refused with file and line before anything starts.\n";
   std::string section;
