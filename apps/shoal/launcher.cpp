@@ -252,7 +252,10 @@ int Launcher::report() {
   };
   std::sort(failures.begin(), failures.end(), [&](const Child* a, const Child* b) { return order(a) < order(b); });
   if (!silent_.empty()) fmt::print(stderr, "shoal: {}\n", silent_);
-  for (const Child* child : failures) fmt::print(stderr, "shoal: {}\n", describe(*child));
+  for (const Child* child : failures) {
+    const bool repeats = child != failures.front() && child->words && failures.front()->words && child->words->text == failures.front()->words->text;
+    fmt::print(stderr, "shoal: {}\n", repeats ? fmt::format("rank {} of {} says the same", child->rank, launch_.ranks) : describe(*child));
+  }
   if (!failures.empty()) {
     fmt::print(stderr, "shoal: logs in {}/logs\n", launch_.run_directory);
     return failures.front()->code();

@@ -76,7 +76,7 @@ Outcome run(const std::vector<std::string>& words, const std::filesystem::path& 
   return Program(words, folder, environment).wait();
 }
 
-std::string shoal_program() { return SHOAL_FAKE_PROGRAM; }
+std::string shoal_program() { return SHOAL_PROGRAM; }
 
 Folder::Folder() {
   std::string name = (std::filesystem::temp_directory_path() / "shoal-test-XXXXXX").string();
