@@ -72,6 +72,13 @@ TEST(Store, KeepsTheNewest) {
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()), 2);
 }
 
+TEST(Store, NeverRemovesWhatWasJustSaved) {
+  testing::Scratch scratch;
+  for (const int step : {3, 8, 9}) write(scratch.path(), step);
+  prune_steps(scratch.path(), 1, 3);
+  EXPECT_THAT(steps(scratch.path()), ElementsAre(3, 9));
+}
+
 TEST(Store, SaysWhereItCannotWrite) {
   testing::Scratch scratch;
   testing::spill(scratch / "plain", "a file, not a folder");

@@ -74,7 +74,7 @@ std::string save(const std::string& directory, std::int64_t step, const std::vec
       if (!first) return "";
       write_manifest(folder, step, metadata, parts, options.fsync);
       const std::string path = format::commit_step(directory, step, options.fsync);
-      format::prune_steps(directory, options.keep_last);
+      format::prune_steps(directory, options.keep_last, step);
       return path;
     })[0];
   } catch (...) {

@@ -108,7 +108,7 @@ void abandon_step(const std::string& directory, std::int64_t step) noexcept {
   fs::remove_all(writing_path(directory, step), ignored);
 }
 
-void prune_steps(const std::string& directory, int keep) {
+void prune_steps(const std::string& directory, int keep, std::optional<std::int64_t> saved) {
   std::vector<fs::path> rubbish;
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
@@ -118,7 +118,8 @@ void prune_steps(const std::string& directory, int keep) {
   for (const auto& path : rubbish) fs::remove_all(path, error);
   if (keep <= 0) return;
   const auto steps = list_steps(directory);
-  for (std::size_t i = 0; i + keep < steps.size(); ++i) remove_step(directory, steps[i].path);
+  for (std::size_t i = 0; i + keep < steps.size(); ++i)
+    if (steps[i].step != saved) remove_step(directory, steps[i].path);
 }
 
 void sync_directory(const std::string& path) {

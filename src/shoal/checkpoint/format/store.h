@@ -31,8 +31,9 @@ std::string begin_step(const std::string& directory, std::int64_t step);
 std::string commit_step(const std::string& directory, std::int64_t step, bool sync);
 /// Removes what begin_step made. Never throws.
 void abandon_step(const std::string& directory, std::int64_t step) noexcept;
-/// Removes all but the newest `keep` checkpoints (0: none) and everything that crashed writers left behind. Only for the one writer of `directory`.
-void prune_steps(const std::string& directory, int keep);
+/// Removes all but the newest `keep` checkpoints (0: none) and everything that crashed writers left behind. `saved`, the step that was just written,
+/// stays even if later ones of an older run lie there. Only for the one writer of `directory`.
+void prune_steps(const std::string& directory, int keep, std::optional<std::int64_t> saved = std::nullopt);
 
 /// fsync of a folder. Throws Error(output).
 void sync_directory(const std::string& path);
