@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Brings what figures are compared with: `tools/setup_peers.sh torch` the full PyTorch 2.11.0 in .venv-peers (2.7 GB to download, 7 GB on disk),
+# `tools/setup_peers.sh mpi` Open MPI from Debian. Both when nothing is named. The measuring programs call it when a case needs one; says nothing
+# when all is there, needs no network then, and may be interrupted and run again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly requirements=bench/peers/requirements.txt stamp=.venv-peers/shoal-requirements.sha256
+
+say() { printf 'setup_peers: %s\n' "$*" >&2; }
+fail() {
+  printf 'setup_peers: %s\n' "$@" >&2
+  exit 1
+}
+
+setup_torch() {
+  local sum python
+  sum=$(sha256sum <"$requirements")
+  [[ $(cat "$stamp" 2>/dev/null) == "$sum" && -x .venv-peers/bin/python ]] && return
+  for python in python3 python3.11 /usr/bin/python3 ''; do
+    [[ -n $python ]] || fail "no Python 3.11 with the venv module (tried python3, python3.11, /usr/bin/python3): the pinned wheels are for it"
+    "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
+  done
+  say "installing the full PyTorch 2.11.0 into .venv-peers (2.7 GB to download)"
+  [[ -x .venv-peers/bin/python ]] || "$python" -m venv --clear .venv-peers
+  .venv-peers/bin/python -m pip install --disable-pip-version-check --no-input --no-deps --only-binary=:all: --requirement "$requirements" >&2 ||
+    fail "pip could not install the peer (its words are above). Run the same command again to continue."
+  .venv-peers/bin/python -c 'import torch; assert torch.__version__.startswith("2.11.0"), torch.__version__' ||
+    fail "PyTorch in .venv-peers does not import; remove .venv-peers and run the same command again"
+  echo "$sum" >"$stamp"
+}
+
+setup_mpi() {
+  command -v mpicc >/dev/null && command -v mpirun >/dev/null && return
+  local as_root=()
+  if ((EUID != 0)); then
+    { command -v sudo >/dev/null && sudo -n true 2>/dev/null; } ||
+      fail "Open MPI is missing and needs the administrator:" "  sudo apt-get install --yes --no-install-recommends openmpi-bin libopenmpi-dev"
+    as_root=(sudo -n)
+  fi
+  command -v apt-get >/dev/null || fail "Open MPI is missing (mpicc, mpirun), and this is not Debian: install it by hand"
+  say "installing openmpi-bin and libopenmpi-dev"
+  "${as_root[@]}" apt-get update --quiet --quiet || say "apt-get update failed; trying with the package list at hand"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes --no-install-recommends openmpi-bin libopenmpi-dev >&2 ||
+    fail "apt-get could not install openmpi-bin and libopenmpi-dev (its words are above)"
+}
+
+(($#)) || set -- torch mpi
+for peer in "$@"; do
+  case $peer in
+    torch) setup_torch ;;
+    mpi) setup_mpi ;;
+    *) fail "no peer '$peer': torch or mpi" ;;
+  esac
+done
