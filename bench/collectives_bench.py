@@ -129,8 +129,5 @@ def main(cases):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--list"]:
-        print("\n".join(CASES))
-    else:
-        unknown = [case for case in sys.argv[1:] if case not in CASES]
-        main(sys.argv[1:] or list(CASES)) if not unknown else sys.exit(f"no case {unknown[0]}")
+    comparison.stop_cleanly()
+    main(comparison.asked(CASES))

@@ -88,15 +88,28 @@ def emit(case, unit, ours, peer=None, ratio=None, spread=None, limit=None, **mor
     print(json.dumps({"case": case, "unit": unit, "ours": ours, "peer": peer, "ratio": ratio, "spread": spread, "limit": limit, **more}), flush=True)
 
 
-def main(cases, measure):
-    """The protocol of bench/run.py: --list names the cases, otherwise measures those that are named (all, without names)."""
+def stop_cleanly():
+    """A SIGTERM leaves by way of `finally`, so that no rank stays behind."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+def asked(cases):
+    """The cases that the command line names, all without names; with --list prints their names and leaves. The protocol of bench/run.py."""
     if sys.argv[1:] == ["--list"]:
         print("\n".join(cases))
-        return
+        sys.exit(0)
+    unknown = [case for case in sys.argv[1:] if case not in cases]
+    if unknown:
+        sys.exit(f"no case {unknown[0]}")
+    return sys.argv[1:] or list(cases)
+
+
+def main(cases, measure):
+    """Measures the cases that are asked for; exits with 1 when one could not be."""
     failed = False
-    for case in sys.argv[1:] or cases:
-        if case not in cases:
-            sys.exit(f"no case {case}")
+    chosen = asked(cases)
+    stop_cleanly()
+    for case in chosen:
         try:
             measure(case)
         except Failed as failure:

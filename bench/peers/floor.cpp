@@ -1,7 +1,7 @@
 // The floor: collectives as plain loops over memory that every rank has mapped, with a spinning barrier before and after.
 //   g++ -O3 -march=native -std=c++20 floor.cpp -o floor && ./floor [ranks=2] [max_mib=256] [operation]
-// One JSON line a case, fields as in torch_collectives.py (backend "floor"). Ranks are forked and pinned; the barrier that lines them up is not timed.
-// all_reduce is in place; the others read one buffer and write another. float32 sums. Every answer is checked once a case.
+// One JSON line a case, fields as in torch_collectives.py (backend "floor"). Ranks are forked and pinned; the barrier that lines them up is not
+// timed. all_reduce is in place; the others read one buffer and write another. float32 sums. Every answer is checked once a case.
 #include <immintrin.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -162,8 +162,11 @@ int main(int argc, char** argv) {
   CPU_SET(me % static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)), &set);
   sched_setaffinity(0, sizeof set, &set);
   const double n = ranks;
-  const Case cases[] = {{"all_reduce", all_reduce, 2 * (n - 1) / n}, {"reduce_scatter", reduce_scatter, (n - 1) / n}, {"all_gather", all_gather, (n - 1) / n},
-                        {"all_to_all", all_to_all, (n - 1) / n},     {"broadcast", broadcast, 1}};
+  const Case cases[] = {{"all_reduce", all_reduce, 2 * (n - 1) / n},
+                        {"reduce_scatter", reduce_scatter, (n - 1) / n},
+                        {"all_gather", all_gather, (n - 1) / n},
+                        {"all_to_all", all_to_all, (n - 1) / n},
+                        {"broadcast", broadcast, 1}};
   for (const Case& c : cases) {
     if (argc > 3 && std::strcmp(argv[3], c.name) != 0) continue;
     for (size_t bytes = 4; bytes <= limit; bytes *= 4) {
@@ -186,8 +189,11 @@ int main(int argc, char** argv) {
           for (int r = 0; r < ranks; ++r) t[i] = std::max(t[i], times[static_cast<size_t>(r) * kMaxIterations + i]);
         std::sort(t.begin(), t.end());
         const double p50 = t[iterations / 2];
-        std::printf("{\"op\": \"%s\", \"backend\": \"floor\", \"world\": %d, \"bytes\": %zu, \"us_min\": %.2f, \"us_p50\": %.2f, \"us_p99\": %.2f, \"busbw_gbs\": %.3f, \"iters\": %d}\n",
-                    c.name, ranks, count * 4, t[0] * 1e6, p50 * 1e6, t[static_cast<size_t>(iterations * 0.99)] * 1e6, count * 4e-9 / p50 * c.busbw_factor, iterations);
+        std::printf(
+            "{\"op\": \"%s\", \"backend\": \"floor\", \"world\": %d, \"bytes\": %zu, \"us_min\": %.2f, \"us_p50\": %.2f, \"us_p99\": %.2f, "
+            "\"busbw_gbs\": %.3f, \"iters\": %d}\n",
+            c.name, ranks, count * 4, t[0] * 1e6, p50 * 1e6, t[static_cast<size_t>(iterations * 0.99)] * 1e6, count * 4e-9 / p50 * c.busbw_factor,
+            iterations);
         std::fflush(stdout);
       }
       barrier();
