@@ -1,0 +1,137 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "shoal/base/error.h"
+#include "tests/train/small_job.h"
+#include "tests/train/temporary_folder.h"
+
+namespace shoal::train {
+namespace {
+
+class Equivalence : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    prepare_small_text(folder_.path() + "/data");
+    job_ = small_job(folder_.path() + "/data");
+  }
+  std::vector<StepMetrics> train(const std::string& name, const std::vector<std::string>& sets, int ranks) {
+    return train_on_threads(folder_.path() + "/" + name, job_, sets, ranks);
+  }
+
+  TemporaryFolder folder_;
+  std::string job_;
+};
+
+/// float32 sums in another order: 1e-5 relative is what issue 3 promises over 20 steps.
+void expect_same_losses(const std::vector<StepMetrics>& a, const std::vector<StepMetrics>& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_NEAR(a[i].loss, b[i].loss, 1e-5 * b[i].loss) << what << ", step " << i + 1;
+    EXPECT_NEAR(a[i].grad_norm, b[i].grad_norm, 1e-4 * b[i].grad_norm) << what << ", step " << i + 1;
+    ASSERT_EQ(a[i].evaluation.has_value(), b[i].evaluation.has_value()) << what;
+    if (a[i].evaluation) {
+      EXPECT_NEAR(a[i].evaluation->loss, b[i].evaluation->loss, 1e-5 * b[i].evaluation->loss) << what << ", step " << i + 1;
+      EXPECT_EQ(a[i].evaluation->labels, b[i].evaluation->labels);
+    }
+  }
+}
+
+TEST_F(Equivalence, RanksAndMicroBatchesTrainTheSame) {
+  const auto reference = train("one", {}, 1);
+  ASSERT_EQ(reference.size(), 20u);
+  EXPECT_LT(reference.back().loss, reference.front().loss - 0.5) << "nothing was learnt: the comparison would show nothing";
+  expect_same_losses(train("micro 1", {"training.micro_batch=1"}, 1), reference, "1 rank x 8 x 1");
+  expect_same_losses(train("micro 2", {"training.micro_batch=2"}, 1), reference, "1 rank x 4 x 2");
+  expect_same_losses(train("micro 4", {"training.micro_batch=4"}, 1), reference, "1 rank x 2 x 4");
+  expect_same_losses(train("two", {}, 2), reference, "2 ranks x 1 x 4");
+  expect_same_losses(train("two micro", {"training.micro_batch=2"}, 2), reference, "2 ranks x 2 x 2");
+  expect_same_losses(train("four", {}, 4), reference, "4 ranks x 1 x 2");
+}
+
+TEST_F(Equivalence, TheSameRunTwiceIsBitwiseEqual) {
+  const auto first = train("first", {}, 2), second = train("second", {}, 2);
+  ASSERT_EQ(first.size(), second.size());
+  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].loss, second[i].loss);
+}
+
+TEST_F(Equivalence, ASeedOfItsOwnGivesAnotherRun) {
+  EXPECT_NE(train("a", {"training.steps=2", "lr_scheduler.warmup_steps=1"}, 1)[0].loss,
+            train("b", {"training.steps=2", "lr_scheduler.warmup_steps=1", "debug.seed=1"}, 1)[0].loss);
+}
+
+TEST_F(Equivalence, ResumedRunsAreBitwiseEqual) {
+  for (const int ranks : {1, 2}) {
+    const std::string name = std::to_string(ranks);
+    const auto whole = train("whole " + name, {}, ranks);
+    // Stopped after 9 steps by an error in step 10; checkpoints are at 5 and, after the resumption, 10, 15, 20.
+    EXPECT_THROW(train("torn " + name, {"debug.fault=error", "debug.fault_step=10"}, ranks), Error);
+    const auto resumed = train("torn " + name, {}, ranks);
+    ASSERT_EQ(resumed.size(), whole.size());
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_EQ(resumed[i].loss, whole[i].loss) << ranks << " ranks, step " << i + 1;
+      EXPECT_EQ(resumed[i].grad_norm, whole[i].grad_norm);
+      EXPECT_EQ(resumed[i].tokens, whole[i].tokens);
+      EXPECT_EQ(resumed[i].evaluation ? resumed[i].evaluation->loss : 0, whole[i].evaluation ? whole[i].evaluation->loss : 0);
+    }
+  }
+}
+
+TEST_F(Equivalence, ResumingOnAnotherNumberOfRanksGoesOnWithTheSameSamples) {
+  const auto whole = train("whole", {}, 1);
+  EXPECT_THROW(train("moved", {"debug.fault=error", "debug.fault_step=7"}, 2), Error);
+  expect_same_losses(train("moved", {}, 4), whole, "2 ranks, then 4");
+}
+
+TEST_F(Equivalence, AStopSignalSavesAndTheRunGoesOnBitForBit) {
+  const auto whole = train("whole", {}, 2);
+  std::atomic<int> stop = 15;
+  int code = 0;
+  // Asked before the first step: nothing is trained, the start is saved.
+  train_on_threads(folder_.path() + "/stopped", job_, {}, 2, &stop, &code);
+  EXPECT_EQ(code, 128 + 15);
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() + "/stopped/checkpoints/step-0/manifest.json"));
+  const auto resumed = train("stopped", {}, 2);
+  ASSERT_EQ(resumed.size(), whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(resumed[i].loss, whole[i].loss);
+}
+
+TEST_F(Equivalence, AnotherModelOrOtherDataIsRefusedByName) {
+  train("run", {"training.steps=5"}, 1);
+  try {
+    train("run", {"model.hidden=48", "model.ffn=96"}, 1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("model.hidden was 32 and is 48"), std::string::npos) << text;
+    EXPECT_NE(text.find("model.ffn was 64 and is 96"), std::string::npos) << text;
+    EXPECT_NE(text.find("--fresh"), std::string::npos) << text;
+  }
+  EXPECT_THROW(train("run", {"debug.seed=5"}, 1), Error);
+  EXPECT_THROW(train("run", {"training.sequence_length=16"}, 1), Error);
+  // A longer run of the same job goes on.
+  EXPECT_EQ(train("run", {"training.steps=8"}, 1).size(), 8u);
+}
+
+TEST_F(Equivalence, ALossThatIsNoNumberNamesRankAndStep) {
+  try {
+    train("nan", {"debug.fault=nan", "debug.fault_step=7", "debug.fault_rank=1"}, 2);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNonFinite);
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_NE(std::string(error.what()).find("step 7"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Equivalence, AFinishedRunIsLeftAlone) {
+  const auto first = train("run", {"training.steps=5"}, 1);
+  const auto time = std::filesystem::last_write_time(folder_.path() + "/run/metrics.jsonl");
+  train("run", {"training.steps=5"}, 1);
+  EXPECT_EQ(std::filesystem::last_write_time(folder_.path() + "/run/metrics.jsonl"), time);
+}
+
+}  // namespace
+}  // namespace shoal::train

@@ -1,0 +1,147 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "tests/apps/program.h"
+#include "tests/train/small_job.h"
+#include "tests/train/temporary_folder.h"
+
+// The program as users start it, with real ranks.
+namespace shoal::train {
+namespace {
+
+using apps::testing::Outcome;
+using apps::testing::Program;
+using apps::testing::shoal_program;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class Recovery : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    prepare_small_text(folder_.path() + "/data");
+    std::ofstream(folder_.path() + "/job.toml") << small_job(folder_.path() + "/data", 40);
+  }
+  std::vector<std::string> command(const std::string& run, std::vector<std::string> more = {}) const {
+    std::vector<std::string> words{shoal_program(), "train", "job.toml", "--run-dir", run};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  Outcome train(const std::string& run, const std::vector<std::string>& more = {}) const {
+    return Program(command(run, more), folder_.path()).wait(60);
+  }
+  std::vector<StepMetrics> metrics(const std::string& run) const { return read_metrics(folder_.path() + "/" + run + "/metrics.jsonl"); }
+  /// Until so many steps are in the metrics.
+  void wait_for_step(const std::string& run, std::size_t step) const {
+    for (int i = 0; i < 2000; ++i) {
+      if (fs::exists(folder_.path() + "/" + run + "/metrics.jsonl") && metrics(run).size() >= step) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    FAIL() << "step " << step << " was not reached";
+  }
+
+  TemporaryFolder folder_;
+};
+
+void expect_same_bits(const std::vector<StepMetrics>& a, const std::vector<StepMetrics>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].loss, b[i].loss) << "step " << i + 1;
+    EXPECT_EQ(a[i].grad_norm, b[i].grad_norm) << "step " << i + 1;
+  }
+}
+
+TEST_F(Recovery, ThreadsProcessesAndNoArenaGiveTheSameBits) {
+  const Outcome processes = train("processes", {"--nproc", "2"});
+  ASSERT_EQ(processes.code, 0) << processes.err;
+  const Outcome threads = train("threads", {"--nproc", "2", "--in-process"});
+  ASSERT_EQ(threads.code, 0) << threads.err;
+  const Outcome copies = train("copies", {"--nproc", "2", "--set", "parallelism.arena=false"});
+  ASSERT_EQ(copies.code, 0) << copies.err;
+  expect_same_bits(metrics("processes"), metrics("threads"));
+  expect_same_bits(metrics("processes"), metrics("copies"));
+}
+
+TEST_F(Recovery, KilledAtRandomStepsItEndsAsIfItHadNotBeen) {
+  ASSERT_EQ(train("whole", {"--nproc", "2"}).code, 0);
+  std::mt19937 random(5);
+  for (int round = 0; round < 2; ++round) {
+    Program program(command("killed", {"--nproc", "2", "--set", "metrics.tensorboard=false"}), folder_.path());
+    wait_for_step("killed", 8 + 12 * round + random() % 10);
+    program.signal(SIGKILL);
+    program.wait();
+  }
+  const Outcome last = train("killed", {"--nproc", "2"});
+  ASSERT_EQ(last.code, 0) << last.err;
+  EXPECT_THAT(last.out, HasSubstr("Resuming from"));
+  expect_same_bits(metrics("whole"), metrics("killed"));
+}
+
+TEST_F(Recovery, SignalsFinishTheStepSaveAndSayWhere) {
+  for (const int number : {SIGTERM, SIGINT}) {
+    const std::string run = "signal " + std::to_string(number);
+    Program program(command(run, {"--nproc", "2", "--set", "training.steps=100000"}), folder_.path());
+    wait_for_step(run, 7);
+    program.signal(number);
+    const Outcome stopped = program.wait(20);
+    EXPECT_EQ(stopped.code, 128 + number) << stopped.err;
+    const auto steps = metrics(run).size();
+    EXPECT_THAT(stopped.out, HasSubstr("saved " + run + "/checkpoints/step-" + std::to_string(steps)));
+    EXPECT_TRUE(fs::exists(folder_.path() + "/" + run + "/checkpoints/step-" + std::to_string(steps) + "/manifest.json"));
+  }
+}
+
+TEST_F(Recovery, AFullDiskKeepsThePreviousCheckpoint) {
+  // The metrics of 40 steps take some 8 kB and the checkpoint of step 5 some 300 kB. With files of at most 64 kB the next checkpoint cannot be
+  // written.
+  Outcome first = train("full", {"--set", "training.steps=5"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  const Program limited({"/bin/sh", "-c", "trap '' XFSZ; ulimit -f 128; exec " + shoal_program() + " train job.toml --run-dir full"}, folder_.path());
+  const Outcome second = const_cast<Program&>(limited).wait(60);
+  EXPECT_EQ(second.code, 74) << second.out << second.err;
+  EXPECT_THAT(second.err, HasSubstr("cannot"));
+  EXPECT_TRUE(fs::exists(folder_.path() + "/full/checkpoints/step-5/manifest.json"));
+  EXPECT_FALSE(fs::exists(folder_.path() + "/full/checkpoints/step-10"));
+  const Outcome third = train("full");
+  EXPECT_EQ(third.code, 0) << third.err;
+  EXPECT_THAT(third.out, HasSubstr("Resuming from full/checkpoints/step-5"));
+}
+
+TEST_F(Recovery, AFailingRankIsNamedWithItsStep) {
+  const Outcome outcome = train("nan", {"--nproc", "2", "--set", "debug.fault=nan", "--set", "debug.fault_step=6", "--set", "debug.fault_rank=1"});
+  EXPECT_EQ(outcome.code, 80);
+  EXPECT_THAT(outcome.err, HasSubstr("step 6"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1"));
+  EXPECT_LT(outcome.seconds, 30);
+}
+
+TEST_F(Recovery, AFinishedRunSaysSoAtOnce) {
+  ASSERT_EQ(train("run").code, 0);
+  const Outcome again = train("run");
+  EXPECT_EQ(again.code, 0);
+  EXPECT_THAT(again.out, HasSubstr("finished"));
+  const Outcome fresh = train("run", {"--fresh"});
+  EXPECT_EQ(fresh.code, 0) << fresh.err;
+  EXPECT_TRUE(fs::exists(folder_.path() + "/run.old-1/metrics.jsonl"));
+}
+
+TEST_F(Recovery, GenerateAndEvaluateReadTheRun) {
+  ASSERT_EQ(train("run").code, 0);
+  const Outcome text = Program({shoal_program(), "generate", "--checkpoint", "run", "--prompt", "int ", "--tokens", "50"}, folder_.path()).wait(60);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out.rfind("int ", 0), 0u);
+  EXPECT_GT(text.out.size(), 40u);
+  const Outcome evaluation =
+      Program({shoal_program(), "eval", "--checkpoint", "run", "--split", "validation", "--batches", "2", "--json"}, folder_.path()).wait(60);
+  ASSERT_EQ(evaluation.code, 0) << evaluation.err;
+  // What the run itself measured last, from one rank with another micro-batch: rounding.
+  const double loss = metrics("run").back().evaluation->loss;
+  EXPECT_THAT(evaluation.out, HasSubstr(fmt::format("\"eval_loss\": {:.4f}", loss).substr(0, 19)));
+}
+
+}  // namespace
+}  // namespace shoal::train

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shoal/comm/world.h"
+#include "shoal/data/prepare.h"
+#include "shoal/train/metrics.h"
+#include "shoal/train/run_directory.h"
+#include "shoal/train/trainer.h"
+
+namespace shoal::train {
+
+/// The headers and sources of base/ as a data set of bytes in `folder`: real text, prepared in milliseconds.
+inline void prepare_small_text(const std::string& folder) {
+  data::PrepareOptions options;
+  options.out = folder;
+  options.inputs = {SHOAL_TEST_TEXT};
+  options.tokenizer = data::TokenizerKind::kBytes;
+  options.validation_fraction = 0.2;
+  data::prepare(options);
+}
+
+/// A job that trains a tiny transformer on the data set in `data`, with dropout, so that random numbers must agree too.
+inline std::string small_job(const std::string& data, int steps = 20) {
+  return fmt::format(R"(
+[job]
+name = "small"
+[model]
+name = "gpt2-tiny"
+layers = 2
+hidden = 32
+heads = 2
+kv_heads = 2
+ffn = 64
+vocab = 0
+sequence = 32
+dropout = 0.1
+[data]
+source = "tokens"
+folders = ["{}"]
+tokenizer = "byte"
+[training]
+global_batch_sequences = 8
+sequence_length = 32
+steps = {}
+[optimizer]
+learning_rate = 3e-3
+clip_norm = 1.0
+[lr_scheduler]
+warmup_steps = 4
+[parallelism]
+timeout_s = 20.0
+[validation]
+interval = 5
+batches = 2
+[checkpoint]
+interval = 5
+keep_last = 3
+)",
+                     data, steps);
+}
+
+/// Trains on `ranks` threads in `directory` and returns what was measured; `code` is what train returned.
+inline std::vector<StepMetrics> train_on_threads(const std::string& directory, const std::string& job_text, const std::vector<std::string>& sets,
+                                                 int ranks, std::atomic<int>* stop = nullptr, int* code = nullptr) {
+  std::filesystem::create_directories(directory);
+  const Job job = parse_job(job_text, "small.toml", sets);
+  comm::WorldOptions world;
+  world.size = ranks;
+  world.arena = false;
+  world.timeout = std::chrono::seconds(20);
+  comm::run_on_threads(world, [&](const comm::Group& group) {
+    RunOptions options;
+    options.job = job;
+    options.run_directory = directory;
+    options.world = group;
+    options.console = false;
+    options.stop_signal = stop;
+    const int mine = train(options);
+    if (code && group.rank() == 0) *code = mine;
+  });
+  return read_metrics(RunDirectory(directory).metrics());
+}
+
+}  // namespace shoal::train

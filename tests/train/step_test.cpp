@@ -1,0 +1,126 @@
+#include "shoal/train/step.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "shoal/base/error.h"
+
+namespace shoal::train {
+namespace {
+
+/// y = 2 x0 - x1 + 0.5 at random points.
+class Plane final : public DataSource {
+ public:
+  Task task() const override { return Task::kRegression; }
+  DataSizes sizes() const override { return {.vocab = 0, .inputs = 2, .outputs = 1}; }
+  std::int64_t samples_per_epoch() const override { return 64; }
+  Batch training(std::int64_t first, std::int64_t count) const override {
+    Batch batch{at::empty({count, 2}, at::kFloat), at::empty({count, 1}, at::kFloat), 0};
+    const Key key = shoal::Key(4).child("points");
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double a = key.normal(2 * (first + i)), b = key.normal(2 * (first + i) + 1);
+      batch.inputs.data_ptr<float>()[2 * i] = static_cast<float>(a), batch.inputs.data_ptr<float>()[2 * i + 1] = static_cast<float>(b);
+      batch.labels.data_ptr<float>()[i] = static_cast<float>(2 * a - b + 0.5);
+    }
+    return batch;
+  }
+  std::int64_t evaluation_samples(const std::string&) const override { return 0; }
+  Batch evaluation(const std::string&, const std::vector<std::int64_t>&) const override { return {}; }
+  std::uint64_t fingerprint() const override { return 0; }
+};
+
+std::shared_ptr<nn::Model> linear_model() {
+  plan::ModelSpec spec;
+  spec.name = "plane", spec.family = plan::Family::kMlp, spec.inputs = 2, spec.outputs = 1;
+  auto model = nn::make_model(spec, nn::Loss::kSquaredError);
+  model->materialize();
+  model->reset_parameters(Key(1));
+  return model;
+}
+
+TEST(RankBatch, RanksAndMicroBatchesShareTheSamples) {
+  const Plane data;
+  const Batch whole = data.training(16, 8);
+  for (const int ranks : {1, 2, 4})
+    for (const std::int64_t micro : {1, 2}) {
+      std::int64_t row = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const RankBatch batch = rank_batch(data, 16, {.global = 8, .micro_batch = micro, .accumulation = 8 / ranks / micro}, rank);
+        EXPECT_EQ(batch.first_sample, row);
+        for (const Batch& part : batch.micro_batches)
+          for (std::int64_t i = 0; i < part.inputs.size(0); ++i, ++row) EXPECT_TRUE(part.inputs.select(0, i).equal(whole.inputs.select(0, row)));
+      }
+      EXPECT_EQ(row, 8);
+    }
+}
+
+TEST(CountLabels, LeavesOutWhatIsIgnored) {
+  const at::Tensor labels = at::full({2, 3}, 7, at::kLong);
+  labels.data_ptr<std::int64_t>()[4] = kIgnoredLabel;
+  EXPECT_EQ(count_labels({{at::Tensor(), labels, 0}, {at::Tensor(), labels, 0}}), 10);
+  EXPECT_EQ(count_labels({{at::Tensor(), at::full({4, 2}, 0.5), 0}}), 8);
+}
+
+// One step of SGD on a linear model with squared error, against the closed form in double.
+TEST(TrainingStep, OneStepIsTheClosedForm) {
+  const Plane data;
+  const auto model = linear_model();
+  const auto weight = model->find_parameter("layers.0.weight"), bias = model->find_parameter("layers.0.bias");
+  double w[2] = {weight->tensor().data_ptr<float>()[0], weight->tensor().data_ptr<float>()[1]}, b = bias->tensor().data_ptr<float>()[0];
+  const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
+  const auto reduction = parallel::reduce_after_backward(*model, {});
+  TrainingStep step(*model, *optimizer, *reduction, {}, Key(2));
+  const BatchPlan plan{.global = 8, .micro_batch = 2, .accumulation = 4};
+  const StepResult result = step.run(rank_batch(data, 0, plan, 0), {.step = 0, .learning_rate = 0.05, .clip_norm = 0, .labels = 8});
+
+  const Batch whole = data.training(0, 8);
+  double loss = 0, gw[2] = {0, 0}, gb = 0;
+  for (int i = 0; i < 8; ++i) {
+    const float* x = whole.inputs.data_ptr<float>() + 2 * i;
+    const double error = w[0] * x[0] + w[1] * x[1] + b - whole.labels.data_ptr<float>()[i];
+    loss += error * error / 8, gw[0] += 2 * error * x[0] / 8, gw[1] += 2 * error * x[1] / 8, gb += 2 * error / 8;
+  }
+  // A few float roundings.
+  EXPECT_NEAR(result.loss, loss, 1e-6 * loss);
+  EXPECT_NEAR(result.grad_norm, std::sqrt(gw[0] * gw[0] + gw[1] * gw[1] + gb * gb), 1e-5);
+  EXPECT_NEAR(weight->tensor().data_ptr<float>()[0], w[0] - 0.05 * gw[0], 1e-6);
+  EXPECT_NEAR(weight->tensor().data_ptr<float>()[1], w[1] - 0.05 * gw[1], 1e-6);
+  EXPECT_NEAR(bias->tensor().data_ptr<float>()[0], b - 0.05 * gb, 1e-6);
+}
+
+TEST(TrainingStep, ClippingScalesTheUpdate) {
+  const Plane data;
+  const auto free = linear_model(), clipped = linear_model();
+  const at::Tensor before = free->find_parameter("layers.0.weight")->tensor().detach().clone();
+  for (const auto& [model, clip] : {std::pair{free, 0.0}, std::pair{clipped, 0.1}}) {
+    const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
+    const auto reduction = parallel::reduce_after_backward(*model, {});
+    TrainingStep step(*model, *optimizer, *reduction, {}, Key(2));
+    const auto result = step.run(rank_batch(data, 0, {.global = 8, .micro_batch = 8, .accumulation = 1}, 0),
+                                 {.step = 0, .learning_rate = 0.05, .clip_norm = clip, .labels = 8});
+    ASSERT_GT(result.grad_norm, 0.1);
+    if (clip == 0) continue;
+    const at::Tensor whole = free->find_parameter("layers.0.weight")->tensor().detach().sub(before);
+    const at::Tensor part = clipped->find_parameter("layers.0.weight")->tensor().detach().sub(before);
+    EXPECT_TRUE(part.allclose(whole.mul(clip / result.grad_norm), 1e-4, 1e-7));
+  }
+}
+
+TEST(TrainingStep, ANonFiniteLossChangesNothing) {
+  const Plane data;
+  const auto model = linear_model();
+  const at::Tensor before = model->find_parameter("layers.0.weight")->tensor().detach().clone();
+  const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
+  const auto reduction = parallel::reduce_after_backward(*model, {});
+  TrainingStep step(*model, *optimizer, *reduction, {}, Key(2));
+  const RankBatch batch = rank_batch(data, 0, {.global = 8, .micro_batch = 8, .accumulation = 1}, 0);
+  batch.micro_batches[0].inputs.data_ptr<float>()[3] = INFINITY;
+  EXPECT_THROW(step.run(batch, {.step = 0, .learning_rate = 0.05, .clip_norm = 0, .labels = 8}), Error);
+  EXPECT_TRUE(model->find_parameter("layers.0.weight")->tensor().equal(before));
+}
+
+}  // namespace
+}  // namespace shoal::train
