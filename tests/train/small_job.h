@@ -39,7 +39,6 @@ dropout = 0.1
 [data]
 source = "tokens"
 folders = ["{}"]
-tokenizer = "byte"
 [training]
 global_batch_sequences = 8
 sequence_length = 32

@@ -39,12 +39,15 @@ class TokenSource final : public DataSource {
       : length_(job.config.training.sequence_length),
         train_(open_all(job.config.data.folders, "train", thorough)),
         validation_(open_all(job.config.data.folders, "validation", thorough)),
-        cursor_(weighted(train_, job.config.data.weights), length_, Key(job.config.debug.seed).child("samples").value()) {}
+        cursor_(weighted(train_, job.config.data.weights), length_, shoal::Key(job.config.debug.seed).child("samples").value()) {}
 
   Task task() const override { return Task::kTokens; }
   DataSizes sizes() const override { return {.vocab = train_[0]->vocab_size()}; }
   std::int64_t tokens_per_sample() const override { return length_; }
-  std::uint64_t fingerprint() const override { return cursor_.position(0).corpora; }
+  std::uint64_t fingerprint() const override {
+    const data::CursorPosition position = cursor_.position(0);
+    return shoal::Key(position.corpora).child(position.seed).child(position.sequence_length).value();
+  }
 
   std::int64_t samples_per_epoch() const override {
     std::int64_t samples = 0;
