@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "shoal/collective/host_mailbox.h"
 #include "shoal/collective/memory_map.h"
 #include "shoal/collective/operation.h"
 #include "shoal/wire/parking.h"
@@ -67,6 +68,7 @@ class HostBlock {
   std::byte* staging(int rank, std::uint64_t chunk) const {
     return base_ + stagings() + (static_cast<std::size_t>(rank) * 2 + chunk % 2) * kStagingBytes;
   }
+  std::byte* mailbox() const { return base_ + letters(); }
 
  private:
   static constexpr std::size_t kLines = 128;
@@ -75,7 +77,8 @@ class HostBlock {
   std::size_t payloads() const { return page(descriptors() + ranks_ * kSlots * sizeof(Descriptor)); }
   std::size_t lists() const { return payloads() + ranks_ * kPayloads * kPayloadBytes; }
   std::size_t stagings() const { return page(lists() + ranks_ * kLists * kListEntries * sizeof(ListEntry)); }
-  std::size_t end() const { return stagings() + ranks_ * 2 * kStagingBytes; }
+  std::size_t letters() const { return stagings() + ranks_ * 2 * kStagingBytes; }
+  std::size_t end() const { return letters() + HostMailbox::bytes(static_cast<int>(ranks_)); }
 
   std::byte* base_;
   std::size_t ranks_;

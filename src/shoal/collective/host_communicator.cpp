@@ -42,12 +42,20 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       block_(block),
       members_(std::move(members)),
       rank_(rank),
-      patience_(wire::Patience::for_ranks(world_->size())) {}
+      patience_(wire::Patience::for_ranks(world_->size())),
+      mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(), block_.lot()) {}
 
-bool HostCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const {
-  if (kind == Kind::kSend || kind == Kind::kReceive) return false;
-  return !reduces(kind) || supports_fold(type, reduction);
+std::unique_ptr<HostCommunicator> HostCommunicator::on_block(std::shared_ptr<HostWorld> world, const Settings& settings, std::size_t control_offset,
+                                                             std::vector<int> members) {
+  const int ranks = static_cast<int>(members.size());
+  const auto own = std::find(members.begin(), members.end(), world->rank());
+  SHOAL_USER_CHECK(own != members.end(), "group", "rank {} is not one of the group's {} members", world->rank(), ranks);
+  const int rank = static_cast<int>(own - members.begin());
+  const HostBlock block(world->at(control_offset, HostBlock::bytes(ranks)), ranks);
+  return std::unique_ptr<HostCommunicator>(new HostCommunicator(std::move(world), settings, block, std::move(members), rank));
 }
+
+bool HostCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const { return !reduces(kind) || supports_fold(type, reduction); }
 
 void HostCommunicator::validate(const Operation& operation) const {
   const char* what = name(operation.kind);
@@ -68,6 +76,7 @@ void HostCommunicator::validate(const Operation& operation) const {
 Handle HostCommunicator::start(const Operation& operation) {
   if (failure_) std::rethrow_exception(failure_);
   validate(operation);
+  if (operation.kind == Kind::kSend || operation.kind == Kind::kReceive) return start_message(operation);
   const bool together = operation.kind == Kind::kAllReduce;
   if (operation.more.empty()) return enqueue(operation);
   // Only all_reduce treats several buffers as one; a list holds so many.
@@ -82,6 +91,18 @@ Handle HostCommunicator::start(const Operation& operation) {
     last = enqueue(part);
   }
   return last;
+}
+
+Handle HostCommunicator::start_message(const Operation& operation) {
+  SHOAL_USER_CHECK(operation.more.empty(), name(operation.kind), "a message is one buffer, not {}", operation.more.size() + 1);
+  Operation message = operation;
+  if (message.timeout == Duration::zero()) message.timeout = settings_.timeout;
+  try {
+    return kMessage + mailbox_.start(message);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kUsage) throw;
+    fail(error);
+  }
 }
 
 Handle HostCommunicator::enqueue(const Operation& operation) {
@@ -104,6 +125,7 @@ Handle HostCommunicator::enqueue(const Operation& operation) {
 }
 
 void HostCommunicator::advance() {
+  if (!mailbox_.idle()) mailbox_.advance();
   while (published_ < started_ && may_publish(published_ + 1)) publish(++published_);
   while (executed_ < published_ && execute(executed_ + 1)) ++executed_;
   while (completed_ < executed_ && (pending(completed_ + 1).way == Way::kInline || all_finished(completed_ + 1)))
@@ -299,41 +321,57 @@ bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
 }
 
 bool HostCommunicator::test(Handle handle) {
-  if (completed_ >= handle) return true;
+  if (complete(handle)) return true;
   if (failure_) std::rethrow_exception(failure_);
   try {
     advance();
-    if (completed_ < handle) world_->check();
+    if (!complete(handle)) world_->check();
   } catch (const Error& error) {
     fail(error);
   }
-  return completed_ >= handle;
+  return complete(handle);
 }
 
-void HostCommunicator::wait_until(Handle handle, const std::function<void()>& check) {
-  if (completed_ >= handle) return;
+// `check` says whether to go on.
+void HostCommunicator::wait_until(Handle handle, const std::function<bool()>& check) {
+  if (complete(handle)) return;
   if (failure_) std::rethrow_exception(failure_);
-  SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle, started_);
+  SHOAL_CHECK(handle >= kMessage || handle <= started_, "operation #{} was never started; #{} was the last", handle, started_);
+  bool go_on = true;
   try {
     wire::wait_for(
         block_.lot(), patience_,
         [&] {
           advance();
-          return completed_ >= handle;
+          return complete(handle) || !go_on;
         },
         [&] {
           world_->check();
-          check();
+          check_present(handle);
+          go_on = check();
         });
   } catch (const Error& error) {
     fail(error);
   }
 }
 
+// A rank that left in good order and has not entered what this rank waits for never will.
+void HostCommunicator::check_present(Handle handle) const {
+  const Operation* message = handle >= kMessage ? mailbox_.find(handle - kMessage) : nullptr;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_ || !world_->has_left(members_[r])) continue;
+    const bool awaited = message ? message->peer == r : handle < kMessage && block_.line(r).finished.load() <= completed_;
+    if (awaited && !complete(handle))
+      throw error_at(ErrorKind::kPeerLost, handle < kMessage ? completed_ + 1 : handle, fmt::format("rank {} has left the group; {}", r, report()))
+          .from(r)
+          .hint("it ended in good order, but earlier than this rank expects");
+  }
+}
+
 void HostCommunicator::wait(Handle handle, Deadline deadline) {
   wait_until(handle, [&] {
-    if (!deadline.passed()) return;
-    throw error_at(ErrorKind::kTimeout, completed_ + 1, fmt::format("not complete before its deadline; {}", report()));
+    if (!deadline.passed()) return true;
+    throw error_at(ErrorKind::kTimeout, handle, fmt::format("not complete before its deadline; {}", report()));
   });
 }
 
@@ -342,15 +380,32 @@ void HostCommunicator::wait(Handle handle) {
   wait_until(handle, [&] {
     const auto now = Clock::now();
     if (first == Clock::time_point{}) first = now;
-    const Duration timeout = pending(handle).operation.timeout;
+    const Duration timeout = timeout_of(handle);
     if (now - first >= timeout)
-      throw error_at(ErrorKind::kTimeout, completed_ + 1,
+      throw error_at(ErrorKind::kTimeout, handle,
                      fmt::format("not complete after {:.1f} s; {}", std::chrono::duration<double>(timeout).count(), report()));
+    return true;
   });
 }
 
+bool HostCommunicator::wait_briefly(Handle handle, Duration longest) {
+  const auto until = Clock::now() + longest;
+  wait_until(handle, [&] { return Clock::now() < until; });
+  return complete(handle);
+}
+
+void HostCommunicator::time_out(Handle handle, Duration after) {
+  fail(error_at(ErrorKind::kTimeout, handle, fmt::format("not complete after {:.1f} s; {}", std::chrono::duration<double>(after).count(), report())));
+}
+
+Duration HostCommunicator::timeout_of(Handle handle) const {
+  if (handle < kMessage) return pending_[(handle - 1) % kSlots].operation.timeout;
+  const Operation* message = mailbox_.find(handle - kMessage);
+  return message ? message->timeout : settings_.timeout;
+}
+
 void HostCommunicator::poll(Duration) {
-  if (completed_ == started_) return;
+  if (idle()) return;
   if (failure_) std::rethrow_exception(failure_);
   try {
     advance();
@@ -398,7 +453,13 @@ void HostCommunicator::fail(const Error& error) {
   std::rethrow_exception(failure_);
 }
 
-Error HostCommunicator::error_at(ErrorKind kind, std::uint64_t sequence, std::string what) const {
+// A wait for one collective fails at the first that is not complete.
+Error HostCommunicator::error_at(ErrorKind kind, Handle handle, std::string what) const {
+  if (handle >= kMessage) {
+    const Operation* message = mailbox_.find(handle - kMessage);
+    return Error(kind, message ? name(message->kind) : "message", std::move(what)).at(world_->rank(), world_->size());
+  }
+  const std::uint64_t sequence = kind == ErrorKind::kTimeout ? completed_ + 1 : handle;
   return Error(kind, name(pending_[(sequence - 1) % kSlots].operation.kind), std::move(what)).at(world_->rank(), world_->size()).in(sequence);
 }
 
@@ -421,6 +482,7 @@ std::string HostCommunicator::report() const {
     else if (finished < started_)
       text += fmt::format("{}rank {} is inside #{} {}", text.empty() ? "" : "; ", members_[r], finished + 1, describe_call(r, finished + 1));
   }
+  if (const std::string messages = mailbox_.report(); !messages.empty()) text += (text.empty() ? "" : "; ") + messages;
   return text.empty() ? "every rank has entered and left every operation" : text;
 }
 

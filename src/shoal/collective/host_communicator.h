@@ -10,6 +10,7 @@
 
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/host_block.h"
+#include "shoal/collective/host_mailbox.h"
 #include "shoal/collective/host_world.h"
 #include "shoal/wire/parking.h"
 
@@ -25,6 +26,9 @@ namespace shoal::collective {
 ///   staged: some buffer is private memory; contributions pass through shared memory in chunks that fit the second-level cache.
 /// Reductions go in rank order in all three, so the bits are the same, whichever is taken.
 ///
+/// Messages between two ranks (send, receive) go through a HostMailbox, beside the collectives and in no order with them; their handles are above
+/// kMessage, and each completes by itself.
+///
 /// The descriptors are also the flight recorder: the last kSlots operations of every rank, with times, readable by all.
 class HostCommunicator final : public Communicator {
  public:
@@ -33,6 +37,11 @@ class HostCommunicator final : public Communicator {
   };
   /// The group of all ranks of `world`.
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
+  /// A group of `members` (ranks in the world, in the group's order) over control memory that one of them has taken: `block_bytes` zero bytes at
+  /// `control_offset`. For callers that tell the others by means of their own; `split` does all of it.
+  static std::unique_ptr<HostCommunicator> on_block(std::shared_ptr<HostWorld> world, const Settings& settings, std::size_t control_offset,
+                                                    std::vector<int> members);
+  static std::size_t block_bytes(int ranks) { return HostBlock::bytes(ranks); }
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
@@ -42,11 +51,22 @@ class HostCommunicator final : public Communicator {
   void wait(Handle handle, Deadline deadline) override;
   /// Waits as long as the operation's own timeout allows.
   void wait(Handle handle);
+  /// Blocks for about `longest`, or until complete, which is what it returns. Running out of time is no error here.
+  bool wait_briefly(Handle handle, Duration longest);
+  /// Ends everything with an Error(timeout) that says how far each rank has come; for callers that keep time themselves.
+  [[noreturn]] void time_out(Handle handle, Duration after);
   void poll(Duration budget) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
 
-  bool complete(Handle handle) const { return completed_ >= handle; }
+  bool complete(Handle handle) const { return handle >= kMessage ? mailbox_.complete(handle - kMessage) : completed_ >= handle; }
+  bool idle() const { return completed_ == started_ && mailbox_.idle(); }
+  /// Collectives started and not complete; at kSlots the next `start` waits.
+  std::size_t in_flight() const { return started_ - completed_; }
+  /// Collectives started so far: the same on every rank when all have made the same calls.
+  std::uint64_t sequence() const { return started_; }
+  /// The rank that a completed receive from any rank heard; to be asked once, -1 afterwards.
+  int take_source(Handle handle) { return handle >= kMessage ? mailbox_.take_source(handle - kMessage) : -1; }
   HostWorld& world() const { return *world_; }
   /// The last operations of every rank, a line each, with who has not entered or not finished what: for people, when something failed.
   std::string report() const;
@@ -66,7 +86,10 @@ class HostCommunicator final : public Communicator {
 
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings, HostBlock block, std::vector<int> members, int rank);
 
+  static constexpr Handle kMessage = Handle{1} << 63;
+
   void validate(const Operation& operation) const;
+  Handle start_message(const Operation& operation);
   Handle enqueue(const Operation& operation);
   void advance();
   bool may_publish(std::uint64_t sequence);
@@ -82,10 +105,12 @@ class HostCommunicator final : public Communicator {
   void finish(std::uint64_t sequence);
   Pending& pending(std::uint64_t sequence) { return pending_[(sequence - 1) % kSlots]; }
   const Descriptor& descriptor(int rank, std::uint64_t sequence) const { return block_.descriptor(rank, sequence); }
-  Error error_at(ErrorKind kind, std::uint64_t sequence, std::string what) const;
+  Error error_at(ErrorKind kind, Handle handle, std::string what) const;
   std::string describe_call(int rank, std::uint64_t sequence) const;
   [[noreturn]] void fail(const Error& error);
-  void wait_until(Handle handle, const std::function<void()>& check);
+  void wait_until(Handle handle, const std::function<bool()>& check);
+  void check_present(Handle handle) const;
+  Duration timeout_of(Handle handle) const;
 
   std::shared_ptr<HostWorld> world_;
   Settings settings_;
@@ -93,6 +118,7 @@ class HostCommunicator final : public Communicator {
   std::vector<int> members_;  ///< rank here -> rank in the world
   int rank_;
   wire::Patience patience_;
+  HostMailbox mailbox_;
   std::array<Pending, kSlots> pending_;
   // started >= published >= executed >= completed
   std::uint64_t started_ = 0, published_ = 0, executed_ = 0, completed_ = 0;

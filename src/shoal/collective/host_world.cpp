@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kControlBytes = std::size_t{8} << 30;  // sparse: only what is used has pages
+constexpr std::size_t kMostRanks = 1024;
 constexpr Duration kLookEvery = std::chrono::milliseconds(2), kGrace = std::chrono::milliseconds(300);
 
 enum : std::uint32_t { kNone, kWriting, kRecorded };
@@ -44,6 +45,7 @@ struct HostWorld::Header {
   std::array<char, 64> operation;
   std::array<char, 1024> message;
   std::array<char, 512> hint;
+  std::array<std::atomic<std::uint8_t>, kMostRanks> left;
 };
 
 HostWorld::HostWorld(int rank, wire::Acquaintance acquaintance, const wire::SharedSegment* own_arena)
@@ -112,11 +114,18 @@ void HostWorld::throw_cause() const {
 int HostWorld::ended_peer() const {
   if (acquaintance_.processes.empty()) return -1;
   std::vector<pollfd> wait;
-  for (const auto& process : acquaintance_.processes) wait.push_back({.fd = process.get(), .events = POLLIN, .revents = 0});
+  for (std::size_t r = 0; r < acquaintance_.processes.size(); ++r)
+    wait.push_back({.fd = has_left(static_cast<int>(r)) ? -1 : acquaintance_.processes[r].get(), .events = POLLIN, .revents = 0});
   if (poll(wait.data(), wait.size(), 0) <= 0) return -1;
   const auto ended = std::find_if(wait.begin(), wait.end(), [](const pollfd& p) { return p.revents != 0 && p.fd >= 0; });
   return ended == wait.end() ? -1 : static_cast<int>(ended - wait.begin());
 }
+
+void HostWorld::leave() {
+  if (static_cast<std::size_t>(rank_) < kMostRanks) header().left[rank_].store(1);
+}
+
+bool HostWorld::has_left(int rank) const { return static_cast<std::size_t>(rank) < kMostRanks && header().left[rank].load() != 0; }
 
 void HostWorld::check() {
   if (header().state.load(std::memory_order_acquire) == kRecorded) throw_cause();

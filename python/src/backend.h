@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "python/src/host_work.h"
+
+namespace shoal::python {
+
+class Call;
+
+/// The c10d backend "shoal": ranks of one host, CPU tensors.
+///
+/// Calls with asyncOp = false are complete when they return. Tensors that are not contiguous are copied in and out. Errors are shoal::Error, which
+/// Python sees as RuntimeError. Threads: any.
+class ShoalBackend final : public c10d::Backend {
+ public:
+  /// `members`: the group's ranks in the world that has met. `met` is the channel of that meeting, or null: then these ranks meet now.
+  ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout, std::vector<int> members,
+               std::shared_ptr<Channel> met);
+  ~ShoalBackend() override;
+
+  using Works = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  const std::string getBackendName() const override { return "shoal"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override;
+  c10d::ErrorType getError() override { return error_; }
+
+  Works broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  Works allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  Works allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  Works reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  Works allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  Works _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  Works allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  Works allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  Works gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  Works scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
+  Works reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) override;
+  Works _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  Works reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
+  Works alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                      const c10d::AllToAllOptions& options) override;
+  Works alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  Works send(Tensors& tensors, int destination, int tag) override;
+  Works recv(Tensors& tensors, int source, int tag) override;
+  Works recvAnysource(Tensors& tensors, int tag) override;
+  Works barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  void startCoalescing() override;
+  Works endCoalescing() override;
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& options) override;
+  void abort() override;
+  void shutdown() override;
+
+  const std::shared_ptr<Channel>& channel() const { return channel_; }
+  const std::vector<int>& members() const { return members_; }
+  /// The last operations of every rank, as far as they have come.
+  std::string report() const;
+
+ private:
+  Works run(Call&& call);
+
+  std::vector<int> members_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<Channel> channel_;
+  std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
+  bool coalescing_ = false;
+  std::vector<Works> coalesced_;
+};
+
+}  // namespace shoal::python

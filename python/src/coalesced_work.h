@@ -1,0 +1,66 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
+
+namespace shoal::python {
+
+/// Several works as one: complete when all are.
+class CoalescedWork final : public c10d::Work {
+ public:
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+      : c10d::Work(rank, c10d::OpType::COALESCED, "shoal:coalesced"), works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    bool all = true;
+    for (const auto& work : works_) all = work->isCompleted() && all;
+    if (all && !std::exchange(finished_, true)) finish();
+    return all;
+  }
+  bool isSuccess() const override {
+    for (const auto& work : works_)
+      if (!work->isSuccess()) return false;
+    return true;
+  }
+  std::exception_ptr exception() const override {
+    for (const auto& work : works_)
+      if (auto error = work->exception()) return error;
+    return nullptr;
+  }
+  std::vector<at::Tensor> result() override {
+    std::vector<at::Tensor> all;
+    for (const auto& work : works_)
+      for (const auto& tensor : work->result()) all.push_back(tensor);
+    return all;
+  }
+  void synchronize() override { wait(); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
+    for (const auto& work : works_) work->wait(timeout);
+    if (!std::exchange(finished_, true)) finish();
+    return true;
+  }
+  void abort() override {
+    for (const auto& work : works_) work->abort();
+  }
+  /// Completes here: what was coalesced is waited for as one.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    try {
+      wait();
+      future->markCompleted(c10::IValue(result()));
+    } catch (...) {
+      future->setError(std::current_exception());
+    }
+    return future;
+  }
+
+ private:
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  bool finished_ = false;
+};
+
+}  // namespace shoal::python

@@ -1,0 +1,85 @@
+#include "python/src/host_work.h"
+
+#include "python/src/progress.h"
+
+namespace shoal::python {
+
+Channel::Channel(std::shared_ptr<Progress> engine, std::unique_ptr<collective::HostCommunicator> group)
+    : progress(std::move(engine)), communicator(std::move(group)) {
+  progress->add(communicator.get());
+}
+
+Channel::~Channel() { close(); }
+
+void Channel::close() {
+  if (!open) return;
+  open = false;
+  progress->remove(communicator.get());
+}
+
+HostWork::HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, Luggage luggage, Duration timeout)
+    : c10d::Work(channel->communicator->rank(), type, title, luggage.tensors),
+      channel_(std::move(channel)),
+      luggage_(std::move(luggage)),
+      timeout_(timeout) {}
+
+bool HostWork::isCompleted() { return channel_->progress->test(*this); }
+
+bool HostWork::wait(std::chrono::milliseconds timeout) {
+  channel_->progress->wait(*this, timeout);
+  return true;
+}
+
+void HostWork::abort() { channel_->communicator->abort(Error(ErrorKind::kAborted, "work", "the program aborted it")); }
+
+float HostWork::getDuration() const { return std::chrono::duration<float, std::milli>(duration_).count(); }
+
+c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFuture() {
+  {
+    const std::lock_guard lock(future_mutex_);
+    if (!future_) future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  }
+  channel_->progress->attend(*this);
+  return future_;
+}
+
+void HostWork::step(Duration longest) {
+  try {
+    while (!handles_.empty()) {
+      auto& communicator = *channel_->communicator;
+      const auto handle = handles_.back();
+      if (!(longest == Duration::zero() ? communicator.test(handle) : communicator.wait_briefly(handle, longest))) return;
+      if (retrieveOpType() == c10d::OpType::RECVANYSOURCE) source_ = communicator.take_source(handle);
+      handles_.pop_back();
+    }
+    for (const auto& [to, from] : luggage_.copies) to.copy_(from);
+    settle(nullptr);
+  } catch (...) {
+    settle(std::current_exception());
+  }
+}
+
+void HostWork::settle(std::exception_ptr error) {
+  settled_ = true;
+  error_ = error;
+  duration_ = Clock::now() - started_;
+  luggage_.copies.clear();
+  if (!error) luggage_.tensors.clear();
+  finish(std::move(error));
+}
+
+void HostWork::deliver() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard lock(future_mutex_);
+    if (!future_ || delivered_) return;
+    delivered_ = true;
+    future = future_;
+  }
+  if (error_)
+    future->setErrorIfNeeded(error_);
+  else
+    future->markCompleted(c10::IValue(luggage_.outputs));
+}
+
+}  // namespace shoal::python

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <chrono>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
+
+#include "shoal/collective/host_communicator.h"
+
+namespace shoal::python {
+
+class Progress;
+
+/// One group of ranks: its communicator, and the engine that moves it.
+struct Channel {
+  Channel(std::shared_ptr<Progress> progress, std::unique_ptr<collective::HostCommunicator> communicator);
+  ~Channel();
+  void close();
+
+  std::shared_ptr<Progress> progress;
+  std::unique_ptr<collective::HostCommunicator> communicator;
+  bool open = true;
+};
+
+/// What a call keeps until it is complete.
+struct Luggage {
+  std::vector<at::Tensor> tensors;                        ///< everything that ranks read or write
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  ///< to, from: done when complete
+  std::vector<at::Tensor> outputs;                        ///< the result of the work and its future
+};
+
+/// A c10d::Work over operations of one communicator. Settles when all are complete or one fails; what depends on that (copies into tensors that are
+/// not contiguous, the future) is done by whichever thread notices.
+class HostWork final : public c10d::Work {
+ public:
+  HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, Luggage luggage, Duration timeout);
+
+  bool isCompleted() override;
+  int sourceRank() const override { return source_; }
+  std::vector<at::Tensor> result() override { return luggage_.outputs; }
+  void synchronize() override { wait(); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+  float getDuration() const override;
+
+ private:
+  friend class Progress;
+  // Under the engine's lock:
+  bool settled() const { return settled_; }
+  void step(Duration longest);
+  void settle(std::exception_ptr error);
+  // Outside it:
+  void deliver();
+
+  std::shared_ptr<Channel> channel_;
+  Luggage luggage_;
+  Duration timeout_, duration_{};
+  Clock::time_point started_ = Clock::now();
+  std::vector<collective::Handle> handles_;  ///< not complete yet; the last is looked at first
+  bool settled_ = false;
+  int source_ = -1;
+  uint64_t sequence_ = 0;
+  std::exception_ptr error_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  bool delivered_ = false;
+};
+
+}  // namespace shoal::python

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "python/src/host_work.h"
+
+namespace shoal::python {
+
+/// Brings `size` ranks of this host together through PyTorch's store, which carries the name of their meeting and its key. Installs the arena as
+/// LibTorch's CPU allocator. Throws Error(usage) on every rank when they do not run on one host.
+std::shared_ptr<Channel> meet_through(c10d::Store& store, int rank, int size, Duration timeout);
+
+/// A further group among ranks that have met: `members` are ranks of that first meeting, in the new group's order. The store carries the place of
+/// its shared memory.
+std::shared_ptr<Channel> join_through(c10d::Store& store, const Channel& met, const std::vector<int>& members, Duration timeout);
+
+}  // namespace shoal::python

@@ -1,0 +1,64 @@
+// The extension module shoal._c10d: what python/shoal/__init__.py hands to torch.distributed.
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "python/src/backend.h"
+#include "shoal/base/check.h"
+#include "shoal/comm/allocator.h"
+
+namespace shoal::python {
+namespace {
+
+namespace py = pybind11;
+using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
+
+BackendPointer create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
+                      const std::vector<int>& global_ranks, const std::optional<BackendPointer>& first) {
+  std::vector<int> members = global_ranks;
+  std::shared_ptr<Channel> met;
+  const auto* world = first ? dynamic_cast<const ShoalBackend*>(first->get()) : nullptr;
+  if (world) {
+    met = world->channel();
+    SHOAL_USER_CHECK(static_cast<int>(members.size()) == size, "new_group", "{} global ranks for a group of {}", members.size(), size);
+  } else {
+    members.resize(static_cast<std::size_t>(size));
+    for (int r = 0; r < size; ++r) members[r] = r;
+  }
+  return c10::make_intrusive<ShoalBackend>(store, rank, size, timeout, std::move(members), std::move(met));
+}
+
+const ShoalBackend& shoal_backend(const BackendPointer& backend) {
+  const auto* own = dynamic_cast<const ShoalBackend*>(backend.get());
+  SHOAL_USER_CHECK(own, "report", "the group's backend is {}", backend->getBackendName());
+  return *own;
+}
+
+void install(int ranks_on_host) {
+  if (!comm::installed_arena()) comm::install_arena(std::make_shared<wire::Arena>(wire::Arena::Options{.ranks_on_host = ranks_on_host}));
+}
+
+std::string memory() {
+  const auto arena = comm::installed_arena();
+  return arena ? arena->ledger().text() : "no arena is installed";
+}
+
+bool in_arena(const at::Tensor& tensor) {
+  const auto arena = comm::installed_arena();
+  return arena && arena->contains(tensor.const_data_ptr(), tensor.nbytes());
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_c10d, m) {
+  m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("global_ranks"), py::arg("first"),
+        py::call_guard<py::gil_scoped_release>());
+  m.def("install_arena", &install, py::arg("ranks_on_host") = 1);
+  m.def("memory", &memory);
+  m.def("in_arena", &in_arena);
+  m.def("report", [](const BackendPointer& backend) { return shoal_backend(backend).report(); });
+}
+
+}  // namespace shoal::python

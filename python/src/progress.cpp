@@ -1,0 +1,236 @@
+#include "python/src/progress.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "shoal/base/check.h"
+
+namespace shoal::python {
+namespace {
+
+using std::chrono::microseconds, std::chrono::milliseconds;
+
+constexpr Duration kLongSlice = milliseconds(20), kShortSlice = microseconds(100), kFutureMoment = milliseconds(1);
+constexpr Duration kHelperPeriod = microseconds(200), kLastWork = std::chrono::seconds(5);
+constexpr int kHelperPatience = 100;  ///< periods without work before it sleeps
+
+}  // namespace
+
+/// The engine's lock, with a way to let others in: a waiting thread holds it for long.
+class Progress::Hold {
+ public:
+  explicit Hold(Progress& progress) : progress_(progress) { take(); }
+  ~Hold() { progress_.mutex_.unlock(); }
+  void give_way() {
+    if (progress_.contenders_.load() == 0) return;
+    progress_.mutex_.unlock();
+    std::this_thread::sleep_for(microseconds(20));
+    take();
+  }
+
+ private:
+  void take() {
+    if (progress_.mutex_.try_lock()) return;
+    ++progress_.contenders_;
+    progress_.mutex_.lock();
+    --progress_.contenders_;
+  }
+  Progress& progress_;
+};
+
+void Progress::add(collective::HostCommunicator* communicator) {
+  const Hold hold(*this);
+  communicators_.push_back(communicator);
+}
+
+void Progress::remove(collective::HostCommunicator* communicator) {
+  Works finished;
+  {
+    Hold hold(*this);
+    const Deadline deadline = Deadline::in(kLastWork);
+    const auto busy = [&] {
+      return std::any_of(open_.begin(), open_.end(), [&](const auto& work) { return work->channel_->communicator.get() == communicator; });
+    };
+    while (busy() && !deadline.passed()) {
+      poll_all();
+      auto settled = sweep();
+      std::move(settled.begin(), settled.end(), std::back_inserter(finished));
+      hold.give_way();
+      std::this_thread::yield();
+    }
+    std::erase(communicators_, communicator);
+    if (communicators_.empty()) {
+      world_->leave();
+      stop_ = true;
+      wake_helper();
+    }
+  }
+  for (const auto& work : finished) work->deliver();
+}
+
+void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector<collective::Operation>& operations, bool blocking) {
+  Works finished;
+  {
+    Hold hold(*this);
+    SHOAL_USER_CHECK(work->channel_->open, "group", "the group has been shut down");
+    try {
+      begin(hold, *work, operations);
+    } catch (...) {
+      if (!work->handles_.empty()) failed_.push_back(work);
+      throw;
+    }
+    if (blocking) {
+      wait_held(hold, *work, Duration::zero(), true);
+      if (work->error_) failed_.push_back(work);
+    } else {
+      work->step(Duration::zero());
+      if (!work->settled()) open_.push_back(work), wake_helper();
+    }
+    if (!open_.empty()) finished = sweep();
+  }
+  for (const auto& done : finished) done->deliver();
+  if (work->error_) std::rethrow_exception(work->error_);
+}
+
+void Progress::begin(Hold& hold, HostWork& work, const std::vector<collective::Operation>& operations) {
+  auto& communicator = *work.channel_->communicator;
+  for (const auto& operation : operations) {
+    while (communicator.in_flight() >= collective::kSlots) {
+      communicator.poll(Duration::zero());
+      poll_all();
+      world_->check();
+      hold.give_way();
+      std::this_thread::yield();
+    }
+    work.handles_.push_back(communicator.start(operation));
+  }
+  std::reverse(work.handles_.begin(), work.handles_.end());
+  work.sequence_ = communicator.sequence();
+}
+
+void Progress::wait(HostWork& work, Duration limit) {
+  Works finished;
+  {
+    Hold hold(*this);
+    wait_held(hold, work, limit, true);
+    finished = sweep();
+  }
+  for (const auto& done : finished) done->deliver();
+  if (work.error_) std::rethrow_exception(work.error_);
+  SHOAL_USER_CHECK(work.settled_, "wait", "not complete after {:.3f} s; it goes on", std::chrono::duration<double>(limit).count());
+}
+
+bool Progress::test(HostWork& work) {
+  Works finished;
+  bool settled;
+  {
+    Hold hold(*this);
+    if (!work.settled()) {
+      work.step(Duration::zero());
+      poll_all();
+      finished = sweep();
+    }
+    settled = work.settled();
+  }
+  for (const auto& done : finished) done->deliver();
+  return settled;
+}
+
+void Progress::attend(HostWork& work) {
+  Works finished;
+  bool settled;
+  {
+    Hold hold(*this);
+    wait_held(hold, work, kFutureMoment, false);
+    finished = sweep();
+    settled = work.settled();
+    if (!settled) wake_helper();
+  }
+  if (settled) work.deliver();
+  for (const auto& done : finished) done->deliver();
+}
+
+// Without `patient` the operation's own timeout is left to whoever waits for it.
+void Progress::wait_held(Hold& hold, HostWork& work, Duration limit, bool patient) {
+  if (work.settled()) return;
+  auto& communicator = *work.channel_->communicator;
+  const auto begin = Clock::now();
+  while (!work.settled()) {
+    const bool share = others_busy(communicator) || contenders_.load() > 0;
+    Duration slice = share ? kShortSlice : kLongSlice;
+    if (limit > Duration::zero()) slice = std::min(slice, limit);
+    work.step(slice);
+    if (work.settled()) return;
+    poll_all();
+    const auto now = Clock::now();
+    if (limit > Duration::zero() && now - begin >= limit) return;
+    if (patient && now - work.started_ >= work.timeout_) {
+      try {
+        communicator.time_out(work.handles_.back(), work.timeout_);
+      } catch (...) {
+        work.settle(std::current_exception());
+      }
+      return;
+    }
+    hold.give_way();
+  }
+}
+
+bool Progress::others_busy(const collective::HostCommunicator& but) const {
+  return std::any_of(communicators_.begin(), communicators_.end(), [&](const auto* c) { return c != &but && !c->idle(); });
+}
+
+// What fails here is told to the works of that group when they are looked at.
+void Progress::poll_all() {
+  for (auto* communicator : communicators_) {
+    try {
+      communicator->poll(Duration::zero());
+    } catch (const Error&) {
+    }
+  }
+}
+
+Progress::Works Progress::sweep() {
+  Works finished;
+  for (auto it = open_.begin(); it != open_.end();) {
+    if (!(*it)->settled()) (*it)->step(Duration::zero());
+    if (!(*it)->settled()) {
+      ++it;
+      continue;
+    }
+    if ((*it)->error_) failed_.push_back(*it);
+    finished.push_back(std::move(*it));
+    it = open_.erase(it);
+  }
+  return finished;
+}
+
+void Progress::wake_helper() {
+  if (!started_.exchange(true)) std::thread([self = shared_from_this()] { self->help(); }).detach();
+  if (!helper_asleep_.load()) return;
+  const std::lock_guard lock(helper_mutex_);
+  helper_asleep_ = false;
+  helper_bell_.notify_one();
+}
+
+void Progress::help() {
+  for (int quiet = 0; !stop_.load();) {
+    std::this_thread::sleep_for(kHelperPeriod);
+    Works finished;
+    {
+      const Hold hold(*this);
+      poll_all();
+      finished = sweep();
+      quiet = open_.empty() ? quiet + 1 : 0;
+    }
+    for (const auto& work : finished) work->deliver();
+    finished.clear();
+    if (quiet < kHelperPatience) continue;
+    std::unique_lock lock(helper_mutex_);
+    helper_asleep_ = true;
+    helper_bell_.wait(lock, [&] { return !helper_asleep_.load() || stop_.load(); });
+    quiet = 0;
+  }
+}
+
+}  // namespace shoal::python

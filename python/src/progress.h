@@ -1,0 +1,62 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "python/src/host_work.h"
+#include "shoal/collective/host_communicator.h"
+
+namespace shoal::python {
+
+/// Moves everything that this process has in flight on one set of ranks.
+///
+/// Every wait advances all groups, so ranks may wait for their groups' operations in any order. A helper thread looks after operations that nobody
+/// waits for (their futures, or a program that does something else first); it sleeps for as long as there are none. Threads: any; one lock guards
+/// the communicators, and futures are completed outside it.
+class Progress : public std::enable_shared_from_this<Progress> {
+ public:
+  explicit Progress(std::shared_ptr<collective::HostWorld> world) : world_(std::move(world)) {}
+
+  const std::shared_ptr<collective::HostWorld>& world() const { return world_; }
+  void add(collective::HostCommunicator* communicator);
+  /// Lets what is in flight on it end, for a few seconds; the last one to go makes this rank leave its world.
+  void remove(collective::HostCommunicator* communicator);
+
+  /// Starts `operations` as `work`. Blocking: returns when they are complete, and throws what went wrong.
+  void start(const c10::intrusive_ptr<HostWork>& work, const std::vector<collective::Operation>& operations, bool blocking);
+  /// Throws the work's error, or Error(timeout) after `limit` (zero: the work's own timeout, which ends the whole group).
+  void wait(HostWork& work, Duration limit);
+  /// Makes progress; true when the work has settled, well or badly.
+  bool test(HostWork& work);
+  /// The work has a future now: tries for a moment, then leaves it to the helper.
+  void attend(HostWork& work);
+
+ private:
+  using Works = std::vector<c10::intrusive_ptr<HostWork>>;
+  class Hold;
+
+  void begin(Hold& hold, HostWork& work, const std::vector<collective::Operation>& operations);
+  void wait_held(Hold& hold, HostWork& work, Duration limit, bool patient);
+  void poll_all();
+  bool others_busy(const collective::HostCommunicator& but) const;
+  Works sweep();
+  void wake_helper();
+  void help();
+
+  std::shared_ptr<collective::HostWorld> world_;
+  std::mutex mutex_;
+  std::atomic<int> contenders_{0};
+  std::vector<collective::HostCommunicator*> communicators_;
+  std::list<c10::intrusive_ptr<HostWork>> open_;  ///< keeps tensors alive until every rank has finished with them
+  Works failed_;                                  ///< peers may still touch their tensors
+
+  std::mutex helper_mutex_;
+  std::condition_variable helper_bell_;
+  std::atomic<bool> helper_asleep_{true}, stop_{false}, started_{false};
+};
+
+}  // namespace shoal::python

@@ -1,0 +1,27 @@
+"""Runs the tests of the PyTorch backend; exit code 77, with the reason, where this Python cannot."""
+import pathlib
+import sys
+import unittest
+
+sys.path[:0] = sys.argv[1:]  # where an extension module lies that is not installed
+
+
+def obstacle():
+    try:
+        import numpy  # noqa: F401
+        import torch.distributed
+        import shoal  # noqa: F401
+    except (ImportError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None if torch.distributed.is_available() else "this torch has no torch.distributed"
+
+
+if __name__ == "__main__":
+    reason = obstacle()
+    if reason:
+        print(f"SKIPPED python_test: {sys.executable} cannot import numpy, torch and shoal ({reason}); docs/pytorch.md says how to install them")
+        sys.exit(77)
+    here = str(pathlib.Path(__file__).parent)
+    sys.path.insert(0, here)
+    outcome = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.discover(here))
+    sys.exit(not outcome.wasSuccessful())

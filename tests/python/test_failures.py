@@ -1,0 +1,134 @@
+"""When one rank fails, the others say which and what, and soon."""
+import os
+import signal
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+from ranks import on_ranks
+
+
+def words_of(call):
+    begin = time.monotonic()
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error), time.monotonic() - begin
+    raise AssertionError("no error")
+
+
+def expect(text, *parts):
+    for part in parts:
+        assert part in text, f"'{part}' is not in: {text}"
+
+
+def different_calls(rank, size):
+    call = (lambda: dist.all_reduce(torch.ones(10))) if rank == 0 else (lambda: dist.broadcast(torch.ones(20), 0))
+    text, _ = words_of(call)
+    expect(text, "ranks call different collectives", "all_reduce of 10 x f32 by sum", "broadcast of 20 x f32 with root 0")
+
+
+def absent(rank, size):
+    dist.all_reduce(torch.ones(10))
+    if rank == 1:
+        time.sleep(4)
+        os._exit(0)
+    text, seconds = words_of(lambda: dist.all_reduce(torch.ones(10)))
+    expect(text, "not complete after 2.0 s", "rank 1 never entered #2")
+    assert seconds < 3.5, seconds
+
+
+def absent_from_a_future(rank, size):
+    if rank == 1:
+        time.sleep(4)
+        os._exit(0)
+    work = dist.all_reduce(torch.ones(100_000), async_op=True)
+    text, _ = words_of(lambda: work.wait())
+    expect(text, "not complete after 2.0 s", "rank 1 never entered #1")
+    assert not work.is_success() and work.is_completed()
+
+
+def killed(rank, size):
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    text, seconds = words_of(lambda: dist.all_reduce(torch.ones(100_000)))
+    expect(text, "rank 2 ended without a word")
+    assert seconds < 5, seconds
+
+
+def own_words(rank, size):
+    """A rank that leaves in good order and too early."""
+    if rank == 1:
+        dist.destroy_process_group()
+        return
+    text, _ = words_of(lambda: dist.all_reduce(torch.ones(10)))
+    expect(text, "rank 1 has left the group")
+
+
+def aborted(rank, size):
+    if rank == 0:
+        dist.group.WORLD._get_backend(torch.device("cpu")).abort()
+    text, _ = words_of(lambda: dist.all_reduce(torch.ones(10)))
+    expect(text, "the program aborted the group")
+
+
+def wrong_arguments(rank, size):
+    expect(words_of(lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG))[0], "all_reduce of i32 by avg")
+    expect(words_of(lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(3)))[0], "5 elements")
+    expect(words_of(lambda: dist.all_reduce(torch.ones(3, 3).to_sparse()))[0], "sparse")
+    try:
+        dist.new_group([0], pg_options=object())
+    except (ValueError, AssertionError) as error:
+        expect(str(error), "pg_options")
+    else:
+        raise AssertionError("pg_options were ignored")
+
+
+def short_wait(rank, size):
+    """wait(timeout) gives up waiting, not the operation."""
+    import datetime
+    got = torch.empty(1)
+    if rank == 0:
+        work = dist.irecv(got, 1)
+        expect(words_of(lambda: work.wait(datetime.timedelta(milliseconds=100)))[0], "it goes on")
+        dist.send(torch.ones(1), 1)
+        work.wait()
+        assert got.item() == 5
+    else:
+        dist.recv(got, 0)
+        dist.send(torch.full((1,), 5.0), 0)
+
+
+class Failures(unittest.TestCase):
+    def check(self, body, size=2, codes=None, **options):
+        self.assertEqual(on_ranks(size, body, **options), codes or [0] * size)
+
+    def test_different_calls(self):
+        self.check(different_calls)
+
+    def test_a_rank_that_does_not_come(self):
+        self.check(absent, timeout_s=2)
+
+    def test_a_rank_that_does_not_come_to_an_asynchronous_call(self):
+        self.check(absent_from_a_future, timeout_s=2)
+
+    def test_a_killed_rank(self):
+        self.check(killed, 3, [0, 0, -signal.SIGKILL])
+
+    def test_a_rank_that_leaves_early(self):
+        self.check(own_words)
+
+    def test_abort(self):
+        self.check(aborted)
+
+    def test_wrong_arguments(self):
+        self.check(wrong_arguments, 2)
+
+    def test_a_short_wait(self):
+        self.check(short_wait)
+
+
+if __name__ == "__main__":
+    unittest.main()
