@@ -35,6 +35,7 @@ def messages(rank, size):
         assert heard == set(range(1, size))
     else:
         dist.send(torch.full((500,), float(rank)), 0)
+    dist.barrier()  # a receive from any source takes what comes, the next message too
     got = torch.empty(2000)
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((2000,), float(rank)), right), dist.P2POp(dist.irecv, got, left)]):
         work.wait()
@@ -146,7 +147,17 @@ def functional_collectives(rank, size):
     assert functional.broadcast(tensor, 1, group)[0, 0] == 1
 
 
-def sequence_and_split(rank, size):
+def split(rank, size):
+    part = dist.group.WORLD.split_group([0, 2])  # dist.split_group refuses CPU groups; this is what it would call
+    if rank == 1:
+        assert part is None
+        return
+    tensor = torch.full((5000,), float(rank))
+    part.allreduce([tensor]).wait()
+    assert part.size() == 2 and tensor[0] == 2
+
+
+def sequence_numbers(rank, size):
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     before = backend._get_sequence_number_for_group()
     dist.all_reduce(torch.ones(1))
@@ -181,7 +192,10 @@ class Groups(unittest.TestCase):
         self.check(functional_collectives, 2)
 
     def test_sequence_numbers_and_many_in_flight(self):
-        self.check(sequence_and_split, 2)
+        self.check(sequence_numbers, 2)
+
+    def test_split(self):
+        self.check(split, 3)
 
     def test_the_checking_wrapper(self):
         for body in (messages, objects, coalesced):

@@ -75,6 +75,7 @@ void HostCommunicator::validate(const Operation& operation) const {
 
 Handle HostCommunicator::start(const Operation& operation) {
   if (failure_) std::rethrow_exception(failure_);
+  if (world_->ended()) refuse();
   validate(operation);
   if (operation.kind == Kind::kSend || operation.kind == Kind::kReceive) return start_message(operation);
   const bool together = operation.kind == Kind::kAllReduce;
@@ -91,6 +92,16 @@ Handle HostCommunicator::start(const Operation& operation) {
     last = enqueue(part);
   }
   return last;
+}
+
+// Nothing begins after an abort, even where all ranks are there to complete it.
+void HostCommunicator::refuse() {
+  try {
+    world_->check();
+  } catch (const Error&) {
+    failure_ = std::current_exception();
+    throw;
+  }
 }
 
 Handle HostCommunicator::start_message(const Operation& operation) {

@@ -89,6 +89,7 @@ class HostCommunicator final : public Communicator {
   static constexpr Handle kMessage = Handle{1} << 63;
 
   void validate(const Operation& operation) const;
+  void refuse();
   Handle start_message(const Operation& operation);
   Handle enqueue(const Operation& operation);
   void advance();

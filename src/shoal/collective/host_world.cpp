@@ -121,6 +121,8 @@ int HostWorld::ended_peer() const {
   return ended == wait.end() ? -1 : static_cast<int>(ended - wait.begin());
 }
 
+bool HostWorld::ended() const { return header().state.load(std::memory_order_acquire) == kRecorded; }
+
 void HostWorld::leave() {
   if (static_cast<std::size_t>(rank_) < kMostRanks) header().left[rank_].store(1);
 }
@@ -128,7 +130,7 @@ void HostWorld::leave() {
 bool HostWorld::has_left(int rank) const { return static_cast<std::size_t>(rank) < kMostRanks && header().left[rank].load() != 0; }
 
 void HostWorld::check() {
-  if (header().state.load(std::memory_order_acquire) == kRecorded) throw_cause();
+  if (ended()) throw_cause();
   const auto now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + kLookEvery;

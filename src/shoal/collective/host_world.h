@@ -40,6 +40,8 @@ class HostWorld {
   /// Throws the recorded cause as this rank's error, if there is one; notices peers that have ended (a peer that dies without words is recorded as
   /// the cause after a short grace in which its own words may still arrive).
   void check();
+  /// Has any rank recorded why everything ends?
+  bool ended() const;
   /// This rank is done and about to go: its end is no failure. A group that still waits for it says so.
   void leave();
   bool has_left(int rank) const;
