@@ -8,6 +8,7 @@
 #include "apps/shoal/command.h"
 #include "apps/shoal/data.h"
 #include "apps/shoal/exit_code.h"
+#include "apps/shoal/plan.h"
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/version.h"
 
@@ -22,6 +23,7 @@ int main(int count, char** words) {
   shoal::apps::add_data_command(program);
   shoal::apps::add_bench_command(program, exit_code);
   shoal::apps::add_ckpt_command(program, exit_code);
+  shoal::apps::add_plan_command(program);
   shoal::apps::add_env_command(program);
   shoal::apps::add_rank_command(program, exit_code);
   try {

@@ -62,7 +62,7 @@ struct Training {
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's longest
   Recompute recompute = Recompute::kNone;
   std::string schedule = "1f1b";
-  std::string precision = "bf16";
+  std::string precision = "mixed";
   Optimizer optimizer = Optimizer::kAdam;
   bool sequence_parallel = true;  ///< between tensor-parallel products, activations are cut along the sequence
   bool flash_attention = true;    ///< the score matrix is never stored, and its causal half is skipped

@@ -1,0 +1,129 @@
+#include "apps/shoal/cluster_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <toml++/toml.h>
+
+#include "shoal/base/error.h"
+
+namespace shoal::apps {
+namespace {
+
+using plan::Cluster;
+
+[[noreturn]] void refuse(const std::string& file, const toml::node& at, const std::string& what) {
+  throw Error(ErrorKind::kConfig, "cluster", fmt::format("{}:{}: {}", file, at.source().begin.line, what));
+}
+
+/// Where every number of a cluster lives, under its dotted key.
+std::map<std::string, double*> numbers(Cluster& cluster) {
+  plan::Device& device = cluster.device;
+  plan::Efficiency& efficiency = device.efficiency;
+  return {{"device.memory_bytes", &device.memory_bytes},
+          {"device.memory_bandwidth", &device.memory_bandwidth},
+          {"device.power_w", &device.power_w},
+          {"device.price_per_hour", &device.price_per_hour},
+          {"device.hours_between_failures", &device.hours_between_failures},
+          {"device.efficiency.matmul", &efficiency.matmul},
+          {"device.efficiency.matmul_ramp_flops", &efficiency.matmul_ramp_flops},
+          {"device.efficiency.memory", &efficiency.memory},
+          {"device.efficiency.operation_s", &efficiency.operation_s},
+          {"device.efficiency.link_inside", &efficiency.link_inside},
+          {"device.efficiency.link_between", &efficiency.link_between},
+          {"inside.latency_s", &cluster.inside.latency_s},
+          {"inside.bandwidth", &cluster.inside.bandwidth},
+          {"between.latency_s", &cluster.between.latency_s},
+          {"between.bandwidth", &cluster.between.bandwidth},
+          {"host.memory_bytes", &cluster.host.memory_bytes},
+          {"host.memory_bandwidth", &cluster.host.memory_bandwidth},
+          {"host.link_bandwidth", &cluster.host.link_bandwidth},
+          {"storage.read_bandwidth", &cluster.storage.read_bandwidth},
+          {"storage.write_bandwidth", &cluster.storage.write_bandwidth}};
+}
+
+void read(const toml::table& table, const std::string& prefix, const std::string& file, Cluster& cluster) {
+  auto known = numbers(cluster);
+  const std::map<std::string, std::int64_t*> counts{{"hosts", &cluster.hosts}, {"devices_per_host", &cluster.devices_per_host}};
+  const std::map<std::string, std::string*> texts{{"name", &cluster.name}, {"source", &cluster.source}, {"device.name", &cluster.device.name}};
+  for (const auto& [name, node] : table) {
+    const std::string key = prefix + std::string(name.str());
+    if (key == "preset") continue;
+    if (prefix == "device.peak_flops.") {
+      const auto type = element_type(name.str());
+      const auto value = node.value<double>();
+      if (!type) refuse(file, node, fmt::format("{}: no such element type (f32, bf16, f16, f8_e4m3 ...)", key));
+      if (!value || !node.is_number()) refuse(file, node, fmt::format("{}: must be a number", key));
+      cluster.device.peak_flops[*type] = *value;
+    } else if (const auto number = known.find(key); number != known.end()) {
+      if (!node.is_number()) refuse(file, node, fmt::format("{}: must be a number", key));
+      *number->second = *node.value<double>();
+    } else if (const auto count = counts.find(key); count != counts.end()) {
+      if (!node.is_integer()) refuse(file, node, fmt::format("{}: must be a whole number", key));
+      *count->second = *node.value<std::int64_t>();
+    } else if (const auto text = texts.find(key); text != texts.end()) {
+      if (!node.is_string()) refuse(file, node, fmt::format("{}: must be text", key));
+      *text->second = *node.value<std::string>();
+    } else if (node.is_table() && (key == "device" || key == "device.peak_flops" || key == "device.efficiency" || key == "inside" ||
+                                   key == "between" || key == "host" || key == "storage")) {
+      read(*node.as_table(), key + ".", file, cluster);
+    } else {
+      refuse(file, node, fmt::format("{}: no such key", key));
+    }
+  }
+}
+
+}  // namespace
+
+Cluster parse_cluster(std::string_view text, const std::string& file) {
+  toml::table table;
+  try {
+    table = toml::parse(text, file);
+  } catch (const toml::parse_error& error) {
+    throw Error(ErrorKind::kConfig, "cluster", fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
+  }
+  Cluster cluster;
+  if (const auto* preset = table.get("preset")) {
+    const auto known = preset->is_string() ? plan::cluster_preset(*preset->value<std::string>()) : std::nullopt;
+    if (!known) refuse(file, *preset, fmt::format("preset: must be one of {}", fmt::join(plan::cluster_names(), ", ")));
+    cluster = *known;
+  }
+  read(table, "", file, cluster);
+  try {
+    plan::validate(cluster);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kConfig, "cluster", fmt::format("{}: {}", file, error.message()));
+  }
+  return cluster;
+}
+
+Cluster load_cluster(const std::string& name_or_path) {
+  if (const auto preset = plan::cluster_preset(name_or_path)) return *preset;
+  std::ifstream file(name_or_path);
+  if (!file)
+    throw Error(ErrorKind::kInputMissing, "cluster", fmt::format("{}: neither a file nor a preset", name_or_path))
+        .hint(fmt::format("presets: {}", fmt::join(plan::cluster_names(), ", ")));
+  std::stringstream text;
+  text << file.rdbuf();
+  return parse_cluster(text.str(), name_or_path);
+}
+
+std::string to_toml(const Cluster& cluster) {
+  Cluster copy = cluster;
+  std::string text = fmt::format("name = \"{}\"\nsource = \"{}\"\nhosts = {}\ndevices_per_host = {}\n", cluster.name, cluster.source, cluster.hosts,
+                                 cluster.devices_per_host);
+  std::map<std::string, std::string> sections;
+  sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
+  for (const auto& [key, value] : numbers(copy)) {
+    const std::size_t dot = key.rfind('.');
+    sections[key.substr(0, dot)] += fmt::format("{} = {:#}\n", key.substr(dot + 1), *value);
+  }
+  for (const auto& [type, peak] : cluster.device.peak_flops) sections["device.peak_flops"] += fmt::format("{} = {:#}\n", name(type), peak);
+  for (const auto& [section, lines] : sections) text += fmt::format("\n[{}]\n{}", section, lines);
+  return text;
+}
+
+}  // namespace shoal::apps

@@ -1,0 +1,237 @@
+#include "apps/shoal/plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/shoal/plan_options.h"
+#include "shoal/base/error.h"
+#include "shoal/plan/lessons.h"
+#include "shoal/plan/scaling_laws.h"
+#include "shoal/plan/simulator.h"
+#include "shoal/plan/trace.h"
+
+namespace shoal::apps {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be written", path));
+}
+
+/// A bare number of parameters: what its states need.
+void states_alone(const PlanOptions& options) {
+  if (!(options.parameters > 0) || !std::isfinite(options.parameters))
+    throw Error(ErrorKind::kUsage, "plan", fmt::format("--parameters {}: must be positive", options.parameters));
+  const std::int64_t ranks = options.dp > 0 ? options.dp : options.devices > 0 ? options.devices : 1;
+  if (options.dp < 0 || options.devices < 0) throw Error(ErrorKind::kUsage, "plan", "--dp and --devices must be positive");
+  const int stage = std::max(0, options.zero);
+  if (stage > 3) throw Error(ErrorKind::kUsage, "plan", fmt::format("--zero {}: must lie between 0 and 3", stage));
+  const auto number = plan::precision(options.precision);
+  if (!number) throw Error(ErrorKind::kUsage, "plan", fmt::format("--precision {}: no such precision", options.precision));
+  const auto held = plan::state_bytes(number->state, stage, static_cast<double>(ranks));
+  const double split = static_cast<double>(std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp));
+  const double bytes = options.parameters / split * held.all();
+  if (options.json) {
+    const ordered_json json{{"parameters", options.parameters},  {"devices", ranks},          {"zero", stage}, {"precision", options.precision},
+                            {"bytes_per_parameter", held.all()}, {"model_state_bytes", bytes}};
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  fmt::print(
+      "{:.4g} parameters, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) a "
+      "rank\n",
+      options.parameters, options.precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
+}
+
+ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& spec) {
+  const plan::Training& training = candidate.training;
+  const plan::Mesh& mesh = training.mesh;
+  constexpr const char* kRecompute[] = {"none", "selective", "full"};
+  return {{"dp", mesh.data},
+          {"tp", mesh.tensor},
+          {"pp", mesh.pipeline},
+          {"vpp", mesh.virtual_stages},
+          {"cp", mesh.context},
+          {"ep", mesh.expert},
+          {"shard", mesh.shard_ranks()},
+          {"zero", training.zero},
+          {"schedule", training.schedule},
+          {"micro_batch", training.micro_batch},
+          {"recompute", kRecompute[static_cast<int>(training.recompute)]},
+          {"offload_optimizer", training.offload_optimizer},
+          {"step_time_s", candidate.time.all()},
+          {"tokens_per_s", static_cast<double>(training.tokens_per_step(spec)) / candidate.time.all()},
+          {"peak_bytes", candidate.peak_bytes},
+          {"bubble_fraction", candidate.time.bubble_fraction()},
+          {"limited_by", candidate.limited_by}};
+}
+
+void run_search(const PlanOptions& options) {
+  const plan::ModelSpec spec = model_of(options);
+  const plan::Cluster cluster = cluster_of(options);
+  if (options.global_batch <= 0) throw Error(ErrorKind::kUsage, "plan", "--search needs the --global-batch that all meshes train");
+  PlanOptions start = options;
+  start.dp = cluster.devices(), start.tp = start.pp = start.cp = start.ep = start.vpp = 0;
+  const auto found = plan::search(spec, training_of(start, spec, cluster.devices()), cluster, space_of(options), options.count);
+  if (options.json) {
+    ordered_json json{
+        {"model", spec.name},           {"cluster", cluster.name},          {"devices", cluster.devices()}, {"considered", found.considered},
+        {"too_large", found.too_large}, {"least_bytes", found.least_bytes}, {"best", ordered_json::array()}};
+    for (const auto& candidate : found.best) json["best"].push_back(json_of(candidate, spec));
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  fmt::print("{} on {} {}: {} ways considered, {} too large\n", spec.name, cluster.devices(), cluster.device.name, found.considered, found.too_large);
+  if (found.best.empty()) {
+    fmt::print("nothing fits {:.1f} GiB; the smallest needs {:.1f} GiB\n", cluster.device.memory_bytes / kGiB, found.least_bytes / kGiB);
+    return;
+  }
+  fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9} {:>8} {:>7}  limited by\n", "dp", "tp", "pp", "vpp", "cp", "ep",
+             "ZeRO", "micro", "schedule", "recompute", "step s", "peak GiB", "bubble");
+  constexpr const char* kRecompute[] = {"none", "selective", "full"};
+  for (const auto& candidate : found.best) {
+    const plan::Mesh& mesh = candidate.training.mesh;
+    fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} {:>6.1f}%  {}\n", mesh.data, mesh.tensor,
+               mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert, candidate.training.zero, candidate.training.micro_batch,
+               candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
+               candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(), candidate.limited_by);
+  }
+}
+
+std::vector<plan::Straggler> stragglers_of(const std::string& text) {
+  if (text.empty()) return {};
+  plan::Straggler straggler;
+  char rest = 0;
+  long rank = 0;
+  if (std::sscanf(text.c_str(), "%ld:%lf%c", &rank, &straggler.slowdown, &rest) != 2)
+    throw Error(ErrorKind::kUsage, "plan", fmt::format("--straggler {}: must be rank:factor, as in 3:1.5", text));
+  straggler.rank = rank;
+  return {straggler};
+}
+
+void run_plan(const PlanOptions& options) {
+  if (options.parameters != 0 && options.model.empty() && options.layers == 0) return states_alone(options);
+  if (options.search) return run_search(options);
+  const plan::ModelSpec spec = model_of(options);
+  const plan::Cluster cluster = cluster_of(options);
+  const plan::Training training = training_of(options, spec, cluster.devices());
+  const plan::Plan made = plan::make_plan(spec, training, cluster, options.budget);
+  fmt::print("{}{}", options.json ? plan::to_json(made) : plan::to_text(made), options.json ? "\n" : "");
+  if (options.trace.empty() && options.svg.empty() && options.straggler.empty()) return;
+  const auto step = plan::simulate_step(spec, training, cluster, stragglers_of(options.straggler));
+  if (!options.json) fmt::print("\nSimulated: {:.4g} s a step, bubbles {:.1f} %\n", step.seconds, 100 * step.timeline.bubble_fraction());
+  if (!options.trace.empty()) write_file(options.trace, plan::to_trace(step.timeline));
+  if (!options.svg.empty())
+    write_file(options.svg, plan::to_svg(step.timeline, fmt::format("{}: {}, {} ranks, {} micro-batches", spec.name, training.schedule,
+                                                                    training.mesh.pipeline, training.micro_batches())));
+}
+
+void add_scaling(CLI::App& plan_command) {
+  auto* command = plan_command.add_subcommand("scaling", "Compute-optimal size and tokens for a budget of FLOPs, by published laws");
+  struct Words {
+    double flops = 0;
+    bool json = false;
+  };
+  auto words = std::make_shared<Words>();
+  command->add_option("--flops", words->flops, "Training FLOPs (6 x parameters x tokens)")->required();
+  command->add_flag("--json", words->json, "One JSON object");
+  command->callback([words] {
+    ordered_json json = ordered_json::array();
+    for (const plan::ScalingLaw& law : plan::scaling_laws()) {
+      const auto best = plan::compute_optimum(law, words->flops);
+      json.push_back({{"law", law.name}, {"source", law.source}, {"parameters", best.parameters}, {"tokens", best.tokens}, {"loss", best.loss}});
+      if (best.loss_error) json.back()["loss_error"] = *best.loss_error;
+      if (words->json) continue;
+      fmt::print("{}: {:.4g} parameters, {:.4g} tokens ({:.3g} a parameter), loss {:.3f}{}\n", law.source, best.parameters, best.tokens,
+                 best.tokens / best.parameters, best.loss, best.loss_error ? fmt::format(" +- {:.3f}", *best.loss_error) : "");
+    }
+    if (words->json) fmt::print("{}\n", json.dump(2));
+  });
+}
+
+void add_inference(CLI::App& plan_command) {
+  auto* command = plan_command.add_subcommand("inference", "What serving a model costs on one device");
+  auto options = std::make_shared<PlanOptions>();
+  auto context = std::make_shared<std::int64_t>(4096);
+  command->add_option("--model", options->model, "A named size, a job file, or a config.json")->required();
+  command->add_option("--cluster", options->cluster, "A preset or a TOML file")->capture_default_str();
+  command->add_option("--context", *context, "Tokens before the one that is made")->capture_default_str();
+  command->callback([options, context] {
+    const plan::ModelSpec spec = model_of(*options);
+    const auto cost = plan::inference_cost(spec, cluster_of(*options), static_cast<double>(*context));
+    fmt::print("{}: {:.4g} FLOPs a token, {:.4g} bytes of keys and values a token; {} tokens of prompt in {:.4g} s, then at least {:.4g} s a token\n",
+               spec.name, cost.flops_per_token, cost.cache_bytes_per_token, *context, cost.prefill_s, cost.decode_s);
+  });
+}
+
+/// `shoal plan learn ...`: each prints one line, formula and all.
+void add_lessons(CLI::App& plan_command) {
+  auto* learn = plan_command.add_subcommand("learn", "One-line calculators that show their formula");
+  learn->require_subcommand(1);
+  struct Words {
+    std::int64_t samples = 0, batch = 1, ranks = 1, epochs = 1;
+    double bytes = 0, latency = 50e-6, bandwidth = 1.25e9, parameters = 0;
+    int zero = 0;
+  };
+  auto words = std::make_shared<Words>();
+  const auto data = [words](CLI::App& command) {
+    command.add_option("--samples", words->samples, "Samples of the training set")->required();
+    command.add_option("--batch", words->batch, "Samples of one rank's step")->required();
+    command.add_option("--ranks", words->ranks, "Ranks")->required();
+  };
+  const auto link = [words](CLI::App& command) {
+    command.add_option("--bytes", words->bytes, "Bytes of the gradients")->required();
+    command.add_option("--latency", words->latency, "Seconds a message (TCP about 50e-6, RDMA about 2e-6)")->capture_default_str();
+    command.add_option("--bandwidth", words->bandwidth, "Bytes a second")->capture_default_str();
+  };
+  const auto alpha_beta = [words] { return plan::AlphaBeta{words->latency, 1 / words->bandwidth, 0}; };
+  const auto print = [](const plan::Lesson& lesson) { fmt::print("{}\n", lesson.line); };
+
+  auto* iterations = learn->add_subcommand("iterations", "Iterations of an epoch");
+  data(*iterations);
+  iterations->callback([=] { print(plan::iterations_per_epoch(words->samples, words->batch, words->ranks)); });
+  auto* collectives = learn->add_subcommand("collectives", "Collectives of a run");
+  data(*collectives);
+  collectives->add_option("--epochs", words->epochs, "Epochs")->required();
+  collectives->callback([=] { print(plan::collectives_per_run(words->samples, words->batch, words->ranks, words->epochs)); });
+  auto* epoch = learn->add_subcommand("epoch-exchange", "Time that an epoch spends in exchange over a link");
+  data(*epoch);
+  link(*epoch);
+  epoch->callback([=] { print(plan::exchange_per_epoch(words->samples, words->batch, words->ranks, words->bytes, alpha_beta())); });
+  auto* ring = learn->add_subcommand("ring-tree", "Ring against tree");
+  ring->add_option("--ranks", words->ranks, "Ranks")->required();
+  link(*ring);
+  ring->callback([=] { print(plan::ring_against_tree(words->ranks, words->bytes, alpha_beta())); });
+  auto* zero = learn->add_subcommand("zero", "Model states by ZeRO stage");
+  zero->add_option("--parameters", words->parameters, "Parameters")->required();
+  zero->add_option("--zero", words->zero, "Stage, 0 to 3")->required();
+  zero->add_option("--ranks", words->ranks, "Ranks")->required();
+  zero->callback([=] { print(plan::zero_memory(words->parameters, words->zero, words->ranks)); });
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  auto* command = app.add_subcommand("plan", "Does it fit, how long does it take, what does it cost, which mesh is best");
+  auto options = std::make_shared<PlanOptions>();
+  add_plan_options(*command, *options);
+  add_scaling(*command);
+  add_inference(*command);
+  add_lessons(*command);
+  command->callback([command, options] {
+    if (command->get_subcommands().empty()) run_plan(*options);
+  });
+}
+
+}  // namespace shoal::apps

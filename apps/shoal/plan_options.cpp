@@ -1,0 +1,201 @@
+#include "apps/shoal/plan_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/shoal/cluster_file.h"
+#include "shoal/base/error.h"
+#include "shoal/plan/model_json.h"
+#include "shoal/train/config/validate.h"
+
+namespace shoal::apps {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kInputMissing, "plan", fmt::format("{}: no such file", path));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+plan::ModelSpec model_file(const std::string& path) {
+  if (path.ends_with(".toml")) {
+    plan::ModelSpec spec = train::model_spec(train::load_job(path), {});
+    if (spec.name.empty()) spec.name = path;
+    return spec;
+  }
+  const std::string text = text_of(path);
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  // What Shoal itself writes names its family; everything else is taken for Hugging Face's.
+  if (json.is_object() && json.contains("family")) return plan::from_json(text, path);
+  return plan::from_hugging_face(text, path);
+}
+
+plan::ModelSpec shape(const PlanOptions& options) {
+  plan::ModelSpec spec;
+  spec.layers = options.layers, spec.hidden = options.hidden, spec.heads = options.heads, spec.kv_heads = options.kv_heads;
+  spec.ffn = options.ffn, spec.vocab = options.vocab;
+  spec.sequence = options.sequence > 0 ? options.sequence : 2048;
+  spec.tied_embeddings = !options.untied;
+  spec.gated = options.gated;
+  if (options.experts > 0) spec.experts = options.experts, spec.experts_per_token = options.experts_per_token;
+  return plan::complete(spec);
+}
+
+plan::Recompute recompute_of(const std::string& word) {
+  if (word == "none") return plan::Recompute::kNone;
+  if (word == "selective") return plan::Recompute::kSelective;
+  if (word == "full") return plan::Recompute::kFull;
+  refuse(fmt::format("--recompute {}: must be none, selective or full", word));
+}
+
+}  // namespace
+
+void add_plan_options(CLI::App& command, PlanOptions& o) {
+  const char* model = "Model";
+  command.add_option("--model", o.model, "A named size, a job file (.toml), or a Hugging Face config.json")->group(model);
+  command.add_option("--parameters", o.parameters, "Only a number of parameters: the arithmetic of model states")->group(model);
+  command.add_option("--layers", o.layers, "A shape: blocks")->group(model);
+  command.add_option("--hidden", o.hidden, "A shape: width")->group(model);
+  command.add_option("--heads", o.heads, "A shape: attention heads")->group(model);
+  command.add_option("--kv-heads", o.kv_heads, "A shape: key-value heads (heads)")->group(model);
+  command.add_option("--ffn", o.ffn, "A shape: width of the feed-forward layer (4 x hidden)")->group(model);
+  command.add_option("--vocab", o.vocab, "A shape: rows of the embedding")->group(model);
+  command.add_option("--experts", o.experts, "A shape: routed experts a block")->group(model);
+  command.add_option("--experts-per-token", o.experts_per_token, "A shape: experts that a token visits (2)")->group(model);
+  command.add_flag("--gated", o.gated, "A shape: a gated feed-forward layer")->group(model);
+  command.add_flag("--untied", o.untied, "A shape: embedding and head do not share weights")->group(model);
+  command.add_option("--dropout", o.dropout, "Dropout rate: its masks are saved too")->group(model);
+  command.add_option("--seq-len", o.sequence, "Tokens of a sample (the model's longest; of a shape: 2048)")->group(model);
+  const char* mesh = "Mesh";
+  command.add_option("--cluster", o.cluster, "A preset (a100 ...) or a TOML file")->group(mesh)->capture_default_str();
+  command.add_option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)")->group(mesh);
+  command.add_option("--dp", o.dp, "Data-parallel ranks (what the rest leaves)")->group(mesh);
+  command.add_option("--tp", o.tp, "Tensor-parallel ranks (1)")->group(mesh);
+  command.add_option("--pp", o.pp, "Pipeline ranks (1)")->group(mesh);
+  command.add_option("--vpp", o.vpp, "Stages a pipeline rank (1)")->group(mesh);
+  command.add_option("--cp", o.cp, "Context-parallel ranks (1)")->group(mesh);
+  command.add_option("--ep", o.ep, "Expert-parallel ranks, folded into tp x cp x dp (1)")->group(mesh);
+  command.add_option("--etp", o.etp, "Tensor-parallel ranks of an expert (1)")->group(mesh);
+  command.add_option("--zero", o.zero, "ZeRO stage, 0 to 3 (0)")->group(mesh);
+  command.add_option("--shard", o.shard, "Ranks over which ZeRO shards (all of dp x cp)")->group(mesh);
+  const char* training = "Training";
+  command.add_option("--micro-batch", o.micro_batch, "Samples that a rank runs at once (1)")->group(training);
+  command.add_option("--global-batch", o.global_batch, "Samples of a step (dp x micro-batch x pp)")->group(training);
+  command.add_option("--recompute", o.recompute, "none, selective or full")->group(training)->capture_default_str();
+  command.add_option("--precision", o.precision, fmt::format("{}", fmt::join(plan::precision_names(), ", ")))->group(training)->capture_default_str();
+  command.add_option("--optimizer", o.optimizer, "adam, momentum or sgd")->group(training)->capture_default_str();
+  command.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v")->group(training);
+  command.add_option("--attention", o.attention, "flash, or plain: scores are stored")->group(training)->capture_default_str();
+  command.add_option("--prefetch", o.prefetch, "ZeRO-3: units gathered ahead")->group(training)->capture_default_str();
+  command.add_option("--expert-imbalance", o.expert_imbalance, "Tokens of the busiest expert rank over the mean")
+      ->group(training)
+      ->capture_default_str();
+  command.add_flag("--no-sequence-parallel", o.no_sequence_parallel, "Activations between tensor-parallel products stay whole")->group(training);
+  command.add_flag("--no-overlap", o.no_overlap, "Gradient exchange waits for the backward pass")->group(training);
+  command.add_flag("--keep-gathered", o.keep_gathered, "ZeRO-3: parameters stay gathered after the forward pass")->group(training);
+  command.add_flag("--offload-optimizer", o.offload_optimizer, "Optimizer states live in host memory")->group(training);
+  const char* run = "Run";
+  command.add_option("--tokens", o.budget.tokens, "Train on so many tokens")->group(run);
+  command.add_option("--hours", o.budget.hours, "Train for so many hours")->group(run);
+  command.add_option("--money", o.budget.money, "Train for so much money")->group(run);
+  command.add_option("--bytes-per-token", o.budget.bytes_per_token, "Of the prepared data")->group(run)->capture_default_str();
+  const char* output = "Output";
+  command.add_flag("--json", o.json, "One JSON object")->group(output);
+  command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")->group(output);
+  command.add_option("--count", o.count, "How many of them")->group(output)->capture_default_str();
+  command.add_option("--trace", o.trace, "Simulate a step and write a Perfetto trace")->group(output);
+  command.add_option("--svg", o.svg, "Simulate a step and draw its schedule")->group(output);
+  command.add_option("--straggler", o.straggler, "Simulate with pipeline rank R slower by factor F: R:F")->group(output);
+}
+
+plan::ModelSpec model_of(const PlanOptions& options) {
+  const bool shaped = options.layers != 0 || options.hidden != 0 || options.heads != 0;
+  if (options.model.empty() == !shaped) refuse("name a --model, or give a shape: --layers --hidden --heads --vocab");
+  plan::ModelSpec spec;
+  if (shaped) {
+    spec = shape(options);
+  } else if (const auto named = plan::named_model(options.model)) {
+    spec = *named;
+  } else if (options.model.ends_with(".toml") || options.model.ends_with(".json")) {
+    spec = model_file(options.model);
+  } else {
+    throw Error(ErrorKind::kUsage, "plan", fmt::format("--model {}: no such model, and no .toml or .json file", options.model))
+        .hint(fmt::format("there are {}", fmt::join(plan::model_names(), ", ")));
+  }
+  if (options.dropout) spec.dropout = *options.dropout;
+  plan::validate(spec);
+  return spec;
+}
+
+plan::Cluster cluster_of(const PlanOptions& options) {
+  plan::Cluster cluster = load_cluster(options.cluster);
+  std::int64_t devices = options.devices;
+  if (devices == 0 && options.dp > 0)
+    devices = options.dp * std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp) * std::max<std::int64_t>(1, options.cp);
+  if (devices == 0 && plan::cluster_preset(options.cluster))
+    devices = std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp) * std::max<std::int64_t>(1, options.cp);
+  return devices == 0 ? cluster : plan::with_devices(cluster, devices);
+}
+
+plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& spec, std::int64_t devices) {
+  plan::Training training;
+  plan::Mesh& mesh = training.mesh;
+  const auto given = [](const char* name, std::int64_t value) {
+    if (value < 0) refuse(fmt::format("--{} {}: must be positive", name, value));
+    return value > 0 ? value : 1;
+  };
+  mesh.tensor = given("tp", options.tp), mesh.pipeline = given("pp", options.pp), mesh.virtual_stages = given("vpp", options.vpp);
+  mesh.context = given("cp", options.cp), mesh.expert = given("ep", options.ep), mesh.expert_tensor = given("etp", options.etp);
+  const std::int64_t rest = mesh.tensor * mesh.pipeline * mesh.context;
+  if (options.dp == 0 && devices % rest != 0) refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
+  mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
+  mesh.shard = options.shard;
+  training.zero = std::max(0, options.zero);
+  training.micro_batch = given("micro-batch", options.micro_batch);
+  training.global_batch = options.global_batch != 0 ? given("global-batch", options.global_batch) : mesh.data * training.micro_batch * mesh.pipeline;
+  training.sequence = options.sequence;
+  training.recompute = recompute_of(options.recompute);
+  training.schedule = !options.schedule.empty() ? options.schedule : mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
+  training.precision = options.precision;
+  if (options.optimizer == "momentum") training.optimizer = plan::Optimizer::kMomentum;
+  if (options.optimizer == "sgd") training.optimizer = plan::Optimizer::kSgd;
+  if (options.optimizer != "adam" && training.optimizer == plan::Optimizer::kAdam)
+    refuse(fmt::format("--optimizer {}: must be adam, momentum or sgd", options.optimizer));
+  if (options.attention != "flash" && options.attention != "plain") refuse(fmt::format("--attention {}: must be flash or plain", options.attention));
+  training.flash_attention = options.attention == "flash";
+  training.sequence_parallel = !options.no_sequence_parallel;
+  training.overlap_data = !options.no_overlap;
+  training.reshard_after_forward = !options.keep_gathered;
+  training.offload_optimizer = options.offload_optimizer;
+  training.prefetch_units = options.prefetch;
+  training.expert_imbalance = options.expert_imbalance;
+  return training;
+}
+
+plan::SearchSpace space_of(const PlanOptions& options) {
+  plan::SearchSpace space;
+  for (auto [value, list] : {std::pair{options.tp, &space.tensor},
+                             {options.pp, &space.pipeline},
+                             {options.cp, &space.context},
+                             {options.ep, &space.expert},
+                             {options.vpp, &space.virtual_stages},
+                             {options.micro_batch, &space.micro_batch}})
+    if (value > 0) *list = {value};
+  if (options.zero >= 0) space.zero = {options.zero};
+  if (options.recompute != "none") space.recompute = {recompute_of(options.recompute)};
+  if (!options.schedule.empty()) space.schedules = {options.schedule};
+  space.hybrid_sharding = options.shard == 0;
+  space.offload = options.offload_optimizer;
+  return space;
+}
+
+}  // namespace shoal::apps

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "shoal/plan/plan.h"
+#include "shoal/plan/search.h"
+
+namespace shoal::apps {
+
+/// The words of `shoal plan` as given; 0 and empty: not given.
+struct PlanOptions {
+  std::string model, cluster = "a100", schedule, precision = "mixed", recompute = "none", attention = "flash", optimizer = "adam";
+  double parameters = 0;
+  std::int64_t devices = 0;
+  std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0, sequence = 0, experts = 0, experts_per_token = 2;
+  bool gated = false, untied = false;
+  std::optional<double> dropout;
+  std::int64_t dp = 0, tp = 0, pp = 0, vpp = 0, cp = 0, ep = 0, etp = 0, shard = 0, micro_batch = 0, global_batch = 0;
+  int zero = -1, prefetch = 1;
+  bool no_sequence_parallel = false, no_overlap = false, keep_gathered = false, offload_optimizer = false;
+  double expert_imbalance = 1;
+  plan::Budget budget;
+  bool search = false, json = false;
+  std::size_t count = 5;
+  std::string trace, svg, straggler;
+};
+void add_plan_options(CLI::App& command, PlanOptions& options);
+
+// What the words mean. Throw Error(usage) or Error(config) naming the option, Error(input missing) for a file that is not there.
+plan::ModelSpec model_of(const PlanOptions& options);
+plan::Cluster cluster_of(const PlanOptions& options);
+plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& spec, std::int64_t devices);
+plan::SearchSpace space_of(const PlanOptions& options);
+
+}  // namespace shoal::apps

@@ -1,0 +1,72 @@
+#include "shoal/plan/lessons.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "shoal/base/check.h"
+#include "shoal/plan/memory.h"
+
+namespace shoal::plan {
+namespace {
+
+void require_positive(const char* what, double value) { SHOAL_USER_CHECK(value > 0, "plan", "{} = {}: must be positive", what, value); }
+
+std::int64_t iterations(std::int64_t samples, std::int64_t batch, std::int64_t ranks) {
+  require_positive("samples", static_cast<double>(samples));
+  require_positive("batch", static_cast<double>(batch));
+  require_positive("ranks", static_cast<double>(ranks));
+  return (samples + batch * ranks - 1) / (batch * ranks);
+}
+
+void require_link(AlphaBeta link) {
+  SHOAL_USER_CHECK(link.alpha >= 0, "plan", "latency = {} s: must not be negative", link.alpha);
+  SHOAL_USER_CHECK(link.beta > 0 && link.beta < 1e300, "plan", "bandwidth = {} bytes/s: must be positive", 1 / link.beta);
+}
+
+}  // namespace
+
+Lesson iterations_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks) {
+  const std::int64_t n = iterations(samples, batch, ranks);
+  return {static_cast<double>(n), fmt::format("ceil({} samples / ({} a rank x {} ranks)) = {} iterations an epoch", samples, batch, ranks, n)};
+}
+
+Lesson collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_t ranks, std::int64_t epochs) {
+  require_positive("epochs", static_cast<double>(epochs));
+  const std::int64_t n = iterations(samples, batch, ranks);
+  return {static_cast<double>(n * epochs),
+          fmt::format("{} iterations an epoch x {} epochs x 1 all-reduce of the gradients = {} collectives", n, epochs, n * epochs)};
+}
+
+Lesson exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks, double bytes, AlphaBeta link) {
+  require_positive("bytes", bytes);
+  require_link(link);
+  const std::int64_t n = iterations(samples, batch, ranks);
+  const double one = ring_all_reduce_s(ranks, bytes, link);
+  return {n * one, fmt::format("{} iterations x [2 ({} - 1) x {:.3g} s + 2 ({} - 1)/{} x {:.4g} B / {:.4g} B/s = {:.4g} s] = {:.4g} s an epoch", n,
+                               ranks, link.alpha, ranks, ranks, bytes, 1 / link.beta, one, n * one)};
+}
+
+Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link) {
+  require_positive("ranks", static_cast<double>(ranks));
+  require_positive("bytes", bytes);
+  require_link(link);
+  const double ring = ring_all_reduce_s(ranks, bytes, link), tree = tree_all_reduce_s(ranks, bytes, link);
+  return {
+      std::min(ring, tree),
+      fmt::format(
+          "ring 2 (n-1) a + 2 (n-1)/n S b = {:.4g} s, tree 2 ceil(log2 n) (a + S b) = {:.4g} s: {} wins (n = {}, a = {:.3g} s, S = {:.4g} B, 1/b = "
+          "{:.4g} B/s)",
+          ring, tree, ring <= tree ? "the ring" : "the tree", ranks, link.alpha, bytes, 1 / link.beta)};
+}
+
+Lesson zero_memory(double parameters, int stage, std::int64_t ranks) {
+  require_positive("parameters", parameters);
+  require_positive("ranks", static_cast<double>(ranks));
+  SHOAL_USER_CHECK(stage >= 0 && stage <= 3, "plan", "zero = {}: must lie between 0 and 3", stage);
+  const double bytes = parameters * state_bytes(precision("mixed")->state, stage, static_cast<double>(ranks)).all();
+  const char* formulas[] = {"2 + 2 + 12", "2 + 2 + 12/n", "2 + 14/n", "16/n"};
+  return {bytes, fmt::format("{:.4g} parameters x ({}) bytes, n = {} = {:.4g} GB a rank", parameters, formulas[stage], ranks, bytes / 1e9)};
+}
+
+}  // namespace shoal::plan

@@ -1,0 +1,143 @@
+#include "shoal/plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "shoal/base/error.h"
+#include "shoal/plan/goodput.h"
+#include "shoal/plan/search.h"
+
+namespace shoal::plan {
+namespace {
+
+/// A job that failed is noticed, its processes ended and started again.
+constexpr double kRestartS = 180;
+
+bool fits(const ModelSpec& spec, const Training& training, double capacity) {
+  try {
+    validate(spec, training);
+  } catch (const Error&) {
+    return false;
+  }
+  return worst(memory(spec, training)).peak().use.all() <= capacity;
+}
+
+std::vector<std::string> remedies(const ModelSpec& spec, const Training& training, double capacity) {
+  std::vector<std::string> list;
+  const auto try_change = [&](const Training& changed, const std::string& words) {
+    if (fits(spec, changed, capacity)) list.push_back(words);
+  };
+  const auto gib = [&](const Training& changed) { return worst(memory(spec, changed)).peak().use.all() / (1024.0 * 1024 * 1024); };
+  for (int zero = training.zero + 1; zero <= 3 && training.mesh.shard_ranks() > 1; ++zero) {
+    Training changed = training;
+    changed.zero = zero;
+    try_change(changed, fmt::format("--zero {} ({:.1f} GiB)", zero, gib(changed)));
+  }
+  for (const auto& [recompute, word] : {std::pair{Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}}) {
+    if (recompute <= training.recompute) continue;
+    Training changed = training;
+    changed.recompute = recompute;
+    try_change(changed, fmt::format("--recompute {} ({:.1f} GiB)", word, gib(changed)));
+  }
+  if (training.micro_batch > 1) {
+    Training changed = training;
+    changed.micro_batch = 1;
+    try_change(changed, fmt::format("--micro-batch 1 ({:.1f} GiB)", gib(changed)));
+  }
+  for (const std::int64_t factor : {2, 4, 8}) {
+    if (training.mesh.data % factor != 0) break;
+    Training wider = training, deeper = training;
+    wider.mesh.tensor *= factor, wider.mesh.data /= factor;
+    deeper.mesh.pipeline *= factor, deeper.mesh.data /= factor;
+    if (fits(spec, wider, capacity)) try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor, wider.mesh.data, gib(wider)));
+    if (fits(spec, deeper, capacity))
+      try_change(deeper, fmt::format("--pp {} --dp {} ({:.1f} GiB)", deeper.mesh.pipeline, deeper.mesh.data, gib(deeper)));
+  }
+  Training everything = training;
+  everything.micro_batch = 1, everything.recompute = Recompute::kFull, everything.zero = 3;
+  if (list.empty() && training.mesh.shard_ranks() > 1)
+    try_change(everything, fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)", gib(everything)));
+  return list;
+}
+
+FailureModel failures(const Plan& plan, double checkpoint) {
+  FailureModel model;
+  const double devices = static_cast<double>(plan.cluster.devices());
+  model.mtbf_s = plan.cluster.device.hours_between_failures * 3600 / devices;
+  const Storage& storage = plan.cluster.storage;
+  model.checkpoint_s = storage.write_bandwidth > 0 ? checkpoint / storage.write_bandwidth : 0;
+  model.restart_s = kRestartS + (storage.read_bandwidth > 0 ? checkpoint / storage.read_bandwidth : 0);
+  return model;
+}
+
+RunEstimate estimate(const Plan& plan, const Budget& budget) {
+  RunEstimate run;
+  const double step = plan.time.all(),
+               per_step = static_cast<double>(plan.training.global_batch) * (plan.spec.family == Family::kMlp ? 1 : plan.training.length(plan.spec));
+  const double devices = static_cast<double>(plan.cluster.devices()), price = plan.cluster.device.price_per_hour;
+  run.checkpoint_bytes = checkpoint_bytes(plan.spec, plan.training);
+  const FailureModel model = failures(plan, run.checkpoint_bytes);
+  if (model.checkpoint_s > 0) {
+    run.checkpoint_interval_s = model.mtbf_s > 0 ? std::max(step, daly_interval_s(model)) : 3600;
+    run.goodput = goodput(model, run.checkpoint_interval_s);
+  }
+  double seconds = 0;
+  if (budget.tokens > 0) {
+    run.tokens = budget.tokens;
+    seconds = budget.tokens / per_step * step / run.goodput;
+  } else {
+    if (budget.money > 0 && price <= 0)
+      throw Error(ErrorKind::kConfig, "plan", fmt::format("money = {}: cluster {} names no price", budget.money, plan.cluster.name))
+          .hint("set device.price_per_hour in the cluster file");
+    seconds = budget.hours > 0 ? budget.hours * 3600 : budget.money / (price * devices) * 3600;
+    run.tokens = seconds * run.goodput / step * per_step;
+  }
+  run.steps = run.tokens / per_step;
+  run.days = seconds / 86400;
+  run.device_hours = seconds / 3600 * devices;
+  run.energy_kwh = run.device_hours * plan.cluster.device.power_w / 1000;
+  run.cost = run.device_hours * price;
+  run.data_bytes = run.tokens * budget.bytes_per_token;
+  run.read_bytes_per_s = per_step * budget.bytes_per_token / step;
+  return run;
+}
+
+void validate_budget(const Budget& budget) {
+  int given = 0;
+  for (const auto& [name, value] : {std::pair{"tokens", budget.tokens}, {"hours", budget.hours}, {"money", budget.money}}) {
+    if (!(value >= 0) || !std::isfinite(value)) throw Error(ErrorKind::kConfig, "plan", fmt::format("{} = {}: must not be negative", name, value));
+    given += value > 0;
+  }
+  if (given > 1) throw Error(ErrorKind::kConfig, "plan", "only one of tokens, hours and money can be the budget");
+}
+
+}  // namespace
+
+Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Budget& budget) {
+  validate(spec, training);
+  validate(cluster);
+  validate_budget(budget);
+  if (training.mesh.devices() != cluster.devices())
+    throw Error(ErrorKind::kConfig, "plan",
+                fmt::format("devices = {}: the mesh dp {} x tp {} x pp {} x cp {} has {}", cluster.devices(), training.mesh.data,
+                            training.mesh.tensor, training.mesh.pipeline, training.mesh.context, training.mesh.devices()));
+  Plan plan;
+  plan.spec = spec, plan.training = training, plan.cluster = cluster;
+  plan.parameters = parameter_count(spec);
+  plan.memory = memory(spec, training);
+  plan.capacity_bytes = cluster.device.memory_bytes;
+  plan.flops = step_flops(spec, training);
+  plan.traffic = traffic(spec, training, cluster);
+  plan.time = step_time(spec, training, cluster);
+  const double peak = cluster.peak(precision(training.precision)->compute) * static_cast<double>(cluster.devices()) * plan.time.all();
+  plan.mfu = plan.flops.model / peak;
+  plan.mfu_causal = plan.flops.model_causal / peak;
+  plan.hfu = plan.flops.hardware / peak;
+  plan.limited_by = limiting_part(spec, training, cluster, plan.time);
+  if (!plan.fits()) plan.remedies = remedies(spec, training, plan.capacity_bytes);
+  if (budget.tokens > 0 || budget.hours > 0 || budget.money > 0) plan.run = estimate(plan, budget);
+  return plan;
+}
+
+}  // namespace shoal::plan

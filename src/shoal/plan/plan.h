@@ -1,0 +1,61 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/plan/cluster.h"
+#include "shoal/plan/flops.h"
+#include "shoal/plan/memory.h"
+#include "shoal/plan/step_time.h"
+#include "shoal/plan/traffic.h"
+
+namespace shoal::plan {
+
+/// How long to train: at most one of them; zeros: a step is planned alone.
+struct Budget {
+  double tokens = 0;
+  double hours = 0;
+  double money = 0;
+  double bytes_per_token = 2;  ///< of the prepared data
+};
+
+/// A whole run.
+struct RunEstimate {
+  double tokens = 0, steps = 0;
+  double days = 0;  ///< failures and checkpoints included
+  double device_hours = 0, energy_kwh = 0, cost = 0;
+  double goodput = 1, checkpoint_interval_s = 0, checkpoint_bytes = 0;
+  double data_bytes = 0, read_bytes_per_s = 0;  ///< what storage must give
+};
+
+/// Everything that is known about one mesh before it runs.
+struct Plan {
+  ModelSpec spec;
+  Training training;
+  Cluster cluster;
+  std::int64_t parameters = 0;
+  std::vector<RankMemory> memory;  ///< of each pipeline rank
+  double capacity_bytes = 0;       ///< of one device
+  Flops flops;
+  std::vector<Traffic> traffic;
+  StepTime time;
+  double mfu = 0, mfu_causal = 0, hfu = 0;  ///< model and hardware FLOPs over the peak of the compute type
+  std::string limited_by;
+  std::vector<std::string> remedies;  ///< when it does not fit: single changes that would make it fit
+  std::optional<RunEstimate> run;
+
+  const MemoryUse& peak() const { return worst(memory).peak().use; }
+  bool fits() const { return peak().all() <= capacity_bytes; }
+};
+
+/// Throws Error(config) naming field, value and rule for a model, training or cluster that makes no sense, or a mesh that is not the cluster's size.
+Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Budget& budget = {});
+
+/// Tables for people.
+std::string to_text(const Plan& plan);
+/// One JSON object: parameters, model_state_bytes, activation_bytes, peak_bytes, model_flops, hardware_flops, traffic_bytes by technique,
+/// bubble_fraction, step_time_s, mfu, hfu, and what else a Plan holds.
+std::string to_json(const Plan& plan);
+
+}  // namespace shoal::plan

@@ -1,0 +1,62 @@
+#include "shoal/plan/scaling_laws.h"
+
+#include <cmath>
+
+#include "shoal/base/check.h"
+
+namespace shoal::plan {
+
+double ScalingLaw::loss(double parameters, double tokens) const { return E + A / std::pow(parameters, alpha) + B / std::pow(tokens, beta); }
+
+std::optional<double> ScalingLaw::loss_error(double parameters, double tokens) const {
+  if (E_error == 0) return std::nullopt;
+  const double by_size = 1 / std::pow(parameters, alpha), by_tokens = 1 / std::pow(tokens, beta);
+  const double terms[] = {E_error, by_size * A_error, by_tokens * B_error, A * by_size * std::log(parameters) * alpha_error,
+                          B * by_tokens * std::log(tokens) * beta_error};
+  double sum = 0;
+  for (const double term : terms) sum += term * term;
+  return std::sqrt(sum);
+}
+
+std::vector<ScalingLaw> scaling_laws() {
+  return {{"hoffmann", "Hoffmann et al., Training compute-optimal large language models, 2022, approach 3", 1.69, 406.4, 410.7, 0.34, 0.28, 0, 0, 0,
+           0, 0},
+          {"besiroglu", "Besiroglu et al., Chinchilla scaling: a replication attempt, 2024", 1.8172, 482.01, 2085.43, 0.3478, 0.3658, 0.03, 124.58,
+           1293.23, 0.02, 0.02}};
+}
+
+std::optional<ScalingLaw> scaling_law(std::string_view name) {
+  for (const ScalingLaw& law : scaling_laws())
+    if (law.name == name) return law;
+  return std::nullopt;
+}
+
+ComputeOptimum compute_optimum(const ScalingLaw& law, double flops) {
+  SHOAL_USER_CHECK(flops > 0 && std::isfinite(flops), "scaling", "flops = {}: must be positive", flops);
+  // From the derivative of the loss along 6 N D = flops: equation 4 of Hoffmann et al.
+  const double sum = law.alpha + law.beta;
+  const double G = std::pow(law.alpha * law.A / (law.beta * law.B), 1 / sum);
+  ComputeOptimum best;
+  best.parameters = G * std::pow(flops / 6, law.beta / sum);
+  best.tokens = flops / 6 / best.parameters;
+  best.loss = law.loss(best.parameters, best.tokens);
+  best.loss_error = law.loss_error(best.parameters, best.tokens);
+  return best;
+}
+
+InferenceCost inference_cost(const ModelSpec& spec, const Cluster& cluster, double context, double weight_bytes) {
+  validate(cluster);
+  const auto length = static_cast<std::int64_t>(std::max(1.0, context));
+  InferenceCost cost;
+  cost.flops_per_token = training_flops_per_token(spec, length, true) / 3;
+  cost.cache_bytes_per_token = 2.0 * spec.layers * spec.kv_heads * spec.head_size * weight_bytes;
+  const Efficiency& efficiency = cluster.device.efficiency;
+  const ElementType type = weight_bytes > 2 ? ElementType::kF32 : ElementType::kF16;
+  const double peak = cluster.device.peak_flops.contains(type) ? cluster.peak(type) : cluster.device.peak_flops.begin()->second;
+  cost.prefill_s = cost.flops_per_token * static_cast<double>(length) / (peak * efficiency.matmul);
+  const double read = static_cast<double>(parameter_count(spec)) * weight_bytes + cost.cache_bytes_per_token * static_cast<double>(length);
+  cost.decode_s = read / cluster.device.memory_bandwidth;
+  return cost;
+}
+
+}  // namespace shoal::plan
