@@ -119,9 +119,9 @@ std::string to_toml(const Cluster& cluster) {
   sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
   for (const auto& [key, value] : numbers(copy)) {
     const std::size_t dot = key.rfind('.');
-    sections[key.substr(0, dot)] += fmt::format("{} = {:#}\n", key.substr(dot + 1), *value);
+    sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), *value);
   }
-  for (const auto& [type, peak] : cluster.device.peak_flops) sections["device.peak_flops"] += fmt::format("{} = {:#}\n", name(type), peak);
+  for (const auto& [type, peak] : cluster.device.peak_flops) sections["device.peak_flops"] += fmt::format("{} = {}\n", name(type), peak);
   for (const auto& [section, lines] : sections) text += fmt::format("\n[{}]\n{}", section, lines);
   return text;
 }

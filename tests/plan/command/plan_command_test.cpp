@@ -1,0 +1,177 @@
+// `shoal plan` as users and scripts call it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/shoal/cluster_file.h"
+#include "shoal/base/error.h"
+
+namespace shoal::apps {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string text;
+};
+
+Outcome run(const std::string& words) {
+  Outcome outcome;
+  FILE* pipe = popen((std::string(SHOAL_PROGRAM) + " " + words + " 2>&1").c_str(), "r");
+  std::array<char, 4096> part;
+  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe)) outcome.text.append(part.data(), n);
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+nlohmann::json json_of(const std::string& words) {
+  const Outcome outcome = run(words + " --json");
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+  return nlohmann::json::parse(outcome.text);
+}
+
+struct Folder {
+  Folder() : path(std::filesystem::temp_directory_path() / ("shoal_plan_" + std::to_string(getpid()))) { std::filesystem::create_directories(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path / name) << text;
+    return (path / name).string();
+  }
+  std::filesystem::path path;
+};
+
+TEST(PlanCommand, GivesScriptsTheirFields) {
+  const auto plan = json_of("plan --model gpt2-124m --devices 8 --dp 4 --tp 2 --zero 1 --micro-batch 2 --global-batch 32 --cluster a100");
+  for (const char* field : {"parameters", "model_state_bytes", "activation_bytes", "peak_bytes", "model_flops", "hardware_flops", "bubble_fraction",
+                            "step_time_s", "mfu", "hfu"})
+    EXPECT_TRUE(plan.at(field).is_number()) << field;
+  EXPECT_GT(plan.at("traffic_bytes").at("tensor").get<double>(), 0);
+  EXPECT_GT(plan.at("traffic_bytes").at("shard").get<double>(), 0);
+  EXPECT_EQ(plan.at("parameters"), 124475904);
+  EXPECT_EQ(plan.at("bubble_fraction"), 0);
+}
+
+TEST(PlanCommand, AShapeAndABareNumberOfParameters) {
+  const auto shape =
+      json_of("plan --layers 48 --hidden 6144 --heads 64 --vocab 51200 --seq-len 2048 --tp 8 --devices 8 --micro-batch 4 --global-batch 4");
+  EXPECT_NEAR(shape.at("parameters").get<double>(), 22.07e9, 0.05e9);
+  const auto states = json_of("plan --parameters 7.5e9 --devices 64 --zero 2");
+  EXPECT_NEAR(states.at("model_state_bytes").get<double>(), 16.64e9, 0.01e9);
+}
+
+TEST(PlanCommand, SearchesTraceAndDrawing) {
+  const auto found = json_of("plan --search --model llama-3b --devices 16 --global-batch 64 --seq-len 4096 --tp 2 --count 3");
+  ASSERT_EQ(found.at("best").size(), 3u);
+  for (const auto& candidate : found.at("best")) EXPECT_EQ(candidate.at("tp"), 2) << "what is given stays";
+  const Folder folder;
+  const std::string trace = (folder.path / "t.json").string(), svg = (folder.path / "s.svg").string();
+  const Outcome drawn = run("plan --model gpt3-13b --pp 8 --devices 8 --global-batch 16 --trace " + trace + " --svg " + svg + " --straggler 2:1.5");
+  EXPECT_EQ(drawn.code, 0) << drawn.text;
+  std::ifstream file(trace);
+  const auto events = nlohmann::json::parse(file).at("traceEvents");
+  EXPECT_GT(events.size(), 8u * 16 * 2);
+  EXPECT_GT(std::filesystem::file_size(svg), 1000u);
+}
+
+TEST(PlanCommand, ReadsConfigAndJobFiles) {
+  const Folder folder;
+  const std::string config = folder.write("config.json", R"({"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-05, "hidden_act": "silu", "tie_word_embeddings": false})");
+  EXPECT_EQ(json_of("plan --model " + config + " --devices 64 --cluster h100 --zero 3").at("parameters"), 8030261248);
+  const std::string job = folder.write("job.toml", "[model]\nname = \"gpt2-124m\"\n[training]\nglobal_batch_sequences = 8\nsteps = 10\n");
+  const Outcome planned = run("plan --json --model " + job);
+  EXPECT_EQ(planned.code, 0) << planned.text;
+}
+
+TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
+  const Folder folder;
+  const auto refused = [&](const std::string& words, int code, const std::string& what) {
+    const Outcome outcome = run("plan " + words);
+    EXPECT_EQ(outcome.code, code) << words << "\n" << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr(what)) << words;
+  };
+  refused("--model gpt2 --devices -4", 2, "devices = -4: must be at least 1");
+  refused("--model gpt-9", 2, "--model gpt-9: no such model");
+  refused("--model gpt2 --cluster mars", 66, "mars: neither a file nor a preset");
+  refused("--model missing.json", 66, "missing.json: no such file");
+  refused("--model gpt2 --tp 5 --devices 40", 78, "tp = 5: must divide heads = 12");
+  refused("--layers -2 --hidden 64 --heads 2 --vocab 100", 78, "layers = -2: must lie between 1");
+  refused("--parameters -1", 2, "--parameters -1: must be positive");
+  refused("--model gpt2 --global-batch 3 --dp 2", 78, "global-batch = 3");
+  refused("--model gpt2 --recompute some", 2, "--recompute some");
+  refused("--model gpt2 --search", 2, "--global-batch");
+  refused("--model gpt2 --straggler 1", 2, "--straggler 1: must be rank:factor");
+  refused("--model gpt2 --svg /nonexistent/x.svg", 74, "/nonexistent/x.svg: cannot be written");
+  refused("", 2, "name a --model");
+  const std::string config = folder.write("config.json", R"({"model_type": "llama", "hidden_size": 4096})");
+  refused("--model " + config, 78, "config.json: num_hidden_layers is missing");
+  const std::string cluster = folder.write("cluster.toml", "preset = \"a100\"\n[between]\nbandwidth = 0\n");
+  refused("--model gpt2 --cluster " + cluster, 78, "cluster.toml: a100: between.bandwidth = 0: must be positive");
+  refused("learn zero --parameters 1e9 --zero 7 --ranks 4", 2, "zero = 7: must lie between 0 and 3");
+  refused("learn ring-tree --ranks 4 --bytes 1e6 --bandwidth 0", 2, "must be positive");
+}
+
+TEST(ClusterFile, EveryPresetSurvivesTheRoundTrip) {
+  for (const std::string& name : plan::cluster_names()) {
+    const plan::Cluster cluster = *plan::cluster_preset(name);
+    EXPECT_EQ(parse_cluster(to_toml(cluster), name), cluster) << to_toml(cluster);
+  }
+}
+
+TEST(ClusterFile, MistakesNameFileLineAndKey) {
+  const auto complaint = [](const char* text) -> std::string {
+    try {
+      parse_cluster(text, "c.toml");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(complaint("preset = \"h100\"\nhosts = 4\n"), "");
+  EXPECT_THAT(complaint("preset = \"h100\"\nhost_count = 4\n"), HasSubstr("c.toml:2: host_count: no such key"));
+  EXPECT_THAT(complaint("preset = \"h9\""), HasSubstr("c.toml:1: preset: must be one of v100"));
+  EXPECT_THAT(complaint("preset = \"h100\"\n[device]\nmemory_bytes = \"much\""), HasSubstr("c.toml:3: device.memory_bytes: must be a number"));
+  EXPECT_THAT(complaint("preset = \"h100\"\n[device.peak_flops]\nfp7 = 1e12"), HasSubstr("c.toml:3: device.peak_flops.fp7: no such element type"));
+  EXPECT_THAT(complaint("preset = \"h100\"\nhosts = -1"), HasSubstr("hosts = -1: must lie between 1"));
+  EXPECT_THAT(complaint("hosts = "), HasSubstr("c.toml:1:"));
+  EXPECT_THAT(complaint("name = \"x\""), HasSubstr("device.memory_bytes = 0: must be positive"));
+}
+
+/// Every ```sh block of the page is run, and the ```text block behind it must be its output.
+TEST(TransformerMath, EveryNumberComesFromTheCommandBesideIt) {
+  std::ifstream page(std::string(SHOAL_DOCS) + "/transformer-math.md");
+  ASSERT_TRUE(page);
+  std::string fence, command, expected;
+  int checked = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (line.starts_with("```")) {
+      if (fence == "```text" && !command.empty()) {
+        ASSERT_TRUE(command.starts_with("shoal ")) << command;
+        EXPECT_EQ(run(command.substr(6)).text, expected) << command;
+        command.clear(), ++checked;
+      }
+      const bool opening = fence.empty();
+      fence = opening ? line : "";
+      if (opening) expected.clear();
+    } else if (fence == "```sh") {
+      command = line;
+    } else if (fence == "```text") {
+      expected += line + "\n";
+    }
+  }
+  EXPECT_GE(checked, 10);
+  EXPECT_TRUE(command.empty()) << "no output stands behind: " << command;
+}
+
+}  // namespace
+}  // namespace shoal::apps

@@ -1,0 +1,273 @@
+#include "shoal/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "shoal/base/error.h"
+#include "shoal/collective/ring.h"
+#include "shoal/plan/goodput.h"
+#include "shoal/plan/lessons.h"
+#include "shoal/plan/scaling_laws.h"
+#include "shoal/plan/search.h"
+#include "shoal/plan/simulator.h"
+#include "shoal/plan/trace.h"
+#include "shoal/schedule/generators.h"
+#include "tests/plan/published.h"
+
+namespace shoal::plan {
+namespace {
+
+using testing::HasSubstr;
+
+template <class Call>
+std::string complaint(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t global_batch) {
+  Training training;
+  training.mesh.data = dp, training.mesh.tensor = tp, training.mesh.pipeline = pp, training.global_batch = global_batch;
+  return training;
+}
+
+TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
+  const ModelSpec spec = *named_model("llama-1b");
+  Training training = on(8, 1, 1, 32);
+  training.sequence = 4096, training.zero = 1, training.recompute = Recompute::kFull;
+  const Plan plan = make_plan(spec, training, with_devices(*cluster_preset("h100"), 8), {1e11, 0, 0, 2});
+  EXPECT_DOUBLE_EQ(plan.mfu, plan.flops.model / (plan.time.all() * 8 * 989.4e12));
+  EXPECT_GT(plan.hfu, plan.mfu);
+  EXPECT_LT(plan.mfu_causal, plan.mfu);
+  EXPECT_TRUE(plan.fits());
+  ASSERT_TRUE(plan.run);
+  EXPECT_NEAR(plan.run->days * 86400, 1e11 / (32 * 4096) * plan.time.all() / plan.run->goodput, 1e-3);
+  EXPECT_NEAR(plan.run->device_hours, plan.run->days * 24 * 8, 1e-9);
+  EXPECT_DOUBLE_EQ(plan.run->data_bytes, 2e11);
+  EXPECT_DOUBLE_EQ(plan.run->cost, plan.run->device_hours * 3);
+  // The same run from the other budgets.
+  EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, plan.run->days * 24, 0, 2}).run->tokens, 1e11, 1);
+  EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, 0, plan.run->cost, 2}).run->tokens, 1e11, 1);
+}
+
+TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
+  const ModelSpec spec = *named_model("llama-8b");
+  Training training = on(8, 1, 1, 8);
+  training.sequence = 8192;
+  const Cluster cluster = with_devices(*cluster_preset("h100"), 8);
+  const Plan plan = make_plan(spec, training, cluster);
+  EXPECT_FALSE(plan.fits());
+  ASSERT_FALSE(plan.remedies.empty());
+  EXPECT_THAT(plan.remedies, testing::Contains(HasSubstr("--zero 3")));
+  training.zero = 3;
+  EXPECT_TRUE(make_plan(spec, training, cluster).fits());
+}
+
+TEST(Plan, NonsenseIsNamed) {
+  const ModelSpec spec = *named_model("gpt2-124m");
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
+  const auto refuse = [&](auto change) {
+    Training training = on(8, 1, 1, 8);
+    change(training);
+    return complaint([&] { make_plan(spec, training, cluster); });
+  };
+  EXPECT_EQ(refuse([](Training&) {}), "");
+  EXPECT_THAT(refuse([](Training& t) { t.mesh.tensor = 5; }), HasSubstr("tp = 5: must divide heads = 12"));
+  EXPECT_THAT(refuse([](Training& t) { t.mesh.data = 4; }), HasSubstr("devices = 8: the mesh dp 4 x tp 1 x pp 1 x cp 1 has 4"));
+  EXPECT_THAT(refuse([](Training& t) { t.global_batch = 12; }), HasSubstr("global-batch = 12: must be a multiple of dp x micro-batch = 8"));
+  EXPECT_THAT(refuse([](Training& t) { t.micro_batch = -1; }), HasSubstr("micro-batch = -1"));
+  EXPECT_THAT(refuse([](Training& t) { t.zero = 4; }), HasSubstr("zero = 4"));
+  EXPECT_THAT(refuse([](Training& t) { t.sequence = 2048; }), HasSubstr("seq-len = 2048: the model has 1024 learned positions"));
+  EXPECT_THAT(refuse([](Training& t) { t.mesh.expert = 2; }), HasSubstr("ep = 2: the model has no experts"));
+  EXPECT_THAT(refuse([](Training& t) { t.precision = "fp12"; }), HasSubstr("precision = fp12"));
+  EXPECT_THAT(refuse([](Training& t) { t.schedule = "2f2b"; }), HasSubstr("schedule = 2f2b"));
+  EXPECT_THAT(refuse([](Training& t) { t.mesh.shard = 3; }), HasSubstr("shard = 3: must divide"));
+  Cluster broken = cluster;
+  broken.between.bandwidth = 0;
+  EXPECT_THAT(complaint([&] { validate(broken); }), HasSubstr("between.bandwidth = 0: must be positive"));
+  broken = cluster, broken.device.efficiency.matmul = 1.2;
+  EXPECT_THAT(complaint([&] { validate(broken); }), HasSubstr("efficiency.matmul = 1.2: must lie in (0, 1]"));
+  EXPECT_THAT(complaint([&] { make_plan(spec, on(8, 1, 1, 8), cluster, {1e9, 5, 0, 2}); }), HasSubstr("only one of tokens, hours and money"));
+  EXPECT_THAT(complaint([&] { with_devices(cluster, 12); }), HasSubstr("devices = 12: must be a multiple of the 8 devices"));
+}
+
+// The closed form of the step against the schedule's own table, for equal stages: head and embedding weigh little in a tall narrow vocabulary.
+TEST(Plan, ClosedFormAndSimulationAgree) {
+  ModelSpec spec = *named_model("gpt3-13b");
+  spec.vocab = 128;
+  for (const std::int64_t v : {1, 5}) {
+    Training training = on(1, 1, 8, 64);
+    training.mesh.virtual_stages = v, training.schedule = v > 1 ? "interleaved" : "1f1b";
+    const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
+    const double simulated = simulate_step(spec, training, cluster).timeline.makespan();
+    EXPECT_NEAR(step_time(spec, training, cluster).pipeline / simulated, 1, 0.02) << "v=" << v;
+  }
+}
+
+TEST(Plan, InFlightFollowsTheScheduleTables) {
+  const ModelSpec spec = *named_model("gpt3-13b");
+  for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
+    Training training = on(1, 1, 4, 16);
+    training.schedule = name;
+    if (training.schedule == "interleaved") training.mesh.virtual_stages = 2;
+    const int chunks = static_cast<int>(training.chunks());
+    schedule::StageCost cost{1, 1, 1, 1.0 / chunks, 1.0 / chunks};
+    const auto peaks = schedule::activation_peak(schedule::make_schedule(name, 4, chunks, 16), {{cost}, 0, 0, {}});
+    for (int rank = 0; rank < 4; ++rank) EXPECT_NEAR(in_flight(spec, training, rank), peaks[rank], 1e-9) << name << " rank " << rank;
+  }
+}
+
+TEST(Search, FindsWhatTryingEverythingFinds) {
+  const ModelSpec spec = *named_model("llama-3b");
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
+  Training start;
+  start.global_batch = 64, start.sequence = 4096;
+  SearchSpace space;
+  space.schedules = {"1f1b"};
+  const SearchResult found = search(spec, start, cluster, space, 3, 1.0);
+  ASSERT_EQ(found.best.size(), 3u);
+  double fastest = 1e30;
+  int tried = 0;
+  for (const std::int64_t tp : {1, 2, 4, 8})
+    for (const std::int64_t pp : {1, 2, 4, 8, 16})
+      for (const std::int64_t micro : {1, 2, 4, 8, 16, 32, 64})
+        for (int zero = 0; zero < 4; ++zero)
+          for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+            Training training = start;
+            if (16 % (tp * pp) != 0) continue;
+            training.mesh.tensor = tp, training.mesh.pipeline = pp, training.mesh.data = 16 / tp / pp;
+            training.micro_batch = micro, training.zero = zero, training.recompute = recompute;
+            if (64 % (training.mesh.data * micro) != 0 || (zero > 0 && training.mesh.data == 1)) continue;
+            const Plan plan = make_plan(spec, training, cluster);
+            ++tried;
+            if (plan.fits()) fastest = std::min(fastest, plan.time.all());
+          }
+  EXPECT_GT(tried, 300);
+  EXPECT_DOUBLE_EQ(found.best[0].time.all(), fastest);
+  EXPECT_LE(found.best[0].time.all(), found.best[1].time.all());
+  for (const Candidate& candidate : found.best) EXPECT_LE(candidate.peak_bytes, cluster.device.memory_bytes);
+}
+
+TEST(Search, SaysHowFarNothingFits) {
+  Training start;
+  start.global_batch = 8, start.sequence = 4096;
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
+  const SearchResult found = search(*named_model("llama-405b"), start, cluster, {});
+  EXPECT_TRUE(found.best.empty());
+  EXPECT_GT(found.least_bytes, cluster.device.memory_bytes);
+  EXPECT_EQ(found.too_large, found.considered);
+}
+
+TEST(Simulator, AnEvenRingTakesItsClosedForm) {
+  const AlphaBeta link{3e-6, 1e-9, 2e-10};
+  for (const int n : {1, 2, 5, 8, 64}) {
+    const std::size_t count = 1000 * n;
+    const auto times = simulate_collective(collective::ring_all_reduce(n, count), 4, link);
+    for (const double time : times) EXPECT_NEAR(time, ring_all_reduce_s(n, 4.0 * count, link), 1e-12) << n;
+  }
+}
+
+TEST(Simulator, OneSlowRankHoldsUpTheRing) {
+  const AlphaBeta link{3e-6, 1e-9, 0};
+  std::vector<double> slow(8, 1);
+  slow[3] = 4;
+  const auto table = collective::ring_all_reduce(8, 80000);
+  const auto even = simulate_collective(table, 4, link), uneven = simulate_collective(table, 4, link, slow);
+  for (int rank = 0; rank < 8; ++rank) EXPECT_GT(uneven[rank], 2 * even[rank]) << "everybody waits";
+  const auto thousands = simulate_collective(collective::ring_all_reduce(1024, 1 << 20), 4, link);
+  EXPECT_NEAR(thousands[17] / ring_all_reduce_s(1024, 4.0 * (1 << 20), link), 1, 1e-9);
+}
+
+TEST(Simulator, AStragglerSlowsThePipeline) {
+  ModelSpec spec = *named_model("gpt3-13b");
+  spec.vocab = 128;  // equal stages
+  const Training training = on(1, 1, 8, 32);
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
+  const auto even = simulate_step(spec, training, cluster), uneven = simulate_step(spec, training, cluster, {{4, 2.0}});
+  EXPECT_GT(uneven.seconds, 1.7 * even.seconds);
+  EXPECT_LT(uneven.seconds, 2.1 * even.seconds);
+  EXPECT_THROW(simulate_step(spec, training, cluster, {{8, 2.0}}), Error);
+  EXPECT_THROW(simulate_step(spec, training, cluster, {{1, 0.0}}), Error);
+}
+
+TEST(Simulator, RandomFailuresMeetDalysModel) {
+  const FailureModel failures{4 * 3600.0, 60, 300};
+  const double interval = daly_interval_s(failures), useful = 10 * 200000;
+  double mean = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) mean += simulate_run(10, 200000, interval, failures, seed).goodput(useful) / 20;
+  EXPECT_NEAR(mean, goodput(failures, interval), 0.005) << "20 runs of about 140 failures each";
+  EXPECT_EQ(simulate_run(10, 1000, interval, failures, 7).seconds, simulate_run(10, 1000, interval, failures, 7).seconds);
+  const SimulatedRun calm = simulate_run(10, 100, 100, {0, 5, 0}, 1);
+  EXPECT_DOUBLE_EQ(calm.seconds, 1000 + 9 * 5);
+  EXPECT_EQ(calm.failures, 0);
+}
+
+// The optimum of the exponential model, found by trying intervals.
+TEST(Goodput, DalysIntervalIsTheBestOne) {
+  for (const FailureModel model : {FailureModel{86400, 60, 300}, FailureModel{3600, 60, 300}, FailureModel{3600, 600, 0}}) {
+    double best = 0, at = 0;
+    for (double interval = 10; interval < 40000; interval *= 1.002)
+      if (goodput(model, interval) > best) best = goodput(model, interval), at = interval;
+    EXPECT_NEAR(daly_interval_s(model) / at, 1, 0.01);
+    EXPECT_GE(goodput(model, daly_interval_s(model)), goodput(model, young_interval_s(model)) - 1e-12);
+  }
+  EXPECT_DOUBLE_EQ(young_interval_s({20000, 100, 0}), 2000);
+  EXPECT_DOUBLE_EQ(goodput({0, 10, 0}, 90), 0.9);
+}
+
+TEST(ScalingLaws, TheOptimumIsTheSmallestLossOfTheBudget) {
+  for (const ScalingLaw& law : scaling_laws())
+    for (const double flops : {1e19, 5.76e23, 1e26}) {
+      const ComputeOptimum best = compute_optimum(law, flops);
+      EXPECT_NEAR(6 * best.parameters * best.tokens / flops, 1, 1e-9);
+      for (const double factor : {0.5, 0.9, 1.1, 2.0})
+        EXPECT_GT(law.loss(best.parameters * factor, best.tokens / factor), best.loss) << law.name << " " << flops;
+    }
+  // Besiroglu et al. find about twenty tokens a parameter at Chinchilla's budget, as Chinchilla (70B, 1.4T) was trained.
+  const ComputeOptimum chinchilla = compute_optimum(*scaling_law("besiroglu"), 5.76e23);
+  EXPECT_NEAR(chinchilla.tokens / chinchilla.parameters, 20, 5);
+  EXPECT_NEAR(chinchilla.parameters / 70e9, 1, 0.15);
+  ASSERT_TRUE(chinchilla.loss_error);
+  EXPECT_FALSE(compute_optimum(*scaling_law("hoffmann"), 1e20).loss_error) << "its source prints none";
+  EXPECT_THROW(compute_optimum(*scaling_law("hoffmann"), -1), Error);
+}
+
+TEST(Lessons, SayWhatTheyCompute) {
+  EXPECT_EQ(iterations_per_epoch(50000, 32, 4).value, 391);
+  EXPECT_THAT(iterations_per_epoch(50000, 32, 4).line, HasSubstr("= 391 iterations"));
+  EXPECT_EQ(collectives_per_run(50000, 32, 4, 10).value, 3910);
+  EXPECT_DOUBLE_EQ(exchange_per_epoch(1000, 10, 4, 1e6, {1e-3, 1e-8}).value, 25 * (6e-3 + 1.5 * 1e-2));
+  EXPECT_THAT(ring_against_tree(64, 8, {1e-5, 1e-10}).line, HasSubstr("the tree wins"));
+  EXPECT_THAT(ring_against_tree(8, 1e9, {1e-5, 1e-10}).line, HasSubstr("the ring wins"));
+  EXPECT_DOUBLE_EQ(zero_memory(7.5e9, 1, 64).value, 7.5e9 * (4 + 12.0 / 64));
+  EXPECT_THROW(iterations_per_epoch(-1, 32, 4), Error);
+  EXPECT_THROW(exchange_per_epoch(1000, 10, 4, 1e6, {1e-3, INFINITY}), Error);
+  EXPECT_THROW(zero_memory(1e9, 5, 4), Error);
+}
+
+TEST(Trace, HoldsEveryComputationOnce) {
+  const auto table = schedule::zero_bubble_h1(3, 5);
+  const auto timeline = schedule::simulate(table, {{schedule::StageCost{}}, 0.1, 0, {}});
+  const std::string trace = to_trace(timeline), svg = to_svg(timeline, "a < b");
+  for (int micro = 0; micro < 5; ++micro)
+    for (int stage = 0; stage < 3; ++stage)
+      for (const char* mark : {"F", "I", "W"}) {
+        const std::string name = "\"" + std::to_string(stage) + mark + std::to_string(micro) + "\"";
+        const auto at = trace.find(name);
+        ASSERT_NE(at, std::string::npos) << name;
+        EXPECT_EQ(trace.find(name, at + 1), std::string::npos) << name;
+      }
+  std::size_t boxes = 0;
+  for (std::size_t at = svg.find("<rect x"); at != std::string::npos; at = svg.find("<rect x", at + 1)) ++boxes;
+  EXPECT_EQ(boxes, 45u);
+  EXPECT_THAT(svg, HasSubstr("a &lt; b"));
+}
+
+}  // namespace
+}  // namespace shoal::plan
