@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "shoal/base/clock.h"
+#include "shoal/wire/local_rendezvous.h"
+
+namespace shoal::wire {
+
+/// A host, as a number or a name, and a TCP port: "10.0.0.1:7000", "[::1]:7000", "node3:7000".
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+  std::string text() const;
+  bool operator==(const Endpoint&) const = default;
+};
+/// Throws Error(config) for anything else.
+Endpoint parse_endpoint(std::string_view text);
+
+/// Ports from which the first free one is taken: "7000-7100", "7000"; "0": the system chooses.
+struct PortRange {
+  std::uint16_t first = 0, last = 0;
+};
+PortRange parse_port_range(std::string_view text);
+
+/// The address of a network interface, chosen by its name ("eth0") or by a prefix of its address ("10.1.", "fd00:"). Throws Error(config) that lists
+/// what there is.
+std::string interface_address(std::string_view name_or_prefix);
+
+/// A non-blocking listening socket on `host` (numeric or name). Throws Error(resource) when no port of the range is free.
+Descriptor listen_on(const std::string& host, PortRange ports);
+/// A connected non-blocking socket without delay for small messages. Tries every address of the name, again and again, until `deadline`; then throws
+/// Error(timeout).
+Descriptor connect_to(const Endpoint& to, Deadline deadline);
+/// The end of a socket that is on this host.
+Endpoint local_endpoint(int socket);
+
+}  // namespace shoal::wire

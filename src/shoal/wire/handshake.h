@@ -1,0 +1,44 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shoal/base/clock.h"
+
+namespace shoal::wire {
+
+using Nonce = std::array<std::byte, 32>;
+/// What a caller says about itself once it has shown the key; the meaning is the listener's.
+using Hello = std::array<std::byte, 16>;
+
+/// Both ends of a connection prove that they know the job's key before a byte of anything else is read: HMAC-SHA256 over both sides' random
+/// challenges, with a different label for each direction (so that an answer cannot be reflected). The key never travels. What follows is not
+/// encrypted.
+///   listener -> caller: magic, challenge; caller -> listener: magic, challenge, hello, proof; listener -> caller: proof.
+/// The listener's side, fed as bytes come: it never waits.
+class ListenerHandshake {
+ public:
+  explicit ListenerHandshake(std::string key);
+  std::vector<std::byte> greeting() const;
+  /// How many bytes are still needed; never more are taken, what follows them is the connection's.
+  std::size_t wanted() const;
+  /// Takes at most `wanted()` bytes. False: not a member.
+  bool feed(std::span<const std::byte> bytes);
+  bool done() const { return wanted() == 0; }
+  std::vector<std::byte> proof() const;
+  Hello hello() const;
+
+ private:
+  std::string key_;
+  Nonce own_;
+  std::vector<std::byte> heard_;
+};
+
+/// The caller's side on a connected non-blocking socket. Throws Error(peer_lost) when the listener does not know the key, Error(timeout).
+void introduce(int socket, const std::string& key, const Hello& hello, Deadline deadline);
+
+}  // namespace shoal::wire

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "shoal/base/clock.h"
+#include "shoal/wire/address.h"
+#include "shoal/wire/link.h"
+
+namespace shoal::wire {
+
+/// Keys and values for ranks to find each other: held by rank 0 in a thread of its own. Keys up to 4 KiB, values up to 16 MiB. Callers show the job
+/// key.
+class StoreServer {
+ public:
+  /// Listens on `host`, on the first free port of `ports`. Throws Error(resource).
+  StoreServer(const std::string& host, PortRange ports, const std::string& key);
+  ~StoreServer();
+  Endpoint endpoint() const { return endpoint_; }
+
+ private:
+  class Room;
+  Endpoint endpoint_;
+  std::unique_ptr<Room> room_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+/// One rank's way to the store. One thread at a time. Every call has a deadline: Error(timeout), or Error(peer_lost) when the server is gone.
+class StoreClient {
+ public:
+  StoreClient(const Endpoint& server, const std::string& key, Deadline deadline);
+  void set(const std::string& key, const std::string& value, Deadline deadline);
+  std::optional<std::string> get(const std::string& key, Deadline deadline);
+  /// The value of `key`, as soon as it has one.
+  std::string wait(const std::string& key, Deadline deadline);
+  /// Adds to a counter that begins at 0 and returns the sum; the value is decimal text. Throws Error(usage) where there is something else.
+  std::int64_t add(const std::string& key, std::int64_t amount, Deadline deadline);
+  /// This host's address on the way to the server: one at which the server's other callers can probably reach it.
+  Endpoint local() const { return local_endpoint(link_.fd()); }
+
+ private:
+  struct Reply {
+    std::uint64_t status;
+    std::string value;
+  };
+  Reply ask(int what, const std::string& key, const std::string& value, Deadline deadline);
+
+  Link link_;
+  std::uint64_t asked_ = 0;
+};
+
+}  // namespace shoal::wire
