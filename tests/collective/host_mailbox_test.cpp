@@ -137,7 +137,8 @@ TEST(HostMailbox, RandomTrafficArrivesWhole) {
       std::vector<Planned> plan;
       for (int i = 0; i < 300; ++i) {
         const auto draw = [&](int n) { return static_cast<unsigned>(everyone() % static_cast<unsigned>(n)); };
-        plan.push_back({static_cast<int>(draw(c.size())), static_cast<int>(draw(c.size())), draw(3), draw(10) == 0 ? std::size_t{90'000} : draw(600)});
+        plan.push_back(
+            {static_cast<int>(draw(c.size())), static_cast<int>(draw(c.size())), draw(3), draw(10) == 0 ? std::size_t{90'000} : draw(600)});
       }
       std::vector<std::vector<int>> data;
       std::vector<std::size_t> mine;
