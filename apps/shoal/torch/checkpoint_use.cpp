@@ -16,7 +16,11 @@ int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
   const train::GenerationOptions options{.tokens = arguments->tokens,
                                          .sampling = {.temperature = arguments->temperature, .top_k = arguments->top_k, .top_p = arguments->top_p},
                                          .cache = arguments->cache};
-  fmt::print("{}\n", train::continue_text(trained, arguments->prompt, options, arguments->seed));
+  const auto tokens = train::continuation(trained, arguments->prompt, options, arguments->seed);
+  fmt::print("{}{}\n", arguments->prompt, trained.tokenizer->decode(tokens));
+  if (!arguments->check_copies.empty())
+    fmt::print(stderr, "longest run of tokens that stands in the training text: {} of {}\n", train::longest_copy(tokens, arguments->check_copies),
+               tokens.size());
   return 0;
 }
 

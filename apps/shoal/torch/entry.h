@@ -38,8 +38,9 @@ struct GenerateArguments {
   std::int64_t top_k = 0;    ///< 0: all
   double top_p = 1.0;
   std::uint64_t seed = 0;
-  bool cache = true;  ///< keep keys and values of earlier positions
-  int threads = 0;    ///< 0: all cores
+  bool cache = true;         ///< keep keys and values of earlier positions
+  std::string check_copies;  ///< a token data set: say how long a run the text copies from its training split; empty: do not look
+  int threads = 0;           ///< 0: all cores
 };
 
 struct EvalArguments {

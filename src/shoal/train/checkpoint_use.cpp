@@ -1,10 +1,14 @@
 #include "shoal/train/checkpoint_use.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "shoal/base/check.h"
 #include "shoal/checkpoint/format/store.h"
+#include "shoal/data/dataset.h"
 #include "shoal/train/config/validate.h"
+#include "shoal/train/copied_run.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/run_directory.h"
 #include "shoal/train/training_state.h"
@@ -28,9 +32,23 @@ TrainedModel open_trained(const std::string& checkpoint) {
   return trained;
 }
 
-std::string continue_text(const TrainedModel& trained, const std::string& prompt, const GenerationOptions& options, std::uint64_t seed) {
+std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt, const GenerationOptions& options,
+                                        std::uint64_t seed) {
   SHOAL_USER_CHECK(trained.tokenizer, "generate", "{} is a model of tables: it gives no text", trained.path);
-  return generate_text(*trained.model, *trained.tokenizer, prompt, options, Key(seed).child("sample"));
+  return generate(*trained.model, tokens_of(*trained.tokenizer, prompt), options, Key(seed).child("sample"), trained.tokenizer->vocab_size());
+}
+
+std::int64_t longest_copy(const std::vector<std::uint32_t>& tokens, const std::string& folder) {
+  constexpr std::uint64_t kPiece = 1 << 20;
+  const auto text = data::TokenDataset::open(folder, "train", data::Check::kHeaders);
+  CopiedRun run(tokens);
+  std::vector<std::uint32_t> piece;
+  for (std::uint64_t begin = 0; begin < text.tokens(); begin += kPiece) {
+    piece.resize(std::min(kPiece, text.tokens() - begin));
+    text.copy(begin, std::span(piece));
+    run.feed(piece);
+  }
+  return run.length();
 }
 
 Evaluation evaluate_split(const TrainedModel& trained, const std::string& split, const std::vector<std::string>& folders, std::int64_t batches) {
