@@ -168,6 +168,12 @@ def sequence_numbers(rank, size):
         work.wait()
 
 
+def profiled(rank, size):
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(10))
+    assert any(event.key == "shoal:all_reduce" for event in profile.key_averages())
+
+
 class Groups(unittest.TestCase):
     def check(self, body, *sizes):
         for size in sizes:
@@ -193,6 +199,9 @@ class Groups(unittest.TestCase):
 
     def test_sequence_numbers_and_many_in_flight(self):
         self.check(sequence_numbers, 2)
+
+    def test_the_profiler_names_operations(self):
+        self.check(profiled, 2)
 
     def test_split(self):
         self.check(split, 3)
