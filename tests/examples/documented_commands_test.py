@@ -21,11 +21,13 @@ def commands(page):
     for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
-            if words and words[0] == "build/release/bin/shoal":
-                yield words[1:]
+            if words and words[0] in ("build/release/bin/shoal", "python3"):
+                yield words
 
 
 def shortened(words, source):
+    if words[0] == "data" and words[1] == "prepare":
+        return words + ["--tokenizer", "byte"]
     if words[0] == "train" and "--help-config" not in words:
         job = next(word for word in words if word.endswith(".toml"))
         text = (source / job).read_text()
@@ -48,10 +50,11 @@ def main():
         pathlib.Path(folder, "build", "torch-path").write_text((source / "build" / "torch-path").read_text())
         for page in pages:
             for words in commands(page):
-                words = shortened(words, source)
-                done = subprocess.run([build / "bin" / "shoal", *words], cwd=folder, capture_output=True, text=True, timeout=200)
+                program = [sys.executable] if words[0] == "python3" else [build / "bin" / "shoal"]
+                words = words[1:] if words[0] == "python3" else shortened(words[1:], source)
+                done = subprocess.run([*program, *words], cwd=folder, capture_output=True, text=True, timeout=200)
                 count += 1
-                shown = f"{page.relative_to(source)}: shoal {' '.join(words)}"
+                shown = f"{page.relative_to(source)}: {program[0]} {' '.join(words)}"
                 print(f"{'ok' if done.returncode == 0 else 'FAILED'}  {shown}", flush=True)
                 if done.returncode != 0:
                     failures.append(f"{shown}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

@@ -91,9 +91,9 @@ std::vector<Point> smoothed(const std::vector<Point>& points) {
   for (std::size_t i = 0; i < points.size(); ++i) sums[i + 1] = sums[i] + points[i].y;
   std::vector<Point> out;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    // As far to the left as to the right, so that a falling curve is not shifted at its ends.
-    const std::size_t around = std::min({reach, i, points.size() - 1 - i});
-    out.push_back({points[i].x, (sums[i + around + 1] - sums[i - around]) / static_cast<double>(2 * around + 1)});
+    // At the steep beginning as far to the right as to the left, so that the curve is not shifted; at the flat end the left side alone keeps it calm.
+    const std::size_t left = std::min(reach, i), right = std::min(i < reach ? left : reach, points.size() - 1 - i);
+    out.push_back({points[i].x, (sums[i + right + 1] - sums[i - left]) / static_cast<double>(left + right + 1)});
   }
   return out;
 }

@@ -124,8 +124,9 @@ class Trainer {
     reporter_.emplace(options_, directory_, record_.step, total_);
     if (checkpoint_) reporter_->say(fmt::format("Resuming from {} (step {} of {}).", *checkpoint_, record_.step, total_));
     const auto tokens = data_->tokens_per_sample();
-    reporter_->say(fmt::format("Model: {} with {} parameters. Data: {} training samples of {} tokens.", record_.model.name,
-                               rounded(static_cast<double>(plan::parameter_count(record_.model))), data_->samples_per_epoch(), tokens));
+    reporter_->say(fmt::format("Model: {} with {} parameters. Data: {} training samples{}.", record_.model.name,
+                               rounded(static_cast<double>(plan::parameter_count(record_.model))), data_->samples_per_epoch(),
+                               data_->task() == Task::kTokens ? fmt::format(" of {} tokens", tokens) : ""));
     reporter_->say(fmt::format("{} steps of {} samples: {} rank{} x {} micro-batch{} of {}, {} thread{} a rank.", total_, plan_.global, group_.size(),
                                group_.size() == 1 ? "" : "s", plan_.accumulation, plan_.accumulation == 1 ? "" : "es", plan_.micro_batch,
                                at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
