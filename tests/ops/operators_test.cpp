@@ -155,7 +155,7 @@ at::Tensor lower_triangle(std::int64_t t) { return at::zeros({t, t}, at::kDouble
 
 TEST(Attention, IsCausalSoftmaxAttention) {
   for (const std::int64_t per : {1, 3}) {
-    for (const std::int64_t t : {1, 5, 70}) {
+    for (const std::int64_t t : {1, 5, 70, 401}) {
       SCOPED_TRACE(testing::Message() << per << " heads a group, " << t << " columns");
       const HeadShape shape{per, 8};
       const at::Tensor mask = lower_triangle(t);

@@ -1,5 +1,6 @@
 #include "shoal/ops/attention.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -14,7 +15,9 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/ops/attention_kernels.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/ops/gemm_kernels.h"
 
 namespace shoal::ops {
 namespace {
@@ -46,13 +49,62 @@ std::optional<at::Tensor> optional(const at::Tensor& mask, std::int64_t batch, s
   return mask.expand({batch, heads, mask.size(2), mask.size(3)});
 }
 
+/// Our own kernel where our product is the faster one, LibTorch's elsewhere and for other types.
+bool has_kernel(const at::Tensor& qkv, const at::Tensor& mask) {
+  return kernels::gemm_preferred() && qkv.scalar_type() == at::kFloat && qkv.device().is_cpu() && qkv.numel() > 0 &&
+         (!mask.defined() || mask.scalar_type() == at::kFloat);
+}
+
+/// Calls `run(group, number of the group, first element of it in qkv, in out, workspace)` for each key-value head of each sequence.
+template <class Run>
+void for_groups(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& mask, Run&& run) {
+  const std::int64_t per = shape.heads_per_group, d = shape.head_size, length = qkv.size(1), stride = qkv.size(2);
+  const std::int64_t groups = stride / ((per + 2) * d), out_stride = groups * per * d;
+  const float* base = qkv.const_data_ptr<float>();
+  at::parallel_for(0, qkv.size(0) * groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    const at::Tensor workspace = at::empty({kernels::attention_workspace(length, d)}, at::kFloat);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t sample = i / groups, at = sample * length * stride + i % groups * (per + 2) * d;
+      const float* rule = mask.defined() ? mask.const_data_ptr<float>() + (mask.size(0) > 1 ? sample : 0) * length * length : nullptr;
+      const kernels::AttentionGroup group{per, length, d, stride, out_stride, base + at, base + at + per * d, base + at + (per + 1) * d, rule};
+      run(group, i, at, sample * length * out_stride + i % groups * per * d, workspace.mutable_data_ptr<float>());
+    }
+  });
+}
+
+Recorded by_kernel(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& any_mask) {
+  const at::Tensor mask = any_mask.defined() ? any_mask.contiguous() : any_mask;
+  const std::int64_t per = shape.heads_per_group, length = qkv.size(1), groups = qkv.size(2) / ((per + 2) * shape.head_size);
+  const at::Tensor out = at::empty({qkv.size(0), length, groups * per * shape.head_size}, qkv.options());
+  const at::Tensor log_sum = at::empty({qkv.size(0) * groups, per, length}, qkv.options());
+  for_groups(qkv, shape, mask, [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t, std::int64_t to, float* workspace) {
+    kernels::attention_forward(group, out.mutable_data_ptr<float>() + to, log_sum.mutable_data_ptr<float>() + i * per * length, workspace);
+  });
+  return {{out}, {qkv, out}, [shape, mask, log_sum](const Tensors& saved, const Tensors& gradients) {
+            const at::Tensor &qkv = saved[0], &out = saved[1], d_out = gradients[0].contiguous(), d_qkv = at::empty_like(qkv);
+            const std::int64_t per = shape.heads_per_group;
+            for_groups(qkv, shape, mask,
+                       [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t from, std::int64_t to, float* workspace) {
+                         float* dq = d_qkv.mutable_data_ptr<float>() + from;
+                         kernels::attention_backward(group, out.const_data_ptr<float>() + to,
+                                                     log_sum.const_data_ptr<float>() + i * per * group.length, d_out.const_data_ptr<float>() + to, dq,
+                                                     dq + per * shape.head_size, dq + (per + 1) * shape.head_size, workspace);
+                       });
+            return Tensors{d_qkv};
+          }};
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::Tensor& mask) {
   SHOAL_USER_CHECK(input.dim() == 3 && input.size(2) % ((shape.heads_per_group + 2) * shape.head_size) == 0, "attention",
                    "input must be [B, T, groups * ({} + 2) * {}], its last dimension is {}", shape.heads_per_group, shape.head_size, input.size(-1));
+  SHOAL_USER_CHECK(!mask.defined() || (mask.dim() == 4 && (mask.size(0) == 1 || mask.size(0) == input.size(0)) && mask.size(1) == 1 &&
+                                       mask.size(2) == input.size(1) && mask.size(3) == input.size(1)),
+                   "attention", "the mask must be [B or 1, 1, T, T]");
   return differentiable("attention", {input}, [&](const Wanted&) {
     const at::Tensor qkv = input.contiguous();
+    if (has_kernel(qkv, mask)) return by_kernel(qkv, shape, mask);
     const Heads heads = split(qkv, shape);
     const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
     const auto bias = optional(mask, qkv.size(0), count);

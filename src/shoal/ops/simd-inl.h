@@ -25,12 +25,15 @@ using Vector = hn::Vec<Floats>;
 struct Whole {
   Vector load(const float* p) const { return hn::LoadU(Floats(), p); }
   void store(Vector v, float* p) const { hn::StoreU(v, Floats(), p); }
+  Vector inside(Vector v, Vector) const { return v; }
 };
 /// Access to the first `count` lanes; the others read as zero.
 struct Part {
   std::size_t count;
   Vector load(const float* p) const { return hn::MaskedLoad(hn::FirstN(Floats(), count), Floats(), p); }
   void store(Vector v, float* p) const { hn::BlendedStore(v, hn::FirstN(Floats(), count), Floats(), p); }
+  /// `v` in the lanes that count, `outside` in the others.
+  Vector inside(Vector v, Vector outside) const { return hn::IfThenElse(hn::FirstN(Floats(), count), v, outside); }
 };
 
 /// Calls `body(index, access)` for every vector of `[0, count)`.
