@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/shoal/plan_calibrate.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
 #include "shoal/plan/lessons.h"
@@ -229,6 +230,7 @@ void add_plan_command(CLI::App& app) {
   add_scaling(*command);
   add_inference(*command);
   add_lessons(*command);
+  add_calibrate_command(*command);
   command->callback([command, options] {
     if (command->get_subcommands().empty()) run_plan(*options);
   });

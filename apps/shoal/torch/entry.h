@@ -64,6 +64,20 @@ struct BenchArguments {
   bool json = false;
 };
 
+struct TimedSample {
+  double work = 0;  ///< FLOPs or bytes
+  double seconds = 0;
+};
+
+/// `ranks` threads measure at the same time, each computing with `threads`; the answers are those of rank 0.
+struct CalibrateArguments {
+  int ranks = 1;
+  int threads = 1;
+  double seconds = 0.2;  ///< per case
+  bool bf16 = true;
+  std::vector<TimedSample> products_f32, products_bf16, traversals;  ///< out
+};
+
 }  // namespace shoal::apps
 
 /// Each returns the exit code: 0, or 128 + signal of a run that was asked to stop. Throws shoal::Error.
@@ -71,6 +85,7 @@ extern "C" {
 int shoal_rank_main(const shoal::apps::RankArguments* arguments);
 int shoal_generate_main(const shoal::apps::GenerateArguments* arguments);
 int shoal_eval_main(const shoal::apps::EvalArguments* arguments);
+int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments);
 int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments);
 /// Torch's version and how it was built, a line each, for `shoal env`.
 const char* shoal_torch_description();

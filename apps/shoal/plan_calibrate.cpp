@@ -1,0 +1,99 @@
+#include "apps/shoal/plan_calibrate.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/shoal/app_library.h"
+#include "apps/shoal/cluster_file.h"
+#include "apps/shoal/cores.h"
+#include "apps/shoal/torch/entry.h"
+#include "shoal/base/error.h"
+#include "shoal/plan/calibration.h"
+
+namespace shoal::apps {
+namespace {
+
+struct Options {
+  std::string output = "cluster.toml", name = "here";
+  int ranks = 1, threads = 0;
+  double seconds = 0.2;
+};
+
+std::vector<plan::TimedWork> work_of(const std::vector<TimedSample>& samples) {
+  std::vector<plan::TimedWork> list;
+  for (const TimedSample& sample : samples) list.push_back({sample.work, sample.seconds});
+  return list;
+}
+
+/// `shoal bench collectives` between as many ranks: processes, the public calls, answers checked.
+std::vector<plan::TimedWork> all_reduces(const Options& options) {
+  if (options.ranks == 1) return {};
+  const std::string command = fmt::format("'{}' bench collectives --nproc {} --op all_reduce --bytes 65536:67108864 --factor 8 --seconds {} --json",
+                                          program_path(), options.ranks, options.seconds);
+  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  if (!pipe) throw Error(ErrorKind::kResource, "calibrate", "the collectives' benchmark cannot be started");
+  std::string text;
+  std::array<char, 4096> part;
+  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe.get())) text.append(part.data(), n);
+  if (pclose(pipe.release()) != 0)
+    throw Error(ErrorKind::kInternal, "calibrate", "the collectives' benchmark failed; `shoal bench collectives` says why");
+  std::vector<plan::TimedWork> timed;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("us_p50")) timed.push_back({json.at("bytes").get<double>(), json.at("us_p50").get<double>() * 1e-6});
+  }
+  return timed;
+}
+
+void calibrate(const Options& options) {
+  CalibrateArguments arguments;
+  arguments.ranks = options.ranks;
+  arguments.threads = threads_per_rank(cores_of_this_process(), options.ranks, options.threads);
+  arguments.seconds = options.seconds;
+  AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
+  plan::Measurements measured;
+  measured.name = options.name;
+  measured.ranks = options.ranks;
+  measured.memory_bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  measured.products[ElementType::kF32] = work_of(arguments.products_f32);
+  if (!arguments.products_bf16.empty()) measured.products[ElementType::kBF16] = work_of(arguments.products_bf16);
+  measured.traversals = work_of(arguments.traversals);
+  measured.all_reduces = all_reduces(options);
+  const plan::Cluster cluster = plan::calibrated(measured);
+  std::ofstream file(options.output);
+  file << to_toml(cluster);
+  file.close();
+  if (!file) throw Error(ErrorKind::kOutput, "calibrate", fmt::format("{}: cannot be written", options.output));
+  const plan::Efficiency& efficiency = cluster.device.efficiency;
+  fmt::print("{} ranks of {} threads: products {:.4g} GFLOP/s f32", options.ranks, arguments.threads,
+             cluster.device.peak_flops.at(ElementType::kF32) * efficiency.matmul / 1e9);
+  if (cluster.device.peak_flops.contains(ElementType::kBF16))
+    fmt::print(", {:.4g} bf16", cluster.device.peak_flops.at(ElementType::kBF16) * efficiency.matmul / 1e9);
+  fmt::print("; memory {:.4g} GB/s; an operation {:.3g} us", cluster.device.memory_bandwidth * efficiency.memory / 1e9, efficiency.operation_s * 1e6);
+  if (options.ranks > 1) fmt::print("; all-reduce {:.4g} GB/s, {:.3g} us", cluster.inside.bandwidth / 1e9, cluster.inside.latency_s * 1e6);
+  fmt::print("\nwritten to {}: shoal plan --cluster {}\n", options.output, options.output);
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& plan_command) {
+  auto* command = plan_command.add_subcommand("calibrate", "Measure this machine and write a cluster file");
+  auto options = std::make_shared<Options>();
+  command->option_defaults()->always_capture_default();
+  command->add_option("--output", options->output, "The file");
+  command->add_option("--name", options->name, "What to call the machine");
+  command->add_option("--nproc", options->ranks, "Ranks at work at the same time, as a job will have")->check(CLI::Range(1, 64));
+  command->add_option("--threads", options->threads, "Threads of each; 0: an equal part of the cores")->check(CLI::Range(0, 1024));
+  command->add_option("--seconds", options->seconds, "Time per case")->check(CLI::PositiveNumber);
+  command->callback([options] { calibrate(*options); });
+}
+
+}  // namespace shoal::apps

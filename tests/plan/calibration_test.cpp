@@ -1,0 +1,43 @@
+#include "shoal/plan/calibration.h"
+
+#include <gtest/gtest.h>
+
+#include "shoal/base/error.h"
+#include "shoal/plan/collective_cost.h"
+#include "shoal/plan/operations.h"
+
+namespace shoal::plan {
+namespace {
+
+// Times made from known constants must give the constants back, and predictions the times.
+TEST(Calibration, FindsTheConstantsThatMadeTheTimes) {
+  Measurements measured;
+  measured.name = "made", measured.ranks = 4, measured.memory_bytes = 64e9;
+  for (const double flops : {1e6, 1e8, 1e9, 1e10}) {
+    measured.products[ElementType::kF32].push_back({flops, 20e-6 + flops / 80e9});
+    measured.products[ElementType::kBF16].push_back({flops, 20e-6 + flops / 160e9});
+  }
+  for (const double bytes : {1e4, 1e6, 1e8}) measured.traversals.push_back({bytes, 2e-6 + bytes / 12e9});
+  for (const double bytes : {65536.0, 1e6, 6e7}) measured.all_reduces.push_back({bytes, ring_all_reduce_s(4, bytes, {3e-6, 1 / 5e9, 0})});
+  const Cluster cluster = calibrated(measured);
+  for (const auto& [work, seconds] : measured.products[ElementType::kF32])
+    EXPECT_NEAR(product_s(cluster, ElementType::kF32, work) / seconds, 1, 1e-9);
+  for (const auto& [work, seconds] : measured.traversals) EXPECT_NEAR(memory_s(cluster, work) / seconds, 1, 1e-9);
+  EXPECT_NEAR(cluster.peak(ElementType::kBF16) / cluster.peak(ElementType::kF32), 2, 1e-9);
+  EXPECT_NEAR(cluster.inside.bandwidth / 5e9, 1, 1e-9);
+  EXPECT_NEAR(cluster.inside.latency_s / 3e-6, 1, 1e-6);
+  EXPECT_EQ(cluster.devices(), 4);
+  EXPECT_DOUBLE_EQ(cluster.device.memory_bytes, 16e9);
+}
+
+TEST(Calibration, RefusesWhatTellsNothing) {
+  EXPECT_THROW(fit_line({{1e6, 1e-3}}), Error);
+  EXPECT_THROW(fit_line({{1e6, 1e-3}, {1e6, 2e-3}}), Error);
+  EXPECT_THROW(fit_line({{1e6, 0}, {2e6, 2e-3}}), Error);
+  const Line noisy = fit_line({{1e6, 0.9e-3}, {2e6, 2e-3}});
+  EXPECT_EQ(noisy.start_s, 0) << "a negative start is noise";
+  EXPECT_GT(noisy.rate, 0);
+}
+
+}  // namespace
+}  // namespace shoal::plan
