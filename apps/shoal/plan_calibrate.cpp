@@ -35,7 +35,7 @@ std::vector<plan::TimedWork> work_of(const std::vector<TimedSample>& samples) {
 /// `shoal bench collectives` between as many ranks: processes, the public calls, answers checked.
 std::vector<plan::TimedWork> all_reduces(const Options& options) {
   if (options.ranks == 1) return {};
-  const std::string command = fmt::format("'{}' bench collectives --nproc {} --op all_reduce --bytes 65536:67108864 --factor 8 --seconds {} --json",
+  const std::string command = fmt::format("'{}' bench collectives --nproc {} --op all_reduce --bytes 4096:268435456 --factor 256 --seconds {} --json",
                                           program_path(), options.ranks, options.seconds);
   std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
   if (!pipe) throw Error(ErrorKind::kResource, "calibrate", "the collectives' benchmark cannot be started");
