@@ -213,14 +213,20 @@ class Trainer {
     const double tokens = static_cast<double>(record_.tokens - first_.tokens);
     reporter_->say(fmt::format("Trained {} steps, {} tokens in {}: {} tokens/s.", record_.step - first_.step, rounded(tokens),
                                spoken(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))), rounded(tokens / seconds)));
-    const double flops = plan::training_flops_per_token(record_.model, data_->tokens_per_sample(), true);
-    const double rate = flops * tokens / seconds;
-    reporter_->say(fmt::format(
-        "{}FLOPs a token (6 x weights that multiply it + 6 x layers x heads x head size x context): {}FLOP/s, {:.0f} % of the {}FLOP/s that "
-        "fp32 products of 1024 x 1024 matrices reach here.",
-        rounded(flops), rounded(rate), 100 * rate / peak, rounded(peak)));
+    reporter_->say(describe_work(tokens / seconds, peak));
     if (config_.validation.sample_tokens > 0 && data_->task() == Task::kTokens) sample();
     reporter_->say(fmt::format("Metrics, loss.svg and checkpoints are in {}.", directory_.path()));
+  }
+
+  /// Model FLOPs with their formula, and what part of the measured peak they are.
+  std::string describe_work(double tokens_per_s, double peak) const {
+    const bool text = data_->task() == Task::kTokens;
+    const double flops = plan::training_flops_per_token(record_.model, data_->tokens_per_sample(), true), rate = flops * tokens_per_s;
+    const std::string work = fmt::format("{}FLOPs a {} (6 x weights that multiply it{}): {}FLOP/s", rounded(flops), text ? "token" : "row",
+                                         text ? " + 6 x layers x heads x head size x context" : "", rounded(rate));
+    const std::string best = fmt::format("{}FLOP/s that fp32 products of 1024 x 1024 matrices reach here now", rounded(peak));
+    if (rate > peak) return fmt::format("{}, more than the {}: something else is busy on this machine.", work, best);
+    return fmt::format("{}, {:.0f} % of the {}.", work, 100 * rate / peak, best);
   }
 
   /// The peak of all ranks together, each measuring while the others do.
