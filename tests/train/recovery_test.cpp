@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -46,6 +49,16 @@ class Recovery : public ::testing::Test {
     FAIL() << "step " << step << " was not reached";
   }
 
+  /// The launcher is gone; its ranks, which hold the run's lock with it, are killed by the system a moment later.
+  void wait_for_ranks_to_end(const std::string& run) const {
+    const int lock = ::open((folder_.path() + "/" + run + "/lock").c_str(), O_RDWR);
+    ASSERT_GE(lock, 0);
+    bool free = false;
+    for (int i = 0; i < 1000 && !free; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10))) free = ::flock(lock, LOCK_EX | LOCK_NB) == 0;
+    ::close(lock);
+    ASSERT_TRUE(free) << "ranks outlive their launcher";
+  }
+
   TemporaryFolder folder_;
 };
 
@@ -76,6 +89,7 @@ TEST_F(Recovery, KilledAtRandomStepsItEndsAsIfItHadNotBeen) {
     wait_for_step("killed", 8 + 12 * round + random() % 10);
     program.signal(SIGKILL);
     program.wait();
+    wait_for_ranks_to_end("killed");
   }
   const Outcome last = train("killed", {"--nproc", "2"});
   ASSERT_EQ(last.code, 0) << last.err;
