@@ -135,7 +135,10 @@ TEST_F(LauncherTest, ASignalLetsRanksSaveAndGivesItsCode) {
     for (const char* ranks : {"1", "2"}) {
       std::filesystem::remove_all(folder.path() / "run");
       Program program(words({"--nproc", ranks, "--set", "training.steps=100000"}), folder.path());
-      ASSERT_TRUE(appears(folder, std::string("run/rank-") + (*ranks == '2' ? "1" : "0") + ".txt"));
+      ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+      if (*ranks == '2') {
+        ASSERT_TRUE(appears(folder, "run/rank-1.txt"));
+      }
       program.signal(signal);
       const Outcome outcome = program.wait();
       EXPECT_EQ(outcome.code, 128 + signal) << outcome.err;

@@ -42,7 +42,7 @@ class Recovery : public ::testing::Test {
   std::vector<StepMetrics> metrics(const std::string& run) const { return read_metrics(folder_.path() + "/" + run + "/metrics.jsonl"); }
   /// Until so many steps are in the metrics.
   void wait_for_step(const std::string& run, std::size_t step) const {
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < 12000; ++i) {
       if (fs::exists(folder_.path() + "/" + run + "/metrics.jsonl") && metrics(run).size() >= step) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
