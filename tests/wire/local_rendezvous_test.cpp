@@ -40,7 +40,10 @@ TEST(LocalRendezvous, RanksSeeEachOthersMemoryAndEnd) {
       if (rank == 2) {
         // The others must leave first: their descriptors become readable here.
         pollfd wait[2] = {{all.processes[0].get(), POLLIN, 0}, {all.processes[1].get(), POLLIN, 0}};
-        for (int i = 0; i < 100 && (wait[0].revents == 0 || wait[1].revents == 0); ++i) poll(wait, 2, 100);
+        for (int i = 0; i < 1000 && (wait[0].revents == 0 || wait[1].revents == 0); ++i) {
+          poll(wait, 2, 0);
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
         right &= wait[0].revents != 0 && wait[1].revents != 0;
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
