@@ -340,11 +340,12 @@ int TcpCommunicator::awaited(const Pending& p) const {
   return p.operation.kind == Kind::kReceive ? p.operation.peer : (rank_ + size() - 1) % size();
 }
 
-void TcpCommunicator::check_times(Handle handle, Deadline deadline) {
+void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_t seen) {
   for (const Pending& p : in_flight_) {
     const int peer = awaited(p);
     const bool late = Clock::now() >= p.give_up || (p.handle == handle && deadline.passed());
-    const bool left = peer >= 0 && peers_->gone(members_[peer]);
+    // One that left after `seen` may have sent what is awaited before it went.
+    const bool left = peer >= 0 && peers_->gone(members_[peer]) && seen == peers_->events();
     if (!late && !left) continue;
     Error error = error_in(p, left ? ErrorKind::kPeerLost : ErrorKind::kTimeout,
                            left ? fmt::format("rank {} has left", peer) : fmt::format("{} did not complete in time", describe(p.call)))
@@ -359,7 +360,7 @@ bool TcpCommunicator::test(Handle handle) {
   const auto seen = peers_->events();
   peers_->check();
   advance_all();
-  if (seen == peers_->events()) check_times(0, Deadline::never());
+  if (seen == peers_->events()) check_times(0, Deadline::never(), seen);
   return complete(handle);
 }
 
@@ -371,7 +372,7 @@ void TcpCommunicator::wait(Handle handle, Deadline deadline) {
     advance_all();
     if (complete(handle)) return;
     if (seen != peers_->events()) continue;  // what has arrived meanwhile may be what is awaited
-    check_times(handle, deadline);
+    check_times(handle, deadline, seen);
     peers_->wait_for_event(seen, std::min<Duration>(deadline.left(), std::chrono::milliseconds(100)));
   }
 }
@@ -382,7 +383,7 @@ void TcpCommunicator::poll(Duration budget) {
     const auto seen = peers_->events();
     peers_->check();
     advance_all();
-    if (seen == peers_->events()) check_times(0, Deadline::never());
+    if (seen == peers_->events()) check_times(0, Deadline::never(), seen);
     if (in_flight_.empty()) return;
     peers_->wait_for_event(seen, std::min<Duration>(end.left(), std::chrono::milliseconds(1)));
   } while (!end.passed());

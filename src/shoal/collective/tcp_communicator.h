@@ -83,7 +83,7 @@ class TcpCommunicator final : public Communicator {
   std::byte* at(const Pending& pending, Range range) const;
   void advance_all();
   bool complete(Handle handle) const;
-  void check_times(Handle handle, Deadline deadline);
+  void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
   int awaited(const Pending& pending) const;
   std::string describe(const Call& call) const;
   Error error_in(const Pending& pending, ErrorKind kind, std::string what) const;
