@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
+#include "shoal/base/clock.h"
 #include "shoal/base/system_error.h"
 
 namespace shoal::apps {
@@ -22,12 +25,21 @@ void make(const std::string& path) {
   if (error) throw Error(ErrorKind::kOutput, "run directory", fmt::format("cannot make {}: {}", path, error.message()));
 }
 
+/// Ranks of a launcher that was killed end within moments, and let go of what they inherited.
+bool lock_soon(int file) {
+  for (const Deadline end = Deadline::in(std::chrono::seconds(2));;) {
+    if (::flock(file, LOCK_EX | LOCK_NB) == 0) return true;
+    if ((errno != EWOULDBLOCK && errno != EINTR) || end.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 /// The lock file's first line is its holder's process id. The descriptor is inherited by ranks: while one lives, the directory is in use.
 int take_lock(const std::string& directory) {
   const std::string path = directory + "/lock";
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT, 0644);
   if (file < 0) throw system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot open {}", path));
-  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+  if (!lock_soon(file)) {
     const bool taken = errno == EWOULDBLOCK;
     const Error error = system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot lock {}", path));
     char holder[32] = {};

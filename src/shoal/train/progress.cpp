@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 namespace shoal::train {
 
@@ -20,8 +21,8 @@ std::string rounded(double value) {
   return unit == 0 ? fmt::format("{:.4g}", value) : fmt::format("{:.3g}{}", value, units[unit]);
 }
 
-Progress::Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps)
-    : out_(out), terminal_(terminal), interval_(interval), first_(first_step), total_(total_steps) {}
+Progress::Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps, std::string counted)
+    : out_(out), terminal_(terminal), interval_(interval), first_(first_step), total_(total_steps), counted_(std::move(counted)) {}
 
 void Progress::step(const StepMetrics& metrics) {
   const bool last = metrics.step == total_;
@@ -56,8 +57,8 @@ std::string Progress::line(const StepMetrics& m) const {
   const Duration spent = Clock::now() - began_;
   const auto done = static_cast<double>(m.step - first_), left = static_cast<double>(total_ - m.step);
   const auto eta = std::chrono::duration_cast<Duration>(spent * (done > 0 ? left / done : 0));
-  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {} tokens/s  grad norm {:.3g}  {}", m.step, total_, m.loss, m.lr, rounded(m.tokens_per_s),
-                     m.grad_norm, m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta));
+  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {} {}/s  grad norm {:.3g}  {}", m.step, total_, m.loss, m.lr, rounded(m.tokens_per_s),
+                     counted_, m.grad_norm, m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta));
 }
 
 }  // namespace shoal::train

@@ -17,8 +17,8 @@ std::string rounded(double value);
 /// The words of a run on the console: one line that is rewritten where the output is a terminal, a line every `interval` steps elsewhere.
 class Progress {
  public:
-  /// `first_step`: steps already trained when the run begins, which the remaining time is estimated from.
-  Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps);
+  /// `first_step`: steps already trained when the run begins, which the remaining time is estimated from. `counted`: what speed is told in, "tokens".
+  Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps, std::string counted);
 
   void step(const StepMetrics& metrics);
   /// A line of its own above the progress line.
@@ -33,6 +33,7 @@ class Progress {
   bool terminal_;
   std::int64_t interval_, first_, total_;
   Clock::time_point began_ = Clock::now(), drawn_{};
+  std::string counted_;
   std::string shown_;  ///< what stands on the progress line
 };
 

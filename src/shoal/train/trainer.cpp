@@ -31,9 +31,9 @@ namespace {
 
 /// What rank 0 keeps of a run: files and the console. Other ranks have none.
 struct Reporter {
-  Reporter(const RunOptions& options, const RunDirectory& directory, std::int64_t first, std::int64_t total)
+  Reporter(const RunOptions& options, const RunDirectory& directory, std::int64_t first, std::int64_t total, const char* counted)
       : metrics(directory.metrics(), first),
-        progress(stdout, options.terminal, options.job.config.metrics.log_interval, first, total),
+        progress(stdout, options.terminal, options.job.config.metrics.log_interval, first, total, counted),
         console(options.console) {
     if (options.job.config.metrics.tensorboard) events.emplace(directory.tensorboard(), first);
   }
@@ -121,7 +121,7 @@ class Trainer {
   void begin_report() {
     write_whole(directory_.config(), record_.job);
     if (const auto tokenizer = job_tokenizer(config_)) tokenizer->save(directory_.tokenizer());
-    reporter_.emplace(options_, directory_, record_.step, total_);
+    reporter_.emplace(options_, directory_, record_.step, total_, data_->task() == Task::kTokens ? "tokens" : "samples");
     if (checkpoint_) reporter_->say(fmt::format("Resuming from {} (step {} of {}).", *checkpoint_, record_.step, total_));
     const auto tokens = data_->tokens_per_sample();
     reporter_->say(fmt::format("Model: {} with {} parameters. Data: {} training samples{}.", record_.model.name,
