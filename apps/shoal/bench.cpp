@@ -24,6 +24,7 @@ struct Options {
   BenchArguments arguments;
   std::vector<std::string> words;
   std::string range = "4:268435456";
+  std::string transport = "shared_memory";
 };
 
 /// "4:268435456" or a single size.
@@ -46,6 +47,8 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
       a.name,         "--bytes", range,         "--seconds", fmt::format("{}", a.seconds), "--factor", std::to_string(a.factor)};
   for (const std::string& op : a.operations) words.insert(words.end(), {"--op", op});
   if (!a.arena) words.push_back("--foreign");
+  if (a.tcp) words.insert(words.end(), {"--transport", "tcp"});
+  if (!a.algorithms.empty()) words.insert(words.end(), {"--algorithms", a.algorithms});
   if (a.json) words.push_back("--json");
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -59,6 +62,9 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
 int run(Options& options) {
   BenchArguments& a = options.arguments;
   read_range(options.range, a);
+  a.tcp = options.transport == "tcp";
+  if (!a.tcp && !a.algorithms.empty())
+    throw Error(ErrorKind::kUsage, "bench", "--algorithms goes with --transport tcp: shared memory takes the one way that fits the buffers");
   static const std::set<std::string> kKnown{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
                                             "reduce",     "gather",     "scatter",        "barrier"};
   for (const std::string& op : a.operations)
@@ -95,6 +101,8 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   command->add_option("--factor", a.factor, "From one size to the next")->check(CLI::Range(2, 1024));
   command->add_option("--seconds", a.seconds, "Time per size; 5 calls at least, 1000 up to 1 MiB")->check(CLI::PositiveNumber);
   command->add_flag("!--foreign", a.arena, "Memory that peers do not see, so that it is copied through shared chunks");
+  command->add_option("--transport", options->transport, "What carries the bytes")->check(CLI::IsMember({"shared_memory", "tcp"}));
+  command->add_option("--algorithms", a.algorithms, "With tcp: operation=algorithm instead of the choice by cost, separated by commas");
   command->add_flag("--json", a.json, "One JSON object a line instead of a table");
   command->add_option("--rank", a.rank)->group("");
   command->add_option("--name", a.name)->group("");

@@ -143,7 +143,7 @@ void show_launcher(Findings& findings) {
     findings.show("launcher", found ? fmt::format("{}: rank {} of {}, {} of {} on this host", found->launcher, found->rank, found->world,
                                                   found->local_rank, found->local_world)
                                     : "none: `shoal train --nproc N` starts ranks itself");
-    if (found && found->local_world != found->world) findings.wrong("ranks on several hosts cannot reach each other yet");
+    if (found && !found->rendezvous.empty()) findings.show("rendezvous", found->rendezvous);
   } catch (const Error& error) {
     findings.show("launcher", "broken");
     findings.wrong(error.what());

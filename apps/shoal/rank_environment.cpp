@@ -69,9 +69,10 @@ int tasks_on_node(const Reader& reader, int node) {
 
 RankEnvironment of_torchrun(const Reader& reader) {
   RankEnvironment result{
-      reader.launcher, reader.number("RANK"), reader.number("WORLD_SIZE"), reader.number("LOCAL_RANK"), reader.number("LOCAL_WORLD_SIZE"), {}};
+      reader.launcher, reader.number("RANK"), reader.number("WORLD_SIZE"), reader.number("LOCAL_RANK"), reader.number("LOCAL_WORLD_SIZE"), {}, {}};
   // .../<random>/attempt_0/<local rank>/error.json: the folder is new in every start, where run id and port may repeat.
-  std::string folder = reader.text("TORCHELASTIC_ERROR_FILE");
+  // Each host has its own, so it can only tell starts apart where all ranks are on one.
+  std::string folder = result.local_world == result.world ? reader.text("TORCHELASTIC_ERROR_FILE") : "";
   for (int i = 0; i < 2; ++i) folder = folder.substr(0, folder.find_last_of('/') == std::string::npos ? 0 : folder.find_last_of('/'));
   result.job_key = Reader::hashed(reader.key({"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}) + "|" + folder);
   return result;
@@ -79,7 +80,7 @@ RankEnvironment of_torchrun(const Reader& reader) {
 
 RankEnvironment of_slurm(const Reader& reader) {
   RankEnvironment result{
-      reader.launcher, reader.number("SLURM_PROCID"), reader.number("SLURM_STEP_NUM_TASKS"), reader.number("SLURM_LOCALID"), 1, {}};
+      reader.launcher, reader.number("SLURM_PROCID"), reader.number("SLURM_STEP_NUM_TASKS"), reader.number("SLURM_LOCALID"), 1, {}, {}};
   result.local_world = tasks_on_node(reader, reader.number("SLURM_NODEID"));
   result.job_key = reader.key({"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
   return result;
@@ -91,7 +92,23 @@ RankEnvironment of_open_mpi(const Reader& reader) {
           reader.number("OMPI_COMM_WORLD_SIZE"),
           reader.number("OMPI_COMM_WORLD_LOCAL_RANK"),
           reader.number("OMPI_COMM_WORLD_LOCAL_SIZE"),
-          reader.key({"PMIX_NAMESPACE", "PMIX_SERVER_URI2", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"})};
+          reader.key({"PMIX_NAMESPACE", "PMIX_SERVER_URI2", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"}),
+          {}};
+}
+
+/// Fills in where ranks of several hosts meet.
+void find_meeting_place(const Reader& reader, RankEnvironment& found) {
+  if (const std::string secret = reader.text("SHOAL_JOB_KEY"); !secret.empty()) found.job_key = Reader::hashed(found.job_key + "|" + secret);
+  found.rendezvous = reader.text("SHOAL_RENDEZVOUS");
+  if (!found.rendezvous.empty() || found.local_world == found.world) return;
+  const std::string address = reader.text("MASTER_ADDR");
+  if (address.empty())
+    throw broken(reader.launcher, fmt::format("its {} ranks are on several hosts, and neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set", found.world))
+        .hint("set MASTER_ADDR to an address of rank 0's host and MASTER_PORT to a port that is free there, for all ranks");
+  const int port = reader.number("MASTER_PORT") + (reader.launcher == "torchrun" ? 1 : 0);
+  if (port < 1 || port > 65535) throw broken(reader.launcher, fmt::format("port {} is none", port));
+  const bool six = address.find(':') != std::string::npos && address.front() != '[';
+  found.rendezvous = six ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
 }
 
 }  // namespace
@@ -111,6 +128,7 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
   if (found->rank >= found->world) throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));
   if (found->local_rank >= found->local_world)
     throw broken(found->launcher, fmt::format("local rank {} of {} on this host", found->local_rank, found->local_world));
+  find_meeting_place({environment, found->launcher}, *found);
   return found;
 }
 

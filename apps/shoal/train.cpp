@@ -43,10 +43,6 @@ std::optional<RankEnvironment> other_launcher(const TrainOptions& options) {
                    found->launcher, found->world);
   if (options.in_process && found->world > 1)
     throw Error(ErrorKind::kUsage, "command line", fmt::format("--in-process: {} has started {} ranks", found->launcher, found->world));
-  if (found->local_world != found->world)
-    throw Error(ErrorKind::kConfig, "launcher",
-                fmt::format("{} has started {} ranks, {} of them on this host: ranks on several hosts cannot reach each other yet", found->launcher,
-                            found->world, found->local_world));
   return found;
 }
 
@@ -99,6 +95,12 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment, const s
   arguments.rank = environment.rank, arguments.world = environment.world;
   arguments.local_rank = environment.local_rank, arguments.local_world = environment.local_world;
   arguments.job_key = environment.job_key;
+  arguments.rendezvous = environment.rendezvous;
+  if (environment.local_world != environment.world && parallelism.transport == "shared_memory")
+    throw Error(ErrorKind::kConfig, "launcher",
+                fmt::format("{} has started {} ranks, {} of them on this host, and parallelism.transport is \"shared_memory\"", environment.launcher,
+                            environment.world, environment.local_world))
+        .hint("leave it at \"auto\"");
   arguments.run_directory = directory, arguments.job_text = train::to_toml(job.config), arguments.job_file = job.file;
   arguments.threads = threads_per_rank(cores, environment.local_world, static_cast<int>(parallelism.threads_per_rank));
   if (parallelism.pin_cores) arguments.cores = cores_of_rank(cores, environment.local_rank, environment.local_world, arguments.threads);

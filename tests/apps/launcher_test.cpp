@@ -235,7 +235,7 @@ TEST_F(LauncherTest, RefusesAnotherNumberThanItsLauncherStarted) {
   two_hosts["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
   outcome = run(words({}), folder.path(), two_hosts);
   EXPECT_EQ(outcome.code, 78);
-  EXPECT_THAT(outcome.err, HasSubstr("ranks on several hosts cannot reach each other yet"));
+  EXPECT_THAT(outcome.err, HasSubstr("its 2 ranks are on several hosts, and neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set"));
 }
 
 }  // namespace

@@ -35,9 +35,9 @@ const Variables kTorchrun = {{"RANK", "3"},
                              {"TORCHELASTIC_RUN_ID", "none"},
                              {"TORCHELASTIC_RESTART_COUNT", "0"},
                              {"TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a1/none_b2/attempt_0/1/error.json"}};
-const Variables kSlurm = {{"SLURM_PROCID", "4"}, {"SLURM_STEP_NUM_TASKS", "5"},        {"SLURM_LOCALID", "1"},
-                          {"SLURM_NODEID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "3,2"}, {"SLURM_JOB_ID", "77"},
-                          {"SLURM_STEP_ID", "0"}};
+const Variables kSlurm = {
+    {"SLURM_PROCID", "4"},  {"SLURM_STEP_NUM_TASKS", "5"}, {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "1"},  {"SLURM_STEP_TASKS_PER_NODE", "3,2"},
+    {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"},        {"MASTER_ADDR", "h1"},  {"MASTER_PORT", "7000"}};
 const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                             {"OMPI_COMM_WORLD_SIZE", "2"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -68,13 +68,26 @@ TEST(RankEnvironment, ReadsEveryLauncher) {
   EXPECT_EQ(detect(nested)->launcher, "torchrun") << "the inner one counts";
 }
 
+TEST(RankEnvironment, RanksOfSeveralHostsMeetWhereTheEnvironmentSays) {
+  EXPECT_EQ(detect(kTorchrun)->rendezvous, "h0:29501") << "torchrun itself listens at MASTER_PORT";
+  EXPECT_EQ(detect(changed(kTorchrun, "MASTER_ADDR", "fd00::1"))->rendezvous, "[fd00::1]:29501");
+  EXPECT_EQ(detect(changed(kTorchrun, "SHOAL_RENDEZVOUS", "file:/shared/x"))->rendezvous, "file:/shared/x");
+  EXPECT_EQ(detect(changed(changed(kTorchrun, "RANK", "1"), "WORLD_SIZE", "2"))->rendezvous, "") << "all on one host";
+  EXPECT_EQ(detect(kSlurm)->rendezvous, "h1:7000");
+  EXPECT_EQ(detect(kOpenMpi)->rendezvous, "");
+}
+
 TEST(RankEnvironment, TheKeyIsOfOneStart) {
   const std::string key = detect(kTorchrun)->job_key;
   EXPECT_EQ(key.size(), 32u);
   Variables other_rank = changed(changed(kTorchrun, "RANK", "2"), "LOCAL_RANK", "0");
   other_rank["TORCHELASTIC_ERROR_FILE"] = "/tmp/torchelastic_a1/none_b2/attempt_0/0/error.json";
   EXPECT_EQ(detect(other_rank)->job_key, key);
-  EXPECT_NE(detect(changed(kTorchrun, "TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_c3/none_d4/attempt_0/1/error.json"))->job_key, key);
+  const Variables elsewhere = changed(kTorchrun, "TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_c3/none_d4/attempt_0/1/error.json");
+  EXPECT_EQ(detect(elsewhere)->job_key, key) << "the folder of another host";
+  const Variables one_host = changed(changed(kTorchrun, "RANK", "1"), "WORLD_SIZE", "2");
+  EXPECT_NE(detect(changed(one_host, "TORCHELASTIC_ERROR_FILE", elsewhere.at("TORCHELASTIC_ERROR_FILE")))->job_key, detect(one_host)->job_key);
+  EXPECT_NE(detect(changed(kTorchrun, "SHOAL_JOB_KEY", "secret"))->job_key, key);
   EXPECT_NE(detect(changed(kTorchrun, "TORCHELASTIC_RESTART_COUNT", "1"))->job_key, key);
   EXPECT_NE(detect(changed(kSlurm, "SLURM_STEP_ID", "1"))->job_key, detect(kSlurm)->job_key);
   EXPECT_EQ(detect(changed(kSlurm, "SLURM_PROCID", "3"))->job_key, detect(kSlurm)->job_key);
@@ -99,6 +112,9 @@ TEST(RankEnvironment, NamesWhatIsBroken) {
   expect_broken(changed(kTorchrun, "RANK", "-1"), "RANK=-1 is no whole number");
   expect_broken(changed(kTorchrun, "RANK", "4"), "rank 4 of 4");
   expect_broken(changed(kTorchrun, "LOCAL_RANK", "2"), "local rank 2 of 2");
+  Variables nowhere = kSlurm;
+  nowhere.erase("MASTER_ADDR");
+  expect_broken(nowhere, "neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set");
   expect_broken(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "five"), "SLURM_STEP_TASKS_PER_NODE=five");
   expect_broken(changed(kSlurm, "SLURM_NODEID", "2"), "SLURM_STEP_TASKS_PER_NODE=3,2 does not say how many tasks node 2 has");
 }

@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <map>
+#include <memory>
 #include <thread>
 
 #include "tests/apps/program.h"
@@ -67,6 +69,39 @@ timeout_s = 2
 
   Folder folder;
 };
+
+// Sums of two ranks do not depend on their order, so the weights after 20 steps must be the same to the last bit, whatever carried the gradients.
+TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
+  const auto weights = [&] {
+    auto found = results();
+    std::erase_if(found, [](const auto& file) { return file.first.find(".safetensors") == std::string::npos; });
+    return found;
+  };
+  ASSERT_EQ(train({}).code, 0);
+  const auto expected = weights();
+  ASSERT_FALSE(expected.empty());
+  const Outcome over_tcp = train({"--fresh", "--set", "parallelism.transport=tcp"});
+  EXPECT_EQ(over_tcp.code, 0) << over_tcp.err;
+  EXPECT_EQ(weights(), expected);
+
+  // Two ranks that their launcher started on two hosts; they meet at the port that MASTER_ADDR and MASTER_PORT name, or at one of the next.
+  std::filesystem::remove_all(folder.path() / "run");
+  std::vector<std::unique_ptr<Program>> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(std::make_unique<Program>(words({}), folder.path(),
+                                              std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
+                                                                                 {"OMPI_COMM_WORLD_SIZE", "2"},
+                                                                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                                                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                                                                                 {"SHOAL_JOB_KEY", std::to_string(::getpid())},
+                                                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                                                 {"MASTER_PORT", "29700"}}));
+  for (auto& rank : ranks) {
+    const Outcome outcome = rank->wait(60);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+  }
+  EXPECT_EQ(weights(), expected);
+}
 
 struct Fault {
   const char* name;

@@ -12,6 +12,8 @@
 
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/check.h"
+#include "shoal/collective/tcp_communicator.h"
+#include "shoal/comm/communicator_engine.h"
 #include "shoal/comm/world.h"
 
 namespace shoal::apps {
@@ -95,23 +97,40 @@ at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
   return times;
 }
 
-void print(const BenchArguments& a, const Case& c, const at::Tensor& times) {
+comm::Kind kind_of(const std::string& op) {
+  using collective::Kind;
+  for (const Kind kind :
+       {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kGather, Kind::kScatter})
+    if (op == name(kind)) return kind;
+  return Kind::kBarrier;
+}
+
+/// How an operation of that size is carried out: the algorithm on TCP, the way on shared memory.
+std::string way_of(const BenchArguments& a, const comm::Group& group, const Case& c) {
+  const bool parts = c.op != "all_reduce" && c.op != "broadcast" && c.op != "reduce";
+  const std::size_t bytes = c.op == "barrier" ? 1 : static_cast<std::size_t>(c.count) * 4 / (parts ? static_cast<std::size_t>(a.world) : 1);
+  if (const auto* engine = dynamic_cast<const comm::CommunicatorEngine*>(group.engine().get()))
+    return name(dynamic_cast<const collective::TcpCommunicator&>(engine->communicator()).choice()(kind_of(c.op), bytes));
+  return c.op == "barrier" || c.count * 4 <= 1024 ? "inline" : a.arena ? "direct" : "staged";
+}
+
+void print(const BenchArguments& a, const comm::Group& group, const Case& c, const at::Tensor& times) {
   const double* t = times.const_data_ptr<double>();
   const auto calls = static_cast<std::size_t>(times.numel());
   const double p50 = t[calls / 2], p99 = t[static_cast<std::size_t>(static_cast<double>(calls) * 0.99)], n = a.world;
   const double bytes = static_cast<double>(c.count) * 4;
   const double factor = c.op == "all_reduce" ? 2 * (n - 1) / n : c.op == "broadcast" || c.op == "reduce" ? 1 : c.op == "barrier" ? 0 : (n - 1) / n;
   const double algorithm_gbs = bytes / p50 * 1e-9;
-  const char* way = c.op == "barrier" || bytes <= 1024 ? "inline" : a.arena ? "direct" : "staged";
+  const std::string way = way_of(a, group, c);
   if (a.json)
     fmt::print(
-        R"({{"op": "{}", "backend": "shoal", "world": {}, "transport": "shared_memory", "algorithm": "{}", "memory": "{}", "bytes": {}, "us_min": {:.3f}, )"
+        R"({{"op": "{}", "backend": "shoal", "world": {}, "transport": "{}", "algorithm": "{}", "memory": "{}", "bytes": {}, "us_min": {:.3f}, )"
         R"("us_p50": {:.3f}, "us_p99": {:.3f}, "algbw_gbs": {:.3f}, "busbw_gbs": {:.3f}, "iters": {}}})"
         "\n",
-        c.op, a.world, way, a.arena ? "arena" : "foreign", c.count * 4, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs, algorithm_gbs * factor,
-        calls);
+        c.op, a.world, a.tcp ? "tcp" : "shared_memory", way, a.arena && !a.tcp ? "arena" : "foreign", c.count * 4, t[0] * 1e6, p50 * 1e6, p99 * 1e6,
+        algorithm_gbs, algorithm_gbs * factor, calls);
   else
-    fmt::print("{:<16}{:>12}{:>10}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, c.count * 4, way, t[0] * 1e6, p50 * 1e6, p99 * 1e6,
+    fmt::print("{:<16}{:>12}{:>20}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, c.count * 4, way, t[0] * 1e6, p50 * 1e6, p99 * 1e6,
                algorithm_gbs, algorithm_gbs * factor);
   std::fflush(stdout);
 }
@@ -123,17 +142,23 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
   using namespace shoal;
   const apps::BenchArguments& a = *arguments;
   at::set_num_threads(1);
-  const comm::Group group = comm::connect({.name = a.name, .key = a.name, .rank = a.rank, .size = a.world, .arena = a.arena});
+  const comm::Group group = comm::connect({.name = a.name,
+                                           .key = a.name,
+                                           .rank = a.rank,
+                                           .size = a.world,
+                                           .arena = a.arena,
+                                           .transport = a.tcp ? comm::Transport::kTcp : comm::Transport::kSharedMemory,
+                                           .algorithms = a.algorithms});
   try {
     if (a.rank == 0 && !a.json)
-      fmt::print("{:<16}{:>12}{:>10}{:>12}{:>12}{:>12}{:>11}{:>11}\n", "operation", "bytes", "way", "min us", "p50 us", "p99 us", "algbw GB/s",
+      fmt::print("{:<16}{:>12}{:>20}{:>12}{:>12}{:>12}{:>11}{:>11}\n", "operation", "bytes", "way", "min us", "p50 us", "p99 us", "algbw GB/s",
                  "busbw GB/s");
     for (const std::string& op : a.operations)
       for (std::uint64_t bytes = a.min_bytes; bytes <= a.max_bytes; bytes *= static_cast<std::uint64_t>(a.factor)) {
         const apps::Case c = apps::make_case(op, static_cast<std::int64_t>(bytes), a.world);
         apps::check(group, c);
         const at::Tensor times = apps::measure(group, c, a.seconds);
-        if (a.rank == 0) apps::print(a, c, times);
+        if (a.rank == 0) apps::print(a, group, c, times);
         if (op == "barrier") break;
       }
     group.barrier();

@@ -17,6 +17,8 @@ struct RankArguments {
   bool in_process = false;              ///< run all `world` ranks as threads of this process; rank is 0
   /// Unique to this start of the job on this host and the same for all its ranks: names the rendezvous and is its secret.
   std::string job_key;
+  /// Where ranks of several hosts meet, as wire::Rendezvous reads it; empty: all are on this host.
+  std::string rendezvous;
   std::string run_directory;  ///< exists; its lock is held
   std::string job_text;       ///< the job as resolved (train::to_toml); `parse_job` reads it
   std::string job_file;       ///< what to call it in messages
@@ -61,6 +63,8 @@ struct BenchArguments {
   int factor = 4;
   double seconds = 0.5;  ///< per size
   bool arena = true;
+  bool tcp = false;        ///< through TCP, not shared memory
+  std::string algorithms;  ///< TCP: overrides, as collective::Choice reads them
   bool json = false;
 };
 

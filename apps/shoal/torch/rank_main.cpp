@@ -17,7 +17,13 @@ namespace {
 comm::WorldOptions world_options(const RankArguments& arguments, const train::JobConfig& config) {
   comm::WorldOptions options;
   options.name = options.key = arguments.job_key;
-  options.rank = arguments.local_rank, options.size = arguments.world;
+  const std::string& transport = config.parallelism.transport;
+  options.transport = transport == "tcp"             ? comm::Transport::kTcp
+                      : transport == "shared_memory" ? comm::Transport::kSharedMemory
+                                                     : comm::Transport::kAutomatic;
+  options.rank = arguments.rank, options.size = arguments.world;
+  options.rendezvous = arguments.rendezvous;
+  options.interface = config.parallelism.interface;
   options.arena = config.parallelism.arena;
   options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(config.parallelism.timeout_s));
   return options;

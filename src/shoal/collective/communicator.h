@@ -31,6 +31,9 @@ class Communicator {
   /// Makes progress; true when `handle` is complete. Throws what went wrong: Error with kind timeout, peer_lost, mismatch or aborted.
   virtual bool test(Handle handle) = 0;
 
+  /// Is `handle` complete, as far as is known without making progress? Throws nothing.
+  virtual bool complete(Handle handle) const = 0;
+
   /// Blocks until `handle` is complete or `deadline` has passed, which is an Error(timeout) on this rank and aborts the communicator.
   virtual void wait(Handle handle, Deadline deadline) = 0;
 

@@ -59,7 +59,7 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
 
-  bool complete(Handle handle) const { return handle >= kMessage ? mailbox_.complete(handle - kMessage) : completed_ >= handle; }
+  bool complete(Handle handle) const override { return handle >= kMessage ? mailbox_.complete(handle - kMessage) : completed_ >= handle; }
   bool idle() const { return completed_ == started_ && mailbox_.idle(); }
   /// Collectives started and not complete; at kSlots the next `start` waits.
   std::size_t in_flight() const { return started_ - completed_; }

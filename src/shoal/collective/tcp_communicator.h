@@ -34,6 +34,7 @@ class TcpCommunicator final : public Communicator {
   bool supports(Kind kind, ElementType type, Reduction reduction) const override;
   Handle start(const Operation& operation) override;
   bool test(Handle handle) override;
+  bool complete(Handle handle) const override;
   void wait(Handle handle, Deadline deadline) override;
   void poll(Duration budget) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -82,7 +83,6 @@ class TcpCommunicator final : public Communicator {
   void compare(const Pending& pending, const wire::Bytes& message, int from) const;
   std::byte* at(const Pending& pending, Range range) const;
   void advance_all();
-  bool complete(Handle handle) const;
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
   int awaited(const Pending& pending) const;
   std::string describe(const Call& call) const;

@@ -7,7 +7,14 @@
 
 namespace shoal::comm {
 
-/// How the ranks of a job on one host come together.
+/// What carries the bytes between ranks.
+enum class Transport {
+  kAutomatic,     ///< shared memory where no rendezvous is named, TCP where one is
+  kSharedMemory,  ///< all ranks are on this host
+  kTcp,           ///< also between ranks of one host
+};
+
+/// How the ranks of a job come together.
 struct WorldOptions {
   std::string name;  ///< unique to the job on this host
   std::string key;   ///< what members must show; at most 64 bytes
@@ -15,12 +22,16 @@ struct WorldOptions {
   int size = 1;
   bool arena = true;                   ///< memory that peers map, installed as LibTorch's CPU allocator; the same bits without, only slower
   std::size_t memory_limit_bytes = 0;  ///< of this rank; 0: its share of what the host has
+  Transport transport = Transport::kAutomatic;
+  std::string rendezvous;  ///< where ranks of several hosts meet, as wire::Rendezvous reads it; empty: all are on this host
+  std::string interface;   ///< TCP: name or prefix of the address to listen on; empty: the one that leads to rank 0
+  std::string algorithms;  ///< TCP: overrides of the choice of algorithms, as collective::Choice reads them
   Duration meeting_timeout = std::chrono::minutes(2);
   Duration timeout = std::chrono::minutes(10);  ///< of collectives that bring none of their own
 };
 
 /// Ranks as processes: blocks until all have met. Installs the arena first, so call it before anything large is allocated.
-/// A world of one meets nobody; it gets the arena and a group of one. Throws what wire::meet throws.
+/// A world of one meets nobody; it gets the arena and a group of one. Throws what wire::meet, wire::Rendezvous and wire::Peers throw.
 Group connect(const WorldOptions& options);
 
 /// Ranks as threads of this process: runs `body(group)` on `options.size` threads that share memory, with the same bits as processes. `options.rank`,

@@ -88,16 +88,6 @@ sockaddr_un address_of(const std::string& path) {
   return address;
 }
 
-/// The directory of one user's meetings, made if need be; refuses one that somebody else could write to.
-std::string own_directory(const std::string& runtime_directory) {
-  const std::string path = fmt::format("{}/shoal-{}", runtime_directory, getuid());
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw system_error(ErrorKind::kResource, kOperation, "cannot make " + path);
-  struct stat status {};
-  if (lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != getuid() || (status.st_mode & 077) != 0)
-    throw Error(ErrorKind::kResource, kOperation, fmt::format("{} is not a directory that only this user may enter", path)).hint("remove it");
-  return path;
-}
-
 bool same_user(int socket) {
   ucred who{};
   socklen_t length = sizeof who;
@@ -263,10 +253,19 @@ Descriptor::~Descriptor() {
 }
 int Descriptor::release() { return std::exchange(fd_, -1); }
 
+std::string meeting_directory(const std::string& runtime_directory) {
+  const std::string path = fmt::format("{}/shoal-{}", runtime_directory, getuid());
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw system_error(ErrorKind::kResource, kOperation, "cannot make " + path);
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != getuid() || (status.st_mode & 077) != 0)
+    throw Error(ErrorKind::kResource, kOperation, fmt::format("{} is not a directory that only this user may enter", path)).hint("remove it");
+  return path;
+}
+
 Acquaintance meet(const Meeting& meeting, Deadline deadline, const std::string& runtime_directory) {
   SHOAL_USER_CHECK(meeting.size >= 1 && meeting.rank >= 0 && meeting.rank < meeting.size, kOperation, "rank {} of {}", meeting.rank, meeting.size);
   SHOAL_USER_CHECK(!meeting.name.empty() && meeting.name.find('/') == std::string::npos, kOperation, "the name of a meeting: '{}'", meeting.name);
-  const std::string path = fmt::format("{}/{}", own_directory(runtime_directory), meeting.name);
+  const std::string path = fmt::format("{}/{}", meeting_directory(runtime_directory), meeting.name);
   if (meeting.rank == 0) return Host(meeting, path).run(deadline);
   return visit(meeting, path, deadline);
 }

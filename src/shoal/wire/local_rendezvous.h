@@ -40,6 +40,10 @@ struct Acquaintance {
   std::vector<Descriptor> processes;  ///< by rank: a pidfd, readable once that process has ended; none for this rank
 };
 
+/// The directory below `runtime_directory` in which one user's ranks meet: made if need be, mode 0700. Throws Error(resource) when somebody else
+/// could write to it.
+std::string meeting_directory(const std::string& runtime_directory = "/tmp");
+
 /// Brings the ranks of one host together over a path socket in a 0700 directory below `runtime_directory`, and passes descriptors around: rank 0
 /// listens, the others come to it. A caller must be of the same user (SO_PEERCRED) and show the key; anything else is turned away without stopping
 /// the meeting. That all are on one host is proven by reading a token back from the shared segment. Throws Error(timeout) that names the ranks that

@@ -136,6 +136,9 @@ void list_running(std::vector<Key>& keys) {
       .key("threads_per_rank", &P::threads_per_rank, between(0, 4096), "threads that compute in one rank; 0: cores of the host / its ranks")
       .key("pin_cores", &P::pin_cores, any(), "each rank keeps to its own cores")
       .key("arena", &P::arena, any(), "tensors live in memory that all ranks of the host read in place; off gives the same bits, slower")
+      .key("transport", &P::transport, one_of({"auto", "shared_memory", "tcp"}),
+           "what carries the bytes between ranks; auto: shared memory where all are on one host, else TCP")
+      .key("interface", &P::interface, any(), "TCP: name or address prefix of the network interface; empty: the one that leads to rank 0")
       .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}}, "size of a gradient bucket in MB where gradients are copied to travel (arena = false)")
       .key("timeout_s", &P::timeout_s, {0, 86400, true, {}}, "longest wait for another rank in seconds");
   using C = CheckpointSection;
