@@ -1,5 +1,6 @@
 #include "shoal/comm/allocator.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <pthread.h>
@@ -64,6 +65,13 @@ std::shared_ptr<wire::Arena> installed_arena() {
   Installed& state = installed();
   const std::lock_guard lock(state.mutex);
   return state.arena;
+}
+
+void retag(const at::Tensor& tensor, MemoryCategory from, MemoryCategory to) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  const c10::DataPtr& data = tensor.storage().data_ptr();
+  // Its deleter tells a block of the arena from views of other memory, which may lie within a block.
+  if (data.get() != nullptr && data.get_deleter() == &free_block) installed().arena->retag(data.get(), from, to);
 }
 
 }  // namespace shoal::comm

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 
+#include "shoal/base/memory_category.h"
 #include "shoal/wire/arena.h"
 
 namespace shoal::comm {
@@ -13,5 +16,9 @@ void install_arena(const std::shared_ptr<wire::Arena>& arena);
 
 /// The arena that is installed; null when none is.
 std::shared_ptr<wire::Arena> installed_arena();
+
+/// Moves the memory of `tensor` from one category to another, if it is a block of the installed arena that is of category `from`; otherwise nothing
+/// happens. What was taken as temporary turns out to stay: a result that backward needs, a gradient that autograd accumulated.
+void retag(const at::Tensor& tensor, MemoryCategory from, MemoryCategory to);
 
 }  // namespace shoal::comm

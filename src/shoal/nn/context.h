@@ -10,6 +10,7 @@
 namespace shoal::nn {
 
 class KeyValueCache;
+class Replay;
 
 /// Collects losses that layers add to the main one (router balance). Each is already scaled; the step adds them.
 class LossSink {
@@ -36,6 +37,8 @@ struct Context {
   double loss_scale = 1;            ///< the head's summed loss is multiplied by it: 1 / N with N the global count of valid labels in the step
   KeyValueCache* cache = nullptr;   ///< generation: keys and values of the positions before `position_begin`
   LossSink* extra_losses = nullptr;
+  Replay* replay = nullptr;  ///< keeps results of matrix products, or has them from the first pass
+  bool recomputing = false;  ///< a pass within backward that repeats an earlier one; the backward pass of this module follows at once
 };
 
 }  // namespace shoal::nn

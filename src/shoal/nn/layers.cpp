@@ -5,9 +5,9 @@
 #include <ATen/ops/arange.h>
 
 #include "shoal/base/check.h"
+#include "shoal/nn/replay.h"
 #include "shoal/ops/dropout.h"
 #include "shoal/ops/embedding.h"
-#include "shoal/ops/linear.h"
 
 namespace shoal::nn {
 namespace {
@@ -21,10 +21,10 @@ Linear::Linear(std::int64_t in, std::int64_t out, const Options& options) {
   if (options.bias) bias_ = parameter("bias", {out}, options.bias_init, options.bias_init == plan::Init::kZeros ? 0 : options.scale);
 }
 
-at::Tensor Linear::forward(const at::Tensor& x, const Context&) { return ops::linear(x, weight_->weight(), weight_of(bias_)); }
+at::Tensor Linear::forward(const at::Tensor& x, const Context& context) { return onto({}, x, context); }
 
-at::Tensor Linear::onto(const at::Tensor& residual, const at::Tensor& x) const {
-  return ops::linear(x, weight_->weight(), weight_of(bias_), residual);
+at::Tensor Linear::onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) const {
+  return product(context, x, weight_->weight(), weight_of(bias_), residual);
 }
 
 Norm::Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon) : kind_(kind), epsilon_(epsilon) {

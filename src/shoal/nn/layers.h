@@ -19,7 +19,7 @@ class Linear : public Module {
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   const std::shared_ptr<Parameter>& bias() const { return bias_; }  ///< null without one
   /// The same plus `residual`, in one pass.
-  at::Tensor onto(const at::Tensor& residual, const at::Tensor& x) const;
+  at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) const;
 
  protected:
   at::Tensor forward(const at::Tensor& x, const Context& context) override;

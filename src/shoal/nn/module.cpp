@@ -28,8 +28,10 @@ std::optional<std::string_view> below(std::string_view path, std::string_view na
 
 }  // namespace
 
-at::Tensor Module::operator()(const at::Tensor& x, const Context& context) {
-  if (plain()) return forward(x, context);
+at::Tensor Module::operator()(const at::Tensor& x, const Context& context) { return around_ ? around_(*this, x, context) : direct(x, context); }
+
+at::Tensor Module::direct(const at::Tensor& x, const Context& context) {
+  if (pre_.empty() && post_.empty()) return forward(x, context);
   at::Tensor value = x;
   for (const Hook& hook : pre_)
     if (at::Tensor replaced = hook(*this, value, context); replaced.defined()) value = std::move(replaced);

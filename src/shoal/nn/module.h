@@ -26,16 +26,23 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// Pre-hooks, forward, post-hooks.
+  /// Pre-hooks, forward, post-hooks, or what stands around them.
   at::Tensor operator()(const at::Tensor& x, const Context& context);
+  /// Pre-hooks, forward, post-hooks.
+  at::Tensor direct(const at::Tensor& x, const Context& context);
 
   /// A pre-hook may replace the input, a post-hook the output, by returning a defined tensor. They run in the order of registration.
   using Hook = std::function<at::Tensor(Module&, const at::Tensor&, const Context&)>;
   void on_pre_forward(Hook hook) { pre_.push_back(std::move(hook)); }
   void on_post_forward(Hook hook) { post_.push_back(std::move(hook)); }
 
+  /// Runs in the place of `direct`, which it calls itself: now, and again in the backward pass when activations are recomputed. One a module; null
+  /// takes it away.
+  using Around = std::function<at::Tensor(Module&, const at::Tensor&, const Context&)>;
+  void set_around(Around around) { around_ = std::move(around); }
+
   /// True when calling the module is its forward and nothing else: a parent may then take a fused path through it.
-  bool plain() const { return pre_.empty() && post_.empty(); }
+  bool plain() const { return pre_.empty() && post_.empty() && !around_; }
 
   /// The dotted name from the root ("blocks.0.attention"); empty for the root.
   const std::string& path() const { return path_; }
@@ -86,6 +93,7 @@ class Module {
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::vector<Hook> pre_, post_;
+  Around around_;
 };
 
 /// A model is a sequence of units (embedding, blocks, head) through which one tensor flows; pipeline stages, sharding units and

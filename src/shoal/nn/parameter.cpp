@@ -10,6 +10,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/comm/allocator.h"
 #include "shoal/nn/autograd_hook.h"
 #include "shoal/ops/random_fill.h"
 
@@ -148,6 +149,8 @@ void Parameter::accumulated() {
     sink_written_ ? sink_.add_(gradient) : sink_.copy_(gradient);
     sink_written_ = true;
     gradient = at::Tensor();
+  } else {
+    comm::retag(gradient, MemoryCategory::kTemporary, MemoryCategory::kGradients);
   }
   if (++uses_ < expected_uses_) return;
   ready();

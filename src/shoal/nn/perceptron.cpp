@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "shoal/base/check.h"
+#include "shoal/nn/replay.h"
 #include "shoal/ops/activation.h"
-#include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
 
 namespace shoal::nn {
@@ -20,8 +20,8 @@ Linear::Options options(std::int64_t in, bool bias) {
 PerceptronLayer::PerceptronLayer(std::int64_t in, std::int64_t out, bool bias, plan::Activation activation)
     : Linear(in, out, options(in, bias)), activation_(activation) {}
 
-at::Tensor PerceptronLayer::forward(const at::Tensor& x, const Context&) {
-  return ops::activate(activation_, ops::linear(x, weight()->weight()), bias() ? bias()->weight() : ops::Weight());
+at::Tensor PerceptronLayer::forward(const at::Tensor& x, const Context& context) {
+  return ops::activate(activation_, product(context, x, weight()->weight()), bias() ? bias()->weight() : ops::Weight());
 }
 
 PerceptronHead::PerceptronHead(std::int64_t in, std::int64_t out, bool bias, Loss loss) : Linear(in, out, options(in, bias)), loss_(loss) {}

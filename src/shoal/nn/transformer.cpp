@@ -8,6 +8,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/nn/key_value_cache.h"
+#include "shoal/nn/replay.h"
 #include "shoal/ops/activation.h"
 #include "shoal/ops/attention.h"
 #include "shoal/ops/linear.h"
@@ -36,7 +37,7 @@ M* fusable(const std::shared_ptr<Module>& module) {
 
 /// residual + module(x).
 at::Tensor project(const at::Tensor& residual, const std::shared_ptr<Module>& module, const at::Tensor& x, const Context& context) {
-  if (const Linear* linear = fusable<Linear>(module)) return linear->onto(residual, x);
+  if (const Linear* linear = fusable<Linear>(module)) return linear->onto(residual, x, context);
   const at::Tensor y = (*module)(x, context);
   return residual.defined() ? residual + y : y;
 }
@@ -110,7 +111,7 @@ Mlp::Mlp(const plan::ModelSpec& spec) : activation_(spec.activation) {
 at::Tensor Mlp::hidden(const at::Tensor& x, const Context& context) {
   if (gate_) return ops::gated(activation_, (*gate_)(x, context), (*up_)(x, context));
   if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias())
-    return ops::activate(activation_, ops::linear(x, up->weight()->weight()), up->bias()->weight());
+    return ops::activate(activation_, product(context, x, up->weight()->weight()), up->bias()->weight());
   return ops::activate(activation_, (*up_)(x, context));
 }
 

@@ -80,8 +80,8 @@ Recorded by_kernel(const at::Tensor& qkv, const HeadShape& shape, const at::Tens
   for_groups(qkv, shape, mask, [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t, std::int64_t to, float* workspace) {
     kernels::attention_forward(group, out.mutable_data_ptr<float>() + to, log_sum.mutable_data_ptr<float>() + i * per * length, workspace);
   });
-  return {{out}, {qkv, out}, [shape, mask, log_sum](const Tensors& saved, const Tensors& gradients) {
-            const at::Tensor &qkv = saved[0], &out = saved[1], d_out = gradients[0].contiguous(), d_qkv = at::empty_like(qkv);
+  return {{out}, {qkv, out, log_sum}, [shape, mask](const Tensors& saved, const Tensors& gradients) {
+            const at::Tensor &qkv = saved[0], &out = saved[1], &log_sum = saved[2], d_out = gradients[0].contiguous(), d_qkv = at::empty_like(qkv);
             const std::int64_t per = shape.heads_per_group;
             for_groups(qkv, shape, mask,
                        [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t from, std::int64_t to, float* workspace) {
@@ -112,14 +112,14 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
                                                                                   0, !mask.defined(), bias);
     const at::Tensor joined = at::empty({qkv.size(0), qkv.size(1), count * shape.head_size}, qkv.options());
     joined.view({qkv.size(0), qkv.size(1), count, shape.head_size}).copy_(out.transpose(1, 2));
-    return Recorded{{joined}, {qkv, joined}, [shape, mask, logsumexp = logsumexp](const Tensors& saved, const Tensors& gradients) {
+    return Recorded{{joined}, {qkv, joined, logsumexp}, [shape, mask](const Tensors& saved, const Tensors& gradients) {
                       const at::Tensor &qkv = saved[0], &joined = saved[1];
                       const Heads heads = split(qkv, shape);
                       const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
                       const auto rows = [&](const at::Tensor& x) { return x.view({x.size(0), x.size(1), count, shape.head_size}).transpose(1, 2); };
                       const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
                           rows(gradients[0].contiguous()), by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per), rows(joined),
-                          logsumexp, 0, !mask.defined(), optional(mask, qkv.size(0), count));
+                          saved[2], 0, !mask.defined(), optional(mask, qkv.size(0), count));
                       const at::Tensor d_qkv = at::empty_like(qkv);
                       const Heads places = split(d_qkv, shape);
                       back(dq, places.q), back(dk, places.k), back(dv, places.v);

@@ -63,9 +63,9 @@ at::Tensor times(const at::Tensor& tensor, double factor) { return factor == 1 ?
 
 /// dx and dW from the gradient of the logits of all rows, in backward.
 Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::Tensor& gradient, at::Tensor loss, const Wanted& wanted) {
-  return {{std::move(loss)}, {x, weight.tensor}, [gradient, wanted, sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
+  return {{std::move(loss)}, {x, weight.tensor, gradient}, [wanted, sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
             const at::Tensor x = saved[0].reshape({-1, saved[0].size(-1)}), &w = saved[1];
-            const at::Tensor g = times(gradient, upstream[0].item<double>());
+            const at::Tensor g = times(saved[2], upstream[0].item<double>());
             Tensors result(2);
             if (wanted.input[0]) {
               result[0] = at::empty(saved[0].sizes(), x.options());
@@ -94,7 +94,8 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const
     if (dx.defined()) matmul(dx.view({rows, -1}).narrow(0, begin, count), block, w);
     if (dw.defined()) matmul(dw, block.t(), part, begin > 0);
   }
-  return {{scalar(loss * scale, x)}, {}, [dx, dw, sink = weight.sink](const Tensors&, const Tensors& upstream) {
+  return {{scalar(loss * scale, x)}, {dx, dw}, [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
+            const at::Tensor &dx = saved[0], &dw = saved[1];
             const double factor = upstream[0].item<double>();
             Tensors result{dx.defined() ? times(dx, factor) : dx, {}};
             if (dw.defined() && sink) {
@@ -135,8 +136,8 @@ at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, doub
     const std::int64_t rows = logits.numel() / logits.size(-1);
     check_labels(label, rows, logits.size(-1));
     const double loss = entropy_rows(logits.view({rows, -1}), label.const_data_ptr<std::int64_t>(), scale, wanted.any);
-    return Recorded{{scalar(loss * scale, logits)}, {}, [logits](const Tensors&, const Tensors& upstream) {
-                      return Tensors{times(logits, upstream[0].item<double>())};
+    return Recorded{{scalar(loss * scale, logits)}, {logits}, [](const Tensors& saved, const Tensors& upstream) {
+                      return Tensors{times(saved[0], upstream[0].item<double>())};
                     }};
   })[0];
 }

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/memory_category.h"
+#include "shoal/comm/allocator.h"
 
 namespace shoal::ops {
 namespace {
@@ -28,6 +30,7 @@ class Operator final : public Node {
     backward_ = recorded.backward;
     saved_.reserve(recorded.saved.size());
     for (const at::Tensor& tensor : recorded.saved) {
+      comm::retag(tensor, MemoryCategory::kTemporary, MemoryCategory::kActivations);
       const bool is_output =
           std::any_of(recorded.outputs.begin(), recorded.outputs.end(), [&](const at::Tensor& output) { return output.is_same(tensor); });
       saved_.emplace_back(tensor, is_output);

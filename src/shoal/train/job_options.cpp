@@ -22,6 +22,16 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
           .decay_steps = std::llround(s.decay_fraction * static_cast<double>(total_steps))};
 }
 
+std::vector<plan::Keep> activation_ways(const JobConfig& config, const plan::ModelSpec& spec, const plan::MicroBatch& batch) {
+  using Mode = plan::RecomputePolicy::Mode;
+  const ActivationCheckpointSection& section = config.activation_checkpoint;
+  plan::RecomputePolicy policy{.every = section.every_k, .budget_bytes = section.budget_mb * 1e6};
+  for (const auto& [name, mode] :
+       {std::pair{"full", Mode::kFull}, {"every_k", Mode::kEveryK}, {"selective", Mode::kSelective}, {"budget", Mode::kBudget}})
+    if (section.mode == name) policy.mode = mode;
+  return plan::kept_by_block(spec, batch, policy);
+}
+
 std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task) {
   const std::string& loss = config.training.loss;
   if (task != Task::kRegression) return nn::make_model(spec);

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "shoal/comm/group.h"
 #include "shoal/data/tokenizer.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/optim/schedule.h"
+#include "shoal/plan/kept_activations.h"
 #include "shoal/train/config/job_config.h"
 #include "shoal/train/data_source.h"
 
@@ -15,6 +17,9 @@ namespace shoal::train {
 /// What sections of a job file mean to the rooms below.
 optim::Options optimizer_options(const JobConfig& config);
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps);
+
+/// What of the blocks of `spec` stays for backward when `batch` runs at once.
+std::vector<plan::Keep> activation_ways(const JobConfig& config, const plan::ModelSpec& spec, const plan::MicroBatch& batch);
 
 /// The model of a run with the loss that the job asks for, on the meta device.
 std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task);

@@ -12,6 +12,7 @@
 #include "shoal/base/check.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/optim/schedule.h"
+#include "shoal/parallel/activation_checkpoint.h"
 #include "shoal/plan/model_spec.h"
 #include "shoal/train/evaluation.h"
 #include "shoal/train/fault.h"
@@ -108,6 +109,7 @@ class Trainer {
     const Key key(static_cast<std::uint64_t>(config_.debug.seed));
     model_ = make_job_model(record_.model, config_, data_->task());
     model_->materialize();
+    parallel::checkpoint_activations(*model_, activation_ways(config_, record_.model, micro_batch()));
     if (!checkpoint_) model_->reset_parameters(key.child("init"));
     optimizer_ = optim::make_optimizer(slices_of(*model_), optimizer_options(config_));
     schedule_ = schedule_options(config_, total_);
@@ -116,6 +118,10 @@ class Trainer {
     reduction_ = parallel::data_parallel(*model_, group_, {.bucket_bytes = static_cast<std::size_t>(config_.parallelism.bucket_mb * 1e6)});
     step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"));
     if (group_.rank() == 0) begin_report();
+  }
+
+  plan::MicroBatch micro_batch() const {
+    return {.samples = plan_.micro_batch, .columns = data_->task() == Task::kTokens ? data_->tokens_per_sample() : 1};
   }
 
   void begin_report() {

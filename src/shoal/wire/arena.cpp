@@ -36,6 +36,7 @@ struct Arena::Header {
   std::uint32_t size_class;
   std::uint32_t category;
   std::uint32_t reserved;
+  std::uint64_t bytes;  ///< asked for, in whole cache lines
 };
 
 std::string Ledger::text() const {
@@ -43,8 +44,9 @@ std::string Ledger::text() const {
   for (int i = 0; i < kMemoryCategories; ++i)
     if (categories[i].in_use > 0)
       text += fmt::format("{} {:.1f} MiB, ", name(static_cast<MemoryCategory>(i)), static_cast<double>(categories[i].in_use) / kMiB);
-  return text + fmt::format("{:.1f} MiB in all of a limit of {:.1f} MiB ({:.1f} MiB more is held free)", static_cast<double>(total.in_use) / kMiB,
-                            static_cast<double>(limit) / kMiB, static_cast<double>(held) / kMiB);
+  return text + fmt::format("{:.1f} MiB in all of a limit of {:.1f} MiB ({:.1f} MiB more is held free, {:.1f} MiB lost to rounding)",
+                            static_cast<double>(total.in_use) / kMiB, static_cast<double>(limit) / kMiB, static_cast<double>(held) / kMiB,
+                            static_cast<double>(rounding) / kMiB);
 }
 
 Arena::Arena(const Options& options)
@@ -90,11 +92,11 @@ void* Arena::allocate(std::size_t bytes) {
   const MemoryCategory category = memory_context().category;
   const std::lock_guard lock(mutex_);
   if (!retired_.empty()) sweep_locked();
-  if (bytes > segment_.bytes() || total_.in_use + bytes > limit_)
+  if (bytes > segment_.bytes() || taken_ + bytes > limit_)
     throw Error(ErrorKind::kResource, "arena",
                 fmt::format("no room for {:.1f} MiB ({}): {}", static_cast<double>(bytes) / kMiB, name(category),
                             [&] {
-                              Ledger ledger{usage_, total_, held_, limit_};
+                              const Ledger ledger{usage_, total_, held_, taken_ - total_.in_use, limit_};
                               return ledger.text();
                             }()))
         .hint("a smaller micro-batch, activation checkpointing or sharding needs less");
@@ -105,7 +107,7 @@ void* Arena::allocate(std::size_t bytes) {
     list.pop_back();
     held_ -= size;
   } else {
-    if (total_.in_use + held_ + size > limit_) trim_locked();
+    if (taken_ + held_ + size > limit_) trim_locked();
     if (auto& dry = dry_[size_class]; !dry.empty()) {
       header = reinterpret_cast<Header*>(segment_.data() + dry.back());
       dry.pop_back();
@@ -116,12 +118,30 @@ void* Arena::allocate(std::size_t bytes) {
       throw Error(ErrorKind::kResource, "arena",
                   fmt::format("its {:.1f} GiB of addresses are used up", static_cast<double>(segment_.bytes()) / kGiB));
   }
-  *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category), 0};
-  for (Usage* usage : {&usage_[static_cast<int>(category)], &total_}) {
-    usage->in_use += size;
-    usage->peak = std::max(usage->peak, usage->in_use);
-  }
+  const std::size_t asked = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category), 0, asked};
+  taken_ += size;
+  total_.in_use += asked;
+  total_.peak = std::max(total_.peak, total_.in_use);
+  count(category, asked);
   return reinterpret_cast<std::byte*>(header) + kAlignment;
+}
+
+void Arena::count(MemoryCategory category, std::size_t bytes) {
+  Usage& usage = usage_[static_cast<int>(category)];
+  usage.in_use += bytes;
+  usage.peak = std::max(usage.peak, usage.in_use);
+}
+
+void Arena::retag(void* block, MemoryCategory from, MemoryCategory to) {
+  if (!block || !contains(block) || child_.load(std::memory_order_relaxed)) return;
+  const std::lock_guard lock(mutex_);
+  auto* header = reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kAlignment);
+  SHOAL_CHECK(header->state == kLive, "the block at offset {} is not in use", offset(block));
+  if (header->category != static_cast<std::uint32_t>(from)) return;
+  header->category = static_cast<std::uint32_t>(to);
+  usage_[static_cast<int>(from)].in_use -= header->bytes;
+  count(to, header->bytes);
 }
 
 void Arena::free(void* block) {
@@ -152,8 +172,9 @@ void Arena::free_locked(void* block) {
   header->state = kFreed;
   const std::size_t size = class_bytes(header->size_class);
   if (poison_) std::memset(block, 0xcb, size);
-  usage_[header->category].in_use -= size;
-  total_.in_use -= size;
+  usage_[header->category].in_use -= header->bytes;
+  total_.in_use -= header->bytes;
+  taken_ -= size;
   held_ += size;
   free_[header->size_class].push_back(offset(header));
 }
@@ -165,7 +186,7 @@ bool Arena::contains(const void* p, std::size_t bytes) const {
 
 Ledger Arena::ledger() const {
   const std::lock_guard lock(mutex_);
-  return {usage_, total_, held_, limit_};
+  return {usage_, total_, held_, taken_ - total_.in_use, limit_};
 }
 
 void Arena::reset_peaks() {

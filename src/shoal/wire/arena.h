@@ -23,9 +23,10 @@ struct Usage {
 /// Who holds what, by category, over all ranks that live in this process.
 struct Ledger {
   std::array<Usage, kMemoryCategories> categories;
-  Usage total;            ///< blocks in use
-  std::size_t held = 0;   ///< free blocks whose pages are kept for reuse
-  std::size_t limit = 0;  ///< `total` may not exceed it
+  Usage total;               ///< blocks in use
+  std::size_t held = 0;      ///< free blocks whose pages are kept for reuse
+  std::size_t rounding = 0;  ///< by which blocks are larger than what was asked for; not in `total`
+  std::size_t limit = 0;     ///< `total` and `rounding` may not exceed it
 
   std::string text() const;  ///< "parameters 512 MiB, gradients ..., of a limit of ..."
 };
@@ -59,6 +60,9 @@ class Arena {
   /// Frees `block` once `holders` has fallen to zero: memory that peers may still read. Looked at when free memory runs short.
   void free_when_unheld(void* block, const std::atomic<int>* holders);
 
+  /// Moves `block` (of this arena; null and others are ignored) from one category to another; one that is not of `from` stays where it is.
+  void retag(void* block, MemoryCategory from, MemoryCategory to);
+
   bool contains(const void* p, std::size_t bytes = 1) const;
   std::size_t offset(const void* p) const { return static_cast<std::size_t>(static_cast<const std::byte*>(p) - segment_.data()); }
   const SharedSegment& segment() const { return segment_; }
@@ -78,6 +82,7 @@ class Arena {
   std::size_t trim_locked();
   void free_locked(void* block);
   void sweep_locked();
+  void count(MemoryCategory category, std::size_t bytes);
 
   SharedSegment segment_;
   std::size_t limit_;
@@ -91,6 +96,7 @@ class Arena {
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_{};
   std::size_t held_ = 0;
+  std::size_t taken_ = 0;  ///< by blocks in use, with what their size classes round up
 };
 
 }  // namespace shoal::wire

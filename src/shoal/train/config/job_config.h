@@ -96,6 +96,12 @@ struct ParallelismSection {
   double timeout_s = 60;              ///< longest wait for another rank, seconds
 };
 
+struct ActivationCheckpointSection {
+  std::string mode = "none";  ///< "none", "full", "every_k", "selective", "budget"
+  std::int64_t every_k = 2;   ///< every_k: which blocks
+  double budget_mb = 0;       ///< budget: what blocks may hold, MB
+};
+
 struct CheckpointSection {
   std::int64_t interval = 500;  ///< steps; 0: only at the end and on a signal
   std::int64_t keep_last = 2;   ///< complete checkpoints that stay; 0: all
@@ -128,6 +134,7 @@ struct JobConfig {
   OptimizerSection optimizer;
   SchedulerSection lr_scheduler;
   ParallelismSection parallelism;
+  ActivationCheckpointSection activation_checkpoint;
   CheckpointSection checkpoint;
   MetricsSection metrics;
   ValidationSection validation;

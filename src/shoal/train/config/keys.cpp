@@ -141,6 +141,14 @@ void list_running(std::vector<Key>& keys) {
       .key("interface", &P::interface, any(), "TCP: name or address prefix of the network interface; empty: the one that leads to rank 0")
       .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}}, "size of a gradient bucket in MB where gradients are copied to travel (arena = false)")
       .key("timeout_s", &P::timeout_s, {0, 86400, true, {}}, "longest wait for another rank in seconds");
+  using A = ActivationCheckpointSection;
+  Lister<A>(keys, "activation_checkpoint", &JobConfig::activation_checkpoint)
+      .key("mode", &A::mode, one_of({"none", "full", "every_k", "selective", "budget"}),
+           "what blocks keep for backward instead of everything; the rest is computed twice, with the same bits. full: their input; every_k: every "
+           "k-th "
+           "block its input; selective: inputs and results of matrix products; budget: the cheapest ways that fit")
+      .key("every_k", &A::every_k, at_least(1), "every_k: blocks k, 2k, 3k ... are recomputed")
+      .key("budget_mb", &A::budget_mb, at_least(0), "budget: what the blocks of one rank may hold at once, in MB");
   using C = CheckpointSection;
   Lister<C>(keys, "checkpoint", &JobConfig::checkpoint)
       .key("interval", &C::interval, between(0, 1e12), "steps between checkpoints; 0: only at the end and when a signal stops the run")

@@ -92,6 +92,14 @@ void validate_optimizer(const Job& job) {
     throw complaint(job, "lr_scheduler.warmup_steps", fmt::format("longer than the run: training.steps = {}", *job.config.training.steps));
 }
 
+void validate_activation_checkpoint(const Job& job) {
+  const ActivationCheckpointSection& section = job.config.activation_checkpoint;
+  const std::string why = fmt::format("has no meaning with activation_checkpoint.mode = \"{}\"", section.mode);
+  if (section.mode != "every_k") refuse_if_set(job, {"activation_checkpoint.every_k"}, why.c_str());
+  if (section.mode != "budget") refuse_if_set(job, {"activation_checkpoint.budget_mb"}, why.c_str());
+  if (section.mode == "budget" && section.budget_mb == 0) throw complaint(job, "activation_checkpoint.budget_mb", "say how much the blocks may hold");
+}
+
 void validate_ranks(const Job& job, int ranks) {
   const DebugSection& debug = job.config.debug;
   if (debug.fault != "none" && debug.fault_rank >= ranks)
@@ -112,6 +120,7 @@ void validate(const Job& job, int ranks) {
   validate_training(job);
   batch_plan(job, ranks);
   validate_optimizer(job);
+  validate_activation_checkpoint(job);
   validate_ranks(job, ranks);
   model_spec(job, {});
 }
