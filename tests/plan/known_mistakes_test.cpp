@@ -1,8 +1,14 @@
 // Mistakes found in other calculators and documents; each test is that it is not made here.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
 
 #include "shoal/plan/flops.h"
 #include "shoal/plan/memory.h"
+#include "shoal/plan/plan.h"
 #include "tests/plan/published.h"
 
 namespace shoal::plan {
@@ -114,6 +120,70 @@ TEST(KnownMistakes, BothConventionsAreKept) {
   EXPECT_NEAR(flops.model / flops.model_causal, 1.13, 0.02);
   training.recompute = Recompute::kFull;
   EXPECT_GT(step_flops(*named_model("llama-8b"), training).hardware, 1.25 * flops.hardware);
+}
+
+// One document gives the same model (bert-base-cased) 418.18 MB in one table and 413.18 MB in the next. It has 108,310,272 parameters; ours lacks the
+// two token types and the pooler.
+TEST(KnownMistakes, OneModelHasOneSize) {
+  ModelSpec spec;
+  spec.name = "bert-base", spec.layers = 12, spec.hidden = 768, spec.heads = 12, spec.vocab = 28996, spec.sequence = 512;
+  spec = complete(spec);
+  const double bert = static_cast<double>(parameter_count(spec)) + 2 * 768 + 768 * 769;
+  EXPECT_DOUBLE_EQ(bert, 108310272);
+  EXPECT_NEAR(bert * 4 / (1024 * 1024), 413.17, 0.01);
+  // Every table of a plan takes its size from the same count.
+  Training training;
+  training.precision = "fp32";
+  const Plan plan = make_plan(spec, training, with_devices(*cluster_preset("a100"), 1));
+  const double bytes = 4 * static_cast<double>(plan.parameters);
+  EXPECT_DOUBLE_EQ(checkpoint_bytes(spec, training), 3 * bytes);
+  for (const MemoryPhase& phase : plan.memory[0].phases) EXPECT_DOUBLE_EQ(phase.use.parameters, bytes) << phase.name;
+}
+
+// A README says "up to 47-48 %" of the peak above a table that reaches 49 %. Here text and JSON print one figure, and the table's own maximum follows
+// from its throughputs and the peak of the preset.
+TEST(KnownMistakes, UtilisationIsOneFigure) {
+  double most = 0;
+  for (const Row& row : published("megatron_core_h100"))
+    most = std::max(most, row["tflops"] * 1e12 / cluster_preset("h100")->peak(ElementType::kBF16));
+  EXPECT_NEAR(most, 0.494, 0.0005);
+  Training training;
+  training.mesh.data = 8, training.global_batch = 8;
+  const Plan plan = make_plan(*named_model("gpt2-124m"), training, with_devices(*cluster_preset("h100"), 8));
+  EXPECT_THAT(to_text(plan), testing::HasSubstr(fmt::format("MFU {:.1f} %", 100 * plan.mfu)));
+  EXPECT_THAT(to_json(plan), testing::HasSubstr("\"mfu\": "));
+  EXPECT_NEAR(plan.mfu, plan.flops.model / plan.time.all() / (8 * 989.4e12), 1e-12);
+}
+
+// A memory page leaves its section on activations unfinished. Here they are the sum of tensors that have names, for every kind of block.
+TEST(KnownMistakes, ActivationsAreAListOfTensors) {
+  for (const char* name : {"gpt2-124m", "llama-8b", "mixtral-8x7b"})
+    for (const bool flash : {true, false}) {
+      const ModelSpec spec = *named_model(name);
+      Training training;
+      training.sequence = 1024, training.flash_attention = flash;
+      double sum = 0;
+      for (const SavedTensor& tensor : saved_tensors(spec, training)) {
+        EXPECT_GT(tensor.bytes, 0) << name << ": " << tensor.what;
+        sum += tensor.bytes;
+      }
+      EXPECT_DOUBLE_EQ(block_activation_bytes(spec, training), sum) << name;
+      EXPECT_GE(memory(spec, training)[0].peak().use.activations, static_cast<double>(spec.layers) * sum) << name;
+    }
+}
+
+// One page says that a checkpoint can be restored to another degree of tensor parallelism, another that it cannot. Here a checkpoint holds logical
+// tensors, so that its size cannot depend on the mesh that wrote it.
+TEST(KnownMistakes, CheckpointsDoNotDependOnTheMesh) {
+  const ModelSpec spec = *named_model("gpt2-124m");
+  Training training;
+  training.precision = "bf16";
+  const double alone = checkpoint_bytes(spec, training);
+  EXPECT_DOUBLE_EQ(alone, 14 * static_cast<double>(parameter_count(spec)));
+  for (const auto& [tensor, pipeline, data, zero] : {std::array<std::int64_t, 4>{4, 1, 1, 0}, {1, 4, 1, 0}, {2, 3, 2, 1}, {1, 1, 8, 3}}) {
+    training.mesh.tensor = tensor, training.mesh.pipeline = pipeline, training.mesh.data = data, training.zero = static_cast<int>(zero);
+    EXPECT_DOUBLE_EQ(checkpoint_bytes(spec, training), alone);
+  }
 }
 
 }  // namespace

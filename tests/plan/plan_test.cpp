@@ -14,22 +14,13 @@
 #include "shoal/plan/simulator.h"
 #include "shoal/plan/trace.h"
 #include "shoal/schedule/generators.h"
+#include "tests/complaint.h"
 #include "tests/plan/published.h"
 
 namespace shoal::plan {
 namespace {
 
 using testing::HasSubstr;
-
-template <class Call>
-std::string complaint(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t global_batch) {
   Training training;

@@ -91,6 +91,19 @@ double right_order(const std::vector<double>& measured, const std::vector<double
   return static_cast<double>(right) / pairs;
 }
 
+/// The throughputs of a published table, of which `rows` are the times, come out in their order where they differ by a tenth.
+void expect_order(const std::vector<TimedRow>& rows, const std::string& table, const Efficiency& efficiency) {
+  std::vector<double> measured, predicted;
+  for (const Row& row : published(table)) {
+    measured.push_back(row["tflops"]);
+    predicted.push_back(row["tflops"] / (1 + error(rows[measured.size() - 1], efficiency)));
+  }
+  const double order = right_order(measured, predicted, 0.1);
+  std::printf("  order of throughputs that differ by 10 %% or more: %.0f %% right; all pairs: %.0f %%\n", 100 * order,
+              100 * right_order(measured, predicted, 1e-6));
+  EXPECT_GE(order, 0.95);
+}
+
 TEST(PublishedTimes, A100EfficiencyIsTheMinimumOnItsRows) {
   std::vector<TimedRow> rows = layer_rows();
   for (TimedRow& row : rows) row.weight = 0.2;
@@ -112,15 +125,7 @@ TEST(PublishedTimes, Sc21WeakScaling) {
   const Efficiency efficiency = cluster_preset("a100")->device.efficiency;
   const auto rows = sc21_rows();
   EXPECT_LT(errors(rows, efficiency, kA100Fitted).most, 0.15);
-  std::vector<double> measured, predicted;
-  for (const Row& row : published("sc21_table_1")) {
-    measured.push_back(row["tflops"]);
-    predicted.push_back(row["tflops"] / (1 + error(rows[measured.size() - 1], efficiency)));
-  }
-  const double order = right_order(measured, predicted, 0.1);
-  std::printf("  order of throughputs that differ by 10 %% or more: %.0f %% right; all pairs: %.0f %%\n", 100 * order,
-              100 * right_order(measured, predicted, 1e-6));
-  EXPECT_GE(order, 0.95);
+  expect_order(rows, "sc21_table_1", efficiency);
 }
 
 TEST(PublishedTimes, H100EfficiencyIsTheMinimumOnItsRows) {
@@ -131,15 +136,7 @@ TEST(PublishedTimes, MegatronCoreH100) {
   const Efficiency efficiency = cluster_preset("h100")->device.efficiency;
   const auto rows = h100_rows();
   EXPECT_LT(errors(rows, efficiency, kH100Fitted).most, 0.15);
-  std::vector<double> measured, predicted;
-  for (const Row& row : published("megatron_core_h100")) {
-    measured.push_back(row["tflops"]);
-    predicted.push_back(row["tflops"] / (1 + error(rows[measured.size() - 1], efficiency)));
-  }
-  const double order = right_order(measured, predicted, 0.1);
-  std::printf("  order of throughputs that differ by 10 %% or more: %.0f %% right; all pairs: %.0f %%\n", 100 * order,
-              100 * right_order(measured, predicted, 1e-6));
-  EXPECT_GE(order, 0.95);
+  expect_order(rows, "megatron_core_h100", efficiency);
 }
 
 // Zero-bubble paper, table 5: F, B and W from the block's FLOPs, one link time: 100 GB/s between

@@ -5,21 +5,12 @@
 #include "shoal/schedule/generators.h"
 #include "shoal/schedule/schedule_file.h"
 #include "shoal/schedule/timeline.h"
+#include "tests/complaint.h"
 
 namespace shoal::schedule {
 namespace {
 
 using testing::HasSubstr;
-
-template <class Call>
-std::string complaint(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 /// Every table with one action removed, doubled or moved to the front must be refused: nothing in a table is idle.
 TEST(Check, RefusesEveryDamagedTable) {

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include "shoal/base/error.h"
+
+namespace shoal {
+
+/// What the shoal::Error that `call` throws says; empty when it throws none.
+template <class Call>
+std::string complaint(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace shoal
