@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "shoal/base/error.h"
@@ -113,6 +114,12 @@ void validate_budget(const Budget& budget) {
 }
 
 }  // namespace
+
+double Plan::activation_bytes() const {
+  double most = 0;
+  for (const MemoryPhase& phase : worst(memory).phases) most = std::max(most, phase.use.activations);
+  return most;
+}
 
 Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Budget& budget) {
   validate(spec, training);

@@ -46,11 +46,16 @@ struct Plan {
   std::optional<RunEstimate> run;
 
   const MemoryUse& peak() const { return worst(memory).peak().use; }
+  /// What the device that needs most saves for its backward pass, also where it needs most at another moment.
+  double activation_bytes() const;
   bool fits() const { return peak().all() <= capacity_bytes; }
 };
 
 /// Throws Error(config) naming field, value and rule for a model, training or cluster that makes no sense, or a mesh that is not the cluster's size.
 Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Budget& budget = {});
+
+/// "dp 8 x tp 2 x pp 1": cp, ep and virtual stages where there are any.
+std::string mesh_words(const Training& training);
 
 /// Tables for people.
 std::string to_text(const Plan& plan);

@@ -10,15 +10,6 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr const char* kRecompute[] = {"none", "selective", "full"};
 
-std::string mesh_words(const Training& training) {
-  const Mesh& mesh = training.mesh;
-  std::string words = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
-  if (mesh.context > 1) words += fmt::format(" x cp {}", mesh.context);
-  if (mesh.expert > 1) words += fmt::format(", ep {}", mesh.expert);
-  if (mesh.virtual_stages > 1) words += fmt::format(", {} stages a rank", mesh.virtual_stages);
-  return words;
-}
-
 void add_memory(const Plan& plan, std::string& text) {
   text += fmt::format("\nMemory of one device, GiB (of {:.1f})\n", plan.capacity_bytes / kGiB);
   text += fmt::format("  {:<5} {:<22} {:>8} {:>9} {:>9} {:>11} {:>8} {:>7} {:>9} {:>7} {:>8}\n", "stage", "when", "weights", "gradients", "optimizer",
@@ -77,6 +68,15 @@ nlohmann::ordered_json json_of(const MemoryUse& use) {
 
 }  // namespace
 
+std::string mesh_words(const Training& training) {
+  const Mesh& mesh = training.mesh;
+  std::string words = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
+  if (mesh.context > 1) words += fmt::format(" x cp {}", mesh.context);
+  if (mesh.expert > 1) words += fmt::format(", ep {}", mesh.expert);
+  if (mesh.virtual_stages > 1) words += fmt::format(", {} stages a rank", mesh.virtual_stages);
+  return words;
+}
+
 std::string to_text(const Plan& plan) {
   const Training& training = plan.training;
   std::string text = fmt::format("{}: {} parameters ({:.4g} billion)\n", plan.spec.name.empty() ? "the model" : plan.spec.name, plan.parameters,
@@ -111,7 +111,7 @@ std::string to_json(const Plan& plan) {
   json["seq_len"] = plan.training.length(plan.spec);
   json["parameters"] = plan.parameters;
   json["model_state_bytes"] = peak.states();
-  json["activation_bytes"] = peak.activations;
+  json["activation_bytes"] = plan.activation_bytes();
   json["peak_bytes"] = peak.all();
   json["capacity_bytes"] = plan.capacity_bytes;
   json["fits"] = plan.fits();
