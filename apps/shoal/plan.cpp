@@ -15,6 +15,7 @@
 #include "shoal/plan/scaling_laws.h"
 #include "shoal/plan/simulator.h"
 #include "shoal/plan/trace.h"
+#include "shoal/plan/turning_points.h"
 
 namespace shoal::apps {
 namespace {
@@ -78,18 +79,37 @@ ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& sp
           {"limited_by", candidate.limited_by}};
 }
 
+void add_json(const plan::Sensitivity& answer, const plan::ModelSpec& spec, ordered_json& json) {
+  const plan::Limits& limits = answer.limits;
+  json["limits"] = {{"compute", limits.compute},
+                    {"recomputation", limits.recomputation},
+                    {"communication", limits.communication},
+                    {"bubbles", limits.bubbles},
+                    {"memory", limits.memory}};
+  json["turning_points"] = ordered_json::array();
+  for (const plan::TurningPoint& turn : answer.turning_points) {
+    json["turning_points"].push_back({{"condition", turn.condition}, {"now", turn.now}, {"then", nullptr}, {"winner", nullptr}});
+    if (!turn.winner) continue;
+    json["turning_points"].back()["then"] = turn.then;
+    json["turning_points"].back()["winner"] = json_of(*turn.winner, spec);
+  }
+}
+
 void run_search(const PlanOptions& options) {
   const plan::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   if (options.global_batch <= 0) throw Error(ErrorKind::kUsage, "plan", "--search needs the --global-batch that all meshes train");
   PlanOptions start = options;
   start.dp = cluster.devices(), start.tp = start.pp = start.cp = start.ep = start.vpp = 0;
-  const auto found = plan::search(spec, training_of(start, spec, cluster.devices()), cluster, space_of(options), options.count);
+  const plan::Training training = training_of(start, spec, cluster.devices());
+  const plan::SearchSpace space = space_of(options);
+  const auto found = plan::search(spec, training, cluster, space, options.count);
   if (options.json) {
     ordered_json json{
         {"model", spec.name},           {"cluster", cluster.name},          {"devices", cluster.devices()}, {"considered", found.considered},
         {"too_large", found.too_large}, {"least_bytes", found.least_bytes}, {"best", ordered_json::array()}};
     for (const auto& candidate : found.best) json["best"].push_back(json_of(candidate, spec));
+    if (!found.best.empty()) add_json(plan::sensitivity(spec, training, cluster, space), spec, json);
     fmt::print("{}\n", json.dump(2));
     return;
   }
@@ -108,6 +128,7 @@ void run_search(const PlanOptions& options) {
                candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
                candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(), candidate.limited_by);
   }
+  fmt::print("{}", plan::to_text(plan::sensitivity(spec, training, cluster, space)));
 }
 
 std::vector<plan::Straggler> stragglers_of(const std::string& text) {

@@ -32,6 +32,23 @@ class Walk {
       : spec_(spec), start_(start), cluster_(cluster), space_(space), count_(count), capacity_(cluster.device.memory_bytes * share) {}
 
   SearchResult run() {
+    walk();
+    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.time.all() < b.time.all(); });
+    if (found_.size() > count_) found_.resize(count_);
+    for (Candidate& candidate : found_) candidate.limited_by = limiting_part(spec_, candidate.training, cluster_, candidate.time);
+    result_.best = std::move(found_);
+    return result_;
+  }
+
+  /// Nothing pruned, every recomputation.
+  std::vector<Candidate> everything() {
+    everything_ = true;
+    walk();
+    return std::move(found_);
+  }
+
+ private:
+  void walk() {
     const bool transformer = spec_.family == Family::kTransformer;
     const std::int64_t n = cluster_.devices(), one = 1;
     for (const std::int64_t t : given_or(space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one}))
@@ -43,14 +60,8 @@ class Walk {
           if (training.global_batch % training.mesh.data != 0) continue;
           experts(training);
         }
-    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.time.all() < b.time.all(); });
-    if (found_.size() > count_) found_.resize(count_);
-    for (Candidate& candidate : found_) candidate.limited_by = limiting_part(spec_, candidate.training, cluster_, candidate.time);
-    result_.best = std::move(found_);
-    return result_;
   }
 
- private:
   /// Cutting the sequence pays when it is long: leave at least 4096 tokens a rank.
   std::vector<std::int64_t> contexts() const {
     std::vector<std::int64_t> list{1};
@@ -107,7 +118,7 @@ class Walk {
     const double bytes = training.offload_optimizer ? held.parameter + held.gradient : held.all();
     double most = 0;
     for (const HeldParameters& rank : held_by_rank(spec_, training)) most = std::max(most, rank.all());
-    if (most * bytes <= capacity_ || spec_.experts > 0) return true;
+    if (everything_ || most * bytes <= capacity_ || spec_.experts > 0) return true;
     note_size(most * bytes);
     ++result_.considered, ++result_.too_large;
     return false;
@@ -139,15 +150,16 @@ class Walk {
       ++result_.considered;
       const double peak = worst(memory(spec_, training)).peak().use.all();
       note_size(peak);
-      if (peak > capacity_) {
+      if (!everything_ && peak > capacity_) {
         ++result_.too_large;
         continue;
       }
       found_.push_back({training, step_time(spec_, training, cluster_), peak, ""});
+      if (everything_) continue;
       if (found_.size() > 4096) keep_best();
       return true;
     }
-    return false;
+    return everything_;
   }
 
   void note_size(double bytes) { result_.least_bytes = result_.least_bytes == 0 ? bytes : std::min(result_.least_bytes, bytes); }
@@ -162,6 +174,7 @@ class Walk {
   const SearchSpace& space_;
   std::size_t count_;
   double capacity_;
+  bool everything_ = false;
   std::vector<Candidate> found_;
   SearchResult result_;
 };
@@ -197,6 +210,12 @@ SearchResult search(const ModelSpec& spec, const Training& start, const Cluster&
   validate(spec);
   validate(cluster);
   return Walk(spec, start, cluster, space, count, share).run();
+}
+
+std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space) {
+  validate(spec);
+  validate(cluster);
+  return Walk(spec, start, cluster, space, 0, 1).everything();
 }
 
 }  // namespace shoal::plan

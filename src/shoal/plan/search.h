@@ -21,6 +21,8 @@ struct SearchSpace {
   bool offload = false;                 ///< also try the optimizer in host memory
 };
 
+constexpr double kMemoryShare = 0.94;  ///< of a device's memory that a plan may fill
+
 struct Candidate {
   Training training;
   StepTime time;
@@ -39,7 +41,10 @@ struct SearchResult {
 /// Prunes what cannot divide, and whole branches whose model states alone do not fit. `share` of a device's memory may be used.
 /// Throws Error(config) for a model, cluster or batch that makes no sense; finds an empty list when nothing fits.
 SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count = 5,
-                    double share = 0.94);
+                    double share = kMemoryShare);
+
+/// Every way that divides, with its time and its memory, whether it fits or not: what `search` walks, without pruning. In no order.
+std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space);
 
 /// What takes the largest share of a step.
 std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster, const StepTime& time);

@@ -72,6 +72,16 @@ TEST(PlanCommand, SearchesTraceAndDrawing) {
   const auto found = json_of("plan --search --model llama-3b --devices 16 --global-batch 64 --seq-len 4096 --tp 2 --count 3");
   ASSERT_EQ(found.at("best").size(), 3u);
   for (const auto& candidate : found.at("best")) EXPECT_EQ(candidate.at("tp"), 2) << "what is given stays";
+  const auto& limits = found.at("limits");
+  for (const char* part : {"compute", "recomputation", "communication", "bubbles", "memory"}) EXPECT_TRUE(limits.at(part).is_number()) << part;
+  std::vector<std::string> conditions;
+  for (const auto& turn : found.at("turning_points")) {
+    conditions.push_back(turn.at("condition"));
+    if (turn.at("winner").is_null()) continue;
+    EXPECT_NE(turn.at("then"), turn.at("now")) << turn;
+    EXPECT_EQ(turn.at("winner").at("tp"), 2) << "what is given stays";
+  }
+  EXPECT_THAT(conditions, testing::ElementsAre("links inside hosts", "links between hosts", "device memory", "micro-batch"));
   const Folder folder;
   const std::string trace = (folder.path / "t.json").string(), svg = (folder.path / "s.svg").string();
   const Outcome drawn = run("plan --model gpt3-13b --pp 8 --devices 8 --global-batch 16 --trace " + trace + " --svg " + svg + " --straggler 2:1.5");

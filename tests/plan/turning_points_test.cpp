@@ -1,0 +1,120 @@
+#include "shoal/plan/turning_points.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "shoal/base/error.h"
+#include "tests/complaint.h"
+
+namespace shoal::plan {
+namespace {
+
+using testing::HasSubstr;
+
+struct Question {
+  const char* model;
+  const char* cluster;
+  std::int64_t devices, global_batch;
+};
+
+struct Asked {
+  explicit Asked(const Question& question)
+      : spec(*named_model(question.model)), cluster(with_devices(*cluster_preset(question.cluster), question.devices)) {
+    start.global_batch = question.global_batch, start.sequence = std::min<std::int64_t>(4096, spec.sequence);
+  }
+  Candidate best() const {
+    const auto found = search(spec, start, cluster, space, 1).best;
+    EXPECT_FALSE(found.empty());
+    return found.at(0);
+  }
+  /// The same question under another value of a condition.
+  Asked with(const std::string& condition, double value) const {
+    Asked changed = *this;
+    if (condition == "links inside hosts") changed.cluster.inside.bandwidth = value;
+    if (condition == "links between hosts") changed.cluster.between.bandwidth = value;
+    if (condition == "device memory") changed.cluster.device.memory_bytes = value;
+    if (condition == "micro-batch") changed.space.micro_batch = {static_cast<std::int64_t>(value)};
+    return changed;
+  }
+
+  ModelSpec spec;
+  Cluster cluster;
+  Training start;
+  SearchSpace space;
+};
+
+std::vector<std::int64_t> mesh_of(const Candidate& candidate) {
+  const Mesh& mesh = candidate.training.mesh;
+  return {mesh.data, mesh.tensor, mesh.pipeline, mesh.context, mesh.expert};
+}
+
+const Question kQuestions[] = {{"llama-3b", "a100", 16, 64}, {"llama-8b", "h100", 32, 64}, {"llama-13b", "wan", 16, 32}, {"moe-tiny", "cpu", 4, 16}};
+
+// The reference is the search itself, asked again under the changed condition.
+TEST(TurningPoints, SearchingAgainFindsTheOtherMesh) {
+  int turns = 0;
+  for (const Question& question : kQuestions) {
+    const Asked asked(question);
+    const auto present = mesh_of(asked.best());
+    for (const TurningPoint& turn : sensitivity(asked.spec, asked.start, asked.cluster, asked.space).turning_points) {
+      SCOPED_TRACE(std::string(question.model) + ", " + turn.condition);
+      const bool counted = turn.condition == "micro-batch";
+      if (!turn.winner) {
+        for (const double factor : {1 / kFarthestChange, kFarthestChange}) {
+          if (counted) continue;
+          const Asked far = asked.with(turn.condition, turn.now * factor);
+          const auto found = search(far.spec, far.start, far.cluster, far.space, 1).best;
+          if (found.empty()) continue;
+          EXPECT_EQ(mesh_of(found[0]), present) << factor;
+        }
+        continue;
+      }
+      ++turns;
+      const Candidate there = asked.with(turn.condition, turn.then).best();
+      EXPECT_NE(mesh_of(there), present);
+      EXPECT_EQ(mesh_of(*turn.winner), mesh_of(there));
+      EXPECT_NEAR(turn.winner->time.all() / there.time.all(), 1, 1e-12);
+      EXPECT_FALSE(turn.winner->limited_by.empty());
+      // A sixteenth of a doubling nearer, the answer still stands.
+      const double back = turn.then > turn.now ? std::exp2(-1.0 / 16) : std::exp2(1.0 / 16);
+      if (counted) continue;
+      EXPECT_EQ(mesh_of(asked.with(turn.condition, turn.then * back).best()), present) << turn.then / turn.now;
+    }
+  }
+  EXPECT_GE(turns, 6) << "too few to have tested much";
+}
+
+TEST(TurningPoints, LimitsShareTheStep) {
+  for (const Question& question : {kQuestions[0], kQuestions[1], kQuestions[2]}) {
+    const Asked asked(question);
+    const Candidate best = asked.best();
+    const Limits limits = sensitivity(asked.spec, asked.start, asked.cluster, asked.space).limits;
+    EXPECT_NEAR(limits.compute + limits.recomputation + limits.communication + limits.bubbles, 1, 1e-12);
+    for (const double share : {limits.compute, limits.recomputation, limits.communication, limits.bubbles, limits.memory}) {
+      EXPECT_GE(share, 0) << question.model;
+      EXPECT_LE(share, 1) << question.model;
+    }
+    const double unlimited = asked.with("device memory", 1e18).best().time.all();
+    EXPECT_NEAR(limits.memory, 1 - unlimited / best.time.all(), 1e-12) << question.model;
+  }
+}
+
+TEST(TurningPoints, OnlyConditionsThatTheClusterHas) {
+  const Asked one({"gpt2-124m", "a100", 1, 8});
+  const auto turns = sensitivity(one.spec, one.start, one.cluster, one.space).turning_points;
+  ASSERT_EQ(turns.size(), 2u);
+  EXPECT_EQ(turns[0].condition, "device memory");
+  EXPECT_FALSE(turns[0].winner) << "one device has one mesh";
+  EXPECT_FALSE(turns[1].winner);
+}
+
+TEST(TurningPoints, NothingFitsIsNamed) {
+  const Asked asked({"llama-405b", "a100", 8, 8});
+  EXPECT_THAT(complaint([&] { sensitivity(asked.spec, asked.start, asked.cluster, asked.space); }), HasSubstr("nothing fits"));
+}
+
+}  // namespace
+}  // namespace shoal::plan
