@@ -279,6 +279,14 @@ void Peers::abort(const Error& cause) {
   {
     const std::lock_guard lock(mutex_);
     fail(cause, true);
+    // The caller may end its process at once: its words are handed to the kernel before this returns, as far as they fit.
+    for (Peer& peer : peers_) {
+      if (!peer.link) continue;
+      try {
+        peer.link->flush();
+      } catch (const Error&) {  // the loop meets it again
+      }
+    }
   }
   loop_.wake();
 }
