@@ -48,6 +48,23 @@ TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
               HasSubstr("job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5"));
 }
 
+TEST(Validate, ActivationCheckpointing) {
+  validate(job_with({"activation_checkpoint.mode=full"}), 1);
+  validate(job_with({"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=4"}), 1);
+  validate(table_with({"activation_checkpoint.mode=selective"}), 1);
+  EXPECT_THAT(refusal([] { job_with({"activation_checkpoint.mode=every"}); }), HasSubstr("every_k"));
+  EXPECT_THAT(refusal([] { validate(job_with({"activation_checkpoint.every_k=2"}), 1); }), HasSubstr("has no meaning"));
+  EXPECT_THAT(refusal([] {
+                validate(job_with({"activation_checkpoint.mode=full", "activation_checkpoint.budget_mb=2"}), 1);
+              }),
+              HasSubstr("has no meaning"));
+  EXPECT_THAT(refusal([] { validate(job_with({"activation_checkpoint.mode=budget"}), 1); }), HasSubstr("say how much"));
+  EXPECT_THAT(refusal([] {
+                validate(job_with({"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=5"}), 1);
+              }),
+              HasSubstr("activation_checkpoint.every_k = 5: no block would be recomputed: the model has 4"));
+}
+
 TEST(TotalSteps, OfStepsTokensAndEpochs) {
   EXPECT_EQ(total_steps(job_with({}), 0), 10);
   const auto of = [](const std::string& length, std::int64_t samples) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shoal/plan/kept_activations.h"
+
 namespace shoal::train {
 namespace {
 
@@ -92,12 +94,16 @@ void validate_optimizer(const Job& job) {
     throw complaint(job, "lr_scheduler.warmup_steps", fmt::format("longer than the run: training.steps = {}", *job.config.training.steps));
 }
 
-void validate_activation_checkpoint(const Job& job) {
+void validate_activation_checkpoint(const Job& job, const plan::ModelSpec& spec) {
   const ActivationCheckpointSection& section = job.config.activation_checkpoint;
   const std::string why = fmt::format("has no meaning with activation_checkpoint.mode = \"{}\"", section.mode);
   if (section.mode != "every_k") refuse_if_set(job, {"activation_checkpoint.every_k"}, why.c_str());
   if (section.mode != "budget") refuse_if_set(job, {"activation_checkpoint.budget_mb"}, why.c_str());
   if (section.mode == "budget" && section.budget_mb == 0) throw complaint(job, "activation_checkpoint.budget_mb", "say how much the blocks may hold");
+  const std::int64_t blocks = plan::block_count(spec);
+  if (section.mode != "none" && blocks == 0) throw complaint(job, "activation_checkpoint.mode", "the model has no blocks that could be recomputed");
+  if (section.mode == "every_k" && section.every_k > blocks)
+    throw complaint(job, "activation_checkpoint.every_k", fmt::format("no block would be recomputed: the model has {}", blocks));
 }
 
 void validate_ranks(const Job& job, int ranks) {
@@ -120,9 +126,8 @@ void validate(const Job& job, int ranks) {
   validate_training(job);
   batch_plan(job, ranks);
   validate_optimizer(job);
-  validate_activation_checkpoint(job);
   validate_ranks(job, ranks);
-  model_spec(job, {});
+  validate_activation_checkpoint(job, model_spec(job, {}));
 }
 
 BatchPlan batch_plan(const Job& job, int ranks) {
