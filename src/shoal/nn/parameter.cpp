@@ -22,7 +22,7 @@ class Parameter::Target final : public ops::GradientSink {
   explicit Target(Parameter& owner) : owner_(owner) {}
 
   GradientSink::Target target() override {
-    if (owner_.sink_.defined()) return {owner_.sink_, owner_.sink_written_};
+    if (owner_.has_sink()) return {owner_.sink_, owner_.sink_written_};
     at::Tensor& gradient = owner_.tensor_.mutable_grad();
     if (gradient.defined()) return {gradient, true};
     if (!owner_.spare_.defined()) {
@@ -123,6 +123,11 @@ void Parameter::set_sink(at::Tensor sink) {
   spare_ = at::Tensor();
 }
 
+bool Parameter::has_sink() {
+  if (!sink_.defined() && make_sink_) make_sink_();
+  return sink_.defined();
+}
+
 at::Tensor Parameter::gradient() const {
   if (sink_.defined()) return sink_written_ ? sink_ : at::Tensor();
   return tensor_.grad();
@@ -144,7 +149,7 @@ void Parameter::clear_gradient() {
 
 void Parameter::accumulated() {
   at::Tensor& gradient = tensor_.mutable_grad();
-  if (sink_.defined() && gradient.defined()) {
+  if (gradient.defined() && has_sink()) {
     const c10::AutoGradMode not_recording(false);
     sink_written_ ? sink_.add_(gradient) : sink_.copy_(gradient);
     sink_written_ = true;

@@ -66,6 +66,8 @@ class Parameter {
   /// An operator may write there itself (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
   const at::Tensor& sink() const { return sink_; }
   void set_sink(at::Tensor sink);
+  /// Called before a gradient is written while there is no sink: it may set one. Null: none is made.
+  void on_sink_wanted(std::function<void()> maker) { make_sink_ = std::move(maker); }
 
   /// The gradient of the micro-batches so far: the sink if there is one, else what autograd left. Undefined when there was none.
   at::Tensor gradient() const;
@@ -88,6 +90,7 @@ class Parameter {
 
   void watch();        ///< installs the post-accumulate hook on the compute tensor
   void unwatch();      ///< takes it away
+  bool has_sink();     ///< after it had the chance to be made
   void accumulated();  ///< what the hook calls
 
   std::vector<std::string> names_;
@@ -100,6 +103,7 @@ class Parameter {
   at::Tensor tensor_, sink_;
   at::Tensor spare_;  ///< memory of a gradient that was cleared
   std::shared_ptr<ops::GradientSink> target_;
+  std::function<void()> make_sink_;
   bool sink_written_ = false;  ///< the sink holds a gradient of this step
   int expected_uses_ = 1, uses_ = 0;
   std::vector<Listener> listeners_;

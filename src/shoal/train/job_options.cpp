@@ -32,6 +32,23 @@ std::vector<plan::Keep> activation_ways(const JobConfig& config, const plan::Mod
   return plan::kept_by_block(spec, batch, policy);
 }
 
+parallel::ShardingOptions sharding_options(const JobConfig& config) {
+  using By = parallel::Wrapping::By;
+  const ParallelismSection& p = config.parallelism;
+  const By by = p.shard_units == "size" ? By::kSize : p.shard_units == "names" ? By::kName : p.shard_units == "model" ? By::kWhole : By::kBlock;
+  return {.stage = static_cast<parallel::ShardStage>(p.zero_stage),
+          .wrapping = {.by = by, .parameters = p.shard_unit_size, .names = p.shard_unit_names},
+          .ahead = 1,
+          .reshard_after_forward = p.reshard_after_forward,
+          .reduce_every_micro_batch = p.reduce_every_micro_batch,
+          .way = p.arena ? parallel::ShardingOptions::Way::kAuto : parallel::ShardingOptions::Way::kCopied};
+}
+
+mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world) {
+  const int replicas = static_cast<int>(config.parallelism.data_parallel_replicate_degree);
+  return mesh::Mesh(world, {{"replicate", replicas}, {"shard", world.size() / replicas}});
+}
+
 std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task) {
   const std::string& loss = config.training.loss;
   if (task != Task::kRegression) return nn::make_model(spec);

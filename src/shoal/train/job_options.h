@@ -8,6 +8,7 @@
 #include "shoal/nn/module.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/optim/schedule.h"
+#include "shoal/parallel/shard/sharding.h"
 #include "shoal/plan/kept_activations.h"
 #include "shoal/train/config/job_config.h"
 #include "shoal/train/data_source.h"
@@ -20,6 +21,10 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 
 /// What of the blocks of `spec` stays for backward when `batch` runs at once.
 std::vector<plan::Keep> activation_ways(const JobConfig& config, const plan::ModelSpec& spec, const plan::MicroBatch& batch);
+
+/// How the job shards, and over which mesh: axes "replicate" and "shard". Of a job whose zero_stage is not 0.
+parallel::ShardingOptions sharding_options(const JobConfig& config);
+mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world);
 
 /// The model of a run with the loss that the job asks for, on the meta device.
 std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task);

@@ -33,11 +33,15 @@ std::vector<optim::Slice> slices_of(const nn::Module& model) {
   return slices;
 }
 
-TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key)
-    : model_(model), optimizer_(optimizer), reduction_(reduction), group_(std::move(group)), key_(key) {
-  for (auto& parameter : model.parameters())
-    if (parameter->requires_grad()) parameters_.push_back(std::move(parameter));
+std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& owned) {
+  std::vector<optim::Slice> slices;
+  for (const parallel::OwnedRange& range : owned)
+    if (range.parameter->requires_grad()) slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
+  return slices;
 }
+
+TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key)
+    : model_(model), optimizer_(optimizer), reduction_(reduction), group_(std::move(group)), key_(key) {}
 
 StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
@@ -55,13 +59,15 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   group_.all_reduce(loss).order();
   result.loss = *loss.const_data_ptr<double>();
 
-  const std::vector<at::Tensor> all = gradients();
-  result.grad_norm = optim::global_norm(optim::sum_of_squares(all));
+  const std::vector<at::Tensor> all = reduction_.gradients();
+  result.grad_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
   if (!std::isfinite(result.grad_norm))
     throw Error(ErrorKind::kNonFinite, "train", fmt::format("the norm of the gradient is {} in step {}", result.grad_norm, input.step + 1))
         .at(group_.rank(), group_.size())
         .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help");
+  reduction_.begin_update();
   optimizer_.step(all, input.learning_rate, optim::clip_factor(result.grad_norm, input.clip_norm));
+  reduction_.end_update();
   model_.clear_gradients();
   return result;
 }
@@ -84,15 +90,6 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index, st
         .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; the last checkpoint is intact");
   loss.backward();
   return value;
-}
-
-std::vector<at::Tensor> TrainingStep::gradients() const {
-  std::vector<at::Tensor> all;
-  for (const auto& parameter : parameters_) {
-    at::Tensor gradient = parameter->gradient();
-    all.push_back(gradient.defined() ? gradient.contiguous() : gradient);
-  }
-  return all;
 }
 
 }  // namespace shoal::train

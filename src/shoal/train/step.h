@@ -53,17 +53,17 @@ class TrainingStep {
 
  private:
   double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample, const StepInput& input);
-  std::vector<at::Tensor> gradients() const;
 
   nn::Model& model_;
   optim::Optimizer& optimizer_;
   parallel::GradientReduction& reduction_;
   comm::Group group_;
   Key key_;
-  std::vector<std::shared_ptr<nn::Parameter>> parameters_;
 };
 
 /// The slices that an optimizer of the whole model updates: every parameter that is trained, in the model's order.
 std::vector<optim::Slice> slices_of(const nn::Module& model);
+/// The same of what this rank owns.
+std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& owned);
 
 }  // namespace shoal::train

@@ -108,14 +108,26 @@ class Trainer {
     if (group_.rank() == 0) data_ = open_data(job_, true);
     const Key key(static_cast<std::uint64_t>(config_.debug.seed));
     model_ = make_job_model(record_.model, config_, data_->task());
-    model_->materialize();
+    const bool shards = config_.parallelism.zero_stage > 0;
+    int replica = group_.rank(), replicas = group_.size();
+    if (shards) {
+      const mesh::Mesh mesh = sharding_mesh(config_, group_);
+      replica = mesh.coordinate("replicate"), replicas = mesh.extent("replicate");
+      auto sharding = parallel::sharded_data_parallel(*model_, mesh, sharding_options(config_));
+      sharding_ = sharding.get(), reduction_ = std::move(sharding);
+    } else {
+      model_->materialize();
+    }
     parallel::checkpoint_activations(*model_, activation_ways(config_, record_.model, micro_batch()));
-    if (!checkpoint_) model_->reset_parameters(key.child("init"));
-    optimizer_ = optim::make_optimizer(slices_of(*model_), optimizer_options(config_));
+    if (!checkpoint_) shards ? sharding_->reset_parameters(key.child("init")) : model_->reset_parameters(key.child("init"));
+    const auto owned = shards ? sharding_->owned() : parallel::whole_ranges(*model_);
+    optimizer_ = optim::make_optimizer(slices_of(owned), optimizer_options(config_));
     schedule_ = schedule_options(config_, total_);
-    state_.emplace(*model_, *optimizer_, group_);
+    state_.emplace(owned, *optimizer_, group_, replica, replicas);
     if (checkpoint_) state_->load(*checkpoint_);
-    reduction_ = parallel::data_parallel(*model_, group_, {.bucket_bytes = static_cast<std::size_t>(config_.parallelism.bucket_mb * 1e6)});
+    if (shards && checkpoint_) sharding_->end_update();
+    if (!shards)
+      reduction_ = parallel::data_parallel(*model_, group_, {.bucket_bytes = static_cast<std::size_t>(config_.parallelism.bucket_mb * 1e6)});
     step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"));
     if (group_.rank() == 0) begin_report();
   }
@@ -192,7 +204,12 @@ class Trainer {
   }
 
   Evaluation evaluate_now() {
-    return evaluate(*model_, *data_, group_, {.samples = config_.validation.batches * plan_.global, .micro_batch = plan_.micro_batch});
+    // Ranks evaluate different numbers of batches, each for itself.
+    if (sharding_) sharding_->unshard();
+    const Evaluation evaluation =
+        evaluate(*model_, *data_, group_, {.samples = config_.validation.batches * plan_.global, .micro_batch = plan_.micro_batch});
+    if (sharding_) sharding_->reshard();
+    return evaluation;
   }
 
   std::string save() {
@@ -213,6 +230,7 @@ class Trainer {
   void finish() {
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     const double peak = total_peak();
+    if (sharding_) sharding_->unshard();
     if (!reporter_) return;
     reporter_->progress.finish();
     write_whole(directory_.loss_plot(), loss_plot(config_.job.name + ": " + record_.model.name, read_metrics(directory_.metrics())));
@@ -266,6 +284,7 @@ class Trainer {
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Schedule schedule_;
   std::unique_ptr<parallel::GradientReduction> reduction_;
+  parallel::Sharding* sharding_ = nullptr;  ///< the same, where it shards
   std::optional<TrainingState> state_;
   std::optional<TrainingStep> step_;
   std::optional<Reporter> reporter_;  ///< rank 0

@@ -12,16 +12,17 @@
 namespace shoal::train {
 namespace {
 
-std::vector<checkpoint::StateItem> model_items(const nn::Model& model, const comm::Group& group) {
-  std::vector<checkpoint::StateItem> items;
-  for (const auto& parameter : model.parameters())
-    items.push_back({.name = "model." + parameter->name(),
-                     .local = parameter->tensor().detach(),
-                     .global_shape = parameter->global_shape(),
-                     .boxes = {},
-                     .replica = group.rank(),
-                     .replicas = group.size()});
-  return items;
+/// The range as a tensor of the checkpoint: whole in the parameter's shape, or flat with its boxes.
+checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range, const at::Tensor& values, int replica, int replicas) {
+  const nn::Parameter& parameter = *range.parameter;
+  checkpoint::StateItem item{.name = prefix + parameter.name(),
+                             .local = values,
+                             .global_shape = parameter.global_shape(),
+                             .boxes = {},
+                             .replica = replica,
+                             .replicas = replicas};
+  if (range.end - range.begin < parameter.box().count()) item.boxes = mesh::boxes_of(parameter.box(), range.begin, range.end);
+  return item;
 }
 
 }  // namespace
@@ -67,23 +68,24 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
       .hint("--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one");
 }
 
-TrainingState::TrainingState(const nn::Model& model, optim::Optimizer& optimizer, comm::Group group)
-    : model_(model),
+TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer, comm::Group group, int replica, int replicas)
+    : owned_(std::move(owned)),
       optimizer_(optimizer),
       group_(std::move(group)),
+      replica_(replica),
+      replicas_(replicas),
       updates_(at::zeros({static_cast<std::int64_t>(optimizer.slices().size())}, at::kLong)) {}
 
 std::vector<checkpoint::StateItem> TrainingState::items() const {
-  auto items = model_items(model_, group_);
-  for (const optim::State& state : optimizer_.states()) {
-    const std::string& name = optimizer_.slices()[state.slice].name;
-    items.push_back({.name = "optimizer." + state.kind + "." + name,
-                     .local = state.tensor,
-                     .global_shape = state.tensor.sizes().vec(),
-                     .boxes = {},
-                     .replica = group_.rank(),
-                     .replicas = group_.size()});
+  std::vector<checkpoint::StateItem> items;
+  std::vector<const parallel::OwnedRange*> trained;
+  for (const parallel::OwnedRange& range : owned_) {
+    items.push_back(item_of("model.", range, range.values, replica_, replicas_));
+    if (range.parameter->requires_grad()) trained.push_back(&range);
   }
+  for (const optim::State& state : optimizer_.states())
+    items.push_back(item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor, replica_, replicas_));
+  // How often a parameter was updated all ranks know, whatever they own of it.
   for (std::size_t i = 0; i < optimizer_.slices().size(); ++i)
     items.push_back({.name = "optimizer.updates." + optimizer_.slices()[i].name,
                      .local = updates_.select(0, static_cast<std::int64_t>(i)),
@@ -106,7 +108,10 @@ void TrainingState::load(const std::string& path) {
 }
 
 void load_model(nn::Model& model, const std::string& path, const comm::Group& group) {
-  checkpoint::load(path, model_items(model, group), group, {.scope = "model."});
+  std::vector<checkpoint::StateItem> items;
+  for (const parallel::OwnedRange& range : parallel::whole_ranges(model))
+    items.push_back(item_of("model.", range, range.values, group.rank(), group.size()));
+  checkpoint::load(path, items, group, {.scope = "model."});
 }
 
 }  // namespace shoal::train

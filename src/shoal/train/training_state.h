@@ -8,6 +8,7 @@
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/optimizer.h"
+#include "shoal/parallel/data/gradient_reduction.h"
 
 namespace shoal::train {
 
@@ -32,10 +33,12 @@ RunRecord read_record(const std::string& path);
 /// The run goes on with the same model, seed and data only. Throws Error(config) that names each key that differs, with both values.
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path);
 
-/// The tensors of a run: parameters and the optimizer's state, whole on every rank of `group`.
+/// The tensors of a run: parameters and the optimizer's state. Each rank of `group` saves and fills what it owns; of equal shares there are as many
+/// as ranks in a replica, `replicas` copies of each.
 class TrainingState {
  public:
-  TrainingState(const nn::Model& model, optim::Optimizer& optimizer, comm::Group group);
+  /// `owned`: as the optimizer's slices, in their order, and frozen parameters besides. This rank is in copy `replica` of `replicas`.
+  TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer, comm::Group group, int replica, int replicas);
 
   /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
   std::string save(const std::string& directory, const RunRecord& record, int keep_last) const;
@@ -45,9 +48,10 @@ class TrainingState {
  private:
   std::vector<checkpoint::StateItem> items() const;
 
-  const nn::Model& model_;
+  std::vector<parallel::OwnedRange> owned_;
   optim::Optimizer& optimizer_;
   comm::Group group_;
+  int replica_, replicas_;
   at::Tensor updates_;  ///< [slices] int64: how often each slice was updated
 };
 

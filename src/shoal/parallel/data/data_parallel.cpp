@@ -27,7 +27,11 @@ struct Bucket {
 class DataParallel final : public GradientReduction {
  public:
   DataParallel(nn::Module& model, comm::Group group, const DataParallelOptions& options)
-      : options_(options), parameters_(trained_parameters(model)), group_(std::move(group)), control_(group_.split(0, group_.rank())) {
+      : options_(options),
+        owned_(whole_ranges(model)),
+        parameters_(trained_parameters(model)),
+        group_(std::move(group)),
+        control_(group_.split(0, group_.rank())) {
     check_equal_parameters(parameters_, control_);
     in_place_ = agree_on_way();
     // Until the first step has shown the order of backward, the reverse of forward is the best guess.
@@ -56,6 +60,9 @@ class DataParallel final : public GradientReduction {
     last_ = false;
     if (learning_) learn_order();
   }
+
+  const std::vector<OwnedRange>& owned() const override { return owned_; }
+  std::vector<at::Tensor> gradients() const override { return whole_gradients(owned_); }
 
  private:
   bool agree_on_way() const {
@@ -134,6 +141,7 @@ class DataParallel final : public GradientReduction {
 
   std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< listeners outlive this
   DataParallelOptions options_;
+  std::vector<OwnedRange> owned_;
   Parameters parameters_;
   comm::Group group_, control_;
   bool in_place_ = false, last_ = false, learning_ = true;

@@ -2,11 +2,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 
 namespace shoal::parallel {
+
+/// What of one parameter this rank updates and saves: elements [begin, end) of its local tensor, row-major; begin == end: nothing.
+struct OwnedRange {
+  std::shared_ptr<nn::Parameter> parameter;
+  std::int64_t begin = 0, end = 0;
+  at::Tensor values;  ///< the memory of the parameter itself; flat, or of its shape where all of it is owned
+};
 
 /// How gradients become sums over the ranks that hold the same parameters. Nothing is divided: losses carry 1 / N themselves.
 ///
@@ -20,7 +28,22 @@ class GradientReduction {
   virtual void begin(std::int64_t index, std::int64_t count) = 0;
   /// After the last backward pass: returns when every gradient is the sum on this rank.
   virtual void finish() = 0;
+
+  /// By parameter of the model, frozen ones included: what this rank owns. Fixed for the lifetime of this.
+  virtual const std::vector<OwnedRange>& owned() const = 0;
+  /// After `finish`, for the trained ones of `owned` in their order: the gradient of the range, contiguous; undefined where no rank has one.
+  virtual std::vector<at::Tensor> gradients() const = 0;
+  /// The groups over whose ranks the gradient is cut: a norm is summed over them.
+  virtual std::vector<comm::Group> cut_over() const { return {}; }
+  /// Around the optimizer's writes to owned ranges: before, no rank reads parameters any more; after, every rank sees the new ones.
+  virtual void begin_update() {}
+  virtual void end_update() {}
 };
+
+/// The whole of every parameter, for a rank that shares with none.
+std::vector<OwnedRange> whole_ranges(const nn::Module& model);
+/// The gradients of all trained parameters where they are.
+std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned);
 
 /// The plain one: after the last backward pass, one all-reduce of everything. What the others are tested against.
 std::unique_ptr<GradientReduction> reduce_after_backward(nn::Module& model, comm::Group group);

@@ -6,9 +6,13 @@ namespace {
 
 class ReduceAfterBackward final : public GradientReduction {
  public:
-  ReduceAfterBackward(nn::Module& model, comm::Group group) : parameters_(trained_parameters(model)), group_(std::move(group)) {}
+  ReduceAfterBackward(nn::Module& model, comm::Group group)
+      : owned_(whole_ranges(model)), parameters_(trained_parameters(model)), group_(std::move(group)) {}
 
   void begin(std::int64_t, std::int64_t) override {}
+
+  const std::vector<OwnedRange>& owned() const override { return owned_; }
+  std::vector<at::Tensor> gradients() const override { return whole_gradients(owned_); }
 
   void finish() override {
     if (group_.size() == 1) return;
@@ -18,11 +22,28 @@ class ReduceAfterBackward final : public GradientReduction {
   }
 
  private:
+  std::vector<OwnedRange> owned_;
   std::vector<std::shared_ptr<nn::Parameter>> parameters_;
   comm::Group group_;
 };
 
 }  // namespace
+
+std::vector<OwnedRange> whole_ranges(const nn::Module& model) {
+  std::vector<OwnedRange> ranges;
+  for (const auto& parameter : model.parameters()) ranges.push_back({parameter, 0, parameter->tensor().numel(), parameter->tensor().detach()});
+  return ranges;
+}
+
+std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned) {
+  std::vector<at::Tensor> gradients;
+  for (const OwnedRange& range : owned)
+    if (range.parameter->requires_grad()) {
+      const at::Tensor gradient = range.parameter->gradient();
+      gradients.push_back(gradient.defined() ? gradient.contiguous() : gradient);
+    }
+  return gradients;
+}
 
 std::unique_ptr<GradientReduction> reduce_after_backward(nn::Module& model, comm::Group group) {
   return std::make_unique<ReduceAfterBackward>(model, std::move(group));

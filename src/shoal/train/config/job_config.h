@@ -85,15 +85,23 @@ struct SchedulerSection {
 };
 
 struct ParallelismSection {
-  std::int64_t ranks = 1;             ///< started by Shoal's own launcher; under another launcher its number counts
-  bool in_process = false;            ///< ranks are threads of one process
-  std::int64_t threads_per_rank = 0;  ///< 0: cores / ranks on the host
-  bool pin_cores = false;             ///< each rank keeps to its own cores
-  bool arena = true;                  ///< tensors live in memory that the ranks of the host see
-  std::string transport = "auto";     ///< "auto", "shared_memory", "tcp": what carries the bytes between ranks
-  std::string interface;              ///< TCP: name or address prefix of the network interface; empty: the one that leads to rank 0
-  double bucket_mb = 25;              ///< size of a gradient bucket where gradients are copied to travel, MB
-  double timeout_s = 60;              ///< longest wait for another rank, seconds
+  std::int64_t ranks = 1;                           ///< started by Shoal's own launcher; under another launcher its number counts
+  bool in_process = false;                          ///< ranks are threads of one process
+  std::int64_t threads_per_rank = 0;                ///< 0: cores / ranks on the host
+  bool pin_cores = false;                           ///< each rank keeps to its own cores
+  bool arena = true;                                ///< tensors live in memory that the ranks of the host see
+  std::string transport = "auto";                   ///< "auto", "shared_memory", "tcp": what carries the bytes between ranks
+  std::string interface;                            ///< TCP: name or address prefix of the network interface; empty: the one that leads to rank 0
+  double bucket_mb = 25;                            ///< size of a gradient bucket where gradients are copied to travel, MB
+  std::int64_t zero_stage = 0;                      ///< 0: every rank holds all; 1, 2, 3: shards of optimizer state, gradients, parameters
+  std::int64_t data_parallel_shard_degree = -1;     ///< ranks among which state is cut; -1: the rest
+  std::int64_t data_parallel_replicate_degree = 1;  ///< copies of the whole
+  bool reshard_after_forward = true;                ///< stage 3 without shared memory
+  std::string shard_units = "block";                ///< "block", "size", "names", "model"
+  std::int64_t shard_unit_size = 1'000'000;         ///< parameters; of "size"
+  std::vector<std::string> shard_unit_names;        ///< of "names"
+  bool reduce_every_micro_batch = false;            ///< stage 2 and 3
+  double timeout_s = 60;                            ///< longest wait for another rank, seconds
 };
 
 struct ActivationCheckpointSection {

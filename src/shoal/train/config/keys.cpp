@@ -140,6 +140,21 @@ void list_running(std::vector<Key>& keys) {
            "what carries the bytes between ranks; auto: shared memory where all are on one host, else TCP")
       .key("interface", &P::interface, any(), "TCP: name or address prefix of the network interface; empty: the one that leads to rank 0")
       .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}}, "size of a gradient bucket in MB where gradients are copied to travel (arena = false)")
+      .key("zero_stage", &P::zero_stage, between(0, 3),
+           "what data-parallel ranks hold shards of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too (FSDP)")
+      .key("data_parallel_shard_degree", &P::data_parallel_shard_degree, between(-1, 4096),
+           "zero_stage 1 to 3: ranks among which state is cut; -1: ranks / data_parallel_replicate_degree")
+      .key("data_parallel_replicate_degree", &P::data_parallel_replicate_degree, between(1, 4096),
+           "zero_stage 1 to 3: copies of the whole state, each cut among its own ranks (hybrid sharding)")
+      .key("reshard_after_forward", &P::reshard_after_forward, any(),
+           "zero_stage 3 where every rank has its own copy (arena = false): parameters are released after forward and gathered again for backward")
+      .key("shard_units", &P::shard_units, one_of({"block", "size", "names", "model"}),
+           "zero_stage 1 to 3: which modules are flattened, cut and reduced as one: the model's blocks, those of shard_unit_size, those of "
+           "shard_unit_names, or all as one")
+      .key("shard_unit_size", &P::shard_unit_size, between(1, 1e12), "shard_units = \"size\": a module with so many parameters becomes a unit")
+      .key("shard_unit_names", &P::shard_unit_names, any(), "shard_units = \"names\": paths of modules; * stands for any text")
+      .key("reduce_every_micro_batch", &P::reduce_every_micro_batch, any(),
+           "zero_stage 2 and 3: gradients are reduced after every micro-batch, so that whole ones do not outlive it")
       .key("timeout_s", &P::timeout_s, {0, 86400, true, {}}, "longest wait for another rank in seconds");
   using A = ActivationCheckpointSection;
   Lister<A>(keys, "activation_checkpoint", &JobConfig::activation_checkpoint)

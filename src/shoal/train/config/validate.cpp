@@ -113,6 +113,27 @@ void validate_ranks(const Job& job, int ranks) {
   if (debug.fault != "none" && debug.fault_step == 0) throw complaint(job, "debug.fault_step", "say in which step, counted from 1");
 }
 
+void validate_sharding(const Job& job, int ranks) {
+  const ParallelismSection& p = job.config.parallelism;
+  if (p.zero_stage == 0)
+    refuse_if_set(job,
+                  {"parallelism.data_parallel_shard_degree", "parallelism.data_parallel_replicate_degree", "parallelism.shard_units",
+                   "parallelism.shard_unit_size", "parallelism.shard_unit_names", "parallelism.reduce_every_micro_batch"},
+                  "says how to shard, and parallelism.zero_stage is 0");
+  if (p.zero_stage != 3) refuse_if_set(job, {"parallelism.reshard_after_forward"}, "belongs to parallelism.zero_stage = 3");
+  if (p.zero_stage == 1 && p.reduce_every_micro_batch)
+    throw complaint(job, "parallelism.reduce_every_micro_batch", "stage 1 keeps whole gradients: they are reduced once a step");
+  if (p.shard_units != "size") refuse_if_set(job, {"parallelism.shard_unit_size"}, "belongs to parallelism.shard_units = \"size\"");
+  if ((p.shard_units == "names") != !p.shard_unit_names.empty())
+    throw complaint(job, "parallelism.shard_unit_names", "goes with parallelism.shard_units = \"names\": name modules, or leave both out");
+  if (p.zero_stage == 0) return;
+  const std::int64_t shards = p.data_parallel_shard_degree, replicas = p.data_parallel_replicate_degree;
+  if (shards == 0) throw complaint(job, "parallelism.data_parallel_shard_degree", "is a number of ranks, or -1 for the rest");
+  if (ranks % replicas != 0 || (shards > 0 && shards * replicas != ranks))
+    throw complaint(job, shards > 0 ? "parallelism.data_parallel_shard_degree" : "parallelism.data_parallel_replicate_degree",
+                    fmt::format("shards x replicas must make the {} ranks", ranks));
+}
+
 }  // namespace
 
 void validate(const Job& job, int ranks) {
@@ -127,6 +148,7 @@ void validate(const Job& job, int ranks) {
   batch_plan(job, ranks);
   validate_optimizer(job);
   validate_ranks(job, ranks);
+  validate_sharding(job, ranks);
   validate_activation_checkpoint(job, model_spec(job, {}));
 }
 

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/nn/parameter.h"
+#include "shoal/parallel/data/gradient_reduction.h"
+
+namespace shoal::parallel {
+
+/// The layout `flat(unit)`: parameters one behind the other in one row of elements, each beginning at a multiple of 64 bytes, cut into equal shards,
+/// one a rank of the sharding axis. Padding belongs to no parameter. With more ranks than cache lines the last shards hold padding alone.
+struct FlatUnit {
+  struct Member {
+    std::shared_ptr<nn::Parameter> parameter;
+    std::int64_t offset = 0;  ///< of its first element
+    std::int64_t count = 0;
+  };
+  std::string name;  ///< path of the module; empty: the model itself
+  std::vector<Member> members;
+  at::ScalarType type = at::kFloat;
+  bool trained = true;  ///< frozen parameters are in units of their own, which have no gradient
+  int ranks = 1;
+  std::int64_t shard = 0;  ///< elements of a shard
+
+  std::int64_t size() const { return shard * ranks; }
+  /// Elements of a member, counted from its first, that lie in the shard of `rank`; begin == end: none.
+  std::pair<std::int64_t, std::int64_t> range(const Member& member, int rank) const;
+  /// Where that range begins in the shard.
+  std::int64_t place(const Member& member, int rank) const;
+};
+
+/// Lays out `parameters`, those of one kind (type, trained or frozen) in one unit.
+std::vector<FlatUnit> flat_units(const std::string& name, const std::vector<std::shared_ptr<nn::Parameter>>& parameters, at::ScalarType type,
+                                 int ranks);
+
+}  // namespace shoal::parallel

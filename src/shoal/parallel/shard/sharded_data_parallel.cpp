@@ -1,0 +1,239 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/base/memory_category.h"
+#include "shoal/parallel/shard/sharding.h"
+#include "shoal/parallel/shard/unit_gradients.h"
+#include "shoal/parallel/shard/unit_memory.h"
+
+namespace shoal::parallel {
+namespace {
+
+using schedule::ShardAction;
+using schedule::ShardStep;
+using Way = ShardingOptions::Way;
+
+// Gathers have a group of their own: they and reductions may be issued in another order on each rank.
+class ShardedDataParallel final : public Sharding {
+ public:
+  ShardedDataParallel(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options)
+      : options_(options), modules_(wrap(model, options.wrapping)), shard_(mesh.group("shard")), gathers_(shard_.split(0, shard_.rank())) {
+    SHOAL_USER_CHECK(!options.reduce_every_micro_batch || options.stage != ShardStage::kOptimizer, "sharding",
+                     "stage 1 keeps whole gradients: they are reduced once a step");
+    SHOAL_USER_CHECK(mesh.extent("shard") * mesh.extent("replicate") == mesh.size(), "sharding", "a mesh of {} ranks whose axes {} and {} make {}",
+                     mesh.size(), "shard", "replicate", mesh.extent("shard") * mesh.extent("replicate"));
+    make_units(mesh);
+    take_memory();
+    list_owned(model);
+    std::vector<const FlatUnit*> units;
+    for (const auto& unit : memory_) units.push_back(&unit->unit());
+    const bool whole = options.stage == ShardStage::kOptimizer;
+    gradients_ = std::make_unique<UnitGradients>(std::move(units), mesh.world(), shard_, mesh.group("replicate"),
+                                                 UnitGradients::Policy{.keep_whole = whole, .in_place = whole && buffer_});
+    if (!resident()) hang_hooks();
+  }
+
+  void begin(std::int64_t index, std::int64_t count) override {
+    if (index > 0 && options_.reduce_every_micro_batch) gradients_->complete();
+    if (index == 0) gradients_->clear();
+    gradients_->let_go(options_.reduce_every_micro_batch || index + 1 == count);
+    rest_of_table();
+    trained_ = true;
+  }
+
+  void finish() override {
+    gradients_->complete();
+    gradients_->let_go(false);
+    rest_of_table();
+  }
+
+  const std::vector<OwnedRange>& owned() const override { return owned_; }
+
+  std::vector<at::Tensor> gradients() const override {
+    std::vector<at::Tensor> all;
+    for (const OwnedRange& range : owned_)
+      if (range.parameter->requires_grad()) all.push_back(gradients_->sum(*range.parameter));
+    return all;
+  }
+
+  std::vector<comm::Group> cut_over() const override { return {shard_}; }
+
+  void begin_update() override {
+    if (buffer_) buffer_->end_reading();
+  }
+
+  void end_update() override {
+    gradients_->clear();
+    if (buffer_) return buffer_->publish();
+    if (!resident()) return;
+    // What is frozen changes only before training begins.
+    for (const auto& unit : memory_)
+      if (unit->unit().trained || !trained_) unit->exchange();
+  }
+
+  void reset_parameters(Key key) override {
+    int turn = 0;
+    for (const auto& unit : memory_) {
+      unit->take();
+      for (const FlatUnit::Member& member : unit->unit().members)
+        if (!buffer_ || turn++ % shard_.size() == shard_.rank()) member.parameter->reset(key);
+      unit->keep_own();
+      unit->release();
+    }
+    if (buffer_) buffer_->publish();
+  }
+
+  void unshard() override {
+    rest_of_table();
+    held_ = true;
+    for (const auto& unit : memory_) unit->gather();
+    for (const auto& unit : memory_) unit->wait();
+  }
+
+  void reshard() override {
+    held_ = false;
+    for (const auto& unit : memory_) unit->release();
+  }
+
+  const std::vector<ShardAction>& table() const override { return table_; }
+
+ private:
+  bool resident() const { return buffer_ || options_.stage != ShardStage::kParameters; }
+
+  void make_units(const mesh::Mesh& mesh) {
+    for (const WrappedModule& wrapped : modules_) {
+      std::map<at::ScalarType, std::vector<std::shared_ptr<nn::Parameter>>> by_type;
+      for (const auto& parameter : wrapped.parameters) {
+        SHOAL_USER_CHECK(!parameter->materialized(), "sharding", "{} has memory already", parameter->name());
+        by_type[parameter->tensor().scalar_type()].push_back(parameter);
+      }
+      for (const auto& [type, parameters] : by_type)
+        for (FlatUnit& unit : flat_units(wrapped.module->path(), parameters, type, shard_.size())) units_.push_back(std::move(unit));
+    }
+    for (const FlatUnit& unit : units_)
+      for (const FlatUnit::Member& member : unit.members) {
+        mesh::Layout layout;
+        const auto [begin, end] = unit.range(member, shard_.rank());
+        for (const mesh::Axis& axis : mesh.axes())
+          layout.axes.push_back(axis.name == "shard" ? mesh::Placement::flat(begin, end) : mesh::Placement::replicate());
+        member.parameter->set_layout(std::move(layout), member.parameter->box());
+      }
+  }
+
+  void take_memory() {
+    std::size_t bytes = 0;
+    for (const FlatUnit& unit : units_) bytes += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
+    if (options_.way != Way::kCopied && bytes > 0) {
+      const ScopedCategory category(MemoryCategory::kParameters);
+      buffer_ = shard_.shared_buffer(bytes);
+    }
+    SHOAL_USER_CHECK(buffer_ || options_.way != Way::kShared || bytes == 0, "sharding", "the ranks share no memory");
+    std::size_t offset = 0;
+    for (const FlatUnit& unit : units_) {
+      const at::Tensor place = buffer_ ? buffer_->tensor(offset, {unit.size()}, unit.type) : at::Tensor();
+      offset += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
+      memory_.push_back(std::make_unique<UnitMemory>(unit, gathers_, place, resident()));
+    }
+  }
+
+  void list_owned(const nn::Module& model) {
+    for (const auto& parameter : model.parameters())
+      for (const auto& memory : memory_) {
+        const FlatUnit& unit = memory->unit();
+        for (const FlatUnit::Member& member : unit.members) {
+          if (member.parameter != parameter) continue;
+          const auto [begin, end] = unit.range(member, shard_.rank());
+          owned_.push_back({parameter, begin, end, memory->own().narrow(0, unit.place(member, shard_.rank()), end - begin)});
+        }
+      }
+  }
+
+  /// The units that a module reads: those of its own parameters and of the borrowed ones.
+  std::vector<int> read_by(const WrappedModule& module) const {
+    std::vector<int> units;
+    for (std::size_t u = 0; u < memory_.size(); ++u)
+      for (const FlatUnit::Member& member : memory_[u]->unit().members) {
+        const auto among = [&](const auto& some) { return std::find(some.begin(), some.end(), member.parameter) != some.end(); };
+        if (!among(module.parameters) && !among(module.borrowed)) continue;
+        units.push_back(static_cast<int>(u));
+        break;
+      }
+    return units;
+  }
+
+  void hang_hooks() {
+    schedule::ShardPlan plan{.reads = {}, .parent = {}, .ahead = options_.ahead, .reshard_after_forward = options_.reshard_after_forward};
+    for (const WrappedModule& module : modules_) plan.reads.push_back(read_by(module)), plan.parent.push_back(module.parent);
+    table_ = schedule::shard_table(plan);
+    reads_ = plan.reads;
+    for (std::size_t m = 0; m < modules_.size(); ++m) {
+      const auto enter_if_alive = [this, m, alive = std::weak_ptr(alive_)](ShardStep step) {
+        if (!alive.expired()) enter(step, static_cast<int>(m));
+      };
+      modules_[m].module->on_pre_forward([enter_if_alive](nn::Module&, const at::Tensor&, const nn::Context&) {
+        enter_if_alive(ShardStep::kForward);
+        return at::Tensor();
+      });
+      modules_[m].module->on_post_forward([enter_if_alive](nn::Module&, const at::Tensor& output, const nn::Context&) {
+        if (output.requires_grad()) output.register_hook([enter_if_alive](const at::Tensor&) { enter_if_alive(ShardStep::kBackward); });
+        return at::Tensor();
+      });
+    }
+  }
+
+  /// Does what the table has before this. A module that comes out of turn (recomputed, or run twice) only gets what it reads.
+  void enter(ShardStep step, int module) {
+    if (held_) return;
+    in_backward_ = in_backward_ || step == ShardStep::kBackward;
+    if (!in_backward_ || step == ShardStep::kBackward) {
+      const auto found = std::find(table_.begin() + cursor_, table_.end(), ShardAction{step, module});
+      if (found != table_.end()) do_until(found - table_.begin() + 1);
+    }
+    for (int m = module; m >= 0; m = modules_[static_cast<std::size_t>(m)].parent)
+      for (const int unit : reads_[static_cast<std::size_t>(m)]) {
+        memory_[static_cast<std::size_t>(unit)]->gather();
+        memory_[static_cast<std::size_t>(unit)]->wait();
+      }
+  }
+
+  void do_until(std::ptrdiff_t end) {
+    for (; cursor_ < end; ++cursor_) {
+      const ShardAction& action = table_[static_cast<std::size_t>(cursor_)];
+      if (action.step == ShardStep::kGather) memory_[static_cast<std::size_t>(action.index)]->gather();
+      if (action.step == ShardStep::kRelease) memory_[static_cast<std::size_t>(action.index)]->release();
+    }
+  }
+
+  /// A pass is over: everything is released, and the next one starts at the top.
+  void rest_of_table() {
+    if (resident() || held_) return;
+    for (const auto& unit : memory_) unit->release();
+    cursor_ = 0, in_backward_ = false;
+  }
+
+  std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< hooks outlive this
+  ShardingOptions options_;
+  std::vector<WrappedModule> modules_;
+  comm::Group shard_, gathers_;
+  std::vector<FlatUnit> units_;
+  std::shared_ptr<comm::SharedBuffer> buffer_;  ///< null: every rank has its own copy
+  std::vector<std::unique_ptr<UnitMemory>> memory_;
+  std::vector<OwnedRange> owned_;
+  std::unique_ptr<UnitGradients> gradients_;
+  std::vector<ShardAction> table_;
+  std::vector<std::vector<int>> reads_;  ///< by module: units
+  std::ptrdiff_t cursor_ = 0;
+  bool in_backward_ = false, held_ = false, trained_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options) {
+  return std::make_unique<ShardedDataParallel>(model, mesh, options);
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,145 @@
+#include "shoal/parallel/shard/unit_gradients.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "shoal/base/check.h"
+#include "shoal/base/memory_category.h"
+
+namespace shoal::parallel {
+
+UnitGradients::UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world, comm::Group shard, comm::Group replicate, Policy policy)
+    : units_(std::move(units)),
+      control_(world.split(0, world.rank())),
+      shard_(std::move(shard)),
+      replicate_(std::move(replicate)),
+      policy_(policy),
+      states_(units_.size()) {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    first_.push_back(places_.size());
+    if (!units_[u]->trained) continue;
+    order_.insert(order_.begin(), u);
+    for (std::size_t m = 0; m < units_[u]->members.size(); ++m) {
+      nn::Parameter& parameter = *units_[u]->members[m].parameter;
+      parameter.on_sink_wanted([this, u] { make_flat(u); });
+      parameter.on_gradient_ready([this, i = places_.size(), alive = std::weak_ptr(alive_)](nn::Parameter&) {
+        if (!alive.expired()) ready(i);
+      });
+      places_.push_back({u, m});
+    }
+  }
+}
+
+UnitGradients::~UnitGradients() {
+  for (const Place& place : places_) {
+    member(place).parameter->on_sink_wanted(nullptr);
+    member(place).parameter->set_sink({});
+  }
+}
+
+void UnitGradients::clear() {
+  for (State& state : states_) state.sum = {}, state.arrived = 0;
+  for (Place& place : places_) place.arrived = place.used = false;
+  sent_ = 0;
+}
+
+void UnitGradients::let_go(bool leave) { leave_ = leave; }
+
+// Padding is left as it is found: nobody reads its sum.
+void UnitGradients::make_flat(std::size_t u) {
+  const FlatUnit& unit = *units_[u];
+  const ScopedCategory category(MemoryCategory::kGradients);
+  states_[u].flat = at::empty({unit.size()}, unit.type);
+  for (const FlatUnit::Member& member : unit.members)
+    member.parameter->set_sink(states_[u].flat.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
+}
+
+void UnitGradients::ready(std::size_t i) {
+  Place& place = places_[i];
+  if (!leave_ || place.arrived || !member(place).parameter->gradient().defined()) return;
+  place.arrived = true;
+  ++states_[place.unit].arrived;
+  for (; sent_ < order_.size() && states_[order_[sent_]].arrived == units_[order_[sent_]]->members.size(); ++sent_) send(order_[sent_]);
+  shard_.poll();
+  pass_on(false);
+}
+
+void UnitGradients::send(std::size_t u) {
+  const FlatUnit& unit = *units_[u];
+  State& state = states_[u];
+  if (!state.flat.defined()) make_flat(u);
+  for (std::size_t m = 0; m < unit.members.size(); ++m) {
+    const FlatUnit::Member& member = unit.members[m];
+    // What this rank does not use counts as zero where others do; what nobody uses may hold anything, but let no overflow hide in it.
+    if (!member.parameter->gradient().defined()) state.flat.narrow(0, member.offset, member.count).zero_();
+    places_[first_[u] + m].arrived = true;
+  }
+  Flight flight{u, {}, {}};
+  if (shard_.size() == 1) {
+    flight.sum = state.flat;
+  } else {
+    const ScopedCategory category(MemoryCategory::kGradients);
+    flight.sum = policy_.in_place ? state.flat.narrow(0, shard_.rank() * unit.shard, unit.shard) : at::empty({unit.shard}, unit.type);
+    flight.work = shard_.reduce_scatter(flight.sum, state.flat, {.async = true});
+  }
+  flights_.push_back(std::move(flight));
+  if (policy_.keep_whole) return;
+  // The operation holds the buffer until every rank has read it.
+  for (const FlatUnit::Member& member : unit.members) member.parameter->set_sink({});
+  state.flat = {};
+}
+
+/// Sums that are complete over the shards go on to the replicas, in the order in which they left.
+void UnitGradients::pass_on(bool wait) {
+  if (replicate_.size() == 1) return;
+  for (Flight& flight : flights_) {
+    if (flight.passed_on) continue;
+    if (wait) flight.work.order();
+    if (!wait && !flight.work.test()) return;
+    flight.work = replicate_.all_reduce(flight.sum, {.async = true});
+    flight.passed_on = true;
+  }
+  replicate_.poll();
+}
+
+std::vector<bool> UnitGradients::agree_on_used() const {
+  const at::Tensor map = at::empty({static_cast<std::int64_t>(places_.size())}, at::kByte);
+  auto* used = map.data_ptr<std::uint8_t>();
+  for (std::size_t i = 0; i < places_.size(); ++i) used[i] = places_[i].arrived || member(places_[i]).parameter->gradient().defined();
+  control_.all_reduce(map, {.reduction = comm::Reduction::kMax}).order();
+  return {used, used + places_.size()};
+}
+
+void UnitGradients::complete() {
+  const std::vector<bool> used = agree_on_used();
+  for (; sent_ < order_.size(); ++sent_) {
+    const std::size_t u = order_[sent_], count = units_[u]->members.size();
+    const auto begin = used.begin() + static_cast<std::ptrdiff_t>(first_[u]);
+    if (std::any_of(begin, begin + static_cast<std::ptrdiff_t>(count), [](bool one) { return one; })) send(u);
+  }
+  pass_on(true);
+  for (Flight& flight : flights_) {
+    flight.work.order();
+    at::Tensor& sum = states_[flight.unit].sum;
+    sum.defined() ? sum.add_(flight.sum) : sum = flight.sum;
+  }
+  flights_.clear();
+  sent_ = 0;
+  for (State& state : states_) state.arrived = 0;
+  for (std::size_t i = 0; i < places_.size(); ++i) places_[i].arrived = false, places_[i].used = places_[i].used || used[i];
+}
+
+at::Tensor UnitGradients::sum(const nn::Parameter& parameter) const {
+  for (const Place& place : places_) {
+    if (member(place).parameter.get() != &parameter) continue;
+    if (!place.used) return {};
+    const FlatUnit& unit = *units_[place.unit];
+    const auto [begin, end] = unit.range(member(place), shard_.rank());
+    return states_[place.unit].sum.narrow(0, unit.place(member(place), shard_.rank()), end - begin);
+  }
+  SHOAL_CHECK(false, "{} is in no unit", parameter.name());
+  return {};
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "shoal/comm/group.h"
+#include "shoal/parallel/shard/flat_unit.h"
+
+namespace shoal::parallel {
+
+/// The gradients of sharding units on their way to the owners: written into one flat buffer a unit, reduce-scattered over `shard`, then added up over
+/// `replicate`. A rank ends with the sums over its own shard.
+class UnitGradients {
+ public:
+  struct Policy {
+    bool keep_whole = false;  ///< the flat buffers stay for the next step; else each goes as soon as it is reduced
+    bool in_place = false;    ///< with keep_whole: the sum is written over this rank's part of the buffer
+  };
+  /// `units`: pointers to units that outlive this; frozen ones among them are left alone. They leave in reverse order on every rank.
+  UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world, comm::Group shard, comm::Group replicate, Policy policy);
+  ~UnitGradients();
+  UnitGradients(const UnitGradients&) = delete;
+  UnitGradients& operator=(const UnitGradients&) = delete;
+
+  /// Forgets the sums of the step before.
+  void clear();
+  /// From here on, whether a unit leaves as soon as all its gradients are complete.
+  void let_go(bool leave);
+  /// Ends a backward pass whose gradients leave: returns when they have been added to the sums. Collective over the world.
+  void complete();
+  /// This rank's part of the summed gradient of a parameter, flat; undefined when no rank has one.
+  at::Tensor sum(const nn::Parameter& parameter) const;
+
+ private:
+  struct Flight {
+    std::size_t unit;
+    at::Tensor sum;
+    comm::Work work;
+    bool passed_on = false;
+  };
+  struct State {
+    at::Tensor flat, sum;
+    std::size_t arrived = 0;
+  };
+  struct Place {
+    std::size_t unit, member;
+    bool arrived = false, used = false;
+  };
+
+  void make_flat(std::size_t unit);
+  void ready(std::size_t parameter);
+  void send(std::size_t unit);
+  void pass_on(bool wait);
+  std::vector<bool> agree_on_used() const;
+  const FlatUnit::Member& member(const Place& place) const { return units_[place.unit]->members[place.member]; }
+
+  std::vector<const FlatUnit*> units_;
+  comm::Group control_, shard_, replicate_;
+  Policy policy_;
+  std::vector<State> states_;
+  std::vector<Place> places_;       ///< of trained parameters, unit by unit
+  std::vector<std::size_t> first_;  ///< by unit: its first place
+  std::vector<std::size_t> order_;  ///< units as they leave
+  std::size_t sent_ = 0;
+  std::vector<Flight> flights_;
+  bool leave_ = false;
+  std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< listeners outlive this
+};
+
+}  // namespace shoal::parallel

@@ -1,0 +1,103 @@
+#include "shoal/schedule/sharding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "shoal/base/check.h"
+
+namespace shoal::schedule {
+namespace {
+
+using Order = std::vector<int>;
+
+/// What a module's pass holds: its own units and those of the modules around it.
+std::vector<std::set<int>> held_units(const ShardPlan& plan) {
+  std::vector<std::set<int>> held;
+  for (std::size_t m = 0; m < plan.reads.size(); ++m) {
+    held.emplace_back(plan.reads[m].begin(), plan.reads[m].end());
+    if (plan.parent[m] >= 0) held[m].insert(held[plan.parent[m]].begin(), held[plan.parent[m]].end());
+  }
+  return held;
+}
+
+/// Backward runs the children of a module from the last to the first, and begins each module before what lies inside it.
+void add_backward(const ShardPlan& plan, int parent, Order& order) {
+  for (int m = static_cast<int>(plan.reads.size()) - 1; m >= 0; --m)
+    if (plan.parent[m] == parent) {
+      order.push_back(m);
+      add_backward(plan, m, order);
+    }
+}
+
+class Table {
+ public:
+  explicit Table(const ShardPlan& plan) : held_(held_units(plan)), ahead_(plan.ahead) {}
+
+  /// One pass. `keep(unit)`: not released in it.
+  template <class Keep>
+  void pass(const Order& order, ShardStep step, const Keep& keep) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      for (std::size_t j = i; j < std::min(order.size(), i + 1 + static_cast<std::size_t>(ahead_)); ++j)
+        for (const int unit : held_[order[j]])
+          if (gathered_.insert(unit).second) actions_.push_back({ShardStep::kGather, unit});
+      actions_.push_back({step, order[i]});
+      for (auto unit = gathered_.begin(); unit != gathered_.end();) {
+        const bool again =
+            std::any_of(order.begin() + static_cast<std::ptrdiff_t>(i) + 1, order.end(), [&](int module) { return held_[module].contains(*unit); });
+        if (again || keep(*unit)) {
+          ++unit;
+        } else {
+          actions_.push_back({ShardStep::kRelease, *unit});
+          unit = gathered_.erase(unit);
+        }
+      }
+    }
+  }
+  const std::set<int>& held(int module) const { return held_[module]; }
+  std::vector<ShardAction> take() { return std::move(actions_); }
+
+ private:
+  std::vector<std::set<int>> held_;
+  int ahead_;
+  std::set<int> gathered_;
+  std::vector<ShardAction> actions_;
+};
+
+}  // namespace
+
+std::vector<ShardAction> shard_table(const ShardPlan& plan) {
+  SHOAL_USER_CHECK(plan.parent.size() == plan.reads.size() && plan.ahead >= 0, "shard_table", "{} modules, {} parents, {} ahead", plan.reads.size(),
+                   plan.parent.size(), plan.ahead);
+  Order forward, backward;
+  for (int m = 0; m < static_cast<int>(plan.reads.size()); ++m) {
+    SHOAL_USER_CHECK(plan.parent[m] >= -1 && plan.parent[m] < m, "shard_table", "module {} inside module {}", m, plan.parent[m]);
+    forward.push_back(m);
+  }
+  add_backward(plan, -1, backward);
+  Table table(plan);
+  table.pass(forward, ShardStep::kForward,
+             [&](int unit) { return !plan.reshard_after_forward || (!backward.empty() && table.held(backward.front()).contains(unit)); });
+  table.pass(backward, ShardStep::kBackward, [](int) { return false; });
+  return table.take();
+}
+
+int most_gathered(const std::vector<ShardAction>& table) {
+  int now = 0, most = 0;
+  for (const ShardAction& action : table) {
+    if (action.step == ShardStep::kGather) most = std::max(most, ++now);
+    if (action.step == ShardStep::kRelease) --now;
+  }
+  return most;
+}
+
+std::string to_string(const std::vector<ShardAction>& table) {
+  constexpr const char* kWords[] = {"gather", "release", "forward", "backward"};
+  std::string text;
+  for (const ShardAction& action : table)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kWords[static_cast<int>(action.step)], action.index);
+  return text;
+}
+
+}  // namespace shoal::schedule
