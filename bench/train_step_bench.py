@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Data-parallel training steps of GPT-2 124M, fp32, two ranks of one thread, beside PyTorch's DDP over Gloo (bench/peers/torch_gpt2.py).
+"""Data-parallel training steps of GPT-2 124M, fp32, two ranks of one thread, beside PyTorch's DDP and FSDP2 over Gloo (bench/peers/torch_gpt2.py),
+and sharded ones beside our own data parallelism.
 
 Both start from the same weights and see the same tokens; every step is forward, backward, gradient reduction, clipping at 1.0 and AdamW on all
 parameters. The losses of the timed steps are laid on each other: they must agree within 1e-4, relatively, or the case fails. bench/run.py says how
@@ -17,7 +18,11 @@ WORLD = 2
 TOLERANCE = 1e-4
 # tokens a rank: (timed steps a block, rounds of four blocks, limit)
 SIZES = {64: (12, 2, 1.8), 256: (8, 2, None), 1024: (5, 2, 1.15)}
-CASES = {f"train_step/ddp/gpt2-124m/fp32/{tokens}": tokens for tokens in SIZES}
+# name: (options of ours, mode of the peer or options of our own program in its place, {tokens: limit})
+KINDS = {"ddp": ([], "ddp", {tokens: limit for tokens, (_, _, limit) in SIZES.items()}),
+         "fsdp": (["--zero", 3], "fsdp2", {64: 4.0, 1024: 1.35}),
+         "fsdp_over_ddp": (["--zero", 3], [], {64: 0.95, 1024: 0.95})}
+CASES = {f"train_step/{kind}/gpt2-124m/fp32/{tokens}": (kind, tokens) for kind, (_, _, limits) in KINDS.items() for tokens in limits}
 WARMUP = 3
 
 
@@ -36,8 +41,10 @@ def check_losses(case, ours, peer):
 
 
 def measure(case):
-    tokens = CASES[case]
-    steps, rounds, limit = SIZES[tokens]
+    kind, tokens = CASES[case]
+    options, peer, limits = KINDS[kind]
+    steps, rounds, _ = SIZES[tokens]
+    limit = limits[tokens]
     comparison.setup("torch")
     inputs = comparison.ROOT / "build" / "peers" / f"gpt2-{tokens}"
     try:
@@ -46,7 +53,10 @@ def measure(case):
         shared += ["--steps", steps, "--warmup", WARMUP, "--init", inputs / "init.f32", "--tokens", inputs / "tokens.i32"]
         times, losses = {"ours": [], "peer": []}, {}
         for side in comparison.alternating(rounds):
-            printed = ours(shared) if side == "ours" else comparison.torch_ranks("torch_gpt2.py", ["--mode", "ddp", "--losses", *shared], WORLD)
+            if side == "ours" or isinstance(peer, list):
+                printed = ours([*shared, *(options if side == "ours" else peer)])
+            else:
+                printed = comparison.torch_ranks("torch_gpt2.py", ["--mode", peer, "--losses", *shared], WORLD)
             result = comparison.objects(printed)[0]
             times[side].append(result["ms"])
             losses[side] = result["losses"]

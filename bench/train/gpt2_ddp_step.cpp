@@ -15,6 +15,7 @@
 #include "shoal/base/clock.h"
 #include "shoal/comm/world.h"
 #include "shoal/optim/optimizer.h"
+#include "shoal/parallel/shard/sharding.h"
 #include "shoal/train/step.h"
 
 namespace shoal::bench {
@@ -24,14 +25,29 @@ struct Choice {
   comm::WorldOptions world;
   std::string model = "gpt2-124m", init, tokens;
   std::int64_t batch = 1, columns = 1024;
-  int steps = 8, warmup = 2;
+  int steps = 8, warmup = 2, zero = 0;
 };
 
 /// As the peer's AdamW: one group, so that everything decays.
-std::vector<optim::Slice> slices_that_all_decay(const nn::Model& model) {
-  std::vector<optim::Slice> slices = train::slices_of(model);
+std::vector<optim::Slice> slices_that_all_decay(const parallel::GradientReduction& reduction) {
+  std::vector<optim::Slice> slices = train::slices_of(reduction.owned());
   for (optim::Slice& slice : slices) slice.decay = true;
   return slices;
+}
+
+/// Gives the model memory and the weights of the file.
+std::unique_ptr<parallel::GradientReduction> reduction_of(nn::Model& model, const comm::Group& group, const Choice& choice) {
+  if (choice.zero == 0) {
+    model.materialize();
+    load_weights(model, choice.init);
+    return parallel::data_parallel(model, group);
+  }
+  auto sharding = parallel::sharded_data_parallel(
+      model, mesh::Mesh(group, {{"shard", group.size()}}),
+      {.stage = static_cast<parallel::ShardStage>(choice.zero), .wrapping = {}, .way = parallel::ShardingOptions::Way::kShared});
+  load_weights(model, choice.init);  // every rank the same, into the one copy
+  sharding->end_update();
+  return sharding;
 }
 
 void run(const Choice& choice) {
@@ -41,11 +57,9 @@ void run(const Choice& choice) {
   if (!spec) throw Error(ErrorKind::kUsage, "bench", fmt::format("no model '{}'", choice.model));
   spec->sequence = choice.columns;
   const auto model = nn::make_model(*spec);
-  model->materialize();
-  load_weights(*model, choice.init);
+  const auto reduction = reduction_of(*model, group, choice);
   const GivenTokens tokens(choice.tokens, group.size(), choice.batch, choice.columns);
-  const auto optimizer = optim::make_optimizer(slices_that_all_decay(*model), optim::AdamWOptions{.beta2 = 0.95, .weight_decay = 0.1});
-  const auto reduction = parallel::data_parallel(*model, group);
+  const auto optimizer = optim::make_optimizer(slices_that_all_decay(*reduction), optim::AdamWOptions{.beta2 = 0.95, .weight_decay = 0.1});
   train::TrainingStep step(*model, *optimizer, *reduction, group, Key(0));
 
   std::vector<double> milliseconds, losses;
@@ -80,6 +94,7 @@ int main(int argc, char** argv) {
   app.add_option("--seq", choice.columns, "tokens a sequence");
   app.add_option("--steps", choice.steps, "steps that are timed");
   app.add_option("--warmup", choice.warmup, "steps before them");
+  app.add_option("--zero", choice.zero, "ZeRO stage; 0: none")->check(CLI::Range(0, 3));
   app.add_flag("!--no-arena", choice.world.arena, "memory that peers do not see");
   CLI11_PARSE(app, argc, argv);
   choice.world.key = choice.world.name;

@@ -97,6 +97,38 @@ TEST_F(Equivalence, AStopSignalSavesAndTheRunGoesOnBitForBit) {
   for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(resumed[i].loss, whole[i].loss);
 }
 
+TEST_F(Equivalence, ShardedRunsTrainTheSame) {
+  const auto reference = train("one", {}, 1);
+  for (const char* arena : {"parallelism.arena=true", "parallelism.arena=false"}) {
+    const std::string name = arena;
+    expect_same_losses(train("zero 2 " + name, {"parallelism.zero_stage=2", arena}, 2), reference, "ZeRO-2, 2 ranks, " + name);
+    expect_same_losses(train("fsdp " + name, {"parallelism.zero_stage=3", "training.micro_batch=1", arena}, 4), reference, "FSDP, 4 ranks, " + name);
+    expect_same_losses(train("hybrid " + name, {"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2", arena}, 4), reference,
+                       "hybrid 2 x 2, " + name);
+  }
+}
+
+// Every way of sharding saves what every other loads: a chain of five, each stopped by an error after a checkpoint.
+TEST_F(Equivalence, CheckpointsMoveBetweenAllWaysOfSharding) {
+  const auto whole = train("whole", {}, 1);
+  const std::vector<std::pair<int, std::vector<std::string>>> ways = {
+      {2, {"parallelism.zero_stage=2"}},
+      {4, {"parallelism.zero_stage=3", "parallelism.arena=false"}},
+      {1, {}},
+      {4, {"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}},
+      {2, {}}};
+  for (std::size_t first = 0; first < ways.size(); ++first) {
+    const std::string name = "chain " + std::to_string(first);
+    for (int i = 0; i < 3; ++i) {
+      auto [ranks, sets] = ways[(first + static_cast<std::size_t>(i)) % ways.size()];
+      sets.insert(sets.end(), {"debug.fault=error", fmt::format("debug.fault_step={}", 5 * i + 7)});
+      EXPECT_THROW(train(name, sets, ranks), Error);
+    }
+    const auto& [ranks, sets] = ways[(first + 3) % ways.size()];
+    expect_same_losses(train(name, sets, ranks), whole, name);
+  }
+}
+
 TEST_F(Equivalence, AnotherModelOrOtherDataIsRefusedByName) {
   train("run", {"training.steps=5"}, 1);
   try {
