@@ -39,7 +39,7 @@ UnitGradients::~UnitGradients() {
 }
 
 void UnitGradients::clear() {
-  for (State& state : states_) state.sum = {}, state.arrived = 0;
+  for (State& state : states_) state.sum = at::Tensor(), state.arrived = 0;
   for (Place& place : places_) place.arrived = place.used = false;
   sent_ = 0;
 }
@@ -75,7 +75,7 @@ void UnitGradients::send(std::size_t u) {
     if (!member.parameter->gradient().defined()) state.flat.narrow(0, member.offset, member.count).zero_();
     places_[first_[u] + m].arrived = true;
   }
-  Flight flight{u, {}, {}};
+  Flight flight{.unit = u, .sum = {}, .work = {}};
   if (shard_.size() == 1) {
     flight.sum = state.flat;
   } else {
@@ -87,7 +87,7 @@ void UnitGradients::send(std::size_t u) {
   if (policy_.keep_whole) return;
   // The operation holds the buffer until every rank has read it.
   for (const FlatUnit::Member& member : unit.members) member.parameter->set_sink({});
-  state.flat = {};
+  state.flat = at::Tensor();
 }
 
 /// Sums that are complete over the shards go on to the replicas, in the order in which they left.
@@ -108,7 +108,7 @@ std::vector<bool> UnitGradients::agree_on_used() const {
   auto* used = map.data_ptr<std::uint8_t>();
   for (std::size_t i = 0; i < places_.size(); ++i) used[i] = places_[i].arrived || member(places_[i]).parameter->gradient().defined();
   control_.all_reduce(map, {.reduction = comm::Reduction::kMax}).order();
-  return {used, used + places_.size()};
+  return std::vector<bool>(used, used + places_.size());
 }
 
 void UnitGradients::complete() {
