@@ -171,11 +171,11 @@ class ShardedDataParallel final : public Sharding {
     table_ = schedule::shard_table(plan);
     reads_ = plan.reads;
     for (std::size_t m = 0; m < modules_.size(); ++m) {
-      const auto enter_if_alive = [this, m, alive = std::weak_ptr(alive_)](ShardStep step) {
-        if (!alive.expired()) enter(step, static_cast<int>(m));
+      const auto enter_if_alive = [this, m, alive = std::weak_ptr(alive_)](ShardStep step, bool recomputing = false) {
+        if (!alive.expired()) enter(step, static_cast<int>(m), recomputing);
       };
-      modules_[m].module->on_pre_forward([enter_if_alive](nn::Module&, const at::Tensor&, const nn::Context&) {
-        enter_if_alive(ShardStep::kForward);
+      modules_[m].module->on_pre_forward([enter_if_alive](nn::Module&, const at::Tensor&, const nn::Context& context) {
+        enter_if_alive(ShardStep::kForward, context.recomputing);
         return at::Tensor();
       });
       modules_[m].module->on_post_forward([enter_if_alive](nn::Module&, const at::Tensor& output, const nn::Context&) {
@@ -186,9 +186,9 @@ class ShardedDataParallel final : public Sharding {
   }
 
   /// Does what the table has before this. A module that comes out of turn (recomputed, or run twice) only gets what it reads.
-  void enter(ShardStep step, int module) {
+  void enter(ShardStep step, int module, bool recomputing) {
     if (held_) return;
-    in_backward_ = in_backward_ || step == ShardStep::kBackward;
+    in_backward_ = in_backward_ || recomputing || step == ShardStep::kBackward;
     if (!in_backward_ || step == ShardStep::kBackward) {
       const auto found = std::find(table_.begin() + cursor_, table_.end(), ShardAction{step, module});
       if (found != table_.end()) do_until(found - table_.begin() + 1);
