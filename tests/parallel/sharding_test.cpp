@@ -29,8 +29,8 @@ struct Result {
   std::vector<at::Tensor> weights;
 };
 
-/// AdamW with clipping on the same twelve sequences a step, whatever the number of ranks. Its epsilon keeps what has no gradient but rounding (the bias
-/// of keys) from being scaled up.
+/// AdamW with clipping on the same twelve sequences a step, whatever the number of ranks. Its epsilon keeps what has no gradient but rounding (the
+/// bias of keys) from being scaled up.
 Result train(nn::Model& model, GradientReduction& reduction, const comm::Group& world, int micro_batches) {
   std::vector<optim::Slice> slices;
   for (const OwnedRange& range : reduction.owned())
@@ -46,8 +46,7 @@ Result train(nn::Model& model, GradientReduction& reduction, const comm::Group& 
       context.key = Key(3).child(static_cast<std::uint64_t>(step));
       const std::int64_t first = world.rank() * share + micro * rows;
       context.samples = at::arange(first, first + rows, at::kLong);
-      const at::Tensor tokens =
-          (context.samples.view({-1, 1}) * 29 + at::arange(17, at::kLong) * at::arange(17, at::kLong) + 31 * step).remainder(7);
+      const at::Tensor tokens = (context.samples.view({-1, 1}) * 29 + at::arange(17, at::kLong) * at::arange(17, at::kLong) + 31 * step).remainder(7);
       context.labels = tokens.slice(1, 1, 17).contiguous();
       context.loss_scale = 1.0 / (16 * kSequences);
       const at::Tensor value = model(tokens.slice(1, 0, 16).contiguous(), context);
