@@ -110,7 +110,8 @@ std::string way_of(const BenchArguments& a, const comm::Group& group, const Case
   const bool parts = c.op != "all_reduce" && c.op != "broadcast" && c.op != "reduce";
   const std::size_t bytes = c.op == "barrier" ? 1 : static_cast<std::size_t>(c.count) * 4 / (parts ? static_cast<std::size_t>(a.world) : 1);
   if (const auto* engine = dynamic_cast<const comm::CommunicatorEngine*>(group.engine().get()))
-    return name(dynamic_cast<const collective::TcpCommunicator&>(engine->communicator()).choice()(kind_of(c.op), bytes));
+    if (const auto* tcp = dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()))
+      return name(tcp->choice()(kind_of(c.op), bytes));
   return c.op == "barrier" || c.count * 4 <= 1024 ? "inline" : a.arena ? "direct" : "staged";
 }
 

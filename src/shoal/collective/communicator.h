@@ -36,6 +36,8 @@ class Communicator {
 
   /// Blocks until `handle` is complete or `deadline` has passed, which is an Error(timeout) on this rank and aborts the communicator.
   virtual void wait(Handle handle, Deadline deadline) = 0;
+  /// Waits as long as the operation's own timeout allows. As it stands here: for communicators that hold their operations to it in every wait.
+  virtual void wait(Handle handle) { wait(handle, Deadline::never()); }
 
   /// Makes progress on everything in flight for about `budget`.
   virtual void poll(Duration budget) = 0;

@@ -49,8 +49,7 @@ class HostCommunicator final : public Communicator {
   Handle start(const Operation& operation) override;
   bool test(Handle handle) override;
   void wait(Handle handle, Deadline deadline) override;
-  /// Waits as long as the operation's own timeout allows.
-  void wait(Handle handle);
+  void wait(Handle handle) override;
   /// Blocks for about `longest`, or until complete, which is what it returns. Running out of time is no error here.
   bool wait_briefly(Handle handle, Duration longest);
   /// Ends everything with an Error(timeout) that says how far each rank has come; for callers that keep time themselves.

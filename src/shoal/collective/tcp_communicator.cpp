@@ -340,11 +340,12 @@ int TcpCommunicator::awaited(const Pending& p) const {
   return p.operation.kind == Kind::kReceive ? p.operation.peer : (rank_ + size() - 1) % size();
 }
 
+// `seen`: the events before the inbox was looked into. What has happened since may be what is awaited; its sender may have left after it.
 void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_t seen) {
+  if (seen != peers_->events()) return;
   for (const Pending& p : in_flight_) {
     const int peer = awaited(p);
     const bool late = Clock::now() >= p.give_up || (p.handle == handle && deadline.passed());
-    // One that left after `seen` may have sent what is awaited before it went.
     const bool left = peer >= 0 && peers_->gone(members_[peer]) && seen == peers_->events();
     if (!late && !left) continue;
     Error error = error_in(p, left ? ErrorKind::kPeerLost : ErrorKind::kTimeout,
@@ -360,7 +361,7 @@ bool TcpCommunicator::test(Handle handle) {
   const auto seen = peers_->events();
   peers_->check();
   advance_all();
-  if (seen == peers_->events()) check_times(0, Deadline::never(), seen);
+  check_times(0, Deadline::never(), seen);
   return complete(handle);
 }
 
@@ -371,7 +372,6 @@ void TcpCommunicator::wait(Handle handle, Deadline deadline) {
     peers_->check();
     advance_all();
     if (complete(handle)) return;
-    if (seen != peers_->events()) continue;  // what has arrived meanwhile may be what is awaited
     check_times(handle, deadline, seen);
     peers_->wait_for_event(seen, std::min<Duration>(deadline.left(), std::chrono::milliseconds(100)));
   }
@@ -383,7 +383,7 @@ void TcpCommunicator::poll(Duration budget) {
     const auto seen = peers_->events();
     peers_->check();
     advance_all();
-    if (seen == peers_->events()) check_times(0, Deadline::never(), seen);
+    check_times(0, Deadline::never(), seen);
     if (in_flight_.empty()) return;
     peers_->wait_for_event(seen, std::min<Duration>(end.left(), std::chrono::milliseconds(1)));
   } while (!end.passed());

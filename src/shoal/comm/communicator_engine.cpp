@@ -11,7 +11,12 @@ class CommunicatorWork final : public WorkState {
   CommunicatorWork(std::shared_ptr<Communicator> communicator, Handle handle)
       : communicator_(std::move(communicator)), handle_(handle), started_(Clock::now()) {}
 
-  void order() override { wait(Deadline::never()); }
+  void order() override {
+    watch([&] {
+      communicator_->wait(handle_);
+      return true;
+    });
+  }
   void wait(Deadline deadline) override {
     watch([&] {
       communicator_->wait(handle_, deadline);
@@ -53,7 +58,7 @@ CommunicatorEngine::CommunicatorEngine(std::shared_ptr<Communicator> communicato
 Work CommunicatorEngine::start(const Call& call) {
   const Handle handle = communicator_->start(call.operation);
   if (call.blocking) {
-    communicator_->wait(handle, Deadline::never());  // the operation's own timeout holds
+    communicator_->wait(handle);
     release();
     return {};
   }

@@ -9,8 +9,9 @@
 
 namespace shoal::comm {
 
-/// Any collective::Communicator whose ranks share no memory: TCP. `keep` lives as long as the engine and its splits: what the communicator stands on.
-class CommunicatorEngine final : public Engine {
+/// Any collective::Communicator. By itself for ranks that share no memory: TCP. `keep` lives as long as the engine and its splits: what the
+/// communicator stands on.
+class CommunicatorEngine : public Engine {
  public:
   CommunicatorEngine(std::shared_ptr<collective::Communicator> communicator, std::shared_ptr<void> keep);
 
@@ -24,7 +25,7 @@ class CommunicatorEngine final : public Engine {
   std::shared_ptr<Engine> split(int color, int key) override;
   void abort(const Error& cause) override { communicator_->abort(cause); }
 
-  const collective::Communicator& communicator() const { return *communicator_; }
+  const std::shared_ptr<collective::Communicator>& communicator() const { return communicator_; }
 
  private:
   struct InFlight {
@@ -35,7 +36,7 @@ class CommunicatorEngine final : public Engine {
 
   std::shared_ptr<void> keep_;  ///< goes after the communicator
   std::shared_ptr<collective::Communicator> communicator_;
-  std::deque<InFlight> in_flight_;  ///< tensors live until their operation is complete, whether or not anybody keeps the Work
+  std::deque<InFlight> in_flight_;  ///< tensors live until every rank has finished with them, whether or not anybody keeps the Work
 };
 
 }  // namespace shoal::comm

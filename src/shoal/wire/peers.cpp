@@ -240,16 +240,21 @@ void Peers::fail(const Error& cause, bool tell) {
   changed_.notify_all();
 }
 
+bool Peers::push(Peer& peer) {
+  try {
+    return peer.link->flush();
+  } catch (const Error&) {  // the loop meets it again, and reads its last words first
+    return false;
+  }
+}
+
 void Peers::send(int r, Stream stream, int priority, Bytes message) {
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_.at(static_cast<std::size_t>(r));
     if (!peer.link) return;  // gone; whoever waits for an answer finds out
     peer.link->send(stream, priority, std::move(message));
-    try {
-      if (peer.link->flush()) return;
-    } catch (const Error&) {  // the loop meets it again, and reads its last words first
-    }
+    if (push(peer)) return;
   }
   loop_.wake();
 }
@@ -280,13 +285,8 @@ void Peers::abort(const Error& cause) {
     const std::lock_guard lock(mutex_);
     fail(cause, true);
     // The caller may end its process at once: its words are handed to the kernel before this returns, as far as they fit.
-    for (Peer& peer : peers_) {
-      if (!peer.link) continue;
-      try {
-        peer.link->flush();
-      } catch (const Error&) {  // the loop meets it again
-      }
-    }
+    for (Peer& peer : peers_)
+      if (peer.link) push(peer);
   }
   loop_.wake();
 }

@@ -73,6 +73,7 @@ class Peers {
   void look_out();
   void fail(const Error& cause, bool tell);
   void close(int peer);
+  bool push(Peer& peer);  ///< what waits goes to the kernel as far as it fits; true when nothing is left
   void tell_all(std::uint64_t what, const Bytes& message);
 
   const Settings settings_;
