@@ -3,12 +3,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "shoal/comm/world.h"
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
+#include "shoal/parallel/activation_checkpoint.h"
 
 namespace shoal::parallel {
 namespace {
@@ -71,8 +73,12 @@ void keep_weights(const nn::Model& model, Result& result) {
   for (const auto& parameter : model.parameters()) result.weights.push_back(parameter->tensor().detach().clone());
 }
 
-Result alone() {
+/// What is done to a model before it gets memory.
+using Preparation = std::function<void(nn::Model&)>;
+
+Result alone(const Preparation& prepare = [](nn::Model&) {}) {
   const auto model = nn::make_model(tiny());
+  prepare(*model);
   model->materialize();
   model->reset_parameters(Key(1));
   Result result = train(*model, *reduce_after_backward(*model, {}), {}, 1);
@@ -82,10 +88,13 @@ Result alone() {
 
 using Maker = std::unique_ptr<Sharding> (*)(nn::Module&, const mesh::Mesh&, const ShardingOptions&);
 
-Result sharded(int replicas, int shards, const ShardingOptions& options, int micro_batches, Maker make = sharded_data_parallel) {
+Result sharded(
+    int replicas, int shards, const ShardingOptions& options, int micro_batches, Maker make = sharded_data_parallel,
+    const Preparation& prepare = [](nn::Model&) {}) {
   Result kept;
   comm::run_on_threads({.size = replicas * shards, .arena = false, .timeout = std::chrono::seconds(20)}, [&](const comm::Group& world) {
     const auto model = nn::make_model(tiny());
+    prepare(*model);
     const auto sharding = make(*model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", shards}}), options);
     sharding->reset_parameters(Key(1));
     Result result = train(*model, *sharding, world, micro_batches);
@@ -131,6 +140,127 @@ TEST(Sharding, EveryWrappingTrainsAsOneRank) {
         expect_same(sharded(1, 2, {.wrapping = wrapping, .ahead = reshard ? 2 : 0, .reshard_after_forward = reshard, .way = way}, 2), reference,
                     fmt::format("by {}, reshard {}", static_cast<int>(wrapping.by), reshard));
   expect_same(sharded(1, 2, {.stage = ShardStage::kGradients, .reduce_every_micro_batch = true}, 3), reference, "reduced every micro-batch");
+}
+
+constexpr Way kWays[] = {Way::kShared, Way::kCopied};
+constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters};
+
+TEST(Sharding, RecomputedBlocksTrainAsOneRank) {
+  const Result reference = alone();
+  for (const Way way : kWays)
+    for (const auto& ways : {std::vector{plan::Keep::kInput, plan::Keep::kInput}, {plan::Keep::kProducts, plan::Keep::kEverything}})
+      for (const bool reshard : {true, false})
+        expect_same(sharded(1, 2, {.reshard_after_forward = reshard, .way = way}, 2, sharded_data_parallel,
+                            [&](nn::Model& model) { checkpoint_activations(model, ways); }),
+                    reference, fmt::format("way {}, first block keeps {}, reshard {}", static_cast<int>(way), static_cast<int>(ways[0]), reshard));
+}
+
+// Units that are frozen as a whole (the first block), in part (the norms of the second), and the tied embedding.
+TEST(Sharding, FrozenParametersStayAndTheOthersTrainAsOnOneRank) {
+  const auto frozen = [](const std::string& name) {
+    return name.starts_with("blocks.0.") || (name.starts_with("blocks.1.") && name.find("norm") != std::string::npos) ||
+           name.starts_with("embedding");
+  };
+  int kept = 0;
+  const Preparation freeze = [&](nn::Model& model) {
+    for (const auto& parameter : model.parameters())
+      if (frozen(parameter->name())) parameter->set_requires_grad(false);
+  };
+  const Result reference = alone(freeze);
+  const auto fresh = nn::make_model(tiny());
+  fresh->materialize();
+  fresh->reset_parameters(Key(1));
+  const auto parameters = fresh->parameters();
+  for (std::size_t i = 0; i < reference.weights.size(); ++i) {
+    const auto& parameter = parameters[i];
+    EXPECT_EQ(reference.weights[i].equal(parameter->tensor()), frozen(parameter->name())) << parameter->name();
+    kept += frozen(parameter->name());
+  }
+  EXPECT_GE(kept, 15) << "too little is frozen to show anything";
+  for (const ShardStage stage : kStages) {
+    for (const Way way : kWays)
+      expect_same(sharded(1, 3, {.stage = stage, .way = way}, 2, sharded_data_parallel, freeze), reference,
+                  fmt::format("stage {}, way {}", static_cast<int>(stage), static_cast<int>(way)));
+    expect_same(sharded(1, 2, {.stage = stage}, 1, sharding_by_hand, freeze), reference, "by hand");
+  }
+}
+
+/// A sum of branches of which each call uses some.
+class Branches final : public nn::Module {
+ public:
+  explicit Branches(int count) {
+    for (int i = 0; i < count; ++i) weights_.push_back(parameter("w" + std::to_string(i), {3}, plan::Init::kOnes));
+  }
+  std::vector<std::size_t> used;
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const nn::Context&) override {
+    at::Tensor sum = at::zeros({}, at::kFloat);
+    for (const std::size_t i : used) sum = sum + (weights_[i]->tensor() * x).sum();
+    return sum;
+  }
+
+ private:
+  std::vector<std::shared_ptr<nn::Parameter>> weights_;
+};
+
+/// The gradients of `branches` weights on `ranks` ranks, of which `used(rank, step)` says what they use: each rank's part beside `expected(step)`,
+/// where an undefined tensor stands for a parameter that no rank uses.
+void expect_gradients(int branches, int ranks, const std::function<std::vector<std::size_t>(int, int)>& used,
+                      const std::function<std::vector<at::Tensor>(int)>& expected) {
+  for (const auto make : {sharded_data_parallel, sharding_by_hand})
+    for (const ShardStage stage : kStages)
+      for (const Way way : kWays)
+        comm::run_on_threads({.size = ranks, .arena = false, .timeout = std::chrono::seconds(20)}, [&](const comm::Group& world) {
+          Branches model(branches);
+          const auto sharding = make(model, mesh::Mesh(world, {{"replicate", 1}, {"shard", ranks}}), {.stage = stage, .way = way});
+          sharding->reset_parameters(Key(1));
+          std::int64_t held = 0;
+          for (int step = 0; step < 4; ++step) {
+            model.used = used(world.rank(), step);
+            sharding->begin(0, 1);
+            model(at::arange(3, at::kFloat) + world.rank(), nn::Context()).backward();
+            sharding->finish();
+            const std::vector<at::Tensor> gradients = sharding->gradients(), whole = expected(step);
+            for (std::size_t i = 0; i < gradients.size(); ++i) {
+              const OwnedRange& range = sharding->owned()[i];
+              const std::string what = fmt::format("{} of rank {}, stage {}, way {}, step {}", range.parameter->name(), world.rank(),
+                                                   static_cast<int>(stage), static_cast<int>(way), step);
+              held += range.end - range.begin;
+              ASSERT_EQ(gradients[i].defined(), whole[i].defined()) << what;
+              if (whole[i].defined()) {
+                EXPECT_TRUE(gradients[i].equal(whole[i].slice(0, range.begin, range.end))) << what;
+              }
+            }
+            sharding->begin_update();
+            sharding->end_update();
+            model.clear_gradients();
+          }
+          const at::Tensor all = at::empty({1}, at::kLong).fill_(held);
+          world.all_reduce(all);
+          EXPECT_EQ(all.item<std::int64_t>(), 4 * 3 * branches) << "every element belongs to one rank";
+        });
+}
+
+// Rank r uses branch 0 and one of 1 to 3, which differs between ranks and steps, and the order too; nobody uses branch 4.
+TEST(Sharding, ParametersThatSomeRanksDoNotUse) {
+  const auto branch = [](int rank, int step) { return static_cast<std::size_t>((rank + step) % 3 + 1); };
+  expect_gradients(
+      5, 3,
+      [&](int rank, int step) {
+        return rank == 1 ? std::vector<std::size_t>{0, branch(rank, step)} : std::vector<std::size_t>{branch(rank, step), 0};
+      },
+      [&](int step) {
+        std::vector<at::Tensor> whole(5);
+        whole[0] = 3 * at::arange(3, at::kFloat) + 3;
+        for (int rank = 0; rank < 3; ++rank) whole[branch(rank, step)] = at::arange(3, at::kFloat) + rank;
+        return whole;
+      });
+}
+
+TEST(Sharding, MoreRanksThanElements) {
+  expect_gradients(
+      1, 5, [](int, int) { return std::vector<std::size_t>{0}; }, [](int) { return std::vector<at::Tensor>{5 * at::arange(3, at::kFloat) + 10}; });
 }
 
 TEST(Sharding, TheTableGathersAheadAndReleases) {
