@@ -33,6 +33,14 @@ TEST(ValueChecksum, IsItsDefinition) {
   EXPECT_EQ(value_checksum(bits.data(), ElementType::kF32, 0, 1000), plain(bits));
 }
 
+TEST(ValueChecksum, TheFastOneIsThePlainOne) {
+  const auto bits = random_bits(200);
+  for (const auto type : {ElementType::kU8, ElementType::kBF16, ElementType::kF32, ElementType::kI64})
+    for (std::int64_t count = 0; count <= 80; ++count)
+      for (const std::int64_t first : {std::int64_t{0}, std::int64_t{7}, std::int64_t{1} << 40})
+        ASSERT_EQ(value_checksum(bits.data(), type, first, count), value_checksum_plain(bits.data(), type, first, count)) << name(type) << count;
+}
+
 TEST(ValueChecksum, OfTheNumberOneIsPinned) {
   // SplitMix64 seeded with 0 gives e220a8397b1dcdaf first (Vigna's reference code); bits of zero at index 0 are that case.
   const std::uint8_t zero = 0;

@@ -27,7 +27,7 @@ inline std::vector<std::int32_t> counted(const format::Box& box, const format::S
 /// A box of such a tensor, ready to be written.
 inline format::Source source(const std::string& tensor, const format::Shape& shape, const format::Box& box, std::int32_t seed) {
   auto values = std::make_shared<std::vector<std::int32_t>>(counted(box, shape, seed));
-  return {tensor, ElementType::kI32, shape, box, [values] { return values->data(); }};
+  return {tensor, ElementType::kI32, shape, box, format::blocks_of(ElementType::kI32, [values] { return values->data(); })};
 }
 
 /// Writes a checkpoint of these sources in one file a writer; returns its path.

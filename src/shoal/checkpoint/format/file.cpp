@@ -14,7 +14,6 @@
 namespace shoal::checkpoint::format {
 namespace {
 
-constexpr std::int64_t kStartWritingEvery = std::int64_t{32} << 20;
 constexpr std::size_t kMostPerCall = std::size_t{1} << 30;  // Linux moves at most 2 GiB less a page in one call
 
 Error reading_failed(const std::string& path) { return system_error(ErrorKind::kData, "checkpoint", fmt::format("cannot read '{}'", path)); }
@@ -41,13 +40,16 @@ File File::open(const std::string& path) {
 File File::create(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) throw writing_failed(path);
-  return File(path, descriptor, 0);
+  File file(path, descriptor, 0);
+  file.output_ = std::make_unique<DirectOutput>(descriptor);
+  return file;
 }
 
 File::File(File&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_), started_(other.started_) {}
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_), output_(std::move(other.output_)) {}
 
 File::~File() {
+  output_.reset();  // waits for what is on its way
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
@@ -62,26 +64,18 @@ void File::read(void* data, std::int64_t offset, std::size_t count) const {
   }
 }
 
+void File::reserve(std::int64_t bytes) {
+  if (::fallocate(descriptor_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) throw writing_failed(path_);
+}
+
 void File::append(const void* data, std::size_t count) {
-  const auto* in = static_cast<const char*>(data);
-  while (count > 0) {
-    const ssize_t put = ::write(descriptor_, in, std::min(count, kMostPerCall));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw writing_failed(path_);
-    in += put, count -= put, bytes_ += put;
-  }
-  if (bytes_ - started_ >= kStartWritingEvery) {
-    // Only advice: where it is not supported the sync at the end does all the work.
-    ::sync_file_range(descriptor_, started_, bytes_ - started_, SYNC_FILE_RANGE_WRITE);
-    started_ = bytes_;
-  }
+  if (!output_->append(data, count)) throw writing_failed(path_);
+  bytes_ += static_cast<std::int64_t>(count);
 }
 
-void File::sync() {
-  if (::fsync(descriptor_) != 0) throw writing_failed(path_);
-}
-
-void File::close() {
+void File::close(bool sync) {
+  if (!output_->finish() || (sync && ::fsync(descriptor_) != 0)) throw writing_failed(path_);
+  output_.reset();
   if (::close(std::exchange(descriptor_, -1)) != 0) throw writing_failed(path_);
 }
 
@@ -97,8 +91,7 @@ std::string read_text(const std::string& path, std::int64_t limit) {
 void write_text(const std::string& path, const std::string& text, bool sync) {
   File file = File::create(path);
   file.append(text.data(), text.size());
-  if (sync) file.sync();
-  file.close();
+  file.close(sync);
 }
 
 }  // namespace shoal::checkpoint::format

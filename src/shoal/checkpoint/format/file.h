@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+
+#include "shoal/checkpoint/format/direct_output.h"
 
 namespace shoal::checkpoint::format {
 
@@ -23,19 +26,21 @@ class File {
 
   /// Reads exactly `count` bytes at `offset`. Throws Error(data) when the file ends before or the disk fails.
   void read(void* data, std::int64_t offset, std::size_t count) const;
-  /// Appends; lets the kernel begin to write to the disk behind it. Throws Error(output).
+  /// Takes room for `bytes` on the disk, so that a full one shows before anything is written; where the file system cannot, it shows later.
+  /// Throws Error(output).
+  void reserve(std::int64_t bytes);
+  /// Appends, past the page cache where that goes; failures may show in a later call. Throws Error(output).
   void append(const void* data, std::size_t count);
-  /// Returns when all is on the disk. Throws Error(output).
-  void sync();
-  /// Closes what was written; some file systems tell of a full disk only now. Throws Error(output).
-  void close();
+  /// Hands everything to the system and closes; `sync`: returns when it is on the disk. Throws Error(output).
+  void close(bool sync);
 
  private:
   File(std::string path, int descriptor, std::int64_t bytes) : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
 
   std::string path_;
   int descriptor_ = -1;
-  std::int64_t bytes_ = 0, started_ = 0;  // started_: the kernel was told to write up to here
+  std::int64_t bytes_ = 0;
+  std::unique_ptr<DirectOutput> output_;  ///< of a created file
 };
 
 /// The whole of a text file of at most `limit` bytes. Throws as File::open and File::read.

@@ -178,7 +178,7 @@ void export_hugging_face(Reader& from, const std::string& folder, std::int64_t m
       move_rows(same, size_of(tensor->type), buffers.ours.data(), buffers.theirs.data(), false);
       return buffers.theirs.data();
     };
-    sources.push_back({same.theirs, tensor->type, same.their_shape, whole(same.their_shape), data});
+    sources.push_back({same.theirs, tensor->type, same.their_shape, whole(same.their_shape), blocks_of(tensor->type, data)});
   }
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -202,8 +202,8 @@ std::string import_hugging_face(const std::string& folder, const std::string& di
     for (const auto& parameter : plan::parameters(spec)) {
       auto [type, data] = gather_parameter(foreign, parameter, all);
       values.push_back(std::move(data));
-      sources.push_back(
-          {"model." + parameter.name, type, parameter.shape, whole(parameter.shape), [pointer = values.back().data()] { return pointer; }});
+      sources.push_back({"model." + parameter.name, type, parameter.shape, whole(parameter.shape),
+                         blocks_of(type, [pointer = values.back().data()] { return pointer; })});
     }
     foreign.check_all_used(spec.tied_embeddings);
     add_written(manifest, write_shards(writing, "shard-0000", std::move(sources), std::int64_t{4} << 30, true));

@@ -42,7 +42,7 @@ std::string reshard(Reader& from, const std::string& directory, int files) {
       std::vector<Source> sources;
       for (const LogicalTensor* tensor : part) {
         const auto data = [&from, &values, tensor] { return (values = from.read(*tensor)).data(); };
-        sources.push_back({tensor->name, tensor->type, tensor->shape, whole(tensor->shape), data});
+        sources.push_back({tensor->name, tensor->type, tensor->shape, whole(tensor->shape), blocks_of(tensor->type, data)});
       }
       add_written(manifest,
                   write_shards(folder, fmt::format("shard-{:04}", index++), std::move(sources), std::numeric_limits<std::int64_t>::max(), true));

@@ -17,11 +17,11 @@ namespace {
 Piece write_piece(File& file, const Source& source, const std::string& name) {
   Piece piece{.file = 0, .name = name, .box = source.box};
   const std::int64_t count = source.box.count(), element = static_cast<std::int64_t>(size_of(source.type));
-  const auto* data = count > 0 ? static_cast<const char*>(source.data()) : nullptr;
   for (std::int64_t begin = 0; begin < count; begin += kBlockElements) {
     const std::int64_t end = std::min(begin + kBlockElements, count);
-    piece.blocks.push_back(value_checksum(data + begin * element, source.type, source.box, source.shape, begin, end));
-    file.append(data + begin * element, (end - begin) * element);
+    const void* block = source.block(begin, end);
+    piece.blocks.push_back(value_checksum(block, source.type, source.box, source.shape, begin, end));
+    file.append(block, static_cast<std::size_t>((end - begin) * element));
   }
   return piece;
 }
@@ -50,6 +50,14 @@ void merge_equal_names(std::vector<LogicalTensor>& tensors) {
 
 }  // namespace
 
+BlockReader blocks_of(ElementType type, std::function<const void*()> data) {
+  return [size = static_cast<std::int64_t>(size_of(type)), data = std::move(data), at = static_cast<const char*>(nullptr)](
+             std::int64_t begin, std::int64_t) mutable -> const void* {
+    if (!at) at = static_cast<const char*>(data());
+    return at + begin * size;
+  };
+}
+
 Written write_shard(const std::string& folder, const std::string& file_name, const std::vector<Source>& sources,
                     const std::map<std::string, std::string>& metadata, bool sync) {
   std::vector<Entry> entries;
@@ -57,15 +65,15 @@ Written write_shard(const std::string& folder, const std::string& file_name, con
     entries.push_back({.name = piece_name(source.tensor, source.box, source.shape), .type = source.type, .shape = source.box.shape()});
   const std::string header = render_header(entries, metadata);
   File file = File::create(folder + "/" + file_name);
+  if (!entries.empty()) file.reserve(entries.back().offset + entries.back().bytes());
   file.append(header.data(), header.size());
   Written written;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     SHOAL_CHECK(file.bytes() == entries[i].offset, "'{}' is written at {}, its header says {}", entries[i].name, file.bytes(), entries[i].offset);
     add_piece(written.tensors, sources[i], write_piece(file, sources[i], entries[i].name));
   }
-  if (sync) file.sync();
+  file.close(sync);
   written.files.push_back({file_name, file.bytes(), byte_checksum(header)});
-  file.close();
   return written;
 }
 

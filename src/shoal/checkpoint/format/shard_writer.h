@@ -10,17 +10,23 @@
 
 namespace shoal::checkpoint::format {
 
+/// Gives elements `[begin, end)` of a box, row-major: a block of kBlockElements or the rest. Blocks are asked for once each, in order, sources one
+/// after the other; what was given is valid until the next call. What it throws ends the writing.
+using BlockReader = std::function<const void*(std::int64_t begin, std::int64_t end)>;
+
 /// A box of a logical tensor on its way into a file.
 struct Source {
   std::string tensor;
   ElementType type = ElementType::kF32;
   Shape shape;  ///< of the whole tensor
   Box box;
-  /// Gives the elements of the box, row-major. Called once, when their turn comes; valid until the next source's turn.
-  std::function<const void*()> data;
+  BlockReader block;
 
   std::int64_t bytes() const { return box.count() * static_cast<std::int64_t>(size_of(type)); }
 };
+
+/// Blocks of elements that lie in memory one after the other. `data` is called once, when their turn comes; valid until the next source's turn.
+BlockReader blocks_of(ElementType type, std::function<const void*()> data);
 
 /// What was written: the files, and every logical tensor with the pieces that came from here (Piece::file counts within `files`).
 struct Written {

@@ -14,8 +14,10 @@ namespace shoal::checkpoint::format {
 /// global index. Checksums of disjoint parts add up to that of the whole. One changed element always changes it, since the mix is one-to-one
 /// in the bits (the finalizer of SplitMix64; Steele, Lea and Flood, 2014); several do but for one case in 2^64. Not cryptographic.
 ///
-/// `data`: `count` elements whose global indices are `first`, `first + 1`, ...
+/// `data`: `count` elements whose global indices are `first`, `first + 1`, ... Vectorised for the processor at hand.
 std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t first, std::int64_t count);
+/// The same in a plain loop: what the fast one is tested against.
+std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first, std::int64_t count);
 
 /// Of elements `[begin, end)` of a box of a tensor of `shape`; `data` points to element `begin`.
 std::uint64_t value_checksum(const void* data, ElementType type, const Box& box, const Shape& shape, std::int64_t begin, std::int64_t end);
