@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +14,8 @@
 #include "shoal/checkpoint/checkpoint.h"
 #include "shoal/checkpoint/format/reader.h"
 #include "shoal/checkpoint/format/store.h"
+#include "shoal/checkpoint/saver.h"
+#include "tests/checkpoint/file_size_limit.h"
 #include "tests/checkpoint/sharded_state.h"
 #include "tests/checkpoint_format/scratch.h"
 
@@ -72,24 +73,37 @@ TEST(Crash, KilledAtTwentyInstantsOfSavingThereIsAlwaysALoadableCheckpoint) {
   EXPECT_GT(steps_seen, 20) << "the children were killed before they saved anything: the test shows nothing";
 }
 
-/// Lowers the largest file size for a while; the signal that goes with it is ignored, so that writing fails with EFBIG.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
+TEST(Crash, KilledAtTwentyInstantsOfSavingBehindTrainingThereIsAlwaysALoadableCheckpoint) {
+  constexpr std::int64_t kFloats = 1 << 16;
+  Scratch scratch;
+  save(scratch.path(), 0, state_at(0, kFloats), "{}", kAlone, {.fsync = false});
+  std::mt19937 random(12);
+  int torn = 0;
+  for (int round = 0; round < 20; ++round) {
+    const std::int64_t from = format::newest_step(scratch.path())->step;
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      Saver saver(kAlone, {.staging_bytes = round % 2 ? 0 : 1 << 20, .writer_share = 0.5});
+      for (std::int64_t step = from + 1;; ++step) {
+        const auto items = state_at(step, kFloats);
+        saver.start(scratch.path(), step, items, "{}", {.keep_last = 2, .fsync = false});
+        saver.before_update();
+        for (const StateItem& item : items) item.local.fill_(-1);
+        saver.wait();
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 40'000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself";
+    for (const auto& entry : fs::directory_iterator(scratch.path())) torn += entry.path().filename().string().starts_with(".writing");
+    expect_newest_is_whole(scratch.path(), kFloats);
   }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  sighandler_t handler_;
-  rlimit before_{};
-};
+  EXPECT_GT(format::newest_step(scratch.path())->step, 20) << "the children were killed before they saved anything: the test shows nothing";
+  EXPECT_GE(torn, 5) << "few were killed while they saved: the test shows little";
+}
 
 TEST(Crash, WhenWritingFailsThePreviousCheckpointStaysAndTheRestGoes) {
   constexpr std::int64_t kFloats = 1 << 16;

@@ -59,7 +59,7 @@ std::string write_model(const std::string& directory, const plan::ModelSpec& spe
   std::vector<Source> sources;
   for (const auto& parameter : plan::parameters(spec))
     sources.push_back({"model." + parameter.name, ElementType::kF32, parameter.shape, whole(parameter.shape),
-                       [&values, name = parameter.name] { return values.at(name).data(); }});
+                       blocks_of(ElementType::kF32, [&values, name = parameter.name] { return values.at(name).data(); })});
   add_written(manifest, write_shards(folder, "shard-0000", sources, 1 << 30, false));
   write_text(folder + "/manifest.json", to_json(manifest), false);
   return commit_step(directory, 0, false);

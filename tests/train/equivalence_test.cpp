@@ -66,7 +66,7 @@ TEST_F(Equivalence, ResumedRunsAreBitwiseEqual) {
     const std::string name = std::to_string(ranks);
     const auto whole = train("whole " + name, {}, ranks);
     // Stopped after 9 steps by an error in step 10; checkpoints are at 5 and, after the resumption, 10, 15, 20.
-    EXPECT_THROW(train("torn " + name, {"debug.fault=error", "debug.fault_step=10"}, ranks), Error);
+    EXPECT_THROW(train("torn " + name, {"checkpoint.asynchronous=false", "debug.fault=error", "debug.fault_step=10"}, ranks), Error);
     const auto resumed = train("torn " + name, {}, ranks);
     ASSERT_EQ(resumed.size(), whole.size());
     for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -80,7 +80,7 @@ TEST_F(Equivalence, ResumedRunsAreBitwiseEqual) {
 
 TEST_F(Equivalence, ResumingOnAnotherNumberOfRanksGoesOnWithTheSameSamples) {
   const auto whole = train("whole", {}, 1);
-  EXPECT_THROW(train("moved", {"debug.fault=error", "debug.fault_step=7"}, 2), Error);
+  EXPECT_THROW(train("moved", {"checkpoint.asynchronous=false", "debug.fault=error", "debug.fault_step=7"}, 2), Error);
   expect_same_losses(train("moved", {}, 4), whole, "2 ranks, then 4");
 }
 
@@ -121,7 +121,8 @@ TEST_F(Equivalence, CheckpointsMoveBetweenAllWaysOfSharding) {
     const std::string name = "chain " + std::to_string(first);
     for (int i = 0; i < 3; ++i) {
       auto [ranks, sets] = ways[(first + static_cast<std::size_t>(i)) % ways.size()];
-      sets.insert(sets.end(), {"debug.fault=error", fmt::format("debug.fault_step={}", 5 * i + 7)});
+      // Waited for, so that every link of the chain goes on from the one before.
+      sets.insert(sets.end(), {"checkpoint.asynchronous=false", "debug.fault=error", fmt::format("debug.fault_step={}", 5 * i + 7)});
       EXPECT_THROW(train(name, sets, ranks), Error);
     }
     const auto& [ranks, sets] = ways[(first + 3) % ways.size()];

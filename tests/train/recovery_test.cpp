@@ -11,6 +11,8 @@
 #include <random>
 #include <thread>
 
+#include "shoal/checkpoint/format/reader.h"
+#include "shoal/checkpoint/format/store.h"
 #include "tests/apps/program.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
@@ -94,6 +96,42 @@ TEST_F(Recovery, KilledAtRandomStepsItEndsAsIfItHadNotBeen) {
   const Outcome last = train("killed", {"--nproc", "2"});
   ASSERT_EQ(last.code, 0) << last.err;
   EXPECT_THAT(last.out, HasSubstr("Resuming from"));
+  expect_same_bits(metrics("whole"), metrics("killed"));
+}
+
+TEST_F(Recovery, KilledAtTwentyInstantsOfSavingThereIsAlwaysACheckpointThatVerifiesAndGoesOn) {
+  // Every step saves, and at a twentieth of a core a save goes on for most of the next step: the instants below fall into all parts of it.
+  const auto sets = [](std::int64_t steps, std::vector<std::string> more) {
+    std::vector<std::string> words{"--nproc", "2"};
+    more.insert(more.end(), {fmt::format("training.steps={}", steps), "lr_scheduler.name=constant", "validation.interval=0"});
+    for (const std::string& set : more) words.insert(words.end(), {"--set", set});
+    return words;
+  };
+  const std::string checkpoints = folder_.path() + "/killed/checkpoints";
+  const auto newest = [&] {
+    const auto step = checkpoint::format::newest_step(checkpoints);
+    return step ? step->step : -1;
+  };
+  std::mt19937 random(7);
+  int torn = 0;
+  std::int64_t before = -1;
+  for (int round = 0; round < 20; ++round, before = newest()) {
+    Program program(command("killed", sets(100'000, {"checkpoint.interval=1", "checkpoint.writer_share=0.05"})), folder_.path());
+    // Until it has resumed and saved once.
+    for (int i = 0; i < 4000 && newest() <= before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 100'000));
+    program.signal(SIGKILL);
+    program.wait();
+    wait_for_ranks_to_end("killed");
+    for (const auto& entry : fs::directory_iterator(checkpoints)) torn += entry.path().filename().string().starts_with(".writing");
+    ASSERT_GT(newest(), before) << "round " << round << ": nothing was saved";
+    for (const auto& step : checkpoint::format::list_steps(checkpoints)) EXPECT_NO_THROW(checkpoint::format::Reader(step.path).verify());
+  }
+  EXPECT_GE(torn, 5) << "few were killed while they saved: the test shows little";
+  // It ends as if nothing had been.
+  const Outcome last = train("killed", sets(before + 5, {}));
+  ASSERT_EQ(last.code, 0) << last.err;
+  ASSERT_EQ(train("whole", sets(before + 5, {"checkpoint.interval=0"})).code, 0);
   expect_same_bits(metrics("whole"), metrics("killed"));
 }
 

@@ -49,6 +49,14 @@ mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world) {
   return mesh::Mesh(world, {{"replicate", replicas}, {"shard", world.size() / replicas}});
 }
 
+checkpoint::SaveOptions save_options(const JobConfig& config) {
+  return {.keep_last = static_cast<int>(config.checkpoint.keep_last), .max_shard_bytes = config.checkpoint.max_file_mb * 1'000'000};
+}
+
+checkpoint::SaverOptions saver_options(const JobConfig& config) {
+  return {.staging_bytes = std::llround(config.checkpoint.staging_mb * 1e6), .writer_share = config.checkpoint.writer_share};
+}
+
 std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task) {
   const std::string& loss = config.training.loss;
   if (task != Task::kRegression) return nn::make_model(spec);

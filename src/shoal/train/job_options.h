@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "shoal/checkpoint/saver.h"
 #include "shoal/comm/group.h"
 #include "shoal/data/tokenizer.h"
 #include "shoal/nn/module.h"
@@ -25,6 +26,10 @@ std::vector<plan::Keep> activation_ways(const JobConfig& config, const plan::Mod
 /// How the job shards, and over which mesh: axes "replicate" and "shard". Of a job whose zero_stage is not 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
 mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world);
+
+/// How checkpoints are written, and how behind training.
+checkpoint::SaveOptions save_options(const JobConfig& config);
+checkpoint::SaverOptions saver_options(const JobConfig& config);
 
 /// The model of a run with the loss that the job asks for, on the meta device.
 std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task);

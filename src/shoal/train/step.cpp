@@ -65,6 +65,7 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
     throw Error(ErrorKind::kNonFinite, "train", fmt::format("the norm of the gradient is {} in step {}", result.grad_norm, input.step + 1))
         .at(group_.rank(), group_.size())
         .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help");
+  if (before_update_) before_update_();
   reduction_.begin_update();
   optimizer_.step(all, input.learning_rate, optim::clip_factor(result.grad_norm, input.clip_norm));
   reduction_.end_update();

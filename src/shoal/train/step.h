@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "shoal/comm/group.h"
@@ -51,6 +52,9 @@ class TrainingStep {
 
   StepResult run(const RankBatch& batch, const StepInput& input);
 
+  /// Called in every step, on all ranks, when gradients are complete and before parameters and the optimizer's state change.
+  void before_update(std::function<void()> call) { before_update_ = std::move(call); }
+
  private:
   double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample, const StepInput& input);
 
@@ -59,6 +63,7 @@ class TrainingStep {
   parallel::GradientReduction& reduction_;
   comm::Group group_;
   Key key_;
+  std::function<void()> before_update_;
 };
 
 /// The slices that an optimizer of the whole model updates: every parameter that is trained, in the model's order.

@@ -129,6 +129,10 @@ class Trainer {
     if (!shards)
       reduction_ = parallel::data_parallel(*model_, group_, {.bucket_bytes = static_cast<std::size_t>(config_.parallelism.bucket_mb * 1e6)});
     step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"));
+    if (config_.checkpoint.asynchronous) {
+      saver_.emplace(group_, saver_options(config_));
+      step_->before_update([this] { saver_->before_update(); });
+    }
     if (group_.rank() == 0) begin_report();
   }
 
@@ -165,7 +169,9 @@ class Trainer {
       const bool last = record_.step == total_;
       if (last || (config_.validation.interval > 0 && record_.step % config_.validation.interval == 0)) metrics.evaluation = evaluate_now();
       if (reporter_) reporter_->step(metrics);
-      if (last || (config_.checkpoint.interval > 0 && record_.step % config_.checkpoint.interval == 0)) save(), saved = record_.step;
+      if (saver_) told(saver_->poll());
+      const bool due = config_.checkpoint.interval > 0 && record_.step % config_.checkpoint.interval == 0;
+      if (last || due) saved = record_.step, last ? void(save()) : start_saving();
     }
     finish();
     return 0;
@@ -212,13 +218,32 @@ class Trainer {
     return evaluation;
   }
 
+  void told(const std::optional<checkpoint::Saved>& saved) {
+    const auto ms = [](Duration time) { return std::chrono::duration<double, std::milli>(time).count(); };
+    if (reporter_ && saved)
+      options_.log.info("saved {} in {:.0f} ms behind training, which it held up for {:.1f} ms", saved->path, ms(saved->took), ms(saved->held_up));
+  }
+
+  /// A save waits for the one before.
+  void finish_saving() {
+    if (saver_ && saver_->busy()) told(saver_->wait());
+  }
+
+  void start_saving() {
+    if (!saver_) return void(save());
+    finish_saving();
+    state_->start_saving(*saver_, directory_.checkpoints(), record_, save_options(config_));
+  }
+
   std::string save() {
-    const std::string path = state_->save(directory_.checkpoints(), record_, static_cast<int>(config_.checkpoint.keep_last));
+    finish_saving();
+    const std::string path = state_->save(directory_.checkpoints(), record_, save_options(config_));
     if (reporter_) options_.log.info("saved {}", path);
     return path;
   }
 
   int stopped(int signal, std::int64_t saved) {
+    finish_saving();
     const std::string path = saved == record_.step ? fmt::format("{}/step-{}", directory_.checkpoints(), saved) : save();
     if (!reporter_) return 128 + signal;
     reporter_->progress.finish();
@@ -289,6 +314,7 @@ class Trainer {
   std::optional<TrainingStep> step_;
   std::optional<Reporter> reporter_;  ///< rank 0
   Clock::time_point began_;
+  std::optional<checkpoint::Saver> saver_;  ///< of a job that saves behind training; reads what the others hold, so it goes first
 };
 
 }  // namespace

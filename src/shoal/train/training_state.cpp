@@ -96,9 +96,18 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
   return items;
 }
 
-std::string TrainingState::save(const std::string& directory, const RunRecord& record, int keep_last) const {
+std::vector<checkpoint::StateItem> TrainingState::items_to_save() const {
   std::copy(optimizer_.updates().begin(), optimizer_.updates().end(), updates_.data_ptr<std::int64_t>());
-  return checkpoint::save(directory, record.step, items(), record.to_json(), group_, {.keep_last = keep_last});
+  return items();
+}
+
+std::string TrainingState::save(const std::string& directory, const RunRecord& record, const checkpoint::SaveOptions& options) const {
+  return checkpoint::save(directory, record.step, items_to_save(), record.to_json(), group_, options);
+}
+
+void TrainingState::start_saving(checkpoint::Saver& saver, const std::string& directory, const RunRecord& record,
+                                 const checkpoint::SaveOptions& options) const {
+  saver.start(directory, record.step, items_to_save(), record.to_json(), options);
 }
 
 void TrainingState::load(const std::string& path) {

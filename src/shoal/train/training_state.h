@@ -5,6 +5,7 @@
 #include <string>
 
 #include "shoal/checkpoint/checkpoint.h"
+#include "shoal/checkpoint/saver.h"
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/optimizer.h"
@@ -41,12 +42,15 @@ class TrainingState {
   TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer, comm::Group group, int replica, int replicas);
 
   /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
-  std::string save(const std::string& directory, const RunRecord& record, int keep_last) const;
+  std::string save(const std::string& directory, const RunRecord& record, const checkpoint::SaveOptions& options) const;
+  /// The same behind this thread: parameters and optimizer stay as they are until saver.before_update(). Throws as Saver::start.
+  void start_saving(checkpoint::Saver& saver, const std::string& directory, const RunRecord& record, const checkpoint::SaveOptions& options) const;
   /// Collective. Fills parameters and optimizer in place. Throws as checkpoint::load.
   void load(const std::string& path);
 
  private:
   std::vector<checkpoint::StateItem> items() const;
+  std::vector<checkpoint::StateItem> items_to_save() const;
 
   std::vector<parallel::OwnedRange> owned_;
   optim::Optimizer& optimizer_;

@@ -111,8 +111,12 @@ struct ActivationCheckpointSection {
 };
 
 struct CheckpointSection {
-  std::int64_t interval = 500;  ///< steps; 0: only at the end and on a signal
-  std::int64_t keep_last = 2;   ///< complete checkpoints that stay; 0: all
+  std::int64_t interval = 500;      ///< steps; 0: only at the end and on a signal
+  std::int64_t keep_last = 2;       ///< complete checkpoints that stay; 0: all
+  bool asynchronous = true;         ///< written behind training
+  double staging_mb = 512;          ///< asynchronous: what of a rank's state may be held twice, MB
+  double writer_share = 0.2;        ///< asynchronous: the part of one core's time that a rank's writer takes
+  std::int64_t max_file_mb = 4096;  ///< a rank begins another file beyond this, MB
 };
 
 struct MetricsSection {

@@ -167,7 +167,15 @@ void list_running(std::vector<Key>& keys) {
   using C = CheckpointSection;
   Lister<C>(keys, "checkpoint", &JobConfig::checkpoint)
       .key("interval", &C::interval, between(0, 1e12), "steps between checkpoints; 0: only at the end and when a signal stops the run")
-      .key("keep_last", &C::keep_last, between(0, 1e6), "newest complete checkpoints that are kept; 0: all");
+      .key("keep_last", &C::keep_last, between(0, 1e6), "newest complete checkpoints that are kept; 0: all")
+      .key("asynchronous", &C::asynchronous, any(),
+           "checkpoints are written behind training, which goes on; those of the end and of a signal are waited for. The same files either way")
+      .key(
+          "staging_mb", &C::staging_mb, between(0, 1e9),
+          "asynchronous: what of its state a rank may copy, in MB, because the next update comes before it is written; the update waits for the rest")
+      .key("writer_share", &C::writer_share, {0, 1, true, {}},
+           "asynchronous: part of one core's time that a rank's writer takes while nothing waits for it")
+      .key("max_file_mb", &C::max_file_mb, between(1, 1e9), "a rank begins another file beyond this, in MB; a larger tensor has a file of its own");
   using M = MetricsSection;
   Lister<M>(keys, "metrics", &JobConfig::metrics)
       .key("log_interval", &M::log_interval, between(1, 1e9), "steps between lines on a console that is no terminal")

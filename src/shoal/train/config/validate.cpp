@@ -106,6 +106,11 @@ void validate_activation_checkpoint(const Job& job, const plan::ModelSpec& spec)
     throw complaint(job, "activation_checkpoint.every_k", fmt::format("no block would be recomputed: the model has {}", blocks));
 }
 
+void validate_checkpoint(const Job& job) {
+  if (!job.config.checkpoint.asynchronous)
+    refuse_if_set(job, {"checkpoint.staging_mb", "checkpoint.writer_share"}, "belongs to checkpoint.asynchronous = true");
+}
+
 void validate_ranks(const Job& job, int ranks) {
   const DebugSection& debug = job.config.debug;
   if (debug.fault != "none" && debug.fault_rank >= ranks)
@@ -147,6 +152,7 @@ void validate(const Job& job, int ranks) {
   validate_training(job);
   batch_plan(job, ranks);
   validate_optimizer(job);
+  validate_checkpoint(job);
   validate_ranks(job, ranks);
   validate_sharding(job, ranks);
   validate_activation_checkpoint(job, model_spec(job, {}));

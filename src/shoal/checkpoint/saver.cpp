@@ -1,0 +1,232 @@
+#include "shoal/checkpoint/saver.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/checkpoint/agreement.h"
+#include "shoal/checkpoint/format/store.h"
+#include "shoal/checkpoint/snapshot.h"
+#include "shoal/checkpoint/writing.h"
+
+namespace shoal::checkpoint {
+namespace {
+
+/// Keeps the thread that makes it to a part of one core's time.
+class Pace {
+ public:
+  explicit Pace(double share) : share_(share) {}
+
+  /// Rests until the time since the last call is what the work in it may take.
+  void keep(Snapshot& snapshot) {
+    const auto work = processor_time() - processor_, passed = Duration(Clock::now() - clock_);
+    const auto due = std::chrono::duration_cast<Duration>(work / share_);
+    if (due > passed) snapshot.rest(due - passed);
+    processor_ = processor_time(), clock_ = Clock::now();
+  }
+
+ private:
+  static Duration processor_time() {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  }
+
+  double share_;
+  Duration processor_ = processor_time();
+  Clock::time_point clock_ = Clock::now();
+};
+
+/// Adds the time that it lives.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Duration& sum) : sum_(sum) {}
+  ~Stopwatch() { sum_ += Clock::now() - begin_; }
+
+ private:
+  Duration& sum_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+/// Fresh pages cost more than the copies that go there: the writer's thread fetches them ahead. Where the kernel cannot, they come one by one.
+void fetch_pages(char* data, std::size_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page,
+                       end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
+#ifdef MADV_POPULATE_WRITE
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+#endif
+}
+
+}  // namespace
+
+/// One save on its way. The thread has it to itself from `run` until `done`.
+struct Saver::Task {
+  std::string directory, folder, metadata;
+  std::int64_t step = 0;
+  int rank = 0;
+  SaveOptions options;
+  double share = 1;
+  std::vector<OwnBox> own;
+  std::unique_ptr<Snapshot> snapshot;
+  char* fresh_pages = nullptr;  ///< staging that was never used; null: none
+  std::size_t fresh_bytes = 0;
+  std::vector<std::string> parts;  ///< rank 0, committing: what all have written
+
+  bool detached = false, committing = false;
+  std::thread thread;
+  std::atomic<bool> done = true;
+  std::string result;
+  std::exception_ptr error;
+  Clock::time_point marked = Clock::now();
+
+  static std::string write(Task& task);
+  static std::string commit(Task& task) { return complete(task.directory, task.folder, task.step, task.metadata, task.parts, task.options); }
+};
+
+std::string Saver::Task::write(Task& task) {
+  if (task.fresh_pages) fetch_pages(task.fresh_pages, task.fresh_bytes);
+  Pace pace(task.share);
+  std::vector<format::Source> sources;
+  for (std::size_t i = 0; i < task.own.size(); ++i) {
+    sources.push_back(task.own[i].source);
+    sources.back().block = [&task, &pace, i](std::int64_t begin, std::int64_t) {
+      pace.keep(*task.snapshot);
+      return task.snapshot->read(i, static_cast<std::size_t>(begin / format::kBlockElements));
+    };
+  }
+  return write_own(task.folder, task.rank, std::move(sources), task.options);
+}
+
+Saver::Saver(comm::Group group, const SaverOptions& options) : group_(std::move(group)), options_(options) {
+  if (options.staging_bytes < 0 || !(options.writer_share > 0 && options.writer_share <= 1))
+    throw Error(ErrorKind::kConfig, "checkpoint", fmt::format("staging_bytes={}, writer_share={}", options.staging_bytes, options.writer_share));
+}
+
+Saver::~Saver() { give_up(); }
+
+void Saver::start(const std::string& directory, std::int64_t step, std::vector<StateItem> items, const std::string& metadata,
+                  const SaveOptions& options) {
+  SHOAL_USER_CHECK(!busy(), "checkpoint", "step {} is still being saved", task_->step);
+  check_save(step, options);
+  held_up_ = Duration::zero();
+  const Stopwatch watch(held_up_);
+  task_ = std::make_unique<Task>();
+  task_->directory = directory, task_->metadata = metadata, task_->step = step, task_->options = options;
+  task_->rank = group_.rank(), task_->share = options_.writer_share;
+  try {
+    task_->folder = agree(group_, options.timeout, [&] { return group_.rank() == 0 ? format::begin_step(directory, step) : ""; })[0];
+    agree(group_, options.timeout, [&] {
+      make_snapshot(items);
+      return std::string();
+    });
+  } catch (...) {
+    give_up();
+    throw;
+  }
+  run(Task::write);
+}
+
+void Saver::make_snapshot(const std::vector<StateItem>& items) {
+  task_->own = own_boxes(items);
+  std::vector<Snapshot::Range> ranges;
+  std::int64_t bytes = 0;
+  for (const OwnBox& own : task_->own) {
+    const auto all = static_cast<std::size_t>(own.source.bytes());
+    ranges.push_back({own.data, all, static_cast<std::size_t>(format::kBlockElements) * size_of(own.source.type)});
+    bytes += own.source.bytes();
+  }
+  const std::int64_t wanted = std::min(bytes, options_.staging_bytes);
+  if (!staging_.defined() || staging_.numel() < wanted) {
+    staging_ = at::Tensor();
+    staging_ = at::empty({wanted}, at::kByte);
+    task_->fresh_pages = static_cast<char*>(staging_.data_ptr()), task_->fresh_bytes = static_cast<std::size_t>(wanted);
+  }
+  task_->snapshot = std::make_unique<Snapshot>(ranges, static_cast<char*>(staging_.data_ptr()), static_cast<std::size_t>(staging_.numel()));
+}
+
+void Saver::run(std::string (*work)(Task&)) {
+  Task& task = *task_;
+  task.done.store(false, std::memory_order_relaxed);
+  task.result.clear();
+  task.thread = std::thread([&task, work] {
+    try {
+      task.result = work(task);
+    } catch (...) {
+      task.error = std::current_exception();
+      task.snapshot->cancel();
+    }
+    task.done.store(true, std::memory_order_release);
+  });
+}
+
+void Saver::before_update() {
+  if (!busy() || task_->detached) return;
+  const Stopwatch watch(held_up_);
+  task_->snapshot->detach();
+  task_->detached = true;
+  // Ranks that did not have to wait for their disk wait for those that did, longer than for any other operation.
+  group_.barrier({.timeout = task_->options.timeout});
+}
+
+std::optional<Saved> Saver::poll() {
+  if (!busy()) return std::nullopt;
+  const at::Tensor pending = at::zeros({1}, at::kDouble);
+  *pending.data_ptr<double>() = task_->done.load(std::memory_order_acquire) ? 0 : 1;
+  group_.all_reduce(pending, {.timeout = task_->options.timeout}).order();
+  if (*pending.const_data_ptr<double>() > 0) return std::nullopt;
+  return advance();
+}
+
+Saved Saver::wait() {
+  SHOAL_USER_CHECK(busy(), "checkpoint", "nothing is being saved");
+  task_->snapshot->hurry();
+  for (;;)
+    if (auto saved = advance()) return *saved;
+}
+
+/// To the next part when every rank is through with this one: written by all, then named by rank 0. Waits for this rank's thread.
+std::optional<Saved> Saver::advance() {
+  Saved saved;
+  try {
+    const Stopwatch watch(held_up_);
+    if (task_->thread.joinable()) task_->thread.join();
+    auto results = agree(group_, task_->options.timeout, [&] {
+      if (task_->error) std::rethrow_exception(task_->error);
+      return std::exchange(task_->result, {});
+    });
+    if (!task_->committing) {
+      task_->committing = true;
+      task_->parts = std::move(results);
+      if (group_.rank() == 0) run(Task::commit);
+      return std::nullopt;
+    }
+    saved.path = results[0];
+  } catch (...) {
+    give_up();
+    throw;
+  }
+  saved.took = Clock::now() - task_->marked, saved.held_up = held_up_;
+  task_.reset();
+  return saved;
+}
+
+void Saver::give_up() noexcept {
+  if (!task_) return;
+  if (task_->snapshot) task_->snapshot->cancel();
+  if (task_->thread.joinable()) task_->thread.join();
+  if (group_.rank() == 0) format::abandon_step(task_->directory, task_->step);
+  task_.reset();
+}
+
+}  // namespace shoal::checkpoint

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/base/clock.h"
+#include "shoal/checkpoint/checkpoint.h"
+#include "shoal/comm/group.h"
+
+namespace shoal::checkpoint {
+
+struct SaverOptions {
+  std::int64_t staging_bytes = std::int64_t{512} << 20;  ///< what of a state may be held twice; taken at the first save and kept
+  /// The part of one core's time that the writer may take while nobody waits for it, in (0, 1].
+  double writer_share = 0.2;
+};
+
+/// A save that is done.
+struct Saved {
+  std::string path;
+  Duration took{};     ///< from the mark to the final name
+  Duration held_up{};  ///< how much of it the calling thread spent in here
+};
+
+/// Saves behind the calling thread: `start` marks the state as it is and returns; a thread writes it. The bytes are those that `save` writes.
+///
+///     saver.start(directory, step, items, metadata);   // what items hold stays as it is until
+///     ...                                              // forward, backward
+///     saver.before_update();                           // from here on it may change
+///     optimizer.step(...);
+///     if (auto saved = saver.poll()) log(saved->path); // once a step
+///
+/// The checkpoint gets its name after every rank has written; until then, and when a rank dies or writing fails, the one before stays the newest.
+/// Members are collective, but `busy`. Where writing failed on a rank, the next of poll, wait and start throws on every rank, as save does.
+/// Threads: one at a time.
+class Saver {
+ public:
+  /// Throws Error(config) for options outside their range.
+  Saver(comm::Group group, const SaverOptions& options = {});
+  /// Gives up what is under way.
+  ~Saver();
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+
+  /// Throws Error(usage) while a save is under way: `wait` first.
+  void start(const std::string& directory, std::int64_t step, std::vector<StateItem> items, const std::string& metadata,
+             const SaveOptions& options = {});
+  /// A save is under way.
+  bool busy() const { return task_ != nullptr; }
+  /// Call it before anything changes that the items of `start` hold: what is not yet read is copied, or waited for where it does not fit.
+  void before_update();
+  /// What has been done, once; nothing while it goes on.
+  std::optional<Saved> poll();
+  /// Returns when the save that is under way is done, at full speed.
+  Saved wait();
+
+ private:
+  struct Task;
+
+  void make_snapshot(const std::vector<StateItem>& items);
+  void run(std::string (*work)(Task&));
+  std::optional<Saved> advance();
+  void give_up() noexcept;
+
+  comm::Group group_;
+  SaverOptions options_;
+  at::Tensor staging_;  ///< [bytes] uint8
+  std::unique_ptr<Task> task_;
+  Duration held_up_{};
+};
+
+}  // namespace shoal::checkpoint

@@ -1,0 +1,89 @@
+#include "shoal/checkpoint/snapshot.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "shoal/base/check.h"
+
+namespace shoal::checkpoint {
+
+Snapshot::Snapshot(const std::vector<Range>& ranges, char* staging, std::size_t staging_bytes) : staging_(staging), staging_bytes_(staging_bytes) {
+  std::size_t longest = 0;
+  for (const Range& range : ranges) {
+    first_.push_back(blocks_.size());
+    for (std::size_t begin = 0; begin < range.bytes; begin += range.block_bytes) {
+      blocks_.push_back({range.data + begin, std::min(range.block_bytes, range.bytes - begin)});
+      longest = std::max(longest, blocks_.back().bytes);
+    }
+  }
+  bounce_ = std::make_unique_for_overwrite<char[]>(longest);
+  live_ = blocks_.size();
+}
+
+const void* Snapshot::read(std::size_t range, std::size_t index) {
+  Block& block = blocks_[first_[range] + index];
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return cancelled_ || block.state != State::kCopying; });
+  if (cancelled_) throw Error(ErrorKind::kAborted, "checkpoint", "the save was given up");
+  if (block.state == State::kStaged) return block.data;
+  SHOAL_CHECK(block.state == State::kLive, "block {} of range {} is read twice", index, range);
+  block.state = State::kReading;
+  lock.unlock();
+  std::memcpy(bounce_.get(), block.data, block.bytes);
+  lock.lock();
+  block.state = State::kRead;
+  --live_;
+  changed_.notify_all();
+  return bounce_.get();
+}
+
+void Snapshot::rest(Duration duration) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, duration, [&] { return cancelled_ || waiting_ > 0; });
+}
+
+std::vector<Snapshot::Block*> Snapshot::choose_staged() {
+  std::vector<Block*> chosen;
+  std::size_t left = staging_bytes_;
+  for (auto block = blocks_.rbegin(); block != blocks_.rend() && !cancelled_; ++block) {
+    if (block->state != State::kLive || block->bytes > left) continue;
+    left -= block->bytes, --live_;
+    block->state = State::kCopying;
+    chosen.push_back(&*block);
+  }
+  return chosen;
+}
+
+void Snapshot::detach() {
+  std::unique_lock lock(mutex_);
+  const std::vector<Block*> chosen = choose_staged();
+  ++waiting_;  // what did not fit is read at full speed, beside the copying
+  changed_.notify_all();
+  lock.unlock();
+  std::vector<std::size_t> place(chosen.size() + 1);
+  for (std::size_t i = 0; i < chosen.size(); ++i) place[i + 1] = place[i] + chosen[i]->bytes;
+  at::parallel_for(0, static_cast<std::int64_t>(chosen.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) std::memcpy(staging_ + place[i], chosen[i]->data, chosen[i]->bytes);
+  });
+  lock.lock();
+  for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i]->data = staging_ + place[i], chosen[i]->state = State::kStaged;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return cancelled_ || live_ == 0; });
+  --waiting_;
+}
+
+void Snapshot::hurry() {
+  const std::lock_guard lock(mutex_);
+  ++waiting_;
+  changed_.notify_all();
+}
+
+void Snapshot::cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace shoal::checkpoint

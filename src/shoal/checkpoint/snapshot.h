@@ -1,0 +1,65 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "shoal/base/clock.h"
+
+namespace shoal::checkpoint {
+
+/// Memory as it was at one instant, for a writer that reads it while its owner goes on: copy-on-write in software (ARCHITECTURE.md §3).
+///
+/// The owner calls `detach` before it changes any of it. Blocks that the writer has read by then concern it no more. Of the others it copies as many
+/// as staging holds, the last first; the rest the writer reads while the owner waits.
+///
+/// Threads: one writer calls `read` and `rest`; one owner calls `detach`; `hurry` and `cancel` come from any.
+class Snapshot {
+ public:
+  /// A stretch of memory that is read block by block; each block but the last has `block_bytes`.
+  struct Range {
+    const char* data = nullptr;
+    std::size_t bytes = 0, block_bytes = 0;
+  };
+  /// The memory of the ranges and `staging` outlive this.
+  Snapshot(const std::vector<Range>& ranges, char* staging, std::size_t staging_bytes);
+
+  /// Block `block` of range `range` as it was; valid until the next call. Each block is read once. Throws Error(aborted) after `cancel`.
+  const void* read(std::size_t range, std::size_t block);
+  /// The writer pauses; less when somebody waits for it.
+  void rest(Duration duration);
+
+  /// Returns when the writer needs nothing of the memory any more: it may change.
+  void detach();
+  /// From here on the writer does not rest.
+  void hurry();
+  /// Nobody wants the writer's work any more: `read` throws, `detach` returns at once.
+  void cancel();
+
+ private:
+  enum class State : std::uint8_t { kLive, kReading, kCopying, kStaged, kRead };
+  struct Block {
+    const char* data;
+    std::size_t bytes;
+    State state = State::kLive;
+  };
+
+  std::vector<Block*> choose_staged();
+
+  std::vector<Block> blocks_;
+  std::vector<std::size_t> first_;  ///< by range: its first block
+  std::unique_ptr<char[]> bounce_;  ///< where the writer copies a block that lies in the owner's memory, so that the owner never waits for a disk
+  char* staging_;
+  std::size_t staging_bytes_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t live_;  ///< blocks that the writer still reads in the owner's memory
+  int waiting_ = 0;   ///< how many wait for the writer
+  bool cancelled_ = false;
+};
+
+}  // namespace shoal::checkpoint
