@@ -116,8 +116,8 @@ TEST_F(TrainedRun, TheFirstCauseComesFirstAndGivesTheCode) {
                           {"stop", 201, "shoal: rank 1 of 2 stands still: a signal has stopped it\n"},
                           {"nan", 80, "shoal: rank 1 of 2 failed in step 15: [train] the loss is "}};
   for (const Fault& fault : faults) {
-    const Outcome outcome =
-        train({"--fresh", "--set", std::string("debug.fault=") + fault.name, "--set", "debug.fault_step=15", "--set", "debug.fault_rank=1"});
+    const Outcome outcome = train({"--fresh", "--set", "checkpoint.asynchronous=false", "--set", std::string("debug.fault=") + fault.name, "--set",
+                                   "debug.fault_step=15", "--set", "debug.fault_rank=1"});
     EXPECT_EQ(outcome.code, fault.code) << fault.name << "\n" << outcome.err;
     EXPECT_EQ(outcome.err.find(fault.first), 0u) << fault.name << "\n" << outcome.err;
     EXPECT_LT(outcome.seconds, 10.0) << fault.name << ": start, 2 s until a stopped rank is missed, 5 s until all have ended";

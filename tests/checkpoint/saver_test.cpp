@@ -134,14 +134,13 @@ TEST(Saver, AFullDiskIsEveryRanksErrorAndThePreviousCheckpointStays) {
     item.boxes = {{{rank << 16}, {(rank + 1) << 16}}};
     return std::vector<StateItem>{item};
   };
-  run_ranks(2, [&](const comm::Group& group) {
+  std::optional<FileSizeLimit> full;  // of the whole process
+  const auto thrown = on_ranks(2, [&](const comm::Group& group) {
     Saver saver(group);
     saver.start(scratch.path(), 1, state(group.rank(), 1), "{}");
     saver.wait();
-  });
-  const FileSizeLimit full(100'000);
-  const auto thrown = on_ranks(2, [&](const comm::Group& group) {
-    Saver saver(group);
+    if (group.rank() == 0) full.emplace(100'000);
+    group.barrier();
     const auto items = state(group.rank(), 2);
     saver.start(scratch.path(), 2, items, "{}");
     saver.before_update();

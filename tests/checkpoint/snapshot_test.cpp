@@ -17,6 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kBlock = 1000;
+constexpr Duration kLong = std::chrono::seconds(30);
 
 /// Ranges of several lengths, none at all and whole blocks among them.
 struct Memory {
@@ -61,7 +62,7 @@ TEST(Snapshot, HoldsWhatWasThereHoweverSmallStagingIsAndWheneverTheOwnerWrites) 
       std::vector<std::vector<char>> found;
       std::thread writer([&] { found = read_all(snapshot, memory.all(), round % 3 * 20); });
       std::this_thread::sleep_for(std::chrono::microseconds(round * 10));
-      snapshot.detach();
+      ASSERT_TRUE(snapshot.detach(kLong));
       memory.overwrite();
       writer.join();
       ASSERT_EQ(found, expected) << "staging of " << staging_bytes << ", round " << round;
@@ -75,10 +76,12 @@ TEST(Snapshot, TheOwnerWaitsForWhatDoesNotFit) {
   Snapshot snapshot(ranges, staging.data(), staging.size());
   std::atomic<bool> detached = false;
   std::thread owner([&] {
-    snapshot.detach();
+    EXPECT_FALSE(snapshot.detach(milliseconds(1)));
+    EXPECT_TRUE(snapshot.detach(kLong));
     detached = true;
   });
-  // Range 0 has four blocks of 3,500 bytes; the other ranges, 3,000 bytes, fit. After three blocks one is still the owner's.
+  // Range 0 has four blocks of 3,500 bytes. The other ranges, 3,000 bytes, fit.
+  std::this_thread::sleep_for(milliseconds(20));
   for (std::size_t block = 0; block < 3; ++block) snapshot.read(0, block);
   std::this_thread::sleep_for(milliseconds(20));
   EXPECT_FALSE(detached);
@@ -100,7 +103,7 @@ TEST(Snapshot, RestEndsWhenSomebodyWaits) {
 TEST(Snapshot, GivenUpItHoldsNobody) {
   Memory memory;
   Snapshot snapshot(memory.all(), nullptr, 0);
-  std::thread owner([&] { snapshot.detach(); });
+  std::thread owner([&] { EXPECT_TRUE(snapshot.detach(kLong)); });
   std::this_thread::sleep_for(milliseconds(5));
   snapshot.cancel();
   owner.join();

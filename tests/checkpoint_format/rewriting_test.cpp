@@ -73,8 +73,9 @@ TEST(Compare, MeasuresHowFarNumbersAreApart) {
   testing::Scratch scratch;
   const float values[2][4] = {{1.f, 2.f, -3.f, 0.f}, {1.f, 2.5f, -5.f, -0.f}};
   const auto write = [&](int which) {
-    return testing::write_checkpoint(scratch / std::to_string(which), 1,
-                                     {{{"w", ElementType::kF32, {4}, whole({4}), [&values, which] { return values[which]; }}}});
+    return testing::write_checkpoint(
+        scratch / std::to_string(which), 1,
+        {{{"w", ElementType::kF32, {4}, whole({4}), blocks_of(ElementType::kF32, [&values, which] { return values[which]; })}}});
   };
   Reader first(write(0)), second(write(1));
   const auto differences = compare(first, second);

@@ -48,6 +48,14 @@ TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
               HasSubstr("job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5"));
 }
 
+TEST(Validate, KeysOfSavingBehindTrainingBelongToIt) {
+  validate(job_with({"checkpoint.staging_mb=0", "checkpoint.writer_share=1"}), 1);
+  validate(job_with({"checkpoint.asynchronous=false", "checkpoint.max_file_mb=100"}), 1);
+  for (const char* key : {"checkpoint.staging_mb=1", "checkpoint.writer_share=0.5"})
+    EXPECT_THAT(refusal([key] { validate(job_with({"checkpoint.asynchronous=false", key}), 1); }), HasSubstr("belongs to checkpoint.asynchronous"));
+  EXPECT_THAT(refusal([] { job_with({"checkpoint.writer_share=0"}); }), HasSubstr("writer_share"));
+}
+
 TEST(Validate, ActivationCheckpointing) {
   validate(job_with({"activation_checkpoint.mode=full"}), 1);
   validate(job_with({"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=4"}), 1);

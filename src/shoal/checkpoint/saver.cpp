@@ -173,18 +173,23 @@ void Saver::run(std::string (*work)(Task&)) {
 void Saver::before_update() {
   if (!busy() || task_->detached) return;
   const Stopwatch watch(held_up_);
-  task_->snapshot->detach();
+  // Ranks whose disk is faster wait for the others, however long; one that died or stands still is missed as in any other operation.
+  while (any_rank(!task_->snapshot->detach(std::chrono::milliseconds(200)))) {
+  }
   task_->detached = true;
-  // Ranks that did not have to wait for their disk wait for those that did, longer than for any other operation.
-  group_.barrier({.timeout = task_->options.timeout});
+}
+
+/// Whether it is so on any rank.
+bool Saver::any_rank(bool here) const {
+  const at::Tensor count = at::zeros({1}, at::kDouble);
+  *count.data_ptr<double>() = here ? 1 : 0;
+  group_.all_reduce(count).order();
+  return *count.const_data_ptr<double>() > 0;
 }
 
 std::optional<Saved> Saver::poll() {
   if (!busy()) return std::nullopt;
-  const at::Tensor pending = at::zeros({1}, at::kDouble);
-  *pending.data_ptr<double>() = task_->done.load(std::memory_order_acquire) ? 0 : 1;
-  group_.all_reduce(pending, {.timeout = task_->options.timeout}).order();
-  if (*pending.const_data_ptr<double>() > 0) return std::nullopt;
+  if (any_rank(!task_->done.load(std::memory_order_acquire))) return std::nullopt;
   return advance();
 }
 

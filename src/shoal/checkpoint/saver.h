@@ -65,6 +65,7 @@ class Saver {
   void make_snapshot(const std::vector<StateItem>& items);
   void run(std::string (*work)(Task&));
   std::optional<Saved> advance();
+  bool any_rank(bool here) const;
   void give_up() noexcept;
 
   comm::Group group_;

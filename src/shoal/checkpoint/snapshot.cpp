@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "shoal/base/check.h"
 
@@ -56,7 +57,7 @@ std::vector<Snapshot::Block*> Snapshot::choose_staged() {
   return chosen;
 }
 
-void Snapshot::detach() {
+void Snapshot::stage() {
   std::unique_lock lock(mutex_);
   const std::vector<Block*> chosen = choose_staged();
   ++waiting_;  // what did not fit is read at full speed, beside the copying
@@ -69,9 +70,18 @@ void Snapshot::detach() {
   });
   lock.lock();
   for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i]->data = staging_ + place[i], chosen[i]->state = State::kStaged;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return cancelled_ || live_ == 0; });
   --waiting_;
+  changed_.notify_all();
+}
+
+bool Snapshot::detach(Duration limit) {
+  if (!std::exchange(staged_, true)) stage();
+  std::unique_lock lock(mutex_);
+  ++waiting_;
+  changed_.notify_all();
+  const bool detached = changed_.wait_for(lock, limit, [&] { return cancelled_ || live_ == 0; });
+  --waiting_;
+  return detached;
 }
 
 void Snapshot::hurry() {

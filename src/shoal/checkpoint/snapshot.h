@@ -32,8 +32,8 @@ class Snapshot {
   /// The writer pauses; less when somebody waits for it.
   void rest(Duration duration);
 
-  /// Returns when the writer needs nothing of the memory any more: it may change.
-  void detach();
+  /// True when the writer needs nothing of the memory any more: it may change. False when `limit` passed first: call again.
+  [[nodiscard]] bool detach(Duration limit);
   /// From here on the writer does not rest.
   void hurry();
   /// Nobody wants the writer's work any more: `read` throws, `detach` returns at once.
@@ -48,6 +48,7 @@ class Snapshot {
   };
 
   std::vector<Block*> choose_staged();
+  void stage();
 
   std::vector<Block> blocks_;
   std::vector<std::size_t> first_;  ///< by range: its first block
@@ -59,7 +60,7 @@ class Snapshot {
   std::condition_variable changed_;
   std::size_t live_;  ///< blocks that the writer still reads in the owner's memory
   int waiting_ = 0;   ///< how many wait for the writer
-  bool cancelled_ = false;
+  bool staged_ = false, cancelled_ = false;
 };
 
 }  // namespace shoal::checkpoint
