@@ -59,7 +59,7 @@ def measure(case):
         us, them = statistics.median(run["held_up_ms"]), statistics.median(peer["ms"])
         comparison.emit(case, "ms", us, them, them / us, spread(run["held_up_ms"]), 20, blocks=[run["held_up_ms"], peer["ms"]], took_ms=run["took_ms"])
     elif what == "slowdown":
-        us, them = statistics.fmean(run["saving_ms"]), statistics.fmean(run["alone_ms"])
+        us, them = statistics.median(run["saving_ms"]), statistics.median(run["alone_ms"])
         comparison.emit(case, "ms", us, them, them / us, spread(run["alone_ms"]), 0.909, blocks=[run["saving_ms"], run["alone_ms"]])
     else:
         us, them = statistics.median(run["idle_mb_per_s"]), statistics.median(run["disk_mb_per_s"])

@@ -37,7 +37,7 @@ struct Choice {
   comm::WorldOptions world;
   std::string model = "gpt2-124m", directory;
   std::int64_t columns = 1024;
-  int warmup = 2, steps = 3, saves = 2, idle = 3, zero = 0;
+  int warmup = 2, steps = 2, saves = 3, idle = 3, zero = 0;
 };
 
 double milliseconds_since(Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); }
@@ -80,7 +80,7 @@ class Run {
     return milliseconds_since(begin);
   }
 
-  void start_saving() { state_->start_saving(saver_, choice_.directory, record_, {.keep_last = 1}); }
+  void start_saving(int keep_last = 1) { state_->start_saving(saver_, choice_.directory, record_, {.keep_last = keep_last}); }
   checkpoint::Saved wait() { return saver_.wait(); }
 
  private:
@@ -119,7 +119,6 @@ void write_plainly(const std::string& path, std::int64_t bytes) {
   for (std::int64_t at = 0; done && at < bytes; at += kPiece) done = ::pwrite(file, piece.get(), kPiece, at) == static_cast<ssize_t>(kPiece);
   if (!done || ::fsync(file) != 0) throw system_error(ErrorKind::kOutput, "bench", fmt::format("cannot write '{}'", path));
   ::close(file);
-  ::unlink(path.c_str());
 }
 
 std::int64_t bytes_of_files(const std::string& checkpoint) {
@@ -150,15 +149,19 @@ void run(const Choice& choice) {
   std::vector<double> idle, disk;
   const std::string plain = fmt::format("{}/plain-{}", choice.directory, group.rank());
   for (int i = 0; i < choice.idle; ++i) {
+    // What goes, goes outside the time of either.
     group.barrier();
     auto begin = Clock::now();
     write_plainly(plain, bytes / group.size());
     group.barrier();
     disk.push_back(static_cast<double>(bytes) / 1e3 / milliseconds_since(begin));
+    ::unlink(plain.c_str());
+    group.barrier();
     begin = Clock::now();
-    run.start_saving();
-    run.wait();
+    run.start_saving(0);
+    const std::string path = run.wait().path;
     idle.push_back(static_cast<double>(bytes) / 1e3 / milliseconds_since(begin));
+    if (group.rank() == 0) std::filesystem::remove_all(path);
   }
   if (group.rank() == 0)
     fmt::print(
