@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -9,6 +8,7 @@
 
 #include "shoal/collective/choice.h"
 #include "shoal/collective/communicator.h"
+#include "shoal/collective/tcp_operation.h"
 #include "shoal/wire/peers.h"
 
 namespace shoal::collective {
@@ -17,8 +17,8 @@ namespace shoal::collective {
 ///
 /// Any number of operations may be in flight, messages are matched by group and sequence number, and those of higher priority overtake. Every message
 /// says which call it belongs to, and at the start of an operation each rank tells its successor what it calls: a disagreement is an Error(mismatch)
-/// on all ranks that names both calls. What is sent is copied first, so that inputs are free once an operation is complete. All ranks end with the
-/// same bits; types narrower than fp32, kAverage and kPremulSum are folded once, in the order of ranks.
+/// on all ranks that names both calls. What is sent is read where it lies, until the operation is complete. All ranks end with the same bits; types
+/// narrower than fp32, kAverage and kPremulSum are folded once, in the order of ranks.
 class TcpCommunicator final : public Communicator {
  public:
   struct Settings {
@@ -29,8 +29,8 @@ class TcpCommunicator final : public Communicator {
   };
   TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings);
 
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(members_.size()); }
+  int rank() const override { return members_.rank; }
+  int size() const override { return members_.size(); }
   bool supports(Kind kind, ElementType type, Reduction reduction) const override;
   Handle start(const Operation& operation) override;
   bool test(Handle handle) override;
@@ -42,62 +42,27 @@ class TcpCommunicator final : public Communicator {
   void abort(const Error& cause) override;
 
   const Choice& choice() const { return choice_; }
+  /// What this rank has sent to ranks of other hosts, as `hosts` names them: headers included, heartbeats not.
+  std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
 
  private:
-  /// What travels in front of every message.
-  struct Call {
-    std::uint8_t kind = 0, type = 0, reduction = 0, algorithm = 0;
-    std::int32_t peer = -1;
-    std::uint64_t count = 0;
-    double scale = 1;
-    bool operator==(const Call&) const = default;
-  };
-  /// Elements `[begin, end)` of a work vector and where they lie.
-  struct Segment {
-    std::size_t begin, end;
-    std::byte* data;
-  };
-  struct Pending {
-    Handle handle = 0;
-    Operation operation;
-    Call call;
-    wire::Stream stream;
-    std::vector<Step> steps;
-    std::size_t at = 0;
-    bool announced = true;  ///< the predecessor's call is known to be the same
-    std::vector<Segment> work;
-    wire::Bytes scratch;
-    std::map<int, wire::Bytes> held;  ///< by sender, headers included
-    Clock::time_point give_up;
-  };
-
-  TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings, std::vector<int> members, int rank, std::uint64_t group);
+  TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group);
   void validate(const Operation& operation) const;
   void enqueue(const Operation& operation, Handle handle);
-  void lay_out(Pending& pending);
-  std::vector<Step> steps_for(const Operation& operation, Algorithm algorithm);
-  bool advance(Pending& pending);
-  bool receive(Pending& pending, const Step& step);
-  bool receive_message(Pending& pending);
-  void fold_held(Pending& pending, const Step& step);
-  void compare(const Pending& pending, const wire::Bytes& message, int from) const;
-  std::byte* at(const Pending& pending, Range range) const;
+  std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation, Algorithm algorithm);
   void advance_all();
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
-  int awaited(const Pending& pending) const;
-  std::string describe(const Call& call) const;
-  Error error_in(const Pending& pending, ErrorKind kind, std::string what) const;
 
   std::shared_ptr<wire::Peers> peers_;
   Settings settings_;
-  std::vector<int> members_;  ///< rank here -> rank in the world
-  int rank_;
+  TcpMembers members_;
   std::uint64_t group_;
   Choice choice_;
   Handle started_ = 0;
   std::uint64_t sequence_ = 0;  ///< of collectives; coalesced buffers have one each
-  std::list<Pending> in_flight_;
-  std::map<std::tuple<Algorithm, Kind, std::size_t, int>, std::vector<Step>> tables_;  ///< this rank's columns, by algorithm, kind, count, root
+  std::list<TcpOperation> in_flight_;
+  /// This rank's columns, by algorithm, kind, count, root.
+  std::map<std::tuple<Algorithm, Kind, std::size_t, int>, std::shared_ptr<const std::vector<Step>>> tables_;
 };
 
 }  // namespace shoal::collective

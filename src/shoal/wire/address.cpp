@@ -144,13 +144,19 @@ Descriptor connect_to(const Endpoint& to, Deadline deadline) {
   }
 }
 
-Endpoint local_endpoint(int socket) {
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0) throw system_error(ErrorKind::kInternal, "address", "getsockname");
+namespace {
+Endpoint endpoint_of(int socket, int (*name)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (name(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    throw system_error(ErrorKind::kPeerLost, "address", "a connection broke before it was used");
   Endpoint result;
-  result.host = numeric(reinterpret_cast<sockaddr*>(&own), size, &result.port);
+  result.host = numeric(reinterpret_cast<sockaddr*>(&address), size, &result.port);
   return result;
 }
+}  // namespace
+
+Endpoint local_endpoint(int socket) { return endpoint_of(socket, getsockname); }
+Endpoint remote_endpoint(int socket) { return endpoint_of(socket, getpeername); }
 
 }  // namespace shoal::wire

@@ -34,7 +34,8 @@ Descriptor listen_on(const std::string& host, PortRange ports);
 /// A connected non-blocking socket without delay for small messages. Tries every address of the name, again and again, until `deadline`; then throws
 /// Error(timeout).
 Descriptor connect_to(const Endpoint& to, Deadline deadline);
-/// The end of a socket that is on this host.
+/// The end of a socket that is on this host, and the other one.
 Endpoint local_endpoint(int socket);
+Endpoint remote_endpoint(int socket);
 
 }  // namespace shoal::wire

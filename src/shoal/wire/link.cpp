@@ -1,6 +1,5 @@
 #include "shoal/wire/link.h"
 
-#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -9,142 +8,176 @@
 #include <cstring>
 
 #include "shoal/base/system_error.h"
+#include "shoal/wire/chunk_header.h"
 
 namespace shoal::wire {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x314c4853;  // "SHL1"
+constexpr std::size_t kBuffer = 16 << 10;  // small messages are read many at a time
 
-struct Header {
-  std::uint32_t magic = kMagic, length = 0;
-  Stream stream;
-  std::uint64_t total = 0;
-};
-static_assert(sizeof(Header) == Assembler::kHeaderBytes);
+/// The part of `[begin, end)` of a sequence that lies in `bytes`, which begin at `at` of it.
+iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begin, std::size_t end) {
+  const std::size_t from = std::clamp(begin, at, at + bytes.size()), to = std::clamp(end, from, at + bytes.size());
+  return {const_cast<std::byte*>(bytes.data()) + (from - at), to - from};
+}
 
 }  // namespace
 
-void Assembler::open(std::span<const std::byte> bytes) {
-  Header header;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  const auto bad = [&](const char* why) {
-    throw Error(ErrorKind::kData, "receive",
-                fmt::format("a malformed chunk: {}: magic {:#x}, {} of {} bytes", why, header.magic, header.length, header.total));
-  };
-  if (header.magic != kMagic) bad("not ours");
-  if (header.length > kChunkBytes || header.total > most_bytes_) bad("too long");
-  if (header.length == 0 && header.total > 0) bad("empty");
-  const auto [entry, fresh] = partial_.try_emplace(header.stream);
-  Partial& partial = entry->second;
-  if (fresh) {
-    if (partial_.size() > kMostOpenStreams) bad("too many streams");
-    partial.total = header.total;
-  }
-  if (partial.total != header.total || header.length > partial.total - partial.bytes.size()) bad("more than was announced");
-  stream_ = header.stream;
-  chunk_left_ = header.length;
+Link::~Link() {
+  for (auto& [stream, flow] : flows_)
+    for (auto& message : flow.messages) release(*message);
+  for (Chunk& chunk : cut_) release(*chunk.message);
 }
 
-void Assembler::close_chunk(const std::function<void(Stream, Bytes)>& message) {
-  header_.clear();
-  const auto entry = partial_.find(stream_);
-  if (entry->second.bytes.size() < entry->second.total) return;
-  Bytes bytes = std::move(entry->second.bytes);
-  partial_.erase(entry);
-  message(stream_, std::move(bytes));
-}
+void Link::send(Stream stream, int priority, Bytes message) { send(stream, priority, std::move(message), {}, nullptr); }
 
-void Assembler::feed(std::span<const std::byte> bytes, const std::function<void(Stream, Bytes)>& message) {
-  while (!bytes.empty()) {
-    if (header_.size() < kHeaderBytes) {
-      const std::size_t n = std::min(bytes.size(), kHeaderBytes - header_.size());
-      header_.insert(header_.end(), bytes.begin(), bytes.begin() + n);
-      bytes = bytes.subspan(n);
-      if (header_.size() < kHeaderBytes) return;
-      open(header_);
-    }
-    const std::size_t n = std::min(bytes.size(), chunk_left_);
-    Bytes& to = partial_[stream_].bytes;
-    to.insert(to.end(), bytes.begin(), bytes.begin() + n);
-    bytes = bytes.subspan(n);
-    chunk_left_ -= n;
-    if (chunk_left_ == 0) close_chunk(message);
-  }
-}
-
-void Link::send(Stream stream, int priority, Bytes message) {
+void Link::send(Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released) {
   const auto [entry, fresh] = flows_.try_emplace(stream);
   if (fresh) turns_.push_back(stream);
   entry->second.priority = std::max(entry->second.priority, priority);
-  entry->second.messages.push_back(std::move(message));
+  entry->second.messages.push_back(std::make_shared<Message>(Message{std::move(head), body, {}, std::move(released)}));
 }
 
-void Link::next_chunk() {
+void Link::cut_chunk() {
   auto turn = turns_.begin();
-  for (auto it = turns_.begin(); it != turns_.end(); ++it)
+  for (auto it = turns_.begin(); turns_.size() > 1 && it != turns_.end(); ++it)
     if (flows_[*it].priority > flows_[*turn].priority) turn = it;
-  chunk_stream_ = *turn;
+  const Stream stream = *turn;
   turns_.erase(turn);
-  const Flow& flow = flows_[chunk_stream_];
-  const Header header{.length = static_cast<std::uint32_t>(std::min(flow.messages.front().size() - flow.at, Assembler::kChunkBytes)),
-                      .stream = chunk_stream_,
-                      .total = flow.messages.front().size()};
-  chunk_header_.resize(sizeof header);
-  std::memcpy(chunk_header_.data(), &header, sizeof header);
-  chunk_length_ = header.length;
-  chunk_sent_ = 0;
-}
-
-void Link::end_chunk() {
-  Flow& flow = flows_[chunk_stream_];
-  flow.at += chunk_length_;
-  if (flow.at == flow.messages.front().size()) flow.messages.pop_front(), flow.at = 0;
+  const auto entry = flows_.find(stream);
+  Flow& flow = entry->second;
+  const auto& message = flow.messages.front();
+  Chunk& chunk = cut_.emplace_back(Chunk{{}, stream, message, flow.at, std::min(message->bytes() - flow.at, Assembler::kChunkBytes), false});
+  const ChunkHeader header{.length = static_cast<std::uint32_t>(chunk.bytes), .stream = stream, .total = message->bytes()};
+  std::memcpy(chunk.header.data(), &header, sizeof header);
+  cut_bytes_ += chunk.bytes;
+  flow.at += chunk.bytes;
+  chunk.last = flow.at == message->bytes();
+  if (chunk.last) flow.messages.pop_front(), flow.at = 0;
   if (flow.messages.empty())
-    flows_.erase(chunk_stream_);
+    flows_.erase(entry);
   else
-    turns_.push_back(chunk_stream_);
-  chunk_header_.clear();
-  chunk_sent_ = 0;
+    turns_.push_back(stream);
 }
 
 bool Link::flush() {
   for (;;) {
-    if (chunk_header_.empty()) {
-      if (turns_.empty()) return true;
-      next_chunk();
+    while (!turns_.empty() && cut_bytes_ < kCutAhead && cut_.size() < kMostCut) cut_chunk();
+    if (cut_.empty()) return true;
+    iovec parts[3 * kMostCut];
+    std::size_t count = 0, wanted = 0;
+    for (const Chunk& chunk : cut_) {
+      const std::size_t header_left = chunk.header.size() - std::min(chunk.sent, chunk.header.size());
+      const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size()), end = chunk.begin + chunk.bytes;
+      const Message& m = *chunk.message;
+      for (const iovec part : {iovec{const_cast<std::byte*>(chunk.header.data()) + chunk.header.size() - header_left, header_left},
+                               part_in(m.head, 0, begin, end), part_in(m.body, m.head.size(), begin, end)})
+        if (part.iov_len > 0) parts[count++] = part, wanted += part.iov_len;
     }
-    const Flow& flow = flows_[chunk_stream_];
-    const std::size_t header_sent = std::min(chunk_sent_, chunk_header_.size()), body_sent = chunk_sent_ - header_sent;
-    iovec parts[2] = {{chunk_header_.data() + header_sent, chunk_header_.size() - header_sent},
-                      {const_cast<std::byte*>(flow.messages.front().data()) + flow.at + body_sent, chunk_length_ - body_sent}};
     msghdr message{};
     message.msg_iov = parts;
-    message.msg_iovlen = 2;
+    message.msg_iovlen = count;
     const ssize_t n = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0) {
       if (errno == EAGAIN) return false;
       if (errno == EINTR) continue;
       throw system_error(ErrorKind::kPeerLost, "send", "the connection broke");
     }
-    bytes_sent_ += static_cast<std::uint64_t>(n);
-    chunk_sent_ += static_cast<std::size_t>(n);
-    if (chunk_sent_ == chunk_bytes()) end_chunk();
+    wrote(static_cast<std::size_t>(n));
+    if (static_cast<std::size_t>(n) < wanted) return false;
   }
 }
 
+void Link::wrote(std::size_t bytes) {
+  bytes_sent_ += bytes;
+  while (!cut_.empty()) {
+    Chunk& chunk = cut_.front();
+    const std::size_t n = std::min(bytes, chunk.header.size() + chunk.bytes - chunk.sent);
+    chunk.sent += n;
+    bytes -= n;
+    if (chunk.sent < chunk.header.size() + chunk.bytes) return;
+    cut_bytes_ -= chunk.bytes;
+    if (chunk.last) release(*chunk.message);
+    cut_.pop_front();
+  }
+}
+
+void Link::release(Message& message) {
+  if (!message.released) return;
+  message.released->store(true, std::memory_order_release);
+  message.released.reset();
+  ++releases_;
+}
+
+void Link::own(Message& message) {
+  if (!message.released) return;
+  message.own_body.assign(message.body.begin(), message.body.end());
+  message.body = message.own_body;
+  release(message);
+}
+
+void Link::adopt(Stream stream) {
+  if (const auto entry = flows_.find(stream); entry != flows_.end())
+    for (auto& message : entry->second.messages) own(*message);
+  for (Chunk& chunk : cut_)
+    if (chunk.stream == stream) own(*chunk.message);
+}
+
+void Link::drop_all() {
+  std::erase_if(cut_, [&](Chunk& chunk) {
+    if (chunk.stream.group == 0) return false;
+    if (chunk.sent > 0) return own(*chunk.message), false;
+    cut_bytes_ -= chunk.bytes;
+    release(*chunk.message);
+    return true;
+  });
+  std::erase_if(flows_, [&](auto& entry) {
+    if (entry.first.group == 0) return false;
+    for (auto& message : entry.second.messages) release(*message);
+    return true;
+  });
+  std::erase_if(turns_, [](Stream stream) { return stream.group != 0; });
+}
+
+bool Link::idle(Stream stream) const {
+  return !flows_.contains(stream) && std::none_of(cut_.begin(), cut_.end(), [&](const Chunk& chunk) { return chunk.stream == stream; });
+}
+
+// Within a chunk its rest and the next header are read where they belong; between chunks a header and what may follow it.
+bool Link::receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took) {
+  buffer_.resize(kBuffer);
+  const auto first = assembler_.wanted();
+  iovec parts[2] = {{first.data(), first.size()}, {buffer_.data(), assembler_.within_chunk() ? Assembler::kHeaderBytes : buffer_.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  const ssize_t n = recvmsg(fd(), &message, MSG_DONTWAIT);
+  if (n == 0) return false;
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EINTR) return true;
+    throw system_error(ErrorKind::kPeerLost, "receive", "the connection broke");
+  }
+  const auto bytes = static_cast<std::size_t>(n), direct = std::min(bytes, first.size());
+  bytes_received_ += bytes;
+  took(direct, std::span(buffer_).first(bytes - direct));
+  return true;
+}
+
+bool Link::receive(Intake& intake) {
+  return receive_some([&](std::size_t direct, std::span<const std::byte> more) {
+    assembler_.took(direct, intake);
+    assembler_.feed(more, intake);
+  });
+}
+
 bool Link::receive(const std::function<void(Stream, Bytes)>& message) {
-  buffer_.resize(512 << 10);
-  for (int turn = 0; turn < 8; ++turn) {
-    const ssize_t n = recv(fd(), buffer_.data(), buffer_.size(), MSG_DONTWAIT);
-    if (n == 0) return false;
-    if (n < 0) {
-      if (errno == EAGAIN) return true;
-      if (errno == EINTR) continue;
-      throw system_error(ErrorKind::kPeerLost, "receive", "the connection broke");
-    }
-    bytes_received_ += static_cast<std::uint64_t>(n);
-    assembler_.feed(std::span(buffer_).first(static_cast<std::size_t>(n)), message);
-    if (static_cast<std::size_t>(n) < buffer_.size()) return true;
+  for (int turn = 0; turn < 64; ++turn) {
+    const auto before = bytes_received_;
+    const bool open = receive_some([&](std::size_t direct, std::span<const std::byte> more) {
+      assembler_.took(direct, message);
+      assembler_.feed(more, message);
+    });
+    if (!open || bytes_received_ == before) return open;
   }
   return true;
 }

@@ -2,26 +2,27 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/system_error.h"
+#include "shoal/wire/parking.h"
 
 namespace shoal::wire {
 namespace {
 
 enum Control : std::uint64_t { kHeartbeat = 1, kAbort, kGoodbye };
 constexpr int kUrgent = 1 << 30;
-constexpr std::size_t kMostText = 16 << 10;
-
-struct ErrorHeader {
-  std::uint32_t kind = 0;
-  std::int32_t rank = -1, size = -1, peer = -1;
-  std::uint64_t sequence = 0;
-  std::uint32_t lengths[4] = {};
-};
+constexpr std::uint32_t kNudge = ~std::uint32_t{0};                  // in the place of a rank
+constexpr Duration kSpin = std::chrono::microseconds(100);           // before a wait sleeps, where there are cores enough
+constexpr Duration kAbsence = std::chrono::milliseconds(1);          // of those who wait, after which the thread moves the bytes
+constexpr Duration kLookWhileDriven = std::chrono::milliseconds(5);  // how often it looks whether they have gone
+constexpr Duration kLongest = std::chrono::milliseconds(250);
 
 Hello hello_of(int rank, int size) {
   const std::int32_t words[4] = {rank, size, 0, 0};
@@ -30,42 +31,46 @@ Hello hello_of(int rank, int size) {
   return hello;
 }
 
+void check_descriptor(const Descriptor& descriptor) {
+  if (descriptor.get() < 0) throw system_error(ErrorKind::kResource, "connect", "no descriptors left");
+}
+
 }  // namespace
 
-Bytes encode(const Error& error) {
-  ErrorHeader header{static_cast<std::uint32_t>(error.kind()), error.rank(), error.size(), error.peer(), error.sequence(), {}};
-  const std::string texts[] = {error.operation().substr(0, kMostText), error.message().substr(0, kMostText), error.awaited().substr(0, kMostText),
-                               error.hint().substr(0, kMostText)};
-  Bytes bytes(sizeof header);
-  for (int i = 0; i < 4; ++i) {
-    header.lengths[i] = static_cast<std::uint32_t>(texts[i].size());
-    const auto* text = reinterpret_cast<const std::byte*>(texts[i].data());
-    bytes.insert(bytes.end(), text, text + texts[i].size());
+/// What arrives from one peer.
+class Peers::Arrivals final : public Intake {
+ public:
+  Arrivals(Peers& peers, int rank) : peers_(peers), rank_(rank) {}
+  std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset, std::size_t) override {
+    auto& landings = peers_.peers_[rank_].landings;
+    if (landings.empty()) return nullptr;
+    const auto entry = landings.find(stream);
+    if (entry == landings.end()) return nullptr;
+    if (total == entry->second->bytes) return entry->second->data + offset;
+    entry->second->actual = total;
+    landings.erase(entry);
+    return nullptr;
   }
-  std::memcpy(bytes.data(), &header, sizeof header);
-  return bytes;
-}
+  void arrived(Stream stream, Piece piece, std::size_t bytes) override { peers_.take_in(rank_, stream, std::move(piece), bytes); }
 
-Error decode_error(const Bytes& bytes) {
-  const Error unreadable(ErrorKind::kAborted, "abort", "another rank stopped the job with words that cannot be read");
-  ErrorHeader header;
-  if (bytes.size() < sizeof header) return unreadable;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  std::string texts[4];
-  std::size_t at = sizeof header;
-  for (int i = 0; i < 4; ++i) {
-    if (header.lengths[i] > kMostText || header.lengths[i] > bytes.size() - at) return unreadable;
-    texts[i].assign(reinterpret_cast<const char*>(bytes.data()) + at, header.lengths[i]);
-    at += header.lengths[i];
-  }
-  if (header.kind > static_cast<std::uint32_t>(ErrorKind::kAborted)) return unreadable;
-  Error error(static_cast<ErrorKind>(header.kind), texts[0], texts[1]);
-  return error.at(header.rank, header.size).from(header.peer).in(header.sequence).awaiting(texts[2]).hint(texts[3]);
-}
+ private:
+  Peers& peers_;
+  int rank_;
+};
 
 Peers::Peers(const Settings& settings, StoreClient& store, int rank, int size, Deadline deadline)
-    : settings_(settings), rank_(rank), size_(size), peers_(static_cast<std::size_t>(size)), next_beat_(Clock::now()) {
+    : settings_(settings),
+      rank_(rank),
+      size_(size),
+      pool_(std::make_shared<ChunkPool>(Assembler::kChunkBytes)),
+      peers_(static_cast<std::size_t>(size)),
+      next_beat_(Clock::now()),
+      ready_(epoll_create1(EPOLL_CLOEXEC)),
+      nudge_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   SHOAL_USER_CHECK(size >= 1 && rank >= 0 && rank < size, "connect", "rank {} of {}", rank, size);
+  check_descriptor(ready_), check_descriptor(nudge_);
+  epoll_event event{.events = EPOLLIN, .data = {.u32 = kNudge}};
+  epoll_ctl(ready_.get(), EPOLL_CTL_ADD, nudge_.get(), &event);
   const std::string host = settings.host.empty() ? store.local().host : settings.host;
   Descriptor listener = listen_on(host, settings.ports);
   const auto key = [&](int r) { return fmt::format("peers/{}/{}", settings.name, r); };
@@ -81,19 +86,7 @@ Peers::Peers(const Settings& settings, StoreClient& store, int rank, int size, D
       const std::lock_guard lock(mutex_);
       add(r, std::move(socket));
     }
-    for (;;) {
-      const auto seen = events();
-      std::string missing;
-      {
-        const std::lock_guard lock(mutex_);
-        for (int r = 0; r < size; ++r)
-          if (r != rank && !peers_[r].link && !peers_[r].gone) missing += fmt::format(" {}", r);
-      }
-      if (missing.empty()) break;
-      if (deadline.passed())
-        throw Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + missing).at(rank, size).hint("look at their logs");
-      wait_for_event(seen, std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), std::chrono::seconds(1)));
-    }
+    await_all(deadline);
   } catch (const Error& error) {
     abort(error);
     {
@@ -103,6 +96,22 @@ Peers::Peers(const Settings& settings, StoreClient& store, int rank, int size, D
     loop_.wake();
     thread_.join();
     throw;
+  }
+}
+
+void Peers::await_all(Deadline deadline) {
+  for (;;) {
+    const auto seen = events();
+    std::string missing;
+    {
+      const std::lock_guard lock(mutex_);
+      for (int r = 0; r < size_; ++r)
+        if (r != rank_ && !peers_[r].link && !peers_[r].gone) missing += fmt::format(" {}", r);
+    }
+    if (missing.empty()) return;
+    if (deadline.passed())
+      throw Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + missing).at(rank_, size_).hint("look at their logs");
+    wait_for_event(seen, std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), kLongest));
   }
 }
 
@@ -122,35 +131,56 @@ void Peers::admit(Descriptor socket, const Hello& hello) {
   std::memcpy(words, hello.data(), sizeof words);
   const std::lock_guard lock(mutex_);
   if (words[0] <= rank_ || words[0] >= size_ || words[1] != size_ || peers_[words[0]].link || peers_[words[0]].gone) return;
-  add(words[0], std::move(socket));
+  try {
+    add(words[0], std::move(socket));
+  } catch (const Error&) {  // it has hung up already
+  }
 }
 
 void Peers::add(int rank, Descriptor socket) {
+  const bool here = local_endpoint(socket.get()).host == remote_endpoint(socket.get()).host;
+  epoll_event event{.events = EPOLLIN, .data = {.u32 = static_cast<std::uint32_t>(rank)}};
+  if (epoll_ctl(ready_.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0)
+    throw system_error(ErrorKind::kResource, "connect", "cannot watch a connection");
   Peer& peer = peers_[rank];
-  peer.link = std::make_unique<Link>(std::move(socket));
+  peer.watched = EPOLLIN;
+  peer.link = std::make_unique<Link>(std::move(socket), std::uint64_t{1} << 42, pool_);
   peer.heard = Clock::now();
-  if (failure_) peer.link->send({0, kAbort}, kUrgent, encode(*failure_));
-  ++events_;
-  changed_.notify_all();
-  loop_.wake();
+  if (here) ++ranks_here_;
+  spins_ = Patience::for_ranks(ranks_here_).spins > 1;
+  if (failure_) peer.link->send({0, kAbort}, kUrgent, encode(*failure_)), push(rank);
+  happened();
+  nudge();
 }
 
 void Peers::run() {
-  for (bool stopping = false;;) {
+  bool attentive = false;
+  for (;;) {
+    Duration limit = std::min<Duration>(settings_.heartbeat, kLongest);
     {
       const std::lock_guard lock(mutex_);
       if (Clock::now() >= next_beat_) beat();
-      look_out();
       const bool idle = std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.link || p.link->idle(); });
-      stopping = stop_by_.has_value();
       if (stop_by_ && (idle || Clock::now() >= *stop_by_)) break;
+      if (stop_by_) limit = std::chrono::milliseconds(10);
+      const bool aside = !stop_by_ && (driving_ || Clock::now() - driven_ < kAbsence);
+      if (aside) limit = std::min(limit, driving_ ? kLookWhileDriven : kAbsence);
+      if (attentive == aside) attentive = !aside, attend(attentive);
     }
-    loop_.run_once(stopping ? Duration(std::chrono::milliseconds(10)) : std::min<Duration>(settings_.heartbeat, std::chrono::milliseconds(250)));
+    loop_.run_once(limit);
     door_->tidy();
   }
   const std::lock_guard lock(mutex_);
   for (int r = 0; r < size_; ++r)
     if (peers_[r].link) close(r);
+}
+
+void Peers::attend(bool attentive) {
+  if (!attentive) return loop_.forget(ready_.get());
+  loop_.watch(ready_.get(), EPOLLIN, [this](std::uint32_t) {
+    std::unique_lock lock(mutex_);
+    if (!driving_) move_bytes(lock, Duration::zero());
+  });
 }
 
 void Peers::beat() {
@@ -174,33 +204,38 @@ void Peers::tell_all(std::uint64_t what, const Bytes& message) {
     // Heartbeats do not pile up behind a peer that takes nothing.
     if (!peer.link || peer.goodbye || (what == kHeartbeat && !peer.link->idle({0, kHeartbeat}))) continue;
     peer.link->send({0, what}, what == kGoodbye ? 0 : kUrgent, message);
+    push(r);
   }
 }
 
-void Peers::look_out() {
-  for (int r = 0; r < size_; ++r) {
-    Peer& peer = peers_[r];
-    if (!peer.link) continue;
-    try {
-      const std::uint32_t wanted = peer.link->flush() ? EPOLLIN : EPOLLIN | EPOLLOUT;
-      if (std::exchange(peer.watched, wanted) != wanted) loop_.watch(peer.link->fd(), wanted, [this, r](std::uint32_t) { serve(r); });
-    } catch (const Error&) {
-      // Its last words may still lie in the socket.
-      peer.watched = EPOLLIN;
-      loop_.watch(peer.link->fd(), EPOLLIN, [this, r](std::uint32_t) { serve(r); });
+// The lock is open while the kernel is asked.
+void Peers::move_bytes(std::unique_lock<std::mutex>& lock, Duration limit) {
+  epoll_event events[16];
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  lock.unlock();
+  const int n = epoll_wait(ready_.get(), events, 16, static_cast<int>(ms));
+  lock.lock();
+  for (int i = 0; i < n; ++i) {
+    if (events[i].data.u32 != kNudge) {
+      serve(static_cast<int>(events[i].data.u32), events[i].events);
+      continue;
     }
+    std::uint64_t count;
+    [[maybe_unused]] const auto bytes = read(nudge_.get(), &count, sizeof count);
   }
 }
 
-void Peers::serve(int r) {
-  const std::lock_guard lock(mutex_);
+void Peers::serve(int r, std::uint32_t events) {
   Peer& peer = peers_[r];
   if (!peer.link) return;
+  if (events & EPOLLOUT) push(r);
+  if ((events & ~std::uint32_t{EPOLLOUT}) == 0) return;
   const auto lost = [&](const std::string& how) {
     return Error(ErrorKind::kPeerLost, "receive", fmt::format("rank {} {}", r, how)).at(rank_, size_).from(r);
   };
   try {
-    const bool open = peer.link->receive([&](Stream stream, Bytes message) { take_in(r, stream, std::move(message)); });
+    Arrivals arrivals(*this, r);
+    const bool open = peer.link->receive(arrivals);
     peer.heard = Clock::now();
     if (open) return;
     if (!peer.goodbye) fail(lost("closed its connection without a word: its process ended").hint("look at its log"), true);
@@ -212,62 +247,135 @@ void Peers::serve(int r) {
 
 void Peers::close(int r) {
   Peer& peer = peers_[r];
-  if (peer.watched != 0) loop_.forget(peer.link->fd());
+  epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(), nullptr);
   peer.watched = 0;
   peer.link.reset();
+  peer.landings.clear();
   peer.gone = true;
-  ++events_;
-  changed_.notify_all();
+  happened();
 }
 
-void Peers::take_in(int r, Stream stream, Bytes message) {
+void Peers::take_in(int r, Stream stream, Piece piece, std::size_t bytes) {
   Peer& peer = peers_[r];
-  if (stream.group == 0) {
-    if (stream.sequence == kAbort) fail(decode_error(message), false);
-    if (stream.sequence == kGoodbye) peer.goodbye = true;
-    return;
+  if (stream.group == 0) return control(r, stream.sequence, piece);
+  const auto landing = peer.landings.find(stream);
+  if (landing == peer.landings.end()) {
+    peer.inbox[stream].push_back(std::move(piece));
+  } else {
+    Landing& to = *landing->second;
+    if (piece.data()) std::memcpy(to.data + piece.offset(), piece.data(), bytes);
+    to.arrived.store(piece.offset() + bytes, std::memory_order_release);
+    if (piece.offset() + bytes == to.bytes) peer.landings.erase(landing);
   }
-  peer.inbox[stream].push_back(std::move(message));
-  ++events_;
-  changed_.notify_all();
+  happened();
+}
+
+void Peers::control(int r, std::uint64_t what, const Piece& piece) {
+  if (what == kAbort) fail(decode_error({piece.data(), piece.bytes()}), false);
+  if (what == kGoodbye) peers_[r].goodbye = true;
 }
 
 void Peers::fail(const Error& cause, bool tell) {
   if (failure_) return;
   failure_ = cause;
+  failed_ = true;
+  for (Peer& peer : peers_) {
+    peer.landings.clear();
+    if (peer.link) peer.link->forget_places(), peer.link->drop_all();
+  }
   if (tell) tell_all(kAbort, encode(cause));
-  ++events_;
-  changed_.notify_all();
+  happened();
+  nudge();
 }
 
-bool Peers::push(Peer& peer) {
+void Peers::happened() {
+  events_.fetch_add(1, std::memory_order_release);
+  if (bystanders_ > 0) changed_.notify_all();
+}
+
+void Peers::nudge() {
+  const std::uint64_t one = 1;
+  if (!driving_) return;
+  [[maybe_unused]] const auto n = write(nudge_.get(), &one, sizeof one);
+}
+
+// A connection that breaks here is met again by whoever reads from it, its last words first.
+void Peers::push(int r) {
+  Peer& peer = peers_[r];
+  peer.unflushed = false;
+  bool done = true;
+  const auto before = peer.link->releases();
   try {
-    return peer.link->flush();
-  } catch (const Error&) {  // the loop meets it again, and reads its last words first
-    return false;
+    done = peer.link->flush();
+  } catch (const Error&) {
   }
+  if (before != peer.link->releases()) happened();
+  const std::uint32_t wanted = done ? EPOLLIN : EPOLLIN | EPOLLOUT;
+  if (wanted == peer.watched) return;
+  epoll_event event{.events = wanted, .data = {.u32 = static_cast<std::uint32_t>(r)}};
+  epoll_ctl(ready_.get(), EPOLL_CTL_MOD, peer.link->fd(), &event);
+  peer.watched = wanted;
 }
 
-void Peers::send(int r, Stream stream, int priority, Bytes message) {
-  {
-    const std::lock_guard lock(mutex_);
-    Peer& peer = peers_.at(static_cast<std::size_t>(r));
-    if (!peer.link) return;  // gone; whoever waits for an answer finds out
-    peer.link->send(stream, priority, std::move(message));
-    if (push(peer)) return;
+void Peers::send(int r, Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released) {
+  const std::lock_guard lock(mutex_);
+  Peer& peer = peers_.at(static_cast<std::size_t>(r));
+  if (!peer.link || failure_) {  // gone; whoever waits for an answer finds out
+    if (released) released->store(true);
+    return;
   }
-  loop_.wake();
+  peer.link->send(stream, priority, std::move(head), body, std::move(released));
+  peer.unflushed = true;
 }
 
-std::optional<Bytes> Peers::take(int r, Stream stream) {
+void Peers::flush() {
+  const std::lock_guard lock(mutex_);
+  for (int r = 0; r < size_; ++r)
+    if (peers_[r].unflushed && peers_[r].link) push(r);
+}
+
+std::optional<Piece> Peers::take(int r, Stream stream) {
   const std::lock_guard lock(mutex_);
   auto& inbox = peers_.at(static_cast<std::size_t>(r)).inbox;
   const auto entry = inbox.find(stream);
   if (entry == inbox.end()) return std::nullopt;
-  Bytes message = std::move(entry->second.front());
+  Piece piece = std::move(entry->second.front());
   entry->second.pop_front();
   if (entry->second.empty()) inbox.erase(entry);
-  return message;
+  return piece;
+}
+
+bool Peers::has_arrived(int r, Stream stream) const {
+  const std::lock_guard lock(mutex_);
+  return peers_.at(static_cast<std::size_t>(r)).inbox.contains(stream);
+}
+
+void Peers::land(int r, Stream stream, std::shared_ptr<Landing> landing) {
+  const std::lock_guard lock(mutex_);
+  Peer& peer = peers_.at(static_cast<std::size_t>(r));
+  if (const auto entry = peer.inbox.find(stream); entry != peer.inbox.end()) {
+    auto& pieces = entry->second;
+    while (!pieces.empty() && landing->arrived < landing->bytes) {
+      const Piece& piece = pieces.front();
+      if (piece.total() != landing->bytes) {
+        landing->actual = piece.total();
+        return;
+      }
+      std::memcpy(landing->data + piece.offset(), piece.data(), piece.bytes());
+      landing->arrived = piece.offset() + piece.bytes();
+      pieces.pop_front();
+    }
+    if (pieces.empty()) peer.inbox.erase(entry);
+  }
+  if (landing->arrived < landing->bytes && !failure_ && peer.link) peer.landings[stream] = std::move(landing);
+}
+
+void Peers::let_go(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  for (Peer& peer : peers_) {
+    peer.landings.erase(stream);
+    if (peer.link) peer.link->forget_places(stream), peer.link->adopt(stream);
+  }
 }
 
 bool Peers::gone(int r) const {
@@ -276,29 +384,34 @@ bool Peers::gone(int r) const {
 }
 
 void Peers::check() const {
+  if (!failed_) return;
   const std::lock_guard lock(mutex_);
-  if (failure_) throw Error(*failure_);
+  throw Error(*failure_);
 }
 
+// The caller may end its process at once: its words are handed to the kernel before this returns, as far as they fit.
 void Peers::abort(const Error& cause) {
-  {
-    const std::lock_guard lock(mutex_);
-    fail(cause, true);
-    // The caller may end its process at once: its words are handed to the kernel before this returns, as far as they fit.
-    for (Peer& peer : peers_)
-      if (peer.link) push(peer);
-  }
-  loop_.wake();
-}
-
-std::uint64_t Peers::events() const {
   const std::lock_guard lock(mutex_);
-  return events_;
+  fail(cause, true);
 }
 
 void Peers::wait_for_event(std::uint64_t seen, Duration limit) {
+  const auto until = Clock::now() + limit;
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, limit, [&] { return events_ != seen; });
+  ++bystanders_;
+  changed_.wait_until(lock, until, [&] { return !driving_ || events_ != seen; });
+  --bystanders_;
+  if (driving_ || events_ != seen) return;
+  driving_ = true;
+  const auto first = Clock::now();
+  for (auto now = first; events_ == seen; now = Clock::now()) {
+    const bool sleep = now < until && (!spins_ || now - first > kSpin);
+    move_bytes(lock, sleep ? std::chrono::duration_cast<Duration>(until - now) : Duration::zero());
+    if (now >= until) break;
+  }
+  driving_ = false;
+  driven_ = Clock::now();
+  if (bystanders_ > 0) changed_.notify_all();
 }
 
 std::uint64_t Peers::bytes_sent(int r) const {

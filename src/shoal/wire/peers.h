@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,14 +13,27 @@
 
 #include "shoal/base/error.h"
 #include "shoal/wire/door.h"
+#include "shoal/wire/error_bytes.h"
 #include "shoal/wire/link.h"
 #include "shoal/wire/store.h"
 
 namespace shoal::wire {
 
-/// Connections of one rank to all others, and what has arrived on them. A thread moves the bytes and sends heartbeats, so that a rank that computes
-/// for long is not taken for dead. The first failure, here or on another rank, ends everything: every call of `check` throws it from then on. All
-/// functions may be called by any thread.
+/// Memory in which a message is to arrive: it is written by whoever moves the bytes until `arrived` is `bytes`, the landing is called off, or the
+/// connections have failed.
+struct Landing {
+  Landing(std::byte* to, std::size_t size) : data(to), bytes(size) {}
+  std::byte* const data;
+  const std::size_t bytes;
+  std::atomic<std::size_t> arrived{0};   ///< from the beginning on
+  std::atomic<std::uint64_t> actual{0};  ///< the size of the message, where it is another: then it is to be had by `take`
+};
+
+/// Connections of one rank to all others, and what has arrived on them.
+///
+/// Whoever waits moves the bytes of all connections itself; while nobody has waited for a moment, a thread does. The thread also sends heartbeats, so
+/// that a rank that computes for long is not taken for dead, and keeps the door. The first failure, here or on another rank, ends everything: every
+/// call of `check` throws it from then on. All functions may be called by any thread.
 class Peers {
  public:
   struct Settings {
@@ -40,58 +53,79 @@ class Peers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// `stream.group` 0 is taken.
-  void send(int peer, Stream stream, int priority, Bytes message);
-  /// The next message of a stream, if it has arrived.
-  std::optional<Bytes> take(int peer, Stream stream);
+  /// Queues a message; `flush` hands it to the kernel. `stream.group` 0 is taken.
+  void send(int peer, Stream stream, int priority, Bytes message) { send(peer, stream, priority, std::move(message), {}, nullptr); }
+  /// The same, of `head` and of `body`, which is read where it lies until `released`. A release is an event.
+  void send(int peer, Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released);
+  void flush();
+  /// The next piece of a stream, if it has arrived.
+  std::optional<Piece> take(int peer, Stream stream);
+  bool has_arrived(int peer, Stream stream) const;
+  /// What is still to be taken of the stream's current message, or else the whole of its next, goes to `landing`. One a stream at a time.
+  void land(int peer, Stream stream, std::shared_ptr<Landing> landing);
+  /// Memory of the caller's is neither read nor written any more for `stream`, of whatever peer.
+  void let_go(Stream stream);
   /// `peer` has said goodbye and closed its end.
   bool gone(int peer) const;
   /// Throws the first cause once there is one.
   void check() const;
   /// Fails on all ranks with `cause`, unless something has failed before.
   void abort(const Error& cause);
-  /// Counts what happens: messages, failures. To be read before looking for something, and given to `wait_for_event` when it was not there.
-  std::uint64_t events() const;
+  /// Counts what happens: arrivals, releases, failures. To be read before looking for something, and given to `wait_for_event` when it was not there.
+  std::uint64_t events() const { return events_.load(std::memory_order_acquire); }
+  /// Moves bytes until something happens. Zero: moves what there is to move.
   void wait_for_event(std::uint64_t seen, Duration limit);
   std::uint64_t bytes_sent(int peer) const;  ///< headers and heartbeats included
   std::uint64_t bytes_received(int peer) const;
 
  private:
+  class Arrivals;
   struct Peer {
     std::unique_ptr<Link> link;
-    std::map<Stream, std::deque<Bytes>> inbox;
-    std::uint32_t watched = 0;  // what the loop looks out for
+    std::map<Stream, std::list<Piece>> inbox;
+    std::map<Stream, std::shared_ptr<Landing>> landings;
+    std::uint32_t watched = 0;  // what epoll looks out for
+    bool unflushed = false;
     Clock::time_point heard;
     bool goodbye = false, gone = false;
   };
   void admit(Descriptor socket, const Hello& hello);
   void add(int rank, Descriptor socket);
+  void await_all(Deadline deadline);
   void run();
-  void serve(int peer);
-  void take_in(int peer, Stream stream, Bytes message);
+  void attend(bool attentive);
+  void move_bytes(std::unique_lock<std::mutex>& lock, Duration limit);
+  void serve(int peer, std::uint32_t events);
+  void take_in(int peer, Stream stream, Piece piece, std::size_t bytes);
+  void control(int peer, std::uint64_t what, const Piece& piece);
   void beat();
-  void look_out();
   void fail(const Error& cause, bool tell);
   void close(int peer);
-  bool push(Peer& peer);  ///< what waits goes to the kernel as far as it fits; true when nothing is left
+  void push(int peer);
   void tell_all(std::uint64_t what, const Bytes& message);
+  void happened();
+  void nudge();
 
   const Settings settings_;
   const int rank_, size_;
-  mutable std::mutex mutex_;  // guards all below but the loop and the door, which belong to the thread
+  const std::shared_ptr<ChunkPool> pool_;
+  mutable std::mutex mutex_;  // guards all below but the loop and the door, which belong to the thread, and atomics
   std::condition_variable changed_;
-  std::uint64_t events_ = 0;
+  std::atomic<std::uint64_t> events_{0};
   std::vector<Peer> peers_;
   std::optional<Error> failure_;
+  std::atomic<bool> failed_{false};
   Clock::time_point next_beat_;
   std::optional<Clock::time_point> stop_by_;
+  Descriptor ready_, nudge_;  // epoll over all connections and the nudge, which ends its wait
+  bool driving_ = false;      // somebody who waits moves the bytes
+  int bystanders_ = 0;        // who wait for what the driver does
+  Clock::time_point driven_;  // when somebody has last
+  int ranks_here_ = 1;
+  bool spins_ = true;  // a wait: there is a core for each rank of this host
   EventLoop loop_;
   std::unique_ptr<Door> door_;
   std::thread thread_;
 };
-
-/// An error as bytes, and back. What cannot be read becomes an Error(aborted) that says so.
-Bytes encode(const Error& error);
-Error decode_error(const Bytes& bytes);
 
 }  // namespace shoal::wire

@@ -1,0 +1,51 @@
+#include "shoal/wire/error_bytes.h"
+
+#include <cstring>
+#include <string>
+
+namespace shoal::wire {
+namespace {
+
+constexpr std::size_t kMostText = 16 << 10;
+
+struct ErrorHeader {
+  std::uint32_t kind = 0;
+  std::int32_t rank = -1, size = -1, peer = -1;
+  std::uint64_t sequence = 0;
+  std::uint32_t lengths[4] = {};
+};
+
+}  // namespace
+
+Bytes encode(const Error& error) {
+  ErrorHeader header{static_cast<std::uint32_t>(error.kind()), error.rank(), error.size(), error.peer(), error.sequence(), {}};
+  const std::string texts[] = {error.operation().substr(0, kMostText), error.message().substr(0, kMostText), error.awaited().substr(0, kMostText),
+                               error.hint().substr(0, kMostText)};
+  Bytes bytes(sizeof header);
+  for (int i = 0; i < 4; ++i) {
+    header.lengths[i] = static_cast<std::uint32_t>(texts[i].size());
+    const auto* text = reinterpret_cast<const std::byte*>(texts[i].data());
+    bytes.insert(bytes.end(), text, text + texts[i].size());
+  }
+  std::memcpy(bytes.data(), &header, sizeof header);
+  return bytes;
+}
+
+Error decode_error(std::span<const std::byte> bytes) {
+  const Error unreadable(ErrorKind::kAborted, "abort", "another rank stopped the job with words that cannot be read");
+  ErrorHeader header;
+  if (bytes.size() < sizeof header) return unreadable;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  std::string texts[4];
+  std::size_t at = sizeof header;
+  for (int i = 0; i < 4; ++i) {
+    if (header.lengths[i] > kMostText || header.lengths[i] > bytes.size() - at) return unreadable;
+    texts[i].assign(reinterpret_cast<const char*>(bytes.data()) + at, header.lengths[i]);
+    at += header.lengths[i];
+  }
+  if (header.kind > static_cast<std::uint32_t>(ErrorKind::kAborted)) return unreadable;
+  Error error(static_cast<ErrorKind>(header.kind), texts[0], texts[1]);
+  return error.at(header.rank, header.size).from(header.peer).in(header.sequence).awaiting(texts[2]).hint(texts[3]);
+}
+
+}  // namespace shoal::wire
