@@ -15,8 +15,14 @@
 #include "shoal/train/config/validate.h"
 
 namespace shoal::apps {
+namespace {
 
-void prepare_job_data(const train::Job& job) {
+/// Ranks that another launcher starts all come here; one prepares, and the others give it this long.
+constexpr Duration kPreparation = std::chrono::hours(2);
+
+}  // namespace
+
+void prepare_job_data(const train::Job& job, bool tell) {
   const train::DataSection& section = job.config.data;
   if (section.source != "tokens" || section.prepare == "nothing") return;
   const std::string& folder = section.folders.at(0);
@@ -30,6 +36,8 @@ void prepare_job_data(const train::Job& job) {
   options.tokenizer = section.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
   options.vocab_size = static_cast<std::uint32_t>(section.vocab_size);
   options.threads = cores_of_this_process().usable();
+  options.patience = kPreparation;
+  if (!tell) return void(data::prepare(options));
   fmt::print("preparing {} from {}\n", folder,
              section.prepare == "headers" ? "the C++ headers of Torch" : fmt::format("{}", section.prepare_from.front()));
   std::fflush(stdout);

@@ -118,7 +118,7 @@ int train_job(const TrainOptions& options) {
   std::fflush(stdout);
   train::validate(job, ranks);
   if (options.print_config) return 0;
-  prepare_job_data(job);
+  prepare_job_data(job, !launcher || launcher->rank == 0);
   check_job_data(job);
   const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);

@@ -4,13 +4,16 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <random>
 #include <set>
 #include <thread>
 
 #include "shoal/base/error.h"
 #include "shoal/data/dataset.h"
+#include "shoal/data/file.h"
 #include "tests/data/folder.h"
 
 namespace shoal::data {
@@ -111,6 +114,27 @@ TEST(Prepare, LeavesAnotherDatasetAlone) {
   folder.write("in/new.h", "int new_file;\n");
   expect_error(ErrorKind::kUsage, "input files", [&] { prepare(options_for(folder)); });
   EXPECT_EQ(contents(folder / "out"), before);
+}
+
+// What the ranks of a job do that another launcher has started.
+TEST(Prepare, OfManyAtOnceOneWorksAndTheOthersWait) {
+  const Folder folder;
+  write_corpus(folder, 10);
+  auto options = options_for(folder);
+  {
+    std::filesystem::create_directories(folder / "out");
+    const FileLock held(folder / "out/.lock");
+    expect_error(ErrorKind::kOutput, "another process is at work", [&] { prepare(options); });
+    options.patience = std::chrono::milliseconds(200);
+    expect_error(ErrorKind::kOutput, "another process is at work", [&] { prepare(options); });
+  }
+  options.patience = std::chrono::minutes(1);
+  std::atomic<int> workers = 0, waiters = 0;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 4; ++rank) ranks.emplace_back([&] { ++(prepare(options).already_prepared ? waiters : workers); });
+  for (auto& rank : ranks) rank.join();
+  EXPECT_EQ(workers, 1);
+  EXPECT_EQ(waiters, 3);
 }
 
 TEST(Prepare, MakesALostShardAgain) {

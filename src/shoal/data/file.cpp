@@ -7,8 +7,10 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "shoal/base/check.h"
@@ -100,11 +102,15 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-FileLock::FileLock(const std::string& path) : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+FileLock::FileLock(const std::string& path, Duration patience) : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
   if (descriptor_ < 0) throw system_error(ErrorKind::kOutput, "data", "cannot write " + path);
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+  const Deadline deadline = Deadline::in(patience);
+  do {
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+    std::this_thread::sleep_for(std::min<Duration>(deadline.left(), std::chrono::milliseconds(50)));
+  } while (!deadline.passed());
   ::close(descriptor_);
-  throw Error(ErrorKind::kUsage, "data", "another process is at work in the folder of " + path).hint("wait until it has finished");
+  throw Error(ErrorKind::kOutput, "data", "another process is at work in the folder of " + path).hint("wait until it has finished");
 }
 
 FileLock::~FileLock() { ::close(descriptor_); }

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "shoal/base/clock.h"
+
 namespace shoal::data {
 
 /// CRC-32 (ISO 3309, as in zlib and gzip) of `bytes`, continuing from `before`.
@@ -37,8 +39,8 @@ class MappedFile {
 /// An advisory lock on a file, held until destruction and given up by the kernel when the process dies.
 class FileLock {
  public:
-  /// Throws Error(usage) when another process holds it, Error(output) when the file cannot be made.
-  explicit FileLock(const std::string& path);
+  /// Waits up to `patience` for another process that holds it, then throws Error(output), as when the file cannot be made.
+  explicit FileLock(const std::string& path, Duration patience = {});
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;

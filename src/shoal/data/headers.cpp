@@ -39,6 +39,18 @@ std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
   return files;
 }
 
+std::string_view without_packaging_guard(std::string_view text) {
+  constexpr std::string_view kOpens = "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";
+  constexpr std::string_view kCloses =
+      "#else\n"
+      "#error \"This file should not be included when either TORCH_STABLE_ONLY or TORCH_TARGET_VERSION is defined.\"\n"
+      "#endif  // !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";
+  if (!text.starts_with(kOpens) || !text.ends_with(kCloses)) return text;
+  text.remove_prefix(kOpens.size());
+  text.remove_suffix(kCloses.size());
+  return text;
+}
+
 std::string default_header_folder() {
 #ifdef SHOAL_TORCH_INCLUDE
   return SHOAL_TORCH_INCLUDE;

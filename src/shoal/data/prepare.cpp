@@ -33,7 +33,7 @@ class Preparation {
   PrepareResult run() {
     check_options();
     make_folder();
-    const FileLock lock(path(".lock"));
+    const FileLock lock(path(".lock"), options_.patience);
     find_inputs();
     if (auto done = finished_before()) return {std::move(*done), true, 0};
     Split split = read_corpus();
@@ -91,6 +91,7 @@ std::map<std::string, std::string> describe(const PrepareOptions& o) {
     text["vocab_size"] = fmt::to_string(o.vocab_size);
     text["tokenizer_bytes"] = fmt::to_string(o.tokenizer_bytes);
   }
+  if (!o.headers.empty()) text["packaging_guard"] = "cut";
   return text;
 }
 
@@ -146,7 +147,10 @@ std::optional<Manifest> Preparation::finished_before() const {
 Split Preparation::read_corpus() {
   report("reading files", 0, inputs_.size());
   auto documents = read_documents(inputs_, options_.threads);
-  if (!pinned_.empty()) check_pinned(documents, pinned_);
+  if (!pinned_.empty()) {
+    check_pinned(documents, pinned_);
+    for (Document& document : documents) document.text = std::string(without_packaging_guard(document.text));
+  }
   std::string identity;
   for (const auto& [key, value] : manifest_.options) identity += fmt::format("{}={}\n", key, value);
   for (const Document& document : documents) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/data/manifest.h"
 
 namespace shoal::data {
@@ -25,6 +26,7 @@ struct PrepareOptions {
   std::uint64_t shard_tokens = std::uint64_t{64} << 20;      ///< a shard is closed when it has that many
   std::uint64_t seed = 0;                                    ///< of the split
   int threads = 1;
+  Duration patience{};  ///< how long to wait for another process that is at work in `out`; zero: not at all
 };
 
 /// Told about progress from the calling thread: a stage ("tokenizing train"), how much of `total` is done; the last call of a stage has both equal.
