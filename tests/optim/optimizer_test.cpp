@@ -140,5 +140,75 @@ TEST(Clipping, NormAndFactor) {
   EXPECT_EQ(clip_factor(100, 0), 1);
 }
 
+std::vector<Slice> in_type(std::vector<Slice> slices, at::ScalarType type) {
+  for (Slice& slice : slices) slice.parameter = slice.parameter.to(type);
+  return slices;
+}
+
+// With masters an update never sees the 16-bit parameter: the masters walk as a float32 run from the same start, bit for bit.
+TEST(Storage, MastersWalkAsFloat32AndParametersAreTheirRounding) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const auto halves = in_type(two_slices(), type), floats = in_type(halves, at::kFloat);
+    const auto mixed = make_optimizer(halves, AdamWOptions{}), reference = make_optimizer(floats, AdamWOptions{});
+    for (int step = 1; step <= 10; ++step) {
+      mixed->step(gradients_of(step), 0.01);
+      reference->step(gradients_of(step), 0.01);
+    }
+    for (std::size_t i = 0; i < halves.size(); ++i) {
+      EXPECT_TRUE(mixed->master(i).equal(floats[i].parameter));
+      EXPECT_TRUE(halves[i].parameter.equal(floats[i].parameter.to(type)));
+      EXPECT_TRUE(reference->master(i).is_same(floats[i].parameter));
+    }
+    EXPECT_EQ(mixed->state_bytes() - reference->state_bytes(), (48 + 16) * 4) << "one float a parameter, in units of 64 bytes";
+    mixed->master(0).fill_(1.0f / 3);
+    mixed->copy_masters_to_parameters();
+    EXPECT_TRUE(halves[0].parameter.equal(mixed->master(0).to(type)));
+  }
+}
+
+TEST(Storage, ASliceOfAParameterUpdatesAsTheWholeDoes) {
+  const Storage storage{.master = false, .moments = at::kBFloat16, .rounding = Key(3)};
+  const at::Tensor start = random("p", {1000}).to(at::kBFloat16), gradient = random("g", {1000}).to(at::kBFloat16);
+  const at::Tensor whole = start.clone(), parts = start.clone();
+  const auto one = make_optimizer({{"p", whole, true}}, AdamWOptions{}, storage);
+  const auto two = make_optimizer({{"p", parts.narrow(0, 0, 333), true}, {"p", parts.narrow(0, 333, 667), true, 333}}, AdamWOptions{}, storage);
+  for (int step = 0; step < 5; ++step) {
+    one->step({gradient}, 0.01);
+    two->step({gradient.narrow(0, 0, 333), gradient.narrow(0, 333, 667)}, 0.01);
+  }
+  EXPECT_TRUE(whole.equal(parts));
+  EXPECT_FALSE(whole.equal(start));
+  EXPECT_FALSE(one->master(0).defined());
+}
+
+// Each update in bf16 rounds once, at most 2^-7 relative, the next step's Adam step shrinks what came before: ten steps of 0.01 on values near 1 stay
+// within ten roundings of the float32 run.
+TEST(Storage, SixteenBitsThroughoutStayNearFloat32) {
+  const auto halves = in_type(two_slices(), at::kBFloat16), floats = in_type(halves, at::kFloat);
+  const auto pure = make_optimizer(halves, AdamWOptions{}, {.master = false, .moments = at::kBFloat16, .rounding = Key(8)});
+  const auto reference = make_optimizer(floats, AdamWOptions{});
+  for (int step = 1; step <= 10; ++step) {
+    auto gradients = gradients_of(step);
+    reference->step(gradients, 0.01);
+    for (at::Tensor& gradient : gradients) gradient = gradient.to(at::kBFloat16);
+    pure->step(gradients, 0.01);
+  }
+  for (std::size_t i = 0; i < halves.size(); ++i)
+    EXPECT_LT(largest(halves[i].parameter.to(at::kFloat) - floats[i].parameter), 10 * 0x1p-7 * largest(floats[i].parameter));
+  for (const State& state : pure->states()) EXPECT_EQ(state.tensor.scalar_type(), at::kBFloat16);
+}
+
+TEST(Storage, WhatDoesNotGoTogetherIsRefused) {
+  EXPECT_THROW(make_optimizer(in_type(two_slices(), at::kHalf), AdamWOptions{}, {.master = false}), Error);
+  EXPECT_THROW(make_optimizer(in_type(two_slices(), at::kBFloat16), SgdOptions{}), Error);
+  EXPECT_THROW(make_optimizer(two_slices(), AdamWOptions{}, {.moments = at::kHalf}), Error);
+  EXPECT_THROW(make_optimizer(in_type(two_slices(), at::kDouble), AdamWOptions{}), Error);
+}
+
+TEST(Clipping, GradientsOfSixteenBitsCountAsTheirValues) {
+  const at::Tensor gradient = random("g", {70000}).to(at::kBFloat16);
+  EXPECT_EQ(sum_of_squares({gradient}), sum_of_squares({gradient.to(at::kFloat)}));
+}
+
 }  // namespace
 }  // namespace shoal::optim

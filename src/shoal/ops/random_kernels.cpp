@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shoal/ops/philox-inl.h"
 #include "shoal/ops/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,45 +27,6 @@ void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position,
   kernels::plain::dropout_row(key, sample, position, threshold, scale, width, x, residual, y);
 }
 #else
-
-// At most 16 lanes, so that sixteen counters are a whole number of vectors on every processor.
-using Words = hn::CappedTag<std::uint32_t, 16>;
-using Reals = hn::RebindToFloat<Words>;
-using WordVector = hn::Vec<Words>;
-
-struct Draw {
-  WordVector word0, word1, word2, word3;
-};
-
-/// Upper and lower halves of a * m, lane by lane.
-HWY_INLINE void multiply(WordVector a, WordVector m, WordVector& high, WordVector& low) {
-  const Words d;
-  const hn::Repartition<std::uint64_t, Words> wide;
-  const auto even = hn::MulEven(a, m), odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), m);
-  high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
-  low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
-}
-
-/// Philox4x32-10 on a vector of counters.
-HWY_INLINE Draw philox_lanes(Draw c, std::uint64_t key) {
-  const Words d;
-  const WordVector m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
-  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-    WordVector high0, low0, high1, low1;
-    multiply(c.word0, m0, high0, low0);
-    multiply(c.word2, m1, high1, low1);
-    c = {hn::Xor(hn::Xor(high1, c.word1), hn::Set(d, k0)), low1, hn::Xor(hn::Xor(high0, c.word3), hn::Set(d, k1)), low0};
-  }
-  return c;
-}
-
-/// The draws of the counters `first` + lane, lanes `lane` onwards of a group of sixteen (`first` is a multiple of 16: no carry between words).
-HWY_INLINE Draw element_draw(std::uint64_t key, std::uint64_t first, std::size_t lane) {
-  const Words d;
-  const WordVector low = hn::Iota(d, static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(lane));
-  return philox_lanes({low, hn::Set(d, static_cast<std::uint32_t>(first >> 32)), hn::Zero(d), hn::Zero(d)}, key);
-}
 
 /// The upper 24 bits as a number in [0, 2^24), exact.
 HWY_INLINE hn::Vec<Reals> upper(WordVector word) { return hn::ConvertTo(Reals(), hn::BitCast(hn::RebindToSigned<Words>(), hn::ShiftRight<8>(word))); }

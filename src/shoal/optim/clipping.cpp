@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "shoal/base/check.h"
-#include "shoal/optim/update.h"
+#include "shoal/optim/stored_update.h"
 
 namespace shoal::optim {
 namespace {
@@ -14,12 +14,14 @@ namespace {
 constexpr std::int64_t kPiece = 64 * kSumBlock;  // elements of one task; whole blocks, so that pieces sum as the whole does
 
 double squares_of(const at::Tensor& tensor) {
-  SHOAL_USER_CHECK(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), "clipping", "gradients must be contiguous float32 tensors");
-  const float* values = tensor.const_data_ptr<float>();
+  const ElementType type = comm::element_type(tensor.scalar_type());
+  SHOAL_USER_CHECK(tensor.is_contiguous() && (type == ElementType::kF32 || type == ElementType::kBF16 || type == ElementType::kF16), "clipping",
+                   "gradients must be contiguous tensors of float32, bfloat16 or float16");
+  const Stored values{const_cast<void*>(tensor.const_data_ptr()), type};  // NOLINT: only read
   const std::int64_t count = tensor.numel(), pieces = (count + kPiece - 1) / kPiece;
   std::vector<double> sums(pieces);
   at::parallel_for(0, pieces, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) sums[i] = sum_of_squares(values + i * kPiece, std::min(kPiece, count - i * kPiece));
+    for (std::int64_t i = begin; i < end; ++i) sums[i] = sum_of_squares(values.from(i * kPiece), std::min(kPiece, count - i * kPiece));
   });
   double total = 0;
   for (const double sum : sums) total += sum;

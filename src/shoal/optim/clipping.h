@@ -8,8 +8,8 @@
 
 namespace shoal::optim {
 
-/// The sum of squares of all elements of the defined tensors (contiguous float32), in blocks of fixed size summed in order: the same bits for any
-/// number of threads.
+/// The sum of squares of all elements of the defined tensors (contiguous float32, bfloat16 or float16), in blocks of fixed size summed in order: the
+/// same bits for any number of threads.
 double sum_of_squares(at::ArrayRef<at::Tensor> tensors);
 
 /// The global 2-norm of gradients of which this rank holds parts: `local_squares` summed over each of `groups` in turn (the axes along which

@@ -7,24 +7,38 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
-#include "shoal/optim/update.h"
+#include "shoal/comm/group.h"
+#include "shoal/optim/stored_update.h"
 
 namespace shoal::optim {
 namespace {
 
-constexpr std::int64_t kAlignment = 64 / sizeof(float);  // elements
-constexpr std::int64_t kGrain = 1 << 15;                 // elements a thread takes at least
+constexpr std::int64_t kGrain = 1 << 15;  // elements a thread takes at least
 
 void require(bool holds, const char* field, double value, const char* rule) {
   if (!holds) throw Error(ErrorKind::kConfig, "optimizer", fmt::format("{}={}: {}", field, value, rule));
 }
 
-std::int64_t aligned(std::int64_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
+/// Elements up to the next multiple of 64 bytes.
+std::int64_t aligned(std::int64_t count, at::ScalarType type) {
+  const auto multiple = static_cast<std::int64_t>(64 / at::elementSize(type));
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+bool is_half(const at::Tensor& tensor) { return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf; }
+bool is_trained_type(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat || is_half(tensor); }
+
+Stored stored(const at::Tensor& tensor) {
+  return {const_cast<void*>(tensor.const_data_ptr()), comm::element_type(tensor.scalar_type())};  // NOLINT: gradients are only read
+}
 
 class AdamW final : public Optimizer {
  public:
-  AdamW(std::vector<Slice> slices, const AdamWOptions& options)
-      : Optimizer(std::move(slices)), options_(options), exp_avg_(flat_state("exp_avg")), exp_avg_sq_(flat_state("exp_avg_sq")) {
+  AdamW(std::vector<Slice> slices, const AdamWOptions& options, const Storage& storage)
+      : Optimizer(std::move(slices), storage),
+        options_(options),
+        exp_avg_(flat_state("exp_avg", storage.moments)),
+        exp_avg_sq_(flat_state("exp_avg_sq", storage.moments)) {
     require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "must lie in [0, 1)");
     require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "must lie in [0, 1)");
     require(options.epsilon >= 0, "epsilon", options.epsilon, "must not be negative");
@@ -44,22 +58,36 @@ class AdamW final : public Optimizer {
                                  .correction1 = 1 - std::pow(options_.beta1, t),
                                  .correction2 = 1 - std::pow(options_.beta2, t),
                                  .gradient_scale = gradient_scale};
-      float* p = slices_[i].parameter.data_ptr<float>();
-      const float* g = gradients[i].const_data_ptr<float>();
-      float *m = exp_avg_[i].data_ptr<float>(), *v = exp_avg_sq_[i].data_ptr<float>();
-      at::parallel_for(0, gradients[i].numel(), kGrain,
-                       [&](std::int64_t begin, std::int64_t end) { adamw_update(p + begin, g + begin, m + begin, v + begin, end - begin, factors); });
+      update(i, gradients[i], factors);
     }
   }
 
  private:
+  void update(std::size_t i, const at::Tensor& gradient, const AdamWFactors& factors) {
+    const Slice& slice = slices_[i];
+    const bool in_place = !masters_[i].defined() || masters_[i].is_same(slice.parameter);
+    const StoredAdamW arrays{.parameter = stored(in_place ? slice.parameter : masters_[i]),
+                             .copy = in_place ? Stored() : stored(slice.parameter),
+                             .gradient = stored(gradient),
+                             .exp_avg = stored(exp_avg_[i]),
+                             .exp_avg_sq = stored(exp_avg_sq_[i])};
+    const Key key = storage_.rounding.child(slice.name).child(static_cast<std::uint64_t>(updates_[i]));
+    at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin), arrays.gradient.from(begin), arrays.exp_avg.from(begin),
+                             arrays.exp_avg_sq.from(begin)};
+      adamw_update(part, end - begin, factors, {key, static_cast<std::uint64_t>(slice.begin + begin)});
+    });
+  }
+
   AdamWOptions options_;
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
 };
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(std::vector<Slice> slices, const SgdOptions& options) : Optimizer(std::move(slices)), options_(options) {
+  Sgd(std::vector<Slice> slices, const SgdOptions& options, const Storage& storage) : Optimizer(std::move(slices), storage), options_(options) {
+    for (const Slice& slice : slices_)
+      if (is_half(slice.parameter)) throw Error(ErrorKind::kConfig, "optimizer", fmt::format("{} has 16 bits: sgd trains in float32", slice.name));
     require(options.momentum >= 0, "momentum", options.momentum, "must not be negative");
     require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "must not be negative");
     require(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "nesterov", options.nesterov,
@@ -71,6 +99,7 @@ class Sgd final : public Optimizer {
     check(gradients);
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       if (!gradients[i].defined()) continue;
+      SHOAL_USER_CHECK(gradients[i].scalar_type() == at::kFloat, "optimizer", "the gradient of {} has 16 bits: sgd takes float32", slices_[i].name);
       const SgdFactors factors{.learning_rate = learning_rate,
                                .momentum = options_.momentum,
                                .dampening = options_.dampening,
@@ -94,25 +123,58 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Slice> slices) : slices_(std::move(slices)), updates_(slices_.size(), 0) {
-  for (const Slice& slice : slices_)
-    SHOAL_USER_CHECK(slice.parameter.defined() && slice.parameter.scalar_type() == at::kFloat && slice.parameter.is_contiguous(), "optimizer",
-                     "{} must be a contiguous float32 tensor", slice.name);
+Optimizer::Optimizer(std::vector<Slice> slices, const Storage& storage) : slices_(std::move(slices)), updates_(slices_.size(), 0), storage_(storage) {
+  if (storage.moments != at::kFloat && storage.moments != at::kBFloat16)
+    throw Error(ErrorKind::kConfig, "optimizer", fmt::format("moments in {}: float32 or bfloat16", c10::toString(storage.moments)));
+  for (const Slice& slice : slices_) {
+    SHOAL_USER_CHECK(slice.parameter.defined() && is_trained_type(slice.parameter) && slice.parameter.is_contiguous(), "optimizer",
+                     "{} must be a contiguous tensor of float32, bfloat16 or float16", slice.name);
+    if (slice.parameter.scalar_type() == at::kHalf && !storage.master)
+      throw Error(ErrorKind::kConfig, "optimizer", fmt::format("{} is float16 and has no master weights", slice.name))
+          .hint("float16 parameters need float32 masters; bfloat16 ones do without");
+  }
+  make_masters();
 }
 
-std::vector<at::Tensor> Optimizer::flat_state(const std::string& kind) {
+std::vector<at::Tensor> Optimizer::flat_views(at::ScalarType type, const std::vector<bool>& wanted) const {
   std::int64_t total = 0;
-  for (const Slice& slice : slices_) total += aligned(slice.parameter.numel());
+  for (std::size_t i = 0; i < slices_.size(); ++i)
+    if (wanted[i]) total += aligned(slices_[i].parameter.numel(), type);
   const ScopedCategory category(MemoryCategory::kOptimizer);
-  const at::Tensor flat = at::zeros({total}, at::kFloat);
-  std::vector<at::Tensor> views;
+  const at::Tensor flat = at::zeros({total}, type);
+  std::vector<at::Tensor> views(slices_.size());
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < slices_.size(); ++i) {
+    if (!wanted[i]) continue;
     const at::Tensor& parameter = slices_[i].parameter;
-    views.push_back(flat.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
-    states_.push_back({kind, i, views.back()});
-    offset += aligned(parameter.numel());
+    views[i] = flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+    offset += aligned(parameter.numel(), type);
   }
+  return views;
+}
+
+void Optimizer::make_masters() {
+  std::vector<bool> wanted;
+  for (const Slice& slice : slices_) wanted.push_back(storage_.master && is_half(slice.parameter));
+  masters_ = flat_views(at::kFloat, wanted);
+  for (std::size_t i = 0; i < slices_.size(); ++i) {
+    const at::Tensor& parameter = slices_[i].parameter;
+    if (wanted[i]) {
+      masters_[i].copy_(parameter.detach());
+    } else if (!is_half(parameter)) {
+      masters_[i] = parameter;
+    }
+  }
+}
+
+void Optimizer::copy_masters_to_parameters() {
+  for (std::size_t i = 0; i < slices_.size(); ++i)
+    if (masters_[i].defined() && is_half(slices_[i].parameter)) slices_[i].parameter.detach().copy_(masters_[i]);
+}
+
+std::vector<at::Tensor> Optimizer::flat_state(const std::string& kind, at::ScalarType type) {
+  std::vector<at::Tensor> views = flat_views(type, std::vector<bool>(slices_.size(), true));
+  for (std::size_t i = 0; i < slices_.size(); ++i) states_.push_back({kind, i, views[i]});
   return views;
 }
 
@@ -120,8 +182,9 @@ void Optimizer::check(at::ArrayRef<at::Tensor> gradients) const {
   SHOAL_USER_CHECK(gradients.size() == slices_.size(), "optimizer", "{} gradients for {} slices", gradients.size(), slices_.size());
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     const at::Tensor& g = gradients[i];
-    SHOAL_USER_CHECK(!g.defined() || (g.scalar_type() == at::kFloat && g.is_contiguous() && g.numel() == slices_[i].parameter.numel()), "optimizer",
-                     "the gradient of {} must be a contiguous float32 tensor of {} elements", slices_[i].name, slices_[i].parameter.numel());
+    SHOAL_USER_CHECK(!g.defined() || (is_trained_type(g) && g.is_contiguous() && g.numel() == slices_[i].parameter.numel()), "optimizer",
+                     "the gradient of {} must be a contiguous tensor of {} elements, float32, bfloat16 or float16", slices_[i].name,
+                     slices_[i].parameter.numel());
   }
 }
 
@@ -132,13 +195,16 @@ void Optimizer::set_updates(std::vector<std::int64_t> updates) {
 
 std::int64_t Optimizer::state_bytes() const {
   std::int64_t bytes = 0;
-  for (const State& state : states_) bytes += aligned(state.tensor.numel()) * static_cast<std::int64_t>(sizeof(float));
+  const auto add = [&](const at::Tensor& t) { bytes += aligned(t.numel(), t.scalar_type()) * static_cast<std::int64_t>(t.element_size()); };
+  for (const State& state : states_) add(state.tensor);
+  for (std::size_t i = 0; i < slices_.size(); ++i)
+    if (masters_[i].defined() && is_half(slices_[i].parameter)) add(masters_[i]);
   return bytes;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options) {
-  if (const auto* adamw = std::get_if<AdamWOptions>(&options)) return std::make_unique<AdamW>(std::move(slices), *adamw);
-  return std::make_unique<Sgd>(std::move(slices), std::get<SgdOptions>(options));
+std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options, const Storage& storage) {
+  if (const auto* adamw = std::get_if<AdamWOptions>(&options)) return std::make_unique<AdamW>(std::move(slices), *adamw, storage);
+  return std::make_unique<Sgd>(std::move(slices), std::get<SgdOptions>(options), storage);
 }
 
 }  // namespace shoal::optim

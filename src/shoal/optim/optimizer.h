@@ -8,13 +8,25 @@
 #include <variant>
 #include <vector>
 
+#include "shoal/base/philox.h"
+
 namespace shoal::optim {
 
 /// What one optimizer updates of one parameter: all of it, or the range of it that this rank owns.
 struct Slice {
-  std::string name;      ///< the parameter's canonical name: state in checkpoints goes by it
-  at::Tensor parameter;  ///< contiguous float32 of any shape; written in place, without autograd noticing
-  bool decay = false;    ///< belongs to the weight-decay group
+  std::string name;        ///< the parameter's canonical name: state in checkpoints goes by it
+  at::Tensor parameter;    ///< what forward computes with: contiguous float32, bfloat16 or float16; written in place, without autograd noticing
+  bool decay = false;      ///< belongs to the weight-decay group
+  std::int64_t begin = 0;  ///< index within the flattened parameter of the slice's first element: random rounding goes by it
+};
+
+/// In which precision parameters and state are kept. Parameters in float32 need no master weights, whatever `master` says.
+struct Storage {
+  /// Parameters in 16 bits have a float32 master each, from which they are rounded to nearest after every update (Micikevicius et al., "Mixed
+  /// precision training", 2018). Without, bfloat16 parameters are updated in place and rounded stochastically; float16 ones always need masters.
+  bool master = true;
+  at::ScalarType moments = at::kFloat;  ///< of AdamW: float32, or bfloat16 rounded stochastically
+  Key rounding{};                       ///< names the random numbers that round: of (seed, purpose)
 };
 
 /// AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; defaults of torch.optim.AdamW.
@@ -39,37 +51,48 @@ struct State {
   at::Tensor tensor;
 };
 
-/// Updates slices from their gradients. State lies in one flat buffer per kind, slices at multiples of 64 bytes, memory category optimizer;
-/// it starts as zeros. Not thread-safe; uses LibTorch's intra-op threads.
+/// Updates slices from their gradients. State and masters lie in one flat buffer per kind, slices at multiples of 64 bytes, memory category
+/// optimizer; state starts as zeros. Not thread-safe; uses LibTorch's intra-op threads.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// `gradients[i]` belongs to slices()[i]: contiguous float32 of as many elements, or undefined, and then the slice is left alone, its decay
-  /// and its count of steps included. Gradients are read once, multiplied by `gradient_scale`, never written.
+  /// `gradients[i]` belongs to slices()[i]: contiguous float32, bfloat16 or float16 (SGD: float32) of as many elements, or undefined, and then the
+  /// slice is left alone, its decay and its count of steps included. Gradients are read once, multiplied by `gradient_scale`, never written.
   virtual void step(at::ArrayRef<at::Tensor> gradients, double learning_rate, double gradient_scale = 1) = 0;
 
   const std::vector<Slice>& slices() const { return slices_; }
   const std::vector<State>& states() const { return states_; }
+  /// The float32 value of slice i that updates are added to: its master weight, filled from the parameter when the optimizer is made. The parameter
+  /// itself where it is float32; undefined where the parameter is updated in place with stochastic rounding.
+  const at::Tensor& master(std::size_t i) const { return masters_[i]; }
+  /// Rounds every master to its parameter anew: masters were filled from a checkpoint or with initial weights.
+  void copy_masters_to_parameters();
   /// How often each slice was updated; a checkpoint restores it with set_updates.
   const std::vector<std::int64_t>& updates() const { return updates_; }
   void set_updates(std::vector<std::int64_t> updates);
-  std::int64_t state_bytes() const;
+  std::int64_t state_bytes() const;  ///< of states and masters
 
  protected:
-  explicit Optimizer(std::vector<Slice> slices);
+  Optimizer(std::vector<Slice> slices, const Storage& storage);
   /// Takes one flat zero buffer and registers its views as states of `kind`.
-  std::vector<at::Tensor> flat_state(const std::string& kind);
+  std::vector<at::Tensor> flat_state(const std::string& kind, at::ScalarType type = at::kFloat);
   void check(at::ArrayRef<at::Tensor> gradients) const;
 
   std::vector<Slice> slices_;
+  std::vector<at::Tensor> masters_;  ///< by slice
   std::vector<std::int64_t> updates_;
+  Storage storage_;
 
  private:
+  std::vector<at::Tensor> flat_views(at::ScalarType type, const std::vector<bool>& wanted) const;
+  void make_masters();
+
   std::vector<State> states_;
 };
 
-/// Throws Error(config) for options outside their range, Error(usage) for slices that are not contiguous float32.
-std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options);
+/// Throws Error(config) for options outside their range or storage that does not go together (SGD keeps everything in float32), Error(usage) for
+/// slices that are not contiguous float32, bfloat16 or float16.
+std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options, const Storage& storage = {});
 
 }  // namespace shoal::optim
