@@ -56,6 +56,24 @@ TEST(Validate, KeysOfSavingBehindTrainingBelongToIt) {
   EXPECT_THAT(refusal([] { job_with({"checkpoint.writer_share=0"}); }), HasSubstr("writer_share"));
 }
 
+TEST(Validate, Precision) {
+  for (const char* type : {"fp32", "bf16", "fp16", "auto"}) validate(job_with({std::string("precision.type=") + type}), 1);
+  validate(job_with({"precision.type=bf16", "precision.master_weights=false", "precision.moments=bf16", "precision.gradients=bf16"}), 1);
+  validate(job_with({"precision.parameters=[\"*.mlp.*=fp16\"]", "precision.loss_scale=1024"}), 1);
+  const auto refused = [](std::vector<std::string> sets) { return refusal([&] { validate(job_with(sets), 1); }); };
+  EXPECT_THAT(refused({"precision.type=fp8"}), HasSubstr("one of \"fp32\", \"bf16\", \"fp16\", \"auto\""));
+  EXPECT_THAT(refused({"precision.parameters=[\"head\"]"}), HasSubstr("\"head\" must be \"pattern=type\""));
+  EXPECT_THAT(refused({"precision.parameters=[\"head.*=fp8\"]"}), HasSubstr("with a type of fp32, bf16 and fp16"));
+  EXPECT_THAT(refused({"precision.parameters=[\"=bf16\"]"}), HasSubstr("must be \"pattern=type\""));
+  EXPECT_THAT(refused({"precision.type=bf16", "precision.loss_scale=8"}), HasSubstr("precision.loss_scale = 8.0: scales the loss of fp16 weights"));
+  EXPECT_THAT(refused({"precision.master_weights=false"}), HasSubstr("all are fp32"));
+  EXPECT_THAT(refused({"precision.type=fp16", "precision.master_weights=false"}), HasSubstr("fp16 weights need fp32 ones behind them"));
+  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.type=bf16"}), HasSubstr("optimizer.name is \"sgd\""));
+  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.parameters=[\"*=bf16\"]"}), HasSubstr("precision.parameters"));
+  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.gradients=bf16"}), HasSubstr("precision.gradients"));
+  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.moments=bf16"}), HasSubstr("belongs to adamw"));
+}
+
 TEST(Validate, ActivationCheckpointing) {
   validate(job_with({"activation_checkpoint.mode=full"}), 1);
   validate(job_with({"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=4"}), 1);

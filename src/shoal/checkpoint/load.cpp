@@ -36,6 +36,13 @@ std::set<std::string> names_of_all_ranks(const std::vector<StateItem>& items, co
   return all;
 }
 
+bool is_value(ElementType type) {
+  return type == ElementType::kF16 || type == ElementType::kBF16 || type == ElementType::kF32 || type == ElementType::kF64;
+}
+
+/// Weights and moments may be kept in another precision than they were saved in.
+bool converts(ElementType saved, ElementType here) { return saved == here || (is_value(saved) && is_value(here)); }
+
 /// Holds the state that the job has to the one that was saved.
 void check_same_model(const format::Reader& reader, const std::vector<StateItem>& items, const std::set<std::string>& wanted,
                       const std::string& scope) {
@@ -47,7 +54,7 @@ void check_same_model(const format::Reader& reader, const std::vector<StateItem>
   for (const StateItem& item : items)
     if (const auto* tensor = reader.manifest().find(item.name)) {
       const ElementType type = comm::element_type(item.local.scalar_type());
-      if (tensor->shape != item.global_shape || tensor->type != type)
+      if (tensor->shape != item.global_shape || !converts(tensor->type, type))
         different.push_back(fmt::format("{} ({} {} here, {} {} there)", item.name, name(type), format::text(item.global_shape), name(tensor->type),
                                         format::text(tensor->shape)));
     }
@@ -61,13 +68,15 @@ void check_same_model(const format::Reader& reader, const std::vector<StateItem>
 
 void read_item(format::Reader& reader, const StateItem& item) {
   const auto* tensor = reader.manifest().find(item.name);
-  const at::Tensor target = item.local.is_cpu() ? item.local : at::empty_like(item.local, item.local.options().device(at::kCPU));
+  const auto saved = item.local.options().device(at::kCPU).dtype(comm::scalar_type(tensor->type));
+  const bool direct = item.local.is_cpu() && item.local.scalar_type() == comm::scalar_type(tensor->type);
+  const at::Tensor target = direct ? item.local : at::empty_like(item.local, saved);
   auto* data = static_cast<char*>(target.data_ptr());
   for (const format::Box& box : boxes_of(item)) {
     reader.read(*tensor, box, data);
     data += box.count() * static_cast<std::int64_t>(target.element_size());
   }
-  if (!item.local.is_cpu()) item.local.copy_(target);
+  if (!direct) item.local.copy_(target);
 }
 
 }  // namespace

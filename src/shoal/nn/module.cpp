@@ -75,8 +75,11 @@ void Module::replace_module(std::string_view path, std::shared_ptr<Module> modul
   throw Error(ErrorKind::kUsage, "replace_module", fmt::format("'{}' has no module '{}'", path_, path));
 }
 
-void Module::materialize(at::ScalarType type) {
-  for (const auto& parameter : parameters()) parameter->materialize(type);
+void Module::materialize(std::optional<at::ScalarType> type) {
+  for (const auto& parameter : parameters()) {
+    if (type && !parameter->materialized()) parameter->set_types(*type, *type);
+    parameter->materialize();
+  }
 }
 
 void Module::reset_parameters(Key key) {

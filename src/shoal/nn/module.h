@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,8 +64,8 @@ class Module {
   /// How input and output lie on the mesh when a technique has been applied: what `parallel::apply` redistributes between. Empty: replicated.
   mesh::Layout input_layout, output_layout;
 
-  /// Memory for every parameter that has none yet.
-  void materialize(at::ScalarType type = at::kFloat);
+  /// Memory for every parameter that has none yet; with `type` all of them and their gradients get it, else each its own (float32 unless said).
+  void materialize(std::optional<at::ScalarType> type = {});
   /// The weights that `key` gives: a function of names and global indices, the same for any number of ranks and any layout.
   void reset_parameters(Key key);
   void clear_gradients();

@@ -27,7 +27,7 @@ class Parameter::Target final : public ops::GradientSink {
     if (gradient.defined()) return {gradient, true};
     if (!owner_.spare_.defined()) {
       const ScopedCategory category(MemoryCategory::kGradients);
-      owner_.spare_ = at::empty_like(owner_.tensor_.detach());
+      owner_.spare_ = at::empty_like(owner_.tensor_.detach(), at::TensorOptions(owner_.gradient_type_));
     }
     gradient = std::exchange(owner_.spare_, at::Tensor());
     return {gradient, false};
@@ -82,21 +82,28 @@ void Parameter::set_layout(mesh::Layout layout, mesh::Box box) {
     local[d] = box.end[d] - box.begin[d];
   }
   layout_ = std::move(layout), box_ = std::move(box);
-  tensor_ = at::empty(local, at::TensorOptions(at::kFloat).device(at::kMeta)).set_requires_grad(trainable_);
+  tensor_ = at::empty(local, tensor_.options()).set_requires_grad(trainable_);
+}
+
+void Parameter::set_types(at::ScalarType compute, at::ScalarType gradient) {
+  SHOAL_USER_CHECK(!materialized(), "set_types", "{} has memory already", name());
+  tensor_ = at::empty(tensor_.sizes(), tensor_.options().dtype(compute)).set_requires_grad(trainable_);
+  gradient_type_ = gradient;
 }
 
 bool Parameter::materialized() const { return !tensor_.is_meta(); }
 
-void Parameter::materialize(at::ScalarType type) {
+void Parameter::materialize() {
   if (materialized()) return;
   const ScopedCategory category(MemoryCategory::kParameters);
-  set_tensor(at::empty(tensor_.sizes(), at::TensorOptions(type)));
+  set_tensor(at::empty(tensor_.sizes(), at::TensorOptions(tensor_.scalar_type())));
 }
 
 void Parameter::set_tensor(const at::Tensor& storage) {
   SHOAL_USER_CHECK(storage.sizes() == tensor_.sizes(), "set_tensor", "{}: storage of {} elements for {} local ones, or another shape",
                    names_.empty() ? "parameter" : name(), storage.numel(), tensor_.numel());
   unwatch();
+  if (gradient_type_ == tensor_.scalar_type()) gradient_type_ = storage.scalar_type();
   // A version counter of its own: other ranks or parameters may share the memory.
   tensor_ = storage.variable_data().set_requires_grad(trainable_);
   spare_ = at::Tensor();
@@ -109,6 +116,13 @@ void Parameter::reset(Key key) {
   ops::fill_box(tensor_.detach(), shape_, box_.begin, init_, scale_, key.child(name()));
 }
 
+at::Tensor Parameter::initial(Key key) const {
+  const c10::AutoGradMode not_recording(false);
+  const at::Tensor values = at::empty(tensor_.sizes(), at::TensorOptions(at::kFloat));
+  ops::fill_box(values, shape_, box_.begin, init_, scale_, key.child(name()));
+  return values;
+}
+
 void Parameter::set_requires_grad(bool trainable) {
   trainable_ = trainable;
   tensor_.set_requires_grad(trainable);
@@ -116,8 +130,8 @@ void Parameter::set_requires_grad(bool trainable) {
 }
 
 void Parameter::set_sink(at::Tensor sink) {
-  SHOAL_USER_CHECK(!sink.defined() || (sink.sizes() == tensor_.sizes() && sink.is_contiguous()), "set_sink",
-                   "{}: the sink must be contiguous and of the local shape", name());
+  SHOAL_USER_CHECK(!sink.defined() || (sink.sizes() == tensor_.sizes() && sink.is_contiguous() && sink.scalar_type() == gradient_type_), "set_sink",
+                   "{}: the sink must be contiguous, of the local shape and in the gradient's type {}", name(), c10::toString(gradient_type_));
   sink_ = std::move(sink);
   sink_written_ = false;
   spare_ = at::Tensor();

@@ -47,22 +47,28 @@ class Parameter {
 
   /// What forward computes with: a leaf that requires grad, of the local box's shape.
   const at::Tensor& tensor() const { return tensor_; }
+  /// In which type forward computes with it, and in which its gradient is kept and summed up; float32 both unless said. Before it has memory.
+  void set_types(at::ScalarType compute, at::ScalarType gradient);
+  at::ScalarType gradient_type() const { return gradient_type_; }
   bool materialized() const;
   /// What operators take: the compute tensor and where its gradient goes. Such a gradient is written once, straight into the sink or, without one,
   /// into `tensor().grad()`; autograd sees an undefined gradient. The parameter must outlive the backward pass.
   ops::Weight weight() const { return {tensor_, target_}; }
 
   /// Takes memory for the compute tensor (category parameters) unless `set_tensor` gave it some.
-  void materialize(at::ScalarType type = at::kFloat);
+  void materialize();
   /// Lets the parameter live in `storage` (of the local shape): a view of a flat buffer or of a SharedBuffer. Becomes a leaf of its own.
   void set_tensor(const at::Tensor& storage);
   /// Fills the local box with what (key, canonical name, global element index) say: the same global tensor for any layout. Never touches other
   /// elements.
   void reset(Key key);
+  /// The same values in float32, before they are rounded to the type of the compute tensor: what master weights begin with.
+  at::Tensor initial(Key key) const;
   bool requires_grad() const { return trainable_; }
   void set_requires_grad(bool trainable);  ///< false: frozen, no gradient is computed for it
 
-  /// Where the gradient of this parameter is wanted: a view of the local shape (a bucket's), or undefined to let autograd keep its own.
+  /// Where the gradient of this parameter is wanted: a view of the local shape (a bucket's) in the gradient's type, or undefined to let autograd keep
+  /// its own.
   /// An operator may write there itself (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
   const at::Tensor& sink() const { return sink_; }
   void set_sink(at::Tensor sink);
@@ -101,6 +107,7 @@ class Parameter {
   mesh::Layout layout_;
   mesh::Box box_;
   at::Tensor tensor_, sink_;
+  at::ScalarType gradient_type_ = at::kFloat;
   at::Tensor spare_;  ///< memory of a gradient that was cleared
   std::shared_ptr<ops::GradientSink> target_;
   std::function<void()> make_sink_;

@@ -16,6 +16,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/ops/activation_kernels.h"
+#include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
 
 namespace shoal::ops {
@@ -65,13 +66,14 @@ at::Tensor plain_backward(Activation activation, const at::Tensor& dy, const at:
 at::Tensor biased(const at::Tensor& x, const at::Tensor& bias) { return bias.defined() ? x + bias : x; }
 const float* pointer(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr; }
 
-at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias, bool bias_wanted,
+at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& kept_bias, bool bias_wanted,
                     const std::shared_ptr<GradientSink>& sink, at::Tensor& d_bias) {
   const std::int64_t width = x.size(-1);
+  const at::Tensor bias = summand(kept_bias, x);
   if (!has_kernel(activation, x)) {
     const at::Tensor dx = plain_backward(activation, dy, biased(x, bias));
     if (bias_wanted) {
-      d_bias = deliver(sink, bias, [&](const at::Tensor& target, bool accumulate) {
+      d_bias = deliver(sink, kept_bias, [&](const at::Tensor& target, bool accumulate) {
         const at::Tensor total = dx.reshape({-1, width}).sum(0);
         accumulate ? target.add_(total) : target.copy_(total);
       });
@@ -86,9 +88,11 @@ at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tenso
   if (!bias_wanted) {
     run(nullptr);
   } else {
-    d_bias = deliver(sink, bias, [&](const at::Tensor& target, bool accumulate) {
-      if (!accumulate) target.zero_();
-      run(target.mutable_data_ptr<float>());
+    d_bias = deliver(sink, kept_bias, [&](const at::Tensor& target, bool accumulate) {
+      write_widened(target, accumulate, [&](const at::Tensor& sum, bool onto) {
+        if (!onto) sum.zero_();
+        run(sum.mutable_data_ptr<float>());
+      });
     });
   }
   return dx;
@@ -100,14 +104,14 @@ at::Tensor activate(Activation activation, const at::Tensor& input, const Weight
   SHOAL_USER_CHECK(!bias.defined() || (input.dim() > 0 && bias.tensor.numel() == input.size(-1)), "activate", "bias of {} for a last dimension of {}",
                    bias.tensor.numel(), input.dim() ? input.size(-1) : 0);
   return differentiable("activate", {input, bias.tensor}, [&](const Wanted& wanted) {
-    const at::Tensor x = input.contiguous();
+    const at::Tensor x = input.contiguous(), added = summand(bias.tensor, x);
     at::Tensor y;
     if (has_kernel(activation, x) && x.numel() > 0) {
       y = at::empty_like(x);
       const std::int64_t width = x.dim() ? x.size(-1) : 1;
-      kernels::activation_forward(curve(activation), x.numel() / width, width, pointer(x), pointer(bias.tensor), y.mutable_data_ptr<float>());
+      kernels::activation_forward(curve(activation), x.numel() / width, width, pointer(x), pointer(added), y.mutable_data_ptr<float>());
     } else {
-      y = plain_forward(activation, biased(x, bias.tensor));
+      y = plain_forward(activation, biased(x, added));
     }
     return Recorded{{y}, {x, bias.tensor}, [activation, wanted, sink = bias.sink](const Tensors& saved, const Tensors& gradients) {
                       at::Tensor d_bias;

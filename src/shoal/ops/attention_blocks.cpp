@@ -76,7 +76,7 @@ void attention_backward(const AttentionGroup& group, const float* out, const flo
       gemm(block.rows, block.width, group.size, q, {group.k, 1, group.stride}, scores, block.width, false, products);
       gemm(block.rows, block.width, group.size, d, {group.v, 1, group.stride}, d_scores, block.width, false, products);
       for (std::int64_t row = 0; row < block.rows; ++row) {
-        const float mean = dot(group.size, d.data + row * group.out_stride, out + out_from + row * group.out_stride);
+        const float mean = dot(group.size, d_out + out_from + row * group.out_stride, out + out_from + row * group.out_stride);
         softmax_row_backward(block.seen(group, row), block.width, scale_of(group), block.mask(group, row),
                              log_sum[head * group.length + block.begin + row], mean, scores + row * block.width, d_scores + row * block.width);
       }

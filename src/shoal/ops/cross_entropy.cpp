@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "shoal/base/check.h"
+#include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
 #include "shoal/ops/loss.h"
 #include "shoal/ops/matmul.h"
@@ -61,14 +62,16 @@ at::Tensor scalar(double value, const at::Tensor& like) { return at::full({}, va
 
 at::Tensor times(const at::Tensor& tensor, double factor) { return factor == 1 ? tensor : tensor * factor; }
 
-/// dx and dW from the gradient of the logits of all rows, in backward.
-Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::Tensor& gradient, at::Tensor loss, const Wanted& wanted) {
-  return {{std::move(loss)}, {x, weight.tensor, gradient}, [wanted, sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
+/// dx and dW from the gradient of the logits of all rows, in backward. `x` as it was multiplied; the gradient of the input is of type `input`.
+Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::Tensor& gradient, at::Tensor loss, const Wanted& wanted,
+                          at::ScalarType input) {
+  const at::Tensor factor_g = factor(gradient, weight.tensor.scalar_type());
+  return {{std::move(loss)}, {x, weight.tensor, factor_g}, [wanted, sink = weight.sink, input](const Tensors& saved, const Tensors& upstream) {
             const at::Tensor x = saved[0].reshape({-1, saved[0].size(-1)}), &w = saved[1];
             const at::Tensor g = times(saved[2], upstream[0].item<double>());
             Tensors result(2);
             if (wanted.input[0]) {
-              result[0] = at::empty(saved[0].sizes(), x.options());
+              result[0] = at::empty(saved[0].sizes(), x.options().dtype(input));
               matmul(result[0].view({-1, w.size(1)}), g, w);
             }
             if (wanted.input[1])
@@ -80,7 +83,7 @@ Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::T
 /// Block by block, with dx and dW finished here.
 Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const std::int64_t* label, double scale, std::int64_t block_rows,
                             const Wanted& wanted) {
-  const at::Tensor x = input.view({-1, input.size(-1)}), &w = weight.tensor;
+  const at::Tensor x = input.view({-1, input.size(-1)}), &w = weight.tensor, multiplied = factor(x, w.scalar_type());
   const std::int64_t rows = x.size(0);
   const at::Tensor logits = at::empty({std::min(rows, block_rows), w.size(0)}, x.options());
   const at::Tensor dx = wanted.any && wanted.input[0] ? at::empty(input.sizes(), x.options()) : at::Tensor();
@@ -88,11 +91,13 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const
   double loss = 0;
   for (std::int64_t begin = 0; begin < rows; begin += block_rows) {
     const std::int64_t count = std::min(block_rows, rows - begin);
-    const at::Tensor block = logits.narrow(0, 0, count), part = x.narrow(0, begin, count);
+    const at::Tensor block = logits.narrow(0, 0, count), part = multiplied.narrow(0, begin, count);
     matmul(block, part, w.t());
     loss += entropy_rows(block, label + begin, scale, wanted.any);
-    if (dx.defined()) matmul(dx.view({rows, -1}).narrow(0, begin, count), block, w);
-    if (dw.defined()) matmul(dw, block.t(), part, begin > 0);
+    if (!wanted.any) continue;
+    const at::Tensor g = factor(block, w.scalar_type());
+    if (dx.defined()) matmul(dx.view({rows, -1}).narrow(0, begin, count), g, w);
+    if (dw.defined()) matmul(dw, g.t(), part, begin > 0);
   }
   return {{scalar(loss * scale, x)}, {dx, dw}, [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
             const at::Tensor &dx = saved[0], &dw = saved[1];
@@ -122,10 +127,10 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight, c
     check_labels(label, rows, w.size(0));
     const std::int64_t* first = label.const_data_ptr<std::int64_t>();
     if (!wanted.any || rows > block_rows) return recorded_by_blocks(x, weight, first, scale, block_rows, wanted);
-    const at::Tensor logits = at::empty({rows, w.size(0)}, x.options());
-    matmul(logits, x.view({rows, -1}), w.t());
+    const at::Tensor logits = at::empty({rows, w.size(0)}, x.options()), multiplied = factor(x, w.scalar_type());
+    matmul(logits, multiplied.view({rows, -1}), w.t());
     const double loss = entropy_rows(logits, first, scale, true);
-    return recorded_at_once(x, weight, logits, scalar(loss * scale, x), wanted);
+    return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted, x.scalar_type());
   })[0];
 }
 

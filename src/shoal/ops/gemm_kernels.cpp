@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "shoal/ops/narrow_kernels.h"
 #include "shoal/ops/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,6 +27,13 @@ constexpr std::int64_t kTileRows = 4;
 // A panel of a (kTileRows x depth, 24 KiB) stays in the first cache, a block of b (depth x columns, 640 KiB) in the second, a block of a in the
 // third.
 constexpr std::int64_t kBlockDepth = 512, kBlockColumns = 320, kBlockRows = 1536;
+
+constexpr std::int64_t kWidestTile = 64;
+
+MatrixView transposed(MatrixView view) {
+  std::swap(view.row_stride, view.column_stride);
+  return view;
+}
 
 std::int64_t tile_columns() { return 2 * static_cast<std::int64_t>(hn::Lanes(Floats())); }
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -71,10 +80,35 @@ void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_strid
   }
 }
 
-/// All panels of a block of `count` rows (of a) or columns (of b).
-void pack(const float* from, std::int64_t stride, std::int64_t depth_stride, std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
-  for (std::int64_t i = 0; i < count; i += width, to += width * depth)
-    pack_panel(from + i * stride, stride, depth_stride, std::min(width, count - i), width, depth, to);
+/// A panel of 16-bit elements, which become float.
+void pack_narrow_panel(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
+  if (from.row_stride == 1 && count == width) {
+    for (std::int64_t k = 0; k < depth; ++k)
+      kernels::widen(from.type, kernels::from(from, 0, k).data, static_cast<std::size_t>(width), to + k * width);
+    return;
+  }
+  HWY_ALIGN float wide[kWidestTile * kBlockDepth];
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (from.column_stride == 1) {
+      kernels::widen(from.type, kernels::from(from, i, 0).data, static_cast<std::size_t>(depth), wide + i * depth);
+    } else {
+      for (std::int64_t k = 0; k < depth; ++k) kernels::widen(from.type, kernels::from(from, i, k).data, 1, wide + i * depth + k);
+    }
+  }
+  pack_panel(wide, depth, 1, count, width, depth, to);
+}
+
+/// All panels of a block of `count` rows of `from`.
+void pack(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
+  for (std::int64_t i = 0; i < count; i += width, to += width * depth) {
+    const MatrixView panel = kernels::from(from, i, 0);
+    const std::int64_t size = std::min(width, count - i);
+    if (from.type == ElementType::kF32) {
+      pack_panel(static_cast<const float*>(panel.data), from.row_stride, from.column_stride, size, width, depth, to);
+    } else {
+      pack_narrow_panel(panel, size, width, depth, to);
+    }
+  }
 }
 
 /// One tile of c from a panel of each.
@@ -105,7 +139,7 @@ HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const floa
 /// A tile of which only [rows, columns] lie inside c.
 void edge_tile(std::int64_t depth, const float* a, const float* b, float* c, std::int64_t stride, bool accumulate, std::int64_t rows,
                std::int64_t columns) {
-  HWY_ALIGN float whole[kTileRows * 64];
+  HWY_ALIGN float whole[kTileRows * kWidestTile];
   tile(depth, a, b, whole, tile_columns(), false);
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < columns; ++j) c[i * stride + j] = whole[i * tile_columns() + j] + (accumulate ? c[i * stride + j] : 0);
@@ -141,10 +175,10 @@ void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixVie
     const std::int64_t deep = std::min(step, depth - k);
     for (std::int64_t i = 0; i < rows; i += kBlockRows) {
       const std::int64_t high = std::min(kBlockRows, rows - i);
-      pack(a.data + i * a.row_stride + k * a.column_stride, a.row_stride, a.column_stride, high, kTileRows, deep, packed_a);
+      pack(kernels::from(a, i, k), high, kTileRows, deep, packed_a);
       for (std::int64_t j = 0; j < columns; j += kBlockColumns) {
         const std::int64_t wide = std::min(kBlockColumns, columns - j);
-        pack(b.data + k * b.row_stride + j * b.column_stride, b.column_stride, b.row_stride, wide, tile_columns(), deep, packed_b);
+        pack(transposed(kernels::from(b, k, j)), wide, tile_columns(), deep, packed_b);
         block(high, wide, deep, packed_a, packed_b, c + i * c_stride + j, c_stride, accumulate || k > 0);
       }
     }
@@ -164,11 +198,12 @@ namespace kernels {
 
 void gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b, float* c, std::int64_t c_stride, bool accumulate,
           float* workspace) {
+  if (a.type == ElementType::kBF16 && bf16_products()) return gemm_bf16(rows, columns, depth, a, b, c, c_stride, accumulate, workspace);
   HWY_DYNAMIC_DISPATCH(Gemm)(rows, columns, depth, a, b, c, c_stride, accumulate, workspace);
 }
 
 std::size_t gemm_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-  return HWY_DYNAMIC_DISPATCH(GemmWorkspace)(rows, columns, depth);
+  return std::max(HWY_DYNAMIC_DISPATCH(GemmWorkspace)(rows, columns, depth), gemm_bf16_workspace(rows, columns, depth));
 }
 
 bool gemm_preferred() {

@@ -5,6 +5,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/ops/activation_kernels.h"
+#include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
 #include "shoal/ops/matmul.h"
 
@@ -46,35 +47,40 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
     auto shape = input.sizes().vec();
     shape.back() = w.size(0);
     SHOAL_CHECK(!known.defined() || known.sizes() == shape, "the known result has {} elements", known.numel());
+    // What is kept for backward has 16 bits where the weight has.
+    const at::Tensor multiplied = factor(x, w.scalar_type());
     const at::Tensor out = known.defined() ? known.detach() : at::empty(shape, x.options());
     if (!known.defined()) {
       const at::Tensor rows = rows_of(out);
       const bool onto = bias.defined() || residual.defined();
-      if (onto) fill(rows, residual, bias.tensor);
-      matmul(rows, rows_of(x), w.t(), onto);
+      if (onto) fill(rows, residual, summand(bias.tensor, x));
+      matmul(rows, rows_of(multiplied), w.t(), onto);
     }
     return Recorded{{out},
-                    {wanted.input[1] ? x : at::Tensor(), wanted.input[0] ? w : at::Tensor(), wanted.input[2] ? bias.tensor : at::Tensor()},
-                    [wanted, sizes = input.sizes().vec(), weight_sink = weight.sink, bias_sink = bias.sink, shape_of_weight = w.sizes().vec()](
-                        const Tensors& saved, const Tensors& gradients) {
-                      const at::Tensor dy = rows_of(gradients[0]).contiguous();
+                    {wanted.input[1] ? multiplied : at::Tensor(), wanted.input[0] ? w : at::Tensor(), wanted.input[2] ? bias.tensor : at::Tensor()},
+                    [wanted, sizes = input.sizes().vec(), weight_sink = weight.sink, bias_sink = bias.sink, shape_of_weight = w.sizes().vec(),
+                     type = w.scalar_type()](const Tensors& saved, const Tensors& gradients) {
+                      const at::Tensor dy = rows_of(gradients[0]).contiguous(), factor_dy = factor(dy, type);
                       Tensors result(4);
                       if (wanted.input[0]) {
                         result[0] = at::empty(sizes, dy.options());
-                        matmul(rows_of(result[0]), dy, saved[1]);
+                        matmul(rows_of(result[0]), factor_dy, saved[1]);
                       }
                       if (wanted.input[1]) {
-                        const auto write = [&](const at::Tensor& target, bool accumulate) { matmul(target, dy.t(), rows_of(saved[0]), accumulate); };
+                        const auto write = [&](const at::Tensor& target, bool accumulate) {
+                          matmul(target, factor_dy.t(), rows_of(saved[0]), accumulate);
+                        };
                         if (weight_sink) {
                           result[1] = deliver(weight_sink, {}, write);
                         } else {
-                          result[1] = at::empty(shape_of_weight, dy.options());
+                          result[1] = at::empty(shape_of_weight, dy.options().dtype(type));
                           write(result[1], false);
                         }
                       }
                       if (wanted.input[2])
-                        result[2] =
-                            deliver(bias_sink, saved[2], [&](const at::Tensor& target, bool accumulate) { add_columns(dy, target, accumulate); });
+                        result[2] = deliver(bias_sink, saved[2], [&](const at::Tensor& target, bool accumulate) {
+                          write_widened(target, accumulate, [&](const at::Tensor& sum, bool onto) { add_columns(dy, sum, onto); });
+                        });
                       if (wanted.input[3]) result[3] = gradients[0];
                       return result;
                     }};

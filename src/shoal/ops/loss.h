@@ -12,6 +12,8 @@ inline constexpr std::int64_t kIgnoredLabel = -100;
 /// `scale` times the summed cross-entropy of logits x weight^T against `labels` (int64, as many as x has rows; kIgnoredLabel rows count nothing).
 /// Returns a scalar. x [..., D], weight [V, D].
 ///
+/// A 16-bit weight meets x and the gradient of the logits rounded to its type; logits, softmax and loss are float32.
+///
 /// The logits of one block of rows exist once: they become their gradient in place, so that memory is a block's logits and not three times the
 /// whole. With more than `block_rows` rows the gradients of x and weight are finished in forward, block by block; otherwise in backward.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Weight& weight, const at::Tensor& labels, double scale, std::int64_t block_rows = 1024);

@@ -8,14 +8,17 @@
 #include <algorithm>
 
 #include "shoal/base/check.h"
+#include "shoal/comm/group.h"
+#include "shoal/ops/conversion.h"
 #include "shoal/ops/gemm_kernels.h"
+#include "shoal/ops/narrow_kernels.h"
 
 namespace shoal::ops {
 namespace {
 
-bool fits_kernel(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat && tensor.device().is_cpu(); }
-
-kernels::MatrixView view(const at::Tensor& tensor) { return {tensor.const_data_ptr<float>(), tensor.stride(0), tensor.stride(1)}; }
+kernels::MatrixView view(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1), comm::element_type(tensor.scalar_type())};
+}
 
 /// Below this many multiplications threads cost more than they save.
 constexpr std::int64_t kWorthThreads = 1 << 20;
@@ -26,8 +29,7 @@ void by_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bo
   float* out = c.mutable_data_ptr<float>();
   const auto part = [&](std::int64_t i, std::int64_t height, std::int64_t j, std::int64_t width) {
     const at::Tensor workspace = at::empty({static_cast<std::int64_t>(kernels::gemm_workspace(height, width, depth))}, at::kFloat);
-    kernels::gemm(height, width, depth, {left.data + i * left.row_stride, left.row_stride, left.column_stride},
-                  {right.data + j * right.column_stride, right.row_stride, right.column_stride}, out + i * stride + j, stride, accumulate,
+    kernels::gemm(height, width, depth, kernels::from(left, i, 0), kernels::from(right, 0, j), out + i * stride + j, stride, accumulate,
                   workspace.mutable_data_ptr<float>());
   };
   const std::int64_t threads = rows * columns * depth < kWorthThreads ? 1 : at::get_num_threads();
@@ -39,13 +41,46 @@ void by_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bo
   });
 }
 
+/// Rows of a 16-bit result that exist in float32 at a time.
+constexpr std::int64_t kNarrowRows = 384;
+
+/// The sums are float32 and rounded once.
+void into_narrow(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
+  for (std::int64_t begin = 0; begin < c.size(0); begin += kNarrowRows) {
+    const std::int64_t rows = std::min(kNarrowRows, c.size(0) - begin);
+    const at::Tensor place = c.narrow(0, begin, rows);
+    const at::Tensor wide = accumulate ? converted(place, at::kFloat) : at::empty({rows, c.size(1)}, at::kFloat);
+    by_kernel(wide, a.narrow(0, begin, rows), b, accumulate);
+    const ElementType type = comm::element_type(c.scalar_type());
+    const std::int64_t width = c.size(1), stride = c.stride(0);
+    auto* out = static_cast<std::uint16_t*>(place.mutable_data_ptr());
+    const float* sums = wide.const_data_ptr<float>();
+    at::parallel_for(0, rows, 16, [&](std::int64_t first, std::int64_t end) {
+      for (std::int64_t row = first; row < end; ++row) kernels::narrow(type, sums + row * width, static_cast<std::size_t>(width), out + row * stride);
+    });
+  }
+}
+
+bool same_type(const at::Tensor& a, const at::Tensor& b) { return a.scalar_type() == b.scalar_type(); }
+
+/// Factors of 16 bits are ours on every processor, with float32 sums; of float32 where ours is the faster product.
+bool fits_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  if (!c.device().is_cpu() || !same_type(a, b) || c.stride(1) != 1 || a.size(1) == 0 || c.numel() == 0) return false;
+  const bool result = c.scalar_type() == at::kFloat || is_narrow(c.scalar_type());
+  if (is_narrow(a.scalar_type())) return result;
+  return a.scalar_type() == at::kFloat && result && (is_narrow(c.scalar_type()) || kernels::gemm_preferred());
+}
+
 }  // namespace
 
 void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
   SHOAL_CHECK(a.dim() == 2 && b.dim() == 2 && c.dim() == 2 && a.size(1) == b.size(0) && c.size(0) == a.size(0) && c.size(1) == b.size(1),
               "product of matrices whose sizes do not fit");
-  if (kernels::gemm_preferred() && fits_kernel(a) && fits_kernel(b) && fits_kernel(c) && c.stride(1) == 1 && a.size(1) > 0) {
-    by_kernel(c, a, b, accumulate);
+  if (fits_kernel(c, a, b)) {
+    is_narrow(c.scalar_type()) ? into_narrow(c, a, b, accumulate) : by_kernel(c, a, b, accumulate);
+  } else if (!same_type(c, a)) {
+    const at::Tensor product = a.matmul(b);
+    accumulate ? c.add_(product) : c.copy_(product);
   } else if (accumulate) {
     c.addmm_(a, b);
   } else {

@@ -11,6 +11,7 @@
 #include <array>
 
 #include "shoal/base/check.h"
+#include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
 #include "shoal/ops/norm_kernels.h"
 
@@ -90,7 +91,7 @@ Tensors run(NormKind kind, const at::Tensor& input, const Weight& weight, const 
                    "last dimension of the input is {}, the weight has {}", input.dim() ? input.size(-1) : 0, weight.tensor.numel());
   return differentiable("norm", {input, weight.tensor, bias.tensor}, [&](const Wanted& wanted) {
     const at::Tensor x = input.contiguous();
-    const Statistics out = forward(kind, x, weight.tensor, bias.tensor, epsilon);
+    const Statistics out = forward(kind, x, summand(weight.tensor, x), summand(bias.tensor, x), epsilon);
     Recorded recorded;
     recorded.outputs = {out.y};
     if (residual) recorded.outputs.push_back(x.detach());
@@ -100,7 +101,7 @@ Tensors run(NormKind kind, const at::Tensor& input, const Weight& weight, const 
                             const Tensors& saved, const Tensors& gradients) {
       const at::Tensor d_residual = residual ? gradients[1] : at::Tensor();
       if (!gradients[0].defined()) return Tensors{d_residual, {}, {}};
-      const NormGradients g = backward(kind, gradients[0], d_residual, saved[0], saved[1], saved[2], saved[3], has_bias);
+      const NormGradients g = backward(kind, gradients[0], d_residual, saved[0], summand(saved[1], saved[0]), saved[2], saved[3], has_bias);
       return Tensors{g.x, wanted.input[1] ? hand_over(weight_sink, g.weight) : at::Tensor(),
                      wanted.input[2] ? hand_over(bias_sink, g.bias) : at::Tensor()};
     };

@@ -71,7 +71,8 @@ class AdamW final : public Optimizer {
                              .gradient = stored(gradient),
                              .exp_avg = stored(exp_avg_[i]),
                              .exp_avg_sq = stored(exp_avg_sq_[i])};
-    const Key key = storage_.rounding.child(slice.name).child(static_cast<std::uint64_t>(updates_[i]));
+    const bool draws = arrays.parameter.type != ElementType::kF32 || storage_.moments != at::kFloat;
+    const Key key = draws ? storage_.rounding.child(slice.name).child(static_cast<std::uint64_t>(updates_[i])) : Key();
     at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
       const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin), arrays.gradient.from(begin), arrays.exp_avg.from(begin),
                              arrays.exp_avg_sq.from(begin)};

@@ -37,6 +37,9 @@ class Block {
   alignas(64) float buffer_[kBlock];
 };
 
+float* floats(const Stored& array) { return static_cast<float*>(array.data); }
+bool is_float(const Stored& array) { return array.type == ElementType::kF32; }
+
 bool running(const Stored& array) { return array.data != nullptr && (array.type == ElementType::kF32 || array.type == ElementType::kBF16); }
 
 }  // namespace
@@ -46,6 +49,8 @@ Stored Stored::from(std::size_t element) const { return {data ? static_cast<char
 void adamw_update(const StoredAdamW& a, std::size_t count, const AdamWFactors& factors, const RoundingDraws& draws) {
   SHOAL_CHECK(running(a.parameter) && running(a.exp_avg) && running(a.exp_avg_sq), "adamw: parameter {}, moments {} and {}", name(a.parameter.type),
               name(a.exp_avg.type), name(a.exp_avg_sq.type));
+  if (is_float(a.parameter) && is_float(a.gradient) && is_float(a.exp_avg) && is_float(a.exp_avg_sq) && !a.copy.data)
+    return adamw_update(floats(a.parameter), floats(a.gradient), floats(a.exp_avg), floats(a.exp_avg_sq), count, factors);
   Block parameter, gradient, exp_avg, exp_avg_sq;
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t size = std::min(kBlock, count - begin);

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "shoal/base/system_error.h"
@@ -13,7 +15,11 @@
 namespace shoal::train {
 namespace {
 
-void put(std::string& out, const char* key, double value) { out += fmt::format("{}\"{}\": {:.17g}", out.size() > 1 ? ", " : "", key, value); }
+/// JSON has no infinity.
+void put(std::string& out, const char* key, double value) {
+  if (!std::isfinite(value)) return void(out += fmt::format("{}\"{}\": null", out.size() > 1 ? ", " : "", key));
+  out += fmt::format("{}\"{}\": {:.17g}", out.size() > 1 ? ", " : "", key, value);
+}
 void put(std::string& out, const char* key, std::int64_t value) { out += fmt::format("{}\"{}\": {}", out.size() > 1 ? ", " : "", key, value); }
 void put(std::string& out, const char* key, const std::optional<double>& value) {
   if (value) put(out, key, *value);
@@ -54,6 +60,8 @@ std::string to_json(const StepMetrics& m) {
   put(out, "lr", m.lr);
   put(out, "tokens", m.tokens);
   put(out, "tokens_per_s", m.tokens_per_s);
+  put(out, "loss_scale", m.loss_scale);
+  if (m.skipped) out += ", \"skipped\": true";
   if (m.evaluation) put(out, *m.evaluation);
   return out + "}";
 }
@@ -69,10 +77,12 @@ StepMetrics parse_metrics(const std::string& line) {
     const auto object = nlohmann::json::parse(line);
     StepMetrics m{.step = object.at("step"),
                   .loss = object.at("loss"),
-                  .grad_norm = object.at("grad_norm"),
+                  .grad_norm = object.at("grad_norm").is_null() ? std::numeric_limits<double>::infinity() : object.at("grad_norm").get<double>(),
                   .lr = object.at("lr"),
                   .tokens = object.at("tokens"),
                   .tokens_per_s = object.at("tokens_per_s"),
+                  .loss_scale = number(object, "loss_scale"),
+                  .skipped = object.value("skipped", false),
                   .evaluation = std::nullopt};
     if (object.contains("eval_loss"))
       m.evaluation = Evaluation{.loss = object.at("eval_loss"),

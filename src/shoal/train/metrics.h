@@ -20,10 +20,12 @@ struct Evaluation {
 struct StepMetrics {
   std::int64_t step = 0;                   ///< counted from 1: how many steps the model has been trained
   double loss = 0;                         ///< mean over the valid labels of the global batch, before the update
-  double grad_norm = 0;                    ///< before clipping
+  double grad_norm = 0;                    ///< before clipping; infinite in a step that was skipped
   double lr = 0;                           ///< of this update
   std::int64_t tokens = 0;                 ///< trained so far (rows, of a table)
   double tokens_per_s = 0;                 ///< of this step
+  std::optional<double> loss_scale{};      ///< fp16: by which the loss of this step was multiplied
+  bool skipped = false;                    ///< fp16: the gradient overflowed, and there was no update
   std::optional<Evaluation> evaluation{};  ///< after the update
 };
 

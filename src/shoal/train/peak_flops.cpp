@@ -10,12 +10,13 @@
 
 namespace shoal::train {
 
-// LibTorch's product and ours take turns: which is faster depends on the processor, and a peak is what the better one reaches.
-double measure_peak_flops(Duration budget) {
+// LibTorch's fp32 product and ours take turns: which is faster depends on the processor, and a peak is what the better one reaches.
+double measure_peak_flops(const std::string& type, Duration budget) {
   constexpr std::int64_t kSize = 1024;
   const at::NoGradGuard no_grad;
-  const at::Tensor a = at::full({kSize, kSize}, 0.5, at::kFloat), b = at::full({kSize, kSize}, 0.25, at::kFloat);
-  at::Tensor c = at::mm(a, b);
+  const at::ScalarType scalar = type == "bf16" ? at::kBFloat16 : type == "fp16" ? at::kHalf : at::kFloat;
+  const at::Tensor a = at::full({kSize, kSize}, 0.5, scalar), b = at::full({kSize, kSize}, 0.25, scalar);
+  at::Tensor c = at::full({kSize, kSize}, 0, at::kFloat);
   const Deadline deadline = Deadline::in(budget);
   double best = 0;
   const auto time = [&](auto&& product) {
@@ -24,7 +25,7 @@ double measure_peak_flops(Duration budget) {
     best = std::max(best, 2.0 * kSize * kSize * kSize / std::chrono::duration<double>(Clock::now() - begin).count());
   };
   do {
-    time([&] { at::mm_out(c, a, b); });
+    if (scalar == at::kFloat) time([&] { at::mm_out(c, a, b); });
     time([&] { ops::matmul(c, a, b); });
   } while (!deadline.passed());
   return best;

@@ -57,8 +57,11 @@ std::string Progress::line(const StepMetrics& m) const {
   const Duration spent = Clock::now() - began_;
   const auto done = static_cast<double>(m.step - first_), left = static_cast<double>(total_ - m.step);
   const auto eta = std::chrono::duration_cast<Duration>(spent * (done > 0 ? left / done : 0));
-  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {} {}/s  grad norm {:.3g}  {}", m.step, total_, m.loss, m.lr, rounded(m.tokens_per_s),
-                     counted_, m.grad_norm, m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta));
+  const std::string scale = m.skipped      ? fmt::format("overflow at loss scale {:g}: skipped", *m.loss_scale)
+                            : m.loss_scale ? fmt::format("grad norm {:.3g}  loss scale {:g}", m.grad_norm, *m.loss_scale)
+                                           : fmt::format("grad norm {:.3g}", m.grad_norm);
+  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {} {}/s  {}  {}", m.step, total_, m.loss, m.lr, rounded(m.tokens_per_s), counted_, scale,
+                     m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta));
 }
 
 }  // namespace shoal::train

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
 
 #include <cmath>
 #include <limits>
@@ -36,12 +37,13 @@ std::vector<optim::Slice> slices_of(const nn::Module& model) {
 std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& owned) {
   std::vector<optim::Slice> slices;
   for (const parallel::OwnedRange& range : owned)
-    if (range.parameter->requires_grad()) slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
+    if (range.parameter->requires_grad()) slices.push_back({range.parameter->name(), range.values, range.parameter->decay(), range.begin});
   return slices;
 }
 
-TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key)
-    : model_(model), optimizer_(optimizer), reduction_(reduction), group_(std::move(group)), key_(key) {}
+TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key,
+                           optim::LossScale* scale)
+    : model_(model), optimizer_(optimizer), reduction_(reduction), group_(std::move(group)), key_(key), scale_(scale) {}
 
 StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
@@ -60,17 +62,29 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   result.loss = *loss.const_data_ptr<double>();
 
   const std::vector<at::Tensor> all = reduction_.gradients();
-  result.grad_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
-  if (!std::isfinite(result.grad_norm))
-    throw Error(ErrorKind::kNonFinite, "train", fmt::format("the norm of the gradient is {} in step {}", result.grad_norm, input.step + 1))
-        .at(group_.rank(), group_.size())
-        .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help");
+  const double factor = 1 / scale(), scaled_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
+  result.grad_norm = scaled_norm * factor;
+  if (scale_) result.loss_scale = scale();
   if (before_update_) before_update_();
-  reduction_.begin_update();
-  optimizer_.step(all, input.learning_rate, optim::clip_factor(result.grad_norm, input.clip_norm));
-  reduction_.end_update();
+  result.skipped = !accepted(scaled_norm, input);
+  if (result.skipped) {
+    result.grad_norm = std::numeric_limits<double>::infinity();
+  } else {
+    reduction_.begin_update();
+    optimizer_.step(all, input.learning_rate, factor * optim::clip_factor(result.grad_norm, input.clip_norm));
+    reduction_.end_update();
+  }
   model_.clear_gradients();
   return result;
+}
+
+bool TrainingStep::accepted(double scaled_norm, const StepInput& input) {
+  if (scale_) return scale_->update(scaled_norm);
+  if (!std::isfinite(scaled_norm))
+    throw Error(ErrorKind::kNonFinite, "train", fmt::format("the norm of the gradient is {} in step {}", scaled_norm, input.step + 1))
+        .at(group_.rank(), group_.size())
+        .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help");
+  return true;
 }
 
 double TrainingStep::forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample, const StepInput& input) {
@@ -80,16 +94,16 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index, st
   context.micro_batch = index;
   context.samples = at::arange(first_sample, first_sample + batch.inputs.size(0), at::kLong);
   context.labels = batch.labels;
-  context.loss_scale = 1 / input.labels;
+  context.loss_scale = scale() / input.labels;
   context.extra_losses = &extra;
   at::Tensor loss = model_(batch.inputs, context);
   for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
-  const double value = input.poisoned ? std::numeric_limits<double>::quiet_NaN() : loss.item<double>();
+  const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN() : loss.item<double>() / scale();
   if (!std::isfinite(value))
     throw Error(ErrorKind::kNonFinite, "train", fmt::format("the loss is {} in step {}, micro-batch {}", value, input.step + 1, index + 1))
         .at(group_.rank(), group_.size())
         .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; the last checkpoint is intact");
-  loss.backward();
+  loss.backward(input.poison == Poison::kGradient ? at::full_like(loss, std::numeric_limits<double>::infinity()) : at::Tensor());
   return value;
 }
 

@@ -4,11 +4,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
+#include "shoal/optim/loss_scale.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/train/data_source.h"
@@ -25,17 +27,22 @@ struct RankBatch {
 /// Any number of ranks and any micro-batch train the same samples.
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank);
 
+/// What goes wrong in a step on purpose: its loss is no number, or the gradient of one rank is infinite.
+enum class Poison { kNone, kLoss, kGradient };
+
 struct StepInput {
   std::int64_t step = 0;  ///< counted from 0: names the step's random numbers
   double learning_rate = 0;
-  double clip_norm = 0;   ///< 0: no clipping
-  double labels = 0;      ///< valid labels of the global batch, over all ranks
-  bool poisoned = false;  ///< a loss that is not a number, on purpose
+  double clip_norm = 0;  ///< 0: no clipping
+  double labels = 0;     ///< valid labels of the global batch, over all ranks
+  Poison poison = Poison::kNone;
 };
 
 struct StepResult {
   double loss = 0;       ///< mean over the valid labels of the global batch
-  double grad_norm = 0;  ///< before clipping
+  double grad_norm = 0;  ///< before clipping, without the loss scale; infinite in a step that was skipped
+  std::optional<double> loss_scale{};
+  bool skipped = false;  ///< the gradient overflowed: no update, and the loss scale is halved
 };
 
 /// The valid labels of the micro-batches (values, of a regression).
@@ -44,11 +51,13 @@ double count_labels(const std::vector<Batch>& micro_batches);
 /// One step: forward and backward of every micro-batch, gradients summed over `group` as they become ready, clipping, the optimizer's update.
 ///
 /// Every loss is a sum divided by the global count of valid labels and gradients reduce by sum, so that any split of the same samples gives the same
-/// update up to rounding. Throws Error(non-finite) with rank and step when the loss of a micro-batch or the gradient's norm is not finite; parameters
-/// are then as before the step.
+/// update up to rounding. With a loss scale, a gradient that is not finite skips the update: all ranks see the same norm. Throws Error(non-finite)
+/// with rank and step when the loss of a micro-batch or the gradient's norm is not finite; parameters are then as before the step.
 class TrainingStep {
  public:
-  TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key);
+  /// `scale`: multiplies the loss of every step, and learns from its gradient; null: none. Outlives this.
+  TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key,
+               optim::LossScale* scale = nullptr);
 
   StepResult run(const RankBatch& batch, const StepInput& input);
 
@@ -57,6 +66,9 @@ class TrainingStep {
 
  private:
   double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample, const StepInput& input);
+  /// Whether the optimizer may use gradients of this norm, which still carry the scale.
+  bool accepted(double scaled_norm, const StepInput& input);
+  double scale() const { return scale_ ? scale_->scale() : 1; }
 
   nn::Model& model_;
   optim::Optimizer& optimizer_;
@@ -64,6 +76,7 @@ class TrainingStep {
   comm::Group group_;
   Key key_;
   std::function<void()> before_update_;
+  optim::LossScale* scale_;
 };
 
 /// The slices that an optimizer of the whole model updates: every parameter that is trained, in the model's order.

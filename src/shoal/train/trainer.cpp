@@ -21,6 +21,7 @@
 #include "shoal/train/loss_plot.h"
 #include "shoal/train/metrics.h"
 #include "shoal/train/peak_flops.h"
+#include "shoal/train/precision.h"
 #include "shoal/train/progress.h"
 #include "shoal/train/run_directory.h"
 #include "shoal/train/step.h"
@@ -45,8 +46,9 @@ struct Reporter {
 
   void step(const StepMetrics& m) {
     metrics.append(m);
-    std::vector<std::pair<std::string, double>> scalars{
-        {"train/loss", m.loss}, {"train/grad_norm", m.grad_norm}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};
+    std::vector<std::pair<std::string, double>> scalars{{"train/loss", m.loss}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};
+    if (!m.skipped) scalars.emplace_back("train/grad_norm", m.grad_norm);
+    if (m.loss_scale) scalars.emplace_back("train/loss_scale", *m.loss_scale);
     if (m.evaluation) {
       scalars.emplace_back("validation/loss", m.evaluation->loss);
       if (m.evaluation->bits_per_byte) scalars.emplace_back("validation/bits_per_byte", *m.evaluation->bits_per_byte);
@@ -96,6 +98,7 @@ class Trainer {
     const RunRecord saved = read_record(*checkpoint_);
     check_same_run(saved, record_, *checkpoint_);
     record_.step = saved.step, record_.samples = saved.samples, record_.tokens = saved.tokens;
+    record_.precision = saved.precision, record_.loss_scale = saved.loss_scale;
   }
 
   int already_finished() {
@@ -108,6 +111,8 @@ class Trainer {
     if (group_.rank() == 0) data_ = open_data(job_, true);
     const Key key(static_cast<std::uint64_t>(config_.debug.seed));
     model_ = make_job_model(record_.model, config_, data_->task());
+    choose_precision();
+    set_types(*model_, job_, record_.precision);
     const bool shards = config_.parallelism.zero_stage > 0;
     int replica = group_.rank(), replicas = group_.size();
     if (shards) {
@@ -121,19 +126,37 @@ class Trainer {
     parallel::checkpoint_activations(*model_, activation_ways(config_, record_.model, micro_batch()));
     if (!checkpoint_) shards ? sharding_->reset_parameters(key.child("init")) : model_->reset_parameters(key.child("init"));
     const auto owned = shards ? sharding_->owned() : parallel::whole_ranges(*model_);
-    optimizer_ = optim::make_optimizer(slices_of(owned), optimizer_options(config_));
+    optimizer_ = optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
+    if (!checkpoint_) reset_masters(owned, *optimizer_, key.child("init"));
+    loss_scale_ = loss_scale(*model_, config_);
+    if (loss_scale_ && record_.loss_scale) loss_scale_->restore(*record_.loss_scale);
+    if (!loss_scale_) record_.loss_scale.reset();
     schedule_ = schedule_options(config_, total_);
     state_.emplace(owned, *optimizer_, group_, replica, replicas);
     if (checkpoint_) state_->load(*checkpoint_);
     if (shards && checkpoint_) sharding_->end_update();
     if (!shards)
       reduction_ = parallel::data_parallel(*model_, group_, {.bucket_bytes = static_cast<std::size_t>(config_.parallelism.bucket_mb * 1e6)});
-    step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"));
+    step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"), loss_scale_ ? &*loss_scale_ : nullptr);
     if (config_.checkpoint.asynchronous) {
       saver_.emplace(group_, saver_options(config_));
       step_->before_update([this] { saver_->before_update(); });
     }
     if (group_.rank() == 0) begin_report();
+  }
+
+  /// What precision.type comes to. A run that began with "auto" goes on with what it began with.
+  void choose_precision() {
+    const std::string& asked = config_.precision.type;
+    const bool decided = asked == "auto" && checkpoint_ && (record_.precision == "fp32" || record_.precision == "bf16");
+    if (decided) notes_.push_back(fmt::format("precision.type = \"auto\": {}, with which this run began.", record_.precision));
+    if (decided || asked == "fp32") return void(record_.precision = decided ? record_.precision : asked);
+    const auto batch = micro_batch();
+    const ProductTimes times =
+        measure_products(record_.model, batch.samples * batch.columns, asked == "auto" ? "bf16" : asked, std::chrono::milliseconds(100), group_);
+    record_.precision = asked == "auto" ? faster_type(times) : asked;
+    if (asked == "auto") notes_.push_back(describe_choice(times));
+    if (const auto warning = warn_if_slow(asked, times); warning && asked != "auto") notes_.push_back(*warning);
   }
 
   plan::MicroBatch micro_batch() const {
@@ -152,6 +175,10 @@ class Trainer {
     reporter_->say(fmt::format("{} steps of {} samples: {} rank{} x {} micro-batch{} of {}, {} thread{} a rank.", total_, plan_.global, group_.size(),
                                group_.size() == 1 ? "" : "s", plan_.accumulation, plan_.accumulation == 1 ? "" : "es", plan_.micro_batch,
                                at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
+    for (const std::string& note : notes_) reporter_->say(note);
+    const std::string precision = describe_precision(*model_, config_);
+    if (!precision.starts_with("fp32 weights, gradients fp32") || precision.ends_with("bf16"))
+      reporter_->say(fmt::format("Precision: {}.", precision));
   }
 
   int loop() {
@@ -160,12 +187,12 @@ class Trainer {
     std::int64_t saved = checkpoint_ ? record_.step : -1;
     while (record_.step < total_) {
       if (options_.current_step) options_.current_step->store(record_.step + 1, std::memory_order_relaxed);
-      const bool poisoned = inject_fault(config_.debug, record_.step + 1, group_.rank(), group_.size());
+      const Poison poison = inject_fault(config_.debug, record_.step + 1, group_.rank(), group_.size());
       const auto begin = Clock::now();
       const RankBatch batch = rank_batch(*data_, record_.samples, plan_, group_.rank());
       const Agreement agreed = agree(count_labels(batch.micro_batches));
       if (agreed.signal) return stopped(agreed.signal, saved);
-      StepMetrics metrics = one_step(batch, agreed.labels, poisoned, begin);
+      StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
       const bool last = record_.step == total_;
       if (last || (config_.validation.interval > 0 && record_.step % config_.validation.interval == 0)) metrics.evaluation = evaluate_now();
       if (reporter_) reporter_->step(metrics);
@@ -193,10 +220,11 @@ class Trainer {
     return {values[0], agreed};
   }
 
-  StepMetrics one_step(const RankBatch& batch, double labels, bool poisoned, Clock::time_point begin) {
+  StepMetrics one_step(const RankBatch& batch, double labels, Poison poison, Clock::time_point begin) {
     const double lr = optim::learning_rate(schedule_, record_.step);
-    const StepResult result = step_->run(
-        batch, {.step = record_.step, .learning_rate = lr, .clip_norm = config_.optimizer.clip_norm, .labels = labels, .poisoned = poisoned});
+    const StepResult result =
+        step_->run(batch, {.step = record_.step, .learning_rate = lr, .clip_norm = config_.optimizer.clip_norm, .labels = labels, .poison = poison});
+    if (loss_scale_) record_.loss_scale = loss_scale_->state();
     const std::int64_t tokens = plan_.global * data_->tokens_per_sample();
     record_.step += 1, record_.samples += plan_.global, record_.tokens += tokens;
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -206,6 +234,8 @@ class Trainer {
             .lr = lr,
             .tokens = record_.tokens,
             .tokens_per_s = static_cast<double>(tokens) / seconds,
+            .loss_scale = result.loss_scale,
+            .skipped = result.skipped,
             .evaluation = std::nullopt};
   }
 
@@ -262,6 +292,8 @@ class Trainer {
     const double tokens = static_cast<double>(record_.tokens - first_.tokens);
     reporter_->say(fmt::format("Trained {} steps, {} tokens in {}: {} tokens/s.", record_.step - first_.step, rounded(tokens),
                                spoken(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))), rounded(tokens / seconds)));
+    if (loss_scale_)
+      reporter_->say(fmt::format("Loss scale {:g}; {} steps were skipped for an overflow.", loss_scale_->scale(), loss_scale_->state().skipped));
     reporter_->say(describe_work(tokens / seconds, peak));
     if (config_.validation.sample_tokens > 0 && data_->task() == Task::kTokens) sample();
     reporter_->say(fmt::format("Metrics, loss.svg and checkpoints are in {}.", directory_.path()));
@@ -273,7 +305,7 @@ class Trainer {
     const double flops = plan::training_flops_per_token(record_.model, data_->tokens_per_sample(), true), rate = flops * tokens_per_s;
     const std::string work = fmt::format("{}FLOPs a {} (6 x weights that multiply it{}): {}FLOP/s", rounded(flops), text ? "token" : "row",
                                          text ? " + 6 x layers x heads x head size x context" : "", rounded(rate));
-    const std::string best = fmt::format("{}FLOP/s that fp32 products of 1024 x 1024 matrices reach here now", rounded(peak));
+    const std::string best = fmt::format("{}FLOP/s that {} products of 1024 x 1024 matrices reach here now", rounded(peak), record_.precision);
     if (rate > peak) return fmt::format("{}, more than the {}: something else is busy on this machine.", work, best);
     return fmt::format("{}, {:.0f} % of the {}.", work, 100 * rate / peak, best);
   }
@@ -282,7 +314,7 @@ class Trainer {
   double total_peak() {
     group_.barrier();
     const at::Tensor peak = at::zeros({1}, at::kDouble);
-    *peak.data_ptr<double>() = measure_peak_flops(std::chrono::milliseconds(200));
+    *peak.data_ptr<double>() = measure_peak_flops(record_.precision, std::chrono::milliseconds(200));
     group_.all_reduce(peak).order();
     return *peak.const_data_ptr<double>();
   }
@@ -309,7 +341,9 @@ class Trainer {
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Schedule schedule_;
   std::unique_ptr<parallel::GradientReduction> reduction_;
-  parallel::Sharding* sharding_ = nullptr;  ///< the same, where it shards
+  parallel::Sharding* sharding_ = nullptr;      ///< the same, where it shards
+  std::optional<optim::LossScale> loss_scale_;  ///< of fp16 weights
+  std::vector<std::string> notes_;              ///< on precision, for the head of the report
   std::optional<TrainingState> state_;
   std::optional<TrainingStep> step_;
   std::optional<Reporter> reporter_;  ///< rank 0

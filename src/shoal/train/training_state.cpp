@@ -28,20 +28,28 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
 }  // namespace
 
 std::string RunRecord::to_json() const {
-  return nlohmann::json{
-      {"step", step}, {"samples", samples},  {"tokens", tokens}, {"data", data}, {"model", nlohmann::json::parse(plan::to_json(model))},
-      {"job", job},   {"job_file", job_file}}
-      .dump();
+  nlohmann::json object{
+      {"step", step},           {"samples", samples}, {"tokens", tokens},    {"data", data}, {"model", nlohmann::json::parse(plan::to_json(model))},
+      {"precision", precision}, {"job", job},         {"job_file", job_file}};
+  if (loss_scale) object["loss_scale"] = {{"scale", loss_scale->scale}, {"good_steps", loss_scale->good_steps}, {"skipped", loss_scale->skipped}};
+  return object.dump();
 }
 
 RunRecord parse_record(const std::string& json, const std::string& origin) {
   try {
     const auto object = nlohmann::json::parse(json);
+    std::optional<optim::LossScale::State> loss_scale;
+    if (object.contains("loss_scale")) {
+      const auto& state = object.at("loss_scale");
+      loss_scale = {.scale = state.at("scale"), .good_steps = state.at("good_steps"), .skipped = state.at("skipped")};
+    }
     return {.step = object.at("step"),
             .samples = object.at("samples"),
             .tokens = object.at("tokens"),
             .data = object.at("data"),
             .model = plan::from_json(object.at("model").dump(), origin),
+            .precision = object.value("precision", "fp32"),
+            .loss_scale = loss_scale,
             .job = object.at("job"),
             .job_file = object.at("job_file")};
   } catch (const nlohmann::json::exception& error) {
@@ -80,8 +88,10 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
   std::vector<checkpoint::StateItem> items;
   std::vector<const parallel::OwnedRange*> trained;
   for (const parallel::OwnedRange& range : owned_) {
-    items.push_back(item_of("model.", range, range.values, replica_, replicas_));
-    if (range.parameter->requires_grad()) trained.push_back(&range);
+    const bool train = range.parameter->requires_grad();
+    const at::Tensor master = train ? optimizer_.master(trained.size()) : at::Tensor();
+    items.push_back(item_of("model.", range, master.defined() ? master : range.values, replica_, replicas_));
+    if (train) trained.push_back(&range);
   }
   for (const optim::State& state : optimizer_.states())
     items.push_back(item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor, replica_, replicas_));
@@ -114,6 +124,7 @@ void TrainingState::load(const std::string& path) {
   checkpoint::load(path, items(), group_);
   const auto* counts = updates_.const_data_ptr<std::int64_t>();
   optimizer_.set_updates(std::vector<std::int64_t>(counts, counts + updates_.numel()));
+  optimizer_.copy_masters_to_parameters();
 }
 
 void load_model(nn::Model& model, const std::string& path, const comm::Group& group) {

@@ -8,6 +8,7 @@
 #include "shoal/checkpoint/saver.h"
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
+#include "shoal/optim/loss_scale.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/data/gradient_reduction.h"
 
@@ -20,8 +21,10 @@ struct RunRecord {
   std::int64_t tokens = 0;
   std::uint64_t data = 0;  ///< DataSource::fingerprint
   plan::ModelSpec model;
-  std::string job;       ///< the job file as resolved, TOML
-  std::string job_file;  ///< what it was called
+  std::string precision;                                ///< what precision.type came to
+  std::optional<optim::LossScale::State> loss_scale{};  ///< fp16
+  std::string job;                                      ///< the job file as resolved, TOML
+  std::string job_file;                                 ///< what it was called
 
   std::string to_json() const;
 };
@@ -34,8 +37,8 @@ RunRecord read_record(const std::string& path);
 /// The run goes on with the same model, seed and data only. Throws Error(config) that names each key that differs, with both values.
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path);
 
-/// The tensors of a run: parameters and the optimizer's state. Each rank of `group` saves and fills what it owns; of equal shares there are as many
-/// as ranks in a replica, `replicas` copies of each.
+/// The tensors of a run: parameters and the optimizer's state. Parameters that have master weights are saved and filled as those. Each rank of
+/// `group` saves and fills what it owns; of equal shares there are as many as ranks in a replica, `replicas` copies of each.
 class TrainingState {
  public:
   /// `owned`: as the optimizer's slices, in their order, and frozen parameters besides. This rank is in copy `replica` of `replicas`.

@@ -80,10 +80,11 @@ class DataParallel final : public GradientReduction {
     std::size_t bytes = 0;
     at::ScalarType type = at::kFloat;
     for (const std::size_t i : order) {
-      const at::Tensor& tensor = parameters_[i]->tensor();
-      const bool fits = !in_place_ && !buckets_.empty() && bytes + tensor.nbytes() <= options_.bucket_bytes && tensor.scalar_type() == type;
-      if (!fits) buckets_.emplace_back(), bytes = 0, type = tensor.scalar_type();
-      bytes += tensor.nbytes();
+      const at::ScalarType wanted = parameters_[i]->gradient_type();
+      const std::size_t size = static_cast<std::size_t>(parameters_[i]->tensor().numel()) * c10::elementSize(wanted);
+      const bool fits = !in_place_ && !buckets_.empty() && bytes + size <= options_.bucket_bytes && wanted == type;
+      if (!fits) buckets_.emplace_back(), bytes = 0, type = wanted;
+      bytes += size;
       bucket_of_[i] = buckets_.size() - 1;
       buckets_.back().members.push_back(i);
     }
@@ -92,7 +93,7 @@ class DataParallel final : public GradientReduction {
     for (Bucket& bucket : buckets_) {
       std::int64_t count = 0;
       for (const std::size_t i : bucket.members) count += parameters_[i]->tensor().numel();
-      bucket.flat = at::zeros({count}, parameters_[bucket.members.front()]->tensor().scalar_type());
+      bucket.flat = at::zeros({count}, parameters_[bucket.members.front()]->gradient_type());
       std::int64_t at = 0;
       for (const std::size_t i : bucket.members) {
         const std::int64_t size = parameters_[i]->tensor().numel();

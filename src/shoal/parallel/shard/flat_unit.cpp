@@ -1,6 +1,8 @@
 #include "shoal/parallel/shard/flat_unit.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 namespace shoal::parallel {
 namespace {
@@ -17,20 +19,23 @@ std::pair<std::int64_t, std::int64_t> FlatUnit::range(const Member& member, int 
 
 std::int64_t FlatUnit::place(const Member& member, int rank) const { return std::clamp<std::int64_t>(member.offset - rank * shard, 0, shard); }
 
-std::vector<FlatUnit> flat_units(const std::string& name, const std::vector<std::shared_ptr<nn::Parameter>>& parameters, at::ScalarType type,
-                                 int ranks) {
-  const std::int64_t line = 64 / static_cast<std::int64_t>(c10::elementSize(type));
+std::vector<FlatUnit> flat_units(const std::string& name, const std::vector<std::shared_ptr<nn::Parameter>>& parameters, int ranks) {
+  std::map<std::tuple<bool, at::ScalarType, at::ScalarType>, std::vector<std::shared_ptr<nn::Parameter>>> kinds;
+  for (const auto& parameter : parameters)
+    kinds[{!parameter->requires_grad(), parameter->tensor().scalar_type(), parameter->gradient_type()}].push_back(parameter);
   std::vector<FlatUnit> units;
-  for (const bool trained : {true, false}) {
-    FlatUnit unit{.name = name, .members = {}, .type = type, .trained = trained, .ranks = ranks};
+  for (const auto& [kind, members] : kinds) {
+    const auto [frozen, type, gradient_type] = kind;
+    // Whole cache lines of the parameters and of their gradients.
+    const std::int64_t line = 64 / static_cast<std::int64_t>(std::min(c10::elementSize(type), c10::elementSize(gradient_type)));
+    FlatUnit unit{.name = name, .members = {}, .type = type, .gradient_type = gradient_type, .trained = !frozen, .ranks = ranks};
     std::int64_t end = 0;
-    for (const auto& parameter : parameters) {
-      if (parameter->requires_grad() != trained) continue;
+    for (const auto& parameter : members) {
       unit.members.push_back({parameter, end, parameter->tensor().numel()});
       end = round_up(end + unit.members.back().count, line);
     }
     unit.shard = round_up((end + ranks - 1) / ranks, line);
-    if (!unit.members.empty()) units.push_back(std::move(unit));
+    units.push_back(std::move(unit));
   }
   return units;
 }

@@ -20,7 +20,7 @@ struct FlatUnit {
   };
   std::string name;  ///< path of the module; empty: the model itself
   std::vector<Member> members;
-  at::ScalarType type = at::kFloat;
+  at::ScalarType type = at::kFloat, gradient_type = at::kFloat;
   bool trained = true;  ///< frozen parameters are in units of their own, which have no gradient
   int ranks = 1;
   std::int64_t shard = 0;  ///< elements of a shard
@@ -32,8 +32,7 @@ struct FlatUnit {
   std::int64_t place(const Member& member, int rank) const;
 };
 
-/// Lays out `parameters`, those of one kind (type, trained or frozen) in one unit.
-std::vector<FlatUnit> flat_units(const std::string& name, const std::vector<std::shared_ptr<nn::Parameter>>& parameters, at::ScalarType type,
-                                 int ranks);
+/// Lays out `parameters`, those of one kind (types, trained or frozen) in one unit.
+std::vector<FlatUnit> flat_units(const std::string& name, const std::vector<std::shared_ptr<nn::Parameter>>& parameters, int ranks);
 
 }  // namespace shoal::parallel

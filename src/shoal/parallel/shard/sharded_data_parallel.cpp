@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "shoal/base/check.h"
@@ -106,13 +105,9 @@ class ShardedDataParallel final : public Sharding {
 
   void make_units(const mesh::Mesh& mesh) {
     for (const WrappedModule& wrapped : modules_) {
-      std::map<at::ScalarType, std::vector<std::shared_ptr<nn::Parameter>>> by_type;
-      for (const auto& parameter : wrapped.parameters) {
+      for (const auto& parameter : wrapped.parameters)
         SHOAL_USER_CHECK(!parameter->materialized(), "sharding", "{} has memory already", parameter->name());
-        by_type[parameter->tensor().scalar_type()].push_back(parameter);
-      }
-      for (const auto& [type, parameters] : by_type)
-        for (FlatUnit& unit : flat_units(wrapped.module->path(), parameters, type, shard_.size())) units_.push_back(std::move(unit));
+      for (FlatUnit& unit : flat_units(wrapped.module->path(), wrapped.parameters, shard_.size())) units_.push_back(std::move(unit));
     }
     for (const FlatUnit& unit : units_)
       for (const FlatUnit::Member& member : unit.members) {

@@ -50,7 +50,7 @@ void UnitGradients::let_go(bool leave) { leave_ = leave; }
 void UnitGradients::make_flat(std::size_t u) {
   const FlatUnit& unit = *units_[u];
   const ScopedCategory category(MemoryCategory::kGradients);
-  states_[u].flat = at::empty({unit.size()}, unit.type);
+  states_[u].flat = at::empty({unit.size()}, unit.gradient_type);
   for (const FlatUnit::Member& member : unit.members)
     member.parameter->set_sink(states_[u].flat.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
 }
@@ -80,7 +80,7 @@ void UnitGradients::send(std::size_t u) {
     flight.sum = state.flat;
   } else {
     const ScopedCategory category(MemoryCategory::kGradients);
-    flight.sum = policy_.in_place ? state.flat.narrow(0, shard_.rank() * unit.shard, unit.shard) : at::empty({unit.shard}, unit.type);
+    flight.sum = policy_.in_place ? state.flat.narrow(0, shard_.rank() * unit.shard, unit.shard) : at::empty({unit.shard}, unit.gradient_type);
     flight.work = shard_.reduce_scatter(flight.sum, state.flat, {.async = true});
   }
   flights_.push_back(std::move(flight));

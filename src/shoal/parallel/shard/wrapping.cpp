@@ -6,9 +6,6 @@
 #include "shoal/base/check.h"
 
 namespace shoal::parallel {
-namespace {
-
-using Modules = std::set<const nn::Module*>;
 
 bool fits(std::string_view pattern, std::string_view path) {
   const std::size_t star = pattern.find('*');
@@ -18,6 +15,10 @@ bool fits(std::string_view pattern, std::string_view path) {
     if (fits(pattern.substr(star + 1), path.substr(i))) return true;
   return false;
 }
+
+namespace {
+
+using Modules = std::set<const nn::Module*>;
 
 void add_named(const nn::Module& module, const std::string& pattern, Modules& chosen) {
   for (const auto& [name, child] : module.children()) {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/nn/module.h"
@@ -28,6 +29,9 @@ struct WrappedModule {
   int parent = -1;  ///< index of the wrapped module around it
   std::vector<std::shared_ptr<nn::Parameter>> parameters, borrowed;
 };
+
+/// Whether `path` is `pattern`, in which * stands for any text.
+bool fits(std::string_view pattern, std::string_view path);
 
 /// In the order in which forward meets them, outer before inner. Throws Error(config) for a name that fits no module.
 std::vector<WrappedModule> wrap(nn::Module& model, const Wrapping& wrapping);

@@ -77,6 +77,16 @@ struct OptimizerSection {
   double clip_norm = 1.0;                            ///< global gradient norm above which gradients are scaled down; 0: never
 };
 
+struct PrecisionSection {
+  std::string type = "fp32";                       ///< of the matrices that forward and backward multiply by: "fp32", "bf16", "fp16", "auto"
+  std::vector<std::string> parameters;             ///< exceptions by name: "pattern=type"
+  bool master_weights = true;                      ///< 16-bit weights are rounded copies of float32 ones; false: bf16 weights are all there is
+  std::string gradients = "fp32";                  ///< "fp32", "bf16": in which gradients add up and travel
+  std::string moments = "fp32";                    ///< "fp32", "bf16": of AdamW
+  double loss_scale = 65536;                       ///< fp16: where the loss scale begins
+  std::int64_t loss_scale_growth_interval = 2000;  ///< fp16: steps without overflow after which it doubles
+};
+
 struct SchedulerSection {
   std::string name = "cosine";    ///< "constant", "linear", "cosine", "wsd"
   std::int64_t warmup_steps = 0;  ///< linear rise from 0
@@ -133,7 +143,7 @@ struct ValidationSection {
 
 struct DebugSection {
   std::int64_t seed = 0;        ///< of weights, dropout and sample order
-  std::string fault = "none";   ///< "none", "error", "exit", "kill", "stop", "nan": what goes wrong on purpose
+  std::string fault = "none";   ///< "none", "error", "exit", "kill", "stop", "nan", "overflow": what goes wrong on purpose
   std::int64_t fault_step = 0;  ///< in which step, counted from 1; 0: in none
   std::int64_t fault_rank = 0;  ///< on which rank
 };
@@ -144,6 +154,7 @@ struct JobConfig {
   DataSection data;
   TrainingSection training;
   OptimizerSection optimizer;
+  PrecisionSection precision;
   SchedulerSection lr_scheduler;
   ParallelismSection parallelism;
   ActivationCheckpointSection activation_checkpoint;

@@ -127,6 +127,26 @@ void list_optimization(std::vector<Key>& keys) {
       .key("final_ratio", &S::final_ratio, between(0, 1), "linear, cosine, wsd: last learning rate as part of the highest");
 }
 
+void list_precision(std::vector<Key>& keys) {
+  using P = PrecisionSection;
+  Lister<P>(keys, "precision", &JobConfig::precision)
+      .key("type", &P::type, one_of({"fp32", "bf16", "fp16", "auto"}),
+           "of the matrices that activations and gradients are multiplied by, which are rounded to it for the product; sums, norms, softmax and loss "
+           "are "
+           "fp32. auto: the faster of fp32 and bf16, measured when the run begins")
+      .key("parameters", &P::parameters, any(),
+           "exceptions by name, \"pattern=type\" with * for any text, the first that fits counts; vectors (norms, biases) are fp32 unless one names "
+           "them")
+      .key("master_weights", &P::master_weights, any(),
+           "16-bit weights are copies of fp32 ones that the optimizer updates; false (bf16): updated in place, rounded stochastically")
+      .key("gradients", &P::gradients, one_of({"fp32", "bf16"}), "type in which gradients add up over micro-batches and ranks")
+      .key("moments", &P::moments, one_of({"fp32", "bf16"}), "adamw: type of its two moments; bf16 is rounded stochastically")
+      .key("loss_scale", &P::loss_scale, between(1, 1ull << 40),
+           "fp16: factor of the loss at the beginning; an overflow skips the step and halves it, down to 1")
+      .key("loss_scale_growth_interval", &P::loss_scale_growth_interval, between(1, 1e9),
+           "fp16: steps without overflow after which the factor doubles");
+}
+
 void list_running(std::vector<Key>& keys) {
   using P = ParallelismSection;
   Lister<P>(keys, "parallelism", &JobConfig::parallelism)
@@ -189,8 +209,8 @@ void list_running(std::vector<Key>& keys) {
   using D = DebugSection;
   Lister<D>(keys, "debug", &JobConfig::debug)
       .key("seed", &D::seed, between(0, 9007199254740992.0), "of weights, dropout and sample order")
-      .key("fault", &D::fault, one_of({"none", "error", "exit", "kill", "stop", "nan"}),
-           "what goes wrong on purpose: an error, a silent exit, SIGKILL, SIGSTOP, or a loss that is not a number")
+      .key("fault", &D::fault, one_of({"none", "error", "exit", "kill", "stop", "nan", "overflow"}),
+           "what goes wrong on purpose: an error, a silent exit, SIGKILL, SIGSTOP, a loss that is not a number, or a gradient that is infinite")
       .key("fault_step", &D::fault_step, between(0, 1e12), "in which step, counted from 1; 0: in none")
       .key("fault_rank", &D::fault_rank, between(0, 1e9), "on which rank");
 }
@@ -205,6 +225,7 @@ std::vector<Key> list_keys() {
   list_data(keys);
   list_training(keys);
   list_optimization(keys);
+  list_precision(keys);
   list_running(keys);
   return keys;
 }

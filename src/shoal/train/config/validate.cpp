@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "shoal/plan/kept_activations.h"
+#include "shoal/train/config/precision.h"
 
 namespace shoal::train {
 namespace {
@@ -153,6 +154,7 @@ void validate(const Job& job, int ranks) {
   batch_plan(job, ranks);
   validate_optimizer(job);
   validate_checkpoint(job);
+  validate_precision(job);
   validate_ranks(job, ranks);
   validate_sharding(job, ranks);
   validate_activation_checkpoint(job, model_spec(job, {}));
