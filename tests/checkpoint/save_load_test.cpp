@@ -1,4 +1,5 @@
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -151,6 +152,25 @@ TEST(SaveLoad, AnotherModelIsRefusedByName) {
       AllOf(HasSubstr("only in the job: optimizer.momentum.embedding.weight"),
             HasSubstr("only in the checkpoint: optimizer.exp_avg.embedding.weight"),
             HasSubstr("model.embedding.weight (f32 [12, 8] here, f32 [13, 8] there)"), HasSubstr("model.norm.weight (f64 [8] here, f32 [8] there)")));
+}
+
+// bf16 to float32 is exact; back it rounds to nearest, as LibTorch does. Boxes convert as the whole does.
+TEST(SaveLoad, ValuesConvertBetweenPrecisions) {
+  Scratch scratch;
+  const std::string path = save_on(2, Sharding::kRows, scratch.path());
+  const GlobalState saved;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    GlobalState here;
+    for (auto& [name, tensor] : here.tensors)
+      if (tensor.is_floating_point()) tensor = at::zeros_like(tensor, tensor.options().dtype(type));
+    for (const Sharding sharding : {Sharding::kReplicated, Sharding::kColumns, Sharding::kFlat})
+      for (int rank = 0; rank < 2; ++rank) {
+        const auto items = items_of(here, sharding, rank, 2), wanted = items_of(saved, sharding, rank, 2);
+        load(path, items, kAlone);
+        for (std::size_t i = 0; i < items.size(); ++i)
+          EXPECT_TRUE(items[i].local.equal(wanted[i].local.to(items[i].local.scalar_type()))) << items[i].name << " " << name(sharding);
+      }
+  }
 }
 
 TEST(SaveLoad, MissingAndBrokenCheckpointsAreToldApart) {

@@ -55,7 +55,7 @@ TEST(NarrowWeights, LinearMultipliesInTheTypeOfTheWeightAndAddsInFloat32) {
     for (const at::ScalarType kept : {at::kFloat, type}) {
       const auto dw = std::make_shared<Kept>(w.sizes(), kept), db = std::make_shared<Kept>(b.sizes(), kept);
       x.mutable_grad() = r.mutable_grad() = at::Tensor();
-      const at::Tensor y = linear(x, {narrow_leaf(w, type), dw}, {narrow_leaf(b, type), db}, r);
+      const at::Tensor y = ops::linear(x, {narrow_leaf(w, type), dw}, {narrow_leaf(b, type), db}, r);
       EXPECT_EQ(y.scalar_type(), at::kFloat);
       expect_near(y, yd, 1e-6, "y");
       y.backward(dy);
@@ -65,7 +65,7 @@ TEST(NarrowWeights, LinearMultipliesInTheTypeOfTheWeightAndAddsInFloat32) {
       expect_near(db->value, bd.grad(), kept == at::kFloat ? 1e-6 : place(type), "db");
     }
     const at::Tensor plain = narrow_leaf(w, type);
-    linear(x, plain).backward(dy);
+    ops::linear(x, plain).backward(dy);
     EXPECT_EQ(plain.grad().scalar_type(), type);
     expect_near(plain.grad(), wd.grad(), place(type), "dw without a sink");
   }

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "shoal/base/error.h"
+#include "shoal/train/config/validate.h"
 #include "shoal/train/training_state.h"
 #include "tests/complaint.h"
 #include "tests/train/small_job.h"
@@ -140,7 +141,7 @@ TEST_F(Precision, AnOverflowWithoutALossScaleIsAnError) {
 
 // A scale so high that real gradients overflow float16 comes down by itself, one skipped step after the other.
 TEST_F(Precision, TheLossScaleFindsItsHeight) {
-  const auto metrics = train("high", kFp16 + Sets{"precision.loss_scale=1099511627776", "training.steps=40"}, 2);
+  const auto metrics = train("high", kFp16 + Sets{"precision.loss_scale=549755813888", "training.steps=40"}, 2);
   EXPECT_TRUE(metrics.front().skipped);
   EXPECT_FALSE(metrics.back().skipped);
   EXPECT_LT(*metrics.back().loss_scale, *metrics.front().loss_scale);
@@ -197,7 +198,7 @@ TEST_F(Precision, RulesByNameComeFirstAndVectorsStayInFloat32) {
   EXPECT_EQ(type("blocks.1.mlp.up.bias"), at::kBFloat16) << "the first rule that fits counts";
   EXPECT_EQ(model->find_parameter("head.output.weight")->gradient_type(), at::kBFloat16);
   const Job wrong = parse_job(job_, "small.toml", {"precision.parameters=[\"blocks.*.mpl.*=fp32\"]"});
-  EXPECT_NE(complaint([&] { set_types(*model, wrong, "bf16"); }).find("\"blocks.*.mpl.*\" fits no parameter"), std::string::npos);
+  EXPECT_NE(shoal::complaint([&] { set_types(*model, wrong, "bf16"); }).find("\"blocks.*.mpl.*\" fits no parameter"), std::string::npos);
 }
 
 TEST_F(Precision, EveryParameterMayHaveSixteenBits) {

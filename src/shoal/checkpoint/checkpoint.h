@@ -59,7 +59,7 @@ struct LoadOptions {
 /// elements that is read is verified against its checksum.
 ///
 /// Throws on every rank: Error(input missing) when there is none, Error(data) that names file and tensor when it is broken, Error(config) that lists
-/// the names that only one of both has and those whose shape or type differs: another model. Floating-point values of 16, 32 and 64 bits convert into
+/// the names that only one of both has and those whose shape or type differs: another model. Values in f16, bf16 and f32 convert into
 /// each other, rounded to nearest.
 Loaded load(const std::string& path, const std::vector<StateItem>& items, const comm::Group& group, const LoadOptions& options = {});
 

@@ -36,9 +36,7 @@ std::set<std::string> names_of_all_ranks(const std::vector<StateItem>& items, co
   return all;
 }
 
-bool is_value(ElementType type) {
-  return type == ElementType::kF16 || type == ElementType::kBF16 || type == ElementType::kF32 || type == ElementType::kF64;
-}
+bool is_value(ElementType type) { return type == ElementType::kF16 || type == ElementType::kBF16 || type == ElementType::kF32; }
 
 /// Weights and moments may be kept in another precision than they were saved in.
 bool converts(ElementType saved, ElementType here) { return saved == here || (is_value(saved) && is_value(here)); }
