@@ -84,9 +84,9 @@ TEST(Gemm, SixteenBitFactorsAreSummedInFloat) {
 TEST(Matmul, SixteenBitResultsAreRoundedOnce) {
   const at::Tensor a = floats(500, 70, 1).to(at::kBFloat16), b = floats(70, 30, 2).to(at::kBFloat16), c = floats(500, 30, 3).to(at::kBFloat16);
   const at::Tensor before = c.to(at::kDouble), exact = a.to(at::kDouble).matmul(b.to(at::kDouble));
-  // Half a last place of bf16 is 2^-9 of the value; fp32 sums move hardly any value over a boundary.
+  // Half a last place of bf16 is at most 2^-8 of the value; fp32 sums add a little.
   const auto within = [&](const at::Tensor& value, const at::Tensor& reference) {
-    return ((value.to(at::kDouble) - reference).abs() <= reference.abs() * (1.001 / 512) + 1e-5).all().item<bool>();
+    return ((value.to(at::kDouble) - reference).abs() <= reference.abs() * (1.001 / 256) + 1e-5).all().item<bool>();
   };
   matmul(c, a, b, true);
   EXPECT_TRUE(within(c, exact + before));

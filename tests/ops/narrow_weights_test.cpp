@@ -24,7 +24,7 @@ at::Tensor exact(at::IntArrayRef shape, int seed, at::ScalarType type) {
 at::Tensor narrow_leaf(const at::Tensor& value, at::ScalarType type) { return value.detach().to(type).set_requires_grad(true); }
 at::Tensor double_leaf(const at::Tensor& value) { return value.detach().to(at::kDouble).set_requires_grad(true); }
 
-/// Of the largest element; the last place of a gradient that was rounded to 16 bits once.
+/// Half a last place, as part of the value: what rounding to 16 bits once costs at most.
 double place(at::ScalarType type) { return type == at::kBFloat16 ? 1.0 / 256 : 1.0 / 2048; }
 
 void expect_near(const at::Tensor& value, const at::Tensor& reference, double tolerance, const char* what) {
