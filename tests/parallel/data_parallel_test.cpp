@@ -19,8 +19,14 @@ plan::ModelSpec tiny() {
   return spec;
 }
 
-std::shared_ptr<nn::Model> made(const plan::ModelSpec& spec, std::uint64_t seed = 1) {
+/// Of matrices and of all gradients.
+struct Types {
+  at::ScalarType compute = at::kFloat, gradient = at::kFloat;
+};
+
+std::shared_ptr<nn::Model> made(const plan::ModelSpec& spec, std::uint64_t seed = 1, const Types& types = {}) {
   auto model = nn::make_model(spec);
+  for (const auto& p : model->parameters()) p->set_types(p->global_shape().size() > 1 ? types.compute : at::kFloat, types.gradient);
   model->materialize();
   model->reset_parameters(Key(seed));
   return model;
@@ -54,16 +60,18 @@ std::vector<at::Tensor> train(GradientReduction& reduction, nn::Model& model, in
   return result;
 }
 
-// Bitwise: every way adds the same numbers in rank order.
-TEST(DataParallel, EveryWayGivesTheBitsOfThePlainOne) {
+// Bitwise: every way adds the same numbers in rank order, and 16-bit sums are rounded once.
+class DataParallelTypes : public ::testing::TestWithParam<Types> {};
+
+TEST_P(DataParallelTypes, EveryWayGivesTheBitsOfThePlainOne) {
   comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, [](const comm::Group& group) {
     const auto spec = tiny();
-    const auto plain_model = made(spec);
+    const auto plain_model = made(spec, 1, GetParam());
     const auto plain = train(*reduce_after_backward(*plain_model, group), *plain_model, group.rank());
     for (const DataParallelOptions& options :
          {DataParallelOptions{}, DataParallelOptions{.way = Way::kInPlace}, DataParallelOptions{.bucket_bytes = 1, .way = Way::kBuckets},
           DataParallelOptions{.bucket_bytes = 100000, .way = Way::kBuckets}, DataParallelOptions{.way = Way::kBuckets}}) {
-      const auto model = made(spec);
+      const auto model = made(spec, 1, GetParam());
       const auto reduction = data_parallel(*model, group, options);
       const auto result = train(*reduction, *model, group.rank());
       ASSERT_EQ(result.size(), plain.size());
@@ -72,6 +80,10 @@ TEST(DataParallel, EveryWayGivesTheBitsOfThePlainOne) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Precision, DataParallelTypes,
+                         ::testing::Values(Types{}, Types{at::kBFloat16, at::kFloat}, Types{at::kBFloat16, at::kBFloat16},
+                                           Types{at::kFloat, at::kBFloat16}, Types{at::kHalf, at::kFloat}));
 
 /// A sum of branches of which each call uses some: rank r uses branch r and branch 0; branch 4 is used by nobody.
 class Branches final : public nn::Module {

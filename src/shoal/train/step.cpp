@@ -65,8 +65,8 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   const double factor = 1 / scale(), scaled_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
   result.grad_norm = scaled_norm * factor;
   if (scale_) result.loss_scale = scale();
-  if (before_update_) before_update_();
   result.skipped = !accepted(scaled_norm, input);
+  if (before_update_) before_update_();
   if (result.skipped) {
     result.grad_norm = std::numeric_limits<double>::infinity();
   } else {
