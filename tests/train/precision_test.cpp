@@ -81,9 +81,13 @@ TEST_F(Precision, RanksMicroBatchesAndShardsTrainTheSame) {
     expect_close(train(name + " micro", sets + Sets{"training.micro_batch=2"}, 1), reference, bound, name + ", 1 rank x 4 x 2");
     expect_close(train(name + " two", sets, 2), reference, bound, name + ", 2 ranks");
     for (const char* arena : {"parallelism.arena=true", "parallelism.arena=false"})
-      for (const char* stage : {"parallelism.zero_stage=1", "parallelism.zero_stage=2", "parallelism.zero_stage=3"})
+      for (const char* stage : {"parallelism.zero_stage=1", "parallelism.zero_stage=2", "parallelism.zero_stage=3"}) {
+        // One kind of weights through every way of sharding; the others through one of each kind.
+        const bool some = std::string(stage).back() == (std::string(arena).ends_with("true") ? '3' : '2');
+        if (name != "bf16" && !some) continue;
         expect_close(train(fmt::format("{} {} {}", name, arena, stage), sets + Sets{arena, stage}, 2), reference, bound,
                      fmt::format("{}, 2 ranks, {}, {}", name, arena, stage));
+      }
     expect_close(train(name + " hybrid", sets + Sets{"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}, 4), reference,
                  bound, name + ", hybrid 2 x 2");
   }
@@ -101,6 +105,7 @@ TEST_F(Precision, ResumedRunsAreBitwiseEqual) {
   for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{
            {"bf16", kBf16}, {"bf16 all", kBf16All}, {"stochastic", kStochastic}, {"fp16", kFp16 + Sets{"precision.loss_scale_growth_interval=3"}}})
     for (const int ranks : {1, 2}) {
+      if (ranks == 1 && name != "stochastic") continue;
       const std::string what = fmt::format("{} on {}", name, ranks);
       const auto whole = train(what + " whole", sets, ranks);
       EXPECT_THROW(train(what, sets + Sets{"debug.fault=error", "debug.fault_step=10"}, ranks), Error);
