@@ -33,7 +33,7 @@ train: build ## train a GPT on two ranks; FRESH=1 starts anew, JOB=FILE trains a
 	@$(SHOAL) train $(JOB) $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
 test: all ## build everything and run every test
-	@ctest --preset release --parallel $(JOBS)
+	@JOBS=$(JOBS) tools/test.sh
 
 # `make --keep-going check` runs all of them, whichever fail.
 check: layout layers headers docs warnings ## format, layers, header budget, documentation, compiler warnings as errors

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +23,16 @@ double quota_of_control_group() {
   return std::stod(granted) / period;
 }
 
+std::vector<int> mask_of(pid_t process) {
+  std::vector<int> cores;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(process, sizeof set, &set) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
 }  // namespace
 
 int Cores::usable() const {
@@ -30,15 +41,17 @@ int Cores::usable() const {
   return count;
 }
 
-Cores cores_of_this_process() {
-  Cores cores;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores.list.push_back(core);
-  cores.quota = quota_of_control_group();
-  return cores;
+Cores cores_of_this_process() { return {mask_of(0), quota_of_control_group()}; }
+
+Cores cores_of_parent_process() { return {mask_of(::getppid())}; }
+
+BoundCores bound_cores(const Cores& mine, const Cores& launcher, int local_world) {
+  BoundCores bound{mine, local_world};
+  if (mine.list.size() < launcher.list.size())
+    bound.sharers =
+        std::clamp(static_cast<int>(std::lround(static_cast<double>(local_world) * mine.list.size() / launcher.list.size())), 1, local_world);
+  bound.cores.quota = mine.quota * bound.sharers / local_world;
+  return bound;
 }
 
 int threads_per_rank(const Cores& cores, int local_world, int asked) { return asked > 0 ? asked : std::max(1, cores.usable() / local_world); }

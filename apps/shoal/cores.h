@@ -15,6 +15,17 @@ struct Cores {
 
 Cores cores_of_this_process();
 
+/// What rank `local_rank` of `local_world` that another launcher started may compute on, of which `mine` is its own and `launcher` the launcher's
+/// mask. A launcher that binds leaves each rank a part; then ranks do not share all of it.
+struct BoundCores {
+  Cores cores;      ///< with the quota's part that falls to those who share them
+  int sharers = 1;  ///< ranks that compute on them, as far as the masks tell
+};
+BoundCores bound_cores(const Cores& mine, const Cores& launcher, int local_world);
+
+/// The affinity mask of the process that started this one; empty where it cannot be read.
+Cores cores_of_parent_process();
+
 /// Threads that compute in each of `local_world` ranks: `asked`, or for 0 an equal part of the usable cores, at least 1.
 int threads_per_rank(const Cores& cores, int local_world, int asked);
 

@@ -21,6 +21,7 @@
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/last_words.h"
 #include "apps/shoal/rank_progress.h"
+#include "apps/shoal/run_directory.h"
 #include "shoal/base/check.h"
 #include "shoal/base/system_error.h"
 
@@ -85,7 +86,7 @@ class SignalWatch {
 class Launcher {
  public:
   explicit Launcher(const Launch& launch) : launch_(launch), progress_(launch.ranks) {
-    std::filesystem::create_directories(launch.run_directory + "/logs");
+    make_log_folder(launch.run_directory);
     launch_file_ = memory_file(random_job_key() + "\n" + launch.job_text);
     children_.resize(launch.ranks);
   }

@@ -14,6 +14,7 @@
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/last_words.h"
 #include "apps/shoal/rank_progress.h"
+#include "apps/shoal/run_directory.h"
 #include "shoal/base/error.h"
 
 namespace shoal::apps {
@@ -82,6 +83,7 @@ int run_rank(RankArguments arguments) {
     arguments.progress = own_progress.get();
   }
   if (!arguments.cores.empty()) keep_to(arguments.cores);
+  make_log_folder(arguments.run_directory);
   const AppLibrary library;
   return library.entry<int(const RankArguments*)>("shoal_rank_main")(&arguments);
 }

@@ -96,4 +96,6 @@ RunDirectory::~RunDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
+void make_log_folder(const std::string& run_directory) { make(run_directory + "/logs"); }
+
 }  // namespace shoal::apps

@@ -24,4 +24,7 @@ class RunDirectory {
   int lock_ = -1;
 };
 
+/// Makes logs/ in a run directory, unless it is there. Throws Error(output).
+void make_log_folder(const std::string& run_directory);
+
 }  // namespace shoal::apps

@@ -90,7 +90,7 @@ int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks)
 
 int be_a_rank(const train::Job& job, const RankEnvironment& environment, const std::string& directory) {
   const auto& parallelism = job.config.parallelism;
-  const Cores cores = cores_of_this_process();
+  const auto [cores, sharers] = bound_cores(cores_of_this_process(), cores_of_parent_process(), environment.local_world);
   RankArguments arguments;
   arguments.rank = environment.rank, arguments.world = environment.world;
   arguments.local_rank = environment.local_rank, arguments.local_world = environment.local_world;
@@ -102,8 +102,11 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment, const s
                             environment.world, environment.local_world))
         .hint("leave it at \"auto\"");
   arguments.run_directory = directory, arguments.job_text = train::to_toml(job.config), arguments.job_file = job.file;
-  arguments.threads = threads_per_rank(cores, environment.local_world, static_cast<int>(parallelism.threads_per_rank));
-  if (parallelism.pin_cores) arguments.cores = cores_of_rank(cores, environment.local_rank, environment.local_world, arguments.threads);
+  arguments.threads = threads_per_rank(cores, sharers, static_cast<int>(parallelism.threads_per_rank));
+  // Where the launcher has bound some ranks to each part of the cores, they stay there: which of them this one is it does not say.
+  if (parallelism.pin_cores && sharers == environment.local_world)
+    arguments.cores = cores_of_rank(cores, environment.local_rank, environment.local_world, arguments.threads);
+  if (parallelism.pin_cores && sharers == 1) arguments.cores = cores_of_rank(cores, 0, 1, arguments.threads);
   if (environment.rank == 0)
     fmt::print("{} ranks of {} threads, started by {}\n", environment.world, arguments.threads, environment.launcher), std::fflush(stdout);
   return run_here(arguments);

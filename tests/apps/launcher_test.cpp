@@ -119,6 +119,15 @@ TEST_F(LauncherTest, AStandingRankIsNamedWhenOthersTimeOut) {
   expect_nobody_left(3);
 }
 
+TEST_F(LauncherTest, AFolderForLogsThatCannotBeMadeIsAnOutputError) {
+  folder.write("run/logs", "a file");
+  for (const char* ranks : {"1", "2"}) {
+    const Outcome outcome = train({"--nproc", ranks});
+    EXPECT_EQ(outcome.code, 74) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("cannot make run/logs"));
+  }
+}
+
 TEST_F(LauncherTest, ShowsNoStackTrace) {
   const Outcome launched = Program(with_fault("nan", 1, "plain"), folder.path()).wait();
   EXPECT_EQ(launched.code, 1);

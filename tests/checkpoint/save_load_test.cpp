@@ -189,7 +189,7 @@ TEST(SaveLoad, OneRanksTroubleIsEveryRanksError) {
   const auto thrown = on_ranks(2, [&](const comm::Group& group) { load(path, items_of(GlobalState(), Sharding::kRows, group.rank(), 2), group); });
   for (int rank = 0; rank < 2; ++rank)
     EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[rank]); }), HasSubstr("shard-0001-00")) << "rank " << rank;
-  EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[0]); }), HasSubstr("rank 1 of 2"));
+  EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[0]); }), HasSubstr("rank 0 of 2, peer 1"));
 }
 
 TEST(SaveLoad, BoxesMustCoverATensorOnce) {

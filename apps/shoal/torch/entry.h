@@ -19,7 +19,7 @@ struct RankArguments {
   std::string job_key;
   /// Where ranks of several hosts meet, as wire::Rendezvous reads it; empty: all are on this host.
   std::string rendezvous;
-  std::string run_directory;  ///< exists; its lock is held
+  std::string run_directory;  ///< exists, and logs/ in it; its lock is held
   std::string job_text;       ///< the job as resolved (train::to_toml); `parse_job` reads it
   std::string job_file;       ///< what to call it in messages
   int threads = 1;            ///< threads that compute, per rank

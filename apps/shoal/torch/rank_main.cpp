@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "apps/shoal/cores.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/world.h"
@@ -26,14 +26,13 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.interface = config.parallelism.interface;
   options.arena = config.parallelism.arena;
   options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(config.parallelism.timeout_s));
+  options.meeting_timeout = std::min(options.meeting_timeout, options.timeout);
   return options;
 }
 
 /// The rank's own file; the console is the progress line's and the launcher's.
 Log rank_log(const RankArguments& arguments, int rank) {
-  const std::string folder = arguments.run_directory + "/logs";
-  std::filesystem::create_directories(folder);
-  return Log(fmt::format("{}/rank-{}.log", folder, rank), rank, LogLevel::kInfo, LogLevel::kNothing);
+  return Log(fmt::format("{}/logs/rank-{}.log", arguments.run_directory, rank), rank, LogLevel::kInfo, LogLevel::kNothing);
 }
 
 int run_one(const RankArguments& arguments, const train::Job& job, const comm::Group& world) {
@@ -63,6 +62,10 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   std::atomic<int> code = 0;
   comm::run_on_threads(options, [&](const comm::Group& world) {
     memory_context().rank = world.rank();
+    if (!arguments->cores.empty()) {
+      const auto first = arguments->cores.begin() + static_cast<std::ptrdiff_t>(world.rank()) * arguments->threads;
+      apps::keep_to({first, first + arguments->threads});
+    }
     const int mine = apps::run_one(*arguments, job, world);
     if (world.rank() == 0) code = mine;
   });

@@ -51,7 +51,7 @@ Words agree(const comm::Group& group, Duration timeout, const std::function<std:
   if (mine) std::rethrow_exception(mine);
   for (int rank = 0; rank < group.size(); ++rank)
     if (reports[rank][0] == kError)
-      throw Error(static_cast<ErrorKind>(reports[rank][1]), "checkpoint", reports[rank].substr(2)).at(rank, group.size());
+      throw Error(static_cast<ErrorKind>(reports[rank][1]), "checkpoint", reports[rank].substr(2)).at(group.rank(), group.size()).from(rank);
   for (std::string& text : reports) text.erase(0, 1);
   return reports;
 }
