@@ -1,7 +1,9 @@
 #include "shoal/train/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -21,6 +23,23 @@ std::string rounded(double value) {
   return unit == 0 ? fmt::format("{:.4g}", value) : fmt::format("{:.3g}{}", value, units[unit]);
 }
 
+std::string rounded(double value, const char* unit) {
+  const std::string number = rounded(value);
+  return number + (number.find(' ') == std::string::npos ? " " : "") + unit;
+}
+
+std::string fitted(std::vector<ProgressWord> words, int width) {
+  const auto joined = [&] {
+    std::string line;
+    for (const ProgressWord& word : words) line += (line.empty() ? "" : "  ") + word.text;
+    return line;
+  };
+  std::string line = joined();
+  for (; width > 0 && line.size() > static_cast<std::size_t>(width) && words.size() > 1; line = joined())
+    words.erase(std::min_element(words.begin(), words.end(), [](const auto& a, const auto& b) { return a.last_to_go < b.last_to_go; }));
+  return width > 0 ? line.substr(0, static_cast<std::size_t>(width)) : line;
+}
+
 Progress::Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps, std::string counted)
     : out_(out), terminal_(terminal), interval_(interval), first_(first_step), total_(total_steps), counted_(std::move(counted)) {}
 
@@ -30,17 +49,17 @@ void Progress::step(const StepMetrics& metrics) {
     // A terminal needs no more than ten pictures a second.
     if (!last && Clock::now() - drawn_ < std::chrono::milliseconds(100)) return;
     drawn_ = Clock::now();
-    shown_ = line(metrics);
+    shown_ = fitted(words(metrics), width());
     fmt::print(out_, "\r\x1b[K{}", shown_);
   } else if (last || metrics.step % interval_ == 0 || metrics.step == first_ + 1) {
-    fmt::print(out_, "{}\n", line(metrics));
+    fmt::print(out_, "{}\n", fitted(words(metrics), 0));
   }
   std::fflush(out_);
 }
 
 void Progress::say(const std::string& text) {
   if (terminal_ && !shown_.empty()) {
-    fmt::print(out_, "\r\x1b[K{}\n{}", text, shown_);
+    fmt::print(out_, "\r\x1b[K{}\n{}", text, fitted({{shown_, 0}}, width()));
   } else {
     fmt::print(out_, "{}\n", text);
   }
@@ -53,15 +72,25 @@ void Progress::finish() {
   std::fflush(out_);
 }
 
-std::string Progress::line(const StepMetrics& m) const {
+std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
   const Duration spent = Clock::now() - began_;
   const auto done = static_cast<double>(m.step - first_), left = static_cast<double>(total_ - m.step);
   const auto eta = std::chrono::duration_cast<Duration>(spent * (done > 0 ? left / done : 0));
   const std::string scale = m.skipped      ? fmt::format("overflow at loss scale {:g}: skipped", *m.loss_scale)
                             : m.loss_scale ? fmt::format("grad norm {:.3g}  loss scale {:g}", m.grad_norm, *m.loss_scale)
                                            : fmt::format("grad norm {:.3g}", m.grad_norm);
-  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {} {}/s  {}  {}", m.step, total_, m.loss, m.lr, rounded(m.tokens_per_s), counted_, scale,
-                     m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta));
+  return {{fmt::format("step {}/{}", m.step, total_), 5},
+          {fmt::format("loss {:.4f}", m.loss), 4},
+          {fmt::format("lr {:.3g}", m.lr), 1},
+          {fmt::format("{} {}/s", rounded(m.tokens_per_s), counted_), 2},
+          {scale, 0},
+          {m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta), 3}};
+}
+
+int Progress::width() const {
+  winsize size{};
+  // In the last column some terminals go on to the next line at once.
+  return ::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 0;
 }
 
 }  // namespace shoal::train

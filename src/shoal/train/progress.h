@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "shoal/base/clock.h"
 #include "shoal/train/metrics.h"
@@ -13,8 +14,19 @@ namespace shoal::train {
 std::string spoken(Duration duration);
 /// "950", "12.4 k", "3.1 M".
 std::string rounded(double value);
+/// "950 FLOPs", "12.4 kFLOPs".
+std::string rounded(double value, const char* unit);
 
-/// The words of a run on the console: one line that is rewritten where the output is a terminal, a line every `interval` steps elsewhere.
+/// A part of the progress line: ASCII, "loss 2.3026".
+struct ProgressWord {
+  std::string text;
+  int last_to_go = 0;  ///< the higher, the longer it stays as the line gets narrower
+};
+/// One line of at most `width` columns (0: any) of the words in their order: what does not fit is left out, and the last word that stays is cut.
+std::string fitted(std::vector<ProgressWord> words, int width);
+
+/// The words of a run on the console: one line that is rewritten where the output is a terminal and never wider than it, a line every `interval`
+/// steps elsewhere.
 class Progress {
  public:
   /// `first_step`: steps already trained when the run begins, which the remaining time is estimated from. `counted`: what speed is told in, "tokens".
@@ -27,7 +39,8 @@ class Progress {
   void finish();
 
  private:
-  std::string line(const StepMetrics& metrics) const;
+  std::vector<ProgressWord> words(const StepMetrics& metrics) const;
+  int width() const;  ///< what a line may take; 0: any
 
   std::FILE* out_;
   bool terminal_;
