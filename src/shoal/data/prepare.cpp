@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <span>
 #include <system_error>
 
@@ -95,6 +96,14 @@ std::map<std::string, std::string> describe(const PrepareOptions& o) {
   return text;
 }
 
+/// A dataset inside a folder that is its own input is not part of that input.
+std::vector<InputFile> input_files(const PrepareOptions& options) {
+  auto files = find_files(options.inputs, options.suffixes);
+  const std::string own = fs::canonical(options.out).string() + "/";
+  std::erase_if(files, [&](const InputFile& file) { return fs::path(file.path).is_absolute() && file.path.starts_with(own); });
+  return files;
+}
+
 void Preparation::check_options() const {
   constexpr const char* kWhere = "data prepare";
   SHOAL_USER_CHECK(!options_.out.empty(), kWhere, "no folder was named for the dataset");
@@ -116,10 +125,7 @@ void Preparation::make_folder() const {
 
 void Preparation::find_inputs() {
   if (options_.headers.empty()) {
-    inputs_ = find_files(options_.inputs, options_.suffixes);
-    // A dataset inside a folder that is its own input is not part of that input.
-    const std::string own = fs::canonical(options_.out).string() + "/";
-    std::erase_if(inputs_, [&](const InputFile& file) { return fs::path(file.path).is_absolute() && file.path.starts_with(own); });
+    inputs_ = input_files(options_);
   } else {
     pinned_ = parse_pinned_list(pinned_header_list());
     inputs_ = find_pinned(options_.headers, pinned_);
@@ -308,6 +314,25 @@ void Preparation::finish() {
 }
 
 }  // namespace
+
+std::map<std::string, std::string> prepared_otherwise(const PrepareOptions& options) {
+  const Manifest there = read_manifest(options.out);
+  std::map<std::string, std::string> others;
+  for (const auto& [option, wanted] : describe(options))  // of an option that one kind of tokenizer alone has, the kind says enough
+    if (const auto found = there.options.find(option); found != there.options.end() && found->second != wanted) others[option] = found->second;
+  if (options.inputs.empty()) return others;
+  std::set<std::string> names;
+  std::uint64_t bytes = 0;
+  for (const InputFile& file : input_files(options)) names.insert(file.name), bytes += file.bytes;
+  bool same = names.size() == there.source.files && bytes == there.source.bytes;
+  // A manifest has U+FFFD in the place of bytes that are not UTF-8.
+  const auto known = [&](const std::string& name) { return names.contains(name) || name.find("\xef\xbf\xbd") != std::string::npos; };
+  for (const auto& [split, entry] : there.splits) same = same && std::all_of(entry.files.begin(), entry.files.end(), known);
+  if (!same)
+    others["inputs"] =
+        fmt::format("{} files of {} bytes, now {} of {} or of other names", there.source.files, there.source.bytes, names.size(), bytes);
+  return others;
+}
 
 PrepareResult prepare(const PrepareOptions& options, const Progress& progress) { return Preparation(options, progress).run(); }
 

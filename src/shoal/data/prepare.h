@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -48,5 +49,9 @@ struct PrepareResult {
 ///
 /// All text is in memory while it runs.
 PrepareResult prepare(const PrepareOptions& options, const Progress& progress = {});
+
+/// What of the dataset in `options.out` is other than `options` would make it: option ("tokenizer", "vocab_size") -> value there. "inputs" stands for
+/// files that differ in number, names or bytes together; no input is read. Throws Error(input missing) when there is no dataset, or an input is gone.
+std::map<std::string, std::string> prepared_otherwise(const PrepareOptions& options);
 
 }  // namespace shoal::data
