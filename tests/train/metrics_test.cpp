@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <sstream>
 
 #include "shoal/base/error.h"
@@ -47,6 +50,41 @@ TEST(Metrics, NumbersReadBackToTheSameBits) {
 TEST(Metrics, OneLineAStepWithTheKeysThatScriptsRelyOn) {
   EXPECT_EQ(to_json({.step = 3, .loss = 1.5, .grad_norm = 2, .lr = 0.25, .tokens = 96, .tokens_per_s = 8}),
             "{\"step\": 3, \"loss\": 1.5, \"grad_norm\": 2, \"lr\": 0.25, \"tokens\": 96, \"tokens_per_s\": 8}");
+}
+
+TEST(Metrics, WhatIsNoNumberIsNotWritten) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  MetricsFile file(path, 0);
+  for (const double value : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan("")}) {
+    StepMetrics bad = step(1);
+    bad.loss = value;
+    EXPECT_THROW(file.append(bad), Error);
+    bad = step(1);
+    bad.evaluation = Evaluation{.loss = value, .labels = 1};
+    EXPECT_THROW(file.append(bad), Error);
+    EXPECT_FALSE(is_finite(*bad.evaluation));
+    EXPECT_FALSE(is_finite({.loss = 1, .labels = 1, .bits_per_byte = value}));
+    EXPECT_FALSE(is_finite({.loss = 1, .labels = 1, .mean_squared_error = value}));
+  }
+  EXPECT_TRUE(is_finite({.loss = 1, .labels = 1, .accuracy = 0.5}));
+  EXPECT_EQ(text_of(path), "");
+}
+
+TEST(Metrics, ABrokenLineIsNamed) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  MetricsFile(path, 0).append(step(1));
+  std::ofstream(path, std::ios::app) << "{\"step\": 2, \"loss\": inf}\n";
+  for (const auto& reads : std::vector<std::function<void()>>{[&] { read_metrics(path); }, [&] { MetricsFile(path, 5); }}) {
+    try {
+      reads();
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kData);
+      EXPECT_NE(std::string(error.what()).find(path + ":2: "), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(Metrics, ResumingCutsLaterAndTornLines) {

@@ -104,7 +104,45 @@ TEST(TotalSteps, OfStepsTokensAndEpochs) {
   EXPECT_EQ(of("training.epochs=1", 263), 10) << "a last part of a batch is not trained on";
   EXPECT_EQ(of("training.epochs=0.5", 240), 5);
   EXPECT_EQ(of("training.epochs=0.1", 240), 1) << "0.1 x 240 / 24 is one step although 0.1 is no binary fraction";
-  EXPECT_THAT(refusal([&] { of("training.epochs=1", 23); }), HasSubstr("less than one global batch of 24"));
+  EXPECT_THAT(refusal([&] { of("training.epochs=1", 23); }), HasSubstr("23 samples, and one global batch takes 24"));
+}
+
+TEST(TotalSteps, TheScheduleFitsIntoTheRunWhateverItsLengthIsGivenIn) {
+  // 240 samples are 10 steps, and so are 15360 tokens.
+  for (const char* length : {"training.steps=10", "training.tokens=15360", "training.epochs=1"}) {
+    const auto of = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), length);
+      return total_steps(job_with(more), 240);
+    };
+    EXPECT_EQ(of({"lr_scheduler.warmup_steps=10"}), 10);
+    EXPECT_THAT(refusal([&] { of({"lr_scheduler.warmup_steps=11"}); }), HasSubstr("lr_scheduler.warmup_steps = 11: longer than the run: training."));
+    EXPECT_EQ(of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=1.0"}), 10);
+    EXPECT_EQ(of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=0.9", "lr_scheduler.warmup_steps=1"}), 10);
+    EXPECT_THAT(refusal([&] {
+                  of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=1.0", "lr_scheduler.warmup_steps=1"});
+                }),
+                HasSubstr("lr_scheduler.decay_fraction = 1.0: falls over 10 steps"));
+  }
+  EXPECT_THAT(refusal([] { validate(job_with({"training.tokens=1536", "lr_scheduler.warmup_steps=2"}), 1); }), HasSubstr("are 1 steps"));
+}
+
+TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
+  const auto refused = [](const std::vector<std::string>& sets) { return refusal([&] { validate(job_with(sets), 2); }); };
+  EXPECT_THAT(refused({"parallelism.in_process=true", "parallelism.transport=tcp"}),
+              HasSubstr("parallelism.transport = \"tcp\": ranks of one process"));
+  EXPECT_THAT(refused({"parallelism.interface=lo"}), HasSubstr("parallelism.interface = \"lo\": is of TCP"));
+  EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=shared_memory"}), HasSubstr("is of TCP"));
+  validate(job_with({"parallelism.interface=lo", "parallelism.transport=tcp"}), 2);
+  validate(job_with({"parallelism.interface=lo"}), 2, false);
+  EXPECT_THAT(refused({"parallelism.bucket_mb=5"}), HasSubstr("parallelism.bucket_mb = 5.0: gradients are reduced where they lie"));
+  EXPECT_THAT(refused({"parallelism.bucket_mb=5", "parallelism.arena=false", "parallelism.in_process=true"}), HasSubstr("where they lie"));
+  EXPECT_THAT(refused({"parallelism.bucket_mb=5", "parallelism.arena=false", "parallelism.zero_stage=2"}), HasSubstr("zero_stage"));
+  validate(job_with({"parallelism.bucket_mb=5", "parallelism.arena=false"}), 2);
+  validate(job_with({"parallelism.bucket_mb=5", "parallelism.transport=tcp"}), 2);
+  validate(job_with({"parallelism.bucket_mb=5"}), 2, false);
+  EXPECT_THAT(refused({"debug.fault_step=3"}), HasSubstr("debug.fault is \"none\""));
+  EXPECT_THAT(refused({"debug.fault_rank=1"}), HasSubstr("debug.fault is \"none\""));
+  validate(job_with({"debug.fault=kill", "debug.fault_step=3", "debug.fault_rank=1"}), 2);
 }
 
 TEST(ModelOfAJob, NamedSizesChangeTogether) {
@@ -155,6 +193,27 @@ TEST(Validate, GoodJobsPass) {
   validate(table_with({}), 4);
   validate(table_with({"data.source=csv", "data.file=x.csv", "data.task=regression", "model.outputs=0", "model.inputs=0"}), 1);
   validate(table_with({"data.source=regression", "training.loss=mean_absolute_error", "optimizer.name=sgd", "optimizer.nesterov=true"}), 1);
+}
+
+TEST(BelongingToml, IsAJobFileOfTheSameValues) {
+  const std::pair<Job, int> jobs[] = {
+      {job_with({}), 1},
+      {job_with({"parallelism.zero_stage=3", "training.micro_batch=3", "activation_checkpoint.mode=every_k"}), 2},
+      {job_with({"parallelism.transport=tcp", "parallelism.interface=lo", "lr_scheduler.name=wsd", "checkpoint.asynchronous=false"}), 2},
+      {job_with({"data.prepare=files", "data.prepare_from=[\"text\"]", "data.tokenizer=byte", "debug.fault=kill", "debug.fault_step=2"}), 1},
+      {table_with({}), 4},
+      {table_with({"data.source=csv", "data.file=x.csv", "data.task=regression", "model.outputs=0", "model.inputs=0"}), 1},
+      {table_with({"data.source=regression", "optimizer.name=sgd", "optimizer.nesterov=true", "lr_scheduler.name=constant"}), 1},
+      {table_with({"model.name=", "model.family=mlp", "model.widths=[16, 8]"}), 1}};
+  for (const auto& [job, ranks] : jobs) {
+    const std::string text = belonging_toml(job, ranks);
+    const Job again = parse_job(text, "config.toml");
+    EXPECT_NO_THROW(validate(again, ranks)) << text;
+    EXPECT_EQ(to_toml(again.config), to_toml(job.config));
+    EXPECT_EQ(text.find("\"\""), std::string::npos) << text;
+    EXPECT_EQ(text.find("fault_step") != std::string::npos, job.config.debug.fault != "none");
+    EXPECT_EQ(text.find("folders") != std::string::npos, job.config.data.source == "tokens");
+  }
 }
 
 TEST(Validate, TheLossBelongsToTheData) {

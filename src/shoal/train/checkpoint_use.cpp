@@ -22,8 +22,8 @@ TrainedModel open_trained(const std::string& checkpoint) {
   const RunRecord record = read_record(trained.path);
   trained.job = parse_job(record.job, record.job_file);
   const JobConfig& config = trained.job.config;
-  const bool tokens = config.data.source == "tokens", classes = config.data.source == "digits" || config.data.task == "classification";
-  trained.model = make_job_model(record.model, config, tokens ? Task::kTokens : classes ? Task::kClasses : Task::kRegression);
+  const bool tokens = config.data.source == "tokens";
+  trained.model = make_job_model(record.model, config, tokens ? Task::kTokens : learns_classes(config) ? Task::kClasses : Task::kRegression);
   trained.model->materialize();
   load_model(*trained.model, trained.path, {});
   if (!tokens) return trained;

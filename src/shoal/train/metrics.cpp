@@ -15,9 +15,8 @@
 namespace shoal::train {
 namespace {
 
-/// JSON has no infinity.
 void put(std::string& out, const char* key, double value) {
-  if (!std::isfinite(value)) return void(out += fmt::format("{}\"{}\": null", out.size() > 1 ? ", " : "", key));
+  if (!std::isfinite(value)) throw Error(ErrorKind::kNonFinite, "metrics", fmt::format("{} is {}", key, value));
   out += fmt::format("{}\"{}\": {:.17g}", out.size() > 1 ? ", " : "", key, value);
 }
 void put(std::string& out, const char* key, std::int64_t value) { out += fmt::format("{}\"{}\": {}", out.size() > 1 ? ", " : "", key, value); }
@@ -39,24 +38,38 @@ std::optional<double> number(const nlohmann::json& object, const char* key) {
   return object.at(key).get<double>();
 }
 
-/// Calls `visit(line, end)` for every line that ends; `end` is the offset behind it.
+StepMetrics parse_line(const std::string& path, std::int64_t number, const std::string& line) {
+  try {
+    return parse_metrics(line);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kData, "metrics", fmt::format("{}:{}: {}", path, number, error.message()))
+        .hint("--fresh moves the old run aside and starts anew");
+  }
+}
+
+/// Calls `visit(metrics, end)` for every line that ends; `end` is the offset behind it.
 template <class Visit>
 void for_each_line(const std::string& path, Visit visit) {
   std::ifstream file(path, std::ios::binary);
-  std::int64_t end = 0;
+  std::int64_t end = 0, number = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     end += static_cast<std::int64_t>(line.size()) + 1;
-    if (!visit(line, end)) return;
+    if (!visit(parse_line(path, ++number, line), end)) return;
   }
 }
 
 }  // namespace
 
+bool is_finite(const Evaluation& e) {
+  const auto finite = [](const std::optional<double>& value) { return std::isfinite(value.value_or(0)); };
+  return std::isfinite(e.loss) && finite(e.bits_per_byte) && finite(e.accuracy) && finite(e.mean_squared_error) && finite(e.mean_absolute_error);
+}
+
 std::string to_json(const StepMetrics& m) {
   std::string out = "{";
   put(out, "step", m.step);
   put(out, "loss", m.loss);
-  put(out, "grad_norm", m.grad_norm);
+  m.skipped ? void(out += ", \"grad_norm\": null") : put(out, "grad_norm", m.grad_norm);  // JSON has no infinity
   put(out, "lr", m.lr);
   put(out, "tokens", m.tokens);
   put(out, "tokens_per_s", m.tokens_per_s);
@@ -99,8 +112,8 @@ StepMetrics parse_metrics(const std::string& line) {
 
 std::vector<StepMetrics> read_metrics(const std::string& path) {
   std::vector<StepMetrics> all;
-  for_each_line(path, [&](const std::string& line, std::int64_t) {
-    all.push_back(parse_metrics(line));
+  for_each_line(path, [&](const StepMetrics& metrics, std::int64_t) {
+    all.push_back(metrics);
     return true;
   });
   return all;
@@ -108,8 +121,8 @@ std::vector<StepMetrics> read_metrics(const std::string& path) {
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t step) : path_(path) {
   std::int64_t keep = 0;
-  for_each_line(path, [&](const std::string& line, std::int64_t end) {
-    if (parse_metrics(line).step > step) return false;
+  for_each_line(path, [&](const StepMetrics& metrics, std::int64_t end) {
+    if (metrics.step > step) return false;
     keep = end;
     return true;
   });

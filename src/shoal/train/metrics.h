@@ -16,6 +16,8 @@ struct Evaluation {
   std::optional<double> mean_squared_error{}, mean_absolute_error{};  ///< regression
 };
 
+bool is_finite(const Evaluation& evaluation);
+
 /// What one training step left, over all ranks: a line of metrics.jsonl.
 struct StepMetrics {
   std::int64_t step = 0;                   ///< counted from 1: how many steps the model has been trained
@@ -29,21 +31,22 @@ struct StepMetrics {
   std::optional<Evaluation> evaluation{};  ///< after the update
 };
 
-/// One JSON object without a line end; numbers have 17 significant digits, so that they read back to the same bits.
+/// One JSON object without a line end; numbers have 17 significant digits, so that they read back to the same bits. Throws Error(non-finite) for a
+/// value that JSON has no number for.
 std::string to_json(const StepMetrics& metrics);
 /// The same of an evaluation alone: its keys of such a line.
 std::string to_json(const Evaluation& evaluation);
 /// Throws Error(data) when `line` is no such object.
 StepMetrics parse_metrics(const std::string& line);
 
-/// Every line of a metrics file that is whole, in order; empty when there is no file.
+/// Every line of a metrics file that is whole, in order; empty when there is no file. Throws Error(data) with file and line for one that is broken.
 std::vector<StepMetrics> read_metrics(const std::string& path);
 
 /// metrics.jsonl: one line a step, each appended by one write, so that a crash can tear the last line at most.
 class MetricsFile {
  public:
   /// Opens `path` and cuts off every line after `step` (what was trained after the checkpoint that a run resumes from) and a torn last one.
-  /// Throws Error(output).
+  /// Throws Error(output), Error(data) with file and line.
   MetricsFile(const std::string& path, std::int64_t step);
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;

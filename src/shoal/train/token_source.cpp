@@ -7,8 +7,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"
-#include "shoal/data/cursor.h"
-#include "shoal/data/dataset.h"
+#include "shoal/train/config/job_inputs.h"
 #include "shoal/train/data_source.h"
 
 namespace shoal::train {
@@ -16,33 +15,17 @@ namespace {
 
 using Corpora = std::vector<std::shared_ptr<const data::TokenDataset>>;
 
-Corpora open_all(const std::vector<std::string>& folders, const std::string& split, bool thorough) {
-  Corpora all;
-  for (const std::string& folder : folders)
-    all.push_back(
-        std::make_shared<data::TokenDataset>(data::TokenDataset::open(folder, split, thorough ? data::Check::kBodies : data::Check::kHeaders)));
-  return all;
-}
-
-std::vector<data::WeightedCorpus> weighted(const Corpora& corpora, const std::vector<double>& weights) {
-  std::vector<data::WeightedCorpus> all;
-  for (std::size_t i = 0; i < corpora.size(); ++i)
-    all.push_back({corpora[i], weights.empty() ? static_cast<double>(corpora[i]->tokens()) : weights[i]});
-  return all;
-}
-
 /// Token data sets: training samples in the cursor's order; evaluation samples are the windows of each corpus from its first token on, the last one
 /// filled up with labels that do not count.
 class TokenSource final : public DataSource {
  public:
   TokenSource(const Job& job, bool thorough)
       : length_(job.config.training.sequence_length),
-        train_(open_all(job.config.data.folders, "train", thorough)),
-        validation_(open_all(job.config.data.folders, "validation", thorough)),
-        cursor_(weighted(train_, job.config.data.weights), length_, shoal::Key(job.config.debug.seed).child("samples").value()) {}
+        tokens_(open_job_tokens(job, thorough ? data::Check::kBodies : data::Check::kHeaders)),
+        cursor_(tokens_.cursor(job)) {}
 
   Task task() const override { return Task::kTokens; }
-  DataSizes sizes() const override { return {.vocab = train_[0]->vocab_size()}; }
+  DataSizes sizes() const override { return {.vocab = tokens_.train[0]->vocab_size()}; }
   std::int64_t tokens_per_sample() const override { return length_; }
   std::uint64_t fingerprint() const override {
     const data::CursorPosition position = cursor_.position(0);
@@ -51,7 +34,7 @@ class TokenSource final : public DataSource {
 
   std::int64_t samples_per_epoch() const override {
     std::int64_t samples = 0;
-    for (std::size_t i = 0; i < train_.size(); ++i) samples += static_cast<std::int64_t>(cursor_.samples_per_epoch(i));
+    for (std::size_t i = 0; i < tokens_.train.size(); ++i) samples += static_cast<std::int64_t>(cursor_.samples_per_epoch(i));
     return samples;
   }
 
@@ -86,12 +69,12 @@ class TokenSource final : public DataSource {
  private:
   const Corpora& corpora(const std::string& split) const {
     SHOAL_USER_CHECK(split == "train" || split == "validation", "evaluation", "there is no split '{}'", split);
-    return split == "train" ? train_ : validation_;
+    return split == "train" ? tokens_.train : tokens_.validation;
   }
   std::int64_t windows(const data::TokenDataset& corpus) const { return (static_cast<std::int64_t>(corpus.tokens()) - 2 + length_) / length_; }
 
   std::int64_t length_;
-  Corpora train_, validation_;
+  JobTokens tokens_;
   data::SampleCursor cursor_;
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <optional>
 
 #include "shoal/base/check.h"
@@ -102,9 +103,14 @@ class Trainer {
   }
 
   int already_finished() {
+    if (group_.rank() == 0 && !std::filesystem::exists(directory_.loss_plot())) plot_losses();
     if (group_.rank() == 0 && options_.console)
       fmt::print("This run is finished: {} has all {} steps. --fresh starts anew (the old run is moved aside).\n", *checkpoint_, total_);
     return 0;
+  }
+
+  void plot_losses() const {
+    write_whole(directory_.loss_plot(), loss_plot(config_.job.name + ": " + record_.model.name, read_metrics(directory_.metrics())));
   }
 
   void build() {
@@ -163,8 +169,24 @@ class Trainer {
     return {.samples = plan_.micro_batch, .columns = data_->task() == Task::kTokens ? data_->tokens_per_sample() : 1};
   }
 
+  /// The job with what was found out in the place of "as needed".
+  JobConfig resolved() const {
+    JobConfig config = config_;
+    config.training.micro_batch = plan_.micro_batch;
+    if (config.precision.type == "auto") config.precision.type = record_.precision;
+    config.parallelism.ranks = group_.size();
+    config.parallelism.threads_per_rank = at::get_num_threads();
+    const plan::ModelSpec& spec = record_.model;
+    for (const auto& [set, found] : {std::pair{&config.model.vocab, spec.vocab},
+                                     {&config.model.sequence, spec.sequence},
+                                     {&config.model.inputs, spec.inputs},
+                                     {&config.model.outputs, spec.outputs}})
+      if (*set == 0) *set = found;
+    return config;
+  }
+
   void begin_report() {
-    write_whole(directory_.config(), record_.job);
+    write_whole(directory_.config(), belonging_toml({resolved(), {}, job_.file}, group_.size()));
     if (const auto tokenizer = job_tokenizer(config_)) tokenizer->save(directory_.tokenizer());
     reporter_.emplace(options_, directory_, record_.step, total_, data_->task() == Task::kTokens ? "tokens" : "samples");
     if (checkpoint_) reporter_->say(fmt::format("Resuming from {} (step {} of {}).", *checkpoint_, record_.step, total_));
@@ -245,6 +267,10 @@ class Trainer {
     const Evaluation evaluation =
         evaluate(*model_, *data_, group_, {.samples = config_.validation.batches * plan_.global, .micro_batch = plan_.micro_batch});
     if (sharding_) sharding_->reshard();
+    if (!is_finite(evaluation))
+      throw Error(ErrorKind::kNonFinite, "train", fmt::format("the evaluation after step {} gives {}", record_.step, describe(evaluation)))
+          .at(group_.rank(), group_.size())
+          .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; checkpoints of earlier steps are intact");
     return evaluation;
   }
 
@@ -288,7 +314,7 @@ class Trainer {
     if (sharding_) sharding_->unshard();
     if (!reporter_) return;
     reporter_->progress.finish();
-    write_whole(directory_.loss_plot(), loss_plot(config_.job.name + ": " + record_.model.name, read_metrics(directory_.metrics())));
+    plot_losses();
     const double tokens = static_cast<double>(record_.tokens - first_.tokens);
     reporter_->say(fmt::format("Trained {} steps, {} tokens in {}: {} tokens/s.", record_.step - first_.step, rounded(tokens),
                                spoken(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))), rounded(tokens / seconds)));
@@ -303,9 +329,9 @@ class Trainer {
   std::string describe_work(double tokens_per_s, double peak) const {
     const bool text = data_->task() == Task::kTokens;
     const double flops = plan::training_flops_per_token(record_.model, data_->tokens_per_sample(), true), rate = flops * tokens_per_s;
-    const std::string work = fmt::format("{}FLOPs a {} (6 x weights that multiply it{}): {}FLOP/s", rounded(flops), text ? "token" : "row",
-                                         text ? " + 6 x layers x heads x head size x context" : "", rounded(rate));
-    const std::string best = fmt::format("{}FLOP/s that {} products of 1024 x 1024 matrices reach here now", rounded(peak), record_.precision);
+    const std::string work = fmt::format("{} a {} (6 x weights that multiply it{}): {}", rounded(flops, "FLOPs"), text ? "token" : "row",
+                                         text ? " + 6 x layers x heads x head size x context" : "", rounded(rate, "FLOP/s"));
+    const std::string best = fmt::format("{} that {} products of 1024 x 1024 matrices reach here now", rounded(peak, "FLOP/s"), record_.precision);
     if (rate > peak) return fmt::format("{}, more than the {}: something else is busy on this machine.", work, best);
     return fmt::format("{}, {:.0f} % of the {}.", work, 100 * rate / peak, best);
   }

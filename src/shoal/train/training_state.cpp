@@ -8,9 +8,23 @@
 #include "shoal/base/check.h"
 #include "shoal/checkpoint/format/manifest.h"
 #include "shoal/plan/model_json.h"
+#include "shoal/train/config/job_file.h"
+#include "shoal/train/config/keys.h"
 
 namespace shoal::train {
 namespace {
+
+/// The keys that decide which samples a run sees and have other values in the two jobs.
+std::vector<std::string> differing_data_keys(const RunRecord& saved, const RunRecord& now) {
+  const JobConfig before = parse_job(saved.job, saved.job_file).config, after = parse_job(now.job, now.job_file).config;
+  std::vector<std::string> differences;
+  for (const train::Key& key : all_keys()) {
+    const std::string path = key.path(), old = value_text(key, before), value = value_text(key, after);
+    const bool decides = key.section == "data" || path == "training.sequence_length" || path == "debug.seed";
+    if (decides && old != value) differences.push_back(fmt::format("{} was {} and is {}", path, old, value));
+  }
+  return differences;
+}
 
 /// The range as a tensor of the checkpoint: whole in the parameter's shape, or flat with its boxes.
 checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range, const at::Tensor& values, int replica, int replicas) {
@@ -69,8 +83,11 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
     const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
     if (old != value) differences.push_back(fmt::format("model.{} was {} and is {}", key, old.is_null() ? "absent" : old.dump(), value.dump()));
   }
-  if (before.value("family", "") == after.value("family", "") && differences.empty() && saved.data != now.data)
-    differences.push_back(fmt::format("data (its contents, weights, seed or sequence length) was {:016x} and is {:016x}", saved.data, now.data));
+  if (before.value("family", "") == after.value("family", "") && differences.empty() && saved.data != now.data) {
+    differences = differing_data_keys(saved, now);
+    if (differences.empty())
+      differences.push_back(fmt::format("the contents of the data had the fingerprint {:016x} and have {:016x}", saved.data, now.data));
+  }
   if (differences.empty()) return;
   throw Error(ErrorKind::kConfig, "train", fmt::format("the checkpoint {} belongs to another job: {}", path, fmt::join(differences, "; ")))
       .hint("--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one");

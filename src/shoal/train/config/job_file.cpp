@@ -43,7 +43,8 @@ struct Incoming {
   }
   void check_number(double value, const std::string& shown) const {
     const Allowed& allowed = key.allowed;
-    const bool holds = std::isfinite(value) && (allowed.above_least ? value > allowed.least : value >= allowed.least) && value <= allowed.most;
+    const bool holds = std::isfinite(value) && (allowed.above_least ? value > allowed.least : value >= allowed.least) &&
+                       (allowed.below_most ? value < allowed.most : value <= allowed.most);
     if (!holds) refuse(shown, fmt::format("must be {}", describe_allowed(key)));
   }
   void check_text(const std::string& value) const {

@@ -37,7 +37,7 @@ void set_key(Job& job, const std::string& key, const std::string& value);
 /// A complaint about the value of `key`: `[job] file:line: key = value: what`.
 Error complaint(const Job& job, const std::string& key, const std::string& what);
 
-/// Every key that has a value, as a job file that parses to the same values. `origins` given: with a comment behind each value saying whence.
+/// Every key that has a value, as a job file that parses to the same values.
 std::string to_toml(const JobConfig& config);
 /// What --print-config shows: to_toml with a comment behind each value that says where it came from; unset optional keys as comments.
 std::string print_config(const Job& job);

@@ -18,6 +18,7 @@ Allowed any() { return {}; }
 Allowed at_least(double least) { return {least, kInfinity, false, {}}; }
 Allowed above(double least) { return {least, kInfinity, true, {}}; }
 Allowed between(double least, double most) { return {least, most, false, {}}; }
+Allowed from_to_below(double least, double most) { return {least, most, false, {}, true}; }
 Allowed one_of(std::vector<std::string> words) { return {-kInfinity, kInfinity, false, std::move(words)}; }
 
 /// Adds the keys of one section, each with the member that holds it.
@@ -110,10 +111,10 @@ void list_optimization(std::vector<Key>& keys) {
   Lister<O>(keys, "optimizer", &JobConfig::optimizer)
       .key("name", &O::name, one_of({"adamw", "sgd"}), "AdamW or stochastic gradient descent with momentum")
       .key("learning_rate", &O::learning_rate, at_least(0), "highest learning rate")
-      .key("beta1", &O::beta1, {0, 0.9999999, false, {}}, "adamw: decay of the mean of gradients")
-      .key("beta2", &O::beta2, {0, 0.9999999, false, {}}, "adamw: decay of the mean of squared gradients")
+      .key("beta1", &O::beta1, from_to_below(0, 1), "adamw: decay of the mean of gradients")
+      .key("beta2", &O::beta2, from_to_below(0, 1), "adamw: decay of the mean of squared gradients")
       .key("epsilon", &O::epsilon, above(0), "adamw: added to the root of the mean square")
-      .key("momentum", &O::momentum, {0, 0.9999999, false, {}}, "sgd: decay of the momentum; 0: none")
+      .key("momentum", &O::momentum, from_to_below(0, 1), "sgd: decay of the momentum; 0: none")
       .key("nesterov", &O::nesterov, any(), "sgd: Nesterov's momentum")
       .key("weight_decay", &O::weight_decay, at_least(0),
            "decay of matrices (biases and norms do not decay); adamw: decoupled, times the learning rate")
@@ -159,7 +160,8 @@ void list_running(std::vector<Key>& keys) {
       .key("transport", &P::transport, one_of({"auto", "shared_memory", "tcp"}),
            "what carries the bytes between ranks; auto: shared memory where all are on one host, else TCP")
       .key("interface", &P::interface, any(), "TCP: name or address prefix of the network interface; empty: the one that leads to rank 0")
-      .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}}, "size of a gradient bucket in MB where gradients are copied to travel (arena = false)")
+      .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}},
+           "size of a gradient bucket in MB where gradients are copied to travel: processes with arena = false, or TCP")
       .key("zero_stage", &P::zero_stage, between(0, 3),
            "what data-parallel ranks hold shards of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too (FSDP)")
       .key("data_parallel_shard_degree", &P::data_parallel_shard_degree, between(-1, 4096),
@@ -261,7 +263,7 @@ std::string range_words(const Allowed& allowed) {
   const bool least = allowed.least > -kInfinity, most = allowed.most < kInfinity;
   const auto number = [](double value) { return number_text(value); };
   if (least && allowed.above_least) return fmt::format(" above {}{}", number(allowed.least), most ? " and at most " + number(allowed.most) : "");
-  if (least && most) return fmt::format(" from {} to {}", number(allowed.least), number(allowed.most));
+  if (least && most) return fmt::format(" from {} to {}{}", number(allowed.least), allowed.below_most ? "below " : "", number(allowed.most));
   if (least) return fmt::format(" of at least {}", number(allowed.least));
   return most ? fmt::format(" of at most {}", number(allowed.most)) : "";
 }

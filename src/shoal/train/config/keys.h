@@ -22,6 +22,7 @@ struct Allowed {
   double most = std::numeric_limits<double>::infinity();
   bool above_least = false;        ///< `least` itself is not allowed
   std::vector<std::string> words;  ///< of a text; empty: any text
+  bool below_most = false;         ///< `most` itself is not allowed
 };
 
 /// One key of a job file: everything that parsing, printing and documentation know about it.

@@ -4,6 +4,7 @@
 
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/config/keys.h"
+#include "shoal/train/config/validate.h"
 
 namespace shoal::train {
 namespace {
@@ -18,6 +19,28 @@ std::string to_toml(const JobConfig& config) {
   for (const Key& key : all_keys()) {
     const std::string value = value_text(key, config);
     if (value.empty()) continue;
+    if (key.section != section) text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section), section = key.section;
+    text += fmt::format("{} = {}\n", key.name, value);
+  }
+  return text;
+}
+
+std::string belonging_toml(const Job& job, int ranks) {
+  const JobConfig defaults;
+  const auto belongs = [&](const Key& key, bool one_host) {
+    try {
+      validate({job.config, {{key.path(), job.file}}, job.file}, ranks, one_host);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  std::string text, section;
+  for (const Key& key : all_keys()) {
+    const std::string value = value_text(key, job.config);
+    const bool is_default = value == value_text(key, defaults), says_nothing = value.empty() || value == "\"\"" || value == "[]";
+    // Where the ranks run is not known here: what a default says of TCP between hosts is left out, and what somebody set stays.
+    if ((is_default && says_nothing) || !(belongs(key, true) || (!is_default && belongs(key, false)))) continue;
     if (key.section != section) text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section), section = key.section;
     text += fmt::format("{} = {}\n", key.name, value);
   }

@@ -59,8 +59,7 @@ void validate_table(const Job& job) {
 }
 
 void validate_loss(const Job& job) {
-  const bool classes =
-      is_tokens(job) || job.config.data.source == "digits" || (job.config.data.source == "csv" && job.config.data.task == "classification");
+  const bool classes = learns_classes(job.config);
   const std::string& loss = job.config.training.loss;
   if (classes && loss != "auto" && loss != "cross_entropy")
     throw complaint(job, "training.loss", "this data has classes, whose loss is cross_entropy");
@@ -91,8 +90,23 @@ void validate_optimizer(const Job& job) {
   const SchedulerSection& scheduler = job.config.lr_scheduler;
   if (scheduler.name != "wsd") refuse_if_set(job, {"lr_scheduler.decay_fraction"}, "belongs to wsd");
   if (scheduler.name == "constant") refuse_if_set(job, {"lr_scheduler.final_ratio"}, "a constant learning rate does not end elsewhere");
-  if (job.config.training.steps && scheduler.warmup_steps > *job.config.training.steps)
-    throw complaint(job, "lr_scheduler.warmup_steps", fmt::format("longer than the run: training.steps = {}", *job.config.training.steps));
+  if (!job.config.training.epochs) total_steps(job, 0);
+}
+
+/// The rule of the schedule that needs the length of the run, which of epochs only the data tells.
+void check_schedule(const Job& job, std::int64_t steps) {
+  const SchedulerSection& scheduler = job.config.lr_scheduler;
+  const TrainingSection& training = job.config.training;
+  const std::string length = training.steps    ? fmt::format("training.steps = {}", steps)
+                             : training.tokens ? fmt::format("training.tokens = {} are {} steps", *training.tokens, steps)
+                                               : fmt::format("training.epochs = {} are {} steps", training.epochs.value_or(0), steps);
+  if (scheduler.warmup_steps > steps) throw complaint(job, "lr_scheduler.warmup_steps", fmt::format("longer than the run: {}", length));
+  if (scheduler.name != "wsd") return;
+  const std::int64_t decay = std::llround(scheduler.decay_fraction * static_cast<double>(steps));
+  if (scheduler.warmup_steps + decay > steps)
+    throw complaint(job, "lr_scheduler.decay_fraction",
+                    fmt::format("falls over {} steps, and lr_scheduler.warmup_steps = {} and they are longer than the run: {}", decay,
+                                scheduler.warmup_steps, length));
 }
 
 void validate_activation_checkpoint(const Job& job, const plan::ModelSpec& spec) {
@@ -114,9 +128,24 @@ void validate_checkpoint(const Job& job) {
 
 void validate_ranks(const Job& job, int ranks) {
   const DebugSection& debug = job.config.debug;
+  if (debug.fault == "none")
+    refuse_if_set(job, {"debug.fault_step", "debug.fault_rank"}, "says where the fault happens, and debug.fault is \"none\"");
   if (debug.fault != "none" && debug.fault_rank >= ranks)
     throw complaint(job, "debug.fault_rank", fmt::format("there are {} ranks, counted from 0", ranks));
   if (debug.fault != "none" && debug.fault_step == 0) throw complaint(job, "debug.fault_step", "say in which step, counted from 1");
+}
+
+void validate_transport(const Job& job, bool one_host) {
+  const ParallelismSection& p = job.config.parallelism;
+  if (p.in_process && p.transport == "tcp")
+    throw complaint(job, "parallelism.transport", "ranks of one process (parallelism.in_process) share its memory: leave it at \"auto\"");
+  const bool tcp = p.transport == "tcp" || (p.transport == "auto" && !one_host);
+  if (!tcp)
+    refuse_if_set(job, {"parallelism.interface"},
+                  "is of TCP, and all ranks are on one host, where shared memory carries the bytes unless parallelism.transport is \"tcp\"");
+  if (p.zero_stage > 0) refuse_if_set(job, {"parallelism.bucket_mb"}, "with parallelism.zero_stage above 0 the units are what travels");
+  if (p.in_process || (p.arena && !tcp))
+    refuse_if_set(job, {"parallelism.bucket_mb"}, "gradients are reduced where they lie, without buckets, as all ranks see them (parallelism.arena)");
 }
 
 void validate_sharding(const Job& job, int ranks) {
@@ -142,7 +171,12 @@ void validate_sharding(const Job& job, int ranks) {
 
 }  // namespace
 
-void validate(const Job& job, int ranks) {
+bool learns_classes(const JobConfig& config) {
+  const DataSection& data = config.data;
+  return data.source == "tokens" || data.source == "digits" || (data.source == "csv" && data.task == "classification");
+}
+
+void validate(const Job& job, int ranks, bool one_host) {
   validate_job(job);
   if (is_tokens(job)) {
     validate_tokens(job);
@@ -156,6 +190,7 @@ void validate(const Job& job, int ranks) {
   validate_checkpoint(job);
   validate_precision(job);
   validate_ranks(job, ranks);
+  validate_transport(job, one_host);
   validate_sharding(job, ranks);
   validate_activation_checkpoint(job, model_spec(job, {}));
 }
@@ -186,15 +221,21 @@ BatchPlan batch_plan(const Job& job, int ranks) {
 std::int64_t total_steps(const Job& job, std::int64_t samples) {
   const TrainingSection& training = job.config.training;
   const std::int64_t global = batch_plan(job, 1).global;
-  if (training.steps) return *training.steps;
-  if (training.tokens) {
+  std::int64_t steps = 0;
+  if (training.steps) {
+    steps = *training.steps;
+  } else if (training.tokens) {
     const std::int64_t step_tokens = global * training.sequence_length;
-    return (*training.tokens + step_tokens - 1) / step_tokens;
+    steps = (*training.tokens + step_tokens - 1) / step_tokens;
+  } else {
+    const double epochs = training.epochs.value_or(0), exact = std::floor(epochs * static_cast<double>(samples) / static_cast<double>(global) + 1e-9);
+    if (exact < 1)
+      throw complaint(job, "training.epochs",
+                      fmt::format("less than one step: the training split has {} samples, and one global batch takes {}", samples, global));
+    steps = static_cast<std::int64_t>(exact);
   }
-  const double steps = std::floor(training.epochs.value_or(0) * static_cast<double>(samples) / static_cast<double>(global) + 1e-9);
-  if (steps < 1)
-    throw complaint(job, "training.epochs", fmt::format("the training split has {} samples: less than one global batch of {}", samples, global));
-  return static_cast<std::int64_t>(steps);
+  check_schedule(job, steps);
+  return steps;
 }
 
 }  // namespace shoal::train

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <string>
+
 #include "shoal/plan/model_spec.h"
 #include "shoal/train/config/job_file.h"
 
 namespace shoal::train {
+
+/// Whether the job learns classes (tokens are classes too) and not numbers; follows from data.source and, of a CSV table, data.task.
+bool learns_classes(const JobConfig& config);
 
 /// How one step's global batch is cut: global = ranks x accumulation x micro_batch, in sequences (or rows of a table).
 struct BatchPlan {
@@ -15,8 +20,13 @@ struct BatchPlan {
 };
 
 /// Checks what joins several keys, for `ranks` ranks: heads and sizes of the model, batch against ranks and micro-batch, the length of the run, data
-/// against model. Reads no file. Throws Error(config) that names the keys, where their values came from and the rule.
-void validate(const Job& job, int ranks);
+/// against model. Reads no file. `one_host`: all ranks are on one. Throws Error(config) that names the keys, where their values came from and the
+/// rule.
+void validate(const Job& job, int ranks, bool one_host = true);
+
+/// A job file of the keys that belong to this job: those that are not defaults, and the defaults that `validate` takes when they are written down.
+/// `shoal train` reads it to the same values.
+std::string belonging_toml(const Job& job, int ranks);
 
 /// Throws Error(config) when the global batch does not divide.
 BatchPlan batch_plan(const Job& job, int ranks);
@@ -33,7 +43,7 @@ struct DataSizes {
 plan::ModelSpec model_spec(const Job& job, const DataSizes& data);
 
 /// Steps of the whole run. `samples` in the training split (sequences of training.sequence_length, or rows); used by `epochs` alone, where a last
-/// part of a global batch is not trained on.
+/// part of a global batch is not trained on. Throws Error(config) when that is no step, or when warm-up and decay do not fit into it.
 std::int64_t total_steps(const Job& job, std::int64_t samples);
 
 }  // namespace shoal::train

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "shoal/data/cursor.h"
+#include "shoal/data/dataset.h"
+#include "shoal/data/table.h"
+#include "shoal/train/config/job_file.h"
+#include "shoal/train/config/validate.h"
+
+namespace shoal::train {
+
+/// The token data of a job: a corpus for each folder, in their order.
+struct JobTokens {
+  std::vector<std::shared_ptr<const data::TokenDataset>> train, validation;
+
+  /// The order in which the job trains on them. Throws what data::SampleCursor throws.
+  data::SampleCursor cursor(const Job& job) const;
+};
+/// Opens both splits of every folder. Throws what data::TokenDataset::open throws.
+JobTokens open_job_tokens(const Job& job, data::Check check);
+
+/// The table of a job, cut into its parts by the seed; a CSV table with every feature at mean 0 and variance 1 over the training part.
+/// Throws Error(input missing), Error(data).
+data::TableSplit read_job_table(const Job& job);
+/// What it decides about a model.
+DataSizes sizes_of(const data::TableSplit& table);
+
+/// Opens everything that the job reads and checks what it decides: model, sequence length, length of the run. Cheap of token data: no checksum
+/// but those of headers. Throws Error(input missing), Error(data), Error(config).
+void check_job_inputs(const Job& job);
+
+}  // namespace shoal::train
