@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/shoal/command.h"
 #include "apps/shoal/progress_line.h"
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"
@@ -100,7 +101,7 @@ void add_prepare(CLI::App& parent) {
   command->add_option("--shard-tokens", options.shard_tokens, "Tokens after which a new shard begins")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--seed", options.seed, "Chooses the validation files")->capture_default_str();
+  command->add_option("--seed", options.seed, "Chooses the validation files")->check(not_negative())->capture_default_str();
   command->add_option("--threads", options.threads, "Threads; the result does not depend on it")->check(CLI::PositiveNumber)->capture_default_str();
   command->add_flag("--keep-duplicates", arguments->keep_duplicates, "Keep near-duplicate files and repeated passages");
   command->callback([arguments] { run_prepare(*arguments); });
@@ -134,10 +135,10 @@ void add_peek(CLI::App& parent) {
   auto arguments = std::make_shared<PeekArguments>();
   CLI::App* command = parent.add_subcommand("peek", "Show samples of a dataset as text");
   command->add_option("folder", arguments->folder, "Folder of the dataset")->required();
-  command->add_option("--split", arguments->split, "train or validation")->capture_default_str();
-  command->add_option("-n,--samples", arguments->samples, "How many samples")->capture_default_str();
+  command->add_option("--split", arguments->split, "Which part of the dataset")->check(CLI::IsMember({"train", "validation"}))->capture_default_str();
+  command->add_option("-n,--samples", arguments->samples, "How many samples")->check(not_negative())->capture_default_str();
   command->add_option("--tokens", arguments->tokens, "Tokens of a sample")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--seed", arguments->seed, "Chooses the samples")->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Chooses the samples")->check(not_negative())->capture_default_str();
   command->add_flag("--ids", arguments->ids, "Print the number of each token before its text");
   command->callback([arguments] { run_peek(*arguments); });
 }

@@ -8,7 +8,6 @@
 
 #include "apps/shoal/cores.h"
 #include "apps/shoal/progress_line.h"
-#include "shoal/data/dataset.h"
 #include "shoal/data/headers.h"
 #include "shoal/data/manifest.h"
 #include "shoal/data/prepare.h"
@@ -16,6 +15,23 @@
 
 namespace shoal::apps {
 namespace {
+
+/// What is there already must be what the job says how to make; `data prepare` refuses a folder of other data too.
+void check_prepared(const train::Job& job, const data::PrepareOptions& options) {
+  const std::pair<const char*, const char*> keys[] = {
+      {"corpus", "data.prepare"}, {"inputs", "data.prepare_from"}, {"tokenizer", "data.tokenizer"}, {"vocab_size", "data.vocab_size"}};
+  const auto others = data::prepared_otherwise(options);
+  std::string first, text;
+  for (const auto& [option, key] : keys) {
+    const auto other = others.find(option);
+    if (other == others.end()) continue;
+    if (first.empty()) first = key;
+    text += fmt::format("{}{} was {}", text.empty() ? "" : ", ", key, other->second);
+  }
+  if (!first.empty())
+    throw train::complaint(job, first, fmt::format("{} holds a data set that was prepared otherwise: {}", options.out, text))
+        .hint("name another folder in data.folders, or delete that one; data.prepare = \"nothing\" takes it as it is");
+}
 
 /// Ranks that another launcher starts all come here; one prepares, and the others give it this long.
 constexpr Duration kPreparation = std::chrono::hours(2);
@@ -26,15 +42,17 @@ void prepare_job_data(const train::Job& job, bool tell) {
   const train::DataSection& section = job.config.data;
   if (section.source != "tokens" || section.prepare == "nothing") return;
   const std::string& folder = section.folders.at(0);
-  if (std::filesystem::exists(folder + "/" + data::kManifestFile)) return;
+  const bool prepared = std::filesystem::exists(folder + "/" + data::kManifestFile);
   data::PrepareOptions options;
   options.out = folder;
   options.inputs = section.prepare_from;
-  if (section.prepare == "headers") options.headers = data::default_header_folder();
-  if (section.prepare == "headers" && options.headers.empty())
-    throw train::complaint(job, "data.prepare", "this program was built without Torch, and so without its headers");
+  // Which headers there are matters only to whoever prepares them.
+  if (section.prepare == "headers") options.headers = prepared ? "the headers of Torch" : data::default_header_folder();
   options.tokenizer = section.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
   options.vocab_size = static_cast<std::uint32_t>(section.vocab_size);
+  if (section.prepare == "headers" && options.headers.empty())
+    throw train::complaint(job, "data.prepare", "this program was built without Torch, and so without its headers");
+  if (prepared) return check_prepared(job, options);
   options.threads = cores_of_this_process().usable();
   options.patience = kPreparation;
   if (!tell) return void(data::prepare(options));
@@ -44,18 +62,6 @@ void prepare_job_data(const train::Job& job, bool tell) {
   ProgressLine line;
   const auto result = data::prepare(options, [&](const std::string& stage, std::uint64_t done, std::uint64_t total) { line(stage, done, total); });
   for (const auto& [name, split] : result.manifest.splits) fmt::print("{}: {} tokens of {} files\n", name, split.tokens, split.documents);
-}
-
-void check_job_data(const train::Job& job) {
-  if (job.config.data.source != "tokens") return;
-  const std::uint64_t needed = job.config.training.sequence_length + 1;
-  for (const std::string& folder : job.config.data.folders) {
-    const auto tokens = data::TokenDataset::open(folder, "train", data::Check::kHeaders);
-    if (tokens.tokens() < needed)
-      throw train::complaint(job, "training.sequence_length",
-                             fmt::format("{} has {} training tokens, and one sample takes {}", folder, tokens.tokens(), needed));
-    train::model_spec(job, {.vocab = tokens.vocab_size()});
-  }
 }
 
 }  // namespace shoal::apps

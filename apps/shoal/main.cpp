@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <iostream>
+#include <system_error>
 
 #include "apps/shoal/bench.h"
 #include "apps/shoal/ckpt.h"
@@ -11,6 +14,19 @@
 #include "apps/shoal/plan.h"
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/version.h"
+#include "shoal/base/system_error.h"
+
+namespace {
+
+/// What was printed must have arrived: a full disk behind standard output is an error as any other. Returns the exit code.
+int printed(int code) {
+  if (std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  const shoal::Error error = shoal::system_error(shoal::ErrorKind::kOutput, "output", "cannot write to standard output");
+  fmt::print(stderr, "shoal: {}\n", error.what());
+  return shoal::exit_code(error.kind());
+}
+
+}  // namespace
 
 int main(int count, char** words) {
   CLI::App program("Shoal trains neural networks on many devices.", "shoal");
@@ -28,10 +44,14 @@ int main(int count, char** words) {
   shoal::apps::add_rank_command(program, exit_code);
   try {
     program.parse(count, words);
-    return exit_code;
+    return exit_code == 0 ? printed(0) : exit_code;
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? 0 : 2;
+    return program.exit(error) == 0 ? printed(0) : 2;
   } catch (const std::exception& error) {
+    if (const auto* system = dynamic_cast<const std::system_error*>(&error); system && std::ferror(stdout)) {  // fmt could not write
+      errno = system->code().value();
+      return printed(0);
+    }
     const auto ending = shoal::apps::ending_of(error);
     std::fflush(stdout);
     fmt::print(stderr, "shoal: {}\n", ending.text);

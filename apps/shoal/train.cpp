@@ -13,6 +13,7 @@
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/run_directory.h"
 #include "shoal/base/check.h"
+#include "shoal/train/config/job_inputs.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::apps {
@@ -119,10 +120,10 @@ int train_job(const TrainOptions& options) {
   const int ranks = static_cast<int>(job.config.parallelism.ranks);
   if (options.print_config) fmt::print("{}", train::print_config(job));
   std::fflush(stdout);
-  train::validate(job, ranks);
+  train::validate(job, ranks, !launcher || launcher->rendezvous.empty());
   if (options.print_config) return 0;
   prepare_job_data(job, !launcher || launcher->rank == 0);
-  check_job_data(job);
+  train::check_job_inputs(job);
   const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
   const RunDirectory directory(path, options.fresh);

@@ -237,6 +237,10 @@ TEST_F(BrokenJobs, ImpossibleCombinations) {
       {"optimizer", "nesterov = true", "belongs to sgd"},
       {"lr_scheduler", "warmup_steps = 5", "longer than the run: training.steps = 4"},
       {"lr_scheduler", "decay_fraction = 0.5", "belongs to wsd"},
+      {"parallelism", "interface = \"lo\"", "is of TCP"},
+      {"parallelism", "bucket_mb = 5.0", "gradients are reduced where they lie"},
+      {"debug", "fault_step = 3", "debug.fault is \"none\""},
+      {"debug", "fault_rank = 1", "debug.fault is \"none\""},
       {"debug", "fault = \"kill\"", ""},
   };
   for (const Line& line : lines) {
@@ -287,6 +291,9 @@ TEST_F(BrokenJobs, BrokenCommandLines) {
   expect_refused(job, 78, {"command line: training.stesp: no such key", "did you mean \"steps\"?"}, {"--set", "training.stesp=3"});
   expect_refused(job, 78, {"command line: training.micro_batch = 3"}, {"--set", "training.micro_batch=3", "--fresh"});
   expect_refused(job, 78, {"do not divide among 3 ranks"}, {"--nproc", "3", "--fresh"});
+  expect_refused(job, 78, {"command line: parallelism.transport = \"tcp\": ranks of one process"},
+                 {"--in-process", "--set", "parallelism.transport=tcp", "--fresh"});
+  expect_refused(job, 78, {"command line: optimizer.beta1 = 1.0: must be a number from 0 to below 1"}, {"--set", "optimizer.beta1=1.0"});
   expect_refused(job, 2, {"--set steps: must read section.key=value"}, {"--set", "steps"});
   expect_refused(job, 2, {"--set steps=3: must read section.key=value"}, {"--set", "steps=3"});
   for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{{"--nproc", "0"}, {"--nproc", "x"}, {"--nonsense"}})
@@ -325,6 +332,119 @@ TEST_F(BrokenJobs, BrokenData) {
     if (entry.path().filename().string().find("train") != std::string::npos) shards.push_back(entry.path().filename());
   ASSERT_FALSE(shards.empty());
   for (const std::string& shard : shards) damage(shard, 0.5), damage(shard, 0.0);
+}
+
+// A finished run stands in the way of --fresh: it is there still, in its place, when the data turns out to be wrong.
+TEST_F(BrokenJobs, WhatOnlyTheDataTellsIsFoundBeforeAnythingMoves) {
+  const std::vector<std::string> fresh = {"--fresh"};
+  std::string table = "a,b,kind\n";
+  for (int i = 0; i < 60; ++i) table += std::to_string(i) + "," + std::to_string(i % 5) + "," + std::to_string(i % 3) + "\n";
+  folder.write("table.csv", table);
+  folder.write("tiny.csv", "a,b,kind\n1,2,0\n");
+  Sections csv = {{"job", {"name = \"default\""}},
+                  {"model", {"family = \"mlp\"", "widths = [4]"}},
+                  {"data", {"source = \"csv\"", "file = \"table.csv\""}},
+                  {"training", {"global_batch_sequences = 8", "epochs = 2"}},
+                  {"parallelism", {"ranks = 2"}}};
+  const auto changed = [&](const std::string& section, const std::string& line) {
+    Sections job = csv;
+    put(job, section, line);
+    return job;
+  };
+  expect_refused(changed("model", "outputs = 4"), 78, {"model.outputs = 4: the data has 3 classes or targets"}, fresh);
+  expect_refused(changed("model", "inputs = 3"), 78, {"model.inputs = 3: the data has 2 features"}, fresh);
+  expect_refused(changed("training", "global_batch_sequences = 128"), 78, {"training.epochs = 2.0: less than one step"}, fresh);
+  expect_refused(changed("training", "epochs = 0.01"), 78, {"training.epochs = 0.01: less than one step"}, fresh);
+  put(csv, "lr_scheduler", "warmup_steps = 100");
+  expect_refused(csv, 78, {"lr_scheduler.warmup_steps = 100: longer than the run: training.epochs = 2 are "}, fresh);
+  drop(csv, "lr_scheduler", "warmup_steps");
+  expect_refused(changed("data", "file = \"absent.csv\""), 66, {"absent.csv"}, fresh);
+  expect_refused(changed("data", "target = \"species\""), 65, {"table.csv", "species"}, fresh);
+  expect_refused(changed("data", "target = \"9\""), 65, {"table.csv"}, fresh);
+  expect_refused(changed("data", "file = \"tiny.csv\""), 65, {"leave one part empty"}, fresh);
+
+  Sections tokens = default_job();
+  drop(tokens, "training", "steps");
+  put(tokens, "training", "epochs = 0.0001");
+  expect_refused(tokens, 78, {"training.epochs = 0.0001: less than one step"}, fresh);
+  std::vector<std::string> shards;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "corpus"))
+    if (entry.path().filename().string().find("validation-") == 0) shards.push_back(entry.path().filename());
+  ASSERT_FALSE(shards.empty());
+  for (const std::string& shard : shards) {
+    damage(shard, 0.5);
+    const std::string name = "corpus/" + shard, whole = folder.read(name);
+    std::string flipped = whole;
+    flipped[20] ^= 0x55;
+    folder.write(name, flipped);
+    expect_refused(default_job(), 65, {shard, "the checksum of its header is wrong"}, fresh);
+    folder.write(name, whole);
+  }
+  const Outcome outcome =
+      run({shoal_program(), "data", "prepare", "-o", "all", "-i", "text", "--tokenizer", "byte", "--validation-fraction", "0", "--keep-duplicates"},
+          folder.path());
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  tokens = default_job();
+  put(tokens, "data", "folders = [\"all\"]");
+  expect_refused(tokens, 65, {"the split 'validation' of all is empty"}, fresh);
+}
+
+TEST_F(BrokenJobs, AFolderThatWasPreparedOtherwise) {
+  Sections job = default_job();
+  put(job, "data", "prepare = \"files\"");
+  put(job, "data", "prepare_from = [\"text\"]");
+  put(job, "data", "tokenizer = \"byte\"");
+  const auto refused = [&](const std::string& line, const std::string& says) {
+    Sections changed = job;
+    put(changed, "data", line);
+    expect_refused(changed, 78, {place_of(text_of(changed), "data", line), says}, {"--fresh"});
+  };
+  refused("tokenizer = \"bpe\"", "data.tokenizer = \"bpe\": corpus holds a data set that was prepared otherwise: data.tokenizer was byte");
+  folder.write("other/0.txt", "other text");
+  refused("prepare_from = [\"other\"]", "data.prepare_from was 20 files of ");
+  Sections headers = job;
+  put(headers, "data", "prepare = \"headers\"");
+  drop(headers, "data", "prepare_from");
+  expect_refused(headers, 78, {"data.prepare = \"headers\": corpus holds a data set that was prepared otherwise: data.prepare was files"});
+
+  const Outcome made = run({shoal_program(), "data", "prepare", "-o", "bpe", "-i", "text", "--vocab", "300", "--keep-duplicates"}, folder.path());
+  ASSERT_EQ(made.code, 0) << made.err;
+  put(job, "data", "folders = [\"bpe\"]");
+  put(job, "data", "tokenizer = \"bpe\"");
+  refused("vocab_size = 400", "data.vocab_size was 300");
+  put(job, "data", "vocab_size = 300");
+  // Last, as it makes a run: options that only the command has may be other ones, and the same data is taken as it is.
+  const Outcome same = train(job);
+  EXPECT_EQ(same.code, 0) << same.err;
+}
+
+TEST_F(BrokenJobs, CommandsOfDataSets) {
+  const auto code = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), shoal_program());
+    Program program(words, folder.path());
+    return program.wait(10).code;
+  };
+  EXPECT_EQ(code({"data", "peek", "corpus", "-n", "1"}), 0);
+  EXPECT_EQ(code({"data", "peek", "corpus", "-n", "-1"}), 2);
+  EXPECT_EQ(code({"data", "peek", "corpus", "--seed", "-1"}), 2);
+  EXPECT_EQ(code({"data", "peek", "corpus", "--split", "nosplit"}), 2);
+  EXPECT_EQ(code({"data", "prepare", "-o", "seeded", "-i", "text", "--seed", "-1"}), 2);
+  EXPECT_EQ(code({"generate", "--checkpoint", "x", "--prompt", "x", "--seed", "-1"}), 2);
+}
+
+TEST_F(BrokenJobs, WhatCannotBePrintedIsAnError) {
+  const std::vector<std::string> commands[] = {{"data", "stats", "corpus", "--orders", "1"},
+                                               {"data", "peek", "corpus", "-n", "300"},
+                                               {"plan", "--model", "gpt2-tiny"},
+                                               {"train", "--help-config"},
+                                               {"--help"}};
+  for (const auto& command : commands) {
+    std::string line = shoal_program();
+    for (const std::string& word : command) line += " " + word;
+    const Outcome outcome = run({"/bin/sh", "-c", line + " > /dev/full"}, folder.path());
+    EXPECT_EQ(outcome.code, 74) << line << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("shoal: [output] cannot write to standard output: No space left on device")) << line;
+  }
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <thread>
 
 #include "tests/apps/program.h"
@@ -172,6 +175,8 @@ TEST_F(TrainedRun, ForeignAndDamagedCheckpointsAreRefused) {
   ASSERT_EQ(train({}).code, 0);
   expect_refused({"--set", "model.widths=[8]"}, 78, {"belongs to another job: model.widths was [16] and is [8]", "--fresh"});
   expect_refused({"--set", "model.activation=tanh"}, 78, {"model.activation"});
+  expect_refused({"--set", "debug.seed=1"}, 78, {"belongs to another job: debug.seed was 0 and is 1."});
+  expect_refused({"--set", "data.noise=0.2"}, 78, {"belongs to another job: data.noise was 0.1 and is 0.2."});
   int files = 0;
   for (const auto& [name, whole] : results()) {
     if (name.find("run/checkpoints/step-20/") != 0) continue;
@@ -187,6 +192,105 @@ TEST_F(TrainedRun, ForeignAndDamagedCheckpointsAreRefused) {
   EXPECT_GE(files, 2);
   EXPECT_EQ(train({"--set", "training.steps=30"}).code, 0) << "whole again";
 }
+
+TEST_F(TrainedRun, AFinishedRunDrawsItsMissingPlotAgain) {
+  ASSERT_EQ(train({}).code, 0);
+  const std::string plot = folder.read("run/loss.svg");
+  EXPECT_THAT(plot, HasSubstr("<svg"));
+  std::filesystem::remove(folder.path() / "run/loss.svg");
+  const Outcome outcome = train({});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("This run is finished"));
+  EXPECT_EQ(folder.read("run/loss.svg"), plot);
+}
+
+TEST_F(TrainedRun, AnEvaluationThatIsNoNumberEndsTheRunBeforeItIsWritten) {
+  const Outcome outcome =
+      train({"--set", "optimizer.name=sgd", "--set", "optimizer.clip_norm=0", "--set", "optimizer.learning_rate=1e38", "--set", "training.steps=1"});
+  EXPECT_EQ(outcome.code, 80) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the evaluation after step 1 gives loss "));
+  EXPECT_EQ(folder.read("run/metrics.jsonl"), "");
+  EXPECT_FALSE(folder.has("run/checkpoints/step-1"));
+  EXPECT_EQ(train({"--set", "training.steps=1"}).code, 0) << "nothing broken lies in the way";
+}
+
+/// A job for each kind of data, of a few steps.
+std::string job_of(const std::string& source) {
+  const std::string rest = "[checkpoint]\ninterval = 2\n[metrics]\ntensorboard = false\n[validation]\nbatches = 0\n[training]\nsteps = 4\n";
+  if (source == "tokens")
+    return rest + "global_batch_sequences = 4\nsequence_length = 16\n[data]\nfolders = [\"corpus\"]\nprepare = \"files\"\n" +
+           "prepare_from = [\"text\"]\ntokenizer = \"byte\"\n[model]\nname = \"gpt2-tiny\"\nlayers = 1\nvocab = 0\ndropout = 0.1\n";
+  const std::string table = rest + "global_batch_sequences = 16\n[model]\nfamily = \"mlp\"\nwidths = [8]\n[data]\nsource = \"" + source + "\"\n";
+  return source == "csv" ? table + "file = \"table.csv\"\ntask = \"regression\"\n" : table;
+}
+
+class EverySource : public TrainedRun, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    folder.write("job.toml", job_of(GetParam()));
+    std::string table = "a,b,y\n";
+    for (int i = 0; i < 200; ++i) table += std::to_string(i % 7) + "," + std::to_string(i % 11) + "," + std::to_string(i % 7 - 2 * (i % 11)) + "\n";
+    folder.write("table.csv", table);
+    std::uint32_t state = 1;
+    for (int file = 0; file < 40; ++file) {
+      std::string text;
+      for (int k = 0; k < 200; ++k) state = state * 1664525 + 1013904223, text += static_cast<char>('a' + (state >> 24) % 26);
+      folder.write("text/" + std::to_string(file) + ".txt", text);
+    }
+    const Outcome outcome = train({});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  }
+};
+
+// The last line of metrics.jsonl holds the evaluation of the whole validation split by the same weights.
+TEST_P(EverySource, EvalFindsWhatTheRunFound) {
+  const std::string metrics = folder.read("run/metrics.jsonl");
+  const auto at = metrics.rfind("\"eval_loss\"");
+  ASSERT_NE(at, std::string::npos) << metrics;
+  const std::string expected = "{" + metrics.substr(at);
+  const auto number = [](const std::string& json) { return std::stod(json.substr(json.find(": ") + 2)); };
+  const Outcome outcome = run({shoal_program(), "eval", "--checkpoint", "run", "--json"}, folder.path());
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  // Micro-batches of other sizes add float losses in another order.
+  EXPECT_NEAR(number(outcome.out), number(expected), 1e-5 * std::abs(number(expected)));
+  const auto keys = [](const std::string& json) {
+    std::vector<std::string> found;
+    for (std::size_t at = json.find('"'); at != std::string::npos; at = json.find('"', json.find('"', at + 1) + 1))
+      found.push_back(json.substr(at, json.find('"', at + 1) - at));
+    return found;
+  };
+  EXPECT_EQ(keys(outcome.out), keys(expected));
+}
+
+// config.toml says what was resolved: a run from it alone trains the same weights.
+TEST_P(EverySource, TheWrittenConfigurationTrainsTheSame) {
+  const std::string config = folder.read("run/config.toml");
+  EXPECT_THAT(config, Not(HasSubstr("micro_batch = 0")));
+  EXPECT_THAT(config, Not(HasSubstr("threads_per_rank = 0")));
+  const Outcome outcome = run({shoal_program(), "train", "run/config.toml", "--run-dir", "again"}, folder.path());
+  ASSERT_EQ(outcome.code, 0) << outcome.err << config;
+  EXPECT_EQ(folder.read("again/config.toml"), config);
+  const auto weights = [&](const std::string& directory) {
+    std::map<std::string, std::string> files;
+    const auto step = folder.path() / directory / "checkpoints/step-4";
+    for (const auto& entry : std::filesystem::directory_iterator(step))
+      if (entry.path().extension() == ".safetensors") files[entry.path().filename()] = folder.read(std::filesystem::relative(entry, folder.path()));
+    return files;
+  };
+  EXPECT_FALSE(weights("run").empty());
+  EXPECT_EQ(weights("again"), weights("run"));
+  const auto losses = [&](const std::string& directory) {
+    std::string found;
+    std::istringstream lines(folder.read(directory + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) found += line.substr(0, line.find(", \"tokens_per_s\"")) + "\n";
+    return found;
+  };
+  const std::string expected = losses("run");
+  EXPECT_EQ(std::count(expected.begin(), expected.end(), '\n'), 4);
+  EXPECT_EQ(losses("again"), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(TrainedRun, EverySource, ::testing::Values("tokens", "digits", "csv", "regression"));
 
 }  // namespace
 }  // namespace shoal::apps::testing
