@@ -40,6 +40,13 @@ struct Memory {
   }
 };
 
+Snapshot::Staging into(std::vector<char>& staging) {
+  return [&staging](std::size_t bytes) {
+    EXPECT_LE(bytes, staging.size());
+    return staging.data();
+  };
+}
+
 std::vector<std::vector<char>> read_all(Snapshot& snapshot, const std::vector<Snapshot::Range>& ranges, int pause_us) {
   std::vector<std::vector<char>> found;
   for (std::size_t r = 0; r < ranges.size(); ++r) {
@@ -58,7 +65,7 @@ TEST(Snapshot, HoldsWhatWasThereHoweverSmallStagingIsAndWheneverTheOwnerWrites) 
       Memory memory;
       const auto expected = memory.ranges;
       std::vector<char> staging(staging_bytes);
-      Snapshot snapshot(memory.all(), staging.data(), staging.size());
+      Snapshot snapshot(memory.all(), staging.size(), into(staging));
       std::vector<std::vector<char>> found;
       std::thread writer([&] { found = read_all(snapshot, memory.all(), round % 3 * 20); });
       std::this_thread::sleep_for(std::chrono::microseconds(round * 10));
@@ -73,7 +80,7 @@ TEST(Snapshot, TheOwnerWaitsForWhatDoesNotFit) {
   Memory memory;
   const auto ranges = memory.all();
   std::vector<char> staging(3 * kBlock);
-  Snapshot snapshot(ranges, staging.data(), staging.size());
+  Snapshot snapshot(ranges, staging.size(), into(staging));
   std::atomic<bool> detached = false;
   std::thread owner([&] {
     EXPECT_FALSE(snapshot.detach(milliseconds(1)));
@@ -92,7 +99,7 @@ TEST(Snapshot, TheOwnerWaitsForWhatDoesNotFit) {
 
 TEST(Snapshot, RestEndsWhenSomebodyWaits) {
   Memory memory;
-  Snapshot snapshot(memory.all(), nullptr, 0);
+  Snapshot snapshot(memory.all(), 0, nullptr);
   std::thread owner([&] { snapshot.hurry(); });
   const auto begin = Clock::now();
   snapshot.rest(std::chrono::seconds(30));
@@ -102,7 +109,7 @@ TEST(Snapshot, RestEndsWhenSomebodyWaits) {
 
 TEST(Snapshot, GivenUpItHoldsNobody) {
   Memory memory;
-  Snapshot snapshot(memory.all(), nullptr, 0);
+  Snapshot snapshot(memory.all(), 0, nullptr);
   std::thread owner([&] { EXPECT_TRUE(snapshot.detach(kLong)); });
   std::this_thread::sleep_for(milliseconds(5));
   snapshot.cancel();

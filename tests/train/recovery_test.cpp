@@ -138,10 +138,15 @@ TEST_F(Recovery, KilledAtTwentyInstantsOfSavingThereIsAlwaysACheckpointThatVerif
 TEST_F(Recovery, SignalsFinishTheStepSaveAndSayWhere) {
   for (const int number : {SIGTERM, SIGINT}) {
     const std::string run = "signal " + std::to_string(number);
-    Program program(command(run, {"--nproc", "2", "--set", "training.steps=100000"}), folder_.path());
-    wait_for_step(run, 7);
+    // Slow enough that the save of step 150 goes on when the signal comes.
+    Program program(command(run, {"--nproc", "2", "--set", "training.steps=100000", "--set", "checkpoint.writer_share=0.001", "--set",
+                                  "checkpoint.interval=150", "--set", "validation.interval=0"}),
+                    folder_.path());
+    wait_for_step(run, 151);
+    EXPECT_FALSE(fs::exists(folder_.path() + "/" + run + "/checkpoints/step-150"));
     program.signal(number);
     const Outcome stopped = program.wait(20);
+    EXPECT_TRUE(fs::exists(folder_.path() + "/" + run + "/checkpoints/step-150/manifest.json"));
     EXPECT_EQ(stopped.code, 128 + number) << stopped.err;
     const auto steps = metrics(run).size();
     EXPECT_THAT(stopped.out, HasSubstr("saved " + run + "/checkpoints/step-" + std::to_string(steps)));
@@ -164,6 +169,25 @@ TEST_F(Recovery, AFullDiskKeepsThePreviousCheckpoint) {
   const Outcome third = train("full");
   EXPECT_EQ(third.code, 0) << third.err;
   EXPECT_THAT(third.out, HasSubstr("Resuming from full/checkpoints/step-5"));
+}
+
+TEST_F(Recovery, ARankThatDiesWhileItSavesLeavesTheLastCheckpoint) {
+  const std::vector<std::string> slow{"--nproc", "2", "--set", "checkpoint.writer_share=0.001"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), slow.begin(), slow.end());
+    return more;
+  };
+  ASSERT_EQ(train("whole", slow).code, 0);
+  // The save of step 10 waits for that of step 5, and is under way in step 12.
+  EXPECT_EQ(train("died", with({"--set", "debug.fault=kill", "--set", "debug.fault_rank=1", "--set", "debug.fault_step=12"})).code, 137);
+  const std::string checkpoints = folder_.path() + "/died/checkpoints";
+  EXPECT_TRUE(fs::exists(checkpoints + "/.writing-step-10"));
+  ASSERT_EQ(checkpoint::format::newest_step(checkpoints)->step, 5);
+  checkpoint::format::Reader(checkpoints + "/step-5").verify();
+  const Outcome last = train("died", slow);
+  ASSERT_EQ(last.code, 0) << last.err;
+  EXPECT_FALSE(fs::exists(checkpoints + "/.writing-step-10"));
+  expect_same_bits(metrics("whole"), metrics("died"));
 }
 
 TEST_F(Recovery, AFailingRankIsNamedWithItsStep) {

@@ -3,9 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -58,16 +56,6 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
-/// Fresh pages cost more than the copies that go there: the writer's thread fetches them ahead. Where the kernel cannot, they come one by one.
-void fetch_pages(char* data, std::size_t bytes) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page,
-                       end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
-#ifdef MADV_POPULATE_WRITE
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
-#endif
-}
-
 }  // namespace
 
 /// One save on its way. The thread has it to itself from `run` until `done`.
@@ -79,8 +67,6 @@ struct Saver::Task {
   double share = 1;
   std::vector<OwnBox> own;
   std::unique_ptr<Snapshot> snapshot;
-  char* fresh_pages = nullptr;  ///< staging that was never used; null: none
-  std::size_t fresh_bytes = 0;
   std::vector<std::string> parts;  ///< rank 0, committing: what all have written
 
   bool detached = false, committing = false;
@@ -95,7 +81,6 @@ struct Saver::Task {
 };
 
 std::string Saver::Task::write(Task& task) {
-  if (task.fresh_pages) fetch_pages(task.fresh_pages, task.fresh_bytes);
   Pace pace(task.share);
   std::vector<format::Source> sources;
   for (std::size_t i = 0; i < task.own.size(); ++i) {
@@ -140,19 +125,15 @@ void Saver::start(const std::string& directory, std::int64_t step, std::vector<S
 void Saver::make_snapshot(const std::vector<StateItem>& items) {
   task_->own = own_boxes(items);
   std::vector<Snapshot::Range> ranges;
-  std::int64_t bytes = 0;
-  for (const OwnBox& own : task_->own) {
-    const auto all = static_cast<std::size_t>(own.source.bytes());
-    ranges.push_back({own.data, all, static_cast<std::size_t>(format::kBlockElements) * size_of(own.source.type)});
-    bytes += own.source.bytes();
-  }
-  const std::int64_t wanted = std::min(bytes, options_.staging_bytes);
-  if (!staging_.defined() || staging_.numel() < wanted) {
-    staging_ = at::Tensor();
-    staging_ = at::empty({wanted}, at::kByte);
-    task_->fresh_pages = static_cast<char*>(staging_.data_ptr()), task_->fresh_bytes = static_cast<std::size_t>(wanted);
-  }
-  task_->snapshot = std::make_unique<Snapshot>(ranges, static_cast<char*>(staging_.data_ptr()), static_cast<std::size_t>(staging_.numel()));
+  for (const OwnBox& own : task_->own)
+    ranges.push_back({own.data, static_cast<std::size_t>(own.source.bytes()), format::kBlockElements * size_of(own.source.type)});
+  task_->snapshot = std::make_unique<Snapshot>(ranges, static_cast<std::size_t>(options_.staging_bytes), [this](std::size_t bytes) {
+    if (!staging_.defined() || staging_.numel() < static_cast<std::int64_t>(bytes)) {
+      staging_ = at::Tensor();
+      staging_ = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+    }
+    return static_cast<char*>(staging_.data_ptr());
+  });
 }
 
 void Saver::run(std::string (*work)(Task&)) {

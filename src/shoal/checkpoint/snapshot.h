@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -24,8 +25,10 @@ class Snapshot {
     const char* data = nullptr;
     std::size_t bytes = 0, block_bytes = 0;
   };
-  /// The memory of the ranges and `staging` outlive this.
-  Snapshot(const std::vector<Range>& ranges, char* staging, std::size_t staging_bytes);
+  /// Gives memory of so many bytes that outlives this; asked once, by `detach`.
+  using Staging = std::function<char*(std::size_t bytes)>;
+  /// The memory of the ranges outlives this. At most `staging_bytes` are asked of `staging`.
+  Snapshot(const std::vector<Range>& ranges, std::size_t staging_bytes, Staging staging);
 
   /// Block `block` of range `range` as it was; valid until the next call. Each block is read once. Throws Error(aborted) after `cancel`.
   const void* read(std::size_t range, std::size_t block);
@@ -53,8 +56,8 @@ class Snapshot {
   std::vector<Block> blocks_;
   std::vector<std::size_t> first_;  ///< by range: its first block
   std::unique_ptr<char[]> bounce_;  ///< where the writer copies a block that lies in the owner's memory, so that the owner never waits for a disk
-  char* staging_;
   std::size_t staging_bytes_;
+  Staging staging_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
