@@ -9,6 +9,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/store.h"
+#include "shoal/train/job_options.h"
 #include "shoal/train/training_state.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
@@ -173,6 +174,17 @@ TEST_F(CheckpointMatrix, SavingBehindTrainingChangesNeitherTrainingNorWhatIsSave
     }
     for (const char* name : {"never", "behind", "slow"}) fs::remove_all(path(name));
   }
+}
+
+TEST(CheckpointKeys, SayHowIsSaved) {
+  const JobConfig config =
+      parse_job(tiny_job("data"), "tiny.toml",
+                {"checkpoint.max_file_mb=7", "checkpoint.keep_last=5", "checkpoint.staging_mb=1.5", "checkpoint.writer_share=0.25"})
+          .config;
+  EXPECT_EQ(save_options(config).max_shard_bytes, 7'000'000);
+  EXPECT_EQ(save_options(config).keep_last, 5);
+  EXPECT_EQ(saver_options(config).staging_bytes, 1'500'000);
+  EXPECT_EQ(saver_options(config).writer_share, 0.25);
 }
 
 }  // namespace
