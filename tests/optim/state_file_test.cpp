@@ -1,5 +1,6 @@
 #include "shoal/optim/state_file.h"
 
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "shoal/base/error.h"
+#include "shoal/optim/optimizer.h"
 
 namespace shoal::optim {
 namespace {
@@ -74,6 +76,18 @@ TEST_F(StateFile, AFullDiskShowsBeforeTraining) {
   ::setrlimit(RLIMIT_FSIZE, &limit);
   ::signal(SIGXFSZ, before);
   EXPECT_THROW(zeros_in_file("/proc/no/such", 8, at::kFloat), Error);
+}
+
+TEST_F(StateFile, AnOptimizerWhoseStateLiesThereUpdatesTheSame) {
+  const auto run = [&](const std::string& folder, at::ScalarType type) {
+    const at::Tensor weight = at::linspace(-1, 1, 1000, at::kFloat).to(type).view({10, 100});
+    const auto optimizer = make_optimizer({{"weight", weight, true}}, AdamWOptions{}, {.moments = at::kBFloat16, .folder = folder});
+    EXPECT_EQ(in_folder(optimizer->states()[0].tensor.const_data_ptr()), !folder.empty());
+    if (type != at::kFloat) EXPECT_EQ(in_folder(optimizer->master(0).const_data_ptr()), !folder.empty());
+    for (int step = 1; step <= 5; ++step) optimizer->step({at::linspace(step, -2, 1000, at::kFloat).view({10, 100})}, 1e-2);
+    return weight;
+  };
+  for (const auto type : {at::kFloat, at::kBFloat16}) EXPECT_TRUE(run("", type).equal(run(folder_, type)));
 }
 
 }  // namespace

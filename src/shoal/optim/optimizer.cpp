@@ -8,6 +8,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/group.h"
+#include "shoal/optim/state_file.h"
 #include "shoal/optim/stored_update.h"
 
 namespace shoal::optim {
@@ -142,7 +143,7 @@ std::vector<at::Tensor> Optimizer::flat_views(at::ScalarType type, const std::ve
   for (std::size_t i = 0; i < slices_.size(); ++i)
     if (wanted[i]) total += aligned(slices_[i].parameter.numel(), type);
   const ScopedCategory category(MemoryCategory::kOptimizer);
-  const at::Tensor flat = at::zeros({total}, type);
+  const at::Tensor flat = storage_.folder.empty() ? at::zeros({total}, type) : zeros_in_file(storage_.folder, total, type);
   std::vector<at::Tensor> views(slices_.size());
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < slices_.size(); ++i) {

@@ -27,6 +27,7 @@ struct Storage {
   bool master = true;
   at::ScalarType moments = at::kFloat;  ///< of AdamW: float32, or bfloat16 rounded stochastically
   Key rounding{};                       ///< names the random numbers that round: of (seed, purpose)
+  std::string folder;                   ///< where states and masters lie in files that are mapped into memory; empty: in memory
 };
 
 /// AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; defaults of torch.optim.AdamW.
@@ -92,7 +93,7 @@ class Optimizer {
 };
 
 /// Throws Error(config) for options outside their range or storage that does not go together (SGD keeps everything in float32), Error(usage) for
-/// slices that are not contiguous float32, bfloat16 or float16.
+/// slices that are not contiguous float32, bfloat16 or float16, Error(output) when `storage.folder` has no room.
 std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options, const Storage& storage = {});
 
 }  // namespace shoal::optim

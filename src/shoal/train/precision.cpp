@@ -86,7 +86,8 @@ void set_types(nn::Model& model, const Job& job, const std::string& type) {
 optim::Storage storage_options(const JobConfig& config) {
   return {.master = config.precision.master_weights,
           .moments = scalar_of(config.precision.moments),
-          .rounding = shoal::Key(static_cast<std::uint64_t>(config.debug.seed)).child("rounding")};
+          .rounding = shoal::Key(static_cast<std::uint64_t>(config.debug.seed)).child("rounding"),
+          .folder = config.optimizer.state_folder};
 }
 
 std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config) {

@@ -75,6 +75,7 @@ struct OptimizerSection {
   bool nesterov = false;                             ///< sgd
   double weight_decay = 0.1;                         ///< of matrices; biases and norms do not decay
   double clip_norm = 1.0;                            ///< global gradient norm above which gradients are scaled down; 0: never
+  std::string state_folder;                          ///< state lies in files there, mapped into memory; empty: in memory
 };
 
 struct PrecisionSection {

@@ -118,7 +118,11 @@ void list_optimization(std::vector<Key>& keys) {
       .key("nesterov", &O::nesterov, any(), "sgd: Nesterov's momentum")
       .key("weight_decay", &O::weight_decay, at_least(0),
            "decay of matrices (biases and norms do not decay); adamw: decoupled, times the learning rate")
-      .key("clip_norm", &O::clip_norm, at_least(0), "norm of the whole gradient above which it is scaled down; 0: never");
+      .key("clip_norm", &O::clip_norm, at_least(0), "norm of the whole gradient above which it is scaled down; 0: never")
+      .key("state_folder", &O::state_folder, any(),
+           "a folder on a disk: the optimizer's state (moments, master weights) lies in files there that are mapped into memory, so that a state "
+           "larger "
+           "than memory still trains, slowly, with the same bits; empty: in memory");
   using S = SchedulerSection;
   Lister<S>(keys, "lr_scheduler", &JobConfig::lr_scheduler)
       .key("name", &S::name, one_of({"constant", "linear", "cosine", "wsd"}),
