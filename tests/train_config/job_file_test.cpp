@@ -44,7 +44,7 @@ TEST(JobFile, ReadsValuesAndWhereTheyStand) {
 TEST(JobFile, NamesTheNearestKeySectionAndWord) {
   EXPECT_EQ(refusal("[optimizer]\nlerning_rate = 1\n"),
             "[job] job.toml:2: optimizer.lerning_rate: no such key; [optimizer] has name, learning_rate, beta1, beta2, epsilon, momentum, nesterov, "
-            "weight_decay, clip_norm. Hint: did you mean \"learning_rate\"?");
+            "weight_decay, clip_norm, state_folder. Hint: did you mean \"learning_rate\"?");
   EXPECT_THAT(refusal("\n[optimiser]\n"), HasSubstr("job.toml:2: [optimiser]: no such section"));
   EXPECT_THAT(refusal("\n[optimiser]\n"), HasSubstr("did you mean [optimizer]?"));
   EXPECT_EQ(refusal("[optimizer]\nname = \"adamv\"\n"),
