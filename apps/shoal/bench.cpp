@@ -48,6 +48,7 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   for (const std::string& op : a.operations) words.insert(words.end(), {"--op", op});
   if (!a.arena) words.push_back("--foreign");
   if (a.tcp) words.insert(words.end(), {"--transport", "tcp"});
+  if (a.hosts > 1) words.insert(words.end(), {"--hosts", std::to_string(a.hosts)});
   if (!a.algorithms.empty()) words.insert(words.end(), {"--algorithms", a.algorithms});
   if (a.json) words.push_back("--json");
   std::vector<char*> pointers;
@@ -69,6 +70,10 @@ int run(Options& options) {
                                             "reduce",     "gather",     "scatter",        "barrier"};
   for (const std::string& op : a.operations)
     if (!kKnown.contains(op)) throw Error(ErrorKind::kUsage, "bench", fmt::format("no operation '{}': one of {}", op, fmt::join(kKnown, ", ")));
+  if (a.tcp && a.hosts > 1) throw Error(ErrorKind::kUsage, "bench", "--hosts: with --transport tcp no memory is shared, whatever the hosts");
+  if (a.rendezvous.empty() != (a.rank < 0) && a.name.empty())
+    throw Error(ErrorKind::kUsage, "bench", "--rendezvous and --rank go together: ranks are started one by one and meet there");
+  if (!a.rendezvous.empty()) a.name = "bench";
   std::vector<pid_t> others;
   if (a.rank < 0) {
     a.rank = 0;
@@ -104,7 +109,9 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   command->add_option("--transport", options->transport, "What carries the bytes")->check(CLI::IsMember({"shared_memory", "tcp"}));
   command->add_option("--algorithms", a.algorithms, "With tcp: operation=algorithm instead of the choice by cost, separated by commas");
   command->add_flag("--json", a.json, "One JSON object a line instead of a table");
-  command->add_option("--rank", a.rank)->group("");
+  command->add_option("--hosts", a.hosts, "Plays several hosts: ranks of different ones share no memory")->check(CLI::Range(1, 64));
+  command->add_option("--rendezvous", a.rendezvous, "host:port where ranks meet that are started one by one, on any hosts");
+  command->add_option("--rank", a.rank, "With --rendezvous: which rank this is; -1: starts them all");
   command->add_option("--name", a.name)->group("");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }

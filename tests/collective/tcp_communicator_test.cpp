@@ -8,12 +8,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <random>
 #include <thread>
 
 #include "shoal/collective/fold.h"
+#include "tests/collective/kind_check.h"
 
 namespace shoal::collective {
 namespace {
@@ -53,36 +57,6 @@ std::vector<std::optional<Error>> on_tcp(int ranks, const std::function<void(Tcp
 void expect_none(const std::vector<std::optional<Error>>& errors) {
   for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
-
-int value(int rank, std::size_t i) { return (rank + 1) * 3 + static_cast<int>(i % 11); }  // small: sums are exact in every type used
-
-/// One operation on `T`; returns what is wrong, or nothing.
-template <class T>
-std::string check(Communicator& c, Kind kind, ElementType type, std::size_t count, int root) {
-  const int n = c.size(), me = c.rank();
-  const bool packed = kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter;
-  const bool wide = kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll;
-  std::vector<T> in(count * (packed ? n : 1)), out(count * (wide ? n : 1), T(99));
-  for (std::size_t i = 0; i < in.size(); ++i) in[i] = T(value(me, i));
-  c.run({.kind = kind, .type = type, .buffer = {in.data(), out.data(), count}, .peer = root}, soon());
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const std::size_t from = i / count, at = i % count;
-    int want = 99, sum = 0;
-    const std::size_t mine = static_cast<std::size_t>(me) * count + at;
-    for (int r = 0; r < n; ++r) sum += value(r, kind == Kind::kReduceScatter ? mine : i);
-    if (kind == Kind::kAllReduce || kind == Kind::kReduceScatter || (kind == Kind::kReduce && me == root)) want = sum;
-    if (kind == Kind::kBroadcast) want = value(root, i);
-    if (kind == Kind::kScatter) want = value(root, mine);
-    if (kind == Kind::kAllGather || (kind == Kind::kGather && me == root)) want = value(static_cast<int>(from), at);
-    if (kind == Kind::kAllToAll) want = value(static_cast<int>(from), mine);
-    if (out[i] != T(want) && !(kind == Kind::kReduce && me != root))
-      return fmt::format("{} of {}: rank {} of {}, element {} of {}", name(kind), name(type), me, n, i, out.size());
-  }
-  return {};
-}
-
-constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kReduce,   Kind::kBroadcast, Kind::kAllGather,
-                           Kind::kReduceScatter, Kind::kAllToAll, Kind::kGather,    Kind::kScatter};
 
 TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
   for (int ranks = 1; ranks <= 5; ++ranks)
@@ -209,6 +183,82 @@ TEST(TcpCommunicator, CoalescesExchangesUnevenlyAndSends) {
       EXPECT_EQ(sum, 3);  // from any source
     }
   }));
+}
+
+// Who waits for nothing still serves the others: the thread moves what has been started.
+TEST(TcpCommunicator, BytesMoveWhileNobodyWaits) {
+  std::atomic<bool> awake = false;
+  expect_none(on_tcp(2, [&](TcpCommunicator& c) {
+    std::vector<int> x(4 << 20, 5);
+    const std::size_t count = x.size();
+    if (c.rank() == 0) {
+      const Handle sent = c.start({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {x.data(), nullptr, count}, .peer = 1});
+      std::this_thread::sleep_for(seconds(2));
+      awake = true;
+      c.wait(sent, soon());
+    } else {
+      std::vector<int> y(count);
+      c.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, y.data(), count}, .peer = 0}, soon());
+      EXPECT_FALSE(awake);
+      EXPECT_EQ(x, y);
+    }
+  }));
+}
+
+// Large messages of two senders with one tag: each receive gets one of them whole, those of one sender in order.
+TEST(TcpCommunicator, ReceivesFromAnySourceDoNotMix) {
+  expect_none(on_tcp(3, [&](TcpCommunicator& c) {
+    const std::size_t count = 300000;
+    std::vector<std::vector<int>> data(4, std::vector<int>(count));
+    std::vector<Handle> handles;
+    const bool sends = c.rank() > 0;
+    for (int i = 0; i < (sends ? 2 : 4); ++i) {
+      if (sends) data[i].assign(count, 10 * c.rank() + i);
+      handles.push_back(c.start({.kind = sends ? Kind::kSend : Kind::kReceive,
+                                 .type = ElementType::kI32,
+                                 .buffer = {data[i].data(), data[i].data(), count},
+                                 .peer = sends ? 0 : -1,
+                                 .tag = 3}));
+    }
+    for (const Handle handle : handles) c.wait(handle, soon());
+    if (sends) return;
+    std::vector<int> first;
+    for (const auto& one : data) {
+      EXPECT_EQ(one, std::vector<int>(count, one[0]));
+      first.push_back(one[0]);
+    }
+    const auto at = [&](int value) { return std::find(first.begin(), first.end(), value) - first.begin(); };
+    EXPECT_LT(at(10), at(11));
+    EXPECT_LT(at(11), 4);
+    EXPECT_LT(at(20), at(21));
+    EXPECT_LT(at(21), 4);
+  }));
+}
+
+// A communicator that goes while messages are under way leaves nothing behind that reads or writes the caller's memory; the sender's words arrive.
+TEST(TcpCommunicator, LeavesNothingBehind) {
+  wire::StoreServer store("127.0.0.1", {0, 0}, "key");
+  const std::size_t count = 6 << 20;
+  std::thread sender([&] {
+    const auto peers = join(store.endpoint(), 1, 2);
+    {
+      std::vector<int> x(count, 7);
+      TcpCommunicator c(peers, {});
+      c.start({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {x.data(), nullptr, count}, .peer = 0});
+    }
+    TcpCommunicator again(peers, {});
+    int done = 0;
+    again.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, &done, 1}, .peer = 0, .tag = 9}, soon());
+  });
+  const auto peers = join(store.endpoint(), 0, 2);
+  std::vector<int> y(count);
+  TcpCommunicator c(peers, {});
+  std::this_thread::sleep_for(milliseconds(50));  // a part arrives before it is asked for
+  c.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, y.data(), count}, .peer = 1}, soon());
+  EXPECT_EQ(y, std::vector<int>(count, 7));
+  int done = 1;
+  c.run({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {&done, nullptr, 1}, .peer = 1, .tag = 9}, soon());
+  sender.join();
 }
 
 TEST(TcpCommunicator, ADisagreementIsAnErrorOnAllRanksThatNamesBothCalls) {
@@ -355,6 +405,41 @@ TEST(TcpCommunicator, ALyingPeerIsAnError) {
       ADD_FAILURE() << "lie " << lie;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), lie == 2 ? ErrorKind::kAborted : ErrorKind::kMismatch) << error.what();
+    }
+    liar.join();
+  }
+}
+
+// A member that sends what nobody expects, seeded: the operation ends with its result, an error, or at its deadline, and nothing else happens.
+TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    wire::StoreServer store("127.0.0.1", {0, 0}, "key");
+    std::thread liar([&] {
+      wire::StoreClient client(store.endpoint(), "key", soon());
+      client.set("peers/world/1", "127.0.0.1:1", soon());
+      wire::Descriptor socket = wire::connect_to(wire::parse_endpoint(client.wait("peers/world/0", soon())), soon());
+      wire::Hello hello{};
+      hello[0] = std::byte{1}, hello[4] = std::byte{2};  // rank 1 of 2
+      wire::introduce(socket.get(), "key", hello, soon());
+      std::mt19937_64 random(seed);
+      wire::Link link(std::move(socket));
+      for (int i = 0; i < 12; ++i) {
+        const std::uint64_t sequences[] = {1, 2, (std::uint64_t{1} << 62) | 1, random()};
+        wire::Bytes message(random() % 3 ? 32 + random() % 100 : random() % 400000);
+        for (std::size_t k = 0; k < std::min<std::size_t>(message.size(), 40); ++k) message[k] = static_cast<std::byte>(random() % (k < 8 ? 4 : 256));
+        if (random() % 2 && message.size() >= 32)
+          TcpCall::of({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {nullptr, nullptr, 100000}}, Algorithm::kDirect)
+              .write(message.data());
+        link.send({random() % 8 ? 1u : random() % 3, sequences[random() % 4]}, 0, std::move(message));
+      }
+      link.flush();
+      std::this_thread::sleep_for(milliseconds(20));
+    });
+    std::vector<int> x(100000);
+    try {
+      TcpCommunicator c(join(store.endpoint(), 0, 2), {.algorithms = "all_reduce=direct"});
+      c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {x.data(), x.data(), x.size()}, .timeout = milliseconds(100)}, soon());
+    } catch (const Error&) {
     }
     liar.join();
   }

@@ -5,20 +5,25 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <functional>
 
+#include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/comm/host_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/wire/address.h"
 
 namespace shoal::comm {
 namespace {
 
-/// Runs `body` on `ranks` child processes over TCP; true when each returned true.
-bool on_processes(int ranks, const std::string& rendezvous, const std::function<bool(const Group&)>& body) {
+/// Runs `body` on `ranks` child processes over TCP, or as `hosts` hosts with equal blocks of ranks; true when each returned true, or ended with its
+/// code (-1: by a signal).
+bool on_processes(int ranks, const std::string& rendezvous, const std::function<bool(const Group&)>& body, int hosts = 0,
+                  const std::vector<int>& codes = {}) {
   const std::string name = fmt::format("tcp-world-test-{}", ::getpid());
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -33,8 +38,11 @@ bool on_processes(int ranks, const std::string& rendezvous, const std::function<
                                    .key = name,
                                    .rank = rank,
                                    .size = ranks,
-                                   .transport = rendezvous.empty() ? Transport::kTcp : Transport::kAutomatic,
+                                   .arena = hosts != 1,
+                                   .transport = hosts == 0 ? Transport::kTcp : Transport::kAutomatic,
                                    .rendezvous = rendezvous,
+                                   .interface = rendezvous.starts_with("file:") ? "lo" : "",
+                                   .host = hosts == 0 ? "" : fmt::format("{}", rank * hosts / ranks),
                                    .timeout = std::chrono::seconds(60)});
       good = body(group);
       group.barrier();
@@ -44,17 +52,21 @@ bool on_processes(int ranks, const std::string& rendezvous, const std::function<
     ::_exit(good ? 0 : 1);
   }
   bool all = true;
-  for (const pid_t child : children) {
+  for (std::size_t i = 0; i < children.size(); ++i) {
     int status = 0;
-    ::waitpid(child, &status, 0);
-    all = all && status == 0;
+    ::waitpid(children[i], &status, 0);
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    all = all && code == (codes.empty() ? 0 : codes[i]);
   }
+  if (rendezvous.starts_with("file:")) std::remove(rendezvous.c_str() + 5);  // rank 0 may have had no time to
   return all;
 }
 
+bool no_memory_is_shared(const Group& group) { return !group.shared_buffer(64) && !group.visible_to_peers(at::empty({4})); }
+
 bool everything(const Group& group) {
   const int ranks = group.size(), rank = group.rank();
-  bool good = !group.shared_buffer(64) && !group.visible_to_peers(at::empty({4}));
+  bool good = true;
   for (const std::int64_t count : {1, 7, 100003}) {
     const at::Tensor base = at::arange(count, at::kLong).remainder(13).to(at::kFloat);
     at::Tensor sum = base + rank;
@@ -90,8 +102,56 @@ bool everything(const Group& group) {
 }
 
 TEST(TcpWorld, CollectivesAmongProcessesThatMeetAtAFile) {
-  EXPECT_TRUE(on_processes(2, "", everything));
-  EXPECT_TRUE(on_processes(4, "", everything));
+  const auto check = [](const Group& group) { return no_memory_is_shared(group) && everything(group); };
+  EXPECT_TRUE(on_processes(2, "", check));
+  EXPECT_TRUE(on_processes(4, "", check));
+}
+
+std::string at_a_file() { return fmt::format("file:{}/shoal-tcp-world-test-{}", ::testing::TempDir(), ::getpid()); }
+
+// What ranks on several hosts get when nobody says otherwise: shared memory where a token shows that there is some, TCP between.
+TEST(TcpWorld, HostsShareMemoryInsideAndSpeakTcpBetween) {
+  for (const int hosts : {2, 4})
+    EXPECT_TRUE(on_processes(
+        4, at_a_file(),
+        [&](const Group& group) {
+          bool good = no_memory_is_shared(group) && everything(group);
+          const auto* engine = dynamic_cast<const CommunicatorEngine*>(group.engine().get());
+          const bool mixed = engine && dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get());
+          good = good && mixed == (hosts == 2);
+          const Group host = group.split(group.rank() / 2, 0);
+          const at::Tensor large = at::full({5000}, group.rank());
+          good = good && host.visible_to_peers(large) == (hosts == 2) && (host.shared_buffer(4096) != nullptr) == (hosts == 2);
+          host.all_reduce(large);
+          return good && large.eq(4 * (group.rank() / 2) + 1).all().item<bool>() && everything(host);
+        },
+        hosts));
+}
+
+TEST(TcpWorld, RanksThatTurnOutToShareOneHostNeedNoTcp) {
+  EXPECT_TRUE(on_processes(
+      3, at_a_file(), [](const Group& group) { return dynamic_cast<const HostEngine*>(group.engine().get()) != nullptr && everything(group); }, 1));
+}
+
+// One of four ranks on two hosts is killed in the middle: the others stop within seconds and name it.
+TEST(TcpWorld, ARankThatIsKilledIsNamedOnAllHosts) {
+  EXPECT_TRUE(on_processes(4, at_a_file(),
+                           [](const Group& group) -> bool {
+                             const at::Tensor x = at::full({100000}, 1.0f);
+                             const auto before = Clock::now();
+                             try {
+                               for (int i = 0;; ++i) {
+                                 if (i == 3 && group.rank() == 2) ::kill(::getpid(), SIGKILL);
+                                 group.all_reduce(x);
+                               }
+                             } catch (const Error& error) {
+                               const bool named =
+                                   error.kind() == ErrorKind::kPeerLost && error.peer() == 2 && Clock::now() - before < std::chrono::seconds(10);
+                               if (!named) std::fprintf(stderr, "rank %d: %s\n", group.rank(), error.what());
+                               ::_exit(named ? 7 : 8);
+                             }
+                           },
+                           2, {7, 7, -1, 7}));
 }
 
 // The port named is taken by something that is no store, as under torchrun: the ranks find each other one port above.

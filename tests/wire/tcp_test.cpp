@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -187,6 +188,57 @@ TEST(Link, PriorityGoesFirst) {
     b.receive([&](Stream stream, Bytes) { order.push_back(stream.sequence); });
   }
   EXPECT_EQ(order, (std::vector<std::uint64_t>{2, 1}));
+}
+
+// A body is read where it lies until it is released; adopted, it may change.
+TEST(Link, BodiesAreReadUntilTheyAreReleased) {
+  auto [left, right] = pair_of_sockets();
+  Link a(std::move(left)), b(std::move(right));
+  Bytes body(3 << 20, std::byte{1});
+  const auto released = std::make_shared<std::atomic<bool>>(false), other = std::make_shared<std::atomic<bool>>(false);
+  a.send({1, 1}, 0, Bytes(32, std::byte{9}), body, released);
+  a.send({1, 2}, 0, {}, std::span(body).first(5), other);
+  a.flush();
+  EXPECT_FALSE(*released);
+  a.adopt({1, 1});
+  EXPECT_TRUE(*released);
+  std::vector<std::size_t> sizes;
+  std::vector<Bytes> messages;
+  const auto receive = [&] {
+    a.flush();
+    ASSERT_TRUE(b.receive([&](Stream stream, Bytes bytes) { messages.push_back(std::move(bytes)), sizes.push_back(stream.sequence); }));
+  };
+  while (messages.empty()) receive();
+  EXPECT_TRUE(*other);  // written
+  body.assign(body.size(), std::byte{7});
+  while (messages.size() < 2) receive();
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{2, 1}));
+  Bytes want(32, std::byte{9});
+  want.resize(32 + (3 << 20), std::byte{1});
+  EXPECT_EQ(messages[1], want);
+}
+
+// After a failure nothing of the caller's is read any more, and the words about it still arrive.
+TEST(Link, DropsMessagesAndStillSpeaks) {
+  auto [left, right] = pair_of_sockets();
+  Link a(std::move(left)), b(std::move(right));
+  const auto released = std::make_shared<std::atomic<bool>>(false);
+  {
+    const Bytes body(3 << 20, std::byte{1});
+    a.send({1, 1}, 0, Bytes(32), body, released);
+    a.send({1, 2}, 0, Bytes(100));
+    EXPECT_FALSE(a.flush());
+    a.drop_all();
+    EXPECT_TRUE(*released);
+  }
+  a.send({0, 1}, 5, Bytes(10, std::byte{3}));
+  std::vector<Stream> heard;
+  while (heard.empty()) {
+    a.flush();
+    ASSERT_TRUE(b.receive([&](Stream stream, Bytes) { heard.push_back(stream); }));
+  }
+  EXPECT_EQ(heard, (std::vector<Stream>{{0, 1}}));
+  EXPECT_TRUE(a.idle());
 }
 
 /// What a link writes for a few messages.

@@ -12,9 +12,11 @@
 
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/check.h"
+#include "shoal/collective/hierarchical_communicator.h"
 #include "shoal/collective/tcp_communicator.h"
 #include "shoal/comm/communicator_engine.h"
 #include "shoal/comm/world.h"
+#include "shoal/wire/local_rendezvous.h"
 
 namespace shoal::apps {
 namespace {
@@ -109,10 +111,29 @@ comm::Kind kind_of(const std::string& op) {
 std::string way_of(const BenchArguments& a, const comm::Group& group, const Case& c) {
   const bool parts = c.op != "all_reduce" && c.op != "broadcast" && c.op != "reduce";
   const std::size_t bytes = c.op == "barrier" ? 1 : static_cast<std::size_t>(c.count) * 4 / (parts ? static_cast<std::size_t>(a.world) : 1);
-  if (const auto* engine = dynamic_cast<const comm::CommunicatorEngine*>(group.engine().get()))
+  if (const auto* engine = dynamic_cast<const comm::CommunicatorEngine*>(group.engine().get())) {
     if (const auto* tcp = dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()))
       return name(tcp->choice()(kind_of(c.op), bytes));
+    if (dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get())) return "hierarchical";
+  }
   return c.op == "barrier" || c.count * 4 <= 1024 ? "inline" : a.arena ? "direct" : "staged";
+}
+
+const char* transport_of(const BenchArguments& a) { return a.tcp ? "tcp" : a.hosts > 1 || !a.rendezvous.empty() ? "auto" : "shared_memory"; }
+
+comm::WorldOptions world_options(const BenchArguments& a) {
+  comm::WorldOptions options{.name = a.name, .key = a.name, .rank = a.rank, .size = a.world, .arena = a.arena};
+  options.algorithms = a.algorithms;
+  options.transport = a.tcp                                  ? comm::Transport::kTcp
+                      : a.hosts > 1 || !a.rendezvous.empty() ? comm::Transport::kAutomatic
+                                                             : comm::Transport::kSharedMemory;
+  options.rendezvous = a.rendezvous;
+  if (a.hosts > 1) {
+    options.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
+    options.rendezvous = "file:" + wire::meeting_directory() + "/" + a.name + ".store";
+    options.interface = "lo";
+  }
+  return options;
 }
 
 void print(const BenchArguments& a, const comm::Group& group, const Case& c, const at::Tensor& times) {
@@ -128,8 +149,8 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c, con
         R"({{"op": "{}", "backend": "shoal", "world": {}, "transport": "{}", "algorithm": "{}", "memory": "{}", "bytes": {}, "us_min": {:.3f}, )"
         R"("us_p50": {:.3f}, "us_p99": {:.3f}, "algbw_gbs": {:.3f}, "busbw_gbs": {:.3f}, "iters": {}}})"
         "\n",
-        c.op, a.world, a.tcp ? "tcp" : "shared_memory", way, a.arena && !a.tcp ? "arena" : "foreign", c.count * 4, t[0] * 1e6, p50 * 1e6, p99 * 1e6,
-        algorithm_gbs, algorithm_gbs * factor, calls);
+        c.op, a.world, transport_of(a), way, a.arena && !a.tcp ? "arena" : "foreign", c.count * 4, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs,
+        algorithm_gbs * factor, calls);
   else
     fmt::print("{:<16}{:>12}{:>20}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, c.count * 4, way, t[0] * 1e6, p50 * 1e6, p99 * 1e6,
                algorithm_gbs, algorithm_gbs * factor);
@@ -143,13 +164,7 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
   using namespace shoal;
   const apps::BenchArguments& a = *arguments;
   at::set_num_threads(1);
-  const comm::Group group = comm::connect({.name = a.name,
-                                           .key = a.name,
-                                           .rank = a.rank,
-                                           .size = a.world,
-                                           .arena = a.arena,
-                                           .transport = a.tcp ? comm::Transport::kTcp : comm::Transport::kSharedMemory,
-                                           .algorithms = a.algorithms});
+  const comm::Group group = comm::connect(apps::world_options(a));
   try {
     if (a.rank == 0 && !a.json)
       fmt::print("{:<16}{:>12}{:>20}{:>12}{:>12}{:>12}{:>11}{:>11}\n", "operation", "bytes", "way", "min us", "p50 us", "p99 us", "algbw GB/s",

@@ -64,6 +64,8 @@ struct BenchArguments {
   double seconds = 0.5;  ///< per size
   bool arena = true;
   bool tcp = false;        ///< through TCP, not shared memory
+  int hosts = 1;           ///< that are played: ranks of different ones share no memory
+  std::string rendezvous;  ///< where ranks that are started one by one meet; empty: they are started here
   std::string algorithms;  ///< TCP: overrides, as collective::Choice reads them
   bool json = false;
 };

@@ -10,6 +10,11 @@ bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kRedu
 bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter; }
 bool point_to_point(Kind kind) { return kind == Kind::kSend || kind == Kind::kReceive; }
 
+bool must_fold_once(const Operation& o) {
+  const bool narrow = is_floating(o.type) && size_of(o.type) < 4;
+  return reduces(o.kind) && (narrow || o.reduction == Reduction::kAverage || o.reduction == Reduction::kPremulSum);
+}
+
 TcpCall TcpCall::of(const Operation& o, Algorithm algorithm) {
   return {.kind = static_cast<std::uint8_t>(point_to_point(o.kind) ? Kind::kSend : o.kind),
           .type = static_cast<std::uint8_t>(o.type),

@@ -12,6 +12,8 @@ namespace shoal::collective {
 bool reduces(Kind kind);
 bool has_root(Kind kind);
 bool point_to_point(Kind kind);
+/// True for reductions whose partial sums would round more than once, or not know when to divide.
+bool must_fold_once(const Operation& operation);
 
 /// What an operation says of itself in front of every message, so that ranks that call something else find out: plain bytes.
 struct TcpCall {

@@ -14,12 +14,6 @@ namespace {
 
 constexpr std::uint64_t kMessages = std::uint64_t{1} << 63;  // streams of send and receive: this bit and the tag
 
-/// Partial sums would round more than once, or not know when to divide.
-bool must_fold_once(const Operation& o) {
-  const bool narrow = is_floating(o.type) && size_of(o.type) < 4;
-  return reduces(o.kind) && (narrow || o.reduction == Reduction::kAverage || o.reduction == Reduction::kPremulSum);
-}
-
 std::uint64_t mix(std::uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -129,9 +123,9 @@ void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_
   if (seen != peers_->events()) return;
   const auto now = Clock::now();
   for (const TcpOperation& p : in_flight_) {
-    const int peer = p.awaited();
+    const int peer = p.awaited() < 0 ? -1 : members_.ranks[static_cast<std::size_t>(p.awaited())];
     const bool late = now >= p.give_up || (p.handle() == handle && deadline.passed());
-    const bool left = peer >= 0 && peers_->gone(members_.ranks[peer]) && seen == peers_->events();
+    const bool left = peer >= 0 && peers_->gone(peer) && seen == peers_->events();
     if (!late && !left) continue;
     Error error = p.error(left ? ErrorKind::kPeerLost : ErrorKind::kTimeout,
                           left ? fmt::format("rank {} has left", peer) : fmt::format("{} did not complete in time", p.text()))
@@ -161,6 +155,20 @@ void TcpCommunicator::wait(Handle handle, Deadline deadline) {
     check_times(handle, deadline, seen);
     peers_->wait_for_event(seen, std::min<Duration>(deadline.left(), std::chrono::milliseconds(100)));
   }
+}
+
+bool TcpCommunicator::wait_briefly(Handle handle, Duration longest) {
+  const Deadline end = Deadline::in(longest);
+  while (!complete(handle)) {
+    const auto seen = peers_->events();
+    peers_->check();
+    advance_all();
+    if (complete(handle)) return true;
+    check_times(0, Deadline::never(), seen);
+    if (end.passed()) return false;
+    peers_->wait_for_event(seen, end.left());
+  }
+  return true;
 }
 
 void TcpCommunicator::poll(Duration budget) {

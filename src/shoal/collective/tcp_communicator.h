@@ -32,22 +32,30 @@ class TcpCommunicator final : public Communicator {
   int rank() const override { return members_.rank; }
   int size() const override { return members_.size(); }
   bool supports(Kind kind, ElementType type, Reduction reduction) const override;
+  /// Throws Error(usage) for an operation that makes no sense here.
+  void validate(const Operation& operation) const;
   Handle start(const Operation& operation) override;
   bool test(Handle handle) override;
   bool complete(Handle handle) const override;
   void wait(Handle handle, Deadline deadline) override;
+  /// Blocks for about `longest`, or until complete, which is what it returns. Running out of time is no error here.
+  bool wait_briefly(Handle handle, Duration longest);
   void poll(Duration budget) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   /// Ends everything on all ranks, other groups included.
   void abort(const Error& cause) override;
 
+  /// As the connections count ranks, which may be more than are in this group.
+  int world_rank() const { return peers_->rank(); }
+  int world_size() const { return peers_->size(); }
+  /// Throws the first cause once something has failed on any rank.
+  void check() const { peers_->check(); }
   const Choice& choice() const { return choice_; }
   /// What this rank has sent to ranks of other hosts, as `hosts` names them: headers included, heartbeats not.
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
 
  private:
   TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group);
-  void validate(const Operation& operation) const;
   void enqueue(const Operation& operation, Handle handle);
   std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation, Algorithm algorithm);
   void advance_all();

@@ -145,7 +145,7 @@ void TcpOperation::advance_arrival(Arrival& arrival) {
     auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
     if (!piece) return;
     if (piece->total() != bytes)
-      throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", piece->total(), bytes)).from(arrival.peer);
+      throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", piece->total(), bytes)).from(world_rank(arrival.peer));
     arrival.done += piece->bytes();
     arrival.pieces.push_back(std::move(*piece));
   }
@@ -161,9 +161,9 @@ bool TcpOperation::name_arrival(Arrival& arrival) {
   if (!piece) return false;
   compare(*piece, arrival.peer);
   if (piece->total() != TcpCall::kBytes + small || piece->bytes() != piece->total())
-    throw error(ErrorKind::kMismatch,
-                fmt::format("rank {} sends {} bytes where rank {} expects {}", arrival.peer, piece->total() - TcpCall::kBytes, members_.rank, small))
-        .from(arrival.peer);
+    throw error(ErrorKind::kMismatch, fmt::format("rank {} sends {} bytes where rank {} expects {}", world_rank(arrival.peer),
+                                                  piece->total() - TcpCall::kBytes, world_rank(members_.rank), small))
+        .from(world_rank(arrival.peer));
   arrival.named = true;
   if (small == 0) return true;
   arrival.complete = true;
@@ -209,7 +209,7 @@ void TcpOperation::land(Arrival& arrival) {
     members_.peers->land(world_rank(arrival.peer), stream_, arrival.landing);
   }
   if (const auto actual = arrival.landing->actual.load(); actual != 0)
-    throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", actual, bytes)).from(arrival.peer);
+    throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", actual, bytes)).from(world_rank(arrival.peer));
   arrival.complete = arrival.landing->arrived.load(std::memory_order_acquire) == bytes;
 }
 
@@ -220,7 +220,7 @@ void TcpOperation::fold_pieces(Arrival& arrival) {
     const auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
     if (!piece) return;
     if (piece->total() != bytes)
-      throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", piece->total(), bytes)).from(arrival.peer);
+      throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", piece->total(), bytes)).from(world_rank(arrival.peer));
     std::vector<std::pair<int, const std::byte*>> others{{arrival.peer, piece->data()}};
     fold_into(arrival.range, arrival.done, piece->bytes(), others);
     arrival.done += piece->bytes();
@@ -276,12 +276,12 @@ int TcpOperation::awaited() const {
 }
 
 void TcpOperation::compare(const wire::Piece& piece, int from) const {
-  if (piece.bytes() < TcpCall::kBytes) throw error(ErrorKind::kMismatch, "a message too short to name its call").from(from);
+  if (piece.bytes() < TcpCall::kBytes) throw error(ErrorKind::kMismatch, "a message too short to name its call").from(world_rank(from));
   const TcpCall theirs = TcpCall::read(piece.data());
   if (theirs == call_) return;
-  throw error(ErrorKind::kMismatch,
-              fmt::format("ranks call different operations: rank {} calls {}, rank {} calls {}", members_.rank, call_.text(), from, theirs.text()))
-      .from(from)
+  throw error(ErrorKind::kMismatch, fmt::format("ranks call different operations: rank {} calls {}, rank {} calls {}", world_rank(members_.rank),
+                                                call_.text(), world_rank(from), theirs.text()))
+      .from(world_rank(from))
       .hint("every rank must make the same calls in the same order");
 }
 
@@ -291,7 +291,7 @@ std::byte* TcpOperation::at(Range range) const {
 }
 
 Error TcpOperation::error(ErrorKind kind, std::string what) const {
-  return Error(kind, name(operation_.kind), std::move(what)).at(members_.rank, members_.size()).in(handle_);
+  return Error(kind, name(operation_.kind), std::move(what)).at(members_.peers->rank(), members_.peers->size()).in(handle_);
 }
 
 }  // namespace shoal::collective

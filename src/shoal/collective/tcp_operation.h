@@ -48,6 +48,7 @@ class TcpOperation {
   bool looks_for(int peer) const;
   /// For a receive: all that is under way, in the order of start. Those before this one have the first choice among messages.
   void stand_in(const std::list<TcpOperation>& line) { line_ = &line; }
+  /// Errors name ranks as the world counts them.
   Error error(ErrorKind kind, std::string what) const;
 
   Clock::time_point give_up;

@@ -67,6 +67,13 @@ std::shared_ptr<wire::Arena> installed_arena() {
   return state.arena;
 }
 
+std::shared_ptr<wire::Arena> ensure_arena(std::size_t limit_bytes, int ranks_on_host) {
+  if (auto arena = installed_arena()) return arena;
+  auto arena = std::make_shared<wire::Arena>(wire::Arena::Options{.limit_bytes = limit_bytes, .ranks_on_host = ranks_on_host});
+  install_arena(arena);
+  return arena;
+}
+
 void retag(const at::Tensor& tensor, MemoryCategory from, MemoryCategory to) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   const c10::DataPtr& data = tensor.storage().data_ptr();

@@ -1,18 +1,13 @@
 #include "shoal/comm/world.h"
 
-#include <fmt/format.h>
-
 #include <mutex>
 #include <thread>
 
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
-#include "shoal/collective/tcp_communicator.h"
 #include "shoal/comm/allocator.h"
-#include "shoal/comm/communicator_engine.h"
 #include "shoal/comm/host_engine.h"
-#include "shoal/wire/address.h"
-#include "shoal/wire/rendezvous.h"
+#include "shoal/comm/network_world.h"
 
 namespace shoal::comm {
 namespace {
@@ -20,44 +15,18 @@ namespace {
 using collective::HostCommunicator;
 using collective::HostWorld;
 
-std::shared_ptr<wire::Arena> own_arena(const WorldOptions& options, int ranks_of_others) {
-  if (!options.arena) return nullptr;
-  if (auto arena = installed_arena()) return arena;
-  auto arena = std::make_shared<wire::Arena>(wire::Arena::Options{.limit_bytes = options.memory_limit_bytes, .ranks_on_host = ranks_of_others});
-  install_arena(arena);
-  return arena;
-}
-
-bool over_tcp(const WorldOptions& options) {
+bool over_network(const WorldOptions& options) {
   return options.transport == Transport::kTcp || (options.transport == Transport::kAutomatic && !options.rendezvous.empty());
-}
-
-Group connect_over_tcp(const WorldOptions& options) {
-  const Deadline deadline = Deadline::in(options.meeting_timeout);
-  const bool one_host = options.rendezvous.empty();
-  const std::string place = one_host ? "file:" + wire::meeting_directory() + "/" + options.name + ".store" : options.rendezvous;
-  if (!one_host && place.starts_with("file:") && options.interface.empty())
-    throw Error(ErrorKind::kConfig, "connect", fmt::format("ranks that meet at {} do not know which address leads to rank 0", place))
-        .hint("name the network interface (parallelism.interface), or meet at host:port");
-  const std::string address = options.interface.empty() ? "" : wire::interface_address(options.interface);
-  // The store serves until the last group of this process is gone: others may still be on their way to each other.
-  const auto meeting = std::make_shared<wire::Rendezvous>(place, options.key, options.rank, address.empty() ? "127.0.0.1" : address, deadline);
-  auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = options.key, .host = address}, meeting->store(), options.rank, options.size,
-                                             deadline);
-  auto communicator = std::make_shared<collective::TcpCommunicator>(
-      std::move(peers), collective::TcpCommunicator::Settings{.timeout = options.timeout, .algorithms = options.algorithms});
-  return Group(std::make_shared<CommunicatorEngine>(std::move(communicator), meeting));
 }
 
 }  // namespace
 
 Group connect(const WorldOptions& options) {
   SHOAL_USER_CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size, "connect", "rank {} of {}", options.rank, options.size);
-  // Where TCP carries everything no peer maps the arena, and LibTorch's own allocator serves as well.
-  const auto arena = over_tcp(options) && options.size > 1 ? nullptr : own_arena(options, options.size);
   memory_context().rank = options.rank;
+  if (options.size > 1 && over_network(options)) return connect_over_network(options);
+  const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, options.size) : nullptr;
   if (options.size == 1) return {};
-  if (over_tcp(options)) return connect_over_tcp(options);
   const wire::Meeting meeting{.name = options.name,
                               .key = options.key,
                               .rank = options.rank,
@@ -72,7 +41,7 @@ Group connect(const WorldOptions& options) {
 
 void run_on_threads(const WorldOptions& options, const std::function<void(const Group&)>& body) {
   SHOAL_USER_CHECK(options.size >= 1, "run_on_threads", "{} ranks", options.size);
-  const auto arena = own_arena(options, 1);
+  const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, 1) : nullptr;
   if (options.size == 1) return body({});
   const auto control = std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("shoal-control", HostWorld::control_bytes()));
   std::mutex mutex;

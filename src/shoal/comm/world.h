@@ -9,9 +9,9 @@ namespace shoal::comm {
 
 /// What carries the bytes between ranks.
 enum class Transport {
-  kAutomatic,     ///< shared memory where no rendezvous is named, TCP where one is
+  kAutomatic,     ///< shared memory among the ranks of a host, TCP between hosts
   kSharedMemory,  ///< all ranks are on this host
-  kTcp,           ///< also between ranks of one host
+  kTcp,           ///< also between ranks of one host: no memory is shared
 };
 
 /// How the ranks of a job come together.
@@ -25,6 +25,7 @@ struct WorldOptions {
   Transport transport = Transport::kAutomatic;
   std::string rendezvous;  ///< where ranks of several hosts meet, as wire::Rendezvous reads it; empty: all are on this host
   std::string interface;   ///< TCP: name or prefix of the address to listen on; empty: the one that leads to rank 0
+  std::string host;        ///< with a rendezvous: ranks that name different hosts share no memory, whatever is true (so that tests play several)
   std::string algorithms;  ///< TCP: overrides of the choice of algorithms, as collective::Choice reads them
   Duration meeting_timeout = std::chrono::minutes(2);
   Duration timeout = std::chrono::minutes(10);  ///< of collectives that bring none of their own

@@ -233,14 +233,16 @@ void Peers::serve(int r, std::uint32_t events) {
   const auto lost = [&](const std::string& how) {
     return Error(ErrorKind::kPeerLost, "receive", fmt::format("rank {} {}", r, how)).at(rank_, size_).from(r);
   };
+  // A peer that has heard this rank's goodbye goes without one.
+  const auto may_go = [&] { return peer.goodbye || stop_by_; };
   try {
     Arrivals arrivals(*this, r);
     const bool open = peer.link->receive(arrivals);
     peer.heard = Clock::now();
     if (open) return;
-    if (!peer.goodbye) fail(lost("closed its connection without a word: its process ended").hint("look at its log"), true);
+    if (!may_go()) fail(lost("closed its connection without a word: its process ended").hint("look at its log"), true);
   } catch (const Error& error) {
-    if (!peer.goodbye) fail(lost("is lost: " + error.message()), true);
+    if (!may_go()) fail(lost("is lost: " + error.message()), true);
   }
   close(r);
 }

@@ -162,7 +162,7 @@ void list_running(std::vector<Key>& keys) {
       .key("pin_cores", &P::pin_cores, any(), "each rank keeps to its own cores")
       .key("arena", &P::arena, any(), "tensors live in memory that all ranks of the host read in place; off gives the same bits, slower")
       .key("transport", &P::transport, one_of({"auto", "shared_memory", "tcp"}),
-           "what carries the bytes between ranks; auto: shared memory where all are on one host, else TCP")
+           "what carries the bytes between ranks; auto: shared memory inside a host, TCP between hosts; tcp: TCP alone")
       .key("interface", &P::interface, any(), "TCP: name or address prefix of the network interface; empty: the one that leads to rank 0")
       .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}},
            "size of a gradient bucket in MB where gradients are copied to travel: processes with arena = false, or TCP")

@@ -1,0 +1,272 @@
+#include "shoal/collective/hierarchical_communicator.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "shoal/base/check.h"
+
+namespace shoal::collective {
+namespace {
+
+constexpr Duration kTurn = std::chrono::milliseconds(1);          // in one lane while others may have something to do
+constexpr Duration kLongTurn = std::chrono::milliseconds(20);     // while only one is under way
+constexpr Duration kFirstWords = std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
+
+std::unique_ptr<TcpCommunicator> as_tcp(std::unique_ptr<Communicator> communicator) {
+  return std::unique_ptr<TcpCommunicator>(static_cast<TcpCommunicator*>(communicator.release()));
+}
+
+bool on_host(Lane lane) { return lane == Lane::kGather || lane == Lane::kSpread; }
+
+}  // namespace
+
+HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunicator> host, std::unique_ptr<TcpCommunicator> all, Settings settings)
+    : gather_(std::move(host)), all_(std::move(all)), settings_(std::move(settings)), layout_(all_->choice().hosts(), all_->rank()) {
+  SHOAL_CHECK(gather_->size() == layout_.local_size() && gather_->rank() == layout_.local, "rank {} of {} on its host, not {} of {}", gather_->rank(),
+              gather_->size(), layout_.local, layout_.local_size());
+  spread_ = gather_->split(0, layout_.local);
+  if (settings_.world_ranks.empty()) settings_.world_ranks = layout_.members[static_cast<std::size_t>(layout_.host)];
+  column_ = all_->split(layout_.local < layout_.columns ? layout_.local : -1, layout_.host);
+}
+
+HierarchicalCommunicator::~HierarchicalCommunicator() = default;
+
+Communicator* HierarchicalCommunicator::in_lane(Lane lane) const {
+  switch (lane) {
+    case Lane::kGather:
+      return gather_.get();
+    case Lane::kSpread:
+      return spread_.get();
+    case Lane::kBetween:
+      return column_.get();
+    case Lane::kFlat:
+      return all_.get();
+  }
+  return nullptr;
+}
+
+std::shared_ptr<std::byte> HierarchicalCommunicator::scratch(std::size_t bytes) const {
+  if (bytes == 0) return nullptr;
+  if (!settings_.arena) return {static_cast<std::byte*>(::operator new(bytes)), [](std::byte* p) { ::operator delete(p); }};
+  return {static_cast<std::byte*>(settings_.arena->allocate(bytes)), [arena = settings_.arena](std::byte* p) { arena->free(p); }};
+}
+
+Handle HierarchicalCommunicator::start(const Operation& operation) {
+  all_->validate(operation);
+  const Handle handle = ++started_;
+  guarded([&] {
+    check();
+    enqueue(operation, handle);
+    for (const Buffer& buffer : operation.more) {
+      Operation part = operation;
+      part.buffer = buffer;
+      enqueue(part, handle);
+    }
+    advance();
+  });
+  return handle;
+}
+
+void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
+  operation.more = {};
+  if (operation.timeout == Duration::zero()) operation.timeout = settings_.timeout;
+  Pending& p = in_flight_.emplace_back();
+  p.handle = handle;
+  p.give_up = Clock::now() + operation.timeout;
+  p.scratch = scratch(hierarchical_scratch_bytes(operation, layout_));
+  p.program = plan_hierarchical(operation, layout_, must_fold_once(operation), p.scratch.get());
+  p.operation = operation;
+  p.operation.send_counts = {}, p.operation.receive_counts = {};
+  // Its counts are there only now, and no lane but the flat one has them: it begins at once, in the order of calls.
+  if (p.program.phases.front().lane == Lane::kFlat) p.running = {all_->start(p.program.phases.front().operations.front())};
+}
+
+bool HierarchicalCommunicator::advance(Pending& p, bool (&taken)[kLanes]) {
+  auto& phases = p.program.phases;
+  while (p.at < phases.size()) {
+    const auto lane = static_cast<std::size_t>(phases[p.at].lane);
+    Communicator& communicator = *in_lane(phases[p.at].lane);
+    if (p.running.empty()) {
+      if (taken[lane] || !has_room(phases[p.at])) break;
+      work_on(p);
+      for (const Operation& operation : phases[p.at].operations) p.running.push_back(communicator.start(operation));
+    }
+    if (!std::all_of(p.running.begin(), p.running.end(), [&](Handle handle) { return communicator.complete(handle); })) break;
+    p.running.clear();
+    ++p.at;
+  }
+  for (std::size_t i = p.at + (p.running.empty() ? 0 : 1); i < phases.size(); ++i) taken[static_cast<std::size_t>(phases[i].lane)] = true;
+  return p.at == phases.size();
+}
+
+// With too many under way the communicator of a host waits for its ranks, and these perhaps for what this rank would do in another lane.
+bool HierarchicalCommunicator::has_room(const Phase& phase) const {
+  if (!on_host(phase.lane)) return true;
+  const std::size_t under_way = static_cast<const HostCommunicator*>(in_lane(phase.lane))->in_flight();
+  return under_way == 0 || under_way + phase.operations.size() <= kSlots;
+}
+
+// What an earlier operation has still to do in a lane comes first there.
+void HierarchicalCommunicator::advance() {
+  bool taken[kLanes] = {};
+  for (auto it = in_flight_.begin(); it != in_flight_.end();) it = advance(*it, taken) ? in_flight_.erase(it) : std::next(it);
+}
+
+void HierarchicalCommunicator::make_progress() {
+  bool polled[kLanes] = {};
+  for (const Pending& p : in_flight_) {
+    if (p.running.empty() || std::exchange(polled[static_cast<std::size_t>(p.program.phases[p.at].lane)], true)) continue;
+    work_on(p);
+    in_lane(at_work_.lane)->poll(Duration::zero());
+  }
+  check();
+  advance();
+}
+
+// What another rank, or another thread of this one, has met.
+void HierarchicalCommunicator::check() {
+  at_work_ = {};
+  all_->check();
+}
+
+bool HierarchicalCommunicator::complete(Handle handle) const {
+  return std::none_of(in_flight_.begin(), in_flight_.end(), [&](const Pending& p) { return p.handle == handle; });
+}
+
+bool HierarchicalCommunicator::test(Handle handle) {
+  if (complete(handle)) return true;
+  guarded([&] {
+    make_progress();
+    check_times(0, Deadline::never());
+  });
+  return complete(handle);
+}
+
+void HierarchicalCommunicator::poll(Duration budget) {
+  const Deadline end = Deadline::in(budget);
+  guarded([&] {
+    do {
+      make_progress();
+      check_times(0, Deadline::never());
+    } while (!in_flight_.empty() && !end.passed());
+  });
+}
+
+void HierarchicalCommunicator::wait(Handle handle, Deadline deadline) {
+  SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle, started_);
+  if (complete(handle)) return;
+  guarded([&] {
+    for (;;) {
+      advance();
+      if (complete(handle)) return;
+      // One that has nothing under way stands behind an earlier one; the first always has.
+      const auto own = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const Pending& p) { return p.handle == handle; });
+      block(own->running.empty() ? in_flight_.front() : *own);
+      if (in_flight_.size() > 1) make_progress();
+      check();
+      check_times(handle, deadline);
+    }
+  });
+}
+
+void HierarchicalCommunicator::block(const Pending& p) {
+  const Duration longest = in_flight_.size() > 1 ? kTurn : kLongTurn;
+  work_on(p);
+  Communicator* communicator = in_lane(at_work_.lane);
+  for (const Handle handle : p.running) {
+    const bool done = on_host(at_work_.lane) ? static_cast<HostCommunicator*>(communicator)->wait_briefly(handle, longest)
+                                             : static_cast<TcpCommunicator*>(communicator)->wait_briefly(handle, longest);
+    if (!done) return;
+  }
+}
+
+void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
+  const auto now = Clock::now();
+  for (const Pending& p : in_flight_) {
+    if (now < p.give_up && !(p.handle == handle && deadline.passed())) continue;
+    at_work_ = {};
+    const bool started = !p.running.empty(), here = started && on_host(p.program.phases[p.at].lane);
+    throw Error(ErrorKind::kTimeout, name(p.operation.kind),
+                fmt::format("{} x {} did not complete in time", p.operation.buffer.count, name(p.operation.type)))
+        .at(all_->world_rank(), all_->world_size())
+        .in(p.handle)
+        .awaiting(!started ? "an earlier operation"
+                  : here   ? fmt::format("ranks of its own host ({})", gather_->report())
+                           : "other hosts");
+  }
+}
+
+/// Runs `body`; what a lane throws becomes the error of the operation on whose behalf it was called, on all ranks.
+template <class Body>
+void HierarchicalCommunicator::guarded(Body&& body) {
+  at_work_ = {};
+  try {
+    body();
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
+// A rank of this host may have recorded what another has told it of the cause: that one's own words are waited for.
+void HierarchicalCommunicator::fail(const Error& error) {
+  const Error cause = seen_by_all(error);
+  try {
+    for (const Deadline end = Deadline::in(on_host(at_work_.lane) ? kFirstWords : Duration::zero());;) {
+      all_->check();
+      if (end.passed()) break;
+      all_->poll(kTurn);
+      std::this_thread::sleep_for(kTurn);
+    }
+    all_->abort(cause);
+    all_->check();
+  } catch (const Error& first) {
+    gather_->abort(first);
+    throw;
+  }
+  throw Error(cause);
+}
+
+/// The lanes of this host count ranks from 0.
+Error HierarchicalCommunicator::seen_by_all(const Error& error) const {
+  if (!on_host(at_work_.lane)) return error;
+  const auto& ranks = settings_.world_ranks;
+  const bool known = error.peer() >= 0 && error.peer() < static_cast<int>(ranks.size());
+  Error result(error.kind(), name(at_work_.kind),
+               fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}", fmt::join(ranks, ", "), error.message()));
+  return result.at(all_->world_rank(), all_->world_size())
+      .from(known ? ranks[static_cast<std::size_t>(error.peer())] : -1)
+      .in(at_work_.handle)
+      .awaiting(error.awaited())
+      .hint(error.hint());
+}
+
+std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
+  while (!in_flight_.empty()) wait(in_flight_.back().handle, Deadline::in(settings_.timeout));
+  std::unique_ptr<Communicator> here, everywhere;
+  guarded([&] {
+    everywhere = all_->split(color, key);
+    here = gather_->split(color, key);
+  });
+  if (color < 0) return nullptr;
+  auto all = as_tcp(std::move(everywhere));
+  const HostLayout layout(all->choice().hosts(), all->rank());
+  if (layout.hosts() == 1) return here;
+  if (layout.hosts() == all->size()) return all;
+  std::unique_ptr<HostCommunicator> host(static_cast<HostCommunicator*>(here.release()));
+  return std::make_unique<HierarchicalCommunicator>(std::move(host), std::move(all), settings_);
+}
+
+void HierarchicalCommunicator::abort(const Error& cause) {
+  all_->abort(cause);
+  gather_->abort(cause);
+}
+
+std::uint64_t HierarchicalCommunicator::bytes_between_hosts() const {
+  const auto* column = static_cast<const TcpCommunicator*>(column_.get());
+  return all_->bytes_between_hosts() + (column ? column->bytes_between_hosts() : 0);
+}
+
+}  // namespace shoal::collective

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "shoal/collective/hierarchical_program.h"
+#include "shoal/collective/host_communicator.h"
+#include "shoal/collective/tcp_communicator.h"
+#include "shoal/wire/arena.h"
+
+namespace shoal::collective {
+
+/// Ranks on several hosts, some of which share one: shared memory inside each host, TCP between them, so that as few bytes as possible cross.
+///
+/// An operation is a program of phases (hierarchical_program.h). Any number may be under way; what they do in one lane happens in their order, so a
+/// later one gathers while an earlier one is between the hosts. Messages and what does not gain go over TCP without regard to hosts. All ranks end
+/// with the same bits, the same run to run; they differ from those of another arrangement of hosts as partial sums do.
+class HierarchicalCommunicator final : public Communicator {
+ public:
+  struct Settings {
+    Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
+    std::shared_ptr<wire::Arena> arena;           ///< where scratch memory comes from, so that the ranks of the host see it; null: from the allocator
+    std::vector<int> world_ranks;                 ///< of those that share this host's memory, by which errors name them; empty: as in the layout
+  };
+  /// `host`: the ranks of `all` that share this rank's host, in their order there. `all` knows the hosts. Collective.
+  HierarchicalCommunicator(std::unique_ptr<HostCommunicator> host, std::unique_ptr<TcpCommunicator> all, Settings settings);
+  ~HierarchicalCommunicator() override;
+
+  int rank() const override { return all_->rank(); }
+  int size() const override { return all_->size(); }
+  bool supports(Kind kind, ElementType type, Reduction reduction) const override { return all_->supports(kind, type, reduction); }
+  Handle start(const Operation& operation) override;
+  bool test(Handle handle) override;
+  bool complete(Handle handle) const override;
+  void wait(Handle handle, Deadline deadline) override;
+  void poll(Duration budget) override;
+  /// Ranks that all share one host get a HostCommunicator, ranks of which no two do a TcpCommunicator.
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  void abort(const Error& cause) override;
+
+  const HostLayout& layout() const { return layout_; }
+  /// What this rank has sent to ranks of other hosts: headers included, heartbeats not.
+  std::uint64_t bytes_between_hosts() const;
+
+ private:
+  struct Pending {
+    Handle handle = 0;
+    Operation operation;
+    HierarchicalProgram program;
+    std::shared_ptr<std::byte> scratch;
+    std::size_t at = 0;           ///< the phase that is next, or under way
+    std::vector<Handle> running;  ///< of its operations, in its lane
+    Clock::time_point give_up;
+  };
+
+  Communicator* in_lane(Lane lane) const;
+  std::shared_ptr<std::byte> scratch(std::size_t bytes) const;
+  void enqueue(Operation operation, Handle handle);
+  void advance();
+  bool advance(Pending& pending, bool (&taken)[kLanes]);
+  bool has_room(const Phase& phase) const;
+  void make_progress();
+  void block(const Pending& pending);
+  void check_times(Handle handle, Deadline deadline);
+  template <class Body>
+  void guarded(Body&& body);
+  [[noreturn]] void fail(const Error& error);
+  Error seen_by_all(const Error& error) const;
+  void work_on(const Pending& pending) { at_work_ = {pending.program.phases[pending.at].lane, pending.operation.kind, pending.handle}; }
+  void check();
+
+  std::unique_ptr<HostCommunicator> gather_;
+  std::unique_ptr<Communicator> spread_;
+  std::unique_ptr<TcpCommunicator> all_;
+  std::unique_ptr<Communicator> column_;  ///< null on ranks that belong to none
+  Settings settings_;
+  HostLayout layout_;
+  Handle started_ = 0;
+  std::list<Pending> in_flight_;
+  /// On whose behalf a lane is called.
+  struct {
+    Lane lane = Lane::kFlat;
+    Kind kind = Kind::kBarrier;
+    Handle handle = 0;
+  } at_work_;
+};
+
+}  // namespace shoal::collective

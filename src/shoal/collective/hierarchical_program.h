@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "shoal/collective/host_layout.h"
+#include "shoal/collective/operation.h"
+
+namespace shoal::collective {
+
+/// Where a part of a hierarchical operation is carried out. Each is a sequence of its own: what several operations do in one lane happens in the
+/// order of the operations on every rank.
+enum class Lane : std::uint8_t {
+  kGather,   ///< among the ranks of this host, on the way to the others
+  kBetween,  ///< among the ranks of one column: the j-th of every host
+  kSpread,   ///< among the ranks of this host, on the way back
+  kFlat,     ///< among all, without regard to hosts
+};
+inline constexpr int kLanes = 4;
+
+/// Operations on one lane that are started together, in order.
+struct Phase {
+  Lane lane;
+  std::vector<Operation> operations;
+};
+
+/// One rank's part of a hierarchical operation: phases, one after the other. Buffers are those of the caller, or `scratch`.
+struct HierarchicalProgram {
+  std::vector<Phase> phases;
+};
+
+/// Bytes of scratch memory that `plan_hierarchical` needs on this rank.
+std::size_t hierarchical_scratch_bytes(const Operation& operation, const HostLayout& layout);
+
+/// What this rank does for `operation` (one buffer; `more` is not looked at) so that as few bytes as possible cross between hosts:
+///   all_reduce: slice j is reduced to the j-th rank of each host, all-reduced within column j, and spread: 2 (h - 1) / h * count elements per host;
+///   broadcast: once to every other host, slice j within column j; reduce: once from every host;
+///   all_gather, reduce_scatter (hosts that hold equal blocks of ranks): every element once to (from) every other host;
+///   barrier: of each host, of the hosts, of each host; the rest, and what is folded only once in the order of ranks: flat.
+/// `once`: the reduction must not add partial sums. May copy the rank's own part of an all_gather to its place.
+HierarchicalProgram plan_hierarchical(const Operation& operation, const HostLayout& layout, bool once, std::byte* scratch);
+
+}  // namespace shoal::collective
