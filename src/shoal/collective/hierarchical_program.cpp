@@ -9,7 +9,7 @@
 namespace shoal::collective {
 namespace {
 
-constexpr std::size_t kWhole = 8 << 10;  // bytes up to which the first rank of each host speaks for it: slices would only be more messages
+constexpr std::size_t kWhole = 8 << 10;  // bytes up to which one rank of each host speaks for it where slices are of different sizes
 
 std::byte* plus(const void* p, std::size_t bytes) { return static_cast<std::byte*>(const_cast<void*>(p)) + bytes; }
 
@@ -34,7 +34,7 @@ class Planner {
 
   HierarchicalProgram all_reduce() {
     const std::size_t n = o_.buffer.count, m = static_cast<std::size_t>(l_.local_size());
-    const bool slices = n * element_ > kWhole, equal = slices && l_.in_blocks && n % m == 0;
+    const bool equal = l_.in_blocks && n % m == 0, slices = equal || n * element_ > kWhole;
     const int parts = slices ? l_.columns : 1;
     const Range own = l_.local < parts ? part_of(n, parts, l_.local) : Range{};
     if (equal)
