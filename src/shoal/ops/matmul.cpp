@@ -41,13 +41,14 @@ void by_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bo
   });
 }
 
-/// Rows of a 16-bit result that exist in float32 at a time.
-constexpr std::int64_t kNarrowRows = 384;
+/// Elements of a 16-bit result that exist in float32 at a time. Each block packs `b` anew, so blocks are high.
+constexpr std::int64_t kWideElements = 1 << 21;
 
 /// The sums are float32 and rounded once.
 void into_narrow(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
-  for (std::int64_t begin = 0; begin < c.size(0); begin += kNarrowRows) {
-    const std::int64_t rows = std::min(kNarrowRows, c.size(0) - begin);
+  const std::int64_t height = std::clamp<std::int64_t>(kWideElements / c.size(1), 96, 1536);
+  for (std::int64_t begin = 0; begin < c.size(0); begin += height) {
+    const std::int64_t rows = std::min(height, c.size(0) - begin);
     const at::Tensor place = c.narrow(0, begin, rows);
     const at::Tensor wide = accumulate ? converted(place, at::kFloat) : at::empty({rows, c.size(1)}, at::kFloat);
     by_kernel(wide, a.narrow(0, begin, rows), b, accumulate);
