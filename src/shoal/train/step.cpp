@@ -102,7 +102,8 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index, st
   if (!std::isfinite(value))
     throw Error(ErrorKind::kNonFinite, "train", fmt::format("the loss is {} in step {}, micro-batch {}", value, input.step + 1, index + 1))
         .at(group_.rank(), group_.size())
-        .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; the last checkpoint is intact");
+        .hint(scale_ ? "activations may be too large for fp16, where bf16 has the range of fp32; the last checkpoint is intact"
+                     : "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; the last checkpoint is intact");
   loss.backward(input.poison == Poison::kGradient ? at::full_like(loss, std::numeric_limits<double>::infinity()) : at::Tensor());
   return value;
 }
