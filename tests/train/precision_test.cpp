@@ -60,15 +60,15 @@ void expect_equal(const std::vector<StepMetrics>& a, const std::vector<StepMetri
   }
 }
 
-// A product of numbers rounded to 8 bits is off by up to 2^-8, the mean of many far less; 11 bits are eight times as exact. Losses of this job are
-// off by less than a tenth of these bounds in the first step and drift apart as any two runs do that differ in rounding.
+// A factor rounded to 8 bits is off by up to 2^-8, the mean of many products far less: the first losses differ by 1e-5 and less. Then runs drift
+// apart as any two do that differ in rounding, to about 3e-4 in this job in every type; the bound leaves room for other processors.
 TEST_F(Precision, LossesAreThoseOfFloat32WithinABound) {
   const auto reference = train("fp32", {}, 1);
   EXPECT_LT(reference.back().loss, reference.front().loss - 0.5) << "nothing was learnt: the comparison would show nothing";
-  expect_close(train("bf16", kBf16, 1), reference, 1e-2, "bf16 with masters");
-  expect_close(train("bf16 all", kBf16All, 1), reference, 1e-2, "bf16 with bf16 gradients and moments");
-  expect_close(train("stochastic", kStochastic, 1), reference, 3e-2, "bf16 without masters");
-  expect_close(train("fp16", kFp16, 1), reference, 1e-3, "fp16");
+  expect_close(train("bf16", kBf16, 1), reference, 2e-3, "bf16 with masters");
+  expect_close(train("bf16 all", kBf16All, 1), reference, 2e-3, "bf16 with bf16 gradients and moments");
+  expect_close(train("stochastic", kStochastic, 1), reference, 2e-3, "bf16 without masters");
+  expect_close(train("fp16", kFp16, 1), reference, 2e-3, "fp16");
   const auto different = train("bf16 once more", kBf16, 1);
   EXPECT_NE(different[5].loss, reference[5].loss) << "bf16 weights were not used";
 }
@@ -76,7 +76,7 @@ TEST_F(Precision, LossesAreThoseOfFloat32WithinABound) {
 TEST_F(Precision, RanksMicroBatchesAndShardsTrainTheSame) {
   for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{{"bf16", kBf16}, {"stochastic", kStochastic}, {"fp16", kFp16}}) {
     // Sums in another order round to other 16-bit numbers now and then; gradients in bf16 are rounded once more by each sum.
-    const double bound = name == "stochastic" ? 1e-2 : name == "bf16" ? 2e-3 : 5e-4;
+    const double bound = name == "stochastic" ? 1e-3 : name == "bf16" ? 2e-4 : 5e-5;
     const auto reference = train(name + " one", sets, 1);
     expect_close(train(name + " micro", sets + Sets{"training.micro_batch=2"}, 1), reference, bound, name + ", 1 rank x 4 x 2");
     expect_close(train(name + " two", sets, 2), reference, bound, name + ", 2 ranks");
@@ -166,7 +166,7 @@ TEST_F(Precision, ARunGoesOnInAnotherPrecision) {
       const Sets fault{"debug.fault=error", fmt::format("debug.fault_step={}", 5 * i + 7)};
       EXPECT_THROW(train(name, ways[(first + static_cast<std::size_t>(i)) % 4] + fault, 2), Error);
     }
-    expect_close(train(name, ways[(first + 3) % 4], 1), reference, 3e-2, name);
+    expect_close(train(name, ways[(first + 3) % 4], 1), reference, 2e-3, name);
   }
 }
 
@@ -211,8 +211,8 @@ TEST_F(Precision, RulesByNameComeFirstAndVectorsStayInFloat32) {
 
 TEST_F(Precision, EveryParameterMayHaveSixteenBits) {
   const auto reference = train("fp32", {}, 1);
-  expect_close(train("all bf16", kBf16 + Sets{"precision.parameters=[\"*=bf16\"]"}, 2), reference, 1e-2, "norms and biases too");
-  expect_close(train("mixed", {"precision.parameters=[\"*.mlp.*=bf16\", \"*.attention.*=fp16\"]"}, 2), reference, 1e-2, "three types");
+  expect_close(train("all bf16", kBf16 + Sets{"precision.parameters=[\"*=bf16\"]"}, 2), reference, 4e-3, "norms and biases too");
+  expect_close(train("mixed", {"precision.parameters=[\"*.mlp.*=bf16\", \"*.attention.*=fp16\"]"}, 2), reference, 2e-3, "three types");
 }
 
 TEST_F(Precision, AutoTakesTheFasterTypeAndKeepsIt) {
