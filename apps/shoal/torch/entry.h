@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,7 @@ struct CalibrateArguments {
   double seconds = 0.2;  ///< per case
   bool bf16 = true;
   std::vector<TimedSample> products_f32, products_bf16, traversals;  ///< out
+  std::map<std::string, std::vector<TimedSample>> kernels;           ///< out: what our operators take in fp32, by plan::OperationCost's names
 };
 
 }  // namespace shoal::apps
