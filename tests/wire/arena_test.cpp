@@ -96,6 +96,9 @@ TEST(Arena, CountsByCategoryAndRemembersPeaks) {
   EXPECT_EQ(ledger.categories[static_cast<int>(MemoryCategory::kParameters)].in_use, 1u << 20);
   EXPECT_EQ(ledger.categories[static_cast<int>(MemoryCategory::kTemporary)].in_use, 0u);
   EXPECT_EQ(ledger.total.peak, 2u << 20);
+  std::size_t at_peak = 0;
+  for (const Usage& usage : ledger.categories) at_peak += usage.at_peak;
+  EXPECT_EQ(at_peak, ledger.total.peak);
   arena.free(a);
 }
 

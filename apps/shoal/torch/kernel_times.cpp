@@ -95,7 +95,7 @@ class Measuring {
       const at::Tensor out = make();
       forward.push_back(seconds_since(start));
       const auto middle = Clock::now();
-      out.backward(gradient.defined() ? std::optional(gradient) : std::nullopt);
+      out.backward(gradient);
       backward.push_back(seconds_since(middle));
     };
     time(once);

@@ -25,6 +25,9 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.rendezvous = arguments.rendezvous;
   options.interface = config.parallelism.interface;
   options.arena = config.parallelism.arena;
+  // Threads of one process share its arena.
+  const double limit = config.parallelism.memory_limit_mb * 1e6 * (arguments.in_process ? arguments.world : 1);
+  options.memory_limit_bytes = static_cast<std::size_t>(limit);
   options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(config.parallelism.timeout_s));
   options.meeting_timeout = std::min(options.meeting_timeout, options.timeout);
   return options;

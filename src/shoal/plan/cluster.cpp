@@ -96,6 +96,7 @@ Cluster cpu() {
   cluster.inside = {1e-6, 10e9};
   cluster.between = {30e-6, 1.25e9};
   cluster.storage = {1e9, 1e9};
+  cluster.runtime = Runtime::kShoal;
   return cluster;
 }
 
@@ -110,6 +111,14 @@ Cluster wan() {
 }
 
 }  // namespace
+
+const char* name(Runtime runtime) { return runtime == Runtime::kShoal ? "shoal" : "published"; }
+
+std::optional<Runtime> runtime(std::string_view name) {
+  if (name == "published") return Runtime::kPublished;
+  if (name == "shoal") return Runtime::kShoal;
+  return std::nullopt;
+}
 
 double Cluster::peak(ElementType type) const {
   const auto at = device.peak_flops.find(type);

@@ -60,6 +60,14 @@ struct Storage {
   bool operator==(const Storage&) const = default;
 };
 
+/// Whose software trains on a cluster: the same mesh takes other memory, and other work beside the products, in each.
+enum class Runtime {
+  kPublished,  ///< systems of the literature on accelerators (Megatron-LM, DeepSpeed, FSDP): what their papers describe
+  kShoal,      ///< Shoal on hosts whose ranks share memory
+};
+const char* name(Runtime runtime);
+std::optional<Runtime> runtime(std::string_view name);  ///< "published", "shoal"
+
 struct Cluster {
   std::string name;
   std::string source;  ///< where the figures come from
@@ -70,6 +78,7 @@ struct Cluster {
   Link between;  ///< between hosts
   Host host;
   Storage storage;
+  Runtime runtime = Runtime::kPublished;
 
   std::int64_t devices() const { return hosts * devices_per_host; }
   /// Throws Error(config) when the device has no such peak.

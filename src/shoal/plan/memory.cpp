@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shoal/plan/shoal_memory.h"
+
 namespace shoal::plan {
 namespace {
 
@@ -99,6 +101,11 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) 
     ranks.push_back({rank, {{"forward and backward", running}, {"optimizer", optimizer}, {"checkpoint", checkpoint}}});
   }
   return ranks;
+}
+
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  if (cluster.runtime == Runtime::kShoal && shoal_runs(training)) return {shoal_memory(spec, training, cluster)};
+  return memory(spec, training);
 }
 
 const RankMemory& worst(const std::vector<RankMemory>& ranks) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/plan/cluster.h"
 #include "shoal/plan/training.h"
 
 namespace shoal::plan {
@@ -79,12 +80,15 @@ struct MemoryPhase {
 struct RankMemory {
   std::int64_t rank = 0;  ///< of the pipeline
   std::vector<MemoryPhase> phases;
+  double held_for_others = 0;  ///< more that one rank of those that share memory allocates, which counts at the others
 
   const MemoryPhase& peak() const;
 };
 
-/// Of every pipeline rank. Data, tensor and context ranks of one stage are alike.
+/// Of every pipeline rank. Data, tensor and context ranks of one stage are alike. As published systems have it.
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training);
+/// As the cluster's runtime has it.
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 /// The rank that needs most.
 const RankMemory& worst(const std::vector<RankMemory>& ranks);
 

@@ -15,21 +15,25 @@ namespace {
 /// A job that failed is noticed, its processes ended and started again.
 constexpr double kRestartS = 180;
 
-bool fits(const ModelSpec& spec, const Training& training, double capacity) {
+double peak_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  return worst(memory(spec, training, cluster)).peak().use.all();
+}
+
+bool fits(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   try {
     validate(spec, training);
   } catch (const Error&) {
     return false;
   }
-  return worst(memory(spec, training)).peak().use.all() <= capacity;
+  return peak_bytes(spec, training, cluster) <= cluster.device.memory_bytes;
 }
 
-std::vector<std::string> remedies(const ModelSpec& spec, const Training& training, double capacity) {
+std::vector<std::string> remedies(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   std::vector<std::string> list;
   const auto try_change = [&](const Training& changed, const std::string& words) {
-    if (fits(spec, changed, capacity)) list.push_back(words);
+    if (fits(spec, changed, cluster)) list.push_back(words);
   };
-  const auto gib = [&](const Training& changed) { return worst(memory(spec, changed)).peak().use.all() / (1024.0 * 1024 * 1024); };
+  const auto gib = [&](const Training& changed) { return peak_bytes(spec, changed, cluster) / (1024.0 * 1024 * 1024); };
   for (int zero = training.zero + 1; zero <= 3 && training.mesh.shard_ranks() > 1; ++zero) {
     Training changed = training;
     changed.zero = zero;
@@ -51,8 +55,8 @@ std::vector<std::string> remedies(const ModelSpec& spec, const Training& trainin
     Training wider = training, deeper = training;
     wider.mesh.tensor *= factor, wider.mesh.data /= factor;
     deeper.mesh.pipeline *= factor, deeper.mesh.data /= factor;
-    if (fits(spec, wider, capacity)) try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor, wider.mesh.data, gib(wider)));
-    if (fits(spec, deeper, capacity))
+    if (fits(spec, wider, cluster)) try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor, wider.mesh.data, gib(wider)));
+    if (fits(spec, deeper, cluster))
       try_change(deeper, fmt::format("--pp {} --dp {} ({:.1f} GiB)", deeper.mesh.pipeline, deeper.mesh.data, gib(deeper)));
   }
   Training everything = training;
@@ -132,7 +136,7 @@ Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& c
   Plan plan;
   plan.spec = spec, plan.training = training, plan.cluster = cluster;
   plan.parameters = parameter_count(spec);
-  plan.memory = memory(spec, training);
+  plan.memory = memory(spec, training, cluster);
   plan.capacity_bytes = cluster.device.memory_bytes;
   plan.flops = step_flops(spec, training);
   plan.traffic = traffic(spec, training, cluster);
@@ -142,7 +146,7 @@ Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& c
   plan.mfu_causal = plan.flops.model_causal / peak;
   plan.hfu = plan.flops.hardware / peak;
   plan.limited_by = limiting_part(spec, training, cluster, plan.time);
-  if (!plan.fits()) plan.remedies = remedies(spec, training, plan.capacity_bytes);
+  if (!plan.fits()) plan.remedies = remedies(spec, training, cluster);
   if (budget.tokens > 0 || budget.hours > 0 || budget.money > 0) plan.run = estimate(plan, budget);
   return plan;
 }

@@ -148,7 +148,7 @@ class Walk {
         return true;  // this number of micro-batches does not suit the schedule; another may
       }
       ++result_.considered;
-      const double peak = worst(memory(spec_, training)).peak().use.all();
+      const double peak = worst(memory(spec_, training, cluster_)).peak().use.all();
       note_size(peak);
       if (!everything_ && peak > capacity_) {
         ++result_.too_large;

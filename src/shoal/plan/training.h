@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shoal/base/element_type.h"
+#include "shoal/plan/kept_activations.h"
 #include "shoal/plan/model_spec.h"
 
 namespace shoal::plan {
@@ -73,6 +74,8 @@ struct Training {
   int prefetch_units = 1;                  ///< ZeRO-3: units gathered ahead of the one that runs
   bool offload_optimizer = false;          ///< optimizer states live in host memory
   double expert_imbalance = 1;             ///< tokens of the busiest expert rank over the mean
+  bool reduce_every_micro_batch = true;    ///< ZeRO-2 and 3: whole gradients do not outlive a micro-batch
+  std::vector<Keep> kept;                  ///< Shoal: what each block keeps; empty: as `recompute` says
   std::vector<std::int64_t> stage_layers;  ///< blocks of each stage, in order of stages; empty: as even as possible
 
   std::int64_t micro_batches() const { return global_batch / (mesh.data * micro_batch); }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "shoal/data/manifest.h"
+#include "shoal/train/config/planned.h"
 
 namespace shoal::train {
 
@@ -23,13 +24,7 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 }
 
 std::vector<plan::Keep> activation_ways(const JobConfig& config, const plan::ModelSpec& spec, const plan::MicroBatch& batch) {
-  using Mode = plan::RecomputePolicy::Mode;
-  const ActivationCheckpointSection& section = config.activation_checkpoint;
-  plan::RecomputePolicy policy{.every = section.every_k, .budget_bytes = section.budget_mb * 1e6};
-  for (const auto& [name, mode] :
-       {std::pair{"full", Mode::kFull}, {"every_k", Mode::kEveryK}, {"selective", Mode::kSelective}, {"budget", Mode::kBudget}})
-    if (section.mode == name) policy.mode = mode;
-  return plan::kept_by_block(spec, batch, policy);
+  return plan::kept_by_block(spec, batch, recompute_policy(config));
 }
 
 parallel::ShardingOptions sharding_options(const JobConfig& config) {

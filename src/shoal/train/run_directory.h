@@ -13,6 +13,7 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string memory() const { return path_ + "/memory.json"; }
   std::string config() const { return path_ + "/config.toml"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string tensorboard() const { return path_ + "/tensorboard"; }

@@ -12,14 +12,17 @@
 
 #include "shoal/base/check.h"
 #include "shoal/checkpoint/format/store.h"
+#include "shoal/comm/allocator.h"
 #include "shoal/optim/schedule.h"
 #include "shoal/parallel/activation_checkpoint.h"
 #include "shoal/plan/model_spec.h"
+#include "shoal/train/config/planned.h"
 #include "shoal/train/evaluation.h"
 #include "shoal/train/fault.h"
 #include "shoal/train/generation.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/loss_plot.h"
+#include "shoal/train/memory_watch.h"
 #include "shoal/train/metrics.h"
 #include "shoal/train/peak_flops.h"
 #include "shoal/train/precision.h"
@@ -71,11 +74,17 @@ struct Reporter {
 class Trainer {
  public:
   explicit Trainer(const RunOptions& options)
-      : options_(options), job_(options.job), config_(options.job.config), group_(options.world), directory_(options.run_directory) {}
+      : options_(options),
+        job_(options.job),
+        config_(options.job.config),
+        group_(options.world),
+        directory_(options.run_directory),
+        memory_(options.world, config_.parallelism.in_process) {}
 
   int run() {
     open();
     if (record_.step >= total_) return already_finished();
+    plan_memory();
     build();
     return loop();
   }
@@ -111,6 +120,27 @@ class Trainer {
 
   void plot_losses() const {
     write_whole(directory_.loss_plot(), loss_plot(config_.job.name + ": " + record_.model.name, read_metrics(directory_.metrics())));
+  }
+
+  /// What a step will take, before anything is allocated: Error(resource) when it is more than this rank may.
+  void plan_memory() {
+    const bool in_process = config_.parallelism.in_process, sees_peers = in_process || group_.visible_to_peers(at::empty({1}, at::kFloat));
+    const auto arena = comm::installed_arena();
+    const double limit = !arena       ? config_.parallelism.memory_limit_mb * 1e6
+                         : in_process ? static_cast<double>(arena->ledger().limit) / group_.size()
+                                      : static_cast<double>(arena->ledger().limit);
+    const plan::Cluster host = planned_host(group_.size(), sees_peers, limit);
+    const plan::Training training = planned_training(job_, record_.model, group_.size());
+    if (limit > 0) check_fits(record_.model, training, host, in_process);
+    const auto ranks = plan::memory(record_.model, training, host);
+    planned_ = plan::worst(ranks).peak().use;
+    limit_ = limit;
+  }
+
+  std::string describe_plan() const {
+    const double rank = planned_.all() / 1e6, all = rank * group_.size();
+    return fmt::format("Planned peak of tensors: {:.4g} MB{} ({}){}.", all, group_.size() > 1 ? fmt::format(", {:.4g} MB a rank", rank) : "",
+                       words(planned_), limit_ > 0 ? fmt::format("; a rank may take {:.4g} MB", limit_ / 1e6) : "");
   }
 
   void build() {
@@ -197,6 +227,7 @@ class Trainer {
     reporter_->say(fmt::format("{} steps of {} samples: {} rank{} x {} micro-batch{} of {}, {} thread{} a rank.", total_, plan_.global, group_.size(),
                                group_.size() == 1 ? "" : "s", plan_.accumulation, plan_.accumulation == 1 ? "" : "es", plan_.micro_batch,
                                at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
+    reporter_->say(describe_plan());
     for (const std::string& note : notes_) reporter_->say(note);
     const std::string precision = describe_precision(*model_, config_);
     if (!precision.starts_with("fp32 weights, gradients fp32") || precision.ends_with("bf16"))
@@ -214,7 +245,9 @@ class Trainer {
       const RankBatch batch = rank_batch(*data_, record_.samples, plan_, group_.rank());
       const Agreement agreed = agree(count_labels(batch.micro_batches));
       if (agreed.signal) return stopped(agreed.signal, saved);
+      memory_.begin_step();
       StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
+      memory_.end_step();
       const bool last = record_.step == total_;
       if (last || (config_.validation.interval > 0 && record_.step % config_.validation.interval == 0)) metrics.evaluation = evaluate_now();
       if (reporter_) reporter_->step(metrics);
@@ -311,6 +344,7 @@ class Trainer {
   void finish() {
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     const double peak = total_peak();
+    const std::vector<MemoryPeak> memory = memory_.of_all_ranks();
     if (sharding_) sharding_->unshard();
     if (!reporter_) return;
     reporter_->progress.finish();
@@ -321,6 +355,11 @@ class Trainer {
     if (loss_scale_)
       reporter_->say(fmt::format("Loss scale {:g}; {} steps were skipped for an overflow.", loss_scale_->scale(), loss_scale_->state().skipped));
     reporter_->say(describe_work(tokens / seconds, peak));
+    if (!memory.empty()) {
+      const double planned = planned_.all() * group_.size();
+      reporter_->say(describe(sum(memory), planned));
+      write_whole(directory_.memory(), to_json(memory, planned));
+    }
     if (config_.validation.sample_tokens > 0 && data_->task() == Task::kTokens) sample();
     reporter_->say(fmt::format("Metrics, loss.svg and checkpoints are in {}.", directory_.path()));
   }
@@ -374,6 +413,9 @@ class Trainer {
   std::optional<TrainingStep> step_;
   std::optional<Reporter> reporter_;  ///< rank 0
   Clock::time_point began_;
+  MemoryWatch memory_;
+  plan::MemoryUse planned_;  ///< of one rank at its peak
+  double limit_ = 0;         ///< bytes that this rank may take; 0: unknown
   std::optional<checkpoint::Saver> saver_;  ///< of a job that saves behind training; reads what the others hold, so it goes first
 };
 

@@ -122,9 +122,14 @@ void* Arena::allocate(std::size_t bytes) {
   *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category), 0, asked};
   taken_ += size;
   total_.in_use += asked;
-  total_.peak = std::max(total_.peak, total_.in_use);
   count(category, asked);
+  if (total_.in_use > total_.peak) note_peak();
   return reinterpret_cast<std::byte*>(header) + kAlignment;
+}
+
+void Arena::note_peak() {
+  total_.peak = total_.at_peak = total_.in_use;
+  for (Usage& usage : usage_) usage.at_peak = usage.in_use;
 }
 
 void Arena::count(MemoryCategory category, std::size_t bytes) {
@@ -192,7 +197,7 @@ Ledger Arena::ledger() const {
 void Arena::reset_peaks() {
   const std::lock_guard lock(mutex_);
   for (Usage& usage : usage_) usage.peak = usage.in_use;
-  total_.peak = total_.in_use;
+  note_peak();
 }
 
 std::size_t Arena::trim() {

@@ -18,6 +18,7 @@ namespace shoal::wire {
 struct Usage {
   std::size_t in_use = 0;
   std::size_t peak = 0;
+  std::size_t at_peak = 0;  ///< in use when all purposes together were at their peak
 };
 
 /// Who holds what, by category, over all ranks that live in this process.
@@ -83,6 +84,7 @@ class Arena {
   void free_locked(void* block);
   void sweep_locked();
   void count(MemoryCategory category, std::size_t bytes);
+  void note_peak();
 
   SharedSegment segment_;
   std::size_t limit_;

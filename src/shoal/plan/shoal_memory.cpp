@@ -1,0 +1,192 @@
+#include "shoal/plan/shoal_memory.h"
+
+#include <algorithm>
+#include <string>
+
+#include "shoal/plan/kept_activations.h"
+
+namespace shoal::plan {
+namespace {
+
+constexpr double kElement = 4;
+/// Rows of logits that the loss makes at once (ops::linear_cross_entropy).
+constexpr std::int64_t kLossRows = 1024;
+/// Inputs and labels, both 64 bits.
+constexpr double kTokenBytes = 16;
+
+/// Bytes of parameters by unit: embedding, a block, head.
+struct Units {
+  double embedding, block, head, all;
+
+  Units(const ModelSpec& spec, const Training& training) {
+    all = kElement * static_cast<double>(parameter_count(spec));
+    embedding = block = head = 0;
+    if (spec.family == Family::kMlp) return;
+    embedding = kElement * held_by_embedding(spec, training).all();
+    block = kElement * held_by_block(spec, training).all();
+    head = kElement * held_by_head(spec, training).all();
+  }
+};
+
+/// What a block that packs its operands takes for one product: ops/gemm_kernels.cpp, blocks of 1536 rows, 320 columns, 512 deep.
+double packed(double rows, double columns, double depth) {
+  return kElement * (std::min(rows, 1536.0) + std::min(columns, 320.0)) * std::min(depth, 512.0);
+}
+
+class StepMemory {
+ public:
+  StepMemory(const ModelSpec& spec, const Training& training, const Cluster& cluster)
+      : spec_(spec),
+        training_(training),
+        batch_{training.micro_batch, spec.family == Family::kMlp ? 1 : training.length(spec), kElement},
+        units_(spec, training),
+        shards_(training.zero > 0 ? static_cast<double>(training.mesh.shard_ranks()) : 1),
+        shared_(training.mesh.shard_ranks() <= cluster.devices_per_host),
+        ways_(training.kept) {
+    if (ways_.empty()) {
+      const Recompute recompute = training.recompute;
+      ways_.assign(block_count(spec), recompute == Recompute::kFull        ? Keep::kInput
+                                      : recompute == Recompute::kSelective ? Keep::kProducts
+                                                                           : Keep::kEverything);
+    }
+    for (std::size_t b = 0; b < ways_.size(); ++b) costs_.push_back(block_cost(spec, batch_, static_cast<std::int64_t>(b), ways_[b]));
+    for (const BlockCost& cost : costs_) kept_.push_back((kept_.empty() ? 0 : kept_.back()) + cost.kept);
+  }
+
+  RankMemory run() const {
+    RankMemory memory;
+    if (spec_.family == Family::kMlp) {
+      memory.phases = {{"loss", perceptron_loss()}, {"optimizer", optimizer()}};
+    } else {
+      memory.phases = {{"loss", loss()}, {"backward", backward()}, {"last gradients", last_gradients()}, {"optimizer", optimizer()}};
+    }
+    if (training_.zero > 0 && shared_) memory.held_for_others = units_.all * (1 - 1 / shards_);
+    return memory;
+  }
+
+ private:
+  // ---- states ----
+
+  /// Parameters and optimizer; gradients are what the moment has of them.
+  MemoryUse states(double gradients) const {
+    const StateBytes bytes = precision(training_.precision, training_.optimizer)->state;
+    MemoryUse use;
+    const bool cut = training_.zero == 3 || (training_.zero > 0 && shared_);
+    use.parameters = cut ? units_.all / shards_ : units_.all;
+    use.optimizer = units_.all / kElement * bytes.optimizer() / shards_;
+    use.gradients = gradients;
+    return use;
+  }
+
+  /// A unit's gradient is there from its first use in a backward pass until it is reduced; what is left of it is the rank's shard.
+  bool gradients_leave() const { return training_.zero >= 2 && shards_ > 1; }
+  /// Whole gradients of earlier micro-batches wait for the last one.
+  bool gradients_wait() const { return training_.micro_batches() > 1 && !training_.reduce_every_micro_batch; }
+  /// Sums of earlier micro-batches.
+  double earlier_sums() const { return training_.micro_batches() > 1 && training_.reduce_every_micro_batch ? units_.all / shards_ : 0; }
+
+  /// While the backward pass runs in block `b` of those that are left; -1: in the embedding. `b` == number of blocks: in the head.
+  double gradients(std::int64_t b) const {
+    if (!gradients_leave()) return units_.all;
+    const double last = spec_.tied_embeddings ? units_.embedding : units_.head;  // written by the head
+    const std::int64_t blocks = static_cast<std::int64_t>(ways_.size()), done = blocks - 1 - std::max<std::int64_t>(b, 0);
+    if (b == blocks) return gradients_wait() ? units_.all : earlier_sums() + last;
+    if (gradients_wait()) return units_.all - static_cast<double>(done) * units_.block * (1 - 1 / shards_);
+    // The block before is still on its way when this one begins.
+    const double flying = b < 0 ? 1 : std::min<double>(2, static_cast<double>(done) + 1);
+    const double head = spec_.tied_embeddings ? units_.embedding : units_.head / shards_ + (b < 0 ? units_.embedding : 0);
+    return earlier_sums() + head + flying * units_.block + static_cast<double>(b < 0 ? blocks : done) * units_.block / shards_;
+  }
+
+  /// Stage 3 where every rank has its own copy: units gathered around the one that runs.
+  double gathered(double unit) const {
+    if (training_.zero < 3 || shared_) return 0;
+    if (!training_.reshard_after_forward) return units_.all;
+    return std::min(units_.all, unit + units_.block * training_.prefetch_units);
+  }
+
+  // ---- moments ----
+
+  double rows() const { return batch_.rows(); }
+  double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
+  double data() const {
+    const double tokens = rows() * static_cast<double>(training_.micro_batches());
+    return spec_.family == Family::kMlp ? kElement * tokens * static_cast<double>(spec_.inputs + spec_.outputs) : kTokenBytes * tokens;
+  }
+
+  /// The head: its input, that of the product, and the logits, which become their own gradient; with more than `kLossRows` a block of them, and the
+  /// gradient of the weight, which is finished in the forward pass.
+  MemoryUse loss() const {
+    const double h = static_cast<double>(spec_.hidden), v = static_cast<double>(spec_.vocab), n = rows();
+    const bool at_once = n <= kLossRows;
+    const auto moment = [&](double gradient, double head, double work) {
+      MemoryUse use = states(gradient);
+      use.gathered = gathered(spec_.tied_embeddings ? units_.embedding : units_.head);
+      use.activations = (kept_.empty() ? 0 : kept_.back()) + 2 * width() + 8 * n + data() + head;
+      use.workspace = work;
+      return use;
+    };
+    const double dx = width(), whole = gradients(static_cast<std::int64_t>(ways_.size())),
+                 before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
+    if (at_once) return moment(whole, kElement * n * v, dx + std::max(packed(n, h, v), packed(v, h, n)));
+    const double block = kElement * kLossRows * v, dw = kElement * v * h;
+    const MemoryUse forward = moment(before, dw, block + dx + packed(v, h, kLossRows)), back = moment(whole, dw, dx);
+    return forward.all() > back.all() ? forward : back;
+  }
+
+  /// The block at which most is held: what the earlier ones keep, what it computes again, and the gradients that flow through it.
+  MemoryUse backward() const {
+    MemoryUse most;
+    const double wide = kElement * rows() * static_cast<double>(spec_.ffn) * (spec_.gated ? 2 : 1);
+    for (std::size_t b = 0; b < ways_.size(); ++b) {
+      MemoryUse use = states(gradients(static_cast<std::int64_t>(b)));
+      use.gathered = gathered(units_.block);
+      use.activations = kept_[b] + costs_[b].rebuilt + data();
+      use.workspace = wide + width() * (ways_[b] == Keep::kEverything ? 1 : 2) +
+                      packed(static_cast<double>(spec_.ffn), static_cast<double>(spec_.hidden), rows());
+      if (use.all() > most.all()) most = use;
+    }
+    return most;
+  }
+
+  MemoryUse last_gradients() const {
+    MemoryUse use = states(gradients(-1));
+    use.gathered = gathered(units_.embedding);
+    use.workspace = 2 * width();
+    use.activations = data();
+    return use;
+  }
+
+  MemoryUse optimizer() const { return states(gradients_leave() ? units_.all / shards_ : units_.all); }
+
+  MemoryUse perceptron_loss() const {
+    MemoryUse use = states(units_.all);
+    use.gathered = gathered(units_.all);
+    const double out = kElement * rows() * static_cast<double>(spec_.outputs);
+    use.activations = (kept_.empty() ? 0 : kept_.back()) + data() + out;
+    use.workspace = 2 * out + (spec_.widths.empty() ? 0 : kElement * rows() * static_cast<double>(spec_.widths.back()));
+    return use;
+  }
+
+  const ModelSpec& spec_;
+  const Training& training_;
+  MicroBatch batch_;
+  Units units_;
+  double shards_;
+  bool shared_;
+  std::vector<Keep> ways_;
+  std::vector<BlockCost> costs_;
+  std::vector<double> kept_;  ///< by the blocks up to this one
+};
+
+}  // namespace
+
+bool shoal_runs(const Training& training) {
+  const Mesh& mesh = training.mesh;
+  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 && training.precision == "fp32" &&
+         !training.offload_optimizer;
+}
+
+RankMemory shoal_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) { return StepMemory(spec, training, cluster).run(); }
+
+}  // namespace shoal::plan

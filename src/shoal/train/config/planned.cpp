@@ -1,0 +1,129 @@
+#include "shoal/train/config/planned.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "shoal/train/config/validate.h"
+
+namespace shoal::train {
+namespace {
+
+using plan::Keep;
+using plan::RecomputePolicy;
+using plan::Training;
+
+constexpr double kMB = 1e6;
+
+plan::MicroBatch micro_batch(const plan::ModelSpec& spec, const Training& training) {
+  return {.samples = training.micro_batch, .columns = spec.family == plan::Family::kMlp ? 1 : training.length(spec)};
+}
+
+/// What the rank that allocates most takes at its worst moment.
+plan::MemoryUse largest(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host, bool one_process) {
+  const auto ranks = plan::memory(spec, training, host);
+  plan::MemoryUse use = plan::worst(ranks).peak().use;
+  if (!one_process) use.parameters += plan::worst(ranks).held_for_others;
+  return use;
+}
+
+/// Single changes of the job with which it would fit.
+std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host, bool one_process) {
+  std::vector<std::string> list;
+  const auto attempt = [&](const Training& changed, const std::string& key) {
+    const double bytes = largest(spec, changed, host, one_process).all();
+    if (bytes <= host.device.memory_bytes) list.push_back(fmt::format("{} ({:.4g} MB)", key, bytes / kMB));
+    return bytes <= host.device.memory_bytes;
+  };
+  for (std::int64_t b = training.micro_batch / 2; b >= 1; b /= 2) {
+    Training smaller = training;
+    smaller.micro_batch = b;
+    const std::int64_t share = training.global_batch / training.mesh.data;
+    if (share % b == 0 && attempt(smaller, fmt::format("training.micro_batch = {}", b))) break;
+  }
+  if (plan::block_count(spec) > 0) {
+    for (const auto& [mode, word] : {std::pair{RecomputePolicy::Mode::kSelective, "selective"}, {RecomputePolicy::Mode::kFull, "full"}}) {
+      Training again = training;
+      again.kept = plan::kept_by_block(spec, micro_batch(spec, training), {.mode = mode});
+      if (again.kept != training.kept) attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
+    }
+  }
+  for (int stage = training.zero + 1; stage <= 3 && training.mesh.data > 1; ++stage) {
+    Training sharded = training;
+    sharded.zero = stage;
+    if (attempt(sharded, fmt::format("parallelism.zero_stage = {}", stage))) break;
+  }
+  return list;
+}
+
+}  // namespace
+
+RecomputePolicy recompute_policy(const JobConfig& config) {
+  using Mode = RecomputePolicy::Mode;
+  const ActivationCheckpointSection& section = config.activation_checkpoint;
+  RecomputePolicy policy{.every = section.every_k, .budget_bytes = section.budget_mb * kMB};
+  for (const auto& [name, mode] :
+       {std::pair{"full", Mode::kFull}, {"every_k", Mode::kEveryK}, {"selective", Mode::kSelective}, {"budget", Mode::kBudget}})
+    if (section.mode == name) policy.mode = mode;
+  return policy;
+}
+
+Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks) {
+  const JobConfig& config = job.config;
+  const BatchPlan batch = batch_plan(job, ranks);
+  const ParallelismSection& p = config.parallelism;
+  Training training;
+  training.mesh.data = ranks;
+  training.zero = static_cast<int>(p.zero_stage);
+  if (training.zero > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
+  training.micro_batch = batch.micro_batch, training.global_batch = batch.global;
+  if (spec.family != plan::Family::kMlp) training.sequence = config.training.sequence_length;
+  training.precision = "fp32";
+  training.optimizer = config.optimizer.name == "adamw" ? plan::Optimizer::kAdam
+                       : config.optimizer.momentum > 0  ? plan::Optimizer::kMomentum
+                                                        : plan::Optimizer::kSgd;
+  training.reshard_after_forward = p.reshard_after_forward;
+  training.reduce_every_micro_batch = p.reduce_every_micro_batch;
+  training.kept = plan::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));
+  const auto all = [&](Keep way) { return std::all_of(training.kept.begin(), training.kept.end(), [&](Keep one) { return one == way; }); };
+  training.recompute = training.kept.empty() || all(Keep::kEverything) ? plan::Recompute::kNone
+                       : all(Keep::kProducts)                          ? plan::Recompute::kSelective
+                                                                       : plan::Recompute::kFull;
+  return training;
+}
+
+plan::Cluster planned_host(int ranks, bool shared_memory, double rank_bytes) {
+  plan::Cluster host;
+  host.name = "this host";
+  host.runtime = plan::Runtime::kShoal;
+  host.hosts = shared_memory ? 1 : ranks, host.devices_per_host = shared_memory ? ranks : 1;
+  host.device.memory_bytes = rank_bytes;
+  return host;
+}
+
+std::string words(const plan::MemoryUse& use) {
+  std::vector<std::pair<double, const char*>> parts{{use.parameters, "parameters"},   {use.gradients, "gradients"}, {use.optimizer, "optimizer"},
+                                                    {use.activations, "activations"}, {use.gathered, "gathered"},   {use.communication, "buffers"},
+                                                    {use.workspace, "temporary"},     {use.staging, "staging"}};
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> list;
+  for (const auto& [bytes, name] : parts)
+    if (bytes > 0.01 * use.all()) list.push_back(fmt::format("{} {:.4g} MB", name, bytes / kMB));
+  return fmt::format("{}", fmt::join(list, ", "));
+}
+
+void check_fits(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host, bool one_process) {
+  const plan::MemoryUse use = largest(spec, training, host, one_process);
+  const double limit = host.device.memory_bytes, needed = use.all();
+  if (needed <= limit) return;
+  const auto fitting = remedies(spec, training, host, one_process);
+  throw Error(ErrorKind::kResource, "plan",
+              fmt::format("a rank would need {:.4g} MB and may take {:.4g} MB: {}", needed / kMB, limit / kMB, words(use)))
+      .hint(fitting.empty() ? "no single change makes it fit: a smaller model, more hosts, or several of training.micro_batch, "
+                              "activation_checkpoint.mode and parallelism.zero_stage together"
+                            : fmt::format("would fit: {}", fmt::join(fitting, "; ")));
+}
+
+}  // namespace shoal::train

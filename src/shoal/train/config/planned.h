@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "shoal/plan/cluster.h"
+#include "shoal/plan/memory.h"
+#include "shoal/plan/training.h"
+#include "shoal/train/config/job_file.h"
+
+namespace shoal::train {
+
+/// What of a model's blocks stays for the backward pass.
+plan::RecomputePolicy recompute_policy(const JobConfig& config);
+
+/// The job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws Error(config) when the batch does not divide.
+plan::Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks);
+
+/// Ranks that share a host and may take `rank_bytes` each: enough of a cluster for memory to be planned.
+plan::Cluster planned_host(int ranks, bool shared_memory, double rank_bytes);
+
+/// "9.12 MB of parameters, 18.2 MB ...", largest first; what is below a hundredth is left out.
+std::string words(const plan::MemoryUse& use);
+
+/// Throws Error(resource) when a rank of the job needs more than its `host.device.memory_bytes`: what takes how much, and what would fit, in keys of
+/// the job. `one_process`: the ranks are threads whose memory is counted together.
+void check_fits(const plan::ModelSpec& spec, const plan::Training& training, const plan::Cluster& host, bool one_process);
+
+}  // namespace shoal::train

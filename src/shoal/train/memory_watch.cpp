@@ -1,0 +1,77 @@
+#include "shoal/train/memory_watch.h"
+
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/comm/allocator.h"
+
+namespace shoal::train {
+namespace {
+
+constexpr std::int64_t kColumns = kMemoryCategories + 1;
+constexpr double kMB = 1e6;
+
+}  // namespace
+
+MemoryWatch::MemoryWatch(const comm::Group& group, bool in_process)
+    : group_(group), watches_(comm::installed_arena() != nullptr), answers_(!in_process || group.rank() == 0) {}
+
+void MemoryWatch::begin_step() const {
+  if (watches_ && answers_) comm::installed_arena()->reset_peaks();
+}
+
+void MemoryWatch::end_step() {
+  if (!watches_ || !answers_) return;
+  const wire::Ledger ledger = comm::installed_arena()->ledger();
+  if (static_cast<double>(ledger.total.peak) <= peak_.total) return;
+  peak_.total = static_cast<double>(ledger.total.peak);
+  for (int c = 0; c < kMemoryCategories; ++c) peak_.categories[c] = static_cast<double>(ledger.categories[c].at_peak);
+}
+
+std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
+  const at::Tensor table = at::zeros({group_.size(), kColumns}, at::kDouble);
+  double* own = table.data_ptr<double>() + group_.rank() * kColumns;
+  own[0] = peak_.total;
+  std::copy(peak_.categories.begin(), peak_.categories.end(), own + 1);
+  group_.all_reduce(table).order();
+  std::vector<MemoryPeak> ranks;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const double* row = table.const_data_ptr<double>() + rank * kColumns;
+    if (row[0] == 0) continue;
+    ranks.push_back({row[0], {}});
+    std::copy(row + 1, row + kColumns, ranks.back().categories.begin());
+  }
+  return ranks;
+}
+
+MemoryPeak sum(const std::vector<MemoryPeak>& ranks) {
+  MemoryPeak all;
+  for (const MemoryPeak& rank : ranks) {
+    all.total += rank.total;
+    for (int c = 0; c < kMemoryCategories; ++c) all.categories[c] += rank.categories[c];
+  }
+  return all;
+}
+
+std::string describe(const MemoryPeak& measured, double planned_bytes) {
+  std::vector<std::string> parts;
+  for (int c = 0; c < kMemoryCategories; ++c)
+    if (measured.categories[c] >= 0.01 * measured.total)
+      parts.push_back(fmt::format("{} {:.4g}", name(static_cast<MemoryCategory>(c)), measured.categories[c] / kMB));
+  return fmt::format("Tensors took {:.4g} MB at the peak ({}); planned were {:.4g} MB ({:+.1f} %).", measured.total / kMB, fmt::join(parts, ", "),
+                     planned_bytes / kMB, 100 * (planned_bytes / measured.total - 1));
+}
+
+std::string to_json(const std::vector<MemoryPeak>& ranks, double planned_bytes) {
+  nlohmann::ordered_json json{{"peak_bytes", sum(ranks).total}, {"planned_bytes", planned_bytes}, {"ranks", nlohmann::ordered_json::array()}};
+  for (const MemoryPeak& rank : ranks) {
+    json["ranks"].push_back({{"peak_bytes", rank.total}});
+    for (int c = 0; c < kMemoryCategories; ++c) json["ranks"].back()[name(static_cast<MemoryCategory>(c))] = rank.categories[c];
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace shoal::train
