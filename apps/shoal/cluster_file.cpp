@@ -52,6 +52,12 @@ void read(const toml::table& table, const std::string& prefix, const std::string
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     if (key == "preset") continue;
+    if (key == "runtime") {
+      const auto known = node.is_string() ? plan::runtime(*node.value<std::string>()) : std::nullopt;
+      if (!known) refuse(file, node, "runtime: must be \"published\" or \"shoal\"");
+      cluster.runtime = *known;
+      continue;
+    }
     if (prefix == "device.peak_flops.") {
       const auto type = element_type(name.str());
       const auto value = node.value<double>();
@@ -113,8 +119,8 @@ Cluster load_cluster(const std::string& name_or_path) {
 
 std::string to_toml(const Cluster& cluster) {
   Cluster copy = cluster;
-  std::string text = fmt::format("name = \"{}\"\nsource = \"{}\"\nhosts = {}\ndevices_per_host = {}\n", cluster.name, cluster.source, cluster.hosts,
-                                 cluster.devices_per_host);
+  std::string text = fmt::format("name = \"{}\"\nsource = \"{}\"\nruntime = \"{}\"\nhosts = {}\ndevices_per_host = {}\n", cluster.name,
+                                 cluster.source, plan::name(cluster.runtime), cluster.hosts, cluster.devices_per_host);
   std::map<std::string, std::string> sections;
   sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
   for (const auto& [key, value] : numbers(copy)) {

@@ -39,13 +39,14 @@ void states_alone(const PlanOptions& options) {
   if (options.dp < 0 || options.devices < 0) throw Error(ErrorKind::kUsage, "plan", "--dp and --devices must be positive");
   const int stage = std::max(0, options.zero);
   if (stage > 3) throw Error(ErrorKind::kUsage, "plan", fmt::format("--zero {}: must lie between 0 and 3", stage));
-  const auto number = plan::precision(options.precision);
-  if (!number) throw Error(ErrorKind::kUsage, "plan", fmt::format("--precision {}: no such precision", options.precision));
+  const std::string precision = options.precision.empty() ? plan::Training{}.precision : options.precision;
+  const auto number = plan::precision(precision);
+  if (!number) throw Error(ErrorKind::kUsage, "plan", fmt::format("--precision {}: no such precision", precision));
   const auto held = plan::state_bytes(number->state, stage, static_cast<double>(ranks));
   const double split = static_cast<double>(std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp));
   const double bytes = options.parameters / split * held.all();
   if (options.json) {
-    const ordered_json json{{"parameters", options.parameters},  {"devices", ranks},          {"zero", stage}, {"precision", options.precision},
+    const ordered_json json{{"parameters", options.parameters},  {"devices", ranks},          {"zero", stage}, {"precision", precision},
                             {"bytes_per_parameter", held.all()}, {"model_state_bytes", bytes}};
     fmt::print("{}\n", json.dump(2));
     return;
@@ -53,7 +54,7 @@ void states_alone(const PlanOptions& options) {
   fmt::print(
       "{:.4g} parameters, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) a "
       "rank\n",
-      options.parameters, options.precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
+      options.parameters, precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
 }
 
 ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& spec) {
@@ -187,7 +188,7 @@ void add_inference(CLI::App& plan_command) {
   auto options = std::make_shared<PlanOptions>();
   auto context = std::make_shared<std::int64_t>(4096);
   command->add_option("--model", options->model, "A named size, a job file, or a config.json")->required();
-  command->add_option("--cluster", options->cluster, "A preset or a TOML file")->capture_default_str();
+  command->add_option("--cluster", options->cluster, "A preset or a TOML file (a100)");
   command->add_option("--context", *context, "Tokens before the one that is made")->capture_default_str();
   command->callback([options, context] {
     const plan::ModelSpec spec = model_of(*options);

@@ -4,17 +4,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "apps/shoal/cluster_file.h"
 #include "shoal/base/error.h"
+#include "shoal/data/dataset.h"
+#include "shoal/data/manifest.h"
 #include "shoal/plan/model_json.h"
+#include "shoal/train/config/planned.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::apps {
 namespace {
+
+constexpr const char* kDefaultCluster = "a100";
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
 
@@ -26,12 +32,22 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
+/// What the job's data decides, where it is prepared already.
+train::DataSizes sizes_of(const train::JobConfig& config) {
+  if (config.data.source != "tokens" || config.data.folders.empty()) return {};
+  const std::string& folder = config.data.folders.front();
+  if (!std::filesystem::exists(folder + "/" + data::kManifestFile)) return {};
+  return {.vocab = data::TokenDataset::open(folder, "train", data::Check::kHeaders).vocab_size()};
+}
+
+plan::ModelSpec model_of_job(const PlanOptions& options) {
+  const train::Job job = job_of(options);
+  plan::ModelSpec spec = train::model_spec(job, sizes_of(job.config));
+  if (spec.name.empty()) spec.name = options.model;
+  return spec;
+}
+
 plan::ModelSpec model_file(const std::string& path) {
-  if (path.ends_with(".toml")) {
-    plan::ModelSpec spec = train::model_spec(train::load_job(path), {});
-    if (spec.name.empty()) spec.name = path;
-    return spec;
-  }
   const std::string text = text_of(path);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   // What Shoal itself writes names its family; everything else is taken for Hugging Face's.
@@ -57,7 +73,32 @@ plan::Recompute recompute_of(const std::string& word) {
   refuse(fmt::format("--recompute {}: must be none, selective or full", word));
 }
 
+plan::Optimizer optimizer_of(const std::string& word) {
+  if (word == "adam") return plan::Optimizer::kAdam;
+  if (word == "momentum") return plan::Optimizer::kMomentum;
+  if (word == "sgd") return plan::Optimizer::kSgd;
+  refuse(fmt::format("--optimizer {}: must be adam, momentum or sgd", word));
+}
+
+/// Ranks of a job on one host of its own.
+plan::Cluster host_of_job(std::int64_t ranks) {
+  plan::Cluster cluster = *plan::cluster_preset("cpu");
+  cluster.devices_per_host = ranks;
+  cluster.device.memory_bytes /= static_cast<double>(ranks), cluster.device.memory_bandwidth /= static_cast<double>(ranks);
+  for (auto& [type, peak] : cluster.device.peak_flops) peak /= static_cast<double>(ranks);
+  return cluster;
+}
+
 }  // namespace
+
+bool is_job(const PlanOptions& options) { return options.model.ends_with(".toml"); }
+
+train::Job job_of(const PlanOptions& options) {
+  train::Job job = train::load_job(options.model, options.sets);
+  if (options.devices > 0 || options.dp > 0)
+    train::set_key(job, "parallelism.ranks", fmt::format("{}", options.devices > 0 ? options.devices : options.dp));
+  return job;
+}
 
 void add_plan_options(CLI::App& command, PlanOptions& o) {
   const char* model = "Model";
@@ -75,8 +116,9 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--untied", o.untied, "A shape: embedding and head do not share weights")->group(model);
   command.add_option("--dropout", o.dropout, "Dropout rate: its masks are saved too")->group(model);
   command.add_option("--seq-len", o.sequence, "Tokens of a sample (the model's longest; of a shape: 2048)")->group(model);
+  command.add_option("--set", o.sets, "Of a job file: section.key=value; may be repeated")->allow_extra_args(false)->group(model);
   const char* mesh = "Mesh";
-  command.add_option("--cluster", o.cluster, "A preset (a100 ...) or a TOML file")->group(mesh)->capture_default_str();
+  command.add_option("--cluster", o.cluster, "A preset or a TOML file (a100; of a job file: a CPU host)")->group(mesh);
   command.add_option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)")->group(mesh);
   command.add_option("--dp", o.dp, "Data-parallel ranks (what the rest leaves)")->group(mesh);
   command.add_option("--tp", o.tp, "Tensor-parallel ranks (1)")->group(mesh);
@@ -90,9 +132,10 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   const char* training = "Training";
   command.add_option("--micro-batch", o.micro_batch, "Samples that a rank runs at once (1)")->group(training);
   command.add_option("--global-batch", o.global_batch, "Samples of a step (dp x micro-batch x pp)")->group(training);
-  command.add_option("--recompute", o.recompute, "none, selective or full")->group(training)->capture_default_str();
-  command.add_option("--precision", o.precision, fmt::format("{}", fmt::join(plan::precision_names(), ", ")))->group(training)->capture_default_str();
-  command.add_option("--optimizer", o.optimizer, "adam, momentum or sgd")->group(training)->capture_default_str();
+  command.add_option("--recompute", o.recompute, "none, selective or full (none; of a job file: its own)")->group(training);
+  command.add_option("--precision", o.precision, fmt::format("{} (mixed; of a job file: fp32)", fmt::join(plan::precision_names(), ", ")))
+      ->group(training);
+  command.add_option("--optimizer", o.optimizer, "adam, momentum or sgd (adam; of a job file: its own)")->group(training);
   command.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v")->group(training);
   command.add_option("--attention", o.attention, "flash, or plain: scores are stored")->group(training)->capture_default_str();
   command.add_option("--prefetch", o.prefetch, "ZeRO-3: units gathered ahead")->group(training)->capture_default_str();
@@ -125,7 +168,9 @@ plan::ModelSpec model_of(const PlanOptions& options) {
     spec = shape(options);
   } else if (const auto named = plan::named_model(options.model)) {
     spec = *named;
-  } else if (options.model.ends_with(".toml") || options.model.ends_with(".json")) {
+  } else if (is_job(options)) {
+    spec = model_of_job(options);
+  } else if (options.model.ends_with(".json")) {
     spec = model_file(options.model);
   } else {
     throw Error(ErrorKind::kUsage, "plan", fmt::format("--model {}: no such model, and no .toml or .json file", options.model))
@@ -137,17 +182,20 @@ plan::ModelSpec model_of(const PlanOptions& options) {
 }
 
 plan::Cluster cluster_of(const PlanOptions& options) {
-  plan::Cluster cluster = load_cluster(options.cluster);
   std::int64_t devices = options.devices;
+  if (devices == 0 && is_job(options)) devices = job_of(options).config.parallelism.ranks;
+  if (options.cluster.empty() && is_job(options)) return host_of_job(devices);
+  const std::string name = options.cluster.empty() ? kDefaultCluster : options.cluster;
+  plan::Cluster cluster = load_cluster(name);
   if (devices == 0 && options.dp > 0)
     devices = options.dp * std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp) * std::max<std::int64_t>(1, options.cp);
-  if (devices == 0 && plan::cluster_preset(options.cluster))
+  if (devices == 0 && plan::cluster_preset(name))
     devices = std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp) * std::max<std::int64_t>(1, options.cp);
   return devices == 0 ? cluster : plan::with_devices(cluster, devices);
 }
 
 plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& spec, std::int64_t devices) {
-  plan::Training training;
+  plan::Training training = is_job(options) ? train::planned_training(job_of(options), spec, static_cast<int>(devices)) : plan::Training{};
   plan::Mesh& mesh = training.mesh;
   const auto given = [](const char* name, std::int64_t value) {
     if (value < 0) refuse(fmt::format("--{} {}: must be positive", name, value));
@@ -158,23 +206,24 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   const std::int64_t rest = mesh.tensor * mesh.pipeline * mesh.context;
   if (options.dp == 0 && devices % rest != 0) refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
-  mesh.shard = options.shard;
-  training.zero = std::max(0, options.zero);
-  training.micro_batch = given("micro-batch", options.micro_batch);
-  training.global_batch = options.global_batch != 0 ? given("global-batch", options.global_batch) : mesh.data * training.micro_batch * mesh.pipeline;
-  training.sequence = options.sequence;
-  training.recompute = recompute_of(options.recompute);
+  if (options.shard != 0) mesh.shard = options.shard;
+  if (options.zero >= 0) training.zero = options.zero;
+  if (options.micro_batch != 0) training.micro_batch = given("micro-batch", options.micro_batch);
+  if (options.global_batch != 0) {
+    training.global_batch = given("global-batch", options.global_batch);
+  } else if (!is_job(options)) {
+    training.global_batch = mesh.data * training.micro_batch * mesh.pipeline;
+  }
+  if (options.sequence != 0) training.sequence = options.sequence;
+  if (!options.recompute.empty()) training.recompute = recompute_of(options.recompute), training.kept.clear();
   training.schedule = !options.schedule.empty() ? options.schedule : mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
-  training.precision = options.precision;
-  if (options.optimizer == "momentum") training.optimizer = plan::Optimizer::kMomentum;
-  if (options.optimizer == "sgd") training.optimizer = plan::Optimizer::kSgd;
-  if (options.optimizer != "adam" && training.optimizer == plan::Optimizer::kAdam)
-    refuse(fmt::format("--optimizer {}: must be adam, momentum or sgd", options.optimizer));
+  if (!options.precision.empty()) training.precision = options.precision;
+  if (!options.optimizer.empty()) training.optimizer = optimizer_of(options.optimizer);
   if (options.attention != "flash" && options.attention != "plain") refuse(fmt::format("--attention {}: must be flash or plain", options.attention));
   training.flash_attention = options.attention == "flash";
   training.sequence_parallel = !options.no_sequence_parallel;
   training.overlap_data = !options.no_overlap;
-  training.reshard_after_forward = !options.keep_gathered;
+  if (options.keep_gathered) training.reshard_after_forward = false;
   training.offload_optimizer = options.offload_optimizer;
   training.prefetch_units = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
@@ -191,7 +240,7 @@ plan::SearchSpace space_of(const PlanOptions& options) {
                              {options.micro_batch, &space.micro_batch}})
     if (value > 0) *list = {value};
   if (options.zero >= 0) space.zero = {options.zero};
-  if (options.recompute != "none") space.recompute = {recompute_of(options.recompute)};
+  if (!options.recompute.empty() && options.recompute != "none") space.recompute = {recompute_of(options.recompute)};
   if (!options.schedule.empty()) space.schedules = {options.schedule};
   space.hybrid_sharding = options.shard == 0;
   space.offload = options.offload_optimizer;

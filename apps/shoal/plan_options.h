@@ -3,15 +3,18 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shoal/plan/plan.h"
 #include "shoal/plan/search.h"
+#include "shoal/train/config/job_file.h"
 
 namespace shoal::apps {
 
 /// The words of `shoal plan` as given; 0 and empty: not given.
 struct PlanOptions {
-  std::string model, cluster = "a100", schedule, precision = "mixed", recompute = "none", attention = "flash", optimizer = "adam";
+  std::string model, cluster, schedule, precision, recompute, attention = "flash", optimizer;
+  std::vector<std::string> sets;
   double parameters = 0;
   std::int64_t devices = 0;
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0, sequence = 0, experts = 0, experts_per_token = 2;
@@ -27,6 +30,11 @@ struct PlanOptions {
   std::string trace, svg, straggler;
 };
 void add_plan_options(CLI::App& command, PlanOptions& options);
+
+/// A job file is planned as it would be trained here: its batch, techniques and precision stand where no option says otherwise.
+bool is_job(const PlanOptions& options);
+/// The job of such a file, with the keys that --set overrides.
+train::Job job_of(const PlanOptions& options);
 
 // What the words mean. Throw Error(usage) or Error(config) naming the option, Error(input missing) for a file that is not there.
 plan::ModelSpec model_of(const PlanOptions& options);

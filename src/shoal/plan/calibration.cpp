@@ -47,6 +47,7 @@ Cluster calibrated(const Measurements& measured) {
   Cluster cluster;
   cluster.name = cluster.device.name = measured.name;
   cluster.source = fmt::format("shoal plan calibrate, {} ranks at work; links between hosts are not measured", measured.ranks);
+  cluster.runtime = Runtime::kShoal;
   cluster.hosts = 1, cluster.devices_per_host = measured.ranks;
   Device& device = cluster.device;
   device.memory_bytes = measured.memory_bytes / measured.ranks;

@@ -11,6 +11,8 @@ namespace {
 constexpr double kElement = 4;
 /// Rows of logits that the loss makes at once (ops::linear_cross_entropy).
 constexpr std::int64_t kLossRows = 1024;
+/// Blocks whose gradients are still on their way to their owners when the next one begins.
+constexpr double kFlying = 2;
 /// Inputs and labels, both 64 bits.
 constexpr double kTokenBytes = 16;
 
@@ -92,10 +94,10 @@ class StepMemory {
     const std::int64_t blocks = static_cast<std::int64_t>(ways_.size()), done = blocks - 1 - std::max<std::int64_t>(b, 0);
     if (b == blocks) return gradients_wait() ? units_.all : earlier_sums() + last;
     if (gradients_wait()) return units_.all - static_cast<double>(done) * units_.block * (1 - 1 / shards_);
-    // The block before is still on its way when this one begins.
-    const double flying = b < 0 ? 1 : std::min<double>(2, static_cast<double>(done) + 1);
-    const double head = spec_.tied_embeddings ? units_.embedding : units_.head / shards_ + (b < 0 ? units_.embedding : 0);
-    return earlier_sums() + head + flying * units_.block + static_cast<double>(b < 0 ? blocks : done) * units_.block / shards_;
+    if (b < 0) return earlier_sums() + units_.all / shards_ + units_.embedding + std::min(kFlying, static_cast<double>(blocks)) * units_.block;
+    const double flying = std::min<double>(kFlying, static_cast<double>(done)),
+                 head = spec_.tied_embeddings ? units_.embedding : units_.head / shards_;
+    return earlier_sums() + head + (1 + flying) * units_.block + static_cast<double>(done) * units_.block / shards_;
   }
 
   /// Stage 3 where every rank has its own copy: units gathered around the one that runs.
