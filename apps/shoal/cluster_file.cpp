@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -45,6 +46,29 @@ std::map<std::string, double*> numbers(Cluster& cluster) {
           {"storage.write_bandwidth", &cluster.storage.write_bandwidth}};
 }
 
+/// "kernels.linear.flop_s" and its like: the place of the number; null for another key.
+double* kernel_number(Cluster& cluster, const std::string& key) {
+  constexpr std::string_view kPrefix = "kernels.";
+  const std::size_t dot = key.rfind('.');
+  if (!key.starts_with(kPrefix) || dot < kPrefix.size()) return nullptr;
+  const std::string kernel = key.substr(kPrefix.size(), dot - kPrefix.size()), part = key.substr(dot + 1);
+  const auto& known = plan::kernel_names();
+  if (std::find(known.begin(), known.end(), kernel) == known.end()) return nullptr;
+  plan::KernelRate& rate = cluster.kernels[kernel];
+  return part == "start_s"    ? &rate.start_s
+         : part == "flop_s"   ? &rate.flop_s
+         : part == "weight_s" ? &rate.weight_s
+         : part == "byte_s"   ? &rate.byte_s
+                              : nullptr;
+}
+
+bool is_section(const std::string& key) {
+  const auto& kernels = plan::kernel_names();
+  return key == "device" || key == "device.peak_flops" || key == "device.efficiency" || key == "inside" || key == "between" || key == "host" ||
+         key == "storage" || key == "kernels" ||
+         std::any_of(kernels.begin(), kernels.end(), [&](const std::string& name) { return key == "kernels." + name; });
+}
+
 void read(const toml::table& table, const std::string& prefix, const std::string& file, Cluster& cluster) {
   auto known = numbers(cluster);
   const std::map<std::string, std::int64_t*> counts{{"hosts", &cluster.hosts}, {"devices_per_host", &cluster.devices_per_host}};
@@ -73,8 +97,9 @@ void read(const toml::table& table, const std::string& prefix, const std::string
     } else if (const auto text = texts.find(key); text != texts.end()) {
       if (!node.is_string()) refuse(file, node, fmt::format("{}: must be text", key));
       *text->second = *node.value<std::string>();
-    } else if (node.is_table() && (key == "device" || key == "device.peak_flops" || key == "device.efficiency" || key == "inside" ||
-                                   key == "between" || key == "host" || key == "storage")) {
+    } else if (double* number = node.is_number() ? kernel_number(cluster, key) : nullptr) {
+      *number = *node.value<double>();
+    } else if (node.is_table() && is_section(key)) {
       read(*node.as_table(), key + ".", file, cluster);
     } else {
       refuse(file, node, fmt::format("{}: no such key", key));
@@ -128,6 +153,9 @@ std::string to_toml(const Cluster& cluster) {
     sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), *value);
   }
   for (const auto& [type, peak] : cluster.device.peak_flops) sections["device.peak_flops"] += fmt::format("{} = {}\n", name(type), peak);
+  for (const auto& [kernel, rate] : cluster.kernels)
+    sections["kernels." + kernel] =
+        fmt::format("start_s = {}\nflop_s = {}\nweight_s = {}\nbyte_s = {}\n", rate.start_s, rate.flop_s, rate.weight_s, rate.byte_s);
   for (const auto& [section, lines] : sections) text += fmt::format("\n[{}]\n{}", section, lines);
   return text;
 }

@@ -67,6 +67,7 @@ void calibrate(const Options& options) {
   if (!arguments.products_bf16.empty()) measured.products[ElementType::kBF16] = work_of(arguments.products_bf16);
   measured.traversals = work_of(arguments.traversals);
   measured.all_reduces = all_reduces(options);
+  measured.kernels = arguments.kernels;
   const plan::Cluster cluster = plan::calibrated(measured);
   std::ofstream file(options.output);
   file << to_toml(cluster);

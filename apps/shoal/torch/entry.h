@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "shoal/plan/kernel_rate.h"
+
 /// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The executable loads the library when a subcommand
 /// needs it and calls the entry points by name. Both are built together, so C++ types cross, and exceptions too: entry points throw shoal::Error.
 
@@ -75,6 +77,7 @@ struct TimedSample {
   double work = 0;  ///< FLOPs or bytes
   double seconds = 0;
 };
+using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
 
 /// `ranks` threads measure at the same time, each computing with `threads`; the answers are those of rank 0.
 struct CalibrateArguments {
@@ -83,7 +86,7 @@ struct CalibrateArguments {
   double seconds = 0.2;  ///< per case
   bool bf16 = true;
   std::vector<TimedSample> products_f32, products_bf16, traversals;  ///< out
-  std::map<std::string, std::vector<TimedSample>> kernels;           ///< out: what our operators take in fp32, by plan::OperationCost's names
+  TimedKernels kernels;                                              ///< out: what Shoal's own operators take, by plan::kernel_names
 };
 
 }  // namespace shoal::apps

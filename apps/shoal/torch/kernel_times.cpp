@@ -5,29 +5,26 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <memory>
 #include <utility>
 
+#include "shoal/nn/layers.h"
 #include "shoal/ops/activation.h"
 #include "shoal/ops/attention.h"
-#include "shoal/ops/embedding.h"
-#include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
-#include "shoal/ops/matmul.h"
-#include "shoal/ops/norm.h"
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
 
 namespace shoal::apps {
 namespace {
 
-/// Weights enough that each is out of the caches before it comes again.
+/// Bytes of weights that a case goes through in turn: each is out of the caches before it comes again.
 constexpr std::int64_t kBeyondCaches = 96 << 20;
+constexpr std::size_t kLeastCalls = 4;
 
 using Clock = std::chrono::steady_clock;
 
@@ -38,135 +35,183 @@ double median(std::vector<double> times) {
   return times[times.size() / 2];
 }
 
-/// A leaf as a parameter is, with values that no kernel takes a short way for.
-at::Tensor leaf(at::IntArrayRef shape) {
+/// Values that no kernel takes a short way for.
+at::Tensor values(at::IntArrayRef shape) {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) count *= size;
-  return at::arange(count, at::kFloat).remainder_(17).mul_(0.01).sub_(0.05).view(shape).requires_grad_(true);
+  return at::arange(count, at::kFloat).remainder_(17).mul_(0.01).sub_(0.05).view(shape);
 }
-at::Tensor values(at::IntArrayRef shape) { return leaf(shape).detach(); }
+at::Tensor leaf(at::IntArrayRef shape) { return values(shape).requires_grad_(true); }
+
+template <class Module>
+void fill(Module& module) {
+  module.materialize();
+  for (const auto& parameter : module.parameters()) parameter->tensor().detach().fill_(0.01);
+}
 
 class Measuring {
  public:
-  Measuring(double seconds, const std::function<void()>& together) : seconds_(seconds), together_(together) {}
+  Measuring(comm::Group group, double seconds) : group_(std::move(group)), seconds_(seconds) {}
 
-  void products() {
-    for (const std::int64_t width : {256, 512, 1024})
-      for (const std::int64_t tokens : {256, 1024})
-        for (const auto& [in, out] : {std::pair{width, width}, {width, 4 * width}, {4 * width, width}}) product(tokens, in, out);
+  TimedKernels run() {
+    for (const std::int64_t width : {256, 512, 768})
+      for (const std::int64_t rows : {64, 256, 1024})
+        for (const auto& [in, out] : {std::pair{width, 3 * width}, {width, width}, {width, 4 * width}, {4 * width, width}}) linear(rows, in, out);
+    for (const std::int64_t rows : {64, 256, 1024})
+      for (const std::int64_t width : {256, 768}) norm(rows, width), activation(rows, 4 * width), embedding(rows, width);
+    for (const std::int64_t length : {64, 128, 256, 512, 1024}) attention(std::max<std::int64_t>(1, 256 / length), length, 8, 64);
+    for (const auto& [width, vocab] : {std::pair<std::int64_t, std::int64_t>{256, 4096}, {384, 8192}, {512, 32768}, {768, 50257}})
+      for (const std::int64_t rows : {64, 256, 512}) loss(rows, width, vocab);
+    for (const std::int64_t count : {1 << 18, 1 << 21, 1 << 24}) optimizer(count);
+    if (group_.size() > 1)
+      for (const std::int64_t count : {1 << 8, 1 << 14, 1 << 18, 1 << 21, 1 << 24}) exchange(count);
+    return std::move(times_);
   }
-
-  void blocks() {
-    for (const std::int64_t width : {256, 1024})
-      for (const std::int64_t tokens : {256, 1024}) {
-        norm(tokens, width);
-        activation(tokens, 4 * width);
-        residual(tokens, width);
-        embedding(tokens, width);
-      }
-    for (const std::int64_t length : {128, 256, 512, 1024}) attention(length, 8, 64);
-    for (const std::int64_t vocab : {4096, 50257}) entropy(512, vocab);
-  }
-
-  void optimizer() {
-    for (const std::int64_t count : {1 << 21, 1 << 24}) {
-      at::Tensor weight = values({count});
-      const at::Tensor gradient = values({count});
-      const auto adam = optim::make_optimizer({{"weight", weight, true}}, optim::AdamWOptions{});
-      // Norm, then the update: 4 + 28 bytes a parameter.
-      add("optimizer", 32.0 * static_cast<double>(count), time([&] {
-            const double norm = optim::global_norm(optim::sum_of_squares({gradient}));
-            adam->step({gradient}, 1e-4, optim::clip_factor(norm, 1));
-          }));
-    }
-  }
-
-  std::map<std::string, std::vector<TimedSample>> take() { return std::move(times_); }
 
  private:
-  double time(const std::function<void()>& call) const { return median_s(call, seconds_, together_); }
-  void add(const std::string& name, double work, double seconds) { times_[name].push_back({work, seconds}); }
+  void add(const char* name, const plan::KernelWork& work, const std::vector<double>& times) { times_[name].push_back({work, median(times)}); }
 
-  /// Forward and backward of `make`, which builds an output from leaves, apart. `gradient` is of the output's shape.
-  std::pair<double, double> both(const std::function<at::Tensor()>& make, const at::Tensor& gradient) const {
-    std::vector<double> forward, backward;
-    const auto once = [&] {
-      const auto start = Clock::now();
-      const at::Tensor out = make();
-      forward.push_back(seconds_since(start));
-      const auto middle = Clock::now();
-      out.backward(gradient);
-      backward.push_back(seconds_since(middle));
-    };
-    time(once);
-    return {median(std::move(forward)), median(std::move(backward))};
-  }
-  void add_both(const std::string& name, double forward_work, double backward_work, std::pair<double, double> seconds) {
-    add(name, forward_work, seconds.first), add(name + ".backward", backward_work, seconds.second);
-  }
-
-  void product(std::int64_t tokens, std::int64_t in, std::int64_t out) {
-    const std::int64_t copies = std::max<std::int64_t>(1, kBeyondCaches / (4 * in * out));
-    const at::Tensor x = values({tokens, in}), dx = at::empty({tokens, in}), dy = values({tokens, out}), y = at::empty({tokens, out});
-    const at::Tensor weights = at::full({copies, out, in}, 0.01, at::kFloat);
+  /// Calls `once` until the time is up, all ranks beginning together; the first round of `copies` calls does not count.
+  void repeat(std::int64_t copies, std::vector<std::vector<double>*> times, const std::function<void(std::int64_t)>& once) const {
+    group_.barrier();
     std::int64_t turn = 0;
-    const auto next = [&] { return weights[turn++ % copies]; };
-    const double flops = 2.0 * static_cast<double>(tokens * in * out);
-    add("product", flops, time([&] { ops::matmul(y, x, next().t(), true); }));
-    add("product.input", flops, time([&] { ops::matmul(dx, dy, next()); }));
-    add("product.weight", flops, time([&] { ops::matmul(next(), dy.t(), x); }));
+    for (; turn < std::clamp<std::int64_t>(copies, 2, 8); ++turn) once(turn % copies);
+    for (auto* list : times) list->clear();
+    const auto start = Clock::now();
+    for (; times.front()->size() < kLeastCalls || seconds_since(start) < seconds_; ++turn) once(turn % copies);
   }
 
-  void norm(std::int64_t tokens, std::int64_t width) {
-    const at::Tensor x = leaf({tokens, width}), weight = leaf({width}), bias = leaf({width}), gradient = values({tokens, width});
-    const double bytes = 4.0 * static_cast<double>(tokens * width);
-    add_both("norm", 2 * bytes, 4 * bytes, both([&] { return ops::norm(ops::NormKind::kLayer, x, weight, bias, 1e-5); }, gradient));
+  /// Times of forward and of backward of an operator with `copies` sets of weights.
+  std::pair<std::vector<double>, std::vector<double>> both(std::int64_t copies, const std::function<at::Tensor(std::int64_t)>& forward,
+                                                           const at::Tensor& gradient, const std::function<void(std::int64_t)>& clear) const {
+    std::vector<double> there, back;
+    repeat(copies, {&there, &back}, [&](std::int64_t copy) {
+      auto start = Clock::now();
+      const at::Tensor out = forward(copy);
+      there.push_back(seconds_since(start));
+      start = Clock::now();
+      out.backward(gradient);
+      back.push_back(seconds_since(start));
+      clear(copy);
+    });
+    return {there, back};
   }
 
-  void activation(std::int64_t tokens, std::int64_t width) {
-    const at::Tensor x = leaf({tokens, width}), bias = leaf({width}), gradient = values({tokens, width});
-    const double bytes = 4.0 * static_cast<double>(tokens * width);
-    add_both("activation", 2 * bytes, 3 * bytes, both([&] { return ops::activate(ops::Activation::kGeluTanh, x, bias); }, gradient));
+  static std::vector<double> sums(const std::pair<std::vector<double>, std::vector<double>>& both) {
+    std::vector<double> all;
+    for (std::size_t i = 0; i < both.first.size(); ++i) all.push_back(both.first[i] + both.second[i]);
+    return all;
   }
 
-  /// Bias and residual, which a product is added to: a product with one element of depth and these around it.
-  void residual(std::int64_t tokens, std::int64_t width) {
-    const at::Tensor x = values({tokens, 1}), weight = values({width, 1}), bias = leaf({width}), stream = leaf({tokens, width});
-    const at::Tensor gradient = values({tokens, width});
-    const double bytes = 4.0 * static_cast<double>(tokens * width);
-    add_both("residual", 3 * bytes, 2 * bytes, both([&] { return ops::linear(x, weight, bias, stream); }, gradient));
+  void linear(std::int64_t rows, std::int64_t in, std::int64_t out) {
+    const std::int64_t copies = std::clamp<std::int64_t>(kBeyondCaches / (8 * in * out), 1, 64);
+    std::vector<std::unique_ptr<nn::Linear>> layers;
+    for (std::int64_t i = 0; i < copies; ++i) fill(*layers.emplace_back(std::make_unique<nn::Linear>(in, out, nn::Linear::Options{})));
+    const at::Tensor x = leaf({rows, in}), gradient = values({rows, out}), residual = in == 4 * out ? values({rows, out}) : at::Tensor();
+    const auto times = both(
+        copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, {}); }, gradient,
+        [&](std::int64_t copy) { layers[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); });
+    const auto work = plan::linear_work(static_cast<double>(rows), static_cast<double>(in), static_cast<double>(out));
+    add("linear", work, times.first), add("linear_backward", work, times.second);
   }
 
-  void embedding(std::int64_t tokens, std::int64_t width) {
-    const std::int64_t rows = 8192;
-    const at::Tensor table = leaf({rows, width}), index = at::arange(tokens, at::kLong).mul_(7919).remainder_(rows);
-    table.mutable_grad() = at::zeros_like(table);
-    const at::Tensor gradient = values({tokens, width});
-    const double bytes = 4.0 * static_cast<double>(tokens * width);
-    add_both("embedding", 3 * bytes, 2 * bytes, both([&] { return ops::embedding(index, table); }, gradient));
+  void norm(std::int64_t rows, std::int64_t width) {
+    nn::Norm module(ops::NormKind::kLayer, width, true, 1e-5);
+    fill(module);
+    const at::Tensor x = leaf({rows, width});
+    const auto times = both(
+        1, [&](std::int64_t) { return module(x, {}); }, values({rows, width}),
+        [&](std::int64_t) { module.clear_gradients(), x.mutable_grad() = at::Tensor(); });
+    const auto work = plan::pass_work(static_cast<double>(rows * width));
+    add("norm", work, times.first), add("norm_backward", work, times.second);
   }
 
-  void attention(std::int64_t length, std::int64_t heads, std::int64_t size) {
-    const std::int64_t width = heads * size;
-    const at::Tensor qkv = leaf({1, length, 3 * width}), gradient = values({1, length, width});
-    // The causal half of two products, of five backward.
-    const double flops = 2.0 * static_cast<double>(length * length * width);
-    add_both("attention", flops, 2.5 * flops, both([&] { return ops::attention(qkv, {1, size}); }, gradient));
+  void activation(std::int64_t rows, std::int64_t width) {
+    const at::Tensor x = leaf({rows, width}), bias = leaf({width});
+    const auto times = both(
+        1, [&](std::int64_t) { return ops::activate(ops::Activation::kGeluTanh, x, bias); }, values({rows, width}),
+        [&](std::int64_t) { bias.mutable_grad() = x.mutable_grad() = at::Tensor(); });
+    const auto work = plan::pass_work(static_cast<double>(rows * width));
+    add("activation", work, times.first), add("activation_backward", work, times.second);
   }
 
-  /// The loss of a narrow product, less the product.
-  void entropy(std::int64_t tokens, std::int64_t vocab) {
-    const std::int64_t narrow = 16;
-    const at::Tensor x = leaf({tokens, narrow}), weight = leaf({vocab, narrow}), labels = at::arange(tokens, at::kLong);
-    const at::Tensor logits = at::empty({tokens, vocab});
-    const auto once = [&] { return ops::linear_cross_entropy(x, weight, labels, 1.0 / static_cast<double>(tokens)); };
-    const double whole = time(once), product = time([&] { ops::matmul(logits, x.detach(), weight.detach().t()); });
-    add("cross-entropy", 24.0 * static_cast<double>(tokens * vocab), std::max(whole - product, 0.1 * whole));
+  void embedding(std::int64_t rows, std::int64_t width) {
+    constexpr std::int64_t kTable = 16384;
+    nn::Embedding module(kTable, width, 0.02);
+    fill(module);
+    module.weight()->zero_gradient();  // the head has written it already
+    const at::Tensor index = at::arange(rows, at::kLong).mul_(7919).remainder_(kTable).view({1, rows});
+    const auto times = both(
+        1, [&](std::int64_t) { return module(index, {}); }, values({1, rows, width}), [](std::int64_t) {});
+    add("embedding", plan::pass_work(static_cast<double>(rows * width)), sums(times));
   }
 
+  void attention(std::int64_t samples, std::int64_t length, std::int64_t heads, std::int64_t size) {
+    const at::Tensor qkv = leaf({samples, length, 3 * heads * size});
+    const auto times = both(
+        1,
+        [&](std::int64_t) {
+          return ops::attention(qkv, {1, size});
+        },
+        values({samples, length, heads * size}), [&](std::int64_t) { qkv.mutable_grad() = at::Tensor(); });
+    const auto work = plan::attention_work(static_cast<double>(samples), length, static_cast<double>(heads), static_cast<double>(size));
+    add("attention", work, times.first), add("attention_backward", work, times.second);
+  }
+
+  void loss(std::int64_t rows, std::int64_t width, std::int64_t vocab) {
+    const std::int64_t copies = std::clamp<std::int64_t>(kBeyondCaches / (8 * width * vocab), 1, 8);
+    std::vector<std::unique_ptr<nn::Embedding>> tables;
+    for (std::int64_t i = 0; i < copies; ++i) fill(*tables.emplace_back(std::make_unique<nn::Embedding>(vocab, width, 0.02)));
+    const at::Tensor x = leaf({rows, width}), labels = at::arange(rows, at::kLong);
+    const auto times = both(
+        copies,
+        [&](std::int64_t copy) { return ops::linear_cross_entropy(x, tables[copy]->weight()->weight(), labels, 1.0 / static_cast<double>(rows)); },
+        {}, [&](std::int64_t copy) { tables[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); });
+    add("loss", plan::loss_work(static_cast<double>(rows), static_cast<double>(width), static_cast<double>(vocab)), sums(times));
+  }
+
+  void optimizer(std::int64_t count) {
+    const c10::AutoGradMode not_recording(false);
+    const std::int64_t copies = std::clamp<std::int64_t>(kBeyondCaches / (16 * count), 1, 24);
+    std::vector<optim::Slice> slices;
+    std::vector<at::Tensor> gradients;
+    for (std::int64_t i = 0; i < copies; ++i) slices.push_back({"weight", values({count}), true}), gradients.push_back(values({count}));
+    const auto adam = optim::make_optimizer(slices, optim::AdamWOptions{});
+    std::vector<double> times;
+    repeat(1, {&times}, [&](std::int64_t) {
+      const auto start = Clock::now();
+      const double norm = optim::global_norm(optim::sum_of_squares(gradients));
+      adam->step(gradients, 1e-4, optim::clip_factor(norm, 1));
+      times.push_back(seconds_since(start) / static_cast<double>(copies));
+    });
+    add("optimizer", plan::memory_work(static_cast<double>(count)), times);
+  }
+
+  /// Tensors of one size one after the other, as gradients leave; every rank makes as many calls.
+  void exchange(std::int64_t count) {
+    const std::int64_t copies = std::clamp<std::int64_t>(kBeyondCaches / (4 * count), 1, 256), rounds = count > 1 << 20 ? 4 : 8;
+    std::vector<at::Tensor> whole, shards;
+    for (std::int64_t i = 0; i < copies; ++i) whole.push_back(values({count})), shards.push_back(at::empty({count / group_.size()}, at::kFloat));
+    const auto measure = [&](const char* name, const std::function<comm::Work(std::int64_t)>& start_one) {
+      std::vector<double> times;
+      for (std::int64_t round = 0; round < rounds; ++round) {
+        group_.barrier();
+        const auto start = Clock::now();
+        std::vector<comm::Work> works;
+        for (std::int64_t i = 0; i < copies; ++i) works.push_back(start_one(i)), group_.poll();
+        for (comm::Work& work : works) work.order();
+        if (round > 0) times.push_back(seconds_since(start) / static_cast<double>(copies));
+      }
+      add(name, plan::memory_work(static_cast<double>(count)), times);
+    };
+    measure("all_reduce", [&](std::int64_t i) { return group_.all_reduce(whole[i], {.async = true}); });
+    for (const at::Tensor& tensor : whole) tensor.fill_(0.01);
+    measure("reduce_scatter", [&](std::int64_t i) { return group_.reduce_scatter(shards[i], whole[i], {.async = true}); });
+  }
+
+  comm::Group group_;
   double seconds_;
-  const std::function<void()>& together_;
-  std::map<std::string, std::vector<TimedSample>> times_;
+  TimedKernels times_;
 };
 
 }  // namespace
@@ -185,16 +230,9 @@ double median_s(const std::function<void()>& call, double seconds, const std::fu
   return median(std::move(times));
 }
 
-std::map<std::string, std::vector<TimedSample>> kernel_times(double seconds, const std::function<void()>& together) {
-  Measuring measuring(seconds, together);
-  {
-    const c10::AutoGradMode recording(true);
-    measuring.blocks();
-  }
-  const c10::AutoGradMode not_recording(false);
-  measuring.products();
-  measuring.optimizer();
-  return measuring.take();
+TimedKernels kernel_times(const comm::Group& group, double seconds) {
+  const c10::AutoGradMode recording(true);
+  return Measuring(group, seconds).run();
 }
 
 }  // namespace shoal::apps

@@ -18,10 +18,11 @@ struct TimedWork {
 struct Measurements {
   std::string name;
   int ranks = 1;
-  double memory_bytes = 0;                                 ///< of the host
-  std::map<ElementType, std::vector<TimedWork>> products;  ///< FLOPs of a product
-  std::vector<TimedWork> traversals;                       ///< bytes read and written by an element-wise operation
-  std::vector<TimedWork> all_reduces;                      ///< bytes of the buffer; empty for one rank
+  double memory_bytes = 0;                                  ///< of the host
+  std::map<ElementType, std::vector<TimedWork>> products;   ///< FLOPs of a product
+  std::vector<TimedWork> traversals;                        ///< bytes read and written by an element-wise operation
+  std::vector<TimedWork> all_reduces;                       ///< bytes of the buffer; empty for one rank
+  std::map<std::string, std::vector<TimedKernel>> kernels;  ///< Shoal's own, by name; empty: not measured
 };
 
 /// time = start + work / rate, by least squares of the relative error. Throws Error(usage) for fewer than two different amounts of work, or times

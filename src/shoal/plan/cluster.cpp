@@ -158,6 +158,10 @@ void validate(const Cluster& cluster) {
   require(cluster, cluster.host.memory_bandwidth >= 0, "host.memory_bandwidth", cluster.host.memory_bandwidth, kNotNegative);
   require(cluster, cluster.host.link_bandwidth >= 0, "host.link_bandwidth", cluster.host.link_bandwidth, kNotNegative);
   require(cluster, cluster.storage.read_bandwidth >= 0, "storage.read_bandwidth", cluster.storage.read_bandwidth, kNotNegative);
+  for (const auto& [kernel, rate] : cluster.kernels)
+    for (const auto& [part, value] :
+         {std::pair{"start_s", rate.start_s}, {"flop_s", rate.flop_s}, {"weight_s", rate.weight_s}, {"byte_s", rate.byte_s}})
+      require(cluster, value >= 0, fmt::format("kernels.{}.{}", kernel, part).c_str(), value, kNotNegative);
   require(cluster, cluster.storage.write_bandwidth >= 0, "storage.write_bandwidth", cluster.storage.write_bandwidth, kNotNegative);
 }
 

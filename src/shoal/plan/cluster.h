@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shoal/base/element_type.h"
+#include "shoal/plan/kernel_rate.h"
 
 namespace shoal::plan {
 
@@ -79,6 +80,9 @@ struct Cluster {
   Host host;
   Storage storage;
   Runtime runtime = Runtime::kPublished;
+  /// Runtime::kShoal: what its kernels take when all devices of a host run them at the same time, by the names of kernel_rate.h. They are measured
+  /// with what one rank's work costs another inside, memory bandwidth first. Empty: not measured, and `device` stands for them.
+  std::map<std::string, KernelRate> kernels;
 
   std::int64_t devices() const { return hosts * devices_per_host; }
   /// Throws Error(config) when the device has no such peak.

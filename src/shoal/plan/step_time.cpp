@@ -5,6 +5,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/plan/memory.h"
+#include "shoal/plan/shoal_time.h"
 #include "shoal/plan/topology.h"
 #include "shoal/schedule/generators.h"
 
@@ -128,6 +129,7 @@ schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
 }
 
 StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  if (shoal_timed(spec, training, cluster)) return shoal_step_time(spec, training, cluster);
   const auto stages = stage_times(spec, training, cluster);
   const auto ranks = by_rank(stages, training);
   const double m = training.micro_batches();
