@@ -109,7 +109,7 @@ class Measuring {
     for (std::int64_t i = 0; i < copies; ++i) fill(*layers.emplace_back(std::make_unique<nn::Linear>(in, out, nn::Linear::Options{})));
     const at::Tensor x = leaf({rows, in}), gradient = values({rows, out}), residual = in == 4 * out ? values({rows, out}) : at::Tensor();
     const auto times = both(
-        copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, {}); }, gradient,
+        copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); }, gradient,
         [&](std::int64_t copy) { layers[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); });
     const auto work = plan::linear_work(static_cast<double>(rows), static_cast<double>(in), static_cast<double>(out));
     add("linear", work, times.first), add("linear_backward", work, times.second);
@@ -120,7 +120,7 @@ class Measuring {
     fill(module);
     const at::Tensor x = leaf({rows, width});
     const auto times = both(
-        1, [&](std::int64_t) { return module(x, {}); }, values({rows, width}),
+        1, [&](std::int64_t) { return module(x, nn::Context()); }, values({rows, width}),
         [&](std::int64_t) { module.clear_gradients(), x.mutable_grad() = at::Tensor(); });
     const auto work = plan::pass_work(static_cast<double>(rows * width));
     add("norm", work, times.first), add("norm_backward", work, times.second);
@@ -142,7 +142,7 @@ class Measuring {
     module.weight()->zero_gradient();  // the head has written it already
     const at::Tensor index = at::arange(rows, at::kLong).mul_(7919).remainder_(kTable).view({1, rows});
     const auto times = both(
-        1, [&](std::int64_t) { return module(index, {}); }, values({1, rows, width}), [](std::int64_t) {});
+        1, [&](std::int64_t) { return module(index, nn::Context()); }, values({1, rows, width}), [](std::int64_t) {});
     add("embedding", plan::pass_work(static_cast<double>(rows * width)), sums(times));
   }
 
