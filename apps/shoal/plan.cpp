@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/shoal/plan_calibrate.h"
+#include "apps/shoal/plan_check.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
 #include "shoal/plan/lessons.h"
@@ -253,6 +254,7 @@ void add_plan_command(CLI::App& app) {
   add_inference(*command);
   add_lessons(*command);
   add_calibrate_command(*command);
+  add_check_command(*command);
   command->callback([command, options] {
     if (command->get_subcommands().empty()) run_plan(*options);
   });

@@ -77,6 +77,9 @@ class StepMemory {
     use.parameters = cut ? units_.all / shards_ : units_.all;
     use.optimizer = units_.all / kElement * bytes.optimizer() / shards_;
     use.gradients = gradients;
+    // Taken at the first checkpoint and kept: each rank saves its share of the state.
+    const double saved = units_.all + units_.all / kElement * bytes.optimizer();
+    use.staging = std::min(training_.checkpoint_staging_bytes, saved / static_cast<double>(training_.mesh.data));
     return use;
   }
 

@@ -56,17 +56,19 @@ MemoryPeak sum(const std::vector<MemoryPeak>& ranks) {
   return all;
 }
 
-std::string describe(const MemoryPeak& measured, double planned_bytes) {
+std::string describe(const MemoryPeak& measured, std::optional<double> planned_bytes) {
   std::vector<std::string> parts;
   for (int c = 0; c < kMemoryCategories; ++c)
     if (measured.categories[c] >= 0.01 * measured.total)
       parts.push_back(fmt::format("{} {:.4g}", name(static_cast<MemoryCategory>(c)), measured.categories[c] / kMB));
-  return fmt::format("Tensors took {:.4g} MB at the peak ({}); planned were {:.4g} MB ({:+.1f} %).", measured.total / kMB, fmt::join(parts, ", "),
-                     planned_bytes / kMB, 100 * (planned_bytes / measured.total - 1));
+  const std::string took = fmt::format("Tensors took {:.4g} MB at the peak ({})", measured.total / kMB, fmt::join(parts, ", "));
+  if (!planned_bytes) return took + ".";
+  return took + fmt::format("; planned were {:.4g} MB ({:+.1f} %).", *planned_bytes / kMB, 100 * (*planned_bytes / measured.total - 1));
 }
 
-std::string to_json(const std::vector<MemoryPeak>& ranks, double planned_bytes) {
-  nlohmann::ordered_json json{{"peak_bytes", sum(ranks).total}, {"planned_bytes", planned_bytes}, {"ranks", nlohmann::ordered_json::array()}};
+std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes) {
+  nlohmann::ordered_json json{{"peak_bytes", sum(ranks).total}, {"planned_bytes", nullptr}, {"ranks", nlohmann::ordered_json::array()}};
+  if (planned_bytes) json["planned_bytes"] = *planned_bytes;
   for (const MemoryPeak& rank : ranks) {
     json["ranks"].push_back({{"peak_bytes", rank.total}});
     for (int c = 0; c < kMemoryCategories; ++c) json["ranks"].back()[name(static_cast<MemoryCategory>(c))] = rank.categories[c];

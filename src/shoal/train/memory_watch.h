@@ -37,9 +37,9 @@ class MemoryWatch {
 /// The sum over ranks: their worst moments are taken to be the same.
 MemoryPeak sum(const std::vector<MemoryPeak>& ranks);
 
-/// "measured 1.23 GB (parameters ...), planned 1.25 GB (+1.6 %)" of all ranks together.
-std::string describe(const MemoryPeak& measured, double planned_bytes);
-/// One JSON object: peak_bytes, planned_bytes, and by rank peak_bytes with its categories.
-std::string to_json(const std::vector<MemoryPeak>& ranks, double planned_bytes);
+/// "Tensors took 1230 MB at the peak (parameters ...); planned were 1250 MB (+1.6 %)." of all ranks together.
+std::string describe(const MemoryPeak& measured, std::optional<double> planned_bytes);
+/// One JSON object: peak_bytes, planned_bytes (null: not planned), and by rank peak_bytes with its categories.
+std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes);
 
 }  // namespace shoal::train

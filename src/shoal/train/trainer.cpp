@@ -124,6 +124,7 @@ class Trainer {
 
   /// What a step will take, before anything is allocated: Error(resource) when it is more than this rank may.
   void plan_memory() {
+    if (!is_counted(config_)) return;
     const bool in_process = config_.parallelism.in_process, sees_peers = in_process || group_.visible_to_peers(at::empty({1}, at::kFloat));
     const auto arena = comm::installed_arena();
     const double limit = !arena       ? config_.parallelism.memory_limit_mb * 1e6
@@ -138,9 +139,9 @@ class Trainer {
   }
 
   std::string describe_plan() const {
-    const double rank = planned_.all() / 1e6, all = rank * group_.size();
+    const double rank = planned_->all() / 1e6, all = rank * group_.size();
     return fmt::format("Planned peak of tensors: {:.4g} MB{} ({}){}.", all, group_.size() > 1 ? fmt::format(", {:.4g} MB a rank", rank) : "",
-                       words(planned_), limit_ > 0 ? fmt::format("; a rank may take {:.4g} MB", limit_ / 1e6) : "");
+                       words(*planned_), limit_ > 0 ? fmt::format("; a rank may take {:.4g} MB", limit_ / 1e6) : "");
   }
 
   void build() {
@@ -227,7 +228,7 @@ class Trainer {
     reporter_->say(fmt::format("{} steps of {} samples: {} rank{} x {} micro-batch{} of {}, {} thread{} a rank.", total_, plan_.global, group_.size(),
                                group_.size() == 1 ? "" : "s", plan_.accumulation, plan_.accumulation == 1 ? "" : "es", plan_.micro_batch,
                                at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
-    reporter_->say(describe_plan());
+    if (planned_) reporter_->say(describe_plan());
     for (const std::string& note : notes_) reporter_->say(note);
     const std::string precision = describe_precision(*model_, config_);
     if (!precision.starts_with("fp32 weights, gradients fp32") || precision.ends_with("bf16"))
@@ -356,7 +357,7 @@ class Trainer {
       reporter_->say(fmt::format("Loss scale {:g}; {} steps were skipped for an overflow.", loss_scale_->scale(), loss_scale_->state().skipped));
     reporter_->say(describe_work(tokens / seconds, peak));
     if (!memory.empty()) {
-      const double planned = planned_.all() * group_.size();
+      const auto planned = planned_ ? std::optional(planned_->all() * group_.size()) : std::nullopt;
       reporter_->say(describe(sum(memory), planned));
       write_whole(directory_.memory(), to_json(memory, planned));
     }
@@ -414,8 +415,8 @@ class Trainer {
   std::optional<Reporter> reporter_;  ///< rank 0
   Clock::time_point began_;
   MemoryWatch memory_;
-  plan::MemoryUse planned_;  ///< of one rank at its peak
-  double limit_ = 0;         ///< bytes that this rank may take; 0: unknown
+  std::optional<plan::MemoryUse> planned_;  ///< of one rank at its peak
+  double limit_ = 0;                        ///< bytes that this rank may take; 0: unknown
   std::optional<checkpoint::Saver> saver_;  ///< of a job that saves behind training; reads what the others hold, so it goes first
 };
 

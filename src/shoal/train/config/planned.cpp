@@ -70,6 +70,11 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return policy;
 }
 
+bool is_counted(const JobConfig& config) {
+  const PrecisionSection& p = config.precision;
+  return p.type == "fp32" && p.parameters.empty() && p.gradients == "fp32" && p.moments == "fp32";
+}
+
 Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks) {
   const JobConfig& config = job.config;
   const BatchPlan batch = batch_plan(job, ranks);
@@ -80,10 +85,16 @@ Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks
   if (training.zero > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
   training.micro_batch = batch.micro_batch, training.global_batch = batch.global;
   if (spec.family != plan::Family::kMlp) training.sequence = config.training.sequence_length;
-  training.precision = "fp32";
+  const PrecisionSection& number = config.precision;
+  training.precision = number.type == "fp16"        ? "fp16"
+                       : number.type != "bf16"      ? "fp32"
+                       : number.moments == "bf16"   ? "bf16-moments"
+                       : number.gradients == "bf16" ? "mixed"
+                                                    : "bf16";
   training.optimizer = config.optimizer.name == "adamw" ? plan::Optimizer::kAdam
                        : config.optimizer.momentum > 0  ? plan::Optimizer::kMomentum
                                                         : plan::Optimizer::kSgd;
+  if (config.checkpoint.asynchronous && config.checkpoint.interval > 0) training.checkpoint_staging_bytes = config.checkpoint.staging_mb * kMB;
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;
   training.kept = plan::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));

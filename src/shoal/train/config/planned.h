@@ -13,6 +13,10 @@ namespace shoal::train {
 /// What of a model's blocks stays for the backward pass.
 plan::RecomputePolicy recompute_policy(const JobConfig& config);
 
+/// Whether memory of the job is counted as its operators allocate it: everything in fp32. Other precisions are planned by formulas for systems in
+/// general, which nothing is refused by.
+bool is_counted(const JobConfig& config);
+
 /// The job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws Error(config) when the batch does not divide.
 plan::Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks);
 

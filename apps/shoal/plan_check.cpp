@@ -1,0 +1,141 @@
+#include "apps/shoal/plan_check.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/shoal/app_library.h"
+#include "apps/shoal/plan_options.h"
+#include "shoal/base/error.h"
+
+namespace shoal::apps {
+namespace {
+
+/// Steps in which memory is taken for the first time.
+constexpr std::size_t kFirstSteps = 2;
+
+struct Options {
+  PlanOptions plan;
+  std::int64_t steps = 10;
+  bool json = false;
+};
+
+struct Measured {
+  double step_s = 0, peak_bytes = 0;
+};
+
+/// A new folder for the run; removed at the end.
+class Scratch {
+ public:
+  Scratch() {
+    path_ = (std::filesystem::temp_directory_path() / "shoal-plan-XXXXXX").string();
+    if (!::mkdtemp(path_.data())) throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be made", path_));
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+void train(const Options& options, std::int64_t ranks, const std::string& directory) {
+  std::vector<std::string> words{program_path(), "train", options.plan.model, "--run-dir", directory, "--nproc", fmt::format("{}", ranks)};
+  std::vector<std::string> sets = options.plan.sets;
+  // As many steps as are timed and nothing beside them.
+  for (const std::string& set :
+       {fmt::format("training.steps={}", options.steps), std::string("lr_scheduler.warmup_steps=0"), std::string("checkpoint.interval=0"),
+        std::string("validation.interval=0"), std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
+    sets.push_back(set);
+  for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
+  std::string command;
+  for (const std::string& word : words) command += quoted(word) + " ";
+  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + "2>&1").c_str(), "r"), pclose);
+  if (!pipe) throw Error(ErrorKind::kResource, "plan", "the training run cannot be started");
+  std::string said;
+  std::array<char, 4096> part;
+  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe.get())) said.append(part.data(), n);
+  if (pclose(pipe.release()) != 0) throw Error(ErrorKind::kInternal, "plan", fmt::format("the training run failed:\n{}", said));
+}
+
+Measured read(const std::string& directory) {
+  Measured measured;
+  std::ifstream metrics(directory + "/metrics.jsonl"), memory(directory + "/memory.json");
+  std::vector<double> seconds;
+  double before = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const auto step = nlohmann::json::parse(line);
+    const double tokens = step.at("tokens");
+    seconds.push_back((tokens - before) / step.at("tokens_per_s").get<double>());
+    before = tokens;
+  }
+  seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(std::min(kFirstSteps, seconds.size())));
+  if (seconds.empty()) throw Error(ErrorKind::kUsage, "plan", fmt::format("--steps: more than {} are needed", kFirstSteps));
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+  measured.step_s = seconds[seconds.size() / 2];
+  // Without an arena memory is not measured.
+  if (memory) measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
+  return measured;
+}
+
+void check(const Options& options) {
+  if (!is_job(options.plan)) throw Error(ErrorKind::kUsage, "plan", fmt::format("check {}: name a job file (.toml)", options.plan.model));
+  const plan::ModelSpec spec = model_of(options.plan);
+  const plan::Cluster cluster = cluster_of(options.plan);
+  const plan::Plan made = plan::make_plan(spec, training_of(options.plan, spec, cluster.devices()), cluster);
+  const Scratch scratch;
+  train(options, cluster.devices(), scratch.path() + "/run");
+  const Measured measured = read(scratch.path() + "/run");
+  const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices()), planned_s = made.time.all();
+  if (options.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"model", spec.name},
+                                              {"cluster", cluster.name},
+                                              {"ranks", cluster.devices()},
+                                              {"zero", made.training.zero},
+                                              {"planned_peak_bytes", planned_bytes},
+                                              {"measured_peak_bytes", measured.peak_bytes},
+                                              {"planned_step_s", planned_s},
+                                              {"measured_step_s", measured.step_s}}
+                           .dump());
+    return;
+  }
+  fmt::print("{} on {} ranks of {}, ZeRO {}\n", spec.name, cluster.devices(), cluster.name, made.training.zero);
+  fmt::print("                 {:>12} {:>12} {:>8}\n", "planned", "measured", "error");
+  if (measured.peak_bytes > 0)
+    fmt::print("  peak, MB       {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_bytes / 1e6, measured.peak_bytes / 1e6,
+               100 * (planned_bytes / measured.peak_bytes - 1));
+  fmt::print("  a step, ms     {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_s * 1e3, measured.step_s * 1e3, 100 * (planned_s / measured.step_s - 1));
+}
+
+}  // namespace
+
+void add_check_command(CLI::App& plan_command) {
+  auto* command = plan_command.add_subcommand("check", "Train a few steps of a job and lay memory and step time beside what is planned");
+  auto options = std::make_shared<Options>();
+  command->add_option("job", options->plan.model, "The job file")->required();
+  command->add_option("--cluster", options->plan.cluster, "What `shoal plan calibrate` wrote for as many ranks");
+  command->add_option("--nproc", options->plan.devices, "Ranks (the job's)");
+  command->add_option("--set", options->plan.sets, "section.key=value; may be repeated")->allow_extra_args(false);
+  command->add_option("--steps", options->steps, "Steps to train; the first two do not count")->capture_default_str()->check(CLI::Range(3, 10000));
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options] { check(*options); });
+}
+
+}  // namespace shoal::apps

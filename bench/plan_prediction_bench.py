@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""What the planner says of Shoal's own training steps, beside what they are: peak memory and time of GPT-2 in three sizes and two lengths, on one rank,
+with two replicas (DDP) and with two shards (FSDP), in fp32.
+
+`shoal plan calibrate` measures the machine first, once with one rank and once with two; `shoal plan check` then trains a few steps of each job. ours is
+what was planned and peer what was measured; the ratio is the smaller over the larger, so that 0.95 is an error of 5 %. bench/run.py says how this
+program is called.
+"""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import comparison  # noqa: E402
+
+SIZES = {"10m": {"layers": 4, "hidden": 384, "heads": 6, "vocab": 8192}, "50m": {"layers": 8, "hidden": 512, "heads": 8, "vocab": 50257}, "124m": {}}
+KINDS = {"one": (1, 0), "ddp": (2, 0), "fsdp": (2, 3)}
+LENGTHS = (64, 256)
+LIMITS = {"memory": 0.95, "time": 0.9}
+CASES = [f"plan/prediction/{kind}/gpt2-{size}/{length}/{what}" for size in SIZES for length in LENGTHS for kind in KINDS for what in LIMITS]
+JOB = """
+[model]
+name = "gpt2-124m"
+{model}
+[data]
+source = "tokens"
+folders = ["{data}"]
+prepare = "files"
+prepare_from = ["{text}"]
+tokenizer = "byte"
+[training]
+global_batch_sequences = 2
+sequence_length = {length}
+steps = 10
+[parallelism]
+ranks = {ranks}
+zero_stage = {zero}
+"""
+
+
+class Planner:
+    """The program, with what it measured of this machine."""
+
+    def __init__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shoal-plan-"))
+        self.clusters, self.checked = {}, {}
+
+    def run(self, *words):
+        program = comparison.ROOT / "build" / "release" / "bin" / "shoal"
+        if not program.exists():
+            raise comparison.Failed(f"{program} is not built")
+        done = subprocess.run([program, "plan", *map(str, words)], capture_output=True, text=True, cwd=self.folder)
+        if done.returncode != 0:
+            raise comparison.Failed(f"shoal plan {words[0]}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def cluster(self, ranks):
+        if ranks not in self.clusters:
+            self.clusters[ranks] = self.folder / f"cluster-{ranks}.toml"
+            self.run("calibrate", "--nproc", ranks, "--output", self.clusters[ranks])
+        return self.clusters[ranks]
+
+    def check(self, kind, size, length):
+        if (kind, size, length) not in self.checked:
+            ranks, zero = KINDS[kind]
+            model = "\n".join(f"{key} = {value}" for key, value in SIZES[size].items())
+            job = self.folder / "job.toml"
+            job.write_text(JOB.format(model=model, data=self.folder / "data", text=comparison.ROOT / "docs", length=length, ranks=ranks, zero=zero))
+            self.checked[kind, size, length] = json.loads(self.run("check", job, "--cluster", self.cluster(ranks), "--json"))
+        return self.checked[kind, size, length]
+
+
+planner = Planner()
+
+
+def measure(case):
+    _, _, kind, model, length, what = case.split("/")
+    found = planner.check(kind, model.removeprefix("gpt2-"), int(length))
+    names, factor, unit = (("peak_bytes", 1e-6, "MB") if what == "memory" else ("step_s", 1e3, "ms"))
+    planned, measured = (factor * found[f"{side}_{names}"] for side in ("planned", "measured"))
+    comparison.emit(case, unit, planned, measured, min(planned / measured, measured / planned), None, LIMITS[what])
+
+
+if __name__ == "__main__":
+    try:
+        comparison.main(CASES, measure)
+    finally:
+        shutil.rmtree(planner.folder, ignore_errors=True)
