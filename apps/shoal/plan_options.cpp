@@ -224,7 +224,7 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   training.sequence_parallel = !options.no_sequence_parallel;
   training.overlap_data = !options.no_overlap;
   if (options.keep_gathered) training.reshard_after_forward = false;
-  training.offload_optimizer = options.offload_optimizer;
+  if (options.offload_optimizer) training.offload_optimizer = true;
   training.prefetch_units = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;

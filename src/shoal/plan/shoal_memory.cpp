@@ -75,11 +75,8 @@ class StepMemory {
     MemoryUse use;
     const bool cut = training_.zero == 3 || (training_.zero > 0 && shared_);
     use.parameters = cut ? units_.all / shards_ : units_.all;
-    use.optimizer = units_.all / kElement * bytes.optimizer() / shards_;
+    use.optimizer = training_.offload_optimizer ? 0 : units_.all / kElement * bytes.optimizer() / shards_;
     use.gradients = gradients;
-    // Taken at the first checkpoint and kept: each rank saves its share of the state.
-    const double saved = units_.all + units_.all / kElement * bytes.optimizer();
-    use.staging = std::min(training_.checkpoint_staging_bytes, saved / static_cast<double>(training_.mesh.data));
     return use;
   }
 
@@ -188,8 +185,7 @@ class StepMemory {
 
 bool shoal_runs(const Training& training) {
   const Mesh& mesh = training.mesh;
-  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 && training.precision == "fp32" &&
-         !training.offload_optimizer;
+  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 && training.precision == "fp32";
 }
 
 RankMemory shoal_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) { return StepMemory(spec, training, cluster).run(); }

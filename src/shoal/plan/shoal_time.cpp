@@ -104,7 +104,8 @@ class StepOfShoal {
 }  // namespace
 
 bool shoal_timed(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  return !cluster.kernels.empty() && shoal_runs(training) && spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
+  return !cluster.kernels.empty() && shoal_runs(training) && !training.offload_optimizer && spec.family == Family::kTransformer &&
+         spec.experts == 0 && cluster.hosts == 1;
 }
 
 StepTime shoal_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {

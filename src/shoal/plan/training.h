@@ -75,7 +75,6 @@ struct Training {
   bool offload_optimizer = false;          ///< optimizer states live in host memory
   double expert_imbalance = 1;             ///< tokens of the busiest expert rank over the mean
   bool reduce_every_micro_batch = true;    ///< ZeRO-2 and 3: whole gradients do not outlive a micro-batch
-  double checkpoint_staging_bytes = 0;     ///< Shoal: what a rank may copy aside of the state that it saves behind training
   std::vector<Keep> kept;                  ///< Shoal: what each block keeps; empty: as `recompute` says
   std::vector<std::int64_t> stage_layers;  ///< blocks of each stage, in order of stages; empty: as even as possible
 

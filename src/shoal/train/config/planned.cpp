@@ -94,7 +94,7 @@ Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks
   training.optimizer = config.optimizer.name == "adamw" ? plan::Optimizer::kAdam
                        : config.optimizer.momentum > 0  ? plan::Optimizer::kMomentum
                                                         : plan::Optimizer::kSgd;
-  if (config.checkpoint.asynchronous && config.checkpoint.interval > 0) training.checkpoint_staging_bytes = config.checkpoint.staging_mb * kMB;
+  training.offload_optimizer = !config.optimizer.state_folder.empty();  // in files, not in memory of its own
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;
   training.kept = plan::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));
