@@ -1,12 +1,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "shoal/comm/world.h"
 #include "shoal/ops/linear.h"
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/plan/model_spec.h"
+#include "tests/parallel/branches.h"
 
 namespace shoal::parallel {
 namespace {
@@ -85,29 +85,11 @@ INSTANTIATE_TEST_SUITE_P(Precision, DataParallelTypes,
                          ::testing::Values(Types{}, Types{at::kBFloat16, at::kFloat}, Types{at::kBFloat16, at::kBFloat16},
                                            Types{at::kFloat, at::kBFloat16}, Types{at::kHalf, at::kFloat}));
 
-/// A sum of branches of which each call uses some: rank r uses branch r and branch 0; branch 4 is used by nobody.
-class Branches final : public nn::Module {
- public:
-  Branches() {
-    for (int i = 0; i < 5; ++i) weights_.push_back(parameter("w" + std::to_string(i), {3}, plan::Init::kOnes));
-  }
-  std::vector<std::size_t> used;
-
- protected:
-  at::Tensor forward(const at::Tensor& x, const nn::Context&) override {
-    at::Tensor sum = at::zeros({}, at::kFloat);
-    for (const std::size_t i : used) sum = sum + (weights_[i]->tensor() * x).sum();
-    return sum;
-  }
-
- private:
-  std::vector<std::shared_ptr<nn::Parameter>> weights_;
-};
-
+// Rank r uses branch 0 and one of 1 to 3; branch 4 is used by nobody.
 TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
   for (const Way way : {Way::kInPlace, Way::kBuckets})
     comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, [&](const comm::Group& group) {
-      Branches model;
+      Branches model(5);
       model.materialize();
       model.reset_parameters(Key(1));
       const auto reduction = data_parallel(model, group, {.bucket_bytes = 24, .way = way});

@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +10,7 @@
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/activation_checkpoint.h"
+#include "tests/parallel/branches.h"
 
 namespace shoal::parallel {
 namespace {
@@ -184,25 +184,6 @@ TEST(Sharding, FrozenParametersStayAndTheOthersTrainAsOnOneRank) {
     expect_same(sharded(1, 2, {.stage = stage}, 1, sharding_by_hand, freeze), reference, "by hand");
   }
 }
-
-/// A sum of branches of which each call uses some.
-class Branches final : public nn::Module {
- public:
-  explicit Branches(int count) {
-    for (int i = 0; i < count; ++i) weights_.push_back(parameter("w" + std::to_string(i), {3}, plan::Init::kOnes));
-  }
-  std::vector<std::size_t> used;
-
- protected:
-  at::Tensor forward(const at::Tensor& x, const nn::Context&) override {
-    at::Tensor sum = at::zeros({}, at::kFloat);
-    for (const std::size_t i : used) sum = sum + (weights_[i]->tensor() * x).sum();
-    return sum;
-  }
-
- private:
-  std::vector<std::shared_ptr<nn::Parameter>> weights_;
-};
 
 /// The gradients of `branches` weights on `ranks` ranks, of which `used(rank, step)` says what they use: each rank's part beside `expected(step)`,
 /// where an undefined tensor stands for a parameter that no rank uses.
