@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/store.h"
@@ -152,10 +153,12 @@ std::string bytes_of(const std::string& path) {
 
 // Nor does an optimizer whose state lies in files.
 TEST_F(CheckpointMatrix, SavingBehindTrainingChangesNeitherTrainingNorWhatIsSaved) {
-  for (const Way& way : {Way{1, "DDP"}, Way{3, "DDP"}, Way{2, "ZeRO-2"}, Way{4, "FSDP"}, Way{4, "HSDP"}}) {
-    const auto run = [&](const std::string& name, std::vector<std::string> sets) {
+  const std::vector<std::string> fp32, bf16{"precision.type=bf16", "precision.moments=bf16"};
+  for (const auto& [way, precision] :
+       {std::pair{Way{1, "DDP"}, fp32}, {Way{3, "DDP"}, fp32}, {Way{2, "ZeRO-2"}, fp32}, {Way{4, "HSDP"}, fp32}, {Way{2, "FSDP"}, bf16}}) {
+    const auto run = [&, way = way, precision = precision](const std::string& name, std::vector<std::string> sets) {
       sets.insert(sets.end(), {"checkpoint.interval=1", "training.steps=6", "checkpoint.keep_last=0"});
-      for (const std::string& set : way.sets()) sets.push_back(set);
+      for (const auto& more : {way.sets(), precision}) sets.insert(sets.end(), more.begin(), more.end());
       return train_on_threads(path(name), tiny_job(path("data")), sets, way.ranks);
     };
     const auto never = run("never", {"checkpoint.asynchronous=false"}), behind = run("behind", {"optimizer.state_folder=" + path("state")}),
