@@ -62,8 +62,12 @@ HWY_ATTR std::uint64_t lane_sum(const unsigned char* data, std::uint64_t first, 
     sum = hn::Add(sum, hn::Xor(z, hn::ShiftRight<31>(z)));
     index = hn::Add(index, stride);
   }
-  return hn::GetLane(hn::SumOfLanes(d, sum)) +
-         plain_sum<Bits>(data + i * static_cast<std::int64_t>(sizeof(Bits)), first + static_cast<std::uint64_t>(i), count - i);
+  // Not by SumOfLanes: gcc's own for AVX-512 adds signed numbers, which must not wrap.
+  HWY_ALIGN std::uint64_t parts[hn::MaxLanes(d)];
+  hn::Store(sum, d, parts);
+  std::uint64_t total = plain_sum<Bits>(data + i * static_cast<std::int64_t>(sizeof(Bits)), first + static_cast<std::uint64_t>(i), count - i);
+  for (std::int64_t lane = 0; lane < lanes; ++lane) total += parts[lane];
+  return total;
 }
 
 // Highway exports plain functions.
