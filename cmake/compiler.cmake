@@ -21,7 +21,7 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
 find_program(SHOAL_CCACHE ccache)
 if(SHOAL_CCACHE)
   # base_dir makes two checkouts share the cache.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros ${SHOAL_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros,pch_defines ${SHOAL_CCACHE})
 endif()
 
 add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers)
