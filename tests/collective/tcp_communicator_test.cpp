@@ -18,14 +18,13 @@
 
 #include "shoal/collective/fold.h"
 #include "tests/collective/kind_check.h"
+#include "tests/collective/network_ranks.h"
 
 namespace shoal::collective {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-Deadline soon() { return Deadline::in(seconds(60)); }
 
 /// Joins the world of a store as one rank.
 std::shared_ptr<wire::Peers> join(const wire::Endpoint& store, int rank, int size, Duration silence = seconds(60)) {
@@ -37,25 +36,22 @@ std::shared_ptr<wire::Peers> join(const wire::Endpoint& store, int rank, int siz
 /// Runs `body` on `ranks` threads that are connected over loopback. Returns what each threw, empty where it threw nothing.
 std::vector<std::optional<Error>> on_tcp(int ranks, const std::function<void(TcpCommunicator&)>& body,
                                          const TcpCommunicator::Settings& settings = {}) {
-  wire::StoreServer store("127.0.0.1", {0, 0}, "key");
-  std::vector<std::optional<Error>> errors(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        TcpCommunicator c(join(store.endpoint(), rank, ranks), settings);
-        body(c);
-        c.run({.kind = Kind::kBarrier}, soon());
-      } catch (const Error& error) {
-        errors[rank] = error;
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  return errors;
+  return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
+    TcpCommunicator c(join(store, rank, ranks), settings);
+    body(c);
+    c.run({.kind = Kind::kBarrier}, soon());
+  });
 }
 
-void expect_none(const std::vector<std::optional<Error>>& errors) {
-  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+/// Rank 1 of 2 that knows the key, and nothing of what Peers do with the connection.
+wire::Link impostor(const wire::Endpoint& store) {
+  wire::StoreClient client(store, "key", soon());
+  client.set("peers/world/1", "127.0.0.1:1", soon());
+  wire::Descriptor socket = wire::connect_to(wire::parse_endpoint(client.wait("peers/world/0", soon())), soon());
+  wire::Hello hello{};
+  hello[0] = std::byte{1}, hello[4] = std::byte{2};  // rank 1 of 2
+  wire::introduce(socket.get(), "key", hello, soon());
+  return wire::Link(std::move(socket));
 }
 
 TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
@@ -384,13 +380,7 @@ TEST(TcpCommunicator, ALyingPeerIsAnError) {
   for (int lie = 0; lie < 4; ++lie) {
     wire::StoreServer store("127.0.0.1", {0, 0}, "key");
     std::thread liar([&] {
-      wire::StoreClient client(store.endpoint(), "key", soon());
-      client.set("peers/world/1", "127.0.0.1:1", soon());
-      wire::Descriptor socket = wire::connect_to(wire::parse_endpoint(client.wait("peers/world/0", soon())), soon());
-      wire::Hello hello{};
-      hello[0] = std::byte{1}, hello[4] = std::byte{2};  // rank 1 of 2
-      wire::introduce(socket.get(), "key", hello, soon());
-      wire::Link link(std::move(socket));
+      wire::Link link = impostor(store.endpoint());
       if (lie == 0) link.send({1, 1}, 0, wire::Bytes(3));                             // too short to name its call
       if (lie == 1) link.send({1, 1}, 0, wire::Bytes(500, std::byte{255}));           // a call that there is not
       if (lie == 2) link.send({0, 2}, 0, wire::Bytes(40, std::byte{255}));            // an abort that cannot be read
@@ -415,14 +405,8 @@ TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     wire::StoreServer store("127.0.0.1", {0, 0}, "key");
     std::thread liar([&] {
-      wire::StoreClient client(store.endpoint(), "key", soon());
-      client.set("peers/world/1", "127.0.0.1:1", soon());
-      wire::Descriptor socket = wire::connect_to(wire::parse_endpoint(client.wait("peers/world/0", soon())), soon());
-      wire::Hello hello{};
-      hello[0] = std::byte{1}, hello[4] = std::byte{2};  // rank 1 of 2
-      wire::introduce(socket.get(), "key", hello, soon());
       std::mt19937_64 random(seed);
-      wire::Link link(std::move(socket));
+      wire::Link link = impostor(store.endpoint());
       for (int i = 0; i < 12; ++i) {
         const std::uint64_t sequences[] = {1, 2, (std::uint64_t{1} << 62) | 1, random()};
         wire::Bytes message(random() % 3 ? 32 + random() % 100 : random() % 400000);

@@ -18,6 +18,8 @@ namespace {
 using Way = ShardingOptions::Way;
 using By = Wrapping::By;
 constexpr int kSteps = 20, kSequences = 12;
+constexpr Way kWays[] = {Way::kShared, Way::kCopied};
+constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters};
 
 plan::ModelSpec tiny() {
   plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
@@ -120,9 +122,9 @@ void expect_same(const Result& a, const Result& b, const std::string& what) {
 TEST(Sharding, EveryStageAndWayTrainsAsOneRank) {
   const Result reference = alone();
   EXPECT_LT(reference.losses.back(), reference.losses.front() - 0.5) << "nothing was learnt: the comparison would show nothing";
-  for (const ShardStage stage : {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters}) {
+  for (const ShardStage stage : kStages) {
     for (const int ranks : {1, 2, 3, 4})
-      for (const Way way : {Way::kShared, Way::kCopied})
+      for (const Way way : kWays)
         expect_same(sharded(1, ranks, {.stage = stage, .way = way}, 1 + ranks % 2), reference,
                     fmt::format("stage {}, {} ranks, way {}", static_cast<int>(stage), ranks, static_cast<int>(way)));
     expect_same(sharded(2, 2, {.stage = stage, .way = Way::kCopied}, 3), reference, "hybrid, copied");
@@ -133,7 +135,7 @@ TEST(Sharding, EveryStageAndWayTrainsAsOneRank) {
 
 TEST(Sharding, EveryWrappingTrainsAsOneRank) {
   const Result reference = alone();
-  for (const Way way : {Way::kShared, Way::kCopied})
+  for (const Way way : kWays)
     for (const Wrapping& wrapping : {Wrapping{.by = By::kSize, .parameters = 2000}, Wrapping{.by = By::kName, .names = {"blocks.*.mlp"}},
                                      Wrapping{.by = By::kName, .names = {"blocks.1", "head"}}, Wrapping{.by = By::kWhole}})
       for (const bool reshard : {true, false})
@@ -141,9 +143,6 @@ TEST(Sharding, EveryWrappingTrainsAsOneRank) {
                     fmt::format("by {}, reshard {}", static_cast<int>(wrapping.by), reshard));
   expect_same(sharded(1, 2, {.stage = ShardStage::kGradients, .reduce_every_micro_batch = true}, 3), reference, "reduced every micro-batch");
 }
-
-constexpr Way kWays[] = {Way::kShared, Way::kCopied};
-constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters};
 
 TEST(Sharding, RecomputedBlocksTrainAsOneRank) {
   const Result reference = alone();

@@ -27,7 +27,7 @@ std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConf
 /// Master weights of a new run begin with the initial weights themselves and not with what 16 bits leave of them. `owned` as the optimizer's slices.
 void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer, Key key);
 
-/// "bf16 weights (82 of 148 tensors) with fp32 masters, gradients fp32, moments fp32".
+/// "bf16 weights (82 of 148 tensors) with fp32 masters, gradients fp32, moments fp32"; empty where everything is fp32.
 std::string describe_precision(const nn::Model& model, const JobConfig& config);
 
 /// Seconds that the products of one layer take, forward and backward: weights in fp32, and in a 16-bit type.

@@ -230,8 +230,7 @@ class Trainer {
                                at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
     if (planned_) reporter_->say(describe_plan());
     for (const std::string& note : notes_) reporter_->say(note);
-    const std::string precision = describe_precision(*model_, config_);
-    if (!precision.starts_with("fp32 weights, gradients fp32") || precision.ends_with("bf16"))
+    if (const std::string precision = describe_precision(*model_, config_); !precision.empty())
       reporter_->say(fmt::format("Precision: {}.", precision));
   }
 
