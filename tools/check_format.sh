@@ -7,7 +7,7 @@ if [[ ${1:-} == --fix ]]; then
   mode=(-i)
   shift
 fi
-((${#@})) || set -- src tests apps bench python
+((${#@})) || set -- src tests apps bench python examples
 
 # Releases of clang-format disagree with one another; 14 is Debian 12's.
 formatter=$(command -v clang-format-14 || command -v clang-format || true)

@@ -169,7 +169,7 @@ def check_direct_includes(root):
 
 def check_forbidden(root):
     problems = []
-    for folder in ("src", "tests", "apps", "bench"):
+    for folder in ("src", "tests", "apps", "bench", "examples"):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".h", ".cpp", ".cu", ".cuh"):
                 problems += [f"{path.relative_to(root)}:{number}: {file} is included nowhere; name the headers that declare what is used"

@@ -1,10 +1,13 @@
 """Runs the commands that the pages show, in the order of the pages, on shortened jobs: a command that is documented works.
 
-    documented_commands_test.py SOURCE BUILD
+    documented_commands_test.py SOURCE BUILD PYTHON
 
-Every line of a fenced `sh` block of README.md and examples/*/README.md that starts with build/release/bin/shoal is run in a scratch folder that sees the examples and
-the data of the source tree; training takes a few steps on small data. `make` lines are held to the Makefile by tools/check_docs.py.
+Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md is run in a scratch folder that sees the
+examples and the data of the source tree; training takes a few steps on small data. Programs come from BUILD. `make` is asked what it would do (`make test` would start this test),
+and for `make bench` which cases it would run. `pip install` and the Python of that page run in PYTHON, where that has a whole PyTorch.
 """
+import json
+import os
 import pathlib
 import re
 import shlex
@@ -12,50 +15,119 @@ import subprocess
 import sys
 import tempfile
 
-SHORTER = ["--set", "training.steps=6", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1"]
+STEPS = 6
+SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1"]
 SHORTER_TOKENS = ["--set", "training.global_batch_sequences=2", "--set", "training.sequence_length=64", "--set", "model.layers=1",
                   "--set", "validation.batches=1", "--set", "validation.sample_tokens=20"]
+PROGRAMS = "build/release/bin/"
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
 def commands(page):
-    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S):
+    """Each command of the page's `sh` blocks as a list of words; `a && b` are two."""
+    for block in blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words and words[0] in ("build/release/bin/shoal", "python3"):
-                yield words
+            words = []
+            for word in [*shlex.split(line, comments=True), "&&"]:
+                if word != "&&":
+                    words.append(word)
+                elif words:
+                    yield words
+                    words = []
 
 
-def shortened(words, source):
-    if words[0] == "train" and "--help-config" not in words:
-        job = next(word for word in words if word.endswith(".toml"))
-        text = (source / job).read_text()
-        return words + SHORTER + (SHORTER_TOKENS if 'source = "tokens"' in text else [])
-    if words[0] == "generate":
-        return words + ["--tokens", "10"] if "--tokens" not in words else words
-    if words[0] == "bench":
-        return words + ["--seconds", "0.01"]
-    return words
+class Tree:
+    """Where the commands run, and what each of them becomes there."""
+
+    def __init__(self, source, build, python, folder):
+        self.source, self.build, self.python, self.folder = source, build, python, folder
+        for name in ("examples", "data", "python"):
+            pathlib.Path(folder, name).symlink_to(source / name)
+        pathlib.Path(folder, "build").mkdir()
+        pathlib.Path(folder, "build", "torch-path").write_text((source / "build" / "torch-path").read_text())
+        self.documented_steps = int(re.search(r"^steps = (\d+)", (source / "examples/03_gpt_on_headers/job.toml").read_text(), re.M)[1])
+        probe = "import numpy, torch; assert torch.__version__.startswith('2.11')"
+        self.whole_torch = subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
+
+    def shortened(self, words):
+        """The arguments of shoal, for a job of a few steps."""
+        if words[0] == "train" and "--help-config" not in words:
+            job = next(word for word in words if word.endswith(".toml"))
+            return words + SHORTER + (SHORTER_TOKENS if 'source = "tokens"' in (self.source / job).read_text() else [])
+        if words[0] == "generate":
+            return words + ["--tokens", "10"] if "--tokens" not in words else words
+        if words[0] == "bench":
+            return words + ["--seconds", "0.01"]
+        return [re.sub(r"step-(\d+)$", lambda step: f"step-{int(step[1]) * STEPS // self.documented_steps}", word) for word in words]
+
+    def here(self, words):
+        """What is run for a documented command, and a pattern that its output must contain; None where it cannot run."""
+        program, rest = words[0], words[1:]
+        if program in ("shoal", PROGRAMS + "shoal"):
+            return [self.build / "bin" / "shoal", *self.shortened(rest)], ""
+        if program.startswith(PROGRAMS):
+            name = program.removeprefix(PROGRAMS)
+            return [self.build / "bin" / name, *rest], r"\[  PASSED  \] [1-9]" if name.endswith("_test") else ""
+        if program == "python3":
+            return [sys.executable, *rest], ""
+        if program == "cmake":
+            return ["cmake", *shlex.split(shlex.join(rest).replace("--preset release", shlex.quote(str(self.build))))], ""
+        if program == "make":
+            cases = [word.removeprefix("CASES=") for word in rest if word.startswith("CASES=")]
+            if cases:
+                return [sys.executable, self.source / "bench" / "run.py", "--list", *shlex.split(cases[0])], "/"
+            return ["make", "-n", "-C", self.source, *rest], r"\S"
+        if program == "pip":
+            target = ["--no-deps", "--target", f"{self.folder}/site"]
+            return ([self.python, "-m", "pip", *rest, *target], "Successfully") if self.whole_torch else (None, "needs a Python with a whole PyTorch")
+        raise SystemExit(f"this test does not know how to run {program}")
+
+    def snippet(self, text):
+        """A Python block of docs/pytorch.md, as one rank of one."""
+        program = "import os\nos.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT='0')\n" + text + "\nprint(dist.get_backend())"
+        return ([self.python, "-c", program], "shoal") if self.whole_torch else (None, "needs a Python with a whole PyTorch")
+
+    def run(self, words):
+        environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+        environment["PYTHONPATH"] = f"{self.folder}/site"
+        try:
+            return subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, errors="replace", timeout=400)
+        except OSError as error:
+            return subprocess.CompletedProcess(words, 127, "", str(error))
+
+
+def pages(source):
+    yield source / "README.md"
+    yield from sorted(source.glob("examples/*/README.md"))
+    yield source / "CONTRIBUTING.md"
+    yield from sorted(source.glob("docs/**/*.md"))
+    yield source / "bench" / "peers" / "README.md"
 
 
 def main():
     source, build = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
-    pages = [source / "README.md", *sorted(source.glob("examples/*/README.md"))]
     failures, count = [], 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("examples", "data"):
-            pathlib.Path(folder, name).symlink_to(source / name)
-        pathlib.Path(folder, "build").mkdir()
-        pathlib.Path(folder, "build", "torch-path").write_text((source / "build" / "torch-path").read_text())
-        for page in pages:
-            for words in commands(page):
-                program = [sys.executable] if words[0] == "python3" else [build / "bin" / "shoal"]
-                words = words[1:] if words[0] == "python3" else shortened(words[1:], source)
-                done = subprocess.run([*program, *words], cwd=folder, capture_output=True, text=True, errors="replace", timeout=200)
+        tree = Tree(source, build, sys.argv[3], folder)
+        for page in pages(source):
+            todo = [(shlex.join(words), *tree.here(words)) for words in commands(page)]
+            if page.name == "pytorch.md":
+                todo += [(json.dumps(text), *tree.snippet(text)) for text in blocks(page, "python")]
+            for documented, words, expected in todo:
+                shown = f"{page.relative_to(source)}: {documented}"
+                if words is None:
+                    print(f"NOT RUN ({expected})  {shown}", flush=True)
+                    continue
+                done = tree.run(words)
                 count += 1
-                shown = f"{page.relative_to(source)}: {program[0]} {' '.join(words)}"
-                print(f"{'ok' if done.returncode == 0 else 'FAILED'}  {shown}", flush=True)
-                if done.returncode != 0:
-                    failures.append(f"{shown}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+                # As diff does, `ckpt diff` ends with 1 where something differs.
+                good = done.returncode == ("ckpt diff" in documented) and re.search(expected, done.stdout)
+                print(f"{'ok' if good else 'FAILED'}  {shown}", flush=True)
+                if not good:
+                    failures.append(f"{shown}\n{' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     for failure in failures:
         print(failure)
     if count == 0:

@@ -72,14 +72,16 @@ Group connect_over_network(const WorldOptions& options) {
   // The store serves until the last group of this process is gone: others may still be on their way to each other.
   const auto meeting = std::make_shared<wire::Rendezvous>(place, options.key, options.rank, address.empty() ? "127.0.0.1" : address, deadline);
 
-  // Where TCP carries everything no peer maps the arena, and LibTorch's own allocator serves as well.
+  // Where TCP carries everything no peer maps the arena; it counts memory and holds a rank to its limit all the same.
   std::vector<int> hosts;
   std::shared_ptr<wire::Arena> arena;
   std::shared_ptr<HostWorld> world;
-  if (options.transport != Transport::kTcp) {
+  if (options.transport == Transport::kTcp) {
+    if (options.arena) arena = ensure_arena(options.memory_limit_bytes, one_host ? options.size : 1);
+  } else {
     hosts = wire::propose_hosts(meeting->store(), options.rank, options.size, options.host, deadline);
     const auto here = mates(hosts, options.rank);
-    if (here.size() > 1 && options.arena) arena = ensure_arena(options.memory_limit_bytes, static_cast<int>(here.size()));
+    if (options.arena) arena = ensure_arena(options.memory_limit_bytes, static_cast<int>(here.size()));
     if (here.size() > 1) world = meet_mates(options, here, arena.get(), Deadline::in(deadline.left() / 2));
     hosts = wire::agree_on_hosts(meeting->store(), options.rank, hosts, here.size() == 1 || world, deadline);
     if (mates(hosts, options.rank).size() == 1) world = nullptr;
