@@ -87,7 +87,7 @@ class PlannedMemory : public testing::Test {
 const Sets kWhole, kPieces{"training.micro_batch=1"}, kRecomputed{"activation_checkpoint.mode=\"full\""},
     kSelective{"activation_checkpoint.mode=\"selective\""}, kManyRows{"training.global_batch_sequences=40"},
     kManyWords{"model.vocab=8192", "training.global_batch_sequences=2"}, kUntied{"model.tied_embeddings=false"}, kDropout{"model.dropout=0.1"},
-    kSgd{"optimizer.name=\"sgd\"", "optimizer.momentum=0.0"};
+    kSgd{"optimizer.name=\"sgd\"", "optimizer.momentum=0.0"}, kTcp{"parallelism.transport=\"tcp\""};
 
 std::string words(const Sets& sets) { return fmt::format("{}", fmt::join(sets, " ")); }
 
@@ -101,7 +101,7 @@ TEST_F(PlannedMemory, OfOneRank) {
 }
 
 TEST_F(PlannedMemory, OfReplicas) {
-  for (const Sets& sets : {kWhole, kManyRows}) {
+  for (const Sets& sets : {kWhole, kManyRows, kTcp}) {
     train_job(sets, 2);
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
   }
@@ -109,7 +109,7 @@ TEST_F(PlannedMemory, OfReplicas) {
 
 // Gradients leave while others are written; how many are on their way at once depends on which rank is ahead: 5 %.
 TEST_F(PlannedMemory, OfShards) {
-  for (const auto& [stage, more] : {std::pair{1, kWhole}, {2, kWhole}, {3, kWhole}, {3, kManyRows}}) {
+  for (const auto& [stage, more] : {std::pair{1, kWhole}, {2, kWhole}, {3, kWhole}, {3, kManyRows}, {2, kTcp}, {3, kTcp}}) {
     Sets sets = more;
     sets.push_back(fmt::format("parallelism.zero_stage={}", stage));
     train_job(sets, 2);

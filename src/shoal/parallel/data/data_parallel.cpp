@@ -89,6 +89,7 @@ class DataParallel final : public GradientReduction {
       buckets_.back().members.push_back(i);
     }
     if (in_place_) return;
+    for (const auto& parameter : parameters_) parameter->set_sink({});  // buckets of before go first: never two sets of them
     const ScopedCategory category(MemoryCategory::kGradients);
     for (Bucket& bucket : buckets_) {
       std::int64_t count = 0;
