@@ -13,7 +13,7 @@ JOB ?= examples/03_gpt_on_headers/job.toml
 CONFIGURE := cmake --preset release >/dev/null
 NINJA := cmake --build --preset release --parallel $(JOBS)
 
-.PHONY: help setup build all train test check layout layers headers warnings format docs bench sanitize install clean
+.PHONY: help setup build all train test check layout layers headers warnings format docs bench sanitize fuzz install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ bench: all ## measure, beside peers, into bench/results/latest.jsonl; CASES="...
 
 sanitize: setup ## everything that can run under AddressSanitizer, UBSan and ThreadSanitizer
 	@tools/sanitize.sh asan tsan-rooms
+
+fuzz: all ## every parser of bytes from outside under libFuzzer, SECONDS=30 each; TARGETS="..." chooses
+	@SECONDS_EACH=$(or $(SECONDS),30) tools/fuzz.sh $(TARGETS)
 
 install: all ## into PREFIX (default build/install)
 	@cmake --install $(BUILD) --prefix $(or $(PREFIX),build/install)

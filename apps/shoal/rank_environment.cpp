@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -60,9 +61,10 @@ int tasks_on_node(const Reader& reader, int node) {
       parsed = std::from_chars(text.data() + at + 2, text.data() + text.size(), nodes);
       at = parsed.ptr - text.data() + 1;
     }
-    if (node < first + nodes) return tasks;
-    first += nodes;
-    ++at;  // the comma
+    if (nodes < 1) break;
+    if (node - first < nodes) return tasks;
+    first += nodes;  // at most `node`
+    ++at;            // the comma
   }
   throw broken(reader.launcher, fmt::format("SLURM_STEP_TASKS_PER_NODE={} does not say how many tasks node {} has", text, node));
 }
@@ -105,7 +107,7 @@ void find_meeting_place(const Reader& reader, RankEnvironment& found) {
   if (address.empty())
     throw broken(reader.launcher, fmt::format("its {} ranks are on several hosts, and neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set", found.world))
         .hint("set MASTER_ADDR to an address of rank 0's host and MASTER_PORT to a port that is free there, for all ranks");
-  const int port = reader.number("MASTER_PORT") + (reader.launcher == "torchrun" ? 1 : 0);
+  const std::int64_t port = std::int64_t{reader.number("MASTER_PORT")} + (reader.launcher == "torchrun" ? 1 : 0);
   if (port < 1 || port > 65535) throw broken(reader.launcher, fmt::format("port {} is none", port));
   const bool six = address.find(':') != std::string::npos && address.front() != '[';
   found.rendezvous = six ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
@@ -126,8 +128,8 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
   }
   if (!found) return found;
   if (found->rank >= found->world) throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));
-  if (found->local_rank >= found->local_world)
-    throw broken(found->launcher, fmt::format("local rank {} of {} on this host", found->local_rank, found->local_world));
+  if (found->local_rank >= found->local_world || found->local_world > found->world)
+    throw broken(found->launcher, fmt::format("local rank {} of {} on this host, of {} in all", found->local_rank, found->local_world, found->world));
   find_meeting_place({environment, found->launcher}, *found);
   return found;
 }

@@ -29,11 +29,10 @@ void HostCommunicator::run_direct(std::uint64_t sequence, Pending& p) {
   const int ranks = size();
   const std::size_t element = size_of(o.type), n = static_cast<std::size_t>(ranks), me = static_cast<std::size_t>(rank_);
   const MemoryMap& memory = world_->memory();
-  const auto input = [&](int r, std::size_t parts) {
-    return memory.resolve(descriptor(r, sequence).input, descriptor(r, sequence).count * element * parts);
-  };
-  const auto output = [&](int r) { return memory.resolve(descriptor(r, sequence).output, descriptor(r, sequence).count * element); };
+  // Peers' counts were compared with this rank's; theirs stand in memory that they may still write.
   const std::size_t count = p.buffers.front().count, bytes = count * element;
+  const auto input = [&](int r, std::size_t parts) { return memory.resolve(descriptor(r, sequence).input, bytes * parts); };
+  const auto output = [&](int r) { return memory.resolve(descriptor(r, sequence).output, bytes); };
   auto* own = static_cast<std::byte*>(p.buffers.front().output);
   std::vector<const void*> sources(n);
   std::vector<void*> targets(n);

@@ -22,7 +22,11 @@ class JsonFields {
 
   static nlohmann::json parse(std::string_view text, const std::string& file) {
     try {
-      return nlohmann::json::parse(text);
+      // What is nested deeper nobody means, and printing it in a complaint would take a stack frame a level.
+      return nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+        if (depth > 64) throw Error(ErrorKind::kConfig, "model", fmt::format("{}: JSON nested more than 64 deep", file));
+        return true;
+      });
     } catch (const nlohmann::json::parse_error& error) {
       throw Error(ErrorKind::kConfig, "model", fmt::format("{}: not JSON, at byte {}", file, error.byte));
     }
