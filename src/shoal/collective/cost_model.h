@@ -11,6 +11,8 @@ namespace shoal::collective {
 struct LinkCost {
   double alpha = 0;
   double beta = 0;
+
+  bool operator==(const LinkCost&) const = default;
 };
 
 /// The machine as tables see it. The defaults are those of loopback and of 10-gigabit Ethernet; measure and replace them.

@@ -87,9 +87,10 @@ void TokenShard::check_header() const {
 }
 
 void TokenShard::check_documents() const {
-  const bool ordered = std::is_sorted(document_tokens_.begin(), document_tokens_.end()) && document_tokens_.front() == 0 &&
-                       document_tokens_.back() == header_.tokens && document_bytes_.back() == header_.text_bytes;
-  if (!ordered) damaged("its table of documents is not in order");
+  const auto ordered = [](std::span<const std::uint64_t> table, std::uint64_t last) {
+    return table.front() == 0 && table.back() == last && std::is_sorted(table.begin(), table.end());
+  };
+  if (!ordered(document_tokens_, header_.tokens) || !ordered(document_bytes_, header_.text_bytes)) damaged("its table of documents is not in order");
 }
 
 void TokenShard::damaged(const std::string& what) const {

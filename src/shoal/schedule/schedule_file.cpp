@@ -14,6 +14,8 @@
 namespace shoal::schedule {
 namespace {
 
+constexpr int kMost = 1'000'000;  // stages, and micro-batches
+
 [[noreturn]] void refuse(const std::string& file, const std::string& what) { throw Error(ErrorKind::kConfig, "schedule", file + ": " + what); }
 
 std::string_view trimmed(std::string_view text) {
@@ -92,13 +94,14 @@ Schedule from_csv(std::string_view text, const std::string& file) {
     for (const std::string_view cell : pieces(lines[line], ',')) {
       if (cell.empty()) continue;
       const auto action = parse(cell);
-      if (!action || action->stage > 1000000)
+      if (!action || action->stage > kMost || action->micro_batch > kMost)
         refuse(file,
                fmt::format("line {}: \"{}\": must be stage, mark (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B) and micro-batch", line + 1, cell));
       transfers |= !is_compute(action->kind);
       schedule.micro_batches = std::max(schedule.micro_batches, action->micro_batch + 1);
       actions.push_back(*action);
     }
+    if (actions.empty()) refuse(file, fmt::format("line {} holds no action: every rank computes something", line + 1));
   }
   schedule.rank_of_stage = owners(schedule, file);
   try {

@@ -85,11 +85,11 @@ Endpoint parse_endpoint(std::string_view text) {
   const auto colon = text.rfind(':');
   std::string_view host = text.substr(0, colon);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (colon == text.npos || host.empty() || (!bracketed && host.find_first_of(":[]") != host.npos) || host.find('\0') != host.npos ||
-      host.size() > 255)
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  const auto foreign = bracketed ? std::string_view("[]\0", 3) : std::string_view(":[]\0", 4);
+  if (colon == text.npos || host.empty() || host.find_first_of(foreign) != host.npos || host.size() > 255)
     throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a host and a port", text.substr(0, 300)))
         .hint("write host:port or [ipv6]:port");
-  if (bracketed) host = host.substr(1, host.size() - 2);
   return {std::string(host), parse_port(text.substr(colon + 1))};
 }
 
