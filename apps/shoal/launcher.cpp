@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,9 +16,9 @@
 #include <fstream>
 #include <optional>
 
-#include "apps/shoal/app_library.h"
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/last_words.h"
+#include "apps/shoal/own_program.h"
 #include "apps/shoal/rank_progress.h"
 #include "apps/shoal/run_directory.h"
 #include "shoal/base/check.h"
@@ -138,35 +137,37 @@ void Launcher::start(int rank) {
 
 /// In the child, between fork and exec.
 void Launcher::become(int rank, int words_pipe, pid_t launcher) const {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != launcher) ::_exit(1);
+  follow(launcher);
   if (rank > 0) {
     const std::string path = fmt::format("{}/logs/rank-{}.log", launch_.run_directory, rank);
     const int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     if (log >= 0) ::dup2(log, STDOUT_FILENO), ::dup2(log, STDERR_FILENO), ::close(log);
   }
   ::sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
-  const auto words = command_line(rank, words_pipe);
-  std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  ::execv("/proc/self/exe", arguments.data());
+  become_own_program(command_line(rank, words_pipe));
   LastWords last{1, false, monotonic_ns(), fmt::format("[launcher] cannot start the program again: {}", std::strerror(errno))};
   tell(words_pipe, last);
   ::_exit(1);
 }
 
 std::vector<std::string> Launcher::command_line(int rank, int words_pipe) const {
-  std::vector<std::string> words = {program_path(),  "rank",
-                                    "--rank",        fmt::format("{}", rank),
-                                    "--world",       fmt::format("{}", launch_.ranks),
-                                    "--run-dir",     launch_.run_directory,
-                                    "--job-file",    launch_.job_file,
-                                    "--threads",     fmt::format("{}", launch_.threads),
-                                    "--launch-fd",   fmt::format("{}", launch_file_),
-                                    "--words-fd",    fmt::format("{}", words_pipe),
-                                    "--progress-fd", fmt::format("{}", progress_.descriptor())};
+  std::vector<std::string> words = {"rank",
+                                    "--rank",
+                                    fmt::format("{}", rank),
+                                    "--world",
+                                    fmt::format("{}", launch_.ranks),
+                                    "--run-dir",
+                                    launch_.run_directory,
+                                    "--job-file",
+                                    launch_.job_file,
+                                    "--threads",
+                                    fmt::format("{}", launch_.threads),
+                                    "--launch-fd",
+                                    fmt::format("{}", launch_file_),
+                                    "--words-fd",
+                                    fmt::format("{}", words_pipe),
+                                    "--progress-fd",
+                                    fmt::format("{}", progress_.descriptor())};
   if (!launch_.cores.empty()) words.insert(words.end(), {"--cores", fmt::format("{}", fmt::join(launch_.cores[rank], ","))});
   return words;
 }

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/cores.h"
+#include "apps/shoal/own_program.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
 #include "shoal/plan/calibration.h"
@@ -35,17 +34,11 @@ std::vector<plan::TimedWork> work_of(const std::vector<TimedSample>& samples) {
 /// `shoal bench collectives` between as many ranks: processes, the public calls, answers checked.
 std::vector<plan::TimedWork> all_reduces(const Options& options) {
   if (options.ranks == 1) return {};
-  const std::string command = fmt::format("'{}' bench collectives --nproc {} --op all_reduce --bytes 4096:268435456 --factor 256 --seconds {} --json",
-                                          program_path(), options.ranks, options.seconds);
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  if (!pipe) throw Error(ErrorKind::kResource, "calibrate", "the collectives' benchmark cannot be started");
-  std::string text;
-  std::array<char, 4096> part;
-  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe.get())) text.append(part.data(), n);
-  if (pclose(pipe.release()) != 0)
-    throw Error(ErrorKind::kInternal, "calibrate", "the collectives' benchmark failed; `shoal bench collectives` says why");
+  const Answer answer = ask_own_program({"bench", "collectives", "--nproc", fmt::format("{}", options.ranks), "--op", "all_reduce", "--bytes",
+                                         "4096:268435456", "--factor", "256", "--seconds", fmt::format("{}", options.seconds), "--json"});
+  if (answer.code != 0) throw Error(ErrorKind::kInternal, "calibrate", fmt::format("the collectives' benchmark failed: {}", answer.err));
   std::vector<plan::TimedWork> timed;
-  std::istringstream lines(text);
+  std::istringstream lines(answer.out);
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (json.is_object() && json.contains("us_p50")) timed.push_back({json.at("bytes").get<double>(), json.at("us_p50").get<double>() * 1e-6});
@@ -56,17 +49,21 @@ std::vector<plan::TimedWork> all_reduces(const Options& options) {
 void calibrate(const Options& options) {
   CalibrateArguments arguments;
   arguments.ranks = options.ranks;
-  arguments.threads = threads_per_rank(cores_of_this_process(), options.ranks, options.threads);
+  const Cores cores = cores_of_this_process();
+  arguments.threads = threads_per_rank(cores, options.ranks, options.threads);
+  if (options.ranks * arguments.threads <= static_cast<int>(cores.list.size()))
+    for (int rank = 0; rank < options.ranks; ++rank) arguments.cores.push_back(cores_of_rank(cores, rank, options.ranks, arguments.threads));
   arguments.seconds = options.seconds;
-  AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
   plan::Measurements measured;
+  // Before threads of this process keep to cores, which what it starts would inherit.
+  measured.all_reduces = all_reduces(options);
+  AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
   measured.name = options.name;
   measured.ranks = options.ranks;
   measured.memory_bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   measured.products[ElementType::kF32] = work_of(arguments.products_f32);
   if (!arguments.products_bf16.empty()) measured.products[ElementType::kBF16] = work_of(arguments.products_bf16);
   measured.traversals = work_of(arguments.traversals);
-  measured.all_reduces = all_reduces(options);
   measured.kernels = arguments.kernels;
   const plan::Cluster cluster = plan::calibrated(measured);
   std::ofstream file(options.output);

@@ -4,16 +4,15 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/shoal/app_library.h"
+#include "apps/shoal/own_program.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
+#include "shoal/train/config/metrics.h"
 
 namespace shoal::apps {
 namespace {
@@ -50,14 +49,8 @@ class Scratch {
   std::string path_;
 };
 
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 void train(const Options& options, std::int64_t ranks, const std::string& directory) {
-  std::vector<std::string> words{program_path(), "train", options.plan.model, "--run-dir", directory, "--nproc", fmt::format("{}", ranks)};
+  std::vector<std::string> words{"train", options.plan.model, "--run-dir", directory, "--nproc", fmt::format("{}", ranks)};
   std::vector<std::string> sets = options.plan.sets;
   // As many steps as are timed and nothing beside them.
   for (const std::string& set :
@@ -65,25 +58,17 @@ void train(const Options& options, std::int64_t ranks, const std::string& direct
         std::string("validation.interval=0"), std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
     sets.push_back(set);
   for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
-  std::string command;
-  for (const std::string& word : words) command += quoted(word) + " ";
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + "2>&1").c_str(), "r"), pclose);
-  if (!pipe) throw Error(ErrorKind::kResource, "plan", "the training run cannot be started");
-  std::string said;
-  std::array<char, 4096> part;
-  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe.get())) said.append(part.data(), n);
-  if (pclose(pipe.release()) != 0) throw Error(ErrorKind::kInternal, "plan", fmt::format("the training run failed:\n{}", said));
+  const Answer answer = ask_own_program(words);
+  if (answer.code != 0) throw Error(ErrorKind::kInternal, "plan", fmt::format("the training run failed:\n{}{}", answer.out, answer.err));
 }
 
 Measured read(const std::string& directory) {
   Measured measured;
-  std::ifstream metrics(directory + "/metrics.jsonl"), memory(directory + "/memory.json");
   std::vector<double> seconds;
   double before = 0;
-  for (std::string line; std::getline(metrics, line);) {
-    const auto step = nlohmann::json::parse(line);
-    const double tokens = step.at("tokens");
-    seconds.push_back((tokens - before) / step.at("tokens_per_s").get<double>());
+  for (const train::StepMetrics& step : train::read_metrics(directory + "/metrics.jsonl")) {
+    const auto tokens = static_cast<double>(step.tokens);
+    seconds.push_back((tokens - before) / step.tokens_per_s);
     before = tokens;
   }
   seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(std::min(kFirstSteps, seconds.size())));
@@ -91,7 +76,7 @@ Measured read(const std::string& directory) {
   std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
   measured.step_s = seconds[seconds.size() / 2];
   // Without an arena memory is not measured.
-  if (memory) measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
+  if (std::ifstream memory(directory + "/memory.json"); memory) measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
   return measured;
 }
 

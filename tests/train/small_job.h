@@ -5,7 +5,7 @@
 
 #include "shoal/comm/world.h"
 #include "shoal/data/prepare.h"
-#include "shoal/train/metrics.h"
+#include "shoal/train/config/metrics.h"
 #include "shoal/train/run_directory.h"
 #include "shoal/train/trainer.h"
 

@@ -7,6 +7,7 @@
 
 #include <barrier>
 
+#include "apps/shoal/cores.h"
 #include "apps/shoal/torch/entry.h"
 #include "apps/shoal/torch/kernel_times.h"
 #include "shoal/comm/world.h"
@@ -59,11 +60,12 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
   // Ranks as threads over the arena: memory lies as it does in training.
   comm::run_on_threads(options, [&](const comm::Group& group) {
     const c10::AutoGradMode no_gradient(false);
+    if (!a.cores.empty()) keep_to(a.cores[static_cast<std::size_t>(group.rank())]);
     at::set_num_threads(a.threads);
     const auto f32 = products(at::kFloat, a.seconds, together);
     const auto bf16 = a.bf16 ? products(at::kBFloat16, a.seconds, together) : std::vector<TimedSample>{};
     const auto moved = traversals(a.seconds, together);
-    const auto kernels = kernel_times(group, a.seconds / 2);
+    const auto kernels = kernel_times(group, a.seconds);
     if (group.rank() == 0) a.products_f32 = f32, a.products_bf16 = bf16, a.traversals = moved, a.kernels = kernels;
   });
   return 0;

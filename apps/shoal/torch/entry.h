@@ -79,11 +79,12 @@ struct TimedSample {
 };
 using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
 
-/// `ranks` threads measure at the same time, each computing with `threads`; the answers are those of rank 0.
+/// `ranks` threads measure at the same time, each computing with `threads`. Of kernels the answers are those of the slowest rank, else of rank 0.
 struct CalibrateArguments {
   int ranks = 1;
   int threads = 1;
-  double seconds = 0.2;  ///< per case
+  std::vector<std::vector<int>> cores;  ///< of each rank; empty: not pinned
+  double seconds = 0.2;                 ///< per case
   bool bf16 = true;
   std::vector<TimedSample> products_f32, products_bf16, traversals;  ///< out
   TimedKernels kernels;                                              ///< out: what Shoal's own operators take, by plan::kernel_names

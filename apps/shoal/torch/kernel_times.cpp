@@ -5,10 +5,12 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -22,9 +24,16 @@
 namespace shoal::apps {
 namespace {
 
-/// Bytes of weights that a case goes through in turn: each is out of the caches before it comes again.
-constexpr std::int64_t kBeyondCaches = 96 << 20;
-constexpr std::size_t kLeastCalls = 4;
+/// Weights that a case goes through in turn, and as many gradients: far beyond the caches, so that each comes from memory, and beyond what the
+/// processor's tables of pages reach.
+constexpr std::int64_t kWeights = 40 << 20;
+/// What an exchange goes through.
+constexpr std::int64_t kExchanged = 24 << 20;
+constexpr std::int64_t kMostCopies = 256;
+constexpr std::size_t kLeastCalls = 2;
+/// A core is slower for seconds at a time where others share it, and a busy moment strikes what is measured then: each case is measured in several
+/// rounds that lie apart.
+constexpr int kRounds = 3;
 
 using Clock = std::chrono::steady_clock;
 
@@ -49,11 +58,31 @@ void fill(Module& module) {
   for (const auto& parameter : module.parameters()) parameter->tensor().detach().fill_(0.01);
 }
 
+/// Memory that one case after the other lays its weights into: it is touched for the first time once.
+class Places {
+ public:
+  Places() : weights_(at::full({kWeights}, 0.01, at::kFloat)), gradients_(at::full({kWeights}, 0.01, at::kFloat)) {}
+
+  static std::int64_t copies(std::int64_t count) { return std::clamp<std::int64_t>(kWeights / count, 1, kMostCopies); }
+  void clear() { next_ = 0; }
+  void give(nn::Parameter& parameter) {
+    const std::int64_t count = parameter.global_count();
+    parameter.set_tensor(weights_.narrow(0, next_, count).view(parameter.global_shape()));
+    parameter.set_sink(gradients_.narrow(0, next_, count).view(parameter.global_shape()));
+    next_ += count;
+  }
+
+ private:
+  at::Tensor weights_, gradients_;
+  std::int64_t next_ = 0;
+};
+
 class Measuring {
  public:
   Measuring(comm::Group group, double seconds) : group_(std::move(group)), seconds_(seconds) {}
 
-  TimedKernels run() {
+  /// One round of all cases on this rank, in the same order every time.
+  TimedKernels round() {
     for (const std::int64_t width : {256, 512, 768})
       for (const std::int64_t rows : {64, 256, 1024})
         for (const auto& [in, out] : {std::pair{width, 3 * width}, {width, width}, {width, 4 * width}, {4 * width, width}}) linear(rows, in, out);
@@ -61,21 +90,21 @@ class Measuring {
       for (const std::int64_t width : {256, 768}) norm(rows, width), activation(rows, 4 * width), embedding(rows, width);
     for (const std::int64_t length : {64, 128, 256, 512, 1024}) attention(std::max<std::int64_t>(1, 256 / length), length, 8, 64);
     for (const auto& [width, vocab] : {std::pair<std::int64_t, std::int64_t>{256, 4096}, {384, 8192}, {512, 32768}, {768, 50257}})
-      for (const std::int64_t rows : {64, 256, 512}) loss(rows, width, vocab);
+      for (const std::int64_t rows : {64, 256}) loss(rows, width, vocab);
     for (const std::int64_t count : {1 << 18, 1 << 21, 1 << 24}) optimizer(count);
     if (group_.size() > 1)
       for (const std::int64_t count : {1 << 8, 1 << 14, 1 << 18, 1 << 21, 1 << 24}) exchange(count);
-    return std::move(times_);
+    return std::exchange(times_, {});
   }
 
  private:
   void add(const char* name, const plan::KernelWork& work, const std::vector<double>& times) { times_[name].push_back({work, median(times)}); }
 
-  /// Calls `once` until the time is up, all ranks beginning together; the first round of `copies` calls does not count.
+  /// Calls `once` until the time is up, all ranks beginning together; the first call does not count.
   void repeat(std::int64_t copies, std::vector<std::vector<double>*> times, const std::function<void(std::int64_t)>& once) const {
     group_.barrier();
     std::int64_t turn = 0;
-    for (; turn < std::clamp<std::int64_t>(copies, 2, 8); ++turn) once(turn % copies);
+    once(turn++);
     for (auto* list : times) list->clear();
     const auto start = Clock::now();
     for (; times.front()->size() < kLeastCalls || seconds_since(start) < seconds_; ++turn) once(turn % copies);
@@ -104,9 +133,14 @@ class Measuring {
   }
 
   void linear(std::int64_t rows, std::int64_t in, std::int64_t out) {
-    const std::int64_t copies = std::clamp<std::int64_t>(kBeyondCaches / (8 * in * out), 1, 64);
+    const std::int64_t copies = Places::copies(in * out);
+    places_.clear();
     std::vector<std::unique_ptr<nn::Linear>> layers;
-    for (std::int64_t i = 0; i < copies; ++i) fill(*layers.emplace_back(std::make_unique<nn::Linear>(in, out, nn::Linear::Options{})));
+    for (std::int64_t i = 0; i < copies; ++i) {
+      layers.push_back(std::make_unique<nn::Linear>(in, out, nn::Linear::Options{}));
+      places_.give(*layers.back()->weight());
+      layers.back()->materialize();
+    }
     const at::Tensor x = leaf({rows, in}), gradient = values({rows, out}), residual = in == 4 * out ? values({rows, out}) : at::Tensor();
     const auto times = both(
         copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); }, gradient,
@@ -159,9 +193,10 @@ class Measuring {
   }
 
   void loss(std::int64_t rows, std::int64_t width, std::int64_t vocab) {
-    const std::int64_t copies = std::clamp<std::int64_t>(kBeyondCaches / (8 * width * vocab), 1, 8);
+    const std::int64_t copies = Places::copies(width * vocab);
+    places_.clear();
     std::vector<std::unique_ptr<nn::Embedding>> tables;
-    for (std::int64_t i = 0; i < copies; ++i) fill(*tables.emplace_back(std::make_unique<nn::Embedding>(vocab, width, 0.02)));
+    for (std::int64_t i = 0; i < copies; ++i) places_.give(*tables.emplace_back(std::make_unique<nn::Embedding>(vocab, width, 0.02))->weight());
     const at::Tensor x = leaf({rows, width}), labels = at::arange(rows, at::kLong);
     const auto times = both(
         copies,
@@ -172,7 +207,7 @@ class Measuring {
 
   void optimizer(std::int64_t count) {
     const c10::AutoGradMode not_recording(false);
-    const std::int64_t copies = std::clamp<std::int64_t>(kBeyondCaches / (16 * count), 1, 24);
+    const std::int64_t copies = std::clamp<std::int64_t>(kWeights / count, 1, 24);
     std::vector<optim::Slice> slices;
     std::vector<at::Tensor> gradients;
     for (std::int64_t i = 0; i < copies; ++i) slices.push_back({"weight", values({count}), true}), gradients.push_back(values({count}));
@@ -189,7 +224,7 @@ class Measuring {
 
   /// Tensors of one size one after the other, as gradients leave; every rank makes as many calls.
   void exchange(std::int64_t count) {
-    const std::int64_t copies = std::clamp<std::int64_t>(kBeyondCaches / (4 * count), 1, 256), rounds = count > 1 << 20 ? 4 : 8;
+    const std::int64_t copies = std::clamp<std::int64_t>(kExchanged / count, 1, kMostCopies), rounds = count > 1 << 20 ? 4 : 8;
     std::vector<at::Tensor> whole, shards;
     for (std::int64_t i = 0; i < copies; ++i) whole.push_back(values({count})), shards.push_back(at::empty({count / group_.size()}, at::kFloat));
     const auto measure = [&](const char* name, const std::function<comm::Work(std::int64_t)>& start_one) {
@@ -211,8 +246,42 @@ class Measuring {
 
   comm::Group group_;
   double seconds_;
+  Places places_;
   TimedKernels times_;
 };
+
+/// A step waits for its slowest rank: the times of the rank whose calls took longest, by the mean of their logarithms.
+TimedKernels slowest(const comm::Group& group, TimedKernels own) {
+  std::vector<double*> cells;
+  for (auto& [name, list] : own)
+    for (plan::TimedKernel& one : list) cells.push_back(&one.seconds);
+  const auto count = static_cast<std::int64_t>(cells.size());
+  const at::Tensor table = at::zeros({group.size(), count}, at::kDouble);
+  double* times = table.mutable_data_ptr<double>();
+  for (std::int64_t i = 0; i < count; ++i) times[group.rank() * count + i] = *cells[static_cast<std::size_t>(i)];
+  group.all_reduce(table).order();
+  std::int64_t worst = 0;
+  double most = -INFINITY;
+  for (std::int64_t rank = 0; rank < group.size(); ++rank) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) sum += std::log(times[rank * count + i]);
+    if (sum > most) most = sum, worst = rank;
+  }
+  for (std::int64_t i = 0; i < count; ++i) *cells[static_cast<std::size_t>(i)] = times[worst * count + i];
+  return own;
+}
+
+/// Case by case the median of the rounds.
+TimedKernels medians(const std::vector<TimedKernels>& rounds) {
+  TimedKernels all = rounds.front();
+  for (auto& [name, list] : all)
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      std::vector<double> times;
+      for (const TimedKernels& round : rounds) times.push_back(round.at(name)[i].seconds);
+      list[i].seconds = median(std::move(times));
+    }
+  return all;
+}
 
 }  // namespace
 
@@ -232,7 +301,10 @@ double median_s(const std::function<void()>& call, double seconds, const std::fu
 
 TimedKernels kernel_times(const comm::Group& group, double seconds) {
   const c10::AutoGradMode recording(true);
-  return Measuring(group, seconds).run();
+  Measuring measuring(group, seconds / kRounds);
+  std::vector<TimedKernels> rounds;
+  for (int i = 0; i < kRounds; ++i) rounds.push_back(slowest(group, measuring.round()));
+  return medians(rounds);
 }
 
 }  // namespace shoal::apps

@@ -5,7 +5,7 @@
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 #include "shoal/train/data_source.h"
-#include "shoal/train/metrics.h"
+#include "shoal/train/config/metrics.h"
 
 namespace shoal::train {
 

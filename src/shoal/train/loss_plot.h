@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "shoal/train/metrics.h"
+#include "shoal/train/config/metrics.h"
 
 namespace shoal::train {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shoal/base/clock.h"
-#include "shoal/train/metrics.h"
+#include "shoal/train/config/metrics.h"
 
 namespace shoal::train {
 

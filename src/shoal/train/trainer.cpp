@@ -23,7 +23,7 @@
 #include "shoal/train/job_options.h"
 #include "shoal/train/loss_plot.h"
 #include "shoal/train/memory_watch.h"
-#include "shoal/train/metrics.h"
+#include "shoal/train/config/metrics.h"
 #include "shoal/train/peak_flops.h"
 #include "shoal/train/precision.h"
 #include "shoal/train/progress.h"

@@ -1,4 +1,4 @@
-#include "shoal/train/metrics.h"
+#include "shoal/train/config/metrics.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "shoal/train/metrics.h"
+#include "shoal/train/config/metrics.h"
 
 #include <gtest/gtest.h>
 
