@@ -84,6 +84,7 @@ class Trainer {
   int run() {
     open();
     if (record_.step >= total_) return already_finished();
+    choose_precision();
     plan_memory();
     build();
     return loop();
@@ -122,9 +123,9 @@ class Trainer {
     write_whole(directory_.loss_plot(), loss_plot(config_.job.name + ": " + record_.model.name, read_metrics(directory_.metrics())));
   }
 
-  /// What a step will take, before anything is allocated: Error(resource) when it is more than this rank may.
+  /// What a step will take, before the model is allocated: Error(resource) when it is more than this rank may.
   void plan_memory() {
-    if (!is_counted(config_)) return;
+    if (!is_counted(resolved())) return;
     const bool in_process = config_.parallelism.in_process, sees_peers = in_process || group_.visible_to_peers(at::empty({1}, at::kFloat));
     const auto arena = comm::installed_arena();
     const double limit = !arena       ? config_.parallelism.memory_limit_mb * 1e6
@@ -148,7 +149,6 @@ class Trainer {
     if (group_.rank() == 0) data_ = open_data(job_, true);
     const Key key(static_cast<std::uint64_t>(config_.debug.seed));
     model_ = make_job_model(record_.model, config_, data_->task());
-    choose_precision();
     set_types(*model_, job_, record_.precision);
     const bool shards = config_.parallelism.zero_stage > 0;
     int replica = group_.rank(), replicas = group_.size();
