@@ -7,6 +7,8 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "apps/shoal/plan_calibrate.h"
 #include "apps/shoal/plan_check.h"
@@ -17,6 +19,7 @@
 #include "shoal/plan/simulator.h"
 #include "shoal/plan/trace.h"
 #include "shoal/plan/turning_points.h"
+#include "shoal/schedule/schedule_file.h"
 
 namespace shoal::apps {
 namespace {
@@ -73,6 +76,7 @@ ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& sp
           {"schedule", training.schedule},
           {"micro_batch", training.micro_batch},
           {"recompute", kRecompute[static_cast<int>(training.recompute)]},
+          {"precision", training.precision},
           {"offload_optimizer", training.offload_optimizer},
           {"step_time_s", candidate.time.all()},
           {"tokens_per_s", static_cast<double>(training.tokens_per_step(spec)) / candidate.time.all()},
@@ -120,15 +124,17 @@ void run_search(const PlanOptions& options) {
     fmt::print("nothing fits {:.1f} GiB; the smallest needs {:.1f} GiB\n", cluster.device.memory_bytes / kGiB, found.least_bytes / kGiB);
     return;
   }
-  fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9} {:>8} {:>7}  limited by\n", "dp", "tp", "pp", "vpp", "cp", "ep",
-             "ZeRO", "micro", "schedule", "recompute", "step s", "peak GiB", "bubble");
+  const bool several = options.precisions.size() > 1;
+  fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9} {:>8} {:>7}  {}limited by\n", "dp", "tp", "pp", "vpp", "cp", "ep",
+             "ZeRO", "micro", "schedule", "recompute", "step s", "peak GiB", "bubble", several ? "precision, " : "");
   constexpr const char* kRecompute[] = {"none", "selective", "full"};
   for (const auto& candidate : found.best) {
     const plan::Mesh& mesh = candidate.training.mesh;
-    fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} {:>6.1f}%  {}\n", mesh.data, mesh.tensor,
+    fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} {:>6.1f}%  {}{}\n", mesh.data, mesh.tensor,
                mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert, candidate.training.zero, candidate.training.micro_batch,
                candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
-               candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(), candidate.limited_by);
+               candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(), several ? candidate.training.precision + ", " : "",
+               candidate.limited_by);
   }
   fmt::print("{}", plan::to_text(plan::sensitivity(spec, training, cluster, space)));
 }
@@ -144,21 +150,46 @@ std::vector<plan::Straggler> stragglers_of(const std::string& text) {
   return {straggler};
 }
 
-void run_plan(const PlanOptions& options) {
-  if (options.parameters != 0 && options.model.empty() && options.layers == 0) return states_alone(options);
-  if (options.search) return run_search(options);
+/// What a schedule from a file says of the mesh stands where no option does.
+std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
+  if (options.schedule_file.empty()) return std::nullopt;
+  std::ifstream file(options.schedule_file);
+  if (!file) throw Error(ErrorKind::kInputMissing, "plan", fmt::format("{}: no such file", options.schedule_file));
+  std::stringstream text;
+  text << file.rdbuf();
+  const schedule::Schedule table = schedule::from_csv(text.str(), options.schedule_file);
+  if (options.pp == 0) options.pp = table.ranks();
+  options.micro_batches = table.micro_batches;
+  return table;
+}
+
+void run_plan(const PlanOptions& given) {
+  if (given.parameters != 0 && given.model.empty() && given.layers == 0) return states_alone(given);
+  if (given.search) return run_search(given);
+  PlanOptions options = given;
+  const auto table = schedule_of(options);
   const plan::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   const plan::Training training = training_of(options, spec, cluster.devices());
   const plan::Plan made = plan::make_plan(spec, training, cluster, options.budget);
-  fmt::print("{}{}", options.json ? plan::to_json(made) : plan::to_text(made), options.json ? "\n" : "");
-  if (options.trace.empty() && options.svg.empty() && options.straggler.empty()) return;
-  const auto step = plan::simulate_step(spec, training, cluster, stragglers_of(options.straggler));
-  if (!options.json) fmt::print("\nSimulated: {:.4g} s a step, bubbles {:.1f} %\n", step.seconds, 100 * step.timeline.bubble_fraction());
-  if (!options.trace.empty()) write_file(options.trace, plan::to_trace(step.timeline));
+  std::optional<plan::SimulatedStep> step;
+  if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty()) {
+    const auto stragglers = stragglers_of(options.straggler);
+    step = table ? plan::simulate_schedule(spec, training, cluster, *table, stragglers) : plan::simulate_step(spec, training, cluster, stragglers);
+  }
+  const std::string name = table ? options.schedule_file : training.schedule;
+  if (options.json) {
+    ordered_json json = ordered_json::parse(plan::to_json(made));
+    if (step) json["simulated"] = {{"schedule", name}, {"step_time_s", step->seconds}, {"bubble_fraction", step->timeline.bubble_fraction()}};
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("{}", plan::to_text(made));
+    if (step) fmt::print("\nSimulated, {}: {:.4g} s a step, bubbles {:.1f} %\n", name, step->seconds, 100 * step->timeline.bubble_fraction());
+  }
+  if (!options.trace.empty()) write_file(options.trace, plan::to_trace(step->timeline));
   if (!options.svg.empty())
-    write_file(options.svg, plan::to_svg(step.timeline, fmt::format("{}: {}, {} ranks, {} micro-batches", spec.name, training.schedule,
-                                                                    training.mesh.pipeline, training.micro_batches())));
+    write_file(options.svg, plan::to_svg(step->timeline, fmt::format("{}: {}, {} ranks, {} micro-batches", spec.name, name, training.mesh.pipeline,
+                                                                     training.micro_batches())));
 }
 
 void add_scaling(CLI::App& plan_command) {

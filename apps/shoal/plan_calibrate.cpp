@@ -21,7 +21,7 @@ namespace {
 
 struct Options {
   std::string output = "cluster.toml", name = "here";
-  int ranks = 1, threads = 0;
+  int ranks = 1, threads = 0, rounds = 3;
   double seconds = 0.2;
 };
 
@@ -53,7 +53,7 @@ void calibrate(const Options& options) {
   arguments.threads = threads_per_rank(cores, options.ranks, options.threads);
   if (options.ranks * arguments.threads <= static_cast<int>(cores.list.size()))
     for (int rank = 0; rank < options.ranks; ++rank) arguments.cores.push_back(cores_of_rank(cores, rank, options.ranks, arguments.threads));
-  arguments.seconds = options.seconds;
+  arguments.seconds = options.seconds, arguments.rounds = options.rounds;
   plan::Measurements measured;
   // Before threads of this process keep to cores, which what it starts would inherit.
   measured.all_reduces = all_reduces(options);
@@ -91,6 +91,8 @@ void add_calibrate_command(CLI::App& plan_command) {
   command->add_option("--nproc", options->ranks, "Ranks at work at the same time, as a job will have")->check(CLI::Range(1, 64));
   command->add_option("--threads", options->threads, "Threads of each; 0: an equal part of the cores")->check(CLI::Range(0, 1024));
   command->add_option("--seconds", options->seconds, "Time per case")->check(CLI::PositiveNumber);
+  command->add_option("--rounds", options->rounds, "In how many rounds, whose median counts, Shoal's kernels are measured")
+      ->check(CLI::Range(1, 100));
   command->callback([options] { calibrate(*options); });
 }
 

@@ -155,8 +155,12 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--json", o.json, "One JSON object")->group(output);
   command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")->group(output);
   command.add_option("--count", o.count, "How many of them")->group(output)->capture_default_str();
+  command.add_option("--precisions", o.precisions, "Search: these precisions too (that of --precision)")->delimiter(',')->group(output);
   command.add_option("--trace", o.trace, "Simulate a step and write a Perfetto trace")->group(output);
   command.add_option("--svg", o.svg, "Simulate a step and draw its schedule")->group(output);
+  command
+      .add_option("--schedule-file", o.schedule_file, "Simulate this schedule, as comma-separated text like PyTorch's; gives --pp and micro-batches")
+      ->group(output);
   command.add_option("--straggler", o.straggler, "Simulate with pipeline rank R slower by factor F: R:F")->group(output);
 }
 
@@ -212,7 +216,7 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   if (options.global_batch != 0) {
     training.global_batch = given("global-batch", options.global_batch);
   } else if (!is_job(options)) {
-    training.global_batch = mesh.data * training.micro_batch * mesh.pipeline;
+    training.global_batch = mesh.data * training.micro_batch * (options.micro_batches > 0 ? options.micro_batches : mesh.pipeline);
   }
   if (options.sequence != 0) training.sequence = options.sequence;
   if (!options.recompute.empty()) training.recompute = recompute_of(options.recompute), training.kept.clear();
@@ -242,6 +246,9 @@ plan::SearchSpace space_of(const PlanOptions& options) {
   if (options.zero >= 0) space.zero = {options.zero};
   if (!options.recompute.empty() && options.recompute != "none") space.recompute = {recompute_of(options.recompute)};
   if (!options.schedule.empty()) space.schedules = {options.schedule};
+  for (const std::string& precision : options.precisions)
+    if (!plan::precision(precision)) refuse(fmt::format("--precisions {}: must be among {}", precision, fmt::join(plan::precision_names(), ", ")));
+  space.precisions = options.precisions;
   space.hybrid_sharding = options.shard == 0;
   space.offload = options.offload_optimizer;
   return space;

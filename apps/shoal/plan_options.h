@@ -20,14 +20,15 @@ struct PlanOptions {
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0, sequence = 0, experts = 0, experts_per_token = 2;
   bool gated = false, untied = false;
   std::optional<double> dropout;
-  std::int64_t dp = 0, tp = 0, pp = 0, vpp = 0, cp = 0, ep = 0, etp = 0, shard = 0, micro_batch = 0, global_batch = 0;
+  std::int64_t dp = 0, tp = 0, pp = 0, vpp = 0, cp = 0, ep = 0, etp = 0, shard = 0, micro_batch = 0, global_batch = 0, micro_batches = 0;
   int zero = -1, prefetch = 1;
   bool no_sequence_parallel = false, no_overlap = false, keep_gathered = false, offload_optimizer = false;
   double expert_imbalance = 1;
   plan::Budget budget;
   bool search = false, json = false;
   std::size_t count = 5;
-  std::string trace, svg, straggler;
+  std::string trace, svg, straggler, schedule_file;
+  std::vector<std::string> precisions;
 };
 void add_plan_options(CLI::App& command, PlanOptions& options);
 

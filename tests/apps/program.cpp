@@ -72,8 +72,9 @@ Outcome Program::wait(double longest) {
   return outcome;
 }
 
-Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment) {
-  return Program(words, folder, environment).wait();
+Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment,
+            double longest) {
+  return Program(words, folder, environment).wait(longest);
 }
 
 std::string shoal_program() { return SHOAL_PROGRAM; }

@@ -36,7 +36,8 @@ class Program {
   double begin_ = 0;
 };
 
-Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment = {});
+Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment = {},
+            double longest = 20);
 
 /// The program under test.
 std::string shoal_program();

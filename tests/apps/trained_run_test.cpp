@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -291,6 +292,45 @@ TEST_P(EverySource, TheWrittenConfigurationTrainsTheSame) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TrainedRun, EverySource, ::testing::Values("tokens", "digits", "csv", "regression"));
+
+/// A bound wide enough for a busy machine: a wrong unit, a forgotten block or a kernel that is counted twice a layer is beyond it.
+TEST_F(TrainedRun, APlannedStepIsLikeAMeasuredOne) {
+  folder.write("text/words.txt", [] {
+    std::string text;
+    for (int i = 0; i < 4000; ++i) text += fmt::format("word {} ", i);
+    return text;
+  }());
+  folder.write("gpt.toml", R"([model]
+name = "gpt2-124m"
+layers = 4
+hidden = 256
+heads = 4
+vocab = 2048
+[data]
+source = "tokens"
+folders = ["data"]
+prepare = "files"
+prepare_from = ["text"]
+tokenizer = "byte"
+[training]
+global_batch_sequences = 2
+sequence_length = 128
+steps = 1
+)");
+  const Outcome calibrated = run(
+      {shoal_program(), "plan", "calibrate", "--nproc", "1", "--seconds", "0.002", "--rounds", "1", "--output", "here.toml"}, folder.path(), {}, 120);
+  ASSERT_EQ(calibrated.code, 0) << calibrated.err;
+  const Outcome checked =
+      run({shoal_program(), "plan", "check", "gpt.toml", "--cluster", "here.toml", "--nproc", "1", "--json"}, folder.path(), {}, 60);
+  ASSERT_EQ(checked.code, 0) << checked.err;
+  const auto number = [&](const std::string& key) {
+    const auto at = checked.out.find(key + "\":");
+    return at == std::string::npos ? 0.0 : std::stod(checked.out.substr(at + key.size() + 2));
+  };
+  EXPECT_GT(number("measured_step_s"), 0);
+  EXPECT_NEAR(std::log2(number("planned_step_s") / number("measured_step_s")), 0, 2) << checked.out;
+  EXPECT_NEAR(number("planned_peak_bytes") / number("measured_peak_bytes"), 1, 0.05) << checked.out;
+}
 
 }  // namespace
 }  // namespace shoal::apps::testing

@@ -1,4 +1,4 @@
-#include "shoal/train/metrics.h"
+#include "shoal/train/config/metrics.h"
 #include "tests/fuzz/fuzz.h"
 
 // A line of metrics.jsonl, as a run that is resumed finds it.

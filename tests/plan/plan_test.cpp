@@ -14,6 +14,7 @@
 #include "shoal/plan/simulator.h"
 #include "shoal/plan/trace.h"
 #include "shoal/schedule/generators.h"
+#include "shoal/schedule/schedule_file.h"
 #include "tests/complaint.h"
 #include "tests/plan/published.h"
 
@@ -197,6 +198,24 @@ TEST(Simulator, AStragglerSlowsThePipeline) {
   EXPECT_LT(uneven.seconds, 2.1 * even.seconds);
   EXPECT_THROW(simulate_step(spec, training, cluster, {{8, 2.0}}), Error);
   EXPECT_THROW(simulate_step(spec, training, cluster, {{1, 0.0}}), Error);
+}
+
+// A schedule that went through a file takes as long as the same one that was generated; another one as long as its own simulation.
+TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
+  const ModelSpec spec = *named_model("gpt3-13b");
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 4);
+  const Training training = on(1, 1, 4, 16);
+  const auto read = [](const char* name, int chunks, int micro_batches) {
+    return schedule::from_csv(schedule::to_csv(schedule::make_schedule(name, 4, chunks, micro_batches)), "file.csv");
+  };
+  EXPECT_NEAR(simulate_schedule(spec, training, cluster, read("1f1b", 1, 16)).seconds / simulate_step(spec, training, cluster).seconds, 1, 1e-9);
+  Training interleaved = training;
+  interleaved.schedule = "interleaved", interleaved.mesh.virtual_stages = 2;
+  EXPECT_NEAR(simulate_schedule(spec, training, cluster, read("interleaved", 2, 16)).timeline.makespan() /
+                  simulate_step(spec, interleaved, cluster).timeline.makespan(),
+              1, 1e-9);
+  EXPECT_THAT(complaint([&] { simulate_schedule(spec, training, cluster, read("1f1b", 1, 8)); }), HasSubstr("8 micro-batches, and a step has 16"));
+  EXPECT_THAT(complaint([&] { simulate_schedule(spec, on(2, 1, 2, 16), cluster, read("1f1b", 1, 16)); }), HasSubstr("it has 4 ranks, and pp = 2"));
 }
 
 TEST(Simulator, RandomFailuresMeetDalysModel) {

@@ -31,9 +31,6 @@ constexpr std::int64_t kWeights = 40 << 20;
 constexpr std::int64_t kExchanged = 24 << 20;
 constexpr std::int64_t kMostCopies = 256;
 constexpr std::size_t kLeastCalls = 2;
-/// A core is slower for seconds at a time where others share it, and a busy moment strikes what is measured then: each case is measured in several
-/// rounds that lie apart.
-constexpr int kRounds = 3;
 
 using Clock = std::chrono::steady_clock;
 
@@ -299,12 +296,12 @@ double median_s(const std::function<void()>& call, double seconds, const std::fu
   return median(std::move(times));
 }
 
-TimedKernels kernel_times(const comm::Group& group, double seconds) {
+TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds) {
   const c10::AutoGradMode recording(true);
-  Measuring measuring(group, seconds / kRounds);
-  std::vector<TimedKernels> rounds;
-  for (int i = 0; i < kRounds; ++i) rounds.push_back(slowest(group, measuring.round()));
-  return medians(rounds);
+  Measuring measuring(group, seconds / rounds);
+  std::vector<TimedKernels> measured;
+  for (int i = 0; i < rounds; ++i) measured.push_back(slowest(group, measuring.round()));
+  return medians(measured);
 }
 
 }  // namespace shoal::apps

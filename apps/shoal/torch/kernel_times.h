@@ -9,8 +9,9 @@ namespace shoal::apps {
 
 /// What Shoal's own operators take in fp32, measured as a training step runs them: through modules and autograd, weights, gradients and optimizer
 /// states from memory, activations as the operator before left them, all ranks of `group` at the same time: the slowest rank's. Collective.
-/// About `seconds` a case. Names and works are those of plan/kernel_rate.h.
-TimedKernels kernel_times(const comm::Group& group, double seconds);
+/// About `seconds` a case, in `rounds` of which the median counts: a core is slower for seconds at a time where others use it too. Names and works
+/// are those of plan/kernel_rate.h.
+TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds);
 
 /// The median time of one call, after three that do not count; `together` is called before and after.
 double median_s(const std::function<void()>& call, double seconds, const std::function<void()>& together);

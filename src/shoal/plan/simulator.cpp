@@ -1,5 +1,7 @@
 #include "shoal/plan/simulator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -10,6 +12,43 @@
 #include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
+
+namespace {
+
+SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const StepTime& closed, const std::vector<Straggler>& stragglers) {
+  const int p = table.ranks();
+  costs.slowdown.assign(p, 1);
+  for (const Straggler& straggler : stragglers) {
+    SHOAL_USER_CHECK(straggler.rank >= 0 && straggler.rank < p, "simulate", "straggler {}: there are {} pipeline ranks", straggler.rank, p);
+    SHOAL_USER_CHECK(straggler.slowdown > 0, "simulate", "straggler {}: the factor must be positive: {}", straggler.rank, straggler.slowdown);
+    costs.slowdown[straggler.rank] = straggler.slowdown;
+  }
+  SimulatedStep step{schedule::simulate(table, costs), 0};
+  step.seconds = step.timeline.makespan() + closed.data_exposed + closed.optimizer;
+  return step;
+}
+
+/// `training` cut into the stages of `table`.
+Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training training) {
+  const std::int64_t p = training.mesh.pipeline, m = training.micro_batches();
+  const auto refuse = [&](const std::string& what) { throw Error(ErrorKind::kConfig, "simulate", fmt::format("schedule {}: {}", table.name, what)); };
+  if (table.ranks() != p) refuse(fmt::format("it has {} ranks, and pp = {}", table.ranks(), p));
+  if (table.micro_batches != m) refuse(fmt::format("it has {} micro-batches, and a step has {}", table.micro_batches, m));
+  if (table.stages() % p != 0) refuse(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
+  if (table.stages() > spec.layers) refuse(fmt::format("its {} stages are more than the model's {} blocks", table.stages(), spec.layers));
+  training.mesh.virtual_stages = table.stages() / p;
+  training.schedule = training.mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
+  return training;
+}
+
+}  // namespace
+
+SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training, const Cluster& cluster, const schedule::Schedule& table,
+                                const std::vector<Straggler>& stragglers) {
+  validate(spec, training);
+  const schedule::Costs costs = schedule_costs(stage_times(spec, cut_as(table, spec, training), cluster));
+  return play(table, costs, step_time(spec, training, cluster), stragglers);
+}
 
 SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<Straggler>& stragglers) {
   validate(spec, training);
@@ -24,16 +63,7 @@ SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, con
       all.forward += stage.forward, all.input_gradient += stage.input_gradient, all.weight_gradient += stage.weight_gradient;
     costs.stages = {all};
   }
-  costs.slowdown.assign(p, 1);
-  for (const Straggler& straggler : stragglers) {
-    SHOAL_USER_CHECK(straggler.rank >= 0 && straggler.rank < p, "simulate", "straggler {}: there are {} pipeline ranks", straggler.rank, p);
-    SHOAL_USER_CHECK(straggler.slowdown > 0, "simulate", "straggler {}: the factor must be positive: {}", straggler.rank, straggler.slowdown);
-    costs.slowdown[straggler.rank] = straggler.slowdown;
-  }
-  SimulatedStep step{schedule::simulate(table, costs), 0};
-  const StepTime closed = step_time(spec, training, cluster);
-  step.seconds = step.timeline.makespan() + closed.data_exposed + closed.optimizer;
-  return step;
+  return play(table, costs, step_time(spec, training, cluster), stragglers);
 }
 
 std::vector<double> simulate_collective(const collective::StepTable& table, double bytes_per_element, AlphaBeta link,

@@ -157,6 +157,24 @@ TEST(ClusterFile, MistakesNameFileLineAndKey) {
   EXPECT_THAT(complaint("name = \"x\""), HasSubstr("device.memory_bytes = 0: must be positive"));
 }
 
+TEST(PlanCommand, SimulatesAScheduleFromAFile) {
+  const Folder folder;
+  const std::string file = folder.write("two.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  const auto plan = json_of("plan --model gpt2-124m --schedule-file " + file);
+  EXPECT_EQ(plan.at("simulated").at("schedule"), file);
+  EXPECT_GT(plan.at("simulated").at("step_time_s").get<double>(), 0);
+  EXPECT_GT(plan.at("simulated").at("bubble_fraction").get<double>(), 0.2) << "two ranks and two micro-batches: a third of the time";
+  EXPECT_THAT(run("plan --model gpt2-124m --schedule-file " + folder.write("bad.csv", "0F0\n1B0\n")).text, HasSubstr("bad.csv"));
+  EXPECT_THAT(run("plan --model gpt2-124m --pp 4 --schedule-file " + file).text, HasSubstr("it has 2 ranks, and pp = 4"));
+}
+
+// 8-bit products are twice as fast on this device, and nothing else differs.
+TEST(PlanCommand, SearchesOverPrecisions) {
+  const auto found = json_of("plan --search --model gpt2-1.5b --devices 8 --cluster h100 --global-batch 64 --precisions fp32,bf16,fp8 --count 1");
+  EXPECT_EQ(found.at("best").at(0).at("precision"), "fp8");
+  EXPECT_THAT(run("plan --search --model gpt2-1.5b --devices 8 --global-batch 64 --precisions fp7").text, HasSubstr("--precisions fp7"));
+}
+
 /// Every ```sh block of the page is run, and the ```text block behind it must be its output.
 TEST(TransformerMath, EveryNumberComesFromTheCommandBesideIt) {
   std::ifstream page(std::string(SHOAL_DOCS) + "/transformer-math.md");

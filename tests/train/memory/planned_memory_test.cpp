@@ -117,6 +117,16 @@ TEST_F(PlannedMemory, OfShards) {
   }
 }
 
+// "auto" is fp32 or bf16, as this processor multiplies: where it is fp32 memory is planned as if the job had said so.
+TEST_F(PlannedMemory, OfAPrecisionThatIsFoundOut) {
+  train_job({"precision.type=\"auto\""}, 1);
+  std::ifstream config(RunDirectory(folder_.path() + "/run-0").config());
+  const std::string found{std::istreambuf_iterator<char>(config), {}};
+  const bool narrow = found.find("type = \"bf16\"") != std::string::npos;
+  ASSERT_NE(narrow, found.find("type = \"fp32\"") != std::string::npos) << found;
+  if (!narrow) EXPECT_NEAR(planned() / measured(), 1, 0.02);
+}
+
 // The least that a rank of two shares needs is known to fit; half of what it planned is refused before anything is allocated.
 TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
   const Sets sets{"training.global_batch_sequences=64"};
