@@ -4,8 +4,8 @@
 
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
-#include "shoal/train/data_source.h"
 #include "shoal/train/config/metrics.h"
+#include "shoal/train/data_source.h"
 
 namespace shoal::train {
 
