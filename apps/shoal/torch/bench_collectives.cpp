@@ -116,7 +116,8 @@ std::string way_of(const BenchArguments& a, const comm::Group& group, const Case
       return name(tcp->choice()(kind_of(c.op), bytes));
     if (dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get())) return "hierarchical";
   }
-  return c.op == "barrier" || c.count * 4 <= 1024 ? "inline" : a.arena ? "direct" : "staged";
+  const bool small = collective::HostCommunicator::travels_inline(kind_of(c.op), bytes, a.world);
+  return small ? "inline" : a.arena ? "direct" : "staged";
 }
 
 const char* transport_of(const BenchArguments& a) { return a.tcp ? "tcp" : a.hosts > 1 || !a.rendezvous.empty() ? "auto" : "shared_memory"; }

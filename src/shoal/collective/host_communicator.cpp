@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "shoal/base/check.h"
@@ -15,11 +14,6 @@ namespace shoal::collective {
 namespace {
 
 std::int64_t now_ns() { return std::chrono::duration_cast<Duration>(Clock::now().time_since_epoch()).count(); }
-
-/// Bytes of one rank's whole contribution, the same on every rank; what decides between inline and the other ways.
-std::size_t contribution_bytes(const Descriptor& d, int ranks) {
-  return d.count * size_of(d.type) * (for_each_rank(d.kind) ? static_cast<std::size_t>(ranks) : 1);
-}
 
 bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter; }
 bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
@@ -56,6 +50,11 @@ std::unique_ptr<HostCommunicator> HostCommunicator::on_block(std::shared_ptr<Hos
 }
 
 bool HostCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const { return !reduces(kind) || supports_fold(type, reduction); }
+
+// By one rank's whole contribution, which is as large on every rank.
+bool HostCommunicator::travels_inline(Kind kind, std::size_t bytes, int ranks) {
+  return bytes * (for_each_rank(kind) ? static_cast<std::size_t>(ranks) : 1) <= kPayloadBytes;
+}
 
 void HostCommunicator::validate(const Operation& operation) const {
   const char* what = name(operation.kind);
@@ -146,8 +145,7 @@ void HostCommunicator::advance() {
 bool HostCommunicator::may_publish(std::uint64_t sequence) {
   const Pending& p = pending(sequence);
   const bool list = p.buffers.size() > 1 || !p.send_counts.empty();
-  const std::size_t parts = for_each_rank(p.operation.kind) ? static_cast<std::size_t>(size()) : 1;
-  const bool small = total_count(p.buffers) * size_of(p.operation.type) * parts <= kPayloadBytes;
+  const bool small = travels_inline(p.operation.kind, total_count(p.buffers) * size_of(p.operation.type), size());
   const std::uint64_t depth = list ? kLists : small ? kPayloads : kSlots;
   if (sequence <= freed_ + depth) return true;
   freed_ = ~std::uint64_t{0};
@@ -178,6 +176,7 @@ void HostCommunicator::publish(std::uint64_t sequence) {
        .output = {},
        .started_ns = now_ns(),
        .finished_ns = 0};
+  const bool small = travels_inline(o.kind, d.count * element, size());
   const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
     if (buffer.count == 0) return;
     const bool reads = o.kind != Kind::kScatter || o.peer == rank_, writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
@@ -196,10 +195,10 @@ void HostCommunicator::publish(std::uint64_t sequence) {
       list[i] = {{}, {}, p.buffers[i].count};
       place(p.buffers[i], list[i].input, list[i].output);
     }
-  } else if (contribution_bytes(d, size()) > kPayloadBytes) {
+  } else if (!small) {
     place(p.buffers.front(), d.input, d.output);
   }
-  if (d.buffers > 0 && contribution_bytes(d, size()) <= kPayloadBytes) {
+  if (d.buffers > 0 && small) {
     const Call call{o, p.buffers, p.send_counts, p.receive_counts, rank_, size()};
     offer(call, 0, d.count, block_.payload(rank_, sequence));
   }
@@ -278,7 +277,7 @@ void HostCommunicator::compare(std::uint64_t sequence) const {
 
 HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pending& p) const {
   const Descriptor& mine = descriptor(rank_, sequence);
-  if (mine.buffers > 0 && contribution_bytes(mine, size()) <= kPayloadBytes) return Way::kInline;
+  if (mine.buffers > 0 && travels_inline(mine.kind, mine.count * size_of(mine.type), size())) return Way::kInline;
   for (int r = 0; r < size(); ++r)
     if (!descriptor(r, sequence).visible) return Way::kStaged;
   return Way::kDirect;
@@ -344,7 +343,8 @@ bool HostCommunicator::test(Handle handle) {
 }
 
 // `check` says whether to go on.
-void HostCommunicator::wait_until(Handle handle, const std::function<bool()>& check) {
+template <class Check>
+void HostCommunicator::wait_until(Handle handle, Check&& check) {
   if (complete(handle)) return;
   if (failure_) std::rethrow_exception(failure_);
   SHOAL_CHECK(handle >= kMessage || handle <= started_, "operation #{} was never started; #{} was the last", handle, started_);

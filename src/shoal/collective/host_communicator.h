@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +41,8 @@ class HostCommunicator final : public Communicator {
   static std::unique_ptr<HostCommunicator> on_block(std::shared_ptr<HostWorld> world, const Settings& settings, std::size_t control_offset,
                                                     std::vector<int> members);
   static std::size_t block_bytes(int ranks) { return HostBlock::bytes(ranks); }
+  /// Does an operation whose Buffer::count is `bytes` take the inline way?
+  static bool travels_inline(Kind kind, std::size_t bytes, int ranks);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
@@ -108,7 +109,8 @@ class HostCommunicator final : public Communicator {
   Error error_at(ErrorKind kind, Handle handle, std::string what) const;
   std::string describe_call(int rank, std::uint64_t sequence) const;
   [[noreturn]] void fail(const Error& error);
-  void wait_until(Handle handle, const std::function<bool()>& check);
+  template <class Check>
+  void wait_until(Handle handle, Check&& check);
   void check_present(Handle handle) const;
   Duration timeout_of(Handle handle) const;
 

@@ -90,11 +90,13 @@ Group connect_over_network(const WorldOptions& options) {
   if (world && world->size() == options.size) {
     auto communicator = std::make_shared<HostCommunicator>(world, host_settings);
     communicator->run({.kind = collective::Kind::kBarrier}, deadline);  // all have read what they need from the store
+    meeting->all_have_come();
     return Group(std::make_shared<HostEngine>(std::move(communicator), arena, false));
   }
 
   auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = options.key, .host = address}, meeting->store(), options.rank, options.size,
                                              deadline);
+  meeting->all_have_come();
   auto tcp = std::make_unique<TcpCommunicator>(
       std::move(peers), TcpCommunicator::Settings{.timeout = options.timeout, .hosts = hosts, .algorithms = options.algorithms});
   if (hosts.empty() || nobody_shares(hosts)) return Group(std::make_shared<CommunicatorEngine>(std::move(tcp), meeting));

@@ -77,8 +77,11 @@ void Rendezvous::open(const std::string& place, const std::string& key, const st
   if (!file || std::rename(aside.c_str(), file_.c_str()) != 0) throw system_error(ErrorKind::kOutput, "rendezvous", "cannot write " + file_);
 }
 
-Rendezvous::~Rendezvous() {
+void Rendezvous::all_have_come() {
   if (!file_.empty()) std::remove(file_.c_str());
+  file_.clear();
 }
+
+Rendezvous::~Rendezvous() { all_have_come(); }
 
 }  // namespace shoal::wire
