@@ -3,6 +3,7 @@
 #include "shoal/collective/tcp_communicator.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -292,6 +293,50 @@ TEST(TcpCommunicator, TimesOutNamingWhoIsAwaited) {
     EXPECT_EQ(error->kind(), ErrorKind::kTimeout);
     EXPECT_EQ(error->peer(), 1);
   }
+}
+
+// Whoever fails to come is asked where it is, and answers even while it does something else.
+TEST(TcpCommunicator, ATimeoutSaysWhereEveryRankStands) {
+  const auto errors = on_tcp(4, [](TcpCommunicator& c) {
+    int x = 0;
+    const auto all_reduce = [&] {
+      c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}, .timeout = milliseconds(300)}, soon());
+    };
+    for (int i = 0; i < 70; ++i) all_reduce();
+    if (c.rank() == 3) {
+      std::this_thread::sleep_for(milliseconds(1500));
+      for (;;) c.poll(milliseconds(5));
+    }
+    all_reduce();
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kTimeout);
+    EXPECT_THAT(error->message(), ::testing::HasSubstr("rank 3 never entered #71 (its last was #70, all_reduce by sum of 1 x i32"));
+    EXPECT_THAT(error->message(), ::testing::ContainsRegex("rank [012] is inside #71, all_reduce"));
+  }
+}
+
+TEST(FlightRecorder, KnowsWhatIsCompleteInWhateverOrderItEnds) {
+  FlightRecorder recorder;
+  EXPECT_EQ(recorder.text(), "");
+  EXPECT_EQ(recorder.standing().against(1), "never entered #1 (nor any before)");
+  const TcpCall barrier = TcpCall::of({.kind = Kind::kBarrier}, Algorithm::kDirect);
+  for (std::uint64_t s = 1; s <= 200; ++s) recorder.enter(s, barrier);
+  for (const std::uint64_t s : {200, 198, 199, 137}) recorder.leave(s);
+  EXPECT_EQ(recorder.standing().left, 137u);  // what has been forgotten counts as complete
+  const auto heard = Standing::unpack(recorder.standing().pack());
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->entered, 200u);
+  EXPECT_EQ(heard->left, 137u);
+  EXPECT_EQ(heard->last, barrier);
+  EXPECT_THAT(heard->against(138), ::testing::StartsWith("is inside #138 and has begun #200, barrier"));
+  EXPECT_EQ(heard->against(137), "has left #137");
+  EXPECT_THAT(heard->against(201), ::testing::StartsWith("never entered #201 (its last was #200, barrier"));
+  const std::string text = recorder.text();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 64);
+  EXPECT_THAT(text, ::testing::StartsWith("#137 barrier"));
+  EXPECT_FALSE(Standing::unpack(std::vector<std::byte>(Standing::kBytes - 1)));
 }
 
 TEST(TcpCommunicator, AbortEndsEveryRankWithTheFirstCause) {

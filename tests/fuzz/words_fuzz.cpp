@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "shoal/collective/choice.h"
+#include "shoal/collective/flight_recorder.h"
 #include "shoal/collective/tcp_call.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/error_bytes.h"
@@ -20,6 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::byte front[collective::TcpCall::kBytes] = {};
   std::copy_n(bytes.begin(), std::min(bytes.size(), sizeof front), front);
   fuzz::must(!collective::TcpCall::read(front).text().empty(), "every call has words");
+
+  if (const auto standing = collective::Standing::unpack(bytes)) fuzz::must(!standing->against(size).empty(), "every standing has words");
 
   wire::Endpoint endpoint;
   if (fuzz::accepted([&] { endpoint = wire::parse_endpoint(text); }))

@@ -195,7 +195,7 @@ void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
         .in(p.handle)
         .awaiting(!started ? "an earlier operation"
                   : here   ? fmt::format("ranks of its own host ({})", gather_->report())
-                           : "other hosts");
+                           : fmt::format("other hosts ({})", static_cast<TcpCommunicator*>(in_lane(p.program.phases[p.at].lane))->report()));
   }
 }
 

@@ -12,7 +12,8 @@
 namespace shoal::collective {
 namespace {
 
-constexpr std::uint64_t kMessages = std::uint64_t{1} << 63;  // streams of send and receive: this bit and the tag
+constexpr Duration kPatience = std::chrono::milliseconds(300);  // with ranks that are asked where they are
+constexpr std::uint64_t kMessages = std::uint64_t{1} << 63;     // streams of send and receive: this bit and the tag
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
@@ -46,7 +47,10 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings se
       group_(group),
       choice_(hosts_of(settings_.hosts, members_.ranks), settings_.model, settings_.algorithms) {
   if (!settings_.hosts.empty()) members_.hosts = choice_.hosts();
+  peers_->answer_for(group_, [recorder = recorder_] { return recorder->standing().pack(); });
 }
+
+TcpCommunicator::~TcpCommunicator() { peers_->answer_for(group_, nullptr); }
 
 bool TcpCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const { return !reduces(kind) || supports_fold(type, reduction); }
 
@@ -91,6 +95,7 @@ void TcpCommunicator::enqueue(const Operation& o, Handle handle) {
   TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream, steps_for(o, algorithm));
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? settings_.timeout : o.timeout);
   if (o.kind == Kind::kReceive) p.stand_in(in_flight_);
+  if (!message) recorder_->enter(sequence_, p.call());
 }
 
 std::shared_ptr<const std::vector<Step>> TcpCommunicator::steps_for(const Operation& o, Algorithm algorithm) {
@@ -106,7 +111,14 @@ std::shared_ptr<const std::vector<Step>> TcpCommunicator::steps_for(const Operat
 
 void TcpCommunicator::advance_all() {
   try {
-    for (auto it = in_flight_.begin(); it != in_flight_.end();) it = it->advance() ? in_flight_.erase(it) : std::next(it);
+    for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+      if (!it->advance()) {
+        ++it;
+        continue;
+      }
+      if (!point_to_point(it->kind())) recorder_->leave(it->stream().sequence);
+      it = in_flight_.erase(it);
+    }
     peers_->flush();
   } catch (const Error& error) {
     peers_->abort(error);
@@ -128,11 +140,25 @@ void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_
     const bool left = peer >= 0 && peers_->gone(peer) && seen == peers_->events();
     if (!late && !left) continue;
     Error error = p.error(left ? ErrorKind::kPeerLost : ErrorKind::kTimeout,
-                          left ? fmt::format("rank {} has left", peer) : fmt::format("{} did not complete in time", p.text()))
+                          left ? fmt::format("rank {} has left", peer) : fmt::format("{} did not complete in time; {}", p.text(), report()))
                       .awaiting(peer < 0 ? "any rank" : fmt::format("rank {}", peer));
     peers_->abort(peer < 0 ? error : error.from(peer));
     peers_->check();
   }
+}
+
+std::string TcpCommunicator::report() {
+  const auto waiting = std::find_if(in_flight_.begin(), in_flight_.end(), [](const TcpOperation& p) { return !point_to_point(p.kind()); });
+  const std::uint64_t sequence = waiting == in_flight_.end() ? sequence_ : waiting->stream().sequence;
+  const auto said = peers_->ask(group_, kPatience);
+  std::string text;
+  for (const int rank : members_.ranks) {
+    if (rank == peers_->rank()) continue;
+    const auto& answer = said[static_cast<std::size_t>(rank)];
+    const auto standing = answer ? Standing::unpack(*answer) : std::nullopt;
+    text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank, standing ? standing->against(sequence) : "does not answer");
+  }
+  return text;
 }
 
 bool TcpCommunicator::test(Handle handle) {

@@ -8,6 +8,7 @@
 
 #include "shoal/collective/choice.h"
 #include "shoal/collective/communicator.h"
+#include "shoal/collective/flight_recorder.h"
 #include "shoal/collective/tcp_operation.h"
 #include "shoal/wire/peers.h"
 
@@ -28,6 +29,7 @@ class TcpCommunicator final : public Communicator {
     std::string algorithms;  ///< overrides, as Choice reads them
   };
   TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings);
+  ~TcpCommunicator() override;
 
   int rank() const override { return members_.rank; }
   int size() const override { return members_.size(); }
@@ -51,6 +53,11 @@ class TcpCommunicator final : public Communicator {
   /// Throws the first cause once something has failed on any rank.
   void check() const { peers_->check(); }
   const Choice& choice() const { return choice_; }
+  /// Where every rank of the group stands, as seen from this rank's oldest collective that is not complete: "rank 3 never entered #412 (its last was
+  /// #411, ...)". Asks the others, a few hundred milliseconds at most.
+  std::string report();
+  /// The last collectives of this rank in this group.
+  const FlightRecorder& recorder() const { return *recorder_; }
   /// What this rank has sent to ranks of other hosts, as `hosts` names them: headers included, heartbeats not.
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
 
@@ -69,6 +76,7 @@ class TcpCommunicator final : public Communicator {
   Handle started_ = 0;
   std::uint64_t sequence_ = 0;  ///< of collectives; coalesced buffers have one each
   std::list<TcpOperation> in_flight_;
+  std::shared_ptr<FlightRecorder> recorder_ = std::make_shared<FlightRecorder>();
   /// This rank's columns, by algorithm, kind, count, root.
   std::map<std::tuple<Algorithm, Kind, std::size_t, int>, std::shared_ptr<const std::vector<Step>>> tables_;
 };

@@ -43,6 +43,7 @@ class TcpOperation {
   Handle handle() const { return handle_; }
   Kind kind() const { return operation_.kind; }
   wire::Stream stream() const { return stream_; }
+  const TcpCall& call() const { return call_; }
   std::string text() const { return call_.text(); }
   /// A receive that has not found its message yet and would take one from `peer`.
   bool looks_for(int peer) const;

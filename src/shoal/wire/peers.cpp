@@ -16,8 +16,9 @@
 namespace shoal::wire {
 namespace {
 
-enum Control : std::uint64_t { kHeartbeat = 1, kAbort, kGoodbye };
+enum Control : std::uint64_t { kHeartbeat = 1, kAbort, kGoodbye, kQuestion, kAnswer };
 constexpr int kUrgent = 1 << 30;
+constexpr std::size_t kLongestAnswer = 4096;
 constexpr std::uint32_t kNudge = ~std::uint32_t{0};                  // in the place of a rank
 constexpr Duration kSpin = std::chrono::microseconds(100);           // before a wait sleeps, where there are cores enough
 constexpr Duration kAbsence = std::chrono::milliseconds(1);          // of those who wait, after which the thread moves the bytes
@@ -275,6 +276,61 @@ void Peers::take_in(int r, Stream stream, Piece piece, std::size_t bytes) {
 void Peers::control(int r, std::uint64_t what, const Piece& piece) {
   if (what == kAbort) fail(decode_error({piece.data(), piece.bytes()}), false);
   if (what == kGoodbye) peers_[r].goodbye = true;
+  if (what == kQuestion) answer(r, piece);
+  if (what == kAnswer) hear_answer(r, piece);
+}
+
+// A question is a group; an answer is the group and what is said of it.
+void Peers::answer(int r, const Piece& question) {
+  std::uint64_t group = 0;
+  if (question.bytes() != sizeof group || !peers_[r].link->idle({0, kAnswer})) return;
+  std::memcpy(&group, question.data(), sizeof group);
+  Bytes message(question.data(), question.data() + sizeof group);
+  if (const auto entry = answers_.find(group); entry != answers_.end()) {
+    const Bytes said = entry->second();
+    message.insert(message.end(), said.begin(), said.end());
+  }
+  peers_[r].link->send({0, kAnswer}, kUrgent, std::move(message));
+  push(r);
+}
+
+void Peers::hear_answer(int r, const Piece& piece) {
+  std::uint64_t group = 0;
+  if (piece.bytes() < sizeof group || piece.bytes() > sizeof group + kLongestAnswer) return;
+  std::memcpy(&group, piece.data(), sizeof group);
+  if (asked_ == group) peers_[r].said = Bytes(piece.data() + sizeof group, piece.data() + piece.bytes());
+}
+
+void Peers::answer_for(std::uint64_t group, std::function<Bytes()> say) {
+  const std::lock_guard lock(mutex_);
+  if (say)
+    answers_[group] = std::move(say);
+  else
+    answers_.erase(group);
+}
+
+std::vector<std::optional<Bytes>> Peers::ask(std::uint64_t group, Duration patience) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&group);
+  {
+    const std::lock_guard lock(mutex_);
+    asked_ = group;
+    for (Peer& peer : peers_) peer.said.reset();
+    tell_all(kQuestion, Bytes(bytes, bytes + sizeof group));
+  }
+  for (const Deadline end = Deadline::in(patience);;) {
+    const auto seen = events();
+    {
+      const std::lock_guard lock(mutex_);
+      const bool all = std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.link || p.goodbye || p.said; });
+      if (all || failure_ || end.passed()) {
+        std::vector<std::optional<Bytes>> said;
+        for (Peer& peer : peers_) said.push_back(peer.said && !peer.said->empty() ? std::exchange(peer.said, std::nullopt) : std::nullopt);
+        asked_.reset();
+        return said;
+      }
+    }
+    wait_for_event(seen, std::min<Duration>(end.left(), std::chrono::milliseconds(10)));
+  }
 }
 
 void Peers::fail(const Error& cause, bool tell) {

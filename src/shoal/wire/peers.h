@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -75,6 +76,11 @@ class Peers {
   std::uint64_t events() const { return events_.load(std::memory_order_acquire); }
   /// Moves bytes until something happens. Zero: moves what there is to move.
   void wait_for_event(std::uint64_t seen, Duration limit);
+  /// What this rank says when a peer asks about `group`, at most 4 KiB; null: nothing any more. `say` is called by any thread, also while this rank
+  /// is busy or waits, and must not call back.
+  void answer_for(std::uint64_t group, std::function<Bytes()> say);
+  /// Asks all other ranks about `group`; by rank what each says within `patience`, nothing of those that are silent, gone or know no such group.
+  std::vector<std::optional<Bytes>> ask(std::uint64_t group, Duration patience);
   std::uint64_t bytes_sent(int peer) const;  ///< headers and heartbeats included
   std::uint64_t bytes_received(int peer) const;
 
@@ -88,6 +94,7 @@ class Peers {
     bool unflushed = false;
     Clock::time_point heard;
     bool goodbye = false, gone = false;
+    std::optional<Bytes> said;  // to the question that is open
   };
   void admit(Descriptor socket, const Hello& hello);
   void add(int rank, Descriptor socket);
@@ -98,6 +105,8 @@ class Peers {
   void serve(int peer, std::uint32_t events);
   void take_in(int peer, Stream stream, Piece piece, std::size_t bytes);
   void control(int peer, std::uint64_t what, const Piece& piece);
+  void answer(int peer, const Piece& question);
+  void hear_answer(int peer, const Piece& piece);
   void beat();
   void fail(const Error& cause, bool tell);
   void close(int peer);
@@ -113,6 +122,8 @@ class Peers {
   std::condition_variable changed_;
   std::atomic<std::uint64_t> events_{0};
   std::vector<Peer> peers_;
+  std::map<std::uint64_t, std::function<Bytes()>> answers_;
+  std::optional<std::uint64_t> asked_;  // about which group, while a question is open
   std::optional<Error> failure_;
   std::atomic<bool> failed_{false};
   Clock::time_point next_beat_;
