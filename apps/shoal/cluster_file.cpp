@@ -62,6 +62,24 @@ double* kernel_number(Cluster& cluster, const std::string& key) {
                               : nullptr;
 }
 
+/// "kernels.linear.timed": rows of FLOPs, bytes of weights, bytes, seconds; false for another key.
+bool read_timed(Cluster& cluster, const std::string& key, const toml::node& node, const std::string& file) {
+  for (const std::string& kernel : plan::kernel_names()) {
+    if (key != "kernels." + kernel + ".timed") continue;
+    const toml::array* rows = node.as_array();
+    if (!rows) refuse(file, node, fmt::format("{}: must be a list of rows", key));
+    for (const toml::node& row : *rows) {
+      const toml::array* cells = row.as_array();
+      if (!cells || cells->size() != 4 || !std::all_of(cells->begin(), cells->end(), [](const toml::node& cell) { return cell.is_number(); }))
+        refuse(file, row, fmt::format("{}: a row has four numbers: FLOPs, bytes of weights, bytes, seconds", key));
+      const auto cell = [&](std::size_t i) { return *cells->get(i)->value<double>(); };
+      cluster.kernels[kernel].timed.push_back({{cell(0), cell(1), cell(2)}, cell(3)});
+    }
+    return true;
+  }
+  return false;
+}
+
 bool is_section(const std::string& key) {
   const auto& kernels = plan::kernel_names();
   return key == "device" || key == "device.peak_flops" || key == "device.efficiency" || key == "inside" || key == "between" || key == "host" ||
@@ -99,6 +117,8 @@ void read(const toml::table& table, const std::string& prefix, const std::string
       *text->second = *node.value<std::string>();
     } else if (double* number = node.is_number() ? kernel_number(cluster, key) : nullptr) {
       *number = *node.value<double>();
+    } else if (read_timed(cluster, key, node, file)) {
+      continue;
     } else if (node.is_table() && is_section(key)) {
       read(*node.as_table(), key + ".", file, cluster);
     } else {
@@ -153,9 +173,14 @@ std::string to_toml(const Cluster& cluster) {
     sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), *value);
   }
   for (const auto& [type, peak] : cluster.device.peak_flops) sections["device.peak_flops"] += fmt::format("{} = {}\n", name(type), peak);
-  for (const auto& [kernel, rate] : cluster.kernels)
-    sections["kernels." + kernel] =
-        fmt::format("start_s = {}\nflop_s = {}\nweight_s = {}\nbyte_s = {}\n", rate.start_s, rate.flop_s, rate.weight_s, rate.byte_s);
+  for (const auto& [kernel, rate] : cluster.kernels) {
+    std::string& lines = sections["kernels." + kernel];
+    lines = fmt::format("start_s = {}\nflop_s = {}\nweight_s = {}\nbyte_s = {}\n", rate.start_s, rate.flop_s, rate.weight_s, rate.byte_s);
+    if (rate.timed.empty()) continue;
+    lines += "timed = [  # FLOPs, bytes of weights, bytes, seconds\n";
+    for (const auto& [work, seconds] : rate.timed) lines += fmt::format("  [{}, {}, {}, {:.4g}],\n", work.flops, work.weights, work.bytes, seconds);
+    lines += "]\n";
+  }
   for (const auto& [section, lines] : sections) text += fmt::format("\n[{}]\n{}", section, lines);
   return text;
 }

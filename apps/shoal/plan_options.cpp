@@ -146,6 +146,10 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--no-overlap", o.no_overlap, "Gradient exchange waits for the backward pass")->group(training);
   command.add_flag("--keep-gathered", o.keep_gathered, "ZeRO-3: parameters stay gathered after the forward pass")->group(training);
   command.add_flag("--offload-optimizer", o.offload_optimizer, "Optimizer states live in host memory")->group(training);
+  command.add_flag("--offload-parameters", o.offload_parameters, "ZeRO-3: shards of the parameters live in host memory too")->group(training);
+  command.add_flag("--zero-plus-plus", o.zero_plus_plus, "ZeRO-3: quantized exchange, gathered within hosts for backward (ZeRO++)")->group(training);
+  command.add_flag("--ulysses", o.ulysses, "Context ranks exchange positions for heads (Ulysses) instead of gathering keys and values")
+      ->group(training);
   const char* run = "Run";
   command.add_option("--tokens", o.budget.tokens, "Train on so many tokens")->group(run);
   command.add_option("--hours", o.budget.hours, "Train for so many hours")->group(run);
@@ -229,6 +233,7 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   training.overlap_data = !options.no_overlap;
   if (options.keep_gathered) training.reshard_after_forward = false;
   if (options.offload_optimizer) training.offload_optimizer = true;
+  training.offload_parameters = options.offload_parameters, training.zero_plus_plus = options.zero_plus_plus, training.ulysses = options.ulysses;
   training.prefetch_units = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;

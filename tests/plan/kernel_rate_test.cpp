@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "shoal/base/error.h"
 #include "shoal/plan/shoal_memory.h"
 #include "shoal/plan/shoal_time.h"
@@ -35,6 +37,23 @@ TEST(KernelRate, FitHasNoNegativeParts) {
   EXPECT_NEAR(rate.seconds(memory_work(2e6)), 2.2e-3, 0.2e-3);
   EXPECT_THROW(fit_kernel({}), Error);
   EXPECT_THROW(fit_kernel({{memory_work(1), 0}}), Error);
+}
+
+// A kernel that is four times faster on many rows than on few: one line is far off at both ends, near either end what was measured there counts.
+TEST(KernelRate, WhatIsLikeTheWorkCountsMost) {
+  const auto truth = [](const KernelWork& work) { return work.flops * (work.flops < 1e8 ? 4e-11 : 1e-11); };
+  std::vector<TimedKernel> list;
+  for (const double rows : {4, 8, 16, 32, 512, 1024, 2048, 4096})
+    for (const double out : {256, 1024}) list.push_back({linear_work(rows, 512, out), truth(linear_work(rows, 512, out))});
+  const KernelRate rate = fit_kernel(list);
+  for (const double rows : {12.0, 3000.0}) {
+    const KernelWork between = linear_work(rows, 512, 512);
+    EXPECT_NEAR(rate.seconds(between) / truth(between), 1, 0.1) << rows;
+  }
+  KernelRate line = rate;
+  line.timed.clear();
+  EXPECT_GT(std::abs(line.seconds(linear_work(12, 512, 512)) / truth(linear_work(12, 512, 512)) - 1), 0.2);
+  EXPECT_EQ(rate.seconds({}), line.seconds({})) << "a call without work";
 }
 
 // Block by block of query rows: a sequence of one block sees all of its square, a long one little more than the causal half.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "shoal/base/error.h"
@@ -162,6 +163,12 @@ void validate(const Cluster& cluster) {
     for (const auto& [part, value] :
          {std::pair{"start_s", rate.start_s}, {"flop_s", rate.flop_s}, {"weight_s", rate.weight_s}, {"byte_s", rate.byte_s}})
       require(cluster, value >= 0, fmt::format("kernels.{}.{}", kernel, part).c_str(), value, kNotNegative);
+  for (const auto& [kernel, rate] : cluster.kernels)
+    for (const auto& [work, seconds] : rate.timed) {
+      const double least = std::min({work.flops, work.weights, work.bytes});
+      require(cluster, least >= 0, fmt::format("kernels.{}.timed", kernel).c_str(), least, kNotNegative);
+      require(cluster, seconds > 0, fmt::format("kernels.{}.timed", kernel).c_str(), seconds, kPositive);
+    }
   require(cluster, cluster.storage.write_bandwidth >= 0, "storage.write_bandwidth", cluster.storage.write_bandwidth, kNotNegative);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "shoal/base/check.h"
 
@@ -43,18 +44,15 @@ bool solve(std::array<Row, kParts> a, Row b, const std::vector<int>& chosen, Row
   return std::all_of(x.begin(), x.end(), [](double part) { return part >= 0; });
 }
 
-}  // namespace
-
-KernelRate fit_kernel(const std::vector<TimedKernel>& timed) {
-  SHOAL_USER_CHECK(!timed.empty(), "calibrate", "a kernel without measurements: {}", timed.size());
+/// The least squares of relative errors, each counted `shares[i]` times.
+KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>& shares) {
   std::array<Row, kParts> a{};
   Row b{};
-  for (const TimedKernel& one : timed) {
-    SHOAL_USER_CHECK(one.seconds > 0, "calibrate", "times must be positive: {} s", one.seconds);
-    const Row row = row_of(one);
+  for (std::size_t k = 0; k < timed.size(); ++k) {
+    const Row row = row_of(timed[k]);
     for (int i = 0; i < kParts; ++i) {
-      b[i] += row[i];
-      for (int j = 0; j < kParts; ++j) a[i][j] += row[i] * row[j];
+      b[i] += shares[k] * row[i];
+      for (int j = 0; j < kParts; ++j) a[i][j] += shares[k] * row[i] * row[j];
     }
   }
   // Four parts: every choice of those that are not zero is looked at. The sum of squares is x a x - 2 x b + n.
@@ -74,6 +72,35 @@ KernelRate fit_kernel(const std::vector<TimedKernel>& timed) {
     if (squares < least) least = squares, best = x;
   }
   return {best[0], best[1], best[2], best[3]};
+}
+
+/// How unlike two calls are: the squares of the logarithms of what one has more of, summed over the parts.
+double distance(const KernelWork& one, const KernelWork& other) {
+  double sum = 0;
+  for (const auto& [x, y] : {std::pair{one.flops, other.flops}, {one.weights, other.weights}, {one.bytes, other.bytes}})
+    if (x > 0 && y > 0) sum += std::log(x / y) * std::log(x / y);
+  return sum;
+}
+
+double on_line(const KernelRate& rate, const KernelWork& work) {
+  return rate.start_s + rate.flop_s * work.flops + rate.weight_s * work.weights + rate.byte_s * work.bytes;
+}
+
+}  // namespace
+
+double KernelRate::seconds(const KernelWork& work) const {
+  if (timed.empty() || work == KernelWork{}) return on_line(*this, work);
+  std::vector<double> shares;
+  for (const TimedKernel& one : timed) shares.push_back(std::pow(1 + distance(one.work, work), -2));
+  return on_line(fit(timed, shares), work);
+}
+
+KernelRate fit_kernel(const std::vector<TimedKernel>& timed) {
+  SHOAL_USER_CHECK(!timed.empty(), "calibrate", "a kernel without measurements: {}", timed.size());
+  for (const TimedKernel& one : timed) SHOAL_USER_CHECK(one.seconds > 0, "calibrate", "times must be positive: {} s", one.seconds);
+  KernelRate rate = fit(timed, std::vector<double>(timed.size(), 1));
+  rate.timed = timed;
+  return rate;
 }
 
 KernelWork linear_work(double rows, double in, double out) {

@@ -15,24 +15,29 @@ struct KernelWork {
   bool operator==(const KernelWork&) const = default;
 };
 
+struct TimedKernel {
+  KernelWork work;
+  double seconds = 0;
+
+  bool operator==(const TimedKernel&) const = default;
+};
+
 /// What a kernel takes: seconds = start + flops x flop + weights x weight + bytes x byte.
 struct KernelRate {
   double start_s = 0;
   double flop_s = 0;
   double weight_s = 0;  ///< a byte
   double byte_s = 0;
+  std::vector<TimedKernel> timed{};  ///< what was measured; empty: the four numbers are all that is known
 
-  double seconds(const KernelWork& work) const { return start_s + flop_s * work.flops + weight_s * work.weights + byte_s * work.bytes; }
+  /// With measurements the four numbers are fitted anew for this work, and what is like it counts most: a kernel has other rates for few rows than
+  /// for many, and once it is beyond a cache.
+  double seconds(const KernelWork& work) const;
   bool operator==(const KernelRate&) const = default;
 };
 
-struct TimedKernel {
-  KernelWork work;
-  double seconds = 0;
-};
-
-/// The rate whose relative errors have the least squares and that has no negative part. Throws Error(usage) for nothing measured or times that are
-/// not positive.
+/// The rate whose relative errors have the least squares and that has no negative part; it keeps `timed`. Throws Error(usage) for nothing measured
+/// or times that are not positive.
 KernelRate fit_kernel(const std::vector<TimedKernel>& timed);
 
 // Shoal's kernels, forward and backward together where they are not named apart, with the work of one call. Rows are tokens of a micro-batch.

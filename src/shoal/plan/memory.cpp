@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/plan/shoal_memory.h"
+#include "shoal/plan/topology.h"
 
 namespace shoal::plan {
 namespace {
@@ -19,7 +20,7 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
   const double ranks = training.mesh.shard_ranks();
   const StateBytes dense = state_bytes(whole, training.zero, ranks);
   const StateBytes expert = state_bytes(whole, training.zero, std::min<double>(ranks, training.mesh.expert_data()));
-  use.parameters = held.dense() * dense.parameter + held.expert * expert.parameter;
+  use.parameters = training.offload_parameters ? 0 : held.dense() * dense.parameter + held.expert * expert.parameter;
   use.gradients = held.dense() * dense.gradient + held.expert * expert.gradient;
   use.optimizer = training.offload_optimizer ? 0 : held.dense() * dense.optimizer() + held.expert * expert.optimizer();
 }
@@ -105,7 +106,15 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) 
 
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   if (cluster.runtime == Runtime::kShoal && shoal_runs(training)) return {shoal_memory(spec, training, cluster)};
-  return memory(spec, training);
+  std::vector<RankMemory> ranks = memory(spec, training);
+  if (training.zero_plus_plus) {
+    // The second set of shards, each host a whole one.
+    const auto held = held_by_rank(spec, training);
+    const double bytes = precision(training.precision)->state.parameter / static_cast<double>(shard_group(cluster, training.mesh).inside);
+    for (RankMemory& rank : ranks)
+      for (MemoryPhase& phase : rank.phases) phase.use.parameters += held[static_cast<std::size_t>(rank.rank)].all() * bytes;
+  }
+  return ranks;
 }
 
 const RankMemory& worst(const std::vector<RankMemory>& ranks) {

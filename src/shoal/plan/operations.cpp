@@ -83,8 +83,10 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
     const double one = all_reduce_s(cluster, tensor_group(cluster, mesh), activation);
     s += (spec.experts > 0 ? 1 : 2) * one;
   }
-  const double kv = 2 * n.e * n.tokens * mesh.context * spec.kv_heads * spec.head_size / n.t;
-  s += all_gather_s(cluster, context_group(cluster, mesh), kv);
+  const double kv = 2 * n.e * n.tokens * spec.kv_heads * spec.head_size / n.t, queries = n.e * n.tokens * spec.heads * spec.head_size / n.t;
+  const GroupShape context = context_group(cluster, mesh);
+  s += training.ulysses ? all_to_all_s(cluster, context, queries + kv) + all_to_all_s(cluster, context, queries)
+                        : all_gather_s(cluster, context, kv * static_cast<double>(mesh.context));
   if (spec.experts > 0)
     s += 2 * all_to_all_s(cluster, expert_group(cluster, mesh), n.e * n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h);
   return s;

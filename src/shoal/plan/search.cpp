@@ -115,7 +115,7 @@ class Walk {
   bool states_fit(const Training& training) {
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const StateBytes held = state_bytes(whole, training.zero, training.mesh.shard_ranks());
-    const double bytes = training.offload_optimizer ? held.parameter + held.gradient : held.all();
+    const double bytes = training.offload_optimizer ? (training.offload_parameters ? 0 : held.parameter) + held.gradient : held.all();
     double most = 0;
     for (const HeldParameters& rank : held_by_rank(spec_, training)) most = std::max(most, rank.all());
     if (everything_ || most * bytes <= capacity_ || spec_.experts > 0) return true;

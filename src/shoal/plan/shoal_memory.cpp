@@ -185,7 +185,8 @@ class StepMemory {
 
 bool shoal_runs(const Training& training) {
   const Mesh& mesh = training.mesh;
-  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 && training.precision == "fp32";
+  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 && training.precision == "fp32" &&
+         !training.zero_plus_plus && !training.offload_parameters;
 }
 
 RankMemory shoal_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) { return StepMemory(spec, training, cluster).run(); }

@@ -51,6 +51,12 @@ double pipeline_s(const std::vector<PieceTime>& stages, const Training& training
   return schedule::simulate(table, schedule_costs(stages)).longest_span();
 }
 
+double host_link(const Cluster& cluster) {
+  SHOAL_USER_CHECK(cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0, "plan",
+                   "offload: cluster {} does not describe its hosts' memory (host.memory_bandwidth, host.link_bandwidth)", cluster.name);
+  return cluster.host.link_bandwidth;
+}
+
 struct Exchange {
   double seconds = 0;  ///< all of it
   double window = 0;   ///< computation that it can run beside
@@ -78,11 +84,17 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
     return exchange;
   }
   const GroupShape group = shard_group(cluster, mesh);
-  const double scatter = all_gather_s(cluster, group, held * bytes.gradient), gather = all_gather_s(cluster, group, held * bytes.parameter);
+  const bool plus = training.zero_plus_plus;
+  const double scatter = all_gather_s(cluster, group, held * (plus ? 0.5 : bytes.gradient)),
+               gather = all_gather_s(cluster, group, held * (plus ? 1 : bytes.parameter));
   const double scatters = training.zero >= 2 ? m : 1;
-  const double gathers = training.zero == 3 ? m * (training.reshard_after_forward ? 2 : 1) : 1;
+  const double again = training.reshard_after_forward ? m : 0;
+  const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
   const double replicate = all_reduce_s(cluster, replica_group(cluster, mesh), held / mesh.shard_ranks() * bytes.gradient);
   exchange.seconds = scatters * scatter + gathers * gather + replicate;
+  if (plus) exchange.seconds += again * all_gather_s(cluster, {group.inside, 1}, held * bytes.parameter);
+  // Each rank's shard comes over the link to the host before it is gathered.
+  if (training.offload_parameters) exchange.seconds += (m + again) * held / group.ranks() * bytes.parameter / host_link(cluster);
   exchange.window = training.zero == 3 ? m * (forward + backward) : training.zero == 2 ? m * backward + forward : backward + forward;
   exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
@@ -96,11 +108,9 @@ double optimizer_s(const ModelSpec& spec, const Training& training, const Cluste
   }
   const double bytes = held * optimizer_bytes(training);
   if (!training.offload_optimizer) return memory_s(cluster, bytes);
-  SHOAL_USER_CHECK(cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0, "plan",
-                   "offload = optimizer: cluster {} does not describe its hosts' memory (host.memory_bandwidth, host.link_bandwidth)", cluster.name);
   const StateBytes state = precision(training.precision, training.optimizer)->state;
-  const double moved = held * std::max(state.gradient, state.parameter) / cluster.host.link_bandwidth;
-  return 2 * moved + bytes / (cluster.host.memory_bandwidth / static_cast<double>(cluster.devices_per_host));
+  const double moved = held * (state.gradient + (training.offload_parameters ? 0 : state.parameter)) / host_link(cluster);
+  return moved + bytes / (cluster.host.memory_bandwidth / static_cast<double>(cluster.devices_per_host));
 }
 
 }  // namespace

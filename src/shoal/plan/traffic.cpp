@@ -30,6 +30,15 @@ double context_elements(std::int64_t ranks, double samples, double length, doubl
   return 3 * 2 * samples * (length * ranks) * kv_width * share(ranks);
 }
 
+double ulysses_elements(std::int64_t ranks, double samples, double length, double query_width, double kv_width) {
+  return 2 * samples * length * (2 * query_width + 2 * kv_width) * share(ranks);
+}
+
+ZeroPlusPlusBytes zero_plus_plus_bytes(std::int64_t ranks, std::int64_t inside) {
+  // 8 bits forward, 4 bits of gradient; 16 bits for the backward pass.
+  return {share(ranks) * (1 + 0.5), share(inside) * 2};
+}
+
 std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   const Mesh& mesh = training.mesh;
   const Precision number = *precision(training.precision, training.optimizer);
@@ -47,10 +56,21 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, co
   const double once = share(shards) * held;
   if (training.zero == 0) {
     add("data", 2 * share(mesh.data * mesh.context) * held * g, group_shape(cluster, mesh.data * mesh.context, mesh.tensor).hosts > 1);
+  } else if (training.zero_plus_plus) {
+    const GroupShape group = shard_group(cluster, mesh);
+    const ZeroPlusPlusBytes bytes = zero_plus_plus_bytes(shards, group.inside);
+    add("shard", m * held * bytes.shards, group.hosts > 1);
+    add("second shard", m * held * (training.reshard_after_forward ? bytes.inside : 0), false);
+    add("replica", 2 * share(replicas) * held / shards * g, replica_group(cluster, mesh).hosts > 1);
   } else {
     const double gathers = training.zero == 3 ? m * (training.reshard_after_forward ? 2.0 : 1.0) : 1;
     add("shard", once * ((training.zero >= 2 ? m : 1) * g + gathers * p), shard_group(cluster, mesh).hosts > 1);
     add("replica", 2 * share(replicas) * held / shards * g, replica_group(cluster, mesh).hosts > 1);
+  }
+  if (training.offload_optimizer) {
+    // Over the link to the host's memory: gradients there, parameters back; where these stay there, their shard again for every gather.
+    const double fetched = training.offload_parameters ? m * (training.reshard_after_forward ? 2.0 : 1.0) : 1;
+    add("offload", held / (training.zero >= 1 ? shards : 1) * (g + fetched * p), false);
   }
   if (spec.family == Family::kMlp) return all;
 
@@ -69,7 +89,11 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, co
     add("pipeline", 2 * m * training.chunks() * message, pipeline_crosses_hosts(cluster, mesh));
   }
   const double kv = static_cast<double>(spec.kv_heads) * spec.head_size / mesh.tensor;
-  add("context", e * m * layers * context_elements(mesh.context, b, s, kv), context_group(cluster, mesh).hosts > 1);
+  const double queries = static_cast<double>(spec.heads) * spec.head_size / mesh.tensor;
+  add("context",
+      e * m * layers *
+          (training.ulysses ? (full ? 1.5 : 1) * ulysses_elements(mesh.context, b, s, queries, kv) : context_elements(mesh.context, b, s, kv)),
+      context_group(cluster, mesh).hosts > 1);
   if (spec.experts > 0) {
     const double local = b * s / (training.sequence_parallel ? mesh.tensor : 1);
     add("expert", e * m * layers * expert_elements(mesh.expert, local, spec.experts_per_token, h), expert_group(cluster, mesh).hosts > 1);

@@ -10,7 +10,7 @@ namespace shoal::plan {
 
 /// What one device sends in one optimizer step for one technique.
 struct Traffic {
-  std::string technique;  ///< "data", "shard", "replica", "tensor", "vocabulary", "pipeline", "context", "expert"
+  std::string technique;  ///< "data", "shard", "replica", "tensor", "vocabulary", "pipeline", "context", "expert", "second shard", "offload"
   double bytes = 0;
   bool between_hosts = false;  ///< some of it crosses hosts
 };
@@ -31,5 +31,13 @@ double tensor_elements(std::int64_t ranks, double samples, double length, double
 double expert_elements(std::int64_t ranks, double tokens, double visits, double hidden);
 /// One block and micro-batch: keys and values gathered forward and backward, their gradient scattered. `length` is that of one rank.
 double context_elements(std::int64_t ranks, double samples, double length, double kv_width);
+/// The same where heads are exchanged for positions (Ulysses): queries, keys and values before attention, its output after it, and their gradients.
+double ulysses_elements(std::int64_t ranks, double samples, double length, double query_width, double kv_width);
+/// Bytes of one device and micro-batch in a step of ZeRO++ for each 16-bit parameter of `ranks` ranks, `inside` of them on each host.
+struct ZeroPlusPlusBytes {
+  double shards = 0;  ///< over all ranks
+  double inside = 0;  ///< within a host
+};
+ZeroPlusPlusBytes zero_plus_plus_bytes(std::int64_t ranks, std::int64_t inside);
 
 }  // namespace shoal::plan

@@ -55,6 +55,11 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
     require(spec.experts % mesh.expert == 0, "ep", mesh.expert, fmt::format("must divide experts = {}", spec.experts));
     require(spec.ffn % mesh.expert_tensor == 0, "etp", mesh.expert_tensor, fmt::format("must divide ffn = {}", spec.ffn));
   }
+  const std::int64_t cut = mesh.tensor * mesh.context;
+  if (training.ulysses)
+    require(spec.heads % cut == 0 && spec.kv_heads % cut == 0, "cp", mesh.context,
+            fmt::format("ulysses gives each context rank whole heads: tp x cp = {} must divide heads = {} and kv_heads = {}", cut, spec.heads,
+                        spec.kv_heads));
   require(training.length(spec) % (mesh.context * (training.sequence_parallel ? mesh.tensor : 1)) == 0, "cp", mesh.context,
           fmt::format("cp, times tp with sequence parallelism, must divide the sequence of {} tokens", training.length(spec)));
 }
@@ -119,6 +124,15 @@ void validate(const ModelSpec& spec, const Training& training) {
             fmt::format("the model has {} learned positions", spec.sequence));
   if (!precision(training.precision))
     refuse(fmt::format("precision = {}: must be one of {}", training.precision, fmt::join(precision_names(), ", ")));
+  if (training.zero_plus_plus) {
+    require(training.zero == 3, "zero", training.zero, "ZeRO++ is a way of stage 3");
+    if (precision(training.precision)->state.parameter != 2)
+      refuse(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits", training.precision));
+  }
+  if (training.offload_parameters) {
+    require(training.zero == 3, "zero", training.zero, "parameters are offloaded shard by shard: stage 3");
+    if (!training.offload_optimizer) refuse("offload-parameters: the optimizer that updates them must be offloaded too (offload-optimizer)");
+  }
   if (!(training.expert_imbalance >= 1)) refuse(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
   validate_mesh(spec, training);
   const std::int64_t per_round = training.mesh.data * training.micro_batch;

@@ -70,9 +70,15 @@ struct Training {
   bool overlap_data = true;       ///< gradient and parameter exchange run beside the backward and forward pass
   bool overlap_tensor = false;
   bool overlap_pipeline = false;
-  bool reshard_after_forward = true;       ///< ZeRO-3: parameters are gathered again for the backward pass
-  int prefetch_units = 1;                  ///< ZeRO-3: units gathered ahead of the one that runs
-  bool offload_optimizer = false;          ///< optimizer states live in host memory
+  bool reshard_after_forward = true;  ///< ZeRO-3: parameters are gathered again for the backward pass
+  int prefetch_units = 1;             ///< ZeRO-3: units gathered ahead of the one that runs
+  bool offload_optimizer = false;     ///< optimizer states live in host memory
+  bool offload_parameters = false;    ///< ZeRO-3: the ranks' shards of the parameters too
+  /// ZeRO-3 with fewer bytes between hosts: parameters are gathered in 8 bits for the forward pass and within a host, from a second set of shards,
+  /// for the backward pass; gradients travel in 4 bits. Wang et al., "ZeRO++", 2023.
+  bool zero_plus_plus = false;
+  /// Context ranks exchange positions for heads around attention, where else they gather keys and values. Jacobs et al., "DeepSpeed Ulysses", 2023.
+  bool ulysses = false;
   double expert_imbalance = 1;             ///< tokens of the busiest expert rank over the mean
   bool reduce_every_micro_batch = true;    ///< ZeRO-2 and 3: whole gradients do not outlive a micro-batch
   std::vector<Keep> kept;                  ///< Shoal: what each block keeps; empty: as `recompute` says

@@ -138,6 +138,12 @@ TEST(ClusterFile, EveryPresetSurvivesTheRoundTrip) {
   }
 }
 
+TEST(ClusterFile, MeasuredKernelsSurviveTheRoundTrip) {
+  plan::Cluster cluster = *plan::cluster_preset("cpu");
+  cluster.kernels["linear"] = {1e-6, 2e-11, 0, 3e-12, {{{1e8, 4096, 2.5e6}, 1.234e-3}, {{2e8, 0, 0}, 5e-3}}};
+  EXPECT_EQ(parse_cluster(to_toml(cluster), "cpu"), cluster) << to_toml(cluster);
+}
+
 TEST(ClusterFile, MistakesNameFileLineAndKey) {
   const auto complaint = [](const char* text) -> std::string {
     try {
@@ -152,6 +158,8 @@ TEST(ClusterFile, MistakesNameFileLineAndKey) {
   EXPECT_THAT(complaint("preset = \"h9\""), HasSubstr("c.toml:1: preset: must be one of v100"));
   EXPECT_THAT(complaint("preset = \"h100\"\n[device]\nmemory_bytes = \"much\""), HasSubstr("c.toml:3: device.memory_bytes: must be a number"));
   EXPECT_THAT(complaint("preset = \"h100\"\n[device.peak_flops]\nfp7 = 1e12"), HasSubstr("c.toml:3: device.peak_flops.fp7: no such element type"));
+  EXPECT_THAT(complaint("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3]]"), HasSubstr("c.toml:3: kernels.loss.timed: a row has four numbers"));
+  EXPECT_THAT(complaint("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3, 0]]"), HasSubstr("kernels.loss.timed = 0: must be positive"));
   EXPECT_THAT(complaint("preset = \"h100\"\nhosts = -1"), HasSubstr("hosts = -1: must lie between 1"));
   EXPECT_THAT(complaint("hosts = "), HasSubstr("c.toml:1:"));
   EXPECT_THAT(complaint("name = \"x\""), HasSubstr("device.memory_bytes = 0: must be positive"));
