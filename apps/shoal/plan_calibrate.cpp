@@ -11,6 +11,7 @@
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/cores.h"
+#include "apps/shoal/other_load.h"
 #include "apps/shoal/own_program.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
@@ -55,9 +56,11 @@ void calibrate(const Options& options) {
     for (int rank = 0; rank < options.ranks; ++rank) arguments.cores.push_back(cores_of_rank(cores, rank, options.ranks, arguments.threads));
   arguments.seconds = options.seconds, arguments.rounds = options.rounds;
   plan::Measurements measured;
+  const OtherLoad load;
   // Before threads of this process keep to cores, which what it starts would inherit.
   measured.all_reduces = all_reduces(options);
   AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
+  const double others_cores = load.cores();
   measured.name = options.name;
   measured.ranks = options.ranks;
   measured.memory_bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
@@ -78,6 +81,7 @@ void calibrate(const Options& options) {
   fmt::print("; memory {:.4g} GB/s; an operation {:.3g} us", cluster.device.memory_bandwidth * efficiency.memory / 1e9, efficiency.operation_s * 1e6);
   if (options.ranks > 1) fmt::print("; all-reduce {:.4g} GB/s, {:.3g} us", cluster.inside.bandwidth / 1e9, cluster.inside.latency_s * 1e6);
   fmt::print("\nwritten to {}: shoal plan --cluster {}\n", options.output, options.output);
+  if (others_cores > kDisturbing) fmt::print("Other processes kept {:.2g} cores busy meanwhile: measure again when they have ended.\n", others_cores);
 }
 
 }  // namespace

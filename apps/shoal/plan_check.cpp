@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/shoal/other_load.h"
 #include "apps/shoal/own_program.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
@@ -28,6 +29,7 @@ struct Options {
 
 struct Measured {
   double step_s = 0, peak_bytes = 0;
+  double others_cores = 0;  ///< that other processes kept busy meanwhile
 };
 
 /// A new folder for the run; removed at the end.
@@ -86,8 +88,11 @@ void check(const Options& options) {
   const plan::Cluster cluster = cluster_of(options.plan);
   const plan::Plan made = plan::make_plan(spec, training_of(options.plan, spec, cluster.devices()), cluster);
   const Scratch scratch;
+  const OtherLoad load;
   train(options, cluster.devices(), scratch.path() + "/run");
-  const Measured measured = read(scratch.path() + "/run");
+  const double others_cores = load.cores();
+  Measured measured = read(scratch.path() + "/run");
+  measured.others_cores = others_cores;
   const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices()), planned_s = made.time.all();
   if (options.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"model", spec.name},
@@ -97,7 +102,8 @@ void check(const Options& options) {
                                               {"planned_peak_bytes", planned_bytes},
                                               {"measured_peak_bytes", measured.peak_bytes},
                                               {"planned_step_s", planned_s},
-                                              {"measured_step_s", measured.step_s}}
+                                              {"measured_step_s", measured.step_s},
+                                              {"others_cores", measured.others_cores}}
                            .dump());
     return;
   }
@@ -107,6 +113,8 @@ void check(const Options& options) {
     fmt::print("  peak, MB       {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_bytes / 1e6, measured.peak_bytes / 1e6,
                100 * (planned_bytes / measured.peak_bytes - 1));
   fmt::print("  a step, ms     {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_s * 1e3, measured.step_s * 1e3, 100 * (planned_s / measured.step_s - 1));
+  if (measured.others_cores > kDisturbing)
+    fmt::print("Other processes kept {:.2g} cores busy meanwhile: the measured time is not the job's alone.\n", measured.others_cores);
 }
 
 }  // namespace
