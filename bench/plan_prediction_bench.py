@@ -3,8 +3,9 @@
 with two replicas (DDP) and with two shards (FSDP), in fp32.
 
 `shoal plan calibrate` measures the machine with as many ranks as a job has, `shoal plan check` then trains a few steps of it: three times in turn, for
-a core that others use too is slower for seconds or minutes. A calibration serves for a minute and a half; what other processes have disturbed is measured again. ours is the median of what was planned and
-peer that of what was measured; the ratio is the smaller over the larger, so that 0.95 is an error of 5 %. bench/run.py says how this program is called.
+a core that others use too is slower for seconds or minutes. A calibration serves for a minute and a half; what other processes have disturbed is
+measured again. ours is the median of what was planned and peer that of what was measured; the ratio is the smaller over the larger, so that 0.95 is an
+error of 5 %. bench/run.py says how this program is called.
 """
 import json
 import pathlib
