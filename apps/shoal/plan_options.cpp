@@ -225,8 +225,8 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   if (options.sequence != 0) training.sequence = options.sequence;
   if (!options.recompute.empty()) training.recompute = recompute_of(options.recompute), training.kept.clear();
   training.schedule = !options.schedule.empty() ? options.schedule : mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
-  if (!options.precision.empty()) training.precision = options.precision;
-  if (!options.optimizer.empty()) training.optimizer = optimizer_of(options.optimizer);
+  if (!options.precision.empty()) training.precision = options.precision, training.states.reset();
+  if (!options.optimizer.empty()) training.optimizer = optimizer_of(options.optimizer), training.states.reset();
   if (options.attention != "flash" && options.attention != "plain") refuse(fmt::format("--attention {}: must be flash or plain", options.attention));
   training.flash_attention = options.attention == "flash";
   training.sequence_parallel = !options.no_sequence_parallel;

@@ -34,8 +34,9 @@ def pinned(rank):
     return {"preexec_fn": lambda: os.sched_setaffinity(0, {cores[rank % len(cores)]})}
 
 
-def run_ranks(commands, environments=None, timeout=900):
-    """Starts one process a rank, pinned alike, one thread each; returns what rank 0 printed. When one fails, the others are stopped."""
+def run_ranks(commands, environments=None, timeout=900, started=None):
+    """Starts one process a rank, pinned alike, one thread each; returns what rank 0 printed. When one fails, the others are stopped. `started` is
+    called with their process numbers."""
     processes, words = [], []
     for rank, command in enumerate(commands):
         words.append(tempfile.TemporaryFile("w+"))
@@ -43,6 +44,8 @@ def run_ranks(commands, environments=None, timeout=900):
         processes.append(subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                                           stderr=words[-1], text=True, env=environment, cwd=ROOT, start_new_session=True, **pinned(rank)))
     try:
+        if started:
+            started([process.pid for process in processes])
         printed, _ = processes[0].communicate(timeout=timeout)
         codes = [process.wait(timeout=60) for process in processes]
     except subprocess.TimeoutExpired:
@@ -59,11 +62,11 @@ def run_ranks(commands, environments=None, timeout=900):
     return printed
 
 
-def torch_ranks(script, options, world=2, port=29641):
-    """Runs a PyTorch script as torchrun would, one pinned process a rank; returns what rank 0 printed."""
+def torch_ranks(script, options, world=2, port=29641, started=None):
+    """Runs a PyTorch script as torchrun would, one pinned process a rank; returns what rank 0 printed. `started` as for run_ranks."""
     commands = [[PYTHON, PEERS / script, *options]] * world
     shared = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return run_ranks(commands, [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)])
+    return run_ranks(commands, [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)], started=started)
 
 
 def objects(text):

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "shoal/base/check.h"
+#include "shoal/base/memory_category.h"
 
 namespace shoal::comm {
 namespace {
@@ -28,6 +29,7 @@ class HostSharedBuffer final : public SharedBuffer, public std::enable_shared_fr
       : communicator_(std::move(communicator)), arena_(std::move(arena)), block_(block), bytes_(bytes), frees_(frees), threads_(threads) {}
 
   ~HostSharedBuffer() override {
+    if (charged_ > 0) arena_->discharge(charged_, category_);
     auto* front = reinterpret_cast<Front*>(block_);
     const bool last = front->holders.fetch_sub(1) == 1;
     if (!frees_) return;
@@ -39,6 +41,12 @@ class HostSharedBuffer final : public SharedBuffer, public std::enable_shared_fr
       arena_->free(block_);
     else
       std::free(block_);
+  }
+
+  /// Counts this rank's part of a block that is the first's.
+  void charge(std::size_t bytes) {
+    arena_->charge(bytes);
+    charged_ = bytes, category_ = memory_context().category;
   }
 
   std::size_t bytes() const override { return bytes_; }
@@ -70,6 +78,8 @@ class HostSharedBuffer final : public SharedBuffer, public std::enable_shared_fr
   std::size_t bytes_;
   bool frees_;  ///< in this process: the owner, or any thread
   bool threads_;
+  std::size_t charged_ = 0;
+  MemoryCategory category_ = MemoryCategory::kTemporary;
   std::uint64_t epoch_ = 0;
 };
 
@@ -79,10 +89,12 @@ std::shared_ptr<SharedBuffer> make_host_shared_buffer(std::shared_ptr<HostCommun
                                                       bool threads, std::size_t bytes) {
   const bool first = communicator->rank() == 0;
   const std::size_t whole = (bytes + 63) / 64 * 64 + sizeof(Front);
+  // Every rank counts its part, so that the limit of none stands for all. Threads have one arena and one limit.
+  const std::size_t sharers = threads ? 1 : static_cast<std::size_t>(communicator->size());
   std::byte* block = nullptr;
   Location place;
   if (first && (arena || threads)) {
-    block = static_cast<std::byte*>(arena ? arena->allocate(whole) : std::aligned_alloc(64, whole));
+    block = static_cast<std::byte*>(arena ? arena->allocate(whole, sharers) : std::aligned_alloc(64, whole));
     if (!block) throw Error(ErrorKind::kResource, "shared_buffer", fmt::format("no memory for {} bytes", bytes));
     std::memset(block, 0, whole);
     new (block) Front{communicator->size()};
@@ -95,7 +107,9 @@ std::shared_ptr<SharedBuffer> make_host_shared_buffer(std::shared_ptr<HostCommun
   place = {static_cast<std::int32_t>(message[0]) - 1, message[1]};
   if (!first) block = communicator->world().memory().resolve(place, whole);
   // Threads share one arena, so the last to leave frees, whoever it is.
-  return std::make_shared<HostSharedBuffer>(std::move(communicator), std::move(arena), block, bytes, first || threads, threads);
+  const auto buffer = std::make_shared<HostSharedBuffer>(std::move(communicator), arena, block, bytes, first || threads, threads);
+  if (arena && !first && !threads) buffer->charge(whole / sharers);
+  return buffer;
 }
 
 }  // namespace shoal::comm

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "shoal/base/error.h"
 
@@ -15,31 +14,35 @@ constexpr std::array kWays{Keep::kEverything, Keep::kProducts, Keep::kInput};
 
 BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block, Keep keep) {
   const auto in = static_cast<double>(block == 0 ? spec.inputs : spec.widths[block - 1]), out = static_cast<double>(spec.widths[block]);
-  const double input = batch.rows() * in * batch.element_bytes, product = batch.rows() * out * batch.element_bytes;
-  if (keep == Keep::kInput) return {input, product, 2 * batch.rows() * in * out};
+  const double e = batch.element_bytes, p = batch.product_bytes, rows = batch.rows();
+  const double input = rows * in * p, product = rows * out * e;
+  if (keep == Keep::kInput) return {rows * in * e, product + (p < e ? input : 0), 2 * rows * in * out};
   return {input + product, 0, 0};
 }
 
 /// The tensors of a transformer's block, in bytes.
 struct BlockTensors {
   double input, statistics, normed, qkv, rotated, attended, log_sums, sum, dropped, wide, activated;
+  double rounded;  ///< attended, once more, as the output projection multiplied it
 
   BlockTensors(const ModelSpec& spec, const MicroBatch& batch) {
     const double n = batch.rows(), e = batch.element_bytes, h = static_cast<double>(spec.hidden);
     const double heads = static_cast<double>(spec.heads), head_size = static_cast<double>(spec.head_size);
-    input = normed = sum = n * h * e;
+    const double p = batch.product_bytes;
+    input = sum = n * h * e, normed = n * h * p;
     statistics = 4 * n * (spec.norm == Norm::kLayer ? 2 : 1);
     qkv = n * (heads + 2 * static_cast<double>(spec.kv_heads)) * head_size * e;
     rotated = spec.positions == Positions::kRotary ? qkv : 0;
     attended = n * heads * head_size * e;
+    rounded = p < e ? n * heads * head_size * p : 0;
     log_sums = 4 * n * heads;
     dropped = spec.dropout > 0 ? n * h * e : 0;  // what dropout is applied to: backward does not need it, a repeated forward pass does
-    activated = n * static_cast<double>(spec.ffn) * e;
-    wide = activated * (spec.gated ? 2 : 1);
+    activated = n * static_cast<double>(spec.ffn) * p;
+    wide = n * static_cast<double>(spec.ffn) * e * (spec.gated ? 2 : 1);
   }
 
   // The queries, keys and values are saved once: turned ones where positions are rotary.
-  double everything() const { return input + sum + 2 * (normed + statistics) + qkv + attended + log_sums + wide + activated; }
+  double everything() const { return input + sum + 2 * (normed + statistics) + qkv + attended + rounded + log_sums + wide + activated; }
 };
 
 BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep keep) {
@@ -52,7 +55,8 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
       return {t.everything(), 0, 0};
     case Keep::kProducts:
       return {t.input + t.qkv + t.sum + t.wide + t.dropped,
-              t.rotated + 2 * (t.normed + t.statistics) + t.attended + t.log_sums + t.activated + (t.dropped > 0 ? t.sum : 0), attention + pointwise};
+              t.rotated + 2 * (t.normed + t.statistics) + t.attended + t.rounded + t.log_sums + t.activated + (t.dropped > 0 ? t.sum : 0),
+              attention + pointwise};
     case Keep::kInput:
       break;
   }
@@ -76,42 +80,26 @@ void keep_best(std::vector<Choice>& choices) {
   choices = std::move(best);
 }
 
-/// The cheapest ways with at most `kept` bytes kept and `rebuilt` rebuilt: exact, by the frontier of bytes and FLOPs.
-std::optional<Choice> cheapest(const std::vector<std::array<BlockCost, 3>>& blocks, double kept, double rebuilt) {
+/// The cheapest ways within `budget`, block by block: exact, by the frontier of bytes and FLOPs.
+std::vector<Keep> within(const ModelSpec& spec, const MicroBatch& batch, double budget) {
   std::vector<Choice> frontier(1);
-  for (const auto& costs : blocks) {
+  for (std::int64_t b = 0; b < block_count(spec); ++b) {
     std::vector<Choice> next;
-    for (const Choice& choice : frontier)
-      for (std::size_t way = 0; way < kWays.size(); ++way) {
-        if (costs[way].rebuilt > rebuilt || choice.kept + costs[way].kept > kept) continue;
-        Choice longer{choice.kept + costs[way].kept, choice.flops + costs[way].flops, choice.ways};
-        longer.ways.push_back(kWays[way]);
+    for (const Keep way : kWays) {
+      const BlockCost cost = block_cost(spec, batch, b, way);
+      for (const Choice& choice : frontier) {
+        if (choice.kept + cost.kept + cost.rebuilt > budget) continue;
+        Choice longer{choice.kept + cost.kept, choice.flops + cost.flops, choice.ways};
+        longer.ways.push_back(way);
         next.push_back(std::move(longer));
       }
+    }
     keep_best(next);
     frontier = std::move(next);
   }
-  if (frontier.empty()) return std::nullopt;
-  return *std::min_element(frontier.begin(), frontier.end(), [](const Choice& a, const Choice& b) { return a.flops < b.flops; });
-}
-
-std::vector<Keep> within(const ModelSpec& spec, const MicroBatch& batch, double budget) {
-  std::vector<std::array<BlockCost, 3>> blocks;
-  std::vector<double> rebuilt{0};
-  for (std::int64_t b = 0; b < block_count(spec); ++b) {
-    blocks.emplace_back();
-    for (std::size_t way = 0; way < kWays.size(); ++way)
-      blocks.back()[way] = block_cost(spec, batch, b, kWays[way]), rebuilt.push_back(blocks.back()[way].rebuilt);
-  }
-  std::optional<Choice> best;
-  std::sort(rebuilt.begin(), rebuilt.end());
-  rebuilt.erase(std::unique(rebuilt.begin(), rebuilt.end()), rebuilt.end());
-  for (const double room : rebuilt) {
-    auto choice = cheapest(blocks, budget - room, room);
-    if (choice && (!best || choice->flops < best->flops)) best = std::move(choice);
-  }
-  if (best) return best->ways;
-  const double least = blocks_bytes(spec, batch, std::vector<Keep>(blocks.size(), Keep::kInput));
+  // More bytes are fewer FLOPs on the frontier.
+  if (!frontier.empty()) return frontier.back().ways;
+  const double least = blocks_bytes(spec, batch, std::vector<Keep>(block_count(spec), Keep::kInput));
   throw Error(ErrorKind::kConfig, "activation_checkpoint",
               fmt::format("a budget of {:.3g} MB: the blocks need {:.3g} MB even when each keeps its input alone", budget / 1e6, least / 1e6))
       .hint("a larger activation_checkpoint.budget_mb or a smaller training.micro_batch");
@@ -137,12 +125,13 @@ std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch, 
 }
 
 double blocks_bytes(const ModelSpec& spec, const MicroBatch& batch, const std::vector<Keep>& ways) {
-  double kept = 0, rebuilt = 0;
+  double kept = 0, most = 0;
   for (std::size_t b = 0; b < ways.size(); ++b) {
     const BlockCost cost = block_cost(spec, batch, static_cast<std::int64_t>(b), ways[b]);
-    kept += cost.kept, rebuilt = std::max(rebuilt, cost.rebuilt);
+    kept += cost.kept;
+    most = std::max(most, kept + cost.rebuilt);
   }
-  return kept + rebuilt;
+  return most;
 }
 
 }  // namespace shoal::plan

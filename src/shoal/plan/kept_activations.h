@@ -18,6 +18,7 @@ struct MicroBatch {
   std::int64_t samples = 1;
   std::int64_t columns = 1;  ///< tokens of a sample; 1 for rows of a table
   double element_bytes = 4;  ///< of an activation
+  double product_bytes = 4;  ///< of an activation that was multiplied by a weight: 2 where weights have 16 bits, which it was rounded to
 
   double rows() const { return static_cast<double>(samples) * static_cast<double>(columns); }
 };
@@ -37,13 +38,14 @@ BlockCost block_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_
 struct RecomputePolicy {
   enum class Mode { kNone, kFull, kEveryK, kSelective, kBudget } mode = Mode::kNone;
   std::int64_t every = 2;   ///< kEveryK: blocks k, 2k, 3k ... keep their input alone
-  double budget_bytes = 0;  ///< kBudget: of what all blocks keep, and what one of them rebuilds
+  double budget_bytes = 0;  ///< kBudget: for blocks_bytes
 };
 
 /// The way of each block. kBudget: the ways that compute least twice among those that fit. Throws Error(config) when none does, naming the least.
 std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch, const RecomputePolicy& policy);
 
-/// Bytes of all blocks together at the worst moment of a backward pass: what they keep, and the most that one rebuilds.
+/// Bytes of all blocks together at the worst moment of a backward pass, which gives back what a block keeps when it is through with it: what a block
+/// and those before it keep, and what it rebuilds.
 double blocks_bytes(const ModelSpec& spec, const MicroBatch& batch, const std::vector<Keep>& ways);
 
 }  // namespace shoal::plan

@@ -105,7 +105,7 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) 
 }
 
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  if (cluster.runtime == Runtime::kShoal && shoal_runs(training)) return {shoal_memory(spec, training, cluster)};
+  if (cluster.runtime == Runtime::kShoal && shoal_counts(training)) return {shoal_memory(spec, training, cluster)};
   std::vector<RankMemory> ranks = memory(spec, training);
   if (training.zero_plus_plus) {
     // The second set of shards, each host a whole one.

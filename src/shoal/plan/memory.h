@@ -80,7 +80,6 @@ struct MemoryPhase {
 struct RankMemory {
   std::int64_t rank = 0;  ///< of the pipeline
   std::vector<MemoryPhase> phases;
-  double held_for_others = 0;  ///< more that one rank of those that share memory allocates, which counts at the others
 
   const MemoryPhase& peak() const;
 };

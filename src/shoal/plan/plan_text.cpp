@@ -26,9 +26,6 @@ void add_memory(const Plan& plan, std::string& text) {
     }
   }
   text += fmt::format("  peak {:.2f} GiB: {}\n", plan.peak().all() / kGiB, plan.fits() ? "fits" : "DOES NOT FIT");
-  const double for_others = worst(plan.memory).held_for_others;
-  if (for_others > 0)
-    text += fmt::format("  one copy of the parameters a host: the first rank allocates {:.2f} GiB more, the others less\n", for_others / kGiB);
   if (plan.fits()) return;
   if (plan.remedies.empty()) text += "  no single change makes it fit: more devices, or --search\n";
   for (const std::string& remedy : plan.remedies) text += fmt::format("  would fit with {}\n", remedy);
@@ -116,7 +113,6 @@ std::string to_json(const Plan& plan) {
   json["model_state_bytes"] = peak.states();
   json["activation_bytes"] = plan.activation_bytes();
   json["peak_bytes"] = peak.all();
-  json["held_for_others_bytes"] = worst(plan.memory).held_for_others;
   json["capacity_bytes"] = plan.capacity_bytes;
   json["fits"] = plan.fits();
   json["remedies"] = plan.remedies;

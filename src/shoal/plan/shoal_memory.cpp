@@ -8,6 +8,7 @@
 namespace shoal::plan {
 namespace {
 
+/// Activations and sums.
 constexpr double kElement = 4;
 /// Rows of logits that the loss makes at once (ops::linear_cross_entropy).
 constexpr std::int64_t kLossRows = 1024;
@@ -16,17 +17,22 @@ constexpr double kFlying = 2;
 /// Inputs and labels, both 64 bits.
 constexpr double kTokenBytes = 16;
 
-/// Bytes of parameters by unit: embedding, a block, head.
+/// Parameters by unit: embedding, a block, head.
 struct Units {
-  double embedding, block, head, all;
+  double embedding = 0, block = 0, head = 0, all = 0;
 
   Units(const ModelSpec& spec, const Training& training) {
-    all = kElement * static_cast<double>(parameter_count(spec));
-    embedding = block = head = 0;
+    all = static_cast<double>(parameter_count(spec));
     if (spec.family == Family::kMlp) return;
-    embedding = kElement * held_by_embedding(spec, training).all();
-    block = kElement * held_by_block(spec, training).all();
-    head = kElement * held_by_head(spec, training).all();
+    embedding = held_by_embedding(spec, training).all();
+    block = held_by_block(spec, training).all();
+    head = held_by_head(spec, training).all();
+  }
+  /// In bytes. Few parameters are vectors: they count as the matrices do.
+  Units operator*(double bytes) const {
+    Units product = *this;
+    product.embedding *= bytes, product.block *= bytes, product.head *= bytes, product.all *= bytes;
+    return product;
   }
 };
 
@@ -40,8 +46,11 @@ class StepMemory {
   StepMemory(const ModelSpec& spec, const Training& training, const Cluster& cluster)
       : spec_(spec),
         training_(training),
-        batch_{training.micro_batch, spec.family == Family::kMlp ? 1 : training.length(spec), kElement},
-        units_(spec, training),
+        bytes_(training.states ? *training.states : precision(training.precision, training.optimizer)->state),
+        narrow_(bytes_.parameter < kElement),
+        batch_{training.micro_batch, spec.family == Family::kMlp ? 1 : training.length(spec), kElement, std::min(bytes_.parameter, kElement)},
+        weights_(Units(spec, training) * bytes_.parameter),
+        gradients_(Units(spec, training) * bytes_.gradient),
         shards_(training.zero > 0 ? static_cast<double>(training.mesh.shard_ranks()) : 1),
         shared_(training.mesh.shard_ranks() <= cluster.devices_per_host),
         ways_(training.kept) {
@@ -62,7 +71,6 @@ class StepMemory {
     } else {
       memory.phases = {{"loss", loss()}, {"backward", backward()}, {"last gradients", last_gradients()}, {"optimizer", optimizer()}};
     }
-    if (training_.zero > 0 && shared_) memory.held_for_others = units_.all * (1 - 1 / shards_);
     return memory;
   }
 
@@ -71,13 +79,19 @@ class StepMemory {
 
   /// Parameters and optimizer; gradients are what the moment has of them.
   MemoryUse states(double gradients) const {
-    const StateBytes bytes = precision(training_.precision, training_.optimizer)->state;
     MemoryUse use;
     const bool cut = training_.zero == 3 || (training_.zero > 0 && shared_);
-    use.parameters = cut ? units_.all / shards_ : units_.all;
-    use.optimizer = training_.offload_optimizer ? 0 : units_.all / kElement * bytes.optimizer() / shards_;
+    use.parameters = cut ? weights_.all / shards_ : weights_.all;
+    use.optimizer = training_.offload_optimizer ? 0 : weights_.all / bytes_.parameter * bytes_.optimizer() / shards_;
     use.gradients = gradients;
+    use.staging = std::min(training_.staging_bytes, own_state());
     return use;
+  }
+
+  /// What this rank writes of a checkpoint: its part of parameters, or their masters, and of moments.
+  double own_state() const {
+    return weights_.all / bytes_.parameter * ((bytes_.master > 0 ? bytes_.master : bytes_.parameter) + bytes_.moments) /
+           static_cast<double>(training_.mesh.data);
   }
 
   /// A unit's gradient is there from its first use in a backward pass until it is reduced; what is left of it is the rank's shard.
@@ -85,32 +99,36 @@ class StepMemory {
   /// Whole gradients of earlier micro-batches wait for the last one.
   bool gradients_wait() const { return training_.micro_batches() > 1 && !training_.reduce_every_micro_batch; }
   /// Sums of earlier micro-batches.
-  double earlier_sums() const { return training_.micro_batches() > 1 && training_.reduce_every_micro_batch ? units_.all / shards_ : 0; }
+  double earlier_sums() const { return training_.micro_batches() > 1 && training_.reduce_every_micro_batch ? gradients_.all / shards_ : 0; }
 
   /// While the backward pass runs in block `b` of those that are left; -1: in the embedding. `b` == number of blocks: in the head.
   double gradients(std::int64_t b) const {
-    if (!gradients_leave()) return units_.all;
-    const double last = spec_.tied_embeddings ? units_.embedding : units_.head;  // written by the head
+    if (!gradients_leave()) return gradients_.all;
+    const double last = spec_.tied_embeddings ? gradients_.embedding : gradients_.head;  // written by the head
     const std::int64_t blocks = static_cast<std::int64_t>(ways_.size()), done = blocks - 1 - std::max<std::int64_t>(b, 0);
-    if (b == blocks) return gradients_wait() ? units_.all : earlier_sums() + last;
-    if (gradients_wait()) return units_.all - static_cast<double>(done) * units_.block * (1 - 1 / shards_);
-    if (b < 0) return earlier_sums() + units_.all / shards_ + units_.embedding + std::min(kFlying, static_cast<double>(blocks)) * units_.block;
+    if (b == blocks) return gradients_wait() ? gradients_.all : earlier_sums() + last;
+    if (gradients_wait()) return gradients_.all - static_cast<double>(done) * gradients_.block * (1 - 1 / shards_);
+    if (b < 0)
+      return earlier_sums() + gradients_.all / shards_ + gradients_.embedding + std::min(kFlying, static_cast<double>(blocks)) * gradients_.block;
     const double flying = std::min<double>(kFlying, static_cast<double>(done)),
-                 head = spec_.tied_embeddings ? units_.embedding : units_.head / shards_;
-    return earlier_sums() + head + (1 + flying) * units_.block + static_cast<double>(done) * units_.block / shards_;
+                 head = spec_.tied_embeddings ? gradients_.embedding : gradients_.head / shards_;
+    return earlier_sums() + head + (1 + flying) * gradients_.block + static_cast<double>(done) * gradients_.block / shards_;
   }
 
   /// Stage 3 where every rank has its own copy: units gathered around the one that runs.
   double gathered(double unit) const {
     if (training_.zero < 3 || shared_) return 0;
-    if (!training_.reshard_after_forward) return units_.all;
-    return std::min(units_.all, unit + units_.block * training_.prefetch_units);
+    if (!training_.reshard_after_forward) return weights_.all;
+    return std::min(weights_.all, unit + weights_.block * training_.prefetch_units);
   }
 
   // ---- moments ----
 
   double rows() const { return batch_.rows(); }
   double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
+  /// Of activations of so many bytes, what a product keeps.
+  double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
+  static const MemoryUse& larger(const MemoryUse& a, const MemoryUse& b) { return a.all() > b.all() ? a : b; }
   double data() const {
     const double tokens = rows() * static_cast<double>(training_.micro_batches());
     return spec_.family == Family::kMlp ? kElement * tokens * static_cast<double>(spec_.inputs + spec_.outputs) : kTokenBytes * tokens;
@@ -123,17 +141,20 @@ class StepMemory {
     const bool at_once = n <= kLossRows;
     const auto moment = [&](double gradient, double head, double work) {
       MemoryUse use = states(gradient);
-      use.gathered = gathered(spec_.tied_embeddings ? units_.embedding : units_.head);
-      use.activations = (kept_.empty() ? 0 : kept_.back()) + 2 * width() + 8 * n + data() + head;
+      use.gathered = gathered(spec_.tied_embeddings ? weights_.embedding : weights_.head);
+      use.activations = (kept_.empty() ? 0 : kept_.back()) + width() + rounded(width()) + 8 * n + data() + head;
       use.workspace = work;
       return use;
     };
     const double dx = width(), whole = gradients(static_cast<std::int64_t>(ways_.size())),
                  before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
-    if (at_once) return moment(whole, kElement * n * v, dx + std::max(packed(n, h, v), packed(v, h, n)));
-    const double block = kElement * kLossRows * v, dw = kElement * v * h;
-    const MemoryUse forward = moment(before, dw, block + dx + packed(v, h, kLossRows)), back = moment(whole, dw, dx);
-    return forward.all() > back.all() ? forward : back;
+    if (at_once) {
+      const MemoryUse back = moment(whole, rounded(kElement * n * v), dx + std::max(packed(n, h, v), packed(v, h, n)));
+      if (!narrow_) return back;
+      return larger(moment(before, kElement * n * v, rounded(kElement * n * v)), back);
+    }
+    const double block = kElement * kLossRows * v * (narrow_ ? 1.5 : 1), dw = kElement * v * h;
+    return larger(moment(before, dw, block + dx + packed(v, h, kLossRows)), moment(whole, dw, dx));
   }
 
   /// The block at which most is held: what the earlier ones keep, what it computes again, and the gradients that flow through it.
@@ -142,7 +163,7 @@ class StepMemory {
     const double wide = kElement * rows() * static_cast<double>(spec_.ffn) * (spec_.gated ? 2 : 1);
     for (std::size_t b = 0; b < ways_.size(); ++b) {
       MemoryUse use = states(gradients(static_cast<std::int64_t>(b)));
-      use.gathered = gathered(units_.block);
+      use.gathered = gathered(weights_.block);
       use.activations = kept_[b] + costs_[b].rebuilt + data();
       use.workspace = wide + width() * (ways_[b] == Keep::kEverything ? 1 : 2) +
                       packed(static_cast<double>(spec_.ffn), static_cast<double>(spec_.hidden), rows());
@@ -153,17 +174,17 @@ class StepMemory {
 
   MemoryUse last_gradients() const {
     MemoryUse use = states(gradients(-1));
-    use.gathered = gathered(units_.embedding);
+    use.gathered = gathered(weights_.embedding);
     use.workspace = 2 * width();
     use.activations = data();
     return use;
   }
 
-  MemoryUse optimizer() const { return states(gradients_leave() ? units_.all / shards_ : units_.all); }
+  MemoryUse optimizer() const { return states(gradients_leave() ? gradients_.all / shards_ : gradients_.all); }
 
   MemoryUse perceptron_loss() const {
-    MemoryUse use = states(units_.all);
-    use.gathered = gathered(units_.all);
+    MemoryUse use = states(gradients_.all);
+    use.gathered = gathered(weights_.all);
     const double out = kElement * rows() * static_cast<double>(spec_.outputs);
     use.activations = (kept_.empty() ? 0 : kept_.back()) + data() + out;
     use.workspace = 2 * out + (spec_.widths.empty() ? 0 : kElement * rows() * static_cast<double>(spec_.widths.back()));
@@ -172,8 +193,10 @@ class StepMemory {
 
   const ModelSpec& spec_;
   const Training& training_;
+  StateBytes bytes_;
+  bool narrow_;  ///< weights of 16 bits, to which what they multiply is rounded
   MicroBatch batch_;
-  Units units_;
+  Units weights_, gradients_;
   double shards_;
   bool shared_;
   std::vector<Keep> ways_;
@@ -183,11 +206,13 @@ class StepMemory {
 
 }  // namespace
 
-bool shoal_runs(const Training& training) {
+bool shoal_counts(const Training& training) {
   const Mesh& mesh = training.mesh;
-  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 && training.precision == "fp32" &&
+  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 && (training.states || training.precision == "fp32") &&
          !training.zero_plus_plus && !training.offload_parameters;
 }
+
+bool shoal_runs(const Training& training) { return shoal_counts(training) && training.precision == "fp32"; }
 
 RankMemory shoal_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) { return StepMemory(spec, training, cluster).run(); }
 

@@ -40,6 +40,7 @@ struct StateBytes {
 
   double optimizer() const { return master + moments; }
   double all() const { return parameter + gradient + optimizer(); }
+  bool operator==(const StateBytes&) const = default;
 };
 
 /// "fp32": 4 + 4 + 8. "mixed": 16-bit parameters and gradients, fp32 master and moments (ZeRO's 16 bytes). "bf16": the same with fp32 gradients
@@ -82,6 +83,8 @@ struct Training {
   double expert_imbalance = 1;             ///< tokens of the busiest expert rank over the mean
   bool reduce_every_micro_batch = true;    ///< ZeRO-2 and 3: whole gradients do not outlive a micro-batch
   std::vector<Keep> kept;                  ///< Shoal: what each block keeps; empty: as `recompute` says
+  std::optional<StateBytes> states;        ///< Shoal: the job's own; empty: those of `precision`
+  double staging_bytes = 0;                ///< Shoal: what a checkpoint written behind training may copy aside on each rank
   std::vector<std::int64_t> stage_layers;  ///< blocks of each stage, in order of stages; empty: as even as possible
 
   std::int64_t micro_batches() const { return global_batch / (mesh.data * micro_batch); }

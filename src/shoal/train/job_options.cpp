@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "shoal/data/manifest.h"
-#include "shoal/train/config/planned.h"
 
 namespace shoal::train {
 
@@ -21,10 +20,6 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
           .warmup_steps = s.warmup_steps,
           .total_steps = total_steps,
           .decay_steps = std::llround(s.decay_fraction * static_cast<double>(total_steps))};
-}
-
-std::vector<plan::Keep> activation_ways(const JobConfig& config, const plan::ModelSpec& spec, const plan::MicroBatch& batch) {
-  return plan::kept_by_block(spec, batch, recompute_policy(config));
 }
 
 parallel::ShardingOptions sharding_options(const JobConfig& config) {

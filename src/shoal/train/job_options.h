@@ -10,7 +10,6 @@
 #include "shoal/optim/optimizer.h"
 #include "shoal/optim/schedule.h"
 #include "shoal/parallel/shard/sharding.h"
-#include "shoal/plan/kept_activations.h"
 #include "shoal/train/config/job_config.h"
 #include "shoal/train/data_source.h"
 
@@ -19,9 +18,6 @@ namespace shoal::train {
 /// What sections of a job file mean to the rooms below.
 optim::Options optimizer_options(const JobConfig& config);
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps);
-
-/// What of the blocks of `spec` stays for backward when `batch` runs at once.
-std::vector<plan::Keep> activation_ways(const JobConfig& config, const plan::ModelSpec& spec, const plan::MicroBatch& batch);
 
 /// How the job shards, and over which mesh: axes "replicate" and "shard". Of a job whose zero_stage is not 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shoal/train/svg_axis.h"
+
 namespace shoal::train {
 namespace {
 
@@ -16,53 +18,6 @@ constexpr const char* kInk = "#333";
 struct Point {
   double x, y;
 };
-
-/// Values to a stretch of the picture, linear or logarithmic.
-struct Axis {
-  double low, high, from, to;
-  bool logarithmic = false;
-
-  double operator()(double value) const {
-    const double part = logarithmic ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
-    return from + (to - from) * part;
-  }
-};
-
-/// A round distance of 1, 2 or 5 times a power of ten that cuts `span` into at most `most` parts.
-double round_step(double span, int most) {
-  const double power = std::pow(10, std::floor(std::log10(span / most)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (span / (factor * power) <= most) return factor * power;
-  return 10 * power;
-}
-
-std::vector<double> ticks(const Axis& axis, int most) {
-  std::vector<double> values;
-  if (axis.logarithmic) {
-    for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high; power *= 10)
-      for (const double factor : {1.0, 2.0, 5.0})
-        if (const double value = factor * power; value >= axis.low * 0.999 && value <= axis.high * 1.001) values.push_back(value);
-    return values;
-  }
-  const double step = round_step(axis.high - axis.low, most);
-  for (double value = std::ceil(axis.low / step - 1e-9) * step; value <= axis.high + 1e-9 * step; value += step)
-    values.push_back(std::abs(value) < 1e-9 * step ? 0 : value);
-  return values;
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 std::string polyline(const std::vector<Point>& points, const Axis& x, const Axis& y, const char* color, double width, double opacity) {
   std::string path;

@@ -19,13 +19,51 @@ constexpr double kMB = 1e6;
 MemoryWatch::MemoryWatch(const comm::Group& group, bool in_process)
     : group_(group), watches_(comm::installed_arena() != nullptr), answers_(!in_process || group.rank() == 0) {}
 
-void MemoryWatch::begin_step() const {
-  if (watches_ && answers_) comm::installed_arena()->reset_peaks();
+void MemoryWatch::record(nn::Model& model, std::int64_t steps) {
+  if (!active() || steps == 0) return;
+  steps_left_ = steps;
+  for (const auto& unit : model.units()) {
+    unit->on_post_forward([this](nn::Module& module, const at::Tensor& output, const nn::Context& context) {
+      if (steps_left_ == 0) return at::Tensor();
+      mark((context.recomputing ? "recompute " : "forward ") + module.path());
+      // The gradient of the output is there when backward is about to enter the unit.
+      if (output.requires_grad() && !context.recomputing)
+        output.register_hook([this, path = module.path()](const at::Tensor&) { mark("backward " + path); });
+      return at::Tensor();
+    });
+  }
 }
 
-void MemoryWatch::end_step() {
-  if (!watches_ || !answers_) return;
-  const wire::Ledger ledger = comm::installed_arena()->ledger();
+void MemoryWatch::begin_step(std::int64_t step) {
+  if (!active()) return;
+  comm::installed_arena()->reset_peaks();
+  began_ = Clock::now(), step_ = step, in_step_ = true;
+  mark("begin");
+}
+
+/// Peaks are between marks from the first of a step that is recorded on; over the whole step in the others.
+void MemoryWatch::mark(const std::string& where) {
+  if (steps_left_ == 0 || !in_step_) return;
+  const auto arena = comm::installed_arena();
+  const wire::Ledger ledger = arena->ledger();
+  keep(ledger);
+  marks_.push_back({.step = step_,
+                    .ms = std::chrono::duration<double, std::milli>(Clock::now() - began_).count(),
+                    .where = where,
+                    .peak = static_cast<double>(ledger.total.peak)});
+  for (int c = 0; c < kMemoryCategories; ++c) marks_.back().categories[c] = static_cast<double>(ledger.categories[c].in_use);
+  arena->reset_peaks();
+}
+
+bool MemoryWatch::end_step() {
+  if (!active()) return false;
+  mark("end");
+  keep(comm::installed_arena()->ledger());
+  in_step_ = false;
+  return steps_left_ > 0 && --steps_left_ == 0;
+}
+
+void MemoryWatch::keep(const wire::Ledger& ledger) {
   if (static_cast<double>(ledger.total.peak) <= peak_.total) return;
   peak_.total = static_cast<double>(ledger.total.peak);
   for (int c = 0; c < kMemoryCategories; ++c) peak_.categories[c] = static_cast<double>(ledger.categories[c].at_peak);

@@ -5,9 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/group.h"
+#include "shoal/nn/module.h"
 #include "shoal/plan/memory.h"
+#include "shoal/train/memory_timeline.h"
+#include "shoal/wire/arena.h"
 
 namespace shoal::train {
 
@@ -23,15 +27,33 @@ class MemoryWatch {
  public:
   MemoryWatch(const comm::Group& group, bool in_process);
 
-  void begin_step() const;
-  void end_step();
+  /// Whether this rank knows what it takes.
+  bool active() const { return watches_ && answers_; }
+  /// The first `steps` steps from here on have marks. `model`: its units mark their passes; it must not run when this is gone.
+  void record(nn::Model& model, std::int64_t steps);
+
+  void begin_step(std::int64_t step);
+  /// A moment of a step that is recorded.
+  void mark(const std::string& where);
+  /// True when this was the last step that is recorded.
+  bool end_step();
+
+  /// Bytes at the worst moment so far; 0: not known, or rank 0 answers.
+  double peak_bytes() const { return peak_.total; }
+  const std::vector<MemoryMark>& marks() const { return marks_; }
   /// Of every rank, on every rank; empty without an arena. Collective.
   std::vector<MemoryPeak> of_all_ranks() const;
 
  private:
+  void keep(const wire::Ledger& ledger);
+
   comm::Group group_;
   bool watches_, answers_;
   MemoryPeak peak_;
+  std::int64_t steps_left_ = 0, step_ = 0;
+  bool in_step_ = false;
+  Clock::time_point began_;
+  std::vector<MemoryMark> marks_;
 };
 
 /// The sum over ranks: their worst moments are taken to be the same.

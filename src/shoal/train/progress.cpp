@@ -79,12 +79,14 @@ std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
   const std::string scale = m.skipped      ? fmt::format("overflow at loss scale {:g}: skipped", *m.loss_scale)
                             : m.loss_scale ? fmt::format("grad norm {:.3g}  loss scale {:g}", m.grad_norm, *m.loss_scale)
                                            : fmt::format("grad norm {:.3g}", m.grad_norm);
-  return {{fmt::format("step {}/{}", m.step, total_), 5},
-          {fmt::format("loss {:.4f}", m.loss), 4},
-          {fmt::format("lr {:.3g}", m.lr), 1},
-          {fmt::format("{} {}/s", rounded(m.tokens_per_s), counted_), 2},
-          {scale, 0},
-          {m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta), 3}};
+  std::vector<ProgressWord> words{{fmt::format("step {}/{}", m.step, total_), 5},
+                                  {fmt::format("loss {:.4f}", m.loss), 4},
+                                  {fmt::format("lr {:.3g}", m.lr), 1},
+                                  {fmt::format("{} {}/s", rounded(m.tokens_per_s), counted_), 2},
+                                  {scale, 0}};
+  if (m.memory_bytes) words.push_back({"mem " + rounded(*m.memory_bytes, "B"), 1});
+  words.push_back({m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta), 3});
+  return words;
 }
 
 int Progress::width() const {

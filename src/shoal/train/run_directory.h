@@ -14,6 +14,9 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string memory() const { return path_ + "/memory.json"; }
+  /// What rank `rank` held in the first steps, moment by moment; and a picture of rank 0's.
+  std::string memory_timeline(int rank) const { return path_ + "/memory-rank-" + std::to_string(rank) + ".csv"; }
+  std::string memory_plot() const { return path_ + "/memory.svg"; }
   std::string config() const { return path_ + "/config.toml"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string tensorboard() const { return path_ + "/tensorboard"; }

@@ -53,6 +53,7 @@ struct Reporter {
     std::vector<std::pair<std::string, double>> scalars{{"train/loss", m.loss}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};
     if (!m.skipped) scalars.emplace_back("train/grad_norm", m.grad_norm);
     if (m.loss_scale) scalars.emplace_back("train/loss_scale", *m.loss_scale);
+    if (m.memory_bytes) scalars.emplace_back("train/memory_bytes", *m.memory_bytes);
     if (m.evaluation) {
       scalars.emplace_back("validation/loss", m.evaluation->loss);
       if (m.evaluation->bits_per_byte) scalars.emplace_back("validation/bits_per_byte", *m.evaluation->bits_per_byte);
@@ -123,17 +124,20 @@ class Trainer {
     write_whole(directory_.loss_plot(), loss_plot(config_.job.name + ": " + record_.model.name, read_metrics(directory_.metrics())));
   }
 
-  /// What a step will take, before the model is allocated: Error(resource) when it is more than this rank may.
+  /// What blocks keep, and what a step will take, before the model is allocated: Error(resource) when it is more than this rank may.
   void plan_memory() {
-    if (!is_counted(resolved())) return;
+    Job typed = job_;
+    typed.config.precision.type = record_.precision;
+    const plan::Training training = planned_training(typed, record_.model, group_.size());
+    ways_ = training.kept;
+    if (!is_counted(typed.config)) return;
     const bool in_process = config_.parallelism.in_process, sees_peers = in_process || group_.visible_to_peers(at::empty({1}, at::kFloat));
     const auto arena = comm::installed_arena();
     const double limit = !arena       ? config_.parallelism.memory_limit_mb * 1e6
                          : in_process ? static_cast<double>(arena->ledger().limit) / group_.size()
                                       : static_cast<double>(arena->ledger().limit);
     const plan::Cluster host = planned_host(group_.size(), sees_peers, limit);
-    const plan::Training training = planned_training(job_, record_.model, group_.size());
-    if (limit > 0) check_fits(record_.model, training, host, in_process);
+    if (limit > 0) check_fits(record_.model, training, host);
     const auto ranks = plan::memory(record_.model, training, host);
     planned_ = plan::worst(ranks).peak().use;
     limit_ = limit;
@@ -160,7 +164,7 @@ class Trainer {
     } else {
       model_->materialize();
     }
-    parallel::checkpoint_activations(*model_, activation_ways(config_, record_.model, micro_batch()));
+    parallel::checkpoint_activations(*model_, ways_);
     if (!checkpoint_) shards ? sharding_->reset_parameters(key.child("init")) : model_->reset_parameters(key.child("init"));
     const auto owned = shards ? sharding_->owned() : parallel::whole_ranges(*model_);
     optimizer_ = optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
@@ -177,8 +181,12 @@ class Trainer {
     step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"), loss_scale_ ? &*loss_scale_ : nullptr);
     if (config_.checkpoint.asynchronous) {
       saver_.emplace(group_, saver_options(config_));
-      step_->before_update([this] { saver_->before_update(); });
     }
+    step_->before_update([this] {
+      memory_.mark("update");
+      if (saver_) saver_->before_update();
+    });
+    memory_.record(*model_, config_.metrics.memory_steps);
     if (group_.rank() == 0) begin_report();
   }
 
@@ -188,16 +196,11 @@ class Trainer {
     const bool decided = asked == "auto" && checkpoint_ && (record_.precision == "fp32" || record_.precision == "bf16");
     if (decided) notes_.push_back(fmt::format("precision.type = \"auto\": {}, with which this run began.", record_.precision));
     if (decided || asked == "fp32") return void(record_.precision = decided ? record_.precision : asked);
-    const auto batch = micro_batch();
-    const ProductTimes times =
-        measure_products(record_.model, batch.samples * batch.columns, asked == "auto" ? "bf16" : asked, std::chrono::milliseconds(100), group_);
+    const std::int64_t rows = plan_.micro_batch * (data_->task() == Task::kTokens ? data_->tokens_per_sample() : 1);
+    const ProductTimes times = measure_products(record_.model, rows, asked == "auto" ? "bf16" : asked, std::chrono::milliseconds(100), group_);
     record_.precision = asked == "auto" ? faster_type(times) : asked;
     if (asked == "auto") notes_.push_back(describe_choice(times));
     if (const auto warning = warn_if_slow(asked, times); warning && asked != "auto") notes_.push_back(*warning);
-  }
-
-  plan::MicroBatch micro_batch() const {
-    return {.samples = plan_.micro_batch, .columns = data_->task() == Task::kTokens ? data_->tokens_per_sample() : 1};
   }
 
   /// The job with what was found out in the place of "as needed".
@@ -245,15 +248,16 @@ class Trainer {
       const RankBatch batch = rank_batch(*data_, record_.samples, plan_, group_.rank());
       const Agreement agreed = agree(count_labels(batch.micro_batches));
       if (agreed.signal) return stopped(agreed.signal, saved);
-      memory_.begin_step();
+      memory_.begin_step(record_.step + 1);
       StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
-      memory_.end_step();
+      if (memory_.end_step()) write_memory();
+      if (agreed.peak_bytes > 0) metrics.memory_bytes = agreed.peak_bytes;
       const bool last = record_.step == total_;
       if (last || (config_.validation.interval > 0 && record_.step % config_.validation.interval == 0)) metrics.evaluation = evaluate_now();
       if (reporter_) reporter_->step(metrics);
       if (saver_) told(saver_->poll());
       const bool due = config_.checkpoint.interval > 0 && record_.step % config_.checkpoint.interval == 0;
-      if (last || due) saved = record_.step, last ? void(save()) : start_saving();
+      if (due || (last && config_.checkpoint.at_end)) saved = record_.step, last ? void(save()) : start_saving();
     }
     finish();
     return 0;
@@ -262,17 +266,19 @@ class Trainer {
   struct Agreement {
     double labels = 0;
     int signal = 0;
+    double peak_bytes = 0;
   };
 
-  /// One small all-reduce before a step: how many valid labels all ranks have, and whether any of them was asked to stop.
+  /// One small all-reduce before a step: how many valid labels all ranks have, whether any of them was asked to stop, and what they took so far.
   Agreement agree(double labels) {
     const int signal = options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
-    const at::Tensor sums = at::zeros({3}, at::kDouble);
+    const at::Tensor sums = at::zeros({4}, at::kDouble);
     auto* values = sums.data_ptr<double>();
     values[0] = labels, values[1] = signal == SIGINT, values[2] = signal != 0 && signal != SIGINT;
+    values[3] = memory_.peak_bytes();
     group_.all_reduce(sums).order();
     const int agreed = values[1] > 0 ? SIGINT : values[2] > 0 ? SIGTERM : 0;
-    return {values[0], agreed};
+    return {values[0], agreed, values[3]};
   }
 
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison, Clock::time_point begin) {
@@ -329,6 +335,11 @@ class Trainer {
     const std::string path = state_->save(directory_.checkpoints(), record_, save_options(config_));
     if (reporter_) options_.log.info("saved {}", path);
     return path;
+  }
+
+  void write_memory() const {
+    write_whole(directory_.memory_timeline(group_.rank()), to_csv(memory_.marks()));
+    if (reporter_) write_whole(directory_.memory_plot(), memory_plot(config_.job.name + ": memory of rank 0", memory_.marks()));
   }
 
   int stopped(int signal, std::int64_t saved) {
@@ -414,6 +425,7 @@ class Trainer {
   std::optional<Reporter> reporter_;  ///< rank 0
   Clock::time_point began_;
   MemoryWatch memory_;
+  std::vector<plan::Keep> ways_;            ///< what each block keeps for backward
   std::optional<plan::MemoryUse> planned_;  ///< of one rank at its peak
   double limit_ = 0;                        ///< bytes that this rank may take; 0: unknown
   std::optional<checkpoint::Saver> saver_;  ///< of a job that saves behind training; reads what the others hold, so it goes first

@@ -35,8 +35,8 @@ struct Arena::Header {
   std::uint32_t state;
   std::uint32_t size_class;
   std::uint32_t category;
-  std::uint32_t reserved;
-  std::uint64_t bytes;  ///< asked for, in whole cache lines
+  std::uint32_t sharers;  ///< ranks that count a part of it each
+  std::uint64_t bytes;    ///< this rank's part of what was asked for, in whole cache lines
 };
 
 std::string Ledger::text() const {
@@ -83,7 +83,15 @@ void* Arena::carve(std::size_t size_class) {
   return header;
 }
 
-void* Arena::allocate(std::size_t bytes) {
+void Arena::require_room(std::size_t bytes, MemoryCategory category) const {
+  if (bytes <= segment_.bytes() && taken_ + bytes <= limit_) return;
+  const Ledger ledger{usage_, total_, held_, taken_ - total_.in_use, limit_};
+  throw Error(ErrorKind::kResource, "arena",
+              fmt::format("no room for {:.1f} MiB ({}): {}", static_cast<double>(bytes) / kMiB, name(category), ledger.text()))
+      .hint("a smaller micro-batch, activation checkpointing or sharding needs less");
+}
+
+void* Arena::allocate(std::size_t bytes, std::size_t sharers) {
   if (child_.load(std::memory_order_relaxed)) {
     void* p = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
     if (!p) throw Error(ErrorKind::kResource, "arena", fmt::format("the C library has no {} bytes", bytes));
@@ -92,14 +100,7 @@ void* Arena::allocate(std::size_t bytes) {
   const MemoryCategory category = memory_context().category;
   const std::lock_guard lock(mutex_);
   if (!retired_.empty()) sweep_locked();
-  if (bytes > segment_.bytes() || taken_ + bytes > limit_)
-    throw Error(ErrorKind::kResource, "arena",
-                fmt::format("no room for {:.1f} MiB ({}): {}", static_cast<double>(bytes) / kMiB, name(category),
-                            [&] {
-                              const Ledger ledger{usage_, total_, held_, taken_ - total_.in_use, limit_};
-                              return ledger.text();
-                            }()))
-        .hint("a smaller micro-batch, activation checkpointing or sharding needs less");
+  require_room(bytes / sharers, category);
   const std::size_t size_class = class_of(bytes), size = class_bytes(size_class);
   Header* header = nullptr;
   if (auto& list = free_[size_class]; !list.empty()) {
@@ -107,7 +108,7 @@ void* Arena::allocate(std::size_t bytes) {
     list.pop_back();
     held_ -= size;
   } else {
-    if (taken_ + held_ + size > limit_) trim_locked();
+    if (taken_ + held_ + size / sharers > limit_) trim_locked();
     if (auto& dry = dry_[size_class]; !dry.empty()) {
       header = reinterpret_cast<Header*>(segment_.data() + dry.back());
       dry.pop_back();
@@ -118,13 +119,37 @@ void* Arena::allocate(std::size_t bytes) {
       throw Error(ErrorKind::kResource, "arena",
                   fmt::format("its {:.1f} GiB of addresses are used up", static_cast<double>(segment_.bytes()) / kGiB));
   }
-  const std::size_t asked = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category), 0, asked};
+  const std::size_t asked = (bytes / sharers + kAlignment - 1) / kAlignment * kAlignment;
+  *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category), static_cast<std::uint32_t>(sharers), asked};
+  take(category, asked, size / sharers);
+  return reinterpret_cast<std::byte*>(header) + kAlignment;
+}
+
+void Arena::charge(std::size_t bytes) {
+  const MemoryCategory category = memory_context().category;
+  const std::lock_guard lock(mutex_);
+  require_room(bytes, category);
+  if (taken_ + held_ + bytes > limit_) trim_locked();
+  take(category, bytes, bytes);
+}
+
+void Arena::discharge(std::size_t bytes, MemoryCategory category) {
+  const std::lock_guard lock(mutex_);
+  give_back(category, bytes, bytes);
+}
+
+/// `size`: with what the size class rounds up.
+void Arena::take(MemoryCategory category, std::size_t asked, std::size_t size) {
   taken_ += size;
   total_.in_use += asked;
   count(category, asked);
   if (total_.in_use > total_.peak) note_peak();
-  return reinterpret_cast<std::byte*>(header) + kAlignment;
+}
+
+void Arena::give_back(MemoryCategory category, std::size_t asked, std::size_t size) {
+  taken_ -= size;
+  total_.in_use -= asked;
+  usage_[static_cast<int>(category)].in_use -= asked;
 }
 
 void Arena::note_peak() {
@@ -177,9 +202,7 @@ void Arena::free_locked(void* block) {
   header->state = kFreed;
   const std::size_t size = class_bytes(header->size_class);
   if (poison_) std::memset(block, 0xcb, size);
-  usage_[header->category].in_use -= header->bytes;
-  total_.in_use -= header->bytes;
-  taken_ -= size;
+  give_back(static_cast<MemoryCategory>(header->category), header->bytes, size / header->sharers);
   held_ += size;
   free_[header->size_class].push_back(offset(header));
 }

@@ -53,13 +53,19 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// `bytes` > 0, uninitialised, tagged with this thread's category. Throws Error(resource).
-  void* allocate(std::size_t bytes);
+  /// `bytes` > 0, uninitialised, tagged with this thread's category. Throws Error(resource). Of a block that `sharers` ranks of the host use together
+  /// the ledger has this rank's part; the others count theirs by `charge`.
+  void* allocate(std::size_t bytes, std::size_t sharers = 1);
   /// Null is ignored; a pointer that is not of this arena goes to the C library's free.
   void free(void* block);
 
   /// Frees `block` once `holders` has fallen to zero: memory that peers may still read. Looked at when free memory runs short.
   void free_when_unheld(void* block, const std::atomic<int>* holders);
+
+  /// Counts `bytes` of a block that lies in a peer's arena towards this rank's limit, in this thread's category. Throws Error(resource).
+  void charge(std::size_t bytes);
+  /// Takes back what was counted in `category`.
+  void discharge(std::size_t bytes, MemoryCategory category);
 
   /// Moves `block` (of this arena; null and others are ignored) from one category to another; one that is not of `from` stays where it is.
   void retag(void* block, MemoryCategory from, MemoryCategory to);
@@ -80,10 +86,13 @@ class Arena {
   static std::size_t class_of(std::size_t bytes);
   static std::size_t class_bytes(std::size_t size_class);
   void* carve(std::size_t size_class);
+  void require_room(std::size_t bytes, MemoryCategory category) const;
   std::size_t trim_locked();
   void free_locked(void* block);
   void sweep_locked();
   void count(MemoryCategory category, std::size_t bytes);
+  void take(MemoryCategory category, std::size_t asked, std::size_t size);
+  void give_back(MemoryCategory category, std::size_t asked, std::size_t size);
   void note_peak();
 
   SharedSegment segment_;

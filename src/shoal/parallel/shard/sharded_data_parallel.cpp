@@ -23,6 +23,7 @@ class ShardedDataParallel final : public Sharding {
       : options_(options), modules_(wrap(model, options.wrapping)), shard_(mesh.group("shard")), gathers_(shard_.split(0, shard_.rank())) {
     SHOAL_USER_CHECK(!options.reduce_every_micro_batch || options.stage != ShardStage::kOptimizer, "sharding",
                      "stage 1 keeps whole gradients: they are reduced once a step");
+    SHOAL_USER_CHECK(options.in_flight >= 1, "sharding", "{} units in flight: at least 1", options.in_flight);
     SHOAL_USER_CHECK(mesh.extent("shard") * mesh.extent("replicate") == mesh.size(), "sharding", "a mesh of {} ranks whose axes {} and {} make {}",
                      mesh.size(), "shard", "replicate", mesh.extent("shard") * mesh.extent("replicate"));
     make_units(mesh);
@@ -31,8 +32,10 @@ class ShardedDataParallel final : public Sharding {
     std::vector<const FlatUnit*> units;
     for (const auto& unit : memory_) units.push_back(&unit->unit());
     const bool whole = options.stage == ShardStage::kOptimizer;
+    // Where units are gathered for backward no rank gets far ahead; and whoever waits for a gather does nothing for reductions meanwhile.
+    const int in_flight = whole || !resident() ? 0 : options.in_flight;
     gradients_ = std::make_unique<UnitGradients>(std::move(units), mesh.world(), shard_, mesh.group("replicate"),
-                                                 UnitGradients::Policy{.keep_whole = whole, .in_place = whole && buffer_});
+                                                 UnitGradients::Policy{.keep_whole = whole, .in_place = whole && buffer_, .in_flight = in_flight});
     if (!resident()) hang_hooks();
   }
 

@@ -21,6 +21,7 @@ struct ShardingOptions {
   Wrapping wrapping;
   int ahead = 1;                          ///< kParameters, copied: modules that still compute while the units of the next are gathered
   bool reshard_after_forward = true;      ///< kParameters, copied: released after forward, gathered again for backward
+  int in_flight = 2;                      ///< kGradients up, but where units are gathered: gradients on their way to owners when more are begun
   bool reduce_every_micro_batch = false;  ///< kGradients up: whole gradients do not outlive a micro-batch, for one reduction more each
   /// kShared: one copy of the parameters for the whole group, read in place. kCopied: every rank has its own. kAuto: shared where the engine can.
   enum class Way { kAuto, kShared, kCopied } way = Way::kAuto;

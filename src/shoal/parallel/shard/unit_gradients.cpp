@@ -46,8 +46,18 @@ void UnitGradients::clear() {
 
 void UnitGradients::let_go(bool leave) { leave_ = leave; }
 
+/// Until no more buffers than are allowed are on their way.
+void UnitGradients::wait_for_room() {
+  std::vector<Flight*> waiting;
+  for (Flight& flight : flights_)
+    if (!flight.passed_on && !flight.work.test()) waiting.push_back(&flight);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(policy_.in_flight) < waiting.size(); ++i) waiting[i]->work.order();
+  shard_.poll();  // lets go of what was read
+}
+
 // Padding is left as it is found: nobody reads its sum.
 void UnitGradients::make_flat(std::size_t u) {
+  if (policy_.in_flight > 0) wait_for_room();
   const FlatUnit& unit = *units_[u];
   const ScopedCategory category(MemoryCategory::kGradients);
   states_[u].flat = at::empty({unit.size()}, unit.gradient_type);
@@ -103,24 +113,27 @@ void UnitGradients::pass_on(bool wait) {
   replicate_.poll();
 }
 
-std::vector<bool> UnitGradients::agree_on_used() const {
+std::vector<bool> UnitGradients::used_here() const {
+  std::vector<bool> used;
+  for (const Place& place : places_) used.push_back(place.arrived || member(place).parameter->gradient().defined());
+  return used;
+}
+
+std::vector<bool> UnitGradients::agree_on_used(const std::vector<bool>& here) const {
   const at::Tensor map = at::empty({static_cast<std::int64_t>(places_.size())}, at::kByte);
   auto* used = map.data_ptr<std::uint8_t>();
-  for (std::size_t i = 0; i < places_.size(); ++i) used[i] = places_[i].arrived || member(places_[i]).parameter->gradient().defined();
+  std::copy(here.begin(), here.end(), used);
   control_.all_reduce(map, {.reduction = comm::Reduction::kMax}).order();
   return std::vector<bool>(used, used + places_.size());
 }
 
 void UnitGradients::complete() {
-  const std::vector<bool> used = agree_on_used();
-  for (; sent_ < order_.size(); ++sent_) {
-    const std::size_t u = order_[sent_], count = units_[u]->members.size();
-    const auto begin = used.begin() + static_cast<std::ptrdiff_t>(first_[u]);
-    if (std::any_of(begin, begin + static_cast<std::ptrdiff_t>(count), [](bool one) { return one; })) send(u);
-  }
+  const std::vector<bool> here = used_here();
+  for (; sent_ < order_.size(); ++sent_) send(order_[sent_]);
   pass_on(true);
-  for (Flight& flight : flights_) {
-    flight.work.order();
+  for (Flight& flight : flights_) flight.work.order();
+  const std::vector<bool> used = agree_on_used(here);
+  for (const Flight& flight : flights_) {
     at::Tensor& sum = states_[flight.unit].sum;
     sum.defined() ? sum.add_(flight.sum) : sum = flight.sum;
   }

@@ -124,6 +124,7 @@ struct ActivationCheckpointSection {
 
 struct CheckpointSection {
   std::int64_t interval = 500;      ///< steps; 0: only at the end and on a signal
+  bool at_end = true;               ///< the last step is saved whatever `interval` says
   std::int64_t keep_last = 2;       ///< complete checkpoints that stay; 0: all
   bool asynchronous = true;         ///< written behind training
   double staging_mb = 512;          ///< asynchronous: what of a rank's state may be held twice, MB
@@ -134,6 +135,7 @@ struct CheckpointSection {
 struct MetricsSection {
   std::int64_t log_interval = 10;  ///< steps between lines where the console is no terminal
   bool tensorboard = true;         ///< write event files
+  std::int64_t memory_steps = 2;   ///< first steps whose memory is written moment by moment; 0: none
 };
 
 struct ValidationSection {

@@ -195,6 +195,7 @@ void list_running(std::vector<Key>& keys) {
   using C = CheckpointSection;
   Lister<C>(keys, "checkpoint", &JobConfig::checkpoint)
       .key("interval", &C::interval, between(0, 1e12), "steps between checkpoints; 0: only at the end and when a signal stops the run")
+      .key("at_end", &C::at_end, any(), "the last step is saved too, whatever `interval` says")
       .key("keep_last", &C::keep_last, between(0, 1e6), "newest complete checkpoints that are kept; 0: all")
       .key("asynchronous", &C::asynchronous, any(),
            "checkpoints are written behind training, which goes on; those of the end and of a signal are waited for. The same files either way")
@@ -207,7 +208,10 @@ void list_running(std::vector<Key>& keys) {
   using M = MetricsSection;
   Lister<M>(keys, "metrics", &JobConfig::metrics)
       .key("log_interval", &M::log_interval, between(1, 1e9), "steps between lines on a console that is no terminal")
-      .key("tensorboard", &M::tensorboard, any(), "write TensorBoard event files");
+      .key("tensorboard", &M::tensorboard, any(), "write TensorBoard event files")
+      .key("memory_steps", &M::memory_steps, between(0, 1e6),
+           "first steps of a run of which memory-rank-R.csv says, moment by moment, what the rank held by category; memory.svg draws the last of "
+           "them");
   using V = ValidationSection;
   Lister<V>(keys, "validation", &JobConfig::validation)
       .key("interval", &V::interval, between(0, 1e12), "steps between evaluations; 0: only at the end")

@@ -74,6 +74,7 @@ std::string to_json(const StepMetrics& m) {
   put(out, "tokens", m.tokens);
   put(out, "tokens_per_s", m.tokens_per_s);
   put(out, "loss_scale", m.loss_scale);
+  put(out, "memory_bytes", m.memory_bytes);
   if (m.skipped) out += ", \"skipped\": true";
   if (m.evaluation) put(out, *m.evaluation);
   return out + "}";
@@ -95,6 +96,7 @@ StepMetrics parse_metrics(const std::string& line) {
                   .tokens = object.at("tokens"),
                   .tokens_per_s = object.at("tokens_per_s"),
                   .loss_scale = number(object, "loss_scale"),
+                  .memory_bytes = number(object, "memory_bytes"),
                   .skipped = object.value("skipped", false),
                   .evaluation = std::nullopt};
     if (object.contains("eval_loss"))

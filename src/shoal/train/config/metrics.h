@@ -27,6 +27,7 @@ struct StepMetrics {
   std::int64_t tokens = 0;                 ///< trained so far (rows, of a table)
   double tokens_per_s = 0;                 ///< of this step
   std::optional<double> loss_scale{};      ///< fp16: by which the loss of this step was multiplied
+  std::optional<double> memory_bytes{};    ///< most that tensors of all ranks took together in the steps before; empty: not known
   bool skipped = false;                    ///< fp16: the gradient overflowed, and there was no update
   std::optional<Evaluation> evaluation{};  ///< after the update
 };

@@ -18,22 +18,33 @@ using plan::Training;
 constexpr double kMB = 1e6;
 
 plan::MicroBatch micro_batch(const plan::ModelSpec& spec, const Training& training) {
-  return {.samples = training.micro_batch, .columns = spec.family == plan::Family::kMlp ? 1 : training.length(spec)};
+  return {.samples = training.micro_batch,
+          .columns = spec.family == plan::Family::kMlp ? 1 : training.length(spec),
+          .product_bytes = std::min(training.states->parameter, 4.0)};
 }
 
-/// What the rank that allocates most takes at its worst moment.
-plan::MemoryUse largest(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host, bool one_process) {
-  const auto ranks = plan::memory(spec, training, host);
-  plan::MemoryUse use = plan::worst(ranks).peak().use;
-  if (!one_process) use.parameters += plan::worst(ranks).held_for_others;
-  return use;
+/// What every number of the job takes, by its types.
+plan::StateBytes state_bytes(const JobConfig& config) {
+  const PrecisionSection& p = config.precision;
+  const auto bytes = [](const std::string& type) { return type == "fp32" ? 4.0 : 2.0; };
+  const bool narrow = bytes(p.type) < 4;
+  return {.parameter = bytes(p.type),
+          .gradient = bytes(p.gradients),
+          .master = narrow && p.master_weights ? 4.0 : 0.0,
+          .moments = config.optimizer.name == "adamw" ? 2 * bytes(p.moments)
+                     : config.optimizer.momentum > 0  ? 4.0
+                                                      : 0.0};
+}
+
+plan::MemoryUse largest(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
+  return plan::worst(plan::memory(spec, training, host)).peak().use;
 }
 
 /// Single changes of the job with which it would fit.
-std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host, bool one_process) {
+std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
   std::vector<std::string> list;
   const auto attempt = [&](const Training& changed, const std::string& key) {
-    const double bytes = largest(spec, changed, host, one_process).all();
+    const double bytes = largest(spec, changed, host).all();
     if (bytes <= host.device.memory_bytes) list.push_back(fmt::format("{} ({:.4g} MB)", key, bytes / kMB));
     return bytes <= host.device.memory_bytes;
   };
@@ -55,6 +66,16 @@ std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& t
     sharded.zero = stage;
     if (attempt(sharded, fmt::format("parallelism.zero_stage = {}", stage))) break;
   }
+  if (training.states->moments == 8) {
+    Training half = training;
+    half.states->moments = 4;
+    attempt(half, "precision.moments = \"bf16\"");
+  }
+  if (!training.offload_optimizer) {
+    Training offloaded = training;
+    offloaded.offload_optimizer = true;
+    attempt(offloaded, "optimizer.state_folder");
+  }
   return list;
 }
 
@@ -70,10 +91,7 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return policy;
 }
 
-bool is_counted(const JobConfig& config) {
-  const PrecisionSection& p = config.precision;
-  return p.type == "fp32" && p.parameters.empty() && p.gradients == "fp32" && p.moments == "fp32";
-}
+bool is_counted(const JobConfig& config) { return config.precision.type != "auto" && config.precision.parameters.empty(); }
 
 Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks) {
   const JobConfig& config = job.config;
@@ -95,6 +113,10 @@ Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks
                        : config.optimizer.momentum > 0  ? plan::Optimizer::kMomentum
                                                         : plan::Optimizer::kSgd;
   training.offload_optimizer = !config.optimizer.state_folder.empty();  // in files, not in memory of its own
+  training.states = state_bytes(config);
+  const CheckpointSection& saved = config.checkpoint;
+  const bool before_the_end = saved.interval > 0 && (!config.training.steps || *config.training.steps > saved.interval);
+  if (saved.asynchronous && before_the_end) training.staging_bytes = saved.staging_mb * kMB;
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;
   training.kept = plan::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));
@@ -125,15 +147,15 @@ std::string words(const plan::MemoryUse& use) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-void check_fits(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host, bool one_process) {
-  const plan::MemoryUse use = largest(spec, training, host, one_process);
+void check_fits(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
+  const plan::MemoryUse use = largest(spec, training, host);
   const double limit = host.device.memory_bytes, needed = use.all();
   if (needed <= limit) return;
-  const auto fitting = remedies(spec, training, host, one_process);
+  const auto fitting = remedies(spec, training, host);
   throw Error(ErrorKind::kResource, "plan",
               fmt::format("a rank would need {:.4g} MB and may take {:.4g} MB: {}", needed / kMB, limit / kMB, words(use)))
       .hint(fitting.empty() ? "no single change makes it fit: a smaller model, more hosts, or several of training.micro_batch, "
-                              "activation_checkpoint.mode and parallelism.zero_stage together"
+                              "activation_checkpoint.mode, parallelism.zero_stage and optimizer.state_folder together"
                             : fmt::format("would fit: {}", fmt::join(fitting, "; ")));
 }
 

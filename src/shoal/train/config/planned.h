@@ -13,8 +13,7 @@ namespace shoal::train {
 /// What of a model's blocks stays for the backward pass.
 plan::RecomputePolicy recompute_policy(const JobConfig& config);
 
-/// Whether memory of the job is counted as its operators allocate it: everything in fp32. Other precisions are planned by formulas for systems in
-/// general, which nothing is refused by.
+/// Whether the memory of the job can be counted as its operators allocate it: where its types are known ("auto" was decided) and depend on no names.
 bool is_counted(const JobConfig& config);
 
 /// The job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws Error(config) when the batch does not divide.
@@ -27,7 +26,7 @@ plan::Cluster planned_host(int ranks, bool shared_memory, double rank_bytes);
 std::string words(const plan::MemoryUse& use);
 
 /// Throws Error(resource) when a rank of the job needs more than its `host.device.memory_bytes`: what takes how much, and what would fit, in keys of
-/// the job. `one_process`: the ranks are threads whose memory is counted together.
-void check_fits(const plan::ModelSpec& spec, const plan::Training& training, const plan::Cluster& host, bool one_process);
+/// the job.
+void check_fits(const plan::ModelSpec& spec, const plan::Training& training, const plan::Cluster& host);
 
 }  // namespace shoal::train
