@@ -6,6 +6,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
+#include "shoal/base/memory_category.h"
+#include "shoal/comm/allocator.h"
 #include "shoal/comm/world.h"
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
@@ -236,6 +241,107 @@ TEST(Sharding, ParametersThatSomeRanksDoNotUse) {
         for (int rank = 0; rank < 3; ++rank) whole[branch(rank, step)] = at::arange(3, at::kFloat) + rank;
         return whole;
       });
+}
+
+/// A sum of branches, each a unit of its own, of which each call uses some.
+class Units final : public nn::Module {
+ public:
+  explicit Units(int count) {
+    for (int i = 0; i < count; ++i) {
+      branches_.push_back(child<Branches>("b" + std::to_string(i), 1));
+      branches_.back()->used = {0};
+    }
+  }
+  std::vector<std::size_t> used;
+
+ protected:
+  at::Tensor forward(const at::Tensor& x, const nn::Context& context) override {
+    at::Tensor sum = at::empty({}, at::kFloat).zero_();
+    for (const std::size_t i : used) sum = sum + (*branches_[i])(x, context);
+    return sum;
+  }
+
+ private:
+  std::vector<std::shared_ptr<Branches>> branches_;
+};
+
+// The other rank, which may have nothing to send before its backward pass is over, is what a rank with all units waits for.
+TEST(Sharding, ARankThatWaitsForRoomIsNotWaitedFor) {
+  for (const int replicas : {1, 2})
+    comm::run_on_threads({.size = 2 * replicas, .arena = false, .timeout = std::chrono::seconds(20)}, [&](const comm::Group& world) {
+      Units model(8);
+      const auto sharding =
+          sharded_data_parallel(model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", 2}}), {.in_flight = 1, .way = Way::kShared});
+      sharding->reset_parameters(Key(1));
+      for (int step = 0; step < 3; ++step) {
+        // Alone the first unit, which leaves last; alone the last; none of the second.
+        model.used = world.rank() != step % world.size() ? std::vector<std::size_t>{7, 6, 5, 4, 3, 2, 0}
+                     : step % 2 == 0                     ? std::vector<std::size_t>{0}
+                                                         : std::vector<std::size_t>{7};
+        sharding->begin(0, 1);
+        model(at::arange(3, at::kFloat) + 1, nn::Context()).backward();
+        sharding->finish();
+        const auto gradients = sharding->gradients();
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
+          const OwnedRange& range = sharding->owned()[i];
+          const std::size_t alone = step % 2 == 0 ? 0 : 7;
+          const int users = i == 1 ? 0 : world.size() - 1 + (i == alone ? 1 : 0);
+          ASSERT_EQ(gradients[i].defined(), users > 0) << i;
+          if (users > 0) {
+            EXPECT_TRUE(gradients[i].equal((users * (at::arange(3, at::kFloat) + 1)).slice(0, range.begin, range.end))) << i;
+          }
+        }
+        sharding->begin_update();
+        sharding->end_update();
+        model.clear_gradients();
+      }
+    });
+}
+
+/// The most that gradients take in a step of two ranks, one of which lingers over every gradient.
+double most_gradients(int in_flight) {
+  double most = 0;
+  comm::run_on_threads({.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(20)}, [&](const comm::Group& world) {
+    plan::ModelSpec spec = tiny();
+    spec.layers = 12;
+    const auto model = nn::make_model(spec);
+    const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), {.in_flight = in_flight});
+    sharding->reset_parameters(Key(1));
+    if (world.rank() == 1)
+      for (const auto& parameter : model->parameters())
+        parameter->on_gradient_ready([](nn::Parameter&) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
+    world.barrier();
+    if (world.rank() == 0) comm::installed_arena()->reset_peaks();
+    world.barrier();
+    nn::Context context;
+    const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
+    context.labels = tokens;
+    sharding->begin(0, 1);
+    (*model)(tokens, context).backward();
+    sharding->finish();
+    world.barrier();
+    const auto ledger = comm::installed_arena()->ledger();
+    if (world.rank() == 0) most = static_cast<double>(ledger.categories[static_cast<int>(MemoryCategory::kGradients)].peak);
+  });
+  return most;
+}
+
+// Each of two ranks has the whole gradient of the tied embedding, that of the block it is in, and as many on their way as it may; the shards of what
+// has arrived are the whole model once.
+TEST(Sharding, GradientsOnTheirWayAreBounded) {
+  plan::ModelSpec spec = tiny();
+  spec.layers = 12;
+  double all = 0, block = 0, embedding = 0;
+  for (const plan::ParameterSpec& parameter : plan::parameters(spec)) {
+    const double bytes = 4 * parameter.count();
+    all += bytes;
+    if (parameter.name.starts_with("blocks.0.")) block += bytes;
+    if (parameter.name.starts_with("embedding.")) embedding += bytes;
+  }
+  const auto bound = [&](int flying) { return 1.01 * (all + 2 * embedding + 2 * (1 + flying) * block); };
+  EXPECT_LT(most_gradients(1), bound(1));
+  EXPECT_LT(most_gradients(2), bound(2));
+  EXPECT_GT(most_gradients(100), bound(2)) << "no rank was ahead: the comparison would show nothing";
 }
 
 TEST(Sharding, MoreRanksThanElements) {

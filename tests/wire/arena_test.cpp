@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "shoal/base/error.h"
+#include "shoal/base/memory_category.h"
 
 namespace shoal::wire {
 namespace {
@@ -45,6 +46,28 @@ TEST(Arena, BlocksAreAlignedApartAndKeepTheirBytes) {
   }
   for (const auto& [p, _] : live) arena.free(p);
   EXPECT_EQ(arena.ledger().total.in_use, 0u);
+}
+
+// Of 96 MiB that three ranks share each counts 32, whoever allocates.
+TEST(Arena, WhatIsSharedCountsInParts) {
+  Arena owner(small(64 << 20)), other(small(64 << 20));
+  constexpr std::size_t kPart = 32 << 20;
+  void* shared = owner.allocate(3 * kPart, 3);
+  EXPECT_EQ(owner.ledger().total.in_use, kPart);
+  {
+    const ScopedCategory category(MemoryCategory::kParameters);
+    other.charge(kPart);
+  }
+  EXPECT_EQ(other.ledger().total.in_use, kPart);
+  EXPECT_EQ(other.ledger().categories[static_cast<int>(MemoryCategory::kParameters)].in_use, kPart);
+  for (Arena* arena : {&owner, &other}) EXPECT_THROW(arena->allocate(33 << 20), Error) << "the part counts towards the limit";
+  EXPECT_THROW(other.charge(33 << 20), Error);
+  owner.free(shared);
+  other.discharge(kPart, MemoryCategory::kParameters);
+  EXPECT_EQ(owner.ledger().total.in_use, 0u);
+  EXPECT_EQ(owner.ledger().rounding, 0u);
+  EXPECT_EQ(owner.ledger().held, 3 * kPart);
+  EXPECT_EQ(other.ledger().total.in_use, 0u);
 }
 
 TEST(Arena, AtMostAnEighthIsWasted) {

@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "shoal/base/error.h"
+#include "shoal/base/memory_category.h"
 #include "tests/apps/program.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
@@ -87,16 +91,31 @@ class PlannedMemory : public testing::Test {
 const Sets kWhole, kPieces{"training.micro_batch=1"}, kRecomputed{"activation_checkpoint.mode=\"full\""},
     kSelective{"activation_checkpoint.mode=\"selective\""}, kManyRows{"training.global_batch_sequences=40"},
     kManyWords{"model.vocab=8192", "training.global_batch_sequences=2"}, kUntied{"model.tied_embeddings=false"}, kDropout{"model.dropout=0.1"},
-    kSgd{"optimizer.name=\"sgd\"", "optimizer.momentum=0.0"}, kTcp{"parallelism.transport=\"tcp\""};
+    kSgd{"optimizer.name=\"sgd\"", "optimizer.momentum=0.0"}, kBudget{"activation_checkpoint.mode=\"budget\"", "activation_checkpoint.budget_mb=20"},
+    kBf16{"precision.type=\"bf16\""}, kNarrow{"precision.gradients=\"bf16\"", "precision.moments=\"bf16\""}, kTcp{"parallelism.transport=\"tcp\""};
+
+Sets operator+(Sets a, const Sets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
 
 std::string words(const Sets& sets) { return fmt::format("{}", fmt::join(sets, " ")); }
 
 // The issue asks for 5 %. One rank does the same things in the same order every time, and replicated ones do what one does: 2 %, for padding and what
 // is too small to be counted.
 TEST_F(PlannedMemory, OfOneRank) {
-  for (const Sets& sets : {kWhole, kPieces, kRecomputed, kSelective, kManyRows, kManyWords, kUntied, kDropout, kSgd}) {
+  for (const Sets& sets : {kWhole, kPieces, kRecomputed, kSelective, kBudget, kManyRows, kManyWords, kUntied, kDropout, kSgd}) {
     train_job(sets, 1);
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
+  }
+}
+
+// 3 %: vectors, which are fp32, count as the matrices do.
+TEST_F(PlannedMemory, OfSixteenBits) {
+  for (const Sets& sets : {kNarrow, kBf16, kBf16 + kNarrow, kBf16 + Sets{"precision.master_weights=false"}, Sets{"precision.type=\"fp16\""},
+                           kBf16 + kRecomputed, kBf16 + kSelective, kBf16 + kManyRows, kBf16 + kManyWords}) {
+    train_job(sets, 1);
+    EXPECT_NEAR(planned() / measured(), 1, 0.03) << words(sets);
   }
 }
 
@@ -109,7 +128,8 @@ TEST_F(PlannedMemory, OfReplicas) {
 
 // Gradients leave while others are written; how many are on their way at once depends on which rank is ahead: 5 %.
 TEST_F(PlannedMemory, OfShards) {
-  for (const auto& [stage, more] : {std::pair{1, kWhole}, {2, kWhole}, {3, kWhole}, {3, kManyRows}, {2, kTcp}, {3, kTcp}}) {
+  for (const auto& [stage, more] :
+       {std::pair{1, kWhole}, {2, kWhole}, {3, kWhole}, {3, kManyRows}, {3, kBf16}, {3, kRecomputed + kNarrow}, {2, kTcp}, {3, kTcp}}) {
     Sets sets = more;
     sets.push_back(fmt::format("parallelism.zero_stage={}", stage));
     train_job(sets, 2);
@@ -117,14 +137,74 @@ TEST_F(PlannedMemory, OfShards) {
   }
 }
 
-// "auto" is fp32 or bf16, as this processor multiplies: where it is fp32 memory is planned as if the job had said so.
+// "auto" is fp32 or bf16, as this processor multiplies: memory is planned as if the job had said so.
 TEST_F(PlannedMemory, OfAPrecisionThatIsFoundOut) {
   train_job({"precision.type=\"auto\""}, 1);
-  std::ifstream config(RunDirectory(folder_.path() + "/run-0").config());
-  const std::string found{std::istreambuf_iterator<char>(config), {}};
-  const bool narrow = found.find("type = \"bf16\"") != std::string::npos;
-  ASSERT_NE(narrow, found.find("type = \"fp32\"") != std::string::npos) << found;
-  if (!narrow) EXPECT_NEAR(planned() / measured(), 1, 0.02);
+  EXPECT_NEAR(planned() / measured(), 1, 0.03);
+}
+
+// Whole gradients on two ranks, and what a checkpoint behind training copies of a rank's state: all of it fits.
+TEST_F(PlannedMemory, OfSavingBehindTraining) {
+  train_job({"checkpoint.interval=1", "checkpoint.writer_share=0.01"}, 2);
+  EXPECT_NEAR(planned() / measured(), 1, 0.05);
+}
+
+struct Line {
+  int step = 0;
+  double ms = 0, peak = 0, sum = 0, activations = 0;
+  std::string where;
+};
+
+std::vector<Line> read_lines(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<Line> lines;
+  std::string text;
+  std::getline(file, text);
+  EXPECT_EQ(text, "step,ms,where,peak_bytes,temporary,parameters,gradients,optimizer,activations,communication");
+  while (std::getline(file, text)) {
+    std::replace(text.begin(), text.end(), ' ', '_');
+    std::replace(text.begin(), text.end(), ',', ' ');
+    std::istringstream words(text);
+    Line line;
+    words >> line.step >> line.ms >> line.where >> line.peak;
+    for (int c = 0; c < kMemoryCategories; ++c) {
+      double bytes = -1;
+      words >> bytes;
+      line.sum += bytes;
+      if (c == static_cast<int>(MemoryCategory::kActivations)) line.activations = bytes;
+    }
+    EXPECT_TRUE(words) << text;
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+// A unit keeps more after the next; backward gives it back; the highest of all peaks is the one that memory.json tells.
+TEST_F(PlannedMemory, IsToldMomentByMoment) {
+  for (const int ranks : {1, 2}) {
+    train_job({"metrics.memory_steps=3", "parallelism.zero_stage=" + std::to_string(ranks == 2 ? 3 : 0)}, ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto lines = read_lines(RunDirectory(folder_.path() + fmt::format("/run-{}", runs_ - 1)).memory_timeline(rank));
+      // Of each step: its beginning, forward and backward of 26 units, the update and the end.
+      ASSERT_EQ(lines.size(), 3u * (1 + 26 + 26 + 2));
+      double highest = 0;
+      std::map<std::string, Line> second;
+      for (const Line& line : lines) {
+        EXPECT_LE(line.sum, line.peak);
+        highest = std::max(highest, line.peak);
+        if (line.step == 2) second[line.where] = line;
+      }
+      EXPECT_EQ(highest, memory_.at("ranks")[static_cast<std::size_t>(rank)].at("peak_bytes").get<double>());
+      for (int block = 1; block < 24; ++block) {
+        const auto now = [&](const char* what, int b) { return second.at(fmt::format("{}_blocks.{}", what, b)); };
+        EXPECT_GT(now("forward", block).activations, now("forward", block - 1).activations);
+        EXPECT_LT(now("backward", block - 1).activations, now("backward", block).activations);
+        EXPECT_LT(now("forward", block).ms, now("backward", block).ms);
+      }
+      EXPECT_EQ(second.at("update").activations, 0);
+    }
+    EXPECT_TRUE(std::filesystem::exists(RunDirectory(folder_.path() + fmt::format("/run-{}", runs_ - 1)).memory_plot()));
+  }
 }
 
 // The least that a rank of two shares needs is known to fit; half of what it planned is refused before anything is allocated.

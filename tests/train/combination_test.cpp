@@ -1,0 +1,137 @@
+// Techniques together: every kind of sharding with every precision, beside accumulation, clipping, dropout and recomputed blocks; ranks as threads,
+// as processes and over TCP; state on a disk that memory would not hold.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/apps/program.h"
+#include "tests/train/small_job.h"
+#include "tests/train/temporary_folder.h"
+
+namespace shoal::train {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+Sets operator+(Sets a, const Sets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class Combination : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    prepare_small_text(folder_.path() + "/data");
+    job_ = small_job(folder_.path() + "/data");
+    std::ofstream(folder_.path() + "/job.toml") << job_;
+  }
+  std::vector<StepMetrics> on_threads(const std::string& name, const Sets& sets, int ranks) {
+    return train_on_threads(folder_.path() + "/" + name, job_, sets, ranks);
+  }
+  /// The program, as users start it.
+  apps::testing::Outcome run(const std::string& name, const Sets& sets, const Sets& words) const {
+    Sets command{apps::testing::shoal_program(), "train", "job.toml", "--run-dir", name};
+    for (const std::string& set : sets) command.insert(command.end(), {"--set", set});
+    return apps::testing::Program(command + words, folder_.path()).wait(60);
+  }
+  std::vector<StepMetrics> metrics(const std::string& name) const { return read_metrics(folder_.path() + "/" + name + "/metrics.jsonl"); }
+
+  TemporaryFolder folder_;
+  std::string job_;
+};
+
+void expect_same_bits(const std::vector<StepMetrics>& a, const std::vector<StepMetrics>& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].loss, b[i].loss) << what << ", step " << i + 1;
+    EXPECT_EQ(a[i].grad_norm, b[i].grad_norm) << what << ", step " << i + 1;
+  }
+}
+
+// Bounds of 20 steps: float32 sums in another order, 1e-5, which issue 5 promises; sums that round to other 16-bit numbers now and then as
+// precision_test has them.
+TEST_F(Combination, EverySharding) {
+  struct Kind {
+    const char* name;
+    double bound;
+    Sets sets;
+  };
+  const std::vector<Kind> precisions{
+      {"fp32", 1e-5, {}},
+      {"bf16", 2e-4, {"precision.type=bf16"}},
+      {"stochastic", 1e-3, {"precision.type=bf16", "precision.master_weights=false", "precision.moments=bf16", "precision.gradients=bf16"}},
+      {"fp16", 5e-5, {"precision.type=fp16"}}};
+  const std::vector<std::pair<int, Sets>> shardings{{2, {"parallelism.zero_stage=1"}},
+                                                    {2, {"parallelism.zero_stage=2", "parallelism.reduce_every_micro_batch=true"}},
+                                                    {4, {"parallelism.zero_stage=3"}},
+                                                    {4, {"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}}};
+  const std::vector<Sets> memories{{"activation_checkpoint.mode=full"},
+                                   {"activation_checkpoint.mode=selective", "parallelism.arena=false"},
+                                   {"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=2"}};
+  int turn = 0;
+  for (const Kind& precision : precisions) {
+    const Sets shared = precision.sets + Sets{"optimizer.clip_norm=0.4", "validation.interval=0"};
+    const auto reference = on_threads(precision.name, shared, 1);
+    ASSERT_EQ(reference.size(), 20u);
+    EXPECT_GT(reference[2].grad_norm, 0.4) << "nothing is clipped: the comparison would show less";
+    EXPECT_LT(reference.back().loss, reference.front().loss - 0.3) << "nothing was learnt";
+    for (const auto& [ranks, sharding] : shardings) {
+      const Sets& memory = memories[static_cast<std::size_t>(turn++) % memories.size()];
+      const std::string what = fmt::format("{} {} {}", precision.name, sharding.back(), memory[0]);
+      const auto result = on_threads(fmt::format("run-{}", turn), shared + sharding + memory + Sets{"training.micro_batch=1"}, ranks);
+      ASSERT_EQ(result.size(), reference.size()) << what;
+      for (std::size_t i = 0; i < result.size(); ++i)
+        EXPECT_NEAR(result[i].loss, reference[i].loss, precision.bound * reference[i].loss) << what << ", step " << i + 1;
+    }
+  }
+}
+
+// Two ranks add two numbers, in whatever order: TCP gives the bits of shared memory too.
+TEST_F(Combination, ThreadsProcessesAndTcpGiveTheSameBits) {
+  for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{
+           {"fp32", {"parallelism.zero_stage=3", "activation_checkpoint.mode=full", "training.micro_batch=2"}},
+           {"stochastic", {"parallelism.zero_stage=2", "precision.type=bf16", "precision.master_weights=false", "precision.gradients=bf16"}}}) {
+    const std::vector<std::pair<const char*, Sets>> ways{{"processes", {}},
+                                                         {"threads", {"--in-process"}},
+                                                         {"copies", {"--set", "parallelism.arena=false"}},
+                                                         {"tcp", {"--set", "parallelism.transport=tcp"}}};
+    for (const auto& [way, words] : ways) {
+      const auto outcome = run(name + way, sets, Sets{"--nproc", "2"} + words);
+      ASSERT_EQ(outcome.code, 0) << name << " " << way << ": " << outcome.err;
+      expect_same_bits(metrics(name + way), metrics(name + "processes"), name + ", " + way);
+    }
+  }
+}
+
+// In bf16 the state of AdamW with its masters is three times what weights and gradients are: it is refused in memory, and trains from a disk.
+TEST_F(Combination, StateThatMemoryWouldNotHoldTrainsFromADisk) {
+  const Sets sets{"model.hidden=256",
+                  "model.ffn=1024",
+                  "model.layers=8",
+                  "model.dropout=0.0",
+                  "precision.type=bf16",
+                  "precision.gradients=bf16",
+                  "parallelism.zero_stage=3",
+                  "training.steps=3",
+                  "lr_scheduler.warmup_steps=1",
+                  "validation.interval=0",
+                  "checkpoint.interval=0",
+                  "checkpoint.at_end=false",
+                  "activation_checkpoint.mode=full",
+                  "parallelism.threads_per_rank=1"};
+  const Sets two{"--nproc", "2"};
+  const auto free = run("free", sets, two);
+  ASSERT_EQ(free.code, 0) << free.err;
+  // 6.4 million parameters: on each of two ranks 38 MB of masters and moments, 13 MB of weights and gradients, and what a step takes.
+  const Sets limited = sets + Sets{"parallelism.memory_limit_mb=35"};
+  const auto refused = run("refused", limited, two);
+  EXPECT_EQ(refused.code, 81) << refused.out << refused.err;
+  EXPECT_THAT(refused.out + refused.err, ::testing::HasSubstr("optimizer.state_folder"));
+  const auto offloaded = run("offloaded", limited + Sets{"optimizer.state_folder=" + folder_.path() + "/state"}, two);
+  ASSERT_EQ(offloaded.code, 0) << offloaded.out << offloaded.err;
+  expect_same_bits(metrics("offloaded"), metrics("free"), "state in files");
+}
+
+}  // namespace
+}  // namespace shoal::train
