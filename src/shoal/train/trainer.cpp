@@ -87,8 +87,13 @@ class Trainer {
     if (record_.step >= total_) return already_finished();
     choose_precision();
     plan_memory();
-    build();
-    return loop();
+    try {
+      build();
+      return loop();
+    } catch (Error& error) {
+      if (error.kind() == ErrorKind::kResource && error.operation() == "arena" && !less_.empty()) error.hint("less would be needed with: " + less_);
+      throw;
+    }
   }
 
  private:
@@ -130,13 +135,14 @@ class Trainer {
     typed.config.precision.type = record_.precision;
     const plan::Training training = planned_training(typed, record_.model, group_.size());
     ways_ = training.kept;
-    if (!is_counted(typed.config)) return;
     const bool in_process = config_.parallelism.in_process, sees_peers = in_process || group_.visible_to_peers(at::empty({1}, at::kFloat));
     const auto arena = comm::installed_arena();
     const double limit = !arena       ? config_.parallelism.memory_limit_mb * 1e6
                          : in_process ? static_cast<double>(arena->ledger().limit) / group_.size()
                                       : static_cast<double>(arena->ledger().limit);
     const plan::Cluster host = planned_host(group_.size(), sees_peers, limit);
+    less_ = ways_to_need_less(record_.model, training, host);
+    if (!is_counted(typed.config)) return;
     if (limit > 0) check_fits(record_.model, training, host);
     const auto ranks = plan::memory(record_.model, training, host);
     planned_ = plan::worst(ranks).peak().use;
@@ -427,6 +433,7 @@ class Trainer {
   MemoryWatch memory_;
   std::vector<plan::Keep> ways_;            ///< what each block keeps for backward
   std::optional<plan::MemoryUse> planned_;  ///< of one rank at its peak
+  std::string less_;                        ///< keys with which a rank would need less
   double limit_ = 0;                        ///< bytes that this rank may take; 0: unknown
   std::optional<checkpoint::Saver> saver_;  ///< of a job that saves behind training; reads what the others hold, so it goes first
 };

@@ -212,8 +212,8 @@ TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
   const Sets sets{"training.global_batch_sequences=64"};
   train_job(sets, 2);
   const double rank_mb = planned() / 2 / 1e6;
-  const auto limited = [&](double mb) {
-    Sets all = sets;
+  const auto limited = [&](double mb, const Sets& more = {}) {
+    Sets all = sets + more;
     all.push_back(fmt::format("parallelism.memory_limit_mb={}", mb));
     return run_program(all, folder_.path() + "/limited", 2);
   };
@@ -225,6 +225,11 @@ TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/limited/metrics.jsonl"));
   // Blocks are taken in size classes, up to an eighth larger than what is asked for.
   EXPECT_EQ(limited(1.15 * rank_mb).code, 0);
+  // Rules by name are not counted before: the arena ends the run, and says what would need less.
+  const apps::testing::Outcome ended = limited(rank_mb / 2, {"precision.parameters=[\"*.norm_1.weight=fp32\"]"});
+  EXPECT_EQ(ended.code, 81);
+  for (const char* part : {"no room for", "activations", "less would be needed with: training.micro_batch"})
+    EXPECT_THAT(ended.out + ended.err, testing::HasSubstr(part));
 }
 
 }  // namespace

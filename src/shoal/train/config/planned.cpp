@@ -147,6 +147,11 @@ std::string words(const plan::MemoryUse& use) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
+std::string ways_to_need_less(const plan::ModelSpec& spec, const Training& training, plan::Cluster host) {
+  host.device.memory_bytes = 0.9 * largest(spec, training, host).all();
+  return fmt::format("{}", fmt::join(remedies(spec, training, host), "; "));
+}
+
 void check_fits(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
   const plan::MemoryUse use = largest(spec, training, host);
   const double limit = host.device.memory_bytes, needed = use.all();
