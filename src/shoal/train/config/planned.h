@@ -25,7 +25,8 @@ plan::Cluster planned_host(int ranks, bool shared_memory, double rank_bytes);
 /// "9.12 MB of parameters, 18.2 MB ...", largest first; what is below a hundredth is left out.
 std::string words(const plan::MemoryUse& use);
 
-/// Keys of the job, each alone with what a rank would then need, that bring it below nine tenths of what it is planned to need; empty: there are none.
+/// Keys of the job, each alone with what a rank would then need, that bring it below nine tenths of what it is planned to need; empty: there are
+/// none.
 std::string ways_to_need_less(const plan::ModelSpec& spec, const plan::Training& training, plan::Cluster host);
 
 /// Throws Error(resource) when a rank of the job needs more than its `host.device.memory_bytes`: what takes how much, and what would fit, in keys of
