@@ -14,6 +14,7 @@
 #include "apps/shoal/plan_check.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
+#include "shoal/plan/gathers.h"
 #include "shoal/plan/lessons.h"
 #include "shoal/plan/scaling_laws.h"
 #include "shoal/plan/simulator.h"
@@ -150,6 +151,30 @@ std::vector<plan::Straggler> stragglers_of(const std::string& text) {
   return {straggler};
 }
 
+/// Units as they come and go, in the words of the model.
+std::vector<std::string> gathers_of(const PlanOptions& options, const plan::ModelSpec& spec, const plan::Training& training, plan::Cluster cluster) {
+  if (is_job(options)) {
+    const train::ParallelismSection& p = job_of(options).config.parallelism;
+    if (!p.in_process && (!p.arena || p.transport == "tcp")) cluster.devices_per_host = 1;
+  }
+  std::vector<std::string> list;
+  for (const auto& action : plan::gather_table(spec, training, cluster)) list.push_back(plan::words(action, spec));
+  return list;
+}
+
+void print_gathers(const std::vector<std::string>& list) {
+  if (list.empty()) return fmt::print("\nNothing is gathered: every rank has all parameters, or reads them in place\n");
+  fmt::print("\nOne micro-batch\n");
+  std::string line;
+  for (const std::string& words : list) {
+    line += (line.empty() ? "  " : ", ") + words;
+    if (!words.starts_with("forward") && !words.starts_with("backward")) continue;
+    fmt::print("{}\n", line);
+    line.clear();
+  }
+  if (!line.empty()) fmt::print("{}\n", line);
+}
+
 /// What a schedule from a file says of the mesh stands where no option does.
 std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
   if (options.schedule_file.empty()) return std::nullopt;
@@ -180,10 +205,12 @@ void run_plan(const PlanOptions& given) {
   const std::string name = table ? options.schedule_file : training.schedule;
   if (options.json) {
     ordered_json json = ordered_json::parse(plan::to_json(made));
+    if (options.gathers) json["gathers"] = gathers_of(options, spec, training, cluster);
     if (step) json["simulated"] = {{"schedule", name}, {"step_time_s", step->seconds}, {"bubble_fraction", step->timeline.bubble_fraction()}};
     fmt::print("{}\n", json.dump(2));
   } else {
     fmt::print("{}", plan::to_text(made));
+    if (options.gathers) print_gathers(gathers_of(options, spec, training, cluster));
     if (step) fmt::print("\nSimulated, {}: {:.4g} s a step, bubbles {:.1f} %\n", name, step->seconds, 100 * step->timeline.bubble_fraction());
   }
   if (!options.trace.empty()) write_file(options.trace, plan::to_trace(step->timeline));

@@ -138,7 +138,9 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_option("--optimizer", o.optimizer, "adam, momentum or sgd (adam; of a job file: its own)")->group(training);
   command.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v")->group(training);
   command.add_option("--attention", o.attention, "flash, or plain: scores are stored")->group(training)->capture_default_str();
-  command.add_option("--prefetch", o.prefetch, "ZeRO-3: units gathered ahead")->group(training)->capture_default_str();
+  command.add_option("--prefetch", o.prefetch, "ZeRO-3: units gathered ahead (1; of a job file: its own)")
+      ->group(training)
+      ->check(CLI::NonNegativeNumber);
   command.add_option("--expert-imbalance", o.expert_imbalance, "Tokens of the busiest expert rank over the mean")
       ->group(training)
       ->capture_default_str();
@@ -157,6 +159,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_option("--bytes-per-token", o.budget.bytes_per_token, "Of the prepared data")->group(run)->capture_default_str();
   const char* output = "Output";
   command.add_flag("--json", o.json, "One JSON object")->group(output);
+  command.add_flag("--gathers", o.gathers, "ZeRO-3: also the order in which units are gathered and released")->group(output);
   command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")->group(output);
   command.add_option("--count", o.count, "How many of them")->group(output)->capture_default_str();
   command.add_option("--precisions", o.precisions, "Search: these precisions too (that of --precision)")->delimiter(',')->group(output);
@@ -234,7 +237,7 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   if (options.keep_gathered) training.reshard_after_forward = false;
   if (options.offload_optimizer) training.offload_optimizer = true;
   training.offload_parameters = options.offload_parameters, training.zero_plus_plus = options.zero_plus_plus, training.ulysses = options.ulysses;
-  training.prefetch_units = options.prefetch;
+  if (options.prefetch >= 0) training.prefetch_units = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;
 }

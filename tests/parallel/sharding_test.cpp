@@ -15,6 +15,7 @@
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/plan/gathers.h"
 #include "tests/parallel/branches.h"
 
 namespace shoal::parallel {
@@ -241,6 +242,28 @@ TEST(Sharding, ParametersThatSomeRanksDoNotUse) {
         for (int rank = 0; rank < 3; ++rank) whole[branch(rank, step)] = at::arange(3, at::kFloat) + rank;
         return whole;
       });
+}
+
+// What `shoal plan --gathers` prints is what runs.
+TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
+  for (const bool tied : {true, false})
+    for (const int ahead : {0, 1, 3}) {
+      plan::ModelSpec spec = tiny();
+      spec.layers = 4, spec.tied_embeddings = tied;
+      plan::Training training{.zero = 3, .micro_batch = 1};
+      training.mesh.data = 2, training.prefetch_units = ahead, training.reshard_after_forward = ahead != 3;
+      plan::Cluster apart;
+      apart.runtime = plan::Runtime::kShoal, apart.hosts = 2, apart.devices_per_host = 1;
+      const auto planned = plan::gather_table(spec, training, apart);
+      EXPECT_EQ(plan::words(planned.front(), spec), "gather embedding");
+      comm::run_on_threads({.size = 2, .arena = false, .timeout = std::chrono::seconds(20)}, [&](const comm::Group& world) {
+        const auto model = nn::make_model(spec);
+        const ShardingOptions options{.ahead = ahead, .reshard_after_forward = ahead != 3, .way = Way::kCopied};
+        EXPECT_EQ(sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), options)->table(), planned);
+      });
+      apart.hosts = 1, apart.devices_per_host = 2;
+      EXPECT_TRUE(plan::gather_table(spec, training, apart).empty()) << "parameters are read in place";
+    }
 }
 
 /// A sum of branches, each a unit of its own, of which each call uses some.

@@ -28,7 +28,7 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
   const By by = p.shard_units == "size" ? By::kSize : p.shard_units == "names" ? By::kName : p.shard_units == "model" ? By::kWhole : By::kBlock;
   return {.stage = static_cast<parallel::ShardStage>(p.zero_stage),
           .wrapping = {.by = by, .parameters = p.shard_unit_size, .names = p.shard_unit_names},
-          .ahead = 1,
+          .ahead = static_cast<int>(p.gather_ahead),
           .reshard_after_forward = p.reshard_after_forward,
           .reduce_every_micro_batch = p.reduce_every_micro_batch,
           .way = p.arena ? parallel::ShardingOptions::Way::kAuto : parallel::ShardingOptions::Way::kCopied};

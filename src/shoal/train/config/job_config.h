@@ -108,6 +108,7 @@ struct ParallelismSection {
   std::int64_t zero_stage = 0;                      ///< 0: every rank holds all; 1, 2, 3: shards of optimizer state, gradients, parameters
   std::int64_t data_parallel_shard_degree = -1;     ///< ranks among which state is cut; -1: the rest
   std::int64_t data_parallel_replicate_degree = 1;  ///< copies of the whole
+  std::int64_t gather_ahead = 1;                    ///< stage 3 without shared memory: units
   bool reshard_after_forward = true;                ///< stage 3 without shared memory
   std::string shard_units = "block";                ///< "block", "size", "names", "model"
   std::int64_t shard_unit_size = 1'000'000;         ///< parameters; of "size"

@@ -174,6 +174,8 @@ void list_running(std::vector<Key>& keys) {
            "zero_stage 1 to 3: ranks among which state is cut; -1: ranks / data_parallel_replicate_degree")
       .key("data_parallel_replicate_degree", &P::data_parallel_replicate_degree, between(1, 4096),
            "zero_stage 1 to 3: copies of the whole state, each cut among its own ranks (hybrid sharding)")
+      .key("gather_ahead", &P::gather_ahead, between(0, 64),
+           "zero_stage 3 where every rank has its own copy (arena = false): units that are gathered while others before them still compute")
       .key("reshard_after_forward", &P::reshard_after_forward, any(),
            "zero_stage 3 where every rank has its own copy (arena = false): parameters are released after forward and gathered again for backward")
       .key("shard_units", &P::shard_units, one_of({"block", "size", "names", "model"}),

@@ -117,6 +117,7 @@ Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks
   const CheckpointSection& saved = config.checkpoint;
   const bool before_the_end = saved.interval > 0 && (!config.training.steps || *config.training.steps > saved.interval);
   if (saved.asynchronous && before_the_end) training.staging_bytes = saved.staging_mb * kMB;
+  training.prefetch_units = static_cast<int>(p.gather_ahead);
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;
   training.kept = plan::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));
