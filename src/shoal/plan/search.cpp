@@ -108,6 +108,7 @@ class Walk {
         for (const std::int64_t shard : zero > 0 ? shards : std::set<std::int64_t>{0})
           for (const bool offload : space_.offload ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
             training.precision = precision, training.zero = zero, training.mesh.shard = shard, training.offload_optimizer = offload;
+            if (precision != start_.precision) training.states.reset();
             if (states_fit(training)) micro_batches(training);
           }
   }

@@ -95,7 +95,8 @@ TEST(PlanCommand, SearchesTraceAndDrawing) {
 TEST(PlanCommand, SaysWhatIsGatheredWhen) {
   const Outcome sharded = run("plan --model gpt2-tiny --devices 8 --zero 3 --gathers");
   EXPECT_EQ(sharded.code, 0);
-  EXPECT_THAT(sharded.text, HasSubstr("  gather embedding, gather blocks.0, forward embedding\n  gather blocks.1, forward blocks.0\n"));
+  EXPECT_THAT(sharded.text,
+              HasSubstr("  gather embedding, forward model\n  gather blocks.0, forward embedding\n  gather blocks.1, forward blocks.0\n"));
   EXPECT_THAT(sharded.text, HasSubstr("release blocks.0, backward embedding\n  release embedding\n"));
   EXPECT_EQ(json_of("plan --model gpt2-tiny --devices 8 --zero 3 --gathers").at("gathers")[0], "gather embedding");
   EXPECT_THAT(run("plan --model gpt2-tiny --devices 8 --zero 2 --gathers").text, HasSubstr("Nothing is gathered"));
