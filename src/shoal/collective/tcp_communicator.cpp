@@ -12,8 +12,8 @@
 namespace shoal::collective {
 namespace {
 
-constexpr Duration kPatience = std::chrono::milliseconds(300);  // with ranks that are asked where they are
-constexpr std::uint64_t kMessages = std::uint64_t{1} << 63;     // streams of send and receive: this bit and the tag
+constexpr Duration kPatience = std::chrono::seconds(1);      // with ranks that are asked where they are
+constexpr std::uint64_t kMessages = std::uint64_t{1} << 63;  // streams of send and receive: this bit and the tag
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;

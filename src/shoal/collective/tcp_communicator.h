@@ -54,7 +54,7 @@ class TcpCommunicator final : public Communicator {
   void check() const { peers_->check(); }
   const Choice& choice() const { return choice_; }
   /// Where every rank of the group stands, as seen from this rank's oldest collective that is not complete: "rank 3 never entered #412 (its last was
-  /// #411, ...)". Asks the others, a few hundred milliseconds at most.
+  /// #411, ...)". Asks the others, for a second at most.
   std::string report();
   /// The last collectives of this rank in this group.
   const FlightRecorder& recorder() const { return *recorder_; }
