@@ -100,6 +100,40 @@ TEST(HierarchicalCommunicator, AllRanksGetTheSameBitsInEveryRun) {
   }
 }
 
+// Scaled inside the hosts and summed between them: as many bytes as a sum, and every contribution is scaled once.
+TEST(HierarchicalCommunicator, AveragesAndScaledSumsCrossAsSumsDo) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 1, 1, 2}})
+    expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
+      const auto n = static_cast<std::size_t>(c.size()), rank = static_cast<std::size_t>(c.rank());
+      const auto run = [&](Kind kind, Reduction reduction, std::size_t count, const std::vector<double>& in) {
+        std::vector<double> out(in.size());
+        const auto before = c.bytes_between_hosts();
+        c.run({.kind = kind, .type = ElementType::kF64, .reduction = reduction, .buffer = {in.data(), out.data(), count}, .peer = 0, .scale = 0.3},
+              soon());
+        return std::pair(out, c.bytes_between_hosts() - before);
+      };
+      for (const std::size_t count : {5, 6000})
+        for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
+          const bool scatters = kind == Kind::kReduceScatter;
+          std::vector<double> in(scatters ? n * count : count);
+          for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<double>((rank + 1) * (1 + i % 13));
+          const auto [sums, bytes] = run(kind, Reduction::kSum, count, in);
+          for (const Reduction reduction : {Reduction::kAverage, Reduction::kPremulSum}) {
+            const auto [got, sent] = run(kind, reduction, count, in);
+            if (!scatters || c.layout().in_blocks) {
+              EXPECT_EQ(sent, bytes) << name(kind) << " by " << name(reduction);
+            }
+            const double factor = reduction == Reduction::kAverage ? 1.0 / static_cast<double>(n) : 0.3;
+            for (std::size_t i = 0; i < count && (kind != Kind::kReduce || rank == 0); ++i) {
+              const auto at = static_cast<double>(1 + (scatters ? rank * count + i : i) % 13), sum = at * static_cast<double>(n * (n + 1)) / 2;
+              ASSERT_EQ(sums[i], sum);
+              ASSERT_NEAR(got[i], sum * factor, 1e-14 * sum);  // a few roundings in fp64
+            }
+          }
+        }
+    }));
+}
+
 /// Bytes that each host sends to others during `operation` of `count` floats on 16 ranks, four on each of four hosts.
 std::vector<double> bytes_sent_by_hosts(Kind kind, std::size_t count, int root) {
   std::vector<int> hosts(16);

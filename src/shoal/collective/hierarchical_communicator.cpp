@@ -77,7 +77,7 @@ void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
   p.handle = handle;
   p.give_up = Clock::now() + operation.timeout;
   p.scratch = scratch(hierarchical_scratch_bytes(operation, layout_));
-  p.program = plan_hierarchical(operation, layout_, must_fold_once(operation), p.scratch.get());
+  p.program = plan_hierarchical(operation, layout_, must_round_once(operation), p.scratch.get());
   p.operation = operation;
   p.operation.send_counts = {}, p.operation.receive_counts = {};
   // Its counts are there only now, and no lane but the flat one has them: it begins at once, in the order of calls.

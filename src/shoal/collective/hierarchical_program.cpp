@@ -113,8 +113,20 @@ class Planner {
 
   void add(Lane lane, Kind kind, const Buffer& buffer, int peer = -1) {
     if (program_.phases.empty() || program_.phases.back().lane != lane) program_.phases.push_back({lane, {}});
-    program_.phases.back().operations.push_back(
-        {.kind = kind, .type = o_.type, .reduction = o_.reduction, .buffer = buffer, .peer = peer, .priority = o_.priority, .timeout = o_.timeout});
+    // Every contribution is scaled once, where the ranks of a host reduce theirs; what follows are sums.
+    const bool average = o_.reduction == Reduction::kAverage, scaled = average || o_.reduction == Reduction::kPremulSum,
+               scales = lane == Lane::kGather;
+    const double scale = average ? 1.0 / static_cast<double>(l_.host_of.size()) : o_.scale;
+    program_.phases.back().operations.push_back({.kind = kind,
+                                                 .type = o_.type,
+                                                 .reduction = !scaled  ? o_.reduction
+                                                              : scales ? Reduction::kPremulSum
+                                                                       : Reduction::kSum,
+                                                 .buffer = buffer,
+                                                 .peer = peer,
+                                                 .priority = o_.priority,
+                                                 .scale = scaled && scales ? scale : 1,
+                                                 .timeout = o_.timeout});
   }
 
   const Operation& o_;

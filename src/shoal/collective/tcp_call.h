@@ -12,7 +12,9 @@ namespace shoal::collective {
 bool reduces(Kind kind);
 bool has_root(Kind kind);
 bool point_to_point(Kind kind);
-/// True for reductions whose partial sums would round more than once, or not know when to divide.
+/// True for reductions of types narrower than fp32, whose partial sums would round more than once.
+bool must_round_once(const Operation& operation);
+/// True for those, and for reductions whose partial sums would not know when to divide.
 bool must_fold_once(const Operation& operation);
 
 /// What an operation says of itself in front of every message, so that ranks that call something else find out: plain bytes.
