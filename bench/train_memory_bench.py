@@ -31,7 +31,7 @@ tokenizer = "byte"
 [training]
 global_batch_sequences = 2
 sequence_length = 64
-steps = 10
+steps = 5
 [parallelism]
 ranks = 2
 zero_stage = 3
@@ -68,7 +68,7 @@ def ours(job, folder):
 
 def theirs():
     with host_memory.PeakMemory() as peak:
-        comparison.torch_ranks("torch_gpt2.py", ["--mode", "fsdp2", "--seq", 64, "--batch", 1, "--steps", 8, "--warmup", 2], 2, started=peak.watch)
+        comparison.torch_ranks("torch_gpt2.py", ["--mode", "fsdp2", "--seq", 64, "--batch", 1, "--steps", 3, "--warmup", 1], 2, started=peak.watch)
     return peak.bytes
 
 

@@ -144,9 +144,13 @@ TEST(Sharding, EveryWrappingTrainsAsOneRank) {
   for (const Way way : kWays)
     for (const Wrapping& wrapping : {Wrapping{.by = By::kSize, .parameters = 2000}, Wrapping{.by = By::kName, .names = {"blocks.*.mlp"}},
                                      Wrapping{.by = By::kName, .names = {"blocks.1", "head"}}, Wrapping{.by = By::kWhole}})
-      for (const bool reshard : {true, false})
-        expect_same(sharded(1, 2, {.wrapping = wrapping, .ahead = reshard ? 2 : 0, .reshard_after_forward = reshard, .way = way}, 2), reference,
-                    fmt::format("by {}, reshard {}", static_cast<int>(wrapping.by), reshard));
+      for (const int ranks : {1, 2, 3, 4})
+        for (const bool reshard : {true, false}) {
+          if (!reshard && ranks != 2) continue;
+          const ShardingOptions options{.wrapping = wrapping, .ahead = reshard ? 2 : 0, .reshard_after_forward = reshard, .way = way};
+          expect_same(sharded(1, ranks, options, ranks == 4 ? 1 : 2), reference,
+                      fmt::format("by {}, {} ranks, reshard {}", static_cast<int>(wrapping.by), ranks, reshard));
+        }
   expect_same(sharded(1, 2, {.stage = ShardStage::kGradients, .reduce_every_micro_batch = true}, 3), reference, "reduced every micro-batch");
 }
 
