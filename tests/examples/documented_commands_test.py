@@ -44,7 +44,7 @@ class Tree:
 
     def __init__(self, source, build, python, folder):
         self.source, self.build, self.python, self.folder = source, build, python, folder
-        for name in ("examples", "data", "python"):
+        for name in ("bench", "examples", "data", "python"):
             pathlib.Path(folder, name).symlink_to(source / name)
         pathlib.Path(folder, "build").mkdir()
         pathlib.Path(folder, "build", "torch-path").write_text((source / "build" / "torch-path").read_text())
