@@ -11,7 +11,7 @@ for name in "${names[@]}"; do
   mkdir -p "build/fuzz/$name"
   folders=("build/fuzz/$name")
   [[ ! -d tests/fuzz/seeds/$name ]] || folders+=("tests/fuzz/seeds/$name")
-  "$programs/fuzz_$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 \
+  "$programs/fuzz_$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 \
     -artifact_prefix="build/fuzz/$name-" "${folders[@]}" || failed+=("$name")
 done
 ((${#failed[@]} == 0)) || { printf 'broken: %s\n' "${failed[@]}" >&2; exit 1; }

@@ -90,14 +90,14 @@ void speak(int socket, FuzzedDataProvider& input, bool framed) {
 Meeting meeting(int rank) { return {.name = "fuzz", .key = "the key of the job", .rank = rank, .size = 2, .control_bytes = kControl}; }
 
 void noise_at_the_door(FuzzedDataProvider& input) {
-  std::thread host([&] { meet(meeting(0), Deadline::in(10s), runtime()); });
+  std::thread host([&] { meet(meeting(0), Deadline::in(30s), runtime()); });
   const sockaddr_un address = door_of("fuzz");
   for (int turn = 0; turn < 3; ++turn) {
     const Descriptor noise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     while (connect(noise.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) std::this_thread::yield();
     speak(noise.get(), input, false);
   }
-  meet(meeting(1), Deadline::in(10s), runtime());
+  meet(meeting(1), Deadline::in(30s), runtime());
   host.join();
 }
 
@@ -111,7 +111,7 @@ void lying_host(FuzzedDataProvider& input) {
     [[maybe_unused]] const auto heard = recv(guest.get(), hello, sizeof hello, 0);
     while (input.remaining_bytes() > 0) speak(guest.get(), input, input.ConsumeBool());
   });
-  fuzz::accepted([&] { meet(meeting(1), Deadline::in(10s), runtime()); });
+  fuzz::accepted([&] { meet(meeting(1), Deadline::in(30s), runtime()); });
   host.join();
   unlink(address.sun_path);
 }

@@ -85,21 +85,21 @@ void speak(int fd, const Bytes& bytes) {
 
 void lie_to_server(const Bytes& bytes) {
   static StoreServer server("127.0.0.1", {}, kKey);
-  static StoreClient member(server.endpoint(), kKey, Deadline::in(5s));
+  static StoreClient member(server.endpoint(), kKey, Deadline::in(30s));
   static std::uint64_t turn = 0;
   const Descriptor liar = connection_to(server.endpoint().port);
-  introduce(liar.get(), kKey, {}, Deadline::in(5s));
+  introduce(liar.get(), kKey, {}, Deadline::in(30s));
   speak(liar.get(), bytes);
   const std::string key = "honest", value = std::to_string(++turn);
-  member.set(key, value, Deadline::in(5s));
-  must(member.get(key, Deadline::in(5s)) == value, "a liar disturbs nobody else");
+  member.set(key, value, Deadline::in(30s));
+  must(member.get(key, Deadline::in(30s)) == value, "a liar disturbs nobody else");
 }
 
 void lie_to_client(const Bytes& bytes) {
   Descriptor listener = listen_on("127.0.0.1", {});
   std::thread liar([&] {
     pollfd ready{listener.get(), POLLIN, 0};
-    poll(&ready, 1, 5000);
+    poll(&ready, 1, 30'000);
     const Descriptor guest(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     ListenerHandshake handshake(kKey);
     const Bytes greeting = handshake.greeting();
@@ -114,10 +114,10 @@ void lie_to_client(const Bytes& bytes) {
     speak(guest.get(), bytes);
   });
   fuzz::accepted([&] {
-    StoreClient client(local_endpoint(listener.get()), kKey, Deadline::in(5s));
-    client.get("key", Deadline::in(5s));
-    client.add("key", 1, Deadline::in(5s));
-    client.wait("key", Deadline::in(5s));
+    StoreClient client(local_endpoint(listener.get()), kKey, Deadline::in(30s));
+    client.get("key", Deadline::in(30s));
+    client.add("key", 1, Deadline::in(30s));
+    client.wait("key", Deadline::in(30s));
   });
   liar.join();
 }
