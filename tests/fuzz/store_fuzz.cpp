@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "shoal/wire/chunk_header.h"
+#include "shoal/wire/handshake.h"
 #include "shoal/wire/store.h"
 #include "tests/fuzz/fuzz.h"
 
