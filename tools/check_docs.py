@@ -2,7 +2,7 @@
 """Do the pages point at things that exist?
 
 In every .md file that git knows: relative links and their anchors, and in ```sh blocks the make targets, the subcommands of shoal and the
-files that commands name. Prints one line a violation and exits with 1.
+files that commands name. In docs/reference/errors.md: the messages, which must stand in the sources. Prints one line a violation and exits with 1.
 """
 import argparse
 import pathlib
@@ -92,6 +92,25 @@ def check_commands(root, path, commands, targets, known):
                 yield f"{where}: {word} does not exist"
 
 
+def source_text(root):
+    """The sources in one piece, string literals that go on in the next line joined."""
+    text = "\n".join(path.read_text() for folder in ("src", "apps") for path in sorted((root / folder).rglob("*.cpp")))
+    return re.sub(r"\"\s*\n\s*\"", "", text)
+
+
+def check_messages(root):
+    """First cells of the tables of errors: each part of a message between two … is written somewhere in the sources."""
+    page = root / "docs" / "reference" / "errors.md"
+    if not page.exists():
+        return
+    sources = source_text(root)
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        message = re.match(r"\| `([^`]+)` \|", line)
+        for part in message[1].split("…") if message else ():
+            if part.strip() not in sources:
+                yield f"{page.relative_to(root)}:{number}: no source says '{part.strip()}'"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
@@ -101,6 +120,7 @@ def main():
         prose, commands = split_page(path)
         problems += check_links(root, path, prose)
         problems += check_commands(root, path, commands, targets, known)
+    problems += check_messages(root)
     for problem in problems:
         print(problem)
     sys.exit(1 if problems else 0)

@@ -1,17 +1,28 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the release build for SECONDS (default: 30) after another, or those named, from where the last call left them: what they
-# found interesting stays in build/fuzz/<target>. An input that breaks something lies in build/fuzz/<target>-crash-*.
+# Runs every fuzz target of the release build for SECONDS_EACH (default: 30), or those named, one a core at a time, from where the last call left them:
+# what they found interesting stays in build/fuzz/<target>. An input that breaks something lies in build/fuzz/<target>-crash-*, what was printed in
+# build/fuzz/<target>.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-readonly seconds=${SECONDS_EACH:-30} programs=build/release/bin
-if ((${#@})); then names=("$@"); else mapfile -t names < <(cd "$programs" && ls -d fuzz_* | sed 's/^fuzz_//' | grep -vx planted); fi
-failed=()
-for name in "${names[@]}"; do
-  printf '== %s, %s s\n' "$name" "$seconds"
+readonly programs=build/release/bin
+export SECONDS_EACH=${SECONDS_EACH:-30}
+
+fuzz() {
+  local name=$1 folders=("build/fuzz/$1")
   mkdir -p "build/fuzz/$name"
-  folders=("build/fuzz/$name")
   [[ ! -d tests/fuzz/seeds/$name ]] || folders+=("tests/fuzz/seeds/$name")
-  "$programs/fuzz_$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 \
-    -artifact_prefix="build/fuzz/$name-" "${folders[@]}" || failed+=("$name")
-done
-((${#failed[@]} == 0)) || { printf 'broken: %s\n' "${failed[@]}" >&2; exit 1; }
+  if build/release/bin/fuzz_"$name" -max_total_time="$SECONDS_EACH" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 \
+    -artifact_prefix="build/fuzz/$name-" "${folders[@]}" >"build/fuzz/$name.log" 2>&1; then
+    printf '%s: %s inputs in %s s\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$name.log")" "$SECONDS_EACH"
+  else
+    cat "build/fuzz/$name.log"
+    printf '%s: BROKEN\n' "$name"
+    return 1
+  fi
+}
+export -f fuzz
+
+if ((${#@})); then names=("$@"); else mapfile -t names < <(cd "$programs" && ls -d fuzz_* | sed 's/^fuzz_//' | grep -vx planted); fi
+((${#names[@]})) || { echo "fuzz: no targets: was there a clang++ with libFuzzer when the build was configured?" >&2; exit 1; }
+mkdir -p build/fuzz
+printf '%s\0' "${names[@]}" | xargs -0 --max-procs="$(nproc)" -I{} bash -c 'set -euo pipefail; fuzz {}'

@@ -6,22 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <string>
 
+#include "shoal/base/control_groups.h"
 #include "shoal/base/system_error.h"
 
 namespace shoal::apps {
 namespace {
-
-/// "max 100000" or "150000 100000": time granted in each period. Version 2 of control groups.
-double quota_of_control_group() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string granted;
-  double period = 0;
-  if (!(file >> granted >> period) || granted == "max" || period <= 0) return 0;
-  return std::stod(granted) / period;
-}
 
 std::vector<int> mask_of(pid_t process) {
   std::vector<int> cores;
@@ -41,7 +31,7 @@ int Cores::usable() const {
   return count;
 }
 
-Cores cores_of_this_process() { return {mask_of(0), quota_of_control_group()}; }
+Cores cores_of_this_process() { return {mask_of(0), processor_quota(control_groups("cpu"))}; }
 
 Cores cores_of_parent_process() { return {mask_of(::getppid())}; }
 

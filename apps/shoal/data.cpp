@@ -82,19 +82,21 @@ void add_prepare(CLI::App& parent) {
   CLI::App* command = parent.add_subcommand("prepare", "Make a dataset of files: remove duplicates, split, train a tokenizer, write token shards");
   command->add_option("-o,--out", options.out, "Folder of the dataset")->required();
   command->add_option("-i,--input", options.inputs, "Files or folders to read; may be repeated");
-  command->add_option("--suffix", options.suffixes, "Of folders, read only files that end so (.h, .txt); may be repeated");
-  command->add_option("--corpus", arguments->corpus, "A corpus that Shoal knows: headers, the C++ headers of LibTorch")
-      ->check(CLI::IsMember({"headers"}));
-  command->add_option("--torch-include", arguments->torch_include, "Where the headers of torch 2.11.0 lie")->capture_default_str();
+  CLI::Option* suffix = command->add_option("--suffix", options.suffixes, "Of folders, read only files that end so (.h, .txt); may be repeated");
+  CLI::Option* corpus = command->add_option("--corpus", arguments->corpus, "A corpus that Shoal knows: headers, the C++ headers of LibTorch")
+                            ->check(CLI::IsMember({"headers"}))
+                            ->excludes(suffix);
+  command->add_option("--torch-include", arguments->torch_include, "Where the headers of torch 2.11.0 lie")->capture_default_str()->needs(corpus);
   command->add_option("--tokenizer", arguments->tokenizer, "bpe is trained on the text; byte needs no training")
       ->check(CLI::IsMember({"bpe", "byte"}))
       ->capture_default_str();
-  command->add_option("--vocab", options.vocab_size, "Entries of the BPE vocabulary at most")
-      ->check(CLI::Range(258, 1'000'000))
-      ->capture_default_str();
-  command->add_option("--tokenizer-bytes", options.tokenizer_bytes, "How much training text the BPE tokenizer is trained on at most")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  CLI::Option* vocab = command->add_option("--vocab", options.vocab_size, "Entries of the BPE vocabulary at most")
+                           ->check(CLI::Range(258, 1'000'000))
+                           ->capture_default_str();
+  CLI::Option* tokenizer_bytes =
+      command->add_option("--tokenizer-bytes", options.tokenizer_bytes, "How much training text the BPE tokenizer is trained on at most")
+          ->check(CLI::PositiveNumber)
+          ->capture_default_str();
   command->add_option("--validation-fraction", options.validation_fraction, "Share of the files that becomes the validation split")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
@@ -104,7 +106,12 @@ void add_prepare(CLI::App& parent) {
   command->add_option("--seed", options.seed, "Chooses the validation files")->check(not_negative())->capture_default_str();
   command->add_option("--threads", options.threads, "Threads; the result does not depend on it")->check(CLI::PositiveNumber)->capture_default_str();
   command->add_flag("--keep-duplicates", arguments->keep_duplicates, "Keep near-duplicate files and repeated passages");
-  command->callback([arguments] { run_prepare(*arguments); });
+  command->callback([arguments, vocab, tokenizer_bytes] {
+    for (const CLI::Option* option : {vocab, tokenizer_bytes})
+      if (arguments->tokenizer == "byte" && option->count() > 0)
+        throw Error(ErrorKind::kUsage, "data prepare", fmt::format("{} is of the BPE tokenizer, and --tokenizer is byte", option->get_name()));
+    run_prepare(*arguments);
+  });
 }
 
 struct PeekArguments {

@@ -18,6 +18,7 @@
 #include "apps/shoal/rank_environment.h"
 #include "apps/shoal/torch/entry.h"
 #include "apps/shoal/version.h"
+#include "shoal/base/control_groups.h"
 #include "shoal/base/error.h"
 
 namespace shoal::apps {
@@ -67,21 +68,11 @@ void show_processor(Findings& findings) {
   if (!all.empty() && std::find(all.begin(), all.end(), "avx2") == all.end()) findings.wrong("no AVX2: products run several times slower");
 }
 
-/// The limit of this process's control group; empty when there is none. Versions 2 and 1.
-std::optional<double> control_group_limit_gib() {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream file(path);
-    double bytes = 0;
-    if (file >> bytes && bytes < 1e18) return bytes / kGiB;
-  }
-  return std::nullopt;
-}
-
 void show_memory(Findings& findings) {
   const double total = meminfo_gib("MemTotal"), available = meminfo_gib("MemAvailable");
-  const auto limit = control_group_limit_gib();
+  const auto limit = memory_limit(control_groups("memory"));
   findings.show("memory", fmt::format("{:.1f} GiB, {:.1f} available, control group: {}", total, available,
-                                      limit ? fmt::format("{:.1f} GiB", *limit) : "no limit"));
+                                      limit ? fmt::format("{:.1f} GiB", static_cast<double>(*limit) / kGiB) : "no limit"));
   if (available < 2) findings.wrong(fmt::format("only {:.1f} GiB of memory are available", available));
   struct statvfs shared = {};
   if (::statvfs("/dev/shm", &shared) == 0) {

@@ -12,6 +12,9 @@ Ending ending_of(const std::exception& error) {
   // LibTorch appends its stack trace to the text.
   std::string text = error.what();
   for (const char* trace : {"\nException raised from", "\nframe #0"}) text = text.substr(0, text.find(trace));
+  // LibTorch's own allocator, where the arena is off.
+  if (const auto at = text.find("can't allocate memory"); at != std::string::npos)
+    return {exit_code(ErrorKind::kResource), "out of memory: " + text.substr(at, text.find('\n', at) - at)};
   return {1, text};
 }
 

@@ -18,7 +18,7 @@ void add_generate_command(CLI::App& program, int& exit_code) {
   command->add_option("--top-k", options->top_k, "Choose among the k likeliest; 0: all")->check(CLI::NonNegativeNumber);
   command->add_option("--top-p", options->top_p, "Choose among the likeliest that together have this probability")->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", options->seed, "The same seed gives the same text")->check(not_negative());
-  command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")->check(CLI::NonNegativeNumber);
+  command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")->check(CLI::Range(0, 4096));
   command->add_option("--check-copies", options->check_copies,
                       "A token data set: say how many tokens the longest run has that stands in its training split");
   command->add_flag("--no-cache", *no_cache, "Compute every position anew for each token; slower, the same text");

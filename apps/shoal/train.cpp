@@ -13,6 +13,7 @@
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/run_directory.h"
 #include "shoal/base/check.h"
+#include "shoal/plan/model_json.h"
 #include "shoal/train/config/job_inputs.h"
 #include "shoal/train/config/validate.h"
 
@@ -69,14 +70,30 @@ int run_here(const RankArguments& arguments) {
   }
 }
 
-int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks) {
+/// Where the ranks of this host compute.
+struct Placement {
+  int threads = 1;
+  std::vector<std::vector<int>> pinned;  ///< by rank; empty: not pinned
+  int usable_cores = 1;
+};
+
+Placement place_ranks(const train::Job& job, int ranks) {
   const auto& parallelism = job.config.parallelism;
   const Cores cores = cores_of_this_process();
-  const int threads = threads_per_rank(cores, ranks, static_cast<int>(parallelism.threads_per_rank));
-  std::vector<std::vector<int>> pinned;
-  for (int rank = 0; parallelism.pin_cores && rank < ranks; ++rank) pinned.push_back(cores_of_rank(cores, rank, ranks, threads));
-  fmt::print("{} {} of {} {} on {} usable cores{}\n", ranks, ranks == 1 ? "rank" : "ranks", threads, threads == 1 ? "thread" : "threads",
-             cores.usable(), pinned.empty() ? "" : ", pinned");
+  Placement placement{.threads = threads_per_rank(cores, ranks, static_cast<int>(parallelism.threads_per_rank)), .usable_cores = cores.usable()};
+  for (int rank = 0; parallelism.pin_cores && rank < ranks; ++rank) placement.pinned.push_back(cores_of_rank(cores, rank, ranks, placement.threads));
+  return placement;
+}
+
+std::string describe_ranks(int ranks, int threads, int usable_cores, bool pinned) {
+  const auto many = [](int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); };
+  return fmt::format("{} of {} on {}{}", many(ranks, "rank"), many(threads, "thread"), many(usable_cores, "usable core"), pinned ? ", pinned" : "");
+}
+
+int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks, const Placement& placement) {
+  const auto& parallelism = job.config.parallelism;
+  const auto& [threads, pinned, usable_cores] = placement;
+  fmt::print("{}\n", describe_ranks(ranks, threads, usable_cores, !pinned.empty()));
   std::fflush(stdout);
   if (ranks > 1 && !parallelism.in_process) return launch_ranks({directory.path(), train::to_toml(job.config), job.file, ranks, threads, pinned});
   RankArguments arguments;
@@ -108,29 +125,42 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment, const s
   if (parallelism.pin_cores && sharers == environment.local_world)
     arguments.cores = cores_of_rank(cores, environment.local_rank, environment.local_world, arguments.threads);
   if (parallelism.pin_cores && sharers == 1) arguments.cores = cores_of_rank(cores, 0, 1, arguments.threads);
+  arguments.plain_lines = true;
   if (environment.rank == 0)
-    fmt::print("{} ranks of {} threads, started by {}\n", environment.world, arguments.threads, environment.launcher), std::fflush(stdout);
+    fmt::print("{}, started by {}\n", describe_ranks(environment.world, arguments.threads, cores.usable(), !arguments.cores.empty()),
+               environment.launcher),
+        std::fflush(stdout);
   return run_here(arguments);
 }
 
 int train_job(const TrainOptions& options) {
   train::Job job = read_job(options);
   const auto launcher = other_launcher(options);
-  if (launcher) train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world));
+  if (launcher) {
+    train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world));
+    job.origins["parallelism.ranks"] = launcher->launcher;
+  }
   const int ranks = static_cast<int>(job.config.parallelism.ranks);
   if (options.print_config) fmt::print("{}", train::print_config(job));
   std::fflush(stdout);
   train::validate(job, ranks, !launcher || launcher->rendezvous.empty());
-  if (options.print_config) return 0;
+  if (options.print_config) {
+    std::string model = plan::to_json(train::model_spec(job, {}));
+    for (std::size_t at = 0; (at = model.find('\n', at)) != std::string::npos; at += 3) model.replace(at, 1, "\n# ");
+    fmt::print("\n# The model, before the data is known (0: what the data needs):\n# {}\n", model);
+    return 0;
+  }
   prepare_job_data(job, !launcher || launcher->rank == 0);
   train::check_job_inputs(job);
   const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
+  // What cannot be placed is refused before anything is moved.
+  const Placement placement = launcher ? Placement() : place_ranks(job, ranks);
   const RunDirectory directory(path, options.fresh);
   fmt::print("job {}{}{}, in {}\n", job.config.job.name, job.config.job.description.empty() ? "" : ": ", job.config.job.description,
              directory.path());
   if (!directory.moved_to().empty()) fmt::print("the old {} is now {}\n", directory.path(), directory.moved_to());
-  return launcher ? be_a_rank(job, *launcher, directory.path()) : start_ranks(job, directory, ranks);
+  return launcher ? be_a_rank(job, *launcher, directory.path()) : start_ranks(job, directory, ranks, placement);
 }
 
 }  // namespace

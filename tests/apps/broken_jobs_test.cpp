@@ -216,7 +216,7 @@ TEST_F(BrokenJobs, ImpossibleCombinations) {
       {"model", "hidden = 130", "heads = 4: must divide hidden = 130"},
       {"model", "kv_heads = 3", "must divide heads = 4"},
       {"model", "widths = [3]", "belongs to a multi-layer perceptron"},
-      {"model", "dropout = 1.5", "from 0 to 1"},
+      {"model", "dropout = 1.5", "from 0 to below 1"},
       {"data", "folders = []", "name at least one folder"},
       {"data", "weights = [1.0, 2.0]", "one weight for each of the 1 folders"},
       {"data", "prepare = \"files\"", ""},
@@ -239,6 +239,8 @@ TEST_F(BrokenJobs, ImpossibleCombinations) {
       {"lr_scheduler", "decay_fraction = 0.5", "belongs to wsd"},
       {"parallelism", "interface = \"lo\"", "is of TCP"},
       {"parallelism", "bucket_mb = 5.0", "gradients are reduced where they lie"},
+      {"model", "rope_theta = 500.0", "belongs to rotary positions"},
+      {"validation", "sample_prompt = \"x\"", "validation.sample_tokens is 0"},
       {"debug", "fault_step = 3", "debug.fault is \"none\""},
       {"debug", "fault_rank = 1", "debug.fault is \"none\""},
       {"debug", "fault = \"kill\"", ""},
@@ -258,6 +260,9 @@ TEST_F(BrokenJobs, ImpossibleCombinations) {
 
 TEST_F(BrokenJobs, MissingKeysAndBrokenFiles) {
   Sections job = default_job();
+  put(job, "debug", "fault = \"kill\""), put(job, "debug", "fault_step = 5");
+  expect_refused(job, 78, {"debug.fault_step = 5", "would never come: training.steps = 4"});
+  job = default_job();
   drop(job, "training", "steps");
   expect_refused(job, 78, {"job.toml: training.steps (not set)", "set one of steps, tokens and epochs"});
   job = default_job();

@@ -176,6 +176,10 @@ TEST_F(TrainedRun, ForeignAndDamagedCheckpointsAreRefused) {
   ASSERT_EQ(train({}).code, 0);
   expect_refused({"--set", "model.widths=[8]"}, 78, {"belongs to another job: model.widths was [16] and is [8]", "--fresh"});
   expect_refused({"--set", "model.activation=tanh"}, 78, {"model.activation"});
+  expect_refused({"--set", "training.loss=mean_absolute_error"}, 78,
+                 {"belongs to another job: training.loss was mean_squared_error and is mean_absolute_error"});
+  expect_refused({"--set", "optimizer.name=sgd"}, 78, {"belongs to another job: optimizer.name was adamw and is sgd"});
+  expect_refused({"--fresh", "--set", "parallelism.pin_cores=true", "--set", "parallelism.threads_per_rank=4096"}, 78, {"parallelism.pin_cores"});
   expect_refused({"--set", "debug.seed=1"}, 78, {"belongs to another job: debug.seed was 0 and is 1."});
   expect_refused({"--set", "data.noise=0.2"}, 78, {"belongs to another job: data.noise was 0.1 and is 0.2."});
   int files = 0;

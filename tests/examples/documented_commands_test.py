@@ -3,8 +3,9 @@
     documented_commands_test.py SOURCE BUILD PYTHON
 
 Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md is run in a scratch folder that sees the
-examples and the data of the source tree; training takes a few steps on small data. Programs come from BUILD. `make` is asked what it would do (`make test` would start this test),
+examples and the data of the source tree; training on tokens takes a few steps on small data. Programs come from BUILD. `make` is asked what it would do (`make test` would start this test),
 and for `make bench` which cases it would run. `pip install` and the Python of that page run in PYTHON, where that has a whole PyTorch.
+Results that a page shows of what was not shortened (accuracies, errors, memory) must come out again, within 5 %.
 """
 import json
 import os
@@ -16,9 +17,11 @@ import sys
 import tempfile
 
 STEPS = 6
-SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1"]
-SHORTER_TOKENS = ["--set", "training.global_batch_sequences=2", "--set", "training.sequence_length=64", "--set", "model.layers=1",
-                  "--set", "validation.batches=1", "--set", "validation.sample_tokens=20"]
+SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1",
+           "--set", "training.global_batch_sequences=2", "--set", "training.sequence_length=64", "--set", "model.layers=1",
+           "--set", "validation.batches=1", "--set", "validation.sample_tokens=20"]
+RESULT = re.compile(r"validation: |split: | kB ")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 PROGRAMS = "build/release/bin/"
 
 
@@ -39,6 +42,16 @@ def commands(page):
                     words = []
 
 
+def comes_out(line, printed):
+    """Whether `printed` has a line with the words of `line` and its numbers, within 5 %."""
+    words, numbers = NUMBER.sub("#", line).split(), [float(number) for number in NUMBER.findall(line)]
+    for other in printed.splitlines():
+        if NUMBER.sub("#", other).split() == words:
+            if all(abs(a - float(b)) <= 0.05 * abs(a) for a, b in zip(numbers, NUMBER.findall(other))):
+                return True
+    return False
+
+
 class Tree:
     """Where the commands run, and what each of them becomes there."""
 
@@ -56,7 +69,7 @@ class Tree:
         """The arguments of shoal, for a job of a few steps."""
         if words[0] == "train" and "--help-config" not in words:
             job = next(word for word in words if word.endswith(".toml"))
-            return words + SHORTER + (SHORTER_TOKENS if 'source = "tokens"' in (self.source / job).read_text() else [])
+            return words + (SHORTER if 'source = "tokens"' in (self.source / job).read_text() else [])
         if words[0] == "generate":
             return words + ["--tokens", "10"] if "--tokens" not in words else words
         if words[0] == "bench":
@@ -116,6 +129,7 @@ def main():
             todo = [(shlex.join(words), *tree.here(words)) for words in commands(page)]
             if page.name == "pytorch.md":
                 todo += [(json.dumps(text), *tree.snippet(text)) for text in blocks(page, "python")]
+            printed, whole = "", True
             for documented, words, expected in todo:
                 shown = f"{page.relative_to(source)}: {documented}"
                 if words is None:
@@ -123,11 +137,17 @@ def main():
                     continue
                 done = tree.run(words)
                 count += 1
+                printed, whole = printed + done.stdout, whole and SHORTER[1] not in words
                 # As diff does, `ckpt diff` ends with 1 where something differs.
                 good = done.returncode == ("ckpt diff" in documented) and re.search(expected, done.stdout)
                 print(f"{'ok' if good else 'FAILED'}  {shown}", flush=True)
                 if not good:
                     failures.append(f"{shown}\n{' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+            results = [line for text in blocks(page, "text") for line in text.splitlines() if whole and page.parent.parent.name == "examples" and RESULT.search(line)]
+            for line in results:
+                print(f"{'ok' if comes_out(line, printed) else 'FAILED'}  {page.relative_to(source)} shows: {line}", flush=True)
+                if not comes_out(line, printed):
+                    failures.append(f"{page.relative_to(source)} shows '{line}', and no command of it printed that, within 5 %")
     for failure in failures:
         print(failure)
     if count == 0:

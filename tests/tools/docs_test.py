@@ -30,6 +30,13 @@ class DocsTest(project.ProjectTest):
     def test_clean(self):
         self.assert_passes(self.check_page())
 
+    def test_messages_of_errors(self):
+        self.write("src/shoal/base/check.cpp", 'throw Error(fmt::format("no room for {} bytes "\n    "in {}", size, place));\n')
+        self.write("docs/reference/errors.md", "| message | why |\n|---|---|\n| `no room for … bytes in` | full |\n")
+        self.assert_passes(self.check_page())
+        self.write("docs/reference/errors.md", "| message | why |\n|---|---|\n| `no space for … bytes` | full |\n")
+        self.assert_fails(self.check_page(), "errors.md:3", "'no space for'")
+
     def test_planted(self):
         self.assert_fails(self.check_page("docs/tour.md", "docs/tuor.md"), "README.md:2", "docs/tuor.md")
         self.assert_fails(self.check_page("#second-stop", "#third-stop"), "README.md:2", "#third-stop")

@@ -28,6 +28,7 @@ struct RankArguments {
   int threads = 1;            ///< threads that compute, per rank
   std::vector<int> cores;     ///< cores of this rank (in_process: of all ranks in turn, `threads` each); empty: not pinned
   std::string program;        ///< path of the executable
+  bool plain_lines = false;   ///< the console belongs to another launcher, which may give ranks a terminal and write to a file itself
 
   /// 0, or the signal that asks the run to stop: finish the step, save, return 128 + signal. Never null.
   const std::atomic<int>* stop_signal = nullptr;

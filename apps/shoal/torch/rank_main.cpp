@@ -46,7 +46,7 @@ int run_one(const RankArguments& arguments, const train::Job& job, const comm::G
   const int code = train::train({.job = job,
                                  .run_directory = arguments.run_directory,
                                  .world = world,
-                                 .terminal = ::isatty(STDOUT_FILENO) == 1,
+                                 .terminal = !arguments.plain_lines && ::isatty(STDOUT_FILENO) == 1,
                                  .log = log,
                                  .stop_signal = arguments.stop_signal,
                                  .current_step = &step});

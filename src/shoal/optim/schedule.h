@@ -15,7 +15,7 @@ std::optional<ScheduleKind> schedule_kind(std::string_view name);
 struct Schedule {
   ScheduleKind kind = ScheduleKind::kCosine;
   double peak = 1e-3;             ///< the learning rate after the warm-up
-  double final_ratio = 0.1;       ///< the last learning rate as a part of the peak; `constant` ignores it
+  double final_ratio = 0.1;       ///< what step total_steps, the first after the run, would train at, as a part of the peak; `constant` ignores it
   std::int64_t warmup_steps = 0;  ///< the rate rises linearly: step 0 trains at peak / warmup_steps, step warmup_steps - 1 at the peak
   std::int64_t total_steps = 1;   ///< length of the run; later steps keep the final rate
   std::int64_t decay_steps = 0;   ///< `wsd`: how many steps at the end decay, linearly

@@ -16,6 +16,17 @@
 namespace shoal::train {
 namespace fs = std::filesystem;
 
+namespace {
+
+/// Numbers of another tokenizer mean other text: the same vocabulary size says nothing.
+void check_tokenizer(const TrainedModel& trained, const std::string& folder, const char* operation) {
+  if (data::TokenDataset::open(folder, "train", data::Check::kHeaders).tokenizer().checksum() != trained.tokenizer->checksum())
+    throw Error(ErrorKind::kConfig, operation, fmt::format("{}: the data has another tokenizer than the model", folder))
+        .hint("prepare the text with the model's tokenizer, or take the data set that it was trained on");
+}
+
+}  // namespace
+
 TrainedModel open_trained(const std::string& checkpoint) {
   TrainedModel trained;
   trained.path = checkpoint::format::resolve_checkpoint(checkpoint);
@@ -38,7 +49,8 @@ std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::
   return generate(*trained.model, tokens_of(*trained.tokenizer, prompt), options, Key(seed).child("sample"), trained.tokenizer->vocab_size());
 }
 
-std::int64_t longest_copy(const std::vector<std::uint32_t>& tokens, const std::string& folder) {
+std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::uint32_t>& tokens, const std::string& folder) {
+  check_tokenizer(trained, folder, "generate");
   constexpr std::uint64_t kPiece = 1 << 20;
   const auto text = data::TokenDataset::open(folder, "train", data::Check::kHeaders);
   CopiedRun run(tokens);
@@ -58,9 +70,9 @@ Evaluation evaluate_split(const TrainedModel& trained, const std::string& split,
     job.config.data.folders = folders;
     job.config.data.weights.clear();
   }
+  if (trained.tokenizer)
+    for (const std::string& folder : job.config.data.folders) check_tokenizer(trained, folder, "eval");
   const auto data = open_data(job, true);
-  if (trained.tokenizer && data->sizes().vocab > static_cast<std::int64_t>(trained.tokenizer->vocab_size()))
-    throw Error(ErrorKind::kConfig, "eval", "the data has another tokenizer than the model");
   const BatchPlan plan = batch_plan(job, 1);
   return evaluate(*trained.model, *data, {},
                   {.split = split, .samples = batches * plan.global, .micro_batch = std::min<std::int64_t>(plan.micro_batch, 32)});

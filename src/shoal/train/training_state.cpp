@@ -10,6 +10,7 @@
 #include "shoal/plan/model_json.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/config/keys.h"
+#include "shoal/train/config/validate.h"
 
 namespace shoal::train {
 namespace {
@@ -23,6 +24,21 @@ std::vector<std::string> differing_data_keys(const RunRecord& saved, const RunRe
     const bool decides = key.section == "data" || path == "training.sequence_length" || path == "debug.seed";
     if (decides && old != value) differences.push_back(fmt::format("{} was {} and is {}", path, old, value));
   }
+  return differences;
+}
+
+/// What a resumed run must not change although the tensors would fit.
+std::vector<std::string> differing_training_keys(const RunRecord& saved, const RunRecord& now) {
+  const JobConfig before = parse_job(saved.job, saved.job_file).config, after = parse_job(now.job, now.job_file).config;
+  const auto loss = [](const JobConfig& job) {
+    return job.training.loss != "auto" ? job.training.loss : learns_classes(job) ? "cross_entropy" : "mean_squared_error";
+  };
+  std::vector<std::string> differences;
+  const auto compare = [&](const char* key, const std::string& old, const std::string& value) {
+    if (old != value) differences.push_back(fmt::format("{} was {} and is {}", key, old, value));
+  };
+  compare("training.loss", loss(before), loss(after));
+  compare("optimizer.name", before.optimizer.name, after.optimizer.name);
   return differences;
 }
 
@@ -83,6 +99,7 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
     const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
     if (old != value) differences.push_back(fmt::format("model.{} was {} and is {}", key, old.is_null() ? "absent" : old.dump(), value.dump()));
   }
+  if (differences.empty()) differences = differing_training_keys(saved, now);
   if (before.value("family", "") == after.value("family", "") && differences.empty() && saved.data != now.data) {
     differences = differing_data_keys(saved, now);
     if (differences.empty())

@@ -3,49 +3,27 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
-#include <optional>
 #include <string>
+
+#include "shoal/base/control_groups.h"
 
 namespace shoal::wire {
 namespace {
 
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
-/// The number in a file of the cgroup file system; empty for "max" and for a file that is not there.
-std::optional<std::size_t> number_in(const std::string& path) {
-  std::ifstream file(path);
-  std::size_t value = 0;
-  if (file >> value) return value;
-  return std::nullopt;
-}
-
 std::size_t left_in(const std::string& limit_file, const std::string& usage_file) {
   const auto limit = number_in(limit_file), usage = number_in(usage_file);
   // Version 1 writes a number near 2^63 for no limit.
-  if (!limit || *limit > (std::size_t{1} << 60)) return kUnlimited;
+  if (!limit || *limit > (std::uint64_t{1} << 60)) return kUnlimited;
   return *limit - std::min(*limit, usage.value_or(0));
 }
 
-std::size_t left_in_cgroups() {
+std::size_t left_in_control_groups() {
   std::size_t left = kUnlimited;
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const auto first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string path = line.substr(second + 1);
-    const bool unified = controllers.empty();
-    if (!unified && controllers.find("memory") == std::string::npos) continue;
-    for (;;) {  // a limit may sit on any level above
-      if (unified)
-        left = std::min(left, left_in("/sys/fs/cgroup" + path + "/memory.max", "/sys/fs/cgroup" + path + "/memory.current"));
-      else
-        left = std::min(
-            left, left_in("/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes", "/sys/fs/cgroup/memory" + path + "/memory.usage_in_bytes"));
-      if (path.size() <= 1) break;
-      path.resize(std::max<std::size_t>(path.rfind('/'), 0));
-    }
-  }
+  for (const auto& [folder, unified] : control_groups("memory"))
+    left = std::min(left, unified ? left_in(folder + "/memory.max", folder + "/memory.current")
+                                  : left_in(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes"));
   return left;
 }
 
@@ -60,7 +38,7 @@ std::size_t available_memory_bytes() {
     std::getline(info, unit);
     if (key == "MemAvailable:") available = kib * 1024;
   }
-  return std::min(available, left_in_cgroups());
+  return std::min(available, left_in_control_groups());
 }
 
 }  // namespace shoal::wire

@@ -12,7 +12,9 @@
 namespace shoal::checkpoint::format {
 namespace {
 
-constexpr const char* kDamaged = "the file was damaged after it was written: take another checkpoint (shoal ckpt ls), and check the disk";
+constexpr const char* kDamaged =
+    "the file was damaged after it was written: remove this checkpoint, so that the run goes on from the one before it (shoal ckpt ls), and check "
+    "the disk";
 
 Box shifted(const Box& box, const Shape& origin) {
   Box moved = box;

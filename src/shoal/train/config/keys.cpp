@@ -60,7 +60,7 @@ void list_model(std::vector<Key>& keys) {
       .key("rope_theta", &M::rope_theta, above(0), "base of the rotary frequencies")
       .key("norm", &M::norm, one_of({"layer", "rms"}), "LayerNorm or RMSNorm")
       .key("norm_epsilon", &M::norm_epsilon, above(0), "added to the variance in norms")
-      .key("dropout", &M::dropout, {0, 1, false, {}}, "probability with which activations are dropped in training")
+      .key("dropout", &M::dropout, from_to_below(0, 1), "probability with which activations are dropped in training")
       .key("init_std", &M::init_std, at_least(0), "standard deviation of initial weights")
       .key("activation", &M::activation, one_of({"relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}), "non-linearity of the feed-forward layers")
       .key("inputs", &M::inputs, at_least(0), "mlp: inputs; 0: features of the data")
@@ -129,7 +129,8 @@ void list_optimization(std::vector<Key>& keys) {
            "course of the learning rate after the warm-up; wsd: constant, then linear at the end")
       .key("warmup_steps", &S::warmup_steps, between(0, 1e12), "steps over which the learning rate rises from 0")
       .key("decay_fraction", &S::decay_fraction, between(0, 1), "wsd: part of all steps, at the end, over which the learning rate falls")
-      .key("final_ratio", &S::final_ratio, between(0, 1), "linear, cosine, wsd: last learning rate as part of the highest");
+      .key("final_ratio", &S::final_ratio, between(0, 1),
+           "linear, cosine, wsd: where the learning rate falls to, as part of the highest: a step after the last would have it");
 }
 
 void list_precision(std::vector<Key>& keys) {

@@ -125,6 +125,8 @@ ModelSpec model_spec(const Job& job, const DataSizes& data) {
   refuse_others(job, spec);
   take_sizes(job, spec);
   take_rest(job.config.model, spec);
+  if (spec.family != Family::kMlp && spec.positions != plan::Positions::kRotary && job.config.model.rope_theta)
+    throw complaint(job, "model.rope_theta", "belongs to rotary positions, and this model's are learned (model.positions)");
   fit_to_data(job, data, spec);
   const std::string name = spec.name;
   spec.name.clear();  // errors name the key; `explained` adds the model

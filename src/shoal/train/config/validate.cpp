@@ -42,6 +42,8 @@ void validate_tokens(const Job& job) {
     throw complaint(job, "data.prepare_from", "goes with data.prepare = \"files\": name what to prepare from, or leave both out");
   if (data.prepare == "nothing") refuse_if_set(job, {"data.tokenizer", "data.vocab_size"}, "says how to prepare, and data.prepare is \"nothing\"");
   if (data.tokenizer == "byte") refuse_if_set(job, {"data.vocab_size"}, "is of the BPE tokenizer, and data.tokenizer is \"byte\"");
+  if (job.config.validation.sample_tokens == 0)
+    refuse_if_set(job, {"validation.sample_prompt"}, "begins a sample, and validation.sample_tokens is 0");
 }
 
 void validate_table(const Job& job) {
@@ -100,6 +102,8 @@ void check_schedule(const Job& job, std::int64_t steps) {
   const std::string length = training.steps    ? fmt::format("training.steps = {}", steps)
                              : training.tokens ? fmt::format("training.tokens = {} are {} steps", *training.tokens, steps)
                                                : fmt::format("training.epochs = {} are {} steps", training.epochs.value_or(0), steps);
+  const DebugSection& debug = job.config.debug;
+  if (debug.fault != "none" && debug.fault_step > steps) throw complaint(job, "debug.fault_step", fmt::format("would never come: {}", length));
   if (scheduler.warmup_steps > steps) throw complaint(job, "lr_scheduler.warmup_steps", fmt::format("longer than the run: {}", length));
   if (scheduler.name != "wsd") return;
   const std::int64_t decay = std::llround(scheduler.decay_fraction * static_cast<double>(steps));

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace shoal {
+
+/// A control group (cgroup) that limits this process, as a folder of the cgroup file system.
+struct ControlGroup {
+  std::string folder;
+  bool unified = true;  ///< version 2, whose files have other names than those of version 1
+};
+
+/// The groups that bear on `controller` ("memory", "cpu"): this process's own and all above it, of either version. `membership` and `mount` are other
+/// files in tests.
+std::vector<ControlGroup> control_groups(const std::string& controller, const std::string& membership = "/proc/self/cgroup",
+                                         const std::string& mount = "/sys/fs/cgroup");
+
+/// The first number in a file of a group; empty for "max" and for a file that is not there.
+std::optional<std::uint64_t> number_in(const std::string& path);
+
+/// The least memory limit of these groups in bytes; empty: no limit.
+std::optional<std::uint64_t> memory_limit(const std::vector<ControlGroup>& groups);
+
+/// The least processor time that these groups grant, in cores; 0: no limit.
+double processor_quota(const std::vector<ControlGroup>& groups);
+
+}  // namespace shoal

@@ -1,0 +1,63 @@
+#include "shoal/base/control_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace shoal {
+namespace {
+
+class ControlGroups : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "shoal-groups-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file(folder_ + "/" + path);
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text << "\n";
+  }
+  std::vector<ControlGroup> groups(const std::string& controller) { return control_groups(controller, folder_ + "/membership", folder_ + "/mount"); }
+
+  std::string folder_;
+};
+
+TEST_F(ControlGroups, OfVersion2LimitEachOnItsLevel) {
+  write("membership", "0::/slurm/job_7/step_0");
+  write("mount/slurm/job_7/step_0/memory.max", "max");
+  write("mount/slurm/job_7/memory.max", "2000000000");
+  write("mount/slurm/memory.max", "8000000000");
+  write("mount/slurm/job_7/step_0/cpu.max", "max 100000");
+  write("mount/slurm/cpu.max", "150000 100000");
+  EXPECT_EQ(groups("memory").size(), 4U);  // and the root
+  EXPECT_EQ(memory_limit(groups("memory")), 2000000000U);
+  EXPECT_DOUBLE_EQ(processor_quota(groups("cpu")), 1.5);
+}
+
+TEST_F(ControlGroups, OfVersion1LieByController) {
+  write("membership", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n3:cpuset:/");
+  write("mount/memory/docker/x/memory.limit_in_bytes", "9223372036854771712");
+  write("mount/memory/docker/memory.limit_in_bytes", "3000000000");
+  write("mount/cpu/docker/x/cpu.cfs_quota_us", "100000");
+  write("mount/cpu/docker/x/cpu.cfs_period_us", "50000");
+  write("mount/cpu/docker/cpu.cfs_quota_us", "-1");
+  write("mount/cpu/docker/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(memory_limit(groups("memory")), 3000000000U);
+  EXPECT_DOUBLE_EQ(processor_quota(groups("cpu")), 2);
+}
+
+TEST_F(ControlGroups, ThatAreNotThereLimitNothing) {
+  EXPECT_TRUE(groups("memory").empty());
+  write("membership", "no such line\n0::/");
+  EXPECT_EQ(memory_limit(groups("memory")), std::nullopt);
+  EXPECT_EQ(processor_quota(groups("cpu")), 0);
+}
+
+}  // namespace
+}  // namespace shoal
