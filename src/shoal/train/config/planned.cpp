@@ -91,7 +91,10 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return policy;
 }
 
-bool is_counted(const JobConfig& config) { return config.precision.type != "auto" && config.precision.parameters.empty(); }
+bool is_counted(const JobConfig& config) {
+  const bool blocks = config.parallelism.zero_stage == 0 || config.parallelism.shard_units == "block";
+  return config.precision.type != "auto" && config.precision.parameters.empty() && blocks;
+}
 
 Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks) {
   const JobConfig& config = job.config;
