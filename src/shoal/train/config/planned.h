@@ -13,8 +13,8 @@ namespace shoal::train {
 /// What of a model's blocks stays for the backward pass.
 plan::RecomputePolicy recompute_policy(const JobConfig& config);
 
-/// Whether the memory of the job can be counted as its operators allocate it: where its types are known ("auto" was decided) and depend on no names, and
-/// what is sharded as one is a block.
+/// Whether the memory of the job can be counted as its operators allocate it: where its types are known ("auto" was decided) and depend on no names,
+/// and what is sharded as one is a block.
 bool is_counted(const JobConfig& config);
 
 /// The job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws Error(config) when the batch does not divide.
