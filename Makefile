@@ -13,7 +13,7 @@ JOB ?= examples/03_gpt_on_headers/job.toml
 CONFIGURE := cmake --preset release >/dev/null
 NINJA := cmake --build --preset release --parallel $(JOBS)
 
-.PHONY: help setup build all train test check layout layers headers warnings format docs bench sanitize fuzz install clean
+.PHONY: help setup build all train test check layout layers headers warnings format docs bench sanitize fuzz fuzzers install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -32,7 +32,10 @@ all: setup
 train: build ## train a GPT on two ranks; FRESH=1 starts anew, JOB=FILE trains another job, ARGS="--set section.key=value"
 	@$(SHOAL) train $(JOB) $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
-test: all ## build everything and run every test
+fuzzers: all
+	@$(NINJA) --target fuzz
+
+test: fuzzers ## build everything and run every test
 	@JOBS=$(JOBS) tools/test.sh
 
 # `make --keep-going check` runs all of them, whichever fail.
@@ -63,7 +66,7 @@ bench: all ## measure, beside peers, into bench/results/latest.jsonl; CASES="...
 sanitize: setup ## everything that can run under AddressSanitizer, UBSan and ThreadSanitizer
 	@tools/sanitize.sh asan tsan-rooms
 
-fuzz: all ## every parser of bytes from outside under libFuzzer, SECONDS=30 each; TARGETS="..." chooses
+fuzz: fuzzers ## every parser of bytes from outside under libFuzzer, SECONDS=30 each; TARGETS="..." chooses
 	@SECONDS_EACH=$(or $(SECONDS),30) tools/fuzz.sh $(TARGETS)
 
 install: all ## into PREFIX (default build/install)
