@@ -321,7 +321,12 @@ bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
     }
     std::vector<const std::byte*> offered;
     for (int r = 0; r < size(); ++r) {
-      if (block_.line(r).chunks.load(std::memory_order_acquire) < offered_chunks_) return false;
+      const std::uint64_t chunks = block_.line(r).chunks.load(std::memory_order_acquire);
+      if (chunks < offered_chunks_) return false;
+      // For its next chunk a rank needs this one of ours, for the one after it one that we have not offered.
+      if (chunks > offered_chunks_ + 1)
+        throw error_at(ErrorKind::kData, sequence,
+                       fmt::format("rank {} says that it has offered {} chunks, where it can have {} at most", r, chunks, offered_chunks_ + 1));
       offered.push_back(block_.staging(r, offered_chunks_ - 1));
     }
     consume(call, begin, end, offered);

@@ -29,6 +29,8 @@ class JsonFields {
       });
     } catch (const nlohmann::json::parse_error& error) {
       throw Error(ErrorKind::kConfig, "model", fmt::format("{}: not JSON, at byte {}", file, error.byte));
+    } catch (const nlohmann::json::out_of_range&) {
+      throw Error(ErrorKind::kConfig, "model", fmt::format("{}: holds a number that is too large", file));
     }
   }
 
