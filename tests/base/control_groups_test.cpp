@@ -52,6 +52,13 @@ TEST_F(ControlGroups, OfVersion1LieByController) {
   EXPECT_DOUBLE_EQ(processor_quota(groups("cpu")), 2);
 }
 
+TEST_F(ControlGroups, OfVersion1WithoutAQuotaLimitNothing) {
+  write("membership", "5:cpu,cpuacct:/docker/x");
+  write("mount/cpu/docker/x/cpu.cfs_quota_us", "-1");
+  write("mount/cpu/docker/x/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(processor_quota(groups("cpu")), 0);
+}
+
 TEST_F(ControlGroups, ThatAreNotThereLimitNothing) {
   EXPECT_TRUE(groups("memory").empty());
   write("membership", "no such line\n0::/");

@@ -52,9 +52,10 @@ double processor_quota(const std::vector<ControlGroup>& groups) {
     if (group.unified) {
       double granted = 0, period = 0;  // "max 100000" or "150000 100000": time granted in each period
       if (std::ifstream file(group.folder + "/cpu.max"); file >> granted >> period) take(granted, period);
-    } else {  // -1 for no limit is no number here
-      take(static_cast<double>(number_in(group.folder + "/cpu.cfs_quota_us").value_or(0)),
-           static_cast<double>(number_in(group.folder + "/cpu.cfs_period_us").value_or(0)));
+    } else {
+      double granted = 0, period = 0;  // -1: no limit
+      std::ifstream quota_file(group.folder + "/cpu.cfs_quota_us"), period_file(group.folder + "/cpu.cfs_period_us");
+      if (quota_file >> granted && period_file >> period) take(granted, period);
     }
   }
   return least;
