@@ -4,14 +4,13 @@
 # build/fuzz/<target>.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-readonly programs=build/release/bin
-export SECONDS_EACH=${SECONDS_EACH:-30}
+export programs=build/release/bin SECONDS_EACH=${SECONDS_EACH:-30}
 
 fuzz() {
   local name=$1 folders=("build/fuzz/$1")
   mkdir -p "build/fuzz/$name"
   [[ ! -d tests/fuzz/seeds/$name ]] || folders+=("tests/fuzz/seeds/$name")
-  if build/release/bin/fuzz_"$name" -max_total_time="$SECONDS_EACH" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 \
+  if "$programs/fuzz_$name" -max_total_time="$SECONDS_EACH" -timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 \
     -artifact_prefix="build/fuzz/$name-" "${folders[@]}" >"build/fuzz/$name.log" 2>&1; then
     printf '%s: %s inputs in %s s\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$name.log")" "$SECONDS_EACH"
   else

@@ -136,10 +136,7 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment, const s
 int train_job(const TrainOptions& options) {
   train::Job job = read_job(options);
   const auto launcher = other_launcher(options);
-  if (launcher) {
-    train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world));
-    job.origins["parallelism.ranks"] = launcher->launcher;
-  }
+  if (launcher) train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world), launcher->launcher);
   const int ranks = static_cast<int>(job.config.parallelism.ranks);
   if (options.print_config) fmt::print("{}", train::print_config(job));
   std::fflush(stdout);

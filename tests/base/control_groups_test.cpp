@@ -23,6 +23,10 @@ class ControlGroups : public testing::Test {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text << "\n";
   }
+  void write_version_1_quota(const std::string& group, const std::string& granted, const std::string& period) {
+    write("mount/cpu/" + group + "/cpu.cfs_quota_us", granted);
+    write("mount/cpu/" + group + "/cpu.cfs_period_us", period);
+  }
   std::vector<ControlGroup> groups(const std::string& controller) { return control_groups(controller, folder_ + "/membership", folder_ + "/mount"); }
 
   std::string folder_;
@@ -44,18 +48,15 @@ TEST_F(ControlGroups, OfVersion1LieByController) {
   write("membership", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n3:cpuset:/");
   write("mount/memory/docker/x/memory.limit_in_bytes", "9223372036854771712");
   write("mount/memory/docker/memory.limit_in_bytes", "3000000000");
-  write("mount/cpu/docker/x/cpu.cfs_quota_us", "100000");
-  write("mount/cpu/docker/x/cpu.cfs_period_us", "50000");
-  write("mount/cpu/docker/cpu.cfs_quota_us", "-1");
-  write("mount/cpu/docker/cpu.cfs_period_us", "100000");
+  write_version_1_quota("docker/x", "100000", "50000");
+  write_version_1_quota("docker", "-1", "100000");
   EXPECT_EQ(memory_limit(groups("memory")), 3000000000U);
   EXPECT_DOUBLE_EQ(processor_quota(groups("cpu")), 2);
 }
 
 TEST_F(ControlGroups, OfVersion1WithoutAQuotaLimitNothing) {
   write("membership", "5:cpu,cpuacct:/docker/x");
-  write("mount/cpu/docker/x/cpu.cfs_quota_us", "-1");
-  write("mount/cpu/docker/x/cpu.cfs_period_us", "100000");
+  write_version_1_quota("docker/x", "-1", "100000");
   EXPECT_EQ(processor_quota(groups("cpu")), 0);
 }
 

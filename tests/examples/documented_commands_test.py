@@ -145,8 +145,9 @@ def main():
                     failures.append(f"{shown}\n{' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
             results = [line for text in blocks(page, "text") for line in text.splitlines() if whole and page.parent.parent.name == "examples" and RESULT.search(line)]
             for line in results:
-                print(f"{'ok' if comes_out(line, printed) else 'FAILED'}  {page.relative_to(source)} shows: {line}", flush=True)
-                if not comes_out(line, printed):
+                good = comes_out(line, printed)
+                print(f"{'ok' if good else 'FAILED'}  {page.relative_to(source)} shows: {line}", flush=True)
+                if not good:
                     failures.append(f"{page.relative_to(source)} shows '{line}', and no command of it printed that, within 5 %")
     for failure in failures:
         print(failure)

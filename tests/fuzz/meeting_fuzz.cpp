@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "shoal/wire/descriptor_passing.h"
 #include "shoal/wire/local_rendezvous.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -50,20 +50,6 @@ sockaddr_un door_of(const std::string& name) {
   return address;
 }
 
-void send_with(int socket, std::string words, const std::vector<int>& descriptors) {
-  iovec part{words.data(), words.size()};
-  std::array<char, CMSG_SPACE(2 * sizeof(int))> space{};
-  msghdr message{};
-  message.msg_iov = &part, message.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    message.msg_control = space.data(), message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
-  }
-  sendmsg(socket, &message, MSG_NOSIGNAL);
-}
-
 Descriptor memory(int kind) {
   Descriptor fd(memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   fuzz::must(ftruncate(fd.get(), kind == 1 ? 100 : kControl) == 0, "memory");
@@ -84,7 +70,7 @@ void speak(int socket, FuzzedDataProvider& input, bool framed) {
   const Descriptor first = memory(input.ConsumeIntegralInRange(0, 3)), second = memory(input.ConsumeIntegralInRange(0, 3));
   std::vector<int> descriptors{first.get(), second.get()};
   descriptors.resize(input.ConsumeIntegralInRange<std::size_t>(0, 2));
-  send_with(socket, words, descriptors);
+  send_with(socket, words.data(), words.size(), descriptors);
 }
 
 Meeting meeting(int rank) { return {.name = "fuzz", .key = "the key of the job", .rank = rank, .size = 2, .control_bytes = kControl}; }

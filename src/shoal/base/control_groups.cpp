@@ -33,30 +33,27 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
+std::optional<std::uint64_t> memory_limit(const ControlGroup& group) {
+  const auto limit = number_in(group.folder + (group.unified ? "/memory.max" : "/memory.limit_in_bytes"));
+  // Version 1 writes a number near 2^63 for no limit.
+  return limit && *limit <= (std::uint64_t{1} << 60) ? limit : std::nullopt;
+}
+
 std::optional<std::uint64_t> memory_limit(const std::vector<ControlGroup>& groups) {
   std::optional<std::uint64_t> least;
-  for (const ControlGroup& group : groups) {
-    const auto limit = number_in(group.folder + (group.unified ? "/memory.max" : "/memory.limit_in_bytes"));
-    // Version 1 writes a number near 2^63 for no limit.
-    if (limit && *limit < (std::uint64_t{1} << 60)) least = std::min(least.value_or(*limit), *limit);
-  }
+  for (const ControlGroup& group : groups)
+    if (const auto limit = memory_limit(group)) least = std::min(least.value_or(*limit), *limit);
   return least;
 }
 
 double processor_quota(const std::vector<ControlGroup>& groups) {
   double least = 0;
-  const auto take = [&](double granted, double period) {
-    if (granted > 0 && period > 0) least = least == 0 ? granted / period : std::min(least, granted / period);
-  };
   for (const ControlGroup& group : groups) {
-    if (group.unified) {
-      double granted = 0, period = 0;  // "max 100000" or "150000 100000": time granted in each period
-      if (std::ifstream file(group.folder + "/cpu.max"); file >> granted >> period) take(granted, period);
-    } else {
-      double granted = 0, period = 0;  // -1: no limit
-      std::ifstream quota_file(group.folder + "/cpu.cfs_quota_us"), period_file(group.folder + "/cpu.cfs_period_us");
-      if (quota_file >> granted && period_file >> period) take(granted, period);
-    }
+    // Time granted in each period: "max 100000" or "150000 100000", or in two files, of which -1 means no limit.
+    std::ifstream first(group.folder + (group.unified ? "/cpu.max" : "/cpu.cfs_quota_us")), second(group.folder + "/cpu.cfs_period_us");
+    double granted = 0, period = 0;
+    if (!(first >> granted) || !((group.unified ? first : second) >> period) || granted <= 0 || period <= 0) continue;
+    least = least == 0 ? granted / period : std::min(least, granted / period);
   }
   return least;
 }

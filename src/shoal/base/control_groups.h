@@ -21,6 +21,8 @@ std::vector<ControlGroup> control_groups(const std::string& controller, const st
 /// The first number in a file of a group; empty for "max" and for a file that is not there.
 std::optional<std::uint64_t> number_in(const std::string& path);
 
+/// The memory limit of one group in bytes; empty: no limit.
+std::optional<std::uint64_t> memory_limit(const ControlGroup& group);
 /// The least memory limit of these groups in bytes; empty: no limit.
 std::optional<std::uint64_t> memory_limit(const std::vector<ControlGroup>& groups);
 

@@ -91,7 +91,9 @@ class Trainer {
       build();
       return loop();
     } catch (Error& error) {
-      if (error.kind() == ErrorKind::kResource && error.operation() == "arena" && !less_.empty()) error.hint("less would be needed with: " + less_);
+      if (error.kind() == ErrorKind::kResource && error.operation() == "arena")
+        if (const std::string less = ways_to_need_less(record_.model, training_, host_); !less.empty())
+          error.hint("less would be needed with: " + less);
       throw;
     }
   }
@@ -133,18 +135,16 @@ class Trainer {
   void plan_memory() {
     Job typed = job_;
     typed.config.precision.type = record_.precision;
-    const plan::Training training = planned_training(typed, record_.model, group_.size());
-    ways_ = training.kept;
+    training_ = planned_training(typed, record_.model, group_.size());
     const bool in_process = config_.parallelism.in_process, sees_peers = in_process || group_.visible_to_peers(at::empty({1}, at::kFloat));
     const auto arena = comm::installed_arena();
     const double limit = !arena       ? config_.parallelism.memory_limit_mb * 1e6
                          : in_process ? static_cast<double>(arena->ledger().limit) / group_.size()
                                       : static_cast<double>(arena->ledger().limit);
-    const plan::Cluster host = planned_host(group_.size(), sees_peers, limit);
-    less_ = ways_to_need_less(record_.model, training, host);
+    host_ = planned_host(group_.size(), sees_peers, limit);
     if (!is_counted(typed.config)) return;
-    if (limit > 0) check_fits(record_.model, training, host);
-    const auto ranks = plan::memory(record_.model, training, host);
+    if (limit > 0) check_fits(record_.model, training_, host_);
+    const auto ranks = plan::memory(record_.model, training_, host_);
     planned_ = plan::worst(ranks).peak().use;
     limit_ = limit;
   }
@@ -170,7 +170,7 @@ class Trainer {
     } else {
       model_->materialize();
     }
-    parallel::checkpoint_activations(*model_, ways_);
+    parallel::checkpoint_activations(*model_, training_.kept);
     if (!checkpoint_) shards ? sharding_->reset_parameters(key.child("init")) : model_->reset_parameters(key.child("init"));
     const auto owned = shards ? sharding_->owned() : parallel::whole_ranges(*model_);
     optimizer_ = optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
@@ -431,9 +431,9 @@ class Trainer {
   std::optional<Reporter> reporter_;  ///< rank 0
   Clock::time_point began_;
   MemoryWatch memory_;
-  std::vector<plan::Keep> ways_;            ///< what each block keeps for backward
+  plan::Training training_;                 ///< the job as the planner sees it
+  plan::Cluster host_;                      ///< and what it runs on
   std::optional<plan::MemoryUse> planned_;  ///< of one rank at its peak
-  std::string less_;                        ///< keys with which a rank would need less
   double limit_ = 0;                        ///< bytes that this rank may take; 0: unknown
   std::optional<checkpoint::Saver> saver_;  ///< of a job that saves behind training; reads what the others hold, so it goes first
 };

@@ -16,8 +16,7 @@ namespace shoal::train {
 namespace {
 
 /// The keys that decide which samples a run sees and have other values in the two jobs.
-std::vector<std::string> differing_data_keys(const RunRecord& saved, const RunRecord& now) {
-  const JobConfig before = parse_job(saved.job, saved.job_file).config, after = parse_job(now.job, now.job_file).config;
+std::vector<std::string> differing_data_keys(const JobConfig& before, const JobConfig& after) {
   std::vector<std::string> differences;
   for (const train::Key& key : all_keys()) {
     const std::string path = key.path(), old = value_text(key, before), value = value_text(key, after);
@@ -28,8 +27,7 @@ std::vector<std::string> differing_data_keys(const RunRecord& saved, const RunRe
 }
 
 /// What a resumed run must not change although the tensors would fit.
-std::vector<std::string> differing_training_keys(const RunRecord& saved, const RunRecord& now) {
-  const JobConfig before = parse_job(saved.job, saved.job_file).config, after = parse_job(now.job, now.job_file).config;
+std::vector<std::string> differing_training_keys(const JobConfig& before, const JobConfig& after) {
   const auto loss = [](const JobConfig& job) {
     return job.training.loss != "auto" ? job.training.loss : learns_classes(job) ? "cross_entropy" : "mean_squared_error";
   };
@@ -99,11 +97,14 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
     const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
     if (old != value) differences.push_back(fmt::format("model.{} was {} and is {}", key, old.is_null() ? "absent" : old.dump(), value.dump()));
   }
-  if (differences.empty()) differences = differing_training_keys(saved, now);
-  if (before.value("family", "") == after.value("family", "") && differences.empty() && saved.data != now.data) {
-    differences = differing_data_keys(saved, now);
-    if (differences.empty())
-      differences.push_back(fmt::format("the contents of the data had the fingerprint {:016x} and have {:016x}", saved.data, now.data));
+  if (differences.empty()) {
+    const JobConfig old = parse_job(saved.job, saved.job_file).config, job = parse_job(now.job, now.job_file).config;
+    differences = differing_training_keys(old, job);
+    if (differences.empty() && saved.data != now.data) {
+      differences = differing_data_keys(old, job);
+      if (differences.empty())
+        differences.push_back(fmt::format("the contents of the data had the fingerprint {:016x} and have {:016x}", saved.data, now.data));
+    }
   }
   if (differences.empty()) return;
   throw Error(ErrorKind::kConfig, "train", fmt::format("the checkpoint {} belongs to another job: {}", path, fmt::join(differences, "; ")))

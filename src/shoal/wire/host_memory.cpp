@@ -12,18 +12,14 @@ namespace {
 
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
-std::size_t left_in(const std::string& limit_file, const std::string& usage_file) {
-  const auto limit = number_in(limit_file), usage = number_in(usage_file);
-  // Version 1 writes a number near 2^63 for no limit.
-  if (!limit || *limit > (std::uint64_t{1} << 60)) return kUnlimited;
-  return *limit - std::min(*limit, usage.value_or(0));
-}
-
 std::size_t left_in_control_groups() {
   std::size_t left = kUnlimited;
-  for (const auto& [folder, unified] : control_groups("memory"))
-    left = std::min(left, unified ? left_in(folder + "/memory.max", folder + "/memory.current")
-                                  : left_in(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes"));
+  for (const ControlGroup& group : control_groups("memory")) {
+    const auto limit = memory_limit(group);
+    if (!limit) continue;
+    const auto usage = number_in(group.folder + (group.unified ? "/memory.current" : "/memory.usage_in_bytes"));
+    left = std::min<std::size_t>(left, *limit - std::min(*limit, usage.value_or(0)));
+  }
   return left;
 }
 

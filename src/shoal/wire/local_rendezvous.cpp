@@ -20,6 +20,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/system_error.h"
+#include "shoal/wire/descriptor_passing.h"
 
 namespace shoal::wire {
 namespace {
@@ -43,42 +44,6 @@ struct Introduction {
   std::int32_t shares = 0;
   Token token{};
 };
-
-bool send_with(int socket, const void* data, std::size_t bytes, const std::vector<int>& descriptors) {
-  iovec part{const_cast<void*>(data), bytes};
-  std::array<char, CMSG_SPACE(2 * sizeof(int))> space{};
-  msghdr message{};
-  message.msg_iov = &part, message.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    message.msg_control = space.data(), message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
-  }
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
-}
-
-/// One whole message before the deadline; false for anything else. Descriptors that came along are returned in order.
-bool receive_with(int socket, void* data, std::size_t bytes, std::vector<Descriptor>& descriptors, Deadline deadline) {
-  pollfd wait{.fd = socket, .events = POLLIN, .revents = 0};
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
-  if (poll(&wait, 1, static_cast<int>(std::min<long>(left, 1 << 30))) != 1) return false;
-  iovec part{data, bytes};
-  std::array<char, CMSG_SPACE(4 * sizeof(int))> space{};
-  msghdr message{};
-  message.msg_iov = &part, message.msg_iovlen = 1;
-  message.msg_control = space.data(), message.msg_controllen = space.size();
-  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      descriptors.emplace_back(fd);
-    }
-  }
-  return got == static_cast<ssize_t>(bytes) && (message.msg_flags & MSG_TRUNC) == 0;
-}
 
 sockaddr_un address_of(const std::string& path) {
   sockaddr_un address{};
@@ -243,15 +208,6 @@ Acquaintance visit(const Meeting& meeting, const std::string& path, Deadline dea
 }
 
 }  // namespace
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-int Descriptor::release() { return std::exchange(fd_, -1); }
 
 std::string meeting_directory(const std::string& runtime_directory) {
   const std::string path = fmt::format("{}/shoal-{}", runtime_directory, getuid());

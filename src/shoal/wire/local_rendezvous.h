@@ -4,23 +4,10 @@
 #include <vector>
 
 #include "shoal/base/clock.h"
+#include "shoal/wire/descriptor.h"
 #include "shoal/wire/shared_segment.h"
 
 namespace shoal::wire {
-
-/// A file descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-  int get() const { return fd_; }
-  int release();
-
- private:
-  int fd_;
-};
 
 /// How the ranks of one host find each other.
 struct Meeting {

@@ -222,8 +222,7 @@ Job load_job(const std::string& path, const std::vector<std::string>& sets) {
   return parse_job(text.str(), path, sets);
 }
 
-void set_key(Job& job, const std::string& path, const std::string& value) {
-  const std::string origin = "command line";
+void set_key(Job& job, const std::string& path, const std::string& value, const std::string& origin) {
   const auto dot = path.find('.');
   SHOAL_USER_CHECK(dot != std::string::npos, "command line", "{}: must read section.key", path);
   const Key& key = known_key(origin, path.substr(0, dot), path.substr(dot + 1));

@@ -31,8 +31,8 @@ Job load_job(const std::string& path, const std::vector<std::string>& sets = {})
 /// The same from text; `file` is named in errors.
 Job parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& sets = {});
 
-/// Sets one key as if it had stood on the command line; `value` in TOML.
-void set_key(Job& job, const std::string& key, const std::string& value);
+/// Sets one key as if it had stood on the command line, or where `origin` says; `value` in TOML.
+void set_key(Job& job, const std::string& key, const std::string& value, const std::string& origin = "command line");
 
 /// A complaint about the value of `key`: `[job] file:line: key = value: what`.
 Error complaint(const Job& job, const std::string& key, const std::string& what);

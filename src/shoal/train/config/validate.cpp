@@ -95,8 +95,8 @@ void validate_optimizer(const Job& job) {
   if (!job.config.training.epochs) total_steps(job, 0);
 }
 
-/// The rule of the schedule that needs the length of the run, which of epochs only the data tells.
-void check_schedule(const Job& job, std::int64_t steps) {
+/// The rules that need the length of the run, which of epochs only the data tells.
+void check_length(const Job& job, std::int64_t steps) {
   const SchedulerSection& scheduler = job.config.lr_scheduler;
   const TrainingSection& training = job.config.training;
   const std::string length = training.steps    ? fmt::format("training.steps = {}", steps)
@@ -238,7 +238,7 @@ std::int64_t total_steps(const Job& job, std::int64_t samples) {
                       fmt::format("less than one step: the training split has {} samples, and one global batch takes {}", samples, global));
     steps = static_cast<std::int64_t>(exact);
   }
-  check_schedule(job, steps);
+  check_length(job, steps);
   return steps;
 }
 
