@@ -3,17 +3,22 @@
 plain loops over shared memory (bench/peers/floor.cpp), Open MPI (mpi_collectives.c) and PyTorch over Gloo (torch_collectives.py).
 
 A case is operation/peer/size class; its figures are the p50 of the size of that class where the ratio is lowest, in microseconds. Every program checks
-its answers. `tail` cases report our p99 over our p50, at sizes where the floor's own is within 1.5. bench/run.py says how this program is called.
+its answers. `tail` cases report the median over blocks of our p99 over our p50, at sizes where the floor's own is within 1.5. Two cores of a virtual
+machine may lie on one physical core in one second and on two in the next, which changes every small figure by two or three: therefore small sizes run
+in many short blocks. bench/run.py says how this program is called.
 """
 import pathlib
+import statistics
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 import comparison  # noqa: E402
 
-WORLD, ROUNDS, SECONDS = 2, 1, 0.2
+WORLD = 2
 KIB, MIB = 1 << 10, 1 << 20
+# (most MiB, rounds of two blocks a side, seconds a size): a run of a side goes up to that size, and sizes that an earlier line covers are not counted.
+PARTS = ((1, 6, 0.03), (256, 2, 0.2))
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
 ALL = range(0, 256 * MIB + 1)
 # peer: {size class: (sizes, limit)}: the floor is a bound that nobody passes, so its limits are below 1.
@@ -47,35 +52,49 @@ def printed(command):
     return done.stdout
 
 
-def shoal(operation, *options):
+def shoal(operation, least, most, seconds, *options):
     return printed([comparison.ROOT / "build" / "release" / "bin" / "shoal", "bench", "collectives", "--nproc", WORLD, "--op", operation, "--bytes",
-                    f"4:{256 * MIB}", "--factor", 4, "--seconds", SECONDS, "--json", *options])
+                    f"{least}:{most * MIB}", "--factor", 4, "--seconds", seconds, "--json", *options])
 
 
-def floor(operation):
-    return printed([compiled("floor.cpp", "g++", "-O3", "-march=native", "-std=c++20"), WORLD, 256, operation])
+def floor(operation, least, most, seconds):
+    return printed([compiled("floor.cpp", "g++", "-O3", "-march=native", "-std=c++20"), WORLD, most, operation])
 
 
-def mpi(operation):
+def mpi(operation, least, most, seconds):
     comparison.setup("mpi")
-    return printed(["mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", WORLD, compiled("mpi_collectives.c", "mpicc", "-O2"), 256, SECONDS, operation])
+    return printed(["mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", WORLD, compiled("mpi_collectives.c", "mpicc", "-O2"), most, seconds, operation])
 
 
-def gloo(operation):
+def gloo(operation, least, most, seconds):
     comparison.setup("torch")
-    return comparison.torch_ranks("torch_collectives.py", ["--ops", operation, "--seconds", SECONDS], WORLD)
+    return comparison.torch_ranks("torch_collectives.py", ["--ops", operation, "--seconds", 0.2], WORLD)
 
 
-SIDES = {"ours": shoal, "ours-foreign": lambda operation: shoal(operation, "--foreign"), "floor": floor, "mpi": mpi, "gloo": gloo}
+SIDES = {"ours": shoal, "ours-foreign": lambda *arguments: shoal(*arguments, "--foreign"), "floor": floor, "mpi": mpi}
 
 
 def run_sides(operation, sides):
-    """{side: {bytes: [one result a block]}}: every side once, then once more in the reverse order, ROUNDS times."""
+    """{side: {bytes: [one result a block]}}: every side once, then once more in the reverse order, as often as PARTS says. Gloo, ten times slower
+    than any of them, runs twice, around the rest."""
     results = {side: {} for side in sides}
-    for _ in range(ROUNDS):
-        for side in [*sides, *reversed(sides)]:
-            for result in comparison.objects(SIDES[side](operation)):
+
+    def run(side, program, least, most, seconds):
+        for result in comparison.objects(program(operation, least, most, seconds)):
+            if result["bytes"] >= least:
                 results[side].setdefault(result["bytes"], []).append(result)
+
+    alternating = [side for side in SIDES if side in sides]
+    if "gloo" in sides:
+        run("gloo", gloo, 4, 256, 0)
+    least = 4
+    for most, rounds, seconds in PARTS:
+        for _ in range(rounds):
+            for side in [*alternating, *reversed(alternating)]:
+                run(side, SIDES[side], least, most, seconds)
+        least = 4 * most * MIB
+    if "gloo" in sides:
+        run("gloo", gloo, 4, 256, 0)
     return results
 
 
@@ -94,8 +113,11 @@ def report(case, results):
     operation, peer, size_class = CASES[case]
     sizes, limit = CLASSES[peer][size_class]
     if peer == "tail":
-        steady = [size for size, blocks in results["floor"].items() if all(b["us_p99"] <= 1.5 * b["us_p50"] for b in blocks)]
-        tails = [(block["us_p99"] / block["us_p50"], size) for size in results["ours"] if size in steady and size in sizes for block in results["ours"][size]]
+        def tail_of(side, size):
+            return statistics.median(block["us_p99"] / block["us_p50"] for block in results[side][size])
+
+        tails = [(tail_of("ours", size), size) for size in results["ours"]
+                 if size in sizes and size in results["floor"] and tail_of("floor", size) <= 1.5]
         if not tails:
             print(f"{case}: the floor itself is not steady here; nothing to hold ours to", file=sys.stderr)
             comparison.emit(case, "p99/p50", None)
@@ -119,7 +141,7 @@ def main(cases):
         needed = set().union(*(NEEDS[CASES[case][1]] for case in chosen))
         results = {}
         try:
-            results = run_sides(operation, [side for side in SIDES if side in needed])
+            results = run_sides(operation, needed)
             for case in chosen:
                 report(case, results)
         except comparison.Failed as failure:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shoal/collective/narrow_float.h"
+#include "shoal/collective/stream_copy.h"
 
 namespace shoal::collective {
 namespace {
@@ -81,8 +82,35 @@ TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
             for (int s = 0; s < (in_place ? sources : 1); ++s)
               ASSERT_EQ(std::memcmp(to[s], expected[s].data(), count * size_of(type)), 0)
                   << name(type) << " " << name(reduction) << " sources=" << sources << " count=" << count << " in place=" << in_place;
+            if (in_place) continue;
+            // In the place of each source in turn.
+            for (int s = 0; s < sources; ++s) {
+              const std::vector<std::byte> kept = in[s];
+              void* target = in[s].data();
+              fold(type, reduction, from.data(), sources, &target, 1, count, 0.5);
+              ASSERT_EQ(std::memcmp(target, expected[0].data(), count * size_of(type)), 0)
+                  << name(type) << " " << name(reduction) << " sources=" << sources << " count=" << count << " in the place of source " << s;
+              in[s] = kept, from[s] = in[s].data();
+            }
           }
     }
+}
+
+TEST(StreamCopy, MovesEveryByteAtAnyAlignment) {
+  std::vector<std::byte> from(5000), to(5000);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
+  for (const std::size_t read : {0, 1, 13, 64})
+    for (const std::size_t write : {0, 1, 31, 63, 64})
+      for (const std::size_t bytes : {0, 1, 63, 64, 65, 200, 4096, 4900}) {
+        std::fill(to.begin(), to.end(), std::byte{0});
+        stream_copy(to.data() + write, from.data() + read, bytes);
+        stream_fence();
+        ASSERT_EQ(std::memcmp(to.data() + write, from.data() + read, bytes), 0) << read << " " << write << " " << bytes;
+        for (std::size_t i = 0; i < to.size(); ++i) {
+          const bool beside = i < write || i >= write + bytes;
+          ASSERT_TRUE(!beside || to[i] == std::byte{0}) << "byte " << i << " beside the " << bytes << " at " << write;
+        }
+      }
 }
 
 TEST(Fold, MinimumAndMaximumKeepNaN) {

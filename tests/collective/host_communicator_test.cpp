@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <random>
@@ -209,6 +211,76 @@ TEST(HostCommunicator, ADisagreementNamesBothCallsOnEveryRank) {
     EXPECT_NE(w.find("7 x f32"), std::string::npos) << w;
     EXPECT_NE(w.find("8 x f32"), std::string::npos) << w;
   }
+}
+
+// The root of a small broadcast need not wait for anybody, and a rank that gives to a small gather neither.
+TEST(HostCommunicator, WhoOnlyGivesGoesOn) {
+  constexpr int kBroadcasts = 12;  // fewer than there are places for what nobody has read yet
+  std::atomic<bool> gone_on{false};
+  on_threads(3, [&](HostCommunicator& c, int rank) {
+    if (rank != 0)
+      while (!gone_on) std::this_thread::sleep_for(milliseconds(1));
+    for (int i = 0; i < kBroadcasts; ++i) {
+      std::vector<int> data(64, rank == 0 ? 100 + i : -1);
+      c.wait(c.start({.kind = Kind::kBroadcast, .type = ElementType::kI32, .buffer = {data.data(), data.data(), data.size()}, .peer = 0}));
+      ASSERT_EQ(data, std::vector<int>(64, 100 + i));
+    }
+    std::array<int, 3> all{};
+    c.wait(c.start({.kind = Kind::kGather, .type = ElementType::kI32, .buffer = {&rank, all.data(), 1}, .peer = 2}));
+    EXPECT_EQ(all, (rank == 2 ? std::array{0, 1, 2} : std::array{0, 0, 0}));
+    gone_on = true;
+    // Far more than places: the giver waits for readers, and nothing is lost.
+    for (int i = 0; i < 200; ++i) {
+      std::array<int, 2> data{rank == 1 ? i : -1, rank};
+      if (rank == 0 && i % 40 == 0) std::this_thread::sleep_for(milliseconds(3));
+      c.wait(c.start({.kind = Kind::kBroadcast, .type = ElementType::kI32, .buffer = {data.data(), data.data(), 2}, .peer = 1}));
+      ASSERT_EQ(data, (std::array<int, 2>{i, 1}));
+    }
+    c.wait(c.start({.kind = Kind::kBarrier}));
+  });
+}
+
+// Each believes in another root and gets what it asked for; the next call finds out.
+TEST(HostCommunicator, WhoHasGoneOnMeetsTheDisagreementAtTheNextCall) {
+  std::atomic<int> met{0};
+  EXPECT_THROW(on_threads(4,
+                          [&](HostCommunicator& c, int rank) {
+                            try {
+                              float x = 0;
+                              c.wait(c.start({.kind = Kind::kBroadcast, .type = ElementType::kF32, .buffer = {&x, &x, 1}, .peer = rank % 2}));
+                              c.wait(c.start({.kind = Kind::kBarrier}));
+                            } catch (const Error& error) {
+                              EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << error.what();
+                              EXPECT_NE(std::string(error.what()).find("with root 0"), std::string::npos) << error.what();
+                              EXPECT_NE(std::string(error.what()).find("with root 1"), std::string::npos) << error.what();
+                              ++met;
+                              throw;
+                            }
+                          }),
+               Error);
+  EXPECT_EQ(met, 4);
+}
+
+// Equal pointers, whatever the rank: results then lie over parts that others read.
+TEST(HostCommunicator, ResultsMayBeginWhereInputsDo) {
+  const auto codes = on_processes(3, [](HostCommunicator& c, wire::Arena& arena, int rank) {
+    for (const std::size_t count : {std::size_t{100}, std::size_t{5000}, std::size_t{300000}}) {
+      auto* data = static_cast<int*>(arena.allocate(3 * count * sizeof(int)));
+      const auto mine = [&](int r, std::size_t i) { return r * 1000000 + static_cast<int>(i); };
+      for (std::size_t i = 0; i < count; ++i) data[i] = mine(rank, i);
+      c.wait(c.start({.kind = Kind::kAllGather, .type = ElementType::kI32, .buffer = {data, data, count}}));
+      for (int r = 0; r < 3; ++r)
+        for (std::size_t i = 0; i < count; ++i)
+          if (data[static_cast<std::size_t>(r) * count + i] != mine(r, i)) return std::fprintf(stderr, "all_gather of %zu\n", count), 1;
+      for (std::size_t i = 0; i < 3 * count; ++i) data[i] = mine(rank, i);
+      c.wait(c.start({.kind = Kind::kReduceScatter, .type = ElementType::kI32, .buffer = {data, data, count}}));
+      for (std::size_t i = 0; i < count; ++i)
+        if (data[i] != 3 * mine(1, static_cast<std::size_t>(rank) * count + i)) return std::fprintf(stderr, "reduce_scatter of %zu\n", count), 1;
+      arena.free(data);
+    }
+    return 0;
+  });
+  EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
 TEST(HostCommunicator, ATimeoutNamesTheRankThatNeverEntered) {

@@ -1,9 +1,12 @@
 #include "shoal/collective/contribution.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <vector>
 
 #include "shoal/collective/fold.h"
+#include "shoal/collective/stream_copy.h"
 
 namespace shoal::collective {
 namespace {
@@ -38,9 +41,36 @@ Part part_for(std::span<const std::size_t> counts, std::size_t equal, int r, std
   return {first + from, to - from};
 }
 
-bool contributes(const Call& call) {
-  const Kind kind = call.operation.kind;
-  return (kind != Kind::kBroadcast && kind != Kind::kScatter) || call.operation.peer == call.rank;
+/// Does any other rank read what this one contributes?
+bool is_read_by_others(const Call& call) {
+  switch (call.operation.kind) {
+    case Kind::kBroadcast:
+    case Kind::kScatter:
+      return call.operation.peer == call.rank;
+    case Kind::kReduce:
+    case Kind::kGather:
+      return call.operation.peer != call.rank;
+    default:
+      return true;
+  }
+}
+
+void place(const Call& call, void* to, const void* from, std::size_t bytes) {
+  if (to == from || bytes == 0) return;
+  call.past_caches ? stream_copy(to, from, bytes) : copy(to, from, bytes);
+}
+
+/// Reduces `count` elements: this rank's from `own`, the others' from `offset` bytes into what they offered.
+void reduce(const Call& call, const std::byte* own, std::span<const std::byte* const> offered, std::size_t offset, std::byte* target,
+            std::size_t count) {
+  const Operation& operation = call.operation;
+  std::array<const void*, 64> few;
+  std::vector<const void*> many(offered.size() > few.size() ? offered.size() : 0);
+  const std::span<const void*> sources(many.empty() ? few.data() : many.data(), offered.size());
+  for (std::size_t r = 0; r < offered.size(); ++r) sources[r] = offered[r] + offset;
+  sources[static_cast<std::size_t>(call.rank)] = own;
+  void* to = target;
+  fold(operation.type, operation.reduction, sources.data(), call.ranks, &to, 1, count, operation.scale);
 }
 
 }  // namespace
@@ -54,7 +84,7 @@ std::size_t total_count(std::span<const Buffer> buffers) {
 }
 
 void offer(const Call& call, std::size_t begin, std::size_t end, std::byte* to) {
-  if (!contributes(call)) return;
+  if (!is_read_by_others(call)) return;
   const std::size_t size = size_of(call.operation.type);
   if (!for_each_rank(call.operation.kind)) {
     for_each_piece(call.buffers, begin, end, [&](const Buffer& buffer, std::size_t first, std::size_t count, std::size_t distance) {
@@ -64,49 +94,45 @@ void offer(const Call& call, std::size_t begin, std::size_t end, std::byte* to) 
   }
   const Buffer& buffer = call.buffers.front();
   for (int r = 0; r < call.ranks; ++r) {
+    if (r == call.rank) continue;
     const Part part = part_for(call.send_counts, buffer.count, r, begin, end);
     copy(to + static_cast<std::size_t>(r) * (end - begin) * size, bytes_at(buffer.input, part.first * size), part.count * size);
   }
 }
 
-void consume(const Call& call, std::size_t begin, std::size_t end, const std::vector<const std::byte*>& offered) {
+void consume(const Call& call, std::size_t begin, std::size_t end, std::span<const std::byte* const> offered) {
   const Operation& operation = call.operation;
-  const std::size_t size = size_of(operation.type), mine = static_cast<std::size_t>(call.rank) * (end - begin) * size;
-  const auto reduce_to = [&](std::size_t offset, void* target, std::size_t count) {
-    std::vector<const void*> sources;
-    for (const std::byte* p : offered) sources.push_back(p + offset);
-    fold(operation.type, operation.reduction, sources.data(), call.ranks, &target, 1, count, operation.scale);
-  };
-  switch (operation.kind) {
-    case Kind::kReduce:
-      if (call.rank != operation.peer) return;
-      [[fallthrough]];
-    case Kind::kAllReduce:
-      return for_each_piece(call.buffers, begin, end, [&](const Buffer& buffer, std::size_t first, std::size_t count, std::size_t distance) {
-        reduce_to(distance * size, bytes_at(buffer.output, first * size), count);
-      });
+  const Kind kind = operation.kind;
+  const std::size_t size = size_of(operation.type), bytes = (end - begin) * size;
+  if (kind == Kind::kAllReduce || kind == Kind::kReduce) {
+    if (kind == Kind::kReduce && call.rank != operation.peer) return;
+    return for_each_piece(call.buffers, begin, end, [&](const Buffer& buffer, std::size_t first, std::size_t count, std::size_t distance) {
+      reduce(call, bytes_at(buffer.input, first * size), offered, distance * size, bytes_at(buffer.output, first * size), count);
+    });
+  }
+  const Buffer& buffer = call.buffers.front();
+  // What this rank gives itself comes from its own memory, and first: an output may begin where the input does.
+  const Part kept = for_each_rank(kind) ? part_for(call.send_counts, buffer.count, call.rank, begin, end) : Part{begin, end - begin};
+  const std::byte* own = bytes_at(buffer.input, kept.first * size);
+  const std::size_t mine = for_each_rank(kind) ? static_cast<std::size_t>(call.rank) * bytes : 0;
+  switch (kind) {
     case Kind::kReduceScatter:
-      return reduce_to(mine, bytes_at(call.buffers.front().output, begin * size), end - begin);
+      return reduce(call, own, offered, mine, bytes_at(buffer.output, begin * size), end - begin);
     case Kind::kBroadcast:
-      return copy(bytes_at(call.buffers.front().output, begin * size), offered[operation.peer], (end - begin) * size);
     case Kind::kScatter:
-      return copy(bytes_at(call.buffers.front().output, begin * size), offered[operation.peer] + mine, (end - begin) * size);
+      return place(call, bytes_at(buffer.output, begin * size), call.rank == operation.peer ? own : offered[operation.peer] + mine, bytes);
     case Kind::kGather:
       if (call.rank != operation.peer) return;
       [[fallthrough]];
     case Kind::kAllGather:
     case Kind::kAllToAll: {
-      const std::size_t from = operation.kind == Kind::kAllToAll ? mine : 0;
-      const Buffer& buffer = call.buffers.front();
-      for (int r = 0; r < call.ranks; ++r) {
-        const Part part = part_for(call.receive_counts, buffer.count, r, begin, end);
-        copy(bytes_at(buffer.output, part.first * size), offered[r] + from, part.count * size);
-      }
+      const auto target = [&](int r) { return part_for(call.receive_counts, buffer.count, r, begin, end); };
+      place(call, bytes_at(buffer.output, target(call.rank).first * size), own, kept.count * size);
+      for (int r = 0; r < call.ranks; ++r)
+        if (r != call.rank) place(call, bytes_at(buffer.output, target(r).first * size), offered[r] + mine, target(r).count * size);
       return;
     }
-    case Kind::kBarrier:
-    case Kind::kSend:
-    case Kind::kReceive:
+    default:
       return;
   }
 }

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <span>
-#include <vector>
 
 #include "shoal/collective/operation.h"
 
@@ -15,6 +14,7 @@ struct Call {
   std::span<const std::size_t> send_counts, receive_counts;
   int rank = 0;
   int ranks = 1;
+  bool past_caches = false;  ///< copies of the result go around the caches; the caller ends with `stream_fence`
 };
 
 /// True for the kinds whose contribution holds a part for each rank: reduce_scatter, all_to_all, scatter.
@@ -23,11 +23,11 @@ bool for_each_rank(Kind kind);
 /// Elements over all buffers, as `Buffer::count` counts them.
 std::size_t total_count(std::span<const Buffer> buffers);
 
-/// Copies elements `[begin, end)` of this rank's contribution to `to`; for kinds with a part for each rank, that range of every part, one behind the
-/// other, `end - begin` apart. A rank that contributes nothing copies nothing.
+/// Copies elements `[begin, end)` of what others read of this rank's contribution to `to`; for kinds with a part for each rank, that range of every
+/// part but its own, one behind the other, `end - begin` apart.
 void offer(const Call& call, std::size_t begin, std::size_t end, std::byte* to);
 
-/// Makes elements `[begin, end)` of this rank's result from what each rank offered for the same range.
-void consume(const Call& call, std::size_t begin, std::size_t end, const std::vector<const std::byte*>& offered);
+/// Makes elements `[begin, end)` of this rank's result from its own input and what each other rank offered for the same range.
+void consume(const Call& call, std::size_t begin, std::size_t end, std::span<const std::byte* const> offered);
 
 }  // namespace shoal::collective

@@ -110,6 +110,16 @@ void fold_two_in_place(T* __restrict a, T* __restrict b, std::size_t count) {
 }
 
 template <class T, class Op>
+void fold_two_into_first(T* __restrict a, const T* __restrict b, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) a[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
+}
+
+template <class T, class Op>
+void fold_two_into_second(const T* __restrict a, T* __restrict b, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) b[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
+}
+
+template <class T, class Op>
 void fold_two(const T* __restrict a, const T* __restrict b, T* __restrict c, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) c[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
 }
@@ -155,6 +165,8 @@ void fold_typed(const void* const* source, int sources, void* const* target, int
     const void *a = source[0], *b = source[1];
     if (targets == 2 && ((target[0] == a && target[1] == b) || (target[0] == b && target[1] == a)))
       return fold_two_in_place<T, Op>(static_cast<T*>(const_cast<void*>(a)), static_cast<T*>(const_cast<void*>(b)), count);
+    if (targets == 1 && a != b && target[0] == a) return fold_two_into_first<T, Op>(static_cast<T*>(target[0]), static_cast<const T*>(b), count);
+    if (targets == 1 && a != b && target[0] == b) return fold_two_into_second<T, Op>(static_cast<const T*>(a), static_cast<T*>(target[0]), count);
     if (targets == 1 && target[0] != a && target[0] != b)
       return fold_two<T, Op>(static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(target[0]), count);
   }

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "shoal/base/check.h"
 #include "shoal/collective/contribution.h"
 #include "shoal/collective/fold.h"
+#include "shoal/collective/stream_copy.h"
 
 namespace shoal::collective {
 namespace {
@@ -17,6 +19,25 @@ std::int64_t now_ns() { return std::chrono::duration_cast<Duration>(Clock::now()
 
 bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter; }
 bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
+
+/// Does a rank write its result over what others still read? It does not where the result takes the place of its own part, or of nothing.
+bool overwrites(const Operation& operation, const Buffer& buffer, std::size_t bytes, std::size_t bytes_in, std::size_t bytes_out, int rank) {
+  const auto *input = static_cast<const std::byte*>(buffer.input), *output = static_cast<const std::byte*>(buffer.output);
+  const std::size_t before = static_cast<std::size_t>(rank) * bytes;
+  switch (operation.kind) {
+    case Kind::kAllGather:
+    case Kind::kGather:
+      if (input == output + before) return false;
+      break;
+    case Kind::kReduceScatter:
+    case Kind::kScatter:
+      if (output == input + before) return false;
+      break;
+    default:
+      return false;
+  }
+  return std::less<>()(input, output + bytes_out) && std::less<>()(output, input + bytes_in);
+}
 
 }  // namespace
 
@@ -37,7 +58,10 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       members_(std::move(members)),
       rank_(rank),
       patience_(wire::Patience::for_ranks(world_->size())),
-      mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(), block_.lot()) {}
+      mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(), block_.lot()),
+      sources_(members_.size()),
+      targets_(members_.size()),
+      offered_(members_.size()) {}
 
 std::unique_ptr<HostCommunicator> HostCommunicator::on_block(std::shared_ptr<HostWorld> world, const Settings& settings, std::size_t control_offset,
                                                              std::vector<int> members) {
@@ -138,7 +162,8 @@ void HostCommunicator::advance() {
   if (!mailbox_.idle()) mailbox_.advance();
   while (published_ < started_ && may_publish(published_ + 1)) publish(++published_);
   while (executed_ < published_ && execute(executed_ + 1)) ++executed_;
-  while (completed_ < executed_ && (pending(completed_ + 1).way == Way::kInline || all_finished(completed_ + 1)))
+  while (settled_ < executed_ && settle(settled_ + 1)) ++settled_;
+  while (completed_ < executed_ && (pending(completed_ + 1).way == Way::kInline || (completed_ < settled_ && all_finished(completed_ + 1))))
     block_.descriptor(rank_, ++completed_).finished_ns = now_ns();
 }
 
@@ -183,6 +208,7 @@ void HostCommunicator::publish(std::uint64_t sequence) {
     if (reads) input = world_->memory().locate(buffer.input, bytes_in(buffer.count));
     if (writes) output = world_->memory().locate(buffer.output, bytes_out(buffer.count));
     d.visible = d.visible && (!reads || input.visible()) && (!writes || output.visible());
+    if (reads && writes && overwrites(o, buffer, buffer.count * element, bytes_in(buffer.count), bytes_out(buffer.count), rank_)) d.visible = false;
   };
   if (!p.send_counts.empty()) {
     d.visible = false;  // parts of different sizes always go through staging
@@ -218,12 +244,32 @@ bool HostCommunicator::all_finished(std::uint64_t sequence) const {
   return true;
 }
 
+// Of a small broadcast or scatter a rank needs the root's announcement only, of a small reduce or gather only the root needs any.
+HostCommunicator::Awaited HostCommunicator::awaited(const Descriptor& own) const {
+  const bool small = own.buffers > 0 && travels_inline(own.kind, own.count * size_of(own.type), size());
+  if (!small || !has_root(own.kind)) return Awaited::kAll;
+  const bool root = own.peer == rank_, gives = own.kind == Kind::kBroadcast || own.kind == Kind::kScatter;
+  if (gives) return root ? Awaited::kNobody : Awaited::kRoot;
+  return root ? Awaited::kAll : Awaited::kNobody;
+}
+
 bool HostCommunicator::execute(std::uint64_t sequence) {
   Pending& p = pending(sequence);
   if (p.way == Way::kUndecided) {
-    if (!all_published(sequence)) return false;
-    compare(sequence);
-    p.way = choose(sequence, p);
+    switch (awaited(descriptor(rank_, sequence))) {
+      case Awaited::kNobody:
+        p.way = Way::kInline;
+        break;
+      case Awaited::kRoot:
+        if (block_.line(p.operation.peer).published.load(std::memory_order_acquire) < sequence) return false;
+        compare(sequence, p.operation.peer);
+        p.way = Way::kInline;
+        break;
+      case Awaited::kAll:
+        if (!all_published(sequence)) return false;
+        for (int r = 0; r < size(); ++r) compare(sequence, r);
+        p.way = choose(sequence, p);
+    }
   }
   switch (p.way) {
     case Way::kInline:
@@ -235,44 +281,46 @@ bool HostCommunicator::execute(std::uint64_t sequence) {
     default:
       if (!run_staged(sequence, p)) return false;
   }
-  finish(sequence);
   return true;
 }
 
-void HostCommunicator::finish(std::uint64_t sequence) {
+// What was carried out before all had announced it is compared with the rest when they have: their descriptors stay until this rank has finished.
+bool HostCommunicator::settle(std::uint64_t sequence) {
+  if (awaited(descriptor(rank_, sequence)) != Awaited::kAll) {
+    if (!all_published(sequence)) return false;
+    for (int r = 0; r < size(); ++r) compare(sequence, r);
+  }
   block_.line(rank_).finished.exchange(sequence);
   wire::wake(block_.lot());
+  return true;
 }
 
 // Every rank compares every other with itself, so that all see a disagreement, whoever is the odd one out.
-void HostCommunicator::compare(std::uint64_t sequence) const {
-  const Descriptor& mine = descriptor(rank_, sequence);
-  for (int r = 0; r < size(); ++r) {
-    const Descriptor& theirs = descriptor(r, sequence);
-    const bool same = theirs.sequence == mine.sequence && theirs.kind == mine.kind && theirs.type == mine.type &&
-                      theirs.reduction == mine.reduction && theirs.peer == mine.peer && theirs.scale == mine.scale &&
-                      theirs.buffers == mine.buffers && (mine.buffers == 0 || theirs.count == mine.count);
-    if (!same)
-      throw error_at(ErrorKind::kMismatch, sequence,
-                     fmt::format("ranks call different collectives: rank {} calls {}, rank {} calls {}", rank_, describe_call(rank_, sequence), r,
-                                 describe_call(r, sequence)))
-          .from(r)
-          .hint("every rank must make the same calls in the same order");
-  }
+void HostCommunicator::compare(std::uint64_t sequence, int r) const {
+  const Descriptor &mine = descriptor(rank_, sequence), &theirs = descriptor(r, sequence);
+  const bool same = theirs.sequence == mine.sequence && theirs.kind == mine.kind && theirs.type == mine.type && theirs.reduction == mine.reduction &&
+                    theirs.peer == mine.peer && theirs.scale == mine.scale && theirs.buffers == mine.buffers &&
+                    (mine.buffers == 0 || theirs.count == mine.count);
+  if (!same)
+    throw error_at(ErrorKind::kMismatch, sequence,
+                   fmt::format("ranks call different collectives: rank {} calls {}, rank {} calls {}", rank_, describe_call(rank_, sequence), r,
+                               describe_call(r, sequence)))
+        .from(r)
+        .hint("every rank must make the same calls in the same order");
   if (mine.buffers > 1) {
     const ListEntry* own = block_.list(rank_, sequence);
-    for (int r = 0; r < size(); ++r)
-      for (std::uint32_t i = 0; i < mine.buffers; ++i)
-        if (const auto count = block_.list(r, sequence)[i].count; count != own[i].count)
-          throw error_at(ErrorKind::kMismatch, sequence,
-                         fmt::format("tensor {} of a coalesced call has {} elements on rank {}, {} on rank {}", i, own[i].count, rank_, count, r))
-              .from(r);
+    for (std::uint32_t i = 0; i < mine.buffers; ++i)
+      if (const auto count = block_.list(r, sequence)[i].count; count != own[i].count)
+        throw error_at(ErrorKind::kMismatch, sequence,
+                       fmt::format("tensor {} of a coalesced call has {} elements on rank {}, {} on rank {}", i, own[i].count, rank_, count, r))
+            .from(r);
   }
-  const auto& expected = pending_[(sequence - 1) % kSlots].receive_counts;
-  for (std::size_t r = 0; r < expected.size(); ++r)
-    if (const auto sent = block_.list(static_cast<int>(r), sequence)[rank_].count; sent != expected[r])
-      throw error_at(ErrorKind::kMismatch, sequence, fmt::format("rank {} sends {} elements where rank {} expects {}", r, sent, rank_, expected[r]))
-          .from(static_cast<int>(r));
+  const auto& counts = pending_[(sequence - 1) % kSlots].receive_counts;
+  if (counts.empty()) return;
+  const std::uint64_t expected = counts[static_cast<std::size_t>(r)];
+  if (const auto sent = block_.list(r, sequence)[rank_].count; sent != expected)
+    throw error_at(ErrorKind::kMismatch, sequence, fmt::format("rank {} sends {} elements where rank {} expects {}", r, sent, rank_, expected))
+        .from(r);
 }
 
 HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pending& p) const {
@@ -288,14 +336,8 @@ void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
   const Operation& o = p.operation;
   const std::size_t count = descriptor(rank_, sequence).count;
   if (count == 0) return;
-  std::array<const void*, 64> few;
-  if (o.kind == Kind::kAllReduce && p.buffers.size() == 1 && size() <= 64) {
-    for (int r = 0; r < size(); ++r) few[r] = block_.payload(r, sequence);
-    return fold(o.type, o.reduction, few.data(), size(), &p.buffers.front().output, 1, count, o.scale);
-  }
-  std::vector<const std::byte*> offered;
-  for (int r = 0; r < size(); ++r) offered.push_back(block_.payload(r, sequence));
-  consume({o, p.buffers, p.send_counts, p.receive_counts, rank_, size()}, 0, count, offered);
+  for (int r = 0; r < size(); ++r) offered_[r] = block_.payload(r, sequence);
+  consume({o, p.buffers, p.send_counts, p.receive_counts, rank_, size()}, 0, count, offered_);
 }
 
 bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
@@ -309,7 +351,9 @@ bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
       for (int to = 0; to < size(); ++to) count = std::max<std::size_t>(count, block_.list(r, sequence)[to].count);
   }
   p.chunks = (count + step - 1) / step;
-  const Call call{p.operation, p.buffers, p.send_counts, p.receive_counts, rank_, size()};
+  const bool gathers = p.operation.kind == Kind::kAllGather || p.operation.kind == Kind::kAllToAll || p.operation.kind == Kind::kGather;
+  const std::size_t result = count * element * (gathers ? static_cast<std::size_t>(size()) : 1);
+  const Call call{p.operation, p.buffers, p.send_counts, p.receive_counts, rank_, size(), result >= kPastCaches};
   // Writing a half again is safe: a peer offers chunk k - 1 only after it has consumed chunk k - 2, which lay there.
   for (; p.chunk < p.chunks; ++p.chunk) {
     const std::size_t begin = p.chunk * step, end = std::min(begin + step, count);
@@ -319,7 +363,6 @@ bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
       wire::wake(block_.lot());
       p.chunk_offered = true;
     }
-    std::vector<const std::byte*> offered;
     for (int r = 0; r < size(); ++r) {
       const std::uint64_t chunks = block_.line(r).chunks.load(std::memory_order_acquire);
       if (chunks < offered_chunks_) return false;
@@ -327,11 +370,12 @@ bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
       if (chunks > offered_chunks_ + 1)
         throw error_at(ErrorKind::kData, sequence,
                        fmt::format("rank {} says that it has offered {} chunks, where it can have {} at most", r, chunks, offered_chunks_ + 1));
-      offered.push_back(block_.staging(r, offered_chunks_ - 1));
+      offered_[r] = block_.staging(r, offered_chunks_ - 1);
     }
-    consume(call, begin, end, offered);
+    consume(call, begin, end, offered_);
     p.chunk_offered = false;
   }
+  if (call.past_caches) stream_fence();
   return true;
 }
 

@@ -72,6 +72,7 @@ class HostCommunicator final : public Communicator {
   std::string report() const;
 
  private:
+  enum class Awaited : std::uint8_t { kNobody, kRoot, kAll };  ///< whose announcement an operation needs before it can be carried out
   enum class Way : std::uint8_t { kUndecided, kInline, kDirect, kStaged };
   /// An operation of this rank that is not complete.
   struct Pending {
@@ -95,15 +96,16 @@ class HostCommunicator final : public Communicator {
   void advance();
   bool may_publish(std::uint64_t sequence);
   void publish(std::uint64_t sequence);
+  Awaited awaited(const Descriptor& own) const;
   bool execute(std::uint64_t sequence);
+  bool settle(std::uint64_t sequence);
   bool all_published(std::uint64_t sequence) const;
   bool all_finished(std::uint64_t sequence) const;
-  void compare(std::uint64_t sequence) const;
+  void compare(std::uint64_t sequence, int rank) const;
   Way choose(std::uint64_t sequence, const Pending& pending) const;
   void run_inline(std::uint64_t sequence, Pending& pending);
   void run_direct(std::uint64_t sequence, Pending& pending);
   bool run_staged(std::uint64_t sequence, Pending& pending);
-  void finish(std::uint64_t sequence);
   Pending& pending(std::uint64_t sequence) { return pending_[(sequence - 1) % kSlots]; }
   const Descriptor& descriptor(int rank, std::uint64_t sequence) const { return block_.descriptor(rank, sequence); }
   Error error_at(ErrorKind kind, Handle handle, std::string what) const;
@@ -122,11 +124,15 @@ class HostCommunicator final : public Communicator {
   wire::Patience patience_;
   HostMailbox mailbox_;
   std::array<Pending, kSlots> pending_;
-  // started >= published >= executed >= completed
-  std::uint64_t started_ = 0, published_ = 0, executed_ = 0, completed_ = 0;
+  // started >= published >= executed >= settled (compared with every rank, and peers told so), completed
+  std::uint64_t started_ = 0, published_ = 0, executed_ = 0, settled_ = 0, completed_ = 0;
   std::uint64_t freed_ = 0;           ///< every rank has finished with operations up to here, as last seen
   std::uint64_t offered_chunks_ = 0;  ///< staged chunks of all operations so far
   std::exception_ptr failure_;
+  // Scratch, an entry a rank: so that no operation takes memory.
+  std::vector<const void*> sources_;
+  std::vector<void*> targets_;
+  std::vector<const std::byte*> offered_;
 };
 
 }  // namespace shoal::collective

@@ -34,8 +34,6 @@ void HostCommunicator::run_direct(std::uint64_t sequence, Pending& p) {
   const auto input = [&](int r, std::size_t parts) { return memory.resolve(descriptor(r, sequence).input, bytes * parts); };
   const auto output = [&](int r) { return memory.resolve(descriptor(r, sequence).output, bytes); };
   auto* own = static_cast<std::byte*>(p.buffers.front().output);
-  std::vector<const void*> sources(n);
-  std::vector<void*> targets(n);
 
   switch (o.kind) {
     case Kind::kAllReduce: {
@@ -48,10 +46,10 @@ void HostCommunicator::run_direct(std::uint64_t sequence, Pending& p) {
             const bool single = p.buffers.size() == 1;
             const ListEntry entry =
                 single ? ListEntry{descriptor(r, sequence).input, descriptor(r, sequence).output, length} : block_.list(r, sequence)[i];
-            sources[r] = memory.resolve(entry.input, length * element) + (from - at) * element;
-            targets[r] = memory.resolve(entry.output, length * element) + (from - at) * element;
+            sources_[r] = memory.resolve(entry.input, length * element) + (from - at) * element;
+            targets_[r] = memory.resolve(entry.output, length * element) + (from - at) * element;
           }
-          fold(o.type, o.reduction, sources.data(), ranks, targets.data(), ranks, to - from, o.scale);
+          fold(o.type, o.reduction, sources_.data(), ranks, targets_.data(), ranks, to - from, o.scale);
         }
         at += length;
       }
@@ -59,14 +57,14 @@ void HostCommunicator::run_direct(std::uint64_t sequence, Pending& p) {
     }
     case Kind::kReduce: {
       const auto [begin, end] = share(count, element, ranks, rank_);
-      for (int r = 0; r < ranks; ++r) sources[r] = input(r, 1) + begin * element;
+      for (int r = 0; r < ranks; ++r) sources_[r] = input(r, 1) + begin * element;
       void* target = output(o.peer) + begin * element;
-      return fold(o.type, o.reduction, sources.data(), ranks, &target, 1, end - begin, o.scale);
+      return fold(o.type, o.reduction, sources_.data(), ranks, &target, 1, end - begin, o.scale);
     }
     case Kind::kReduceScatter: {
-      for (int r = 0; r < ranks; ++r) sources[r] = input(r, n) + me * bytes;
+      for (int r = 0; r < ranks; ++r) sources_[r] = input(r, n) + me * bytes;
       void* target = own;
-      return fold(o.type, o.reduction, sources.data(), ranks, &target, 1, count, o.scale);
+      return fold(o.type, o.reduction, sources_.data(), ranks, &target, 1, count, o.scale);
     }
     case Kind::kBroadcast:
       if (rank_ != o.peer)
