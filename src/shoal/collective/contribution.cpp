@@ -77,6 +77,10 @@ void reduce(const Call& call, const std::byte* own, std::span<const std::byte* c
 
 bool for_each_rank(Kind kind) { return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter; }
 
+std::size_t result_bytes(Kind kind, std::size_t bytes, int ranks) {
+  return bytes * (kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll ? static_cast<std::size_t>(ranks) : 1);
+}
+
 std::size_t total_count(std::span<const Buffer> buffers) {
   std::size_t count = 0;
   for (const Buffer& buffer : buffers) count += buffer.count;

@@ -20,6 +20,9 @@ struct Call {
 /// True for the kinds whose contribution holds a part for each rank: reduce_scatter, all_to_all, scatter.
 bool for_each_rank(Kind kind);
 
+/// Of a rank that gets a result, when one rank's part has `bytes`.
+std::size_t result_bytes(Kind kind, std::size_t bytes, int ranks);
+
 /// Elements over all buffers, as `Buffer::count` counts them.
 std::size_t total_count(std::span<const Buffer> buffers);
 

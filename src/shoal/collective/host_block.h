@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -15,15 +16,17 @@ inline constexpr std::size_t kSlots = 64;     ///< operations that a rank may an
 inline constexpr std::size_t kPayloads = 16;  ///< the same for those with an inline payload
 inline constexpr std::size_t kPayloadBytes =
     1024;  ///< contributions up to here travel inline; above 1.5 KiB the direct way is faster (0.43 us against 0.8 at 4 KiB)
+inline constexpr std::size_t kFewBytes = 24;       ///< payloads up to here travel inside the descriptor
 inline constexpr std::size_t kLists = 8;           ///< operations with a list (coalesced, per-rank sizes) in flight
 inline constexpr std::size_t kListEntries = 1024;  ///< buffers of one coalesced operation
 inline constexpr std::size_t kStagingBytes =
     256 << 10;                                        ///< of one staged chunk, two a rank, used in turn: with what is copied, in a second-level cache
-inline constexpr std::size_t kPastCaches = 32 << 20;  ///< staged results from this size on are copied around the caches: 10 % faster there
+inline constexpr std::size_t kPastCaches = 16 << 20;  ///< results from this size on are copied around the caches: 10 to 40 % faster there
 
-/// What a rank tells the others of one operation: enough to compare the calls, to find the buffers, and to report.
-struct Descriptor {
-  std::uint64_t sequence;
+/// What a rank tells the others of one operation: enough to compare the calls, to find the buffers, and to report. Of a small operation peers read
+/// the first cache line only; `sequence`, which is written last, says that the rest is there: one line to be sent for, not two.
+struct alignas(64) Descriptor {
+  std::atomic<std::uint64_t> sequence;
   Kind kind;
   ElementType type;
   Reduction reduction;
@@ -33,9 +36,12 @@ struct Descriptor {
   std::uint32_t tag;
   std::uint64_t count;  ///< elements, over all buffers
   double scale;
+  std::byte few[kFewBytes];  ///< an inline payload that is not larger
+
   Location input, output;                ///< of the only buffer; of several: in the list
   std::int64_t started_ns, finished_ns;  ///< steady clock; finished: 0 until then
 };
+static_assert(sizeof(Descriptor) == 128);
 
 /// One buffer of a coalesced operation, or the elements for one rank of an all_to_all with per-rank sizes.
 struct ListEntry {
@@ -45,9 +51,8 @@ struct ListEntry {
 
 /// How far one rank is; written by that rank only. The counters never fall.
 struct alignas(128) RankLine {
-  std::atomic<std::uint64_t> published;  ///< operations announced
-  std::atomic<std::uint64_t> finished;   ///< operations whose shared data this rank no longer touches
-  std::atomic<std::uint64_t> chunks;     ///< staged chunks offered
+  std::atomic<std::uint64_t> finished;  ///< operations whose shared data this rank no longer touches
+  std::atomic<std::uint64_t> chunks;    ///< staged chunks offered
 };
 
 /// The shared memory of one group: a view of zero-initialised bytes, laid out the same by every rank. Pages are taken as they are touched.
@@ -62,7 +67,14 @@ class HostBlock {
   Descriptor& descriptor(int rank, std::uint64_t sequence) const {
     return reinterpret_cast<Descriptor*>(base_ + descriptors())[static_cast<std::size_t>(rank) * kSlots + sequence % kSlots];
   }
-  std::byte* payload(int rank, std::uint64_t sequence) const {
+  /// The last operation that a rank has announced. For reports: it looks at every slot.
+  std::uint64_t announced(int rank) const {
+    std::uint64_t last = 0;
+    for (std::size_t i = 0; i < kSlots; ++i) last = std::max(last, descriptor(rank, i).sequence.load(std::memory_order_acquire));
+    return last;
+  }
+  std::byte* payload(int rank, std::uint64_t sequence, std::size_t bytes) const {
+    if (bytes <= kFewBytes) return descriptor(rank, sequence).few;
     return base_ + payloads() + (static_cast<std::size_t>(rank) * kPayloads + sequence % kPayloads) * kPayloadBytes;
   }
   ListEntry* list(int rank, std::uint64_t sequence) const {

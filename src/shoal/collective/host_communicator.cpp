@@ -184,23 +184,11 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   Descriptor& d = block_.descriptor(rank_, sequence);
   const std::size_t element = size_of(o.type), parts = static_cast<std::size_t>(size());
   const auto bytes_in = [&](std::size_t count) { return count * element * (for_each_rank(o.kind) ? parts : 1); };
-  const auto bytes_out = [&](std::size_t count) {
-    return count * element * (o.kind == Kind::kAllGather || o.kind == Kind::kGather || o.kind == Kind::kAllToAll ? parts : 1);
-  };
-  d = {.sequence = sequence,
-       .kind = o.kind,
-       .type = o.type,
-       .reduction = o.reduction,
-       .visible = true,
-       .peer = o.peer,
-       .buffers = static_cast<std::uint32_t>(p.buffers.size()),
-       .tag = o.tag,
-       .count = total_count(p.buffers),
-       .scale = o.scale,
-       .input = {},
-       .output = {},
-       .started_ns = now_ns(),
-       .finished_ns = 0};
+  const auto bytes_out = [&](std::size_t count) { return result_bytes(o.kind, count * element, size()); };
+  d.kind = o.kind, d.type = o.type, d.reduction = o.reduction, d.visible = true;
+  d.peer = o.peer, d.buffers = static_cast<std::uint32_t>(p.buffers.size()), d.tag = o.tag;
+  d.count = total_count(p.buffers), d.scale = o.scale;
+  d.input = {}, d.output = {}, d.started_ns = now_ns(), d.finished_ns = 0;
   const bool small = travels_inline(o.kind, d.count * element, size());
   const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
     if (buffer.count == 0) return;
@@ -226,15 +214,15 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   }
   if (d.buffers > 0 && small) {
     const Call call{o, p.buffers, p.send_counts, p.receive_counts, rank_, size()};
-    offer(call, 0, d.count, block_.payload(rank_, sequence));
+    offer(call, 0, d.count, block_.payload(rank_, sequence, payload_bytes(d)));
   }
-  block_.line(rank_).published.exchange(sequence);
+  d.sequence.exchange(sequence);
   wire::wake(block_.lot());
 }
 
 bool HostCommunicator::all_published(std::uint64_t sequence) const {
   for (int r = 0; r < size(); ++r)
-    if (block_.line(r).published.load(std::memory_order_acquire) < sequence) return false;
+    if (!published(r, sequence)) return false;
   return true;
 }
 
@@ -261,7 +249,7 @@ bool HostCommunicator::execute(std::uint64_t sequence) {
         p.way = Way::kInline;
         break;
       case Awaited::kRoot:
-        if (block_.line(p.operation.peer).published.load(std::memory_order_acquire) < sequence) return false;
+        if (!published(p.operation.peer, sequence)) return false;
         compare(sequence, p.operation.peer);
         p.way = Way::kInline;
         break;
@@ -298,8 +286,8 @@ bool HostCommunicator::settle(std::uint64_t sequence) {
 // Every rank compares every other with itself, so that all see a disagreement, whoever is the odd one out.
 void HostCommunicator::compare(std::uint64_t sequence, int r) const {
   const Descriptor &mine = descriptor(rank_, sequence), &theirs = descriptor(r, sequence);
-  const bool same = theirs.sequence == mine.sequence && theirs.kind == mine.kind && theirs.type == mine.type && theirs.reduction == mine.reduction &&
-                    theirs.peer == mine.peer && theirs.scale == mine.scale && theirs.buffers == mine.buffers &&
+  const bool same = theirs.sequence.load(std::memory_order_relaxed) == sequence && theirs.kind == mine.kind && theirs.type == mine.type &&
+                    theirs.reduction == mine.reduction && theirs.peer == mine.peer && theirs.scale == mine.scale && theirs.buffers == mine.buffers &&
                     (mine.buffers == 0 || theirs.count == mine.count);
   if (!same)
     throw error_at(ErrorKind::kMismatch, sequence,
@@ -334,9 +322,9 @@ HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pen
 void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
   if (p.operation.kind == Kind::kBarrier) return;
   const Operation& o = p.operation;
-  const std::size_t count = descriptor(rank_, sequence).count;
+  const std::size_t count = descriptor(rank_, sequence).count, bytes = payload_bytes(descriptor(rank_, sequence));
   if (count == 0) return;
-  for (int r = 0; r < size(); ++r) offered_[r] = block_.payload(r, sequence);
+  for (int r = 0; r < size(); ++r) offered_[r] = block_.payload(r, sequence, bytes);
   consume({o, p.buffers, p.send_counts, p.receive_counts, rank_, size()}, 0, count, offered_);
 }
 
@@ -351,9 +339,8 @@ bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
       for (int to = 0; to < size(); ++to) count = std::max<std::size_t>(count, block_.list(r, sequence)[to].count);
   }
   p.chunks = (count + step - 1) / step;
-  const bool gathers = p.operation.kind == Kind::kAllGather || p.operation.kind == Kind::kAllToAll || p.operation.kind == Kind::kGather;
-  const std::size_t result = count * element * (gathers ? static_cast<std::size_t>(size()) : 1);
-  const Call call{p.operation, p.buffers, p.send_counts, p.receive_counts, rank_, size(), result >= kPastCaches};
+  const Call call{
+      p.operation, p.buffers, p.send_counts, p.receive_counts, rank_, size(), result_bytes(p.operation.kind, count * element, size()) >= kPastCaches};
   // Writing a half again is safe: a peer offers chunk k - 1 only after it has consumed chunk k - 2, which lay there.
   for (; p.chunk < p.chunks; ++p.chunk) {
     const std::size_t begin = p.chunk * step, end = std::min(begin + step, count);
@@ -535,7 +522,7 @@ std::string HostCommunicator::describe_call(int rank, std::uint64_t sequence) co
 std::string HostCommunicator::report() const {
   std::string text;
   for (int r = 0; r < size(); ++r) {
-    const auto published = block_.line(r).published.load(), finished = block_.line(r).finished.load();
+    const auto published = block_.announced(r), finished = block_.line(r).finished.load();
     if (published < started_)
       text += fmt::format("{}rank {} never entered #{} (its last was #{}{})", text.empty() ? "" : "; ", members_[r], published + 1, published,
                           published > 0 ? " " + describe_call(r, published) : "");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shoal/collective/communicator.h"
+#include "shoal/collective/contribution.h"
 #include "shoal/collective/host_block.h"
 #include "shoal/collective/host_mailbox.h"
 #include "shoal/collective/host_world.h"
@@ -20,7 +21,9 @@ namespace shoal::collective {
 /// A rank announces an operation by a descriptor in shared memory: what it calls, how much, and where its buffers lie. When all have announced it,
 /// the descriptors are compared (a disagreement is an Error(mismatch) on every rank that names both calls) and one of three ways is taken, the same
 /// everywhere:
-///   inline: contributions of at most kPayloadBytes travelled beside the descriptor; each rank computes its own result; no second meeting;
+///   inline: contributions of at most kPayloadBytes travelled beside the descriptor; each rank computes its own result; no second meeting, and
+///     who only gives (the root of a broadcast or scatter, the others in a reduce or gather) waits for nobody: it is compared with the rest later,
+///     and meets a disagreement at its next call;
 ///   direct: all buffers lie in arenas; each rank reads its share of every peer's buffer and writes the result where it belongs: nothing is copied;
 ///   staged: some buffer is private memory; contributions pass through shared memory in chunks that fit the second-level cache.
 /// Reductions go in rank order in all three, so the bits are the same, whichever is taken.
@@ -99,6 +102,7 @@ class HostCommunicator final : public Communicator {
   Awaited awaited(const Descriptor& own) const;
   bool execute(std::uint64_t sequence);
   bool settle(std::uint64_t sequence);
+  bool published(int rank, std::uint64_t sequence) const { return descriptor(rank, sequence).sequence.load(std::memory_order_acquire) >= sequence; }
   bool all_published(std::uint64_t sequence) const;
   bool all_finished(std::uint64_t sequence) const;
   void compare(std::uint64_t sequence, int rank) const;
@@ -106,6 +110,10 @@ class HostCommunicator final : public Communicator {
   void run_inline(std::uint64_t sequence, Pending& pending);
   void run_direct(std::uint64_t sequence, Pending& pending);
   bool run_staged(std::uint64_t sequence, Pending& pending);
+  /// Of an operation that travels inline.
+  std::size_t payload_bytes(const Descriptor& d) const {
+    return d.count * size_of(d.type) * (for_each_rank(d.kind) ? static_cast<std::size_t>(size()) : 1);
+  }
   Pending& pending(std::uint64_t sequence) { return pending_[(sequence - 1) % kSlots]; }
   const Descriptor& descriptor(int rank, std::uint64_t sequence) const { return block_.descriptor(rank, sequence); }
   Error error_at(ErrorKind kind, Handle handle, std::string what) const;

@@ -5,6 +5,7 @@
 
 #include "shoal/collective/fold.h"
 #include "shoal/collective/host_communicator.h"
+#include "shoal/collective/stream_copy.h"
 
 namespace shoal::collective {
 namespace {
@@ -16,10 +17,6 @@ std::pair<std::size_t, std::size_t> share(std::size_t count, std::size_t element
   const std::size_t per_line = std::max<std::size_t>(kLine / element, 1), lines = (count + per_line - 1) / per_line;
   const auto cut = [&](std::size_t r) { return std::min(lines * r / static_cast<std::size_t>(ranks) * per_line, count); };
   return {cut(static_cast<std::size_t>(rank)), cut(static_cast<std::size_t>(rank) + 1)};
-}
-
-void place(void* to, const void* from, std::size_t bytes) {
-  if (to != from) std::memcpy(to, from, bytes);
 }
 
 }  // namespace
@@ -34,6 +31,12 @@ void HostCommunicator::run_direct(std::uint64_t sequence, Pending& p) {
   const auto input = [&](int r, std::size_t parts) { return memory.resolve(descriptor(r, sequence).input, bytes * parts); };
   const auto output = [&](int r) { return memory.resolve(descriptor(r, sequence).output, bytes); };
   auto* own = static_cast<std::byte*>(p.buffers.front().output);
+
+  const bool past_caches = result_bytes(o.kind, bytes, ranks) >= kPastCaches;
+  const auto place = [&](void* to, const void* from, std::size_t length) {
+    if (to == from) return;
+    past_caches ? stream_copy(to, from, length) : static_cast<void>(std::memcpy(to, from, length));
+  };
 
   switch (o.kind) {
     case Kind::kAllReduce: {
@@ -67,27 +70,26 @@ void HostCommunicator::run_direct(std::uint64_t sequence, Pending& p) {
       return fold(o.type, o.reduction, sources_.data(), ranks, &target, 1, count, o.scale);
     }
     case Kind::kBroadcast:
-      if (rank_ != o.peer)
-        place(own, input(o.peer, 1), bytes);
-      else
-        place(own, p.buffers.front().input, bytes);
-      return;
+      place(own, rank_ == o.peer ? p.buffers.front().input : input(o.peer, 1), bytes);
+      break;
     case Kind::kScatter:
-      return place(own, input(o.peer, n) + me * bytes, bytes);
+      place(own, input(o.peer, n) + me * bytes, bytes);
+      break;
     case Kind::kGather:
       if (rank_ != o.peer) return;
       [[fallthrough]];
     case Kind::kAllGather:
       for (int r = 0; r < ranks; ++r) place(own + static_cast<std::size_t>(r) * bytes, input(r, 1), bytes);
-      return;
+      break;
     case Kind::kAllToAll:
       for (int r = 0; r < ranks; ++r) place(own + static_cast<std::size_t>(r) * bytes, input(r, n) + me * bytes, bytes);
-      return;
+      break;
     case Kind::kBarrier:
     case Kind::kSend:
     case Kind::kReceive:
       return;
   }
+  if (past_caches) stream_fence();
 }
 
 }  // namespace shoal::collective
