@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <map>
 
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/check.h"
@@ -23,27 +24,35 @@ namespace {
 
 /// One operation at one size: what to call, and what must come out when rank r's buffers hold r + 1 + i % 7.
 struct Case {
+  using Call = void (*)(const comm::Group& group, const Case& c);
   std::string op;
+  Call call;  ///< found once, before any clock runs
   std::int64_t count;  ///< elements of the full buffer, float32
   at::Tensor full, part, out;
 };
 
-Case make_case(const std::string& op, std::int64_t bytes, int ranks) {
-  const std::int64_t count = std::max<std::int64_t>(bytes / 4, ranks) / ranks * ranks;
-  return {op, count, at::ones({count}), at::ones({count / ranks}), at::empty({count})};
+Case::Call call_named(const std::string& op) {
+  using comm::Group;
+  static const std::map<std::string, Case::Call> calls{
+      {"all_reduce", [](const Group& group, const Case& c) { group.all_reduce(c.full); }},
+      {"all_gather", [](const Group& group, const Case& c) { group.all_gather(c.out, c.part); }},
+      {"reduce_scatter", [](const Group& group, const Case& c) { group.reduce_scatter(c.part, c.full); }},
+      {"all_to_all", [](const Group& group, const Case& c) { group.all_to_all(c.out, c.full); }},
+      {"broadcast", [](const Group& group, const Case& c) { group.broadcast(c.full, 0); }},
+      {"reduce", [](const Group& group, const Case& c) { group.reduce(c.full, 0); }},
+      {"gather", [](const Group& group, const Case& c) { group.gather(c.out, c.part, 0); }},
+      {"scatter", [](const Group& group, const Case& c) { group.scatter(c.part, c.full, 0); }},
+      {"barrier", [](const Group& group, const Case&) { group.barrier(); }},
+  };
+  return calls.at(op);
 }
 
-void run(const comm::Group& group, const Case& c) {
-  if (c.op == "all_reduce") group.all_reduce(c.full);
-  if (c.op == "all_gather") group.all_gather(c.out, c.part);
-  if (c.op == "reduce_scatter") group.reduce_scatter(c.part, c.full);
-  if (c.op == "all_to_all") group.all_to_all(c.out, c.full);
-  if (c.op == "broadcast") group.broadcast(c.full, 0);
-  if (c.op == "reduce") group.reduce(c.full, 0);
-  if (c.op == "gather") group.gather(c.out, c.part, 0);
-  if (c.op == "scatter") group.scatter(c.part, c.full, 0);
-  if (c.op == "barrier") group.barrier();
+Case make_case(const std::string& op, std::int64_t bytes, int ranks) {
+  const std::int64_t count = std::max<std::int64_t>(bytes / 4, ranks) / ranks * ranks;
+  return {op, call_named(op), count, at::ones({count}), at::ones({count / ranks}), at::empty({count})};
 }
+
+void run(const comm::Group& group, const Case& c) { c.call(group, c); }
 
 void check(const comm::Group& group, const Case& c) {
   const int ranks = group.size(), rank = group.rank();

@@ -35,12 +35,15 @@ bool Group::supports(Kind kind, at::ScalarType type, Reduction reduction) const 
 Work Group::call(Operation& operation, const at::Tensor& output, const at::Tensor& input, const Options& options) const {
   SHOAL_USER_CHECK(output.scalar_type() == input.scalar_type(), name(operation.kind), "input is {}, output {}", c10::toString(input.scalar_type()),
                    c10::toString(output.scalar_type()));
-  const bool direct = output.is_contiguous() && input.is_contiguous();
-  const at::Tensor in = direct ? input : input.contiguous();
+  if (output.is_contiguous() && input.is_contiguous()) {
+    operation.buffer.input = input.const_data_ptr(), operation.buffer.output = output.data_ptr();
+    return engine_->start({operation, input, output, !options.async});
+  }
+  const at::Tensor in = input.contiguous();
   const at::Tensor out = output.is_contiguous() ? output : input.is_same(output) ? in : output.contiguous();
   operation.buffer.input = in.const_data_ptr(), operation.buffer.output = out.data_ptr();
-  Work work = engine_->start({operation, in, out, !options.async || !direct});
-  if (!direct && !out.is_same(output)) output.copy_(out);
+  Work work = engine_->start({operation, in, out, true});
+  if (!out.is_same(output)) output.copy_(out);
   return work;
 }
 

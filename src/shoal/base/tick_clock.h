@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "shoal/base/clock.h"
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace shoal {
+
+/// Time stamps for records that are written millions of times and seldom read: the processor's own counter, a third of the cost of asking the system
+/// (8 ns against 24 on an AMD EPYC), made into times of `Clock` when somebody reads them. All processes of a host see one counter, as exact as their
+/// cores agree on it: good for reports, not for protocols.
+class TickClock {
+ public:
+  TickClock() : first_ticks_(now()), first_time_(Clock::now()) {}
+
+  static std::int64_t now() {
+#if defined(__x86_64__)
+    return static_cast<std::int64_t>(__rdtsc());
+#elif defined(__aarch64__)
+    std::int64_t ticks;
+    asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#else
+    return Clock::now().time_since_epoch().count();
+#endif
+  }
+
+  /// When the counter stood at `ticks`, before this clock was made too.
+  Clock::time_point time_at(std::int64_t ticks) const {
+    const std::int64_t ticks_now = now();
+    const Clock::time_point time_now = Clock::now();
+    if (ticks_now <= first_ticks_) return time_now;
+    const double passed = static_cast<double>((time_now - first_time_).count()) / static_cast<double>(ticks_now - first_ticks_);
+    return time_now - Clock::duration(static_cast<Clock::rep>(passed * static_cast<double>(ticks_now - ticks)));
+  }
+
+ private:
+  std::int64_t first_ticks_;
+  Clock::time_point first_time_;
+};
+
+}  // namespace shoal
