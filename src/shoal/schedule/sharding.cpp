@@ -22,10 +22,17 @@ std::vector<std::set<int>> held_units(const ShardPlan& plan) {
   return held;
 }
 
+/// Whether backward enters a module: something in it or before it is trained.
+bool enters(const ShardPlan& plan, int module) {
+  int last = module;
+  for (int m = module + 1; m < static_cast<int>(plan.parent.size()) && plan.parent[m] >= module; ++m) last = m;
+  return last >= plan.first_trained;
+}
+
 /// Backward runs the children of a module from the last to the first, and begins each module before what lies inside it.
 void add_backward(const ShardPlan& plan, int parent, Order& order) {
   for (int m = static_cast<int>(plan.reads.size()) - 1; m >= 0; --m)
-    if (plan.parent[m] == parent) {
+    if (plan.parent[m] == parent && enters(plan, m)) {
       order.push_back(m);
       add_backward(plan, m, order);
     }

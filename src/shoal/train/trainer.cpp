@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <new>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "shoal/base/check.h"
 #include "shoal/checkpoint/format/store.h"
@@ -92,13 +95,31 @@ class Trainer {
       return loop();
     } catch (Error& error) {
       if (error.kind() == ErrorKind::kResource && error.operation() == "arena")
-        if (const std::string less = ways_to_need_less(record_.model, training_, host_); !less.empty())
-          error.hint("less would be needed with: " + less);
+        if (const std::string less = less_memory(); !less.empty()) error.hint("less would be needed with: " + less);
       throw;
+    } catch (const std::exception& error) {
+      if (!ran_out_of_memory(error)) throw;
+      throw without_memory(error.what());
     }
   }
 
  private:
+  /// LibTorch's own allocator says so, where no arena counts.
+  static bool ran_out_of_memory(const std::exception& error) {
+    return dynamic_cast<const std::bad_alloc*>(&error) || std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
+  }
+
+  Error without_memory(std::string words) const {
+    words.resize(std::min(words.find('\n'), words.size()));
+    if (planned_) words += fmt::format("; planned for a rank at its peak: {:.4g} MB ({})", planned_->all() / 1e6, train::words(*planned_));
+    Error error(ErrorKind::kResource, "memory", words);
+    error.at(group_.rank(), group_.size());
+    if (const std::string less = less_memory(); !less.empty()) error.hint("less would be needed with: " + less);
+    return error;
+  }
+
+  std::string less_memory() const { return ways_to_need_less(record_.model, training_, hosts_); }
+
   /// What can be known without making the model: the data's sizes, the length of the run, and where it stands.
   void open() {
     data_ = open_data(job_, false);
@@ -136,23 +157,29 @@ class Trainer {
     Job typed = job_;
     typed.config.precision.type = record_.precision;
     training_ = planned_training(typed, record_.model, group_.size());
-    const bool in_process = config_.parallelism.in_process, sees_peers = in_process || group_.visible_to_peers(at::empty({1}, at::kFloat));
+    const bool in_process = config_.parallelism.in_process;
+    const comm::Group host = group_.on_host();
+    const bool share = (in_process || host.visible_to_peers(at::empty({1}, at::kFloat))) && group_.size() % host.size() == 0;
     const auto arena = comm::installed_arena();
     const double limit = !arena       ? config_.parallelism.memory_limit_mb * 1e6
                          : in_process ? static_cast<double>(arena->ledger().limit) / group_.size()
                                       : static_cast<double>(arena->ledger().limit);
-    host_ = planned_host(group_.size(), sees_peers, limit);
+    hosts_ = planned_hosts(group_.size(), share ? host.size() : 1, limit);
     if (!is_counted(typed.config)) return;
-    if (limit > 0) check_fits(record_.model, training_, host_);
-    const auto ranks = plan::memory(record_.model, training_, host_);
+    if (limit > 0) check_fits(record_.model, training_, hosts_);
+    const auto ranks = plan::memory(record_.model, training_, hosts_);
     planned_ = plan::worst(ranks).peak().use;
+    // How much of its state a rank copies for a checkpoint depends on how much is written by then: a bound of its own.
+    planned_staging_ = std::exchange(planned_->staging, 0);
     limit_ = limit;
   }
 
   std::string describe_plan() const {
     const double rank = planned_->all() / 1e6, all = rank * group_.size();
-    return fmt::format("Planned peak of tensors: {:.4g} MB{} ({}){}.", all, group_.size() > 1 ? fmt::format(", {:.4g} MB a rank", rank) : "",
-                       words(*planned_), limit_ > 0 ? fmt::format("; a rank may take {:.4g} MB", limit_ / 1e6) : "");
+    const std::string staging =
+        planned_staging_ > 0 ? fmt::format("; up to {:.4g} MB a rank more while a checkpoint is written", planned_staging_ / 1e6) : "";
+    return fmt::format("Planned peak of tensors: {:.4g} MB{} ({}){}{}.", all, group_.size() > 1 ? fmt::format(", {:.4g} MB a rank", rank) : "",
+                       words(*planned_), staging, limit_ > 0 ? fmt::format("; a rank may take {:.4g} MB", limit_ / 1e6) : "");
   }
 
   void build() {
@@ -254,7 +281,7 @@ class Trainer {
       const RankBatch batch = rank_batch(*data_, record_.samples, plan_, group_.rank());
       const Agreement agreed = agree(count_labels(batch.micro_batches));
       if (agreed.signal) return stopped(agreed.signal, saved);
-      memory_.begin_step(record_.step + 1);
+      memory_.begin_step(record_.step + 1, saver_ ? static_cast<double>(saver_->staged_bytes()) : 0);
       StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
       if (memory_.end_step()) write_memory();
       if (agreed.peak_bytes > 0) metrics.memory_bytes = agreed.peak_bytes;
@@ -432,8 +459,9 @@ class Trainer {
   Clock::time_point began_;
   MemoryWatch memory_;
   plan::Training training_;                 ///< the job as the planner sees it
-  plan::Cluster host_;                      ///< and what it runs on
-  std::optional<plan::MemoryUse> planned_;  ///< of one rank at its peak
+  plan::Cluster hosts_;                     ///< and what it runs on
+  std::optional<plan::MemoryUse> planned_;  ///< of one rank at its peak, without what checkpoints copy aside
+  double planned_staging_ = 0;              ///< bytes of that, at most
   double limit_ = 0;                        ///< bytes that this rank may take; 0: unknown
   std::optional<checkpoint::Saver> saver_;  ///< of a job that saves behind training; reads what the others hold, so it goes first
 };
