@@ -300,6 +300,29 @@ TEST(Sharding, AModuleOutOfTurnOnOneRankIsAnErrorThatNamesIt) {
   EXPECT_EQ(train_units({{0, 2, 1, 3}, {0, 2, 1, 3}}, {2, 2, 2, 2}), "");
 }
 
+// What autograd's versions do not see.
+TEST(Sharding, BackwardThroughParametersThatWereUpdatedIsRefused) {
+  for (const Way way : kWays)
+    comm::run_on_threads({.size = 2, .arena = false, .timeout = std::chrono::seconds(20)}, [&](const comm::Group& world) {
+      const auto model = nn::make_model(tiny());
+      const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), {.stage = ShardStage::kGradients, .way = way});
+      sharding->reset_parameters(Key(1));
+      nn::Context context;
+      const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
+      context.labels = tokens;
+      sharding->begin(0, 1);
+      const at::Tensor loss = (*model)(tokens, context);
+      sharding->begin_update();
+      sharding->end_update();
+      try {
+        loss.backward();
+        ADD_FAILURE() << "it ran";
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("between its forward and its backward pass"), std::string::npos) << error.what();
+      }
+    });
+}
+
 /// A parameter rounded to bf16 for forward and backward, and what it was.
 Result alone_rounded() {
   const auto model = nn::make_model(tiny());

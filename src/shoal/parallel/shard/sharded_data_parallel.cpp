@@ -40,6 +40,7 @@ class ShardedDataParallel final : public Sharding {
     gradients_ = std::make_unique<UnitGradients>(std::move(units), mesh.world(), shard_, mesh.group("replicate"),
                                                  UnitGradients::Policy{.keep_whole = whole, .in_place = whole && one_copy_, .in_flight = in_flight});
     if (!resident()) hang_hooks();
+    watch_updates();
   }
 
   void begin(std::int64_t index, std::int64_t count) override {
@@ -74,6 +75,7 @@ class ShardedDataParallel final : public Sharding {
 
   void end_update() override {
     gradients_->clear();
+    ++updates_;
     if (resident() && !one_copy_) exchange();
     if (buffer_) buffer_->publish();
   }
@@ -225,6 +227,20 @@ class ShardedDataParallel final : public Sharding {
     }
   }
 
+  /// Autograd does not see what owners write to parameters: a backward pass that would read other values than its forward pass did is caught here.
+  void watch_updates() {
+    for (const WrappedModule& wrapped : modules_)
+      wrapped.module->on_post_forward([this, alive = std::weak_ptr(alive_)](nn::Module& module, const at::Tensor& output, const nn::Context&) {
+        if (!alive.expired() && output.requires_grad())
+          output.register_hook([this, alive, then = updates_, path = module.path()](const at::Tensor&) {
+            SHOAL_USER_CHECK(alive.expired() || then == updates_, "sharding",
+                             "the parameters of {} were updated between its forward and its backward pass: gradients would be of neither",
+                             path.empty() ? "the model" : path);
+          });
+        return at::Tensor();
+      });
+  }
+
   /// Does what the table has before this. A module that comes out of turn (recomputed, or run twice) only gets what it reads.
   void enter(ShardStep step, int module, bool recomputing) {
     if (held_) return;
@@ -281,6 +297,7 @@ class ShardedDataParallel final : public Sharding {
   std::vector<ShardAction> table_;
   std::vector<std::vector<int>> reads_;  ///< by module: units
   std::ptrdiff_t cursor_ = 0;
+  std::uint64_t updates_ = 0;  ///< the epoch of the parameters
   bool in_backward_ = false, held_ = false, trained_ = false;
 };
 
