@@ -48,7 +48,7 @@ class ShardedDataParallel final : public Sharding {
     if (index > 0 && options_.reduce_every_micro_batch) gradients_->complete();
     if (index == 0) gradients_->clear();
     gradients_->let_go(options_.reduce_every_micro_batch || index + 1 == count);
-    trained_ = true;
+    trained_ = passing_ = true;
   }
 
   // Gathers first: a rank that uses more units than this one waits for them before it reduces.
@@ -278,9 +278,9 @@ class ShardedDataParallel final : public Sharding {
   /// top.
   void rest_of_table() {
     if (resident() || held_) return;
-    if (cursor_ > 0) do_until(static_cast<std::ptrdiff_t>(table_.size()));
+    if (passing_) do_until(static_cast<std::ptrdiff_t>(table_.size()));
     for (const auto& unit : memory_) unit->release();
-    cursor_ = 0, in_backward_ = false;
+    cursor_ = 0, in_backward_ = passing_ = false;
   }
 
   std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< hooks outlive this
@@ -298,6 +298,7 @@ class ShardedDataParallel final : public Sharding {
   std::vector<std::vector<int>> reads_;  ///< by module: units
   std::ptrdiff_t cursor_ = 0;
   std::uint64_t updates_ = 0;  ///< the epoch of the parameters
+  bool passing_ = false;       ///< a micro-batch has begun whose table is not done
   bool in_backward_ = false, held_ = false, trained_ = false;
 };
 
