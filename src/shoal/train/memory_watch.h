@@ -9,7 +9,7 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
-#include "shoal/plan/memory.h"
+#include "shoal/train/config/metrics.h"
 #include "shoal/train/memory_timeline.h"
 #include "shoal/wire/arena.h"
 
@@ -19,7 +19,7 @@ namespace shoal::train {
 struct MemoryPeak {
   double total = 0;
   double staged = 0;  ///< of that, what checkpoints had copied aside when the step began
-  std::array<double, kMemoryCategories> categories{};
+  MemoryByCategory categories{};
 };
 
 /// Watches what the steps of one rank take of the installed arena. Without an arena nothing is known.
@@ -40,8 +40,8 @@ class MemoryWatch {
   /// True when this was the last step that is recorded.
   bool end_step();
 
-  /// Bytes at the worst moment so far; 0: not known, or rank 0 answers.
-  double peak_bytes() const { return peak_.total; }
+  /// The worst moment so far; nothing where it is not known, or rank 0 answers.
+  const MemoryPeak& peak() const { return peak_; }
   const std::vector<MemoryMark>& marks() const { return marks_; }
   /// Of every rank, on every rank; empty without an arena. Collective.
   std::vector<MemoryPeak> of_all_ranks() const;

@@ -56,7 +56,11 @@ struct Reporter {
     std::vector<std::pair<std::string, double>> scalars{{"train/loss", m.loss}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};
     if (!m.skipped) scalars.emplace_back("train/grad_norm", m.grad_norm);
     if (m.loss_scale) scalars.emplace_back("train/loss_scale", *m.loss_scale);
-    if (m.memory_bytes) scalars.emplace_back("train/memory_bytes", *m.memory_bytes);
+    if (m.memory_bytes) {
+      scalars.emplace_back("train/memory_bytes", *m.memory_bytes);
+      for (int c = 0; c < kMemoryCategories; ++c)
+        scalars.emplace_back(fmt::format("memory/{}_bytes", name(static_cast<MemoryCategory>(c))), m.memory[static_cast<std::size_t>(c)]);
+    }
     if (m.evaluation) {
       scalars.emplace_back("validation/loss", m.evaluation->loss);
       if (m.evaluation->bits_per_byte) scalars.emplace_back("validation/bits_per_byte", *m.evaluation->bits_per_byte);
@@ -284,7 +288,7 @@ class Trainer {
       memory_.begin_step(record_.step + 1, saver_ ? static_cast<double>(saver_->staged_bytes()) : 0);
       StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
       if (memory_.end_step()) write_memory();
-      if (agreed.peak_bytes > 0) metrics.memory_bytes = agreed.peak_bytes;
+      if (agreed.peak_bytes > 0) metrics.memory_bytes = agreed.peak_bytes, metrics.memory = agreed.peak;
       const bool last = record_.step == total_;
       if (last || (config_.validation.interval > 0 && record_.step % config_.validation.interval == 0)) metrics.evaluation = evaluate_now();
       if (reporter_) reporter_->step(metrics);
@@ -300,18 +304,22 @@ class Trainer {
     double labels = 0;
     int signal = 0;
     double peak_bytes = 0;
+    MemoryByCategory peak{};
   };
 
   /// One small all-reduce before a step: how many valid labels all ranks have, whether any of them was asked to stop, and what they took so far.
   Agreement agree(double labels) {
     const int signal = options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
-    const at::Tensor sums = at::zeros({4}, at::kDouble);
+    const at::Tensor sums = at::zeros({4 + kMemoryCategories}, at::kDouble);
     auto* values = sums.data_ptr<double>();
     values[0] = labels, values[1] = signal == SIGINT, values[2] = signal != 0 && signal != SIGINT;
-    values[3] = memory_.peak_bytes();
+    values[3] = memory_.peak().total;
+    std::copy(memory_.peak().categories.begin(), memory_.peak().categories.end(), values + 4);
     group_.all_reduce(sums).order();
     const int agreed = values[1] > 0 ? SIGINT : values[2] > 0 ? SIGTERM : 0;
-    return {values[0], agreed, values[3]};
+    Agreement agreement{values[0], agreed, values[3], {}};
+    std::copy(values + 4, values + 4 + kMemoryCategories, agreement.peak.begin());
+    return agreement;
   }
 
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison, Clock::time_point begin) {
