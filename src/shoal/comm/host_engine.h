@@ -20,7 +20,9 @@ class HostEngine final : public CommunicatorEngine {
   bool visible_to_peers(const at::Tensor& tensor) const override;
 
  private:
-  std::shared_ptr<collective::HostCommunicator> host() const { return std::static_pointer_cast<collective::HostCommunicator>(communicator()); }
+  std::shared_ptr<collective::HostCommunicator> host_communicator() const {
+    return std::static_pointer_cast<collective::HostCommunicator>(communicator());
+  }
 
   std::shared_ptr<wire::Arena> arena_;
   bool threads_;
