@@ -363,7 +363,7 @@ Result alone_rounded() {
 TEST(Sharding, ParametersThatTravelInSixteenBitsAreRoundedForAll) {
   const Result reference = alone_rounded(), exact = alone();
   EXPECT_NE(difference(reference, exact), "") << "rounding shows in nothing";
-  EXPECT_EQ(difference(reference, exact, 1e-2), "");
+  EXPECT_EQ(difference(reference, exact, 3e-2), "");
   for (const ShardStage stage : kStages)
     for (const int ranks : {2, 3}) {
       const ShardingOptions options{.stage = stage, .way = Way::kCopied, .travels = at::kBFloat16};

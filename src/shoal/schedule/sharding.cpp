@@ -84,8 +84,10 @@ std::vector<ShardAction> shard_table(const ShardPlan& plan) {
   }
   add_backward(plan, -1, backward);
   Table table(plan);
+  // A module around all others reads nothing itself: backward begins with the first that does.
+  const auto begins = std::find_if(backward.begin(), backward.end(), [&](int module) { return !table.held(module).empty(); });
   table.pass(forward, ShardStep::kForward,
-             [&](int unit) { return !plan.reshard_after_forward || (!backward.empty() && table.held(backward.front()).contains(unit)); });
+             [&](int unit) { return !plan.reshard_after_forward || (begins != backward.end() && table.held(*begins).contains(unit)); });
   table.pass(backward, ShardStep::kBackward, [](int) { return false; });
   return table.take();
 }
