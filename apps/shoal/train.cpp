@@ -15,7 +15,9 @@
 #include "shoal/base/check.h"
 #include "shoal/plan/model_json.h"
 #include "shoal/train/config/job_inputs.h"
+#include "shoal/train/config/planned.h"
 #include "shoal/train/config/validate.h"
+#include "shoal/wire/host_memory.h"
 
 namespace shoal::apps {
 namespace {
@@ -133,6 +135,13 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment, const s
   return run_here(arguments);
 }
 
+/// What the tensors of one rank may take, where the ranks count them; else 0.
+double bytes_of_a_rank(const train::Job& job, int ranks) {
+  const auto& parallelism = job.config.parallelism;
+  if (parallelism.memory_limit_mb > 0) return parallelism.memory_limit_mb * 1e6;
+  return parallelism.arena ? static_cast<double>(wire::share_of_memory_bytes(ranks)) : 0;
+}
+
 int train_job(const TrainOptions& options) {
   train::Job job = read_job(options);
   const auto launcher = other_launcher(options);
@@ -148,11 +157,12 @@ int train_job(const TrainOptions& options) {
     return 0;
   }
   prepare_job_data(job, !launcher || launcher->rank == 0);
-  train::check_job_inputs(job);
+  const train::DataSizes sizes = train::check_job_inputs(job);
   const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
-  // What cannot be placed is refused before anything is moved.
+  // What cannot be placed, or does not fit, is refused before anything is moved.
   const Placement placement = launcher ? Placement() : place_ranks(job, ranks);
+  if (options.fresh && !launcher) train::check_fits_here(job, train::model_spec(job, sizes), ranks, bytes_of_a_rank(job, ranks));
   const RunDirectory directory(path, options.fresh);
   fmt::print("job {}{}{}, in {}\n", job.config.job.name, job.config.job.description.empty() ? "" : ": ", job.config.job.description,
              directory.path());

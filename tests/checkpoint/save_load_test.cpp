@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "shoal/checkpoint/checkpoint.h"
@@ -48,6 +49,31 @@ TEST(SaveLoad, EveryMeshReadsWhatEveryMeshWrote) {
             EXPECT_TRUE(same(found, expected)) << writers << " x " << name(written) << " to " << readers << " x " << name(read);
           });
     }
+}
+
+// Threads of one process are one host: replicas read each byte once together, and so do ranks of which each holds rows.
+TEST(SaveLoad, AHostReadsEveryByteOnce) {
+  const GlobalState state;
+  Scratch scratch;
+  const std::string path = save_on(1, Sharding::kReplicated, scratch.path());
+  std::int64_t all = 0;
+  for (const auto& tensor : format::read_manifest(path).tensors) all += tensor.bytes();
+  for (const int ranks : {1, 2, 3}) {
+    std::atomic<std::int64_t> read = 0, most = 0;
+    run_ranks(ranks, [&](const comm::Group& group) {
+      const auto found = items_of(state, Sharding::kReplicated, group.rank(), ranks);
+      wipe(found);
+      const std::int64_t mine = load(path, found, group).bytes_read;
+      read += mine;
+      group.barrier();
+      if (mine > most) most = mine;
+      EXPECT_TRUE(same(found, items_of(state, Sharding::kReplicated, group.rank(), ranks)));
+    });
+    EXPECT_EQ(read, all) << ranks << " ranks";
+    if (ranks == 2) {
+      EXPECT_LT(most, 0.8 * static_cast<double>(all)) << "one rank reads nearly all";
+    }
+  }
 }
 
 TEST(SaveLoad, ValueChecksumsDoNotDependOnRanksOrSharding) {

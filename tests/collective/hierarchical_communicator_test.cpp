@@ -181,6 +181,69 @@ TEST(HierarchicalCommunicator, SixteenRanksOnFourHostsSendHardlyMoreThanTheLeast
   }
 }
 
+// One output a host: it is written when none of its ranks reads what was there, and once.
+TEST(HierarchicalCommunicator, GathersIntoOneOutputPerHost) {
+  constexpr std::size_t kCount = 30000;
+  const std::vector<int> hosts{0, 0, 0, 1, 1, 1};
+  std::vector<std::vector<float>> outputs(2, std::vector<float>(6 * kCount));
+  std::mutex mutex;
+  std::uint64_t sent = 0;
+  expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
+    std::vector<float>& output = outputs[static_cast<std::size_t>(c.rank() / 3)];
+    std::vector<float> own(kCount);
+    const auto before = c.bytes_between_hosts();
+    for (int round = 0; round < 4; ++round) {
+      std::fill(own.begin(), own.end(), static_cast<float>(10 * round + c.rank()));
+      // In the last round what this rank contributes lies in its place.
+      float* const place = output.data() + static_cast<std::size_t>(c.rank()) * kCount;
+      const bool in_place = round == 3;
+      if (in_place) {
+        c.run({.kind = Kind::kBarrier}, soon());
+        std::copy(own.begin(), own.end(), place);
+      }
+      const Handle handle = c.start({.kind = Kind::kAllGather,
+                                     .type = ElementType::kF32,
+                                     .buffer = {in_place ? place : own.data(), output.data(), kCount},
+                                     .tag = 5,
+                                     .shared_output = true});
+      c.wait(handle, soon());
+      // Others have begun the next round while this one still reads.
+      if (c.rank() % 3 == 2) std::this_thread::sleep_for(milliseconds(30));
+      for (std::size_t i = 0; i < output.size(); ++i) ASSERT_EQ(output[i], static_cast<float>(10 * round) + static_cast<float>(i / kCount));
+    }
+    const std::lock_guard lock(mutex);
+    sent += c.bytes_between_hosts() - before;
+  }));
+  const double least = 4 * 6 * kCount * 4.0;
+  EXPECT_GE(static_cast<double>(sent), least);
+  EXPECT_LE(static_cast<double>(sent), 1.05 * least);
+  for (const auto& error : on_hosts({0, 1, 0, 1}, [](HierarchicalCommunicator& c) {
+         std::vector<float> x(4 * 8);
+         c.start({.kind = Kind::kAllGather, .type = ElementType::kF32, .buffer = {x.data(), x.data(), 8}, .shared_output = true});
+       })) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kUsage) << error->what();
+  }
+}
+
+// Calls of one shape and another label, by shared memory, by TCP, and by both.
+TEST(HierarchicalCommunicator, LabelsTellCallsApart) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1}})
+    for (const auto& error : on_hosts(hosts, [&](HierarchicalCommunicator& c) {
+           std::vector<float> in(5000), out(20000);
+           const Operation o{.kind = Kind::kAllGather,
+                             .type = ElementType::kF32,
+                             .buffer = {in.data(), out.data(), 5000},
+                             .tag = c.rank() == 1 ? 8u : 7u,
+                             .shared_output = c.layout().in_blocks};
+           c.run(o, soon());
+         })) {
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->kind(), ErrorKind::kMismatch) << error->what();
+      EXPECT_NE(std::string(error->what()).find("label"), std::string::npos) << error->what();
+    }
+}
+
 TEST(HierarchicalCommunicator, KeepsManyInFlightOfSeveralKindsAndGroups) {
   expect_none(on_hosts({0, 0, 1, 1}, [](HierarchicalCommunicator& c) {
     const auto odd = c.split(c.rank() % 2, 0), host = c.split(c.rank() / 2, 0), three = c.split(c.rank() < 3 ? 0 : -1, -c.rank());

@@ -6,62 +6,19 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <functional>
 
 #include "shoal/collective/hierarchical_communicator.h"
 #include "shoal/comm/host_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/local_rendezvous.h"
+#include "tests/comm/rank_processes.h"
 
 namespace shoal::comm {
 namespace {
-
-/// Runs `body` on `ranks` child processes over TCP, or as `hosts` hosts with equal blocks of ranks; true when each returned true, or ended with its
-/// code (-1: by a signal).
-bool on_processes(int ranks, const std::string& rendezvous, const std::function<bool(const Group&)>& body, int hosts = 0,
-                  const std::vector<int>& codes = {}) {
-  const std::string name = fmt::format("tcp-world-test-{}", ::getpid());
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child > 0) {
-      children.push_back(child);
-      continue;
-    }
-    bool good = false;
-    try {
-      const Group group = connect({.name = name,
-                                   .key = name,
-                                   .rank = rank,
-                                   .size = ranks,
-                                   .arena = hosts != 1,
-                                   .transport = hosts == 0 ? Transport::kTcp : Transport::kAutomatic,
-                                   .rendezvous = rendezvous,
-                                   .interface = rendezvous.starts_with("file:") ? "lo" : "",
-                                   .host = hosts == 0 ? "" : fmt::format("{}", rank * hosts / ranks),
-                                   .timeout = std::chrono::seconds(60)});
-      good = body(group);
-      group.barrier();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-    }
-    ::_exit(good ? 0 : 1);
-  }
-  bool all = true;
-  for (std::size_t i = 0; i < children.size(); ++i) {
-    int status = 0;
-    ::waitpid(children[i], &status, 0);
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    all = all && code == (codes.empty() ? 0 : codes[i]);
-  }
-  if (rendezvous.starts_with("file:")) std::remove(rendezvous.c_str() + 5);  // rank 0 may have had no time to
-  return all;
-}
 
 bool no_memory_is_shared(const Group& group) { return !group.shared_buffer(64) && !group.visible_to_peers(at::empty({4})); }
 
@@ -110,14 +67,12 @@ TEST(TcpWorld, CollectivesAmongProcessesThatMeetAtAFile) {
 
 // What names the meeting is gone as soon as all are there: whoever is killed after that leaves nothing behind.
 TEST(TcpWorld, NothingIsLeftOfAMeetingAtAFile) {
-  const std::string left = fmt::format("{}/tcp-world-test-{}.store", wire::meeting_directory(), ::getpid());
+  const std::string left = fmt::format("{}/shoal-test-{}.store", wire::meeting_directory(), ::getpid());
   EXPECT_TRUE(on_processes(3, "", [&](const Group& group) {
     group.barrier();
     return ::access(left.c_str(), F_OK) != 0;
   }));
 }
-
-std::string at_a_file() { return fmt::format("file:{}/shoal-tcp-world-test-{}", ::testing::TempDir(), ::getpid()); }
 
 // What ranks on several hosts get when nobody says otherwise: shared memory where a token shows that there is some, TCP between.
 TEST(TcpWorld, HostsShareMemoryInsideAndSpeakTcpBetween) {

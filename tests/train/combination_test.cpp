@@ -60,15 +60,21 @@ TEST_F(Combination, EverySharding) {
   const std::vector<Kind> precisions{
       {"fp32", 1e-5, {}},
       {"bf16", 2e-4, {"precision.type=bf16"}},
+      {"moments", 2e-4, {"precision.moments=bf16"}},
       {"stochastic", 1e-3, {"precision.type=bf16", "precision.master_weights=false", "precision.moments=bf16", "precision.gradients=bf16"}},
       {"fp16", 5e-5, {"precision.type=fp16"}}};
-  const std::vector<std::pair<int, Sets>> shardings{{2, {"parallelism.zero_stage=1"}},
-                                                    {2, {"parallelism.zero_stage=2", "parallelism.reduce_every_micro_batch=true"}},
-                                                    {4, {"parallelism.zero_stage=3"}},
-                                                    {4, {"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}}};
+  const std::vector<std::pair<int, Sets>> shardings{
+      {2, {"parallelism.zero_stage=1"}},
+      {2, {"parallelism.zero_stage=2", "parallelism.reduce_every_micro_batch=true"}},
+      {4, {"parallelism.zero_stage=3"}},
+      {4, {"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}},
+      {2, {"parallelism.zero_stage=3", "parallelism.shard_units=size", "parallelism.shard_unit_size=3000"}},
+      {4, {"parallelism.zero_stage=2", "parallelism.shard_units=names", "parallelism.shard_unit_names=[\"blocks.*.mlp\"]"}}};
   const std::vector<Sets> memories{{"activation_checkpoint.mode=full"},
                                    {"activation_checkpoint.mode=selective", "parallelism.arena=false"},
-                                   {"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=2"}};
+                                   {"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=2"},
+                                   {"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=0.2"},
+                                   {"activation_checkpoint.mode=none", "parallelism.arena=false"}};
   int turn = 0;
   for (const Kind& precision : precisions) {
     const Sets shared = precision.sets + Sets{"optimizer.clip_norm=0.4", "validation.interval=0"};
@@ -91,7 +97,8 @@ TEST_F(Combination, EverySharding) {
 TEST_F(Combination, ThreadsProcessesAndTcpGiveTheSameBits) {
   for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{
            {"fp32", {"parallelism.zero_stage=3", "activation_checkpoint.mode=full", "training.micro_batch=2"}},
-           {"stochastic", {"parallelism.zero_stage=2", "precision.type=bf16", "precision.master_weights=false", "precision.gradients=bf16"}}}) {
+           {"stochastic", {"parallelism.zero_stage=2", "precision.type=bf16", "precision.master_weights=false", "precision.gradients=bf16"}},
+           {"fp16", {"parallelism.zero_stage=1", "precision.type=fp16", "activation_checkpoint.mode=selective"}}}) {
     const std::vector<std::pair<const char*, Sets>> ways{{"processes", {}},
                                                          {"threads", {"--in-process"}},
                                                          {"copies", {"--set", "parallelism.arena=false"}},
@@ -131,6 +138,20 @@ TEST_F(Combination, StateThatMemoryWouldNotHoldTrainsFromADisk) {
   const auto offloaded = run("offloaded", limited + Sets{"optimizer.state_folder=" + folder_.path() + "/state"}, two);
   ASSERT_EQ(offloaded.code, 0) << offloaded.out << offloaded.err;
   expect_same_bits(metrics("offloaded"), metrics("free"), "state in files");
+}
+
+// Without an arena nobody counts: what was planned says what takes how much. The limit is on all private memory of the process, 600 MB of which the
+// parameters alone are more.
+TEST_F(Combination, MemoryThatRunsOutWithoutAnArenaIsExplained) {
+  const Sets command{"bash",  "-c",    "ulimit -d 600000; exec \"$@\"", "bash", apps::testing::shoal_program(), "train", "job.toml", "--run-dir",
+                     "short", "--set", "parallelism.arena=false"};
+  Sets model;
+  for (const char* set : {"model.hidden=1024", "model.ffn=4096", "model.layers=16", "model.dropout=0.0", "parallelism.threads_per_rank=1"})
+    model.insert(model.end(), {"--set", set});
+  const auto ended = apps::testing::Program(command + model, folder_.path()).wait(60);
+  EXPECT_EQ(ended.code, 81) << ended.out << ended.err;
+  for (const char* part : {"can't allocate memory", "planned for a rank", "optimizer", "less would be needed with: ", "optimizer.state_folder"})
+    EXPECT_THAT(ended.out + ended.err, ::testing::HasSubstr(part));
 }
 
 }  // namespace

@@ -64,6 +64,21 @@ TEST(Progress, TheNarrowerTheFewerWords) {
   EXPECT_EQ(at(10), "step 1234");
 }
 
+TEST(Progress, MemoryIsToldByCategory) {
+  StepMetrics step = long_step();
+  step.memory_bytes = 2e9;
+  step.memory[static_cast<std::size_t>(MemoryCategory::kParameters)] = 0.6e9;
+  step.memory[static_cast<std::size_t>(MemoryCategory::kActivations)] = 1.3e9;
+  step.memory[static_cast<std::size_t>(MemoryCategory::kTemporary)] = 0.05e9;
+  std::FILE* out = std::tmpfile();
+  Progress(out, false, 1, 0, 1000000, "tokens").step(step);
+  std::rewind(out);
+  char line[400] = {};
+  EXPECT_TRUE(std::fgets(line, sizeof line, out));
+  std::fclose(out);
+  EXPECT_THAT(line, HasSubstr("  mem 2 GB  (activations 65 %, parameters 30 %)  ETA "));
+}
+
 TEST(Progress, WordsGoInTheirOrder) {
   const std::vector<ProgressWord> words = {{"aaaa", 2}, {"bbbb", 0}, {"cccc", 1}};
   EXPECT_EQ(fitted(words, 0), "aaaa  bbbb  cccc");

@@ -38,7 +38,10 @@ TEST(Metrics, NumbersReadBackToTheSameBits) {
   StepMetrics m = step(7);
   m.loss = 0.1 + 0.2;
   m.evaluation = Evaluation{.loss = 2.0 / 3, .labels = 99, .bits_per_byte = 1.1};
+  m.memory_bytes = 3e9, m.memory[static_cast<std::size_t>(MemoryCategory::kGradients)] = 1e9 / 3;
   const StepMetrics back = parse_metrics(to_json(m));
+  EXPECT_EQ(back.memory_bytes, 3e9);
+  EXPECT_EQ(back.memory, m.memory);
   EXPECT_EQ(std::bit_cast<std::uint64_t>(back.loss), std::bit_cast<std::uint64_t>(m.loss));
   EXPECT_EQ(back.evaluation->loss, 2.0 / 3);
   EXPECT_EQ(back.evaluation->bits_per_byte, 1.1);

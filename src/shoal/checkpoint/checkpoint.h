@@ -36,7 +36,8 @@ struct SaveOptions {
 /// What a checkpoint is beside its tensors.
 struct Loaded {
   std::int64_t step = 0;
-  std::string metadata;  ///< as given to save: a JSON object
+  std::string metadata;         ///< as given to save: a JSON object
+  std::int64_t bytes_read = 0;  ///< of tensors, from files, by this rank
 };
 
 /// Writes `directory`/step-<step>, collectively. Every rank writes what it owns, in parallel; after all have, rank 0 writes the manifest and renames
@@ -56,7 +57,7 @@ struct LoadOptions {
 };
 
 /// Fills `items` (their `local`, in place) from the checkpoint at `path` (a step directory), whatever mesh saved it, collectively. Every block of
-/// elements that is read is verified against its checksum.
+/// elements that is read is verified against its checksum. What ranks of one host hold alike one of them reads and gives to the others.
 ///
 /// Throws on every rank: Error(input missing) when there is none, Error(data) that names file and tensor when it is broken, Error(config) that lists
 /// the names that only one of both has and those whose shape or type differs: another model. Values in f16, bf16 and f32 convert into

@@ -10,6 +10,7 @@
 #include "shoal/checkpoint/agreement.h"
 #include "shoal/checkpoint/checkpoint.h"
 #include "shoal/checkpoint/format/reader.h"
+#include "shoal/checkpoint/host_reading.h"
 #include "shoal/checkpoint/state_item.h"
 
 namespace shoal::checkpoint {
@@ -81,14 +82,17 @@ void read_item(format::Reader& reader, const StateItem& item) {
 
 Loaded load(const std::string& path, const std::vector<StateItem>& items, const comm::Group& group, const LoadOptions& options) {
   const std::set<std::string> wanted = names_of_all_ranks(items, group, options.timeout);
+  const HostReading reading(items, group, options.timeout);
   Loaded loaded;
   agree(group, options.timeout, [&] {
     format::Reader reader(path);
     check_same_model(reader, items, wanted, options.scope);
-    for (const StateItem& item : items) read_item(reader, item);
-    loaded = {reader.manifest().step, reader.manifest().metadata};
+    for (std::size_t i = 0; i < items.size(); ++i)
+      if (reading.reads(i)) read_item(reader, items[i]);
+    loaded = {reader.manifest().step, reader.manifest().metadata, reader.bytes_read()};
     return std::string();
   });
+  reading.share(items);
   return loaded;
 }
 

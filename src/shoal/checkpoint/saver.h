@@ -50,6 +50,8 @@ class Saver {
   /// Throws Error(usage) while a save is under way: `wait` first.
   void start(const std::string& directory, std::int64_t step, std::vector<StateItem> items, const std::string& metadata,
              const SaveOptions& options = {});
+  /// What it holds aside, to be used again by the next save.
+  std::int64_t staged_bytes() const { return staging_.defined() ? staging_.numel() : 0; }
   /// A save is under way.
   bool busy() const { return task_ != nullptr; }
   /// Call it before anything changes that the items of `start` hold: what is not yet read is copied, or waited for where it does not fit.

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -55,7 +56,11 @@ std::shared_ptr<std::byte> HierarchicalCommunicator::scratch(std::size_t bytes) 
 }
 
 Handle HierarchicalCommunicator::start(const Operation& operation) {
-  all_->validate(operation);
+  SHOAL_USER_CHECK(!operation.shared_output || (operation.kind == Kind::kAllGather && layout_.in_blocks), name(operation.kind),
+                   "one output a host is of all_gather among hosts that hold equal blocks of ranks");
+  Operation plain = operation;
+  plain.shared_output = false;
+  all_->validate(plain);
   const Handle handle = ++started_;
   guarded([&] {
     check();
@@ -92,6 +97,7 @@ bool HierarchicalCommunicator::advance(Pending& p, bool (&taken)[kLanes]) {
     if (p.running.empty()) {
       if (taken[lane] || !has_room(phases[p.at])) break;
       work_on(p);
+      if (const Buffer& copy = phases[p.at].copy; copy.count > 0) std::memcpy(copy.output, copy.input, copy.count);
       for (const Operation& operation : phases[p.at].operations) p.running.push_back(communicator.start(operation));
     }
     if (!std::all_of(p.running.begin(), p.running.end(), [&](Handle handle) { return communicator.complete(handle); })) break;

@@ -42,6 +42,8 @@ class HierarchicalCommunicator final : public Communicator {
   const HostLayout& layout() const { return layout_; }
   /// What this rank has sent to ranks of other hosts: headers included, heartbeats not.
   std::uint64_t bytes_between_hosts() const;
+  /// The same of all groups of the world: heartbeats included.
+  std::uint64_t bytes_between_hosts_of_all() const { return all_->bytes_between_hosts_of_all(); }
 
  private:
   struct Pending {

@@ -21,7 +21,7 @@ class Planner {
   HierarchicalProgram flat() {
     Operation operation = o_;
     operation.more = {};
-    program_.phases.push_back({Lane::kFlat, {operation}});
+    program_.phases.push_back({.lane = Lane::kFlat, .operations = {operation}});
     return std::move(program_);
   }
 
@@ -89,6 +89,21 @@ class Planner {
     return std::move(program_);
   }
 
+  // The ranks of a host have one output: each writes its part and those of its likes, once none of them wants what is there.
+  HierarchicalProgram all_gather_shared() {
+    const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns);
+    const auto place = [&](int h) { return (static_cast<std::size_t>(h) * m + static_cast<std::size_t>(l_.local)) * c; };
+    add(Lane::kGather, Kind::kBarrier, {});
+    for (int d = 1; d < l_.hosts(); ++d) add(Lane::kBetween, Kind::kSend, {o_.buffer.input, nullptr, c}, (l_.host + d) % l_.hosts());
+    for (int d = 1; d < l_.hosts(); ++d) {
+      const int h = (l_.host + l_.hosts() - d) % l_.hosts();
+      add(Lane::kBetween, Kind::kReceive, {nullptr, out(place(h)), c}, h);
+    }
+    if (out(place(l_.host)) != o_.buffer.input) program_.phases.back().copy = {o_.buffer.input, out(place(l_.host)), c * element_};
+    add(Lane::kSpread, Kind::kBarrier, {});
+    return std::move(program_);
+  }
+
   HierarchicalProgram reduce_scatter() {
     const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns);
     for (int h = 0; h < l_.hosts(); ++h) {
@@ -112,7 +127,7 @@ class Planner {
   }
 
   void add(Lane lane, Kind kind, const Buffer& buffer, int peer = -1) {
-    if (program_.phases.empty() || program_.phases.back().lane != lane) program_.phases.push_back({lane, {}});
+    if (program_.phases.empty() || program_.phases.back().lane != lane) program_.phases.push_back({.lane = lane, .operations = {}});
     // Every contribution is scaled once, where the ranks of a host reduce theirs; what follows are sums.
     const bool average = o_.reduction == Reduction::kAverage, scaled = average || o_.reduction == Reduction::kPremulSum,
                scales = lane == Lane::kGather;
@@ -124,6 +139,7 @@ class Planner {
                                                                        : Reduction::kSum,
                                                  .buffer = buffer,
                                                  .peer = peer,
+                                                 .tag = o_.tag,
                                                  .priority = o_.priority,
                                                  .scale = scaled && scales ? scale : 1,
                                                  .timeout = o_.timeout});
@@ -158,6 +174,7 @@ HierarchicalProgram plan_hierarchical(const Operation& o, const HostLayout& layo
     case Kind::kBroadcast:
       return planner.broadcast();
     case Kind::kAllGather:
+      if (o.shared_output) return planner.all_gather_shared();
       return layout.in_blocks ? planner.all_gather() : planner.flat();
     case Kind::kReduceScatter:
       return layout.in_blocks ? planner.reduce_scatter() : planner.flat();

@@ -22,6 +22,7 @@ inline constexpr int kLanes = 4;
 struct Phase {
   Lane lane;
   std::vector<Operation> operations;
+  Buffer copy{};  ///< made when they are started: `count` bytes of memory of this rank
 };
 
 /// One rank's part of a hierarchical operation: phases, one after the other. Buffers are those of the caller, or `scratch`.
@@ -35,7 +36,8 @@ std::size_t hierarchical_scratch_bytes(const Operation& operation, const HostLay
 /// What this rank does for `operation` (one buffer; `more` is not looked at) so that as few bytes as possible cross between hosts:
 ///   all_reduce: slice j is reduced to the j-th rank of each host, all-reduced within column j, and spread: 2 (h - 1) / h * count elements per host;
 ///   broadcast: once to every other host, slice j within column j; reduce: once from every host;
-///   all_gather, reduce_scatter (hosts that hold equal blocks of ranks): every element once to (from) every other host;
+///   all_gather, reduce_scatter (hosts that hold equal blocks of ranks): every element once to (from) every other host; with one output a host, each
+///   of its ranks writes there what it contributes and what its like on every other host does;
 ///   barrier: of each host, of the hosts, of each host; the rest, and what is folded only once in the order of ranks: flat.
 /// `once`: the reduction must not add partial sums. May copy the rank's own part of an all_gather to its place.
 HierarchicalProgram plan_hierarchical(const Operation& operation, const HostLayout& layout, bool once, std::byte* scratch);

@@ -87,6 +87,7 @@ void HostCommunicator::validate(const Operation& operation) const {
   if (has_root(operation.kind))
     SHOAL_USER_CHECK(operation.peer >= 0 && operation.peer < size(), what, "root {} is not one of {} ranks", operation.peer, size());
   SHOAL_USER_CHECK(operation.memory == MemoryKind::kHost, what, "shared memory carries host memory only");
+  SHOAL_USER_CHECK(!operation.shared_output, what, "one output a host is of groups that lie on several");
   const auto counts = static_cast<std::size_t>(size());
   SHOAL_USER_CHECK((operation.send_counts.empty() && operation.receive_counts.empty()) ||
                        (operation.kind == Kind::kAllToAll && operation.send_counts.size() == counts && operation.receive_counts.size() == counts),
@@ -287,8 +288,8 @@ bool HostCommunicator::settle(std::uint64_t sequence) {
 void HostCommunicator::compare(std::uint64_t sequence, int r) const {
   const Descriptor &mine = descriptor(rank_, sequence), &theirs = descriptor(r, sequence);
   const bool same = theirs.sequence.load(std::memory_order_relaxed) == sequence && theirs.kind == mine.kind && theirs.type == mine.type &&
-                    theirs.reduction == mine.reduction && theirs.peer == mine.peer && theirs.scale == mine.scale && theirs.buffers == mine.buffers &&
-                    (mine.buffers == 0 || theirs.count == mine.count);
+                    theirs.reduction == mine.reduction && theirs.peer == mine.peer && theirs.tag == mine.tag && theirs.scale == mine.scale &&
+                    theirs.buffers == mine.buffers && (mine.buffers == 0 || theirs.count == mine.count);
   if (!same)
     throw error_at(ErrorKind::kMismatch, sequence,
                    fmt::format("ranks call different collectives: rank {} calls {}, rank {} calls {}", rank_, describe_call(rank_, sequence), r,
@@ -516,6 +517,7 @@ std::string HostCommunicator::describe_call(int rank, std::uint64_t sequence) co
   if (reduces(d.kind)) text += fmt::format(" by {}", name(d.reduction));
   if (has_root(d.kind)) text += fmt::format(" with root {}", d.peer);
   if (d.buffers > 1) text += fmt::format(" in {} tensors", d.buffers);
+  if (d.tag > 0) text += fmt::format(" with label {}", d.tag);
   return text;
 }
 

@@ -50,7 +50,11 @@ struct Operation {
   std::span<const std::size_t> send_counts;  ///< all_to_all with per-rank sizes: elements for each rank, in rank order
   std::span<const std::size_t> receive_counts;
   int peer = -1;  ///< root, destination or source; -1: none (receive: any source)
+  /// Messages are matched by it. Of collectives ranks compare it with the rest of the call: it tells those apart that look alike.
   std::uint32_t tag = 0;
+  /// all_gather: the ranks of a host have one output, which is written once. It is written to from when all ranks of the host have started the
+  /// operation, and input lies elsewhere or in its place. HierarchicalCommunicator has it, where hosts hold equal blocks of ranks.
+  bool shared_output = false;
   int priority = 0;    ///< higher overtakes lower
   double scale = 1;    ///< the factor of kPremulSum
   Duration timeout{};  ///< zero: the communicator's default

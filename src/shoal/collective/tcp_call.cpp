@@ -23,7 +23,8 @@ TcpCall TcpCall::of(const Operation& o, Algorithm algorithm) {
           .algorithm = static_cast<std::uint8_t>(algorithm),
           .peer = has_root(o.kind) ? o.peer : -1,
           .count = o.send_counts.empty() ? o.buffer.count : ~std::uint64_t{0},
-          .scale = o.reduction == Reduction::kPremulSum ? o.scale : 1};
+          .scale = o.reduction == Reduction::kPremulSum ? o.scale : 1,
+          .tag = point_to_point(o.kind) ? 0 : o.tag};
 }
 
 void TcpCall::write(std::byte* to) const {
@@ -45,6 +46,7 @@ std::string TcpCall::text() const {
   text += count == ~std::uint64_t{0} ? fmt::format(" of {} with per-rank counts", name(static_cast<ElementType>(type)))
                                      : fmt::format(" of {} x {}", count, name(static_cast<ElementType>(type)));
   if (peer >= 0) text += fmt::format(" with root {}", peer);
+  if (tag > 0) text += fmt::format(" with label {}", tag);
   return text + fmt::format(" ({})", name(static_cast<Algorithm>(algorithm)));
 }
 

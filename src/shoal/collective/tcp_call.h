@@ -25,6 +25,7 @@ struct TcpCall {
   std::int32_t peer = -1;
   std::uint64_t count = 0;  ///< all ones: counts of their own for each rank
   double scale = 1;
+  std::uint64_t tag = 0;  ///< of a collective
   bool operator==(const TcpCall&) const = default;
 
   static TcpCall of(const Operation& operation, Algorithm algorithm);

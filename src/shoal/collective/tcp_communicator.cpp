@@ -58,6 +58,7 @@ void TcpCommunicator::validate(const Operation& o) const {
   const char* what = name(o.kind);
   SHOAL_USER_CHECK(supports(o.kind, o.type, o.reduction), what, "there is no {} of {} by {}", what, name(o.type), name(o.reduction));
   SHOAL_USER_CHECK(o.memory == MemoryKind::kHost, what, "TCP carries host memory only");
+  SHOAL_USER_CHECK(!o.shared_output, what, "one output a host is of groups whose ranks share memory");
   if (has_root(o.kind)) SHOAL_USER_CHECK(o.peer >= 0 && o.peer < size(), what, "root {} is not one of {} ranks", o.peer, size());
   if (point_to_point(o.kind))
     SHOAL_USER_CHECK(o.peer < size() && o.peer != rank() && (o.peer >= 0 || o.kind == Kind::kReceive), what, "rank {} and peer {} of {} ranks",
@@ -221,6 +222,13 @@ std::unique_ptr<Communicator> TcpCommunicator::split(int color, int key) {
   for (int& r : chosen) r = members_.ranks[r];
   const std::uint64_t group = mix(mix(group_ ^ mix(sequence_)) ^ static_cast<std::uint64_t>(color)) | 2;  // neither 0 nor 1
   return std::unique_ptr<Communicator>(new TcpCommunicator(peers_, settings_, std::move(chosen), rank, group));
+}
+
+std::uint64_t TcpCommunicator::bytes_between_hosts_of_all() const {
+  std::uint64_t bytes = 0;
+  for (std::size_t r = 0; r < members_.hosts.size(); ++r)
+    if (members_.hosts[r] != members_.hosts[static_cast<std::size_t>(members_.rank)]) bytes += peers_->bytes_sent(members_.ranks[r]);
+  return bytes;
 }
 
 void TcpCommunicator::abort(const Error& cause) { peers_->abort(cause); }

@@ -60,6 +60,8 @@ class TcpCommunicator final : public Communicator {
   const FlightRecorder& recorder() const { return *recorder_; }
   /// What this rank has sent to ranks of other hosts, as `hosts` names them: headers included, heartbeats not.
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
+  /// The same of all groups on these connections: heartbeats included.
+  std::uint64_t bytes_between_hosts_of_all() const;
 
  private:
   TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group);

@@ -34,6 +34,8 @@ class Engine {
   virtual std::shared_ptr<Engine> split(int color, int key) = 0;
   virtual void abort(const Error& cause) = 0;
 
+  /// Ranks of the same number share memory.
+  virtual int host() const { return rank(); }
   /// Null where ranks share no memory.
   virtual std::shared_ptr<SharedBuffer> shared_buffer(std::size_t bytes) { return nullptr; }
   /// True when every rank lies on this host and reads this tensor in place, so that reducing many small tensors costs no copy.

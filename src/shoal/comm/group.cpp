@@ -20,6 +20,7 @@ Operation operation_of(Kind kind, const at::Tensor& tensor, const Options& optio
           .type = element_type(tensor.scalar_type()),
           .reduction = options.reduction,
           .memory = memory_of(tensor),
+          .tag = options.label,
           .priority = options.priority,
           .scale = options.scale,
           .timeout = options.timeout};
@@ -81,6 +82,7 @@ Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, const 
   if (size() == 1) return output.copy_(input.reshape(output.sizes())), Work();
   Operation operation = operation_of(Kind::kAllGather, input, options);
   operation.buffer.count = static_cast<std::size_t>(input.numel());
+  operation.shared_output = options.shared_output;
   return call(operation, output, input, options);
 }
 
@@ -180,6 +182,11 @@ void Group::barrier(const Options& options) const {
 Group Group::split(int color, int key) const {
   if (size() == 1) return {};
   return Group(engine_->split(color, key));
+}
+
+Group Group::on_host() const {
+  if (size() == 1) return {};
+  return split(engine_->host(), rank());
 }
 
 void Group::abort(const Error& cause) const {

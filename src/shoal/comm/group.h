@@ -22,6 +22,11 @@ struct Options {
   int priority = 0;    ///< higher overtakes lower
   Duration timeout{};  ///< zero: the group's default
   double scale = 1;    ///< the factor of Reduction::kPremulSum
+  /// Collectives: ranks compare it with the rest of the call, so that one is not taken for another of the same shape.
+  std::uint32_t label = 0;
+  /// all_gather: `output` is the memory of a `shared_buffer` of `on_host`, written once a host, from when all its ranks have called. Only where every
+  /// host holds the same number of consecutive ranks, several.
+  bool shared_output = false;
 };
 
 /// A set of ranks that act together on tensors. A value over a shared engine; copies name the same group. A default-constructed Group, like any
@@ -59,6 +64,8 @@ class Group {
 
   /// The ranks that gave the same `color`, ordered by `key`, then by rank here. Collective. A negative color joins nothing and gets a group of one.
   Group split(int color, int key) const;
+  /// The ranks that share memory with this one, in their order here. Collective.
+  Group on_host() const;
   void abort(const Error& cause) const;
   void poll() const;
 

@@ -11,6 +11,8 @@ HierarchicalEngine::HierarchicalEngine(std::shared_ptr<HierarchicalCommunicator>
                                        std::shared_ptr<void> keep)
     : CommunicatorEngine(std::move(communicator), keep), arena_(std::move(arena)), keep_(std::move(keep)) {}
 
+int HierarchicalEngine::host() const { return static_cast<const HierarchicalCommunicator&>(*communicator()).layout().host; }
+
 std::shared_ptr<Engine> HierarchicalEngine::split(int color, int key) {
   const std::shared_ptr<collective::Communicator> part = communicator()->split(color, key);
   if (!part) return nullptr;

@@ -14,6 +14,7 @@ class HierarchicalEngine final : public CommunicatorEngine {
   HierarchicalEngine(std::shared_ptr<collective::HierarchicalCommunicator> communicator, std::shared_ptr<wire::Arena> arena,
                      std::shared_ptr<void> keep);
 
+  int host() const override;
   std::shared_ptr<Engine> split(int color, int key) override;
 
  private:

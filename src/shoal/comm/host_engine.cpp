@@ -15,10 +15,12 @@ std::shared_ptr<Engine> HostEngine::split(int color, int key) {
   return std::make_shared<HostEngine>(std::static_pointer_cast<HostCommunicator>(part), arena_, threads_);
 }
 
-std::shared_ptr<SharedBuffer> HostEngine::shared_buffer(std::size_t bytes) { return make_host_shared_buffer(host(), arena_, threads_, bytes); }
+std::shared_ptr<SharedBuffer> HostEngine::shared_buffer(std::size_t bytes) {
+  return make_host_shared_buffer(host_communicator(), arena_, threads_, bytes);
+}
 
 bool HostEngine::visible_to_peers(const at::Tensor& tensor) const {
-  return host()->world().memory().locate(tensor.const_data_ptr(), tensor.nbytes()).visible();
+  return host_communicator()->world().memory().locate(tensor.const_data_ptr(), tensor.nbytes()).visible();
 }
 
 }  // namespace shoal::comm

@@ -41,6 +41,13 @@ double packed(double rows, double columns, double depth) {
   return kElement * (std::min(rows, 1536.0) + std::min(columns, 320.0)) * std::min(depth, 512.0);
 }
 
+/// Ranks of a shard group that read one copy of what is whole: all on one host, or those of each host where hosts hold equal blocks of them.
+double copy_readers(const Training& training, const Cluster& cluster) {
+  if (training.zero == 0) return 1;
+  const std::int64_t shards = training.mesh.shard_ranks(), host = cluster.devices_per_host;
+  return static_cast<double>(shards <= host ? shards : shards % host == 0 ? host : 1);
+}
+
 class StepMemory {
  public:
   StepMemory(const ModelSpec& spec, const Training& training, const Cluster& cluster)
@@ -53,6 +60,7 @@ class StepMemory {
         gradients_(Units(spec, training) * bytes_.gradient),
         shards_(training.zero > 0 ? static_cast<double>(training.mesh.shard_ranks()) : 1),
         shared_(training.mesh.shard_ranks() <= cluster.devices_per_host),
+        readers_(copy_readers(training, cluster)),
         ways_(training.kept) {
     if (ways_.empty()) {
       const Recompute recompute = training.recompute;
@@ -80,8 +88,7 @@ class StepMemory {
   /// Parameters and optimizer; gradients are what the moment has of them.
   MemoryUse states(double gradients) const {
     MemoryUse use;
-    const bool cut = training_.zero == 3 || (training_.zero > 0 && shared_);
-    use.parameters = cut ? weights_.all / shards_ : weights_.all;
+    use.parameters = weights_.all / (training_.zero == 3 ? shards_ : readers_);
     use.optimizer = training_.offload_optimizer ? 0 : weights_.all / bytes_.parameter * bytes_.optimizer() / shards_;
     use.gradients = gradients;
     use.staging = std::min(training_.staging_bytes, own_state());
@@ -98,7 +105,7 @@ class StepMemory {
   bool gradients_leave() const { return training_.zero >= 2 && shards_ > 1; }
   /// Whole gradients of earlier micro-batches wait for the last one.
   bool gradients_wait() const { return training_.micro_batches() > 1 && !training_.reduce_every_micro_batch; }
-  /// Sums of earlier micro-batches.
+  /// Sums of earlier micro-batches, to which those of this one are added as they arrive.
   double earlier_sums() const { return training_.micro_batches() > 1 && training_.reduce_every_micro_batch ? gradients_.all / shards_ : 0; }
 
   /// While the backward pass runs in block `b` of those that are left; -1: in the embedding. `b` == number of blocks: in the head.
@@ -108,18 +115,18 @@ class StepMemory {
     const std::int64_t blocks = static_cast<std::int64_t>(ways_.size()), done = blocks - 1 - std::max<std::int64_t>(b, 0);
     if (b == blocks) return gradients_wait() ? gradients_.all : earlier_sums() + last;
     if (gradients_wait()) return gradients_.all - static_cast<double>(done) * gradients_.block * (1 - 1 / shards_);
-    if (b < 0)
-      return earlier_sums() + gradients_.all / shards_ + gradients_.embedding + std::min(kFlying, static_cast<double>(blocks)) * gradients_.block;
-    const double flying = std::min<double>(kFlying, static_cast<double>(done)),
-                 head = spec_.tied_embeddings ? gradients_.embedding : gradients_.head / shards_;
-    return earlier_sums() + head + (1 + flying) * gradients_.block + static_cast<double>(done) * gradients_.block / shards_;
+    const double flying = std::min<double>(kFlying, static_cast<double>(b < 0 ? blocks : done)) * gradients_.block, earlier = earlier_sums();
+    if (b < 0) return gradients_.all / shards_ + (earlier > 0 ? flying / shards_ : 0) + gradients_.embedding + flying;
+    const double head = spec_.tied_embeddings ? gradients_.embedding : gradients_.head / shards_;
+    if (earlier > 0) return earlier + (spec_.tied_embeddings ? head : 0) + gradients_.block + flying * (1 + 1 / shards_);
+    return head + gradients_.block + flying + static_cast<double>(done) * gradients_.block / shards_;
   }
 
-  /// Stage 3 where every rank has its own copy: units gathered around the one that runs.
+  /// Stage 3 where not all ranks share one copy: units gathered around the one that runs.
   double gathered(double unit) const {
     if (training_.zero < 3 || shared_) return 0;
-    if (!training_.reshard_after_forward) return weights_.all;
-    return std::min(weights_.all, unit + weights_.block * training_.prefetch_units);
+    if (!training_.reshard_after_forward) return weights_.all / readers_;
+    return std::min(weights_.all, unit + weights_.block * training_.prefetch_units) / readers_;
   }
 
   // ---- moments ----
@@ -199,6 +206,7 @@ class StepMemory {
   Units weights_, gradients_;
   double shards_;
   bool shared_;
+  double readers_;
   std::vector<Keep> ways_;
   std::vector<BlockCost> costs_;
   std::vector<double> kept_;  ///< by the blocks up to this one

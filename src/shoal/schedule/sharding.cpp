@@ -22,10 +22,17 @@ std::vector<std::set<int>> held_units(const ShardPlan& plan) {
   return held;
 }
 
+/// Whether backward enters a module: something in it or before it is trained.
+bool enters(const ShardPlan& plan, int module) {
+  int last = module;
+  for (int m = module + 1; m < static_cast<int>(plan.parent.size()) && plan.parent[m] >= module; ++m) last = m;
+  return last >= plan.first_trained;
+}
+
 /// Backward runs the children of a module from the last to the first, and begins each module before what lies inside it.
 void add_backward(const ShardPlan& plan, int parent, Order& order) {
   for (int m = static_cast<int>(plan.reads.size()) - 1; m >= 0; --m)
-    if (plan.parent[m] == parent) {
+    if (plan.parent[m] == parent && enters(plan, m)) {
       order.push_back(m);
       add_backward(plan, m, order);
     }
@@ -77,8 +84,10 @@ std::vector<ShardAction> shard_table(const ShardPlan& plan) {
   }
   add_backward(plan, -1, backward);
   Table table(plan);
+  // A module around all others reads nothing itself: backward begins with the first that does.
+  const auto begins = std::find_if(backward.begin(), backward.end(), [&](int module) { return !table.held(module).empty(); });
   table.pass(forward, ShardStep::kForward,
-             [&](int unit) { return !plan.reshard_after_forward || (!backward.empty() && table.held(backward.front()).contains(unit)); });
+             [&](int unit) { return !plan.reshard_after_forward || (begins != backward.end() && table.held(*begins).contains(unit)); });
   table.pass(backward, ShardStep::kBackward, [](int) { return false; });
   return table.take();
 }

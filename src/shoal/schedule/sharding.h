@@ -27,6 +27,7 @@ struct ShardPlan {
   std::vector<int> parent;              ///< by module: the one it runs inside of, -1: none
   int ahead = 1;                        ///< units are gathered while so many modules before theirs still compute
   bool reshard_after_forward = true;    ///< released after forward and gathered again for backward
+  int first_trained = 0;                ///< the first module with something to train: backward enters none that ends before it
 };
 
 /// What happens in one micro-batch. Nothing is gathered at its beginning and at its end. A unit stays from its first to its last use in a pass, and

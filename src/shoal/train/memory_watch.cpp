@@ -11,7 +11,7 @@
 namespace shoal::train {
 namespace {
 
-constexpr std::int64_t kColumns = kMemoryCategories + 1;
+constexpr std::int64_t kColumns = kMemoryCategories + 2;
 constexpr double kMB = 1e6;
 
 }  // namespace
@@ -34,8 +34,9 @@ void MemoryWatch::record(nn::Model& model, std::int64_t steps) {
   }
 }
 
-void MemoryWatch::begin_step(std::int64_t step) {
+void MemoryWatch::begin_step(std::int64_t step, double staged_bytes) {
   if (!active()) return;
+  staged_ = staged_bytes;
   comm::installed_arena()->reset_peaks();
   began_ = Clock::now(), step_ = step, in_step_ = true;
   mark("begin");
@@ -65,22 +66,22 @@ bool MemoryWatch::end_step() {
 
 void MemoryWatch::keep(const wire::Ledger& ledger) {
   if (static_cast<double>(ledger.total.peak) <= peak_.total) return;
-  peak_.total = static_cast<double>(ledger.total.peak);
+  peak_.total = static_cast<double>(ledger.total.peak), peak_.staged = staged_;
   for (int c = 0; c < kMemoryCategories; ++c) peak_.categories[c] = static_cast<double>(ledger.categories[c].at_peak);
 }
 
 std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
   const at::Tensor table = at::zeros({group_.size(), kColumns}, at::kDouble);
   double* own = table.data_ptr<double>() + group_.rank() * kColumns;
-  own[0] = peak_.total;
-  std::copy(peak_.categories.begin(), peak_.categories.end(), own + 1);
+  own[0] = peak_.total, own[1] = peak_.staged;
+  std::copy(peak_.categories.begin(), peak_.categories.end(), own + 2);
   group_.all_reduce(table).order();
   std::vector<MemoryPeak> ranks;
   for (int rank = 0; rank < group_.size(); ++rank) {
     const double* row = table.const_data_ptr<double>() + rank * kColumns;
     if (row[0] == 0) continue;
-    ranks.push_back({row[0], {}});
-    std::copy(row + 1, row + kColumns, ranks.back().categories.begin());
+    ranks.push_back({row[0], row[1], {}});
+    std::copy(row + 2, row + kColumns, ranks.back().categories.begin());
   }
   return ranks;
 }
@@ -88,7 +89,7 @@ std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
 MemoryPeak sum(const std::vector<MemoryPeak>& ranks) {
   MemoryPeak all;
   for (const MemoryPeak& rank : ranks) {
-    all.total += rank.total;
+    all.total += rank.total, all.staged += rank.staged;
     for (int c = 0; c < kMemoryCategories; ++c) all.categories[c] += rank.categories[c];
   }
   return all;
@@ -100,12 +101,16 @@ std::string describe(const MemoryPeak& measured, std::optional<double> planned_b
     if (measured.categories[c] >= 0.01 * measured.total)
       parts.push_back(fmt::format("{} {:.4g}", name(static_cast<MemoryCategory>(c)), measured.categories[c] / kMB));
   const std::string took = fmt::format("Tensors took {:.4g} MB at the peak ({})", measured.total / kMB, fmt::join(parts, ", "));
-  if (!planned_bytes) return took + ".";
-  return took + fmt::format("; planned were {:.4g} MB ({:+.1f} %).", *planned_bytes / kMB, 100 * (*planned_bytes / measured.total - 1));
+  const std::string copies = measured.staged > 0 ? fmt::format(", {:.4g} MB of them copies for a checkpoint", measured.staged / kMB) : "";
+  if (!planned_bytes) return took + copies + ".";
+  return took + copies +
+         fmt::format("; planned were {:.4g} MB ({:+.1f} %).", *planned_bytes / kMB, 100 * (*planned_bytes / (measured.total - measured.staged) - 1));
 }
 
 std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes) {
-  nlohmann::ordered_json json{{"peak_bytes", sum(ranks).total}, {"planned_bytes", nullptr}, {"ranks", nlohmann::ordered_json::array()}};
+  const MemoryPeak all = sum(ranks);
+  nlohmann::ordered_json json{
+      {"peak_bytes", all.total}, {"staged_bytes", all.staged}, {"planned_bytes", nullptr}, {"ranks", nlohmann::ordered_json::array()}};
   if (planned_bytes) json["planned_bytes"] = *planned_bytes;
   for (const MemoryPeak& rank : ranks) {
     json["ranks"].push_back({{"peak_bytes", rank.total}});

@@ -116,12 +116,13 @@ std::string describe_precision(const nn::Model& model, const JobConfig& config) 
     if (count > 0) weights += fmt::format("{}{} weights ({} of {} tensors)", weights.empty() ? "" : ", ", name_of(type), count, parameters.size());
   }
   const bool adamw = config.optimizer.name == "adamw";
-  if (weights.empty() && section.gradients == "fp32" && !(adamw && section.moments == "bf16")) return {};
+  if (weights.empty() && section.gradients == "fp32" && section.gathers == "fp32" && !(adamw && section.moments == "bf16")) return {};
   if (weights.empty())
     weights = "fp32 weights";
   else
     weights += section.master_weights ? " with fp32 masters" : " rounded stochastically";
-  return fmt::format("{}, gradients {}{}", weights, section.gradients, adamw ? fmt::format(", moments {}", section.moments) : "");
+  return fmt::format("{}, gradients {}{}{}", weights, section.gradients, adamw ? fmt::format(", moments {}", section.moments) : "",
+                     section.gathers == "fp32" ? "" : fmt::format(", gathers {}", section.gathers));
 }
 
 ProductTimes measure_products(const plan::ModelSpec& spec, std::int64_t rows, const std::string& type, Duration budget, const comm::Group& group) {

@@ -28,6 +28,21 @@ std::string rounded(double value, const char* unit) {
   return number + (number.find(' ') == std::string::npos ? " " : "") + unit;
 }
 
+namespace {
+
+/// What takes at least a twentieth of the memory, the largest first: "activations 55 %, parameters 30 %".
+std::string parts_of(const StepMetrics& m) {
+  std::vector<std::pair<double, const char*>> parts;
+  for (std::size_t c = 0; c < m.memory.size(); ++c)
+    if (m.memory[c] >= 0.05 * *m.memory_bytes) parts.emplace_back(m.memory[c], name(static_cast<MemoryCategory>(c)));
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text;
+  for (const auto& [bytes, name] : parts) text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name, 100 * bytes / *m.memory_bytes);
+  return text;
+}
+
+}  // namespace
+
 std::string fitted(std::vector<ProgressWord> words, int width) {
   const auto joined = [&] {
     std::string line;
@@ -84,7 +99,10 @@ std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
                                   {fmt::format("lr {:.3g}", m.lr), 1},
                                   {fmt::format("{} {}/s", rounded(m.tokens_per_s), counted_), 2},
                                   {scale, 0}};
-  if (m.memory_bytes) words.push_back({"mem " + rounded(*m.memory_bytes, "B"), 1});
+  if (m.memory_bytes) {
+    words.push_back({"mem " + rounded(*m.memory_bytes, "B"), 1});
+    if (const std::string parts = parts_of(m); !parts.empty()) words.push_back({"(" + parts + ")", -1});
+  }
   words.push_back({m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta), 3});
   return words;
 }

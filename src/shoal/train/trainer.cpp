@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <new>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "shoal/base/check.h"
 #include "shoal/checkpoint/format/store.h"
@@ -53,7 +56,11 @@ struct Reporter {
     std::vector<std::pair<std::string, double>> scalars{{"train/loss", m.loss}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};
     if (!m.skipped) scalars.emplace_back("train/grad_norm", m.grad_norm);
     if (m.loss_scale) scalars.emplace_back("train/loss_scale", *m.loss_scale);
-    if (m.memory_bytes) scalars.emplace_back("train/memory_bytes", *m.memory_bytes);
+    if (m.memory_bytes) {
+      scalars.emplace_back("train/memory_bytes", *m.memory_bytes);
+      for (int c = 0; c < kMemoryCategories; ++c)
+        scalars.emplace_back(fmt::format("memory/{}_bytes", name(static_cast<MemoryCategory>(c))), m.memory[static_cast<std::size_t>(c)]);
+    }
     if (m.evaluation) {
       scalars.emplace_back("validation/loss", m.evaluation->loss);
       if (m.evaluation->bits_per_byte) scalars.emplace_back("validation/bits_per_byte", *m.evaluation->bits_per_byte);
@@ -92,13 +99,31 @@ class Trainer {
       return loop();
     } catch (Error& error) {
       if (error.kind() == ErrorKind::kResource && error.operation() == "arena")
-        if (const std::string less = ways_to_need_less(record_.model, training_, host_); !less.empty())
-          error.hint("less would be needed with: " + less);
+        if (const std::string less = less_memory(); !less.empty()) error.hint("less would be needed with: " + less);
       throw;
+    } catch (const std::exception& error) {
+      if (!ran_out_of_memory(error)) throw;
+      throw without_memory(error.what());
     }
   }
 
  private:
+  /// LibTorch's own allocator says so, where no arena counts.
+  static bool ran_out_of_memory(const std::exception& error) {
+    return dynamic_cast<const std::bad_alloc*>(&error) || std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
+  }
+
+  Error without_memory(std::string words) const {
+    words.resize(std::min(words.find('\n'), words.size()));
+    if (planned_) words += fmt::format("; planned for a rank at its peak: {:.4g} MB ({})", planned_->all() / 1e6, train::words(*planned_));
+    Error error(ErrorKind::kResource, "memory", words);
+    error.at(group_.rank(), group_.size());
+    if (const std::string less = less_memory(); !less.empty()) error.hint("less would be needed with: " + less);
+    return error;
+  }
+
+  std::string less_memory() const { return ways_to_need_less(record_.model, training_, hosts_); }
+
   /// What can be known without making the model: the data's sizes, the length of the run, and where it stands.
   void open() {
     data_ = open_data(job_, false);
@@ -136,23 +161,29 @@ class Trainer {
     Job typed = job_;
     typed.config.precision.type = record_.precision;
     training_ = planned_training(typed, record_.model, group_.size());
-    const bool in_process = config_.parallelism.in_process, sees_peers = in_process || group_.visible_to_peers(at::empty({1}, at::kFloat));
+    const bool in_process = config_.parallelism.in_process;
+    const comm::Group host = group_.on_host();
+    const bool share = (in_process || host.visible_to_peers(at::empty({1}, at::kFloat))) && group_.size() % host.size() == 0;
     const auto arena = comm::installed_arena();
     const double limit = !arena       ? config_.parallelism.memory_limit_mb * 1e6
                          : in_process ? static_cast<double>(arena->ledger().limit) / group_.size()
                                       : static_cast<double>(arena->ledger().limit);
-    host_ = planned_host(group_.size(), sees_peers, limit);
+    hosts_ = planned_hosts(group_.size(), share ? host.size() : 1, limit);
     if (!is_counted(typed.config)) return;
-    if (limit > 0) check_fits(record_.model, training_, host_);
-    const auto ranks = plan::memory(record_.model, training_, host_);
+    if (limit > 0) check_fits(record_.model, training_, hosts_);
+    const auto ranks = plan::memory(record_.model, training_, hosts_);
     planned_ = plan::worst(ranks).peak().use;
+    // How much of its state a rank copies for a checkpoint depends on how much is written by then: a bound of its own.
+    planned_staging_ = std::exchange(planned_->staging, 0);
     limit_ = limit;
   }
 
   std::string describe_plan() const {
     const double rank = planned_->all() / 1e6, all = rank * group_.size();
-    return fmt::format("Planned peak of tensors: {:.4g} MB{} ({}){}.", all, group_.size() > 1 ? fmt::format(", {:.4g} MB a rank", rank) : "",
-                       words(*planned_), limit_ > 0 ? fmt::format("; a rank may take {:.4g} MB", limit_ / 1e6) : "");
+    const std::string staging =
+        planned_staging_ > 0 ? fmt::format("; up to {:.4g} MB a rank more while a checkpoint is written", planned_staging_ / 1e6) : "";
+    return fmt::format("Planned peak of tensors: {:.4g} MB{} ({}){}{}.", all, group_.size() > 1 ? fmt::format(", {:.4g} MB a rank", rank) : "",
+                       words(*planned_), staging, limit_ > 0 ? fmt::format("; a rank may take {:.4g} MB", limit_ / 1e6) : "");
   }
 
   void build() {
@@ -254,10 +285,10 @@ class Trainer {
       const RankBatch batch = rank_batch(*data_, record_.samples, plan_, group_.rank());
       const Agreement agreed = agree(count_labels(batch.micro_batches));
       if (agreed.signal) return stopped(agreed.signal, saved);
-      memory_.begin_step(record_.step + 1);
+      memory_.begin_step(record_.step + 1, saver_ ? static_cast<double>(saver_->staged_bytes()) : 0);
       StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
       if (memory_.end_step()) write_memory();
-      if (agreed.peak_bytes > 0) metrics.memory_bytes = agreed.peak_bytes;
+      if (agreed.peak_bytes > 0) metrics.memory_bytes = agreed.peak_bytes, metrics.memory = agreed.peak;
       const bool last = record_.step == total_;
       if (last || (config_.validation.interval > 0 && record_.step % config_.validation.interval == 0)) metrics.evaluation = evaluate_now();
       if (reporter_) reporter_->step(metrics);
@@ -273,18 +304,22 @@ class Trainer {
     double labels = 0;
     int signal = 0;
     double peak_bytes = 0;
+    MemoryByCategory peak{};
   };
 
   /// One small all-reduce before a step: how many valid labels all ranks have, whether any of them was asked to stop, and what they took so far.
   Agreement agree(double labels) {
     const int signal = options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
-    const at::Tensor sums = at::zeros({4}, at::kDouble);
+    const at::Tensor sums = at::zeros({4 + kMemoryCategories}, at::kDouble);
     auto* values = sums.data_ptr<double>();
     values[0] = labels, values[1] = signal == SIGINT, values[2] = signal != 0 && signal != SIGINT;
-    values[3] = memory_.peak_bytes();
+    values[3] = memory_.peak().total;
+    std::copy(memory_.peak().categories.begin(), memory_.peak().categories.end(), values + 4);
     group_.all_reduce(sums).order();
     const int agreed = values[1] > 0 ? SIGINT : values[2] > 0 ? SIGTERM : 0;
-    return {values[0], agreed, values[3]};
+    Agreement agreement{values[0], agreed, values[3], {}};
+    std::copy(values + 4, values + 4 + kMemoryCategories, agreement.peak.begin());
+    return agreement;
   }
 
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison, Clock::time_point begin) {
@@ -432,8 +467,9 @@ class Trainer {
   Clock::time_point began_;
   MemoryWatch memory_;
   plan::Training training_;                 ///< the job as the planner sees it
-  plan::Cluster host_;                      ///< and what it runs on
-  std::optional<plan::MemoryUse> planned_;  ///< of one rank at its peak
+  plan::Cluster hosts_;                     ///< and what it runs on
+  std::optional<plan::MemoryUse> planned_;  ///< of one rank at its peak, without what checkpoints copy aside
+  double planned_staging_ = 0;              ///< bytes of that, at most
   double limit_ = 0;                        ///< bytes that this rank may take; 0: unknown
   std::optional<checkpoint::Saver> saver_;  ///< of a job that saves behind training; reads what the others hold, so it goes first
 };

@@ -51,8 +51,7 @@ std::string Ledger::text() const {
 
 Arena::Arena(const Options& options)
     : segment_(SharedSegment::create("shoal-arena", options.virtual_bytes > 0 ? options.virtual_bytes : default_virtual_bytes())),
-      limit_(options.limit_bytes > 0 ? options.limit_bytes
-                                     : available_memory_bytes() / 20 * 19 / static_cast<std::size_t>(std::max(options.ranks_on_host, 1))),
+      limit_(options.limit_bytes > 0 ? options.limit_bytes : share_of_memory_bytes(options.ranks_on_host)),
       poison_(options.poison) {
   static_assert(sizeof(Header) <= kAlignment);
   free_.resize(class_of(segment_.bytes()) + 2);

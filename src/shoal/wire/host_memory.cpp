@@ -37,4 +37,6 @@ std::size_t available_memory_bytes() {
   return std::min(available, left_in_control_groups());
 }
 
+std::size_t share_of_memory_bytes(int ranks) { return available_memory_bytes() / 20 * 19 / static_cast<std::size_t>(std::max(ranks, 1)); }
+
 }  // namespace shoal::wire

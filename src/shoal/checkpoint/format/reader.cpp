@@ -60,6 +60,7 @@ void Reader::read_block(const LogicalTensor& tensor, const Piece& piece, const P
   const std::int64_t begin = block * kBlockElements, end = block_end(block, piece.box.count()),
                      element = static_cast<std::int64_t>(size_of(tensor.type));
   place.file->read(data, place.offset + begin * element, (end - begin) * element);
+  bytes_read_ += (end - begin) * element;
   const std::uint64_t found = value_checksum(data, tensor.type, piece.box, tensor.shape, begin, end);
   if (found != piece.blocks[block])
     throw broken(fmt::format("'{}': tensor '{}'", place.file->path(), piece.name),

@@ -29,6 +29,8 @@ class Reader {
 
   /// Reads everything and checks it. `progress` is called after each piece with the bytes read so far.
   void verify(const std::function<void(std::int64_t)>& progress = {});
+  /// Of tensors, from files.
+  std::int64_t bytes_read() const { return bytes_read_; }
 
  private:
   struct DataFileInUse {
@@ -50,6 +52,7 @@ class Reader {
   Manifest manifest_;
   std::vector<std::unique_ptr<DataFileInUse>> files_;
   std::vector<char> buffer_;
+  std::int64_t bytes_read_ = 0;
 };
 
 }  // namespace shoal::checkpoint::format

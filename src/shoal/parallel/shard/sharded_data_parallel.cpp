@@ -1,3 +1,4 @@
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,6 +25,8 @@ class ShardedDataParallel final : public Sharding {
     SHOAL_USER_CHECK(!options.reduce_every_micro_batch || options.stage != ShardStage::kOptimizer, "sharding",
                      "stage 1 keeps whole gradients: they are reduced once a step");
     SHOAL_USER_CHECK(options.in_flight >= 1, "sharding", "{} units in flight: at least 1", options.in_flight);
+    SHOAL_USER_CHECK(options.travels == at::kFloat || options.travels == at::kBFloat16, "sharding", "parameters travel in {}: float32 or bf16",
+                     c10::toString(options.travels));
     SHOAL_USER_CHECK(mesh.extent("shard") * mesh.extent("replicate") == mesh.size(), "sharding", "a mesh of {} ranks whose axes {} and {} make {}",
                      mesh.size(), "shard", "replicate", mesh.extent("shard") * mesh.extent("replicate"));
     make_units(mesh);
@@ -35,22 +38,24 @@ class ShardedDataParallel final : public Sharding {
     // Where units are gathered for backward no rank gets far ahead; and whoever waits for a gather does nothing for reductions meanwhile.
     const int in_flight = whole || !resident() ? 0 : options.in_flight;
     gradients_ = std::make_unique<UnitGradients>(std::move(units), mesh.world(), shard_, mesh.group("replicate"),
-                                                 UnitGradients::Policy{.keep_whole = whole, .in_place = whole && buffer_, .in_flight = in_flight});
+                                                 UnitGradients::Policy{.keep_whole = whole, .in_place = whole && one_copy_, .in_flight = in_flight});
     if (!resident()) hang_hooks();
+    watch_updates();
   }
 
   void begin(std::int64_t index, std::int64_t count) override {
+    rest_of_table();
     if (index > 0 && options_.reduce_every_micro_batch) gradients_->complete();
     if (index == 0) gradients_->clear();
     gradients_->let_go(options_.reduce_every_micro_batch || index + 1 == count);
-    rest_of_table();
-    trained_ = true;
+    trained_ = passing_ = true;
   }
 
+  // Gathers first: a rank that uses more units than this one waits for them before it reduces.
   void finish() override {
+    rest_of_table();
     gradients_->complete();
     gradients_->let_go(false);
-    rest_of_table();
   }
 
   const std::vector<OwnedRange>& owned() const override { return owned_; }
@@ -70,40 +75,58 @@ class ShardedDataParallel final : public Sharding {
 
   void end_update() override {
     gradients_->clear();
-    if (buffer_) return buffer_->publish();
-    if (!resident()) return;
-    // What is frozen changes only before training begins.
-    for (const auto& unit : memory_)
-      if (unit->unit().trained || !trained_) unit->exchange();
+    ++updates_;
+    if (resident() && !one_copy_) exchange();
+    if (buffer_) buffer_->publish();
   }
 
   void reset_parameters(Key key) override {
+    // Ranks that share memory take turns.
+    const int writers = one_copy_ ? shard_.size() : slots_ ? slots_->ranks() : 1, writer = one_copy_ ? shard_.rank() : slots_ ? slots_->rank() : 0;
     int turn = 0;
     for (const auto& unit : memory_) {
       unit->take();
       for (const FlatUnit::Member& member : unit->unit().members)
-        if (!buffer_ || turn++ % shard_.size() == shard_.rank()) member.parameter->reset(key);
+        if (turn++ % writers == writer) member.parameter->reset(key);
       unit->keep_own();
       unit->release();
     }
+    if (resident() && !one_copy_ && options_.travels != at::kFloat) exchange();
     if (buffer_) buffer_->publish();
   }
 
   void unshard() override {
     rest_of_table();
     held_ = true;
-    for (const auto& unit : memory_) unit->gather();
-    for (const auto& unit : memory_) unit->wait();
+    if (slots_) slots_->keep_new(false);
+    for (std::size_t u = 0; u < memory_.size(); ++u) {
+      memory_[u]->gather();
+      if (u > 0) memory_[u - 1]->wait();
+    }
+    if (!memory_.empty()) memory_.back()->wait();
   }
 
   void reshard() override {
     held_ = false;
     for (const auto& unit : memory_) unit->release();
+    if (slots_) slots_->keep_new(true);
   }
 
   const std::vector<ShardAction>& table() const override { return table_; }
 
  private:
+  /// What owners have written comes to all. What is frozen changes only before training begins.
+  void exchange() {
+    UnitMemory* before = nullptr;
+    for (const auto& unit : memory_) {
+      if (!unit->unit().trained && trained_) continue;
+      unit->exchange();
+      if (before) before->wait();
+      before = unit.get();
+    }
+    if (before) before->wait();
+  }
+
   bool resident() const { return buffer_ || options_.stage != ShardStage::kParameters; }
 
   void make_units(const mesh::Mesh& mesh) {
@@ -128,14 +151,34 @@ class ShardedDataParallel final : public Sharding {
     if (options_.way != Way::kCopied && bytes > 0) {
       const ScopedCategory category(MemoryCategory::kParameters);
       buffer_ = shard_.shared_buffer(bytes);
+      one_copy_ = buffer_ != nullptr;
+      if (!one_copy_) share_on_hosts(bytes);
     }
-    SHOAL_USER_CHECK(buffer_ || options_.way != Way::kShared || bytes == 0, "sharding", "the ranks share no memory");
+    SHOAL_USER_CHECK(buffer_ || slots_ || options_.way != Way::kShared || bytes == 0, "sharding", "the ranks share no memory");
     std::size_t offset = 0;
     for (const FlatUnit& unit : units_) {
-      const at::Tensor place = buffer_ ? buffer_->tensor(offset, {unit.size()}, unit.type) : at::Tensor();
+      UnitMemory::Place place{.shared = {}, .slots = slots_, .resident = resident(), .travels = one_copy_ ? unit.type : options_.travels};
+      if (buffer_) place.shared = buffer_->tensor(offset, {unit.size()}, unit.type);
+      place.label = static_cast<std::uint32_t>(memory_.size()) + 1;
       offset += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
-      memory_.push_back(std::make_unique<UnitMemory>(unit, gathers_, place, resident()));
+      memory_.push_back(std::make_unique<UnitMemory>(unit, gathers_, std::move(place)));
     }
+  }
+
+  /// One copy a host, where every host has the same number of consecutive ranks, several, that share memory.
+  void share_on_hosts(std::size_t bytes) {
+    const comm::Group host = shard_.on_host();
+    const int ranks = host.size();
+    const bool block = ranks > 1 && ranks < shard_.size() && shard_.rank() % ranks == host.rank();
+    const auto probe = host.shared_buffer(64);
+    // The least and, negated, the most of what all have to say.
+    const at::Tensor least = at::empty({2}, at::kLong);
+    least.data_ptr<std::int64_t>()[0] = block && probe ? ranks : 0, least.data_ptr<std::int64_t>()[1] = -ranks;
+    shard_.all_reduce(least, {.reduction = comm::Reduction::kMin}).order();
+    const auto* said = least.const_data_ptr<std::int64_t>();
+    if (said[0] != ranks || said[1] != -ranks) return;
+    slots_ = std::make_shared<HostSlots>(host);
+    if (options_.stage != ShardStage::kParameters) buffer_ = host.shared_buffer(bytes);
   }
 
   void list_owned(const nn::Module& model) {
@@ -166,6 +209,7 @@ class ShardedDataParallel final : public Sharding {
   void hang_hooks() {
     schedule::ShardPlan plan{.reads = {}, .parent = {}, .ahead = options_.ahead, .reshard_after_forward = options_.reshard_after_forward};
     for (const WrappedModule& module : modules_) plan.reads.push_back(read_by(module)), plan.parent.push_back(module.parent);
+    plan.first_trained = first_trained();
     table_ = schedule::shard_table(plan);
     reads_ = plan.reads;
     for (std::size_t m = 0; m < modules_.size(); ++m) {
@@ -181,6 +225,20 @@ class ShardedDataParallel final : public Sharding {
         return at::Tensor();
       });
     }
+  }
+
+  /// Autograd does not see what owners write to parameters: a backward pass that would read other values than its forward pass did is caught here.
+  void watch_updates() {
+    for (const WrappedModule& wrapped : modules_)
+      wrapped.module->on_post_forward([this, alive = std::weak_ptr(alive_)](nn::Module& module, const at::Tensor& output, const nn::Context&) {
+        if (!alive.expired() && output.requires_grad())
+          output.register_hook([this, alive, then = updates_, path = module.path()](const at::Tensor&) {
+            SHOAL_USER_CHECK(alive.expired() || then == updates_, "sharding",
+                             "the parameters of {} were updated between its forward and its backward pass: gradients would be of neither",
+                             path.empty() ? "the model" : path);
+          });
+        return at::Tensor();
+      });
   }
 
   /// Does what the table has before this. A module that comes out of turn (recomputed, or run twice) only gets what it reads.
@@ -206,11 +264,23 @@ class ShardedDataParallel final : public Sharding {
     }
   }
 
-  /// A pass is over: everything is released, and the next one starts at the top.
+  /// The first module that reads something trained: backward enters none before it. All of them: nothing is trained.
+  int first_trained() const {
+    const auto trained = [](const auto& parameters) {
+      return std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter->requires_grad(); });
+    };
+    const auto found =
+        std::find_if(modules_.begin(), modules_.end(), [&](const WrappedModule& m) { return trained(m.parameters) || trained(m.borrowed); });
+    return static_cast<int>(found - modules_.begin());
+  }
+
+  /// A pass is over: what it has left of the table is done, for the ranks that had use for it; everything is released, and the next one starts at the
+  /// top.
   void rest_of_table() {
     if (resident() || held_) return;
+    if (passing_) do_until(static_cast<std::ptrdiff_t>(table_.size()));
     for (const auto& unit : memory_) unit->release();
-    cursor_ = 0, in_backward_ = false;
+    cursor_ = 0, in_backward_ = passing_ = false;
   }
 
   std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< hooks outlive this
@@ -218,13 +288,17 @@ class ShardedDataParallel final : public Sharding {
   std::vector<WrappedModule> modules_;
   comm::Group shard_, gathers_;
   std::vector<FlatUnit> units_;
-  std::shared_ptr<comm::SharedBuffer> buffer_;  ///< null: every rank has its own copy
+  std::shared_ptr<comm::SharedBuffer> buffer_;  ///< of all parameters; null: they are gathered, or every rank has its own copy
+  std::shared_ptr<HostSlots> slots_;            ///< of the ranks of this host, where the group lies on several; null: nothing is shared, or by all
+  bool one_copy_ = false;                       ///< for all ranks of the group
   std::vector<std::unique_ptr<UnitMemory>> memory_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<ShardAction> table_;
   std::vector<std::vector<int>> reads_;  ///< by module: units
   std::ptrdiff_t cursor_ = 0;
+  std::uint64_t updates_ = 0;  ///< the epoch of the parameters
+  bool passing_ = false;       ///< a micro-batch has begun whose table is not done
   bool in_backward_ = false, held_ = false, trained_ = false;
 };
 

@@ -23,15 +23,22 @@ struct ShardingOptions {
   bool reshard_after_forward = true;      ///< kParameters, copied: released after forward, gathered again for backward
   int in_flight = 2;                      ///< kGradients up, but where units are gathered: gradients on their way to owners when more are begun
   bool reduce_every_micro_batch = false;  ///< kGradients up: whole gradients do not outlive a micro-batch, for one reduction more each
-  /// kShared: one copy of the parameters for the whole group, read in place. kCopied: every rank has its own. kAuto: shared where the engine can.
+  /// kShared: one copy of the parameters a host, read in place. kCopied: every rank has its own. kAuto: shared where the engine can.
   enum class Way { kAuto, kShared, kCopied } way = Way::kAuto;
+  /// Float32 parameters that travel between ranks are rounded to it, kFloat or kBFloat16: half the bytes. Every rank computes with the rounded values
+  /// and updates those that it owns unrounded. Where all ranks share one copy nothing travels, and nothing is rounded.
+  at::ScalarType travels = at::kFloat;
 };
 
 /// Data parallelism whose ranks hold shards along the mesh axis "shard" and copies of them along "replicate" (hybrid sharding, HSDP).
 ///
-/// Parameters lie flat by unit (see flat_unit.h); each rank updates its shard. Shared: parameters exist once and are read in place in every stage, so
-/// nothing is gathered or released. Copied: stages 1 and 2 gather after the update, stage 3 by the table. The gradient of a unit is written into one
-/// flat buffer and is reduced to its owners during backward as soon as it is complete.
+/// Parameters lie flat by unit (see flat_unit.h); each rank updates its shard. Shared by all ranks of a shard group: parameters exist once and are
+/// read in place in every stage, so nothing is gathered or released. Otherwise stages 1 and 2 gather after the update, stage 3 by the table: where
+/// hosts hold equal blocks of several ranks into one copy a host, to which each of its ranks fetches a part of what other hosts own, else (copied)
+/// into one a rank. The gradient of a unit is written into one flat buffer and is reduced to its owners during backward as soon as it is complete.
+///
+/// Gathers are collective. A pass follows the table to its end, so a rank may leave modules out; what runs out of turn on one rank only is an error
+/// that names the unit.
 class Sharding : public GradientReduction {
  public:
   /// Fills parameters as Module::reset_parameters does, never holding more than a unit unsharded. Collective.

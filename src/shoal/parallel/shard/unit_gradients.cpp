@@ -73,6 +73,7 @@ void UnitGradients::ready(std::size_t i) {
   for (; sent_ < order_.size() && states_[order_[sent_]].arrived == units_[order_[sent_]]->members.size(); ++sent_) send(order_[sent_]);
   shard_.poll();
   pass_on(false);
+  settle(false);
 }
 
 void UnitGradients::send(std::size_t u) {
@@ -113,6 +114,19 @@ void UnitGradients::pass_on(bool wait) {
   replicate_.poll();
 }
 
+/// What has arrived is added to the sums, in the order in which it left, so that no second set of sums builds up.
+void UnitGradients::settle(bool wait) {
+  auto flight = flights_.begin();
+  for (; flight != flights_.end(); ++flight) {
+    if (replicate_.size() > 1 && !flight->passed_on) break;
+    if (wait) flight->work.order();
+    if (!wait && !flight->work.test()) break;
+    at::Tensor& sum = states_[flight->unit].sum;
+    sum.defined() ? sum.add_(flight->sum) : sum = flight->sum;
+  }
+  flights_.erase(flights_.begin(), flight);
+}
+
 std::vector<bool> UnitGradients::used_here() const {
   std::vector<bool> used;
   for (const Place& place : places_) used.push_back(place.arrived || member(place).parameter->gradient().defined());
@@ -131,13 +145,8 @@ void UnitGradients::complete() {
   const std::vector<bool> here = used_here();
   for (; sent_ < order_.size(); ++sent_) send(order_[sent_]);
   pass_on(true);
-  for (Flight& flight : flights_) flight.work.order();
+  settle(true);
   const std::vector<bool> used = agree_on_used(here);
-  for (const Flight& flight : flights_) {
-    at::Tensor& sum = states_[flight.unit].sum;
-    sum.defined() ? sum.add_(flight.sum) : sum = flight.sum;
-  }
-  flights_.clear();
   sent_ = 0;
   for (State& state : states_) state.arrived = 0;
   for (std::size_t i = 0; i < places_.size(); ++i) places_[i].arrived = false, places_[i].used = places_[i].used || used[i];

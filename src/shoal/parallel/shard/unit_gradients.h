@@ -57,6 +57,7 @@ class UnitGradients {
   void ready(std::size_t parameter);
   void send(std::size_t unit);
   void pass_on(bool wait);
+  void settle(bool wait);
   std::vector<bool> used_here() const;
   std::vector<bool> agree_on_used(const std::vector<bool>& here) const;
   const FlatUnit::Member& member(const Place& place) const { return units_[place.unit]->members[place.member]; }

@@ -84,6 +84,7 @@ struct PrecisionSection {
   bool master_weights = true;                      ///< 16-bit weights are rounded copies of float32 ones; false: bf16 weights are all there is
   std::string gradients = "fp32";                  ///< "fp32", "bf16": in which gradients add up and travel
   std::string moments = "fp32";                    ///< "fp32", "bf16": of AdamW
+  std::string gathers = "fp32";                    ///< "fp32", "bf16": in which fp32 parameters travel between ranks
   double loss_scale = 65536;                       ///< fp16: where the loss scale begins
   std::int64_t loss_scale_growth_interval = 2000;  ///< fp16: steps without overflow after which it doubles
 };

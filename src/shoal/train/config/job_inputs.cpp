@@ -46,7 +46,7 @@ void standardize(data::TableDataset& train, data::TableDataset& test) {
   }
 }
 
-void check_tokens(const Job& job) {
+DataSizes check_tokens(const Job& job) {
   const JobTokens tokens = open_job_tokens(job, data::Check::kHeaders);
   const std::uint64_t needed = job.config.training.sequence_length + 1;
   for (const auto& corpus : tokens.train) {
@@ -59,6 +59,7 @@ void check_tokens(const Job& job) {
   std::uint64_t samples = 0;
   for (std::size_t i = 0; i < tokens.train.size(); ++i) samples += cursor.samples_per_epoch(i);
   total_steps(job, static_cast<std::int64_t>(samples));
+  return {.vocab = tokens.train[0]->vocab_size()};
 }
 
 }  // namespace
@@ -92,11 +93,13 @@ DataSizes sizes_of(const data::TableSplit& table) {
   return {.inputs = static_cast<std::int64_t>(table.train.columns), .outputs = std::max<std::int64_t>(1, classes)};
 }
 
-void check_job_inputs(const Job& job) {
+DataSizes check_job_inputs(const Job& job) {
   if (job.config.data.source == "tokens") return check_tokens(job);
   const data::TableSplit table = read_job_table(job);
-  model_spec(job, sizes_of(table));
+  const DataSizes sizes = sizes_of(table);
+  model_spec(job, sizes);
   total_steps(job, static_cast<std::int64_t>(table.train.rows));
+  return sizes;
 }
 
 }  // namespace shoal::train

@@ -28,7 +28,7 @@ data::TableSplit read_job_table(const Job& job);
 DataSizes sizes_of(const data::TableSplit& table);
 
 /// Opens everything that the job reads and checks what it decides: model, sequence length, length of the run. Cheap of token data: no checksum
-/// but those of headers. Throws Error(input missing), Error(data), Error(config).
-void check_job_inputs(const Job& job);
+/// but those of headers. Returns what the data decides about the model. Throws Error(input missing), Error(data), Error(config).
+DataSizes check_job_inputs(const Job& job);
 
 }  // namespace shoal::train

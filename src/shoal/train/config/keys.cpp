@@ -147,6 +147,10 @@ void list_precision(std::vector<Key>& keys) {
            "16-bit weights are copies of fp32 ones that the optimizer updates; false (bf16): updated in place, rounded stochastically")
       .key("gradients", &P::gradients, one_of({"fp32", "bf16"}), "type in which gradients add up over micro-batches and ranks")
       .key("moments", &P::moments, one_of({"fp32", "bf16"}), "adamw: type of its two moments; bf16 is rounded stochastically")
+      .key("gathers", &P::gathers, one_of({"fp32", "bf16"}),
+           "zero_stage 1 to 3 where parameters travel (between hosts, TCP, arena = false): type in which fp32 ones do. bf16: half the bytes; ranks "
+           "compute "
+           "with the rounded values and update those that they own unrounded")
       .key("loss_scale", &P::loss_scale, between(1, 1e12),
            "fp16: factor of the loss at the beginning; an overflow skips the step and halves it, down to 1")
       .key("loss_scale_growth_interval", &P::loss_scale_growth_interval, between(1, 1e9),

@@ -38,6 +38,8 @@ std::optional<double> number(const nlohmann::json& object, const char* key) {
   return object.at(key).get<double>();
 }
 
+std::string memory_key(std::size_t category) { return fmt::format("memory_{}_bytes", name(static_cast<MemoryCategory>(category))); }
+
 StepMetrics parse_line(const std::string& path, std::int64_t number, const std::string& line) {
   try {
     return parse_metrics(line);
@@ -75,6 +77,7 @@ std::string to_json(const StepMetrics& m) {
   put(out, "tokens_per_s", m.tokens_per_s);
   put(out, "loss_scale", m.loss_scale);
   put(out, "memory_bytes", m.memory_bytes);
+  for (std::size_t c = 0; c < m.memory.size() && m.memory_bytes; ++c) put(out, memory_key(c).c_str(), m.memory[c]);
   if (m.skipped) out += ", \"skipped\": true";
   if (m.evaluation) put(out, *m.evaluation);
   return out + "}";
@@ -99,6 +102,7 @@ StepMetrics parse_metrics(const std::string& line) {
                   .memory_bytes = number(object, "memory_bytes"),
                   .skipped = object.value("skipped", false),
                   .evaluation = std::nullopt};
+    for (std::size_t c = 0; c < m.memory.size(); ++c) m.memory[c] = object.value(memory_key(c), 0.0);
     if (object.contains("eval_loss"))
       m.evaluation = Evaluation{.loss = object.at("eval_loss"),
                                 .labels = object.value("eval_labels", std::int64_t{0}),

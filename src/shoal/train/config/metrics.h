@@ -1,9 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "shoal/base/memory_category.h"
 
 namespace shoal::train {
 
@@ -18,6 +21,9 @@ struct Evaluation {
 
 bool is_finite(const Evaluation& evaluation);
 
+/// Indexed by MemoryCategory.
+using MemoryByCategory = std::array<double, kMemoryCategories>;
+
 /// What one training step left, over all ranks: a line of metrics.jsonl.
 struct StepMetrics {
   std::int64_t step = 0;                   ///< counted from 1: how many steps the model has been trained
@@ -28,6 +34,7 @@ struct StepMetrics {
   double tokens_per_s = 0;                 ///< of this step
   std::optional<double> loss_scale{};      ///< fp16: by which the loss of this step was multiplied
   std::optional<double> memory_bytes{};    ///< most that tensors of all ranks took together in the steps before; empty: not known
+  MemoryByCategory memory{};               ///< bytes of that by category
   bool skipped = false;                    ///< fp16: the gradient overflowed, and there was no update
   std::optional<Evaluation> evaluation{};  ///< after the update
 };

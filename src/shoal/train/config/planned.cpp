@@ -93,7 +93,7 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
 
 bool is_counted(const JobConfig& config) {
   const bool blocks = config.parallelism.zero_stage == 0 || config.parallelism.shard_units == "block";
-  return config.precision.type != "auto" && config.precision.parameters.empty() && blocks;
+  return config.precision.type != "auto" && config.precision.parameters.empty() && config.precision.gathers == "fp32" && blocks;
 }
 
 Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks) {
@@ -131,11 +131,11 @@ Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks
   return training;
 }
 
-plan::Cluster planned_host(int ranks, bool shared_memory, double rank_bytes) {
+plan::Cluster planned_hosts(int ranks, int sharers, double rank_bytes) {
   plan::Cluster host;
-  host.name = "this host";
+  host.name = ranks == sharers ? "this host" : "these hosts";
   host.runtime = plan::Runtime::kShoal;
-  host.hosts = shared_memory ? 1 : ranks, host.devices_per_host = shared_memory ? ranks : 1;
+  host.hosts = ranks / sharers, host.devices_per_host = sharers;
   host.device.memory_bytes = rank_bytes;
   return host;
 }
@@ -166,6 +166,13 @@ void check_fits(const plan::ModelSpec& spec, const Training& training, const pla
       .hint(fitting.empty() ? "no single change makes it fit: a smaller model, more hosts, or several of training.micro_batch, "
                               "activation_checkpoint.mode, parallelism.zero_stage and optimizer.state_folder together"
                             : fmt::format("would fit: {}", fmt::join(fitting, "; ")));
+}
+
+void check_fits_here(const Job& job, const plan::ModelSpec& spec, int ranks, double rank_bytes) {
+  const ParallelismSection& p = job.config.parallelism;
+  if (!is_counted(job.config) || rank_bytes <= 0) return;
+  const bool share = p.in_process || (p.arena && p.transport != "tcp");
+  check_fits(spec, planned_training(job, spec, ranks), planned_hosts(ranks, share ? ranks : 1, rank_bytes));
 }
 
 }  // namespace shoal::train

@@ -147,6 +147,8 @@ void validate_transport(const Job& job, bool one_host) {
   if (!tcp)
     refuse_if_set(job, {"parallelism.interface"},
                   "is of TCP, and all ranks are on one host, where shared memory carries the bytes unless parallelism.transport is \"tcp\"");
+  if (p.arena && !tcp)
+    refuse_if_set(job, {"precision.gathers"}, "no parameters travel: all ranks are on one host and read them in place (parallelism.arena)");
   if (p.zero_stage > 0) refuse_if_set(job, {"parallelism.bucket_mb"}, "with parallelism.zero_stage above 0 the units are what travels");
   if (p.in_process || (p.arena && !tcp))
     refuse_if_set(job, {"parallelism.bucket_mb"}, "gradients are reduced where they lie, without buckets, as all ranks see them (parallelism.arena)");
@@ -157,7 +159,7 @@ void validate_sharding(const Job& job, int ranks) {
   if (p.zero_stage == 0)
     refuse_if_set(job,
                   {"parallelism.data_parallel_shard_degree", "parallelism.data_parallel_replicate_degree", "parallelism.shard_units",
-                   "parallelism.shard_unit_size", "parallelism.shard_unit_names", "parallelism.reduce_every_micro_batch"},
+                   "parallelism.shard_unit_size", "parallelism.shard_unit_names", "parallelism.reduce_every_micro_batch", "precision.gathers"},
                   "says how to shard, and parallelism.zero_stage is 0");
   if (p.zero_stage != 3) refuse_if_set(job, {"parallelism.reshard_after_forward"}, "belongs to parallelism.zero_stage = 3");
   if (p.zero_stage == 1 && p.reduce_every_micro_batch)

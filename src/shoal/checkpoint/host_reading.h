@@ -1,0 +1,33 @@
+#pragma once
+
+#include <vector>
+
+#include "shoal/base/clock.h"
+#include "shoal/checkpoint/checkpoint.h"
+#include "shoal/comm/group.h"
+
+namespace shoal::checkpoint {
+
+/// Who reads what: of items that several ranks of one host hold alike each is read by one of them, so that a host reads every byte once.
+class HostReading {
+ public:
+  /// Collective over `group`.
+  HostReading(const std::vector<StateItem>& items, const comm::Group& group, Duration timeout);
+
+  /// Whether this rank reads item `index`.
+  bool reads(std::size_t index) const;
+  /// When all have read: gives what one has read to the others. Collective.
+  void share(const std::vector<StateItem>& items) const;
+
+ private:
+  /// Items that the same ranks hold alike.
+  struct Alike {
+    comm::Group ranks;
+    std::vector<std::size_t> items;
+    std::vector<int> readers;  ///< by item: a rank of `ranks`
+  };
+
+  std::vector<Alike> alike_;
+};
+
+}  // namespace shoal::checkpoint
