@@ -70,6 +70,8 @@ class HostCommunicator final : public Communicator {
   std::uint64_t sequence() const { return started_; }
   /// The rank that a completed receive from any rank heard; to be asked once, -1 afterwards.
   int take_source(Handle handle) { return handle >= kMessage ? mailbox_.take_source(handle - kMessage) : -1; }
+  /// A rank from which a message with that tag has arrived that no receive under way asks for; -1: none.
+  int find_message(std::uint32_t tag) const { return mailbox_.find_message(tag); }
   HostWorld& world() const { return *world_; }
   /// The last operations of every rank, a line each, with who has not entered or not finished what: for people, when something failed.
   std::string report() const;
