@@ -9,6 +9,7 @@
 
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/contribution.h"
+#include "shoal/collective/flight_book.h"
 #include "shoal/collective/host_block.h"
 #include "shoal/collective/host_mailbox.h"
 #include "shoal/collective/host_world.h"
@@ -36,6 +37,8 @@ class HostCommunicator final : public Communicator {
  public:
   struct Settings {
     Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
+    std::shared_ptr<FlightBook> flight;           ///< where this group and its splits leave what they remember; null: nowhere
+    std::vector<int> world_ranks;                 ///< what the job calls the ranks of this host's world; empty: 0, 1, ...
   };
   /// The group of all ranks of `world`.
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
@@ -120,6 +123,7 @@ class HostCommunicator final : public Communicator {
   const Descriptor& descriptor(int rank, std::uint64_t sequence) const { return block_.descriptor(rank, sequence); }
   Error error_at(ErrorKind kind, Handle handle, std::string what) const;
   std::string describe_call(int rank, std::uint64_t sequence) const;
+  void keep_in(FlightBook& book) const;
   [[noreturn]] void fail(const Error& error);
   template <class Check>
   void wait_until(Handle handle, Check&& check);

@@ -47,6 +47,9 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings se
       group_(group),
       choice_(hosts_of(settings_.hosts, members_.ranks), settings_.model, settings_.algorithms) {
   if (!settings_.hosts.empty()) members_.hosts = choice_.hosts();
+  if (settings_.flight)
+    settings_.flight->add(fmt::format("tcp-{:x}", group_), members_.ranks,
+                          [recorder = recorder_, rank = peers_->rank()] { return recorder->entries(rank); });
   peers_->answer_for(group_, [recorder = recorder_] { return recorder->standing().pack(); });
 }
 

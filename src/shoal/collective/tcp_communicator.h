@@ -26,8 +26,9 @@ class TcpCommunicator final : public Communicator {
     Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
     std::vector<int> hosts;                       ///< of each rank, for the choice of algorithms; empty: all ranks have equal links
     CostModel model;
-    std::string algorithms;      ///< overrides, as Choice reads them
-    bool in_rank_order = false;  ///< every reduction folds once, in the order of ranks: the bits of shared memory
+    std::string algorithms;              ///< overrides, as Choice reads them
+    std::shared_ptr<FlightBook> flight;  ///< where this group and its splits leave what they remember; null: nowhere
+    bool in_rank_order = false;          ///< every reduction folds once, in the order of ranks: the bits of shared memory
   };
   TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings);
   ~TcpCommunicator() override;
