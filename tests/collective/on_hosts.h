@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/wire/peers.h"
 #include "tests/collective/network_ranks.h"
 
 namespace shoal::collective {

@@ -37,10 +37,10 @@ std::vector<int> hosts_of(const std::vector<int>& hosts, const std::vector<int>&
 
 }  // namespace
 
-TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings)
+TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings)
     : TcpCommunicator(peers, std::move(settings), all_ranks(peers->size()), peers->rank(), 1) {}
 
-TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group)
+TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group)
     : peers_(std::move(peers)),
       settings_(std::move(settings)),
       members_{.peers = peers_, .ranks = std::move(ranks), .rank = rank},

@@ -10,11 +10,12 @@
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/flight_recorder.h"
 #include "shoal/collective/tcp_operation.h"
-#include "shoal/wire/peers.h"
+#include "shoal/wire/transport.h"
 
 namespace shoal::collective {
 
-/// Collectives among ranks on any hosts, over TCP: each operation is a rank's column of a step table, taken up again whenever a message has arrived.
+/// Collectives among ranks on any hosts, over messages (TCP): each operation is a rank's column of a step table, taken up again whenever a message
+/// has arrived.
 ///
 /// Any number of operations may be in flight, messages are matched by group and sequence number, and those of higher priority overtake. Every message
 /// says which call it belongs to, and at the start of an operation each rank tells its successor what it calls: a disagreement is an Error(mismatch)
@@ -30,7 +31,7 @@ class TcpCommunicator final : public Communicator {
     std::shared_ptr<FlightBook> flight;  ///< where this group and its splits leave what they remember; null: nowhere
     bool in_rank_order = false;          ///< every reduction folds once, in the order of ranks: the bits of shared memory
   };
-  TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings);
+  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings);
   ~TcpCommunicator() override;
 
   int rank() const override { return members_.rank; }
@@ -68,7 +69,7 @@ class TcpCommunicator final : public Communicator {
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
 
  private:
-  TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group);
+  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group);
   Handle start(const Operation& operation, bool between_hosts);
   void enqueue(const Operation& operation, Handle handle, bool between_hosts);
   std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation, Algorithm algorithm, bool between_hosts);
@@ -77,7 +78,7 @@ class TcpCommunicator final : public Communicator {
   void advance_all();
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
 
-  std::shared_ptr<wire::Peers> peers_;
+  std::shared_ptr<wire::Transport> peers_;
   Settings settings_;
   TcpMembers members_;
   std::uint64_t group_;

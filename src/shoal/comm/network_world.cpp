@@ -12,6 +12,7 @@
 #include "shoal/comm/host_engine.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/host_groups.h"
+#include "shoal/wire/peers.h"
 #include "shoal/wire/rendezvous.h"
 
 namespace shoal::comm {
