@@ -53,15 +53,17 @@ std::vector<std::size_t> counts_along(const at::Tensor& tensor, const std::vecto
 }  // namespace
 
 ShoalBackend::ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                           std::vector<int> members, std::shared_ptr<Channel> met)
+                           std::vector<int> members, std::shared_ptr<Channel> met, const std::string& flight_directory)
     : c10d::Backend(rank, size), members_(std::move(members)), timeout_(timeout) {
-  channel_ = met ? join_through(*store, *met, members_, timeout) : meet_through(*store, rank, size, timeout);
+  channel_ = met ? join_through(*store, *met, members_, timeout) : meet_through(*store, rank, size, timeout, flight_directory);
   init();
 }
 
 ShoalBackend::~ShoalBackend() { channel_->close(); }
 
-c10::intrusive_ptr<c10d::Backend::Options> ShoalBackend::getBackendOptions() { return c10::make_intrusive<Options>("shoal", timeout_); }
+c10::intrusive_ptr<c10d::Backend::Options> ShoalBackend::getBackendOptions() {
+  return c10::make_intrusive<ShoalOptions>(channel_->progress->flight().directory, timeout_);
+}
 
 uint64_t ShoalBackend::getSequenceNumberForGroup() { return channel_->communicator->sequence(); }
 

@@ -61,6 +61,7 @@ void HostWork::step(Duration longest) {
 
 void HostWork::settle(std::exception_ptr error) {
   settled_ = true;
+  if (error) channel_->progress->failed(error);
   error_ = error;
   duration_ = Clock::now() - started_;
   luggage_.copies.clear();

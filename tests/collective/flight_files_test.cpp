@@ -52,22 +52,22 @@ class FlightFiles : public testing::Test {
 };
 
 /// A book of one group in which `rank` has done `complete` calls and, if `inside`, has begun one more.
-FlightBook book_of(int rank, const std::vector<int>& members, std::uint64_t complete, bool inside) {
-  FlightBook book;
+std::shared_ptr<FlightBook> book_of(int rank, const std::vector<int>& members, std::uint64_t complete, bool inside) {
+  auto book = std::make_shared<FlightBook>();
   std::vector<FlightEntry> entries;
   for (std::uint64_t s = 1; s <= complete + (inside ? 1 : 0); ++s) {
     const auto began = Clock::now() - std::chrono::milliseconds(100);
     entries.push_back(
         {rank, s, fmt::format("all_gather of {} x f32", s), began, s <= complete ? began + std::chrono::microseconds(250) : Clock::time_point{}});
   }
-  book.add("world", members, [entries] { return entries; });
+  book->add("world", members, [entries] { return entries; });
   return book;
 }
 
 TEST_F(FlightFiles, SayWhoNeverEnteredWhoIsInsideAndWhoIsSilent) {
   const Error cause = Error(ErrorKind::kTimeout, "all_gather", "not \"complete\"").at(0, 4).from(3);
-  for (const int rank : {0, 1}) write_flight(directory, {"run", rank, 4}, book_of(rank, {0, 1, 2, 3}, 411, true), cause);
-  write_flight(directory, {"run", 3, 4}, book_of(3, {0, 1, 2, 3}, 411, false), cause);
+  for (const int rank : {0, 1}) write_flight(directory, {"run", rank, 4}, *book_of(rank, {0, 1, 2, 3}, 411, true), cause);
+  write_flight(directory, {"run", 3, 4}, *book_of(3, {0, 1, 2, 3}, 411, false), cause);
   EXPECT_EQ(names(), (std::vector<std::string>{"flight-rank-0.jsonl", "flight-rank-1.jsonl", "flight-rank-3.jsonl", "flight.jsonl"}));
   EXPECT_EQ(verdicts(),
             (std::vector<std::string>{"#412 all_gather of 412 x f32: rank 3 never entered it (its last was #411 all_gather of 411 x f32); "
@@ -84,10 +84,10 @@ TEST_F(FlightFiles, SayWhoNeverEnteredWhoIsInsideAndWhoIsSilent) {
 }
 
 TEST_F(FlightFiles, OtherRunsAndNoiseAreLeftOut) {
-  write_flight(directory, {"before", 1, 2}, book_of(1, {0, 1}, 5, true), Error(ErrorKind::kTimeout, "x", "y"));
+  write_flight(directory, {"before", 1, 2}, *book_of(1, {0, 1}, 5, true), Error(ErrorKind::kTimeout, "x", "y"));
   std::ofstream(directory / "flight-rank-7.jsonl")
       << "noise\n[1]\n{\"record\":7}\n{\"record\":\"call\",\"run\":\"now\",\"rank\":\"x\"}\n{\"run\":\"now\"}\n\n{";
-  write_flight(directory, {"now", 0, 2}, book_of(0, {0, 1}, 3, false), Error(ErrorKind::kInternal, "x", std::string("\xff not text")));
+  write_flight(directory, {"now", 0, 2}, *book_of(0, {0, 1}, 3, false), Error(ErrorKind::kInternal, "x", std::string("\xff not text")));
   EXPECT_EQ(lines("flight.jsonl").size(), 4u);
   EXPECT_TRUE(verdicts().empty()) << "nobody waits in a collective";
   forget_flight(directory, 0), forget_flight(directory, 1), forget_flight(directory, 7), forget_flight(directory, 8);
@@ -98,7 +98,7 @@ TEST_F(FlightFiles, ManyRanksWriteAtOnce) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 8; ++rank)
     ranks.emplace_back([&, rank] {
-      write_flight(directory, {"run", rank, 8}, book_of(rank, {0, 1, 2, 3, 4, 5, 6, 7}, 20, true), Error(ErrorKind::kTimeout, "x", "y"));
+      write_flight(directory, {"run", rank, 8}, *book_of(rank, {0, 1, 2, 3, 4, 5, 6, 7}, 20, true), Error(ErrorKind::kTimeout, "x", "y"));
     });
   for (auto& rank : ranks) rank.join();
   EXPECT_EQ(lines("flight.jsonl").size(), 8u * 22u + 1u);
