@@ -73,12 +73,7 @@ ShoalBackend::Works ShoalBackend::run(Call&& call) {
   const auto timeout = call.timeout_ > kNoTimeout ? call.timeout_ : timeout_;
   auto work = c10::make_intrusive<HostWork>(channel_, call.type_, call.title_, std::move(call.luggage_), timeout);
   for (auto& operation : call.operations_) operation.timeout = timeout;
-  try {
-    channel_->progress->start(work, call.operations_, !call.async_ && !coalescing_);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kUsage) error_ = error.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
-    throw;
-  }
+  channel_->progress->start(work, call.operations_, !call.async_ && !coalescing_);
   if (coalescing_) coalesced_.push_back(work);
   return work;
 }
@@ -338,7 +333,7 @@ c10::intrusive_ptr<c10d::Backend> ShoalBackend::split(const c10::intrusive_ptr<c
 
 void ShoalBackend::abort() {
   channel_->communicator->abort(Error(ErrorKind::kAborted, "abort", "the program aborted the group"));
-  error_ = c10d::ErrorType::COMM_ERROR;
+  channel_->error = c10d::ErrorType::COMM_ERROR;
 }
 
 void ShoalBackend::shutdown() { channel_->close(); }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -14,7 +13,7 @@ class Call;
 
 /// What `pg_options` of init_process_group may say.
 struct ShoalOptions final : c10d::Backend::Options {
-  explicit ShoalOptions(std::string flight_directory = "", std::chrono::milliseconds timeout = kBackendDefaultTimeout)
+  explicit ShoalOptions(std::string flight_directory = "", std::chrono::milliseconds timeout = c10d::kBackendDefaultTimeout)
       : c10d::Backend::Options("shoal", timeout), flight_directory(std::move(flight_directory)) {}
   /// Where each rank writes what it was doing when a collective fails, and all of it together (collective::write_flight); empty: nowhere.
   std::string flight_directory;
@@ -42,7 +41,7 @@ class ShoalBackend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
-  c10d::ErrorType getError() override { return error_; }
+  c10d::ErrorType getError() override { return channel_->error; }
 
   Works broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   Works allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -84,7 +83,6 @@ class ShoalBackend final : public c10d::Backend {
   std::vector<int> members_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Channel> channel_;
-  std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
   bool coalescing_ = false;
   std::vector<Works> coalesced_;
 };

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <fstream>
+#include <string_view>
 
 #include "python/src/progress.h"
 #include "shoal/base/check.h"

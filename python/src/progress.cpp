@@ -95,7 +95,7 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector
       begin(hold, *work, operations);
     } catch (...) {
       if (!work->handles_.empty()) failed_.push_back(work);
-      failed(std::current_exception());
+      work->channel_->failed(std::current_exception());
       throw;
     }
     if (blocking) {

@@ -51,6 +51,7 @@ def absent_from_a_future(rank, size):
     text, _ = words_of(lambda: work.wait())
     expect(text, "not complete after 2.0 s", "rank 1 never entered #1")
     assert not work.is_success() and work.is_completed()
+    assert dist.group.WORLD._get_backend(torch.device("cpu")).get_error() == dist.distributed_c10d.ErrorType.TIMEOUT
 
 
 def killed(rank, size):
