@@ -183,7 +183,7 @@ class SimulatedNetwork {
         for (Message& m : link.queued)
           if (m.released) *m.released = true;
         link.queued.clear();
-        if (tell && r != rank_) link.queued.push_back({{0, 0}, {}, {}, {}, nullptr, 0}), network_.causes_[{rank_, r}] = cause;
+        if (tell && r != rank_) link.queued.push_back({{0, 0}, {}, {}, {}, nullptr, 0}), network_.causes_.insert_or_assign({rank_, r}, cause);
       }
       happened();
     }
@@ -215,7 +215,12 @@ class SimulatedNetwork {
     Message& m = *it;
     const std::size_t end = std::min(m.bytes(), m.at + kChunk);
     Chunk chunk{m.stream, {}, m.bytes(), m.at};
-    for (; m.at < end; ++m.at) chunk.bytes.push_back(m.at < m.head.size() ? m.head[m.at] : m.body[m.at - m.head.size()]);
+    for (; m.at < std::min(end, m.head.size()); ++m.at) chunk.bytes.push_back(m.head[m.at]);
+    if (m.at < end) {
+      const auto rest = m.body.subspan(m.at - m.head.size(), end - m.at);
+      chunk.bytes.insert(chunk.bytes.end(), rest.begin(), rest.end());
+      m.at = end;
+    }
     l.under_way.push_back(std::move(chunk));
     if (m.at < m.bytes()) return;
     if (m.released) *m.released = true;

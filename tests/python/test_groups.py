@@ -1,15 +1,15 @@
 """Messages, groups, coalescing, objects, functional collectives: what programs do beside the plain calls."""
-import time
 import datetime
+import time
 import unittest
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from ranks import on_ranks
+from torch.distributed.device_mesh import init_device_mesh
 
 import shoal
-from torch.distributed.device_mesh import init_device_mesh
 
 
 def messages(rank, size):
