@@ -84,7 +84,8 @@ TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
   ASSERT_EQ(train({}).code, 0);
   const auto expected = weights();
   ASSERT_FALSE(expected.empty());
-  const Outcome over_tcp = train({"--fresh", "--set", "parallelism.transport=tcp"});
+  const Outcome over_tcp = train({"--fresh", "--set", "parallelism.transport=tcp", "--set", "parallelism.ports=28700-28900", "--set",
+                                  "parallelism.algorithms=all_reduce=ring,broadcast=direct", "--set", "parallelism.in_rank_order=true"});
   EXPECT_EQ(over_tcp.code, 0) << over_tcp.err;
   EXPECT_EQ(weights(), expected);
 
