@@ -47,7 +47,10 @@ std::string describe(const Descriptor& d) {
   return text;
 }
 
-Clock::time_point time_of(std::int64_t ns) { return Clock::time_point(std::chrono::duration_cast<Clock::duration>(Duration(ns))); }
+/// A time that a rank has noted, whatever it noted.
+Clock::time_point time_of(std::int64_t ns) {
+  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(Duration(std::clamp<std::int64_t>(ns, 0, now_ns()))));
+}
 
 /// What all ranks of a group have announced last. They go on meanwhile: an entry that has made room for another is left out.
 std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names) {
