@@ -14,6 +14,7 @@
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
 #include "shoal/base/system_error.h"
+#include "shoal/collective/choice.h"
 
 extern char** environ;
 
@@ -25,6 +26,7 @@ struct Options {
   std::vector<std::string> words;
   std::string range = "4:268435456";
   std::string transport = "shared_memory";
+  bool print_choice = false;
 };
 
 /// "4:268435456" or a single size.
@@ -60,8 +62,17 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   return child;
 }
 
+/// What TCP would take for every operation and size among these ranks, and what it predicts for the alternatives.
+int print_choice(const BenchArguments& a) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < a.world; ++rank) hosts.push_back(rank * a.hosts / a.world);
+  fmt::print("{}", collective::Choice(hosts, {}, a.algorithms).print());
+  return 0;
+}
+
 int run(Options& options) {
   BenchArguments& a = options.arguments;
+  if (options.print_choice) return print_choice(a);
   read_range(options.range, a);
   a.tcp = options.transport == "tcp";
   if (!a.tcp && !a.algorithms.empty())
@@ -108,6 +119,8 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   command->add_flag("!--foreign", a.arena, "Memory that peers do not see, so that it is copied through shared chunks");
   command->add_option("--transport", options->transport, "What carries the bytes")->check(CLI::IsMember({"shared_memory", "tcp"}));
   command->add_option("--algorithms", a.algorithms, "With tcp: operation=algorithm instead of the choice by cost, separated by commas");
+  command->add_flag("--print-choice", options->print_choice,
+                    "Measure nothing: list the algorithm for every operation and size, and the predicted times");
   command->add_flag("--json", a.json, "One JSON object a line instead of a table");
   command->add_option("--hosts", a.hosts, "Plays several hosts: ranks of different ones share no memory")->check(CLI::Range(1, 64));
   command->add_option("--rendezvous", a.rendezvous, "host:port where ranks meet that are started one by one, on any hosts");

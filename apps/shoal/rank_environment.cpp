@@ -98,6 +98,16 @@ RankEnvironment of_open_mpi(const Reader& reader) {
           {}};
 }
 
+/// A pod a rank, or LOCAL_WORLD_SIZE ranks a pod. Training operators set RANK; a Job of completion mode Indexed has its index.
+RankEnvironment of_kubernetes(const Reader& reader) {
+  const bool indexed = reader.text("RANK").empty();
+  RankEnvironment result{reader.launcher, reader.number(indexed ? "JOB_COMPLETION_INDEX" : "RANK"), reader.number("WORLD_SIZE"), 0, 1, {}, {}};
+  if (!reader.text("LOCAL_WORLD_SIZE").empty())
+    result.local_rank = reader.number("LOCAL_RANK"), result.local_world = reader.number("LOCAL_WORLD_SIZE");
+  result.job_key = reader.key({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"});
+  return result;
+}
+
 /// Fills in where ranks of several hosts meet.
 void find_meeting_place(const Reader& reader, RankEnvironment& found) {
   if (const std::string secret = reader.text("SHOAL_JOB_KEY"); !secret.empty()) found.job_key = Reader::hashed(found.job_key + "|" + secret);
@@ -125,6 +135,8 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
     found = of_open_mpi({environment, "Open MPI"});
   } else if (set("SLURM_STEP_NUM_TASKS") && set("SLURM_PROCID")) {
     found = of_slurm({environment, "Slurm"});
+  } else if (set("KUBERNETES_SERVICE_HOST") && set("WORLD_SIZE") && (set("RANK") || set("JOB_COMPLETION_INDEX"))) {
+    found = of_kubernetes({environment, "Kubernetes"});
   }
   if (!found) return found;
   if (found->rank >= found->world) throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));

@@ -12,9 +12,9 @@ if torch.__version__.split("+")[0].split(".")[:2] != ["2", "11"]:
     raise ImportError(f"shoal is built for PyTorch 2.11 and this is {torch.__version__}: no other version is supported")
 
 from shoal import _c10d
-from shoal._c10d import in_arena, install_arena, memory
+from shoal._c10d import Options, in_arena, install_arena, memory
 
-__all__ = ["in_arena", "install_arena", "memory", "report"]
+__all__ = ["Options", "in_arena", "install_arena", "memory", "report"]
 
 
 def _backend_of(group):
@@ -23,12 +23,16 @@ def _backend_of(group):
 
 
 def _create(options, backend_options=None):
-    if backend_options is not None:
-        raise ValueError("shoal takes no pg_options: the timeout is an argument of init_process_group and new_group")
+    if backend_options is not None and not isinstance(backend_options, Options):
+        raise ValueError(f"shoal takes pg_options of type shoal.Options, not {type(backend_options).__name__}; "
+                         "the timeout is an argument of init_process_group and new_group")
+    directory = backend_options.flight_directory if backend_options else ""
     first = None
     if dist.is_initialized() and "cpu" in str(dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD]):
         first = _backend_of(dist.group.WORLD)
-    return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group, first)
+    if first is not None and directory and directory != first.options.flight_directory:
+        raise ValueError("flight_directory is that of the whole job: name it in the pg_options of init_process_group")
+    return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group, first, directory)
 
 
 def report(group=None):

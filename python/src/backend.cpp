@@ -53,15 +53,17 @@ std::vector<std::size_t> counts_along(const at::Tensor& tensor, const std::vecto
 }  // namespace
 
 ShoalBackend::ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                           std::vector<int> members, std::shared_ptr<Channel> met)
+                           std::vector<int> members, std::shared_ptr<Channel> met, const std::string& flight_directory)
     : c10d::Backend(rank, size), members_(std::move(members)), timeout_(timeout) {
-  channel_ = met ? join_through(*store, *met, members_, timeout) : meet_through(*store, rank, size, timeout);
+  channel_ = met ? join_through(*store, *met, members_, timeout) : meet_through(*store, rank, size, timeout, flight_directory);
   init();
 }
 
 ShoalBackend::~ShoalBackend() { channel_->close(); }
 
-c10::intrusive_ptr<c10d::Backend::Options> ShoalBackend::getBackendOptions() { return c10::make_intrusive<Options>("shoal", timeout_); }
+c10::intrusive_ptr<c10d::Backend::Options> ShoalBackend::getBackendOptions() {
+  return c10::make_intrusive<ShoalOptions>(channel_->progress->flight().directory, timeout_);
+}
 
 uint64_t ShoalBackend::getSequenceNumberForGroup() { return channel_->communicator->sequence(); }
 
@@ -71,12 +73,7 @@ ShoalBackend::Works ShoalBackend::run(Call&& call) {
   const auto timeout = call.timeout_ > kNoTimeout ? call.timeout_ : timeout_;
   auto work = c10::make_intrusive<HostWork>(channel_, call.type_, call.title_, std::move(call.luggage_), timeout);
   for (auto& operation : call.operations_) operation.timeout = timeout;
-  try {
-    channel_->progress->start(work, call.operations_, !call.async_ && !coalescing_);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kUsage) error_ = error.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
-    throw;
-  }
+  channel_->progress->start(work, call.operations_, !call.async_ && !coalescing_);
   if (coalescing_) coalesced_.push_back(work);
   return work;
 }
@@ -336,7 +333,7 @@ c10::intrusive_ptr<c10d::Backend> ShoalBackend::split(const c10::intrusive_ptr<c
 
 void ShoalBackend::abort() {
   channel_->communicator->abort(Error(ErrorKind::kAborted, "abort", "the program aborted the group"));
-  error_ = c10d::ErrorType::COMM_ERROR;
+  channel_->error = c10d::ErrorType::COMM_ERROR;
 }
 
 void ShoalBackend::shutdown() { channel_->close(); }

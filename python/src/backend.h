@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,15 +11,24 @@ namespace shoal::python {
 
 class Call;
 
+/// What `pg_options` of init_process_group may say.
+struct ShoalOptions final : c10d::Backend::Options {
+  explicit ShoalOptions(std::string flight_directory = "", std::chrono::milliseconds timeout = c10d::kBackendDefaultTimeout)
+      : c10d::Backend::Options("shoal", timeout), flight_directory(std::move(flight_directory)) {}
+  /// Where each rank writes what it was doing when a collective fails, and all of it together (collective::write_flight); empty: nowhere.
+  std::string flight_directory;
+};
+
 /// The c10d backend "shoal": ranks of one host, CPU tensors.
 ///
 /// Calls with asyncOp = false are complete when they return. Tensors that are not contiguous are copied in and out. Errors are shoal::Error, which
 /// Python sees as RuntimeError. Threads: any.
 class ShoalBackend final : public c10d::Backend {
  public:
-  /// `members`: the group's ranks in the world that has met. `met` is the channel of that meeting, or null: then these ranks meet now.
+  /// `members`: the group's ranks in the world that has met. `met` is the channel of that meeting, or null: then these ranks meet now, and leave
+  /// their flight records in `flight_directory`.
   ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout, std::vector<int> members,
-               std::shared_ptr<Channel> met);
+               std::shared_ptr<Channel> met, const std::string& flight_directory = "");
   ~ShoalBackend() override;
 
   using Works = c10::intrusive_ptr<c10d::Work>;
@@ -33,7 +41,7 @@ class ShoalBackend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
-  c10d::ErrorType getError() override { return error_; }
+  c10d::ErrorType getError() override { return channel_->error; }
 
   Works broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   Works allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -75,7 +83,6 @@ class ShoalBackend final : public c10d::Backend {
   std::vector<int> members_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Channel> channel_;
-  std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
   bool coalescing_ = false;
   std::vector<Works> coalesced_;
 };

@@ -17,6 +17,16 @@ void Channel::close() {
   progress->remove(communicator.get());
 }
 
+void Channel::failed(const std::exception_ptr& failure) {
+  progress->failed(failure);
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& cause) {
+    if (cause.kind() != ErrorKind::kUsage) error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+  } catch (...) {  // not of a collective
+  }
+}
+
 HostWork::HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, Luggage luggage, Duration timeout)
     : c10d::Work(channel->communicator->rank(), type, title, luggage.tensors),
       channel_(std::move(channel)),
@@ -61,6 +71,7 @@ void HostWork::step(Duration longest) {
 
 void HostWork::settle(std::exception_ptr error) {
   settled_ = true;
+  if (error) channel_->failed(error);
   error_ = error;
   duration_ = Clock::now() - started_;
   luggage_.copies.clear();

@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
@@ -20,10 +22,13 @@ struct Channel {
   Channel(std::shared_ptr<Progress> progress, std::unique_ptr<collective::HostCommunicator> communicator);
   ~Channel();
   void close();
+  /// An operation of this group has failed. A call that made no sense is no failure.
+  void failed(const std::exception_ptr& error);
 
   std::shared_ptr<Progress> progress;
   std::unique_ptr<collective::HostCommunicator> communicator;
   bool open = true;
+  std::atomic<c10d::ErrorType> error{c10d::ErrorType::SUCCESS};
 };
 
 /// What a call keeps until it is complete.

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <fstream>
+#include <string_view>
 
 #include "python/src/progress.h"
 #include "shoal/base/check.h"
@@ -17,6 +18,8 @@ namespace {
 
 using collective::HostCommunicator;
 using collective::HostWorld;
+
+constexpr std::string_view kNamePrefix = "torch-";
 
 std::string random_text() {
   std::array<unsigned char, 16> bytes{};
@@ -52,9 +55,9 @@ void check_one_host(c10d::Store& store, int rank, int size) {
 
 }  // namespace
 
-std::shared_ptr<Channel> meet_through(c10d::Store& store, int rank, int size, Duration timeout) {
+std::shared_ptr<Channel> meet_through(c10d::Store& store, int rank, int size, Duration timeout, const std::string& flight_directory) {
   check_one_host(store, rank, size);
-  if (rank == 0) store.set("meeting", "torch-" + random_text() + " " + random_text());
+  if (rank == 0) store.set("meeting", std::string(kNamePrefix) + random_text() + " " + random_text());
   const std::string meeting = store.get_to_str("meeting");
   auto arena = comm::installed_arena();
   if (!arena) {
@@ -70,8 +73,12 @@ std::shared_ptr<Channel> meet_through(c10d::Store& store, int rank, int size, Du
                                   .arena = &arena->segment()},
                                  Deadline::in(timeout));
   auto world = std::make_shared<HostWorld>(rank, std::move(acquaintance), &arena->segment());
-  auto communicator = std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{.timeout = timeout});
-  return std::make_shared<Channel>(std::make_shared<Progress>(std::move(world)), std::move(communicator));
+  // The meeting's name is random too, and no secret.
+  const Flight flight{flight_directory, {meeting.substr(kNamePrefix.size(), 8), rank, size}, std::make_shared<collective::FlightBook>()};
+  if (!flight_directory.empty()) collective::forget_flight(flight_directory, rank);
+  auto communicator =
+      std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{.timeout = timeout, .flight = flight.book, .world_ranks = {}});
+  return std::make_shared<Channel>(std::make_shared<Progress>(std::move(world), flight), std::move(communicator));
 }
 
 std::shared_ptr<Channel> join_through(c10d::Store& store, const Channel& met, const std::vector<int>& members, Duration timeout) {
@@ -79,7 +86,10 @@ std::shared_ptr<Channel> join_through(c10d::Store& store, const Channel& met, co
   const int ranks = static_cast<int>(members.size());
   if (members.front() == world->rank()) store.set("block", std::to_string(world->take_control(HostCommunicator::block_bytes(ranks))));
   const auto offset = std::stoull(store.get_to_str("block"));
-  return std::make_shared<Channel>(met.progress, HostCommunicator::on_block(world, HostCommunicator::Settings{.timeout = timeout}, offset, members));
+  return std::make_shared<Channel>(
+      met.progress,
+      HostCommunicator::on_block(world, HostCommunicator::Settings{.timeout = timeout, .flight = met.progress->flight().book, .world_ranks = {}},
+                                 offset, members));
 }
 
 }  // namespace shoal::python

@@ -9,8 +9,9 @@
 namespace shoal::python {
 
 /// Brings `size` ranks of this host together through PyTorch's store, which carries the name of their meeting and its key. Installs the arena as
-/// LibTorch's CPU allocator. Throws Error(usage) on every rank when they do not run on one host.
-std::shared_ptr<Channel> meet_through(c10d::Store& store, int rank, int size, Duration timeout);
+/// LibTorch's CPU allocator. What they do is recorded, and written to `flight_directory` (unless it is empty) when it fails. Throws Error(usage) on
+/// every rank when they do not run on one host.
+std::shared_ptr<Channel> meet_through(c10d::Store& store, int rank, int size, Duration timeout, const std::string& flight_directory);
 
 /// A further group among ranks that have met: `members` are ranks of that first meeting, in the new group's order. The store carries the place of
 /// its shared memory.

@@ -16,7 +16,7 @@ namespace py = pybind11;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 
 BackendPointer create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                      const std::vector<int>& global_ranks, const std::optional<BackendPointer>& first) {
+                      const std::vector<int>& global_ranks, const std::optional<BackendPointer>& first, const std::string& flight_directory) {
   std::vector<int> members = global_ranks;
   std::shared_ptr<Channel> met;
   const auto* world = first ? dynamic_cast<const ShoalBackend*>(first->get()) : nullptr;
@@ -27,7 +27,7 @@ BackendPointer create(const c10::intrusive_ptr<c10d::Store>& store, int rank, in
     members.resize(static_cast<std::size_t>(size));
     for (int r = 0; r < size; ++r) members[r] = r;
   }
-  return c10::make_intrusive<ShoalBackend>(store, rank, size, timeout, std::move(members), std::move(met));
+  return c10::make_intrusive<ShoalBackend>(store, rank, size, timeout, std::move(members), std::move(met), flight_directory);
 }
 
 const ShoalBackend& shoal_backend(const BackendPointer& backend) {
@@ -53,8 +53,12 @@ bool in_arena(const at::Tensor& tensor) {
 }  // namespace
 
 PYBIND11_MODULE(_c10d, m) {
+  py::class_<ShoalOptions, c10d::Backend::Options, c10::intrusive_ptr<ShoalOptions>>(m, "Options")
+      .def(py::init([](const std::string& flight_directory) { return c10::make_intrusive<ShoalOptions>(flight_directory); }), py::kw_only(),
+           py::arg("flight_directory") = "")
+      .def_readonly("flight_directory", &ShoalOptions::flight_directory);
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("global_ranks"), py::arg("first"),
-        py::call_guard<py::gil_scoped_release>());
+        py::arg("flight_directory"), py::call_guard<py::gil_scoped_release>());
   m.def("install_arena", &install, py::arg("ranks_on_host") = 1);
   m.def("memory", &memory);
   m.def("in_arena", &in_arena);

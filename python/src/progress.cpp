@@ -1,6 +1,9 @@
 #include "python/src/progress.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <thread>
 
 #include "shoal/base/check.h"
@@ -37,6 +40,21 @@ class Progress::Hold {
   }
   Progress& progress_;
 };
+
+void Progress::failed(const std::exception_ptr& error) {
+  if (flight_.directory.empty()) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& cause) {
+    if (cause.kind() == ErrorKind::kUsage || recorded_.exchange(true)) return;
+    try {
+      collective::write_flight(flight_.directory, flight_.owner, *flight_.book, cause);
+    } catch (const Error& unwritten) {
+      fmt::print(stderr, "shoal: rank {} could not write what it was doing: {}\n", flight_.owner.rank, unwritten.what());
+    }
+  } catch (...) {  // not of a collective
+  }
+}
 
 void Progress::add(collective::HostCommunicator* communicator) {
   const Hold hold(*this);
@@ -77,6 +95,7 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector
       begin(hold, *work, operations);
     } catch (...) {
       if (!work->handles_.empty()) failed_.push_back(work);
+      work->channel_->failed(std::current_exception());
       throw;
     }
     if (blocking) {

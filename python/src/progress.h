@@ -8,9 +8,17 @@
 #include <vector>
 
 #include "python/src/host_work.h"
+#include "shoal/collective/flight_files.h"
 #include "shoal/collective/host_communicator.h"
 
 namespace shoal::python {
+
+/// What a rank remembers of its groups' operations, and where it goes when one fails.
+struct Flight {
+  std::string directory;  ///< empty: nowhere
+  collective::FlightOwner owner;
+  std::shared_ptr<collective::FlightBook> book;
+};
 
 /// Moves everything that this process has in flight on one set of ranks.
 ///
@@ -19,9 +27,12 @@ namespace shoal::python {
 /// the communicators, and futures are completed outside it.
 class Progress : public std::enable_shared_from_this<Progress> {
  public:
-  explicit Progress(std::shared_ptr<collective::HostWorld> world) : world_(std::move(world)) {}
+  Progress(std::shared_ptr<collective::HostWorld> world, Flight flight) : world_(std::move(world)), flight_(std::move(flight)) {}
 
   const std::shared_ptr<collective::HostWorld>& world() const { return world_; }
+  const Flight& flight() const { return flight_; }
+  /// An operation has failed: the first time the flight record is written. A call that made no sense is no such failure.
+  void failed(const std::exception_ptr& error);
   void add(collective::HostCommunicator* communicator);
   /// Lets what is in flight on it end, for a few seconds; the last one to go makes this rank leave its world.
   void remove(collective::HostCommunicator* communicator);
@@ -48,6 +59,8 @@ class Progress : public std::enable_shared_from_this<Progress> {
   void help();
 
   std::shared_ptr<collective::HostWorld> world_;
+  const Flight flight_;
+  std::atomic<bool> recorded_{false};
   std::mutex mutex_;
   std::atomic<int> contenders_{0};
   std::vector<collective::HostCommunicator*> communicators_;

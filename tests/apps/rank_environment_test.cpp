@@ -44,6 +44,15 @@ const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                             {"PMIX_NAMESPACE", "12345"}};
 
+// As a training operator sets them for a pod of one rank, and what an indexed Job brings by itself.
+const Variables kKubernetes = {
+    {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "job-master-0"}, {"MASTER_PORT", "23456"}};
+const Variables kIndexedJob = {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                               {"JOB_COMPLETION_INDEX", "1"},
+                               {"WORLD_SIZE", "2"},
+                               {"MASTER_ADDR", "train-0.train"},
+                               {"MASTER_PORT", "7000"}};
+
 void expect_place(const RankEnvironment& found, const char* launcher, int rank, int world, int local_rank, int local_world) {
   EXPECT_EQ(found.launcher, launcher);
   EXPECT_EQ(found.rank, rank);
@@ -62,6 +71,10 @@ TEST(RankEnvironment, ReadsEveryLauncher) {
   expect_place(*detect(kTorchrun), "torchrun", 3, 4, 1, 2);
   expect_place(*detect(kSlurm), "Slurm", 4, 5, 1, 2);
   expect_place(*detect(kOpenMpi), "Open MPI", 1, 2, 1, 2);
+  expect_place(*detect(kKubernetes), "Kubernetes", 2, 3, 0, 1);
+  expect_place(*detect(kIndexedJob), "Kubernetes", 1, 2, 0, 1);
+  expect_place(*detect(changed(changed(changed(kKubernetes, "WORLD_SIZE", "4"), "LOCAL_WORLD_SIZE", "2"), "LOCAL_RANK", "0")), "Kubernetes", 2, 4, 0,
+               2);
   expect_place(*detect(changed(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x3),1"), "SLURM_NODEID", "2")), "Slurm", 4, 5, 1, 2);
   Variables nested = kSlurm;
   nested.insert(kTorchrun.begin(), kTorchrun.end());
@@ -75,6 +88,8 @@ TEST(RankEnvironment, RanksOfSeveralHostsMeetWhereTheEnvironmentSays) {
   EXPECT_EQ(detect(changed(changed(kTorchrun, "RANK", "1"), "WORLD_SIZE", "2"))->rendezvous, "") << "all on one host";
   EXPECT_EQ(detect(kSlurm)->rendezvous, "h1:7000");
   EXPECT_EQ(detect(kOpenMpi)->rendezvous, "");
+  EXPECT_EQ(detect(kKubernetes)->rendezvous, "job-master-0:23456");
+  EXPECT_EQ(detect(kIndexedJob)->rendezvous, "train-0.train:7000");
 }
 
 TEST(RankEnvironment, TheKeyIsOfOneStart) {

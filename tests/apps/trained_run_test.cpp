@@ -84,7 +84,8 @@ TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
   ASSERT_EQ(train({}).code, 0);
   const auto expected = weights();
   ASSERT_FALSE(expected.empty());
-  const Outcome over_tcp = train({"--fresh", "--set", "parallelism.transport=tcp"});
+  const Outcome over_tcp = train({"--fresh", "--set", "parallelism.transport=tcp", "--set", "parallelism.ports=28700-28900", "--set",
+                                  "parallelism.algorithms=all_reduce=ring,broadcast=direct", "--set", "parallelism.in_rank_order=true"});
   EXPECT_EQ(over_tcp.code, 0) << over_tcp.err;
   EXPECT_EQ(weights(), expected);
 
@@ -126,6 +127,14 @@ TEST_F(TrainedRun, TheFirstCauseComesFirstAndGivesTheCode) {
     EXPECT_EQ(outcome.err.find(fault.first), 0u) << fault.name << "\n" << outcome.err;
     EXPECT_LT(outcome.seconds, 10.0) << fault.name << ": start, 2 s until a stopped rank is missed, 5 s until all have ended";
     EXPECT_TRUE(folder.has("run/checkpoints/step-10/manifest.json")) << fault.name;
+    // Rank 0 wrote what both were doing; rank 1 did too unless it had no chance to.
+    const std::string flight = folder.read("run/logs/flight.jsonl"), own = folder.read("run/logs/flight-rank-0.jsonl");
+    EXPECT_THAT(own, HasSubstr("\"record\":\"rank\"")) << fault.name;
+    EXPECT_THAT(own, HasSubstr("\"rank\":1,\"sequence\":")) << fault.name << ": shared memory shows the other rank";
+    EXPECT_THAT(flight, HasSubstr("\"record\":\"verdict\"")) << fault.name << "\n" << flight;
+    EXPECT_THAT(flight, HasSubstr("rank 1 never entered it (its last was #")) << fault.name;
+    const std::string name = fault.name;
+    EXPECT_EQ(folder.has("run/logs/flight-rank-1.jsonl"), name == "error" || name == "nan") << name;
   }
 }
 

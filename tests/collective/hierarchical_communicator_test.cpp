@@ -6,39 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <functional>
-#include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "tests/collective/kind_check.h"
-#include "tests/collective/network_ranks.h"
+#include "tests/collective/on_hosts.h"
 
 namespace shoal::collective {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-/// Runs `body` on a thread for each of `hosts`, which names their hosts. Returns what each threw.
-std::vector<std::optional<Error>> on_hosts(const std::vector<int>& hosts, const std::function<void(HierarchicalCommunicator&)>& body) {
-  const int ranks = static_cast<int>(hosts.size());
-  std::map<int, std::shared_ptr<wire::SharedSegment>> controls;
-  for (const int host : hosts)
-    if (!controls[host]) controls[host] = std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("control", HostWorld::control_bytes()));
-  return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
-    wire::StoreClient client(store, "key", soon());
-    auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client, rank, ranks, soon());
-    const HostLayout layout(hosts, rank);
-    auto world = std::make_shared<HostWorld>(layout.local, layout.local_size(), controls.at(hosts[rank]));
-    auto host = std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{.timeout = seconds(60)});
-    auto all = std::make_unique<TcpCommunicator>(peers, TcpCommunicator::Settings{.hosts = hosts});
-    HierarchicalCommunicator c(std::move(host), std::move(all), {.timeout = seconds(60), .arena = nullptr, .world_ranks = {}});
-    body(c);
-    c.run({.kind = Kind::kBarrier}, soon());
-  });
-}
 
 const std::vector<std::vector<int>> kArrangements = {{0, 0, 1, 1},    {0, 0, 0, 1, 1, 1, 2, 2, 2}, {0, 1, 0, 1}, {0, 0, 0, 1, 1},
                                                      {7, 3, 3, 3, 3}, {0, 0, 1, 2, 2, 2}};

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "shoal/collective/fold.h"
+#include "shoal/wire/peers.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
 

@@ -10,14 +10,16 @@ import traceback
 import torch
 import torch.distributed as dist
 
-import shoal  # noqa: F401  registers the backend
+import shoal
 
 
-def _rank_main(body, rank, size, path, timeout_s, environment, arguments):
+def _rank_main(body, rank, size, path, timeout_s, environment, flight_directory, arguments):
     os.environ.update(environment, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("shoal", init_method=f"file://{path}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s))
+        options = shoal.Options(flight_directory=flight_directory) if flight_directory else None
+        dist.init_process_group("shoal", init_method=f"file://{path}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s),
+                                pg_options=options)
         body(rank, size, *arguments)
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -29,11 +31,11 @@ def _rank_main(body, rank, size, path, timeout_s, environment, arguments):
     sys.stderr.flush()
 
 
-def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=()):
+def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(), flight_directory=None):
     """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`."""
     context = multiprocessing.get_context(method)
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=_rank_main, args=(body, rank, size, folder + "/store", timeout_s, dict(environment), arguments))
+        ranks = [context.Process(target=_rank_main, args=(body, rank, size, folder + "/store", timeout_s, dict(environment), flight_directory, arguments))
                  for rank in range(size)]
         for process in ranks:
             process.start()

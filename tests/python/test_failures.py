@@ -1,12 +1,16 @@
 """When one rank fails, the others say which and what, and soon."""
+import json
 import os
 import signal
+import tempfile
 import time
 import unittest
 
 import torch
 import torch.distributed as dist
 from ranks import on_ranks
+
+import shoal
 
 
 def words_of(call):
@@ -47,6 +51,7 @@ def absent_from_a_future(rank, size):
     text, _ = words_of(lambda: work.wait())
     expect(text, "not complete after 2.0 s", "rank 1 never entered #1")
     assert not work.is_success() and work.is_completed()
+    assert dist.group.WORLD._get_backend(torch.device("cpu")).get_error() == dist.distributed_c10d.ErrorType.TIMEOUT
 
 
 def killed(rank, size):
@@ -83,9 +88,15 @@ def wrong_arguments(rank, size):
     try:
         dist.new_group([0, 1], pg_options=object())
     except (ValueError, AssertionError) as error:
-        expect(str(error), "pg_options")
+        expect(str(error), "pg_options of type shoal.Options")
     else:
         raise AssertionError("pg_options were ignored")
+    try:
+        dist.new_group([0, 1], pg_options=shoal.Options(flight_directory="/elsewhere"))
+    except ValueError as error:
+        expect(str(error), "init_process_group")
+    else:
+        raise AssertionError("another flight_directory was ignored")
 
 
 def short_wait(rank, size):
@@ -103,9 +114,33 @@ def short_wait(rank, size):
         dist.send(torch.full((1,), 5.0), 0)
 
 
+def stuck(rank, size):
+    """Rank 1 stops itself in the middle; nobody but it goes on to the end."""
+    half = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(torch.ones(10), group=half)
+    for _ in range(5):
+        dist.all_reduce(torch.ones(10))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    words_of(lambda: dist.all_reduce(torch.ones(1000)))
+
+
 class Failures(unittest.TestCase):
     def check(self, body, size=2, codes=None, **options):
         self.assertEqual(on_ranks(size, body, **options), codes or [0] * size)
+
+    def test_what_ranks_were_doing_is_written_down(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(stuck, 3, [0, 124, 0], timeout_s=2, limit_s=8, flight_directory=folder)
+            lines = {name: [json.loads(line) for line in open(os.path.join(folder, name))] for name in os.listdir(folder)}
+        self.assertEqual(sorted(lines), ["flight-rank-0.jsonl", "flight-rank-2.jsonl", "flight.jsonl"])
+        self.assertEqual([line["rank"] for line in lines["flight.jsonl"] if line["record"] == "rank"], [0, 2])
+        verdicts = [line["text"] for line in lines["flight.jsonl"] if line["record"] == "verdict"]
+        self.assertEqual(len(verdicts), 1)
+        expect(verdicts[0], "#6 all_reduce of 1000 x f32 by sum: rank 1 never entered it (its last was #5 all_reduce of 10 x f32 by sum)",
+               "ranks 0, 2 are inside it")
+        self.assertEqual(len({line["group"] for line in lines["flight-rank-0.jsonl"] if line["record"] == "call"}), 2)
 
     def test_different_calls(self):
         self.check(different_calls)

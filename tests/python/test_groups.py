@@ -1,4 +1,5 @@
 """Messages, groups, coalescing, objects, functional collectives: what programs do beside the plain calls."""
+import datetime
 import time
 import unittest
 
@@ -7,6 +8,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from ranks import on_ranks
 from torch.distributed.device_mesh import init_device_mesh
+
+import shoal
 
 
 def messages(rank, size):
@@ -168,6 +171,30 @@ def sequence_numbers(rank, size):
         work.wait()
 
 
+def surface(rank, size):
+    """What else the interface of c10d 2.11 has."""
+    world = dist.group.WORLD
+    backend = world._get_backend(torch.device("cpu"))
+    assert (backend.rank(), backend.size()) == (rank, size) and backend.supports_coalescing
+    assert isinstance(backend.options, shoal.Options) and backend.options.backend == "shoal" and backend.options.flight_directory == ""
+    backend._set_default_timeout(datetime.timedelta(seconds=7))
+    assert backend.options._timeout == datetime.timedelta(seconds=7)
+    assert backend.get_error() == dist.distributed_c10d.ErrorType.SUCCESS
+    world.monitored_barrier(datetime.timedelta(seconds=7), True)  # dist.monitored_barrier refuses every backend but Gloo; this is what it would call
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(1000), group=group)
+    part = group._get_backend(torch.device("cpu"))
+    for _ in range(2):
+        part.shutdown()
+    try:
+        dist.all_reduce(torch.ones(1000), group=group)
+    except RuntimeError as error:
+        assert "has been shut down" in str(error), error
+    else:
+        raise AssertionError("a group went on after its end")
+    dist.all_reduce(torch.ones(1000))  # the others do
+
+
 def profiled(rank, size):
     with torch.profiler.profile() as profile:
         dist.all_reduce(torch.ones(10))
@@ -199,6 +226,9 @@ class Groups(unittest.TestCase):
 
     def test_sequence_numbers_and_many_in_flight(self):
         self.check(sequence_numbers, 2)
+
+    def test_the_rest_of_the_interface(self):
+        self.check(surface, 2)
 
     def test_the_profiler_names_operations(self):
         self.check(profiled, 2)

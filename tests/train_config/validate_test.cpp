@@ -134,6 +134,12 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=shared_memory"}), HasSubstr("is of TCP"));
   validate(job_with({"parallelism.interface=lo", "parallelism.transport=tcp"}), 2);
   validate(job_with({"parallelism.interface=lo"}), 2, false);
+  EXPECT_THAT(refused({"parallelism.ports=7000-7100"}), HasSubstr("is of TCP"));
+  EXPECT_THAT(refused({"parallelism.ports=9-8", "parallelism.transport=tcp"}), HasSubstr("parallelism.ports"));
+  EXPECT_THAT(refused({"parallelism.algorithms=all_reduce=square", "parallelism.transport=tcp"}), HasSubstr("'all_reduce=square'"));
+  EXPECT_THAT(refused({"parallelism.algorithms=gather=ring", "parallelism.transport=tcp"}), HasSubstr("there is no ring gather"));
+  validate(job_with({"parallelism.ports=7000-7100", "parallelism.algorithms=all_reduce=ring,broadcast=direct", "parallelism.transport=tcp"}), 2);
+  validate(job_with({"parallelism.in_rank_order=true"}), 2);
   EXPECT_THAT(refused({"parallelism.bucket_mb=5"}), HasSubstr("parallelism.bucket_mb = 5.0: gradients are reduced where they lie"));
   EXPECT_THAT(refused({"parallelism.bucket_mb=5", "parallelism.arena=false", "parallelism.in_process=true"}), HasSubstr("where they lie"));
   EXPECT_THAT(refused({"parallelism.bucket_mb=5", "parallelism.arena=false", "parallelism.zero_stage=2"}), HasSubstr("zero_stage"));

@@ -7,6 +7,8 @@
 #include "apps/shoal/cores.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/base/philox.h"
+#include "shoal/collective/flight_files.h"
 #include "shoal/comm/world.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/trainer.h"
@@ -24,6 +26,10 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.rank = arguments.rank, options.size = arguments.world;
   options.rendezvous = arguments.rendezvous;
   options.interface = config.parallelism.interface;
+  options.ports = wire::parse_port_range(config.parallelism.ports);
+  options.algorithms = config.parallelism.algorithms;
+  options.in_rank_order = config.parallelism.in_rank_order;
+  options.flight = std::make_shared<collective::FlightBook>();
   options.arena = config.parallelism.arena;
   // Threads of one process share its arena.
   const double limit = config.parallelism.memory_limit_mb * 1e6 * (arguments.in_process ? arguments.world : 1);
@@ -54,6 +60,31 @@ int run_one(const RankArguments& arguments, const train::Job& job, const comm::G
   return code;
 }
 
+/// Runs `body`. When it fails, what this rank remembers of its operations goes into files beside its log.
+template <class Body>
+int recorded(const RankArguments& arguments, int rank, const collective::FlightBook& book, Body&& body) {
+  const std::string logs = arguments.run_directory + "/logs";
+  // The key is a secret; 32 bits of its hash tell one start of the job from another and nothing else.
+  const std::string run = fmt::format("{:08x}", Key(0).child(arguments.job_key).value() >> 32);
+  const auto write = [&](const Error& cause) {
+    try {
+      collective::write_flight(logs, {run, rank, arguments.world}, book, cause);
+    } catch (const Error& error) {
+      fmt::print(stderr, "shoal: rank {} could not write what it was doing: {}\n", rank, error.what());
+    }
+  };
+  collective::forget_flight(logs, rank);
+  try {
+    return body();
+  } catch (const Error& error) {
+    write(error);
+    throw;
+  } catch (const std::exception& error) {
+    write(Error(ErrorKind::kInternal, "rank", error.what()).at(rank, arguments.world));
+    throw;
+  }
+}
+
 }  // namespace
 }  // namespace shoal::apps
 
@@ -61,7 +92,8 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   using namespace shoal;
   const train::Job job = train::parse_job(arguments->job_text, arguments->job_file);
   const comm::WorldOptions options = apps::world_options(*arguments, job.config);
-  if (!arguments->in_process) return apps::run_one(*arguments, job, comm::connect(options));
+  if (!arguments->in_process)
+    return apps::recorded(*arguments, arguments->rank, *options.flight, [&] { return apps::run_one(*arguments, job, comm::connect(options)); });
   std::atomic<int> code = 0;
   comm::run_on_threads(options, [&](const comm::Group& world) {
     memory_context().rank = world.rank();
@@ -69,7 +101,7 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
       const auto first = arguments->cores.begin() + static_cast<std::ptrdiff_t>(world.rank()) * arguments->threads;
       apps::keep_to({first, first + arguments->threads});
     }
-    const int mine = apps::run_one(*arguments, job, world);
+    const int mine = apps::recorded(*arguments, world.rank(), *options.flight, [&] { return apps::run_one(*arguments, job, world); });
     if (world.rank() == 0) code = mine;
   });
   return code;

@@ -54,6 +54,16 @@ Standing FlightRecorder::standing() const {
   return {entered_, left_, entries_[entered_ % kKept].call};
 }
 
+std::vector<FlightEntry> FlightRecorder::entries(int rank) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<FlightEntry> result;
+  for (std::uint64_t s = entered_ - std::min<std::uint64_t>(entered_, kKept) + 1; s <= entered_; ++s) {
+    const Entry& entry = entries_[s % kKept];
+    result.push_back({rank, s, entry.call.text(), entry.began, entry.ended});
+  }
+  return result;
+}
+
 std::string FlightRecorder::text() const {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();

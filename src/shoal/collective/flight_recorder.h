@@ -8,6 +8,7 @@
 #include <string>
 
 #include "shoal/base/clock.h"
+#include "shoal/collective/flight_book.h"
 #include "shoal/collective/tcp_call.h"
 #include "shoal/wire/assembler.h"
 
@@ -37,6 +38,8 @@ class FlightRecorder {
   void enter(std::uint64_t sequence, const TcpCall& call);
   void leave(std::uint64_t sequence);
   Standing standing() const;
+  /// Those that are remembered, the oldest first, as those of `rank`.
+  std::vector<FlightEntry> entries(int rank) const;
   /// A line for each that is remembered, the oldest first: "#412 all_reduce of 5 x f32 (ring), began 1.203 s ago, took 0.4 ms".
   std::string text() const;
 

@@ -64,6 +64,32 @@ void fold_all(ElementType type, Reduction reduction, const void* const* source, 
   }
 }
 
+void widen_narrow(ElementType type, const void* from, float* to, std::size_t count) {
+  switch (type) {
+    case ElementType::kF8E4M3:
+      return widen_all(static_cast<const Float8E4M3*>(from), to, count);
+    case ElementType::kF8E5M2:
+      return widen_all(static_cast<const Float8E5M2*>(from), to, count);
+    case ElementType::kF16:
+      return widen_all(static_cast<const Float16*>(from), to, count);
+    default:
+      return widen_all(static_cast<const BFloat16*>(from), to, count);
+  }
+}
+
+void narrow_wide(ElementType type, const float* from, void* to, std::size_t count) {
+  switch (type) {
+    case ElementType::kF8E4M3:
+      return narrow_all(from, static_cast<Float8E4M3*>(to), count);
+    case ElementType::kF8E5M2:
+      return narrow_all(from, static_cast<Float8E5M2*>(to), count);
+    case ElementType::kF16:
+      return narrow_all(from, static_cast<Float16*>(to), count);
+    default:
+      return narrow_all(from, static_cast<BFloat16*>(to), count);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace shoal::collective
 HWY_AFTER_NAMESPACE();
@@ -72,6 +98,11 @@ HWY_AFTER_NAMESPACE();
 namespace shoal::collective {
 
 HWY_EXPORT(fold_all);
+HWY_EXPORT(widen_narrow);
+HWY_EXPORT(narrow_wide);
+
+void widen(ElementType type, const void* from, float* to, std::size_t count) { HWY_DYNAMIC_DISPATCH(widen_narrow)(type, from, to, count); }
+void narrow(ElementType type, const float* from, void* to, std::size_t count) { HWY_DYNAMIC_DISPATCH(narrow_wide)(type, from, to, count); }
 
 void fold(ElementType type, Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count,
           double scale) {

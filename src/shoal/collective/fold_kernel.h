@@ -104,6 +104,16 @@ struct Xor {
   }
 };
 
+template <class T>
+void widen_all(const T* __restrict from, float* __restrict to, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = Wide<T>::load(from[i]);
+}
+
+template <class T>
+void narrow_all(const float* __restrict from, T* __restrict to, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = Wide<T>::store(from[i]);
+}
+
 template <class T, class Op>
 void fold_two_in_place(T* __restrict a, T* __restrict b, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) a[i] = b[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));

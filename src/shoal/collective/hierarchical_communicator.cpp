@@ -13,6 +13,7 @@ namespace shoal::collective {
 namespace {
 
 constexpr Duration kTurn = std::chrono::milliseconds(1);          // in one lane while others may have something to do
+constexpr Duration kMoment = std::chrono::microseconds(50);       // for a message that may come either way
 constexpr Duration kLongTurn = std::chrono::milliseconds(20);     // while only one is under way
 constexpr Duration kFirstWords = std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
 
@@ -75,21 +76,78 @@ Handle HierarchicalCommunicator::start(const Operation& operation) {
   return handle;
 }
 
-void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
-  operation.more = {};
-  if (operation.timeout == Duration::zero()) operation.timeout = settings_.timeout;
+HierarchicalCommunicator::Pending& HierarchicalCommunicator::add_pending(const Operation& operation, Handle handle) {
   Pending& p = in_flight_.emplace_back();
   p.handle = handle;
   p.give_up = Clock::now() + operation.timeout;
-  p.scratch = scratch(hierarchical_scratch_bytes(operation, layout_));
-  p.program = plan_hierarchical(operation, layout_, must_round_once(operation), p.scratch.get());
   p.operation = operation;
   p.operation.send_counts = {}, p.operation.receive_counts = {};
-  // Its counts are there only now, and no lane but the flat one has them: it begins at once, in the order of calls.
-  if (p.program.phases.front().lane == Lane::kFlat) p.running = {all_->start(p.program.phases.front().operations.front())};
+  return p;
+}
+
+void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
+  operation.more = {};
+  if (operation.timeout == Duration::zero()) operation.timeout = settings_.timeout;
+  if (operation.kind == Kind::kAllToAll || operation.kind == Kind::kGather || operation.kind == Kind::kScatter)
+    return enqueue_exchange(operation, handle);
+  Pending& p = add_pending(operation, handle);
+  if (operation.kind == Kind::kSend) return start_message(p);
+  if (operation.kind == Kind::kReceive) {
+    p.unmatched = true;
+    return;
+  }
+  p.scratch = scratch(hierarchical_scratch_bytes(operation, layout_, settings_.in_rank_order));
+  p.program = plan_hierarchical(operation, layout_, settings_.in_rank_order, p.scratch.get());
+  // What has no lane but the flat one begins at once, in the order of calls.
+  if (p.program.phases.front().lane == Lane::kFlat) start_now(p, Lane::kFlat, {operation});
+}
+
+/// Begins what waits for no turn, as the only phase of `p`.
+void HierarchicalCommunicator::start_now(Pending& p, Lane lane, std::vector<Operation> operations) {
+  p.program.phases = {{lane, std::move(operations), {}}};
+  work_on(p);
+  for (const Operation& operation : p.program.phases.front().operations) p.running.push_back(in_lane(lane)->start(operation));
+}
+
+// Between hosts over TCP, which compares the calls of all ranks; on this host by messages of a mailbox in which nobody else's are. Each of the two
+// is an entry of its own. The counts are there only now.
+void HierarchicalCommunicator::enqueue_exchange(const Operation& operation, Handle handle) {
+  Pending& between = add_pending(operation, handle);
+  between.program.phases = {{Lane::kFlat, {operation}, {}}};
+  work_on(between);
+  between.running = {all_->start_between_hosts(operation)};
+  if (auto messages = messages_on_host(operation, layout_); !messages.empty())
+    start_now(add_pending(operation, handle), Lane::kSpread, std::move(messages));
+}
+
+void HierarchicalCommunicator::start_message(Pending& p) {
+  const auto peer = static_cast<std::size_t>(p.operation.peer);
+  const bool here = layout_.host_of[peer] == layout_.host;
+  Operation message = p.operation;
+  if (here) message.peer = layout_.local_of[peer];
+  start_now(p, here ? Lane::kGather : Lane::kFlat, {message});
+}
+
+/// Begins a receive once it is known where its message comes from. Earlier receives with its tag have the first choice.
+bool HierarchicalCommunicator::match(Pending& p) {
+  for (const Pending& other : in_flight_) {
+    if (&other == &p) break;
+    const int wanted = other.operation.peer, peer = p.operation.peer;
+    if (other.unmatched && other.operation.tag == p.operation.tag && (wanted < 0 || peer < 0 || wanted == peer)) return false;
+  }
+  if (p.operation.peer < 0) {
+    const int mate = gather_->find_message(p.operation.tag);
+    p.operation.peer =
+        mate >= 0 ? layout_.members[static_cast<std::size_t>(layout_.host)][static_cast<std::size_t>(mate)] : all_->find_message(p.operation.tag);
+    if (p.operation.peer < 0) return false;
+  }
+  p.unmatched = false;
+  start_message(p);
+  return true;
 }
 
 bool HierarchicalCommunicator::advance(Pending& p, bool (&taken)[kLanes]) {
+  if (p.unmatched && !match(p)) return false;
   auto& phases = p.program.phases;
   while (p.at < phases.size()) {
     const auto lane = static_cast<std::size_t>(phases[p.at].lane);
@@ -98,6 +156,7 @@ bool HierarchicalCommunicator::advance(Pending& p, bool (&taken)[kLanes]) {
       if (taken[lane] || !has_room(phases[p.at])) break;
       work_on(p);
       if (const Buffer& copy = phases[p.at].copy; copy.count > 0) std::memcpy(copy.output, copy.input, copy.count);
+      for (const Conversion& conversion : phases[p.at].before) conversion.run();
       for (const Operation& operation : phases[p.at].operations) p.running.push_back(communicator.start(operation));
     }
     if (!std::all_of(p.running.begin(), p.running.end(), [&](Handle handle) { return communicator.complete(handle); })) break;
@@ -105,7 +164,9 @@ bool HierarchicalCommunicator::advance(Pending& p, bool (&taken)[kLanes]) {
     ++p.at;
   }
   for (std::size_t i = p.at + (p.running.empty() ? 0 : 1); i < phases.size(); ++i) taken[static_cast<std::size_t>(phases[i].lane)] = true;
-  return p.at == phases.size();
+  if (p.at < phases.size()) return false;
+  for (const Conversion& conversion : p.program.after) conversion.run();
+  return true;
 }
 
 // With too many under way the communicator of a host waits for its ranks, and these perhaps for what this rank would do in another lane.
@@ -128,6 +189,8 @@ void HierarchicalCommunicator::make_progress() {
     work_on(p);
     in_lane(at_work_.lane)->poll(Duration::zero());
   }
+  const bool listens = std::any_of(in_flight_.begin(), in_flight_.end(), [](const Pending& p) { return p.unmatched; });
+  if (listens && !polled[static_cast<std::size_t>(Lane::kFlat)]) all_->poll(Duration::zero());
   check();
   advance();
 }
@@ -168,7 +231,7 @@ void HierarchicalCommunicator::wait(Handle handle, Deadline deadline) {
     for (;;) {
       advance();
       if (complete(handle)) return;
-      // One that has nothing under way stands behind an earlier one; the first always has.
+      // One that has nothing under way stands behind an earlier one, or is a receive that listens; else the first has.
       const auto own = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const Pending& p) { return p.handle == handle; });
       block(own->running.empty() ? in_flight_.front() : *own);
       if (in_flight_.size() > 1) make_progress();
@@ -179,6 +242,10 @@ void HierarchicalCommunicator::wait(Handle handle, Deadline deadline) {
 }
 
 void HierarchicalCommunicator::block(const Pending& p) {
+  if (p.unmatched) {
+    at_work_ = {};
+    return all_->poll(kMoment);
+  }
   const Duration longest = in_flight_.size() > 1 ? kTurn : kLongTurn;
   work_on(p);
   Communicator* communicator = in_lane(at_work_.lane);
@@ -199,9 +266,10 @@ void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
                 fmt::format("{} x {} did not complete in time", p.operation.buffer.count, name(p.operation.type)))
         .at(all_->world_rank(), all_->world_size())
         .in(p.handle)
-        .awaiting(!started ? "an earlier operation"
-                  : here   ? fmt::format("ranks of its own host ({})", gather_->report())
-                           : fmt::format("other hosts ({})", static_cast<TcpCommunicator*>(in_lane(p.program.phases[p.at].lane))->report()));
+        .awaiting(p.unmatched ? fmt::format("a message with tag {}", p.operation.tag)
+                  : !started  ? "an earlier operation"
+                  : here      ? fmt::format("ranks of its own host ({})", gather_->report())
+                              : fmt::format("other hosts ({})", static_cast<TcpCommunicator*>(in_lane(p.program.phases[p.at].lane))->report()));
   }
 }
 

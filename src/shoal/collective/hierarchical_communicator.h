@@ -14,14 +14,16 @@ namespace shoal::collective {
 /// Ranks on several hosts, some of which share one: shared memory inside each host, TCP between them, so that as few bytes as possible cross.
 ///
 /// An operation is a program of phases (hierarchical_program.h). Any number may be under way; what they do in one lane happens in their order, so a
-/// later one gathers while an earlier one is between the hosts. Messages and what does not gain go over TCP without regard to hosts. All ranks end
-/// with the same bits, the same run to run; they differ from those of another arrangement of hosts as partial sums do.
+/// later one gathers while an earlier one is between the hosts. Messages, and the parts of an all_to_all, gather or scatter, go through the host's
+/// mailbox when both ranks are on it, else over TCP. All ranks end with the same bits, the same run to run; they differ from those of another
+/// arrangement of hosts as partial sums do, unless `in_rank_order` asks for the bits of one host.
 class HierarchicalCommunicator final : public Communicator {
  public:
   struct Settings {
     Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
     std::shared_ptr<wire::Arena> arena;           ///< where scratch memory comes from, so that the ranks of the host see it; null: from the allocator
     std::vector<int> world_ranks;                 ///< of those that share this host's memory, by which errors name them; empty: as in the layout
+    bool in_rank_order = false;                   ///< reductions fold once, in the order of ranks, without regard to hosts: as `all` must too
   };
   /// `host`: the ranks of `all` that share this rank's host, in their order there. `all` knows the hosts. Collective.
   HierarchicalCommunicator(std::unique_ptr<HostCommunicator> host, std::unique_ptr<TcpCommunicator> all, Settings settings);
@@ -53,12 +55,18 @@ class HierarchicalCommunicator final : public Communicator {
     std::shared_ptr<std::byte> scratch;
     std::size_t at = 0;           ///< the phase that is next, or under way
     std::vector<Handle> running;  ///< of its operations, in its lane
+    bool unmatched = false;       ///< a receive whose message, or whose turn, has not come: where it goes is not known
     Clock::time_point give_up;
   };
 
   Communicator* in_lane(Lane lane) const;
   std::shared_ptr<std::byte> scratch(std::size_t bytes) const;
   void enqueue(Operation operation, Handle handle);
+  Pending& add_pending(const Operation& operation, Handle handle);
+  void start_now(Pending& pending, Lane lane, std::vector<Operation> operations);
+  void enqueue_exchange(const Operation& operation, Handle handle);
+  void start_message(Pending& pending);
+  bool match(Pending& pending);
   void advance();
   bool advance(Pending& pending, bool (&taken)[kLanes]);
   bool has_room(const Phase& phase) const;

@@ -39,6 +39,36 @@ bool overwrites(const Operation& operation, const Buffer& buffer, std::size_t by
   return std::less<>()(input, output + bytes_out) && std::less<>()(output, input + bytes_in);
 }
 
+std::string describe(const Descriptor& d) {
+  std::string text = fmt::format("{} of {} x {}", name(d.kind), d.count, name(d.type));
+  if (reduces(d.kind)) text += fmt::format(" by {}", name(d.reduction));
+  if (has_root(d.kind)) text += fmt::format(" with root {}", d.peer);
+  if (d.buffers > 1) text += fmt::format(" in {} tensors", d.buffers);
+  return text;
+}
+
+/// A time that a rank has noted, whatever it noted.
+Clock::time_point time_of(std::int64_t ns) {
+  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(Duration(std::clamp<std::int64_t>(ns, 0, now_ns()))));
+}
+
+/// What all ranks of a group have announced last. They go on meanwhile: an entry that has made room for another is left out.
+std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names) {
+  std::vector<FlightEntry> entries;
+  for (int r = 0; r < static_cast<int>(names.size()); ++r) {
+    const std::uint64_t last = block.announced(r), finished = block.line(r).finished.load();
+    for (std::uint64_t s = last > kSlots - 2 ? last - (kSlots - 2) + 1 : 1; s <= last; ++s) {
+      const Descriptor& d = block.descriptor(r, s);
+      if (d.sequence.load(std::memory_order_acquire) != s) continue;
+      // A rank that has finished its part and waits for the others has noted no time: none is told.
+      const std::int64_t ended = d.finished_ns != 0 ? d.finished_ns : s <= finished ? d.started_ns : 0;
+      FlightEntry entry{names[static_cast<std::size_t>(r)], s, describe(d), time_of(d.started_ns), time_of(ended)};
+      if (d.sequence.load(std::memory_order_acquire) == s) entries.push_back(std::move(entry));
+    }
+  }
+  return entries;
+}
+
 }  // namespace
 
 HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings)
@@ -61,7 +91,9 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(), block_.lot()),
       sources_(members_.size()),
       targets_(members_.size()),
-      offered_(members_.size()) {}
+      offered_(members_.size()) {
+  if (settings_.flight) keep_in(*settings_.flight);
+}
 
 std::unique_ptr<HostCommunicator> HostCommunicator::on_block(std::shared_ptr<HostWorld> world, const Settings& settings, std::size_t control_offset,
                                                              std::vector<int> members) {
@@ -511,14 +543,15 @@ Error HostCommunicator::error_at(ErrorKind kind, Handle handle, std::string what
   return Error(kind, name(pending_[(sequence - 1) % kSlots].operation.kind), std::move(what)).at(world_->rank(), world_->size()).in(sequence);
 }
 
-std::string HostCommunicator::describe_call(int rank, std::uint64_t sequence) const {
-  const Descriptor& d = descriptor(rank, sequence);
-  std::string text = fmt::format("{} of {} x {}", name(d.kind), d.count, name(d.type));
-  if (reduces(d.kind)) text += fmt::format(" by {}", name(d.reduction));
-  if (has_root(d.kind)) text += fmt::format(" with root {}", d.peer);
-  if (d.buffers > 1) text += fmt::format(" in {} tensors", d.buffers);
-  if (d.tag > 0) text += fmt::format(" with label {}", d.tag);
-  return text;
+std::string HostCommunicator::describe_call(int rank, std::uint64_t sequence) const { return describe(descriptor(rank, sequence)); }
+
+void HostCommunicator::keep_in(FlightBook& book) const {
+  std::vector<int> names = members_;
+  for (int& member : names)
+    if (!settings_.world_ranks.empty()) member = settings_.world_ranks.at(static_cast<std::size_t>(member));
+  const auto place = reinterpret_cast<const std::byte*>(&block_.lot()) - world_->control();
+  const int first = settings_.world_ranks.empty() ? 0 : settings_.world_ranks.front();
+  book.add(fmt::format("host-of-{}-{:x}", first, place), names, [world = world_, block = block_, names] { return remembered(block, names); });
 }
 
 std::string HostCommunicator::report() const {

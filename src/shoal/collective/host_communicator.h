@@ -9,6 +9,7 @@
 
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/contribution.h"
+#include "shoal/collective/flight_book.h"
 #include "shoal/collective/host_block.h"
 #include "shoal/collective/host_mailbox.h"
 #include "shoal/collective/host_world.h"
@@ -36,6 +37,8 @@ class HostCommunicator final : public Communicator {
  public:
   struct Settings {
     Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
+    std::shared_ptr<FlightBook> flight;           ///< where this group and its splits leave what they remember; null: nowhere
+    std::vector<int> world_ranks;                 ///< what the job calls the ranks of this host's world; empty: 0, 1, ...
   };
   /// The group of all ranks of `world`.
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
@@ -70,6 +73,8 @@ class HostCommunicator final : public Communicator {
   std::uint64_t sequence() const { return started_; }
   /// The rank that a completed receive from any rank heard; to be asked once, -1 afterwards.
   int take_source(Handle handle) { return handle >= kMessage ? mailbox_.take_source(handle - kMessage) : -1; }
+  /// A rank from which a message with that tag has arrived that no receive under way asks for; -1: none.
+  int find_message(std::uint32_t tag) const { return mailbox_.find_message(tag); }
   HostWorld& world() const { return *world_; }
   /// The last operations of every rank, a line each, with who has not entered or not finished what: for people, when something failed.
   std::string report() const;
@@ -118,6 +123,7 @@ class HostCommunicator final : public Communicator {
   const Descriptor& descriptor(int rank, std::uint64_t sequence) const { return block_.descriptor(rank, sequence); }
   Error error_at(ErrorKind kind, Handle handle, std::string what) const;
   std::string describe_call(int rank, std::uint64_t sequence) const;
+  void keep_in(FlightBook& book) const;
   [[noreturn]] void fail(const Error& error);
   template <class Check>
   void wait_until(Handle handle, Check&& check);

@@ -162,22 +162,38 @@ bool HostMailbox::advance(Receiving& receiving) {
   return true;
 }
 
+/// The first letter with that tag that nobody has claimed, among those that were there when `posted` was read; null: none.
+HostMailbox::Letter* HostMailbox::oldest(int source, std::uint64_t posted, std::uint32_t tag) const {
+  Pair& from = pair(source, rank_);
+  for (std::uint64_t number = posted > kLetters ? posted - kLetters : 0; number < posted; ++number) {
+    Letter& letter = from.letters[number % kLetters];
+    if (letter.state.load(std::memory_order_acquire) == kPosted && letter.number == number && letter.tag == tag) return &letter;
+  }
+  return nullptr;
+}
+
 bool HostMailbox::claim(Receiving& receiving) {
   const Operation& o = receiving.operation;
   const int first = std::max(o.peer, 0), last = o.peer < 0 ? static_cast<int>(ranks_) - 1 : o.peer;
   for (int source = first; source <= last; ++source) {
-    Pair& from = pair(source, rank_);
-    const std::uint64_t posted = arrived_[source];
-    for (std::uint64_t number = posted > kLetters ? posted - kLetters : 0; number < posted; ++number) {
-      Letter& letter = from.letters[number % kLetters];
-      if (letter.state.load(std::memory_order_acquire) != kPosted || letter.number != number || letter.tag != o.tag) continue;
-      receiving.source = source;
-      check_fit(receiving, letter);
-      receiving.letter = &letter;
-      return true;
-    }
+    Letter* letter = oldest(source, arrived_[source], o.tag);
+    if (!letter) continue;
+    receiving.source = source;
+    check_fit(receiving, *letter);
+    receiving.letter = letter;
+    return true;
   }
   return false;
+}
+
+int HostMailbox::find_message(std::uint32_t tag) const {
+  for (int source = 0; source < static_cast<int>(ranks_); ++source) {
+    const bool wanted = std::any_of(incoming_.begin(), incoming_.end(), [&](const Receiving& r) {
+      return !r.letter && r.operation.tag == tag && (r.operation.peer < 0 || r.operation.peer == source);
+    });
+    if (!wanted && oldest(source, pair(source, rank_).posted.load(std::memory_order_acquire), tag)) return source;
+  }
+  return -1;
 }
 
 void HostMailbox::check_fit(const Receiving& receiving, const Letter& letter) const {

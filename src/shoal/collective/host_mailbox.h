@@ -45,6 +45,8 @@ class HostMailbox {
   const Operation* find(Ticket ticket) const;
   /// Where a completed receive from any rank came from; to be asked once.
   int take_source(Ticket ticket);
+  /// A rank from which a message with that tag has arrived that no receive under way asks for; -1: none.
+  int find_message(std::uint32_t tag) const;
   /// What is in flight and what has arrived unasked, for people.
   std::string report() const;
 
@@ -68,6 +70,7 @@ class HostMailbox {
   bool advance(Sending& sending, std::vector<bool>& blocked);
   bool stream(Sending& sending);
   bool advance(Receiving& receiving);
+  Letter* oldest(int source, std::uint64_t posted, std::uint32_t tag) const;
   bool claim(Receiving& receiving);
   void check_fit(const Receiving& receiving, const Letter& letter) const;
 

@@ -37,16 +37,19 @@ std::vector<int> hosts_of(const std::vector<int>& hosts, const std::vector<int>&
 
 }  // namespace
 
-TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings)
+TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings)
     : TcpCommunicator(peers, std::move(settings), all_ranks(peers->size()), peers->rank(), 1) {}
 
-TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group)
+TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group)
     : peers_(std::move(peers)),
       settings_(std::move(settings)),
       members_{.peers = peers_, .ranks = std::move(ranks), .rank = rank},
       group_(group),
       choice_(hosts_of(settings_.hosts, members_.ranks), settings_.model, settings_.algorithms) {
   if (!settings_.hosts.empty()) members_.hosts = choice_.hosts();
+  if (settings_.flight)
+    settings_.flight->add(fmt::format("tcp-{:x}", group_), members_.ranks,
+                          [recorder = recorder_, rank = peers_->rank()] { return recorder->entries(rank); });
   peers_->answer_for(group_, [recorder = recorder_] { return recorder->standing().pack(); });
 }
 
@@ -73,40 +76,69 @@ void TcpCommunicator::validate(const Operation& o) const {
   SHOAL_USER_CHECK(o.kind != Kind::kAllToAll || !o.buffer.input || o.buffer.input != o.buffer.output, what, "input and output must be two buffers");
 }
 
-Handle TcpCommunicator::start(const Operation& operation) {
+Handle TcpCommunicator::start(const Operation& operation) { return start(operation, false); }
+
+Handle TcpCommunicator::start_between_hosts(const Operation& operation) {
+  SHOAL_CHECK(!members_.hosts.empty() && !reduces(operation.kind), "{} between hosts only", name(operation.kind));
+  return start(operation, true);
+}
+
+Handle TcpCommunicator::start(const Operation& operation, bool between_hosts) {
   peers_->check();
   validate(operation);
   const Handle handle = ++started_;
   Operation part = operation;
   part.more = {};
-  enqueue(part, handle);
+  enqueue(part, handle, between_hosts);
   for (const Buffer& buffer : operation.more) {
     part.buffer = buffer;
-    enqueue(part, handle);
+    enqueue(part, handle, between_hosts);
   }
   advance_all();
   return handle;
 }
 
-void TcpCommunicator::enqueue(const Operation& o, Handle handle) {
+wire::Stream TcpCommunicator::stream_of_messages(std::uint32_t tag) const { return {group_, kMessages | tag}; }
+
+void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_hosts) {
   const std::size_t bytes = o.kind == Kind::kBarrier ? 1 : o.buffer.count * size_of(o.type);
-  const bool message = point_to_point(o.kind);
-  const Algorithm algorithm = message ? Algorithm::kDirect : choice_(o.kind, bytes, must_fold_once(o));
-  const wire::Stream stream{group_, message ? kMessages | o.tag : ++sequence_};
-  TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream, steps_for(o, algorithm));
+  const bool message = point_to_point(o.kind), once = must_fold_once(o) || (settings_.in_rank_order && reduces(o.kind));
+  const Algorithm algorithm = message ? Algorithm::kDirect : choice_(o.kind, bytes, once);
+  const wire::Stream stream = message ? stream_of_messages(o.tag) : wire::Stream{group_, ++sequence_};
+  TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream, steps_for(o, algorithm, between_hosts));
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? settings_.timeout : o.timeout);
   if (o.kind == Kind::kReceive) p.stand_in(in_flight_);
   if (!message) recorder_->enter(sequence_, p.call());
 }
 
-std::shared_ptr<const std::vector<Step>> TcpCommunicator::steps_for(const Operation& o, Algorithm algorithm) {
-  const auto shared = [](std::vector<Step> steps) { return std::make_shared<const std::vector<Step>>(std::move(steps)); };
-  if (point_to_point(o.kind)) return shared({{o.kind == Kind::kSend ? Action::kSend : Action::kReceiveCopy, o.peer, {0, o.buffer.count}}});
-  if (!o.send_counts.empty()) return shared(exchange_steps(rank(), o.send_counts, o.receive_counts));
+int TcpCommunicator::find_message(std::uint32_t tag) const {
+  const wire::Stream stream = stream_of_messages(tag);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() || !peers_->has_arrived(members_.ranks[static_cast<std::size_t>(peer)], stream)) continue;
+    const bool wanted =
+        std::any_of(in_flight_.begin(), in_flight_.end(), [&](const TcpOperation& p) { return p.stream() == stream && p.looks_for(peer); });
+    if (!wanted) return peer;
+  }
+  return -1;
+}
+
+std::vector<Step> TcpCommunicator::make_steps(const Operation& o, Algorithm algorithm, bool between_hosts) const {
+  if (point_to_point(o.kind)) return {{o.kind == Kind::kSend ? Action::kSend : Action::kReceiveCopy, o.peer, {0, o.buffer.count}}};
+  const auto own = static_cast<std::size_t>(rank());
+  std::vector<Step> steps = !o.send_counts.empty()
+                                ? exchange_steps(rank(), o.send_counts, o.receive_counts)
+                                : make_table(algorithm, o.kind, o.buffer.count, has_root(o.kind) ? o.peer : 0, choice_.hosts())[own];
+  const auto& hosts = choice_.hosts();
+  if (between_hosts) std::erase_if(steps, [&](const Step& step) { return hosts[static_cast<std::size_t>(step.peer)] == hosts[own]; });
+  return steps;
+}
+
+std::shared_ptr<const std::vector<Step>> TcpCommunicator::steps_for(const Operation& o, Algorithm algorithm, bool between_hosts) {
+  const auto make = [&] { return std::make_shared<const std::vector<Step>>(make_steps(o, algorithm, between_hosts)); };
+  if (point_to_point(o.kind) || !o.send_counts.empty()) return make();
   if (tables_.size() > 256) tables_.clear();
-  auto& steps = tables_[{algorithm, o.kind, o.buffer.count, has_root(o.kind) ? o.peer : 0}];
-  if (!steps)
-    steps = shared(make_table(algorithm, o.kind, o.buffer.count, has_root(o.kind) ? o.peer : 0, choice_.hosts())[static_cast<std::size_t>(rank())]);
+  auto& steps = tables_[{algorithm, o.kind, o.buffer.count, has_root(o.kind) ? o.peer : 0, between_hosts}];
+  if (!steps) steps = make();
   return steps;
 }
 

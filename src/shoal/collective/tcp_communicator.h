@@ -10,11 +10,12 @@
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/flight_recorder.h"
 #include "shoal/collective/tcp_operation.h"
-#include "shoal/wire/peers.h"
+#include "shoal/wire/transport.h"
 
 namespace shoal::collective {
 
-/// Collectives among ranks on any hosts, over TCP: each operation is a rank's column of a step table, taken up again whenever a message has arrived.
+/// Collectives among ranks on any hosts, over messages (TCP): each operation is a rank's column of a step table, taken up again whenever a message
+/// has arrived.
 ///
 /// Any number of operations may be in flight, messages are matched by group and sequence number, and those of higher priority overtake. Every message
 /// says which call it belongs to, and at the start of an operation each rank tells its successor what it calls: a disagreement is an Error(mismatch)
@@ -26,9 +27,11 @@ class TcpCommunicator final : public Communicator {
     Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
     std::vector<int> hosts;                       ///< of each rank, for the choice of algorithms; empty: all ranks have equal links
     CostModel model;
-    std::string algorithms;  ///< overrides, as Choice reads them
+    std::string algorithms;              ///< overrides, as Choice reads them
+    std::shared_ptr<FlightBook> flight;  ///< where this group and its splits leave what they remember; null: nowhere
+    bool in_rank_order = false;          ///< every reduction folds once, in the order of ranks: the bits of shared memory
   };
-  TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings);
+  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings);
   ~TcpCommunicator() override;
 
   int rank() const override { return members_.rank; }
@@ -37,6 +40,10 @@ class TcpCommunicator final : public Communicator {
   /// Throws Error(usage) for an operation that makes no sense here.
   void validate(const Operation& operation) const;
   Handle start(const Operation& operation) override;
+  /// The same without what travels between ranks of one host, as `hosts` names them: somebody else brings it. For kinds that reduce nothing.
+  Handle start_between_hosts(const Operation& operation);
+  /// A rank from which a message with that tag has arrived that no receive under way may take; -1: none.
+  int find_message(std::uint32_t tag) const;
   bool test(Handle handle) override;
   bool complete(Handle handle) const override;
   void wait(Handle handle, Deadline deadline) override;
@@ -64,13 +71,16 @@ class TcpCommunicator final : public Communicator {
   std::uint64_t bytes_between_hosts_of_all() const;
 
  private:
-  TcpCommunicator(std::shared_ptr<wire::Peers> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group);
-  void enqueue(const Operation& operation, Handle handle);
-  std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation, Algorithm algorithm);
+  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group);
+  Handle start(const Operation& operation, bool between_hosts);
+  void enqueue(const Operation& operation, Handle handle, bool between_hosts);
+  std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation, Algorithm algorithm, bool between_hosts);
+  std::vector<Step> make_steps(const Operation& operation, Algorithm algorithm, bool between_hosts) const;
+  wire::Stream stream_of_messages(std::uint32_t tag) const;
   void advance_all();
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
 
-  std::shared_ptr<wire::Peers> peers_;
+  std::shared_ptr<wire::Transport> peers_;
   Settings settings_;
   TcpMembers members_;
   std::uint64_t group_;
@@ -79,8 +89,8 @@ class TcpCommunicator final : public Communicator {
   std::uint64_t sequence_ = 0;  ///< of collectives; coalesced buffers have one each
   std::list<TcpOperation> in_flight_;
   std::shared_ptr<FlightRecorder> recorder_ = std::make_shared<FlightRecorder>();
-  /// This rank's columns, by algorithm, kind, count, root.
-  std::map<std::tuple<Algorithm, Kind, std::size_t, int>, std::shared_ptr<const std::vector<Step>>> tables_;
+  /// This rank's columns, by algorithm, kind, count, root, and whether only between hosts.
+  std::map<std::tuple<Algorithm, Kind, std::size_t, int, bool>, std::shared_ptr<const std::vector<Step>>> tables_;
 };
 
 }  // namespace shoal::collective

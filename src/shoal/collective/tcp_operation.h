@@ -8,13 +8,13 @@
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/tcp_call.h"
 #include "shoal/collective/work_vector.h"
-#include "shoal/wire/peers.h"
+#include "shoal/wire/transport.h"
 
 namespace shoal::collective {
 
 /// Who takes part in a TcpCommunicator, and what it has sent: shared by its operations.
 struct TcpMembers {
-  std::shared_ptr<wire::Peers> peers;
+  std::shared_ptr<wire::Transport> peers;
   std::vector<int> ranks;  ///< rank here -> rank in the world
   int rank = 0;
   std::vector<int> hosts;                 ///< of each rank; empty: unknown

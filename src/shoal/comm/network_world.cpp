@@ -12,6 +12,7 @@
 #include "shoal/comm/host_engine.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/host_groups.h"
+#include "shoal/wire/peers.h"
 #include "shoal/wire/rendezvous.h"
 
 namespace shoal::comm {
@@ -86,7 +87,8 @@ Group connect_over_network(const WorldOptions& options) {
     hosts = wire::agree_on_hosts(meeting->store(), options.rank, hosts, here.size() == 1 || world, deadline);
     if (mates(hosts, options.rank).size() == 1) world = nullptr;
   }
-  const HostCommunicator::Settings host_settings{.timeout = options.timeout};
+  const HostCommunicator::Settings host_settings{
+      .timeout = options.timeout, .flight = options.flight, .world_ranks = world ? mates(hosts, options.rank) : std::vector{options.rank}};
   if (world && world->size() == options.size) {
     auto communicator = std::make_shared<HostCommunicator>(world, host_settings);
     communicator->run({.kind = collective::Kind::kBarrier}, deadline);  // all have read what they need from the store
@@ -94,16 +96,20 @@ Group connect_over_network(const WorldOptions& options) {
     return Group(std::make_shared<HostEngine>(std::move(communicator), arena, false));
   }
 
-  auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = options.key, .host = address}, meeting->store(), options.rank, options.size,
-                                             deadline);
+  auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = options.key, .host = address, .ports = options.ports}, meeting->store(),
+                                             options.rank, options.size, deadline);
   meeting->all_have_come();
-  auto tcp = std::make_unique<TcpCommunicator>(
-      std::move(peers), TcpCommunicator::Settings{.timeout = options.timeout, .hosts = hosts, .algorithms = options.algorithms});
+  auto tcp = std::make_unique<TcpCommunicator>(std::move(peers), TcpCommunicator::Settings{.timeout = options.timeout,
+                                                                                           .hosts = hosts,
+                                                                                           .algorithms = options.algorithms,
+                                                                                           .flight = options.flight,
+                                                                                           .in_rank_order = options.in_rank_order});
   if (hosts.empty() || nobody_shares(hosts)) return Group(std::make_shared<CommunicatorEngine>(std::move(tcp), meeting));
   auto host = std::make_unique<HostCommunicator>(world ? world : alone(), host_settings);
   auto communicator = std::make_shared<HierarchicalCommunicator>(
       std::move(host), std::move(tcp),
-      HierarchicalCommunicator::Settings{.timeout = options.timeout, .arena = world ? arena : nullptr, .world_ranks = {}});
+      HierarchicalCommunicator::Settings{
+          .timeout = options.timeout, .arena = world ? arena : nullptr, .world_ranks = {}, .in_rank_order = options.in_rank_order});
   return Group(std::make_shared<HierarchicalEngine>(std::move(communicator), arena, meeting));
 }
 

@@ -15,6 +15,10 @@ namespace {
 using collective::HostCommunicator;
 using collective::HostWorld;
 
+HostCommunicator::Settings host_settings(const WorldOptions& options) {
+  return {.timeout = options.timeout, .flight = options.flight, .world_ranks = {}};
+}
+
 bool over_network(const WorldOptions& options) {
   return options.transport == Transport::kTcp || (options.transport == Transport::kAutomatic && !options.rendezvous.empty());
 }
@@ -35,7 +39,7 @@ Group connect(const WorldOptions& options) {
                               .arena = arena ? &arena->segment() : nullptr};
   auto acquaintance = wire::meet(meeting, Deadline::in(options.meeting_timeout));
   auto world = std::make_shared<HostWorld>(options.rank, std::move(acquaintance), arena ? &arena->segment() : nullptr);
-  auto communicator = std::make_shared<HostCommunicator>(std::move(world), HostCommunicator::Settings{.timeout = options.timeout});
+  auto communicator = std::make_shared<HostCommunicator>(std::move(world), host_settings(options));
   return Group(std::make_shared<HostEngine>(std::move(communicator), arena, false));
 }
 
@@ -49,8 +53,7 @@ void run_on_threads(const WorldOptions& options, const std::function<void(const 
   const auto rank_main = [&](int rank) {
     memory_context().rank = rank;
     const auto world = std::make_shared<HostWorld>(rank, options.size, control);
-    const Group group(
-        std::make_shared<HostEngine>(std::make_shared<HostCommunicator>(world, HostCommunicator::Settings{.timeout = options.timeout}), arena, true));
+    const Group group(std::make_shared<HostEngine>(std::make_shared<HostCommunicator>(world, host_settings(options)), arena, true));
     const auto fail = [&](const Error& error) {
       const std::lock_guard lock(mutex);
       if (!first) first = std::current_exception();

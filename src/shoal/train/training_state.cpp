@@ -1,44 +1,11 @@
 #include "shoal/train/training_state.h"
 
 #include <ATen/ops/zeros.h>
-#include <fmt/ranges.h>
-
-#include <nlohmann/json.hpp>
 
 #include "shoal/base/check.h"
-#include "shoal/checkpoint/format/manifest.h"
-#include "shoal/plan/model_json.h"
-#include "shoal/train/config/job_file.h"
-#include "shoal/train/config/keys.h"
-#include "shoal/train/config/validate.h"
 
 namespace shoal::train {
 namespace {
-
-/// The keys that decide which samples a run sees and have other values in the two jobs.
-std::vector<std::string> differing_data_keys(const JobConfig& before, const JobConfig& after) {
-  std::vector<std::string> differences;
-  for (const train::Key& key : all_keys()) {
-    const std::string path = key.path(), old = value_text(key, before), value = value_text(key, after);
-    const bool decides = key.section == "data" || path == "training.sequence_length" || path == "debug.seed";
-    if (decides && old != value) differences.push_back(fmt::format("{} was {} and is {}", path, old, value));
-  }
-  return differences;
-}
-
-/// What a resumed run must not change although the tensors would fit.
-std::vector<std::string> differing_training_keys(const JobConfig& before, const JobConfig& after) {
-  const auto loss = [](const JobConfig& job) {
-    return job.training.loss != "auto" ? job.training.loss : learns_classes(job) ? "cross_entropy" : "mean_squared_error";
-  };
-  std::vector<std::string> differences;
-  const auto compare = [&](const char* key, const std::string& old, const std::string& value) {
-    if (old != value) differences.push_back(fmt::format("{} was {} and is {}", key, old, value));
-  };
-  compare("training.loss", loss(before), loss(after));
-  compare("optimizer.name", before.optimizer.name, after.optimizer.name);
-  return differences;
-}
 
 /// The range as a tensor of the checkpoint: whole in the parameter's shape, or flat with its boxes.
 checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range, const at::Tensor& values, int replica, int replicas) {
@@ -54,62 +21,6 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
 }
 
 }  // namespace
-
-std::string RunRecord::to_json() const {
-  nlohmann::json object{
-      {"step", step},           {"samples", samples}, {"tokens", tokens},    {"data", data}, {"model", nlohmann::json::parse(plan::to_json(model))},
-      {"precision", precision}, {"job", job},         {"job_file", job_file}};
-  if (loss_scale) object["loss_scale"] = {{"scale", loss_scale->scale}, {"good_steps", loss_scale->good_steps}, {"skipped", loss_scale->skipped}};
-  return object.dump();
-}
-
-RunRecord parse_record(const std::string& json, const std::string& origin) {
-  try {
-    const auto object = nlohmann::json::parse(json);
-    std::optional<optim::LossScale::State> loss_scale;
-    if (object.contains("loss_scale")) {
-      const auto& state = object.at("loss_scale");
-      loss_scale = {.scale = state.at("scale"), .good_steps = state.at("good_steps"), .skipped = state.at("skipped")};
-    }
-    return {.step = object.at("step"),
-            .samples = object.at("samples"),
-            .tokens = object.at("tokens"),
-            .data = object.at("data"),
-            .model = plan::from_json(object.at("model").dump(), origin),
-            .precision = object.value("precision", "fp32"),
-            .loss_scale = loss_scale,
-            .job = object.at("job"),
-            .job_file = object.at("job_file")};
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::kData, "checkpoint", fmt::format("{} is not a checkpoint of a training run: {}", origin, error.what()));
-  }
-}
-
-RunRecord read_record(const std::string& path) {
-  return parse_record(checkpoint::format::read_manifest(path).metadata, path + "/" + checkpoint::format::kManifestName);
-}
-
-void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path) {
-  std::vector<std::string> differences;
-  const auto before = nlohmann::json::parse(plan::to_json(saved.model)), after = nlohmann::json::parse(plan::to_json(now.model));
-  for (const auto& [key, value] : after.items()) {
-    if (key == "name") continue;
-    const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
-    if (old != value) differences.push_back(fmt::format("model.{} was {} and is {}", key, old.is_null() ? "absent" : old.dump(), value.dump()));
-  }
-  if (differences.empty()) {
-    const JobConfig old = parse_job(saved.job, saved.job_file).config, job = parse_job(now.job, now.job_file).config;
-    differences = differing_training_keys(old, job);
-    if (differences.empty() && saved.data != now.data) {
-      differences = differing_data_keys(old, job);
-      if (differences.empty())
-        differences.push_back(fmt::format("the contents of the data had the fingerprint {:016x} and have {:016x}", saved.data, now.data));
-    }
-  }
-  if (differences.empty()) return;
-  throw Error(ErrorKind::kConfig, "train", fmt::format("the checkpoint {} belongs to another job: {}", path, fmt::join(differences, "; ")))
-      .hint("--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one");
-}
 
 TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer, comm::Group group, int replica, int replicas)
     : owned_(std::move(owned)),

@@ -12,11 +12,9 @@
 
 #include "shoal/wire/assembler.h"
 #include "shoal/wire/local_rendezvous.h"
+#include "shoal/wire/transport.h"
 
 namespace shoal::wire {
-
-/// True once memory that was handed to a link to be sent is no longer read.
-using Released = std::shared_ptr<std::atomic<bool>>;
 
 /// One connection that carries many streams. Large messages go out in chunks that take turns, those of higher priority first, so that a small message
 /// waits for one chunk at most of each stream. Not thread-safe.

@@ -17,25 +17,15 @@
 #include "shoal/wire/error_bytes.h"
 #include "shoal/wire/link.h"
 #include "shoal/wire/store.h"
+#include "shoal/wire/transport.h"
 
 namespace shoal::wire {
 
-/// Memory in which a message is to arrive: it is written by whoever moves the bytes until `arrived` is `bytes`, the landing is called off, or the
-/// connections have failed.
-struct Landing {
-  Landing(std::byte* to, std::size_t size) : data(to), bytes(size) {}
-  std::byte* const data;
-  const std::size_t bytes;
-  std::atomic<std::size_t> arrived{0};   ///< from the beginning on
-  std::atomic<std::uint64_t> actual{0};  ///< the size of the message, where it is another: then it is to be had by `take`
-};
-
-/// Connections of one rank to all others, and what has arrived on them.
+/// One connection of one rank to each other, over TCP, and what has arrived on them.
 ///
 /// Whoever waits moves the bytes of all connections itself; while nobody has waited for a moment, a thread does. The thread also sends heartbeats, so
-/// that a rank that computes for long is not taken for dead, and keeps the door. The first failure, here or on another rank, ends everything: every
-/// call of `check` throws it from then on. All functions may be called by any thread.
-class Peers {
+/// that a rank that computes for long is not taken for dead, and keeps the door.
+class Peers final : public Transport {
  public:
   struct Settings {
     std::string name = "world";  ///< of this set of connections in the store
@@ -48,39 +38,26 @@ class Peers {
   /// Meets the others through the store. Throws Error(timeout) that names the ranks that did not come.
   Peers(const Settings& settings, StoreClient& store, int rank, int size, Deadline deadline);
   /// Says goodbye and waits up to a second for what was sent to be written.
-  ~Peers();
+  ~Peers() override;
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  /// Queues a message; `flush` hands it to the kernel. `stream.group` 0 is taken.
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   void send(int peer, Stream stream, int priority, Bytes message) { send(peer, stream, priority, std::move(message), {}, nullptr); }
-  /// The same, of `head` and of `body`, which is read where it lies until `released`. A release is an event.
-  void send(int peer, Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released);
-  void flush();
-  /// The next piece of a stream, if it has arrived.
-  std::optional<Piece> take(int peer, Stream stream);
-  bool has_arrived(int peer, Stream stream) const;
-  /// What is still to be taken of the stream's current message, or else the whole of its next, goes to `landing`. One a stream at a time.
-  void land(int peer, Stream stream, std::shared_ptr<Landing> landing);
-  /// Memory of the caller's is neither read nor written any more for `stream`, of whatever peer.
-  void let_go(Stream stream);
-  /// `peer` has said goodbye and closed its end.
-  bool gone(int peer) const;
-  /// Throws the first cause once there is one.
-  void check() const;
-  /// Fails on all ranks with `cause`, unless something has failed before.
-  void abort(const Error& cause);
-  /// Counts what happens: arrivals, releases, failures. To be read before looking for something, and given to `wait_for_event` when it was not there.
-  std::uint64_t events() const { return events_.load(std::memory_order_acquire); }
-  /// Moves bytes until something happens. Zero: moves what there is to move.
-  void wait_for_event(std::uint64_t seen, Duration limit);
-  /// What this rank says when a peer asks about `group`, at most 4 KiB; null: nothing any more. `say` is called by any thread, also while this rank
-  /// is busy or waits, and must not call back.
-  void answer_for(std::uint64_t group, std::function<Bytes()> say);
-  /// Asks all other ranks about `group`; by rank what each says within `patience`, nothing of those that are silent, gone or know no such group.
-  std::vector<std::optional<Bytes>> ask(std::uint64_t group, Duration patience);
+  void send(int peer, Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released) override;
+  void flush() override;  ///< hands what is queued to the kernel
+  std::optional<Piece> take(int peer, Stream stream) override;
+  bool has_arrived(int peer, Stream stream) const override;
+  void land(int peer, Stream stream, std::shared_ptr<Landing> landing) override;
+  void let_go(Stream stream) override;
+  bool gone(int peer) const override;
+  void check() const override;
+  void abort(const Error& cause) override;
+  std::uint64_t events() const override { return events_.load(std::memory_order_acquire); }
+  void wait_for_event(std::uint64_t seen, Duration limit) override;
+  void answer_for(std::uint64_t group, std::function<Bytes()> say) override;
+  std::vector<std::optional<Bytes>> ask(std::uint64_t group, Duration patience) override;
   std::uint64_t bytes_sent(int peer) const;  ///< headers and heartbeats included
   std::uint64_t bytes_received(int peer) const;
 

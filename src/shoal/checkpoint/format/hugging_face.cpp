@@ -14,6 +14,7 @@
 #include "shoal/checkpoint/format/shard_writer.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/checkpoint/format/strict_json.h"
+#include "shoal/checkpoint/format/weight_index.h"
 #include "shoal/checkpoint/format/widen.h"
 #include "shoal/plan/model_json.h"
 
@@ -85,15 +86,7 @@ class Foreign {
       open("model.safetensors");
       return;
     }
-    const std::string where = fmt::format("'{}'", index);
-    const json root = parse_json(read_text(index, kLongestText), where), &map = field(root, "weight_map", where);
-    if (!map.is_object()) throw broken(where, "weight_map: an object is expected");
-    std::map<std::string, bool> opened;
-    for (const auto& [tensor, name] : map.items()) {
-      const std::string file = string_value(name, where);
-      if (file.find('/') != std::string::npos) throw broken(where, fmt::format("'{}' is not the name of a file beside it", file));
-      if (opened.emplace(file, true).second) open(file);
-    }
+    for (const std::string& file : files_of_index(read_text(index, kLongestText), fmt::format("'{}'", index))) open(file);
   }
 
   /// The values of a tensor as they are stored; `type` becomes theirs. Throws Error(data) when it is missing or has another shape.

@@ -171,6 +171,13 @@ void list_running(std::vector<Key>& keys) {
       .key("transport", &P::transport, one_of({"auto", "shared_memory", "tcp"}),
            "what carries the bytes between ranks; auto: shared memory inside a host, TCP between hosts; tcp: TCP alone")
       .key("interface", &P::interface, any(), "TCP: name or address prefix of the network interface; empty: the one that leads to rank 0")
+      .key("ports", &P::ports, any(), "TCP: on which ports a rank listens, \"7000-7100\": the first that is free; 0: whichever the system gives")
+      .key("algorithms", &P::algorithms, any(),
+           "TCP: algorithms in place of those that are predicted to be fastest: \"all_reduce=ring,broadcast=direct\"; `shoal bench collectives "
+           "--print-choice` lists them")
+      .key("in_rank_order", &P::in_rank_order, any(),
+           "sums are taken in the order of ranks, so that they have the same bits on one host, on several and over TCP, by every algorithm; shared "
+           "memory always does, between hosts it costs time")
       .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}},
            "size of a gradient bucket in MB where gradients are copied to travel: processes with arena = false, or TCP")
       .key("zero_stage", &P::zero_stage, between(0, 3),

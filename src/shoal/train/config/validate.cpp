@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shoal/collective/choice.h"
 #include "shoal/plan/kept_activations.h"
 #include "shoal/train/config/precision.h"
+#include "shoal/wire/address.h"
 
 namespace shoal::train {
 namespace {
@@ -145,10 +147,19 @@ void validate_transport(const Job& job, bool one_host) {
     throw complaint(job, "parallelism.transport", "ranks of one process (parallelism.in_process) share its memory: leave it at \"auto\"");
   const bool tcp = p.transport == "tcp" || (p.transport == "auto" && !one_host);
   if (!tcp)
-    refuse_if_set(job, {"parallelism.interface"},
+    refuse_if_set(job, {"parallelism.interface", "parallelism.ports", "parallelism.algorithms"},
                   "is of TCP, and all ranks are on one host, where shared memory carries the bytes unless parallelism.transport is \"tcp\"");
   if (p.arena && !tcp)
     refuse_if_set(job, {"precision.gathers"}, "no parameters travel: all ranks are on one host and read them in place (parallelism.arena)");
+  const auto check = [&](const char* key, auto&& read) {
+    try {
+      read();
+    } catch (const Error& error) {
+      throw complaint(job, key, error.message());
+    }
+  };
+  check("parallelism.ports", [&] { wire::parse_port_range(p.ports); });
+  check("parallelism.algorithms", [&] { collective::Choice({0}, {}, p.algorithms); });
   if (p.zero_stage > 0) refuse_if_set(job, {"parallelism.bucket_mb"}, "with parallelism.zero_stage above 0 the units are what travels");
   if (p.in_process || (p.arena && !tcp))
     refuse_if_set(job, {"parallelism.bucket_mb"}, "gradients are reduced where they lie, without buckets, as all ranks see them (parallelism.arena)");
