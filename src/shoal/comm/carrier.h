@@ -14,7 +14,8 @@ enum class Integers {
 };
 
 /// What a library of collectives is asked for in the place of a reduction, so that the result follows Shoal's rules whatever the library does: sums,
-/// products and bitwise reductions of integers, sums and products of f32 and f64, minima and maxima of integers. Of these all libraries have one idea.
+/// products and bitwise reductions of integers, sums and products of f32 and f64, minima and maxima of integers. Of these all libraries have one
+/// idea.
 ///   fp16, bf16, fp8: travel as f32, so that they accumulate in it and round once;
 ///   averages: a sum, divided where it arrives; pre-multiplied sums: multiplied before they leave;
 ///   minima and maxima of floats: as integers in the order of the floats, NaN at the end that wins;

@@ -85,8 +85,7 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
 Request Step::of_bytes(const Operation& o, const Buffer& buffer, int rank) {
   const std::size_t size = size_of(o.type), bytes = buffer.count * size;
   Request request{.kind = o.kind, .input = buffer.input, .output = buffer.output, .count = bytes, .peer = o.peer, .tag = o.tag};
-  if (o.kind == Kind::kBroadcast && o.peer == rank && buffer.output != buffer.input && bytes > 0)
-    std::memmove(request.output, buffer.input, bytes);
+  if (o.kind == Kind::kBroadcast && o.peer == rank && buffer.output != buffer.input && bytes > 0) std::memmove(request.output, buffer.input, bytes);
   for (const std::size_t count : o.send_counts) request.send_counts.push_back(count * size);
   for (const std::size_t count : o.receive_counts) request.receive_counts.push_back(count * size);
   return request;

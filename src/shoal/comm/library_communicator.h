@@ -58,8 +58,8 @@ class LibraryCommunicator : public collective::Communicator {
   LibraryCommunicator(const char* library, int rank, int size, Duration timeout, Integers integers);
 
   virtual std::unique_ptr<Transfer> post(const Request& request) = 0;
-  /// This rank's part of a split: `members` are ranks here, in the order of the new group; for a negative color there are none and null is the answer.
-  /// All ranks have come this far.
+  /// This rank's part of a split: `members` are ranks here, in the order of the new group; for a negative color there are none and null is the
+  /// answer. All ranks have come this far.
   virtual std::unique_ptr<collective::Communicator> part(int color, int key, const std::vector<int>& members) = 0;
   /// Lets the other ranks know why this one stops. Called by any thread, once.
   virtual void tell(const Error& cause) = 0;

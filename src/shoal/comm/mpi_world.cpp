@@ -26,11 +26,7 @@ void check_mpi(int code, const char* call, int rank, int size) {
   MPI_Error_string(code, text, &length);
   MPI_Error_class(code, &kind);
   const bool mismatch = kind == MPI_ERR_TRUNCATE || kind == MPI_ERR_COUNT, resource = kind == MPI_ERR_NO_MEM;
-  throw Error(mismatch   ? ErrorKind::kMismatch
-              : resource ? ErrorKind::kResource
-                         : ErrorKind::kPeerLost,
-              call, text)
-      .at(rank, size);
+  throw Error(mismatch ? ErrorKind::kMismatch : resource ? ErrorKind::kResource : ErrorKind::kPeerLost, call, text).at(rank, size);
 }
 
 MpiWorld::MpiWorld() {
@@ -46,8 +42,8 @@ MpiWorld::MpiWorld() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   if (level < MPI_THREAD_SERIALIZED)
-    throw Error(ErrorKind::kConfig, "MPI_Init_thread", fmt::format("MPI offers thread level {}, MPI_THREAD_SERIALIZED ({}) is needed", level,
-                                                                   static_cast<int>(MPI_THREAD_SERIALIZED)))
+    throw Error(ErrorKind::kConfig, "MPI_Init_thread",
+                fmt::format("MPI offers thread level {}, MPI_THREAD_SERIALIZED ({}) is needed", level, static_cast<int>(MPI_THREAD_SERIALIZED)))
         .at(rank_, size_)
         .hint(initialized ? "initialise MPI with MPI_Init_thread and that level" : "use an MPI that is built with threads");
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &control_), "MPI_Comm_dup", rank_, size_);

@@ -387,8 +387,8 @@ std::shared_ptr<Engine> process_group_engine(c10::intrusive_ptr<c10d::Backend> b
   std::vector<std::uint64_t> world_ranks(static_cast<std::size_t>(backend->getSize()));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   const int rank = backend->getRank();
-  return std::make_shared<ProcessGroupEngine>(std::make_shared<ProcessGroupCommunicator>(std::move(backend), std::move(store), timeout,
-                                                                                          "shoal/split", std::move(world_ranks), rank));
+  return std::make_shared<ProcessGroupEngine>(
+      std::make_shared<ProcessGroupCommunicator>(std::move(backend), std::move(store), timeout, "shoal/split", std::move(world_ranks), rank));
 }
 
 std::shared_ptr<Engine> process_group_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group, Duration timeout) {
