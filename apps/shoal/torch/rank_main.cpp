@@ -7,6 +7,7 @@
 #include "apps/shoal/cores.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/comm/mpi_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/trainer.h"
@@ -19,6 +20,7 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.name = options.key = arguments.job_key;
   const std::string& transport = config.parallelism.transport;
   options.transport = transport == "tcp"             ? comm::Transport::kTcp
+                      : transport == "mpi"           ? comm::Transport::kMpi
                       : transport == "shared_memory" ? comm::Transport::kSharedMemory
                                                      : comm::Transport::kAutomatic;
   options.rank = arguments.rank, options.size = arguments.world;
@@ -56,6 +58,11 @@ int run_one(const RankArguments& arguments, const train::Job& job, const comm::G
 
 }  // namespace
 }  // namespace shoal::apps
+
+const char* shoal_mpi_description() {
+  static const std::string text = shoal::comm::mpi_library();
+  return text.c_str();
+}
 
 int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   using namespace shoal;

@@ -102,7 +102,7 @@ struct ParallelismSection {
   bool pin_cores = false;                           ///< each rank keeps to its own cores
   bool arena = true;                                ///< tensors live in memory that the ranks of the host see
   double memory_limit_mb = 0;                       ///< what tensors of one rank may take; 0: its share of what the host has free
-  std::string transport = "auto";                   ///< "auto", "shared_memory", "tcp": what carries the bytes between ranks
+  std::string transport = "auto";                   ///< "auto", "shared_memory", "tcp", "mpi": what carries the bytes between ranks
   std::string interface;                            ///< TCP: name or address prefix of the network interface; empty: the one that leads to rank 0
   double bucket_mb = 25;                            ///< size of a gradient bucket where gradients are copied to travel, MB
   std::int64_t zero_stage = 0;                      ///< 0: every rank holds all; 1, 2, 3: shards of optimizer state, gradients, parameters
