@@ -22,8 +22,6 @@ using collective::Operation;
 
 constexpr Duration kSlice = std::chrono::milliseconds(20);  // of a wait, between looks at whether another rank has failed
 
-std::byte* at(void* p, std::size_t offset) { return static_cast<std::byte*>(p) + offset; }
-
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
   const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
   return x < y + b_bytes && y < x + a_bytes;
