@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "shoal/base/clock.h"
 #include "shoal/comm/mpi_compat.h"

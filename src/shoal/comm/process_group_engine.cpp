@@ -83,7 +83,7 @@ at::Tensor tensor_of(const void* data, std::size_t count, ElementType type, std:
 }
 
 /// A collective of the backend, which its own threads carry out. `scratch`: what it needs beside the caller's memory.
-class CollectiveTransfer : public Transfer {
+class CollectiveTransfer final : public Transfer {
  public:
   CollectiveTransfer(Pending work, at::Tensor scratch) : work_(std::move(work)), scratch_(std::move(scratch)) {}
 
@@ -335,7 +335,8 @@ void ProcessGroupCommunicator::tell(const Error& cause) {
   try {
     const wire::Bytes bytes = wire::encode(cause);
     const auto* first = reinterpret_cast<const std::uint8_t*>(bytes.data());
-    if (store_) store_->compareSet(kCause, {}, {first, first + bytes.size()});
+    const std::vector<std::uint8_t> nothing, words(first, first + bytes.size());
+    if (store_) store_->compareSet(kCause, nothing, words);
   } catch (const std::exception&) {  // the store is gone: the others have deadlines
   }
   try {
