@@ -39,6 +39,7 @@ struct Step {
     return memory.get();
   }
   Request of_reduction(const Operation& o, std::vector<Buffer> pieces, Integers integers, int rank, int ranks);
+  Request of_exchange(const Operation& o, const Buffer& buffer, int ranks);
   Request of_bytes(const Operation& o, const Buffer& buffer, int rank);
 };
 
@@ -80,6 +81,18 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
   return request;
 }
 
+/// A reduce-scatter without the library's: each rank gets all contributions to its part, and folds them in the order of ranks.
+Request Step::of_exchange(const Operation& o, const Buffer& buffer, int ranks) {
+  const std::size_t bytes = buffer.count * size_of(o.type);
+  std::byte* const parts = stage(result, bytes * static_cast<std::size_t>(ranks));
+  finish = [=, type = o.type, reduction = o.reduction, scale = o.scale] {
+    std::vector<const void*> sources;
+    for (int r = 0; r < ranks; ++r) sources.push_back(parts + static_cast<std::size_t>(r) * bytes);
+    collective::fold(type, reduction, sources.data(), ranks, &buffer.output, 1, buffer.count, scale);
+  };
+  return {.kind = Kind::kAllToAll, .input = buffer.input, .output = parts, .count = bytes};
+}
+
 Request Step::of_bytes(const Operation& o, const Buffer& buffer, int rank) {
   const std::size_t size = size_of(o.type), bytes = buffer.count * size;
   Request request{.kind = o.kind, .input = buffer.input, .output = buffer.output, .count = bytes, .peer = o.peer, .tag = o.tag};
@@ -99,8 +112,8 @@ struct LibraryCommunicator::InFlight {
   std::vector<Step> steps;
 };
 
-LibraryCommunicator::LibraryCommunicator(const char* library, int rank, int size, Duration timeout, Integers integers)
-    : library_(library), rank_(rank), size_(size), timeout_(timeout), integers_(integers) {}
+LibraryCommunicator::LibraryCommunicator(const char* library, int rank, int size, Duration timeout, Abilities abilities)
+    : library_(library), rank_(rank), size_(size), timeout_(timeout), abilities_(abilities) {}
 
 bool LibraryCommunicator::supports(Kind kind, ElementType type, collective::Reduction reduction) const {
   return !collective::reduces(kind) || collective::supports_fold(type, reduction);
@@ -124,9 +137,10 @@ Handle LibraryCommunicator::start(const Operation& o) {
   try {
     for (std::size_t i = 0; i < operation->steps.size(); ++i) {
       Step& step = operation->steps[i];
-      Request request = together  ? step.of_reduction(o, buffers, integers_, rank_, size_)
-                        : reduces ? step.of_reduction(o, {buffers[i]}, integers_, rank_, size_)
-                                  : step.of_bytes(o, buffers[i], rank_);
+      Request request = together                    ? step.of_reduction(o, buffers, abilities_.integers, rank_, size_)
+                        : !reduces                  ? step.of_bytes(o, buffers[i], rank_)
+                        : abilities_.reduce_scatter ? step.of_reduction(o, {buffers[i]}, abilities_.integers, rank_, size_)
+                                                    : step.of_exchange(o, buffers[i], size_);
       request.timeout = timeout;
       step.transfer = post(request);
     }

@@ -55,7 +55,11 @@ class LibraryCommunicator : public collective::Communicator {
   void abort(const Error& cause) final;
 
  protected:
-  LibraryCommunicator(const char* library, int rank, int size, Duration timeout, Integers integers);
+  struct Abilities {
+    Integers integers = Integers::kBasic;
+    bool reduce_scatter = true;  ///< without it: all-to-all, and a fold here
+  };
+  LibraryCommunicator(const char* library, int rank, int size, Duration timeout, Abilities abilities);
 
   virtual std::unique_ptr<Transfer> post(const Request& request) = 0;
   /// This rank's part of a split: `members` are ranks here, in the order of the new group; for a negative color there are none and null is the
@@ -78,7 +82,7 @@ class LibraryCommunicator : public collective::Communicator {
   const char* library_;
   int rank_, size_;
   Duration timeout_;
-  Integers integers_;
+  Abilities abilities_;
   collective::Handle started_ = 0;
   std::list<std::shared_ptr<InFlight>> in_flight_;  ///< kept after a failure: the library may still write to what they hold
 

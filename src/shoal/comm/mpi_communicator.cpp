@@ -149,7 +149,10 @@ std::byte* at(void* p, std::size_t offset) { return static_cast<std::byte*>(p) +
 class MpiCommunicator final : public LibraryCommunicator {
  public:
   MpiCommunicator(std::shared_ptr<MpiWorld> world, MPI_Comm comm, int rank, int size, Duration timeout, std::size_t largest)
-      : LibraryCommunicator("MPI", rank, size, timeout, Integers::kAll), world_(std::move(world)), comm_(comm), largest_(largest) {
+      : LibraryCommunicator("MPI", rank, size, timeout, {.integers = Integers::kAll, .reduce_scatter = true}),
+        world_(std::move(world)),
+        comm_(comm),
+        largest_(largest) {
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   }
   ~MpiCommunicator() override {
