@@ -180,7 +180,7 @@ class ProcessGroupCommunicator final : public LibraryCommunicator {
   /// `path` names the group in the store. Of a group of one there is no backend.
   ProcessGroupCommunicator(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Store> store, Duration timeout, std::string path,
                            std::vector<std::uint64_t> world_ranks, int rank)
-      // PyTorch 2.11's Gloo waits without end in some small reduce-scatters (of two bytes by two ranks), and other backends have none.
+      // PyTorch 2.11's Gloo has waited without end in a reduce-scatter of two bytes by two ranks, and other backends have none.
       : LibraryCommunicator("c10d", rank, static_cast<int>(world_ranks.size()), timeout, {.integers = Integers::kBasic, .reduce_scatter = false}),
         backend_(std::move(backend)),
         store_(std::move(store)),
