@@ -66,11 +66,12 @@ function(shoal_precompile_test_headers target)
   target_precompile_headers(${target} REUSE_FROM ${donor})
 endfunction()
 
-# shoal_test(NAME ROOMS ... [SOURCES ...] [PACKAGES ...] [TIMEOUT seconds] [PROCESSORS n])
+# shoal_test(NAME ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n])
 #   tests/<folder>/CMakeLists.txt calls it once per room; without SOURCES every *_test.cpp of the folder is in it. One ctest entry per program;
 #   gtest counts inside. PROCESSORS: how many it keeps busy, so that ctest runs fewer tests beside it; 1 unless said.
+#   RUN: what starts the program, such as mpirun.
 function(shoal_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "ROOMS;SOURCES;PACKAGES" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "ROOMS;SOURCES;PACKAGES;RUN" ${ARGN})
   if(NOT arg_SOURCES)
     file(GLOB_RECURSE arg_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   endif()
@@ -82,7 +83,7 @@ function(shoal_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_PACKAGES} GTest::gtest GTest::gmock GTest::gtest_main)
   shoal_precompile_test_headers(${name} ${arg_ROOMS})
-  add_test(NAME ${name} COMMAND ${name})
+  add_test(NAME ${name} COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()

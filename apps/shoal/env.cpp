@@ -116,12 +116,15 @@ void show_software(Findings& findings) {
   findings.show("libraries", fmt::format("g++ {}, fmt {}.{}.{}, spdlog {}.{}.{}, CLI11 {}", __VERSION__, FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
                                          FMT_VERSION % 100, SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, CLI11_VERSION));
   try {
-    const std::string described = AppLibrary().entry<const char*()>("shoal_torch_description")();
+    const AppLibrary library;
+    const std::string described = library.entry<const char*()>("shoal_torch_description")();
     const std::string torch = mapped_file("libtorch_cpu.so"), number = after(described, "TORCH_VERSION=", ",");
     findings.show("torch", fmt::format("{}, {}", number, torch));
     findings.show(
         "", fmt::format("vectors {}, BLAS {}, oneDNN {}, {}", after(described, "CPU capability usage: ", "\n"), after(described, "BLAS_INFO=", ","),
                         after(described, "MKL-DNN ", " "), after(described, "ATen parallel backend: ", "\n")));
+    const std::string mpi = library.entry<const char*()>("shoal_mpi_description")();
+    findings.show("MPI", mpi.empty() ? "built without" : mpi);
   } catch (const Error& error) {
     findings.show("torch", "not loaded");
     findings.wrong(error.what());

@@ -155,7 +155,7 @@ std::vector<plan::Straggler> stragglers_of(const std::string& text) {
 std::vector<std::string> gathers_of(const PlanOptions& options, const plan::ModelSpec& spec, const plan::Training& training, plan::Cluster cluster) {
   if (is_job(options)) {
     const train::ParallelismSection& p = job_of(options).config.parallelism;
-    if (!p.in_process && (!p.arena || p.transport == "tcp")) cluster.devices_per_host = 1;
+    if (!p.in_process && (!p.arena || p.transport == "tcp" || p.transport == "mpi")) cluster.devices_per_host = 1;
   }
   std::vector<std::string> list;
   for (const auto& action : plan::gather_table(spec, training, cluster)) list.push_back(plan::words(action, spec));

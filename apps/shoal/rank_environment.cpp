@@ -125,7 +125,7 @@ void find_meeting_place(const Reader& reader, RankEnvironment& found) {
 
 }  // namespace
 
-std::optional<RankEnvironment> detect_rank_environment(const Environment& environment) {
+std::optional<RankEnvironment> detect_rank_environment(const Environment& environment, bool by_mpi) {
   const auto set = [&](const char* name) { return environment(name) != nullptr; };
   std::optional<RankEnvironment> found;
   // The innermost launcher counts: torchrun is itself started by srun on each host.
@@ -142,12 +142,12 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
   if (found->rank >= found->world) throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));
   if (found->local_rank >= found->local_world || found->local_world > found->world)
     throw broken(found->launcher, fmt::format("local rank {} of {} on this host, of {} in all", found->local_rank, found->local_world, found->world));
-  find_meeting_place({environment, found->launcher}, *found);
+  if (!by_mpi) find_meeting_place({environment, found->launcher}, *found);
   return found;
 }
 
-std::optional<RankEnvironment> detect_rank_environment() {
-  return detect_rank_environment([](const char* name) { return std::getenv(name); });
+std::optional<RankEnvironment> detect_rank_environment(bool by_mpi) {
+  return detect_rank_environment([](const char* name) { return std::getenv(name); }, by_mpi);
 }
 
 }  // namespace shoal::apps

@@ -29,10 +29,10 @@ using Environment = std::function<const char*(const char*)>;
 /// Where ranks are on several hosts, and wherever it is set, SHOAL_RENDEZVOUS (host:port or file:/path) says where they meet; without it they meet at
 /// MASTER_ADDR and MASTER_PORT (under torchrun, which listens there itself, one port above). SHOAL_JOB_KEY, where set, is part of the secret that
 /// they show each other. Empty when none of them started this process. Throws Error(config) naming the variable that is missing, no number, or
-/// impossible.
-std::optional<RankEnvironment> detect_rank_environment(const Environment& environment);
+/// impossible. `by_mpi`: MPI connects the ranks, which need no place to meet.
+std::optional<RankEnvironment> detect_rank_environment(const Environment& environment, bool by_mpi = false);
 
 /// The same of this process.
-std::optional<RankEnvironment> detect_rank_environment();
+std::optional<RankEnvironment> detect_rank_environment(bool by_mpi = false);
 
 }  // namespace shoal::apps

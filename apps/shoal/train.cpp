@@ -40,8 +40,8 @@ train::Job read_job(const TrainOptions& options) {
 }
 
 /// The launcher that started this process as one of several ranks; empty when Shoal's own is to start them.
-std::optional<RankEnvironment> other_launcher(const TrainOptions& options) {
-  auto found = detect_rank_environment();
+std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool by_mpi) {
+  auto found = detect_rank_environment(by_mpi);
   if (!found || (found->world == 1 && options.ranks > 1)) return std::nullopt;
   SHOAL_USER_CHECK(options.ranks == 0 || options.ranks == found->world, "command line", "--nproc {}: {} has started {} ranks", options.ranks,
                    found->launcher, found->world);
@@ -144,7 +144,8 @@ double bytes_of_a_rank(const train::Job& job, int ranks) {
 
 int train_job(const TrainOptions& options) {
   train::Job job = read_job(options);
-  const auto launcher = other_launcher(options);
+  const bool by_mpi = job.config.parallelism.transport == "mpi";
+  const auto launcher = other_launcher(options, by_mpi);
   if (launcher) train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world), launcher->launcher);
   const int ranks = static_cast<int>(job.config.parallelism.ranks);
   if (options.print_config) fmt::print("{}", train::print_config(job));
@@ -156,6 +157,9 @@ int train_job(const TrainOptions& options) {
     fmt::print("\n# The model, before the data is known (0: what the data needs):\n# {}\n", model);
     return 0;
   }
+  if (by_mpi && !launcher && ranks > 1)
+    throw Error(ErrorKind::kConfig, "launcher", fmt::format("parallelism.transport is \"mpi\", and no MPI has started the {} ranks", ranks))
+        .hint(fmt::format("mpirun -n {} shoal train ...", ranks));
   prepare_job_data(job, !launcher || launcher->rank == 0);
   const train::DataSizes sizes = train::check_job_inputs(job);
   const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;

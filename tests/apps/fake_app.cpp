@@ -79,3 +79,4 @@ int shoal_eval_main(const shoal::apps::EvalArguments* arguments) {
 }
 
 const char* shoal_torch_description() { return "a fake"; }
+const char* shoal_mpi_description() { return ""; }

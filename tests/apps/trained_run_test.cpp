@@ -108,6 +108,36 @@ TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
   EXPECT_EQ(weights(), expected);
 }
 
+#ifdef SHOAL_MPIRUN
+TEST_F(TrainedRun, MpiTrainsTheSameWeightsAsSharedMemory) {
+  const auto weights = [&] {
+    auto found = results();
+    std::erase_if(found, [](const auto& file) { return file.first.find(".safetensors") == std::string::npos; });
+    return found;
+  };
+  for (const char* stage : {"0", "3"}) {
+    // Stage 3 cuts parameters otherwise where ranks share memory.
+    const std::string zero = std::string("parallelism.zero_stage=") + stage, other = *stage == '0' ? "auto" : "tcp";
+    ASSERT_EQ(train({"--fresh", "--set", zero, "--set", "parallelism.transport=" + other}).code, 0);
+    const auto expected = weights();
+    ASSERT_FALSE(expected.empty());
+    std::vector<std::string> command{SHOAL_MPIRUN, "2"};
+    for (const std::string& word : words({"--fresh", "--set", zero, "--set", "parallelism.transport=mpi"})) command.push_back(word);
+    const Outcome outcome = run(command, folder.path(), {}, 100);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("started by Open MPI"));
+    EXPECT_EQ(weights(), expected) << "zero_stage " << stage;
+  }
+}
+#endif
+
+TEST_F(TrainedRun, MpiNeedsItsLauncher) {
+  const Outcome outcome = train({"--set", "parallelism.transport=mpi"});
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.err, HasSubstr("no MPI has started the 2 ranks. Hint: mpirun -n 2 shoal train"));
+  EXPECT_FALSE(folder.has("run"));
+}
+
 struct Fault {
   const char* name;
   int code;

@@ -7,10 +7,12 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/comm/fake.h"
 #include "shoal/comm/world.h"
+#include "tests/comm/group_checks.h"
 
 namespace shoal::comm {
 namespace {
@@ -54,6 +56,14 @@ TEST(Group, CollectivesTakeTensorsOfAnyStride) {
     EXPECT_EQ(received[0].item<float>(), rank == 0 ? 0 : 1);
     EXPECT_EQ(received[2].item<float>(), rank == 0 ? 11 : 12);
   });
+}
+
+TEST(Group, EveryOperationTypeAndReductionOnThreads) {
+  for (const int ranks : {2, 3})
+    run_on_threads(threads(ranks), [](const Group& group) {
+      EXPECT_THAT(check_types(group), ::testing::IsEmpty());
+      EXPECT_THAT(check_calls(group), ::testing::IsEmpty());
+    });
 }
 
 TEST(Group, AsynchronousCallsKeepTheirTensorsAlive) {

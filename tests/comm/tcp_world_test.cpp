@@ -15,6 +15,7 @@
 #include "shoal/comm/world.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/local_rendezvous.h"
+#include "tests/comm/group_checks.h"
 #include "tests/comm/rank_processes.h"
 
 namespace shoal::comm {
@@ -23,46 +24,26 @@ namespace {
 bool no_memory_is_shared(const Group& group) { return !group.shared_buffer(64) && !group.visible_to_peers(at::empty({4})); }
 
 bool everything(const Group& group) {
-  const int ranks = group.size(), rank = group.rank();
-  bool good = true;
-  for (const std::int64_t count : {1, 7, 100003}) {
-    const at::Tensor base = at::arange(count, at::kLong).remainder(13).to(at::kFloat);
-    at::Tensor sum = base + rank;
-    group.all_reduce(sum);
-    good = good && sum.equal(base * ranks + ranks * (ranks - 1) / 2);
+  const auto wrong = check_calls(group);
+  for (const std::string& line : wrong) std::fprintf(stderr, "%s\n", line.c_str());
+  return wrong.empty();
+}
 
-    const at::Tensor gathered = at::empty({ranks, count});
-    group.all_gather(gathered, base + rank);
-    for (int r = 0; r < ranks; ++r) good = good && gathered[r].equal(base + r);
-
-    const at::Tensor part = at::empty({count});
-    group.reduce_scatter(part, gathered);
-    good = good && part.equal((base + rank) * ranks);
-
-    const at::Tensor exchanged = at::empty({ranks, count});
-    group.all_to_all(exchanged, gathered + 100 * rank);
-    for (int r = 0; r < ranks; ++r) good = good && exchanged[r].equal(base + rank + 100 * r);
-
-    const at::Tensor told = at::full({count}, rank);
-    group.broadcast(told, ranks - 1);
-    good = good && told.eq(ranks - 1).all().item<bool>();
-  }
-  // Around a ring, then in the halves of the world.
-  const at::Tensor mine = at::full({5}, rank), theirs = at::empty({5}, at::kLong);
-  Work sent = group.send(mine.to(at::kLong), (rank + 1) % ranks, 3, {.async = true});
-  group.recv(theirs, (rank + ranks - 1) % ranks, 3);
-  sent.order();
-  good = good && theirs.eq((rank + ranks - 1) % ranks).all().item<bool>();
-  const Group half = group.split(rank % 2, 0);
-  at::Tensor ones = at::full({9}, 1.0);
-  half.all_reduce(ones);
-  return good && ones.eq(half.size()).all().item<bool>() && half.size() == (ranks + 1 - rank % 2) / 2;
+bool every_type(const Group& group) {
+  const auto wrong = check_types(group);
+  for (const std::string& line : wrong) std::fprintf(stderr, "%s\n", line.c_str());
+  return wrong.empty();
 }
 
 TEST(TcpWorld, CollectivesAmongProcessesThatMeetAtAFile) {
   const auto check = [](const Group& group) { return no_memory_is_shared(group) && everything(group); };
   EXPECT_TRUE(on_processes(2, "", check));
   EXPECT_TRUE(on_processes(4, "", check));
+}
+
+TEST(TcpWorld, EveryOperationTypeAndReduction) {
+  EXPECT_TRUE(on_processes(3, "", every_type));
+  EXPECT_TRUE(on_processes(4, at_a_file(), every_type, 2));
 }
 
 // What names the meeting is gone as soon as all are there: whoever is killed after that leaves nothing behind.

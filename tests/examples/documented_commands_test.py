@@ -86,6 +86,11 @@ class Tree:
             return [self.build / "bin" / name, *rest], r"\[  PASSED  \] [1-9]" if name.endswith("_test") else ""
         if program == "python3":
             return [sys.executable, *rest], ""
+        if program == "mpirun":
+            if not (self.build / "bin" / "mpi_engine_test").exists():
+                return None, "needs a build with MPI"
+            started, expected = self.here(rest[2:])
+            return ["mpirun", "--oversubscribe", "--allow-run-as-root", *rest[:2], *started], expected
         if program == "cmake":
             return ["cmake", *shlex.split(shlex.join(rest).replace("--preset release", shlex.quote(str(self.build))))], ""
         if program == "make":

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -60,16 +61,15 @@ keep_last = 3
                      data, steps);
 }
 
-/// Trains on `ranks` threads in `directory` and returns what was measured; `code` is what train returned.
-inline std::vector<StepMetrics> train_on_threads(const std::string& directory, const std::string& job_text, const std::vector<std::string>& sets,
-                                                 int ranks, std::atomic<int>* stop = nullptr, int* code = nullptr) {
+/// Starts ranks as threads, each with a group of its own, and waits for them.
+using StartRanks = std::function<void(const std::function<void(const comm::Group&)>& body)>;
+
+/// Trains on the ranks that `start` starts, in `directory`, and returns what was measured; `code` is what train returned.
+inline std::vector<StepMetrics> train_on(const StartRanks& start, const std::string& directory, const std::string& job_text,
+                                         const std::vector<std::string>& sets, std::atomic<int>* stop = nullptr, int* code = nullptr) {
   std::filesystem::create_directories(directory);
   const Job job = parse_job(job_text, "small.toml", sets);
-  comm::WorldOptions world;
-  world.size = ranks;
-  world.arena = false;
-  world.timeout = std::chrono::seconds(20);
-  comm::run_on_threads(world, [&](const comm::Group& group) {
+  start([&](const comm::Group& group) {
     RunOptions options;
     options.job = job;
     options.run_directory = directory;
@@ -80,6 +80,16 @@ inline std::vector<StepMetrics> train_on_threads(const std::string& directory, c
     if (code && group.rank() == 0) *code = mine;
   });
   return read_metrics(RunDirectory(directory).metrics());
+}
+
+/// The same on `ranks` threads over shared memory.
+inline std::vector<StepMetrics> train_on_threads(const std::string& directory, const std::string& job_text, const std::vector<std::string>& sets,
+                                                 int ranks, std::atomic<int>* stop = nullptr, int* code = nullptr) {
+  comm::WorldOptions world;
+  world.size = ranks;
+  world.arena = false;
+  world.timeout = std::chrono::seconds(20);
+  return train_on([&](const auto& body) { comm::run_on_threads(world, body); }, directory, job_text, sets, stop, code);
 }
 
 }  // namespace shoal::train

@@ -130,6 +130,9 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   const auto refused = [](const std::vector<std::string>& sets) { return refusal([&] { validate(job_with(sets), 2); }); };
   EXPECT_THAT(refused({"parallelism.in_process=true", "parallelism.transport=tcp"}),
               HasSubstr("parallelism.transport = \"tcp\": ranks of one process"));
+  EXPECT_THAT(refused({"parallelism.in_process=true", "parallelism.transport=mpi"}), HasSubstr("ranks of one process"));
+  EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=mpi"}), HasSubstr("parallelism.transport is \"mpi\""));
+  validate(job_with({"parallelism.bucket_mb=5", "parallelism.transport=mpi"}), 2);
   EXPECT_THAT(refused({"parallelism.interface=lo"}), HasSubstr("parallelism.interface = \"lo\": is of TCP"));
   EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=shared_memory"}), HasSubstr("is of TCP"));
   validate(job_with({"parallelism.interface=lo", "parallelism.transport=tcp"}), 2);

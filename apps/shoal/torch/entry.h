@@ -103,4 +103,6 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments);
 int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments);
 /// Torch's version and how it was built, a line each, for `shoal env`.
 const char* shoal_torch_description();
+/// The MPI that it is built with; empty: none.
+const char* shoal_mpi_description();
 }

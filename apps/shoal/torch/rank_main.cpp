@@ -9,6 +9,7 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/base/philox.h"
 #include "shoal/collective/flight_files.h"
+#include "shoal/comm/mpi_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/trainer.h"
@@ -21,6 +22,7 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.name = options.key = arguments.job_key;
   const std::string& transport = config.parallelism.transport;
   options.transport = transport == "tcp"             ? comm::Transport::kTcp
+                      : transport == "mpi"           ? comm::Transport::kMpi
                       : transport == "shared_memory" ? comm::Transport::kSharedMemory
                                                      : comm::Transport::kAutomatic;
   options.rank = arguments.rank, options.size = arguments.world;
@@ -87,6 +89,11 @@ int recorded(const RankArguments& arguments, int rank, const collective::FlightB
 
 }  // namespace
 }  // namespace shoal::apps
+
+const char* shoal_mpi_description() {
+  static const std::string text = shoal::comm::mpi_library();
+  return text.c_str();
+}
 
 int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   using namespace shoal;

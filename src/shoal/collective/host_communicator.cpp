@@ -44,6 +44,7 @@ std::string describe(const Descriptor& d) {
   if (reduces(d.kind)) text += fmt::format(" by {}", name(d.reduction));
   if (has_root(d.kind)) text += fmt::format(" with root {}", d.peer);
   if (d.buffers > 1) text += fmt::format(" in {} tensors", d.buffers);
+  if (d.tag > 0) text += fmt::format(" with label {}", d.tag);
   return text;
 }
 

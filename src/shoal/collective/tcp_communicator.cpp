@@ -8,6 +8,7 @@
 #include "shoal/base/check.h"
 #include "shoal/collective/direct.h"
 #include "shoal/collective/fold.h"
+#include "shoal/collective/operation_check.h"
 
 namespace shoal::collective {
 namespace {
@@ -57,24 +58,7 @@ TcpCommunicator::~TcpCommunicator() { peers_->answer_for(group_, nullptr); }
 
 bool TcpCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const { return !reduces(kind) || supports_fold(type, reduction); }
 
-void TcpCommunicator::validate(const Operation& o) const {
-  const char* what = name(o.kind);
-  SHOAL_USER_CHECK(supports(o.kind, o.type, o.reduction), what, "there is no {} of {} by {}", what, name(o.type), name(o.reduction));
-  SHOAL_USER_CHECK(o.memory == MemoryKind::kHost, what, "TCP carries host memory only");
-  SHOAL_USER_CHECK(!o.shared_output, what, "one output a host is of groups whose ranks share memory");
-  if (has_root(o.kind)) SHOAL_USER_CHECK(o.peer >= 0 && o.peer < size(), what, "root {} is not one of {} ranks", o.peer, size());
-  if (point_to_point(o.kind))
-    SHOAL_USER_CHECK(o.peer < size() && o.peer != rank() && (o.peer >= 0 || o.kind == Kind::kReceive), what, "rank {} and peer {} of {} ranks",
-                     rank(), o.peer, size());
-  const std::size_t ranks = members_.ranks.size();
-  SHOAL_USER_CHECK((o.send_counts.empty() && o.receive_counts.empty()) ||
-                       (o.kind == Kind::kAllToAll && o.send_counts.size() == ranks && o.receive_counts.size() == ranks),
-                   what, "per-rank counts: {} to send, {} to receive, for {} ranks", o.send_counts.size(), o.receive_counts.size(), ranks);
-  if (!o.send_counts.empty())
-    SHOAL_USER_CHECK(o.send_counts[rank()] == o.receive_counts[rank()], what, "rank {} sends itself {} elements and expects {}", rank(),
-                     o.send_counts[rank()], o.receive_counts[rank()]);
-  SHOAL_USER_CHECK(o.kind != Kind::kAllToAll || !o.buffer.input || o.buffer.input != o.buffer.output, what, "input and output must be two buffers");
-}
+void TcpCommunicator::validate(const Operation& operation) const { check_operation(operation, rank(), size(), "TCP"); }
 
 Handle TcpCommunicator::start(const Operation& operation) { return start(operation, false); }
 

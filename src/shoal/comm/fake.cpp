@@ -31,9 +31,10 @@ Work FakeEngine::start(const Call& call) {
   if (o.kind == Kind::kBroadcast || o.kind == Kind::kScatter) as_root.peer = rank_;
   const std::size_t parts = collective::for_each_rank(o.kind) ? static_cast<std::size_t>(size_) : 1;
   std::vector<std::byte> contribution(count * size_of(o.type) * parts);
-  const collective::Call view{as_root, buffers, {}, {}, rank_, size_};
-  collective::offer(view, 0, count, contribution.data());
-  collective::consume(view, 0, count, std::vector<const std::byte*>(static_cast<std::size_t>(size_), contribution.data()));
+  const auto as = [&](int rank) { return collective::Call{as_root, buffers, {}, {}, rank, size_}; };
+  // A rank offers only what others read: what it would keep to itself, its neighbour offers.
+  for (const int rank : {rank_, (rank_ + 1) % size_}) collective::offer(as(rank), 0, count, contribution.data());
+  collective::consume(as(rank_), 0, count, std::vector<const std::byte*>(static_cast<std::size_t>(size_), contribution.data()));
   return {};
 }
 

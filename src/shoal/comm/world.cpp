@@ -7,6 +7,7 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/comm/host_engine.h"
+#include "shoal/comm/mpi_engine.h"
 #include "shoal/comm/network_world.h"
 
 namespace shoal::comm {
@@ -28,6 +29,7 @@ bool over_network(const WorldOptions& options) {
 Group connect(const WorldOptions& options) {
   SHOAL_USER_CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size, "connect", "rank {} of {}", options.rank, options.size);
   memory_context().rank = options.rank;
+  if (options.transport == Transport::kMpi) return connect_over_mpi(options);
   if (options.size > 1 && over_network(options)) return connect_over_network(options);
   const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, options.size) : nullptr;
   if (options.size == 1) return {};

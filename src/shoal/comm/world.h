@@ -15,6 +15,7 @@ enum class Transport {
   kAutomatic,     ///< shared memory among the ranks of a host, TCP between hosts
   kSharedMemory,  ///< all ranks are on this host
   kTcp,           ///< also between ranks of one host: no memory is shared
+  kMpi,           ///< MPI, whose launcher has started the ranks: no memory is shared
 };
 
 /// How the ranks of a job come together.
@@ -38,7 +39,8 @@ struct WorldOptions {
 };
 
 /// Ranks as processes: blocks until all have met. Installs the arena first, so call it before anything large is allocated.
-/// A world of one meets nobody; it gets the arena and a group of one. Throws what wire::meet, wire::Rendezvous and wire::Peers throw.
+/// A world of one meets nobody; it gets the arena and a group of one. Throws what wire::meet, wire::Rendezvous and
+/// wire::Peers throw, or connect_over_mpi.
 Group connect(const WorldOptions& options);
 
 /// Ranks as threads of this process: runs `body(group)` on `options.size` threads that share memory, with the same bits as processes. `options.rank`,

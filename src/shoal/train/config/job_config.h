@@ -103,7 +103,7 @@ struct ParallelismSection {
   bool pin_cores = false;                           ///< each rank keeps to its own cores
   bool arena = true;                                ///< tensors live in memory that the ranks of the host see
   double memory_limit_mb = 0;                       ///< what tensors of one rank may take; 0: its share of what the host has free
-  std::string transport = "auto";                   ///< "auto", "shared_memory", "tcp": what carries the bytes between ranks
+  std::string transport = "auto";                   ///< "auto", "shared_memory", "tcp", "mpi": what carries the bytes between ranks
   std::string interface;                            ///< TCP: name or address prefix of the network interface; empty: the one that leads to rank 0
   std::string ports = "0";                          ///< TCP: "first-last", of which a rank listens on the first free one; "0": any
   std::string algorithms;                           ///< TCP: "all_reduce=ring,broadcast=direct" in place of the choice by cost

@@ -168,8 +168,8 @@ void list_running(std::vector<Key>& keys) {
       .key("arena", &P::arena, any(), "tensors live in memory that all ranks of the host read in place; off gives the same bits, slower")
       .key("memory_limit_mb", &P::memory_limit_mb, at_least(0),
            "what the tensors of one rank may take in MB: a job that needs more is refused before it starts; 0: its share of what the host has free")
-      .key("transport", &P::transport, one_of({"auto", "shared_memory", "tcp"}),
-           "what carries the bytes between ranks; auto: shared memory inside a host, TCP between hosts; tcp: TCP alone")
+      .key("transport", &P::transport, one_of({"auto", "shared_memory", "tcp", "mpi"}),
+           "what carries the bytes between ranks; auto: shared memory inside a host, TCP between hosts; tcp: TCP alone; mpi: MPI, under mpirun")
       .key("interface", &P::interface, any(), "TCP: name or address prefix of the network interface; empty: the one that leads to rank 0")
       .key("ports", &P::ports, any(), "TCP: on which ports a rank listens, \"7000-7100\": the first that is free; 0: whichever the system gives")
       .key("algorithms", &P::algorithms, any(),

@@ -143,9 +143,11 @@ void validate_ranks(const Job& job, int ranks) {
 
 void validate_transport(const Job& job, bool one_host) {
   const ParallelismSection& p = job.config.parallelism;
-  if (p.in_process && p.transport == "tcp")
+  const bool mpi = p.transport == "mpi";
+  if (p.in_process && (p.transport == "tcp" || mpi))
     throw complaint(job, "parallelism.transport", "ranks of one process (parallelism.in_process) share its memory: leave it at \"auto\"");
   const bool tcp = p.transport == "tcp" || (p.transport == "auto" && !one_host);
+  if (mpi) refuse_if_set(job, {"parallelism.interface"}, "is of TCP, and parallelism.transport is \"mpi\"");
   if (!tcp)
     refuse_if_set(job, {"parallelism.interface", "parallelism.ports", "parallelism.algorithms"},
                   "is of TCP, and all ranks are on one host, where shared memory carries the bytes unless parallelism.transport is \"tcp\"");
@@ -161,7 +163,7 @@ void validate_transport(const Job& job, bool one_host) {
   check("parallelism.ports", [&] { wire::parse_port_range(p.ports); });
   check("parallelism.algorithms", [&] { collective::Choice({0}, {}, p.algorithms); });
   if (p.zero_stage > 0) refuse_if_set(job, {"parallelism.bucket_mb"}, "with parallelism.zero_stage above 0 the units are what travels");
-  if (p.in_process || (p.arena && !tcp))
+  if (p.in_process || (p.arena && !tcp && !mpi))
     refuse_if_set(job, {"parallelism.bucket_mb"}, "gradients are reduced where they lie, without buckets, as all ranks see them (parallelism.arena)");
 }
 

@@ -1,0 +1,60 @@
+#pragma once
+
+// mpi.h, and what stands on it directly. For the .cpp files of the engine over MPI, in builds that have one.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "shoal/collective/communicator.h"
+#include "shoal/wire/error_bytes.h"
+
+namespace shoal::comm {
+
+/// MPI as this process has it, from MPI_Init_thread to MPI_Finalize. A program that has initialised MPI itself finalises it itself too.
+///
+/// Every call of MPI from this process holds `mutex`: thread level MPI_THREAD_SERIALIZED is needed, and enough for any number of groups and threads.
+/// What has no deadline in MPI is called only where all ranks are known to have come, but for the beginning and the end: MPI_Init and MPI_Finalize
+/// wait for ranks as long as the launcher lets them. After an abort MPI is left as it is, which ends the job under mpirun.
+class MpiWorld {
+ public:
+  /// Throws Error(config) when MPI cannot be had at that thread level.
+  MpiWorld();
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int ranks_on_host() const { return ranks_on_host_; }
+  int largest_tag() const { return largest_tag_; }
+  std::mutex& mutex() { return mutex_; }
+  bool aborted() const { return told_; }
+
+  /// Sends the cause to all ranks of the world, by messages that every wait looks for.
+  void tell(const Error& cause);
+  std::optional<Error> heard();
+
+ private:
+  struct Message;
+  bool owns_ = false;
+  int rank_ = 0, size_ = 1, ranks_on_host_ = 1, largest_tag_ = 32767;
+  std::mutex mutex_;
+  MPI_Comm control_ = MPI_COMM_NULL;
+  std::unique_ptr<Message> incoming_;
+  MPI_Request listening_ = MPI_REQUEST_NULL;
+  std::atomic<bool> told_ = false;
+  std::optional<Error> cause_;  ///< that another rank has sent
+};
+
+/// Throws the Error for a call of MPI that failed.
+void check_mpi(int code, const char* call, int rank, int size);
+
+/// All ranks of the world. `largest`: what a call may count; larger ones are cut, or counted in blocks.
+std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWorld> world, Duration timeout, std::size_t largest);
+
+}  // namespace shoal::comm
