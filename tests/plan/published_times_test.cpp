@@ -16,18 +16,25 @@ namespace {
 
 struct Errors {
   double mean = 0, most = 0;
+  int rows = 0;
+
+  void add(double e) {
+    e = std::abs(e), ++rows;
+    mean += (e - mean) / rows, most = std::max(most, e);
+  }
 };
+/// Of all rows; prints those that the efficiency was fitted on apart from the others.
 Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency, const std::set<std::string>& fitted) {
-  Errors result;
+  Errors all, inside, outside;
   for (const TimedRow& row : rows) {
     const double e = error(row, efficiency);
-    std::printf("  %-36s measured %8.3f s, error %+5.1f %%%s\n", row.name.c_str(), row.measured_s, 100 * e,
-                fitted.contains(row.name) ? "  (fitted)" : "");
-    result.mean += std::abs(e) / static_cast<double>(rows.size());
-    result.most = std::max(result.most, std::abs(e));
+    const bool is_fitted = fitted.contains(row.name);
+    std::printf("  %-36s measured %8.3f s, error %+5.1f %%%s\n", row.name.c_str(), row.measured_s, 100 * e, is_fitted ? "  (fitted)" : "");
+    all.add(e), (is_fitted ? inside : outside).add(e);
   }
-  std::printf("  mean %.2f %%, largest %.2f %%\n", 100 * result.mean, 100 * result.most);
-  return result;
+  for (const auto& [what, part] : {std::pair{"fitted rows", inside}, {"other rows", outside}, {"all rows", all}})
+    if (part.rows > 0) std::printf("  %d %s: mean %.2f %%, largest %.2f %%\n", part.rows, what, 100 * part.mean, 100 * part.most);
+  return all;
 }
 
 std::vector<TimedRow> korthikanti_rows() {
@@ -38,13 +45,19 @@ std::vector<TimedRow> korthikanti_rows() {
 }
 std::vector<TimedRow> sc21_rows() {
   std::vector<TimedRow> rows;
-  for (const Row& row : published("sc21_table_1")) rows.push_back(sc21_row(row));
+  for (const Row& row : published("sc21_table_1")) rows.push_back(sc21_row(row).timed());
   return rows;
 }
 std::vector<TimedRow> h100_rows() {
   std::vector<TimedRow> rows;
-  for (const Row& row : published("megatron_core_h100")) rows.push_back(h100_row(row));
+  for (const Row& row : published("megatron_core_h100")) rows.push_back(h100_row(row).timed());
   return rows;
+}
+/// What the search took where the source says nothing.
+void print_choice(const SearchedRow& row) {
+  const Training chosen = row.best(row.cluster.device.efficiency).training;
+  std::printf("  %-36s micro-batch %d, %d stages a rank: chosen by the search\n", row.name.c_str(), static_cast<int>(chosen.micro_batch),
+              static_cast<int>(chosen.mesh.virtual_stages));
 }
 
 const std::set<std::string> kA100Fitted{"175B full", "175B selective", "1T full", "1T selective", "SC21 1.7B", "SC21 7.5B", "SC21 76.1B"};

@@ -176,11 +176,11 @@ PieceTime block_time(const ModelSpec& spec, const Training& training, const Clus
   time.forward += exchange;
   time.input_gradient += exchange;
   time.communication = 2 * exchange;
+  time.input_gradient += time.recomputed;
   if (training.recompute == Recompute::kFull) {
-    time.recomputed += exchange;
+    time.input_gradient += exchange;
     time.communication += exchange;
   }
-  time.input_gradient += time.recomputed;
   return time;
 }
 

@@ -78,15 +78,18 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   Exchange exchange;
   if (training.zero == 0) {
     const GroupShape group = group_shape(cluster, mesh.data * mesh.context, mesh.tensor);
-    exchange.seconds = all_reduce_s(cluster, group, held * bytes.gradient);
+    exchange.seconds =
+        training.flat_rings ? 2 * flat_all_gather_s(cluster, group, held * bytes.gradient) : all_reduce_s(cluster, group, held * bytes.gradient);
     exchange.window = backward;
     exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
     return exchange;
   }
   const GroupShape group = shard_group(cluster, mesh);
   const bool plus = training.zero_plus_plus;
-  const double scatter = all_gather_s(cluster, group, held * (plus ? 0.5 : bytes.gradient)),
-               gather = all_gather_s(cluster, group, held * (plus ? 1 : bytes.parameter));
+  const auto over_shards = [&](double size) {
+    return training.flat_rings ? flat_all_gather_s(cluster, group, size) : all_gather_s(cluster, group, size);
+  };
+  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)), gather = over_shards(held * (plus ? 1 : bytes.parameter));
   const double scatters = training.zero >= 2 ? m : 1;
   const double again = training.reshard_after_forward ? m : 0;
   const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
