@@ -60,7 +60,9 @@ TEST(Plots, PartsOfAStepFollowEachOtherAndAddUp) {
   ASSERT_EQ(drawn.size(), parts.size() + 1) << "and what is hidden";
   double sum = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) EXPECT_NEAR(drawn[i].x, drawn[i - 1].x + drawn[i - 1].width, 0.02);
+    if (i > 0) {
+      EXPECT_NEAR(drawn[i].x, drawn[i - 1].x + drawn[i - 1].width, 0.02);
+    }
     EXPECT_NEAR(drawn[i].width / drawn[0].width, parts[i] / parts[0], 1e-3);
     sum += parts[i];
   }

@@ -16,6 +16,9 @@ struct OperationCost {
   double weights = 0;    ///< the same for the weight gradient
   double count = 1;      ///< how many such kernels
   bool core = false;     ///< recomputed under selective recomputation
+  double moved = 0;      ///< of a product: bytes that it reads or writes whatever its blocking, forward; twice as many backward. It takes as long as
+                         ///< the slower of computing and moving
+  double vector = 0;     ///< of a fused kernel: fp32 operations beside its products, forward and backward each
 };
 std::vector<OperationCost> block_operations(const ModelSpec& spec, const Training& training);
 std::vector<OperationCost> head_operations(const ModelSpec& spec, const Training& training);

@@ -63,6 +63,14 @@ struct Exchange {
   double interference = 0;
 };
 
+/// Micro-batches in whose computation each direction of an exchange has something to do. A stage's gradients are whole when its last micro-batch is
+/// back, and an interleaved schedule takes the last `pp` micro-batches back stage after stage: that of the first stage to finish has all the others'
+/// time. Parameters that are gathered for the forward pass likewise.
+double overlapping_micro_batches(const Training& training) {
+  const double p = training.mesh.pipeline, v = training.mesh.virtual_stages, m = training.micro_batches();
+  return p > 1 && v > 1 ? std::min(m, (p * (v - 1) + 1) / v) : 1;
+}
+
 /// Gradients, and parameters where they are sharded, of the rank that holds most.
 Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<PieceTime>& ranks) {
   const Mesh& mesh = training.mesh;
@@ -74,13 +82,13 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
     forward = std::max(forward, rank.forward);
     backward = std::max(backward, rank.input_gradient + rank.weight_gradient);
   }
-  const double m = training.micro_batches();
+  const double m = training.micro_batches(), overlapping = overlapping_micro_batches(training);
   Exchange exchange;
   if (training.zero == 0) {
     const GroupShape group = group_shape(cluster, mesh.data * mesh.context, mesh.tensor);
     exchange.seconds =
         training.flat_rings ? 2 * flat_all_gather_s(cluster, group, held * bytes.gradient) : all_reduce_s(cluster, group, held * bytes.gradient);
-    exchange.window = backward;
+    exchange.window = overlapping * backward;
     exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
     return exchange;
   }
@@ -98,7 +106,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   if (plus) exchange.seconds += again * all_gather_s(cluster, {group.inside, 1}, held * bytes.parameter);
   // Each rank's shard comes over the link to the host before it is gathered.
   if (training.offload_parameters) exchange.seconds += (m + again) * held / group.ranks() * bytes.parameter / host_link(cluster);
-  exchange.window = training.zero == 3 ? m * (forward + backward) : training.zero == 2 ? m * backward + forward : backward + forward;
+  exchange.window = training.zero == 3 ? m * (forward + backward) : training.zero == 2 ? m * backward + forward : overlapping * (backward + forward);
   exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
 }
