@@ -68,8 +68,7 @@ inline SearchedRow sc21_row(const Row& row) {
   const ModelSpec spec = megatron_gpt(row, 51200, 2048);
   const std::int64_t gpus = row.whole("gpus"), tp = row.whole("tp"), pp = row.whole("pp");
   Training start = megatron_training(tp, pp, 1, gpus / tp / pp, row.whole("batch"), 1);
-  // In 2021 gradients were kept and exchanged in 16 bits.
-  start.precision = "fp16", start.recompute = Recompute::kFull;
+  start.precision = "bf16", start.recompute = Recompute::kFull;
   return {"SC21 " + row.text("parameters_b") + "B", row["seconds"], spec, start, with_devices(*cluster_preset("a100"), gpus)};
 }
 

