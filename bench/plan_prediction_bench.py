@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What the planner says of Shoal's own training steps, beside what they are: peak memory and time of GPT-2 in three sizes and two lengths, on one rank,
-with two replicas (DDP) and with two shards (FSDP), in fp32.
+with two replicas (DDP) and with two shards (FSDP), in fp32; of the longer one in bf16 too, and of one size with shards of the optimizer's state and of
+gradients (ZeRO-1 and 2).
 
 `shoal plan calibrate` measures the machine with as many ranks as a job has, `shoal plan check` then trains a few steps of it: three times in turn, for
 a core that others use too is slower for seconds or minutes. A calibration serves for a minute and a half; what other processes have disturbed is
@@ -20,13 +21,18 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 import comparison  # noqa: E402
 
 SIZES = {"10m": {"layers": 4, "hidden": 384, "heads": 6, "vocab": 8192}, "50m": {"layers": 8, "hidden": 512, "heads": 8, "vocab": 50257}, "124m": {}}
-KINDS = {"one": (1, 0), "ddp": (2, 0), "fsdp": (2, 3)}
+# Ranks, ZeRO stage, type of the weights.
+KINDS = {"one": (1, 0, "fp32"), "ddp": (2, 0, "fp32"), "fsdp": (2, 3, "fp32"), "zero1": (2, 1, "fp32"), "zero2": (2, 2, "fp32"),
+         "one-bf16": (1, 0, "bf16"), "ddp-bf16": (2, 0, "bf16"), "fsdp-bf16": (2, 3, "bf16")}
 LENGTHS = (64, 256)
 STEPS = {"10m": 40, "50m": 16, "124m": 10}
 ROUNDS, SERVES_S, TRIES = 3, 90, 3
 DISTURBING = 0.1  # cores that other processes keep busy
 LIMITS = {"memory": 0.95, "time": 0.9}
-CASES = [f"plan/prediction/{kind}/gpt2-{size}/{length}/{what}" for size in SIZES for length in LENGTHS for kind in KINDS for what in LIMITS]
+JOBS = [(kind, size, length) for size in SIZES for length in LENGTHS for kind in ("one", "ddp", "fsdp")]
+JOBS += [(kind, "50m", 256) for kind in ("zero1", "zero2")]
+JOBS += [(kind, size, 256) for size in SIZES for kind in ("one-bf16", "ddp-bf16", "fsdp-bf16")]
+CASES = [f"plan/prediction/{kind}/gpt2-{size}/{length}/{what}" for kind, size, length in JOBS for what in LIMITS]
 JOB = """
 [model]
 name = "gpt2-124m"
@@ -44,6 +50,8 @@ steps = 10
 [parallelism]
 ranks = {ranks}
 zero_stage = {zero}
+[precision]
+type = "{type}"
 """
 
 
@@ -63,13 +71,15 @@ class Planner:
             raise comparison.Failed(f"shoal plan {words[0]}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def cluster(self, ranks):
-        if ranks not in self.clusters or time.monotonic() - self.clusters[ranks] > SERVES_S:
+    def cluster(self, ranks, bf16):
+        file = self.folder / f"cluster-{ranks}-{bf16}.toml"
+        if file not in self.clusters or time.monotonic() - self.clusters[file] > SERVES_S:
+            words = ("calibrate", "--nproc", ranks, "--output", file, *(() if bf16 else ("--no-bf16",)))
             for _ in range(TRIES):
-                if "Other processes" not in self.run("calibrate", "--nproc", ranks, "--output", self.folder / f"cluster-{ranks}.toml"):
+                if "Other processes" not in self.run(*words):
                     break
-            self.clusters[ranks] = time.monotonic()
-        return self.folder / f"cluster-{ranks}.toml"
+            self.clusters[file] = time.monotonic()
+        return file
 
     def undisturbed(self, *words):
         tries = []
@@ -79,12 +89,13 @@ class Planner:
 
     def check(self, kind, size, length):
         if (kind, size, length) not in self.checked:
-            ranks, zero = KINDS[kind]
+            ranks, zero, number = KINDS[kind]
             model = "\n".join(f"{key} = {value}" for key, value in SIZES[size].items())
             job = self.folder / "job.toml"
-            job.write_text(JOB.format(model=model, data=self.folder / "data", text=comparison.ROOT / "docs", length=length, ranks=ranks, zero=zero))
+            job.write_text(JOB.format(model=model, data=self.folder / "data", text=comparison.ROOT / "docs", length=length, ranks=ranks, zero=zero,
+                                      type=number))
             words = ("check", job, "--steps", STEPS[size], "--json", "--cluster")
-            self.checked[kind, size, length] = [self.undisturbed(*words, self.cluster(ranks)) for _ in range(ROUNDS)]
+            self.checked[kind, size, length] = [self.undisturbed(*words, self.cluster(ranks, number == "bf16")) for _ in range(ROUNDS)]
         return self.checked[kind, size, length]
 
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,10 +13,12 @@
 
 #include "apps/shoal/plan_calibrate.h"
 #include "apps/shoal/plan_check.h"
+#include "apps/shoal/plan_collective.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
 #include "shoal/plan/gathers.h"
 #include "shoal/plan/lessons.h"
+#include "shoal/plan/plots.h"
 #include "shoal/plan/scaling_laws.h"
 #include "shoal/plan/simulator.h"
 #include "shoal/plan/trace.h"
@@ -34,6 +37,12 @@ void write_file(const std::string& path, const std::string& text) {
   file << text;
   file.close();
   if (!file) throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be written", path));
+}
+
+void write_plot(const std::string& folder, const char* name, const std::string& picture) {
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+  write_file(folder + "/" + name, picture);
 }
 
 /// A bare number of parameters: what its states need.
@@ -111,6 +120,7 @@ void run_search(const PlanOptions& options) {
   const plan::Training training = training_of(start, spec, cluster.devices());
   const plan::SearchSpace space = space_of(options);
   const auto found = plan::search(spec, training, cluster, space, options.count);
+  if (!options.plots.empty()) write_plot(options.plots, "search.svg", plan::search_plot(spec, cluster, found.best));
   if (options.json) {
     ordered_json json{
         {"model", spec.name},           {"cluster", cluster.name},          {"devices", cluster.devices()}, {"considered", found.considered},
@@ -140,15 +150,15 @@ void run_search(const PlanOptions& options) {
   fmt::print("{}", plan::to_text(plan::sensitivity(spec, training, cluster, space)));
 }
 
-std::vector<plan::Straggler> stragglers_of(const std::string& text) {
-  if (text.empty()) return {};
-  plan::Straggler straggler;
-  char rest = 0;
-  long rank = 0;
-  if (std::sscanf(text.c_str(), "%ld:%lf%c", &rank, &straggler.slowdown, &rest) != 2)
-    throw Error(ErrorKind::kUsage, "plan", fmt::format("--straggler {}: must be rank:factor, as in 3:1.5", text));
-  straggler.rank = rank;
-  return {straggler};
+/// The planned run as it goes with failures at random moments.
+std::optional<plan::SimulatedRun> simulated_run(const PlanOptions& options, const plan::Plan& made) {
+  if (!options.failures) return std::nullopt;
+  if (!made.run) throw Error(ErrorKind::kUsage, "plan", "--failures: name the run: --tokens, --hours or --money");
+  const plan::RunEstimate& run = *made.run;
+  if (run.failures.checkpoint_s <= 0)
+    throw Error(ErrorKind::kUsage, "plan", fmt::format("--failures: cluster {} names no storage to write checkpoints to", made.cluster.name));
+  return plan::simulate_run(made.time.all(), static_cast<std::int64_t>(std::ceil(run.steps)), run.checkpoint_interval_s, run.failures,
+                            *options.failures);
 }
 
 /// Units as they come and go, in the words of the model.
@@ -203,15 +213,30 @@ void run_plan(const PlanOptions& given) {
     step = table ? plan::simulate_schedule(spec, training, cluster, *table, stragglers) : plan::simulate_step(spec, training, cluster, stragglers);
   }
   const std::string name = table ? options.schedule_file : training.schedule;
+  const auto played = simulated_run(options, made);
+  const double useful_s = played ? made.time.all() * std::ceil(made.run->steps) : 0;
   if (options.json) {
     ordered_json json = ordered_json::parse(plan::to_json(made));
     if (options.gathers) json["gathers"] = gathers_of(options, spec, training, cluster);
     if (step) json["simulated"] = {{"schedule", name}, {"step_time_s", step->seconds}, {"bubble_fraction", step->timeline.bubble_fraction()}};
+    if (played)
+      json["simulated_run"] = {{"days", played->seconds / 86400},
+                               {"failures", played->failures},
+                               {"checkpoints", played->checkpoints},
+                               {"lost_hours", played->lost_s / 3600},
+                               {"goodput", played->goodput(useful_s)}};
     fmt::print("{}\n", json.dump(2));
   } else {
     fmt::print("{}", plan::to_text(made));
     if (options.gathers) print_gathers(gathers_of(options, spec, training, cluster));
     if (step) fmt::print("\nSimulated, {}: {:.4g} s a step, bubbles {:.1f} %\n", name, step->seconds, 100 * step->timeline.bubble_fraction());
+    if (played)
+      fmt::print("\nSimulated run: {:.4g} days, {} failures that cost {:.4g} hours of training, {} checkpoints, goodput {:.2f} %\n",
+                 played->seconds / 86400, played->failures, played->lost_s / 3600, played->checkpoints, 100 * played->goodput(useful_s));
+  }
+  if (!options.plots.empty()) {
+    write_plot(options.plots, "memory.svg", plan::memory_plot(made));
+    write_plot(options.plots, "time.svg", plan::time_plot(made));
   }
   if (!options.trace.empty()) write_file(options.trace, plan::to_trace(step->timeline));
   if (!options.svg.empty())
@@ -263,7 +288,8 @@ void add_lessons(CLI::App& plan_command) {
   learn->require_subcommand(1);
   struct Words {
     std::int64_t samples = 0, batch = 1, ranks = 1, epochs = 1;
-    double bytes = 0, latency = 50e-6, bandwidth = 1.25e9, parameters = 0;
+    std::int64_t layers = 0;
+    double bytes = 0, latency = 50e-6, bandwidth = 1.25e9, parameters = 0, intensity = 0, peak = 0, inside = 0, input = 0;
     int zero = 0;
   };
   auto words = std::make_shared<Words>();
@@ -300,6 +326,20 @@ void add_lessons(CLI::App& plan_command) {
   zero->add_option("--zero", words->zero, "Stage, 0 to 3")->required();
   zero->add_option("--ranks", words->ranks, "Ranks")->required();
   zero->callback([=] { print(plan::zero_memory(words->parameters, words->zero, words->ranks)); });
+  auto* offload = learn->add_subcommand("offload", "Share of its peak that a device reaches on what comes over a link");
+  offload->add_option("--intensity", words->intensity, "FLOPs a byte")->required();
+  offload->add_option("--bandwidth", words->bandwidth, "Bytes a second")->required();
+  offload->add_option("--peak", words->peak, "FLOP/s of the device")->required();
+  offload->callback([=] { print(plan::offload_efficiency(words->intensity, words->bandwidth, words->peak)); });
+  auto* attention = learn->add_subcommand("ring-attention", "Tokens a rank from which ring attention hides its exchange");
+  attention->add_option("--bandwidth", words->bandwidth, "Bytes a second")->required();
+  attention->add_option("--peak", words->peak, "FLOP/s of the device")->required();
+  attention->callback([=] { print(plan::ring_attention_tokens(words->bandwidth, words->peak)); });
+  auto* pieces = learn->add_subcommand("checkpoints", "Into how many recomputed pieces blocks are best cut");
+  pieces->add_option("--layers", words->layers, "Blocks")->required();
+  pieces->add_option("--inside", words->inside, "Bytes that a block keeps without recomputation")->required();
+  pieces->add_option("--input", words->input, "Bytes of its input")->required();
+  pieces->callback([=] { print(plan::best_checkpoints(words->layers, words->inside, words->input)); });
 }
 
 }  // namespace
@@ -311,6 +351,7 @@ void add_plan_command(CLI::App& app) {
   add_scaling(*command);
   add_inference(*command);
   add_lessons(*command);
+  add_collective_command(*command);
   add_calibrate_command(*command);
   add_check_command(*command);
   command->callback([command, options] {

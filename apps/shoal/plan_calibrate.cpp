@@ -24,6 +24,7 @@ struct Options {
   std::string output = "cluster.toml", name = "here";
   int ranks = 1, threads = 0, rounds = 3;
   double seconds = 0.2;
+  bool no_bf16 = false;
 };
 
 std::vector<plan::TimedWork> work_of(const std::vector<TimedSample>& samples) {
@@ -54,7 +55,7 @@ void calibrate(const Options& options) {
   arguments.threads = threads_per_rank(cores, options.ranks, options.threads);
   if (options.ranks * arguments.threads <= static_cast<int>(cores.list.size()))
     for (int rank = 0; rank < options.ranks; ++rank) arguments.cores.push_back(cores_of_rank(cores, rank, options.ranks, arguments.threads));
-  arguments.seconds = options.seconds, arguments.rounds = options.rounds;
+  arguments.seconds = options.seconds, arguments.rounds = options.rounds, arguments.bf16 = !options.no_bf16;
   plan::Measurements measured;
   const OtherLoad load;
   // Before threads of this process keep to cores, which what it starts would inherit.
@@ -97,6 +98,7 @@ void add_calibrate_command(CLI::App& plan_command) {
   command->add_option("--seconds", options->seconds, "Time per case")->check(CLI::PositiveNumber);
   command->add_option("--rounds", options->rounds, "In how many rounds, whose median counts, Shoal's kernels are measured")
       ->check(CLI::Range(1, 100));
+  command->add_flag("--no-bf16", options->no_bf16, "Measure fp32 alone: a bf16 job is then planned by the device's peak");
   command->callback([options] { calibrate(*options); });
 }
 

@@ -14,6 +14,7 @@
 #include "shoal/data/dataset.h"
 #include "shoal/data/manifest.h"
 #include "shoal/plan/model_json.h"
+#include "shoal/schedule/generators.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/validate.h"
 
@@ -152,6 +153,8 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--zero-plus-plus", o.zero_plus_plus, "ZeRO-3: quantized exchange, gathered within hosts for backward (ZeRO++)")->group(training);
   command.add_flag("--ulysses", o.ulysses, "Context ranks exchange positions for heads (Ulysses) instead of gathering keys and values")
       ->group(training);
+  command.add_flag("--flat-rings", o.flat_rings, "Data ranks exchange around one ring of all devices, not host by host (DeepSpeed ZeRO-3, 2021)")
+      ->group(training);
   const char* run = "Run";
   command.add_option("--tokens", o.budget.tokens, "Train on so many tokens")->group(run);
   command.add_option("--hours", o.budget.hours, "Train for so many hours")->group(run);
@@ -163,12 +166,16 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")->group(output);
   command.add_option("--count", o.count, "How many of them")->group(output)->capture_default_str();
   command.add_option("--precisions", o.precisions, "Search: these precisions too (that of --precision)")->delimiter(',')->group(output);
+  command.add_option("--schedules", o.schedules, "Search: among these schedules (1f1b,interleaved)")->delimiter(',')->group(output);
   command.add_option("--trace", o.trace, "Simulate a step and write a Perfetto trace")->group(output);
   command.add_option("--svg", o.svg, "Simulate a step and draw its schedule")->group(output);
+  command.add_option("--plots", o.plots, "A folder: draw memory.svg and time.svg, or search.svg of a --search")->group(output);
   command
       .add_option("--schedule-file", o.schedule_file, "Simulate this schedule, as comma-separated text like PyTorch's; gives --pp and micro-batches")
       ->group(output);
-  command.add_option("--straggler", o.straggler, "Simulate with pipeline rank R slower by factor F: R:F")->group(output);
+  command.add_option("--straggler", o.straggler, "Simulate with pipeline rank R slower by factor F: R:F; several: R:F,R:F")->group(output);
+  command.add_option("--failures", o.failures, "Simulate the whole run with failures drawn from this seed; needs --tokens, --hours or --money")
+      ->group(output);
 }
 
 plan::ModelSpec model_of(const PlanOptions& options) {
@@ -237,6 +244,7 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   if (options.keep_gathered) training.reshard_after_forward = false;
   if (options.offload_optimizer) training.offload_optimizer = true;
   training.offload_parameters = options.offload_parameters, training.zero_plus_plus = options.zero_plus_plus, training.ulysses = options.ulysses;
+  training.flat_rings = options.flat_rings;
   if (options.prefetch >= 0) training.prefetch_units = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;
@@ -254,6 +262,11 @@ plan::SearchSpace space_of(const PlanOptions& options) {
   if (options.zero >= 0) space.zero = {options.zero};
   if (!options.recompute.empty() && options.recompute != "none") space.recompute = {recompute_of(options.recompute)};
   if (!options.schedule.empty()) space.schedules = {options.schedule};
+  if (!options.schedules.empty()) space.schedules = options.schedules;
+  const auto known = schedule::schedule_names();
+  for (const std::string& name : space.schedules)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      refuse(fmt::format("--schedules {}: must be among {}", name, fmt::join(known, ", ")));
   for (const std::string& precision : options.precisions)
     if (!plan::precision(precision)) refuse(fmt::format("--precisions {}: must be among {}", precision, fmt::join(plan::precision_names(), ", ")));
   space.precisions = options.precisions;

@@ -103,6 +103,30 @@ TEST(ShoalTime, StepIsTheSumOfItsKernels) {
   EXPECT_THROW(step("norm", call), Error);
 }
 
+// Products, loss and update of 16-bit weights are kernels of their own; what lies between the products is not.
+TEST(ShoalTime, SixteenBitWeightsHaveTheirOwnKernels) {
+  Planned planned;
+  planned.training.precision = "bf16";
+  const auto step = [&](const char* kernel) {
+    Planned one = planned;
+    one.cluster.kernels[kernel] = {.start_s = 1};
+    return step_time(one.spec, one.training, one.cluster).all();
+  };
+  EXPECT_DOUBLE_EQ(step("linear_bf16"), 12 * 4);
+  EXPECT_DOUBLE_EQ(step("linear_backward_bf16"), 12 * 4);
+  EXPECT_DOUBLE_EQ(step("loss_bf16"), 1);
+  EXPECT_DOUBLE_EQ(step("optimizer_bf16"), 1);
+  for (const char* other : {"linear", "linear_backward", "loss", "optimizer"}) EXPECT_DOUBLE_EQ(step(other), 0) << other;
+  EXPECT_DOUBLE_EQ(step("norm"), 25);
+  // Where they were not measured, or the job keeps other states than were measured, the device's peak stands for them.
+  EXPECT_TRUE(shoal_timed(planned.spec, planned.training, planned.cluster));
+  Training half = planned.training;
+  half.states = StateBytes{2, 4, 4, 4};
+  EXPECT_FALSE(shoal_timed(planned.spec, half, planned.cluster));
+  planned.cluster.kernels.erase("linear_bf16");
+  EXPECT_FALSE(shoal_timed(planned.spec, planned.training, planned.cluster));
+}
+
 // One copy of the parameters on the host, halves of the rest; without shared memory each rank has all that it computes with.
 TEST(ShoalMemory, ShardsShareTheParameters) {
   Planned planned;

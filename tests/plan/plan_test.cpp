@@ -318,6 +318,19 @@ TEST(ScalingLaws, TheOptimumIsTheSmallestLossOfTheBudget) {
   EXPECT_THROW(compute_optimum(*scaling_law("hoffmann"), -1), Error);
 }
 
+// Llama 3 8B by hand: 2 FLOPs a weight that multiplies a token and 2 L h s for the causal half of attention; 2 x 32 blocks x 8 heads x 128 keys and
+// values in 16 bits; each token reads weights and cache once.
+TEST(ScalingLaws, ServingReadsWeightsAndCache) {
+  const ModelSpec spec = *named_model("llama-8b");
+  const Cluster cluster = *cluster_preset("h100");
+  const double s = 4096, parameters = 8030261248, norms = 65 * 4096;
+  const InferenceCost cost = inference_cost(spec, cluster, s);
+  EXPECT_NEAR(cost.flops_per_token / (2 * (parameters - 128256 * 4096.0 - norms) + 2 * 32 * 4096 * s), 1, 1e-9);
+  EXPECT_DOUBLE_EQ(cost.cache_bytes_per_token, 2 * 32 * 8 * 128 * 2);
+  EXPECT_NEAR(cost.decode_s, (2 * parameters + 131072 * s) / 3352e9, 1e-12);
+  EXPECT_NEAR(cost.prefill_s, cost.flops_per_token * s / (989.4e12 * cluster.device.efficiency.matmul), 1e-12);
+}
+
 TEST(Lessons, SayWhatTheyCompute) {
   EXPECT_EQ(iterations_per_epoch(50000, 32, 4).value, 391);
   EXPECT_THAT(iterations_per_epoch(50000, 32, 4).line, HasSubstr("= 391 iterations"));

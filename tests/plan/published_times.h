@@ -44,38 +44,44 @@ inline std::vector<TimedRow> layer_rows() {
 }
 
 /// A row whose micro-batch and virtual stages are not published: those that the planner's own search finds best.
-inline TimedRow searched_row(const std::string& name, double seconds, const ModelSpec& spec, const Training& start, const Cluster& cluster,
-                             Recompute recompute) {
-  SearchSpace space;
-  space.tensor = {start.mesh.tensor}, space.pipeline = {start.mesh.pipeline}, space.context = {1}, space.zero = {start.zero};
-  space.recompute = {recompute};
-  return {name, seconds, [=](const Efficiency& efficiency) {
-            Cluster fitted = cluster;
-            fitted.device.efficiency = efficiency;
-            const auto best = search(spec, start, fitted, space, 1).best;
-            return best.empty() ? 1e9 : best[0].time.all();
-          }};
-}
+struct SearchedRow {
+  std::string name;
+  double seconds = 0;
+  ModelSpec spec;
+  Training start;
+  Cluster cluster;
 
-inline TimedRow sc21_row(const Row& row) {
+  Candidate best(const Efficiency& efficiency) const {
+    SearchSpace space;
+    space.tensor = {start.mesh.tensor}, space.pipeline = {start.mesh.pipeline}, space.context = {1}, space.zero = {start.zero};
+    space.recompute = {start.recompute};
+    Cluster fitted = cluster;
+    fitted.device.efficiency = efficiency;
+    return search(spec, start, fitted, space, 1).best.at(0);
+  }
+  TimedRow timed() const {
+    return {name, seconds, [*this](const Efficiency& efficiency) { return best(efficiency).time.all(); }};
+  }
+};
+
+inline SearchedRow sc21_row(const Row& row) {
   const ModelSpec spec = megatron_gpt(row, 51200, 2048);
   const std::int64_t gpus = row.whole("gpus"), tp = row.whole("tp"), pp = row.whole("pp");
   Training start = megatron_training(tp, pp, 1, gpus / tp / pp, row.whole("batch"), 1);
   start.precision = "bf16", start.recompute = Recompute::kFull;
-  return searched_row("SC21 " + row.text("parameters_b") + "B", row["seconds"], spec, start, with_devices(*cluster_preset("a100"), gpus),
-                      Recompute::kFull);
+  return {"SC21 " + row.text("parameters_b") + "B", row["seconds"], spec, start, with_devices(*cluster_preset("a100"), gpus)};
 }
 
 /// The README says that data, tensor and pipeline exchange overlap; only the first is credited here, because the rows are met better so: what
 /// overlaps slows the products down.
-inline TimedRow h100_row(const Row& row) {
+inline SearchedRow h100_row(const Row& row) {
   ModelSpec spec = megatron_gpt(row, 131072, 4096);
   spec.tied_embeddings = false, spec.dropout = 0;
   const std::int64_t gpus = row.whole("gpus"), tp = row.whole("tp"), pp = row.whole("pp");
   Training start;
   start.mesh.tensor = tp, start.mesh.pipeline = pp, start.mesh.data = gpus / tp / pp, start.global_batch = row.whole("batch");
   start.precision = "bf16", start.zero = 1, start.overlap_data = true;
-  return searched_row("H100 " + row.text("model"), row["seconds"], spec, start, with_devices(*cluster_preset("h100"), gpus), Recompute::kNone);
+  return {"H100 " + row.text("model"), row["seconds"], spec, start, with_devices(*cluster_preset("h100"), gpus)};
 }
 
 }  // namespace shoal::plan

@@ -16,18 +16,25 @@ namespace {
 
 struct Errors {
   double mean = 0, most = 0;
+  int rows = 0;
+
+  void add(double e) {
+    e = std::abs(e), ++rows;
+    mean += (e - mean) / rows, most = std::max(most, e);
+  }
 };
+/// Of all rows; prints those that the efficiency was fitted on apart from the others.
 Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency, const std::set<std::string>& fitted) {
-  Errors result;
+  Errors all, inside, outside;
   for (const TimedRow& row : rows) {
     const double e = error(row, efficiency);
-    std::printf("  %-36s measured %8.3f s, error %+5.1f %%%s\n", row.name.c_str(), row.measured_s, 100 * e,
-                fitted.contains(row.name) ? "  (fitted)" : "");
-    result.mean += std::abs(e) / static_cast<double>(rows.size());
-    result.most = std::max(result.most, std::abs(e));
+    const bool is_fitted = fitted.contains(row.name);
+    std::printf("  %-36s measured %8.3f s, error %+5.1f %%%s\n", row.name.c_str(), row.measured_s, 100 * e, is_fitted ? "  (fitted)" : "");
+    all.add(e), (is_fitted ? inside : outside).add(e);
   }
-  std::printf("  mean %.2f %%, largest %.2f %%\n", 100 * result.mean, 100 * result.most);
-  return result;
+  for (const auto& [what, part] : {std::pair{"fitted rows", inside}, {"other rows", outside}, {"all rows", all}})
+    if (part.rows > 0) std::printf("  %d %s: mean %.2f %%, largest %.2f %%\n", part.rows, what, 100 * part.mean, 100 * part.most);
+  return all;
 }
 
 std::vector<TimedRow> korthikanti_rows() {
@@ -38,13 +45,19 @@ std::vector<TimedRow> korthikanti_rows() {
 }
 std::vector<TimedRow> sc21_rows() {
   std::vector<TimedRow> rows;
-  for (const Row& row : published("sc21_table_1")) rows.push_back(sc21_row(row));
+  for (const Row& row : published("sc21_table_1")) rows.push_back(sc21_row(row).timed());
   return rows;
 }
 std::vector<TimedRow> h100_rows() {
   std::vector<TimedRow> rows;
-  for (const Row& row : published("megatron_core_h100")) rows.push_back(h100_row(row));
+  for (const Row& row : published("megatron_core_h100")) rows.push_back(h100_row(row).timed());
   return rows;
+}
+/// What the search took where the source says nothing.
+void print_choice(const SearchedRow& row) {
+  const Training chosen = row.best(row.cluster.device.efficiency).training;
+  std::printf("  %-36s micro-batch %d, %d stages a rank: chosen by the search\n", row.name.c_str(), static_cast<int>(chosen.micro_batch),
+              static_cast<int>(chosen.mesh.virtual_stages));
 }
 
 const std::set<std::string> kA100Fitted{"175B full", "175B selective", "1T full", "1T selective", "SC21 1.7B", "SC21 7.5B", "SC21 76.1B"};
@@ -80,28 +93,27 @@ void expect_minimum(const std::vector<TimedRow>& rows, const Efficiency& at) {
     }
 }
 
-/// Of pairs whose published throughputs differ by more than `margin`, the share that the model puts in the same order.
-double right_order(const std::vector<double>& measured, const std::vector<double>& predicted, double margin) {
-  int pairs = 0, right = 0;
-  for (std::size_t i = 0; i < measured.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j) {
-      if (std::abs(measured[i] / measured[j] - 1) < margin) continue;
-      ++pairs, right += (measured[i] > measured[j]) == (predicted[i] > predicted[j]);
-    }
-  return static_cast<double>(right) / pairs;
-}
-
-/// The throughputs of a published table, of which `rows` are the times, come out in their order where they differ by a tenth.
-void expect_order(const std::vector<TimedRow>& rows, const std::string& table, const Efficiency& efficiency) {
+/// The throughputs of a published table, of which `rows` are the times, come out in their order wherever they differ by more than `margin`; prints
+/// the pairs that do not.
+void expect_order(const std::vector<TimedRow>& rows, const std::string& table, const Efficiency& efficiency, double margin) {
   std::vector<double> measured, predicted;
   for (const Row& row : published(table)) {
     measured.push_back(row["tflops"]);
     predicted.push_back(row["tflops"] / (1 + error(rows[measured.size() - 1], efficiency)));
   }
-  const double order = right_order(measured, predicted, 0.1);
-  std::printf("  order of throughputs that differ by 10 %% or more: %.0f %% right; all pairs: %.0f %%\n", 100 * order,
-              100 * right_order(measured, predicted, 1e-6));
-  EXPECT_GE(order, 0.95);
+  int pairs = 0, wrong = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    for (std::size_t j = 0; j < rows.size(); ++j) {
+      if (measured[i] <= measured[j]) continue;
+      ++pairs;
+      if (predicted[i] > predicted[j]) continue;
+      const double apart = measured[i] / measured[j] - 1;
+      std::printf("  %s before %s: measured %.1f %% more, predicted %.1f %% less\n", rows[i].name.c_str(), rows[j].name.c_str(), 100 * apart,
+                  100 * (1 - predicted[i] / predicted[j]));
+      ++wrong;
+      EXPECT_LE(apart, margin) << rows[i].name << " before " << rows[j].name;
+    }
+  std::printf("  %d of %d pairs in their order, all that are more than %.0f %% apart\n", pairs - wrong, pairs, 100 * margin);
 }
 
 TEST(PublishedTimes, A100EfficiencyIsTheMinimumOnItsRows) {
@@ -123,9 +135,11 @@ TEST(PublishedTimes, KorthikantiLayers) { EXPECT_LT(errors(layer_rows(), cluster
 
 TEST(PublishedTimes, Sc21WeakScaling) {
   const Efficiency efficiency = cluster_preset("a100")->device.efficiency;
+  for (const Row& row : published("sc21_table_1")) print_choice(sc21_row(row));
   const auto rows = sc21_rows();
   EXPECT_LT(errors(rows, efficiency, kA100Fitted).most, 0.15);
-  expect_order(rows, "sc21_table_1", efficiency);
+  // Tables 1 and 2 of the paper themselves differ by 2.5 % for 530B on 2520 and on 2240 devices, with as many micro-batches.
+  expect_order(rows, "sc21_table_1", efficiency, 0.04);
 }
 
 TEST(PublishedTimes, H100EfficiencyIsTheMinimumOnItsRows) {
@@ -134,9 +148,10 @@ TEST(PublishedTimes, H100EfficiencyIsTheMinimumOnItsRows) {
 
 TEST(PublishedTimes, MegatronCoreH100) {
   const Efficiency efficiency = cluster_preset("h100")->device.efficiency;
+  for (const Row& row : published("megatron_core_h100")) print_choice(h100_row(row));
   const auto rows = h100_rows();
   EXPECT_LT(errors(rows, efficiency, kH100Fitted).most, 0.15);
-  expect_order(rows, "megatron_core_h100", efficiency);
+  expect_order(rows, "megatron_core_h100", efficiency, 0.06);
 }
 
 // Zero-bubble paper, table 5: F, B and W from the block's FLOPs, one link time: 100 GB/s between
@@ -203,19 +218,34 @@ TEST(KnownFacts, ThroughputFallsAsThePipelineGrowsAtFixedBatch) {
   }
 }
 
+/// Narayanan et al., SC 2021, table 2: DeepSpeed's ZeRO-3, recomputing everything.
+Training zero3_training(const Row& row) {
+  Training training = megatron_training(1, 1, 1, row.whole("gpus"), row.whole("batch"), row.whole("micro_batch"));
+  training.precision = "mixed", training.zero = 3, training.recompute = Recompute::kFull;
+  training.overlap_data = true, training.flat_rings = true;
+  return training;
+}
+
+// Every byte of the shards crosses each link between hosts, and hides behind what a device computes. The share of the link is that of other rows.
 TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
-  const ModelSpec spec = megatron_gpt(96, 12288, 96, 51200, 2048);
-  for (const bool overlap : {true, false}) {
-    std::vector<double> rates;
-    for (const std::int64_t devices : {384, 768, 1536}) {
-      Training training = megatron_training(1, 1, 1, devices, 1536, 1536 / devices);
-      training.zero = 3, training.recompute = Recompute::kFull, training.overlap_data = overlap;
-      rates.push_back(throughput(spec, training, with_devices(*cluster_preset("a100"), devices)));
-    }
-    std::printf("  ZeRO-3, 175B, batch 1536%s: %.0f, %.0f, %.0f TFLOP/s a device on 384, 768, 1536 (measured, hardware FLOPs: 144, 88, 44)\n",
-                overlap ? ", all exchange overlapped" : "", 4.0 / 3 * rates[0] / 1e12, 4.0 / 3 * rates[1] / 1e12, 4.0 / 3 * rates[2] / 1e12);
-    EXPECT_GT(rates[0], rates[1]);
-    EXPECT_GT(rates[1], 1.1 * rates[2]) << "half as many tokens a device hide less of the same exchange";
+  std::map<std::string, std::vector<double>> measured, predicted;  // by model, devices growing
+  for (const Row& row : published("sc21_table_2")) {
+    if (row["zero3"] == 0) continue;
+    const ModelSpec spec = megatron_gpt(row, 51200, 2048);
+    const Cluster cluster = with_devices(*cluster_preset("a100"), row.whole("gpus"));
+    Training training = zero3_training(row);
+    const auto rate = [&] { return step_flops(spec, training).hardware / step_time(spec, training, cluster).all() / row["gpus"] / 1e12; };
+    const double flat = rate();
+    training.flat_rings = false;
+    std::printf("  ZeRO-3, %sB, batch %d on %d: %.0f TFLOP/s a device (measured %.0f; host by host it would be %.0f)\n",
+                row.text("parameters_b").c_str(), static_cast<int>(row["batch"]), static_cast<int>(row["gpus"]), flat, row["tflops"], rate());
+    EXPECT_NEAR(flat / row["tflops"], 1, 0.3) << "nothing was set for them";
+    measured[row.text("parameters_b")].push_back(row["tflops"]), predicted[row.text("parameters_b")].push_back(flat);
+  }
+  ASSERT_EQ(measured.size(), 2u);
+  for (const auto& [model, rates] : predicted) {
+    EXPECT_LT(rates[1], 0.8 * rates[0]) << model << "B: 39 % and 29 % were lost";
+    EXPECT_NEAR(rates[2] / rates[1], 0.5, 0.05) << model << "B: all of it is exchange by now";
   }
 }
 

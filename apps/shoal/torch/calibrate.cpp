@@ -65,7 +65,7 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
     const auto f32 = products(at::kFloat, a.seconds, together);
     const auto bf16 = a.bf16 ? products(at::kBFloat16, a.seconds, together) : std::vector<TimedSample>{};
     const auto moved = traversals(a.seconds, together);
-    const auto kernels = kernel_times(group, a.seconds, a.rounds);
+    const auto kernels = kernel_times(group, a.seconds, a.rounds, a.bf16);
     if (group.rank() == 0) a.products_f32 = f32, a.products_bf16 = bf16, a.traversals = moved, a.kernels = kernels;
   });
   return 0;

@@ -84,10 +84,10 @@ using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
 struct CalibrateArguments {
   int ranks = 1;
   int threads = 1;
-  std::vector<std::vector<int>> cores;  ///< of each rank; empty: not pinned
-  double seconds = 0.2;                 ///< per case
-  int rounds = 3;                       ///< in which kernels are measured, all cases in each
-  bool bf16 = true;
+  std::vector<std::vector<int>> cores;                               ///< of each rank; empty: not pinned
+  double seconds = 0.2;                                              ///< per case
+  int rounds = 3;                                                    ///< in which kernels are measured, all cases in each
+  bool bf16 = true;                                                  ///< products and kernels in bf16 too
   std::vector<TimedSample> products_f32, products_bf16, traversals;  ///< out
   TimedKernels kernels;                                              ///< out: what Shoal's own operators take, by plan::kernel_names
 };

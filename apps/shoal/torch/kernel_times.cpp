@@ -12,7 +12,9 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "shoal/nn/layers.h"
 #include "shoal/ops/activation.h"
@@ -58,44 +60,53 @@ void fill(Module& module) {
 /// Memory that one case after the other lays its weights into: it is touched for the first time once.
 class Places {
  public:
-  Places() : weights_(at::full({kWeights}, 0.01, at::kFloat)), gradients_(at::full({kWeights}, 0.01, at::kFloat)) {}
+  explicit Places(bool bf16) : weights_(at::full({kWeights}, 0.01, at::kFloat)), gradients_(at::full({kWeights}, 0.01, at::kFloat)) {
+    if (bf16) narrow_ = at::full({kWeights}, 0.01, at::kBFloat16);
+  }
 
   static std::int64_t copies(std::int64_t count) { return std::clamp<std::int64_t>(kWeights / count, 1, kMostCopies); }
   void clear() { next_ = 0; }
-  void give(nn::Parameter& parameter) {
+  void give(nn::Parameter& parameter, at::ScalarType type) {
     const std::int64_t count = parameter.global_count();
-    parameter.set_tensor(weights_.narrow(0, next_, count).view(parameter.global_shape()));
+    parameter.set_types(type, at::kFloat);
+    parameter.set_tensor((type == at::kFloat ? weights_ : narrow_).narrow(0, next_, count).view(parameter.global_shape()));
     parameter.set_sink(gradients_.narrow(0, next_, count).view(parameter.global_shape()));
     next_ += count;
   }
 
  private:
-  at::Tensor weights_, gradients_;
+  at::Tensor weights_, narrow_, gradients_;
   std::int64_t next_ = 0;
 };
 
 class Measuring {
  public:
-  Measuring(comm::Group group, double seconds) : group_(std::move(group)), seconds_(seconds) {}
+  Measuring(comm::Group group, double seconds, bool bf16) : group_(std::move(group)), seconds_(seconds), bf16_(bf16), places_(bf16) {}
 
   /// One round of all cases on this rank, in the same order every time.
   TimedKernels round() {
     for (const std::int64_t width : {256, 512, 768})
       for (const std::int64_t rows : {64, 256, 1024})
-        for (const auto& [in, out] : {std::pair{width, 3 * width}, {width, width}, {width, 4 * width}, {4 * width, width}}) linear(rows, in, out);
+        for (const auto& [in, out] : {std::pair{width, 3 * width}, {width, width}, {width, 4 * width}, {4 * width, width}})
+          for (const at::ScalarType type : types()) linear(rows, in, out, type);
     for (const std::int64_t rows : {64, 256, 1024})
       for (const std::int64_t width : {256, 768}) norm(rows, width), activation(rows, 4 * width), embedding(rows, width);
     for (const std::int64_t length : {64, 128, 256, 512, 1024}) attention(std::max<std::int64_t>(1, 256 / length), length, 8, 64);
     for (const auto& [width, vocab] : {std::pair<std::int64_t, std::int64_t>{256, 4096}, {384, 8192}, {512, 32768}, {768, 50257}})
-      for (const std::int64_t rows : {64, 256}) loss(rows, width, vocab);
-    for (const std::int64_t count : {1 << 18, 1 << 21, 1 << 24}) optimizer(count);
+      for (const std::int64_t rows : {64, 256})
+        for (const at::ScalarType type : types()) loss(rows, width, vocab, type);
+    for (const std::int64_t count : {1 << 18, 1 << 21, 1 << 24})
+      for (const at::ScalarType type : types()) optimizer(count, type);
     if (group_.size() > 1)
       for (const std::int64_t count : {1 << 8, 1 << 14, 1 << 18, 1 << 21, 1 << 24}) exchange(count);
     return std::exchange(times_, {});
   }
 
  private:
-  void add(const char* name, const plan::KernelWork& work, const std::vector<double>& times) { times_[name].push_back({work, median(times)}); }
+  std::vector<at::ScalarType> types() const { return bf16_ ? std::vector{at::kFloat, at::kBFloat16} : std::vector{at::kFloat}; }
+  static std::string of(const char* name, at::ScalarType type) { return std::string(name) + (type == at::kBFloat16 ? "_bf16" : ""); }
+
+  void add(const std::string& name, const plan::KernelWork& work, const std::vector<double>& times) { times_[name].push_back({work, median(times)}); }
 
   /// Calls `once` until the time is up, all ranks beginning together; the first call does not count.
   void repeat(std::int64_t copies, std::vector<std::vector<double>*> times, const std::function<void(std::int64_t)>& once) const {
@@ -129,13 +140,13 @@ class Measuring {
     return all;
   }
 
-  void linear(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  void linear(std::int64_t rows, std::int64_t in, std::int64_t out, at::ScalarType type) {
     const std::int64_t copies = Places::copies(in * out);
     places_.clear();
     std::vector<std::unique_ptr<nn::Linear>> layers;
     for (std::int64_t i = 0; i < copies; ++i) {
       layers.push_back(std::make_unique<nn::Linear>(in, out, nn::Linear::Options{}));
-      places_.give(*layers.back()->weight());
+      places_.give(*layers.back()->weight(), type);
       layers.back()->materialize();
     }
     const at::Tensor x = leaf({rows, in}), gradient = values({rows, out}), residual = in == 4 * out ? values({rows, out}) : at::Tensor();
@@ -143,7 +154,7 @@ class Measuring {
         copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); }, gradient,
         [&](std::int64_t copy) { layers[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); });
     const auto work = plan::linear_work(static_cast<double>(rows), static_cast<double>(in), static_cast<double>(out));
-    add("linear", work, times.first), add("linear_backward", work, times.second);
+    add(of("linear", type), work, times.first), add(of("linear_backward", type), work, times.second);
   }
 
   void norm(std::int64_t rows, std::int64_t width) {
@@ -189,25 +200,25 @@ class Measuring {
     add("attention", work, times.first), add("attention_backward", work, times.second);
   }
 
-  void loss(std::int64_t rows, std::int64_t width, std::int64_t vocab) {
+  void loss(std::int64_t rows, std::int64_t width, std::int64_t vocab, at::ScalarType type) {
     const std::int64_t copies = Places::copies(width * vocab);
     places_.clear();
     std::vector<std::unique_ptr<nn::Embedding>> tables;
-    for (std::int64_t i = 0; i < copies; ++i) places_.give(*tables.emplace_back(std::make_unique<nn::Embedding>(vocab, width, 0.02))->weight());
+    for (std::int64_t i = 0; i < copies; ++i) places_.give(*tables.emplace_back(std::make_unique<nn::Embedding>(vocab, width, 0.02))->weight(), type);
     const at::Tensor x = leaf({rows, width}), labels = at::arange(rows, at::kLong);
     const auto times = both(
         copies,
         [&](std::int64_t copy) { return ops::linear_cross_entropy(x, tables[copy]->weight()->weight(), labels, 1.0 / static_cast<double>(rows)); },
         {}, [&](std::int64_t copy) { tables[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); });
-    add("loss", plan::loss_work(static_cast<double>(rows), static_cast<double>(width), static_cast<double>(vocab)), sums(times));
+    add(of("loss", type), plan::loss_work(static_cast<double>(rows), static_cast<double>(width), static_cast<double>(vocab)), sums(times));
   }
 
-  void optimizer(std::int64_t count) {
+  void optimizer(std::int64_t count, at::ScalarType type) {
     const c10::AutoGradMode not_recording(false);
     const std::int64_t copies = std::clamp<std::int64_t>(kWeights / count, 1, 24);
     std::vector<optim::Slice> slices;
     std::vector<at::Tensor> gradients;
-    for (std::int64_t i = 0; i < copies; ++i) slices.push_back({"weight", values({count}), true}), gradients.push_back(values({count}));
+    for (std::int64_t i = 0; i < copies; ++i) slices.push_back({"weight", values({count}).to(type), true}), gradients.push_back(values({count}));
     const auto adam = optim::make_optimizer(slices, optim::AdamWOptions{});
     std::vector<double> times;
     repeat(1, {&times}, [&](std::int64_t) {
@@ -216,7 +227,7 @@ class Measuring {
       adam->step(gradients, 1e-4, optim::clip_factor(norm, 1));
       times.push_back(seconds_since(start) / static_cast<double>(copies));
     });
-    add("optimizer", plan::memory_work(static_cast<double>(count)), times);
+    add(of("optimizer", type), plan::memory_work(static_cast<double>(count)), times);
   }
 
   /// Tensors of one size one after the other, as gradients leave; every rank makes as many calls.
@@ -243,6 +254,7 @@ class Measuring {
 
   comm::Group group_;
   double seconds_;
+  bool bf16_;
   Places places_;
   TimedKernels times_;
 };
@@ -296,9 +308,9 @@ double median_s(const std::function<void()>& call, double seconds, const std::fu
   return median(std::move(times));
 }
 
-TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds) {
+TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds, bool bf16) {
   const c10::AutoGradMode recording(true);
-  Measuring measuring(group, seconds / rounds);
+  Measuring measuring(group, seconds / rounds, bf16);
   std::vector<TimedKernels> measured;
   for (int i = 0; i < rounds; ++i) measured.push_back(slowest(group, measuring.round()));
   return medians(measured);

@@ -58,7 +58,7 @@ Cluster a100(double memory_gib) {
   Cluster cluster = dgx(memory_gib > 40 ? "a100" : "a100-40gb", 8, memory_gib, memory_gib > 40 ? 2039 : 1555, 312, 19.5, 300, 25);
   cluster.device.peak_flops[ElementType::kBF16] = 312e12;
   cluster.source = "DGX A100 data sheet; efficiency fitted on published step times, see docs/transformer-math.md";
-  cluster.device.efficiency = {0.7946, 1.829e9, 0.6129, 48.58e-6, 0.98, 0.5592};
+  cluster.device.efficiency = {0.8077, 1, 0.6877, 52.81e-6, 0.98, 0.2667};
   cluster.device.power_w = 812, cluster.device.price_per_hour = 2;
   return cluster;
 }
@@ -68,7 +68,7 @@ Cluster h100(const char* name, double memory_gib, double bandwidth_gbs) {
   cluster.device.peak_flops[ElementType::kBF16] = 989.4e12;
   cluster.device.peak_flops[ElementType::kF8E4M3] = 1978.9e12;
   cluster.source = "DGX H100 data sheet; efficiency fitted on published step times, see docs/transformer-math.md";
-  cluster.device.efficiency = {0.6782, 2.933e9, 0.1934, 0.1e-6, 0.9791, 0.5869};
+  cluster.device.efficiency = {0.6464, 17.11e9, 0.3219, 3.589e-6, 0.98, 0.5178};
   cluster.device.power_w = 1275, cluster.device.price_per_hour = 3;
   return cluster;
 }

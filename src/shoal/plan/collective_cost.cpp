@@ -52,6 +52,8 @@ double pipelined_broadcast_s(std::int64_t n, double bytes, AlphaBeta link, std::
 
 double tree_broadcast_s(std::int64_t n, double bytes, AlphaBeta link) { return rounds(n) * (link.alpha + bytes * link.beta); }
 
+double in_network_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) { return n == 1 ? 0 : 2 * link.alpha + bytes * link.beta; }
+
 double two_level_all_reduce_s(std::int64_t g, std::int64_t hosts, double bytes, AlphaBeta inside, AlphaBeta between) {
   return ring_reduce_scatter_s(g, bytes, inside) + ring_all_gather_s(g, bytes, inside) + ring_all_reduce_s(hosts, bytes / g, between);
 }

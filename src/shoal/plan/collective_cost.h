@@ -29,6 +29,9 @@ double bruck_all_to_all_s(std::int64_t n, double bytes, AlphaBeta link);
 double pipelined_broadcast_s(std::int64_t n, double bytes, AlphaBeta link, std::int64_t pieces);
 double tree_broadcast_s(std::int64_t n, double bytes, AlphaBeta link);
 
+/// The switches reduce (NVLS, SHARP): every rank sends its buffer up once and receives the sum.
+double in_network_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link);
+
 /// Reduce-scatter among the g ranks of each host, all-reduce of 1/g across hosts, all-gather inside.
 double two_level_all_reduce_s(std::int64_t g, std::int64_t hosts, double bytes, AlphaBeta inside, AlphaBeta between);
 /// One of its halves: all-gather or reduce-scatter of `bytes` over g x hosts ranks.

@@ -132,7 +132,8 @@ KernelWork memory_work(double elements) { return {.weights = kElement * elements
 const std::vector<std::string>& kernel_names() {
   static const std::vector<std::string> names{"linear",        "linear_backward", "attention",           "attention_backward", "norm",
                                               "norm_backward", "activation",      "activation_backward", "embedding",          "loss",
-                                              "optimizer",     "all_reduce",      "reduce_scatter"};
+                                              "optimizer",     "all_reduce",      "reduce_scatter",      "linear_bf16",        "linear_backward_bf16",
+                                              "loss_bf16",     "optimizer_bf16"};
   return names;
 }
 

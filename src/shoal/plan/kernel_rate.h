@@ -50,7 +50,8 @@ KernelWork attention_work(double samples, std::int64_t length, double heads, dou
 KernelWork pass_work(double elements);
 /// "loss": the product with the vocabulary, cross-entropy and both gradients.
 KernelWork loss_work(double rows, double hidden, double vocab);
-/// "optimizer": the gradient's norm and AdamW; "all_reduce", "reduce_scatter": of one tensor.
+/// "optimizer": the gradient's norm and AdamW; "all_reduce", "reduce_scatter": of one tensor. "linear_bf16", "linear_backward_bf16", "loss_bf16",
+/// "optimizer_bf16": the same with weights in bf16, gradients and masters in fp32; they may be missing from a cluster.
 KernelWork memory_work(double elements);
 
 /// All of these names.

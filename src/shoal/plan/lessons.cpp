@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "shoal/base/check.h"
 #include "shoal/plan/memory.h"
@@ -67,6 +68,30 @@ Lesson zero_memory(double parameters, int stage, std::int64_t ranks) {
   const double bytes = parameters * state_bytes(precision("mixed")->state, stage, static_cast<double>(ranks)).all();
   const char* formulas[] = {"2 + 2 + 12", "2 + 2 + 12/n", "2 + 14/n", "16/n"};
   return {bytes, fmt::format("{:.4g} parameters x ({}) bytes, n = {} = {:.4g} GB a rank", parameters, formulas[stage], ranks, bytes / 1e9)};
+}
+
+Lesson offload_efficiency(double intensity, double bandwidth, double peak) {
+  require_positive("intensity", intensity);
+  require_positive("bandwidth", bandwidth);
+  require_positive("peak", peak);
+  const double share = intensity * bandwidth / (intensity * bandwidth + peak);
+  return {share, fmt::format("{:.4g} FLOP/B x {:.4g} B/s / ({:.4g} FLOP/B x {:.4g} B/s + {:.4g} FLOP/s) = {:.1f} % of the peak", intensity, bandwidth,
+                             intensity, bandwidth, peak, 100 * share)};
+}
+
+Lesson ring_attention_tokens(double bandwidth, double peak) {
+  require_positive("bandwidth", bandwidth);
+  require_positive("peak", peak);
+  const double tokens = peak / bandwidth;
+  return {tokens, fmt::format("4 h c^2 / {:.4g} FLOP/s >= 4 h c / {:.4g} B/s from c = {:.0f} tokens a rank", peak, bandwidth, std::ceil(tokens))};
+}
+
+Lesson best_checkpoints(std::int64_t layers, double inside, double input) {
+  require_positive("layers", static_cast<double>(layers));
+  require_positive("inside", inside);
+  require_positive("input", input);
+  const double pieces = std::sqrt(static_cast<double>(layers) * inside / input);
+  return {pieces, fmt::format("sqrt({} blocks x {:.4g} B inside one / {:.4g} B of its input) = {:.1f} pieces", layers, inside, input, pieces)};
 }
 
 }  // namespace shoal::plan

@@ -23,5 +23,15 @@ Lesson exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t
 Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link);
 /// Model states of one rank under a ZeRO stage, 16 bytes a parameter in all.
 Lesson zero_memory(double parameters, int stage, std::int64_t ranks);
+/// The share of its peak that a device reaches when what it computes with comes over a link: `intensity` FLOPs a byte. Parameters and gradients of a
+/// transformer have one of samples x tokens, optimizer states a quarter of it, checkpoints of `c` blocks 24 hidden c. Rajbhandari et al.,
+/// "ZeRO-Infinity", 2021, equation 6.
+Lesson offload_efficiency(double intensity, double bandwidth, double peak);
+/// Tokens that each rank of a ring of context parallelism needs, so that keys and values arrive while it computes: peak / bandwidth, for as many key
+/// as query heads, in 16 bits.
+Lesson ring_attention_tokens(double bandwidth, double peak);
+/// Into how many pieces `layers` blocks are best cut when each piece keeps its input alone: what is kept and one piece at work take the least
+/// together. `inside` and `input` are bytes of one block. Narayanan et al., SC 2021, section 3.5.
+Lesson best_checkpoints(std::int64_t layers, double inside, double input);
 
 }  // namespace shoal::plan

@@ -92,14 +92,15 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) 
   for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
     const HeldParameters& held = held_by[rank];
     const MemoryUse running = forward_and_backward(spec, training, rank, held);
-    MemoryUse optimizer, checkpoint;
+    MemoryUse steady = running, optimizer, checkpoint;
+    steady.workspace = 0;
     add_states(held, training, optimizer);
     checkpoint = optimizer;
     // Written beside training: what the optimizer would overwrite is copied aside, a block of the model at a time.
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const HeldParameters unit = spec.family == Family::kMlp ? held : held_by_block(spec, training);
     checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) / (training.zero >= 1 ? training.mesh.shard_ranks() : 1);
-    ranks.push_back({rank, {{"forward and backward", running}, {"optimizer", optimizer}, {"checkpoint", checkpoint}}});
+    ranks.push_back({rank, {{"steady state", steady}, {"backward", running}, {"optimizer", optimizer}, {"checkpoint", checkpoint}}});
   }
   return ranks;
 }

@@ -73,7 +73,9 @@ struct MemoryUse {
 
 /// One moment of a step on one pipeline rank.
 struct MemoryPhase {
-  std::string name;  ///< "forward and backward", "optimizer", "checkpoint"
+  /// "steady state": as many micro-batches in flight as there will be; "backward": and what one of them needs while it runs back; "optimizer";
+  /// "checkpoint". Shoal's own runtime names its moments in shoal_memory.cpp.
+  std::string name;
   MemoryUse use;
 };
 

@@ -1,5 +1,7 @@
 #include "shoal/plan/operations.h"
 
+#include <algorithm>
+
 #include "shoal/plan/topology.h"
 
 namespace shoal::plan {
@@ -21,18 +23,22 @@ struct Sizes {
 OperationCost product(const char* what, double flops, double count = 1) { return {what, true, flops, flops, flops, count, false}; }
 OperationCost traversal(const char* what, double forward, double backward) { return {what, false, forward, backward, 0, 1, false}; }
 
+/// fp32 operations of a softmax for one score: scale, maximum, difference and sum, and an exponential, which special units make at an eighth of the
+/// rate of additions. Dao, "FlashAttention-2", 2023, section 3.1, on what does not run on tensor cores.
+constexpr double kSoftmaxOperations = 14;
+
 /// The two products and, unless they are fused, the softmax between them.
 void add_attention_core(const ModelSpec& spec, const Training& training, const Sizes& n, std::vector<OperationCost>& list) {
   const double width = static_cast<double>(spec.heads) * spec.head_size / n.t;
-  const double flops = 2 * n.tokens * n.length * width;
+  const double flops = 2 * n.tokens * n.length * width, scores = n.tokens * spec.heads * n.length / n.t;
   if (training.flash_attention) {
-    // One kernel: half the scores are masked away; the backward pass computes the scores again, five products for two.
-    list.push_back({"attention", true, flops, 2.5 * flops, 0, 1, true});
+    // One kernel, here with all scores, of which `sum` leaves out the masked half; the backward pass computes them again, five products for two.
+    list.push_back({"attention", true, 2 * flops, 5 * flops, 0, 1, true, 0, kSoftmaxOperations * scores});
     return;
   }
-  list.push_back({"scores", true, flops, 2 * flops, 0, 1, true});
-  list.push_back({"values", true, flops, 2 * flops, 0, 1, true});
-  const double scores = n.tokens * spec.heads * n.length / n.t;
+  // Each score takes 2 d FLOPs alone: products of heads this narrow wait for the memory that holds the scores.
+  list.push_back({"scores", true, flops, 2 * flops, 0, 1, true, n.e * scores});
+  list.push_back({"values", true, flops, 2 * flops, 0, 1, true, n.e * scores});
   list.push_back({"softmax", false, 2 * n.e * scores, 3 * n.e * scores, 0, 1, true});
   if (spec.dropout > 0) list.push_back({"dropout of scores", false, (2 * n.e + 1) * scores, (2 * n.e + 1) * scores, 0, 1, true});
 }
@@ -50,9 +56,15 @@ void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n
   list.push_back(product("experts, down", flops / local, local));
 }
 
-double seconds(const Cluster& cluster, ElementType type, const OperationCost& operation, double work) {
+/// `share` of one pass of an operation: its `work`, with `passes` times what it moves and computes beside products.
+double seconds(const Cluster& cluster, ElementType type, const OperationCost& operation, double work, double passes, double share = 1) {
   if (work == 0) return 0;
-  return operation.count * (operation.product ? product_s(cluster, type, work) : memory_s(cluster, work));
+  if (!operation.product) return operation.count * memory_s(cluster, share * work);
+  double time = product_s(cluster, type, share * work);
+  if (operation.moved > 0) time = std::max(time, memory_s(cluster, share * passes * operation.moved));
+  const auto plain = cluster.device.peak_flops.find(ElementType::kF32);
+  if (operation.vector > 0 && plain != cluster.device.peak_flops.end()) time += share * operation.vector / plain->second;
+  return operation.count * time;
 }
 
 /// Sums kernels; `dense` of the flash kernel's causal half is taken where attention skips it.
@@ -64,10 +76,10 @@ PieceTime sum(const std::vector<OperationCost>& list, const Training& training, 
   for (const OperationCost& operation : list) {
     const ElementType own = operation.core ? core_type : type;
     const double skipped = operation.core && training.flash_attention ? 0.5 : 1;
-    const double forward = seconds(cluster, own, operation, skipped * operation.work);
+    const double forward = seconds(cluster, own, operation, operation.work, 1, skipped);
     time.forward += forward;
-    time.input_gradient += seconds(cluster, own, operation, skipped * operation.backward);
-    time.weight_gradient += seconds(cluster, own, operation, operation.weights);
+    time.input_gradient += seconds(cluster, own, operation, operation.backward, 2, skipped);
+    time.weight_gradient += seconds(cluster, own, operation, operation.weights, 1);
     const bool again = training.recompute == Recompute::kFull || (training.recompute == Recompute::kSelective && operation.core);
     if (again) time.recomputed += forward;
   }
@@ -159,8 +171,9 @@ std::vector<OperationCost> head_operations(const ModelSpec& spec, const Training
   }
   const double logits = n.tokens * spec.vocab / n.t;
   return {traversal("final norm", 2 * n.e * n.cut_tokens * n.h, 4 * n.e * n.cut_tokens * n.h), product("logits", 2 * logits * n.h),
-          // To fp32, the maximum, the exponentials, their sum; the gradient in fp32 and back.
-          traversal("cross-entropy", (n.e + 20) * logits, (n.e + 8) * logits)};
+          // As Megatron's vocabulary-parallel loss: to fp32, the maximum, the difference, exponentials, their sum, the quotient; the gradient in fp32
+          // and back.
+          traversal("cross-entropy", (n.e + 36) * logits, (n.e + 12) * logits)};
 }
 
 std::vector<OperationCost> embedding_operations(const ModelSpec& spec, const Training& training) {
@@ -176,11 +189,11 @@ PieceTime block_time(const ModelSpec& spec, const Training& training, const Clus
   time.forward += exchange;
   time.input_gradient += exchange;
   time.communication = 2 * exchange;
+  time.input_gradient += time.recomputed;
   if (training.recompute == Recompute::kFull) {
-    time.recomputed += exchange;
+    time.input_gradient += exchange;
     time.communication += exchange;
   }
-  time.input_gradient += time.recomputed;
   return time;
 }
 

@@ -16,6 +16,9 @@ struct OperationCost {
   double weights = 0;    ///< the same for the weight gradient
   double count = 1;      ///< how many such kernels
   bool core = false;     ///< recomputed under selective recomputation
+  double moved = 0;      ///< of a product: bytes that it reads or writes whatever its blocking, forward; twice as many backward. It takes as long as
+                         ///< the slower of computing and moving
+  double vector = 0;     ///< of a fused kernel: fp32 operations beside its products, forward and backward each
 };
 std::vector<OperationCost> block_operations(const ModelSpec& spec, const Training& training);
 std::vector<OperationCost> head_operations(const ModelSpec& spec, const Training& training);
@@ -24,7 +27,7 @@ std::vector<OperationCost> embedding_operations(const ModelSpec& spec, const Tra
 /// Seconds of one micro-batch in a piece of the model on one rank. Exposed communication of tensor, context and expert parallelism is inside.
 struct PieceTime {
   double forward = 0, input_gradient = 0, weight_gradient = 0;
-  double recomputed = 0;     ///< of what is run again before the backward pass; part of input_gradient
+  double recomputed = 0;     ///< of that, computation that is run again before the backward pass; its exchange is part of `communication`
   double communication = 0;  ///< of all that, waiting for other ranks
 
   double all() const { return forward + input_gradient + weight_gradient; }

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "shoal/base/error.h"
-#include "shoal/plan/goodput.h"
 #include "shoal/plan/search.h"
 
 namespace shoal::plan {
@@ -82,7 +81,7 @@ RunEstimate estimate(const Plan& plan, const Budget& budget) {
                per_step = static_cast<double>(plan.training.global_batch) * (plan.spec.family == Family::kMlp ? 1 : plan.training.length(plan.spec));
   const double devices = static_cast<double>(plan.cluster.devices()), price = plan.cluster.device.price_per_hour;
   run.checkpoint_bytes = checkpoint_bytes(plan.spec, plan.training);
-  const FailureModel model = failures(plan, run.checkpoint_bytes);
+  const FailureModel model = run.failures = failures(plan, run.checkpoint_bytes);
   if (model.checkpoint_s > 0) {
     run.checkpoint_interval_s = model.mtbf_s > 0 ? std::max(step, daly_interval_s(model)) : 3600;
     run.goodput = goodput(model, run.checkpoint_interval_s);

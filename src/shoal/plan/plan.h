@@ -6,6 +6,7 @@
 
 #include "shoal/plan/cluster.h"
 #include "shoal/plan/flops.h"
+#include "shoal/plan/goodput.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/step_time.h"
 #include "shoal/plan/traffic.h"
@@ -26,6 +27,7 @@ struct RunEstimate {
   double days = 0;  ///< failures and checkpoints included
   double device_hours = 0, energy_kwh = 0, cost = 0;
   double goodput = 1, checkpoint_interval_s = 0, checkpoint_bytes = 0;
+  FailureModel failures;                        ///< of all devices together; what `goodput` follows from
   double data_bytes = 0, read_bytes_per_s = 0;  ///< what storage must give
 };
 

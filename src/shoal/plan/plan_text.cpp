@@ -123,6 +123,8 @@ std::string to_json(const Plan& plan) {
   json["hardware_flops_causal"] = plan.flops.hardware_causal;
   json["traffic_bytes"] = nlohmann::ordered_json::object();
   for (const Traffic& one : plan.traffic) json["traffic_bytes"][one.technique] = one.bytes;
+  json["traffic_between_hosts"] = nlohmann::ordered_json::object();
+  for (const Traffic& one : plan.traffic) json["traffic_between_hosts"][one.technique] = one.between_hosts;
   json["bubble_fraction"] = plan.time.bubble_fraction();
   json["step_time_s"] = plan.time.all();
   json["step_time_parts_s"] = {{"pipeline", plan.time.pipeline},           {"bubble", plan.time.bubble},

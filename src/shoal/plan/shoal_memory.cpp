@@ -220,8 +220,6 @@ bool shoal_counts(const Training& training) {
          !training.zero_plus_plus && !training.offload_parameters;
 }
 
-bool shoal_runs(const Training& training) { return shoal_counts(training) && training.precision == "fp32"; }
-
 RankMemory shoal_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) { return StepMemory(spec, training, cluster).run(); }
 
 }  // namespace shoal::plan

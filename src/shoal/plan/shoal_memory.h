@@ -16,7 +16,5 @@ RankMemory shoal_memory(const ModelSpec& spec, const Training& training, const C
 
 /// Whether `shoal_memory` describes the job: techniques that Shoal does not have are planned as other systems have them.
 bool shoal_counts(const Training& training);
-/// And whether its time is Shoal's own too: fp32.
-bool shoal_runs(const Training& training);
 
 }  // namespace shoal::plan

@@ -16,7 +16,8 @@ class StepOfShoal {
         training_(training),
         cluster_(cluster),
         rows_(static_cast<double>(training.micro_batch * training.length(spec))),
-        parameters_(static_cast<double>(parameter_count(spec))) {}
+        parameters_(static_cast<double>(parameter_count(spec))),
+        of_type_(training.precision == "bf16" ? "_bf16" : "") {}
 
   StepTime run() const {
     const double m = static_cast<double>(training_.micro_batches()), layers = static_cast<double>(spec_.layers);
@@ -24,7 +25,7 @@ class StepOfShoal {
     time.recomputed = m * recomputed();
     time.pipeline = m * (layers * (block_forward() + block_backward()) + ends()) + time.recomputed;
     time.data_exposed = exchange();
-    time.optimizer = kernel("optimizer", memory_work(parameters_ / shards()));
+    time.optimizer = kernel("optimizer" + of_type_, memory_work(parameters_ / shards()));
     return time;
   }
 
@@ -41,7 +42,8 @@ class StepOfShoal {
   double queries() const { return static_cast<double>(spec_.heads * spec_.head_size); }
   double qkv() const { return static_cast<double>((spec_.heads + 2 * spec_.kv_heads) * spec_.head_size); }
 
-  double products(const std::string& name) const {
+  double products(const std::string& linear) const {
+    const std::string name = linear + of_type_;
     return kernel(name, linear_work(rows_, width(), qkv())) + kernel(name, linear_work(rows_, queries(), width())) +
            (spec_.gated ? 2 : 1) * kernel(name, linear_work(rows_, width(), ffn())) + kernel(name, linear_work(rows_, ffn(), width()));
   }
@@ -75,7 +77,8 @@ class StepOfShoal {
   /// Embedding and head.
   double ends() const {
     return kernel("embedding", pass_work(rows_ * width())) + kernel("norm", pass_work(rows_ * width())) +
-           kernel("norm_backward", pass_work(rows_ * width())) + kernel("loss", loss_work(rows_, width(), static_cast<double>(spec_.vocab)));
+           kernel("norm_backward", pass_work(rows_ * width())) +
+           kernel("loss" + of_type_, loss_work(rows_, width(), static_cast<double>(spec_.vocab)));
   }
 
   double shards() const { return training_.zero > 0 ? static_cast<double>(training_.mesh.shard_ranks()) : 1; }
@@ -99,13 +102,21 @@ class StepOfShoal {
   const Training& training_;
   const Cluster& cluster_;
   double rows_, parameters_;
+  std::string of_type_;  ///< of the weights, in the names of kernels that differ by it
 };
+
+/// fp32, or bf16 as it is unless a job says otherwise: fp32 masters, gradients and moments.
+bool type_measured(const Training& training, const Cluster& cluster) {
+  if (training.precision == "fp32") return true;
+  const StateBytes usual = precision("bf16", training.optimizer)->state;
+  return training.precision == "bf16" && (!training.states || *training.states == usual) && cluster.kernels.contains("linear_bf16");
+}
 
 }  // namespace
 
 bool shoal_timed(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  return !cluster.kernels.empty() && shoal_runs(training) && !training.offload_optimizer && spec.family == Family::kTransformer &&
-         spec.experts == 0 && cluster.hosts == 1;
+  return !cluster.kernels.empty() && shoal_counts(training) && type_measured(training, cluster) && !training.offload_optimizer &&
+         spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
 }
 
 StepTime shoal_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {

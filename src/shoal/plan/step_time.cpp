@@ -63,6 +63,14 @@ struct Exchange {
   double interference = 0;
 };
 
+/// Micro-batches in whose computation each direction of an exchange has something to do. A stage's gradients are whole when its last micro-batch is
+/// back, and an interleaved schedule takes the last `pp` micro-batches back stage after stage: that of the first stage to finish has all the others'
+/// time. Parameters that are gathered for the forward pass likewise.
+double overlapping_micro_batches(const Training& training) {
+  const double p = training.mesh.pipeline, v = training.mesh.virtual_stages, m = training.micro_batches();
+  return p > 1 && v > 1 ? std::min(m, (p * (v - 1) + 1) / v) : 1;
+}
+
 /// Gradients, and parameters where they are sharded, of the rank that holds most.
 Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<PieceTime>& ranks) {
   const Mesh& mesh = training.mesh;
@@ -74,19 +82,22 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
     forward = std::max(forward, rank.forward);
     backward = std::max(backward, rank.input_gradient + rank.weight_gradient);
   }
-  const double m = training.micro_batches();
+  const double m = training.micro_batches(), overlapping = overlapping_micro_batches(training);
   Exchange exchange;
   if (training.zero == 0) {
     const GroupShape group = group_shape(cluster, mesh.data * mesh.context, mesh.tensor);
-    exchange.seconds = all_reduce_s(cluster, group, held * bytes.gradient);
-    exchange.window = backward;
+    exchange.seconds =
+        training.flat_rings ? 2 * flat_all_gather_s(cluster, group, held * bytes.gradient) : all_reduce_s(cluster, group, held * bytes.gradient);
+    exchange.window = overlapping * backward;
     exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
     return exchange;
   }
   const GroupShape group = shard_group(cluster, mesh);
   const bool plus = training.zero_plus_plus;
-  const double scatter = all_gather_s(cluster, group, held * (plus ? 0.5 : bytes.gradient)),
-               gather = all_gather_s(cluster, group, held * (plus ? 1 : bytes.parameter));
+  const auto over_shards = [&](double size) {
+    return training.flat_rings ? flat_all_gather_s(cluster, group, size) : all_gather_s(cluster, group, size);
+  };
+  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)), gather = over_shards(held * (plus ? 1 : bytes.parameter));
   const double scatters = training.zero >= 2 ? m : 1;
   const double again = training.reshard_after_forward ? m : 0;
   const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
@@ -95,7 +106,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   if (plus) exchange.seconds += again * all_gather_s(cluster, {group.inside, 1}, held * bytes.parameter);
   // Each rank's shard comes over the link to the host before it is gathered.
   if (training.offload_parameters) exchange.seconds += (m + again) * held / group.ranks() * bytes.parameter / host_link(cluster);
-  exchange.window = training.zero == 3 ? m * (forward + backward) : training.zero == 2 ? m * backward + forward : backward + forward;
+  exchange.window = training.zero == 3 ? m * (forward + backward) : training.zero == 2 ? m * backward + forward : overlapping * (backward + forward);
   exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
 }

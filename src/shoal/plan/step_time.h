@@ -12,7 +12,7 @@ struct StepTime {
   double pipeline = 0;       ///< all micro-batches through all stages, bubbles included
   double bubble = 0;         ///< of that, the mean idle time of a rank
   double communication = 0;  ///< of that, the busiest rank's exchanges inside blocks and between stages that nothing hides
-  double recomputed = 0;     ///< of that, the busiest rank's recomputation
+  double recomputed = 0;     ///< of that, the busiest rank's recomputation, without its exchange
   double data_exposed = 0;   ///< gradient and parameter exchange that nothing hides
   double data_hidden = 0;    ///< the rest of it
   double optimizer = 0;

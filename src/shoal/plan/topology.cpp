@@ -49,6 +49,10 @@ double all_gather_s(const Cluster& cluster, GroupShape group, double bytes) {
   return std::min(ring, doubling);
 }
 
+double flat_all_gather_s(const Cluster& cluster, GroupShape group, double bytes) {
+  return ring_all_gather_s(group.ranks(), bytes, group.hosts > 1 ? between_link(cluster) : inside_link(cluster));
+}
+
 double all_to_all_s(const Cluster& cluster, GroupShape group, double bytes) {
   const std::int64_t n = group.ranks();
   if (n <= 1) return 0;

@@ -35,5 +35,7 @@ AlphaBeta between_link(const Cluster& cluster);
 double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes);
 double all_gather_s(const Cluster& cluster, GroupShape group, double bytes);  ///< reduce-scatter alike
 double all_to_all_s(const Cluster& cluster, GroupShape group, double bytes);
+/// One ring of all devices, host after host: an all-gather or reduce-scatter as fast as one device's link between hosts.
+double flat_all_gather_s(const Cluster& cluster, GroupShape group, double bytes);
 
 }  // namespace shoal::plan

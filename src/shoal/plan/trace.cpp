@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/base/svg_axis.h"
+
 namespace shoal::plan {
 namespace {
 
@@ -17,12 +19,6 @@ const char* colour(schedule::Kind kind) {
     default:
       return "#dddddd";
   }
-}
-
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : text) safe += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return safe;
 }
 
 }  // namespace

@@ -80,6 +80,9 @@ struct Training {
   bool zero_plus_plus = false;
   /// Context ranks exchange positions for heads around attention, where else they gather keys and values. Jacobs et al., "DeepSpeed Ulysses", 2023.
   bool ulysses = false;
+  /// Data ranks of several hosts exchange gradients and shards around one ring of all devices, whose links between hosts carry every byte, where else
+  /// each host's devices share them: DeepSpeed's ZeRO-3 as Narayanan et al. measured it, SC 2021, table 2.
+  bool flat_rings = false;
   double expert_imbalance = 1;             ///< tokens of the busiest expert rank over the mean
   bool reduce_every_micro_batch = true;    ///< ZeRO-2 and 3: whole gradients do not outlive a micro-batch
   std::vector<Keep> kept;                  ///< Shoal: what each block keeps; empty: as `recompute` says

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "shoal/train/svg_axis.h"
+#include "shoal/base/svg_axis.h"
 
 namespace shoal::train {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "shoal/train/svg_axis.h"
+#include "shoal/base/svg_axis.h"
 
 namespace shoal::train {
 namespace {

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -56,6 +58,7 @@ TEST(PlanCommand, GivesScriptsTheirFields) {
     EXPECT_TRUE(plan.at(field).is_number()) << field;
   EXPECT_GT(plan.at("traffic_bytes").at("tensor").get<double>(), 0);
   EXPECT_GT(plan.at("traffic_bytes").at("shard").get<double>(), 0);
+  EXPECT_EQ(plan.at("traffic_between_hosts").at("tensor"), false);
   EXPECT_EQ(plan.at("parameters"), 124475904);
   EXPECT_EQ(plan.at("bubble_fraction"), 0);
 }
@@ -90,6 +93,71 @@ TEST(PlanCommand, SearchesTraceAndDrawing) {
   const auto events = nlohmann::json::parse(file).at("traceEvents");
   EXPECT_GT(events.size(), 8u * 16 * 2);
   EXPECT_GT(std::filesystem::file_size(svg), 1000u);
+}
+
+// chrome://tracing and Perfetto read: complete events with microseconds, and names of threads.
+TEST(PlanCommand, TracesHaveTheFieldsThatPerfettoReads) {
+  const Folder folder;
+  const std::string trace = (folder.path / "t.json").string();
+  const auto plan = json_of("plan --model gpt3-13b --pp 4 --devices 4 --global-batch 8 --schedule zb-h1 --trace " + trace);
+  std::ifstream file(trace);
+  const auto read = nlohmann::json::parse(file);
+  std::map<int, double> end;
+  int named = 0, computed = 0;
+  for (const auto& event : read.at("traceEvents")) {
+    if (event.at("ph") == "M") {
+      named += event.at("name") == "thread_name";
+      EXPECT_TRUE(event.at("args").at("name").is_string());
+      continue;
+    }
+    ASSERT_EQ(event.at("ph"), "X");
+    EXPECT_TRUE(event.at("name").is_string());
+    EXPECT_EQ(event.at("pid"), 0);
+    const double begin = event.at("ts"), duration = event.at("dur");
+    double& before = end[event.at("tid").get<int>()];
+    EXPECT_GE(begin, before - 0.01) << "a rank does one thing at a time: " << event;
+    EXPECT_GE(duration, 0);
+    before = begin + duration;
+    const std::string kind = event.at("cat");
+    computed += kind == "F" || kind == "I" || kind == "W";
+  }
+  EXPECT_EQ(named, 4);
+  EXPECT_EQ(computed, 3 * 4 * 8) << "forward, input and weight gradient of each rank and micro-batch";
+  double last = 0;
+  for (const auto& [rank, at] : end) last = std::max(last, at);
+  EXPECT_LE(last * 1e-6, plan.at("simulated").at("step_time_s").get<double>() + 1e-6);
+}
+
+TEST(PlanCommand, DrawsPlots) {
+  const Folder folder;
+  const std::string plots = (folder.path / "plots").string();
+  EXPECT_EQ(run("plan --model gpt3-13b --pp 8 --devices 8 --global-batch 16 --plots " + plots).code, 0);
+  EXPECT_EQ(run("plan --search --model gpt2-1.5b --devices 8 --global-batch 16 --count 3 --plots " + plots).code, 0);
+  for (const char* name : {"memory.svg", "time.svg", "search.svg"}) {
+    std::ifstream file(plots + "/" + name);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_TRUE(text.starts_with("<svg ")) << name;
+    EXPECT_TRUE(text.ends_with("</svg>\n")) << name;
+  }
+}
+
+// Exponential failures at the cluster's rate: 1024 devices fail every two days or so, and the run takes what Daly's model says of it.
+TEST(PlanCommand, SimulatesARunWithFailures) {
+  const std::string words =
+      "plan --model llama-8b --cluster h100 --devices 1024 --zero 1 --seq-len 8192 --global-batch 1024 --hours 4000 --failures ";
+  const auto one = json_of(words + "1"), again = json_of(words + "1"), other = json_of(words + "2");
+  EXPECT_EQ(one.at("simulated_run"), again.at("simulated_run"));
+  EXPECT_NE(one.at("simulated_run"), other.at("simulated_run"));
+  EXPECT_GT(one.at("simulated_run").at("failures").get<int>(), 20);
+  EXPECT_NEAR(one.at("simulated_run").at("goodput").get<double>(), one.at("run").at("goodput").get<double>(), 0.01);
+}
+
+TEST(PlanCommand, SimulatesCollectivesOfThousandsOfRanks) {
+  const auto even = json_of("plan collective --algorithm halving_doubling --ranks 4096 --bytes 1.6e9 --latency 1e-5 --bandwidth 1e10");
+  // 2 log2 n latencies and 2 (n - 1)/n of the bytes.
+  EXPECT_NEAR(even.at("last_done_s").get<double>() / (24 * 1e-5 + 2 * 4095 / 4096.0 * 0.16), 1, 1e-6);
+  const auto slow = json_of("plan collective --ranks 64 --bytes 1e9 --straggler 5:3,9:2");
+  EXPECT_GT(slow.at("last_done_s").get<double>(), 2 * json_of("plan collective --ranks 64 --bytes 1e9").at("last_done_s").get<double>());
 }
 
 TEST(PlanCommand, SaysWhatIsGatheredWhen) {
@@ -191,6 +259,14 @@ TEST(PlanCommand, SearchesOverPrecisions) {
   const auto found = json_of("plan --search --model gpt2-1.5b --devices 8 --cluster h100 --global-batch 64 --precisions fp32,bf16,fp8 --count 1");
   EXPECT_EQ(found.at("best").at(0).at("precision"), "fp8");
   EXPECT_THAT(run("plan --search --model gpt2-1.5b --devices 8 --global-batch 64 --precisions fp7").text, HasSubstr("--precisions fp7"));
+}
+
+// A single pipeline of eight ranks: a schedule that fills bubbles with weight gradients beats the one that waits.
+TEST(PlanCommand, SearchesOverSchedules) {
+  const std::string words = "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full --count 1 --schedules ";
+  const auto best = json_of(words + "1f1b,zb-v,zb-h1").at("best").at(0), plain = json_of(words + "1f1b").at("best").at(0);
+  EXPECT_NE(best.at("schedule"), "1f1b");
+  EXPECT_LT(best.at("step_time_s").get<double>(), plain.at("step_time_s").get<double>());
 }
 
 /// Every ```sh block of the page is run, and the ```text block behind it must be its output.

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace shoal::train {
+namespace shoal {
 
 /// Values to a stretch of a picture, linear or logarithmic.
 struct Axis {
@@ -19,4 +19,4 @@ std::vector<double> ticks(const Axis& axis, int most);
 /// Text as XML has it.
 std::string escaped(const std::string& text);
 
-}  // namespace shoal::train
+}  // namespace shoal

@@ -1,8 +1,8 @@
-#include "shoal/train/svg_axis.h"
+#include "shoal/base/svg_axis.h"
 
 #include <cmath>
 
-namespace shoal::train {
+namespace shoal {
 namespace {
 
 /// A round distance of 1, 2 or 5 times a power of ten that cuts `span` into at most `most` parts.
@@ -48,4 +48,4 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-}  // namespace shoal::train
+}  // namespace shoal
