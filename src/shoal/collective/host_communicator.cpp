@@ -8,14 +8,13 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/tick_clock.h"
 #include "shoal/collective/contribution.h"
 #include "shoal/collective/fold.h"
 #include "shoal/collective/stream_copy.h"
 
 namespace shoal::collective {
 namespace {
-
-std::int64_t now_ns() { return std::chrono::duration_cast<Duration>(Clock::now().time_since_epoch()).count(); }
 
 bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter; }
 bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
@@ -49,12 +48,8 @@ std::string describe(const Descriptor& d) {
 }
 
 /// A time that a rank has noted, whatever it noted.
-Clock::time_point time_of(std::int64_t ns) {
-  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(Duration(std::clamp<std::int64_t>(ns, 0, now_ns()))));
-}
-
 /// What all ranks of a group have announced last. They go on meanwhile: an entry that has made room for another is left out.
-std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names) {
+std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names, const TickClock& clock) {
   std::vector<FlightEntry> entries;
   for (int r = 0; r < static_cast<int>(names.size()); ++r) {
     const std::uint64_t last = block.announced(r), finished = block.line(r).finished.load();
@@ -62,8 +57,9 @@ std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<in
       const Descriptor& d = block.descriptor(r, s);
       if (d.sequence.load(std::memory_order_acquire) != s) continue;
       // A rank that has finished its part and waits for the others has noted no time: none is told.
-      const std::int64_t ended = d.finished_ns != 0 ? d.finished_ns : s <= finished ? d.started_ns : 0;
-      FlightEntry entry{names[static_cast<std::size_t>(r)], s, describe(d), time_of(d.started_ns), time_of(ended)};
+      const std::int64_t ended = d.finished != 0 ? d.finished : s <= finished ? d.started : 0;
+      FlightEntry entry{names[static_cast<std::size_t>(r)], s, describe(d), clock.time_at(d.started), {}};
+      if (ended != 0) entry.ended = clock.time_at(ended);
       if (d.sequence.load(std::memory_order_acquire) == s) entries.push_back(std::move(entry));
     }
   }
@@ -198,7 +194,7 @@ void HostCommunicator::advance() {
   while (executed_ < published_ && execute(executed_ + 1)) ++executed_;
   while (settled_ < executed_ && settle(settled_ + 1)) ++settled_;
   while (completed_ < executed_ && (pending(completed_ + 1).way == Way::kInline || (completed_ < settled_ && all_finished(completed_ + 1))))
-    block_.descriptor(rank_, ++completed_).finished_ns = now_ns();
+    block_.descriptor(rank_, ++completed_).finished = TickClock::now();
 }
 
 bool HostCommunicator::may_publish(std::uint64_t sequence) {
@@ -222,7 +218,7 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   d.kind = o.kind, d.type = o.type, d.reduction = o.reduction, d.visible = true;
   d.peer = o.peer, d.buffers = static_cast<std::uint32_t>(p.buffers.size()), d.tag = o.tag;
   d.count = total_count(p.buffers), d.scale = o.scale;
-  d.input = {}, d.output = {}, d.started_ns = now_ns(), d.finished_ns = 0;
+  d.input = {}, d.output = {}, d.started = TickClock::now(), d.finished = 0;
   const bool small = travels_inline(o.kind, d.count * element, size());
   const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
     if (buffer.count == 0) return;
@@ -552,7 +548,8 @@ void HostCommunicator::keep_in(FlightBook& book) const {
     if (!settings_.world_ranks.empty()) member = settings_.world_ranks.at(static_cast<std::size_t>(member));
   const auto place = reinterpret_cast<const std::byte*>(&block_.lot()) - world_->control();
   const int first = settings_.world_ranks.empty() ? 0 : settings_.world_ranks.front();
-  book.add(fmt::format("host-of-{}-{:x}", first, place), names, [world = world_, block = block_, names] { return remembered(block, names); });
+  book.add(fmt::format("host-of-{}-{:x}", first, place), names,
+           [world = world_, block = block_, names, clock = TickClock()] { return remembered(block, names, clock); });
 }
 
 std::string HostCommunicator::report() const {
