@@ -58,7 +58,7 @@ class Peers final : public Transport {
   void wait_for_event(std::uint64_t seen, Duration limit) override;
   void answer_for(std::uint64_t group, std::function<Bytes()> say) override;
   std::vector<std::optional<Bytes>> ask(std::uint64_t group, Duration patience) override;
-  std::uint64_t bytes_sent(int peer) const;  ///< headers and heartbeats included
+  std::uint64_t bytes_sent(int peer) const override;
   std::uint64_t bytes_received(int peer) const;
 
  private:

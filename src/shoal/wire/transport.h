@@ -45,6 +45,8 @@ class Transport {
   virtual void land(int peer, Stream stream, std::shared_ptr<Landing> landing) = 0;
   /// Memory of the caller's is neither read nor written any more for `stream`, of whatever peer.
   virtual void let_go(Stream stream) = 0;
+  /// Headers and heartbeats included, so far.
+  virtual std::uint64_t bytes_sent(int peer) const = 0;
   /// `peer` has said goodbye and closed its end.
   virtual bool gone(int peer) const = 0;
   /// Throws the first cause once there is one.
