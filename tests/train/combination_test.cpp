@@ -73,7 +73,7 @@ TEST_F(Combination, EverySharding) {
   const std::vector<Sets> memories{{"activation_checkpoint.mode=full"},
                                    {"activation_checkpoint.mode=selective", "parallelism.arena=false"},
                                    {"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=2"},
-                                   {"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=0.2"},
+                                   {"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=0.07"},
                                    {"activation_checkpoint.mode=none", "parallelism.arena=false"}};
   int turn = 0;
   for (const Kind& precision : precisions) {
