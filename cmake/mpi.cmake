@@ -1,6 +1,4 @@
 # The engine over MPI (src/shoal/comm/mpi_engine.h) is built where an MPI is found.
-set(SHOAL_MPI AUTO CACHE STRING "The engine over MPI: AUTO builds it where MPI is found, ON insists on it, OFF leaves it out")
-set_property(CACHE SHOAL_MPI PROPERTY STRINGS AUTO ON OFF)
 set(SHOAL_HAS_MPI OFF)
 if(SHOAL_MPI STREQUAL "AUTO" OR SHOAL_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)
