@@ -106,7 +106,7 @@ TEST(ShoalTime, StepIsTheSumOfItsKernels) {
 // Products, loss and update of 16-bit weights are kernels of their own; what lies between the products is not.
 TEST(ShoalTime, SixteenBitWeightsHaveTheirOwnKernels) {
   Planned planned;
-  planned.training.precision = "bf16";
+  planned.training.precision = "bf16", planned.training.states = precision("bf16")->state;
   const auto step = [&](const char* kernel) {
     Planned one = planned;
     one.cluster.kernels[kernel] = {.start_s = 1};

@@ -58,7 +58,7 @@ Cluster a100(double memory_gib) {
   Cluster cluster = dgx(memory_gib > 40 ? "a100" : "a100-40gb", 8, memory_gib, memory_gib > 40 ? 2039 : 1555, 312, 19.5, 300, 25);
   cluster.device.peak_flops[ElementType::kBF16] = 312e12;
   cluster.source = "DGX A100 data sheet; efficiency fitted on published step times, see docs/transformer-math.md";
-  cluster.device.efficiency = {0.8077, 1, 0.6877, 52.81e-6, 0.98, 0.2667};
+  cluster.device.efficiency = {0.7921, 1, 0.7184, 54.48e-6, 0.98, 0.5145};
   cluster.device.power_w = 812, cluster.device.price_per_hour = 2;
   return cluster;
 }

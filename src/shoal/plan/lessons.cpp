@@ -11,7 +11,9 @@
 namespace shoal::plan {
 namespace {
 
-void require_positive(const char* what, double value) { SHOAL_USER_CHECK(value > 0, "plan", "{} = {}: must be positive", what, value); }
+void require_positive(const char* what, double value) {
+  SHOAL_USER_CHECK(value > 0 && std::isfinite(value), "plan", "{} = {}: must be positive", what, value);
+}
 
 std::int64_t iterations(std::int64_t samples, std::int64_t batch, std::int64_t ranks) {
   require_positive("samples", static_cast<double>(samples));

@@ -21,6 +21,8 @@ constexpr std::array<std::pair<Activation, const char*>, 6> kActivations{{{Activ
 /// Larger than any model; keeps every product of a few sizes far inside 64 bits.
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
 constexpr double kMostParameters = 1e17;
+/// Every one has a line in the list of parameters.
+constexpr std::int64_t kMostBlocks = 100000, kMostExperts = 1000000;
 
 [[noreturn]] void refuse(const ModelSpec& spec, const std::string& what) {
   throw Error(ErrorKind::kConfig, "model", spec.name.empty() ? what : fmt::format("{}: {}", spec.name, what));
@@ -39,7 +41,9 @@ void require(const ModelSpec& spec, bool holds, const char* field, double value,
 }
 
 void validate_transformer(const ModelSpec& spec) {
-  require_size(spec, "layers", spec.layers);
+  if (spec.layers < 1 || spec.layers > kMostBlocks) refuse(spec, fmt::format("layers = {}: must lie between 1 and {}", spec.layers, kMostBlocks));
+  if (spec.experts > kMostExperts / spec.layers)
+    refuse(spec, fmt::format("experts = {}: {} layers can have {} each", spec.experts, spec.layers, kMostExperts / spec.layers));
   require_size(spec, "hidden", spec.hidden);
   require_size(spec, "heads", spec.heads);
   require_size(spec, "kv_heads", spec.kv_heads);

@@ -113,6 +113,8 @@ void validate_budget(const Budget& budget) {
     if (!(value >= 0) || !std::isfinite(value)) throw Error(ErrorKind::kConfig, "plan", fmt::format("{} = {}: must not be negative", name, value));
     given += value > 0;
   }
+  if (!(budget.bytes_per_token > 0) || !std::isfinite(budget.bytes_per_token))
+    throw Error(ErrorKind::kConfig, "plan", fmt::format("bytes-per-token = {}: must be positive", budget.bytes_per_token));
   if (given > 1) throw Error(ErrorKind::kConfig, "plan", "only one of tokens, hours and money can be the budget");
 }
 

@@ -170,7 +170,7 @@ std::string time_plot(const Plan& plan) {
 }
 
 std::string search_plot(const ModelSpec& spec, const Cluster& cluster, const std::vector<Candidate>& found) {
-  constexpr double kLeft = 390, kRight = 70, kRow = 30;
+  constexpr double kLeft = 510, kRight = 70, kRow = 30;
   const double bottom = kTop + 40 + kRow * static_cast<double>(found.size());
   std::string text = opening(bottom + 56, fmt::format("{} on {} {}: tokens a second and device", spec.name, cluster.devices(), cluster.device.name));
   if (found.empty()) return text + words(24, kTop + 20, "nothing fits") + "</svg>\n";

@@ -153,9 +153,9 @@ TEST(PlanCommand, SimulatesARunWithFailures) {
 }
 
 TEST(PlanCommand, SimulatesCollectivesOfThousandsOfRanks) {
-  const auto even = json_of("plan collective --algorithm halving_doubling --ranks 4096 --bytes 1.6e9 --latency 1e-5 --bandwidth 1e10");
+  const auto even = json_of("plan collective --algorithm halving_doubling --ranks 4096 --bytes 1677721600 --latency 1e-5 --bandwidth 1e10");
   // 2 log2 n latencies and 2 (n - 1)/n of the bytes.
-  EXPECT_NEAR(even.at("last_done_s").get<double>() / (24 * 1e-5 + 2 * 4095 / 4096.0 * 0.16), 1, 1e-6);
+  EXPECT_NEAR(even.at("last_done_s").get<double>() / (24 * 1e-5 + 2 * 4095 / 4096.0 * 0.167772160), 1, 1e-6);
   const auto slow = json_of("plan collective --ranks 64 --bytes 1e9 --straggler 5:3,9:2");
   EXPECT_GT(slow.at("last_done_s").get<double>(), 2 * json_of("plan collective --ranks 64 --bytes 1e9").at("last_done_s").get<double>());
 }
@@ -189,11 +189,22 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
     EXPECT_THAT(outcome.text, HasSubstr(what)) << words;
   };
   refused("--model gpt2 --devices -4", 2, "devices = -4: must be at least 1");
+  refused("--model gpt2 --devices 0", 2, "--devices: 0");
+  refused("--model gpt2 --zero -2", 2, "--zero");
   refused("--model gpt-9", 2, "--model gpt-9: no such model");
   refused("--model gpt2 --cluster mars", 66, "mars: neither a file nor a preset");
   refused("--model missing.json", 66, "missing.json: no such file");
   refused("--model gpt2 --tp 5 --devices 40", 78, "tp = 5: must divide heads = 12");
   refused("--layers -2 --hidden 64 --heads 2 --vocab 100", 78, "layers = -2: must lie between 1");
+  refused("--layers 99999999 --hidden 64 --heads 2 --vocab 100", 78, "layers = 99999999: must lie between 1 and 100000");
+  refused("--layers 10 --hidden 64 --heads 2 --vocab 100 --experts 99999999", 78, "experts = 99999999: 10 layers can have 100000 each");
+  refused("--model gpt2 --tokens 1e9 --bytes-per-token -2", 78, "bytes-per-token = -2: must be positive");
+  refused("--model gpt2 --tokens 1e9 --failures -3", 2, "--failures");
+  refused("--model gpt2 --search --global-batch 8 --count 0", 2, "--count");
+  refused("inference --model gpt2 --context -4", 2, "--context");
+  refused("learn zero --parameters inf --zero 1 --ranks 4", 2, "parameters = inf: must be positive");
+  refused("collective --ranks 8 --algorithm pigeon", 2, "--algorithm pigeon: must be one of");
+  refused("collective --ranks 8 --straggler 8:2", 2, "--straggler 8: there are 8 ranks");
   refused("--parameters -1", 2, "--parameters -1: must be positive");
   refused("--model gpt2 --global-batch 3 --dp 2", 78, "global-batch = 3");
   refused("--model gpt2 --recompute some", 2, "--recompute some");
