@@ -95,12 +95,14 @@ class SimulatedNetwork {
 
   class End final : public wire::Transport {
    public:
-    End(SimulatedNetwork& network, int rank, int size) : network_(network), rank_(rank), size_(size), inbox_(static_cast<std::size_t>(size)) {}
+    End(SimulatedNetwork& network, int rank, int size)
+        : network_(network), rank_(rank), size_(size), inbox_(static_cast<std::size_t>(size)), sent_(static_cast<std::size_t>(size)) {}
 
     int rank() const override { return rank_; }
     int size() const override { return size_; }
     void send(int peer, wire::Stream stream, int, wire::Bytes head, std::span<const std::byte> body, wire::Released released) override {
       if (failure_ && released) *released = true;
+      sent_[static_cast<std::size_t>(peer)] += head.size() + body.size();
       if (!failure_) network_.link(rank_, peer).queued.push_back({stream, std::move(head), body, {}, std::move(released), 0});
     }
     void flush() override {}
@@ -138,6 +140,7 @@ class SimulatedNetwork {
           }
       }
     }
+    std::uint64_t bytes_sent(int peer) const override { return sent_[static_cast<std::size_t>(peer)]; }
     bool gone(int) const override { return false; }
     void check() const override {
       if (failure_) throw Error(*failure_);
@@ -197,6 +200,7 @@ class SimulatedNetwork {
     SimulatedNetwork& network_;
     const int rank_, size_;
     std::vector<From> inbox_;
+    std::vector<std::uint64_t> sent_;  ///< by peer
     std::map<std::uint64_t, std::function<wire::Bytes()>> answers_;
     std::optional<Error> failure_;
     std::uint64_t events_ = 0;
