@@ -122,7 +122,8 @@ TEST_F(TrainedRun, MpiTrainsTheSameWeightsAsSharedMemory) {
     const auto expected = weights();
     ASSERT_FALSE(expected.empty());
     std::vector<std::string> command{SHOAL_MPIRUN, "2"};
-    for (const std::string& word : words({"--fresh", "--set", zero, "--set", "parallelism.transport=mpi"})) command.push_back(word);
+    for (const std::string& word : words({"--fresh", "--set", zero, "--set", "parallelism.transport=mpi", "--set", "parallelism.timeout_s=60"}))
+      command.push_back(word);
     const Outcome outcome = run(command, folder.path(), {}, 100);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr("started by Open MPI"));

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from ranks import on_ranks
+from torch._C._distributed_c10d import ErrorType
 from torch.distributed.device_mesh import init_device_mesh
 
 import shoal
@@ -179,7 +180,7 @@ def surface(rank, size):
     assert isinstance(backend.options, shoal.Options) and backend.options.backend == "shoal" and backend.options.flight_directory == ""
     backend._set_default_timeout(datetime.timedelta(seconds=7))
     assert backend.options._timeout == datetime.timedelta(seconds=7)
-    assert backend.get_error() == dist.distributed_c10d.ErrorType.SUCCESS
+    assert backend.get_error() == ErrorType.SUCCESS
     world.monitored_barrier(datetime.timedelta(seconds=7), True)  # dist.monitored_barrier refuses every backend but Gloo; this is what it would call
     group = dist.new_group()
     dist.all_reduce(torch.ones(1000), group=group)
