@@ -26,7 +26,7 @@ namespace {
 struct Case {
   using Call = void (*)(const comm::Group& group, const Case& c);
   std::string op;
-  Call call;  ///< found once, before any clock runs
+  Call call;           ///< found once, before any clock runs
   std::int64_t count;  ///< elements of the full buffer, float32
   at::Tensor full, part, out;
 };

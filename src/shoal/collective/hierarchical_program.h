@@ -33,7 +33,7 @@ struct Conversion {
 struct Phase {
   Lane lane;
   std::vector<Operation> operations;
-  Buffer copy{};  ///< made when they are started: `count` bytes of memory of this rank
+  Buffer copy{};                   ///< made when they are started: `count` bytes of memory of this rank
   std::vector<Conversion> before;  ///< done when the phase begins
 };
 
