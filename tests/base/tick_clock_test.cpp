@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <limits>
 #include <thread>
 
 namespace shoal {
@@ -20,6 +22,8 @@ TEST(TickClock, CountsAsTheSystemDoes) {
   const auto now = Clock::now();
   EXPECT_GT(later, before);
   EXPECT_LT(std::abs(std::chrono::duration<double>(clock.time_at(later) - now).count()), 0.004);
+  EXPECT_LT(clock.time_at(std::numeric_limits<std::int64_t>::min()), began) << "a count that cannot be";
+  EXPECT_GT(clock.time_at(std::numeric_limits<std::int64_t>::max()), now);
 }
 
 }  // namespace

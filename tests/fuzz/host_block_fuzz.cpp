@@ -55,11 +55,10 @@ Operation call(FuzzedDataProvider& input, const Host& host, std::vector<std::byt
 /// Rank 1 does as rank 0 has done, up to here.
 void follow(const HostBlock& block, std::uint64_t sequence) {
   if (sequence == 0) return;
-  block.descriptor(1, sequence) = block.descriptor(0, sequence);
+  std::memcpy(static_cast<void*>(&block.descriptor(1, sequence)), &block.descriptor(0, sequence), sizeof(Descriptor));
   if (block.descriptor(1, sequence).input.visible()) block.descriptor(1, sequence).input.region = 1;
   if (block.descriptor(1, sequence).output.visible()) block.descriptor(1, sequence).output.region = 1;
   std::memcpy(static_cast<void*>(block.list(1, sequence)), block.list(0, sequence), kListEntries * sizeof(ListEntry));
-  block.line(1).published = sequence;
 }
 
 /// Rank 1 writes a word where it should not have, or another than it should.

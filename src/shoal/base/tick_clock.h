@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "shoal/base/clock.h"
@@ -29,13 +30,14 @@ class TickClock {
 #endif
   }
 
-  /// When the counter stood at `ticks`, before this clock was made too.
+  /// When the counter stood at `ticks`, before this clock was made too; within thirty years of now, whatever `ticks` is.
   Clock::time_point time_at(std::int64_t ticks) const {
     const std::int64_t ticks_now = now();
     const Clock::time_point time_now = Clock::now();
     if (ticks_now <= first_ticks_) return time_now;
-    const double passed = static_cast<double>((time_now - first_time_).count()) / static_cast<double>(ticks_now - first_ticks_);
-    return time_now - Clock::duration(static_cast<Clock::rep>(passed * static_cast<double>(ticks_now - ticks)));
+    const double unit = static_cast<double>((time_now - first_time_).count()) / static_cast<double>(ticks_now - first_ticks_);
+    const double ago = unit * (static_cast<double>(ticks_now) - static_cast<double>(ticks));
+    return time_now - Clock::duration(static_cast<Clock::rep>(std::clamp(ago, -1e18, 1e18)));
   }
 
  private:

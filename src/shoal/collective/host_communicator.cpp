@@ -47,13 +47,14 @@ std::string describe(const Descriptor& d) {
   return text;
 }
 
-/// A time that a rank has noted, whatever it noted.
 /// What all ranks of a group have announced last. They go on meanwhile: an entry that has made room for another is left out.
 std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names, const TickClock& clock) {
   std::vector<FlightEntry> entries;
   for (int r = 0; r < static_cast<int>(names.size()); ++r) {
     const std::uint64_t last = block.announced(r), finished = block.line(r).finished.load();
-    for (std::uint64_t s = last > kSlots - 2 ? last - (kSlots - 2) + 1 : 1; s <= last; ++s) {
+    // Not to `last` itself: what a rank says of itself may be any number.
+    for (std::uint64_t i = 0, first = last > kSlots - 2 ? last - (kSlots - 2) + 1 : 1; i < kSlots - 2 && first + i <= last; ++i) {
+      const std::uint64_t s = first + i;
       const Descriptor& d = block.descriptor(r, s);
       if (d.sequence.load(std::memory_order_acquire) != s) continue;
       // A rank that has finished its part and waits for the others has noted no time: none is told.
