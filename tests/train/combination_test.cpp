@@ -143,8 +143,8 @@ TEST_F(Combination, StateThatMemoryWouldNotHoldTrainsFromADisk) {
 // Without an arena nobody counts: what was planned says what takes how much. The limit is on all private memory of the process, 600 MB of which the
 // parameters alone are more.
 TEST_F(Combination, MemoryThatRunsOutWithoutAnArenaIsExplained) {
-  const Sets command{"bash",  "-c",    "ulimit -d 600000; exec \"$@\"", "bash", apps::testing::shoal_program(), "train", "job.toml", "--run-dir",
-                     "short", "--set", "parallelism.arena=false"};
+  const Sets command{"/bin/bash", "-c",    "ulimit -d 600000; exec \"$@\"", "bash", apps::testing::shoal_program(), "train", "job.toml", "--run-dir",
+                     "short",     "--set", "parallelism.arena=false"};
   Sets model;
   for (const char* set : {"model.hidden=1024", "model.ffn=4096", "model.layers=16", "model.dropout=0.0", "parallelism.threads_per_rank=1"})
     model.insert(model.end(), {"--set", set});
