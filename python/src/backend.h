@@ -13,7 +13,7 @@ class Call;
 
 /// What `pg_options` of init_process_group may say.
 struct ShoalOptions final : c10d::Backend::Options {
-  explicit ShoalOptions(std::string flight_directory = "", std::chrono::milliseconds timeout = c10d::kBackendDefaultTimeout)
+  explicit ShoalOptions(std::string flight_directory = "", std::chrono::milliseconds timeout = kBackendDefaultTimeout)
       : c10d::Backend::Options("shoal", timeout), flight_directory(std::move(flight_directory)) {}
   /// Where each rank writes what it was doing when a collective fails, and all of it together (collective::write_flight); empty: nowhere.
   std::string flight_directory;
