@@ -30,7 +30,7 @@ def _create(options, backend_options=None):
     first = None
     if dist.is_initialized() and "cpu" in str(dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD]):
         first = _backend_of(dist.group.WORLD)
-    if first is not None and directory and directory != first.options.flight_directory:
+    if first is not None and directory and directory != _c10d.options(first).flight_directory:
         raise ValueError("flight_directory is that of the whole job: name it in the pg_options of init_process_group")
     return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group, first, directory)
 

@@ -36,6 +36,20 @@ const ShoalBackend& shoal_backend(const BackendPointer& backend) {
   return *own;
 }
 
+const char* name(c10d::ErrorType error) {
+  switch (error) {
+    case c10d::ErrorType::SUCCESS:
+      return "success";
+    case c10d::ErrorType::TIMEOUT:
+      return "timeout";
+    case c10d::ErrorType::COMM_ERROR:
+      return "communication";
+    case c10d::ErrorType::REMOTE_ERROR:
+      return "remote";
+  }
+  return "unknown";
+}
+
 void install(int ranks_on_host) {
   if (!comm::installed_arena()) comm::install_arena(std::make_shared<wire::Arena>(wire::Arena::Options{.ranks_on_host = ranks_on_host}));
 }
@@ -62,6 +76,9 @@ PYBIND11_MODULE(_c10d, m) {
   m.def("install_arena", &install, py::arg("ranks_on_host") = 1);
   m.def("memory", &memory);
   m.def("in_arena", &in_arena);
+  // What PyTorch 2.11 asks of a backend in C++ and does not show in Python.
+  m.def("options", [](const BackendPointer& backend) { return backend->getBackendOptions(); });
+  m.def("error", [](const BackendPointer& backend) { return name(backend->getError()); });
   m.def("report", [](const BackendPointer& backend) { return shoal_backend(backend).report(); });
 }
 

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from ranks import on_ranks
-from torch._C._distributed_c10d import ErrorType
 from torch.distributed.device_mesh import init_device_mesh
 
 import shoal
@@ -177,10 +176,11 @@ def surface(rank, size):
     world = dist.group.WORLD
     backend = world._get_backend(torch.device("cpu"))
     assert (backend.rank(), backend.size()) == (rank, size) and backend.supports_coalescing
-    assert isinstance(backend.options, shoal.Options) and backend.options.backend == "shoal" and backend.options.flight_directory == ""
-    backend._set_default_timeout(datetime.timedelta(seconds=7))
-    assert backend.options._timeout == datetime.timedelta(seconds=7)
-    assert backend.get_error() == ErrorType.SUCCESS
+    options = shoal._c10d.options(backend)
+    assert isinstance(options, shoal.Options) and options.backend == "shoal" and options.flight_directory == ""
+    backend.set_timeout(datetime.timedelta(seconds=7))
+    assert shoal._c10d.options(backend)._timeout == datetime.timedelta(seconds=7)
+    assert shoal._c10d.error(backend) == "success"
     world.monitored_barrier(datetime.timedelta(seconds=7), True)  # dist.monitored_barrier refuses every backend but Gloo; this is what it would call
     group = dist.new_group()
     dist.all_reduce(torch.ones(1000), group=group)
