@@ -273,7 +273,7 @@ void add_inference(CLI::App& plan_command) {
   auto context = std::make_shared<std::int64_t>(4096);
   command->add_option("--model", options->model, "A named size, a job file, or a config.json")->required();
   command->add_option("--cluster", options->cluster, "A preset or a TOML file (a100)");
-  command->add_option("--context", *context, "Tokens before the one that is made")->capture_default_str();
+  command->add_option("--context", *context, "Tokens before the one that is made")->capture_default_str()->check(CLI::Range(1, 1000000000));
   command->callback([options, context] {
     const plan::ModelSpec spec = model_of(*options);
     const auto cost = plan::inference_cost(spec, cluster_of(*options), static_cast<double>(*context));

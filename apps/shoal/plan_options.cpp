@@ -120,7 +120,9 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_option("--set", o.sets, "Of a job file: section.key=value; may be repeated")->allow_extra_args(false)->group(model);
   const char* mesh = "Mesh";
   command.add_option("--cluster", o.cluster, "A preset or a TOML file (a100; of a job file: a CPU host)")->group(mesh);
-  command.add_option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)")->group(mesh);
+  command.add_option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)")->group(mesh)->check([](const std::string& given) {
+    return given == "0" ? std::string("0: must be at least 1") : std::string();
+  });
   command.add_option("--dp", o.dp, "Data-parallel ranks (what the rest leaves)")->group(mesh);
   command.add_option("--tp", o.tp, "Tensor-parallel ranks (1)")->group(mesh);
   command.add_option("--pp", o.pp, "Pipeline ranks (1)")->group(mesh);
@@ -128,7 +130,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_option("--cp", o.cp, "Context-parallel ranks (1)")->group(mesh);
   command.add_option("--ep", o.ep, "Expert-parallel ranks, folded into tp x cp x dp (1)")->group(mesh);
   command.add_option("--etp", o.etp, "Tensor-parallel ranks of an expert (1)")->group(mesh);
-  command.add_option("--zero", o.zero, "ZeRO stage, 0 to 3 (0)")->group(mesh);
+  command.add_option("--zero", o.zero, "ZeRO stage, 0 to 3 (0)")->group(mesh)->check(CLI::Range(0, 3));
   command.add_option("--shard", o.shard, "Ranks over which ZeRO shards (all of dp x cp)")->group(mesh);
   const char* training = "Training";
   command.add_option("--micro-batch", o.micro_batch, "Samples that a rank runs at once (1)")->group(training);
@@ -141,7 +143,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_option("--attention", o.attention, "flash, or plain: scores are stored")->group(training)->capture_default_str();
   command.add_option("--prefetch", o.prefetch, "ZeRO-3: units gathered ahead (1; of a job file: its own)")
       ->group(training)
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1000));
   command.add_option("--expert-imbalance", o.expert_imbalance, "Tokens of the busiest expert rank over the mean")
       ->group(training)
       ->capture_default_str();
@@ -164,7 +166,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--json", o.json, "One JSON object")->group(output);
   command.add_flag("--gathers", o.gathers, "ZeRO-3: also the order in which units are gathered and released")->group(output);
   command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")->group(output);
-  command.add_option("--count", o.count, "How many of them")->group(output)->capture_default_str();
+  command.add_option("--count", o.count, "How many of them")->group(output)->capture_default_str()->check(CLI::Range(1, 1000));
   command.add_option("--precisions", o.precisions, "Search: these precisions too (that of --precision)")->delimiter(',')->group(output);
   command.add_option("--schedules", o.schedules, "Search: among these schedules (1f1b,interleaved)")->delimiter(',')->group(output);
   command.add_option("--trace", o.trace, "Simulate a step and write a Perfetto trace")->group(output);
@@ -175,7 +177,8 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
       ->group(output);
   command.add_option("--straggler", o.straggler, "Simulate with pipeline rank R slower by factor F: R:F; several: R:F,R:F")->group(output);
   command.add_option("--failures", o.failures, "Simulate the whole run with failures drawn from this seed; needs --tokens, --hours or --money")
-      ->group(output);
+      ->group(output)
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 62));
 }
 
 plan::ModelSpec model_of(const PlanOptions& options) {
