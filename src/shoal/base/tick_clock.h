@@ -11,9 +11,9 @@
 
 namespace shoal {
 
-/// Time stamps for records that are written millions of times and seldom read: the processor's own counter, less than half the cost of asking the system
-/// (10 ns against 26 on an AMD EPYC), made into times of `Clock` when somebody reads them. All processes of a host see one counter, as exact as their
-/// cores agree on it: good for reports, not for protocols.
+/// Time stamps for records that are written millions of times and seldom read: the processor's own counter, less than half the cost of asking the
+/// system (10 ns against 26 on an AMD EPYC), made into times of `Clock` when somebody reads them. All processes of a host see one counter, as exact
+/// as their cores agree on it: good for reports, not for protocols.
 class TickClock {
  public:
   TickClock() : first_ticks_(now()), first_time_(Clock::now()) {}
