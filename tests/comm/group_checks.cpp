@@ -285,4 +285,13 @@ std::vector<std::string> check_calls(const Group& group) {
   return complaints.lines;
 }
 
+std::optional<Error> thrown(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
 }  // namespace shoal::comm

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "shoal/base/error.h"
 #include "shoal/comm/group.h"
 
 namespace shoal::comm {
@@ -15,5 +18,8 @@ std::vector<std::string> check_types(const Group& group);
 
 /// Ways of calling: asynchronous, several at once, tags and any source, per-rank sizes, strides, several tensors, parts of the group, mistakes.
 std::vector<std::string> check_calls(const Group& group);
+
+/// What `body` throws, empty when nothing.
+std::optional<Error> thrown(const std::function<void()>& body);
 
 }  // namespace shoal::comm

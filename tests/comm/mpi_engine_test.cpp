@@ -70,16 +70,6 @@ TEST(MpiEngine, RanksThatTheLauncherCountsDifferentlyAreRefused) {
 
 TEST(MpiEngine, SaysWhichMpiItIsBuiltWith) { EXPECT_THAT(mpi_library(), HasSubstr("MPI")); }
 
-/// What a group's calls throw, empty when nothing.
-std::optional<Error> thrown(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
-
 TEST(MpiEngine, MessagesOfAnotherSizeAreAMismatch) {
   const Group group = connect(options());
   if (group.rank() == 0) {

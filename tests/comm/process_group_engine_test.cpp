@@ -42,16 +42,6 @@ TEST(ProcessGroupEngine, SharesNoMemory) {
   });
 }
 
-/// What a group's calls throw, empty when nothing.
-std::optional<Error> thrown(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
-
 TEST(ProcessGroupEngine, TheFirstCauseGoesToAllRanks) {
   run_over_gloo(3, kPatience, [](const Group& group) {
     const auto before = Clock::now();

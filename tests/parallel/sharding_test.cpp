@@ -403,19 +403,28 @@ double most_gradients(int in_flight) {
   return most;
 }
 
+/// Of a model in float32: all parameters, those of a block, those of the embedding.
+struct Bytes {
+  double all = 0, block = 0, embedding = 0;
+};
+Bytes bytes_of(const plan::ModelSpec& spec) {
+  Bytes sum;
+  for (const plan::ParameterSpec& parameter : plan::parameters(spec)) {
+    const double bytes = 4 * parameter.count();
+    sum.all += bytes;
+    if (parameter.name.starts_with("blocks.0.")) sum.block += bytes;
+    if (parameter.name.starts_with("embedding.")) sum.embedding += bytes;
+  }
+  return sum;
+}
+
 // Each of two ranks has the whole gradient of the tied embedding, that of the block it is in, and as many on their way as it may; the shards of what
 // has arrived are the whole model once.
 TEST(Sharding, GradientsOnTheirWayAreBounded) {
   plan::ModelSpec spec = tiny();
   spec.layers = 12;
-  double all = 0, block = 0, embedding = 0;
-  for (const plan::ParameterSpec& parameter : plan::parameters(spec)) {
-    const double bytes = 4 * parameter.count();
-    all += bytes;
-    if (parameter.name.starts_with("blocks.0.")) block += bytes;
-    if (parameter.name.starts_with("embedding.")) embedding += bytes;
-  }
-  const auto bound = [&](int flying) { return 1.01 * (all + 2 * embedding + 2 * (1 + flying) * block); };
+  const Bytes bytes = bytes_of(spec);
+  const auto bound = [&](int flying) { return 1.01 * (bytes.all + 2 * bytes.embedding + 2 * (1 + flying) * bytes.block); };
   EXPECT_LT(most_gradients(1), bound(1));
   EXPECT_LT(most_gradients(2), bound(2));
   EXPECT_GT(most_gradients(100), bound(2)) << "no rank was ahead: the comparison would show nothing";
@@ -453,13 +462,7 @@ double most_sums(bool every_micro_batch) {
 TEST(Sharding, SumsOfMicroBatchesAreHeldOnce) {
   plan::ModelSpec spec = tiny();
   spec.layers = 24;
-  double all = 0, block = 0, embedding = 0;
-  for (const plan::ParameterSpec& parameter : plan::parameters(spec)) {
-    const double bytes = 4 * parameter.count();
-    all += bytes;
-    if (parameter.name.starts_with("blocks.0.")) block += bytes;
-    if (parameter.name.starts_with("embedding.")) embedding += bytes;
-  }
+  const auto [all, block, embedding] = bytes_of(spec);
   EXPECT_LT(most_sums(true), 1.01 * (all + 2 * embedding + 2 * 3 * 1.5 * block));
   EXPECT_GT(most_sums(false), 1.9 * all) << "whole gradients of both ranks: what the other does without";
 }
