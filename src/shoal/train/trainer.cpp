@@ -8,12 +8,11 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <new>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/out_of_memory.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/optim/schedule.h"
@@ -102,17 +101,12 @@ class Trainer {
         if (const std::string less = less_memory(); !less.empty()) error.hint("less would be needed with: " + less);
       throw;
     } catch (const std::exception& error) {
-      if (!ran_out_of_memory(error)) throw;
+      if (!out_of_memory(error)) throw;
       throw without_memory(error.what());
     }
   }
 
  private:
-  /// LibTorch's own allocator says so, where no arena counts.
-  static bool ran_out_of_memory(const std::exception& error) {
-    return dynamic_cast<const std::bad_alloc*>(&error) || std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
-  }
-
   Error without_memory(std::string words) const {
     words.resize(std::min(words.find('\n'), words.size()));
     if (planned_) words += fmt::format("; planned for a rank at its peak: {:.4g} MB ({})", planned_->all() / 1e6, train::words(*planned_));

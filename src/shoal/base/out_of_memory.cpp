@@ -1,0 +1,15 @@
+#include "shoal/base/out_of_memory.h"
+
+#include <new>
+
+namespace shoal {
+
+std::optional<std::string> out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error)) return "";
+  const std::string text = error.what();
+  const auto at = text.find("can't allocate memory");
+  if (at == std::string::npos) return std::nullopt;
+  return text.substr(at, text.find('\n', at) - at);
+}
+
+}  // namespace shoal
