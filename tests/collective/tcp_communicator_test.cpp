@@ -45,13 +45,13 @@ std::vector<std::optional<Error>> on_tcp(int ranks, const std::function<void(Tcp
   });
 }
 
-/// Rank 1 of 2 that knows the key, and nothing of what Peers do with the connection.
-wire::Link impostor(const wire::Endpoint& store) {
+/// The connection to rank `to` of one who is `rank`, knows the key, and nothing of what Peers do with the connection.
+wire::Link impostor(const wire::Endpoint& store, int rank, int size, int to = 0) {
   wire::StoreClient client(store, "key", soon());
-  client.set("peers/world/1", "127.0.0.1:1", soon());
-  wire::Descriptor socket = wire::connect_to(wire::parse_endpoint(client.wait("peers/world/0", soon())), soon());
+  client.set(fmt::format("peers/world/{}", rank), "127.0.0.1:1", soon());
+  wire::Descriptor socket = wire::connect_to(wire::parse_endpoint(client.wait(fmt::format("peers/world/{}", to), soon())), soon());
   wire::Hello hello{};
-  hello[0] = std::byte{1}, hello[4] = std::byte{2};  // rank 1 of 2
+  hello[0] = static_cast<std::byte>(rank), hello[4] = static_cast<std::byte>(size);
   wire::introduce(socket.get(), "key", hello, soon());
   return wire::Link(std::move(socket));
 }
@@ -359,6 +359,28 @@ TEST(TcpCommunicator, AbortEndsEveryRankWithTheFirstCause) {
   }
 }
 
+// Rank 2 tells rank 0 alone: rank 1 hears of it from there, whatever has become of rank 2.
+TEST(TcpCommunicator, WhoHearsOfACauseTellsTheOthers) {
+  wire::StoreServer store("127.0.0.1", {0, 0}, "key");
+  std::vector<std::thread> members;
+  for (int rank = 0; rank < 2; ++rank)
+    members.emplace_back([&, rank] {
+      try {
+        TcpCommunicator c(join(store.endpoint(), rank, 3), {});
+        c.run({.kind = Kind::kBarrier}, soon());
+        ADD_FAILURE() << "rank " << rank;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kNonFinite) << error.what();
+        EXPECT_EQ(error.message(), "the loss is not a number");
+        EXPECT_EQ(error.rank(), 2);
+      }
+    });
+  wire::Link told = impostor(store.endpoint(), 2, 3, 0), not_told = impostor(store.endpoint(), 2, 3, 1);
+  told.send({0, 2}, 0, wire::encode(Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(2, 3)));
+  told.flush();
+  for (std::thread& member : members) member.join();
+}
+
 /// Two ranks as threads and rank 2 as a process that does `signal` to itself in the middle of the job. Returns what the two threw.
 std::vector<std::optional<Error>> beside_a_dying_rank(int signal) {
   int address[2];
@@ -426,7 +448,7 @@ TEST(TcpCommunicator, ALyingPeerIsAnError) {
   for (int lie = 0; lie < 4; ++lie) {
     wire::StoreServer store("127.0.0.1", {0, 0}, "key");
     std::thread liar([&] {
-      wire::Link link = impostor(store.endpoint());
+      wire::Link link = impostor(store.endpoint(), 1, 2);
       if (lie == 0) link.send({1, 1}, 0, wire::Bytes(3));                             // too short to name its call
       if (lie == 1) link.send({1, 1}, 0, wire::Bytes(500, std::byte{255}));           // a call that there is not
       if (lie == 2) link.send({0, 2}, 0, wire::Bytes(40, std::byte{255}));            // an abort that cannot be read
@@ -452,7 +474,7 @@ TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
     wire::StoreServer store("127.0.0.1", {0, 0}, "key");
     std::thread liar([&] {
       std::mt19937_64 random(seed);
-      wire::Link link = impostor(store.endpoint());
+      wire::Link link = impostor(store.endpoint(), 1, 2);
       for (int i = 0; i < 12; ++i) {
         const std::uint64_t sequences[] = {1, 2, (std::uint64_t{1} << 62) | 1, random()};
         wire::Bytes message(random() % 3 ? 32 + random() % 100 : random() % 400000);

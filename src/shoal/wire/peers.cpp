@@ -194,8 +194,7 @@ void Peers::beat() {
     const double seconds = std::chrono::duration<double>(now - peer.heard).count();
     fail(Error(ErrorKind::kPeerLost, "heartbeat", fmt::format("rank {} has been silent for {:.1f} s: it is stopped, or the link is cut", r, seconds))
              .at(rank_, size_)
-             .from(r),
-         true);
+             .from(r));
   }
 }
 
@@ -241,9 +240,9 @@ void Peers::serve(int r, std::uint32_t events) {
     const bool open = peer.link->receive(arrivals);
     peer.heard = Clock::now();
     if (open) return;
-    if (!may_go()) fail(lost("closed its connection without a word: its process ended").hint("look at its log"), true);
+    if (!may_go()) fail(lost("closed its connection without a word: its process ended").hint("look at its log"));
   } catch (const Error& error) {
-    if (!may_go()) fail(lost("is lost: " + error.message()), true);
+    if (!may_go()) fail(lost("is lost: " + error.message()));
   }
   close(r);
 }
@@ -274,7 +273,7 @@ void Peers::take_in(int r, Stream stream, Piece piece, std::size_t bytes) {
 }
 
 void Peers::control(int r, std::uint64_t what, const Piece& piece) {
-  if (what == kAbort) fail(decode_error({piece.data(), piece.bytes()}), false);
+  if (what == kAbort) fail(decode_error({piece.data(), piece.bytes()}));
   if (what == kGoodbye) peers_[r].goodbye = true;
   if (what == kQuestion) answer(r, piece);
   if (what == kAnswer) hear_answer(r, piece);
@@ -333,7 +332,8 @@ std::vector<std::optional<Bytes>> Peers::ask(std::uint64_t group, Duration patie
   }
 }
 
-void Peers::fail(const Error& cause, bool tell) {
+// Every rank passes the cause on, once: who has heard it may leave, and those who see it gone must have heard why.
+void Peers::fail(const Error& cause) {
   if (failure_) return;
   failure_ = cause;
   failed_ = true;
@@ -341,7 +341,7 @@ void Peers::fail(const Error& cause, bool tell) {
     peer.landings.clear();
     if (peer.link) peer.link->forget_places(), peer.link->drop_all();
   }
-  if (tell) tell_all(kAbort, encode(cause));
+  tell_all(kAbort, encode(cause));
   happened();
   nudge();
 }
@@ -450,7 +450,7 @@ void Peers::check() const {
 // The caller may end its process at once: its words are handed to the kernel before this returns, as far as they fit.
 void Peers::abort(const Error& cause) {
   const std::lock_guard lock(mutex_);
-  fail(cause, true);
+  fail(cause);
 }
 
 void Peers::wait_for_event(std::uint64_t seen, Duration limit) {

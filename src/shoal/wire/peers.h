@@ -85,7 +85,7 @@ class Peers final : public Transport {
   void answer(int peer, const Piece& question);
   void hear_answer(int peer, const Piece& piece);
   void beat();
-  void fail(const Error& cause, bool tell);
+  void fail(const Error& cause);
   void close(int peer);
   void push(int peer);
   void tell_all(std::uint64_t what, const Bytes& message);
