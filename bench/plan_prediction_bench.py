@@ -60,6 +60,8 @@ class Planner:
 
     def __init__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shoal-plan-"))
+        # What the jobs train on stays as it is, whoever writes documentation meanwhile.
+        self.text = shutil.copytree(comparison.ROOT / "docs", self.folder / "text")
         self.clusters, self.checked = {}, {}
 
     def run(self, *words):
@@ -92,7 +94,7 @@ class Planner:
             ranks, zero, number = KINDS[kind]
             model = "\n".join(f"{key} = {value}" for key, value in SIZES[size].items())
             job = self.folder / "job.toml"
-            job.write_text(JOB.format(model=model, data=self.folder / "data", text=comparison.ROOT / "docs", length=length, ranks=ranks, zero=zero,
+            job.write_text(JOB.format(model=model, data=self.folder / "data", text=self.text, length=length, ranks=ranks, zero=zero,
                                       type=number))
             words = ("check", job, "--steps", STEPS[size], "--json", "--cluster")
             self.checked[kind, size, length] = [self.undisturbed(*words, self.cluster(ranks, number == "bf16")) for _ in range(ROUNDS)]

@@ -261,6 +261,33 @@ TEST(HostCommunicator, WhoHasGoneOnMeetsTheDisagreementAtTheNextCall) {
   EXPECT_EQ(met, 4);
 }
 
+// The root has gone on from as many small broadcasts as may be under way, and has started as much behind them as it may, before anyone has entered
+// the first: what it keeps of each is still there when the others do.
+TEST(HostCommunicator, WhoGoesOnKeepsWhatItHasStillToCompare) {
+  std::atomic<bool> root_has_started{false};
+  on_threads(2, [&](HostCommunicator& c, int rank) {
+    while (rank == 1 && !root_has_started) std::this_thread::yield();
+    const std::vector<std::size_t> counts{3, 3};
+    std::vector<int> in(6), out(6 * kSlots, -1), heard(kPayloads, -1);
+    for (std::size_t i = 0; i < in.size(); ++i) in[i] = 100 * rank + static_cast<int>(i);
+    std::vector<Handle> handles;
+    for (std::size_t i = 0; i < kPayloads; ++i) {
+      if (rank == 0) heard[i] = static_cast<int>(i);
+      handles.push_back(c.start({.kind = Kind::kBroadcast, .type = ElementType::kI32, .buffer = {&heard[i], &heard[i], 1}, .peer = 0}));
+    }
+    for (std::size_t i = 0; i < kSlots; ++i)
+      handles.push_back(c.start({.kind = Kind::kAllToAll,
+                                 .type = ElementType::kI32,
+                                 .buffer = {in.data(), out.data() + 6 * i, 0},
+                                 .send_counts = counts,
+                                 .receive_counts = counts}));
+    if (rank == 0) root_has_started = true;
+    for (const Handle handle : handles) c.wait(handle);
+    for (std::size_t i = 0; i < kPayloads; ++i) EXPECT_EQ(heard[i], static_cast<int>(i));
+    for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], 100 * static_cast<int>(i % 6 / 3) + 3 * rank + static_cast<int>(i % 3));
+  });
+}
+
 // Equal pointers, whatever the rank: results then lie over parts that others read.
 TEST(HostCommunicator, ResultsMayBeginWhereInputsDo) {
   const auto codes = on_processes(3, [](HostCommunicator& c, wire::Arena& arena, int rank) {

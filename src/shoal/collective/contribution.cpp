@@ -60,22 +60,23 @@ void place(const Call& call, void* to, const void* from, std::size_t bytes) {
   call.past_caches ? stream_copy(to, from, bytes) : copy(to, from, bytes);
 }
 
-/// Reduces `count` elements: this rank's from `own`, the others' from `offset` bytes into what they offered.
-void reduce(const Call& call, const std::byte* own, std::span<const std::byte* const> offered, std::size_t offset, std::byte* target,
-            std::size_t count) {
+/// Which of the parts that `from` offers is for `to`: it offers none for itself.
+std::size_t part_offered(int from, int to) { return static_cast<std::size_t>(to < from ? to : to - 1); }
+
+/// Reduces `count` elements: this rank's from `own`, those of any other from `offered_by(rank)`.
+template <class OfferedBy>
+void reduce(const Call& call, const std::byte* own, OfferedBy&& offered_by, std::byte* target, std::size_t count) {
   const Operation& operation = call.operation;
+  const auto ranks = static_cast<std::size_t>(call.ranks);
   std::array<const void*, 64> few;
-  std::vector<const void*> many(offered.size() > few.size() ? offered.size() : 0);
-  const std::span<const void*> sources(many.empty() ? few.data() : many.data(), offered.size());
-  for (std::size_t r = 0; r < offered.size(); ++r) sources[r] = offered[r] + offset;
-  sources[static_cast<std::size_t>(call.rank)] = own;
+  std::vector<const void*> many(ranks > few.size() ? ranks : 0);
+  const std::span<const void*> sources(many.empty() ? few.data() : many.data(), ranks);
+  for (int r = 0; r < call.ranks; ++r) sources[static_cast<std::size_t>(r)] = r == call.rank ? own : offered_by(r);
   void* to = target;
   fold(operation.type, operation.reduction, sources.data(), call.ranks, &to, 1, count, operation.scale);
 }
 
 }  // namespace
-
-bool for_each_rank(Kind kind) { return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter; }
 
 std::size_t result_bytes(Kind kind, std::size_t bytes, int ranks) {
   return bytes * (kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll ? static_cast<std::size_t>(ranks) : 1);
@@ -100,7 +101,7 @@ void offer(const Call& call, std::size_t begin, std::size_t end, std::byte* to) 
   for (int r = 0; r < call.ranks; ++r) {
     if (r == call.rank) continue;
     const Part part = part_for(call.send_counts, buffer.count, r, begin, end);
-    copy(to + static_cast<std::size_t>(r) * (end - begin) * size, bytes_at(buffer.input, part.first * size), part.count * size);
+    copy(to + part_offered(call.rank, r) * (end - begin) * size, bytes_at(buffer.input, part.first * size), part.count * size);
   }
 }
 
@@ -111,20 +112,23 @@ void consume(const Call& call, std::size_t begin, std::size_t end, std::span<con
   if (kind == Kind::kAllReduce || kind == Kind::kReduce) {
     if (kind == Kind::kReduce && call.rank != operation.peer) return;
     return for_each_piece(call.buffers, begin, end, [&](const Buffer& buffer, std::size_t first, std::size_t count, std::size_t distance) {
-      reduce(call, bytes_at(buffer.input, first * size), offered, distance * size, bytes_at(buffer.output, first * size), count);
+      const auto offered_by = [&](int r) { return offered[static_cast<std::size_t>(r)] + distance * size; };
+      reduce(call, bytes_at(buffer.input, first * size), offered_by, bytes_at(buffer.output, first * size), count);
     });
   }
   const Buffer& buffer = call.buffers.front();
   // What this rank gives itself comes from its own memory, and first: an output may begin where the input does.
   const Part kept = for_each_rank(kind) ? part_for(call.send_counts, buffer.count, call.rank, begin, end) : Part{begin, end - begin};
   const std::byte* own = bytes_at(buffer.input, kept.first * size);
-  const std::size_t mine = for_each_rank(kind) ? static_cast<std::size_t>(call.rank) * bytes : 0;
+  const auto offered_by = [&](int r) {
+    return offered[static_cast<std::size_t>(r)] + (for_each_rank(kind) ? part_offered(r, call.rank) * bytes : 0);
+  };
   switch (kind) {
     case Kind::kReduceScatter:
-      return reduce(call, own, offered, mine, bytes_at(buffer.output, begin * size), end - begin);
+      return reduce(call, own, offered_by, bytes_at(buffer.output, begin * size), end - begin);
     case Kind::kBroadcast:
     case Kind::kScatter:
-      return place(call, bytes_at(buffer.output, begin * size), call.rank == operation.peer ? own : offered[operation.peer] + mine, bytes);
+      return place(call, bytes_at(buffer.output, begin * size), call.rank == operation.peer ? own : offered_by(operation.peer), bytes);
     case Kind::kGather:
       if (call.rank != operation.peer) return;
       [[fallthrough]];
@@ -133,7 +137,7 @@ void consume(const Call& call, std::size_t begin, std::size_t end, std::span<con
       const auto target = [&](int r) { return part_for(call.receive_counts, buffer.count, r, begin, end); };
       place(call, bytes_at(buffer.output, target(call.rank).first * size), own, kept.count * size);
       for (int r = 0; r < call.ranks; ++r)
-        if (r != call.rank) place(call, bytes_at(buffer.output, target(r).first * size), offered[r] + mine, target(r).count * size);
+        if (r != call.rank) place(call, bytes_at(buffer.output, target(r).first * size), offered_by(r), target(r).count * size);
       return;
     }
     default:

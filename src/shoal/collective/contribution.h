@@ -17,9 +17,6 @@ struct Call {
   bool past_caches = false;  ///< copies of the result go around the caches; the caller ends with `stream_fence`
 };
 
-/// True for the kinds whose contribution holds a part for each rank: reduce_scatter, all_to_all, scatter.
-bool for_each_rank(Kind kind);
-
 /// Of a rank that gets a result, when one rank's part has `bytes`.
 std::size_t result_bytes(Kind kind, std::size_t bytes, int ranks);
 

@@ -16,9 +16,6 @@
 namespace shoal::collective {
 namespace {
 
-bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter; }
-bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
-
 /// Does a rank write its result over what others still read? It does not where the result takes the place of its own part, or of nothing.
 bool overwrites(const Operation& operation, const Buffer& buffer, std::size_t bytes, std::size_t bytes_in, std::size_t bytes_out, int rank) {
   const auto *input = static_cast<const std::byte*>(buffer.input), *output = static_cast<const std::byte*>(buffer.output);
@@ -180,6 +177,8 @@ Handle HostCommunicator::enqueue(const Operation& operation) {
   p.receive_counts.assign(operation.receive_counts.begin(), operation.receive_counts.end());
   p.operation.more = {}, p.operation.send_counts = {}, p.operation.receive_counts = {};
   if (p.operation.timeout == Duration::zero()) p.operation.timeout = settings_.timeout;
+  p.small = p.send_counts.empty() && travels_inline(operation.kind, total_count(p.buffers) * size_of(operation.type), size());
+  p.awaited = awaited(p);
   p.way = Way::kUndecided, p.chunk = 0, p.chunk_offered = false, p.chunks = 0;
   try {
     advance();
@@ -201,8 +200,7 @@ void HostCommunicator::advance() {
 bool HostCommunicator::may_publish(std::uint64_t sequence) {
   const Pending& p = pending(sequence);
   const bool list = p.buffers.size() > 1 || !p.send_counts.empty();
-  const bool small = travels_inline(p.operation.kind, total_count(p.buffers) * size_of(p.operation.type), size());
-  const std::uint64_t depth = list ? kLists : small ? kPayloads : kSlots;
+  const std::uint64_t depth = list ? kLists : p.small ? kPayloads : kSlots;
   if (sequence <= freed_ + depth) return true;
   freed_ = ~std::uint64_t{0};
   for (int r = 0; r < size(); ++r) freed_ = std::min(freed_, block_.line(r).finished.load(std::memory_order_acquire));
@@ -220,7 +218,6 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   d.peer = o.peer, d.buffers = static_cast<std::uint32_t>(p.buffers.size()), d.tag = o.tag;
   d.count = total_count(p.buffers), d.scale = o.scale;
   d.input = {}, d.output = {}, d.started = TickClock::now(), d.finished = 0;
-  const bool small = travels_inline(o.kind, d.count * element, size());
   const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
     if (buffer.count == 0) return;
     const bool reads = o.kind != Kind::kScatter || o.peer == rank_, writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
@@ -240,10 +237,10 @@ void HostCommunicator::publish(std::uint64_t sequence) {
       list[i] = {{}, {}, p.buffers[i].count};
       place(p.buffers[i], list[i].input, list[i].output);
     }
-  } else if (!small) {
+  } else if (!p.small) {
     place(p.buffers.front(), d.input, d.output);
   }
-  if (d.buffers > 0 && small) {
+  if (p.small) {
     const Call call{o, p.buffers, p.send_counts, p.receive_counts, rank_, size()};
     offer(call, 0, d.count, block_.payload(rank_, sequence, payload_bytes(d)));
   }
@@ -264,10 +261,10 @@ bool HostCommunicator::all_finished(std::uint64_t sequence) const {
 }
 
 // Of a small broadcast or scatter a rank needs the root's announcement only, of a small reduce or gather only the root needs any.
-HostCommunicator::Awaited HostCommunicator::awaited(const Descriptor& own) const {
-  const bool small = own.buffers > 0 && travels_inline(own.kind, own.count * size_of(own.type), size());
-  if (!small || !has_root(own.kind)) return Awaited::kAll;
-  const bool root = own.peer == rank_, gives = own.kind == Kind::kBroadcast || own.kind == Kind::kScatter;
+HostCommunicator::Awaited HostCommunicator::awaited(const Pending& p) const {
+  const Kind kind = p.operation.kind;
+  if (!p.small || !has_root(kind)) return Awaited::kAll;
+  const bool root = p.operation.peer == rank_, gives = kind == Kind::kBroadcast || kind == Kind::kScatter;
   if (gives) return root ? Awaited::kNobody : Awaited::kRoot;
   return root ? Awaited::kAll : Awaited::kNobody;
 }
@@ -275,7 +272,7 @@ HostCommunicator::Awaited HostCommunicator::awaited(const Descriptor& own) const
 bool HostCommunicator::execute(std::uint64_t sequence) {
   Pending& p = pending(sequence);
   if (p.way == Way::kUndecided) {
-    switch (awaited(descriptor(rank_, sequence))) {
+    switch (p.awaited) {
       case Awaited::kNobody:
         p.way = Way::kInline;
         break;
@@ -305,7 +302,7 @@ bool HostCommunicator::execute(std::uint64_t sequence) {
 
 // What was carried out before all had announced it is compared with the rest when they have: their descriptors stay until this rank has finished.
 bool HostCommunicator::settle(std::uint64_t sequence) {
-  if (awaited(descriptor(rank_, sequence)) != Awaited::kAll) {
+  if (pending(sequence).awaited != Awaited::kAll) {
     if (!all_published(sequence)) return false;
     for (int r = 0; r < size(); ++r) compare(sequence, r);
   }
@@ -334,7 +331,7 @@ void HostCommunicator::compare(std::uint64_t sequence, int r) const {
                        fmt::format("tensor {} of a coalesced call has {} elements on rank {}, {} on rank {}", i, own[i].count, rank_, count, r))
             .from(r);
   }
-  const auto& counts = pending_[(sequence - 1) % kSlots].receive_counts;
+  const auto& counts = pending(sequence).receive_counts;
   if (counts.empty()) return;
   const std::uint64_t expected = counts[static_cast<std::size_t>(r)];
   if (const auto sent = block_.list(r, sequence)[rank_].count; sent != expected)
@@ -343,8 +340,7 @@ void HostCommunicator::compare(std::uint64_t sequence, int r) const {
 }
 
 HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pending& p) const {
-  const Descriptor& mine = descriptor(rank_, sequence);
-  if (mine.buffers > 0 && travels_inline(mine.kind, mine.count * size_of(mine.type), size())) return Way::kInline;
+  if (p.small) return Way::kInline;
   for (int r = 0; r < size(); ++r)
     if (!descriptor(r, sequence).visible) return Way::kStaged;
   return Way::kDirect;
@@ -361,7 +357,7 @@ void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
 
 bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
   const std::size_t element = size_of(p.operation.type);
-  const std::size_t parts = for_each_rank(p.operation.kind) ? static_cast<std::size_t>(size()) : 1;
+  const std::size_t parts = for_each_rank(p.operation.kind) ? static_cast<std::size_t>(std::max(size() - 1, 1)) : 1;  // none for itself
   const std::size_t step = std::max<std::size_t>(kStagingBytes / element / parts / 16 * 16, 1);
   std::size_t count = descriptor(rank_, sequence).count;
   if (!p.send_counts.empty()) {  // the longest part that any rank sends to any
@@ -477,7 +473,7 @@ void HostCommunicator::time_out(Handle handle, Duration after) {
 }
 
 Duration HostCommunicator::timeout_of(Handle handle) const {
-  if (handle < kMessage) return pending_[(handle - 1) % kSlots].operation.timeout;
+  if (handle < kMessage) return pending(handle).operation.timeout;
   const Operation* message = mailbox_.find(handle - kMessage);
   return message ? message->timeout : settings_.timeout;
 }
@@ -538,7 +534,7 @@ Error HostCommunicator::error_at(ErrorKind kind, Handle handle, std::string what
     return Error(kind, message ? name(message->kind) : "message", std::move(what)).at(world_->rank(), world_->size());
   }
   const std::uint64_t sequence = kind == ErrorKind::kTimeout ? completed_ + 1 : handle;
-  return Error(kind, name(pending_[(sequence - 1) % kSlots].operation.kind), std::move(what)).at(world_->rank(), world_->size()).in(sequence);
+  return Error(kind, name(pending(sequence).operation.kind), std::move(what)).at(world_->rank(), world_->size()).in(sequence);
 }
 
 std::string HostCommunicator::describe_call(int rank, std::uint64_t sequence) const { return describe(descriptor(rank, sequence)); }

@@ -82,11 +82,13 @@ class HostCommunicator final : public Communicator {
  private:
   enum class Awaited : std::uint8_t { kNobody, kRoot, kAll };  ///< whose announcement an operation needs before it can be carried out
   enum class Way : std::uint8_t { kUndecided, kInline, kDirect, kStaged };
-  /// An operation of this rank that is not complete.
+  /// An operation of this rank that is not complete, or not settled.
   struct Pending {
     Operation operation;
     std::vector<Buffer> buffers;
     std::vector<std::size_t> send_counts, receive_counts;
+    bool small = false;  ///< it takes the inline way
+    Awaited awaited = Awaited::kAll;
     Way way = Way::kUndecided;
     std::size_t chunk = 0;       ///< staged: the next chunk to consume
     bool chunk_offered = false;  ///< staged: this rank's part of it lies in shared memory
@@ -104,7 +106,7 @@ class HostCommunicator final : public Communicator {
   void advance();
   bool may_publish(std::uint64_t sequence);
   void publish(std::uint64_t sequence);
-  Awaited awaited(const Descriptor& own) const;
+  Awaited awaited(const Pending& pending) const;
   bool execute(std::uint64_t sequence);
   bool settle(std::uint64_t sequence);
   bool published(int rank, std::uint64_t sequence) const { return descriptor(rank, sequence).sequence.load(std::memory_order_acquire) >= sequence; }
@@ -119,7 +121,8 @@ class HostCommunicator final : public Communicator {
   std::size_t payload_bytes(const Descriptor& d) const {
     return d.count * size_of(d.type) * (for_each_rank(d.kind) ? static_cast<std::size_t>(size()) : 1);
   }
-  Pending& pending(std::uint64_t sequence) { return pending_[(sequence - 1) % kSlots]; }
+  const Pending& pending(std::uint64_t sequence) const { return pending_[(sequence - 1) % pending_.size()]; }
+  Pending& pending(std::uint64_t sequence) { return pending_[(sequence - 1) % pending_.size()]; }
   const Descriptor& descriptor(int rank, std::uint64_t sequence) const { return block_.descriptor(rank, sequence); }
   Error error_at(ErrorKind kind, Handle handle, std::string what) const;
   std::string describe_call(int rank, std::uint64_t sequence) const;
@@ -137,7 +140,9 @@ class HostCommunicator final : public Communicator {
   int rank_;
   wire::Patience patience_;
   HostMailbox mailbox_;
-  std::array<Pending, kSlots> pending_;
+  // At most kSlots are not complete, and of those that are complete kPayloads are not settled.
+  static_assert(kPayloads <= kSlots);
+  std::array<Pending, 2 * kSlots> pending_;
   // started >= published >= executed >= settled (compared with every rank, and peers told so), completed
   std::uint64_t started_ = 0, published_ = 0, executed_ = 0, settled_ = 0, completed_ = 0;
   std::uint64_t freed_ = 0;           ///< every rank has finished with operations up to here, as last seen

@@ -25,6 +25,13 @@ enum class Kind : std::uint8_t {
 enum class Reduction : std::uint8_t { kSum, kProduct, kMin, kMax, kAverage, kBitAnd, kBitOr, kBitXor, kPremulSum };
 enum class MemoryKind : std::uint8_t { kHost, kDevice };
 
+/// Kinds of which `Operation::peer` is the root.
+constexpr bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter; }
+constexpr bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
+constexpr bool point_to_point(Kind kind) { return kind == Kind::kSend || kind == Kind::kReceive; }
+/// Kinds whose contribution holds a part for each rank.
+constexpr bool for_each_rank(Kind kind) { return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter; }
+
 const char* name(Kind kind);
 const char* name(Reduction reduction);
 

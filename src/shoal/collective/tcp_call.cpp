@@ -6,10 +6,6 @@
 
 namespace shoal::collective {
 
-bool reduces(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
-bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter; }
-bool point_to_point(Kind kind) { return kind == Kind::kSend || kind == Kind::kReceive; }
-
 bool must_round_once(const Operation& o) {
   const bool exact = o.reduction == Reduction::kMin || o.reduction == Reduction::kMax;
   return reduces(o.kind) && is_floating(o.type) && size_of(o.type) < 4 && !exact;

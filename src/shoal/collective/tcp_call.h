@@ -9,9 +9,6 @@
 
 namespace shoal::collective {
 
-bool reduces(Kind kind);
-bool has_root(Kind kind);
-bool point_to_point(Kind kind);
 /// True for reductions of types narrower than fp32 whose partial results would round more than once: all but minimum and maximum.
 bool must_round_once(const Operation& operation);
 /// True for those, and for reductions whose partial sums would not know when to divide.
