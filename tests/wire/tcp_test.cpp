@@ -16,7 +16,7 @@
 namespace shoal::wire {
 namespace {
 
-Deadline soon() { return Deadline::in(std::chrono::seconds(10)); }
+Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
 
 TEST(Address, ReadsEndpointsAndPorts) {
   EXPECT_EQ(parse_endpoint("10.0.0.1:7000"), (Endpoint{"10.0.0.1", 7000}));
@@ -118,6 +118,17 @@ TEST(Store, TurnsStrangersAwayAndServesOn) {
     send(socket.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
     if (i % 2) silent.push_back(std::move(socket));  // stays, and says no more
   }
+  auto a = f.client();
+  a.set("x", "1", soon());
+  EXPECT_EQ(a.get("x", soon()), "1");
+}
+
+// More at once than the door looks after at a time, and none of them has spoken when the last one comes.
+TEST(Store, AllRanksOfALargeJobMayComeTogether) {
+  Fixture f;
+  std::vector<Descriptor> ranks;
+  for (int i = 0; i < 290; ++i) ranks.push_back(connect_to(f.server.endpoint(), soon()));
+  for (const Descriptor& rank : ranks) introduce(rank.get(), "secret", {}, soon());
   auto a = f.client();
   a.set("x", "1", soon());
   EXPECT_EQ(a.get("x", soon()), "1");

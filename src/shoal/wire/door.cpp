@@ -12,8 +12,8 @@
 
 namespace shoal::wire {
 namespace {
-constexpr std::size_t kMostCallers = 64;
-constexpr auto kPatience = std::chrono::seconds(5);
+constexpr std::size_t kMostCallers = 256;
+constexpr auto kPatience = std::chrono::seconds(10);
 
 // A few dozen bytes always fit the buffer of a fresh socket.
 bool say(int fd, const std::vector<std::byte>& bytes) {
@@ -23,6 +23,11 @@ bool say(int fd, const std::vector<std::byte>& bytes) {
 
 Door::Door(EventLoop& loop, Descriptor listener, std::string key, std::function<void(Descriptor, const Hello&)> admit)
     : loop_(loop), listener_(std::move(listener)), key_(std::move(key)), admit_(std::move(admit)) {
+  open();
+}
+
+void Door::open() {
+  full_ = false;
   loop_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept_all(); });
 }
 
@@ -31,16 +36,17 @@ Door::~Door() {
   for (const auto& [fd, caller] : callers_) loop_.forget(fd);
 }
 
+// Who finds it full waits outside, where the kernel keeps him: all ranks of a large job may come at once.
 void Door::accept_all() {
   for (;;) {
+    if (callers_.size() >= kMostCallers) {
+      full_ = true;
+      return loop_.forget(listener_.get());
+    }
     Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) return;
     const int on = 1, fd = socket.get();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (callers_.size() >= kMostCallers)
-      drop(std::min_element(callers_.begin(), callers_.end(), [](const auto& a, const auto& b) {
-             return a.second.deadline.at() < b.second.deadline.at();
-           })->first);
     Caller caller{std::move(socket), ListenerHandshake(key_), Deadline::in(kPatience)};
     if (!say(fd, caller.handshake.greeting())) continue;
     callers_.emplace(fd, std::move(caller));
@@ -71,6 +77,7 @@ void Door::tidy() {
     const auto current = it++;
     if (current->second.deadline.passed()) drop(current->first);
   }
+  if (full_ && callers_.size() < kMostCallers) open();
 }
 
 }  // namespace shoal::wire

@@ -9,8 +9,8 @@
 
 namespace shoal::wire {
 
-/// Lets in those who know the key. Strangers, noise and those who say nothing are turned away without anyone waiting for them: each has 5 seconds,
-/// and of more than 64 at a time the one that came first goes.
+/// Lets in those who know the key. Strangers, noise and those who say nothing are turned away without anyone waiting for them: each has 10 seconds.
+/// Of more than 256 at a time the kernel keeps the rest.
 class Door {
  public:
   /// `admit` gets the socket of each caller that has passed. Runs in the thread of `loop`.
@@ -27,6 +27,7 @@ class Door {
     ListenerHandshake handshake;
     Deadline deadline;
   };
+  void open();
   void accept_all();
   void hear(int fd);
   void drop(int fd);
@@ -36,6 +37,7 @@ class Door {
   std::string key_;
   std::function<void(Descriptor, const Hello&)> admit_;
   std::map<int, Caller> callers_;
+  bool full_ = false;
 };
 
 }  // namespace shoal::wire

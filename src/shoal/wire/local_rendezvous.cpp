@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x53484f31;  // "SHO1"
 constexpr const char* kOperation = "rendezvous";
+constexpr std::size_t kMostStrangers = 64;
 using Token = std::array<std::byte, 32>;
 
 struct Hello {
@@ -84,7 +85,7 @@ class Host {
   ~Host() { unlink(path_.c_str()); }
 
   Acquaintance run(Deadline deadline) {
-    for (int here = 1; here < meeting_.size;) here += admit(deadline);
+    for (int here = 1; here < meeting_.size;) here += attend(deadline);
     Acquaintance all;
     all.control = SharedSegment::create("shoal-control", meeting_.control_bytes);
     Introduction control{.rank = -1};
@@ -111,16 +112,38 @@ class Host {
   }
 
  private:
-  /// One knock at the door: 1 when a member came in.
-  int admit(Deadline deadline) {
-    pollfd wait{.fd = listener_.get(), .events = POLLIN, .revents = 0};
+  /// Waits until somebody knocks or says who he is. Returns how many members came in. A caller has all the time there is, and holds up nobody.
+  int attend(Deadline deadline) {
+    std::vector<pollfd> wait;
+    for (const Descriptor& caller : callers_) wait.push_back({.fd = caller.get(), .events = POLLIN, .revents = 0});
+    wait.push_back({.fd = listener_.get(), .events = POLLIN, .revents = 0});
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
-    if (poll(&wait, 1, static_cast<int>(std::min<long>(left, 1 << 30))) == 0) throw missing();
+    if (poll(wait.data(), wait.size(), static_cast<int>(std::min<long>(left, 1 << 30))) == 0) throw missing();
+    int came = 0;
+    std::vector<Descriptor> silent;
+    for (std::size_t i = 0; i < callers_.size(); ++i) {
+      if (wait[i].revents == 0)
+        silent.push_back(std::move(callers_[i]));
+      else
+        came += admit(std::move(callers_[i]));
+    }
+    callers_ = std::move(silent);
+    if (wait.back().revents != 0) greet();
+    return came;
+  }
+
+  void greet() {
     Descriptor caller(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (caller.get() < 0 || !same_user(caller.get())) return 0;
+    if (caller.get() < 0 || !same_user(caller.get())) return;
+    if (callers_.size() >= guests_.size() + kMostStrangers) callers_.erase(callers_.begin());
+    callers_.push_back(std::move(caller));
+  }
+
+  /// Hears who a caller is: 1 when it is a member.
+  int admit(Descriptor caller) {
     Hello hello;
     std::vector<Descriptor> descriptors;
-    if (!receive_with(caller.get(), &hello, sizeof hello, descriptors, Deadline::in(std::chrono::seconds(1)))) return 0;
+    if (!receive_with(caller.get(), &hello, sizeof hello, descriptors, Deadline::in(Duration::zero()))) return 0;
     std::array<char, 64> key{};
     std::memcpy(key.data(), meeting_.key.data(), std::min(meeting_.key.size(), key.size()));
     if (hello.magic != kMagic || hello.key != key) return 0;
@@ -162,6 +185,7 @@ class Host {
   std::string path_;
   Descriptor listener_;
   std::vector<Guest> guests_;
+  std::vector<Descriptor> callers_;  ///< who have said nothing yet
 };
 
 Acquaintance visit(const Meeting& meeting, const std::string& path, Deadline deadline) {
