@@ -13,7 +13,7 @@
 namespace shoal::wire {
 namespace {
 constexpr std::size_t kMostCallers = 256;
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kPatience = std::chrono::seconds(10), kWhenFull = std::chrono::seconds(3);
 
 // A few dozen bytes always fit the buffer of a fresh socket.
 bool say(int fd, const std::vector<std::byte>& bytes) {
@@ -39,6 +39,7 @@ Door::~Door() {
 // Who finds it full waits outside, where the kernel keeps him: all ranks of a large job may come at once.
 void Door::accept_all() {
   for (;;) {
+    if (callers_.size() >= kMostCallers) drop_older_than(kWhenFull);
     if (callers_.size() >= kMostCallers) {
       full_ = true;
       return loop_.forget(listener_.get());
@@ -72,11 +73,16 @@ void Door::drop(int fd) {
   callers_.erase(fd);
 }
 
-void Door::tidy() {
+void Door::drop_older_than(Duration age) {
+  const auto latest = Clock::now() + kPatience - age;
   for (auto it = callers_.begin(); it != callers_.end();) {
     const auto current = it++;
-    if (current->second.deadline.passed()) drop(current->first);
+    if (current->second.deadline.at() < latest) drop(current->first);
   }
+}
+
+void Door::tidy() {
+  drop_older_than(full_ ? Duration(kWhenFull) : Duration(kPatience));
   if (full_ && callers_.size() < kMostCallers) open();
 }
 

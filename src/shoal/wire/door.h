@@ -9,8 +9,8 @@
 
 namespace shoal::wire {
 
-/// Lets in those who know the key. Strangers, noise and those who say nothing are turned away without anyone waiting for them: each has 10 seconds.
-/// Of more than 256 at a time the kernel keeps the rest.
+/// Lets in those who know the key. Strangers, noise and those who say nothing are turned away without anyone waiting for them: each has 10 seconds,
+/// and 3 when more than 256 come at a time, of whom the kernel keeps the rest.
 class Door {
  public:
   /// `admit` gets the socket of each caller that has passed. Runs in the thread of `loop`.
@@ -31,6 +31,7 @@ class Door {
   void accept_all();
   void hear(int fd);
   void drop(int fd);
+  void drop_older_than(Duration age);
 
   EventLoop& loop_;
   Descriptor listener_;
