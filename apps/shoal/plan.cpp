@@ -198,6 +198,34 @@ std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
   return table;
 }
 
+/// A step carried out: what happens goes to the file of --trace as it happens, and is kept for --svg alone.
+plan::SimulatedStep simulated_step(const PlanOptions& options, const plan::ModelSpec& spec, const plan::Training& training,
+                                   const plan::Cluster& cluster, const std::optional<schedule::Schedule>& table) {
+  const int ranks = static_cast<int>(training.mesh.pipeline);
+  const auto refuse = [&] { throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be written", options.trace)); };
+  std::ofstream file;
+  std::optional<plan::TraceWriter> writer;
+  if (!options.trace.empty()) {
+    file.open(options.trace, std::ios::binary);
+    if (!file) refuse();
+    writer.emplace(file, ranks);
+  }
+  std::vector<std::vector<schedule::Span>> kept(options.svg.empty() ? 0 : ranks);
+  const schedule::Visit visit = [&](int rank, const schedule::Span& span) {
+    if (writer) writer->add(rank, span);
+    if (!kept.empty()) kept[rank].push_back(span);
+  };
+  const auto stragglers = stragglers_of(options.straggler);
+  plan::SimulatedStep step = table ? plan::simulate_schedule(spec, training, cluster, *table, stragglers, visit)
+                                   : plan::simulate_step(spec, training, cluster, stragglers, visit);
+  step.timeline.ranks = std::move(kept);
+  if (!writer) return step;
+  writer->finish();
+  file.close();
+  if (!file) refuse();
+  return step;
+}
+
 void run_plan(const PlanOptions& given) {
   if (given.parameters != 0 && given.model.empty() && given.layers == 0) return states_alone(given);
   if (given.search) return run_search(given);
@@ -208,10 +236,8 @@ void run_plan(const PlanOptions& given) {
   const plan::Training training = training_of(options, spec, cluster.devices());
   const plan::Plan made = plan::make_plan(spec, training, cluster, options.budget);
   std::optional<plan::SimulatedStep> step;
-  if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty()) {
-    const auto stragglers = stragglers_of(options.straggler);
-    step = table ? plan::simulate_schedule(spec, training, cluster, *table, stragglers) : plan::simulate_step(spec, training, cluster, stragglers);
-  }
+  if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
+    step = simulated_step(options, spec, training, cluster, table);
   const std::string name = table ? options.schedule_file : training.schedule;
   const auto played = simulated_run(options, made);
   const double useful_s = played ? made.time.all() * std::ceil(made.run->steps) : 0;
@@ -238,7 +264,6 @@ void run_plan(const PlanOptions& given) {
     write_plot(options.plots, "memory.svg", plan::memory_plot(made));
     write_plot(options.plots, "time.svg", plan::time_plot(made));
   }
-  if (!options.trace.empty()) write_file(options.trace, plan::to_trace(step->timeline));
   if (!options.svg.empty())
     write_file(options.svg, plan::to_svg(step->timeline, fmt::format("{}: {}, {} ranks, {} micro-batches", spec.name, name, training.mesh.pipeline,
                                                                      training.micro_batches())));

@@ -12,7 +12,6 @@
 #include "shoal/plan/scaling_laws.h"
 #include "shoal/plan/search.h"
 #include "shoal/plan/simulator.h"
-#include "shoal/plan/trace.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/schedule/schedule_file.h"
 #include "tests/complaint.h"
@@ -342,24 +341,6 @@ TEST(Lessons, SayWhatTheyCompute) {
   EXPECT_THROW(iterations_per_epoch(-1, 32, 4), Error);
   EXPECT_THROW(exchange_per_epoch(1000, 10, 4, 1e6, {1e-3, INFINITY}), Error);
   EXPECT_THROW(zero_memory(1e9, 5, 4), Error);
-}
-
-TEST(Trace, HoldsEveryComputationOnce) {
-  const auto table = schedule::zero_bubble_h1(3, 5);
-  const auto timeline = schedule::simulate(table, {{schedule::StageCost{}}, 0.1, 0, {}});
-  const std::string trace = to_trace(timeline), svg = to_svg(timeline, "a < b");
-  for (int micro = 0; micro < 5; ++micro)
-    for (int stage = 0; stage < 3; ++stage)
-      for (const char* mark : {"F", "I", "W"}) {
-        const std::string name = "\"" + std::to_string(stage) + mark + std::to_string(micro) + "\"";
-        const auto at = trace.find(name);
-        ASSERT_NE(at, std::string::npos) << name;
-        EXPECT_EQ(trace.find(name, at + 1), std::string::npos) << name;
-      }
-  std::size_t boxes = 0;
-  for (std::size_t at = svg.find("<rect x"); at != std::string::npos; at = svg.find("<rect x", at + 1)) ++boxes;
-  EXPECT_EQ(boxes, 45u);
-  EXPECT_THAT(svg, HasSubstr("a &lt; b"));
 }
 
 }  // namespace
