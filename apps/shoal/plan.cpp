@@ -314,6 +314,7 @@ void add_lessons(CLI::App& plan_command) {
   struct Words {
     std::int64_t samples = 0, batch = 1, ranks = 1, epochs = 1;
     std::int64_t layers = 0;
+    plan::WorkingSet set;
     double bytes = 0, latency = 50e-6, bandwidth = 1.25e9, parameters = 0, intensity = 0, peak = 0, inside = 0, input = 0;
     int zero = 0;
   };
@@ -356,6 +357,14 @@ void add_lessons(CLI::App& plan_command) {
   offload->add_option("--bandwidth", words->bandwidth, "Bytes a second")->required();
   offload->add_option("--peak", words->peak, "FLOP/s of the device")->required();
   offload->callback([=] { print(plan::offload_efficiency(words->intensity, words->bandwidth, words->peak)); });
+  auto* set = learn->add_subcommand("working-set", "What a device needs for its work where states and checkpoints live elsewhere");
+  set->add_option("--hidden", words->set.hidden, "Width")->required();
+  set->add_option("--heads", words->set.heads, "Heads of attention")->required();
+  set->add_option("--layers", words->set.layers, "Blocks")->required();
+  set->add_option("--seq-len", words->set.length, "Tokens of a sample")->required();
+  set->add_option("--micro-batch", words->set.samples, "Samples")->capture_default_str();
+  set->add_option("--blocks", words->set.blocks, "Blocks from one checkpoint to the next")->capture_default_str();
+  set->callback([=] { print(plan::offload_working_set(words->set)); });
   auto* attention = learn->add_subcommand("ring-attention", "Tokens a rank from which ring attention hides its exchange");
   attention->add_option("--bandwidth", words->bandwidth, "Bytes a second")->required();
   attention->add_option("--peak", words->peak, "FLOP/s of the device")->required();
