@@ -280,13 +280,25 @@ void add_scaling(CLI::App& plan_command) {
   command->add_flag("--json", words->json, "One JSON object");
   command->callback([words] {
     ordered_json json = ordered_json::array();
+    const auto add = [&](const std::string& name, const std::string& source, const plan::ComputeOptimum& best, const std::string& more) {
+      json.push_back({{"law", name}, {"source", source}, {"parameters", best.parameters}, {"tokens", best.tokens}});
+      if (best.loss) json.back()["loss"] = *best.loss;
+      if (best.loss_error) json.back()["loss_error"] = *best.loss_error;
+      if (words->json) return;
+      fmt::print("{}: {:.4g} parameters, {:.4g} tokens ({:.3g} a parameter), {}\n", source, best.parameters, best.tokens,
+                 best.tokens / best.parameters, more);
+    };
     for (const plan::ScalingLaw& law : plan::scaling_laws()) {
       const auto best = plan::compute_optimum(law, words->flops);
-      json.push_back({{"law", law.name}, {"source", law.source}, {"parameters", best.parameters}, {"tokens", best.tokens}, {"loss", best.loss}});
-      if (best.loss_error) json.back()["loss_error"] = *best.loss_error;
-      if (words->json) continue;
-      fmt::print("{}: {:.4g} parameters, {:.4g} tokens ({:.3g} a parameter), loss {:.3f}{}\n", law.source, best.parameters, best.tokens,
-                 best.tokens / best.parameters, best.loss, best.loss_error ? fmt::format(" +- {:.3f}", *best.loss_error) : "");
+      add(law.name, law.source, best, fmt::format("loss {:.3f}{}", *best.loss, best.loss_error ? fmt::format(" +- {:.3f}", *best.loss_error) : ""));
+    }
+    for (const plan::AllocationLaw& law : plan::allocation_laws()) {
+      const bool range = law.exponent_high > 0;
+      add(law.name, law.source, law.at(words->flops),
+          fmt::format("parameters grow as C^{:.2f}{}", law.exponent,
+                      range ? fmt::format(" ({:.3f} to {:.3f})", law.exponent_low, law.exponent_high) : ""));
+      json.back()["exponent"] = law.exponent;
+      if (range) json.back()["exponent_low"] = law.exponent_low, json.back()["exponent_high"] = law.exponent_high;
     }
     if (words->json) fmt::print("{}\n", json.dump(2));
   });
