@@ -198,6 +198,34 @@ std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
   return table;
 }
 
+/// A step carried out: what happens goes to the file of --trace as it happens, and is kept for --svg alone.
+plan::SimulatedStep simulated_step(const PlanOptions& options, const plan::ModelSpec& spec, const plan::Training& training,
+                                   const plan::Cluster& cluster, const std::optional<schedule::Schedule>& table) {
+  const int ranks = static_cast<int>(training.mesh.pipeline);
+  const auto refuse = [&] { throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be written", options.trace)); };
+  std::ofstream file;
+  std::optional<plan::TraceWriter> writer;
+  if (!options.trace.empty()) {
+    file.open(options.trace, std::ios::binary);
+    if (!file) refuse();
+    writer.emplace(file, ranks);
+  }
+  std::vector<std::vector<schedule::Span>> kept(options.svg.empty() ? 0 : ranks);
+  const schedule::Visit visit = [&](int rank, const schedule::Span& span) {
+    if (writer) writer->add(rank, span);
+    if (!kept.empty()) kept[rank].push_back(span);
+  };
+  const auto stragglers = stragglers_of(options.straggler);
+  plan::SimulatedStep step = table ? plan::simulate_schedule(spec, training, cluster, *table, stragglers, visit)
+                                   : plan::simulate_step(spec, training, cluster, stragglers, visit);
+  step.timeline.ranks = std::move(kept);
+  if (!writer) return step;
+  writer->finish();
+  file.close();
+  if (!file) refuse();
+  return step;
+}
+
 void run_plan(const PlanOptions& given) {
   if (given.parameters != 0 && given.model.empty() && given.layers == 0) return states_alone(given);
   if (given.search) return run_search(given);
@@ -208,10 +236,8 @@ void run_plan(const PlanOptions& given) {
   const plan::Training training = training_of(options, spec, cluster.devices());
   const plan::Plan made = plan::make_plan(spec, training, cluster, options.budget);
   std::optional<plan::SimulatedStep> step;
-  if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty()) {
-    const auto stragglers = stragglers_of(options.straggler);
-    step = table ? plan::simulate_schedule(spec, training, cluster, *table, stragglers) : plan::simulate_step(spec, training, cluster, stragglers);
-  }
+  if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
+    step = simulated_step(options, spec, training, cluster, table);
   const std::string name = table ? options.schedule_file : training.schedule;
   const auto played = simulated_run(options, made);
   const double useful_s = played ? made.time.all() * std::ceil(made.run->steps) : 0;
@@ -238,7 +264,6 @@ void run_plan(const PlanOptions& given) {
     write_plot(options.plots, "memory.svg", plan::memory_plot(made));
     write_plot(options.plots, "time.svg", plan::time_plot(made));
   }
-  if (!options.trace.empty()) write_file(options.trace, plan::to_trace(step->timeline));
   if (!options.svg.empty())
     write_file(options.svg, plan::to_svg(step->timeline, fmt::format("{}: {}, {} ranks, {} micro-batches", spec.name, name, training.mesh.pipeline,
                                                                      training.micro_batches())));
@@ -255,13 +280,25 @@ void add_scaling(CLI::App& plan_command) {
   command->add_flag("--json", words->json, "One JSON object");
   command->callback([words] {
     ordered_json json = ordered_json::array();
+    const auto add = [&](const std::string& name, const std::string& source, const plan::ComputeOptimum& best, const std::string& more) {
+      json.push_back({{"law", name}, {"source", source}, {"parameters", best.parameters}, {"tokens", best.tokens}});
+      if (best.loss) json.back()["loss"] = *best.loss;
+      if (best.loss_error) json.back()["loss_error"] = *best.loss_error;
+      if (words->json) return;
+      fmt::print("{}: {:.4g} parameters, {:.4g} tokens ({:.3g} a parameter), {}\n", source, best.parameters, best.tokens,
+                 best.tokens / best.parameters, more);
+    };
     for (const plan::ScalingLaw& law : plan::scaling_laws()) {
       const auto best = plan::compute_optimum(law, words->flops);
-      json.push_back({{"law", law.name}, {"source", law.source}, {"parameters", best.parameters}, {"tokens", best.tokens}, {"loss", best.loss}});
-      if (best.loss_error) json.back()["loss_error"] = *best.loss_error;
-      if (words->json) continue;
-      fmt::print("{}: {:.4g} parameters, {:.4g} tokens ({:.3g} a parameter), loss {:.3f}{}\n", law.source, best.parameters, best.tokens,
-                 best.tokens / best.parameters, best.loss, best.loss_error ? fmt::format(" +- {:.3f}", *best.loss_error) : "");
+      add(law.name, law.source, best, fmt::format("loss {:.3f}{}", *best.loss, best.loss_error ? fmt::format(" +- {:.3f}", *best.loss_error) : ""));
+    }
+    for (const plan::AllocationLaw& law : plan::allocation_laws()) {
+      const bool range = law.exponent_high > 0;
+      add(law.name, law.source, law.at(words->flops),
+          fmt::format("parameters grow as C^{:.2f}{}", law.exponent,
+                      range ? fmt::format(" ({:.3f} to {:.3f})", law.exponent_low, law.exponent_high) : ""));
+      json.back()["exponent"] = law.exponent;
+      if (range) json.back()["exponent_low"] = law.exponent_low, json.back()["exponent_high"] = law.exponent_high;
     }
     if (words->json) fmt::print("{}\n", json.dump(2));
   });
@@ -289,6 +326,7 @@ void add_lessons(CLI::App& plan_command) {
   struct Words {
     std::int64_t samples = 0, batch = 1, ranks = 1, epochs = 1;
     std::int64_t layers = 0;
+    plan::WorkingSet set;
     double bytes = 0, latency = 50e-6, bandwidth = 1.25e9, parameters = 0, intensity = 0, peak = 0, inside = 0, input = 0;
     int zero = 0;
   };
@@ -331,6 +369,14 @@ void add_lessons(CLI::App& plan_command) {
   offload->add_option("--bandwidth", words->bandwidth, "Bytes a second")->required();
   offload->add_option("--peak", words->peak, "FLOP/s of the device")->required();
   offload->callback([=] { print(plan::offload_efficiency(words->intensity, words->bandwidth, words->peak)); });
+  auto* set = learn->add_subcommand("working-set", "What a device needs for its work where states and checkpoints live elsewhere");
+  set->add_option("--hidden", words->set.hidden, "Width")->required();
+  set->add_option("--heads", words->set.heads, "Heads of attention")->required();
+  set->add_option("--layers", words->set.layers, "Blocks")->required();
+  set->add_option("--seq-len", words->set.length, "Tokens of a sample")->required();
+  set->add_option("--micro-batch", words->set.samples, "Samples")->capture_default_str();
+  set->add_option("--blocks", words->set.blocks, "Blocks from one checkpoint to the next")->capture_default_str();
+  set->callback([=] { print(plan::offload_working_set(words->set)); });
   auto* attention = learn->add_subcommand("ring-attention", "Tokens a rank from which ring attention hides its exchange");
   attention->add_option("--bandwidth", words->bandwidth, "Bytes a second")->required();
   attention->add_option("--peak", words->peak, "FLOP/s of the device")->required();

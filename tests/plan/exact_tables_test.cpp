@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "shoal/plan/collective_cost.h"
 #include "shoal/plan/flops.h"
@@ -94,6 +95,17 @@ TEST(ExactTables, MegatronReadmeTflops) {
   }
 }
 
+// The same page's scaling against 1B on one device of the kind, in percent: parameters a device and second.
+TEST(ExactTables, MegatronReadmeScaling) {
+  const auto rows = published("megatron_readme_tp");
+  const auto speed = [](const Row& row, const char* ms) { return sc21_parameters(row["layers"], row["hidden"], 51200, 1024) / row["tp"] / row[ms]; };
+  for (const Row& row : rows) {
+    EXPECT_NEAR(100 * speed(row, "v100_ms") / speed(rows[0], "v100_ms"), row["v100_scaling"], 0.1) << row.text("model");
+    EXPECT_NEAR(100 * speed(row, "a100_ms") / speed(rows[0], "a100_ms"), row["a100_scaling"], 0.1) << row.text("model");
+    EXPECT_NEAR(100 * speed(row, "cluster_ms") / speed(rows[0], "a100_ms"), row["cluster_scaling"], 0.1) << row.text("model");
+  }
+}
+
 TEST(ExactTables, KorthikantiUtilisation) {
   for (const Row& row : published("korthikanti_table_5")) {
     const double devices = 8 * row["pp"], B = row["batch"], L = row["layers"], h = row["hidden"];
@@ -128,6 +140,11 @@ TEST(ExactTables, KorthikantiMemory) {
     EXPECT_NEAR(gib(false, Recompute::kSelective), row["selective"], 6e-5);
     EXPECT_NEAR(gib(true, Recompute::kSelective), row["both"], 6e-5);
     EXPECT_NEAR(gib(false, Recompute::kFull), row["full"], 6e-5);
+    for (const auto& [name, sequence_parallel, recompute] : {std::tuple{"sequence", true, Recompute::kNone},
+                                                             {"selective", false, Recompute::kSelective},
+                                                             {"both", true, Recompute::kSelective},
+                                                             {"full", false, Recompute::kFull}})
+      EXPECT_NEAR(100 * gib(sequence_parallel, recompute) / gib(false, Recompute::kNone), row[std::string(name) + "_percent"], 0.006) << name;
     // The memory of the first stage is as many blocks, by the schedule.
     training.recompute = Recompute::kSelective, training.sequence_parallel = true;
     const double own = L / row["pp"];

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <set>
+
 #include "shoal/plan/efficiency_fit.h"
 #include "shoal/plan/search.h"
+#include "shoal/schedule/generators.h"
+#include "shoal/schedule/timeline.h"
 #include "tests/plan/published.h"
 
 namespace shoal::plan {
@@ -83,5 +87,39 @@ inline SearchedRow h100_row(const Row& row) {
   start.precision = "bf16", start.zero = 1, start.overlap_data = true;
   return {"H100 " + row.text("model"), row["seconds"], spec, start, with_devices(*cluster_preset("h100"), gpus)};
 }
+
+/// Narayanan et al., SC 2021, table 2: DeepSpeed's ZeRO-3, recomputing everything.
+inline Training zero3_training(const Row& row) {
+  Training training = megatron_training(1, 1, 1, row.whole("gpus"), row.whole("batch"), row.whole("micro_batch"));
+  training.precision = "mixed", training.zero = 3, training.recompute = Recompute::kFull;
+  training.overlap_data = true, training.flat_rings = true;
+  return training;
+}
+
+/// Bubbles of the zero-bubble paper's rows: F, B and W from the block's FLOPs, one link time: 100 GB/s between neighbours (seven of eight hops stay
+/// inside a host), products at half of the A100's peak.
+struct BubbleRates {
+  double plain = 0, interleaved = 0, h1 = 0, h2 = 0;
+};
+inline BubbleRates zero_bubble_rates(const Row& row) {
+  const double b = row["micro_batch"], s = 1024, h = row["hidden"], rate = 0.5 * 312e12;
+  const int p = static_cast<int>(row["p"]), m = static_cast<int>(row["m"]);
+  // Embedding and head take the place of one block each: stages are equal.
+  const double blocks = (row["blocks"] + 2) / p;
+  const auto rate_of = [&](const schedule::Schedule& table) {
+    const double share = blocks * p / table.stages();
+    schedule::Costs costs;
+    costs.stages = {
+        {share * s * b * h * (24 * h + 4 * s) / rate, share * s * b * h * (24 * h + 8 * s) / rate, share * 24 * s * b * h * h / rate, 1, 0}};
+    costs.transfer = 2 * s * b * h / 100e9;
+    return schedule::simulate(table, costs).bubble_fraction();
+  };
+  return {rate_of(schedule::one_forward_one_backward(p, m)), rate_of(schedule::interleaved(p, static_cast<int>(blocks), m)),
+          rate_of(schedule::zero_bubble_h1(p, m)), rate_of(schedule::zero_bubble_h2(p, m))};
+}
+
+/// The rows on which the presets' efficiencies were fitted. All others are predictions.
+inline const std::set<std::string> kA100Fitted{"175B full", "175B selective", "1T full", "1T selective", "SC21 1.7B", "SC21 7.5B", "SC21 76.1B"};
+inline const std::set<std::string> kH100Fitted{"H100 1.7B", "H100 32B", "H100 177B", "H100 462B"};
 
 }  // namespace shoal::plan

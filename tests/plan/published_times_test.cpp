@@ -8,8 +8,6 @@
 #include <set>
 
 #include "shoal/plan/flops.h"
-#include "shoal/schedule/generators.h"
-#include "shoal/schedule/timeline.h"
 
 namespace shoal::plan {
 namespace {
@@ -53,15 +51,6 @@ std::vector<TimedRow> h100_rows() {
   for (const Row& row : published("megatron_core_h100")) rows.push_back(h100_row(row).timed());
   return rows;
 }
-/// What the search took where the source says nothing.
-void print_choice(const SearchedRow& row) {
-  const Training chosen = row.best(row.cluster.device.efficiency).training;
-  std::printf("  %-36s micro-batch %d, %d stages a rank: chosen by the search\n", row.name.c_str(), static_cast<int>(chosen.micro_batch),
-              static_cast<int>(chosen.mesh.virtual_stages));
-}
-
-const std::set<std::string> kA100Fitted{"175B full", "175B selective", "1T full", "1T selective", "SC21 1.7B", "SC21 7.5B", "SC21 76.1B"};
-const std::set<std::string> kH100Fitted{"H100 1.7B", "H100 32B", "H100 177B", "H100 462B"};
 
 std::vector<TimedRow> chosen(const std::vector<TimedRow>& rows, const std::set<std::string>& names, double weight) {
   std::vector<TimedRow> list;
@@ -135,7 +124,6 @@ TEST(PublishedTimes, KorthikantiLayers) { EXPECT_LT(errors(layer_rows(), cluster
 
 TEST(PublishedTimes, Sc21WeakScaling) {
   const Efficiency efficiency = cluster_preset("a100")->device.efficiency;
-  for (const Row& row : published("sc21_table_1")) print_choice(sc21_row(row));
   const auto rows = sc21_rows();
   EXPECT_LT(errors(rows, efficiency, kA100Fitted).most, 0.15);
   // Tables 1 and 2 of the paper themselves differ by 2.5 % for 530B on 2520 and on 2240 devices, with as many micro-batches.
@@ -148,34 +136,15 @@ TEST(PublishedTimes, H100EfficiencyIsTheMinimumOnItsRows) {
 
 TEST(PublishedTimes, MegatronCoreH100) {
   const Efficiency efficiency = cluster_preset("h100")->device.efficiency;
-  for (const Row& row : published("megatron_core_h100")) print_choice(h100_row(row));
   const auto rows = h100_rows();
   EXPECT_LT(errors(rows, efficiency, kH100Fitted).most, 0.15);
   expect_order(rows, "megatron_core_h100", efficiency, 0.065);
 }
 
-// Zero-bubble paper, table 5: F, B and W from the block's FLOPs, one link time: 100 GB/s between
-// neighbours (seven of eight hops stay inside a host), products at half of the A100's peak.
 TEST(PublishedTimes, ZeroBubbleRates) {
   double most = 0;
   for (const Row& row : published("zero_bubble_table_5")) {
-    const double b = row["micro_batch"], s = 1024, h = row["hidden"], rate = 0.5 * 312e12;
-    const int p = static_cast<int>(row["p"]), m = static_cast<int>(row["m"]);
-    // Embedding and head take the place of one block each: stages are equal.
-    const double blocks = (row["blocks"] + 2) / p;
-    const int chunks = static_cast<int>(blocks);
-    const auto rate_of = [&](const schedule::Schedule& table) {
-      const double share = blocks * p / table.stages();
-      schedule::Costs costs;
-      costs.stages = {
-          {share * s * b * h * (24 * h + 4 * s) / rate, share * s * b * h * (24 * h + 8 * s) / rate, share * 24 * s * b * h * h / rate, 1, 0}};
-      costs.transfer = 2 * s * b * h / 100e9;
-      return schedule::simulate(table, costs).bubble_fraction();
-    };
-    const double plain = rate_of(schedule::one_forward_one_backward(p, m)), interleaved = rate_of(schedule::interleaved(p, chunks, m));
-    const double h1 = rate_of(schedule::zero_bubble_h1(p, m)), h2 = rate_of(schedule::zero_bubble_h2(p, m));
-    std::printf("  %s m=%d: 1F1B %.4f (%.4f)  interleaved %.4f (%.4f)  ZB-H1 %.4f (%.4f)  ZB-H2 %.4f (%.4f)\n", row.text("model").c_str(), m, plain,
-                row["f1b1"], interleaved, row["interleaved"], h1, row["zb_h1"], h2, row["zb_h2"]);
+    const auto [plain, interleaved, h1, h2] = zero_bubble_rates(row);
     EXPECT_NEAR(plain, row["f1b1"], 0.03);
     EXPECT_NEAR(interleaved, row["interleaved"], 0.03);
     EXPECT_LT(h2, h1);
@@ -216,14 +185,6 @@ TEST(KnownFacts, ThroughputFallsAsThePipelineGrowsAtFixedBatch) {
     if (p > 1) before = rate;
     if (p == 1) before = rate * 1.05;  // one stage also carries embedding and head
   }
-}
-
-/// Narayanan et al., SC 2021, table 2: DeepSpeed's ZeRO-3, recomputing everything.
-Training zero3_training(const Row& row) {
-  Training training = megatron_training(1, 1, 1, row.whole("gpus"), row.whole("batch"), row.whole("micro_batch"));
-  training.precision = "mixed", training.zero = 3, training.recompute = Recompute::kFull;
-  training.overlap_data = true, training.flat_rings = true;
-  return training;
 }
 
 // Every byte of the shards crosses each link between hosts, and hides behind what a device computes. The share of the link is that of other rows.

@@ -81,6 +81,21 @@ Lesson offload_efficiency(double intensity, double bandwidth, double peak) {
                              intensity, bandwidth, peak, 100 * share)};
 }
 
+Lesson offload_working_set(const WorkingSet& set) {
+  require_positive("hidden", set.hidden);
+  require_positive("heads", set.heads);
+  require_positive("samples", set.samples);
+  require_positive("length", set.length);
+  require_positive("layers", set.layers);
+  require_positive("blocks", set.blocks);
+  const double bytes = set.states() + set.activations();
+  return {bytes,
+          fmt::format("4 h x 4 h = {:.4g} GB of parameters and gradients, b s c (16 h + 2 a s) = {:.4g} GB of activations: {:.4g} GB on the device; "
+                      "checkpoints 2 b s h L / c = {:.4g} GB elsewhere (h = {}, a = {}, b = {}, s = {}, L = {}, c = {})",
+                      set.states() / 1e9, set.activations() / 1e9, bytes / 1e9, set.checkpoints() / 1e9, set.hidden, set.heads, set.samples,
+                      set.length, set.layers, set.blocks)};
+}
+
 Lesson ring_attention_tokens(double bandwidth, double peak) {
   require_positive("bandwidth", bandwidth);
   require_positive("peak", peak);

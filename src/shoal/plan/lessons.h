@@ -27,6 +27,17 @@ Lesson zero_memory(double parameters, int stage, std::int64_t ranks);
 /// transformer have one of samples x tokens, optimizer states a quarter of it, checkpoints of `c` blocks 24 hidden c. Rajbhandari et al.,
 /// "ZeRO-Infinity", 2021, equation 6.
 Lesson offload_efficiency(double intensity, double bandwidth, double peak);
+/// Bytes that a device needs for its work where states and checkpoints live elsewhere: the largest product of a block, 4 h x h parameters and their
+/// gradients in 16 bits, and everything between two checkpoints `blocks` blocks apart. Rajbhandari et al., "ZeRO-Infinity", 2021, equations 4 and 5.
+/// The line also says what the checkpoints of `layers` blocks take elsewhere (equation 3).
+struct WorkingSet {
+  double hidden = 0, heads = 0, samples = 1, length = 0, layers = 0, blocks = 1;
+
+  double states() const { return 4 * hidden * 4 * hidden; }
+  double activations() const { return samples * length * blocks * (16 * hidden + 2 * heads * length); }
+  double checkpoints() const { return 2 * samples * length * hidden * layers / blocks; }
+};
+Lesson offload_working_set(const WorkingSet& set);
 /// Tokens that each rank of a ring of context parallelism needs, so that keys and values arrive while it computes: peak / bandwidth, for as many key
 /// as query heads, in 16 bits.
 Lesson ring_attention_tokens(double bandwidth, double peak);

@@ -86,7 +86,15 @@ PieceTime sum(const std::vector<OperationCost>& list, const Training& training, 
   return time;
 }
 
-/// Exchanges of one block's forward pass; the backward pass has as many.
+/// What goes to experts and comes back, in bytes an element each.
+double experts_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Sizes& n, double there, double back) {
+  if (spec.experts == 0) return 0;
+  const double elements = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h;
+  const GroupShape group = expert_group(cluster, training.mesh);
+  return all_to_all_s(cluster, group, there * elements) + all_to_all_s(cluster, group, back * elements);
+}
+
+/// Exchanges of one block's forward pass but those of its experts; the backward pass has as many.
 double forward_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Sizes& n) {
   const Mesh& mesh = training.mesh;
   double s = 0;
@@ -99,8 +107,6 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
   const GroupShape context = context_group(cluster, mesh);
   s += training.ulysses ? all_to_all_s(cluster, context, queries + kv) + all_to_all_s(cluster, context, queries)
                         : all_gather_s(cluster, context, kv * static_cast<double>(mesh.context));
-  if (spec.experts > 0)
-    s += 2 * all_to_all_s(cluster, expert_group(cluster, mesh), n.e * n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h);
   return s;
 }
 
@@ -185,10 +191,13 @@ std::vector<OperationCost> embedding_operations(const ModelSpec& spec, const Tra
 PieceTime block_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   if (spec.family == Family::kMlp) return {};
   PieceTime time = sum(block_operations(spec, training), training, cluster);
-  const double exchange = forward_exchange_s(spec, training, cluster, Sizes(spec, training));
+  const Sizes n(spec, training);
+  const double both = forward_exchange_s(spec, training, cluster, n);
+  const double exchange = both + experts_exchange_s(spec, training, cluster, n, precision(training.precision)->dispatch_bytes, n.e);
+  const double back = both + experts_exchange_s(spec, training, cluster, n, n.e, n.e);
   time.forward += exchange;
-  time.input_gradient += exchange;
-  time.communication = 2 * exchange;
+  time.input_gradient += back;
+  time.communication = exchange + back;
   time.input_gradient += time.recomputed;
   if (training.recompute == Recompute::kFull) {
     time.input_gradient += exchange;

@@ -19,8 +19,8 @@ std::optional<double> ScalingLaw::loss_error(double parameters, double tokens) c
 }
 
 std::vector<ScalingLaw> scaling_laws() {
-  return {{"hoffmann", "Hoffmann et al., Training compute-optimal large language models, 2022, approach 3", 1.69, 406.4, 410.7, 0.34, 0.28, 0, 0, 0,
-           0, 0},
+  return {{"hoffmann", "Hoffmann et al., Training compute-optimal large language models, 2022, approach 3", 1.6934, 406.4, 410.7, 0.3392, 0.2849, 0,
+           0, 0, 0, 0},
           {"besiroglu", "Besiroglu et al., Chinchilla scaling: a replication attempt, 2024", 1.8172, 482.01, 2085.43, 0.3478, 0.3658, 0.03, 124.58,
            1293.23, 0.02, 0.02}};
 }
@@ -42,6 +42,22 @@ ComputeOptimum compute_optimum(const ScalingLaw& law, double flops) {
   best.loss = law.loss(best.parameters, best.tokens);
   best.loss_error = law.loss_error(best.parameters, best.tokens);
   return best;
+}
+
+ComputeOptimum AllocationLaw::at(double flops) const {
+  SHOAL_USER_CHECK(flops > 0 && std::isfinite(flops), "scaling", "flops = {}: must be positive", flops);
+  return {parameters * std::pow(flops / budget, exponent), tokens * std::pow(flops / budget, token_exponent), std::nullopt, std::nullopt};
+}
+
+std::vector<AllocationLaw> allocation_laws() {
+  constexpr double kPetaflopDay = 1e15 * 86400, kGopher = 5.76e23, kDeepSeek = 1e20, kLlama = 3.8e25;
+  const std::string hoffmann = "Hoffmann et al., Training compute-optimal large language models, 2022, approach ";
+  return {{"kaplan", "Kaplan et al., Scaling laws for neural language models, 2020", kPetaflopDay, 1.3e9, 2e10, 0.73, 0.27},
+          {"hoffmann-1", hoffmann + "1", kGopher, 67e9, 1.5e12, 0.50, 0.50, 0.488, 0.502},
+          {"hoffmann-2", hoffmann + "2", kGopher, 63e9, 1.4e12, 0.49, 0.51, 0.462, 0.534},
+          {"deepseek", "DeepSeek-AI, DeepSeek LLM, 2024", kDeepSeek, 0.1715 * std::pow(kDeepSeek, 0.5243) / 6, 5.8316 * std::pow(kDeepSeek, 0.4757),
+           0.5243, 0.4757},
+          {"llama-3", "Grattafiori et al., The Llama 3 herd of models, 2024", kLlama, 402e9, 16.55e12, 0.47, 0.53}};
 }
 
 InferenceCost inference_cost(const ModelSpec& spec, const Cluster& cluster, double context, double weight_bytes) {

@@ -22,17 +22,37 @@ struct ScalingLaw {
   std::optional<double> loss_error(double parameters, double tokens) const;
 };
 
-/// "hoffmann" (Hoffmann et al., "Training compute-optimal large language models", 2022, approach 3) and "besiroglu" (Besiroglu et al., "Chinchilla
-/// scaling: a replication attempt", 2024, the same data fitted again).
+/// "hoffmann" (Hoffmann et al., "Training compute-optimal large language models", 2022, approach 3, with the digits that the paper's source holds and
+/// its text rounds away: rounded, they put the optimum for Gopher's budget at 32 instead of 40 billion parameters) and "besiroglu" (Besiroglu et al.,
+/// "Chinchilla scaling: a replication attempt", 2024, the same data fitted again).
 std::vector<ScalingLaw> scaling_laws();
 std::optional<ScalingLaw> scaling_law(std::string_view name);
 
 /// The size and tokens that make the loss smallest for a budget of 6 N D FLOPs.
 struct ComputeOptimum {
-  double parameters = 0, tokens = 0, loss = 0;
-  std::optional<double> loss_error;
+  double parameters = 0, tokens = 0;
+  std::optional<double> loss, loss_error;
 };
 ComputeOptimum compute_optimum(const ScalingLaw& law, double flops);
+
+/// A fitted law of the optimum itself, which says nothing of the loss: parameters grow as the `exponent`-th power of the budget, tokens as the
+/// `token_exponent`-th. It goes through one optimum that its source prints; what is rounded there is rounded here, so that 6 x parameters x tokens
+/// misses the budget by a few per cent.
+struct AllocationLaw {
+  std::string name;
+  std::string source;
+  double budget, parameters, tokens;
+  double exponent, token_exponent;
+  double exponent_low = 0, exponent_high = 0;  ///< what the source gives as its range; 0: none
+
+  ComputeOptimum at(double flops) const;  ///< without a loss
+};
+
+/// "kaplan" (Kaplan et al., "Scaling laws for neural language models", 2020, table 6: without embeddings, at the least compute, which no finite batch
+/// reaches), "hoffmann-1" and "hoffmann-2" (Hoffmann et al., 2022: minima of training curves; curves of equal FLOPs; the ranges are the 10th and 90th
+/// percentile of a bootstrap), "deepseek" (DeepSeek-AI, "DeepSeek LLM", 2024, equation 4, which counts FLOPs a token, attention included: parameters
+/// are an upper bound) and "llama-3" (Grattafiori et al., "The Llama 3 herd of models", 2024, section 3.2.1).
+std::vector<AllocationLaw> allocation_laws();
 
 /// Serving one sequence at a time per device, weights of `weight_bytes` bytes: what a token costs.
 struct InferenceCost {

@@ -15,7 +15,8 @@ namespace shoal::plan {
 
 namespace {
 
-SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const StepTime& closed, const std::vector<Straggler>& stragglers) {
+SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const StepTime& closed, const std::vector<Straggler>& stragglers,
+                   const schedule::Visit& visit) {
   const int p = table.ranks();
   costs.slowdown.assign(p, 1);
   for (const Straggler& straggler : stragglers) {
@@ -23,7 +24,7 @@ SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const
     SHOAL_USER_CHECK(straggler.slowdown > 0, "simulate", "straggler {}: the factor must be positive: {}", straggler.rank, straggler.slowdown);
     costs.slowdown[straggler.rank] = straggler.slowdown;
   }
-  SimulatedStep step{schedule::simulate(table, costs), 0};
+  SimulatedStep step{schedule::simulate(table, costs, visit), 0};
   step.seconds = step.timeline.makespan() + closed.data_exposed + closed.optimizer;
   return step;
 }
@@ -44,13 +45,14 @@ Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training
 }  // namespace
 
 SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training, const Cluster& cluster, const schedule::Schedule& table,
-                                const std::vector<Straggler>& stragglers) {
+                                const std::vector<Straggler>& stragglers, const schedule::Visit& visit) {
   validate(spec, training);
   const schedule::Costs costs = schedule_costs(stage_times(spec, cut_as(table, spec, training), cluster));
-  return play(table, costs, step_time(spec, training, cluster), stragglers);
+  return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
 }
 
-SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<Straggler>& stragglers) {
+SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<Straggler>& stragglers,
+                            const schedule::Visit& visit) {
   validate(spec, training);
   const auto p = static_cast<int>(training.mesh.pipeline);
   const std::string name = training.mesh.virtual_stages > 1 ? "interleaved" : p == 1 ? "1f1b" : training.schedule;
@@ -63,7 +65,7 @@ SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, con
       all.forward += stage.forward, all.input_gradient += stage.input_gradient, all.weight_gradient += stage.weight_gradient;
     costs.stages = {all};
   }
-  return play(table, costs, step_time(spec, training, cluster), stragglers);
+  return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
 }
 
 std::vector<double> simulate_collective(const collective::StepTable& table, double bytes_per_element, AlphaBeta link,

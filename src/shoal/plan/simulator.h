@@ -19,15 +19,16 @@ struct Straggler {
 
 /// One step as its schedule runs it: the table that the runtime would execute, against the stage times of the cost model.
 struct SimulatedStep {
-  schedule::Timeline timeline;
-  double seconds = 0;  ///< until the last rank has exchanged its gradients and run its optimizer
+  schedule::Timeline timeline;  ///< without its spans where these were visited
+  double seconds = 0;           ///< until the last rank has exchanged its gradients and run its optimizer
 };
 /// Throws Error(usage) for a straggler that does not exist or a factor that is not positive.
-SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<Straggler>& stragglers = {});
+SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<Straggler>& stragglers = {},
+                            const schedule::Visit& visit = {});
 /// The same by a table that is not the training's own: a schedule from a file. Its ranks and micro-batches must be those of `training`, and every
 /// rank must hold as many of its stages; the model's blocks are spread over these. Throws Error(config) when they do not fit.
 SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training, const Cluster& cluster, const schedule::Schedule& table,
-                                const std::vector<Straggler>& stragglers = {});
+                                const std::vector<Straggler>& stragglers = {}, const schedule::Visit& visit = {});
 
 /// A collective's table carried out: when each rank is done. A send takes its sender `alpha` + bytes x `beta` (one message after the other), arrives
 /// then, and a reduction takes `gamma` a byte. `slowdown` multiplies what a rank does; empty: 1. Throws Error(usage) when ranks wait for each other.

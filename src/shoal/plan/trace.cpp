@@ -2,10 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 #include "shoal/base/svg_axis.h"
 
 namespace shoal::plan {
 namespace {
+
+// Counts of ten digits and times of a thousand years stay below it.
+constexpr std::size_t kLongestEvent = 512;
 
 const char* colour(schedule::Kind kind) {
   switch (kind) {
@@ -23,16 +28,30 @@ const char* colour(schedule::Kind kind) {
 
 }  // namespace
 
-std::string to_trace(const schedule::Timeline& timeline) {
-  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
-    text += fmt::format("{{\"ph\":\"M\",\"pid\":0,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n", rank);
-    for (const schedule::Span& span : timeline.ranks[rank])
-      text += fmt::format("{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}}},\n", rank,
-                          schedule::to_string(span.action), schedule::mark(span.action.kind), span.begin * 1e6, (span.end - span.begin) * 1e6);
+TraceWriter::TraceWriter(std::ostream& out, int ranks) : out_(out), piece_("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n") {
+  piece_.reserve(kPieceBytes);
+  for (int rank = 0; rank < ranks; ++rank) {
+    fmt::format_to(std::back_inserter(piece_),
+                   "{{\"ph\":\"M\",\"pid\":0,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n", rank);
+    write(false);
   }
-  text += "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal plan\"}}\n]}\n";
-  return text;
+}
+
+void TraceWriter::add(int rank, const schedule::Span& span) {
+  fmt::format_to(std::back_inserter(piece_), "{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
+                 rank, schedule::to_string(span.action), schedule::mark(span.action.kind), span.begin * 1e6, (span.end - span.begin) * 1e6);
+  write(false);
+}
+
+void TraceWriter::finish() {
+  piece_ += "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal plan\"}}\n]}\n";
+  write(true);
+}
+
+void TraceWriter::write(bool all) {
+  if (!all && piece_.size() < kPieceBytes - kLongestEvent) return;
+  out_.write(piece_.data(), static_cast<std::streamsize>(piece_.size()));
+  piece_.clear();
 }
 
 std::string to_svg(const schedule::Timeline& timeline, const std::string& title) {

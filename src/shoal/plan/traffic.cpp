@@ -25,6 +25,11 @@ double tensor_elements(std::int64_t ranks, double samples, double length, double
 
 double expert_elements(std::int64_t ranks, double tokens, double visits, double hidden) { return 4 * tokens * visits * hidden * share(ranks); }
 
+double expert_bytes(const Precision& number, bool recomputed) {
+  const double forward = number.dispatch_bytes + number.activation_bytes, backward = 2 * number.activation_bytes;
+  return ((recomputed ? 2 : 1) * forward + backward) / 4;
+}
+
 double context_elements(std::int64_t ranks, double samples, double length, double kv_width) {
   // Gathered: ranks x length rows of keys and of values; each rank sends its own to ranks - 1 others.
   return 3 * 2 * samples * (length * ranks) * kv_width * share(ranks);
@@ -96,7 +101,8 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, co
       context_group(cluster, mesh).hosts > 1);
   if (spec.experts > 0) {
     const double local = b * s / (training.sequence_parallel ? mesh.tensor : 1);
-    add("expert", e * m * layers * expert_elements(mesh.expert, local, spec.experts_per_token, h), expert_group(cluster, mesh).hosts > 1);
+    add("expert", expert_bytes(number, full) * m * layers * expert_elements(mesh.expert, local, spec.experts_per_token, h),
+        expert_group(cluster, mesh).hosts > 1);
   }
   return all;
 }

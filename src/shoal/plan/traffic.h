@@ -29,6 +29,9 @@ double data_elements(int zero, std::int64_t ranks, double parameters, std::int64
 double tensor_elements(std::int64_t ranks, double samples, double length, double hidden, bool recomputed = false);
 /// One MoE block and micro-batch: dispatch and combine, forward and backward, of `tokens` x `visits` rows.
 double expert_elements(std::int64_t ranks, double tokens, double visits, double hidden);
+/// Mean bytes of each of these: tokens travel to their experts in `dispatch_bytes`, what comes back and the gradients of both in `activation_bytes`.
+/// Where the forward pass is `recomputed` its two exchanges are made twice.
+double expert_bytes(const Precision& number, bool recomputed = false);
 /// One block and micro-batch: keys and values gathered forward and backward, their gradient scattered. `length` is that of one rank.
 double context_elements(std::int64_t ranks, double samples, double length, double kv_width);
 /// The same where heads are exchanged for positions (Ulysses): queries, keys and values before attention, its output after it, and their gradients.

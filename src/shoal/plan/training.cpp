@@ -94,7 +94,7 @@ std::optional<Precision> precision(std::string_view name, Optimizer optimizer) {
   const auto with = [&](ElementType compute, double activation, StateBytes state) {
     if (optimizer == Optimizer::kMomentum) state.moments /= 2;
     if (optimizer == Optimizer::kSgd) state.moments = 0;
-    return Precision{std::string(name), compute, activation, state};
+    return Precision{std::string(name), compute, activation, compute == ElementType::kF8E4M3 ? 1 : activation, state};
   };
   if (name == "fp32") return with(ElementType::kF32, 4, {4, 4, 0, 8});
   if (name == "mixed") return with(ElementType::kBF16, 2, {2, 2, 4, 8});

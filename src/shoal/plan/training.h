@@ -49,7 +49,8 @@ struct StateBytes {
 struct Precision {
   std::string name = "bf16";
   ElementType compute = ElementType::kBF16;  ///< of matrix products
-  double activation_bytes = 2;               ///< of one saved element
+  double activation_bytes = 2;               ///< of one saved element, and of one that is sent
+  double dispatch_bytes = 2;                 ///< of one element on its way to its experts, whose products take 8 bits where `compute` does
   StateBytes state;
 };
 std::optional<Precision> precision(std::string_view name, Optimizer optimizer = Optimizer::kAdam);

@@ -55,7 +55,7 @@ double Timeline::bubble_fraction() const {
   return longest_span() > 0 ? 1 - work / longest_span() : 0;
 }
 
-Timeline simulate(const Schedule& schedule, const Costs& costs) {
+Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& visit) {
   require_costs(schedule, costs);
   const int ranks = schedule.ranks();
   Timeline timeline{std::vector<std::vector<Span>>(ranks), std::vector<double>(ranks), std::vector<double>(ranks, -1), std::vector<double>(ranks)};
@@ -94,7 +94,9 @@ Timeline simulate(const Schedule& schedule, const Costs& costs) {
         }
         now[rank] = std::max(now[rank], arrival[message]);
       }
-      if (now[rank] > start || is_compute(action.kind)) timeline.ranks[rank].push_back({action, start, now[rank]});
+      if (now[rank] == start && !is_compute(action.kind)) continue;
+      const Span span{action, start, now[rank]};
+      visit ? visit(rank, span) : timeline.ranks[rank].push_back(span);
     }
     timeline.end[rank] = now[rank];
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "shoal/schedule/action.h"
@@ -45,9 +46,13 @@ struct Timeline {
   double bubble_fraction() const;
 };
 
+/// Is given what would stand in Timeline::ranks, one span after the other: those of a rank in order, ranks mixed.
+using Visit = std::function<void(int rank, const Span& span)>;
+
 /// Runs the table: every rank in order, a receive waiting for its message. Throws Error(usage) when ranks wait for each other, naming a rank and
 /// the action that it is stuck at; the table's stages, micro-batches and peers must exist (`check` makes sure). Linear in the number of actions.
-Timeline simulate(const Schedule& schedule, const Costs& costs);
+/// With `visit` no span is kept: Timeline::ranks holds nothing, whatever the number of actions.
+Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& visit = {});
 
 /// Throws Error(usage) naming rank and action unless every stage runs every micro-batch forward once and backward once (whole or in two parts, in
 /// order) on its own rank, every message is sent once and received once before its use, and no ranks wait for each other.
