@@ -427,7 +427,7 @@ TEST_F(BrokenJobs, CommandsOfDataSets) {
   const auto code = [&](std::vector<std::string> words) {
     words.insert(words.begin(), shoal_program());
     Program program(words, folder.path());
-    return program.wait(10).code;
+    return program.wait().code;
   };
   EXPECT_EQ(code({"data", "peek", "corpus", "-n", "1"}), 0);
   EXPECT_EQ(code({"data", "peek", "corpus", "-n", "-1"}), 2);

@@ -15,8 +15,8 @@
 // A training run without training: steps of 20 ms, faults as debug.fault says. job.description says how ranks behave:
 //   "notice": a rank that sees another's fault throws Error(peer lost);
 //   "echo":   it throws what the other threw, and names it;
-//   "wait":   it throws Error(timeout) 300 ms later;
-//   "deaf":   it goes on for ever, and nothing but SIGKILL ends it.
+//   "wait":   it throws Error(timeout) once the other is stopped;
+//   "deaf":   it goes on for ever, says in a file that it was asked to end, and nothing but SIGKILL ends it.
 
 namespace {
 
@@ -25,7 +25,9 @@ using shoal::Error;
 using shoal::ErrorKind;
 
 void fail_on_purpose(const shoal::train::DebugSection& debug, const shoal::apps::RankArguments& arguments) {
-  std::ofstream(arguments.run_directory + "/fault").close();
+  const std::string fault = arguments.run_directory + "/fault";
+  std::ofstream(fault + ".new") << ::getpid();
+  std::filesystem::rename(fault + ".new", fault);
   // So that peers speak first.
   std::this_thread::sleep_for(100ms);
   if (debug.fault == "error") throw Error(ErrorKind::kNonFinite, "fake", "the loss is nan");
@@ -34,12 +36,22 @@ void fail_on_purpose(const shoal::train::DebugSection& debug, const shoal::apps:
   ::kill(::getpid(), debug.fault == "stop" ? SIGSTOP : SIGKILL);
 }
 
+bool is_stopped(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string line;
+  std::getline(file, line);
+  const auto name_end = line.rfind(") ");
+  return name_end != std::string::npos && line.compare(name_end + 2, 1, "T") == 0;
+}
+
 void look_at_peers(const std::string& behaviour, const shoal::apps::RankArguments& arguments) {
   if (!std::filesystem::exists(arguments.run_directory + "/fault")) return;
   if (behaviour == "echo") throw Error(ErrorKind::kNonFinite, "fake", "rank 1 failed: the loss is nan").from(1);
   if (behaviour == "notice") throw Error(ErrorKind::kPeerLost, "fake", "a peer is gone").at(arguments.rank, arguments.world);
   if (behaviour != "wait") return;
-  std::this_thread::sleep_for(300ms);
+  pid_t process = 0;
+  std::ifstream(arguments.run_directory + "/fault") >> process;
+  while (!is_stopped(process)) std::this_thread::sleep_for(10ms);
   throw Error(ErrorKind::kTimeout, "fake", "no answer").at(arguments.rank, arguments.world);
 }
 
@@ -61,8 +73,10 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
     if (job.config.debug.fault_step == step && job.config.debug.fault_rank == arguments->rank) fail_on_purpose(job.config.debug, *arguments);
     look_at_peers(behaviour, *arguments);
     const int signal = arguments->stop_signal->load();
-    if (signal == 0 || behaviour == "deaf") continue;
-    std::ofstream(fmt::format("{}/saved-{}", arguments->run_directory, arguments->rank)) << step;
+    if (signal == 0) continue;
+    const bool deaf = behaviour == "deaf";
+    std::ofstream(fmt::format("{}/{}-{}", arguments->run_directory, deaf ? "asked" : "saved", arguments->rank)) << step;
+    if (deaf) continue;
     return 128 + signal;
   }
   return 0;

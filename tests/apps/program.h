@@ -9,6 +9,9 @@
 
 namespace shoal::apps::testing {
 
+/// In seconds: for what ends sooner on any machine, and not at all where something is wrong.
+constexpr double kLongest = 120;
+
 /// How a program ended and what it wrote.
 struct Outcome {
   int code = -1;  ///< exit code; -1 when a signal killed it
@@ -28,7 +31,7 @@ class Program {
   pid_t process() const { return process_; }
   void signal(int number) const;
   /// Waits at most `longest` seconds; a program that is still there then is killed, and the outcome shows SIGKILL.
-  Outcome wait(double longest = 20);
+  Outcome wait(double longest = kLongest);
 
  private:
   std::filesystem::path out_, err_;
@@ -37,7 +40,7 @@ class Program {
 };
 
 Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment = {},
-            double longest = 20);
+            double longest = kLongest);
 
 /// The program under test.
 std::string shoal_program();
@@ -56,7 +59,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// Waits until `name` is in `folder` and not empty; false after 10 s.
+/// Waits until `name` is in `folder` and not empty; false after kLongest.
 bool appears(const Folder& folder, const std::string& name);
 
 }  // namespace shoal::apps::testing

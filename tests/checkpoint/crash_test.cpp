@@ -47,6 +47,13 @@ void expect_newest_is_whole(const std::string& directory, std::int64_t floats) {
   for (const StateItem& item : items) EXPECT_TRUE(item.local.equal(at::full_like(item.local, static_cast<double>(newest->step))));
 }
 
+/// A child at work saves one step after the other.
+void wait_for_step(const std::string& directory, std::int64_t step) {
+  for (const Deadline end = Deadline::in(std::chrono::seconds(60)); !end.passed(); std::this_thread::sleep_for(std::chrono::microseconds(200)))
+    if (const auto newest = format::newest_step(directory); newest && newest->step >= step) return;
+  FAIL() << "step " << step << " was not saved";
+}
+
 TEST(Crash, KilledAtTwentyInstantsOfSavingThereIsAlwaysALoadableCheckpoint) {
   constexpr std::int64_t kFloats = 1 << 16;
   Scratch scratch;
@@ -62,6 +69,7 @@ TEST(Crash, KilledAtTwentyInstantsOfSavingThereIsAlwaysALoadableCheckpoint) {
       for (std::int64_t i = 1;; ++i)
         save(scratch.path(), from + i - i / 3, state_at(from + i - i / 3, kFloats), "{}", kAlone, {.keep_last = 2, .fsync = false});
     }
+    wait_for_step(scratch.path(), from + 2);
     std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 40'000));
     ::kill(child, SIGKILL);
     int status = 0;
@@ -93,6 +101,7 @@ TEST(Crash, KilledAtTwentyInstantsOfSavingBehindTrainingThereIsAlwaysALoadableCh
         saver.wait();
       }
     }
+    wait_for_step(scratch.path(), from + 2);
     std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 40'000));
     ::kill(child, SIGKILL);
     int status = 0;

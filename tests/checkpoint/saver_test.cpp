@@ -103,8 +103,8 @@ TEST(Saver, PollTellsOnceWhatWasDone) {
 
 TEST(Saver, NothingIsThereUnderItsNameBeforeAllIsWritten) {
   Scratch scratch;
-  // At a thousandth of a core the six blocks take seconds.
-  Saver saver(kAlone, {.staging_bytes = 64 << 20, .writer_share = 0.001});
+  // At a millionth of a core the six blocks take an hour, unless somebody waits for them.
+  Saver saver(kAlone, {.staging_bytes = 64 << 20, .writer_share = 1e-6});
   const auto items = large_state(1);
   saver.start(scratch.path(), 1, items, "{}");
   saver.before_update();
@@ -120,7 +120,7 @@ TEST(Saver, GoneInTheMiddleItLeavesTheLastCheckpoint) {
   Scratch scratch;
   save(scratch.path(), 1, large_state(1), "{}", kAlone, {.fsync = false});
   {
-    Saver saver(kAlone, {.writer_share = 0.001});
+    Saver saver(kAlone, {.writer_share = 1e-6});
     saver.start(scratch.path(), 2, large_state(2), "{}");
   }
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()), 1);

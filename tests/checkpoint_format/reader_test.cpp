@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <random>
 
@@ -156,8 +155,7 @@ TEST_F(Damage, ByASwappedFileIsFound) {
 TEST_F(Damage, ByRandomMutationNeverCrashes) {
   const std::string good = testing::slurp(manifest_);
   std::mt19937 random(7);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (std::chrono::steady_clock::now() < until) {
+  for (int round = 0; round < 10'000; ++round) {
     std::string bad = good;
     for (int changes = 1 + random() % 3; changes > 0 && !bad.empty(); --changes) {
       const std::size_t at = random() % bad.size();

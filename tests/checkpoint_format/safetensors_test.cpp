@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <random>
 
 #include "shoal/base/error.h"
@@ -123,8 +122,7 @@ TEST(Safetensors, NoMutationGetsPastTheParserWithAnExtentOutsideTheFile) {
   ASSERT_EQ(complaint(good), "");
   std::mt19937 random(5);
   int taken = 0, refused = 0;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (std::chrono::steady_clock::now() < until) {
+  for (int round = 0; round < 20'000; ++round) {
     std::string bad = good;
     for (int changes = 1 + random() % 4; changes > 0 && !bad.empty(); --changes) {
       const std::size_t at = random() % bad.size();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -183,12 +184,15 @@ TEST(HostMailbox, AMessageThatDoesNotFitIsAnErrorOnBothSides) {
 }
 
 TEST(HostMailbox, AReceiveThatNobodyAnswersTimesOutAndSaysWhatArrivedInstead) {
-  on_threads(2, [](HostCommunicator& c, int rank) {
+  std::atomic<bool> sent = false;
+  on_threads(2, [&](HostCommunicator& c, int rank) {
     std::vector<int> data(3);
     if (rank == 0) {
       c.wait(c.start(sending(data, 1, 5)));
+      sent = true;
       return;
     }
+    while (!sent) std::this_thread::sleep_for(milliseconds(1));
     Operation operation = receiving(data, 0, 6);
     operation.timeout = milliseconds(50);
     const Error error = error_of([&] { c.wait(c.start(operation)); });

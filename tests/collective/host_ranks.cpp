@@ -17,7 +17,7 @@ void on_threads(int ranks, const std::function<void(HostCommunicator&, int)>& bo
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        HostCommunicator communicator(std::make_shared<HostWorld>(rank, ranks, control), {.timeout = std::chrono::seconds(20)});
+        HostCommunicator communicator(std::make_shared<HostWorld>(rank, ranks, control), {.timeout = std::chrono::seconds(60)});
         body(communicator, rank);
       } catch (...) {
         failures[rank] = std::current_exception();
@@ -41,7 +41,7 @@ std::vector<int> on_processes(int ranks, const std::function<int(HostCommunicato
         wire::Arena arena({.virtual_bytes = std::size_t{1} << 33, .limit_bytes = std::size_t{1} << 31});
         wire::Meeting meeting{
             .name = name, .key = "k", .rank = rank, .size = ranks, .control_bytes = HostWorld::control_bytes(), .arena = &arena.segment()};
-        auto world = std::make_shared<HostWorld>(rank, meet(meeting, Deadline::in(std::chrono::seconds(20))), &arena.segment());
+        auto world = std::make_shared<HostWorld>(rank, meet(meeting, Deadline::in(std::chrono::seconds(60))), &arena.segment());
         HostCommunicator communicator(world, settings);
         code = body(communicator, arena, rank);
       } catch (const std::exception& error) {

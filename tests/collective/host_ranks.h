@@ -16,6 +16,6 @@ void on_threads(int ranks, const std::function<void(HostCommunicator&, int)>& bo
 /// 128 + n for a signal. `body` runs in the child: gtest assertions do not reach the parent, so report by the return value.
 std::vector<int> on_processes(int ranks, const std::function<int(HostCommunicator&, wire::Arena&, int)>& body,
                               const std::function<void(const std::vector<int>& pids)>& meanwhile = {},
-                              HostCommunicator::Settings settings = {.timeout = std::chrono::seconds(20)});
+                              HostCommunicator::Settings settings = {.timeout = std::chrono::seconds(60)});
 
 }  // namespace shoal::collective

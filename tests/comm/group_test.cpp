@@ -18,7 +18,7 @@ namespace shoal::comm {
 namespace {
 
 WorldOptions threads(int ranks, bool arena = true) {
-  return {.size = ranks, .arena = arena, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(20)};
+  return {.size = ranks, .arena = arena, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)};
 }
 
 TEST(Group, OfOneIsLocal) {

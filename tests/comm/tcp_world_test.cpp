@@ -79,20 +79,19 @@ TEST(TcpWorld, RanksThatTurnOutToShareOneHostNeedNoTcp) {
       3, at_a_file(), [](const Group& group) { return dynamic_cast<const HostEngine*>(group.engine().get()) != nullptr && everything(group); }, 1));
 }
 
-// One of four ranks on two hosts is killed in the middle: the others stop within seconds and name it.
+// One of four ranks on two hosts is killed in the middle: the others see it end, well before it would count as silent, and name it.
 TEST(TcpWorld, ARankThatIsKilledIsNamedOnAllHosts) {
   EXPECT_TRUE(on_processes(4, at_a_file(),
                            [](const Group& group) -> bool {
                              const at::Tensor x = at::full({100000}, 1.0f);
-                             const auto before = Clock::now();
                              try {
                                for (int i = 0;; ++i) {
                                  if (i == 3 && group.rank() == 2) ::kill(::getpid(), SIGKILL);
                                  group.all_reduce(x);
                                }
                              } catch (const Error& error) {
-                               const bool named =
-                                   error.kind() == ErrorKind::kPeerLost && error.peer() == 2 && Clock::now() - before < std::chrono::seconds(10);
+                               const bool named = error.kind() == ErrorKind::kPeerLost && error.peer() == 2 &&
+                                                  std::string(error.what()).find("silent") == std::string::npos;
                                if (!named) std::fprintf(stderr, "rank %d: %s\n", group.rank(), error.what());
                                ::_exit(named ? 7 : 8);
                              }

@@ -78,7 +78,7 @@ std::vector<Keep> ways_of(const plan::ModelSpec& spec, Mode mode, double budget 
 }
 
 void on_ranks(int ranks, const std::function<void(const comm::Group&)>& body) {
-  comm::run_on_threads({.size = ranks, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, body);
+  comm::run_on_threads({.size = ranks, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}, body);
 }
 
 // Bitwise: the second pass computes the same operations on the same numbers.

@@ -64,7 +64,7 @@ std::vector<at::Tensor> train(GradientReduction& reduction, nn::Model& model, in
 class DataParallelTypes : public ::testing::TestWithParam<Types> {};
 
 TEST_P(DataParallelTypes, EveryWayGivesTheBitsOfThePlainOne) {
-  comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, [](const comm::Group& group) {
+  comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}, [](const comm::Group& group) {
     const auto spec = tiny();
     const auto plain_model = made(spec, 1, GetParam());
     const auto plain = train(*reduce_after_backward(*plain_model, group), *plain_model, group.rank());
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, DataParallelTypes,
 // Rank r uses branch 0 and one of 1 to 3; branch 4 is used by nobody.
 TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
   for (const Way way : {Way::kInPlace, Way::kBuckets})
-    comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, [&](const comm::Group& group) {
+    comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& group) {
       Branches model(5);
       model.materialize();
       model.reset_parameters(Key(1));
@@ -114,7 +114,7 @@ TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
 
 TEST(DataParallel, DifferentStartingValuesAreNamed) {
   try {
-    comm::run_on_threads({.size = 2, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(30)}, [](const comm::Group& group) {
+    comm::run_on_threads({.size = 2, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}, [](const comm::Group& group) {
       const auto model = made(tiny());
       if (group.rank() == 1) model->find_parameter("blocks.1.mlp.up.bias")->tensor().detach().add_(1e-8);
       data_parallel(*model, group);

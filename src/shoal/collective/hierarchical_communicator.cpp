@@ -287,13 +287,14 @@ void HierarchicalCommunicator::guarded(Body&& body) {
 // A rank of this host may have recorded what another has told it of the cause: that one's own words are waited for.
 void HierarchicalCommunicator::fail(const Error& error) {
   const Error cause = seen_by_all(error);
+  const bool met_here = on_host(at_work_.lane);
   try {
-    for (const Deadline end = Deadline::in(on_host(at_work_.lane) ? kFirstWords : Duration::zero());;) {
-      all_->check();
-      if (end.passed()) break;
-      all_->poll(kTurn);
-      std::this_thread::sleep_for(kTurn);
+    for (const Deadline end = Deadline::in(kFirstWords); met_here; std::this_thread::sleep_for(kTurn)) {
+      const bool late = end.passed();
+      all_->poll(kTurn);  // once at least, however long this rank was held up: those words may lie here unread
+      if (late) break;
     }
+    all_->check();
     all_->abort(cause);
     all_->check();
   } catch (const Error& first) {

@@ -38,8 +38,9 @@ struct alignas(64) Descriptor {
   double scale;
   std::byte few[kFewBytes];  ///< an inline payload that is not larger
 
-  Location input, output;          ///< of the only buffer; of several: in the list
-  std::int64_t started, finished;  ///< counts of TickClock; finished: 0 until then
+  Location input, output;              ///< of the only buffer; of several: in the list
+  std::int64_t started;                ///< a count of TickClock
+  std::atomic<std::int64_t> finished;  ///< another; 0 until then. Others read it whenever they like
 };
 static_assert(sizeof(Descriptor) == 128);
 

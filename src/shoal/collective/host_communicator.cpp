@@ -55,7 +55,8 @@ std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<in
       const Descriptor& d = block.descriptor(r, s);
       if (d.sequence.load(std::memory_order_acquire) != s) continue;
       // A rank that has finished its part and waits for the others has noted no time: none is told.
-      const std::int64_t ended = d.finished != 0 ? d.finished : s <= finished ? d.started : 0;
+      const std::int64_t noted = d.finished.load(std::memory_order_relaxed);
+      const std::int64_t ended = noted != 0 ? noted : s <= finished ? d.started : 0;
       FlightEntry entry{names[static_cast<std::size_t>(r)], s, describe(d), clock.time_at(d.started), {}};
       if (ended != 0) entry.ended = clock.time_at(ended);
       if (d.sequence.load(std::memory_order_acquire) == s) entries.push_back(std::move(entry));
@@ -194,7 +195,7 @@ void HostCommunicator::advance() {
   while (executed_ < published_ && execute(executed_ + 1)) ++executed_;
   while (settled_ < executed_ && settle(settled_ + 1)) ++settled_;
   while (completed_ < executed_ && (pending(completed_ + 1).way == Way::kInline || (completed_ < settled_ && all_finished(completed_ + 1))))
-    block_.descriptor(rank_, ++completed_).finished = TickClock::now();
+    block_.descriptor(rank_, ++completed_).finished.store(TickClock::now(), std::memory_order_relaxed);
 }
 
 bool HostCommunicator::may_publish(std::uint64_t sequence) {
@@ -217,7 +218,8 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   d.kind = o.kind, d.type = o.type, d.reduction = o.reduction, d.visible = true;
   d.peer = o.peer, d.buffers = static_cast<std::uint32_t>(p.buffers.size()), d.tag = o.tag;
   d.count = total_count(p.buffers), d.scale = o.scale;
-  d.input = {}, d.output = {}, d.started = TickClock::now(), d.finished = 0;
+  d.input = {}, d.output = {}, d.started = TickClock::now();
+  d.finished.store(0, std::memory_order_relaxed);
   const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
     if (buffer.count == 0) return;
     const bool reads = o.kind != Kind::kScatter || o.peer == rank_, writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
