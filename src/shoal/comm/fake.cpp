@@ -1,5 +1,6 @@
 #include "shoal/comm/fake.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "shoal/base/check.h"
@@ -12,8 +13,7 @@ using collective::Buffer;
 using collective::Kind;
 
 bool FakeEngine::supports(Kind kind, ElementType type, collective::Reduction reduction) const {
-  const bool reduces = kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
-  return kind != Kind::kSend && kind != Kind::kReceive && (!reduces || collective::supports_fold(type, reduction));
+  return !collective::point_to_point(kind) && (!collective::reduces(kind) || collective::supports_fold(type, reduction));
 }
 
 Work FakeEngine::start(const Call& call) {
@@ -30,11 +30,14 @@ Work FakeEngine::start(const Call& call) {
   collective::Operation as_root = o;
   if (o.kind == Kind::kBroadcast || o.kind == Kind::kScatter) as_root.peer = rank_;
   const std::size_t parts = collective::for_each_rank(o.kind) ? static_cast<std::size_t>(size_) : 1;
-  std::vector<std::byte> contribution(count * size_of(o.type) * parts);
   const auto as = [&](int rank) { return collective::Call{as_root, buffers, {}, {}, rank, size_}; };
-  // A rank offers only what others read: what it would keep to itself, its neighbour offers.
-  for (const int rank : {rank_, (rank_ + 1) % size_}) collective::offer(as(rank), 0, count, contribution.data());
-  collective::consume(as(rank_), 0, count, std::vector<const std::byte*>(static_cast<std::size_t>(size_), contribution.data()));
+  // No rank offers a part for itself: those before this one have its part in another place than those behind it.
+  std::vector<std::byte> before(count * size_of(o.type) * parts), behind(before.size());
+  collective::offer(as(rank_ > 0 ? 0 : size_ - 1), 0, count, before.data());
+  collective::offer(as(size_ - 1), 0, count, behind.data());
+  std::vector<const std::byte*> offered(static_cast<std::size_t>(size_), before.data());
+  std::fill(offered.begin() + rank_, offered.end(), behind.data());
+  collective::consume(as(rank_), 0, count, offered);
   return {};
 }
 
