@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 
@@ -15,6 +16,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/system_error.h"
 #include "shoal/collective/choice.h"
+#include "shoal/train/config/link_costs.h"
 
 extern char** environ;
 
@@ -26,6 +28,7 @@ struct Options {
   std::vector<std::string> words;
   std::string range = "4:268435456";
   std::string transport = "shared_memory";
+  std::string link_costs;  ///< the file
   bool print_choice = false;
 };
 
@@ -52,6 +55,8 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   if (a.tcp) words.insert(words.end(), {"--transport", "tcp"});
   if (a.hosts > 1) words.insert(words.end(), {"--hosts", std::to_string(a.hosts)});
   if (!a.algorithms.empty()) words.insert(words.end(), {"--algorithms", a.algorithms});
+  if (!options.link_costs.empty()) words.insert(words.end(), {"--link-costs", options.link_costs});
+  words.insert(words.end(), {"--type", a.type});
   if (a.json) words.push_back("--json");
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -63,24 +68,36 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
 }
 
 /// What TCP would take for every operation and size among these ranks, and what it predicts for the alternatives.
-int print_choice(const BenchArguments& a) {
+int print_choice(const Options& options) {
+  const BenchArguments& a = options.arguments;
   std::vector<int> hosts;
   for (int rank = 0; rank < a.world; ++rank) hosts.push_back(rank * a.hosts / a.world);
-  fmt::print("{}", collective::Choice(hosts, {}, a.algorithms).print());
+  const collective::CostModel& costs = a.link_costs;
+  const auto link = [](const collective::LinkCost& cost) { return fmt::format("{:.4g} us and {:.4g} GB/s", cost.alpha * 1e6, 1e-9 / cost.beta); };
+  fmt::print("link costs: {}\n", options.link_costs.empty() ? "defaults" : "calibrated from " + options.link_costs);
+  fmt::print("inside a host {}, between hosts {}; a message {:.4g} us, folding {:.4g} GB/s\n", link(costs.inside), link(costs.between),
+             costs.overhead * 1e6, 1e-9 / costs.fold);
+  fmt::print("{}", collective::Choice(hosts, costs, a.algorithms).print());
   return 0;
 }
 
 int run(Options& options) {
   BenchArguments& a = options.arguments;
-  if (options.print_choice) return print_choice(a);
+  if (!options.link_costs.empty()) a.link_costs = train::read_link_costs(options.link_costs);
+  if (options.print_choice) return print_choice(options);
   read_range(options.range, a);
   a.tcp = options.transport == "tcp";
   if (!a.tcp && !a.algorithms.empty())
     throw Error(ErrorKind::kUsage, "bench", "--algorithms goes with --transport tcp: shared memory takes the one way that fits the buffers");
-  static const std::set<std::string> kKnown{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-                                            "reduce",     "gather",     "scatter",        "barrier"};
+  if (!a.tcp && a.hosts == 1 && a.rendezvous.empty() && !options.link_costs.empty())
+    throw Error(ErrorKind::kUsage, "bench", "--link-costs is of TCP, and shared memory carries the bytes: --transport tcp, --hosts or --rendezvous");
+  static const std::set<std::string> kKnown{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
+                                            "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
   for (const std::string& op : a.operations)
     if (!kKnown.contains(op)) throw Error(ErrorKind::kUsage, "bench", fmt::format("no operation '{}': one of {}", op, fmt::join(kKnown, ", ")));
+  const auto needs_two = [](const std::string& op) { return op == "sendrecv" || op == "ping_pong" || op == "message_rate"; };
+  if (const auto op = std::find_if(a.operations.begin(), a.operations.end(), needs_two); a.world < 2 && op != a.operations.end())
+    throw Error(ErrorKind::kUsage, "bench", fmt::format("{} is between ranks: --nproc 2 at least", *op));
   if (a.tcp && a.hosts > 1) throw Error(ErrorKind::kUsage, "bench", "--hosts: with --transport tcp no memory is shared, whatever the hosts");
   if (a.rendezvous.empty() != (a.rank < 0) && a.name.empty())
     throw Error(ErrorKind::kUsage, "bench", "--rendezvous and --rank go together: ranks are started one by one and meet there");
@@ -112,13 +129,21 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   CLI::App* command = bench->add_subcommand("collectives", "Time collectives between ranks of this host, as nccl-tests do, answers checked");
   command->option_defaults()->always_capture_default();
   command->add_option("--nproc", a.world, "Ranks, each a process on a core of its own where there are enough")->check(CLI::Range(1, 64));
-  command->add_option("--op", a.operations, "Operations, separated by commas")->delimiter(',');
+  command
+      ->add_option("--op", a.operations,
+                   "Operations, separated by commas: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, "
+                   "barrier, sendrecv "
+                   "(to the next rank, from the one before), ping_pong (rank 0 and 1, half of there and back), message_rate (one of 64 in a row)")
+      ->delimiter(',');
   command->add_option("--bytes", options->range, "LEAST:MOST bytes of the full buffer");
   command->add_option("--factor", a.factor, "From one size to the next")->check(CLI::Range(2, 1024));
+  command->add_option("--type", a.type, "Of the elements")->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "u8", "i32", "i64"}));
   command->add_option("--seconds", a.seconds, "Time per size; 5 calls at least, 1000 up to 1 MiB")->check(CLI::PositiveNumber);
   command->add_flag("!--foreign", a.arena, "Memory that peers do not see, so that it is copied through shared chunks");
   command->add_option("--transport", options->transport, "What carries the bytes")->check(CLI::IsMember({"shared_memory", "tcp"}));
   command->add_option("--algorithms", a.algorithms, "With tcp: operation=algorithm instead of the choice by cost, separated by commas");
+  command->add_option("--link-costs", options->link_costs,
+                      "With TCP: a cluster file that `shoal plan calibrate` wrote: algorithms are chosen by what its [tcp] says");
   command->add_flag("--print-choice", options->print_choice,
                     "Measure nothing: list the algorithm for every operation and size, and the predicted times");
   command->add_flag("--json", a.json, "One JSON object a line instead of a table");

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "shoal/base/error.h"
+#include "shoal/train/config/link_costs.h"
 
 namespace shoal::apps {
 namespace {
@@ -93,7 +94,7 @@ void read(const toml::table& table, const std::string& prefix, const std::string
   const std::map<std::string, std::string*> texts{{"name", &cluster.name}, {"source", &cluster.source}, {"device.name", &cluster.device.name}};
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
-    if (key == "preset") continue;
+    if (key == "preset" || key == "tcp") continue;  // what messages over TCP cost is no part of a Cluster
     if (key == "runtime") {
       const auto known = node.is_string() ? plan::runtime(*node.value<std::string>()) : std::nullopt;
       if (!known) refuse(file, node, "runtime: must be \"published\" or \"shoal\"");
@@ -143,6 +144,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
     cluster = *known;
   }
   read(table, "", file, cluster);
+  train::parse_link_costs(text, file);  // refuses what is wrong with it
   try {
     plan::validate(cluster);
   } catch (const Error& error) {

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
+#include <vector>
 
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cluster_file.h"
@@ -14,8 +17,11 @@
 #include "apps/shoal/other_load.h"
 #include "apps/shoal/own_program.h"
 #include "apps/shoal/torch/entry.h"
+#include "shoal/base/clock.h"
 #include "shoal/base/error.h"
+#include "shoal/collective/fold.h"
 #include "shoal/plan/calibration.h"
+#include "shoal/train/config/link_costs.h"
 
 namespace shoal::apps {
 namespace {
@@ -33,19 +39,62 @@ std::vector<plan::TimedWork> work_of(const std::vector<TimedSample>& samples) {
   return list;
 }
 
-/// `shoal bench collectives` between as many ranks: processes, the public calls, answers checked.
-std::vector<plan::TimedWork> all_reduces(const Options& options) {
-  if (options.ranks == 1) return {};
-  const Answer answer = ask_own_program({"bench", "collectives", "--nproc", fmt::format("{}", options.ranks), "--op", "all_reduce", "--bytes",
-                                         "4096:268435456", "--factor", "256", "--seconds", fmt::format("{}", options.seconds), "--json"});
+/// What `shoal bench collectives` says of each case: ranks are processes, calls the public ones, answers checked.
+std::vector<nlohmann::json> collectives(std::vector<std::string> words) {
+  words.insert(words.begin(), {"bench", "collectives"});
+  words.push_back("--json");
+  const Answer answer = ask_own_program(words);
   if (answer.code != 0) throw Error(ErrorKind::kInternal, "calibrate", fmt::format("the collectives' benchmark failed: {}", answer.err));
-  std::vector<plan::TimedWork> timed;
+  std::vector<nlohmann::json> cases;
   std::istringstream lines(answer.out);
   for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("us_p50")) timed.push_back({json.at("bytes").get<double>(), json.at("us_p50").get<double>() * 1e-6});
+    auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("us_p50")) cases.push_back(std::move(json));
   }
+  return cases;
+}
+
+plan::TimedWork timed_work(const nlohmann::json& line) { return {line.at("bytes").get<double>(), line.at("us_p50").get<double>() * 1e-6}; }
+
+/// Between as many ranks.
+std::vector<plan::TimedWork> all_reduces(const Options& options) {
+  if (options.ranks == 1) return {};
+  std::vector<plan::TimedWork> timed;
+  for (const nlohmann::json& line : collectives({"--nproc", fmt::format("{}", options.ranks), "--op", "all_reduce", "--bytes", "4096:268435456",
+                                                 "--factor", "256", "--seconds", fmt::format("{}", options.seconds)}))
+    timed.push_back(timed_work(line));
   return timed;
+}
+
+/// Bytes folded into a result and the time of the fastest of a few rounds: beside the ranks of a job there is nothing else at work either.
+plan::TimedWork folding() {
+  constexpr std::size_t kCount = 1 << 18;
+  std::vector<float> mine(kCount, 1), theirs(kCount, 1);
+  const void* sources[] = {mine.data(), theirs.data()};
+  void* target = mine.data();
+  plan::TimedWork best{kCount * sizeof(float), 1e9};
+  for (int round = 0; round < 50; ++round) {
+    const auto start = Clock::now();
+    collective::fold(ElementType::kF32, collective::Reduction::kMax, sources, 2, &target, 1, kCount);
+    best.seconds = std::min(best.seconds, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return best;
+}
+
+/// What messages over TCP cost between two ranks of this host.
+collective::CostModel link_costs(const Options& options) {
+  plan::MessageTimes measured;
+  measured.fold = folding();
+  const auto timed = [&](const char* op, const char* bytes) {
+    std::vector<plan::TimedWork> work;
+    for (const nlohmann::json& line : collectives(
+             {"--nproc", "2", "--transport", "tcp", "--op", op, "--bytes", bytes, "--factor", "8", "--seconds", fmt::format("{}", options.seconds)}))
+      work.push_back(timed_work(line));
+    return work;
+  };
+  measured.one_way = timed("ping_pong", "8:4194304");
+  measured.message_s = timed("message_rate", "8").at(0).seconds;
+  return plan::message_costs(measured);
 }
 
 void calibrate(const Options& options) {
@@ -60,6 +109,7 @@ void calibrate(const Options& options) {
   const OtherLoad load;
   // Before threads of this process keep to cores, which what it starts would inherit.
   measured.all_reduces = all_reduces(options);
+  const auto tcp = options.ranks > 1 ? std::optional(link_costs(options)) : std::nullopt;
   AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
   const double others_cores = load.cores();
   measured.name = options.name;
@@ -72,6 +122,9 @@ void calibrate(const Options& options) {
   const plan::Cluster cluster = plan::calibrated(measured);
   std::ofstream file(options.output);
   file << to_toml(cluster);
+  if (tcp)
+    file << "\n# parallelism.link_costs of a job reads this. Between hosts nothing is measured: what stands there is 10-gigabit Ethernet's.\n"
+         << train::link_costs_section(*tcp);
   file.close();
   if (!file) throw Error(ErrorKind::kOutput, "calibrate", fmt::format("{}: cannot be written", options.output));
   const plan::Efficiency& efficiency = cluster.device.efficiency;
@@ -81,6 +134,7 @@ void calibrate(const Options& options) {
     fmt::print(", {:.4g} bf16", cluster.device.peak_flops.at(ElementType::kBF16) * efficiency.matmul / 1e9);
   fmt::print("; memory {:.4g} GB/s; an operation {:.3g} us", cluster.device.memory_bandwidth * efficiency.memory / 1e9, efficiency.operation_s * 1e6);
   if (options.ranks > 1) fmt::print("; all-reduce {:.4g} GB/s, {:.3g} us", cluster.inside.bandwidth / 1e9, cluster.inside.latency_s * 1e6);
+  if (tcp) fmt::print("; TCP {:.4g} GB/s, {:.3g} us", 1e-9 / tcp->inside.beta, (tcp->inside.alpha + 2 * tcp->overhead) * 1e6);
   fmt::print("\nwritten to {}: shoal plan --cluster {}\n", options.output, options.output);
   if (others_cores > kDisturbing) fmt::print("Other processes kept {:.2g} cores busy meanwhile: measure again when they have ended.\n", others_cores);
 }

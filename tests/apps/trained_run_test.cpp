@@ -18,6 +18,7 @@
 namespace shoal::apps::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -142,6 +143,25 @@ struct Fault {
   int code;
   const char* first;
 };
+
+// Answers are checked by the program itself; of each operation it prints a line.
+TEST(Bench, MessagesAreTimedOnSharedMemoryAndOverTcp) {
+  const Folder folder;
+  for (const char* transport : {"shared_memory", "tcp"})
+    for (const char* type : {"f32", "u8"}) {
+      const Outcome outcome = run({shoal_program(), "bench", "collectives", "--nproc", "3", "--transport", transport, "--type", type, "--op",
+                                   "sendrecv,ping_pong,message_rate", "--bytes", "4096", "--seconds", "0.001", "--json"},
+                                  folder.path(), {}, 60);
+      EXPECT_EQ(outcome.code, 0) << outcome.err;
+      for (const char* op : {"sendrecv", "ping_pong", "message_rate"})
+        EXPECT_THAT(outcome.out, ContainsRegex(fmt::format("\"op\": \"{}\".*\"world\": 3, \"transport\": \"{}\", \"algorithm\": "
+                                                           "\"message\".*\"type\": \"{}\", \"bytes\": 40[0-9]*, \"us_min\"",
+                                                           op, transport, type)));
+    }
+  const Outcome alone = run({shoal_program(), "bench", "collectives", "--nproc", "1", "--op", "sendrecv"}, folder.path());
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("sendrecv is between ranks"));
+}
 
 TEST_F(TrainedRun, TheFirstCauseComesFirstAndGivesTheCode) {
   const Fault faults[] = {{"error", 1, "shoal: rank 1 of 2 failed in step 15: [train] "},

@@ -16,9 +16,9 @@
 namespace shoal::comm {
 
 /// Runs `body` on `ranks` child processes over TCP, or as `hosts` hosts with equal blocks of ranks; true when each returned true, or ended with its
-/// code (-1: by a signal).
+/// code (-1: by a signal). `costs_of`: by rank what it has of WorldOptions::link_costs.
 inline bool on_processes(int ranks, const std::string& rendezvous, const std::function<bool(const Group&)>& body, int hosts = 0,
-                         const std::vector<int>& codes = {}) {
+                         const std::vector<int>& codes = {}, const std::function<collective::CostModel(int)>& costs_of = {}) {
   const std::string name = fmt::format("shoal-test-{}", ::getpid());
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -38,6 +38,7 @@ inline bool on_processes(int ranks, const std::string& rendezvous, const std::fu
                                    .rendezvous = rendezvous,
                                    .interface = rendezvous.starts_with("file:") ? "lo" : "",
                                    .host = hosts == 0 ? "" : fmt::format("{}", rank * hosts / ranks),
+                                   .link_costs = costs_of ? costs_of(rank) : collective::CostModel(),
                                    .timeout = std::chrono::seconds(60)});
       good = body(group);
       group.barrier();

@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/collective/tcp_communicator.h"
 #include "shoal/comm/host_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/wire/address.h"
@@ -97,6 +98,17 @@ TEST(TcpWorld, ARankThatIsKilledIsNamedOnAllHosts) {
                              }
                            },
                            2, {7, 7, -1, 7}));
+}
+
+// Ranks that were given different costs would choose different algorithms: what rank 0 has counts for all.
+TEST(TcpWorld, AlgorithmsAreChosenByTheCostsOfRank0) {
+  const auto costs_of = [](int rank) { return collective::CostModel{.inside = {1e-6 * (rank + 1), 1 / 3e9}, .between = {1, 2}}; };
+  const auto good = [&](const Group& group) {
+    const auto* engine = dynamic_cast<const CommunicatorEngine*>(group.engine().get());
+    const auto* tcp = engine ? dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()) : nullptr;
+    return tcp && tcp->choice().costs() == costs_of(0) && everything(group);
+  };
+  EXPECT_TRUE(on_processes(3, "", good, 0, {}, costs_of));
 }
 
 // The port named is taken by something that is no store, as under torchrun: the ranks find each other one port above.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/base/error.h"
+#include "shoal/collective/step.h"
 #include "shoal/plan/collective_cost.h"
 #include "shoal/plan/operations.h"
 
@@ -30,7 +31,35 @@ TEST(Calibration, FindsTheConstantsThatMadeTheTimes) {
   EXPECT_DOUBLE_EQ(cluster.device.memory_bytes, 16e9);
 }
 
+// The same of messages, whose times the cost model itself predicts: from one rank to another and back.
+TEST(Calibration, FindsWhatMessagesCost) {
+  const collective::CostModel model{.inside = {9e-6, 1 / 2.5e9}, .between = {}, .overhead = 2e-6, .fold = 1 / 6e9};
+  MessageTimes measured{.one_way = {}, .message_s = 2e-6, .fold = {1 << 20, (1 << 20) / 6e9}};
+  for (std::size_t bytes = 8; bytes <= 4 << 20; bytes *= 8) {
+    using collective::Action;
+    const collective::Range all{0, bytes};
+    const collective::StepTable there_and_back = {{{Action::kSend, 1, all}, {Action::kReceiveCopy, 1, all}},
+                                                  {{Action::kReceiveCopy, 0, all}, {Action::kSend, 0, all}}};
+    measured.one_way.push_back({static_cast<double>(bytes), collective::predict_seconds(there_and_back, 1, model) / 2});
+  }
+  const collective::CostModel found = message_costs(measured);
+  EXPECT_NEAR(found.inside.alpha / model.inside.alpha, 1, 1e-6);
+  EXPECT_NEAR(found.inside.beta / model.inside.beta, 1, 1e-9);
+  EXPECT_EQ(found.overhead, model.overhead);
+  EXPECT_NEAR(found.fold / model.fold, 1, 1e-12);
+  EXPECT_EQ(found.between, collective::CostModel().between);
+}
+
+// A burst of messages may cost more a message than one on its own, by noise: no latency is negative.
+TEST(Calibration, MessagesHaveNoNegativeLatency) {
+  const collective::CostModel found = message_costs({.one_way = {{8, 10e-6}, {1e6, 1e-3}}, .message_s = 7e-6, .fold = {1, 1}});
+  EXPECT_EQ(found.inside.alpha, 0);
+  EXPECT_NEAR(found.overhead, 5e-6, 1e-7);
+}
+
 TEST(Calibration, RefusesWhatTellsNothing) {
+  EXPECT_THROW(message_costs({.one_way = {{8, 1e-6}, {9, 2e-6}}, .message_s = 1e-6, .fold = {}}), Error);
+
   EXPECT_THROW(fit_line({{1e6, 1e-3}}), Error);
   EXPECT_THROW(fit_line({{1e6, 1e-3}, {1e6, 2e-3}}), Error);
   EXPECT_THROW(fit_line({{1e6, 0}, {2e6, 2e-3}}), Error);

@@ -142,6 +142,8 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   EXPECT_THAT(refused({"parallelism.algorithms=all_reduce=square", "parallelism.transport=tcp"}), HasSubstr("'all_reduce=square'"));
   EXPECT_THAT(refused({"parallelism.algorithms=gather=ring", "parallelism.transport=tcp"}), HasSubstr("there is no ring gather"));
   validate(job_with({"parallelism.ports=7000-7100", "parallelism.algorithms=all_reduce=ring,broadcast=direct", "parallelism.transport=tcp"}), 2);
+  EXPECT_THAT(refused({"parallelism.link_costs=c.toml"}), HasSubstr("is of TCP"));
+  EXPECT_THAT(refused({"parallelism.link_costs=/nowhere/c.toml", "parallelism.transport=tcp"}), HasSubstr("/nowhere/c.toml: no such file"));
   validate(job_with({"parallelism.in_rank_order=true"}), 2);
   EXPECT_THAT(refused({"parallelism.bucket_mb=5"}), HasSubstr("parallelism.bucket_mb = 5.0: gradients are reduced where they lie"));
   EXPECT_THAT(refused({"parallelism.bucket_mb=5", "parallelism.arena=false", "parallelism.in_process=true"}), HasSubstr("where they lie"));

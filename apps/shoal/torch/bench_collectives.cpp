@@ -6,9 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <functional>
 #include <map>
 
 #include "apps/shoal/torch/entry.h"
@@ -22,14 +20,49 @@
 namespace shoal::apps {
 namespace {
 
-/// One operation at one size: what to call, and what must come out when rank r's buffers hold r + 1 + i % 7.
+/// One operation at one size: what to call, what in, and where the result goes. Element i of what rank r contributes is r + 1 + i % 7.
 struct Case {
   using Call = void (*)(const comm::Group& group, const Case& c);
   std::string op;
   Call call;           ///< found once, before any clock runs
-  std::int64_t count;  ///< elements of the full buffer, float32
+  std::int64_t count;  ///< elements of the full buffer
   at::Tensor full, part, out;
 };
+
+constexpr std::int64_t kBlock = 1 << 20;  // elements that are made and compared at once: a check takes no memory to speak of
+constexpr int kBurst = 64;                // messages that are timed as one
+
+/// Every rank sends to the next and receives from the one before.
+void send_and_receive(const comm::Group& group, const Case& c) {
+  const int size = group.size(), rank = group.rank();
+  comm::Work sent = group.send(c.full, (rank + 1) % size, 0, {.async = true});
+  comm::Work received = group.recv(c.out, (rank + size - 1) % size, 0, {.async = true});
+  received.wait(Deadline::never());
+  sent.wait(Deadline::never());
+}
+
+/// From rank 0 to rank 1 and back.
+void ping_pong(const comm::Group& group, const Case& c) {
+  if (group.rank() == 0) {
+    group.send(c.full, 1);
+    group.recv(c.out, 1);
+  } else if (group.rank() == 1) {
+    group.recv(c.out, 0);
+    group.send(c.out, 0);
+  }
+}
+
+/// From rank 0 to rank 1, one behind the other, and an answer to all of them.
+void burst(const comm::Group& group, const Case& c) {
+  const at::Tensor answer = c.part.narrow(0, 0, 1);
+  if (group.rank() == 0) {
+    for (int i = 0; i < kBurst; ++i) group.send(c.full, 1);
+    group.recv(answer, 1, 1);
+  } else if (group.rank() == 1) {
+    for (int i = 0; i < kBurst; ++i) group.recv(c.out, 0);
+    group.send(answer, 0, 1);
+  }
+}
 
 Case::Call call_named(const std::string& op) {
   using comm::Group;
@@ -42,51 +75,90 @@ Case::Call call_named(const std::string& op) {
       {"reduce", [](const Group& group, const Case& c) { group.reduce(c.full, 0); }},
       {"gather", [](const Group& group, const Case& c) { group.gather(c.out, c.part, 0); }},
       {"scatter", [](const Group& group, const Case& c) { group.scatter(c.part, c.full, 0); }},
+      {"sendrecv", send_and_receive},
+      {"ping_pong", ping_pong},
+      {"message_rate", burst},
       {"barrier", [](const Group& group, const Case&) { group.barrier(); }},
   };
   return calls.at(op);
 }
 
-Case make_case(const std::string& op, std::int64_t bytes, int ranks) {
-  const std::int64_t count = std::max<std::int64_t>(bytes / 4, ranks) / ranks * ranks;
-  return {op, call_named(op), count, at::ones({count}), at::ones({count / ranks}), at::empty({count})};
+bool is_of_messages(const std::string& op) { return op == "sendrecv" || op == "ping_pong" || op == "message_rate"; }
+
+/// Of the three buffers those that the operation works on.
+Case make_case(const BenchArguments& a, const std::string& op, std::int64_t bytes) {
+  const at::ScalarType type = comm::scalar_type(*element_type(a.type));
+  const auto size = static_cast<std::int64_t>(size_of(*element_type(a.type)));
+  const std::int64_t count = std::max<std::int64_t>(bytes / size, a.world) / a.world * a.world;
+  const bool full = op != "all_gather" && op != "gather", out = !full || op == "all_to_all" || is_of_messages(op);
+  const bool part = !full || op == "reduce_scatter" || op == "scatter" || op == "message_rate";
+  const auto buffer = [&](bool needed, std::int64_t n) { return at::ones({needed ? n : 0}, type); };
+  return {op, call_named(op), count, buffer(full, count), buffer(part, count / a.world), buffer(out, count)};
 }
 
 void run(const comm::Group& group, const Case& c) { c.call(group, c); }
 
+/// Elements `first` and on of (i % 7) * times + plus, as integers.
+at::Tensor pattern(std::int64_t first, std::int64_t count, std::int64_t times, std::int64_t plus) {
+  return at::arange(first, first + count, at::kLong).remainder(7).mul(times).add(plus);
+}
+
+void fill(const at::Tensor& t, std::int64_t plus) {
+  for (std::int64_t begin = 0; begin < t.numel(); begin += kBlock) {
+    const at::Tensor block = t.narrow(0, begin, std::min(kBlock, t.numel() - begin));
+    block.copy_(pattern(begin, block.numel(), 1, plus));
+  }
+}
+
+/// Is element i of `t` ((first + i) % 7) * times + plus, as its type has it: integers wrap, floats are rounded?
+bool holds(const at::Tensor& t, std::int64_t first, std::int64_t times, std::int64_t plus) {
+  for (std::int64_t begin = 0; begin < t.numel(); begin += kBlock) {
+    const at::Tensor block = t.narrow(0, begin, std::min(kBlock, t.numel() - begin));
+    if (!block.equal(pattern(first + begin, block.numel(), times, plus).to(t.scalar_type()))) return false;
+  }
+  return true;
+}
+
+/// Whether this rank has what the operation promises.
+bool is_right(const Case& c, int rank, int ranks) {
+  const std::int64_t share = c.count / ranks, total = static_cast<std::int64_t>(ranks) * (ranks + 1) / 2;
+  const auto part_is = [&](int r, std::int64_t first) { return holds(c.out.narrow(0, r * share, share), first, 1, r + 1); };
+  if (c.op == "all_reduce" || (c.op == "reduce" && rank == 0)) return holds(c.full, 0, ranks, total);
+  if (c.op == "broadcast") return holds(c.full, 0, 1, 1);
+  if (c.op == "scatter") return holds(c.part, rank * share, 1, 1);
+  if (c.op == "reduce_scatter") return holds(c.part, rank * share, ranks, total);
+  if (c.op == "sendrecv") return holds(c.out, 0, 1, (rank + ranks - 1) % ranks + 1);
+  if (c.op == "ping_pong") return rank > 1 || holds(c.out, 0, 1, 1);
+  if (c.op == "message_rate") return rank != 1 || holds(c.out, 0, 1, 1);
+  bool right = true;
+  for (int r = 0; r < ranks; ++r) {
+    if (c.op == "all_gather" || (c.op == "gather" && rank == 0)) right = right && part_is(r, 0);
+    if (c.op == "all_to_all") right = right && part_is(r, rank * share);
+  }
+  return right;
+}
+
 void check(const comm::Group& group, const Case& c) {
   const int ranks = group.size(), rank = group.rank();
-  const std::int64_t share = c.count / ranks;
-  const auto pattern = [](std::int64_t count) { return at::arange(count, at::kLong).remainder(7).to(at::kFloat); };
-  const auto value = [&](int r, std::int64_t from, std::int64_t count) {
-    return (at::arange(from, from + count, at::kLong).remainder(7) + (r + 1)).to(at::kFloat);
-  };
-  c.full.copy_(pattern(c.count) + (rank + 1));
-  c.part.copy_(pattern(share) + (rank + 1));
+  fill(c.full, rank + 1), fill(c.part, rank + 1);
   group.barrier();
   run(group, c);
-  const float total = static_cast<float>(ranks * (ranks + 1)) / 2, n = static_cast<float>(ranks);
-  bool right = true;
-  const auto part_is = [&](const at::Tensor& t, int r, std::int64_t from) {
-    return t.slice(0, r * share, (r + 1) * share).equal(value(r, from, share));
-  };
-  if (c.op == "all_reduce" || (c.op == "reduce" && rank == 0)) right = c.full.equal(pattern(c.count) * n + total);
-  if (c.op == "broadcast") right = c.full.equal(pattern(c.count) + 1);
-  if (c.op == "scatter") right = c.part.equal(value(0, rank * share, share));
-  if (c.op == "reduce_scatter") right = c.part.equal((value(0, rank * share, share) - 1) * n + total);
-  for (int r = 0; r < ranks; ++r) {
-    if (c.op == "all_gather" || (c.op == "gather" && rank == 0)) right = right && part_is(c.out, r, 0);
-    if (c.op == "all_to_all") right = right && part_is(c.out, r, rank * share);
-  }
-  if (!right) throw Error(ErrorKind::kInternal, "bench", fmt::format("{} of {} bytes gave a wrong answer", c.op, c.count * 4)).at(rank, ranks);
+  if (!is_right(c, rank, ranks))
+    throw Error(ErrorKind::kInternal, "bench", fmt::format("{} of {} elements gave a wrong answer", c.op, c.count)).at(rank, ranks);
   c.full.fill_(1e-3), c.part.fill_(1e-3);
   group.barrier();
 }
 
+/// What one call moves from rank to rank one after the other.
+int in_a_row(const std::string& op) { return op == "ping_pong" ? 2 : op == "message_rate" ? kBurst : 1; }
+
+/// Of messages in a row the time of one, on the rank that knows it.
 double seconds_of(const comm::Group& group, const Case& c) {
   const auto start = Clock::now();
   run(group, c);
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const int messages = in_a_row(c.op);
+  return messages > 1 && group.rank() > 0 ? 0 : seconds / messages;
 }
 
 /// Times of the slowest rank, call by call, ascending; each call starts when every rank has just left the one before.
@@ -96,8 +168,10 @@ at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
   const at::Tensor estimate = at::empty({1}, at::kDouble);
   *estimate.data_ptr<double>() = seconds_of(group, c);
   group.all_reduce(estimate, {.reduction = comm::Reduction::kMax});
-  const std::int64_t least = c.count * 4 <= 1 << 20 ? 1000 : 5;
-  const auto calls = std::clamp(static_cast<std::int64_t>(seconds / std::max(*estimate.const_data_ptr<double>(), 1e-7)), least, std::int64_t{20000});
+  const bool small = c.count * static_cast<std::int64_t>(c.full.element_size()) <= 1 << 20;
+  const std::int64_t least = !small ? 5 : c.op == "message_rate" ? 100 : 1000;
+  const double each = std::max(*estimate.const_data_ptr<double>(), 1e-7) * in_a_row(c.op);
+  const auto calls = std::clamp(static_cast<std::int64_t>(seconds / each), least, std::int64_t{20000});
   const at::Tensor times = at::empty({calls}, at::kDouble);
   for (std::int64_t i = 0; i < calls; ++i) {
     times.data_ptr<double>()[i] = seconds_of(group, c);
@@ -119,7 +193,9 @@ comm::Kind kind_of(const std::string& op) {
 /// How an operation of that size is carried out: the algorithm on TCP, the way on shared memory.
 std::string way_of(const BenchArguments& a, const comm::Group& group, const Case& c) {
   const bool parts = c.op != "all_reduce" && c.op != "broadcast" && c.op != "reduce";
-  const std::size_t bytes = c.op == "barrier" ? 1 : static_cast<std::size_t>(c.count) * 4 / (parts ? static_cast<std::size_t>(a.world) : 1);
+  if (is_of_messages(c.op)) return "message";
+  const std::size_t bytes =
+      c.op == "barrier" ? 1 : static_cast<std::size_t>(c.count) * c.full.element_size() / (parts ? static_cast<std::size_t>(a.world) : 1);
   if (const auto* engine = dynamic_cast<const comm::CommunicatorEngine*>(group.engine().get())) {
     if (const auto* tcp = dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()))
       return name(tcp->choice()(kind_of(c.op), bytes));
@@ -134,6 +210,7 @@ const char* transport_of(const BenchArguments& a) { return a.tcp ? "tcp" : a.hos
 comm::WorldOptions world_options(const BenchArguments& a) {
   comm::WorldOptions options{.name = a.name, .key = a.name, .rank = a.rank, .size = a.world, .arena = a.arena};
   options.algorithms = a.algorithms;
+  options.link_costs = a.link_costs;
   options.transport = a.tcp                                  ? comm::Transport::kTcp
                       : a.hosts > 1 || !a.rendezvous.empty() ? comm::Transport::kAutomatic
                                                              : comm::Transport::kSharedMemory;
@@ -150,20 +227,22 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c, con
   const double* t = times.const_data_ptr<double>();
   const auto calls = static_cast<std::size_t>(times.numel());
   const double p50 = t[calls / 2], p99 = t[static_cast<std::size_t>(static_cast<double>(calls) * 0.99)], n = a.world;
-  const double bytes = static_cast<double>(c.count) * 4;
-  const double factor = c.op == "all_reduce" ? 2 * (n - 1) / n : c.op == "broadcast" || c.op == "reduce" ? 1 : c.op == "barrier" ? 0 : (n - 1) / n;
+  const std::int64_t whole = c.count * static_cast<std::int64_t>(c.full.element_size());
+  const double bytes = static_cast<double>(whole);
+  const bool plain = c.op == "broadcast" || c.op == "reduce" || is_of_messages(c.op);
+  const double factor = c.op == "all_reduce" ? 2 * (n - 1) / n : plain ? 1 : c.op == "barrier" ? 0 : (n - 1) / n;
   const double algorithm_gbs = bytes / p50 * 1e-9;
   const std::string way = way_of(a, group, c);
   if (a.json)
-    fmt::print(
-        R"({{"op": "{}", "backend": "shoal", "world": {}, "transport": "{}", "algorithm": "{}", "memory": "{}", "bytes": {}, "us_min": {:.3f}, )"
-        R"("us_p50": {:.3f}, "us_p99": {:.3f}, "algbw_gbs": {:.3f}, "busbw_gbs": {:.3f}, "iters": {}}})"
-        "\n",
-        c.op, a.world, transport_of(a), way, a.arena && !a.tcp ? "arena" : "foreign", c.count * 4, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs,
-        algorithm_gbs * factor, calls);
+    fmt::print(R"({{"op": "{}", "backend": "shoal", "world": {}, "transport": "{}", "algorithm": "{}", "memory": "{}", "type": "{}", )"
+               R"("bytes": {}, "us_min": {:.3f}, )"
+               R"("us_p50": {:.3f}, "us_p99": {:.3f}, "algbw_gbs": {:.3f}, "busbw_gbs": {:.3f}, "iters": {}}})"
+               "\n",
+               c.op, a.world, transport_of(a), way, a.arena && !a.tcp ? "arena" : "foreign", a.type, whole, t[0] * 1e6, p50 * 1e6, p99 * 1e6,
+               algorithm_gbs, algorithm_gbs * factor, calls);
   else
-    fmt::print("{:<16}{:>12}{:>20}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, c.count * 4, way, t[0] * 1e6, p50 * 1e6, p99 * 1e6,
-               algorithm_gbs, algorithm_gbs * factor);
+    fmt::print("{:<16}{:>12}{:>20}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, whole, way, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs,
+               algorithm_gbs * factor);
   std::fflush(stdout);
 }
 
@@ -181,7 +260,7 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
                  "busbw GB/s");
     for (const std::string& op : a.operations)
       for (std::uint64_t bytes = a.min_bytes; bytes <= a.max_bytes; bytes *= static_cast<std::uint64_t>(a.factor)) {
-        const apps::Case c = apps::make_case(op, static_cast<std::int64_t>(bytes), a.world);
+        const apps::Case c = apps::make_case(a, op, static_cast<std::int64_t>(bytes));
         apps::check(group, c);
         const at::Tensor times = apps::measure(group, c, a.seconds);
         if (a.rank == 0) apps::print(a, group, c, times);

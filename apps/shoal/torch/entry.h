@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/collective/cost_model.h"
 #include "shoal/plan/kernel_rate.h"
 
 /// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The executable loads the library when a subcommand
@@ -67,10 +68,12 @@ struct BenchArguments {
   int factor = 4;
   double seconds = 0.5;  ///< per size
   bool arena = true;
-  bool tcp = false;        ///< through TCP, not shared memory
-  int hosts = 1;           ///< that are played: ranks of different ones share no memory
-  std::string rendezvous;  ///< where ranks that are started one by one meet; empty: they are started here
-  std::string algorithms;  ///< TCP: overrides, as collective::Choice reads them
+  bool tcp = false;                  ///< through TCP, not shared memory
+  int hosts = 1;                     ///< that are played: ranks of different ones share no memory
+  std::string rendezvous;            ///< where ranks that are started one by one meet; empty: they are started here
+  std::string algorithms;            ///< TCP: overrides, as collective::Choice reads them
+  collective::CostModel link_costs;  ///< TCP: what algorithms are chosen by; rank 0's counts
+  std::string type = "f32";          ///< of the elements, by the name of an ElementType
   bool json = false;
 };
 

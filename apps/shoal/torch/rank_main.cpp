@@ -12,6 +12,7 @@
 #include "shoal/comm/mpi_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/train/config/job_file.h"
+#include "shoal/train/config/link_costs.h"
 #include "shoal/train/trainer.h"
 
 namespace shoal::apps {
@@ -30,6 +31,7 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.interface = config.parallelism.interface;
   options.ports = wire::parse_port_range(config.parallelism.ports);
   options.algorithms = config.parallelism.algorithms;
+  if (arguments.rank == 0 && !config.parallelism.link_costs.empty()) options.link_costs = train::read_link_costs(config.parallelism.link_costs);
   options.in_rank_order = config.parallelism.in_rank_order;
   options.flight = std::make_shared<collective::FlightBook>();
   options.arena = config.parallelism.arena;

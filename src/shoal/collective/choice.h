@@ -55,6 +55,7 @@ class Choice {
   std::string print() const;
 
   const std::vector<int>& hosts() const { return hosts_; }
+  const CostModel& costs() const { return model_; }
 
  private:
   std::vector<Algorithm> candidates(Kind kind, bool once) const;

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <cstdlib>
+#include <sstream>
 #include <utility>
 
 #include "shoal/collective/tcp_communicator.h"
@@ -18,6 +19,7 @@
 namespace shoal::comm {
 namespace {
 
+using collective::CostModel;
 using collective::HierarchicalCommunicator;
 using collective::HostCommunicator;
 using collective::HostWorld;
@@ -55,6 +57,26 @@ std::shared_ptr<HostWorld> meet_mates(const WorldOptions& options, const std::ve
   }
 }
 
+/// Rank 0's costs: by others another rank would choose other algorithms.
+CostModel agree_on_costs(wire::StoreClient& store, int rank, const CostModel& own, Deadline deadline) {
+  constexpr const char* kKey = "link_costs";
+  CostModel costs = own;
+  double* const numbers[] = {&costs.inside.alpha, &costs.inside.beta, &costs.between.alpha, &costs.between.beta, &costs.overhead, &costs.fold};
+  if (rank == 0) {
+    std::string text;
+    for (const double* number : numbers) text += fmt::format("{:a} ", *number);
+    store.set(kKey, text, deadline);
+    return costs;
+  }
+  std::istringstream text(store.wait(kKey, deadline));
+  for (double* number : numbers) {
+    std::string word;
+    text >> word;
+    *number = std::strtod(word.c_str(), nullptr);
+  }
+  return costs;
+}
+
 std::shared_ptr<HostWorld> alone() {
   return std::make_shared<HostWorld>(0, 1,
                                      std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("shoal-control", HostWorld::control_bytes())));
@@ -74,13 +96,13 @@ Group connect_over_network(const WorldOptions& options) {
   const auto meeting = std::make_shared<wire::Rendezvous>(place, options.key, options.rank, address.empty() ? "127.0.0.1" : address, deadline);
 
   // Where TCP carries everything no peer maps the arena; it counts memory and holds a rank to its limit all the same.
-  std::vector<int> hosts;
   std::shared_ptr<wire::Arena> arena;
   std::shared_ptr<HostWorld> world;
+  const CostModel costs = agree_on_costs(meeting->store(), options.rank, options.link_costs, deadline);
+  auto hosts = wire::propose_hosts(meeting->store(), options.rank, options.size, options.host, deadline);
   if (options.transport == Transport::kTcp) {
     if (options.arena) arena = ensure_arena(options.memory_limit_bytes, one_host ? options.size : 1);
   } else {
-    hosts = wire::propose_hosts(meeting->store(), options.rank, options.size, options.host, deadline);
     const auto here = mates(hosts, options.rank);
     if (options.arena) arena = ensure_arena(options.memory_limit_bytes, static_cast<int>(here.size()));
     if (here.size() > 1) world = meet_mates(options, here, arena.get(), Deadline::in(deadline.left() / 2));
@@ -101,10 +123,11 @@ Group connect_over_network(const WorldOptions& options) {
   meeting->all_have_come();
   auto tcp = std::make_unique<TcpCommunicator>(std::move(peers), TcpCommunicator::Settings{.timeout = options.timeout,
                                                                                            .hosts = hosts,
+                                                                                           .model = costs,
                                                                                            .algorithms = options.algorithms,
                                                                                            .flight = options.flight,
                                                                                            .in_rank_order = options.in_rank_order});
-  if (hosts.empty() || nobody_shares(hosts)) return Group(std::make_shared<CommunicatorEngine>(std::move(tcp), meeting));
+  if (options.transport == Transport::kTcp || nobody_shares(hosts)) return Group(std::make_shared<CommunicatorEngine>(std::move(tcp), meeting));
   auto host = std::make_unique<HostCommunicator>(world ? world : alone(), host_settings);
   auto communicator = std::make_shared<HierarchicalCommunicator>(
       std::move(host), std::move(tcp),

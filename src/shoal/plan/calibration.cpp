@@ -41,6 +41,17 @@ Line fit_line(const std::vector<TimedWork>& timed) {
   return {0, bb / b1};
 }
 
+collective::CostModel message_costs(const MessageTimes& measured) {
+  SHOAL_USER_CHECK(measured.message_s >= 0 && measured.fold.work > 0 && measured.fold.seconds > 0, "calibrate",
+                   "times must be positive: {} s a message, {} bytes folded in {} s", measured.message_s, measured.fold.work, measured.fold.seconds);
+  const Line line = fit_line(measured.one_way);
+  collective::CostModel costs;
+  costs.inside = {std::max(0.0, line.start_s - 2 * measured.message_s), 1 / line.rate};
+  costs.overhead = std::min(measured.message_s, line.start_s / 2);
+  costs.fold = measured.fold.seconds / measured.fold.work;
+  return costs;
+}
+
 Cluster calibrated(const Measurements& measured) {
   SHOAL_USER_CHECK(measured.ranks >= 1, "calibrate", "ranks must be positive: {}", measured.ranks);
   SHOAL_USER_CHECK(measured.products.contains(ElementType::kF32), "calibrate", "products of f32 are missing");

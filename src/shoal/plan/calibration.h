@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/collective/cost_model.h"
 #include "shoal/plan/cluster.h"
 
 namespace shoal::plan {
@@ -32,6 +33,17 @@ struct Line {
   double rate = 0;
 };
 Line fit_line(const std::vector<TimedWork>& timed);
+
+/// Messages over TCP between two ranks of one host.
+struct MessageTimes {
+  std::vector<TimedWork> one_way;  ///< bytes of a message, from one rank to the other
+  double message_s = 0;            ///< a small one of many that follow each other: how long a rank is busy with it
+  TimedWork fold;                  ///< bytes that are reduced into a result
+};
+
+/// The costs that explain them: one way is twice `message_s`, the latency and the time of the bytes. Links between hosts are not measured and stay
+/// what they are by default. Throws as fit_line.
+collective::CostModel message_costs(const MessageTimes& measured);
 
 /// The cluster that explains the measurements: one host whose devices are its ranks. Links between hosts are not measured and stand as the inside
 /// one.

@@ -14,6 +14,7 @@
 
 #include "apps/shoal/cluster_file.h"
 #include "shoal/base/error.h"
+#include "shoal/train/config/link_costs.h"
 
 namespace shoal::apps {
 namespace {
@@ -231,6 +232,9 @@ TEST(ClusterFile, MeasuredKernelsSurviveTheRoundTrip) {
   plan::Cluster cluster = *plan::cluster_preset("cpu");
   cluster.kernels["linear"] = {1e-6, 2e-11, 0, 3e-12, {{{1e8, 4096, 2.5e6}, 1.234e-3}, {{2e8, 0, 0}, 5e-3}}};
   EXPECT_EQ(parse_cluster(to_toml(cluster), "cpu"), cluster) << to_toml(cluster);
+  // What messages over TCP cost stands in the same file.
+  EXPECT_EQ(parse_cluster(to_toml(cluster) + train::link_costs_section({}), "cpu"), cluster);
+  EXPECT_THROW(parse_cluster(to_toml(cluster) + "[tcp]\nmessages = 1\n", "cpu"), Error);
 }
 
 TEST(ClusterFile, MistakesNameFileLineAndKey) {

@@ -107,6 +107,7 @@ struct ParallelismSection {
   std::string interface;                            ///< TCP: name or address prefix of the network interface; empty: the one that leads to rank 0
   std::string ports = "0";                          ///< TCP: "first-last", of which a rank listens on the first free one; "0": any
   std::string algorithms;                           ///< TCP: "all_reduce=ring,broadcast=direct" in place of the choice by cost
+  std::string link_costs;                           ///< TCP: cluster file by whose [tcp] algorithms are chosen; empty: by defaults
   bool in_rank_order = false;                       ///< reductions fold in the order of ranks, whatever carries them
   double bucket_mb = 25;                            ///< size of a gradient bucket where gradients are copied to travel, MB
   std::int64_t zero_stage = 0;                      ///< 0: every rank holds all; 1, 2, 3: shards of optimizer state, gradients, parameters

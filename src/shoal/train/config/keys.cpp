@@ -175,6 +175,9 @@ void list_running(std::vector<Key>& keys) {
       .key("algorithms", &P::algorithms, any(),
            "TCP: algorithms in place of those that are predicted to be fastest: \"all_reduce=ring,broadcast=direct\"; `shoal bench collectives "
            "--print-choice` lists them")
+      .key("link_costs", &P::link_costs, any(),
+           "TCP: a cluster file that `shoal plan calibrate` wrote: algorithms are chosen by what messages cost according to its [tcp], as rank 0 "
+           "reads it; empty: by defaults")
       .key("in_rank_order", &P::in_rank_order, any(),
            "sums are taken in the order of ranks, so that they have the same bits on one host, on several and over TCP, by every algorithm; shared "
            "memory always does, between hosts it costs time")

@@ -7,6 +7,7 @@
 
 #include "shoal/collective/choice.h"
 #include "shoal/plan/kept_activations.h"
+#include "shoal/train/config/link_costs.h"
 #include "shoal/train/config/precision.h"
 #include "shoal/wire/address.h"
 
@@ -149,7 +150,7 @@ void validate_transport(const Job& job, bool one_host) {
   const bool tcp = p.transport == "tcp" || (p.transport == "auto" && !one_host);
   if (mpi) refuse_if_set(job, {"parallelism.interface"}, "is of TCP, and parallelism.transport is \"mpi\"");
   if (!tcp)
-    refuse_if_set(job, {"parallelism.interface", "parallelism.ports", "parallelism.algorithms"},
+    refuse_if_set(job, {"parallelism.interface", "parallelism.ports", "parallelism.algorithms", "parallelism.link_costs"},
                   "is of TCP, and all ranks are on one host, where shared memory carries the bytes unless parallelism.transport is \"tcp\"");
   if (p.arena && !tcp)
     refuse_if_set(job, {"precision.gathers"}, "no parameters travel: all ranks are on one host and read them in place (parallelism.arena)");
@@ -162,6 +163,9 @@ void validate_transport(const Job& job, bool one_host) {
   };
   check("parallelism.ports", [&] { wire::parse_port_range(p.ports); });
   check("parallelism.algorithms", [&] { collective::Choice({0}, {}, p.algorithms); });
+  check("parallelism.link_costs", [&] {
+    if (!p.link_costs.empty()) read_link_costs(p.link_costs);
+  });
   if (p.zero_stage > 0) refuse_if_set(job, {"parallelism.bucket_mb"}, "with parallelism.zero_stage above 0 the units are what travels");
   if (p.in_process || (p.arena && !tcp && !mpi))
     refuse_if_set(job, {"parallelism.bucket_mb"}, "gradients are reduced where they lie, without buckets, as all ranks see them (parallelism.arena)");
