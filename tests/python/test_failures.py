@@ -36,16 +36,16 @@ def different_calls(rank, size):
 def absent(rank, size):
     dist.all_reduce(torch.ones(10))
     if rank == 1:
-        time.sleep(4)
+        time.sleep(10)
         os._exit(0)
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(10)))
     expect(text, "not complete after 2.0 s", "rank 1 never entered #2")
-    assert seconds < 3.5, seconds
+    assert seconds < 9, seconds
 
 
 def absent_from_a_future(rank, size):
     if rank == 1:
-        time.sleep(4)
+        time.sleep(10)
         os._exit(0)
     work = dist.all_reduce(torch.ones(100_000), async_op=True)
     text, _ = words_of(lambda: work.wait())
@@ -60,7 +60,7 @@ def killed(rank, size):
         os.kill(os.getpid(), signal.SIGKILL)
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(100_000)))
     expect(text, "rank 2 ended without a word")
-    assert seconds < 5, seconds
+    assert seconds < 50, seconds
 
 
 def own_words(rank, size):
@@ -76,7 +76,7 @@ def aborted(rank, size):
     if rank == 0:
         dist.group.WORLD._get_backend(torch.device("cpu")).abort()
     else:
-        time.sleep(1)  # the abort has happened: nothing begins any more, though all ranks are there
+        time.sleep(5)  # the abort has happened: nothing begins any more, though all ranks are there
     text, _ = words_of(lambda: dist.all_reduce(torch.ones(10)))
     expect(text, "the program aborted the group")
 
@@ -132,7 +132,7 @@ class Failures(unittest.TestCase):
 
     def test_what_ranks_were_doing_is_written_down(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.check(stuck, 3, [0, 124, 0], timeout_s=2, limit_s=8, flight_directory=folder)
+            self.check(stuck, 3, [0, 124, 0], timeout_s=2, limit_s=20, flight_directory=folder)
             lines = {name: [json.loads(line) for line in open(os.path.join(folder, name))] for name in os.listdir(folder)}
         self.assertEqual(sorted(lines), ["flight-rank-0.jsonl", "flight-rank-2.jsonl", "flight.jsonl"])
         self.assertEqual([line["rank"] for line in lines["flight.jsonl"] if line["record"] == "rank"], [0, 2])

@@ -98,12 +98,12 @@ def unattended(rank, size):
     tensor = torch.ones(100_000)
     if rank == 0:
         work = dist.all_reduce(tensor, async_op=True)
-        time.sleep(2)
+        time.sleep(10)
         work.wait()
     else:
         begin = time.monotonic()
         dist.all_reduce(tensor)
-        assert time.monotonic() - begin < 1.5, time.monotonic() - begin
+        assert time.monotonic() - begin < 9, time.monotonic() - begin
     assert torch.equal(tensor, torch.full((100_000,), float(size)))
     dist.barrier()
     tensor = torch.ones(100_000)  # a future that nobody waits for completes, and its callbacks run

@@ -71,7 +71,7 @@ steps = 100
 [optimizer]
 learning_rate = 1e-2
 [parallelism]
-timeout_s = 20.0
+timeout_s = 60.0
 [metrics]
 tensorboard = false
 [validation]

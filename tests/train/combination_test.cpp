@@ -33,7 +33,7 @@ class Combination : public ::testing::Test {
   apps::testing::Outcome run(const std::string& name, const Sets& sets, const Sets& words) const {
     Sets command{apps::testing::shoal_program(), "train", "job.toml", "--run-dir", name};
     for (const std::string& set : sets) command.insert(command.end(), {"--set", set});
-    return apps::testing::Program(command + words, folder_.path()).wait(60);
+    return apps::testing::Program(command + words, folder_.path()).wait();
   }
   std::vector<StepMetrics> metrics(const std::string& name) const { return read_metrics(folder_.path() + "/" + name + "/metrics.jsonl"); }
 
@@ -148,7 +148,7 @@ TEST_F(Combination, MemoryThatRunsOutWithoutAnArenaIsExplained) {
   Sets model;
   for (const char* set : {"model.hidden=1024", "model.ffn=4096", "model.layers=16", "model.dropout=0.0", "parallelism.threads_per_rank=1"})
     model.insert(model.end(), {"--set", set});
-  const auto ended = apps::testing::Program(command + model, folder_.path()).wait(60);
+  const auto ended = apps::testing::Program(command + model, folder_.path()).wait();
   EXPECT_EQ(ended.code, 81) << ended.out << ended.err;
   for (const char* part : {"can't allocate memory", "planned for a rank", "optimizer", "less would be needed with: ", "optimizer.state_folder"})
     EXPECT_THAT(ended.out + ended.err, ::testing::HasSubstr(part));

@@ -60,7 +60,7 @@ TEST_F(Equivalence, TheSameRunTwiceIsBitwiseEqual) {
 // Whatever carries the sums: they may come in another order only.
 TEST_F(Equivalence, AnEngineOverGlooTrainsTheSame) {
   for (const char* stage : {"parallelism.zero_stage=0", "parallelism.zero_stage=2"}) {
-    const auto over_gloo = [](const auto& body) { comm::run_over_gloo(2, std::chrono::seconds(20), body); };
+    const auto over_gloo = [](const auto& body) { comm::run_over_gloo(2, std::chrono::seconds(60), body); };
     expect_same_losses(train_on(over_gloo, folder_.path() + "/gloo " + stage, job_, {stage}), train(std::string("ours ") + stage, {stage}, 2), stage);
   }
 }

@@ -50,7 +50,7 @@ clip_norm = 1.0
 [lr_scheduler]
 warmup_steps = 4
 [parallelism]
-timeout_s = 20.0
+timeout_s = 60.0
 [validation]
 interval = 5
 batches = 2
@@ -88,7 +88,7 @@ inline std::vector<StepMetrics> train_on_threads(const std::string& directory, c
   comm::WorldOptions world;
   world.size = ranks;
   world.arena = false;
-  world.timeout = std::chrono::seconds(20);
+  world.timeout = std::chrono::seconds(60);
   return train_on([&](const auto& body) { comm::run_on_threads(world, body); }, directory, job_text, sets, stop, code);
 }
 

@@ -41,7 +41,7 @@ sequence_length = 64
 steps = 3
 [parallelism]
 threads_per_rank = 1
-timeout_s = 20.0
+timeout_s = 60.0
 [validation]
 interval = 0
 batches = 1
@@ -154,14 +154,15 @@ TEST_F(PlannedMemory, OfAPrecisionThatIsFoundOut) {
   EXPECT_NEAR(planned() / measured(), 1, 0.03);
 }
 
-// What a checkpoint behind training copies of a rank's state depends on how fast it is written: it is bounded, and told apart from what is planned.
+// What a checkpoint behind training copies of a rank's state depends on how fast it is written, which is hardly at all here: it is bounded, and told
+// apart from what is planned.
 TEST_F(PlannedMemory, OfSavingBehindTraining) {
   const double state = 12 * 24 * 64 * (12 * 64 + 13) + 12 * 64 * (1024 + 64);  // of 24 blocks and the embedding, with two moments
-  train_job({"checkpoint.interval=1", "checkpoint.writer_share=0.01", "training.steps=6"}, 2);
+  train_job({"checkpoint.interval=1", "checkpoint.writer_share=1e-6", "training.steps=6"}, 2);
   EXPECT_NEAR(planned() / measured(), 1, 0.02);
   EXPECT_GT(staged(), 0.2 * state) << "nothing was copied: the comparison shows nothing";
   EXPECT_LT(staged(), 1.02 * state);
-  train_job({"checkpoint.interval=1", "checkpoint.writer_share=0.01", "checkpoint.staging_mb=1", "training.steps=6"}, 2);
+  train_job({"checkpoint.interval=1", "checkpoint.writer_share=1e-6", "checkpoint.staging_mb=1", "training.steps=6"}, 2);
   EXPECT_NEAR(planned() / measured(), 1, 0.02);
   EXPECT_LE(staged(), 2e6);
 }
