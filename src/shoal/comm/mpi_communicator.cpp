@@ -266,11 +266,10 @@ void MpiCommunicator::move(const Request& r, MpiTransfer& transfer) const {
 std::unique_ptr<Transfer> MpiCommunicator::post(const Request& request) {
   const std::lock_guard lock(world_->mutex());
   auto transfer = std::make_unique<MpiTransfer>(world_, request, rank(), size());
-  const bool reduces = request.kind == Kind::kAllReduce || request.kind == Kind::kReduce || request.kind == Kind::kReduceScatter;
-  const bool empty = request.count == 0 && request.kind != Kind::kBarrier && request.kind != Kind::kSend && request.kind != Kind::kReceive;
+  const bool empty = request.count == 0 && request.kind != Kind::kBarrier && !collective::point_to_point(request.kind);
   if (!request.send_counts.empty())
     exchange(request, *transfer);
-  else if (reduces)
+  else if (collective::reduces(request.kind))
     reduce(request, *transfer);
   else if (!empty)
     move(request, *transfer);

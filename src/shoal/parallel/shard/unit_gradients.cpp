@@ -147,6 +147,8 @@ void UnitGradients::complete() {
   pass_on(true);
   settle(true);
   const std::vector<bool> used = agree_on_used(here);
+  // No rank reads another's sums any more: what they hold is given back here, not when the next backward pass polls.
+  shard_.poll(), replicate_.poll();
   sent_ = 0;
   for (State& state : states_) state.arrived = 0;
   for (std::size_t i = 0; i < places_.size(); ++i) places_[i].arrived = false, places_[i].used = places_[i].used || used[i];
