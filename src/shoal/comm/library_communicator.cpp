@@ -171,7 +171,7 @@ bool LibraryCommunicator::complete(Handle handle) const {
 
 void LibraryCommunicator::check() {
   if (!failed_) {
-    const auto cause = heard();
+    const auto cause = heard(false);
     const std::lock_guard lock(mutex_);
     if (cause && !cause_) cause_ = cause, failed_ = true;
   }
@@ -199,7 +199,7 @@ void LibraryCommunicator::abort(const Error& cause) {
 
 void LibraryCommunicator::fail(const Error& error) {
   // A peer that has stopped says why, as a rule, and then what the library makes of it counts less.
-  if (const auto told = failed_ ? std::nullopt : heard()) {
+  if (const auto told = failed_ ? std::nullopt : heard(true)) {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = told, failed_ = true;
   }

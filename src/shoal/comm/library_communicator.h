@@ -67,8 +67,8 @@ class LibraryCommunicator : public collective::Communicator {
   virtual std::unique_ptr<collective::Communicator> part(int color, int key, const std::vector<int>& members) = 0;
   /// Lets the other ranks know why this one stops. Called by any thread, once.
   virtual void tell(const Error& cause) = 0;
-  /// Why another rank has stopped, if it has. Cheap, or seldom in earnest.
-  virtual std::optional<Error> heard() = 0;
+  /// Why another rank has stopped, if it has. Cheap, or seldom in earnest, unless `at_once`.
+  virtual std::optional<Error> heard(bool at_once) = 0;
 
   Duration timeout() const { return timeout_; }
 

@@ -166,7 +166,7 @@ class MpiCommunicator final : public LibraryCommunicator {
   std::unique_ptr<Transfer> post(const Request& request) override;
   std::unique_ptr<collective::Communicator> part(int color, int key, const std::vector<int>& members) override;
   void tell(const Error& cause) override { world_->tell(cause); }
-  std::optional<Error> heard() override { return world_->heard(); }
+  std::optional<Error> heard(bool) override { return world_->heard(); }
 
  private:
   void ok(int code, const char* call) const { check_mpi(code, call, rank(), size()); }

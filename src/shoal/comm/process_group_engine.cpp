@@ -192,7 +192,7 @@ class ProcessGroupCommunicator final : public LibraryCommunicator {
   std::unique_ptr<Transfer> post(const Request& request) override;
   std::unique_ptr<Communicator> part(int color, int key, const std::vector<int>& members) override;
   void tell(const Error& cause) override;
-  std::optional<Error> heard() override;
+  std::optional<Error> heard(bool at_once) override;
 
  private:
   Pending begin(const Request& request, at::Tensor& scratch);
@@ -342,9 +342,9 @@ void ProcessGroupCommunicator::tell(const Error& cause) {
   }
 }
 
-std::optional<Error> ProcessGroupCommunicator::heard() {
+std::optional<Error> ProcessGroupCommunicator::heard(bool at_once) {
   const auto now = Clock::now();
-  if (!store_ || now - looked_ < kLookEvery) return std::nullopt;
+  if (!store_ || (!at_once && now - looked_ < kLookEvery)) return std::nullopt;
   looked_ = now;
   try {
     if (!store_->check({kCause})) return std::nullopt;
