@@ -160,8 +160,8 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
       for (;;) all_reduce(*c, kLarge);
   } catch (const Error& error) {
     if (fate == Fate::kAllAreKilled) kill(getpid(), SIGKILL);  // another was first
-    const bool expected = (fate == Fate::kFails && error.kind() == ErrorKind::kData) ||
-                          (fate == Fate::kOneIsKilled && error.kind() == ErrorKind::kPeerLost);
+    const bool expected =
+        (fate == Fate::kFails && error.kind() == ErrorKind::kData) || (fate == Fate::kOneIsKilled && error.kind() == ErrorKind::kPeerLost);
     if (!expected) throw;
   }
 }

@@ -470,13 +470,13 @@ double most_sums(bool every_micro_batch) {
   return most;
 }
 
-// Sums of the first micro-batch take those of the second in as they arrive: both ranks together hold every gradient once, and units on their way; and
-// not twice.
+// Sums of the first micro-batch take those of the second in as they arrive: both ranks together hold every gradient once, and not twice; and each the
+// tied embedding's, those of the block that it is in, and of three blocks what is on its way and what comes of it.
 TEST(Sharding, SumsOfMicroBatchesAreHeldOnce) {
   plan::ModelSpec spec = tiny();
   spec.layers = 24;
   const auto [all, block, embedding] = bytes_of(spec);
-  EXPECT_LT(most_sums(true), 1.01 * (all + 2 * embedding + 2 * 3 * 1.5 * block));
+  EXPECT_LT(most_sums(true), 1.01 * (all + 2 * embedding + 2 * (1 + 3 * 1.5) * block));
   EXPECT_GT(most_sums(false), 1.9 * all) << "whole gradients of both ranks: what the other does without";
 }
 
