@@ -185,20 +185,20 @@ TEST(TcpCommunicator, CoalescesExchangesUnevenlyAndSends) {
 
 // Who waits for nothing still serves the others: the thread moves what has been started.
 TEST(TcpCommunicator, BytesMoveWhileNobodyWaits) {
-  std::atomic<bool> awake = false;
+  std::atomic<bool> received = false;
   expect_none(on_tcp(2, [&](TcpCommunicator& c) {
     std::vector<int> x(4 << 20, 5);
     const std::size_t count = x.size();
     if (c.rank() == 0) {
       const Handle sent = c.start({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {x.data(), nullptr, count}, .peer = 1});
-      std::this_thread::sleep_for(seconds(2));
-      awake = true;
+      for (const Deadline end = soon(); !received && !end.passed();) std::this_thread::sleep_for(milliseconds(5));
+      EXPECT_TRUE(received);
       c.wait(sent, soon());
     } else {
       std::vector<int> y(count);
       c.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, y.data(), count}, .peer = 0}, soon());
-      EXPECT_FALSE(awake);
       EXPECT_EQ(x, y);
+      received = true;
     }
   }));
 }
@@ -282,7 +282,7 @@ TEST(TcpCommunicator, ADisagreementIsAnErrorOnAllRanksThatNamesBothCalls) {
 }
 
 TEST(TcpCommunicator, TimesOutNamingWhoIsAwaited) {
-  const auto errors = on_tcp(3, [](TcpCommunicator& c) {
+  const auto errors = on_tcp(2, [](TcpCommunicator& c) {
     int x = 0;
     if (c.rank() == 1) {  // never enters
       while (true) c.poll(milliseconds(5)), std::this_thread::sleep_for(milliseconds(5));
@@ -298,17 +298,19 @@ TEST(TcpCommunicator, TimesOutNamingWhoIsAwaited) {
 
 // Whoever fails to come is asked where it is, and answers even while it does something else.
 TEST(TcpCommunicator, ATimeoutSaysWhereEveryRankStands) {
-  const auto errors = on_tcp(4, [](TcpCommunicator& c) {
+  std::atomic<int> inside = 0;
+  const auto errors = on_tcp(4, [&](TcpCommunicator& c) {
     int x = 0;
-    const auto all_reduce = [&](Duration timeout) {
-      c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}, .timeout = timeout}, soon());
-    };
-    for (int i = 0; i < 70; ++i) all_reduce(seconds(60));
+    const auto all_reduce = [&] { return c.start({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}}); };
+    for (int i = 0; i < 70; ++i) c.wait(all_reduce(), soon());
     if (c.rank() == 3) {
       std::this_thread::sleep_for(milliseconds(1500));
       for (;;) c.poll(milliseconds(5));
     }
-    all_reduce(milliseconds(300));
+    const Handle handle = all_reduce();
+    for (++inside; inside < 3;) c.poll(milliseconds(1));
+    c.poll(milliseconds(50));  // what the other two have said is here
+    c.wait(handle, Deadline::in(milliseconds(300)));
   });
   for (const auto& error : errors) {
     ASSERT_TRUE(error);

@@ -186,8 +186,11 @@ void Peers::attend(bool attentive) {
 
 void Peers::beat() {
   const auto now = Clock::now();
+  // Who was held up itself has not read what the others have sent meanwhile, and blames nobody before it has.
+  const bool held_up = now - next_beat_ > 2 * settings_.heartbeat;
   next_beat_ = now + settings_.heartbeat;
   tell_all(kHeartbeat, {});
+  if (held_up) return;
   for (int r = 0; r < size_; ++r) {
     const Peer& peer = peers_[r];
     if (!peer.link || peer.goodbye || now - peer.heard < settings_.silence) continue;
