@@ -40,8 +40,9 @@ CostModel read(const toml::table& section, const std::string& file) {
   CostModel costs;
   const auto known = numbers(costs);
   for (const auto& [name, node] : section) {
-    const auto number = std::find_if(known.begin(), known.end(), [&](const Number& n) { return name.str() == n.key; });
-    if (number == known.end()) refuse(file, node, fmt::format("tcp.{}: no such key", name.str()));
+    const std::string_view key = name.str();
+    const auto number = std::find_if(known.begin(), known.end(), [&](const Number& n) { return key == n.key; });
+    if (number == known.end()) refuse(file, node, fmt::format("tcp.{}: no such key", key));
     const double value = node.is_number() ? *node.value<double>() : NAN;
     if (!std::isfinite(value) || value < 0 || (number->rate && value == 0))
       refuse(file, node, fmt::format("tcp.{}: must be a {} number", number->key, number->rate ? "positive" : "non-negative"));
