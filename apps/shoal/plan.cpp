@@ -14,6 +14,7 @@
 #include "apps/shoal/plan_calibrate.h"
 #include "apps/shoal/plan_check.h"
 #include "apps/shoal/plan_collective.h"
+#include "apps/shoal/plan_drift.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
 #include "shoal/plan/gathers.h"
@@ -399,6 +400,7 @@ void add_plan_command(CLI::App& app) {
   add_lessons(*command);
   add_collective_command(*command);
   add_calibrate_command(*command);
+  add_drift_command(*command);
   add_check_command(*command);
   command->callback([command, options] {
     if (command->get_subcommands().empty()) run_plan(*options);

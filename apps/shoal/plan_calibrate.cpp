@@ -28,7 +28,7 @@ namespace {
 
 struct Options {
   std::string output = "cluster.toml", name = "here";
-  int ranks = 1, threads = 0, rounds = 3;
+  int ranks = 1, threads = 0, rounds = CalibrateArguments{}.rounds;
   double seconds = 0.2;
   bool no_bf16 = false;
 };
@@ -98,12 +98,7 @@ collective::CostModel link_costs(const Options& options) {
 }
 
 void calibrate(const Options& options) {
-  CalibrateArguments arguments;
-  arguments.ranks = options.ranks;
-  const Cores cores = cores_of_this_process();
-  arguments.threads = threads_per_rank(cores, options.ranks, options.threads);
-  if (options.ranks * arguments.threads <= static_cast<int>(cores.list.size()))
-    for (int rank = 0; rank < options.ranks; ++rank) arguments.cores.push_back(cores_of_rank(cores, rank, options.ranks, arguments.threads));
+  CalibrateArguments arguments = measured_by(options.ranks, options.threads);
   arguments.seconds = options.seconds, arguments.rounds = options.rounds, arguments.bf16 = !options.no_bf16;
   plan::Measurements measured;
   const OtherLoad load;
@@ -141,16 +136,26 @@ void calibrate(const Options& options) {
 
 }  // namespace
 
+CalibrateArguments measured_by(int ranks, int threads) {
+  CalibrateArguments arguments;
+  arguments.ranks = ranks;
+  const Cores cores = cores_of_this_process();
+  arguments.threads = threads_per_rank(cores, ranks, threads);
+  if (ranks * arguments.threads <= static_cast<int>(cores.list.size()))
+    for (int rank = 0; rank < ranks; ++rank) arguments.cores.push_back(cores_of_rank(cores, rank, ranks, arguments.threads));
+  return arguments;
+}
+
 void add_calibrate_command(CLI::App& plan_command) {
   auto* command = plan_command.add_subcommand("calibrate", "Measure this machine and write a cluster file");
   auto options = std::make_shared<Options>();
   command->option_defaults()->always_capture_default();
   command->add_option("--output", options->output, "The file");
   command->add_option("--name", options->name, "What to call the machine");
-  command->add_option("--nproc", options->ranks, "Ranks at work at the same time, as a job will have")->check(CLI::Range(1, 64));
+  command->add_option("--nproc", options->ranks, "Ranks at work at the same time, as a job will have")->check(CLI::Range(1, kMostRanks));
   command->add_option("--threads", options->threads, "Threads of each; 0: an equal part of the cores")->check(CLI::Range(0, 1024));
   command->add_option("--seconds", options->seconds, "Time per case")->check(CLI::PositiveNumber);
-  command->add_option("--rounds", options->rounds, "In how many rounds, whose median counts, Shoal's kernels are measured")
+  command->add_option("--rounds", options->rounds, "In how many rounds, whose median counts, the time of Shoal's kernels is measured")
       ->check(CLI::Range(1, 100));
   command->add_flag("--no-bf16", options->no_bf16, "Measure fp32 alone: a bf16 job is then planned by the device's peak");
   command->callback([options] { calibrate(*options); });

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "apps/shoal/other_load.h"
 #include "apps/shoal/own_program.h"
+#include "apps/shoal/plan_drift.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
 #include "shoal/train/config/metrics.h"
@@ -82,18 +84,28 @@ Measured read(const std::string& directory) {
   return measured;
 }
 
+/// The drift of before and after a run, by the geometric mean.
+plan::Drift between(const plan::Drift& before, const plan::Drift& after) {
+  return {std::sqrt(before.core * after.core), std::sqrt(before.memory * after.memory)};
+}
+
 void check(const Options& options) {
   if (!is_job(options.plan)) throw Error(ErrorKind::kUsage, "plan", fmt::format("check {}: name a job file (.toml)", options.plan.model));
   const plan::ModelSpec spec = model_of(options.plan);
   const plan::Cluster cluster = cluster_of(options.plan);
-  const plan::Plan made = plan::make_plan(spec, training_of(options.plan, spec, cluster.devices()), cluster);
+  const plan::Training training = training_of(options.plan, spec, cluster.devices());
+  const plan::Plan made = plan::make_plan(spec, training, cluster);
+  const bool calibrated = !options.plan.cluster.empty() && !cluster.kernels.empty();
   const Scratch scratch;
   const OtherLoad load;
+  const plan::Drift before = calibrated ? measured_drift(options.plan.cluster) : plan::Drift{};
   train(options, cluster.devices(), scratch.path() + "/run");
+  const plan::Drift drift = calibrated ? between(before, measured_drift(options.plan.cluster)) : plan::Drift{};
   const double others_cores = load.cores();
   Measured measured = read(scratch.path() + "/run");
   measured.others_cores = others_cores;
   const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices()), planned_s = made.time.all();
+  const double planned_now_s = calibrated ? plan::make_plan(spec, training, plan::drifted(cluster, drift)).time.all() : planned_s;
   if (options.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"model", spec.name},
                                               {"cluster", cluster.name},
@@ -102,7 +114,10 @@ void check(const Options& options) {
                                               {"planned_peak_bytes", planned_bytes},
                                               {"measured_peak_bytes", measured.peak_bytes},
                                               {"planned_step_s", planned_s},
+                                              {"planned_now_step_s", planned_now_s},
                                               {"measured_step_s", measured.step_s},
+                                              {"core_drift", drift.core},
+                                              {"memory_drift", drift.memory},
                                               {"others_cores", measured.others_cores}}
                            .dump());
     return;
@@ -113,6 +128,11 @@ void check(const Options& options) {
     fmt::print("  peak, MB       {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_bytes / 1e6, measured.peak_bytes / 1e6,
                100 * (planned_bytes / measured.peak_bytes - 1));
   fmt::print("  a step, ms     {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_s * 1e3, measured.step_s * 1e3, 100 * (planned_s / measured.step_s - 1));
+  if (calibrated)
+    fmt::print(
+        "    as it is now {:>12.1f} {:>12.1f} {:>+7.1f} %\n"
+        "Before and after the run the cores took {:.2f} times and the memory {:.2f} times as long as when {} was written.\n",
+        planned_now_s * 1e3, measured.step_s * 1e3, 100 * (planned_now_s / measured.step_s - 1), drift.core, drift.memory, options.plan.cluster);
   if (measured.others_cores > kDisturbing)
     fmt::print("Other processes kept {:.2g} cores busy meanwhile: the measured time is not the job's alone.\n", measured.others_cores);
 }

@@ -89,8 +89,9 @@ struct CalibrateArguments {
   int threads = 1;
   std::vector<std::vector<int>> cores;                               ///< of each rank; empty: not pinned
   double seconds = 0.2;                                              ///< per case
-  int rounds = 3;                                                    ///< in which kernels are measured, all cases in each
+  int rounds = 9;                                                    ///< in which kernels are measured, all cases in each
   bool bf16 = true;                                                  ///< products and kernels in bf16 too
+  bool drift_only = false;                                           ///< only `kernels`, and of them only those that tell how the machine has changed
   std::vector<TimedSample> products_f32, products_bf16, traversals;  ///< out
   TimedKernels kernels;                                              ///< out: what Shoal's own operators take, by plan::kernel_names
 };

@@ -83,6 +83,13 @@ class Measuring {
  public:
   Measuring(comm::Group group, double seconds, bool bf16) : group_(std::move(group)), seconds_(seconds), bf16_(bf16), places_(bf16) {}
 
+  /// Cases whose time is the processor's and cases whose time is the memory's.
+  TimedKernels drift_round() {
+    for (const std::int64_t rows : {64, 1024}) linear(rows, 768, 3072, at::kFloat), linear(rows, 3072, 768, at::kFloat);
+    optimizer(1 << 18, at::kFloat);
+    return std::exchange(times_, {});
+  }
+
   /// One round of all cases on this rank, in the same order every time.
   TimedKernels round() {
     for (const std::int64_t width : {256, 512, 768})
@@ -308,12 +315,24 @@ double median_s(const std::function<void()>& call, double seconds, const std::fu
   return median(std::move(times));
 }
 
-TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds, bool bf16) {
+namespace {
+
+TimedKernels in_rounds(const comm::Group& group, double seconds, int rounds, bool bf16, TimedKernels (Measuring::*round)()) {
   const c10::AutoGradMode recording(true);
   Measuring measuring(group, seconds / rounds, bf16);
   std::vector<TimedKernels> measured;
-  for (int i = 0; i < rounds; ++i) measured.push_back(slowest(group, measuring.round()));
+  for (int i = 0; i < rounds; ++i) measured.push_back(slowest(group, (measuring.*round)()));
   return medians(measured);
+}
+
+}  // namespace
+
+TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds, bool bf16) {
+  return in_rounds(group, seconds, rounds, bf16, &Measuring::round);
+}
+
+TimedKernels drift_kernel_times(const comm::Group& group, double seconds, int rounds) {
+  return in_rounds(group, seconds, rounds, false, &Measuring::drift_round);
 }
 
 }  // namespace shoal::apps

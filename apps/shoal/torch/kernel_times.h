@@ -13,6 +13,9 @@ namespace shoal::apps {
 /// slower for seconds at a time where others use it too. Names and works are those of plan/kernel_rate.h.
 TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds, bool bf16);
 
+/// The same of the few cases that tell how a machine has changed since: products of many rows and of few, and the optimizer.
+TimedKernels drift_kernel_times(const comm::Group& group, double seconds, int rounds);
+
 /// The median time of one call, after three that do not count; `together` is called before and after.
 double median_s(const std::function<void()>& call, double seconds, const std::function<void()>& together);
 

@@ -88,11 +88,13 @@ double on_line(const KernelRate& rate, const KernelWork& work) {
 
 }  // namespace
 
-double KernelRate::seconds(const KernelWork& work) const {
-  if (timed.empty() || work == KernelWork{}) return on_line(*this, work);
+double KernelRate::seconds(const KernelWork& work) const { return on_line(near(work), work); }
+
+KernelRate KernelRate::near(const KernelWork& work) const {
+  if (timed.empty() || work == KernelWork{}) return {start_s, flop_s, weight_s, byte_s};
   std::vector<double> shares;
   for (const TimedKernel& one : timed) shares.push_back(std::pow(1 + distance(one.work, work), -2));
-  return on_line(fit(timed, shares), work);
+  return fit(timed, shares);
 }
 
 KernelRate fit_kernel(const std::vector<TimedKernel>& timed) {

@@ -33,6 +33,8 @@ struct KernelRate {
   /// With measurements the four numbers are fitted anew for this work, and what is like it counts most: a kernel has other rates for few rows than
   /// for many, and once it is beyond a cache.
   double seconds(const KernelWork& work) const;
+  /// Those four numbers near `work`, without measurements.
+  KernelRate near(const KernelWork& work) const;
   bool operator==(const KernelRate&) const = default;
 };
 

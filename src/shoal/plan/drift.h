@@ -1,0 +1,25 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shoal/plan/cluster.h"
+
+namespace shoal::plan {
+
+/// How many times as long work takes now as when a cluster was measured: a processor that is shared with other machines' work changes by the minute,
+/// and the bandwidth of its memory does so apart from its clock.
+struct Drift {
+  double core = 1;    ///< products, operators in caches, what a call costs by itself
+  double memory = 1;  ///< what comes from memory: KernelWork::weights
+};
+
+/// The drift that explains `now`, kernels by name that were measured again, with the least squares of relative errors. Throws Error(usage) where
+/// `now` is empty, names a kernel that the cluster does not have, or holds times that are not positive.
+Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<TimedKernel>>& now);
+
+/// The cluster with its kernels as they are after `drift`; nothing else of it changes.
+Cluster drifted(Cluster cluster, const Drift& drift);
+
+}  // namespace shoal::plan
