@@ -57,7 +57,6 @@ void UnitGradients::wait_for_room() {
 
 // Padding is left as it is found: nobody reads its sum.
 void UnitGradients::make_flat(std::size_t u) {
-  if (policy_.in_flight > 0) wait_for_room();
   const FlatUnit& unit = *units_[u];
   const ScopedCategory category(MemoryCategory::kGradients);
   states_[u].flat = at::empty({unit.size()}, unit.gradient_type);
@@ -99,6 +98,7 @@ void UnitGradients::send(std::size_t u) {
   // The operation holds the buffer until every rank has read it.
   for (const FlatUnit::Member& member : unit.members) member.parameter->set_sink({});
   state.flat = at::Tensor();
+  if (policy_.in_flight > 0) wait_for_room();
 }
 
 /// Sums that are complete over the shards go on to the replicas, in the order in which they left.

@@ -19,7 +19,7 @@ class UnitGradients {
   struct Policy {
     bool keep_whole = false;  ///< the flat buffers stay for the next step; else each goes as soon as it is reduced
     bool in_place = false;    ///< with keep_whole: the sum is written over this rank's part of the buffer
-    int in_flight = 0;        ///< buffers that may be on their way when another is begun, where a rank that is ahead waits; 0: any number
+    int in_flight = 0;        ///< buffers that may be on their way when backward goes on, for which a rank that is ahead waits; 0: any number
   };
   /// `units`: pointers to units that outlive this; frozen ones among them are left alone. They leave in reverse order on every rank.
   UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world, comm::Group shard, comm::Group replicate, Policy policy);
