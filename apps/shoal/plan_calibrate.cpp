@@ -155,7 +155,7 @@ void add_calibrate_command(CLI::App& plan_command) {
   command->add_option("--nproc", options->ranks, "Ranks at work at the same time, as a job will have")->check(CLI::Range(1, kMostRanks));
   command->add_option("--threads", options->threads, "Threads of each; 0: an equal part of the cores")->check(CLI::Range(0, 1024));
   command->add_option("--seconds", options->seconds, "Time per case")->check(CLI::PositiveNumber);
-  command->add_option("--rounds", options->rounds, "In how many rounds, whose median counts, the time of Shoal's kernels is measured")
+  command->add_option("--rounds", options->rounds, "In how many rounds Shoal's kernels are measured; the mean without the slowest quarter counts")
       ->check(CLI::Range(1, 100));
   command->add_flag("--no-bf16", options->no_bf16, "Measure fp32 alone: a bf16 job is then planned by the device's peak");
   command->callback([options] { calibrate(*options); });

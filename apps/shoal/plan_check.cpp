@@ -15,6 +15,7 @@
 #include "apps/shoal/plan_drift.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
+#include "shoal/plan/typical_time.h"
 #include "shoal/train/config/metrics.h"
 
 namespace shoal::apps {
@@ -77,8 +78,7 @@ Measured read(const std::string& directory) {
   }
   seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(std::min(kFirstSteps, seconds.size())));
   if (seconds.empty()) throw Error(ErrorKind::kUsage, "plan", fmt::format("--steps: more than {} are needed", kFirstSteps));
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
-  measured.step_s = seconds[seconds.size() / 2];
+  measured.step_s = plan::typical_time(seconds);
   // Without an arena memory is not measured.
   if (std::ifstream memory(directory + "/memory.json"); memory) measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
   return measured;

@@ -29,7 +29,7 @@ void drift(const Options& options) {
     throw Error(ErrorKind::kUsage, "plan", fmt::format("drift {}: {} devices are not the ranks of one host", options.cluster, cluster.devices()));
   CalibrateArguments arguments = measured_by(static_cast<int>(cluster.devices()), 0);
   arguments.seconds = options.seconds;
-  arguments.rounds = 3, arguments.drift_only = true;
+  arguments.rounds = 5, arguments.drift_only = true;
   AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
   const plan::Drift drift = plan::drift(cluster, arguments.kernels);
   if (options.json)

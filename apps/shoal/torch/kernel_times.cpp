@@ -22,6 +22,7 @@
 #include "shoal/ops/loss.h"
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
+#include "shoal/plan/typical_time.h"
 
 namespace shoal::apps {
 namespace {
@@ -32,7 +33,7 @@ constexpr std::int64_t kWeights = 40 << 20;
 /// What an exchange goes through.
 constexpr std::int64_t kExchanged = 24 << 20;
 constexpr std::int64_t kMostCopies = 256;
-constexpr std::size_t kLeastCalls = 2;
+constexpr std::size_t kLeastCalls = 1;
 
 using Clock = std::chrono::steady_clock;
 
@@ -287,14 +288,14 @@ TimedKernels slowest(const comm::Group& group, TimedKernels own) {
   return own;
 }
 
-/// Case by case the median of the rounds.
-TimedKernels medians(const std::vector<TimedKernels>& rounds) {
+/// Case by case what the rounds give as a rule.
+TimedKernels typical(const std::vector<TimedKernels>& rounds) {
   TimedKernels all = rounds.front();
   for (auto& [name, list] : all)
     for (std::size_t i = 0; i < list.size(); ++i) {
       std::vector<double> times;
       for (const TimedKernels& round : rounds) times.push_back(round.at(name)[i].seconds);
-      list[i].seconds = median(std::move(times));
+      list[i].seconds = plan::typical_time(std::move(times));
     }
   return all;
 }
@@ -322,7 +323,7 @@ TimedKernels in_rounds(const comm::Group& group, double seconds, int rounds, boo
   Measuring measuring(group, seconds / rounds, bf16);
   std::vector<TimedKernels> measured;
   for (int i = 0; i < rounds; ++i) measured.push_back(slowest(group, (measuring.*round)()));
-  return medians(measured);
+  return typical(measured);
 }
 
 }  // namespace

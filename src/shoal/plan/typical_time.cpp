@@ -1,0 +1,17 @@
+#include "shoal/plan/typical_time.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "shoal/base/check.h"
+
+namespace shoal::plan {
+
+double typical_time(std::vector<double> seconds) {
+  SHOAL_USER_CHECK(!seconds.empty(), "calibrate", "nothing was measured: {} times", seconds.size());
+  std::sort(seconds.begin(), seconds.end());
+  const auto kept = static_cast<std::ptrdiff_t>(seconds.size() - (seconds.size() + 1) / 4);
+  return std::accumulate(seconds.begin(), seconds.begin() + kept, 0.0) / static_cast<double>(kept);
+}
+
+}  // namespace shoal::plan

@@ -1,0 +1,25 @@
+#include "shoal/plan/typical_time.h"
+
+#include <gtest/gtest.h>
+
+#include "shoal/base/error.h"
+
+namespace shoal::plan {
+namespace {
+
+TEST(TypicalTime, IsTheMeanWithoutTheSlowestQuarter) {
+  EXPECT_EQ(typical_time({3}), 3);
+  EXPECT_EQ(typical_time({5, 3}), 4);
+  EXPECT_EQ(typical_time({100, 1, 3}), 2);
+  EXPECT_EQ(typical_time({4, 1, 100, 2, 3, 5, 7, 90, 6}), 4);
+  EXPECT_THROW(typical_time({}), Error);
+}
+
+// Two kernels of a memory that has two speeds, each half of the time: what is planned for the two is what the two take.
+TEST(TypicalTime, OfASumIsTheSumOfThose) {
+  const std::vector<double> one{6, 9, 6, 9, 6, 9, 6, 9}, other{2, 3, 2, 3, 2, 3, 2, 3}, both{8, 12, 8, 12, 8, 12, 8, 12};
+  EXPECT_DOUBLE_EQ(typical_time(one) + typical_time(other), typical_time(both));
+}
+
+}  // namespace
+}  // namespace shoal::plan
