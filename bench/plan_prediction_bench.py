@@ -3,15 +3,15 @@
 with two replicas (DDP) and with two shards (FSDP), in fp32; of the longer one in bf16 too, and of one size with shards of the optimizer's state and of
 gradients (ZeRO-1 and 2).
 
-`shoal plan calibrate` measures the machine with as many ranks as a job has, `shoal plan check` then trains a few steps of it: three times in turn, for
-a core that others use too is slower for seconds or minutes. A calibration serves for a minute and a half; what other processes have disturbed is
-measured again. ours is the median of what was planned and peer that of what was measured; the ratio is the smaller over the larger, so that 0.95 is an
+`shoal plan calibrate` measures the machine with as many ranks as a job has, `shoal plan check` then trains a few steps of it, three times. A core and
+a memory that others use too are slower for seconds or minutes: before and after the steps `check` measures by a few kernels how the machine has
+changed since it was calibrated, and plans for the machine as it then is (planned_now_step_s). What other processes have disturbed is measured again.
+ours is what was planned and peer what was measured, of the round with the median error; the ratio is the smaller over the larger, so that 0.95 is an
 error of 5 %. bench/run.py says how this program is called.
 """
 import json
 import pathlib
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,8 +25,8 @@ SIZES = {"10m": {"layers": 4, "hidden": 384, "heads": 6, "vocab": 8192}, "50m": 
 KINDS = {"one": (1, 0, "fp32"), "ddp": (2, 0, "fp32"), "fsdp": (2, 3, "fp32"), "zero1": (2, 1, "fp32"), "zero2": (2, 2, "fp32"),
          "one-bf16": (1, 0, "bf16"), "ddp-bf16": (2, 0, "bf16"), "fsdp-bf16": (2, 3, "bf16")}
 LENGTHS = (64, 256)
-STEPS = {"10m": 40, "50m": 16, "124m": 10}
-ROUNDS, SERVES_S, TRIES = 3, 90, 3
+STEPS = {"10m": 100, "50m": 16, "124m": 10}
+ROUNDS, SERVES_S, TRIES = 3, 600, 3
 DISTURBING = 0.1  # cores that other processes keep busy
 LIMITS = {"memory": 0.95, "time": 0.9}
 JOBS = [(kind, size, length) for size in SIZES for length in LENGTHS for kind in ("one", "ddp", "fsdp")]
@@ -108,9 +108,12 @@ def measure(case):
     _, _, kind, model, length, what = case.split("/")
     found = planner.check(kind, model.removeprefix("gpt2-"), int(length))
     names, factor, unit = (("peak_bytes", 1e-6, "MB") if what == "memory" else ("step_s", 1e3, "ms"))
-    planned, measured = (sorted(factor * round[f"{side}_{names}"] for round in found) for side in ("planned", "measured"))
-    ours, peer = statistics.median(planned), statistics.median(measured)
-    comparison.emit(case, unit, ours, peer, min(ours / peer, peer / ours), (measured[-1] - measured[0]) / peer, LIMITS[what])
+    planned = f"planned_now_{names}" if what == "time" else f"planned_{names}"
+    # A plan belongs to the round that it was made for: the round with the median error.
+    rounds = sorted(((factor * one[planned], factor * one[f"measured_{names}"]) for one in found), key=lambda pair: pair[0] / pair[1])
+    ours, peer = rounds[len(rounds) // 2]
+    measured = [pair[1] for pair in rounds]
+    comparison.emit(case, unit, ours, peer, min(ours / peer, peer / ours), (max(measured) - min(measured)) / peer, LIMITS[what])
 
 
 if __name__ == "__main__":

@@ -396,12 +396,24 @@ steps = 1
       return at == std::string::npos ? 0.0 : std::stod(checked.out.substr(at + key.size() + 2));
     };
     EXPECT_GT(number("measured_step_s"), 0);
+    EXPECT_GT(number("core_drift"), 0);
+    EXPECT_GT(number("memory_drift"), 0);
+    // What the two factors make of a sum of parts lies between the one and the other.
+    const double now = number("planned_now_step_s") / number("planned_step_s"), core = number("core_drift"), of_memory = number("memory_drift");
+    EXPECT_GE(now, 0.9 * std::min(core, of_memory));
+    EXPECT_LE(now, 1.1 * std::max(core, of_memory));
     apart = std::log2(number("planned_step_s") / number("measured_step_s"));
     memory = number("planned_peak_bytes") / number("measured_peak_bytes");
     words = checked.out;
   }
   EXPECT_NEAR(apart, 0, 2) << words;
   EXPECT_NEAR(memory, 1, 0.05) << words;
+  const Outcome drift = run({shoal_program(), "plan", "drift", "--cluster", "here.toml", "--seconds", "0.002"}, folder.path());
+  EXPECT_EQ(drift.code, 0) << drift.err;
+  EXPECT_THAT(drift.out, HasSubstr("times as long for what the cores do"));
+  const Outcome preset = run({shoal_program(), "plan", "drift", "--cluster", "cpu"}, folder.path());
+  EXPECT_EQ(preset.code, 2) << "a preset was never measured";
+  EXPECT_THAT(preset.err, HasSubstr("drift cpu: it has no [kernels]: `shoal plan calibrate` writes them"));
 }
 
 }  // namespace
