@@ -363,7 +363,7 @@ void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
 
 HostCommunicator::Cut HostCommunicator::cut(std::uint64_t sequence, const Pending& p) const {
   const Operation& o = p.operation;
-  const std::size_t element = size_of(o.type), bytes = has_root(o.kind) ? kStagingBytes / 2 : kStagingBytes;
+  const std::size_t element = size_of(o.type), bytes = for_each_rank(o.kind) && !has_root(o.kind) ? kStagingBytes : kStagingBytes / 2;
   const std::size_t parts = for_each_rank(o.kind) ? static_cast<std::size_t>(std::max(size() - 1, 1)) : 1;  // none for itself
   std::size_t count = descriptor(rank_, sequence).count;
   if (!p.send_counts.empty()) {  // the longest part that any rank sends to any
