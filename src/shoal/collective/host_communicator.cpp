@@ -365,7 +365,7 @@ HostCommunicator::Cut HostCommunicator::cut(std::uint64_t sequence, const Pendin
   const Operation& o = p.operation;
   const std::size_t element = size_of(o.type), bytes = for_each_rank(o.kind) && !has_root(o.kind) ? kStagingBytes : kStagingBytes / 2;
   const std::size_t parts = for_each_rank(o.kind) ? static_cast<std::size_t>(std::max(size() - 1, 1)) : 1;  // none for itself
-  std::size_t count = descriptor(rank_, sequence).count;
+  std::size_t count = total_count(p.buffers);
   if (!p.send_counts.empty()) {  // the longest part that any rank sends to any
     count = 0;
     for (int r = 0; r < size(); ++r)
@@ -389,7 +389,7 @@ void HostCommunicator::offer_chunk(const Cut& cut, Pending& p) {
 // What only this rank can see is staged, whatever the others have: the first chunk need not wait for their announcements.
 void HostCommunicator::offer_early(std::uint64_t sequence, Pending& p) {
   const Descriptor& d = descriptor(rank_, sequence);
-  if (p.small || d.visible || d.count == 0 || !p.send_counts.empty() || p.progress != Chunk::kNothing) return;
+  if (p.small || d.visible || total_count(p.buffers) == 0 || !p.send_counts.empty() || p.progress != Chunk::kNothing) return;
   offer_chunk(cut(sequence, p), p);
 }
 
