@@ -23,9 +23,17 @@ using std::chrono::milliseconds;
 /// What rank `r` puts at element `i`.
 float value(int r, std::size_t i) { return static_cast<float>(r + 1) + static_cast<float>(i % 13); }
 
-/// Runs one operation of `kind` on float32 with `count` elements and compares every output with the definition. Memory comes from `take`.
-/// Returns an empty string, or what is wrong.
-std::string check(HostCommunicator& c, Kind kind, std::size_t count, int root, const std::function<float*(std::size_t)>& take) {
+/// An operation under way.
+struct Started {
+  Kind kind;
+  std::size_t count, out_count;
+  int root;
+  const float* out;
+  Handle handle;
+};
+
+/// Starts one of `kind` on float32 with `count` elements. Memory comes from `take`.
+Started begin(HostCommunicator& c, Kind kind, std::size_t count, int root, const std::function<float*(std::size_t)>& take) {
   const int n = c.size(), me = c.rank();
   const bool packed = kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter;
   const bool wide = kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll;
@@ -33,7 +41,13 @@ std::string check(HostCommunicator& c, Kind kind, std::size_t count, int root, c
   float *in = take(in_count + 1), *out = take(out_count + 1);
   for (std::size_t i = 0; i < in_count; ++i) in[i] = value(me, i);
   for (std::size_t i = 0; i < out_count; ++i) out[i] = -1;
-  c.wait(c.start({.kind = kind, .type = ElementType::kF32, .buffer = {in, out, count}, .peer = root}));
+  return {kind, count, out_count, root, out, c.start({.kind = kind, .type = ElementType::kF32, .buffer = {in, out, count}, .peer = root})};
+}
+
+/// Compares every output of a complete operation with the definition. Returns an empty string, or what is wrong.
+std::string compare(const HostCommunicator& c, const Started& o) {
+  const auto [kind, count, out_count, root, out, handle] = o;
+  const int n = c.size(), me = c.rank();
   for (std::size_t i = 0; i < out_count; ++i) {
     float want = 0;
     const std::size_t from = count > 0 ? i / count : 0, at = count > 0 ? i % count : 0;
@@ -73,6 +87,13 @@ std::string check(HostCommunicator& c, Kind kind, std::size_t count, int root, c
              std::to_string(out_count) + " is " + std::to_string(out[i]) + ", not " + std::to_string(want);
   }
   return {};
+}
+
+/// Runs one operation: the two of them.
+std::string check(HostCommunicator& c, Kind kind, std::size_t count, int root, const std::function<float*(std::size_t)>& take) {
+  const Started one = begin(c, kind, count, root, take);
+  c.wait(one.handle);
+  return compare(c, one);
 }
 
 constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kReduce,   Kind::kBroadcast, Kind::kAllGather,
@@ -116,6 +137,34 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnProcesses) {
             if (!wrong.empty()) return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
             for (void* block : blocks) arena.free(block);
           }
+      return 0;
+    });
+    EXPECT_EQ(codes, std::vector<int>(ranks, 0));
+  }
+}
+
+// A rank begins with a staged operation before others have announced it, and goes on while they are still inside: many in flight, of one and of
+// several chunks, between small ones and direct ones.
+TEST(HostCommunicator, StagedOperationsFollowEachOther) {
+  for (const int ranks : {2, 3}) {
+    const auto codes = on_processes(ranks, [&](HostCommunicator& c, wire::Arena& arena, int rank) {
+      constexpr std::size_t kElements[] = {5000, 300001, 40, 140001, 1};
+      for (int round = 0; round < 4; ++round) {
+        std::vector<std::vector<float>> vectors;
+        std::vector<void*> blocks;
+        std::vector<Started> all;
+        for (int i = 0; i < 16; ++i) {
+          const bool foreign = i % 5 < 3 || (i % 5 == 3 && rank == 0);
+          all.push_back(begin(c, kKinds[(round + i) % 8], kElements[i * (round + 1) % 5], i % ranks, [&](std::size_t n) {
+            if (!foreign) return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
+            return vectors.emplace_back(n).data();
+          }));
+        }
+        c.wait(all.back().handle);
+        for (const Started& one : all)
+          if (const std::string wrong = compare(c, one); !wrong.empty()) return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
+        for (void* block : blocks) arena.free(block);
+      }
       return 0;
     });
     EXPECT_EQ(codes, std::vector<int>(ranks, 0));

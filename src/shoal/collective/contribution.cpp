@@ -41,6 +41,12 @@ Part part_for(std::span<const std::size_t> counts, std::size_t equal, int r, std
   return {first + from, to - from};
 }
 
+/// What this rank contributes to itself of `[begin, end)`, as elements of its input.
+Part kept_part(const Call& call, std::size_t begin, std::size_t end) {
+  if (!for_each_rank(call.operation.kind)) return {begin, end - begin};
+  return part_for(call.send_counts, call.buffers.front().count, call.rank, begin, end);
+}
+
 /// Does any other rank read what this one contributes?
 bool is_read_by_others(const Call& call) {
   switch (call.operation.kind) {
@@ -106,6 +112,20 @@ void offer(const Call& call, std::size_t begin, std::size_t end, std::byte* to) 
 }
 
 void consume(const Call& call, std::size_t begin, std::size_t end, std::span<const std::byte* const> offered) {
+  keep(call, begin, end);
+  take(call, begin, end, offered);
+}
+
+void keep(const Call& call, std::size_t begin, std::size_t end) {
+  const Kind kind = call.operation.kind;
+  if (!(kind == Kind::kAllGather || kind == Kind::kAllToAll || (kind == Kind::kGather && call.rank == call.operation.peer))) return;
+  const Buffer& buffer = call.buffers.front();
+  const std::size_t size = size_of(call.operation.type);
+  const Part kept = kept_part(call, begin, end), target = part_for(call.receive_counts, buffer.count, call.rank, begin, end);
+  place(call, bytes_at(buffer.output, target.first * size), bytes_at(buffer.input, kept.first * size), kept.count * size);
+}
+
+void take(const Call& call, std::size_t begin, std::size_t end, std::span<const std::byte* const> offered) {
   const Operation& operation = call.operation;
   const Kind kind = operation.kind;
   const std::size_t size = size_of(operation.type), bytes = (end - begin) * size;
@@ -117,9 +137,8 @@ void consume(const Call& call, std::size_t begin, std::size_t end, std::span<con
     });
   }
   const Buffer& buffer = call.buffers.front();
-  // What this rank gives itself comes from its own memory, and first: an output may begin where the input does.
-  const Part kept = for_each_rank(kind) ? part_for(call.send_counts, buffer.count, call.rank, begin, end) : Part{begin, end - begin};
-  const std::byte* own = bytes_at(buffer.input, kept.first * size);
+  // What this rank gives itself comes from its own memory.
+  const std::byte* own = bytes_at(buffer.input, kept_part(call, begin, end).first * size);
   const auto offered_by = [&](int r) {
     return offered[static_cast<std::size_t>(r)] + (for_each_rank(kind) ? part_offered(r, call.rank) * bytes : 0);
   };
@@ -133,13 +152,13 @@ void consume(const Call& call, std::size_t begin, std::size_t end, std::span<con
       if (call.rank != operation.peer) return;
       [[fallthrough]];
     case Kind::kAllGather:
-    case Kind::kAllToAll: {
-      const auto target = [&](int r) { return part_for(call.receive_counts, buffer.count, r, begin, end); };
-      place(call, bytes_at(buffer.output, target(call.rank).first * size), own, kept.count * size);
-      for (int r = 0; r < call.ranks; ++r)
-        if (r != call.rank) place(call, bytes_at(buffer.output, target(r).first * size), offered_by(r), target(r).count * size);
+    case Kind::kAllToAll:
+      for (int r = 0; r < call.ranks; ++r) {
+        if (r == call.rank) continue;
+        const Part target = part_for(call.receive_counts, buffer.count, r, begin, end);
+        place(call, bytes_at(buffer.output, target.first * size), offered_by(r), target.count * size);
+      }
       return;
-    }
     default:
       return;
   }

@@ -27,7 +27,13 @@ std::size_t total_count(std::span<const Buffer> buffers);
 /// part but its own, one behind the other, `end - begin` apart.
 void offer(const Call& call, std::size_t begin, std::size_t end, std::byte* to);
 
-/// Makes elements `[begin, end)` of this rank's result from its own input and what each other rank offered for the same range.
+/// Makes elements `[begin, end)` of this rank's result from its own input and what each other rank offered for the same range: `keep`, then `take`.
 void consume(const Call& call, std::size_t begin, std::size_t end, std::span<const std::byte* const> offered);
+
+/// The half of `consume` that needs nobody else: a gather's, an all-gather's and an all-to-all's part of this rank for itself.
+void keep(const Call& call, std::size_t begin, std::size_t end);
+
+/// The other half, after `keep`: an output may begin where the input does.
+void take(const Call& call, std::size_t begin, std::size_t end, std::span<const std::byte* const> offered);
 
 }  // namespace shoal::collective

@@ -19,8 +19,9 @@ inline constexpr std::size_t kPayloadBytes =
 inline constexpr std::size_t kFewBytes = 24;       ///< payloads up to here travel inside the descriptor
 inline constexpr std::size_t kLists = 8;           ///< operations with a list (coalesced, per-rank sizes) in flight
 inline constexpr std::size_t kListEntries = 1024;  ///< buffers of one coalesced operation
-inline constexpr std::size_t kStagingBytes =
-    256 << 10;                                        ///< of one staged chunk, two a rank, used in turn: with what is copied, in a second-level cache
+/// Of one staged chunk at most, two a rank, used in turn. Longer copies are faster, but halves are where a rank reads again what it has offered, so
+/// that it still lies in a second-level cache, and where data flows one way, so that one rank fills a chunk while another empties the one before.
+inline constexpr std::size_t kStagingBytes = 512 << 10;
 inline constexpr std::size_t kPastCaches = 16 << 20;  ///< results from this size on are copied around the caches: 10 to 40 % faster there
 
 /// What a rank tells the others of one operation: enough to compare the calls, to find the buffers, and to report. Of a small operation peers read

@@ -180,7 +180,7 @@ Handle HostCommunicator::enqueue(const Operation& operation) {
   if (p.operation.timeout == Duration::zero()) p.operation.timeout = settings_.timeout;
   p.small = p.send_counts.empty() && travels_inline(operation.kind, total_count(p.buffers) * size_of(operation.type), size());
   p.awaited = awaited(p);
-  p.way = Way::kUndecided, p.chunk = 0, p.chunk_offered = false, p.chunks = 0;
+  p.way = Way::kUndecided, p.chunk = 0, p.progress = Chunk::kNothing;
   try {
     advance();
   } catch (const Error& error) {
@@ -194,7 +194,8 @@ void HostCommunicator::advance() {
   while (published_ < started_ && may_publish(published_ + 1)) publish(++published_);
   while (executed_ < published_ && execute(executed_ + 1)) ++executed_;
   while (settled_ < executed_ && settle(settled_ + 1)) ++settled_;
-  while (completed_ < executed_ && (pending(completed_ + 1).way == Way::kInline || (completed_ < settled_ && all_finished(completed_ + 1))))
+  // Only the direct way has others touch this rank's buffers.
+  while (completed_ < executed_ && (pending(completed_ + 1).way != Way::kDirect || (completed_ < settled_ && all_finished(completed_ + 1))))
     block_.descriptor(rank_, ++completed_).finished.store(TickClock::now(), std::memory_order_relaxed);
 }
 
@@ -284,7 +285,10 @@ bool HostCommunicator::execute(std::uint64_t sequence) {
         p.way = Way::kInline;
         break;
       case Awaited::kAll:
-        if (!all_published(sequence)) return false;
+        if (!all_published(sequence)) {
+          offer_early(sequence, p);
+          return false;
+        }
         for (int r = 0; r < size(); ++r) compare(sequence, r);
         p.way = choose(sequence, p);
     }
@@ -357,27 +361,46 @@ void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
   consume({o, p.buffers, p.send_counts, p.receive_counts, rank_, size()}, 0, count, offered_);
 }
 
-bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
-  const std::size_t element = size_of(p.operation.type);
-  const std::size_t parts = for_each_rank(p.operation.kind) ? static_cast<std::size_t>(std::max(size() - 1, 1)) : 1;  // none for itself
-  const std::size_t step = std::max<std::size_t>(kStagingBytes / element / parts / 16 * 16, 1);
-  std::size_t count = descriptor(rank_, sequence).count;
+HostCommunicator::Cut HostCommunicator::cut(std::uint64_t sequence, const Pending& p) const {
+  const Operation& o = p.operation;
+  const std::size_t element = size_of(o.type), bytes = for_each_rank(o.kind) && !has_root(o.kind) ? kStagingBytes : kStagingBytes / 2;
+  const std::size_t parts = for_each_rank(o.kind) ? static_cast<std::size_t>(std::max(size() - 1, 1)) : 1;  // none for itself
+  std::size_t count = total_count(p.buffers);
   if (!p.send_counts.empty()) {  // the longest part that any rank sends to any
     count = 0;
     for (int r = 0; r < size(); ++r)
       for (int to = 0; to < size(); ++to) count = std::max<std::size_t>(count, block_.list(r, sequence)[to].count);
   }
-  p.chunks = (count + step - 1) / step;
-  const Call call{
-      p.operation, p.buffers, p.send_counts, p.receive_counts, rank_, size(), result_bytes(p.operation.kind, count * element, size()) >= kPastCaches};
-  // Writing a half again is safe: a peer offers chunk k - 1 only after it has consumed chunk k - 2, which lay there.
-  for (; p.chunk < p.chunks; ++p.chunk) {
-    const std::size_t begin = p.chunk * step, end = std::min(begin + step, count);
-    if (!p.chunk_offered) {
-      offer(call, begin, end, block_.staging(rank_, offered_chunks_));
-      block_.line(rank_).chunks.exchange(++offered_chunks_);
-      wire::wake(block_.lot());
-      p.chunk_offered = true;
+  const bool past_caches = result_bytes(o.kind, count * element, size()) >= kPastCaches;
+  return {{o, p.buffers, p.send_counts, p.receive_counts, rank_, size(), past_caches},
+          count,
+          std::max<std::size_t>(bytes / element / parts / 16 * 16, 1)};
+}
+
+// Writing a half again is safe: a peer offers chunk k - 1 only after it has consumed chunk k - 2, which lay there.
+void HostCommunicator::offer_chunk(const Cut& cut, Pending& p) {
+  const std::size_t begin = p.chunk * cut.step;
+  offer(cut.call, begin, std::min(begin + cut.step, cut.count), block_.staging(rank_, offered_chunks_));
+  block_.line(rank_).chunks.exchange(++offered_chunks_);
+  wire::wake(block_.lot());
+  p.progress = Chunk::kOffered;
+}
+
+// What only this rank can see is staged, whatever the others have: the first chunk need not wait for their announcements.
+void HostCommunicator::offer_early(std::uint64_t sequence, Pending& p) {
+  const Descriptor& d = descriptor(rank_, sequence);
+  if (p.small || d.visible || total_count(p.buffers) == 0 || !p.send_counts.empty() || p.progress != Chunk::kNothing) return;
+  offer_chunk(cut(sequence, p), p);
+}
+
+bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
+  const Cut all = cut(sequence, p);
+  for (; p.chunk * all.step < all.count; ++p.chunk) {
+    const std::size_t begin = p.chunk * all.step, end = std::min(begin + all.step, all.count);
+    if (p.progress == Chunk::kNothing) offer_chunk(all, p);
+    if (p.progress == Chunk::kOffered) {
+      keep(all.call, begin, end);  // the others' time to offer theirs
+      p.progress = Chunk::kKept;
     }
     for (int r = 0; r < size(); ++r) {
       const std::uint64_t chunks = block_.line(r).chunks.load(std::memory_order_acquire);
@@ -388,10 +411,10 @@ bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
                        fmt::format("rank {} says that it has offered {} chunks, where it can have {} at most", r, chunks, offered_chunks_ + 1));
       offered_[r] = block_.staging(r, offered_chunks_ - 1);
     }
-    consume(call, begin, end, offered_);
-    p.chunk_offered = false;
+    take(all.call, begin, end, offered_);
+    p.progress = Chunk::kNothing;
   }
-  if (call.past_caches) stream_fence();
+  if (all.call.past_caches) stream_fence();
   return true;
 }
 

@@ -26,7 +26,8 @@ namespace shoal::collective {
 ///     who only gives (the root of a broadcast or scatter, the others in a reduce or gather) waits for nobody: it is compared with the rest later,
 ///     and meets a disagreement at its next call;
 ///   direct: all buffers lie in arenas; each rank reads its share of every peer's buffer and writes the result where it belongs: nothing is copied;
-///   staged: some buffer is private memory; contributions pass through shared memory in chunks that fit the second-level cache.
+///   staged: some buffer is private memory; contributions pass through shared memory in chunks that fit the second-level cache. A rank is done when
+///     it has its result: nobody else touches its buffers.
 /// Reductions go in rank order in all three, so the bits are the same, whichever is taken.
 ///
 /// Messages between two ranks (send, receive) go through a HostMailbox, beside the collectives and in no order with them; their handles are above
@@ -82,6 +83,7 @@ class HostCommunicator final : public Communicator {
  private:
   enum class Awaited : std::uint8_t { kNobody, kRoot, kAll };  ///< whose announcement an operation needs before it can be carried out
   enum class Way : std::uint8_t { kUndecided, kInline, kDirect, kStaged };
+  enum class Chunk : std::uint8_t { kNothing, kOffered, kKept };  ///< what this rank has done of a staged chunk: others may read it; `keep`
   /// An operation of this rank that is not complete, or not settled.
   struct Pending {
     Operation operation;
@@ -90,9 +92,13 @@ class HostCommunicator final : public Communicator {
     bool small = false;  ///< it takes the inline way
     Awaited awaited = Awaited::kAll;
     Way way = Way::kUndecided;
-    std::size_t chunk = 0;       ///< staged: the next chunk to consume
-    bool chunk_offered = false;  ///< staged: this rank's part of it lies in shared memory
-    std::size_t chunks = 0;
+    std::size_t chunk = 0;  ///< staged: the next chunk to consume
+    Chunk progress = Chunk::kNothing;
+  };
+  /// How a staged operation is cut.
+  struct Cut {
+    Call call;
+    std::size_t count, step;  ///< elements, of all and of a chunk
   };
 
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings, HostBlock block, std::vector<int> members, int rank);
@@ -117,6 +123,9 @@ class HostCommunicator final : public Communicator {
   void run_inline(std::uint64_t sequence, Pending& pending);
   void run_direct(std::uint64_t sequence, Pending& pending);
   bool run_staged(std::uint64_t sequence, Pending& pending);
+  Cut cut(std::uint64_t sequence, const Pending& pending) const;
+  void offer_chunk(const Cut& cut, Pending& pending);
+  void offer_early(std::uint64_t sequence, Pending& pending);
   /// Of an operation that travels inline.
   std::size_t payload_bytes(const Descriptor& d) const {
     return d.count * size_of(d.type) * (for_each_rank(d.kind) ? static_cast<std::size_t>(size()) : 1);
