@@ -1,6 +1,7 @@
 #include "apps/shoal/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include "apps/shoal/plan_calibrate.h"
 #include "apps/shoal/plan_check.h"
 #include "apps/shoal/plan_collective.h"
+#include "apps/shoal/plan_contradictions.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
 #include "shoal/plan/gathers.h"
@@ -31,6 +33,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr const char* kRecompute[] = {"none", "selective", "full"};
 
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
@@ -47,34 +50,40 @@ void write_plot(const std::string& folder, const char* name, const std::string& 
 
 /// A bare number of parameters: what its states need.
 void states_alone(const PlanOptions& options) {
-  if (!(options.parameters > 0) || !std::isfinite(options.parameters))
-    throw Error(ErrorKind::kUsage, "plan", fmt::format("--parameters {}: must be positive", options.parameters));
-  const std::int64_t ranks = options.dp > 0 ? options.dp : options.devices > 0 ? options.devices : 1;
-  if (options.dp < 0 || options.devices < 0) throw Error(ErrorKind::kUsage, "plan", "--dp and --devices must be positive");
+  const auto refuse = [](const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); };
+  if (!(options.parameters > 0) || !std::isfinite(options.parameters)) refuse(fmt::format("--parameters {}: must be positive", options.parameters));
+  for (const auto& [option, ranks] : {std::pair{"devices", options.devices}, {"dp", options.dp}, {"tp", options.tp}, {"pp", options.pp}})
+    if (ranks < 0 || ranks > 10000000) refuse(fmt::format("--{} {}: must lie between 1 and 10000000", option, ranks));
+  const std::int64_t split = std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp);
+  if (options.devices % split != 0) refuse(fmt::format("--devices {}: tp x pp = {} must divide it", options.devices, split));
+  // What a model-parallel rank holds is sharded over the data ranks, not over all devices.
+  const std::int64_t ranks = options.dp > 0 ? options.dp : options.devices > 0 ? options.devices / split : 1;
+  if (options.devices > 0 && ranks * split != options.devices)
+    refuse(fmt::format("--devices {}: the mesh dp {} x tp x pp {} has {}", options.devices, ranks, split, ranks * split));
   const int stage = std::max(0, options.zero);
-  if (stage > 3) throw Error(ErrorKind::kUsage, "plan", fmt::format("--zero {}: must lie between 0 and 3", stage));
   const std::string precision = options.precision.empty() ? plan::Training{}.precision : options.precision;
-  const auto number = plan::precision(precision);
-  if (!number) throw Error(ErrorKind::kUsage, "plan", fmt::format("--precision {}: no such precision", precision));
+  const auto number = plan::precision(precision, options.optimizer.empty() ? plan::Optimizer::kAdam : optimizer_of(options.optimizer));
+  if (!number) refuse(fmt::format("--precision {}: must be one of {}", precision, fmt::join(plan::precision_names(), ", ")));
   const auto held = plan::state_bytes(number->state, stage, static_cast<double>(ranks));
-  const double split = static_cast<double>(std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp));
-  const double bytes = options.parameters / split * held.all();
+  const double own = options.parameters / static_cast<double>(split), bytes = own * held.all();
   if (options.json) {
-    const ordered_json json{{"parameters", options.parameters},  {"devices", ranks},          {"zero", stage}, {"precision", precision},
-                            {"bytes_per_parameter", held.all()}, {"model_state_bytes", bytes}};
+    const ordered_json json{
+        {"parameters", options.parameters},  {"devices", ranks * split},  {"dp", ranks}, {"zero", stage}, {"precision", precision},
+        {"bytes_per_parameter", held.all()}, {"model_state_bytes", bytes}};
     fmt::print("{}\n", json.dump(2));
     return;
   }
+  const std::string cut = split > 1 ? fmt::format(", 1/{} on each model-parallel rank", split) : "";
   fmt::print(
-      "{:.4g} parameters, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) a "
+      "{:.4g} parameters{}, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) "
+      "a "
       "rank\n",
-      options.parameters, precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
+      options.parameters, cut, precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
 }
 
 ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& spec) {
   const plan::Training& training = candidate.training;
   const plan::Mesh& mesh = training.mesh;
-  constexpr const char* kRecompute[] = {"none", "selective", "full"};
   return {{"dp", mesh.data},
           {"tp", mesh.tensor},
           {"pp", mesh.pipeline},
@@ -111,21 +120,55 @@ void add_json(const plan::Sensitivity& answer, const plan::ModelSpec& spec, orde
   }
 }
 
+/// What the columns do not say of a way of training.
+std::string remarks(const plan::Training& training, bool several_precisions) {
+  std::string words;
+  if (several_precisions) words += training.precision + ", ";
+  if (training.zero > 0 && training.mesh.shard > 0) words += fmt::format("shards over {}, ", training.mesh.shard);
+  if (training.offload_optimizer) words += "optimizer offloaded, ";
+  return words;
+}
+
+void print_found(const PlanOptions& options, const plan::SearchResult& found, const std::vector<std::optional<plan::RunEstimate>>& runs) {
+  const bool budget = !runs.empty() && runs.front();
+  fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9} {:>8} {:>7}  {}limited by\n", "dp", "tp", "pp", "vpp", "cp", "ep",
+             "ZeRO", "micro", "schedule", "recompute", "step s", "peak GiB", "bubble",
+             budget ? fmt::format("{:>9} {:>9} {:>9}  ", "tokens", "days", "cost") : "");
+  for (std::size_t i = 0; i < found.best.size(); ++i) {
+    const plan::Candidate& candidate = found.best[i];
+    const plan::Mesh& mesh = candidate.training.mesh;
+    fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} {:>6.1f}%  {}{}{}\n", mesh.data, mesh.tensor,
+               mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert, candidate.training.zero, candidate.training.micro_batch,
+               candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
+               candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(),
+               budget ? fmt::format("{:>9.4g} {:>9.4g} {:>9.4g}  ", runs[i]->tokens, runs[i]->days, runs[i]->cost) : "",
+               remarks(candidate.training, options.precisions.size() > 1), candidate.limited_by);
+  }
+}
+
 void run_search(const PlanOptions& options) {
   const plan::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   if (options.global_batch <= 0) throw Error(ErrorKind::kUsage, "plan", "--search needs the --global-batch that all meshes train");
   PlanOptions start = options;
-  start.dp = cluster.devices(), start.tp = start.pp = start.cp = start.ep = start.vpp = 0;
+  start.dp = cluster.devices(), start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0, start.offload_optimizer = false;
   const plan::Training training = training_of(start, spec, cluster.devices());
-  const plan::SearchSpace space = space_of(options);
+  const plan::SearchSpace space = space_of(options, cluster);
   const auto found = plan::search(spec, training, cluster, space, options.count);
+  if (found.considered == 0)
+    throw Error(ErrorKind::kConfig, "plan",
+                fmt::format("--search: no mesh of {} devices divides model and batch as the other options want it", cluster.devices()));
+  std::vector<std::optional<plan::RunEstimate>> runs;
+  for (const auto& candidate : found.best) runs.push_back(plan::make_plan(spec, candidate.training, cluster, options.budget).run);
   if (!options.plots.empty()) write_plot(options.plots, "search.svg", plan::search_plot(spec, cluster, found.best));
   if (options.json) {
     ordered_json json{
         {"model", spec.name},           {"cluster", cluster.name},          {"devices", cluster.devices()}, {"considered", found.considered},
         {"too_large", found.too_large}, {"least_bytes", found.least_bytes}, {"best", ordered_json::array()}};
-    for (const auto& candidate : found.best) json["best"].push_back(json_of(candidate, spec));
+    for (std::size_t i = 0; i < found.best.size(); ++i) {
+      json["best"].push_back(json_of(found.best[i], spec));
+      if (runs[i]) json["best"].back()["run"] = {{"tokens", runs[i]->tokens}, {"days", runs[i]->days}, {"cost", runs[i]->cost}};
+    }
     if (!found.best.empty()) add_json(plan::sensitivity(spec, training, cluster, space), spec, json);
     fmt::print("{}\n", json.dump(2));
     return;
@@ -135,25 +178,13 @@ void run_search(const PlanOptions& options) {
     fmt::print("nothing fits {:.1f} GiB; the smallest needs {:.1f} GiB\n", cluster.device.memory_bytes / kGiB, found.least_bytes / kGiB);
     return;
   }
-  const bool several = options.precisions.size() > 1;
-  fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9} {:>8} {:>7}  {}limited by\n", "dp", "tp", "pp", "vpp", "cp", "ep",
-             "ZeRO", "micro", "schedule", "recompute", "step s", "peak GiB", "bubble", several ? "precision, " : "");
-  constexpr const char* kRecompute[] = {"none", "selective", "full"};
-  for (const auto& candidate : found.best) {
-    const plan::Mesh& mesh = candidate.training.mesh;
-    fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} {:>6.1f}%  {}{}\n", mesh.data, mesh.tensor,
-               mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert, candidate.training.zero, candidate.training.micro_batch,
-               candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
-               candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(), several ? candidate.training.precision + ", " : "",
-               candidate.limited_by);
-  }
+  print_found(options, found, runs);
   fmt::print("{}", plan::to_text(plan::sensitivity(spec, training, cluster, space)));
 }
 
 /// The planned run as it goes with failures at random moments.
 std::optional<plan::SimulatedRun> simulated_run(const PlanOptions& options, const plan::Plan& made) {
   if (!options.failures) return std::nullopt;
-  if (!made.run) throw Error(ErrorKind::kUsage, "plan", "--failures: name the run: --tokens, --hours or --money");
   const plan::RunEstimate& run = *made.run;
   if (run.failures.checkpoint_s <= 0)
     throw Error(ErrorKind::kUsage, "plan", fmt::format("--failures: cluster {} names no storage to write checkpoints to", made.cluster.name));
@@ -227,13 +258,14 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const plan::Model
 }
 
 void run_plan(const PlanOptions& given) {
-  if (given.parameters != 0 && given.model.empty() && given.layers == 0) return states_alone(given);
+  if (given.parameters != 0) return states_alone(given);
   if (given.search) return run_search(given);
   PlanOptions options = given;
   const auto table = schedule_of(options);
   const plan::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   const plan::Training training = training_of(options, spec, cluster.devices());
+  refuse_what_would_be_ignored(options, spec, training);
   const plan::Plan made = plan::make_plan(spec, training, cluster, options.budget);
   std::optional<plan::SimulatedStep> step;
   if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
@@ -401,7 +433,9 @@ void add_plan_command(CLI::App& app) {
   add_calibrate_command(*command);
   add_check_command(*command);
   command->callback([command, options] {
-    if (command->get_subcommands().empty()) run_plan(*options);
+    if (!command->get_subcommands().empty()) return refuse_beside_subcommand(*command);
+    refuse_what_would_be_ignored(*command, *options);
+    run_plan(*options);
   });
 }
 

@@ -40,9 +40,10 @@ bool is_job(const PlanOptions& options);
 train::Job job_of(const PlanOptions& options);
 
 // What the words mean. Throw Error(usage) or Error(config) naming the option, Error(input missing) for a file that is not there.
+plan::Optimizer optimizer_of(const std::string& word);
 plan::ModelSpec model_of(const PlanOptions& options);
 plan::Cluster cluster_of(const PlanOptions& options);
 plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& spec, std::int64_t devices);
-plan::SearchSpace space_of(const PlanOptions& options);
+plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& cluster);
 
 }  // namespace shoal::apps

@@ -258,6 +258,48 @@ TEST(Plan, OffloadedParametersLeaveTheDevice) {
   EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }), HasSubstr("offload-optimizer"));
 }
 
+// What leaves the device must find room in its host: eight devices leave fp32 masters and moments of all parameters there.
+TEST(Plan, OffloadedStatesFillTheHost) {
+  const ModelSpec spec = *named_model("gpt3-13b");
+  Training training = on(8, 1, 1, 8);
+  training.zero = 1, training.offload_optimizer = true;
+  Cluster cluster = with_devices(*cluster_preset("a100"), 8);
+  const Plan roomy = make_plan(spec, training, cluster);
+  EXPECT_NEAR(roomy.host_bytes, 12.0 * static_cast<double>(roomy.parameters), 1);
+  EXPECT_TRUE(roomy.fits());
+  cluster.host.memory_bytes = roomy.host_bytes - 1;
+  EXPECT_FALSE(make_plan(spec, training, cluster).fits());
+  SearchSpace space;
+  space.tensor = space.pipeline = {1}, space.zero = {1}, space.offload = {true};
+  training.offload_optimizer = false;
+  EXPECT_TRUE(search(spec, training, cluster, space).best.empty());
+  cluster.host.memory_bytes += 2;
+  EXPECT_FALSE(search(spec, training, cluster, space).best.empty());
+  training.offload_optimizer = true;
+  cluster.host = {};
+  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }), HasSubstr("does not describe its hosts' memory"));
+}
+
+TEST(Search, WhatIsFixedStays) {
+  const ModelSpec spec = *named_model("llama-3b");
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
+  Training start;
+  start.global_batch = 64, start.sequence = 4096;
+  SearchSpace space;
+  space.data = {4}, space.shard = {2}, space.recompute = {Recompute::kNone}, space.offload = {true};
+  const auto found = search(spec, start, cluster, space, 1000).best;
+  ASSERT_FALSE(found.empty());
+  for (const Candidate& one : found) {
+    EXPECT_EQ(one.training.mesh.data, 4);
+    EXPECT_EQ(one.training.mesh.shard, 2);
+    EXPECT_GE(one.training.zero, 1) << "stage 0 shards nothing";
+    EXPECT_EQ(one.training.recompute, Recompute::kNone);
+    EXPECT_TRUE(one.training.offload_optimizer);
+  }
+  space.data = {3};
+  EXPECT_EQ(search(spec, start, cluster, space).considered, 0);
+}
+
 // A schedule that went through a file takes as long as the same one that was generated; another one as long as its own simulation.
 TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
   const ModelSpec spec = *named_model("gpt3-13b");

@@ -30,13 +30,15 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
   const double h = spec.hidden, f = spec.ffn;
   list.push_back({"input of norm 2", e * tokens * h, Cut::kSequence});
   if (spec.experts > 0) {
-    const double visits = tokens * spec.experts_per_token * training.expert_imbalance;
+    // Every tensor rank of an expert keeps all of its rows, and a slice of what is computed of them.
+    const double visits = tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
+    const double slice = visits / static_cast<double>(training.mesh.expert_tensor);
     list.push_back({"input of the router", e * tokens * h, Cut::kSequence});
     list.push_back({"router's probabilities", 4 * tokens * spec.experts, Cut::kSequence});
-    list.push_back({"tokens sent to experts", e * visits * h, Cut::kExpert});
-    list.push_back({"input of the experts' activation", e * visits * f * (spec.gated ? 2 : 1), Cut::kExpert});
-    list.push_back({"input of the experts' down product", e * visits * f, Cut::kExpert});
-    list.push_back({"outputs of the experts", e * visits * h, Cut::kExpert});
+    list.push_back({"tokens sent to experts", e * visits * h, Cut::kSequence});
+    list.push_back({"input of the experts' activation", e * slice * f * (spec.gated ? 2 : 1), Cut::kSequence});
+    list.push_back({"input of the experts' down product", e * slice * f, Cut::kSequence});
+    list.push_back({"outputs of the experts", e * visits / expert_copies(training) * h, Cut::kSequence});
     return;
   }
   list.push_back({"input of the up product", e * tokens * h, Cut::kSequence});
@@ -48,9 +50,8 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
 double divisor(const Training& training, Cut cut) {
   const double t = training.mesh.tensor;
   if (cut == Cut::kTensor) return t;
-  if (cut == Cut::kSequence) return training.sequence_parallel ? t : 1;
-  // Each tensor rank routes its own share of the tokens when the sequence is cut; an expert tensor rank holds a slice of the width.
-  return (training.sequence_parallel ? t : 1) * static_cast<double>(training.mesh.expert_tensor);
+  // Each tensor rank routes its own share of the tokens when the sequence is cut.
+  return training.sequence_parallel ? t : 1;
 }
 
 double mlp_activation_bytes(const ModelSpec& spec, const Training& training, double e) {

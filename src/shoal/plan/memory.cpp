@@ -118,6 +118,18 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, 
   return ranks;
 }
 
+double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  double most = 0;
+  for (const HeldParameters& held : held_by_rank(spec, training)) {
+    MemoryUse here, all;
+    Training kept = training;
+    kept.offload_optimizer = kept.offload_parameters = false;
+    add_states(held, training, here), add_states(held, kept, all);
+    most = std::max(most, all.states() - here.states());
+  }
+  return most * static_cast<double>(cluster.devices_per_host);
+}
+
 const RankMemory& worst(const std::vector<RankMemory>& ranks) {
   return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.peak().use.all() < b.peak().use.all(); });
 }

@@ -35,7 +35,7 @@ HeldParameters held_by_head(const ModelSpec& spec, const Training& training);
 // ---- activations --------------------------------------------------------------------------------------------------------------------------------
 
 /// What divides a saved tensor.
-enum class Cut { kTensor, kSequence, kExpert };
+enum class Cut { kTensor, kSequence };
 
 /// One tensor that a block saves for its backward pass, for one micro-batch on one context rank, before tensor parallelism.
 /// Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, section 4, as a list.
@@ -90,6 +90,8 @@ struct RankMemory {
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training);
 /// As the cluster's runtime has it.
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+/// Bytes that offloading keeps in the memory of the fullest host: what all its devices left there. 0 where nothing is offloaded.
+double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 /// The rank that needs most.
 const RankMemory& worst(const std::vector<RankMemory>& ranks);
 

@@ -54,9 +54,10 @@ class Walk {
     for (const std::int64_t t : given_or(space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one}))
       for (const std::int64_t p : given_or(space_.pipeline, transformer ? divisors(n) : std::vector{one}))
         for (const std::int64_t c : given_or(space_.context, transformer ? contexts() : std::vector{one})) {
-          if (n % (t * p * c) != 0 || (transformer && p > spec_.layers)) continue;
+          if (t < 1 || p < 1 || c < 1 || t > n || p > n || c > n || n % (t * p * c) != 0 || (transformer && p > spec_.layers)) continue;
           Training training = start_;
           training.mesh.tensor = t, training.mesh.pipeline = p, training.mesh.context = c, training.mesh.data = n / (t * p * c);
+          if (!space_.data.empty() && std::count(space_.data.begin(), space_.data.end(), training.mesh.data) == 0) continue;
           if (training.global_batch % training.mesh.data != 0) continue;
           experts(training);
         }
@@ -100,13 +101,15 @@ class Walk {
   void sharding(Training training) {
     const std::int64_t ranks = training.mesh.data * training.mesh.context;
     const std::vector<std::string> precisions = given_or(space_.precisions, {start_.precision});
-    std::set<std::int64_t> shards{0};
+    std::set<std::int64_t> shards(space_.shard.begin(), space_.shard.end());
     const std::int64_t near = cluster_.devices_per_host / training.mesh.tensor;
-    if (space_.hybrid_sharding && near > 1 && near < ranks && ranks % near == 0) shards.insert(near);
+    if (space_.shard.empty()) shards.insert(0);
+    if (space_.shard.empty() && space_.hybrid_sharding && near > 1 && near < ranks && ranks % near == 0) shards.insert(near);
     for (const std::string& precision : precisions)
       for (const int zero : given_or(space_.zero, ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0}))
-        for (const std::int64_t shard : zero > 0 ? shards : std::set<std::int64_t>{0})
-          for (const bool offload : space_.offload ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
+        for (const std::int64_t shard : zero > 0 || !space_.shard.empty() ? shards : std::set<std::int64_t>{0})
+          for (const bool offload : space_.offload) {
+            if (shard > 0 && (zero == 0 || ranks % shard != 0)) continue;
             training.precision = precision, training.zero = zero, training.mesh.shard = shard, training.offload_optimizer = offload;
             if (precision != start_.precision) training.states.reset();
             if (states_fit(training)) micro_batches(training);
@@ -151,6 +154,11 @@ class Walk {
       ++result_.considered;
       const double peak = worst(memory(spec_, training, cluster_)).peak().use.all();
       note_size(peak);
+      // The hosts' memory is no condition that a question can change: what does not fit there is no way at all.
+      if (offloaded_bytes(spec_, training, cluster_) > cluster_.host.memory_bytes) {
+        ++result_.too_large;
+        continue;
+      }
       if (!everything_ && peak > capacity_) {
         ++result_.too_large;
         continue;

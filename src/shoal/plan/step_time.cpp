@@ -52,8 +52,9 @@ double pipeline_s(const std::vector<PieceTime>& stages, const Training& training
 }
 
 double host_link(const Cluster& cluster) {
-  SHOAL_USER_CHECK(cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0, "plan",
-                   "offload: cluster {} does not describe its hosts' memory (host.memory_bandwidth, host.link_bandwidth)", cluster.name);
+  SHOAL_USER_CHECK(cluster.host.memory_bytes > 0 && cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0, "plan",
+                   "offload: cluster {} does not describe its hosts' memory (host.memory_bytes, host.memory_bandwidth, host.link_bandwidth)",
+                   cluster.name);
   return cluster.host.link_bandwidth;
 }
 
@@ -71,43 +72,46 @@ double overlapping_micro_batches(const Training& training) {
   return p > 1 && v > 1 ? std::min(m, (p * (v - 1) + 1) / v) : 1;
 }
 
-/// Gradients, and parameters where they are sharded, of the rank that holds most.
-Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<PieceTime>& ranks) {
-  const Mesh& mesh = training.mesh;
+/// Seconds to exchange gradients, and parameters where they are sharded, of `held` parameters among their own data ranks.
+double exchange_s(double held, const DataRanks& ranks, const Training& training, const Cluster& cluster) {
+  if (held == 0) return 0;
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;
-  double held = 0;
-  for (const HeldParameters& rank : held_by_rank(spec, training)) held = std::max(held, rank.all());
+  const auto over_shards = [&](double size) {
+    return training.flat_rings ? flat_all_gather_s(cluster, ranks.shards, size) : all_gather_s(cluster, ranks.shards, size);
+  };
+  if (training.zero == 0)
+    return training.flat_rings ? 2 * over_shards(held * bytes.gradient) : all_reduce_s(cluster, ranks.shards, held * bytes.gradient);
+  const double m = training.micro_batches(), shards = static_cast<double>(ranks.shards.ranks());
+  const bool plus = training.zero_plus_plus;
+  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)), gather = over_shards(held * (plus ? 1 : bytes.parameter));
+  const double scatters = training.zero >= 2 ? m : 1;
+  const double again = training.reshard_after_forward ? m : 0;
+  const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
+  double seconds = scatters * scatter + gathers * gather + all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
+  if (plus) seconds += again * all_gather_s(cluster, {ranks.shards.inside, 1}, held * bytes.parameter);
+  // Each rank's shard comes over the link to the host before it is gathered.
+  if (training.offload_parameters) seconds += (m + again) * held / shards * bytes.parameter / host_link(cluster);
+  return seconds;
+}
+
+/// Of the rank that has most to exchange: dense parameters among all data ranks, experts among those that hold the same ones.
+Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<PieceTime>& ranks) {
+  const DataRanks dense = dense_ranks(cluster, training), expert = expert_ranks(cluster, training);
+  Exchange exchange;
+  for (const HeldParameters& held : held_by_rank(spec, training))
+    exchange.seconds =
+        std::max(exchange.seconds, exchange_s(held.dense(), dense, training, cluster) + exchange_s(held.expert, expert, training, cluster));
   double forward = 0, backward = 0;
   for (const PieceTime& rank : ranks) {
     forward = std::max(forward, rank.forward);
     backward = std::max(backward, rank.input_gradient + rank.weight_gradient);
   }
   const double m = training.micro_batches(), overlapping = overlapping_micro_batches(training);
-  Exchange exchange;
-  if (training.zero == 0) {
-    const GroupShape group = group_shape(cluster, mesh.data * mesh.context, mesh.tensor);
-    exchange.seconds =
-        training.flat_rings ? 2 * flat_all_gather_s(cluster, group, held * bytes.gradient) : all_reduce_s(cluster, group, held * bytes.gradient);
-    exchange.window = overlapping * backward;
-    exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
-    return exchange;
-  }
-  const GroupShape group = shard_group(cluster, mesh);
-  const bool plus = training.zero_plus_plus;
-  const auto over_shards = [&](double size) {
-    return training.flat_rings ? flat_all_gather_s(cluster, group, size) : all_gather_s(cluster, group, size);
-  };
-  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)), gather = over_shards(held * (plus ? 1 : bytes.parameter));
-  const double scatters = training.zero >= 2 ? m : 1;
-  const double again = training.reshard_after_forward ? m : 0;
-  const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
-  const double replicate = all_reduce_s(cluster, replica_group(cluster, mesh), held / mesh.shard_ranks() * bytes.gradient);
-  exchange.seconds = scatters * scatter + gathers * gather + replicate;
-  if (plus) exchange.seconds += again * all_gather_s(cluster, {group.inside, 1}, held * bytes.parameter);
-  // Each rank's shard comes over the link to the host before it is gathered.
-  if (training.offload_parameters) exchange.seconds += (m + again) * held / group.ranks() * bytes.parameter / host_link(cluster);
-  exchange.window = training.zero == 3 ? m * (forward + backward) : training.zero == 2 ? m * backward + forward : overlapping * (backward + forward);
-  exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
+  exchange.window = training.zero == 3   ? m * (forward + backward)
+                    : training.zero == 2 ? m * backward + forward
+                    : training.zero == 1 ? overlapping * (backward + forward)
+                                         : overlapping * backward;
+  exchange.interference = dense.shards.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
 }
 

@@ -54,28 +54,41 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, co
     if (bytes > 0) all.push_back({technique, bytes, between});
   };
 
-  double held = 0;
-  for (const HeldParameters& rank : held_by_rank(spec, training)) held = std::max(held, rank.all());
-  const std::int64_t shards = mesh.shard_ranks(), replicas = mesh.data * mesh.context / shards;
+  // Of the rank that sends most: dense parameters to all data ranks, experts to those that hold the same ones.
+  const DataRanks dense = dense_ranks(cluster, training), expert = expert_ranks(cluster, training);
+  const auto held = held_by_rank(spec, training);
+  const auto most = [&](auto&& of_group) {
+    double bytes = 0;
+    for (const HeldParameters& rank : held) bytes = std::max(bytes, of_group(rank.dense(), dense) + of_group(rank.expert, expert));
+    return bytes;
+  };
   const double p = number.state.parameter, g = number.state.gradient;
-  const double once = share(shards) * held;
+  const bool between = dense.shards.hosts > 1;
+  const auto replicas = [&](double parameters, const DataRanks& ranks) {
+    return 2 * share(ranks.replicas.ranks()) * parameters / static_cast<double>(ranks.shards.ranks()) * g;
+  };
   if (training.zero == 0) {
-    add("data", 2 * share(mesh.data * mesh.context) * held * g, group_shape(cluster, mesh.data * mesh.context, mesh.tensor).hosts > 1);
+    add("data", most([&](double parameters, const DataRanks& ranks) { return 2 * share(ranks.shards.ranks()) * parameters * g; }), between);
   } else if (training.zero_plus_plus) {
-    const GroupShape group = shard_group(cluster, mesh);
-    const ZeroPlusPlusBytes bytes = zero_plus_plus_bytes(shards, group.inside);
-    add("shard", m * held * bytes.shards, group.hosts > 1);
-    add("second shard", m * held * (training.reshard_after_forward ? bytes.inside : 0), false);
-    add("replica", 2 * share(replicas) * held / shards * g, replica_group(cluster, mesh).hosts > 1);
+    const auto bytes = [&](const DataRanks& ranks) { return zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside); };
+    const double again = training.reshard_after_forward ? 1 : 0;
+    add("shard", most([&](double parameters, const DataRanks& ranks) { return m * parameters * bytes(ranks).shards; }), between);
+    add("second shard", most([&](double parameters, const DataRanks& ranks) { return m * parameters * again * bytes(ranks).inside; }), false);
+    add("replica", most(replicas), dense.replicas.hosts > 1);
   } else {
     const double gathers = training.zero == 3 ? m * (training.reshard_after_forward ? 2.0 : 1.0) : 1;
-    add("shard", once * ((training.zero >= 2 ? m : 1) * g + gathers * p), shard_group(cluster, mesh).hosts > 1);
-    add("replica", 2 * share(replicas) * held / shards * g, replica_group(cluster, mesh).hosts > 1);
+    const double sent = (training.zero >= 2 ? m : 1) * g + gathers * p;
+    add("shard", most([&](double parameters, const DataRanks& ranks) { return share(ranks.shards.ranks()) * parameters * sent; }), between);
+    add("replica", most(replicas), dense.replicas.hosts > 1);
   }
   if (training.offload_optimizer) {
     // Over the link to the host's memory: gradients there, parameters back; where these stay there, their shard again for every gather.
     const double fetched = training.offload_parameters ? m * (training.reshard_after_forward ? 2.0 : 1.0) : 1;
-    add("offload", held / (training.zero >= 1 ? shards : 1) * (g + fetched * p), false);
+    const double moved = g + fetched * p;
+    add("offload", most([&](double parameters, const DataRanks& ranks) {
+          return parameters / (training.zero >= 1 ? static_cast<double>(ranks.shards.ranks()) : 1) * moved;
+        }),
+        false);
   }
   if (spec.family == Family::kMlp) return all;
 
@@ -87,7 +100,9 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, co
   const bool full = training.recompute == Recompute::kFull;
   // Sequence parallelism gathers the inputs of two products once more in the backward pass.
   const double regathered = training.sequence_parallel ? 2 * b * s * h * share(mesh.tensor) : 0;
-  add("tensor", e * m * layers * (tensor_elements(mesh.tensor, b, s, h, full) + regathered), tensor_group(cluster, mesh).hosts > 1);
+  // Of a mixture attention alone: its experts' tensor ranks are counted below.
+  const double products = spec.experts > 0 ? 0.5 : 1;
+  add("tensor", e * m * layers * products * (tensor_elements(mesh.tensor, b, s, h, full) + regathered), tensor_group(cluster, mesh).hosts > 1);
   add("vocabulary", share(mesh.tensor) * m * (e * 4 * b * s * h + 4 * 3 * 2 * b * s), tensor_group(cluster, mesh).hosts > 1);
   if (mesh.pipeline > 1) {
     const double message = e * b * s * h / (training.sequence_parallel ? mesh.tensor : 1);
@@ -103,6 +118,9 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training, co
     const double local = b * s / (training.sequence_parallel ? mesh.tensor : 1);
     add("expert", expert_bytes(number, full) * m * layers * expert_elements(mesh.expert, local, spec.experts_per_token, h),
         expert_group(cluster, mesh).hosts > 1);
+    // An expert's tensor ranks gather the rows of all of them and scatter the sums of their results.
+    const double rows = local * spec.experts_per_token * expert_copies(training);
+    add("expert tensor", e * m * layers * (full ? 6 : 4) * rows * h * share(mesh.expert_tensor), expert_tensor_group(cluster, mesh).hosts > 1);
   }
   return all;
 }

@@ -10,7 +10,8 @@ namespace shoal::plan {
 
 /// What one device sends in one optimizer step for one technique.
 struct Traffic {
-  std::string technique;  ///< "data", "shard", "replica", "tensor", "vocabulary", "pipeline", "context", "expert", "second shard", "offload"
+  std::string
+      technique;  ///< "data", "shard", "replica", "tensor", "vocabulary", "pipeline", "context", "expert", "expert tensor", "second shard", "offload"
   double bytes = 0;
   bool between_hosts = false;  ///< some of it crosses hosts
 };

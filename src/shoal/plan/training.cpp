@@ -151,6 +151,12 @@ std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& tr
   return blocks;
 }
 
+double expert_copies(const Training& training) {
+  const Mesh& mesh = training.mesh;
+  const std::int64_t same = training.sequence_parallel ? 1 : std::min(mesh.tensor, mesh.expert_tensor);
+  return static_cast<double>(mesh.expert_tensor) / static_cast<double>(same);
+}
+
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage) {
   const std::int64_t p = training.mesh.pipeline;
   if (training.schedule == "zb-v" || training.schedule == "dualpipe-v") return stage < p ? stage : 2 * p - 1 - stage;

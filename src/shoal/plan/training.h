@@ -107,6 +107,10 @@ void validate(const ModelSpec& spec, const Training& training);
 /// stage, which also hold embedding and head, taking the smaller shares.
 std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& training);
 
+/// Ranks on which each row that a tensor rank sends to an expert arrives: an expert's tensor ranks multiply the same rows by a slice of its width
+/// each. Without sequence parallelism tensor ranks hold the same rows already.
+double expert_copies(const Training& training);
+
 /// The rank of the pipeline that holds a stage.
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage);
 

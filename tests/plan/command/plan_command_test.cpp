@@ -70,6 +70,12 @@ TEST(PlanCommand, AShapeAndABareNumberOfParameters) {
   EXPECT_NEAR(shape.at("parameters").get<double>(), 22.07e9, 0.05e9);
   const auto states = json_of("plan --parameters 7.5e9 --devices 64 --zero 2");
   EXPECT_NEAR(states.at("model_state_bytes").get<double>(), 16.64e9, 0.01e9);
+  // The cookbook's mistake: on 64 devices of which 64 are model-parallel nothing is left to shard over.
+  const auto cut = json_of("plan --parameters 175e9 --devices 64 --tp 8 --pp 8 --zero 3");
+  EXPECT_EQ(cut.at("dp"), 1);
+  EXPECT_DOUBLE_EQ(cut.at("model_state_bytes").get<double>(), 16 * 175e9 / 64);
+  EXPECT_DOUBLE_EQ(json_of("plan --parameters 1e9 --devices 64 --tp 8 --zero 3 --optimizer momentum").at("model_state_bytes").get<double>(),
+                   (2 + 2 + 4 + 4) * 1e9 / 64);
 }
 
 TEST(PlanCommand, SearchesTraceAndDrawing) {
@@ -191,6 +197,8 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   };
   refused("--model gpt2 --devices -4", 2, "devices = -4: must be at least 1");
   refused("--model gpt2 --devices 0", 2, "--devices: 0");
+  refused("--model gpt2 --micro-batch 0", 2, "--micro-batch: 0: must not be 0");
+  refused("--model gpt2 --dp 3037000500 --tp 3037000500", 2, "--dp 3037000500: must be at most 10000000");
   refused("--model gpt2 --zero -2", 2, "--zero");
   refused("--model gpt-9", 2, "--model gpt-9: no such model");
   refused("--model gpt2 --cluster mars", 66, "mars: neither a file nor a preset");
@@ -219,6 +227,62 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   refused("--model gpt2 --cluster " + cluster, 78, "cluster.toml: a100: between.bandwidth = 0: must be positive");
   refused("learn zero --parameters 1e9 --zero 7 --ranks 4", 2, "zero = 7: must lie between 0 and 3");
   refused("learn ring-tree --ranks 4 --bytes 1e6 --bandwidth 0", 2, "must be positive");
+}
+
+// Nothing that is typed is ignored.
+TEST(PlanCommand, OptionsThatWouldChangeNothingAreRefused) {
+  const auto refused = [](const std::string& words, const std::string& what) {
+    const Outcome outcome = run("plan " + words);
+    EXPECT_EQ(outcome.code, 2) << words << "\n" << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr(what)) << words;
+  };
+  for (const char* option : {"--vocab 100", "--kv-heads 4", "--ffn 64", "--layers 2", "--experts 8", "--gated", "--untied"})
+    refused(std::string("--model gpt2 ") + option, "belongs to a shape, and --model gpt2 has its own");
+  for (const char* option : {"--model gpt2", "--search", "--tokens 1e9", "--cp 2", "--micro-batch 4"})
+    refused(std::string("--parameters 1e9 ") + option, "means nothing beside --parameters");
+  refused("--parameters 1e9 --tp -2", "--tp -2: must lie between 1");
+  refused("--parameters 1e9 --devices 7 --tp 2", "--devices 7: tp x pp = 2 must divide it");
+  refused("--parameters 1e9 --devices 8 --dp 3", "--devices 8: the mesh dp 3");
+  refused("--layers 2 --hidden 64 --heads 2 --vocab 100 --experts-per-token 1", "--experts-per-token: needs --experts");
+  refused("--model gpt2 --set training.steps=3", "--set: sets a key of a job file");
+  for (const char* option : {"--count 3", "--precisions fp32", "--schedules zb-v"}) refused(std::string("--model gpt2 ") + option, "needs --search");
+  for (const char* option : {"--gathers", "--trace t.json", "--svg s.svg", "--straggler 1:2", "--failures 1"})
+    refused(std::string("--model gpt2 --search --global-batch 8 --tokens 1e9 ") + option, "is of one mesh");
+  refused("--model gpt2 --search --global-batch 8 --schedule 1f1b --schedules zb-v", "--schedule: --schedules names");
+  refused("--model gpt2 --bytes-per-token 4", "--bytes-per-token: name the run");
+  refused("--model gpt2 --failures 1", "--failures: name the run");
+  refused("--model gpt2 --devices 8 --shard 4", "--shard: ZeRO 0 shards nothing");
+  refused("--model gpt2 --devices 8 --zero 2 --prefetch 2", "--prefetch: ZeRO 2 gathers no parameters");
+  refused("--model gpt2 --devices 8 --zero 2 --keep-gathered", "--keep-gathered: ZeRO 2 gathers no parameters");
+  refused("--model gpt2 --ulysses", "--ulysses: is an exchange between context ranks");
+  refused("--model gpt2 --expert-imbalance 2", "--expert-imbalance: the model has no experts");
+  refused("--model gpt2 --schedule-file x.csv --schedule zb-h1", "--schedule: the schedule is that of --schedule-file");
+  refused("--json learn zero --parameters 1e9 --zero 1 --ranks 4", "--json: means nothing beside \"learn\"");
+}
+
+TEST(PlanCommand, SearchKeepsWhatIsGiven) {
+  const std::string words = "plan --search --model llama-8b --devices 64 --cluster h100 --global-batch 128 --seq-len 8192 --count 20 ";
+  for (const auto& one : json_of(words + "--dp 8").at("best")) EXPECT_EQ(one.at("dp"), 8);
+  for (const auto& one : json_of(words + "--shard 8").at("best")) {
+    EXPECT_EQ(one.at("shard"), 8);
+    EXPECT_GE(one.at("zero"), 1);
+  }
+  for (const auto& one : json_of(words + "--recompute none --micro-batch 2").at("best")) EXPECT_EQ(one.at("recompute"), "none");
+  for (const auto& one : json_of(words + "--offload-optimizer").at("best")) EXPECT_EQ(one.at("offload_optimizer"), true);
+  const auto run_of = json_of(words + "--tokens 1e12").at("best").at(0);
+  EXPECT_NEAR(run_of.at("run").at("days").get<double>() * 86400 / (1e12 / (128 * 8192) * run_of.at("step_time_s").get<double>()), 1, 0.02)
+      << "goodput";
+  EXPECT_THAT(run(words + "--tp 5").text, HasSubstr("no mesh of 64 devices"));
+  EXPECT_THAT(run(words + "--shard 8").text, HasSubstr("shards over 8, "));
+}
+
+// One host of eight 32 GB devices: 8 billion parameters in training need the host's memory too.
+TEST(PlanCommand, SearchOffloadsWhatDoesNotFitOtherwise) {
+  const std::string words =
+      "plan --search --model llama-13b --devices 8 --cluster a100-40gb --global-batch 8 --seq-len 2048 --tp 1 --pp 1 --count 3 ";
+  const auto best = json_of(words + "--zero 2").at("best");
+  ASSERT_FALSE(best.empty());
+  for (const auto& one : best) EXPECT_EQ(one.at("offload_optimizer"), true);
 }
 
 TEST(ClusterFile, EveryPresetSurvivesTheRoundTrip) {
