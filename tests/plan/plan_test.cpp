@@ -298,6 +298,30 @@ TEST(Search, WhatIsFixedStays) {
   }
   space.data = {3};
   EXPECT_EQ(search(spec, start, cluster, space).considered, 0);
+  space.data = {}, space.virtual_stages = {2};
+  for (const Candidate& one : search(spec, start, cluster, space, 1000).best) EXPECT_EQ(one.training.mesh.virtual_stages, 2);
+}
+
+// Schedules without a closed form are carried out once for all ways that share their pipeline, and not at all where a step without bubbles would be
+// too long already: the answer is that of pricing every way on its own.
+TEST(Search, WhatIsRememberedAndPrunedChangesNothing) {
+  const ModelSpec spec = *named_model("llama-3b");
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
+  Training start;
+  start.global_batch = 64, start.sequence = 4096;
+  SearchSpace space;
+  space.schedules = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v", "gpipe"}, space.hybrid_sharding = true, space.offload = {false, true};
+  const auto found = search(spec, start, cluster, space, 200, 1.0).best;
+  CarriedOut known;
+  for (const Candidate& way : every_way(spec, start, cluster, space, known)) {
+    EXPECT_DOUBLE_EQ(way.time.all(), step_time(spec, way.training, cluster).all());
+    EXPECT_DOUBLE_EQ(way.peak_bytes, worst(memory(spec, way.training, cluster)).peak().use.all());
+  }
+  ASSERT_EQ(found.size(), 200u);
+  for (const Candidate& one : found) EXPECT_DOUBLE_EQ(one.time.all(), step_time(spec, one.training, cluster).all());
+  const auto more = search(spec, start, cluster, space, 100000, 1.0).best;
+  ASSERT_GT(more.size(), 1000u) << "nothing is pruned where all are wanted";
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_DOUBLE_EQ(found[i].time.all(), more[i].time.all());
 }
 
 // A schedule that went through a file takes as long as the same one that was generated; another one as long as its own simulation.

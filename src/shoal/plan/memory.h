@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/plan/carried_out.h"
 #include "shoal/plan/cluster.h"
 #include "shoal/plan/training.h"
 
@@ -55,6 +56,7 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training, R
 
 /// Micro-batches' worth of its own blocks that pipeline rank `rank` holds at its peak, by the schedule.
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank);
+std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training, CarriedOut& known);  ///< the same of every rank
 
 // ---- all of it ----------------------------------------------------------------------------------------------------------------------------------
 
@@ -88,8 +90,10 @@ struct RankMemory {
 
 /// Of every pipeline rank. Data, tensor and context ranks of one stage are alike. As published systems have it.
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training);
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, CarriedOut& known);
 /// As the cluster's runtime has it.
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known);
 /// Bytes that offloading keeps in the memory of the fullest host: what all its devices left there. 0 where nothing is offloaded.
 double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 /// The rank that needs most.

@@ -1,6 +1,7 @@
 #include "shoal/plan/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -28,8 +29,9 @@ std::vector<T> given_or(const std::vector<T>& given, std::vector<T> otherwise) {
 /// Walks the space dimension by dimension, cutting what cannot be.
 class Walk {
  public:
-  Walk(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count, double share)
-      : spec_(spec), start_(start), cluster_(cluster), space_(space), count_(count), capacity_(cluster.device.memory_bytes * share) {}
+  Walk(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count, double share,
+       CarriedOut& known)
+      : spec_(spec), start_(start), cluster_(cluster), space_(space), count_(count), capacity_(cluster.device.memory_bytes * share), known_(known) {}
 
   SearchResult run() {
     walk();
@@ -80,14 +82,16 @@ class Walk {
   }
 
   void schedules(Training training) {
+    const bool any_stages = space_.virtual_stages.empty() || std::count(space_.virtual_stages.begin(), space_.virtual_stages.end(), 1) > 0;
     if (training.mesh.pipeline == 1) {
+      if (!any_stages) return;
       training.schedule = "1f1b", training.mesh.virtual_stages = 1;
       return sharding(training);
     }
     for (const std::string& schedule : space_.schedules) {
       training.schedule = schedule, training.mesh.virtual_stages = 1;
       if (schedule != "interleaved") {
-        if (training.stages() <= spec_.layers) sharding(training);
+        if (any_stages && training.stages() <= spec_.layers) sharding(training);
         continue;
       }
       const auto choices = divisors(spec_.layers / training.mesh.pipeline);
@@ -152,7 +156,7 @@ class Walk {
         return true;  // this number of micro-batches does not suit the schedule; another may
       }
       ++result_.considered;
-      const double peak = worst(memory(spec_, training, cluster_)).peak().use.all();
+      const double peak = worst(memory(spec_, training, cluster_, known_)).peak().use.all();
       note_size(peak);
       // The hosts' memory is no condition that a question can change: what does not fit there is no way at all.
       if (offloaded_bytes(spec_, training, cluster_) > cluster_.host.memory_bytes) {
@@ -163,9 +167,10 @@ class Walk {
         ++result_.too_large;
         continue;
       }
-      found_.push_back({training, step_time(spec_, training, cluster_), peak, ""});
+      const StepTime time = step_time(spec_, training, cluster_, known_, enough_);
+      if (time.all() < enough_) found_.push_back({training, time, peak, ""});
       if (everything_) continue;
-      if (found_.size() > 4096) keep_best();
+      if (found_.size() >= count_ + kMore) keep_best();
       return true;
     }
     return everything_;
@@ -174,7 +179,9 @@ class Walk {
   void note_size(double bytes) { result_.least_bytes = result_.least_bytes == 0 ? bytes : std::min(result_.least_bytes, bytes); }
   void keep_best() {
     std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.time.all() < b.time.all(); });
-    found_.resize(std::max<std::size_t>(count_, 64));
+    found_.resize(std::min(found_.size(), count_));
+    // What is no faster than the last of them is not among the first.
+    if (!found_.empty() && found_.size() == count_) enough_ = found_.back().time.all();
   }
 
   const ModelSpec& spec_;
@@ -183,6 +190,9 @@ class Walk {
   const SearchSpace& space_;
   std::size_t count_;
   double capacity_;
+  static constexpr std::size_t kMore = 64;  // beyond those wanted, before the rest is dropped
+  double enough_ = INFINITY;
+  CarriedOut& known_;
   bool everything_ = false;
   std::vector<Candidate> found_;
   SearchResult result_;
@@ -218,13 +228,14 @@ std::string limiting_part(const ModelSpec& spec, const Training& training, const
 SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count, double share) {
   validate(spec);
   validate(cluster);
-  return Walk(spec, start, cluster, space, count, share).run();
+  CarriedOut known;
+  return Walk(spec, start, cluster, space, count, share, known).run();
 }
 
-std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space) {
+std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, CarriedOut& known) {
   validate(spec);
   validate(cluster);
-  return Walk(spec, start, cluster, space, 0, 1).everything();
+  return Walk(spec, start, cluster, space, 0, 1, known).everything();
 }
 
 }  // namespace shoal::plan

@@ -45,7 +45,7 @@ SearchResult search(const ModelSpec& spec, const Training& start, const Cluster&
                     double share = kMemoryShare);
 
 /// Every way that divides, with its time and its memory, whether it fits or not: what `search` walks, without pruning. In no order.
-std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space);
+std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, CarriedOut& known);
 
 /// What takes the largest share of a step.
 std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster, const StepTime& time);

@@ -7,7 +7,6 @@
 #include "shoal/plan/memory.h"
 #include "shoal/plan/shoal_time.h"
 #include "shoal/plan/topology.h"
-#include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
 namespace {
@@ -41,14 +40,18 @@ double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
   return m * longest + (sum - longest) / v;
 }
 
-double pipeline_s(const std::vector<PieceTime>& stages, const Training& training) {
+bool has_closed_form(const Training& training) {
+  return training.mesh.pipeline == 1 || training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved";
+}
+
+double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& training) {
   const double m = training.micro_batches(), v = training.mesh.virtual_stages;
-  const auto ranks = by_rank(stages, training);
-  if (ranks.size() == 1) return m * ranks[0].all();
-  if (training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved") return closed_form_s(ranks, m, v);
-  const auto table = schedule::make_schedule(training.schedule, static_cast<int>(training.mesh.pipeline), static_cast<int>(training.chunks()),
-                                             static_cast<int>(training.micro_batches()));
-  return schedule::simulate(table, schedule_costs(stages)).longest_span();
+  return ranks.size() == 1 ? m * ranks[0].all() : closed_form_s(ranks, m, v);
+}
+
+double carried_out_s(const std::vector<PieceTime>& stages, const Training& training, CarriedOut& known) {
+  return known.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline), static_cast<int>(training.chunks()),
+                            static_cast<int>(training.micro_batches()), schedule_costs(stages));
 }
 
 double host_link(const Cluster& cluster) {
@@ -154,6 +157,11 @@ schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
 }
 
 StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  CarriedOut known;
+  return step_time(spec, training, cluster, known);
+}
+
+StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known, double enough) {
   if (shoal_timed(spec, training, cluster)) return shoal_step_time(spec, training, cluster);
   const auto stages = stage_times(spec, training, cluster);
   const auto ranks = by_rank(stages, training);
@@ -162,8 +170,7 @@ StepTime step_time(const ModelSpec& spec, const Training& training, const Cluste
   double mean = 0;
   for (const PieceTime& rank : ranks) mean += rank.all() / static_cast<double>(ranks.size());
   StepTime time;
-  time.pipeline = pipeline_s(stages, training);
-  time.bubble = std::max(0.0, time.pipeline - m * mean);
+  time.pipeline = has_closed_form(training) ? closed_pipeline_s(ranks, training) : m * busiest->all();
   time.communication = m * busiest->communication;
   time.recomputed = m * busiest->recomputed;
   const Exchange exchange = data_exchange(spec, training, cluster, ranks);
@@ -176,6 +183,8 @@ StepTime step_time(const ModelSpec& spec, const Training& training, const Cluste
     time.data_exposed += ring_all_reduce_s(2, table * precision(training.precision)->state.gradient, link);
   }
   time.optimizer = optimizer_s(spec, training, cluster);
+  if (!has_closed_form(training) && time.all() < enough) time.pipeline = carried_out_s(stages, training, known);
+  time.bubble = std::max(0.0, time.pipeline - m * mean);
   return time;
 }
 
