@@ -120,13 +120,13 @@ void add_json(const plan::Sensitivity& answer, const plan::ModelSpec& spec, orde
   }
 }
 
-/// What the columns do not say of a way of training.
+/// What the columns do not say of a way of training: " (fp8, shards over 8)".
 std::string remarks(const plan::Training& training, bool several_precisions) {
-  std::string words;
-  if (several_precisions) words += training.precision + ", ";
-  if (training.zero > 0 && training.mesh.shard > 0) words += fmt::format("shards over {}, ", training.mesh.shard);
-  if (training.offload_optimizer) words += "optimizer offloaded, ";
-  return words;
+  std::vector<std::string> words;
+  if (several_precisions) words.push_back(training.precision);
+  if (training.zero > 0 && training.mesh.shard > 0) words.push_back(fmt::format("shards over {}", training.mesh.shard));
+  if (training.offload_optimizer) words.push_back("optimizer offloaded");
+  return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
 }
 
 void print_found(const PlanOptions& options, const plan::SearchResult& found, const std::vector<std::optional<plan::RunEstimate>>& runs) {
@@ -141,8 +141,8 @@ void print_found(const PlanOptions& options, const plan::SearchResult& found, co
                mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert, candidate.training.zero, candidate.training.micro_batch,
                candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
                candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(),
-               budget ? fmt::format("{:>9.4g} {:>9.4g} {:>9.4g}  ", runs[i]->tokens, runs[i]->days, runs[i]->cost) : "",
-               remarks(candidate.training, options.precisions.size() > 1), candidate.limited_by);
+               budget ? fmt::format("{:>9.4g} {:>9.4g} {:>9.4g}  ", runs[i]->tokens, runs[i]->days, runs[i]->cost) : "", candidate.limited_by,
+               remarks(candidate.training, !options.precisions.empty()));
   }
 }
 
@@ -336,6 +336,32 @@ void add_scaling(CLI::App& plan_command) {
   });
 }
 
+void print_inference(const plan::ModelSpec& spec, const plan::Cluster& cluster, std::int64_t context, bool json) {
+  const auto cost = plan::inference_cost(spec, cluster, static_cast<double>(context));
+  const double capacity = cluster.device.memory_bytes, price = cluster.device.price_per_hour / 3600;
+  const double prompt = price * cost.prefill_s / static_cast<double>(context) * 1e6, made = price * cost.decode_s * 1e6;
+  if (json) {
+    ordered_json fields{{"model", spec.name},
+                        {"device", cluster.device.name},
+                        {"context", context},
+                        {"flops_per_token", cost.flops_per_token},
+                        {"decode_flops", cost.decode_flops},
+                        {"weight_bytes", cost.weight_bytes},
+                        {"cache_bytes_per_token", cost.cache_bytes_per_token},
+                        {"capacity_bytes", capacity},
+                        {"fits", cost.held_bytes <= capacity},
+                        {"prefill_s", cost.prefill_s},
+                        {"decode_s", cost.decode_s}};
+    if (price > 0) fields["cost_per_million"] = {{"prompt_tokens", prompt}, {"made_tokens", made}};
+    return fmt::print("{}\n", fields.dump(2));
+  }
+  fmt::print("{}: {:.4g} FLOPs a token, {:.4g} bytes of keys and values a token; {} tokens of prompt in {:.4g} s, then at least {:.4g} s a token\n",
+             spec.name, cost.flops_per_token, cost.cache_bytes_per_token, context, cost.prefill_s, cost.decode_s);
+  if (price > 0) fmt::print("one sequence at a time, a million tokens of prompt cost {:.4g}, a million that are made {:.4g}\n", prompt, made);
+  fmt::print("weights and cache take {:.4g} GiB of the {}'s {:.4g} GiB{}\n", cost.held_bytes / kGiB, cluster.device.name, capacity / kGiB,
+             cost.held_bytes <= capacity ? "" : ": DOES NOT FIT one device, times are those of one that could hold them");
+}
+
 void add_inference(CLI::App& plan_command) {
   auto* command = plan_command.add_subcommand("inference", "What serving a model costs on one device");
   auto options = std::make_shared<PlanOptions>();
@@ -343,12 +369,8 @@ void add_inference(CLI::App& plan_command) {
   command->add_option("--model", options->model, "A named size, a job file, or a config.json")->required();
   command->add_option("--cluster", options->cluster, "A preset or a TOML file (a100)");
   command->add_option("--context", *context, "Tokens before the one that is made")->capture_default_str()->check(CLI::Range(1, 1000000000));
-  command->callback([options, context] {
-    const plan::ModelSpec spec = model_of(*options);
-    const auto cost = plan::inference_cost(spec, cluster_of(*options), static_cast<double>(*context));
-    fmt::print("{}: {:.4g} FLOPs a token, {:.4g} bytes of keys and values a token; {} tokens of prompt in {:.4g} s, then at least {:.4g} s a token\n",
-               spec.name, cost.flops_per_token, cost.cache_bytes_per_token, *context, cost.prefill_s, cost.decode_s);
-  });
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options, context] { print_inference(model_of(*options), cluster_of(*options), *context, options->json); });
 }
 
 /// `shoal plan learn ...`: each prints one line, formula and all.
@@ -374,7 +396,12 @@ void add_lessons(CLI::App& plan_command) {
     command.add_option("--bandwidth", words->bandwidth, "Bytes a second")->capture_default_str();
   };
   const auto alpha_beta = [words] { return plan::AlphaBeta{words->latency, 1 / words->bandwidth, 0}; };
-  const auto print = [](const plan::Lesson& lesson) { fmt::print("{}\n", lesson.line); };
+  auto json = std::make_shared<bool>(false);
+  learn->add_flag("--json", *json, "One JSON object: the value and the line");
+  learn->fallthrough();
+  const auto print = [json](const plan::Lesson& lesson) {
+    fmt::print("{}\n", *json ? ordered_json{{"value", lesson.value}, {"line", lesson.line}}.dump() : lesson.line);
+  };
 
   auto* iterations = learn->add_subcommand("iterations", "Iterations of an epoch");
   data(*iterations);

@@ -75,6 +75,15 @@ plan::Recompute recompute_of(const std::string& word) {
   refuse(fmt::format("--recompute {}: must be none, selective or full", word));
 }
 
+/// The names, which must be known; "all" stands for every one.
+std::vector<std::string> known_of(const char* option, const std::vector<std::string>& names, const std::vector<std::string>& known) {
+  if (names == std::vector<std::string>{"all"}) return known;
+  for (const std::string& name : names)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      refuse(fmt::format("{} {}: must be among {}, or all", option, name, fmt::join(known, ", ")));
+  return names;
+}
+
 /// Ranks of a job on one host of its own.
 plan::Cluster host_of_job(std::int64_t ranks) {
   plan::Cluster cluster = *plan::cluster_preset("cpu");
@@ -171,8 +180,8 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--gathers", o.gathers, "ZeRO-3: also the order in which units are gathered and released")->group(output);
   command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")->group(output);
   command.add_option("--count", o.count, "How many of them")->group(output)->capture_default_str()->check(CLI::Range(1, 1000));
-  command.add_option("--precisions", o.precisions, "Search: these precisions too (that of --precision)")->delimiter(',')->group(output);
-  command.add_option("--schedules", o.schedules, "Search: among these schedules (1f1b,interleaved)")->delimiter(',')->group(output);
+  command.add_option("--precisions", o.precisions, "Search: among these precisions, or all (that of --precision)")->delimiter(',')->group(output);
+  command.add_option("--schedules", o.schedules, "Search: among these schedules, or all (1f1b,interleaved)")->delimiter(',')->group(output);
   command.add_option("--trace", o.trace, "Simulate a step and write a Perfetto trace")->group(output);
   command.add_option("--svg", o.svg, "Simulate a step and draw its schedule")->group(output);
   command.add_option("--plots", o.plots, "A folder: draw memory.svg and time.svg, or search.svg of a --search")->group(output);
@@ -284,14 +293,8 @@ plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& clus
   if (options.zero >= 0) space.zero = {options.zero};
   if (!options.recompute.empty()) space.recompute = {recompute_of(options.recompute)};
   if (!options.schedule.empty()) space.schedules = {options.schedule};
-  if (!options.schedules.empty()) space.schedules = options.schedules;
-  const auto known = schedule::schedule_names();
-  for (const std::string& name : space.schedules)
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      refuse(fmt::format("--schedules {}: must be among {}", name, fmt::join(known, ", ")));
-  for (const std::string& precision : options.precisions)
-    if (!plan::precision(precision)) refuse(fmt::format("--precisions {}: must be among {}", precision, fmt::join(plan::precision_names(), ", ")));
-  space.precisions = options.precisions;
+  if (!options.schedules.empty()) space.schedules = known_of("--schedules", options.schedules, schedule::schedule_names());
+  if (!options.precisions.empty()) space.precisions = known_of("--precisions", options.precisions, plan::precision_names());
   space.hybrid_sharding = true;
   const bool can_offload = cluster.host.memory_bytes > 0 && cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0;
   space.offload = options.offload_optimizer ? std::vector{true} : can_offload ? std::vector{false, true} : std::vector{false};

@@ -432,7 +432,9 @@ TEST(ScalingLaws, ServingReadsWeightsAndCache) {
   const double s = 4096, parameters = 8030261248, norms = 65 * 4096;
   const InferenceCost cost = inference_cost(spec, cluster, s);
   EXPECT_NEAR(cost.flops_per_token / (2 * (parameters - 128256 * 4096.0 - norms) + 2 * 32 * 4096 * s), 1, 1e-9);
+  EXPECT_NEAR(cost.decode_flops - cost.flops_per_token, 2 * 32 * 4096 * s, 1) << "queries of the last token meet all keys";
   EXPECT_DOUBLE_EQ(cost.cache_bytes_per_token, 2 * 32 * 8 * 128 * 2);
+  EXPECT_DOUBLE_EQ(cost.held_bytes, 2 * parameters + 131072 * s);
   EXPECT_NEAR(cost.decode_s, (2 * parameters + 131072 * s) / 3352e9, 1e-12);
   EXPECT_NEAR(cost.prefill_s, cost.flops_per_token * s / (989.4e12 * cluster.device.efficiency.matmul), 1e-12);
 }

@@ -273,7 +273,7 @@ TEST(PlanCommand, SearchKeepsWhatIsGiven) {
   EXPECT_NEAR(run_of.at("run").at("days").get<double>() * 86400 / (1e12 / (128 * 8192) * run_of.at("step_time_s").get<double>()), 1, 0.02)
       << "goodput";
   EXPECT_THAT(run(words + "--tp 5").text, HasSubstr("no mesh of 64 devices"));
-  EXPECT_THAT(run(words + "--shard 8").text, HasSubstr("shards over 8, "));
+  EXPECT_THAT(run(words + "--shard 8").text, HasSubstr("products (shards over 8)"));
 }
 
 // One host of eight 32 GB devices: 8 billion parameters in training need the host's memory too.
@@ -283,6 +283,30 @@ TEST(PlanCommand, SearchOffloadsWhatDoesNotFitOtherwise) {
   const auto best = json_of(words + "--zero 2").at("best");
   ASSERT_FALSE(best.empty());
   for (const auto& one : best) EXPECT_EQ(one.at("offload_optimizer"), true);
+}
+
+TEST(PlanCommand, AllNamesEverySchedule) {
+  const std::string words = "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full --count 1 --schedules ";
+  EXPECT_EQ(json_of(words + "all").at("best"), json_of(words + "gpipe,1f1b,interleaved,zb-h1,zb-h2,zb-v,dualpipe-v").at("best"));
+  EXPECT_THAT(run(words + "1f1b,most").text, HasSubstr("--schedules most: must be among gpipe"));
+}
+
+// Llama 3 8B on an H100 at 3 an hour: the decoded token's seconds are weights and cache over the memory's bandwidth.
+TEST(PlanCommand, InferenceHasACost) {
+  const auto cost = json_of("plan inference --model llama-8b --cluster h100 --context 4096");
+  EXPECT_EQ(cost.at("fits"), true);
+  EXPECT_NEAR(cost.at("cost_per_million").at("made_tokens").get<double>(), (2 * 8030261248 + 4096 * 131072.0) / 3352e9 * 1e6 * 3 / 3600, 1e-9);
+  EXPECT_EQ(json_of("plan inference --model llama-405b --cluster h100").at("fits"), false);
+  EXPECT_THAT(run("plan inference --model llama-405b --cluster h100").text, HasSubstr("DOES NOT FIT one device"));
+}
+
+TEST(PlanCommand, LessonsForPrograms) {
+  for (const char* words :
+       {"plan learn zero --parameters 7.5e9 --zero 1 --ranks 64", "plan learn --json zero --parameters 7.5e9 --zero 1 --ranks 64"}) {
+    const auto lesson = std::string(words).find("--json") == std::string::npos ? json_of(words) : nlohmann::json::parse(run(words).text);
+    EXPECT_DOUBLE_EQ(lesson.at("value").get<double>(), 7.5e9 * (4 + 12.0 / 64));
+    EXPECT_THAT(lesson.at("line").get<std::string>(), HasSubstr("31.41 GB"));
+  }
 }
 
 TEST(ClusterFile, EveryPresetSurvivesTheRoundTrip) {
