@@ -170,6 +170,10 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
       ->group(training);
   command.add_flag("--flat-rings", o.flat_rings, "Data ranks exchange around one ring of all devices, not host by host (DeepSpeed ZeRO-3, 2021)")
       ->group(training);
+  command
+      .add_flag("--sync-every-micro-batch", o.sync_every_micro_batch,
+                "ZeRO 0 and 1: gradients are reduced in every micro-batch (summed on their rank first)")
+      ->group(training);
   const char* run = "Run";
   command.add_option("--tokens", o.budget.tokens, "Train on so many tokens")->group(run);
   command.add_option("--hours", o.budget.hours, "Train for so many hours")->group(run);
@@ -270,7 +274,7 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   if (options.keep_gathered) training.reshard_after_forward = false;
   if (options.offload_optimizer) training.offload_optimizer = true;
   training.offload_parameters = options.offload_parameters, training.zero_plus_plus = options.zero_plus_plus, training.ulysses = options.ulysses;
-  training.flat_rings = options.flat_rings;
+  training.flat_rings = options.flat_rings, training.sync_every_micro_batch = options.sync_every_micro_batch;
   if (options.prefetch >= 0) training.prefetch_units = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;

@@ -15,15 +15,19 @@ void require_positive(const char* what, double value) {
   SHOAL_USER_CHECK(value > 0 && std::isfinite(value), "plan", "{} = {}: must be positive", what, value);
 }
 
+constexpr double kMost = 9007199254740992;  // 2^53: what a double counts one by one
+
 std::int64_t iterations(std::int64_t samples, std::int64_t batch, std::int64_t ranks) {
   require_positive("samples", static_cast<double>(samples));
   require_positive("batch", static_cast<double>(batch));
   require_positive("ranks", static_cast<double>(ranks));
+  SHOAL_USER_CHECK(static_cast<double>(batch) * static_cast<double>(ranks) + static_cast<double>(samples) < kMost, "plan",
+                   "samples, batch and ranks are more than can be counted: samples={} batch={} ranks={}", samples, batch, ranks);
   return (samples + batch * ranks - 1) / (batch * ranks);
 }
 
 void require_link(AlphaBeta link) {
-  SHOAL_USER_CHECK(link.alpha >= 0, "plan", "latency = {} s: must not be negative", link.alpha);
+  SHOAL_USER_CHECK(link.alpha >= 0 && std::isfinite(link.alpha), "plan", "latency = {} s: must be a number, not negative", link.alpha);
   SHOAL_USER_CHECK(link.beta > 0 && link.beta < 1e300, "plan", "bandwidth = {} bytes/s: must be positive", 1 / link.beta);
 }
 
@@ -37,6 +41,7 @@ Lesson iterations_per_epoch(std::int64_t samples, std::int64_t batch, std::int64
 Lesson collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_t ranks, std::int64_t epochs) {
   require_positive("epochs", static_cast<double>(epochs));
   const std::int64_t n = iterations(samples, batch, ranks);
+  SHOAL_USER_CHECK(static_cast<double>(n) * static_cast<double>(epochs) < kMost, "plan", "epochs = {}: more than 2^53 collectives", epochs);
   return {static_cast<double>(n * epochs),
           fmt::format("{} iterations an epoch x {} epochs x 1 all-reduce of the gradients = {} collectives", n, epochs, n * epochs)};
 }

@@ -49,7 +49,8 @@ void add_time(const Plan& plan, std::string& text) {
   if (plan.traffic.empty()) return;
   text += "  one device sends";
   for (const Traffic& one : plan.traffic)
-    text += fmt::format(" {} {:.4g} GB{}", one.technique, one.bytes / 1e9, one.between_hosts ? " (between hosts)" : "");
+    text += fmt::format(" {} {:.4g} GB{}", one.technique, one.bytes / 1e9,
+                        one.between_bytes > 0 ? fmt::format(" ({:.4g} between hosts)", one.between_bytes / 1e9) : "");
   text += "\n";
 }
 
@@ -128,7 +129,9 @@ std::string to_json(const Plan& plan) {
   json["traffic_bytes"] = nlohmann::ordered_json::object();
   for (const Traffic& one : plan.traffic) json["traffic_bytes"][one.technique] = one.bytes;
   json["traffic_between_hosts"] = nlohmann::ordered_json::object();
-  for (const Traffic& one : plan.traffic) json["traffic_between_hosts"][one.technique] = one.between_hosts;
+  for (const Traffic& one : plan.traffic) json["traffic_between_hosts"][one.technique] = one.between_bytes > 0;
+  json["traffic_between_hosts_bytes"] = nlohmann::ordered_json::object();
+  for (const Traffic& one : plan.traffic) json["traffic_between_hosts_bytes"][one.technique] = one.between_bytes;
   json["bubble_fraction"] = plan.time.bubble_fraction();
   json["step_time_s"] = plan.time.all();
   json["step_time_parts_s"] = {{"pipeline", plan.time.pipeline},           {"bubble", plan.time.bubble},

@@ -82,15 +82,15 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
   const auto over_shards = [&](double size) {
     return training.flat_rings ? flat_all_gather_s(cluster, ranks.shards, size) : all_gather_s(cluster, ranks.shards, size);
   };
+  const double m = training.micro_batches(), times = training.zero >= 2 || training.sync_every_micro_batch ? m : 1;
   if (training.zero == 0)
-    return training.flat_rings ? 2 * over_shards(held * bytes.gradient) : all_reduce_s(cluster, ranks.shards, held * bytes.gradient);
-  const double m = training.micro_batches(), shards = static_cast<double>(ranks.shards.ranks());
+    return times * (training.flat_rings ? 2 * over_shards(held * bytes.gradient) : all_reduce_s(cluster, ranks.shards, held * bytes.gradient));
+  const double shards = static_cast<double>(ranks.shards.ranks());
   const bool plus = training.zero_plus_plus;
   const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)), gather = over_shards(held * (plus ? 1 : bytes.parameter));
-  const double scatters = training.zero >= 2 ? m : 1;
   const double again = training.reshard_after_forward ? m : 0;
   const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
-  double seconds = scatters * scatter + gathers * gather + all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
+  double seconds = times * scatter + gathers * gather + all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
   if (plus) seconds += again * all_gather_s(cluster, {ranks.shards.inside, 1}, held * bytes.parameter);
   // Each rank's shard comes over the link to the host before it is gathered.
   if (training.offload_parameters) seconds += (m + again) * held / shards * bytes.parameter / host_link(cluster);
@@ -110,10 +110,12 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
     backward = std::max(backward, rank.input_gradient + rank.weight_gradient);
   }
   const double m = training.micro_batches(), overlapping = overlapping_micro_batches(training);
-  exchange.window = training.zero == 3   ? m * (forward + backward)
-                    : training.zero == 2 ? m * backward + forward
-                    : training.zero == 1 ? overlapping * (backward + forward)
-                                         : overlapping * backward;
+  if (training.zero == 3)
+    exchange.window = m * (forward + backward);
+  else if (training.zero == 2 || training.sync_every_micro_batch)
+    exchange.window = m * backward + (training.zero >= 1 ? forward : 0);
+  else
+    exchange.window = overlapping * (backward + (training.zero == 1 ? forward : 0));
   exchange.interference = dense.shards.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
 }

@@ -129,6 +129,8 @@ void validate(const ModelSpec& spec, const Training& training) {
     if (precision(training.precision)->state.parameter != 2)
       refuse(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits", training.precision));
   }
+  if (training.sync_every_micro_batch)
+    require(training.zero <= 1, "zero", training.zero, "sync-every-micro-batch: stages 2 and 3 reduce gradients in every micro-batch as they are");
   if (training.offload_parameters) {
     require(training.zero == 3, "zero", training.zero, "parameters are offloaded shard by shard: stage 3");
     if (!training.offload_optimizer) refuse("offload-parameters: the optimizer that updates them must be offloaded too (offload-optimizer)");

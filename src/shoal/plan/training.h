@@ -70,6 +70,8 @@ struct Training {
   bool sequence_parallel = true;  ///< between tensor-parallel products, activations are cut along the sequence
   bool flash_attention = true;    ///< the score matrix is never stored, and its causal half is skipped
   bool overlap_data = true;       ///< gradient and parameter exchange run beside the backward and forward pass
+  bool sync_every_micro_batch =
+      false;  ///< stages 0 and 1: gradients are reduced in every micro-batch, where else they are summed on their rank first
   bool overlap_tensor = false;
   bool overlap_pipeline = false;
   bool reshard_after_forward = true;  ///< ZeRO-3: parameters are gathered again for the backward pass

@@ -216,6 +216,11 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   refused("collective --ranks 8 --straggler 8:2", 2, "--straggler 8: there are 8 ranks");
   refused("--parameters -1", 2, "--parameters -1: must be positive");
   refused("--model gpt2 --global-batch 3 --dp 2", 78, "global-batch = 3");
+  refused("--model gpt2 --dp 8 --zero 2 --sync-every-micro-batch", 78, "zero = 2: sync-every-micro-batch");
+  refused("learn iterations --samples 9000000000000000000 --batch 4000000000 --ranks 4000000000", 2, "samples, batch and ranks");
+  refused("learn collectives --samples 9000000 --batch 1 --ranks 1 --epochs 9000000000000000", 2, "more than 2^53");
+  refused("learn ring-tree --ranks 4 --bytes 1e6 --latency inf", 2, "latency = inf s");
+  refused("--model gpt2 --pp 2 --devices 2 --straggler 1:inf", 2, "straggler 1: the factor must be positive");
   refused("--model gpt2 --recompute some", 2, "--recompute some");
   refused("--model gpt2 --search", 2, "--global-batch");
   refused("--model gpt2 --straggler 1", 2, "--straggler 1: must be rank:factor");
