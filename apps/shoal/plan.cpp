@@ -337,6 +337,7 @@ void add_scaling(CLI::App& plan_command) {
 }
 
 void print_inference(const plan::ModelSpec& spec, const plan::Cluster& cluster, std::int64_t context, bool json) {
+  if (spec.family == plan::Family::kMlp) throw Error(ErrorKind::kUsage, "plan", fmt::format("inference: {} makes no tokens", spec.name));
   const auto cost = plan::inference_cost(spec, cluster, static_cast<double>(context));
   const double capacity = cluster.device.memory_bytes, price = cluster.device.price_per_hour / 3600;
   const double prompt = price * cost.prefill_s / static_cast<double>(context) * 1e6, made = price * cost.decode_s * 1e6;
@@ -381,6 +382,7 @@ void add_lessons(CLI::App& plan_command) {
     std::int64_t samples = 0, batch = 1, ranks = 1, epochs = 1;
     std::int64_t layers = 0;
     plan::WorkingSet set;
+    plan::NcclQuestion nccl;
     double bytes = 0, latency = 50e-6, bandwidth = 1.25e9, parameters = 0, intensity = 0, peak = 0, inside = 0, input = 0;
     int zero = 0;
   };
@@ -418,6 +420,14 @@ void add_lessons(CLI::App& plan_command) {
   ring->add_option("--ranks", words->ranks, "Ranks")->required();
   link(*ring);
   ring->callback([=] { print(plan::ring_against_tree(words->ranks, words->bytes, alpha_beta())); });
+  auto* nccl = learn->add_subcommand("nccl", "The fastest algorithm and protocol of a collective by NCCL's model");
+  nccl->add_option("--collective", words->nccl.collective, "all_reduce, all_gather or reduce_scatter")->capture_default_str();
+  nccl->add_option("--hosts", words->nccl.hosts, "Hosts")->capture_default_str();
+  nccl->add_option("--per-host", words->nccl.per_host, "Ranks of each")->capture_default_str();
+  nccl->add_option("--bytes", words->nccl.bytes, "Bytes of the whole buffer")->required();
+  nccl->add_option("--inside", words->nccl.inside, "Bytes a second of one rank inside its host")->capture_default_str();
+  nccl->add_option("--between", words->nccl.between, "Bytes a second of one rank between hosts")->capture_default_str();
+  nccl->callback([=] { print(plan::nccl_choice(words->nccl)); });
   auto* zero = learn->add_subcommand("zero", "Model states by ZeRO stage");
   zero->add_option("--parameters", words->parameters, "Parameters")->required();
   zero->add_option("--zero", words->zero, "Stage, 0 to 3")->required();

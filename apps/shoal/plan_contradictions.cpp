@@ -75,6 +75,7 @@ void refuse_what_would_be_ignored(const PlanOptions& options, const plan::ModelS
   if (options.shard != 0) need(training.zero >= 1, "shard", fmt::format("ZeRO {} shards nothing", training.zero));
   if (options.keep_gathered) need(training.zero == 3, "keep-gathered", fmt::format("ZeRO {} gathers no parameters", training.zero));
   if (options.prefetch >= 0) need(training.zero == 3, "prefetch", fmt::format("ZeRO {} gathers no parameters", training.zero));
+  if (options.vpp > 1) need(training.mesh.pipeline > 1, "vpp", "a pipeline of one rank has one stage");
   if (options.ulysses) need(training.mesh.context > 1, "ulysses", "is an exchange between context ranks, and cp = 1");
   if (options.expert_imbalance != 1) need(spec.experts > 0, "expert-imbalance", "the model has no experts");
 }

@@ -68,6 +68,14 @@ Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link) {
           ring, tree, ring <= tree ? "the ring" : "the tree", ranks, link.alpha, bytes, 1 / link.beta)};
 }
 
+Lesson nccl_choice(const NcclQuestion& question) {
+  const NcclTime best = nccl_times(question).front();
+  std::string hops = fmt::format("{:.4g} us + {:.4g} x {:.4g} us", best.base_us, best.inside_hops, best.inside_us);
+  if (best.between_hops > 0) hops += fmt::format(" + {:.4g} x {:.4g} us between hosts", best.between_hops, best.between_us);
+  return {best.seconds(), fmt::format("{}, {}: {} + {:.4g} B / {:.4g} B/s = {:.4g} s", best.algorithm, best.protocol, hops, best.sent_bytes,
+                                      best.bandwidth, best.seconds())};
+}
+
 Lesson zero_memory(double parameters, int stage, std::int64_t ranks) {
   require_positive("parameters", parameters);
   require_positive("ranks", static_cast<double>(ranks));

@@ -259,6 +259,8 @@ TEST(PlanCommand, OptionsThatWouldChangeNothingAreRefused) {
   refused("--model gpt2 --devices 8 --shard 4", "--shard: ZeRO 0 shards nothing");
   refused("--model gpt2 --devices 8 --zero 2 --prefetch 2", "--prefetch: ZeRO 2 gathers no parameters");
   refused("--model gpt2 --devices 8 --zero 2 --keep-gathered", "--keep-gathered: ZeRO 2 gathers no parameters");
+  refused("--model gpt2 --vpp 2", "--vpp: a pipeline of one rank has one stage");
+  refused("inference --model mlp-digits", "mlp-digits makes no tokens");
   refused("--model gpt2 --ulysses", "--ulysses: is an exchange between context ranks");
   refused("--model gpt2 --expert-imbalance 2", "--expert-imbalance: the model has no experts");
   refused("--model gpt2 --schedule-file x.csv --schedule zb-h1", "--schedule: the schedule is that of --schedule-file");
