@@ -55,6 +55,7 @@ void states_alone(const PlanOptions& options) {
   for (const auto& [option, ranks] : {std::pair{"devices", options.devices}, {"dp", options.dp}, {"tp", options.tp}, {"pp", options.pp}})
     if (ranks < 0 || ranks > 10000000) refuse(fmt::format("--{} {}: must lie between 1 and 10000000", option, ranks));
   const std::int64_t split = std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp);
+  if (split > 10000000) refuse(fmt::format("--tp {}: tp x pp = {} must be at most 10000000", options.tp, split));
   if (options.devices % split != 0) refuse(fmt::format("--devices {}: tp x pp = {} must divide it", options.devices, split));
   // What a model-parallel rank holds is sharded over the data ranks, not over all devices.
   const std::int64_t ranks = options.dp > 0 ? options.dp : options.devices > 0 ? options.devices / split : 1;

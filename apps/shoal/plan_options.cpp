@@ -251,7 +251,10 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   };
   mesh.tensor = given("tp", options.tp), mesh.pipeline = given("pp", options.pp), mesh.virtual_stages = given("vpp", options.vpp);
   mesh.context = given("cp", options.cp), mesh.expert = given("ep", options.ep), mesh.expert_tensor = given("etp", options.etp);
-  const std::int64_t rest = mesh.tensor * mesh.pipeline * mesh.context;
+  std::int64_t rest = 1;
+  for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context})
+    if ((rest *= ranks) > kMostRanks)
+      refuse(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline, mesh.context, kMostRanks));
   if (options.dp == 0 && devices % rest != 0) refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   if (options.shard != 0) mesh.shard = options.shard;

@@ -56,7 +56,9 @@ class Walk {
     for (const std::int64_t t : given_or(space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one}))
       for (const std::int64_t p : given_or(space_.pipeline, transformer ? divisors(n) : std::vector{one}))
         for (const std::int64_t c : given_or(space_.context, transformer ? contexts() : std::vector{one})) {
-          if (t < 1 || p < 1 || c < 1 || t > n || p > n || c > n || n % (t * p * c) != 0 || (transformer && p > spec_.layers)) continue;
+          if (t < 1 || p < 1 || c < 1 || t > n || p > n || c > n || p > n / t || c > n / (t * p) || n % (t * p * c) != 0 ||
+              (transformer && p > spec_.layers))
+            continue;
           Training training = start_;
           training.mesh.tensor = t, training.mesh.pipeline = p, training.mesh.context = c, training.mesh.data = n / (t * p * c);
           if (!space_.data.empty() && std::count(space_.data.begin(), space_.data.end(), training.mesh.data) == 0) continue;

@@ -32,6 +32,9 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
                                       {"ep", mesh.expert},
                                       {"etp", mesh.expert_tensor}})
     require_range(option, value, 1);
+  double devices = 1;
+  for (const std::int64_t ranks : {mesh.data, mesh.tensor, mesh.pipeline, mesh.context}) devices *= static_cast<double>(ranks);
+  if (devices > 1e7) refuse(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
   require_range("shard", mesh.shard, 0);
   if (mesh.shard > 0)
     require(mesh.data * mesh.context % mesh.shard == 0, "shard", mesh.shard, fmt::format("must divide dp x cp = {}", mesh.data * mesh.context));

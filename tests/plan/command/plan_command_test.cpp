@@ -198,6 +198,10 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   refused("--model gpt2 --devices -4", 2, "devices = -4: must be at least 1");
   refused("--model gpt2 --devices 0", 2, "--devices: 0");
   refused("--model gpt2 --micro-batch 0", 2, "--micro-batch: 0: must not be 0");
+  refused("--parameters 1e9 --tp 9000000 --pp 9000000 --dp 9000000", 2, "--tp 9000000: tp x pp");
+  refused("--model gpt2 --tp 9000000 --pp 9000000 --cp 9000000 --devices 8", 2, "tp 9000000 x pp 9000000 x cp 9000000: must be at most");
+  refused("--model gpt2 --dp 9000000 --tp 12 --pp 12 --devices 8", 78, "devices = 1.296e+09: dp x tp x pp x cp");
+  refused("--model gpt2 --search --global-batch 8 --devices 8 --tp 9000000 --pp 9000000", 78, "no mesh of 8 devices");
   refused("--model gpt2 --dp 3037000500 --tp 3037000500", 2, "--dp 3037000500: must be at most 10000000");
   refused("--model gpt2 --zero -2", 2, "--zero");
   refused("--model gpt-9", 2, "--model gpt-9: no such model");
