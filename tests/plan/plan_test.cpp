@@ -48,6 +48,17 @@ TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
   EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, 0, plan.run->cost, 2}).run->tokens, 1e11, 1);
 }
 
+TEST(Plan, HybridShardingIsNamed) {
+  Training training = on(16, 1, 1, 16);
+  training.zero = 3, training.mesh.shard = 8;
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
+  const ModelSpec spec = *named_model("gpt2-1.5b");
+  EXPECT_THAT(to_text(make_plan(spec, training, cluster)), HasSubstr("ZeRO 3 over 8 ranks, mixed"));
+  EXPECT_THAT(to_json(make_plan(spec, training, cluster)), HasSubstr("\"shard\": 8"));
+  training.mesh.shard = 16;
+  EXPECT_THAT(to_text(make_plan(spec, training, cluster)), HasSubstr("ZeRO 3, mixed"));
+}
+
 TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
   const ModelSpec spec = *named_model("llama-8b");
   Training training = on(8, 1, 1, 8);

@@ -86,7 +86,9 @@ std::string to_text(const Plan& plan) {
                                  static_cast<double>(plan.parameters) / 1e9);
   text += fmt::format("{} {} devices on {} host{}: {}\n", plan.cluster.devices(), plan.cluster.device.name, plan.cluster.hosts,
                       plan.cluster.hosts == 1 ? "" : "s", mesh_words(training));
-  const std::string shards = training.zero > 0 && training.mesh.shard > 0 ? fmt::format(" over {} ranks", training.mesh.shard) : "";
+  const std::string shards = training.zero > 0 && training.mesh.shard_ranks() < training.mesh.data * training.mesh.context
+                                 ? fmt::format(" over {} ranks", training.mesh.shard)
+                                 : "";
   text += fmt::format("ZeRO {}{}, {}, recomputation {}, schedule {}, {} micro-batches of {}, global batch {}", training.zero, shards,
                       training.precision, kRecompute[static_cast<int>(training.recompute)], training.schedule, training.micro_batches(),
                       training.micro_batch, training.global_batch);
