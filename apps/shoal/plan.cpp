@@ -1,6 +1,7 @@
 #include "apps/shoal/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include "apps/shoal/plan_calibrate.h"
 #include "apps/shoal/plan_check.h"
 #include "apps/shoal/plan_collective.h"
+#include "apps/shoal/plan_contradictions.h"
 #include "apps/shoal/plan_drift.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
@@ -32,6 +34,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr const char* kRecompute[] = {"none", "selective", "full"};
 
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
@@ -48,34 +51,41 @@ void write_plot(const std::string& folder, const char* name, const std::string& 
 
 /// A bare number of parameters: what its states need.
 void states_alone(const PlanOptions& options) {
-  if (!(options.parameters > 0) || !std::isfinite(options.parameters))
-    throw Error(ErrorKind::kUsage, "plan", fmt::format("--parameters {}: must be positive", options.parameters));
-  const std::int64_t ranks = options.dp > 0 ? options.dp : options.devices > 0 ? options.devices : 1;
-  if (options.dp < 0 || options.devices < 0) throw Error(ErrorKind::kUsage, "plan", "--dp and --devices must be positive");
+  const auto refuse = [](const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); };
+  if (!(options.parameters > 0) || !std::isfinite(options.parameters)) refuse(fmt::format("--parameters {}: must be positive", options.parameters));
+  for (const auto& [option, ranks] : {std::pair{"devices", options.devices}, {"dp", options.dp}, {"tp", options.tp}, {"pp", options.pp}})
+    if (ranks < 0 || ranks > 10000000) refuse(fmt::format("--{} {}: must lie between 1 and 10000000", option, ranks));
+  const std::int64_t split = std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp);
+  if (split > 10000000) refuse(fmt::format("--tp {}: tp x pp = {} must be at most 10000000", options.tp, split));
+  if (options.devices % split != 0) refuse(fmt::format("--devices {}: tp x pp = {} must divide it", options.devices, split));
+  // What a model-parallel rank holds is sharded over the data ranks, not over all devices.
+  const std::int64_t ranks = options.dp > 0 ? options.dp : options.devices > 0 ? options.devices / split : 1;
+  if (options.devices > 0 && ranks * split != options.devices)
+    refuse(fmt::format("--devices {}: the mesh dp {} x tp x pp {} has {}", options.devices, ranks, split, ranks * split));
   const int stage = std::max(0, options.zero);
-  if (stage > 3) throw Error(ErrorKind::kUsage, "plan", fmt::format("--zero {}: must lie between 0 and 3", stage));
   const std::string precision = options.precision.empty() ? plan::Training{}.precision : options.precision;
-  const auto number = plan::precision(precision);
-  if (!number) throw Error(ErrorKind::kUsage, "plan", fmt::format("--precision {}: no such precision", precision));
+  const auto number = plan::precision(precision, options.optimizer.empty() ? plan::Optimizer::kAdam : optimizer_of(options.optimizer));
+  if (!number) refuse(fmt::format("--precision {}: must be one of {}", precision, fmt::join(plan::precision_names(), ", ")));
   const auto held = plan::state_bytes(number->state, stage, static_cast<double>(ranks));
-  const double split = static_cast<double>(std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp));
-  const double bytes = options.parameters / split * held.all();
+  const double own = options.parameters / static_cast<double>(split), bytes = own * held.all();
   if (options.json) {
-    const ordered_json json{{"parameters", options.parameters},  {"devices", ranks},          {"zero", stage}, {"precision", precision},
-                            {"bytes_per_parameter", held.all()}, {"model_state_bytes", bytes}};
+    const ordered_json json{
+        {"parameters", options.parameters},  {"devices", ranks * split},  {"dp", ranks}, {"zero", stage}, {"precision", precision},
+        {"bytes_per_parameter", held.all()}, {"model_state_bytes", bytes}};
     fmt::print("{}\n", json.dump(2));
     return;
   }
+  const std::string cut = split > 1 ? fmt::format(", 1/{} on each model-parallel rank", split) : "";
   fmt::print(
-      "{:.4g} parameters, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) a "
+      "{:.4g} parameters{}, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) "
+      "a "
       "rank\n",
-      options.parameters, precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
+      options.parameters, cut, precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
 }
 
 ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& spec) {
   const plan::Training& training = candidate.training;
   const plan::Mesh& mesh = training.mesh;
-  constexpr const char* kRecompute[] = {"none", "selective", "full"};
   return {{"dp", mesh.data},
           {"tp", mesh.tensor},
           {"pp", mesh.pipeline},
@@ -112,21 +122,55 @@ void add_json(const plan::Sensitivity& answer, const plan::ModelSpec& spec, orde
   }
 }
 
+/// What the columns do not say of a way of training: " (fp8, shards over 8)".
+std::string remarks(const plan::Training& training, bool several_precisions) {
+  std::vector<std::string> words;
+  if (several_precisions) words.push_back(training.precision);
+  if (training.zero > 0 && training.mesh.shard > 0) words.push_back(fmt::format("shards over {}", training.mesh.shard));
+  if (training.offload_optimizer) words.push_back("optimizer offloaded");
+  return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
+}
+
+void print_found(const PlanOptions& options, const plan::SearchResult& found, const std::vector<std::optional<plan::RunEstimate>>& runs) {
+  const bool budget = !runs.empty() && runs.front();
+  fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9} {:>8} {:>7}  {}limited by\n", "dp", "tp", "pp", "vpp", "cp", "ep",
+             "ZeRO", "micro", "schedule", "recompute", "step s", "peak GiB", "bubble",
+             budget ? fmt::format("{:>9} {:>9} {:>9}  ", "tokens", "days", "cost") : "");
+  for (std::size_t i = 0; i < found.best.size(); ++i) {
+    const plan::Candidate& candidate = found.best[i];
+    const plan::Mesh& mesh = candidate.training.mesh;
+    fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} {:>6.1f}%  {}{}{}\n", mesh.data, mesh.tensor,
+               mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert, candidate.training.zero, candidate.training.micro_batch,
+               candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
+               candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(),
+               budget ? fmt::format("{:>9.4g} {:>9.4g} {:>9.4g}  ", runs[i]->tokens, runs[i]->days, runs[i]->cost) : "", candidate.limited_by,
+               remarks(candidate.training, !options.precisions.empty()));
+  }
+}
+
 void run_search(const PlanOptions& options) {
   const plan::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   if (options.global_batch <= 0) throw Error(ErrorKind::kUsage, "plan", "--search needs the --global-batch that all meshes train");
   PlanOptions start = options;
-  start.dp = cluster.devices(), start.tp = start.pp = start.cp = start.ep = start.vpp = 0;
+  start.dp = cluster.devices(), start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0, start.offload_optimizer = false;
   const plan::Training training = training_of(start, spec, cluster.devices());
-  const plan::SearchSpace space = space_of(options);
+  const plan::SearchSpace space = space_of(options, cluster);
   const auto found = plan::search(spec, training, cluster, space, options.count);
+  if (found.considered == 0)
+    throw Error(ErrorKind::kConfig, "plan",
+                fmt::format("--search: no mesh of {} devices divides model and batch as the other options want it", cluster.devices()));
+  std::vector<std::optional<plan::RunEstimate>> runs;
+  for (const auto& candidate : found.best) runs.push_back(plan::make_plan(spec, candidate.training, cluster, options.budget).run);
   if (!options.plots.empty()) write_plot(options.plots, "search.svg", plan::search_plot(spec, cluster, found.best));
   if (options.json) {
     ordered_json json{
         {"model", spec.name},           {"cluster", cluster.name},          {"devices", cluster.devices()}, {"considered", found.considered},
         {"too_large", found.too_large}, {"least_bytes", found.least_bytes}, {"best", ordered_json::array()}};
-    for (const auto& candidate : found.best) json["best"].push_back(json_of(candidate, spec));
+    for (std::size_t i = 0; i < found.best.size(); ++i) {
+      json["best"].push_back(json_of(found.best[i], spec));
+      if (runs[i]) json["best"].back()["run"] = {{"tokens", runs[i]->tokens}, {"days", runs[i]->days}, {"cost", runs[i]->cost}};
+    }
     if (!found.best.empty()) add_json(plan::sensitivity(spec, training, cluster, space), spec, json);
     fmt::print("{}\n", json.dump(2));
     return;
@@ -136,25 +180,13 @@ void run_search(const PlanOptions& options) {
     fmt::print("nothing fits {:.1f} GiB; the smallest needs {:.1f} GiB\n", cluster.device.memory_bytes / kGiB, found.least_bytes / kGiB);
     return;
   }
-  const bool several = options.precisions.size() > 1;
-  fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9} {:>8} {:>7}  {}limited by\n", "dp", "tp", "pp", "vpp", "cp", "ep",
-             "ZeRO", "micro", "schedule", "recompute", "step s", "peak GiB", "bubble", several ? "precision, " : "");
-  constexpr const char* kRecompute[] = {"none", "selective", "full"};
-  for (const auto& candidate : found.best) {
-    const plan::Mesh& mesh = candidate.training.mesh;
-    fmt::print("  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} {:>6.1f}%  {}{}\n", mesh.data, mesh.tensor,
-               mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert, candidate.training.zero, candidate.training.micro_batch,
-               candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
-               candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(), several ? candidate.training.precision + ", " : "",
-               candidate.limited_by);
-  }
+  print_found(options, found, runs);
   fmt::print("{}", plan::to_text(plan::sensitivity(spec, training, cluster, space)));
 }
 
 /// The planned run as it goes with failures at random moments.
 std::optional<plan::SimulatedRun> simulated_run(const PlanOptions& options, const plan::Plan& made) {
   if (!options.failures) return std::nullopt;
-  if (!made.run) throw Error(ErrorKind::kUsage, "plan", "--failures: name the run: --tokens, --hours or --money");
   const plan::RunEstimate& run = *made.run;
   if (run.failures.checkpoint_s <= 0)
     throw Error(ErrorKind::kUsage, "plan", fmt::format("--failures: cluster {} names no storage to write checkpoints to", made.cluster.name));
@@ -228,13 +260,14 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const plan::Model
 }
 
 void run_plan(const PlanOptions& given) {
-  if (given.parameters != 0 && given.model.empty() && given.layers == 0) return states_alone(given);
+  if (given.parameters != 0) return states_alone(given);
   if (given.search) return run_search(given);
   PlanOptions options = given;
   const auto table = schedule_of(options);
   const plan::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   const plan::Training training = training_of(options, spec, cluster.devices());
+  refuse_what_would_be_ignored(options, spec, training);
   const plan::Plan made = plan::make_plan(spec, training, cluster, options.budget);
   std::optional<plan::SimulatedStep> step;
   if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
@@ -305,6 +338,33 @@ void add_scaling(CLI::App& plan_command) {
   });
 }
 
+void print_inference(const plan::ModelSpec& spec, const plan::Cluster& cluster, std::int64_t context, bool json) {
+  if (spec.family == plan::Family::kMlp) throw Error(ErrorKind::kUsage, "plan", fmt::format("inference: {} makes no tokens", spec.name));
+  const auto cost = plan::inference_cost(spec, cluster, static_cast<double>(context));
+  const double capacity = cluster.device.memory_bytes, price = cluster.device.price_per_hour / 3600;
+  const double prompt = price * cost.prefill_s / static_cast<double>(context) * 1e6, made = price * cost.decode_s * 1e6;
+  if (json) {
+    ordered_json fields{{"model", spec.name},
+                        {"device", cluster.device.name},
+                        {"context", context},
+                        {"flops_per_token", cost.flops_per_token},
+                        {"decode_flops", cost.decode_flops},
+                        {"weight_bytes", cost.weight_bytes},
+                        {"cache_bytes_per_token", cost.cache_bytes_per_token},
+                        {"capacity_bytes", capacity},
+                        {"fits", cost.held_bytes <= capacity},
+                        {"prefill_s", cost.prefill_s},
+                        {"decode_s", cost.decode_s}};
+    if (price > 0) fields["cost_per_million"] = {{"prompt_tokens", prompt}, {"made_tokens", made}};
+    return fmt::print("{}\n", fields.dump(2));
+  }
+  fmt::print("{}: {:.4g} FLOPs a token, {:.4g} bytes of keys and values a token; {} tokens of prompt in {:.4g} s, then at least {:.4g} s a token\n",
+             spec.name, cost.flops_per_token, cost.cache_bytes_per_token, context, cost.prefill_s, cost.decode_s);
+  if (price > 0) fmt::print("one sequence at a time, a million tokens of prompt cost {:.4g}, a million that are made {:.4g}\n", prompt, made);
+  fmt::print("weights and cache take {:.4g} GiB of the {}'s {:.4g} GiB{}\n", cost.held_bytes / kGiB, cluster.device.name, capacity / kGiB,
+             cost.held_bytes <= capacity ? "" : ": DOES NOT FIT one device, times are those of one that could hold them");
+}
+
 void add_inference(CLI::App& plan_command) {
   auto* command = plan_command.add_subcommand("inference", "What serving a model costs on one device");
   auto options = std::make_shared<PlanOptions>();
@@ -312,12 +372,8 @@ void add_inference(CLI::App& plan_command) {
   command->add_option("--model", options->model, "A named size, a job file, or a config.json")->required();
   command->add_option("--cluster", options->cluster, "A preset or a TOML file (a100)");
   command->add_option("--context", *context, "Tokens before the one that is made")->capture_default_str()->check(CLI::Range(1, 1000000000));
-  command->callback([options, context] {
-    const plan::ModelSpec spec = model_of(*options);
-    const auto cost = plan::inference_cost(spec, cluster_of(*options), static_cast<double>(*context));
-    fmt::print("{}: {:.4g} FLOPs a token, {:.4g} bytes of keys and values a token; {} tokens of prompt in {:.4g} s, then at least {:.4g} s a token\n",
-               spec.name, cost.flops_per_token, cost.cache_bytes_per_token, *context, cost.prefill_s, cost.decode_s);
-  });
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options, context] { print_inference(model_of(*options), cluster_of(*options), *context, options->json); });
 }
 
 /// `shoal plan learn ...`: each prints one line, formula and all.
@@ -328,6 +384,7 @@ void add_lessons(CLI::App& plan_command) {
     std::int64_t samples = 0, batch = 1, ranks = 1, epochs = 1;
     std::int64_t layers = 0;
     plan::WorkingSet set;
+    plan::NcclQuestion nccl;
     double bytes = 0, latency = 50e-6, bandwidth = 1.25e9, parameters = 0, intensity = 0, peak = 0, inside = 0, input = 0;
     int zero = 0;
   };
@@ -343,7 +400,12 @@ void add_lessons(CLI::App& plan_command) {
     command.add_option("--bandwidth", words->bandwidth, "Bytes a second")->capture_default_str();
   };
   const auto alpha_beta = [words] { return plan::AlphaBeta{words->latency, 1 / words->bandwidth, 0}; };
-  const auto print = [](const plan::Lesson& lesson) { fmt::print("{}\n", lesson.line); };
+  auto json = std::make_shared<bool>(false);
+  learn->add_flag("--json", *json, "One JSON object: the value and the line");
+  learn->fallthrough();
+  const auto print = [json](const plan::Lesson& lesson) {
+    fmt::print("{}\n", *json ? ordered_json{{"value", lesson.value}, {"line", lesson.line}}.dump() : lesson.line);
+  };
 
   auto* iterations = learn->add_subcommand("iterations", "Iterations of an epoch");
   data(*iterations);
@@ -360,6 +422,14 @@ void add_lessons(CLI::App& plan_command) {
   ring->add_option("--ranks", words->ranks, "Ranks")->required();
   link(*ring);
   ring->callback([=] { print(plan::ring_against_tree(words->ranks, words->bytes, alpha_beta())); });
+  auto* nccl = learn->add_subcommand("nccl", "The fastest algorithm and protocol of a collective by NCCL's model");
+  nccl->add_option("--collective", words->nccl.collective, "all_reduce, all_gather or reduce_scatter")->capture_default_str();
+  nccl->add_option("--hosts", words->nccl.hosts, "Hosts")->capture_default_str();
+  nccl->add_option("--per-host", words->nccl.per_host, "Ranks of each")->capture_default_str();
+  nccl->add_option("--bytes", words->nccl.bytes, "Bytes of the whole buffer")->required();
+  nccl->add_option("--inside", words->nccl.inside, "Bytes a second of one rank inside its host")->capture_default_str();
+  nccl->add_option("--between", words->nccl.between, "Bytes a second of one rank between hosts")->capture_default_str();
+  nccl->callback([=] { print(plan::nccl_choice(words->nccl)); });
   auto* zero = learn->add_subcommand("zero", "Model states by ZeRO stage");
   zero->add_option("--parameters", words->parameters, "Parameters")->required();
   zero->add_option("--zero", words->zero, "Stage, 0 to 3")->required();
@@ -403,7 +473,9 @@ void add_plan_command(CLI::App& app) {
   add_drift_command(*command);
   add_check_command(*command);
   command->callback([command, options] {
-    if (command->get_subcommands().empty()) run_plan(*options);
+    if (!command->get_subcommands().empty()) return refuse_beside_subcommand(*command);
+    refuse_what_would_be_ignored(*command, *options);
+    run_plan(*options);
   });
 }
 

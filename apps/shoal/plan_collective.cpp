@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -52,7 +53,8 @@ void simulate(const Words& words) {
   std::vector<double> slowdown(hosts.size(), 1);
   for (const plan::Straggler& one : stragglers_of(words.straggler)) {
     if (one.rank < 0 || one.rank >= words.ranks) refuse(fmt::format("--straggler {}: there are {} ranks", one.rank, words.ranks));
-    if (!(one.slowdown > 0)) refuse(fmt::format("--straggler {}:{}: the factor must be positive", one.rank, one.slowdown));
+    if (!(one.slowdown > 0) || !std::isfinite(one.slowdown))
+      refuse(fmt::format("--straggler {}:{}: the factor must be positive", one.rank, one.slowdown));
     slowdown[static_cast<std::size_t>(one.rank)] = one.slowdown;
   }
   constexpr double kElement = 4;

@@ -22,6 +22,7 @@ namespace shoal::apps {
 namespace {
 
 constexpr const char* kDefaultCluster = "a100";
+constexpr std::int64_t kMostRanks = 10000000;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
 
@@ -74,11 +75,13 @@ plan::Recompute recompute_of(const std::string& word) {
   refuse(fmt::format("--recompute {}: must be none, selective or full", word));
 }
 
-plan::Optimizer optimizer_of(const std::string& word) {
-  if (word == "adam") return plan::Optimizer::kAdam;
-  if (word == "momentum") return plan::Optimizer::kMomentum;
-  if (word == "sgd") return plan::Optimizer::kSgd;
-  refuse(fmt::format("--optimizer {}: must be adam, momentum or sgd", word));
+/// The names, which must be known; "all" stands for every one.
+std::vector<std::string> known_of(const char* option, const std::vector<std::string>& names, const std::vector<std::string>& known) {
+  if (names == std::vector<std::string>{"all"}) return known;
+  for (const std::string& name : names)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      refuse(fmt::format("{} {}: must be among {}, or all", option, name, fmt::join(known, ", ")));
+  return names;
 }
 
 /// Ranks of a job on one host of its own.
@@ -92,6 +95,13 @@ plan::Cluster host_of_job(std::int64_t ranks) {
 
 }  // namespace
 
+plan::Optimizer optimizer_of(const std::string& word) {
+  if (word == "adam") return plan::Optimizer::kAdam;
+  if (word == "momentum") return plan::Optimizer::kMomentum;
+  if (word == "sgd") return plan::Optimizer::kSgd;
+  refuse(fmt::format("--optimizer {}: must be adam, momentum or sgd", word));
+}
+
 bool is_job(const PlanOptions& options) { return options.model.ends_with(".toml"); }
 
 train::Job job_of(const PlanOptions& options) {
@@ -102,6 +112,11 @@ train::Job job_of(const PlanOptions& options) {
 }
 
 void add_plan_options(CLI::App& command, PlanOptions& o) {
+  // 0 stands for "not given" in PlanOptions; nobody means it.
+  const auto not_zero = [](const std::string& given) {
+    double value = 1;
+    return CLI::detail::lexical_cast(given, value) && value == 0 ? given + ": must not be 0" : std::string();
+  };
   const char* model = "Model";
   command.add_option("--model", o.model, "A named size, a job file (.toml), or a Hugging Face config.json")->group(model);
   command.add_option("--parameters", o.parameters, "Only a number of parameters: the arithmetic of model states")->group(model);
@@ -120,9 +135,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_option("--set", o.sets, "Of a job file: section.key=value; may be repeated")->allow_extra_args(false)->group(model);
   const char* mesh = "Mesh";
   command.add_option("--cluster", o.cluster, "A preset or a TOML file (a100; of a job file: a CPU host)")->group(mesh);
-  command.add_option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)")->group(mesh)->check([](const std::string& given) {
-    return given == "0" ? std::string("0: must be at least 1") : std::string();
-  });
+  command.add_option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)")->group(mesh);
   command.add_option("--dp", o.dp, "Data-parallel ranks (what the rest leaves)")->group(mesh);
   command.add_option("--tp", o.tp, "Tensor-parallel ranks (1)")->group(mesh);
   command.add_option("--pp", o.pp, "Pipeline ranks (1)")->group(mesh);
@@ -150,12 +163,16 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--no-sequence-parallel", o.no_sequence_parallel, "Activations between tensor-parallel products stay whole")->group(training);
   command.add_flag("--no-overlap", o.no_overlap, "Gradient exchange waits for the backward pass")->group(training);
   command.add_flag("--keep-gathered", o.keep_gathered, "ZeRO-3: parameters stay gathered after the forward pass")->group(training);
-  command.add_flag("--offload-optimizer", o.offload_optimizer, "Optimizer states live in host memory")->group(training);
+  command.add_flag("--offload-optimizer", o.offload_optimizer, "Optimizer states live in host memory (a search tries both)")->group(training);
   command.add_flag("--offload-parameters", o.offload_parameters, "ZeRO-3: shards of the parameters live in host memory too")->group(training);
   command.add_flag("--zero-plus-plus", o.zero_plus_plus, "ZeRO-3: quantized exchange, gathered within hosts for backward (ZeRO++)")->group(training);
   command.add_flag("--ulysses", o.ulysses, "Context ranks exchange positions for heads (Ulysses) instead of gathering keys and values")
       ->group(training);
   command.add_flag("--flat-rings", o.flat_rings, "Data ranks exchange around one ring of all devices, not host by host (DeepSpeed ZeRO-3, 2021)")
+      ->group(training);
+  command
+      .add_flag("--sync-every-micro-batch", o.sync_every_micro_batch,
+                "ZeRO 0 and 1: gradients are reduced in every micro-batch (summed on their rank first)")
       ->group(training);
   const char* run = "Run";
   command.add_option("--tokens", o.budget.tokens, "Train on so many tokens")->group(run);
@@ -167,8 +184,8 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--gathers", o.gathers, "ZeRO-3: also the order in which units are gathered and released")->group(output);
   command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")->group(output);
   command.add_option("--count", o.count, "How many of them")->group(output)->capture_default_str()->check(CLI::Range(1, 1000));
-  command.add_option("--precisions", o.precisions, "Search: these precisions too (that of --precision)")->delimiter(',')->group(output);
-  command.add_option("--schedules", o.schedules, "Search: among these schedules (1f1b,interleaved)")->delimiter(',')->group(output);
+  command.add_option("--precisions", o.precisions, "Search: among these precisions, or all (that of --precision)")->delimiter(',')->group(output);
+  command.add_option("--schedules", o.schedules, "Search: among these schedules, or all (1f1b,interleaved)")->delimiter(',')->group(output);
   command.add_option("--trace", o.trace, "Simulate a step and write a Perfetto trace")->group(output);
   command.add_option("--svg", o.svg, "Simulate a step and draw its schedule")->group(output);
   command.add_option("--plots", o.plots, "A folder: draw memory.svg and time.svg, or search.svg of a --search")->group(output);
@@ -179,6 +196,10 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   command.add_option("--failures", o.failures, "Simulate the whole run with failures drawn from this seed; needs --tokens, --hours or --money")
       ->group(output)
       ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 62));
+  for (const char* option : {"--parameters", "--layers",  "--hidden",      "--heads",        "--kv-heads", "--ffn",   "--vocab", "--experts",
+                             "--seq-len",    "--devices", "--dp",          "--tp",           "--pp",       "--vpp",   "--cp",    "--ep",
+                             "--etp",        "--shard",   "--micro-batch", "--global-batch", "--tokens",   "--hours", "--money"})
+    command.get_option(option)->check(not_zero);
 }
 
 plan::ModelSpec model_of(const PlanOptions& options) {
@@ -208,10 +229,15 @@ plan::Cluster cluster_of(const PlanOptions& options) {
   if (options.cluster.empty() && is_job(options)) return host_of_job(devices);
   const std::string name = options.cluster.empty() ? kDefaultCluster : options.cluster;
   plan::Cluster cluster = load_cluster(name);
-  if (devices == 0 && options.dp > 0)
-    devices = options.dp * std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp) * std::max<std::int64_t>(1, options.cp);
-  if (devices == 0 && plan::cluster_preset(name))
-    devices = std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp) * std::max<std::int64_t>(1, options.cp);
+  // Without --devices they are the mesh's: of --dp, or of one data rank on a preset.
+  if (devices == 0 && (options.dp > 0 || plan::cluster_preset(name))) {
+    devices = 1;
+    for (const auto& [option, ranks] : {std::pair{"dp", options.dp}, {"tp", options.tp}, {"pp", options.pp}, {"cp", options.cp}}) {
+      if (ranks > kMostRanks) refuse(fmt::format("--{} {}: must be at most {}", option, ranks, kMostRanks));
+      devices *= std::max<std::int64_t>(1, ranks);
+      if (devices > kMostRanks) refuse(fmt::format("--{} {}: the mesh would have more than {} devices", option, ranks, kMostRanks));
+    }
+  }
   return devices == 0 ? cluster : plan::with_devices(cluster, devices);
 }
 
@@ -220,11 +246,15 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   plan::Mesh& mesh = training.mesh;
   const auto given = [](const char* name, std::int64_t value) {
     if (value < 0) refuse(fmt::format("--{} {}: must be positive", name, value));
+    if (value > kMostRanks) refuse(fmt::format("--{} {}: must be at most {}", name, value, kMostRanks));
     return value > 0 ? value : 1;
   };
   mesh.tensor = given("tp", options.tp), mesh.pipeline = given("pp", options.pp), mesh.virtual_stages = given("vpp", options.vpp);
   mesh.context = given("cp", options.cp), mesh.expert = given("ep", options.ep), mesh.expert_tensor = given("etp", options.etp);
-  const std::int64_t rest = mesh.tensor * mesh.pipeline * mesh.context;
+  std::int64_t rest = 1;
+  for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context})
+    if ((rest *= ranks) > kMostRanks)
+      refuse(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline, mesh.context, kMostRanks));
   if (options.dp == 0 && devices % rest != 0) refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   if (options.shard != 0) mesh.shard = options.shard;
@@ -247,34 +277,34 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   if (options.keep_gathered) training.reshard_after_forward = false;
   if (options.offload_optimizer) training.offload_optimizer = true;
   training.offload_parameters = options.offload_parameters, training.zero_plus_plus = options.zero_plus_plus, training.ulysses = options.ulysses;
-  training.flat_rings = options.flat_rings;
+  training.flat_rings = options.flat_rings, training.sync_every_micro_batch = options.sync_every_micro_batch;
   if (options.prefetch >= 0) training.prefetch_units = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;
 }
 
-plan::SearchSpace space_of(const PlanOptions& options) {
+plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& cluster) {
   plan::SearchSpace space;
-  for (auto [value, list] : {std::pair{options.tp, &space.tensor},
+  for (auto [value, list] : {std::pair{options.dp, &space.data},
+                             {options.shard, &space.shard},
+                             {options.tp, &space.tensor},
                              {options.pp, &space.pipeline},
                              {options.cp, &space.context},
                              {options.ep, &space.expert},
                              {options.vpp, &space.virtual_stages},
                              {options.micro_batch, &space.micro_batch}})
-    if (value > 0) *list = {value};
+    if (value < 0)
+      refuse(fmt::format("--search: {}: sizes must be positive", value));
+    else if (value > 0)
+      *list = {value};
   if (options.zero >= 0) space.zero = {options.zero};
-  if (!options.recompute.empty() && options.recompute != "none") space.recompute = {recompute_of(options.recompute)};
+  if (!options.recompute.empty()) space.recompute = {recompute_of(options.recompute)};
   if (!options.schedule.empty()) space.schedules = {options.schedule};
-  if (!options.schedules.empty()) space.schedules = options.schedules;
-  const auto known = schedule::schedule_names();
-  for (const std::string& name : space.schedules)
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      refuse(fmt::format("--schedules {}: must be among {}", name, fmt::join(known, ", ")));
-  for (const std::string& precision : options.precisions)
-    if (!plan::precision(precision)) refuse(fmt::format("--precisions {}: must be among {}", precision, fmt::join(plan::precision_names(), ", ")));
-  space.precisions = options.precisions;
-  space.hybrid_sharding = options.shard == 0;
-  space.offload = options.offload_optimizer;
+  if (!options.schedules.empty()) space.schedules = known_of("--schedules", options.schedules, schedule::schedule_names());
+  if (!options.precisions.empty()) space.precisions = known_of("--precisions", options.precisions, plan::precision_names());
+  space.hybrid_sharding = true;
+  const bool can_offload = cluster.host.memory_bytes > 0 && cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0;
+  space.offload = options.offload_optimizer ? std::vector{true} : can_offload ? std::vector{false, true} : std::vector{false};
   return space;
 }
 

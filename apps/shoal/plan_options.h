@@ -23,7 +23,7 @@ struct PlanOptions {
   std::int64_t dp = 0, tp = 0, pp = 0, vpp = 0, cp = 0, ep = 0, etp = 0, shard = 0, micro_batch = 0, global_batch = 0, micro_batches = 0;
   int zero = -1, prefetch = -1;
   bool no_sequence_parallel = false, no_overlap = false, keep_gathered = false, offload_optimizer = false, offload_parameters = false;
-  bool zero_plus_plus = false, ulysses = false, flat_rings = false;
+  bool zero_plus_plus = false, ulysses = false, flat_rings = false, sync_every_micro_batch = false;
   double expert_imbalance = 1;
   plan::Budget budget;
   bool search = false, json = false, gathers = false;
@@ -40,9 +40,10 @@ bool is_job(const PlanOptions& options);
 train::Job job_of(const PlanOptions& options);
 
 // What the words mean. Throw Error(usage) or Error(config) naming the option, Error(input missing) for a file that is not there.
+plan::Optimizer optimizer_of(const std::string& word);
 plan::ModelSpec model_of(const PlanOptions& options);
 plan::Cluster cluster_of(const PlanOptions& options);
 plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& spec, std::int64_t devices);
-plan::SearchSpace space_of(const PlanOptions& options);
+plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& cluster);
 
 }  // namespace shoal::apps

@@ -216,6 +216,8 @@ TEST(ExactTables, Traffic) {
   const double psi = 1e9, r = 7.0 / 8;
   EXPECT_DOUBLE_EQ(data_elements(0, 8, psi, 4), 2 * r * psi);
   EXPECT_DOUBLE_EQ(data_elements(1, 8, psi, 4), 2 * r * psi);
+  EXPECT_DOUBLE_EQ(data_elements(0, 8, psi, 4, true, true), 4 * 2 * r * psi) << "once a step if synchronisation is skipped, else x m";
+  EXPECT_DOUBLE_EQ(data_elements(1, 8, psi, 4, true, true), 4 * r * psi + r * psi);
   EXPECT_DOUBLE_EQ(data_elements(2, 8, psi, 4), 4 * r * psi + r * psi);
   EXPECT_DOUBLE_EQ(data_elements(3, 8, psi, 4), 3 * 4 * r * psi);
   EXPECT_DOUBLE_EQ(data_elements(3, 8, psi, 4, false), 2 * 4 * r * psi);

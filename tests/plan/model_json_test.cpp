@@ -61,7 +61,7 @@ TEST(ModelJson, MistakesNameFileKeyAndRule) {
   EXPECT_THAT(read(replaced(good, "rms", "batch")), HasSubstr("norm = \"batch\": must be one of layer, rms"));
   EXPECT_THAT(read(replaced(good, "silu", "mish")), HasSubstr("activation = \"mish\""));
   EXPECT_THAT(read("{\"name\": "), HasSubstr("a.json: not JSON"));
-  EXPECT_THAT(read("[]"), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(read("[]"), HasSubstr("a.json: must be a JSON object"));
 }
 
 TEST(HuggingFaceConfig, GivesTheNamedModels) {

@@ -48,6 +48,17 @@ TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
   EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, 0, plan.run->cost, 2}).run->tokens, 1e11, 1);
 }
 
+TEST(Plan, HybridShardingIsNamed) {
+  Training training = on(16, 1, 1, 16);
+  training.zero = 3, training.mesh.shard = 8;
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
+  const ModelSpec spec = *named_model("gpt2-1.5b");
+  EXPECT_THAT(to_text(make_plan(spec, training, cluster)), HasSubstr("ZeRO 3 over 8 ranks, mixed"));
+  EXPECT_THAT(to_json(make_plan(spec, training, cluster)), HasSubstr("\"shard\": 8"));
+  training.mesh.shard = 16;
+  EXPECT_THAT(to_text(make_plan(spec, training, cluster)), HasSubstr("ZeRO 3, mixed"));
+}
+
 TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
   const ModelSpec spec = *named_model("llama-8b");
   Training training = on(8, 1, 1, 8);
@@ -258,6 +269,72 @@ TEST(Plan, OffloadedParametersLeaveTheDevice) {
   EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }), HasSubstr("offload-optimizer"));
 }
 
+// What leaves the device must find room in its host: eight devices leave fp32 masters and moments of all parameters there.
+TEST(Plan, OffloadedStatesFillTheHost) {
+  const ModelSpec spec = *named_model("gpt3-13b");
+  Training training = on(8, 1, 1, 8);
+  training.zero = 1, training.offload_optimizer = true;
+  Cluster cluster = with_devices(*cluster_preset("a100"), 8);
+  const Plan roomy = make_plan(spec, training, cluster);
+  EXPECT_NEAR(roomy.host_bytes, 12.0 * static_cast<double>(roomy.parameters), 1);
+  EXPECT_TRUE(roomy.fits());
+  cluster.host.memory_bytes = roomy.host_bytes - 1;
+  EXPECT_FALSE(make_plan(spec, training, cluster).fits());
+  SearchSpace space;
+  space.tensor = space.pipeline = {1}, space.zero = {1}, space.offload = {true};
+  training.offload_optimizer = false;
+  EXPECT_TRUE(search(spec, training, cluster, space).best.empty());
+  cluster.host.memory_bytes += 2;
+  EXPECT_FALSE(search(spec, training, cluster, space).best.empty());
+  training.offload_optimizer = true;
+  cluster.host = {};
+  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }), HasSubstr("does not describe its hosts' memory"));
+}
+
+TEST(Search, WhatIsFixedStays) {
+  const ModelSpec spec = *named_model("llama-3b");
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
+  Training start;
+  start.global_batch = 64, start.sequence = 4096;
+  SearchSpace space;
+  space.data = {4}, space.shard = {2}, space.recompute = {Recompute::kNone}, space.offload = {true};
+  const auto found = search(spec, start, cluster, space, 1000).best;
+  ASSERT_FALSE(found.empty());
+  for (const Candidate& one : found) {
+    EXPECT_EQ(one.training.mesh.data, 4);
+    EXPECT_EQ(one.training.mesh.shard, 2);
+    EXPECT_GE(one.training.zero, 1) << "stage 0 shards nothing";
+    EXPECT_EQ(one.training.recompute, Recompute::kNone);
+    EXPECT_TRUE(one.training.offload_optimizer);
+  }
+  space.data = {3};
+  EXPECT_EQ(search(spec, start, cluster, space).considered, 0);
+  space.data = {}, space.virtual_stages = {2};
+  for (const Candidate& one : search(spec, start, cluster, space, 1000).best) EXPECT_EQ(one.training.mesh.virtual_stages, 2);
+}
+
+// Schedules without a closed form are carried out once for all ways that share their pipeline, and not at all where a step without bubbles would be
+// too long already: the answer is that of pricing every way on its own.
+TEST(Search, WhatIsRememberedAndPrunedChangesNothing) {
+  const ModelSpec spec = *named_model("llama-3b");
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
+  Training start;
+  start.global_batch = 64, start.sequence = 4096;
+  SearchSpace space;
+  space.schedules = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v", "gpipe"}, space.hybrid_sharding = true, space.offload = {false, true};
+  const auto found = search(spec, start, cluster, space, 200, 1.0).best;
+  CarriedOut known;
+  for (const Candidate& way : every_way(spec, start, cluster, space, known)) {
+    EXPECT_DOUBLE_EQ(way.time.all(), step_time(spec, way.training, cluster).all());
+    EXPECT_DOUBLE_EQ(way.peak_bytes, worst(memory(spec, way.training, cluster)).peak().use.all());
+  }
+  ASSERT_EQ(found.size(), 200u);
+  for (const Candidate& one : found) EXPECT_DOUBLE_EQ(one.time.all(), step_time(spec, one.training, cluster).all());
+  const auto more = search(spec, start, cluster, space, 100000, 1.0).best;
+  ASSERT_GT(more.size(), 1000u) << "nothing is pruned where all are wanted";
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_DOUBLE_EQ(found[i].time.all(), more[i].time.all());
+}
+
 // A schedule that went through a file takes as long as the same one that was generated; another one as long as its own simulation.
 TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
   const ModelSpec spec = *named_model("gpt3-13b");
@@ -366,7 +443,9 @@ TEST(ScalingLaws, ServingReadsWeightsAndCache) {
   const double s = 4096, parameters = 8030261248, norms = 65 * 4096;
   const InferenceCost cost = inference_cost(spec, cluster, s);
   EXPECT_NEAR(cost.flops_per_token / (2 * (parameters - 128256 * 4096.0 - norms) + 2 * 32 * 4096 * s), 1, 1e-9);
+  EXPECT_NEAR(cost.decode_flops - cost.flops_per_token, 2 * 32 * 4096 * s, 1) << "queries of the last token meet all keys";
   EXPECT_DOUBLE_EQ(cost.cache_bytes_per_token, 2 * 32 * 8 * 128 * 2);
+  EXPECT_DOUBLE_EQ(cost.held_bytes, 2 * parameters + 131072 * s);
   EXPECT_NEAR(cost.decode_s, (2 * parameters + 131072 * s) / 3352e9, 1e-12);
   EXPECT_NEAR(cost.prefill_s, cost.flops_per_token * s / (989.4e12 * cluster.device.efficiency.matmul), 1e-12);
 }

@@ -8,6 +8,7 @@
 #include "shoal/plan/lessons.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/operations.h"
+#include "shoal/plan/step_time.h"
 #include "shoal/plan/traffic.h"
 #include "tests/plan/published.h"
 
@@ -15,6 +16,12 @@ namespace shoal::plan {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+ModelSpec sixteen_experts() {
+  ModelSpec spec = *named_model("mixtral-8x7b");
+  spec.experts = 16;
+  return spec;
+}
 
 double state_bytes_held(const ModelSpec& spec, const Training& training) { return memory(spec, training)[0].peak().use.states(); }
 
@@ -105,7 +112,33 @@ TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "shard"), 2 * data_elements(3, 8, psi, 2));
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "shard"), 2 * 3 * m * 7 / 8 * psi);
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "replica"), 2 * 2 * 3.0 / 4 * psi / 8);
-  for (const Traffic& one : sent) EXPECT_EQ(one.between_hosts, one.technique == "replica");
+  for (const Traffic& one : sent) EXPECT_EQ(one.between_bytes, one.technique == "replica" ? one.bytes : 0);
+}
+
+// The two-level all-reduce of the table of costs: 2 R(g) S inside a host of g, 2 R(N) S / g between N hosts, together 2 R(g N) S.
+TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
+  const ModelSpec spec = *named_model("gpt2-1.5b");
+  Training training;
+  training.mesh.data = 32, training.global_batch = 128, training.precision = "bf16";
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 32);
+  const double S = 4 * static_cast<double>(parameter_count(spec));
+  const auto bytes = [&](const char* what) { return traffic_bytes(traffic(spec, training, cluster), what); };
+  const auto between = [&](const char* what) { return traffic_between_bytes(traffic(spec, training, cluster), what); };
+  EXPECT_NEAR(between("data") / (2 * 3.0 / 4 * S / 8), 1, 1e-12);
+  EXPECT_NEAR((bytes("data") - between("data")) / (2 * 7.0 / 8 * S), 1, 1e-12);
+  training.flat_rings = true;
+  EXPECT_EQ(between("data"), bytes("data")) << "a flat ring passes all of it on";
+  training.flat_rings = false, training.sync_every_micro_batch = true;
+  EXPECT_NEAR(bytes("data") / (4 * 2 * 31.0 / 32 * S), 1, 1e-12) << "four micro-batches";
+  training.overlap_data = false;
+  const double often = step_time(spec, training, cluster).data_exposed;
+  training.sync_every_micro_batch = false;
+  EXPECT_DOUBLE_EQ(often, 4 * step_time(spec, training, cluster).data_exposed);
+  // Experts on two hosts: of fifteen others eight are on the other host.
+  const ModelSpec mixture = sixteen_experts();
+  training.mesh.data = 16, training.mesh.expert = 16, training.global_batch = 16;
+  const auto sent = traffic(mixture, training, with_devices(*cluster_preset("a100"), 16));
+  EXPECT_NEAR(traffic_between_bytes(sent, "expert") / traffic_bytes(sent, "expert"), 8.0 / 15, 1e-12);
 }
 
 // Korthikanti et al., section 4.2.2: with sequence parallelism as many bytes, and the inputs of two products gathered once more; and the embedding,

@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <sstream>
 
 #include "shoal/plan/flops.h"
 #include "shoal/plan/lessons.h"
 #include "shoal/plan/memory.h"
+#include "shoal/plan/operations.h"
 #include "shoal/plan/plan.h"
 #include "shoal/plan/topology.h"
 #include "shoal/plan/traffic.h"
@@ -148,6 +150,74 @@ TEST(PublishedFixtures, WorkingSetOfZeroInfinity) {
 // Korthikanti et al., table 5: 530 billion on 2240 devices, 39.15 s with plain data parallelism: 54.2 %.
 TEST(PublishedFixtures, UtilisationOf530BillionOn2240) {
   EXPECT_NEAR(100 * korthikanti_model_flops(2240, 105, 2048, 20480, 51200) / (312e12 * 2240 * 39.15), 54.16, 0.006);
+}
+
+/// Mixtral on 16 devices, its 8 experts on as many ranks as named.
+Training mixture(std::int64_t tensor, std::int64_t expert, std::int64_t expert_tensor, bool sequence_parallel = true) {
+  Training training;
+  training.mesh.tensor = tensor, training.mesh.data = 16 / tensor;
+  training.mesh.expert = expert, training.mesh.expert_tensor = expert_tensor;
+  training.global_batch = training.mesh.data, training.sequence = 4096, training.precision = "bf16", training.sequence_parallel = sequence_parallel;
+  return training;
+}
+
+// However experts are spread, all devices together multiply what the model needs: each token by its two experts, whole.
+TEST(PublishedFixtures, ExpertsAreMultipliedOnceWhereverTheyAre) {
+  const ModelSpec spec = *named_model("mixtral-8x7b");
+  const double experts = 4096.0 * 2 * 6 * 4096 * 14336;  // tokens of a tensor group x visits x three products
+  for (const Training& training : {mixture(1, 1, 1), mixture(1, 8, 1), mixture(1, 8, 2), mixture(2, 8, 1), mixture(2, 8, 2), mixture(4, 4, 4),
+                                   mixture(2, 8, 2, false), mixture(1, 4, 4, false)}) {
+    double sum = 0;
+    for (const OperationCost& one : block_operations(spec, training))
+      if (std::string(one.what).starts_with("experts,")) sum += one.count * one.work;
+    EXPECT_DOUBLE_EQ(sum * static_cast<double>(training.mesh.tensor), experts) << training.mesh.tensor << " " << training.mesh.expert_tensor;
+    double width = 0, rows = 0;
+    for (const SavedTensor& tensor : saved_tensors(spec, training)) {
+      if (std::string(tensor.what) == "input of the experts' down product") width = tensor.bytes;
+      if (std::string(tensor.what) == "tokens sent to experts") rows = tensor.bytes;
+    }
+    // Before sequence parallelism cuts: a tensor rank's rows are kept whole by each rank of their expert, and what follows from them in slices.
+    EXPECT_DOUBLE_EQ(rows * 14336 / 4096 / static_cast<double>(training.mesh.expert_tensor), width);
+    const double cut = training.sequence_parallel ? static_cast<double>(training.mesh.tensor) : 1;
+    EXPECT_DOUBLE_EQ(width / cut * static_cast<double>(training.mesh.tensor), 2 * 4096 * 2 * 14336.0);
+  }
+}
+
+// Megatron-LM #4050 again: gradients of experts are reduced over the expert data ranks alone. One copy of each expert has nobody to reduce with.
+TEST(PublishedFixtures, GradientsOfExpertsTravelAmongTheirOwnRanks) {
+  const ModelSpec spec = *named_model("mixtral-8x7b");
+  const Cluster cluster = with_devices(*cluster_preset("h100"), 16);
+  for (const int zero : {0, 1, 3})
+    for (const auto& [expert, expert_tensor, copies] : {std::array<std::int64_t, 3>{1, 1, 16}, {8, 1, 2}, {8, 2, 1}}) {
+      Training training = mixture(1, expert, expert_tensor);
+      training.zero = zero;
+      const HeldParameters held = held_parameters(spec, training, 0);
+      const double once = 15.0 / 16 * held.dense() + static_cast<double>(copies - 1) / static_cast<double>(copies) * held.expert;
+      const double bytes = zero == 0 ? 2 * 4 : zero == 1 ? 4 + 2 : 4 + 2 * 2;
+      EXPECT_DOUBLE_EQ(traffic_bytes(traffic(spec, training, cluster), zero == 0 ? "data" : "shard"), once * bytes) << zero << " " << expert;
+      // And so does the time: over two hosts of eight, as the closed form of each group has it.
+      training.overlap_data = false;
+      if (zero > 0 || expert == 1) continue;
+      const double dense = all_reduce_s(cluster, {8, 2}, held.dense() * 4);
+      const double experts = copies == 2 ? all_reduce_s(cluster, {1, 2}, held.expert * 4) : 0;
+      EXPECT_DOUBLE_EQ(step_time(spec, training, cluster).data_exposed, dense + experts);
+    }
+}
+
+// A mixture exchanges twice over its tensor ranks for attention, and over those of its experts for these.
+TEST(PublishedFixtures, MixturesExchangeOverTheTensorRanksOfTheirExperts) {
+  const ModelSpec spec = *named_model("mixtral-8x7b");
+  const Cluster cluster = with_devices(*cluster_preset("h100"), 16);
+  const auto sent = [&](const Training& training, const char* what) { return traffic_bytes(traffic(spec, training, cluster), what); };
+  const double b = 1, s = 4096, h = 4096;
+  EXPECT_DOUBLE_EQ(sent(mixture(2, 8, 1), "tensor"), 2 * 32 * (4 + 1) * b * s * h / 2);
+  EXPECT_EQ(sent(mixture(2, 8, 1), "expert tensor"), 0);
+  // Two visits of half of the tokens, gathered and scattered over two ranks, forward and backward.
+  EXPECT_DOUBLE_EQ(sent(mixture(2, 8, 2), "expert tensor"), 2 * 32 * 4 * (2 * s / 2 * 2) * h / 2);
+  const auto exchanged = [&](const Training& training) { return block_time(spec, training, cluster).communication; };
+  const auto visits = [&](const Training& training) { return all_to_all_s(cluster, expert_group(cluster, training.mesh), 2 * (2 * s / 2) * h); };
+  EXPECT_NEAR(exchanged(mixture(2, 8, 2)) - 4 * visits(mixture(2, 8, 2)) - 4 * all_gather_s(cluster, {2, 1}, 2 * (2 * s / 2 * 2) * h),
+              exchanged(mixture(2, 8, 1)) - 4 * visits(mixture(2, 8, 1)), 1e-12);
 }
 
 // Isaev et al., "Calculon", 2023: what is hidden takes 15 % of its time from the computation inside a host, 2 % between hosts.

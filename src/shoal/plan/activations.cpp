@@ -1,8 +1,6 @@
 #include <algorithm>
 
 #include "shoal/plan/memory.h"
-#include "shoal/schedule/generators.h"
-#include "shoal/schedule/timeline.h"
 
 namespace shoal::plan {
 namespace {
@@ -30,13 +28,15 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
   const double h = spec.hidden, f = spec.ffn;
   list.push_back({"input of norm 2", e * tokens * h, Cut::kSequence});
   if (spec.experts > 0) {
-    const double visits = tokens * spec.experts_per_token * training.expert_imbalance;
+    // Every tensor rank of an expert keeps all of its rows, and a slice of what is computed of them.
+    const double visits = tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
+    const double slice = visits / static_cast<double>(training.mesh.expert_tensor);
     list.push_back({"input of the router", e * tokens * h, Cut::kSequence});
     list.push_back({"router's probabilities", 4 * tokens * spec.experts, Cut::kSequence});
-    list.push_back({"tokens sent to experts", e * visits * h, Cut::kExpert});
-    list.push_back({"input of the experts' activation", e * visits * f * (spec.gated ? 2 : 1), Cut::kExpert});
-    list.push_back({"input of the experts' down product", e * visits * f, Cut::kExpert});
-    list.push_back({"outputs of the experts", e * visits * h, Cut::kExpert});
+    list.push_back({"tokens sent to experts", e * visits * h, Cut::kSequence});
+    list.push_back({"input of the experts' activation", e * slice * f * (spec.gated ? 2 : 1), Cut::kSequence});
+    list.push_back({"input of the experts' down product", e * slice * f, Cut::kSequence});
+    list.push_back({"outputs of the experts", e * visits / expert_copies(training) * h, Cut::kSequence});
     return;
   }
   list.push_back({"input of the up product", e * tokens * h, Cut::kSequence});
@@ -48,9 +48,8 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
 double divisor(const Training& training, Cut cut) {
   const double t = training.mesh.tensor;
   if (cut == Cut::kTensor) return t;
-  if (cut == Cut::kSequence) return training.sequence_parallel ? t : 1;
-  // Each tensor rank routes its own share of the tokens when the sequence is cut; an expert tensor rank holds a slice of the width.
-  return (training.sequence_parallel ? t : 1) * static_cast<double>(training.mesh.expert_tensor);
+  // Each tensor rank routes its own share of the tokens when the sequence is cut.
+  return training.sequence_parallel ? t : 1;
 }
 
 double mlp_activation_bytes(const ModelSpec& spec, const Training& training, double e) {
@@ -59,23 +58,28 @@ double mlp_activation_bytes(const ModelSpec& spec, const Training& training, dou
   return e * training.micro_batch * width;
 }
 
-/// The schedule itself, with so few micro-batches that it is small and so many that the peak is reached.
-double in_flight_by_table(const ModelSpec& spec, const Training& training, std::int64_t rank) {
-  const std::int64_t p = training.mesh.pipeline, chunks = training.chunks();
-  const std::int64_t m = std::min(training.micro_batches(), 4 * p);
+/// The share of a micro-batch's activations that stays until the weight gradient. With full recomputation everything is there between the two halves
+/// of a backward pass.
+double kept_share(const ModelSpec& spec, const Training& training) {
   double all = 0, kept = 0;
   for (const SavedTensor& tensor : saved_tensors(spec, training)) {
-    const bool dropped = training.recompute != Recompute::kNone && tensor.core;
-    if (dropped) continue;
+    if (training.recompute != Recompute::kNone && tensor.core) continue;
     all += tensor.bytes / divisor(training, tensor.cut);
     if (!tensor.mask) kept += tensor.bytes / divisor(training, tensor.cut);
   }
-  const auto table = schedule::make_schedule(training.schedule, static_cast<int>(p), static_cast<int>(chunks), static_cast<int>(m));
-  schedule::StageCost cost;
-  cost.activations = 1.0 / chunks;
-  // With full recomputation everything is there between the two halves of a backward pass.
-  cost.weight_store = cost.activations * kept / all;
-  return schedule::activation_peak(table, {{cost}, 0, 0, {}})[rank];
+  return kept / all;
+}
+
+bool has_closed_form(const Training& training) {
+  return training.mesh.pipeline == 1 || training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved";
+}
+
+double in_flight_by_form(const Training& training, std::int64_t rank) {
+  const double p = training.mesh.pipeline, m = training.micro_batches(), v = training.mesh.virtual_stages;
+  if (p == 1) return 1;
+  if (training.schedule == "gpipe") return m;
+  if (v == 1) return std::min(m, p - rank);
+  return std::min(m * v, m == p ? m * v : 2 * (p - rank - 1) + (v - 1) * p + 1) / v;
 }
 
 }  // namespace
@@ -104,13 +108,19 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training) {
   return block_activation_bytes(spec, training, training.recompute);
 }
 
+std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training, CarriedOut& known) {
+  const std::int64_t p = training.mesh.pipeline, chunks = training.chunks();
+  std::vector<double> ranks(p);
+  for (std::int64_t rank = 0; rank < p && has_closed_form(training); ++rank) ranks[rank] = in_flight_by_form(training, rank);
+  if (has_closed_form(training)) return ranks;
+  // The schedule itself, with so few micro-batches that it is small and so many that the peak is reached.
+  const auto m = std::min(training.micro_batches(), 4 * p);
+  return known.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks), static_cast<int>(m), kept_share(spec, training));
+}
+
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank) {
-  const double p = training.mesh.pipeline, m = training.micro_batches(), v = training.mesh.virtual_stages;
-  if (p == 1) return 1;
-  if (training.schedule == "gpipe") return m;
-  if (training.schedule == "1f1b" || (training.schedule == "interleaved" && v == 1)) return std::min(m, p - rank);
-  if (training.schedule == "interleaved") return std::min(m * v, m == p ? m * v : 2 * (p - rank - 1) + (v - 1) * p + 1) / v;
-  return in_flight_by_table(spec, training, rank);
+  CarriedOut known;
+  return in_flight_by_rank(spec, training, known).at(rank);
 }
 
 }  // namespace shoal::plan

@@ -75,7 +75,9 @@ class JsonFields {
       if (!read_.contains(item.key())) refuse(item.key(), "is not a known key");
   }
   [[noreturn]] void refuse(const std::string& key, const std::string& rule) const {
-    throw Error(ErrorKind::kConfig, "model", fmt::format("{}: {}{} {}", file_, path_, key, rule));
+    std::string where = path_ + key;
+    if (where.ends_with('.')) where.pop_back();  // the object itself
+    throw Error(ErrorKind::kConfig, "model", fmt::format("{}: {}{}{}", file_, where, where.empty() ? "" : " ", rule));
   }
 
  private:

@@ -15,15 +15,19 @@ void require_positive(const char* what, double value) {
   SHOAL_USER_CHECK(value > 0 && std::isfinite(value), "plan", "{} = {}: must be positive", what, value);
 }
 
+constexpr double kMost = 9007199254740992;  // 2^53: what a double counts one by one
+
 std::int64_t iterations(std::int64_t samples, std::int64_t batch, std::int64_t ranks) {
   require_positive("samples", static_cast<double>(samples));
   require_positive("batch", static_cast<double>(batch));
   require_positive("ranks", static_cast<double>(ranks));
+  SHOAL_USER_CHECK(static_cast<double>(batch) * static_cast<double>(ranks) + static_cast<double>(samples) < kMost, "plan",
+                   "samples, batch and ranks are more than can be counted: samples={} batch={} ranks={}", samples, batch, ranks);
   return (samples + batch * ranks - 1) / (batch * ranks);
 }
 
 void require_link(AlphaBeta link) {
-  SHOAL_USER_CHECK(link.alpha >= 0, "plan", "latency = {} s: must not be negative", link.alpha);
+  SHOAL_USER_CHECK(link.alpha >= 0 && std::isfinite(link.alpha), "plan", "latency = {} s: must be a number, not negative", link.alpha);
   SHOAL_USER_CHECK(link.beta > 0 && link.beta < 1e300, "plan", "bandwidth = {} bytes/s: must be positive", 1 / link.beta);
 }
 
@@ -37,6 +41,7 @@ Lesson iterations_per_epoch(std::int64_t samples, std::int64_t batch, std::int64
 Lesson collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_t ranks, std::int64_t epochs) {
   require_positive("epochs", static_cast<double>(epochs));
   const std::int64_t n = iterations(samples, batch, ranks);
+  SHOAL_USER_CHECK(static_cast<double>(n) * static_cast<double>(epochs) < kMost, "plan", "epochs = {}: more than 2^53 collectives", epochs);
   return {static_cast<double>(n * epochs),
           fmt::format("{} iterations an epoch x {} epochs x 1 all-reduce of the gradients = {} collectives", n, epochs, n * epochs)};
 }
@@ -61,6 +66,14 @@ Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link) {
           "ring 2 (n-1) a + 2 (n-1)/n S b = {:.4g} s, tree 2 ceil(log2 n) (a + S b) = {:.4g} s: {} wins (n = {}, a = {:.3g} s, S = {:.4g} B, 1/b = "
           "{:.4g} B/s)",
           ring, tree, ring <= tree ? "the ring" : "the tree", ranks, link.alpha, bytes, 1 / link.beta)};
+}
+
+Lesson nccl_choice(const NcclQuestion& question) {
+  const NcclTime best = nccl_times(question).front();
+  std::string hops = fmt::format("{:.4g} us + {:.4g} x {:.4g} us", best.base_us, best.inside_hops, best.inside_us);
+  if (best.between_hops > 0) hops += fmt::format(" + {:.4g} x {:.4g} us between hosts", best.between_hops, best.between_us);
+  return {best.seconds(), fmt::format("{}, {}: {} + {:.4g} B / {:.4g} B/s = {:.4g} s", best.algorithm, best.protocol, hops, best.sent_bytes,
+                                      best.bandwidth, best.seconds())};
 }
 
 Lesson zero_memory(double parameters, int stage, std::int64_t ranks) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "shoal/plan/collective_cost.h"
+#include "shoal/plan/nccl_cost.h"
 
 namespace shoal::plan {
 
@@ -21,6 +22,8 @@ Lesson collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_
 Lesson exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks, double bytes, AlphaBeta link);
 /// Ring against binomial tree for one all-reduce: the seconds of the faster, and both in the line.
 Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link);
+/// The fastest way of a collective by NCCL's own model, with its latencies hop by hop.
+Lesson nccl_choice(const NcclQuestion& question);
 /// Model states of one rank under a ZeRO stage, 16 bytes a parameter in all.
 Lesson zero_memory(double parameters, int stage, std::int64_t ranks);
 /// The share of its peak that a device reaches when what it computes with comes over a link: `intensity` FLOPs a byte. Parameters and gradients of a

@@ -52,7 +52,7 @@ double communication_bytes(const ModelSpec& spec, const Training& training) {
   return bytes;
 }
 
-MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, std::int64_t rank, const HeldParameters& held) {
+MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, std::int64_t rank, const HeldParameters& held, double flying) {
   MemoryUse use;
   add_states(held, training, use);
   use.gathered = gathered_bytes(spec, training, held);
@@ -69,7 +69,6 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
     own += blocks[stage];
     first |= stage == 0, last |= stage == training.stages() - 1;
   }
-  const double flying = in_flight(spec, training, rank);
   use.activations = own * flying * block_activation_bytes(spec, training);
   const double sequence_ranks = training.sequence_parallel ? training.mesh.tensor : 1;
   if (first && spec.dropout > 0) use.activations += flying * tokens_of(spec, training) * spec.hidden / sequence_ranks;
@@ -87,11 +86,17 @@ const MemoryPhase& RankMemory::peak() const {
 }
 
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) {
+  CarriedOut known;
+  return memory(spec, training, known);
+}
+
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, CarriedOut& known) {
   std::vector<RankMemory> ranks;
   const auto held_by = held_by_rank(spec, training);
+  const auto flying = in_flight_by_rank(spec, training, known);
   for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
     const HeldParameters& held = held_by[rank];
-    const MemoryUse running = forward_and_backward(spec, training, rank, held);
+    const MemoryUse running = forward_and_backward(spec, training, rank, held, flying[rank]);
     MemoryUse steady = running, optimizer, checkpoint;
     steady.workspace = 0;
     add_states(held, training, optimizer);
@@ -106,8 +111,13 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) 
 }
 
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  CarriedOut known;
+  return memory(spec, training, cluster, known);
+}
+
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known) {
   if (cluster.runtime == Runtime::kShoal && shoal_counts(training)) return {shoal_memory(spec, training, cluster)};
-  std::vector<RankMemory> ranks = memory(spec, training);
+  std::vector<RankMemory> ranks = memory(spec, training, known);
   if (training.zero_plus_plus) {
     // The second set of shards, each host a whole one.
     const auto held = held_by_rank(spec, training);
@@ -116,6 +126,18 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, 
       for (MemoryPhase& phase : rank.phases) phase.use.parameters += held[static_cast<std::size_t>(rank.rank)].all() * bytes;
   }
   return ranks;
+}
+
+double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  double most = 0;
+  for (const HeldParameters& held : held_by_rank(spec, training)) {
+    MemoryUse here, all;
+    Training kept = training;
+    kept.offload_optimizer = kept.offload_parameters = false;
+    add_states(held, training, here), add_states(held, kept, all);
+    most = std::max(most, all.states() - here.states());
+  }
+  return most * static_cast<double>(cluster.devices_per_host);
 }
 
 const RankMemory& worst(const std::vector<RankMemory>& ranks) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/plan/carried_out.h"
 #include "shoal/plan/cluster.h"
 #include "shoal/plan/training.h"
 
@@ -35,7 +36,7 @@ HeldParameters held_by_head(const ModelSpec& spec, const Training& training);
 // ---- activations --------------------------------------------------------------------------------------------------------------------------------
 
 /// What divides a saved tensor.
-enum class Cut { kTensor, kSequence, kExpert };
+enum class Cut { kTensor, kSequence };
 
 /// One tensor that a block saves for its backward pass, for one micro-batch on one context rank, before tensor parallelism.
 /// Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, section 4, as a list.
@@ -55,6 +56,7 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training, R
 
 /// Micro-batches' worth of its own blocks that pipeline rank `rank` holds at its peak, by the schedule.
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank);
+std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training, CarriedOut& known);  ///< the same of every rank
 
 // ---- all of it ----------------------------------------------------------------------------------------------------------------------------------
 
@@ -88,8 +90,12 @@ struct RankMemory {
 
 /// Of every pipeline rank. Data, tensor and context ranks of one stage are alike. As published systems have it.
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training);
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, CarriedOut& known);
 /// As the cluster's runtime has it.
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known);
+/// Bytes that offloading keeps in the memory of the fullest host: what all its devices left there. 0 where nothing is offloaded.
+double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 /// The rank that needs most.
 const RankMemory& worst(const std::vector<RankMemory>& ranks);
 

@@ -45,7 +45,8 @@ void add_attention_core(const ModelSpec& spec, const Training& training, const S
 
 void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n, std::vector<OperationCost>& list) {
   const double local = static_cast<double>(spec.experts) / training.mesh.expert;
-  const double visits = n.cut_tokens * spec.experts_per_token * training.expert_imbalance;
+  // Rows that arrive, and the slice of the width that each is multiplied by.
+  const double visits = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
   const double flops = 2 * visits * n.h * spec.ffn / training.mesh.expert_tensor;
   list.push_back(product("router", 2 * n.cut_tokens * n.h * spec.experts));
   list.push_back(traversal("permutation", 4 * n.e * visits * n.h, 4 * n.e * visits * n.h));
@@ -91,7 +92,10 @@ double experts_exchange_s(const ModelSpec& spec, const Training& training, const
   if (spec.experts == 0) return 0;
   const double elements = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h;
   const GroupShape group = expert_group(cluster, training.mesh);
-  return all_to_all_s(cluster, group, there * elements) + all_to_all_s(cluster, group, back * elements);
+  // Between the two, an expert's tensor ranks gather each other's rows and scatter the sums of their results.
+  const double rows = n.e * elements * expert_copies(training);
+  const double slices = 2 * all_gather_s(cluster, expert_tensor_group(cluster, training.mesh), rows);
+  return all_to_all_s(cluster, group, there * elements) + slices + all_to_all_s(cluster, group, back * elements);
 }
 
 /// Exchanges of one block's forward pass but those of its experts; the backward pass has as many.

@@ -24,7 +24,7 @@ bool fits(const ModelSpec& spec, const Training& training, const Cluster& cluste
   } catch (const Error&) {
     return false;
   }
-  return peak_bytes(spec, training, cluster) <= cluster.device.memory_bytes;
+  return peak_bytes(spec, training, cluster) <= cluster.device.memory_bytes && offloaded_bytes(spec, training, cluster) <= cluster.host.memory_bytes;
 }
 
 std::vector<std::string> remedies(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
@@ -48,6 +48,11 @@ std::vector<std::string> remedies(const ModelSpec& spec, const Training& trainin
     Training changed = training;
     changed.micro_batch = 1;
     try_change(changed, fmt::format("--micro-batch 1 ({:.1f} GiB)", gib(changed)));
+  }
+  if (!training.offload_optimizer && cluster.host.link_bandwidth > 0) {
+    Training changed = training;
+    changed.offload_optimizer = true;
+    try_change(changed, fmt::format("--offload-optimizer ({:.1f} GiB)", gib(changed)));
   }
   for (const std::int64_t factor : {2, 4, 8}) {
     if (training.mesh.data % factor != 0) break;
@@ -139,6 +144,7 @@ Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& c
   plan.parameters = parameter_count(spec);
   plan.memory = memory(spec, training, cluster);
   plan.capacity_bytes = cluster.device.memory_bytes;
+  plan.host_bytes = offloaded_bytes(spec, training, cluster);
   plan.flops = step_flops(spec, training);
   plan.traffic = traffic(spec, training, cluster);
   plan.time = step_time(spec, training, cluster);

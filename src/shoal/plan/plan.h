@@ -39,6 +39,7 @@ struct Plan {
   std::int64_t parameters = 0;
   std::vector<RankMemory> memory;  ///< of each pipeline rank
   double capacity_bytes = 0;       ///< of one device
+  double host_bytes = 0;           ///< what offloading leaves in one host's memory
   Flops flops;
   std::vector<Traffic> traffic;
   StepTime time;
@@ -50,7 +51,7 @@ struct Plan {
   const MemoryUse& peak() const { return worst(memory).peak().use; }
   /// What the device that needs most saves for its backward pass, also where it needs most at another moment.
   double activation_bytes() const;
-  bool fits() const { return peak().all() <= capacity_bytes; }
+  bool fits() const { return peak().all() <= capacity_bytes && host_bytes <= cluster.host.memory_bytes; }
 };
 
 /// Throws Error(config) naming field, value and rule for a model, training or cluster that makes no sense, or a mesh that is not the cluster's size.

@@ -26,6 +26,8 @@ void add_memory(const Plan& plan, std::string& text) {
     }
   }
   text += fmt::format("  peak {:.2f} GiB: {}\n", plan.peak().all() / kGiB, plan.fits() ? "fits" : "DOES NOT FIT");
+  if (plan.host_bytes > 0)
+    text += fmt::format("  offloaded to a host: {:.2f} GiB of its {:.2f} GiB\n", plan.host_bytes / kGiB, plan.cluster.host.memory_bytes / kGiB);
   if (plan.fits()) return;
   if (plan.remedies.empty()) text += "  no single change makes it fit: more devices, or --search\n";
   for (const std::string& remedy : plan.remedies) text += fmt::format("  would fit with {}\n", remedy);
@@ -47,7 +49,8 @@ void add_time(const Plan& plan, std::string& text) {
   if (plan.traffic.empty()) return;
   text += "  one device sends";
   for (const Traffic& one : plan.traffic)
-    text += fmt::format(" {} {:.4g} GB{}", one.technique, one.bytes / 1e9, one.between_hosts ? " (between hosts)" : "");
+    text += fmt::format(" {} {:.4g} GB{}", one.technique, one.bytes / 1e9,
+                        one.between_bytes > 0 ? fmt::format(" ({:.4g} between hosts)", one.between_bytes / 1e9) : "");
   text += "\n";
 }
 
@@ -83,9 +86,12 @@ std::string to_text(const Plan& plan) {
                                  static_cast<double>(plan.parameters) / 1e9);
   text += fmt::format("{} {} devices on {} host{}: {}\n", plan.cluster.devices(), plan.cluster.device.name, plan.cluster.hosts,
                       plan.cluster.hosts == 1 ? "" : "s", mesh_words(training));
-  text += fmt::format("ZeRO {}, {}, recomputation {}, schedule {}, {} micro-batches of {}, global batch {}", training.zero, training.precision,
-                      kRecompute[static_cast<int>(training.recompute)], training.schedule, training.micro_batches(), training.micro_batch,
-                      training.global_batch);
+  const std::string shards = training.zero > 0 && training.mesh.shard_ranks() < training.mesh.data * training.mesh.context
+                                 ? fmt::format(" over {} ranks", training.mesh.shard)
+                                 : "";
+  text += fmt::format("ZeRO {}{}, {}, recomputation {}, schedule {}, {} micro-batches of {}, global batch {}", training.zero, shards,
+                      training.precision, kRecompute[static_cast<int>(training.recompute)], training.schedule, training.micro_batches(),
+                      training.micro_batch, training.global_batch);
   text += plan.spec.family == Family::kMlp ? "\n" : fmt::format(" x {} tokens\n", training.length(plan.spec));
   add_memory(plan, text);
   add_time(plan, text);
@@ -100,8 +106,8 @@ std::string to_json(const Plan& plan) {
   json["cluster"] = plan.cluster.name;
   json["devices"] = plan.cluster.devices();
   const Mesh& mesh = plan.training.mesh;
-  json["mesh"] = {{"dp", mesh.data},    {"tp", mesh.tensor}, {"pp", mesh.pipeline}, {"vpp", mesh.virtual_stages},
-                  {"cp", mesh.context}, {"ep", mesh.expert}};
+  json["mesh"] = {{"dp", mesh.data},    {"tp", mesh.tensor}, {"pp", mesh.pipeline},       {"vpp", mesh.virtual_stages},
+                  {"cp", mesh.context}, {"ep", mesh.expert}, {"etp", mesh.expert_tensor}, {"shard", mesh.shard_ranks()}};
   json["zero"] = plan.training.zero;
   json["precision"] = plan.training.precision;
   json["recompute"] = kRecompute[static_cast<int>(plan.training.recompute)];
@@ -114,6 +120,7 @@ std::string to_json(const Plan& plan) {
   json["activation_bytes"] = plan.activation_bytes();
   json["peak_bytes"] = peak.all();
   json["capacity_bytes"] = plan.capacity_bytes;
+  json["host_bytes"] = plan.host_bytes;
   json["fits"] = plan.fits();
   json["remedies"] = plan.remedies;
   json["flops_convention"] = "all of attention counted; *_causal counts its causal half";
@@ -124,7 +131,9 @@ std::string to_json(const Plan& plan) {
   json["traffic_bytes"] = nlohmann::ordered_json::object();
   for (const Traffic& one : plan.traffic) json["traffic_bytes"][one.technique] = one.bytes;
   json["traffic_between_hosts"] = nlohmann::ordered_json::object();
-  for (const Traffic& one : plan.traffic) json["traffic_between_hosts"][one.technique] = one.between_hosts;
+  for (const Traffic& one : plan.traffic) json["traffic_between_hosts"][one.technique] = one.between_bytes > 0;
+  json["traffic_between_hosts_bytes"] = nlohmann::ordered_json::object();
+  for (const Traffic& one : plan.traffic) json["traffic_between_hosts_bytes"][one.technique] = one.between_bytes;
   json["bubble_fraction"] = plan.time.bubble_fraction();
   json["step_time_s"] = plan.time.all();
   json["step_time_parts_s"] = {{"pipeline", plan.time.pipeline},           {"bubble", plan.time.bubble},

@@ -65,13 +65,15 @@ InferenceCost inference_cost(const ModelSpec& spec, const Cluster& cluster, doub
   const auto length = static_cast<std::int64_t>(std::max(1.0, context));
   InferenceCost cost;
   cost.flops_per_token = training_flops_per_token(spec, length, true) / 3;
+  cost.decode_flops = training_flops_per_token(spec, length, false) / 3;
+  cost.weight_bytes = static_cast<double>(parameter_count(spec)) * weight_bytes;
   cost.cache_bytes_per_token = 2.0 * spec.layers * spec.kv_heads * spec.head_size * weight_bytes;
   const Efficiency& efficiency = cluster.device.efficiency;
   const ElementType type = weight_bytes > 2 ? ElementType::kF32 : ElementType::kF16;
   const double peak = cluster.device.peak_flops.contains(type) ? cluster.peak(type) : cluster.device.peak_flops.begin()->second;
   cost.prefill_s = cost.flops_per_token * static_cast<double>(length) / (peak * efficiency.matmul);
-  const double read = static_cast<double>(parameter_count(spec)) * weight_bytes + cost.cache_bytes_per_token * static_cast<double>(length);
-  cost.decode_s = read / cluster.device.memory_bandwidth;
+  cost.held_bytes = cost.weight_bytes + cost.cache_bytes_per_token * static_cast<double>(length);
+  cost.decode_s = cost.held_bytes / cluster.device.memory_bandwidth;
   return cost;
 }
 

@@ -56,7 +56,10 @@ std::vector<AllocationLaw> allocation_laws();
 
 /// Serving one sequence at a time per device, weights of `weight_bytes` bytes: what a token costs.
 struct InferenceCost {
-  double flops_per_token = 0;        ///< 2 per weight that multiplies a token, and attention over the context
+  double flops_per_token = 0;        ///< of a prompt: 2 per weight that multiplies a token, and attention over half of the context, its mean
+  double decode_flops = 0;           ///< of the token that is made: it looks at the whole context
+  double weight_bytes = 0;           ///< of all parameters
+  double held_bytes = 0;             ///< weights and cache
   double cache_bytes_per_token = 0;  ///< keys and values kept for each token of the context
   double prefill_s = 0;              ///< the prompt, limited by products
   double decode_s = 0;               ///< one token: weights and cache read once at the full memory bandwidth, a lower bound

@@ -1,6 +1,7 @@
 #include "shoal/plan/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -28,8 +29,9 @@ std::vector<T> given_or(const std::vector<T>& given, std::vector<T> otherwise) {
 /// Walks the space dimension by dimension, cutting what cannot be.
 class Walk {
  public:
-  Walk(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count, double share)
-      : spec_(spec), start_(start), cluster_(cluster), space_(space), count_(count), capacity_(cluster.device.memory_bytes * share) {}
+  Walk(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count, double share,
+       CarriedOut& known)
+      : spec_(spec), start_(start), cluster_(cluster), space_(space), count_(count), capacity_(cluster.device.memory_bytes * share), known_(known) {}
 
   SearchResult run() {
     walk();
@@ -54,9 +56,12 @@ class Walk {
     for (const std::int64_t t : given_or(space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one}))
       for (const std::int64_t p : given_or(space_.pipeline, transformer ? divisors(n) : std::vector{one}))
         for (const std::int64_t c : given_or(space_.context, transformer ? contexts() : std::vector{one})) {
-          if (n % (t * p * c) != 0 || (transformer && p > spec_.layers)) continue;
+          if (t < 1 || p < 1 || c < 1 || t > n || p > n || c > n || p > n / t || c > n / (t * p) || n % (t * p * c) != 0 ||
+              (transformer && p > spec_.layers))
+            continue;
           Training training = start_;
           training.mesh.tensor = t, training.mesh.pipeline = p, training.mesh.context = c, training.mesh.data = n / (t * p * c);
+          if (!space_.data.empty() && std::count(space_.data.begin(), space_.data.end(), training.mesh.data) == 0) continue;
           if (training.global_batch % training.mesh.data != 0) continue;
           experts(training);
         }
@@ -79,14 +84,16 @@ class Walk {
   }
 
   void schedules(Training training) {
+    const bool any_stages = space_.virtual_stages.empty() || std::count(space_.virtual_stages.begin(), space_.virtual_stages.end(), 1) > 0;
     if (training.mesh.pipeline == 1) {
+      if (!any_stages) return;
       training.schedule = "1f1b", training.mesh.virtual_stages = 1;
       return sharding(training);
     }
     for (const std::string& schedule : space_.schedules) {
       training.schedule = schedule, training.mesh.virtual_stages = 1;
       if (schedule != "interleaved") {
-        if (training.stages() <= spec_.layers) sharding(training);
+        if (any_stages && training.stages() <= spec_.layers) sharding(training);
         continue;
       }
       const auto choices = divisors(spec_.layers / training.mesh.pipeline);
@@ -100,13 +107,15 @@ class Walk {
   void sharding(Training training) {
     const std::int64_t ranks = training.mesh.data * training.mesh.context;
     const std::vector<std::string> precisions = given_or(space_.precisions, {start_.precision});
-    std::set<std::int64_t> shards{0};
+    std::set<std::int64_t> shards(space_.shard.begin(), space_.shard.end());
     const std::int64_t near = cluster_.devices_per_host / training.mesh.tensor;
-    if (space_.hybrid_sharding && near > 1 && near < ranks && ranks % near == 0) shards.insert(near);
+    if (space_.shard.empty()) shards.insert(0);
+    if (space_.shard.empty() && space_.hybrid_sharding && near > 1 && near < ranks && ranks % near == 0) shards.insert(near);
     for (const std::string& precision : precisions)
       for (const int zero : given_or(space_.zero, ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0}))
-        for (const std::int64_t shard : zero > 0 ? shards : std::set<std::int64_t>{0})
-          for (const bool offload : space_.offload ? std::vector<bool>{false, true} : std::vector<bool>{false}) {
+        for (const std::int64_t shard : zero > 0 || !space_.shard.empty() ? shards : std::set<std::int64_t>{0})
+          for (const bool offload : space_.offload) {
+            if (shard > 0 && (zero == 0 || ranks % shard != 0)) continue;
             training.precision = precision, training.zero = zero, training.mesh.shard = shard, training.offload_optimizer = offload;
             if (precision != start_.precision) training.states.reset();
             if (states_fit(training)) micro_batches(training);
@@ -149,15 +158,21 @@ class Walk {
         return true;  // this number of micro-batches does not suit the schedule; another may
       }
       ++result_.considered;
-      const double peak = worst(memory(spec_, training, cluster_)).peak().use.all();
+      const double peak = worst(memory(spec_, training, cluster_, known_)).peak().use.all();
       note_size(peak);
+      // The hosts' memory is no condition that a question can change: what does not fit there is no way at all.
+      if (offloaded_bytes(spec_, training, cluster_) > cluster_.host.memory_bytes) {
+        ++result_.too_large;
+        continue;
+      }
       if (!everything_ && peak > capacity_) {
         ++result_.too_large;
         continue;
       }
-      found_.push_back({training, step_time(spec_, training, cluster_), peak, ""});
+      const StepTime time = step_time(spec_, training, cluster_, known_, enough_);
+      if (time.all() < enough_) found_.push_back({training, time, peak, ""});
       if (everything_) continue;
-      if (found_.size() > 4096) keep_best();
+      if (found_.size() >= count_ + kMore) keep_best();
       return true;
     }
     return everything_;
@@ -166,7 +181,9 @@ class Walk {
   void note_size(double bytes) { result_.least_bytes = result_.least_bytes == 0 ? bytes : std::min(result_.least_bytes, bytes); }
   void keep_best() {
     std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.time.all() < b.time.all(); });
-    found_.resize(std::max<std::size_t>(count_, 64));
+    found_.resize(std::min(found_.size(), count_));
+    // What is no faster than the last of them is not among the first.
+    if (!found_.empty() && found_.size() == count_) enough_ = found_.back().time.all();
   }
 
   const ModelSpec& spec_;
@@ -175,6 +192,9 @@ class Walk {
   const SearchSpace& space_;
   std::size_t count_;
   double capacity_;
+  static constexpr std::size_t kMore = 64;  // beyond those wanted, before the rest is dropped
+  double enough_ = INFINITY;
+  CarriedOut& known_;
   bool everything_ = false;
   std::vector<Candidate> found_;
   SearchResult result_;
@@ -210,13 +230,14 @@ std::string limiting_part(const ModelSpec& spec, const Training& training, const
 SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count, double share) {
   validate(spec);
   validate(cluster);
-  return Walk(spec, start, cluster, space, count, share).run();
+  CarriedOut known;
+  return Walk(spec, start, cluster, space, count, share, known).run();
 }
 
-std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space) {
+std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, CarriedOut& known) {
   validate(spec);
   validate(cluster);
-  return Walk(spec, start, cluster, space, 0, 1).everything();
+  return Walk(spec, start, cluster, space, 0, 1, known).everything();
 }
 
 }  // namespace shoal::plan

@@ -12,13 +12,14 @@ namespace shoal::plan {
 
 /// What a search may vary. An empty list: every value that makes sense for the model and the cluster.
 struct SearchSpace {
-  std::vector<std::int64_t> tensor, pipeline, context, expert, virtual_stages, micro_batch;
+  std::vector<std::int64_t> data, tensor, pipeline, context, expert, virtual_stages, micro_batch;
   std::vector<int> zero;
   std::vector<Recompute> recompute;  ///< in the order given; the first that fits is taken
   std::vector<std::string> schedules = {"1f1b", "interleaved"};
   std::vector<std::string> precisions;  ///< empty: that of the start
-  bool hybrid_sharding = false;         ///< shard within one host too
-  bool offload = false;                 ///< also try the optimizer in host memory
+  std::vector<std::int64_t> shard;      ///< ranks over which ZeRO shards; empty: all of data x context
+  bool hybrid_sharding = false;         ///< where `shard` is empty: within one host too
+  std::vector<bool> offload = {false};  ///< the optimizer in host memory, or not
 };
 
 constexpr double kMemoryShare = 0.94;  ///< of a device's memory that a plan may fill
@@ -44,7 +45,7 @@ SearchResult search(const ModelSpec& spec, const Training& start, const Cluster&
                     double share = kMemoryShare);
 
 /// Every way that divides, with its time and its memory, whether it fits or not: what `search` walks, without pruning. In no order.
-std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space);
+std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, CarriedOut& known);
 
 /// What takes the largest share of a step.
 std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster, const StepTime& time);

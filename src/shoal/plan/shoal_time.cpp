@@ -116,7 +116,7 @@ bool type_measured(const Training& training, const Cluster& cluster) {
 
 bool shoal_timed(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   return !cluster.kernels.empty() && shoal_counts(training) && type_measured(training, cluster) && !training.offload_optimizer &&
-         spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
+         !training.sync_every_micro_batch && spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
 }
 
 StepTime shoal_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {

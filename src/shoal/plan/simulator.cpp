@@ -21,7 +21,8 @@ SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const
   costs.slowdown.assign(p, 1);
   for (const Straggler& straggler : stragglers) {
     SHOAL_USER_CHECK(straggler.rank >= 0 && straggler.rank < p, "simulate", "straggler {}: there are {} pipeline ranks", straggler.rank, p);
-    SHOAL_USER_CHECK(straggler.slowdown > 0, "simulate", "straggler {}: the factor must be positive: {}", straggler.rank, straggler.slowdown);
+    SHOAL_USER_CHECK(straggler.slowdown > 0 && std::isfinite(straggler.slowdown), "simulate", "straggler {}: the factor must be positive: {}",
+                     straggler.rank, straggler.slowdown);
     costs.slowdown[straggler.rank] = straggler.slowdown;
   }
   SimulatedStep step{schedule::simulate(table, costs, visit), 0};

@@ -7,7 +7,6 @@
 #include "shoal/plan/memory.h"
 #include "shoal/plan/shoal_time.h"
 #include "shoal/plan/topology.h"
-#include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
 namespace {
@@ -41,19 +40,24 @@ double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
   return m * longest + (sum - longest) / v;
 }
 
-double pipeline_s(const std::vector<PieceTime>& stages, const Training& training) {
+bool has_closed_form(const Training& training) {
+  return training.mesh.pipeline == 1 || training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved";
+}
+
+double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& training) {
   const double m = training.micro_batches(), v = training.mesh.virtual_stages;
-  const auto ranks = by_rank(stages, training);
-  if (ranks.size() == 1) return m * ranks[0].all();
-  if (training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved") return closed_form_s(ranks, m, v);
-  const auto table = schedule::make_schedule(training.schedule, static_cast<int>(training.mesh.pipeline), static_cast<int>(training.chunks()),
-                                             static_cast<int>(training.micro_batches()));
-  return schedule::simulate(table, schedule_costs(stages)).longest_span();
+  return ranks.size() == 1 ? m * ranks[0].all() : closed_form_s(ranks, m, v);
+}
+
+double carried_out_s(const std::vector<PieceTime>& stages, const Training& training, CarriedOut& known) {
+  return known.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline), static_cast<int>(training.chunks()),
+                            static_cast<int>(training.micro_batches()), schedule_costs(stages));
 }
 
 double host_link(const Cluster& cluster) {
-  SHOAL_USER_CHECK(cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0, "plan",
-                   "offload: cluster {} does not describe its hosts' memory (host.memory_bandwidth, host.link_bandwidth)", cluster.name);
+  SHOAL_USER_CHECK(cluster.host.memory_bytes > 0 && cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0, "plan",
+                   "offload: cluster {} does not describe its hosts' memory (host.memory_bytes, host.memory_bandwidth, host.link_bandwidth)",
+                   cluster.name);
   return cluster.host.link_bandwidth;
 }
 
@@ -71,43 +75,48 @@ double overlapping_micro_batches(const Training& training) {
   return p > 1 && v > 1 ? std::min(m, (p * (v - 1) + 1) / v) : 1;
 }
 
-/// Gradients, and parameters where they are sharded, of the rank that holds most.
-Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<PieceTime>& ranks) {
-  const Mesh& mesh = training.mesh;
+/// Seconds to exchange gradients, and parameters where they are sharded, of `held` parameters among their own data ranks.
+double exchange_s(double held, const DataRanks& ranks, const Training& training, const Cluster& cluster) {
+  if (held == 0) return 0;
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;
-  double held = 0;
-  for (const HeldParameters& rank : held_by_rank(spec, training)) held = std::max(held, rank.all());
+  const auto over_shards = [&](double size) {
+    return training.flat_rings ? flat_all_gather_s(cluster, ranks.shards, size) : all_gather_s(cluster, ranks.shards, size);
+  };
+  const double m = training.micro_batches(), times = training.zero >= 2 || training.sync_every_micro_batch ? m : 1;
+  if (training.zero == 0)
+    return times * (training.flat_rings ? 2 * over_shards(held * bytes.gradient) : all_reduce_s(cluster, ranks.shards, held * bytes.gradient));
+  const double shards = static_cast<double>(ranks.shards.ranks());
+  const bool plus = training.zero_plus_plus;
+  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)), gather = over_shards(held * (plus ? 1 : bytes.parameter));
+  const double again = training.reshard_after_forward ? m : 0;
+  const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
+  double seconds = times * scatter + gathers * gather + all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
+  if (plus) seconds += again * all_gather_s(cluster, {ranks.shards.inside, 1}, held * bytes.parameter);
+  // Each rank's shard comes over the link to the host before it is gathered.
+  if (training.offload_parameters) seconds += (m + again) * held / shards * bytes.parameter / host_link(cluster);
+  return seconds;
+}
+
+/// Of the rank that has most to exchange: dense parameters among all data ranks, experts among those that hold the same ones.
+Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<PieceTime>& ranks) {
+  const DataRanks dense = dense_ranks(cluster, training), expert = expert_ranks(cluster, training);
+  Exchange exchange;
+  for (const HeldParameters& held : held_by_rank(spec, training))
+    exchange.seconds =
+        std::max(exchange.seconds, exchange_s(held.dense(), dense, training, cluster) + exchange_s(held.expert, expert, training, cluster));
   double forward = 0, backward = 0;
   for (const PieceTime& rank : ranks) {
     forward = std::max(forward, rank.forward);
     backward = std::max(backward, rank.input_gradient + rank.weight_gradient);
   }
   const double m = training.micro_batches(), overlapping = overlapping_micro_batches(training);
-  Exchange exchange;
-  if (training.zero == 0) {
-    const GroupShape group = group_shape(cluster, mesh.data * mesh.context, mesh.tensor);
-    exchange.seconds =
-        training.flat_rings ? 2 * flat_all_gather_s(cluster, group, held * bytes.gradient) : all_reduce_s(cluster, group, held * bytes.gradient);
-    exchange.window = overlapping * backward;
-    exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
-    return exchange;
-  }
-  const GroupShape group = shard_group(cluster, mesh);
-  const bool plus = training.zero_plus_plus;
-  const auto over_shards = [&](double size) {
-    return training.flat_rings ? flat_all_gather_s(cluster, group, size) : all_gather_s(cluster, group, size);
-  };
-  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)), gather = over_shards(held * (plus ? 1 : bytes.parameter));
-  const double scatters = training.zero >= 2 ? m : 1;
-  const double again = training.reshard_after_forward ? m : 0;
-  const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
-  const double replicate = all_reduce_s(cluster, replica_group(cluster, mesh), held / mesh.shard_ranks() * bytes.gradient);
-  exchange.seconds = scatters * scatter + gathers * gather + replicate;
-  if (plus) exchange.seconds += again * all_gather_s(cluster, {group.inside, 1}, held * bytes.parameter);
-  // Each rank's shard comes over the link to the host before it is gathered.
-  if (training.offload_parameters) exchange.seconds += (m + again) * held / group.ranks() * bytes.parameter / host_link(cluster);
-  exchange.window = training.zero == 3 ? m * (forward + backward) : training.zero == 2 ? m * backward + forward : overlapping * (backward + forward);
-  exchange.interference = group.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
+  if (training.zero == 3)
+    exchange.window = m * (forward + backward);
+  else if (training.zero == 2 || training.sync_every_micro_batch)
+    exchange.window = m * backward + (training.zero >= 1 ? forward : 0);
+  else
+    exchange.window = overlapping * (backward + (training.zero == 1 ? forward : 0));
+  exchange.interference = dense.shards.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
 }
 
@@ -150,6 +159,11 @@ schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
 }
 
 StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  CarriedOut known;
+  return step_time(spec, training, cluster, known);
+}
+
+StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known, double enough) {
   if (shoal_timed(spec, training, cluster)) return shoal_step_time(spec, training, cluster);
   const auto stages = stage_times(spec, training, cluster);
   const auto ranks = by_rank(stages, training);
@@ -158,8 +172,7 @@ StepTime step_time(const ModelSpec& spec, const Training& training, const Cluste
   double mean = 0;
   for (const PieceTime& rank : ranks) mean += rank.all() / static_cast<double>(ranks.size());
   StepTime time;
-  time.pipeline = pipeline_s(stages, training);
-  time.bubble = std::max(0.0, time.pipeline - m * mean);
+  time.pipeline = has_closed_form(training) ? closed_pipeline_s(ranks, training) : m * busiest->all();
   time.communication = m * busiest->communication;
   time.recomputed = m * busiest->recomputed;
   const Exchange exchange = data_exchange(spec, training, cluster, ranks);
@@ -172,6 +185,8 @@ StepTime step_time(const ModelSpec& spec, const Training& training, const Cluste
     time.data_exposed += ring_all_reduce_s(2, table * precision(training.precision)->state.gradient, link);
   }
   time.optimizer = optimizer_s(spec, training, cluster);
+  if (!has_closed_form(training) && time.all() < enough) time.pipeline = carried_out_s(stages, training, known);
+  time.bubble = std::max(0.0, time.pipeline - m * mean);
   return time;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cmath>
 #include <vector>
 
+#include "shoal/plan/carried_out.h"
 #include "shoal/plan/operations.h"
 #include "shoal/schedule/timeline.h"
 
@@ -21,6 +23,9 @@ struct StepTime {
   double bubble_fraction() const { return pipeline > 0 ? bubble / pipeline : 0; }
 };
 StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+/// The same for one who asks often, and for whom a step that takes `enough` seconds or longer is as good as any such: where it would take as long
+/// without bubbles, they are not looked for.
+StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known, double enough = INFINITY);
 
 /// What every stage costs for one micro-batch, messages between stages included.
 std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training, const Cluster& cluster);

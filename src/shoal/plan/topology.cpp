@@ -16,6 +16,21 @@ GroupShape replica_group(const Cluster& cluster, const Mesh& mesh) {
   return group_shape(cluster, mesh.data * mesh.context / mesh.shard_ranks(), mesh.tensor * mesh.shard_ranks());
 }
 GroupShape expert_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.expert, mesh.expert_tensor); }
+GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.expert_tensor, 1); }
+
+DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
+  const Mesh& mesh = training.mesh;
+  if (training.zero == 0) return {group_shape(cluster, mesh.data * mesh.context, mesh.tensor), {}};
+  return {shard_group(cluster, mesh), replica_group(cluster, mesh)};
+}
+
+DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
+  const Mesh& mesh = training.mesh;
+  const std::int64_t all = mesh.expert_data(), stride = mesh.expert * mesh.expert_tensor;
+  const std::int64_t shards = training.zero == 0 ? all : std::min(all, mesh.shard_ranks());
+  return {group_shape(cluster, shards, stride), group_shape(cluster, all / shards, stride * shards)};
+}
+
 bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh) { return mesh.tensor * mesh.context * mesh.data >= cluster.devices_per_host; }
 
 AlphaBeta inside_link(const Cluster& cluster) {

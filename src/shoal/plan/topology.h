@@ -24,6 +24,15 @@ GroupShape context_group(const Cluster& cluster, const Mesh& mesh);
 GroupShape shard_group(const Cluster& cluster, const Mesh& mesh);    ///< over which ZeRO shards
 GroupShape replica_group(const Cluster& cluster, const Mesh& mesh);  ///< hybrid sharding: over which shards are replicated
 GroupShape expert_group(const Cluster& cluster, const Mesh& mesh);
+GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh);
+
+/// The data ranks that hold the same parameters: those over which ZeRO shards them (stage 0: all), and over which the shards are replicated.
+struct DataRanks {
+  GroupShape shards, replicas;
+};
+DataRanks dense_ranks(const Cluster& cluster, const Training& training);
+/// Routed experts have fewer: Mesh::expert_data.
+DataRanks expert_ranks(const Cluster& cluster, const Training& training);
 bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh);
 
 /// The links as collectives see them, with the device's measured share of the bandwidth.

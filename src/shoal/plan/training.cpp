@@ -32,6 +32,9 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
                                       {"ep", mesh.expert},
                                       {"etp", mesh.expert_tensor}})
     require_range(option, value, 1);
+  double devices = 1;
+  for (const std::int64_t ranks : {mesh.data, mesh.tensor, mesh.pipeline, mesh.context}) devices *= static_cast<double>(ranks);
+  if (devices > 1e7) refuse(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
   require_range("shard", mesh.shard, 0);
   if (mesh.shard > 0)
     require(mesh.data * mesh.context % mesh.shard == 0, "shard", mesh.shard, fmt::format("must divide dp x cp = {}", mesh.data * mesh.context));
@@ -129,6 +132,8 @@ void validate(const ModelSpec& spec, const Training& training) {
     if (precision(training.precision)->state.parameter != 2)
       refuse(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits", training.precision));
   }
+  if (training.sync_every_micro_batch)
+    require(training.zero <= 1, "zero", training.zero, "sync-every-micro-batch: stages 2 and 3 reduce gradients in every micro-batch as they are");
   if (training.offload_parameters) {
     require(training.zero == 3, "zero", training.zero, "parameters are offloaded shard by shard: stage 3");
     if (!training.offload_optimizer) refuse("offload-parameters: the optimizer that updates them must be offloaded too (offload-optimizer)");
@@ -149,6 +154,12 @@ std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& tr
   const std::int64_t left = spec.layers % stages, first = (stages - left) / 2;
   for (std::int64_t i = 0; i < left; ++i) ++blocks[first + i];
   return blocks;
+}
+
+double expert_copies(const Training& training) {
+  const Mesh& mesh = training.mesh;
+  const std::int64_t same = training.sequence_parallel ? 1 : std::min(mesh.tensor, mesh.expert_tensor);
+  return static_cast<double>(mesh.expert_tensor) / static_cast<double>(same);
 }
 
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage) {

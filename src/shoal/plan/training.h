@@ -70,6 +70,8 @@ struct Training {
   bool sequence_parallel = true;  ///< between tensor-parallel products, activations are cut along the sequence
   bool flash_attention = true;    ///< the score matrix is never stored, and its causal half is skipped
   bool overlap_data = true;       ///< gradient and parameter exchange run beside the backward and forward pass
+  bool sync_every_micro_batch =
+      false;  ///< stages 0 and 1: gradients are reduced in every micro-batch, where else they are summed on their rank first
   bool overlap_tensor = false;
   bool overlap_pipeline = false;
   bool reshard_after_forward = true;  ///< ZeRO-3: parameters are gathered again for the backward pass
@@ -106,6 +108,10 @@ void validate(const ModelSpec& spec, const Training& training);
 /// Blocks of every stage (pipeline x chunks of them, in the order of the data path): `stage_layers`, or as even as possible, the first and the last
 /// stage, which also hold embedding and head, taking the smaller shares.
 std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& training);
+
+/// Ranks on which each row that a tensor rank sends to an expert arrives: an expert's tensor ranks multiply the same rows by a slice of its width
+/// each. Without sequence parallelism tensor ranks hold the same rows already.
+double expert_copies(const Training& training);
 
 /// The rank of the pipeline that holds a stage.
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage);

@@ -30,7 +30,7 @@ class Ways {
       : spec_(spec), cluster_(cluster), micro_batches_(space.micro_batch.begin(), space.micro_batch.end()), share_(share) {
     SearchSpace any = space;
     any.micro_batch.clear();
-    ways_ = every_way(spec, start, cluster, any);
+    ways_ = every_way(spec, start, cluster, any, known_);
   }
 
   Winner with_memory(double bytes) const {
@@ -53,7 +53,7 @@ class Ways {
     Winner best;
     for (const auto& [bound, way] : bounds(link, bandwidth > (cluster_.*link).bandwidth)) {
       if (best && bound >= best->time.all()) break;
-      const StepTime time = step_time(spec_, way->training, changed);
+      const StepTime time = step_time(spec_, way->training, changed, known_, best ? best->time.all() : INFINITY);
       if (!best || time.all() < best->time.all()) best = *way, best->time = time;
     }
     return best;
@@ -79,7 +79,7 @@ class Ways {
     Cluster ideal = cluster_;
     if (faster) (ideal.*link).bandwidth *= 1e6;
     for (const Candidate& way : ways_)
-      if (allowed(way) && fits(way)) known.emplace_back(faster ? step_time(spec_, way.training, ideal).all() : way.time.all(), &way);
+      if (allowed(way) && fits(way)) known.emplace_back(faster ? step_time(spec_, way.training, ideal, known_).all() : way.time.all(), &way);
     std::stable_sort(known.begin(), known.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     return known;
   }
@@ -88,6 +88,7 @@ class Ways {
   const Cluster& cluster_;
   std::set<std::int64_t> micro_batches_;
   double share_;
+  CarriedOut known_;
   std::vector<Candidate> ways_;
   Bounds bounds_[2][2];
 };

@@ -70,6 +70,12 @@ TEST(PlanCommand, AShapeAndABareNumberOfParameters) {
   EXPECT_NEAR(shape.at("parameters").get<double>(), 22.07e9, 0.05e9);
   const auto states = json_of("plan --parameters 7.5e9 --devices 64 --zero 2");
   EXPECT_NEAR(states.at("model_state_bytes").get<double>(), 16.64e9, 0.01e9);
+  // The cookbook's mistake: on 64 devices of which 64 are model-parallel nothing is left to shard over.
+  const auto cut = json_of("plan --parameters 175e9 --devices 64 --tp 8 --pp 8 --zero 3");
+  EXPECT_EQ(cut.at("dp"), 1);
+  EXPECT_DOUBLE_EQ(cut.at("model_state_bytes").get<double>(), 16 * 175e9 / 64);
+  EXPECT_DOUBLE_EQ(json_of("plan --parameters 1e9 --devices 64 --tp 8 --zero 3 --optimizer momentum").at("model_state_bytes").get<double>(),
+                   (2 + 2 + 4 + 4) * 1e9 / 64);
 }
 
 TEST(PlanCommand, SearchesTraceAndDrawing) {
@@ -191,6 +197,12 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   };
   refused("--model gpt2 --devices -4", 2, "devices = -4: must be at least 1");
   refused("--model gpt2 --devices 0", 2, "--devices: 0");
+  refused("--model gpt2 --micro-batch 0", 2, "--micro-batch: 0: must not be 0");
+  refused("--parameters 1e9 --tp 9000000 --pp 9000000 --dp 9000000", 2, "--tp 9000000: tp x pp");
+  refused("--model gpt2 --tp 9000000 --pp 9000000 --cp 9000000 --devices 8", 2, "tp 9000000 x pp 9000000 x cp 9000000: must be at most");
+  refused("--model gpt2 --dp 9000000 --tp 12 --pp 12 --devices 8", 78, "devices = 1.296e+09: dp x tp x pp x cp");
+  refused("--model gpt2 --search --global-batch 8 --devices 8 --tp 9000000 --pp 9000000", 78, "no mesh of 8 devices");
+  refused("--model gpt2 --dp 3037000500 --tp 3037000500", 2, "--dp 3037000500: must be at most 10000000");
   refused("--model gpt2 --zero -2", 2, "--zero");
   refused("--model gpt-9", 2, "--model gpt-9: no such model");
   refused("--model gpt2 --cluster mars", 66, "mars: neither a file nor a preset");
@@ -208,6 +220,11 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   refused("collective --ranks 8 --straggler 8:2", 2, "--straggler 8: there are 8 ranks");
   refused("--parameters -1", 2, "--parameters -1: must be positive");
   refused("--model gpt2 --global-batch 3 --dp 2", 78, "global-batch = 3");
+  refused("--model gpt2 --dp 8 --zero 2 --sync-every-micro-batch", 78, "zero = 2: sync-every-micro-batch");
+  refused("learn iterations --samples 9000000000000000000 --batch 4000000000 --ranks 4000000000", 2, "samples, batch and ranks");
+  refused("learn collectives --samples 9000000 --batch 1 --ranks 1 --epochs 9000000000000000", 2, "more than 2^53");
+  refused("learn ring-tree --ranks 4 --bytes 1e6 --latency inf", 2, "latency = inf s");
+  refused("--model gpt2 --pp 2 --devices 2 --straggler 1:inf", 2, "straggler 1: the factor must be positive");
   refused("--model gpt2 --recompute some", 2, "--recompute some");
   refused("--model gpt2 --search", 2, "--global-batch");
   refused("--model gpt2 --straggler 1", 2, "--straggler 1: must be rank:factor");
@@ -219,6 +236,88 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   refused("--model gpt2 --cluster " + cluster, 78, "cluster.toml: a100: between.bandwidth = 0: must be positive");
   refused("learn zero --parameters 1e9 --zero 7 --ranks 4", 2, "zero = 7: must lie between 0 and 3");
   refused("learn ring-tree --ranks 4 --bytes 1e6 --bandwidth 0", 2, "must be positive");
+}
+
+// Nothing that is typed is ignored.
+TEST(PlanCommand, OptionsThatWouldChangeNothingAreRefused) {
+  const auto refused = [](const std::string& words, const std::string& what) {
+    const Outcome outcome = run("plan " + words);
+    EXPECT_EQ(outcome.code, 2) << words << "\n" << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr(what)) << words;
+  };
+  for (const char* option : {"--vocab 100", "--kv-heads 4", "--ffn 64", "--layers 2", "--experts 8", "--gated", "--untied"})
+    refused(std::string("--model gpt2 ") + option, "belongs to a shape, and --model gpt2 has its own");
+  for (const char* option : {"--model gpt2", "--search", "--tokens 1e9", "--cp 2", "--micro-batch 4"})
+    refused(std::string("--parameters 1e9 ") + option, "means nothing beside --parameters");
+  refused("--parameters 1e9 --tp -2", "--tp -2: must lie between 1");
+  refused("--parameters 1e9 --devices 7 --tp 2", "--devices 7: tp x pp = 2 must divide it");
+  refused("--parameters 1e9 --devices 8 --dp 3", "--devices 8: the mesh dp 3");
+  refused("--layers 2 --hidden 64 --heads 2 --vocab 100 --experts-per-token 1", "--experts-per-token: needs --experts");
+  refused("--model gpt2 --set training.steps=3", "--set: sets a key of a job file");
+  for (const char* option : {"--count 3", "--precisions fp32", "--schedules zb-v"}) refused(std::string("--model gpt2 ") + option, "needs --search");
+  for (const char* option : {"--gathers", "--trace t.json", "--svg s.svg", "--straggler 1:2", "--failures 1"})
+    refused(std::string("--model gpt2 --search --global-batch 8 --tokens 1e9 ") + option, "is of one mesh");
+  refused("--model gpt2 --search --global-batch 8 --schedule 1f1b --schedules zb-v", "--schedule: --schedules names");
+  refused("--model gpt2 --bytes-per-token 4", "--bytes-per-token: name the run");
+  refused("--model gpt2 --failures 1", "--failures: name the run");
+  refused("--model gpt2 --devices 8 --shard 4", "--shard: ZeRO 0 shards nothing");
+  refused("--model gpt2 --devices 8 --zero 2 --prefetch 2", "--prefetch: ZeRO 2 gathers no parameters");
+  refused("--model gpt2 --devices 8 --zero 2 --keep-gathered", "--keep-gathered: ZeRO 2 gathers no parameters");
+  refused("--model gpt2 --vpp 2", "--vpp: a pipeline of one rank has one stage");
+  refused("inference --model mlp-digits", "mlp-digits makes no tokens");
+  refused("--model gpt2 --ulysses", "--ulysses: is an exchange between context ranks");
+  refused("--model gpt2 --expert-imbalance 2", "--expert-imbalance: the model has no experts");
+  refused("--model gpt2 --schedule-file x.csv --schedule zb-h1", "--schedule: the schedule is that of --schedule-file");
+  refused("--json learn zero --parameters 1e9 --zero 1 --ranks 4", "--json: means nothing beside \"learn\"");
+}
+
+TEST(PlanCommand, SearchKeepsWhatIsGiven) {
+  const std::string words = "plan --search --model llama-8b --devices 64 --cluster h100 --global-batch 128 --seq-len 8192 --count 20 ";
+  for (const auto& one : json_of(words + "--dp 8").at("best")) EXPECT_EQ(one.at("dp"), 8);
+  for (const auto& one : json_of(words + "--shard 8").at("best")) {
+    EXPECT_EQ(one.at("shard"), 8);
+    EXPECT_GE(one.at("zero"), 1);
+  }
+  for (const auto& one : json_of(words + "--recompute none --micro-batch 2").at("best")) EXPECT_EQ(one.at("recompute"), "none");
+  for (const auto& one : json_of(words + "--offload-optimizer").at("best")) EXPECT_EQ(one.at("offload_optimizer"), true);
+  const auto run_of = json_of(words + "--tokens 1e12").at("best").at(0);
+  EXPECT_NEAR(run_of.at("run").at("days").get<double>() * 86400 / (1e12 / (128 * 8192) * run_of.at("step_time_s").get<double>()), 1, 0.02)
+      << "goodput";
+  EXPECT_THAT(run(words + "--tp 5").text, HasSubstr("no mesh of 64 devices"));
+  EXPECT_THAT(run(words + "--shard 8").text, HasSubstr("products (shards over 8)"));
+}
+
+// One host of eight 32 GB devices: 8 billion parameters in training need the host's memory too.
+TEST(PlanCommand, SearchOffloadsWhatDoesNotFitOtherwise) {
+  const std::string words =
+      "plan --search --model llama-13b --devices 8 --cluster a100-40gb --global-batch 8 --seq-len 2048 --tp 1 --pp 1 --count 3 ";
+  const auto best = json_of(words + "--zero 2").at("best");
+  ASSERT_FALSE(best.empty());
+  for (const auto& one : best) EXPECT_EQ(one.at("offload_optimizer"), true);
+}
+
+TEST(PlanCommand, AllNamesEverySchedule) {
+  const std::string words = "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full --count 1 --schedules ";
+  EXPECT_EQ(json_of(words + "all").at("best"), json_of(words + "gpipe,1f1b,interleaved,zb-h1,zb-h2,zb-v,dualpipe-v").at("best"));
+  EXPECT_THAT(run(words + "1f1b,most").text, HasSubstr("--schedules most: must be among gpipe"));
+}
+
+// Llama 3 8B on an H100 at 3 an hour: the decoded token's seconds are weights and cache over the memory's bandwidth.
+TEST(PlanCommand, InferenceHasACost) {
+  const auto cost = json_of("plan inference --model llama-8b --cluster h100 --context 4096");
+  EXPECT_EQ(cost.at("fits"), true);
+  EXPECT_NEAR(cost.at("cost_per_million").at("made_tokens").get<double>(), (2 * 8030261248 + 4096 * 131072.0) / 3352e9 * 1e6 * 3 / 3600, 1e-9);
+  EXPECT_EQ(json_of("plan inference --model llama-405b --cluster h100").at("fits"), false);
+  EXPECT_THAT(run("plan inference --model llama-405b --cluster h100").text, HasSubstr("DOES NOT FIT one device"));
+}
+
+TEST(PlanCommand, LessonsForPrograms) {
+  for (const char* words :
+       {"plan learn zero --parameters 7.5e9 --zero 1 --ranks 64", "plan learn --json zero --parameters 7.5e9 --zero 1 --ranks 64"}) {
+    const auto lesson = std::string(words).find("--json") == std::string::npos ? json_of(words) : nlohmann::json::parse(run(words).text);
+    EXPECT_DOUBLE_EQ(lesson.at("value").get<double>(), 7.5e9 * (4 + 12.0 / 64));
+    EXPECT_THAT(lesson.at("line").get<std::string>(), HasSubstr("31.41 GB"));
+  }
 }
 
 TEST(ClusterFile, EveryPresetSurvivesTheRoundTrip) {
