@@ -12,6 +12,7 @@
 #include <optional>
 #include <sstream>
 
+#include "apps/shoal/cluster_file.h"
 #include "apps/shoal/plan_calibrate.h"
 #include "apps/shoal/plan_check.h"
 #include "apps/shoal/plan_collective.h"
@@ -68,19 +69,22 @@ void states_alone(const PlanOptions& options) {
   if (!number) refuse(fmt::format("--precision {}: must be one of {}", precision, fmt::join(plan::precision_names(), ", ")));
   const auto held = plan::state_bytes(number->state, stage, static_cast<double>(ranks));
   const double own = options.parameters / static_cast<double>(split), bytes = own * held.all();
+  const auto cluster = options.cluster.empty() ? std::nullopt : std::optional(load_cluster(options.cluster));
   if (options.json) {
-    const ordered_json json{
-        {"parameters", options.parameters},  {"devices", ranks * split},  {"dp", ranks}, {"zero", stage}, {"precision", precision},
-        {"bytes_per_parameter", held.all()}, {"model_state_bytes", bytes}};
+    ordered_json json{{"parameters", options.parameters},  {"devices", ranks * split},  {"dp", ranks}, {"zero", stage}, {"precision", precision},
+                      {"bytes_per_parameter", held.all()}, {"model_state_bytes", bytes}};
+    if (cluster) json["device_memory_bytes"] = cluster->device.memory_bytes, json["states_fit"] = bytes <= cluster->device.memory_bytes;
     fmt::print("{}\n", json.dump(2));
     return;
   }
   const std::string cut = split > 1 ? fmt::format(", 1/{} on each model-parallel rank", split) : "";
   fmt::print(
-      "{:.4g} parameters{}, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) "
-      "a "
-      "rank\n",
+      "{:.4g} parameters{}, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) ",
       options.parameters, cut, precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
+  fmt::print("a rank\n");
+  if (cluster)
+    fmt::print("A device of {} has {:.4g} GiB: the states alone {}\n", cluster->name, cluster->device.memory_bytes / kGiB,
+               bytes <= cluster->device.memory_bytes ? "fit" : "do not fit");
 }
 
 ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& spec) {

@@ -43,7 +43,7 @@ class Given {
 void refuse_what_would_be_ignored(const CLI::App& command, const PlanOptions& options) {
   const Given given(command);
   if (given("--parameters"))
-    return given.none_but({"--parameters", "--devices", "--dp", "--tp", "--pp", "--zero", "--precision", "--optimizer", "--json"},
+    return given.none_but({"--parameters", "--devices", "--dp", "--tp", "--pp", "--zero", "--precision", "--optimizer", "--cluster", "--json"},
                           "means nothing beside --parameters, a number without a model");
   if (given("--model"))
     given.none_of({"--layers", "--hidden", "--heads", "--kv-heads", "--ffn", "--vocab", "--experts", "--experts-per-token", "--gated", "--untied"},

@@ -70,6 +70,10 @@ TEST(PlanCommand, AShapeAndABareNumberOfParameters) {
   EXPECT_NEAR(shape.at("parameters").get<double>(), 22.07e9, 0.05e9);
   const auto states = json_of("plan --parameters 7.5e9 --devices 64 --zero 2");
   EXPECT_NEAR(states.at("model_state_bytes").get<double>(), 16.64e9, 0.01e9);
+  EXPECT_FALSE(states.contains("states_fit"));
+  // 16.6 GB on devices of 40 GB and, without shards, 120 GB.
+  EXPECT_EQ(json_of("plan --parameters 7.5e9 --devices 64 --zero 2 --cluster a100-40gb").at("states_fit"), true);
+  EXPECT_EQ(json_of("plan --parameters 7.5e9 --devices 64 --cluster a100-40gb").at("states_fit"), false);
   // The cookbook's mistake: on 64 devices of which 64 are model-parallel nothing is left to shard over.
   const auto cut = json_of("plan --parameters 175e9 --devices 64 --tp 8 --pp 8 --zero 3");
   EXPECT_EQ(cut.at("dp"), 1);
