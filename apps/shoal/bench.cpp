@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 #include <set>
+#include <string_view>
 
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cores.h"
@@ -35,13 +37,13 @@ struct Options {
 /// "4:268435456" or a single size.
 void read_range(const std::string& range, BenchArguments& arguments) {
   const auto colon = range.find(':');
-  try {
-    arguments.min_bytes = std::stoull(range.substr(0, colon));
-    arguments.max_bytes = colon == std::string::npos ? arguments.min_bytes : std::stoull(range.substr(colon + 1));
-  } catch (const std::exception&) {
-    arguments.min_bytes = 0;
-  }
-  if (arguments.min_bytes < 4 || arguments.max_bytes < arguments.min_bytes)
+  const auto number = [](std::string_view text, std::size_t& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+  };
+  const std::string least = range.substr(0, colon), most = colon == std::string::npos ? least : range.substr(colon + 1);
+  const bool numbers = number(least, arguments.min_bytes) && number(most, arguments.max_bytes);
+  if (!numbers || arguments.min_bytes < 4 || arguments.max_bytes < arguments.min_bytes)
     throw Error(ErrorKind::kUsage, "bench", fmt::format("--bytes {} is not LEAST:MOST in bytes, LEAST at least 4", range));
 }
 
@@ -84,6 +86,8 @@ int print_choice(const Options& options) {
 int run(Options& options) {
   BenchArguments& a = options.arguments;
   if (!options.link_costs.empty()) a.link_costs = train::read_link_costs(options.link_costs);
+  if (a.hosts > a.world)
+    throw Error(ErrorKind::kUsage, "bench", fmt::format("{} hosts for {} ranks: --nproc {} at least", a.hosts, a.world, a.hosts));
   if (options.print_choice) return print_choice(options);
   read_range(options.range, a);
   a.tcp = options.transport == "tcp";

@@ -7,7 +7,6 @@
 
 #include "python/src/call.h"
 #include "python/src/coalesced_work.h"
-#include "python/src/meeting.h"
 #include "python/src/progress.h"
 #include "shoal/base/check.h"
 
@@ -52,19 +51,6 @@ std::vector<std::size_t> counts_along(const at::Tensor& tensor, const std::vecto
 
 }  // namespace
 
-ShoalBackend::ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                           std::vector<int> members, std::shared_ptr<Channel> met, const std::string& flight_directory)
-    : c10d::Backend(rank, size), members_(std::move(members)), timeout_(timeout) {
-  channel_ = met ? join_through(*store, *met, members_, timeout) : meet_through(*store, rank, size, timeout, flight_directory);
-  init();
-}
-
-ShoalBackend::~ShoalBackend() { channel_->close(); }
-
-c10::intrusive_ptr<c10d::Backend::Options> ShoalBackend::getBackendOptions() {
-  return c10::make_intrusive<ShoalOptions>(channel_->progress->flight().directory, timeout_);
-}
-
 uint64_t ShoalBackend::getSequenceNumberForGroup() { return channel_->communicator->sequence(); }
 
 std::string ShoalBackend::report() const { return channel_->communicator->report(); }
@@ -89,6 +75,7 @@ ShoalBackend::Works ShoalBackend::broadcast(Tensors& tensors, const c10d::Broadc
 
 ShoalBackend::Works ShoalBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   check_one(tensors, "all_reduce");
+  if (tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
   Call call(OpType::ALLREDUCE, "shoal:all_reduce", options.asyncOp, options.timeout);
   const auto tensor = call.update(tensors[0]);
   call.add(Kind::kAllReduce, tensor, tensor, count_of(tensor));
@@ -320,22 +307,5 @@ ShoalBackend::Works ShoalBackend::endCoalescing() {
   coalescing_ = false;
   return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
 }
-
-c10::intrusive_ptr<c10d::Backend> ShoalBackend::split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-                                                      const c10::intrusive_ptr<Options>& options) {
-  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
-  if (own == ranks.end()) return nullptr;
-  std::vector<int> members;
-  for (const int rank : ranks) members.push_back(members_.at(static_cast<std::size_t>(rank)));
-  return c10::make_intrusive<ShoalBackend>(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
-                                           options ? options->timeout : timeout_, std::move(members), channel_);
-}
-
-void ShoalBackend::abort() {
-  channel_->communicator->abort(Error(ErrorKind::kAborted, "abort", "the program aborted the group"));
-  channel_->error = c10d::ErrorType::COMM_ERROR;
-}
-
-void ShoalBackend::shutdown() { channel_->close(); }
 
 }  // namespace shoal::python

@@ -29,6 +29,8 @@ class ShoalBackend final : public c10d::Backend {
   /// their flight records in `flight_directory`.
   ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout, std::vector<int> members,
                std::shared_ptr<Channel> met, const std::string& flight_directory = "");
+  /// All ranks of a meeting, over its first channel.
+  ShoalBackend(int rank, int size, std::chrono::milliseconds timeout, std::shared_ptr<Channel> channel);
   ~ShoalBackend() override;
 
   using Works = c10::intrusive_ptr<c10d::Work>;
@@ -38,13 +40,27 @@ class ShoalBackend final : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override;
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
+  bool supportsShrinking() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
   c10d::ErrorType getError() override { return channel_->error; }
 
+  /// Memory that the other ranks read in place: the arena, which is LibTorch's CPU allocator.
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+
+  /// `hook` hears of every operation of this group that ends, well or badly; one hook a group.
+  void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  /// Every work knows its duration without being asked to.
+  void enableCollectivesTiming() override {}
+
   Works broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   Works allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  /// A sum. Complete when it returns, asynchronous or not: ranks tell each other first how many elements they have.
+  Works allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   Works allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
   Works reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   Works allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
@@ -69,6 +85,12 @@ class ShoalBackend final : public c10d::Backend {
   Works endCoalescing() override;
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
+  /// A group of `size` ranks that may come from different jobs on this host; they meet anew through `store`.
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& options, const int& rank,
+                                          const int& size) override;
+  /// The other ranks meet anew, also after a failure; those excluded take no part. Flag 1 aborts what is under way.
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int shrink_flags = 0,
+                                           const c10::intrusive_ptr<Options>& options = nullptr) override;
   void abort() override;
   void shutdown() override;
 
@@ -83,6 +105,7 @@ class ShoalBackend final : public c10d::Backend {
   std::vector<int> members_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Channel> channel_;
+  int shrinks_ = 0;
   bool coalescing_ = false;
   std::vector<Works> coalesced_;
 };

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "python/src/host_work.h"
+
 namespace shoal::python {
 
 /// Several works as one: complete when all are.
@@ -43,6 +45,7 @@ class CoalescedWork final : public c10d::Work {
     if (!std::exchange(finished_, true)) finish();
     return true;
   }
+  void blockCurrentStream() override { wait(); }
   void abort() override {
     for (const auto& work : works_) work->abort();
   }
@@ -56,6 +59,10 @@ class CoalescedWork final : public c10d::Work {
       future->setError(std::current_exception());
     }
     return future;
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
+    const auto result = [](c10::ivalue::Future& done) { return c10::IValue(static_cast<int64_t>(work_result(done.exception_ptr()))); };
+    return getFuture()->then(result, c10::IntType::get());
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "python/src/host_work.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include "python/src/progress.h"
 
 namespace shoal::python {
@@ -24,6 +26,17 @@ void Channel::failed(const std::exception_ptr& failure) {
   } catch (const Error& cause) {
     if (cause.kind() != ErrorKind::kUsage) error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
   } catch (...) {  // not of a collective
+  }
+}
+
+c10d::WorkResult work_result(const std::exception_ptr& failure) {
+  if (!failure) return c10d::WorkResult::SUCCESS;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& cause) {
+    return cause.kind() == ErrorKind::kTimeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
+  } catch (...) {
+    return c10d::WorkResult::UNKNOWN;
   }
 }
 
@@ -53,6 +66,11 @@ c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFuture() {
   return future_;
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFutureResult() {
+  const auto result = [](c10::ivalue::Future& done) { return c10::IValue(static_cast<int64_t>(work_result(done.exception_ptr()))); };
+  return getFuture()->then(result, c10::IntType::get());
+}
+
 void HostWork::step(Duration longest) {
   try {
     while (!handles_.empty()) {
@@ -62,7 +80,10 @@ void HostWork::step(Duration longest) {
       if (retrieveOpType() == c10d::OpType::RECVANYSOURCE) source_ = communicator.take_source(handle);
       handles_.pop_back();
     }
-    for (const auto& [to, from] : luggage_.copies) to.copy_(from);
+    if (!luggage_.copies.empty()) {
+      const c10::InferenceMode as_results;  // into leaves that require gradients and into inference tensors alike
+      for (const auto& [to, from] : luggage_.copies) to.copy_(from);
+    }
     settle(nullptr);
   } catch (...) {
     settle(std::current_exception());
@@ -74,6 +95,9 @@ void HostWork::settle(std::exception_ptr error) {
   if (error) channel_->failed(error);
   error_ = error;
   duration_ = Clock::now() - started_;
+  if (channel_->hook)
+    channel_->progress->tell_later(channel_->hook, std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_, started_ + duration_,
+                                                                                    std::chrono::duration<float>(duration_)));
   luggage_.copies.clear();
   if (!error) luggage_.tensors.clear();
   finish(std::move(error));

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -17,6 +18,12 @@ namespace shoal::python {
 
 class Progress;
 
+/// What c10d wants to be told of every operation that has ended.
+using CompletionHook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
+
+/// WorkResult of an operation that ended with `error`, or well when that is null.
+c10d::WorkResult work_result(const std::exception_ptr& error);
+
 /// One group of ranks: its communicator, and the engine that moves it.
 struct Channel {
   Channel(std::shared_ptr<Progress> progress, std::unique_ptr<collective::HostCommunicator> communicator);
@@ -28,6 +35,7 @@ struct Channel {
   std::shared_ptr<Progress> progress;
   std::unique_ptr<collective::HostCommunicator> communicator;
   bool open = true;
+  std::shared_ptr<const CompletionHook> hook;  ///< under the engine's lock; null: nobody wants to know
   std::atomic<c10d::ErrorType> error{c10d::ErrorType::SUCCESS};
 };
 
@@ -49,8 +57,11 @@ class HostWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return luggage_.outputs; }
   void synchronize() override { wait(); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  /// Waits: results of CPU tensors are there when a call returns or not at all.
+  void blockCurrentStream() override { wait(); }
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   uint64_t getSequencenumber() const override { return sequence_; }
   float getDuration() const override;
 

@@ -59,26 +59,26 @@ std::shared_ptr<Channel> meet_through(c10d::Store& store, int rank, int size, Du
   check_one_host(store, rank, size);
   if (rank == 0) store.set("meeting", std::string(kNamePrefix) + random_text() + " " + random_text());
   const std::string meeting = store.get_to_str("meeting");
+  return meet_at({.name = meeting.substr(0, meeting.find(' ')), .key = meeting.substr(meeting.find(' ') + 1)}, rank, size, timeout, flight_directory);
+}
+
+std::shared_ptr<Channel> meet_at(const Place& place, int rank, int size, Duration timeout, const std::string& flight_directory) {
   auto arena = comm::installed_arena();
   if (!arena) {
     arena = std::make_shared<wire::Arena>(wire::Arena::Options{.ranks_on_host = size});
     comm::install_arena(arena);
   }
   memory_context().rank = rank;
-  auto acquaintance = wire::meet({.name = meeting.substr(0, meeting.find(' ')),
-                                  .key = meeting.substr(meeting.find(' ') + 1),
-                                  .rank = rank,
-                                  .size = size,
-                                  .control_bytes = HostWorld::control_bytes(),
-                                  .arena = &arena->segment()},
-                                 Deadline::in(timeout));
+  auto acquaintance = wire::meet(
+      {.name = place.name, .key = place.key, .rank = rank, .size = size, .control_bytes = HostWorld::control_bytes(), .arena = &arena->segment()},
+      Deadline::in(timeout));
   auto world = std::make_shared<HostWorld>(rank, std::move(acquaintance), &arena->segment());
   // The meeting's name is random too, and no secret.
-  const Flight flight{flight_directory, {meeting.substr(kNamePrefix.size(), 8), rank, size}, std::make_shared<collective::FlightBook>()};
+  const Flight flight{flight_directory, {place.name.substr(kNamePrefix.size(), 8), rank, size}, std::make_shared<collective::FlightBook>()};
   if (!flight_directory.empty()) collective::forget_flight(flight_directory, rank);
   auto communicator =
       std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{.timeout = timeout, .flight = flight.book, .world_ranks = {}});
-  return std::make_shared<Channel>(std::make_shared<Progress>(std::move(world), flight), std::move(communicator));
+  return std::make_shared<Channel>(std::make_shared<Progress>(std::move(world), place, flight), std::move(communicator));
 }
 
 std::shared_ptr<Channel> join_through(c10d::Store& store, const Channel& met, const std::vector<int>& members, Duration timeout) {

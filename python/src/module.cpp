@@ -79,6 +79,11 @@ PYBIND11_MODULE(_c10d, m) {
   // What PyTorch 2.11 asks of a backend in C++ and does not show in Python.
   m.def("options", [](const BackendPointer& backend) { return backend->getBackendOptions(); });
   m.def("error", [](const BackendPointer& backend) { return name(backend->getError()); });
+  m.def("allocates_in_arena", [](const BackendPointer& backend) {
+    constexpr std::size_t kBytes = 4096;
+    const auto memory = backend->getMemAllocator()->allocate(kBytes);
+    return comm::installed_arena() && comm::installed_arena()->contains(memory.get(), kBytes);
+  });
   m.def("report", [](const BackendPointer& backend) { return shoal_backend(backend).report(); });
 }
 

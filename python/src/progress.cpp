@@ -83,7 +83,7 @@ void Progress::remove(collective::HostCommunicator* communicator) {
       wake_helper();
     }
   }
-  for (const auto& work : finished) work->deliver();
+  deliver(finished);
 }
 
 void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector<collective::Operation>& operations, bool blocking) {
@@ -107,7 +107,7 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector
     }
     if (!open_.empty()) finished = sweep();
   }
-  for (const auto& done : finished) done->deliver();
+  deliver(finished);
   if (work->error_) std::rethrow_exception(work->error_);
 }
 
@@ -134,7 +134,7 @@ void Progress::wait(HostWork& work, Duration limit) {
     wait_held(hold, work, limit, true);
     finished = sweep();
   }
-  for (const auto& done : finished) done->deliver();
+  deliver(finished);
   if (work.error_) std::rethrow_exception(work.error_);
   SHOAL_USER_CHECK(work.settled_, "wait", "not complete after {:.3f} s; it goes on", std::chrono::duration<double>(limit).count());
 }
@@ -151,7 +151,7 @@ bool Progress::test(HostWork& work) {
     }
     settled = work.settled();
   }
-  for (const auto& done : finished) done->deliver();
+  deliver(finished);
   return settled;
 }
 
@@ -166,7 +166,7 @@ void Progress::attend(HostWork& work) {
     if (!settled) wake_helper();
   }
   if (settled) work.deliver();
-  for (const auto& done : finished) done->deliver();
+  deliver(finished);
 }
 
 // Without `patient` the operation's own timeout is left to whoever waits for it.
@@ -192,6 +192,58 @@ void Progress::wait_held(Hold& hold, HostWork& work, Duration limit, bool patien
       return;
     }
     hold.give_way();
+  }
+}
+
+void Progress::deliver(const Works& finished) {
+  for (const auto& work : finished) work->deliver();
+  while (something_untold_.load(std::memory_order_relaxed) && !telling_.exchange(true)) {
+    tell_hooks();
+    telling_ = false;
+  }
+}
+
+void Progress::tell_hooks() {
+  decltype(untold_) tell;
+  {
+    const Hold hold(*this);
+    tell.swap(untold_);
+    something_untold_ = false;
+  }
+  for (const auto& [hook, info] : tell) {
+    try {
+      (*hook)(info);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "shoal: rank {}: a hook on completion failed: {}\n", flight_.owner.rank, error.what());
+    }
+  }
+}
+
+void Progress::report_to(Channel& channel, std::shared_ptr<const CompletionHook> hook) {
+  const Hold hold(*this);
+  channel.hook = std::move(hook);
+}
+
+void Progress::tell_later(std::shared_ptr<const CompletionHook> hook, std::shared_ptr<c10d::WorkInfo> info) {
+  untold_.emplace_back(std::move(hook), std::move(info));
+  something_untold_ = true;
+}
+
+void Progress::drain(const Channel& channel) {
+  Works open;
+  {
+    const Hold hold(*this);
+    std::copy_if(open_.begin(), open_.end(), std::back_inserter(open), [&](const auto& work) { return work->channel_.get() == &channel; });
+  }
+  for (const auto& work : open) {
+    try {
+      wait(*work, Duration::zero());
+    } catch (const Error&) {  // told to whoever waits for it
+    }
+  }
+  while (something_untold_ || telling_) {
+    deliver({});
+    std::this_thread::sleep_for(kHelperPeriod);
   }
 }
 
@@ -242,7 +294,7 @@ void Progress::help() {
       finished = sweep();
       quiet = open_.empty() ? quiet + 1 : 0;
     }
-    for (const auto& work : finished) work->deliver();
+    deliver(finished);
     finished.clear();
     if (quiet < kHelperPatience) continue;
     std::unique_lock lock(helper_mutex_);

@@ -20,6 +20,11 @@ struct Flight {
   std::shared_ptr<collective::FlightBook> book;
 };
 
+/// Where ranks of one host have met, and what they showed each other there.
+struct Place {
+  std::string name, key;
+};
+
 /// Moves everything that this process has in flight on one set of ranks.
 ///
 /// Every wait advances all groups, so ranks may wait for their groups' operations in any order. A helper thread looks after operations that nobody
@@ -27,9 +32,11 @@ struct Flight {
 /// the communicators, and futures are completed outside it.
 class Progress : public std::enable_shared_from_this<Progress> {
  public:
-  Progress(std::shared_ptr<collective::HostWorld> world, Flight flight) : world_(std::move(world)), flight_(std::move(flight)) {}
+  Progress(std::shared_ptr<collective::HostWorld> world, Place place, Flight flight)
+      : world_(std::move(world)), place_(std::move(place)), flight_(std::move(flight)) {}
 
   const std::shared_ptr<collective::HostWorld>& world() const { return world_; }
+  const Place& place() const { return place_; }
   const Flight& flight() const { return flight_; }
   /// An operation has failed: the first time the flight record is written. A call that made no sense is no such failure.
   void failed(const std::exception_ptr& error);
@@ -46,6 +53,13 @@ class Progress : public std::enable_shared_from_this<Progress> {
   /// The work has a future now: tries for a moment, then leaves it to the helper.
   void attend(HostWork& work);
 
+  /// Every operation of `channel` that ends is told to `hook`, outside the engine's lock, by the thread that notices.
+  void report_to(Channel& channel, std::shared_ptr<const CompletionHook> hook);
+  /// Under the engine's lock.
+  void tell_later(std::shared_ptr<const CompletionHook> hook, std::shared_ptr<c10d::WorkInfo> info);
+  /// Returns when all that was started on `channel` has ended, well or badly, and its hook has been told.
+  void drain(const Channel& channel);
+
  private:
   using Works = std::vector<c10::intrusive_ptr<HostWork>>;
   class Hold;
@@ -57,15 +71,21 @@ class Progress : public std::enable_shared_from_this<Progress> {
   Works sweep();
   void wake_helper();
   void help();
+  void deliver(const Works& finished);
+  void tell_hooks();
 
   std::shared_ptr<collective::HostWorld> world_;
+  const Place place_;
   const Flight flight_;
   std::atomic<bool> recorded_{false};
   std::mutex mutex_;
   std::atomic<int> contenders_{0};
   std::vector<collective::HostCommunicator*> communicators_;
   std::list<c10::intrusive_ptr<HostWork>> open_;  ///< keeps tensors alive until every rank has finished with them
-  Works failed_;                                  ///< peers may still touch their tensors
+  std::vector<std::pair<std::shared_ptr<const CompletionHook>, std::shared_ptr<c10d::WorkInfo>>> untold_;
+  std::atomic<bool> something_untold_{false};
+  std::atomic<bool> telling_{false};  ///< by one thread at a time; what comes up meanwhile it tells too
+  Works failed_;                      ///< peers may still touch their tensors
 
   std::mutex helper_mutex_;
   std::condition_variable helper_bell_;

@@ -1,4 +1,5 @@
 // What `shoal bench` does without any rank.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,6 +32,24 @@ TEST(Bench, SaysByWhatCostsAlgorithmsAreChosen) {
   const Outcome none = print({"--link-costs", "none.toml"});
   EXPECT_EQ(none.code, 78);
   EXPECT_THAT(none.err, HasSubstr("none.toml: has no section [tcp]"));
+}
+
+TEST(Bench, RefusesWhatMakesNoSense) {
+  const Folder folder;
+  const auto words = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all{shoal_program(), "bench", "collectives"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome outcome = run(all, folder.path());
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    return outcome.err;
+  };
+  for (const char* range : {"2", "8:4", "8abc", "8:16x", "-8", ":8", "8:", "8:99999999999999999999"})
+    EXPECT_THAT(words({fmt::format("--bytes={}", range)}), HasSubstr(fmt::format("--bytes {} is not LEAST:MOST in bytes", range)));
+  EXPECT_THAT(words({"--nproc", "2", "--hosts", "3"}), HasSubstr("3 hosts for 2 ranks: --nproc 3 at least"));
+  EXPECT_THAT(words({"--op", "nothing"}), HasSubstr("no operation 'nothing': one of all_gather,"));
+  EXPECT_THAT(words({"--nproc", "1", "--op", "sendrecv"}), HasSubstr("sendrecv is between ranks"));
+  EXPECT_THAT(words({"--algorithms", "all_reduce=ring"}), HasSubstr("--algorithms goes with --transport tcp"));
+  EXPECT_THAT(words({"--rank", "1"}), HasSubstr("--rendezvous and --rank go together"));
 }
 
 }  // namespace

@@ -227,6 +227,51 @@ void check_many(const Group& group, Complaints& complaints) {
   for (Work& work : works) work.wait(soon);
 }
 
+void check_lists(const Group& group, Complaints& complaints) {
+  const int ranks = group.size(), rank = group.rank();
+  const std::vector<std::int64_t> counts{3, 0, 5000, 1};
+  std::vector<at::Tensor> mine, gathered, parts, told;
+  for (const std::int64_t count : counts) {
+    mine.push_back(at::full({count}, rank + 1, at::kInt));
+    gathered.push_back(at::full({count, ranks}, -1, at::kInt).t());  // not contiguous
+    parts.push_back(at::full({count}, -1, at::kInt));
+    told.push_back(at::full({count}, rank, at::kInt));
+  }
+  gathered[2] = at::full({ranks, counts[2]}, -1, at::kInt);
+  group.all_gather(gathered, mine);
+  for (const at::Tensor& tensor : gathered)
+    for (int r = 0; r < ranks; ++r) complaints.expect(tensor[r].eq(r + 1).all().item<bool>(), "all_gather of a list");
+  Work work = group.reduce_scatter(parts, gathered, {.async = true});
+  work.order();
+  for (const at::Tensor& part : parts) complaints.expect(part.eq(ranks * (rank + 1)).all().item<bool>(), "reduce_scatter of a list");
+  group.broadcast(told, ranks - 1);
+  for (const at::Tensor& tensor : told) complaints.expect(tensor.eq(ranks - 1).all().item<bool>(), "broadcast of a list");
+  work = group.barrier({.async = true});
+  work.order();
+  complaints.expect(work.test(), "an asynchronous barrier");
+}
+
+// What is only read may overlap itself; what requires a gradient is written all the same.
+void check_views(const Group& group, Complaints& complaints) {
+  const int ranks = group.size(), rank = group.rank();
+  const at::Tensor same = at::full({1}, rank, at::kFloat).expand({600});
+  const at::Tensor got = at::full({600}, -1.0f), all = at::full({ranks, 600}, -1.0f);
+  Work sent = group.send(same, (rank + 1) % ranks, 3, {.async = true});
+  group.recv(got, (rank + ranks - 1) % ranks, 3);
+  sent.order();
+  complaints.expect(got.eq((rank + ranks - 1) % ranks).all().item<bool>(), "send of an expanded tensor");
+  group.all_gather(all, same);
+  complaints.expect(all[ranks - 1].eq(ranks - 1).all().item<bool>(), "all_gather of an expanded tensor");
+  group.broadcast(rank == 0 ? same : got, 0);
+  complaints.expect(got.eq(rank == 0 ? ranks - 1 : 0).all().item<bool>(), "broadcast of an expanded tensor");
+  group.reduce(rank == 0 ? got : same, 0);
+  complaints.expect(rank != 0 || got.eq(ranks - 1 + ranks * (ranks - 1) / 2).all().item<bool>(), "reduce of expanded tensors");
+  at::Tensor leaf = at::full({4, 6}, rank + 1.0).t();
+  leaf.set_requires_grad(true);
+  group.all_reduce(leaf);
+  complaints.expect(leaf.eq(ranks * (ranks + 1) / 2).all().item<bool>(), "all_reduce of a transposed leaf");
+}
+
 void check_parts(const Group& group, Complaints& complaints) {
   const int ranks = group.size(), rank = group.rank();
   const Group half = group.split(rank % 2, -rank);  // in reverse
@@ -279,6 +324,8 @@ std::vector<std::string> check_calls(const Group& group) {
   check_messages(group, complaints);
   check_uneven_exchange(group, complaints);
   check_many(group, complaints);
+  check_lists(group, complaints);
+  check_views(group, complaints);
   check_parts(group, complaints);
   check_mistakes(group, complaints);
   group.barrier();

@@ -29,6 +29,14 @@ TEST(Group, OfOneIsLocal) {
   EXPECT_TRUE(y.equal(x));
   group.reduce_scatter(y, x);
   group.barrier();
+  EXPECT_TRUE(y.equal(x));
+  group.all_reduce(x, {.reduction = Reduction::kPremulSum, .scale = 0.5});
+  EXPECT_TRUE(x.equal(at::arange(4, at::kFloat) / 2));
+  group.reduce_scatter(y.t(), at::arange(4, at::kFloat), {.reduction = Reduction::kPremulSum, .scale = 4});
+  EXPECT_TRUE(y.equal(4 * at::arange(4, at::kFloat)));
+  const auto refused = thrown([&] { group.all_reduce(x, {.reduction = Reduction::kBitOr}); });
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->what(), ::testing::HasSubstr("there is no all_reduce of f32 by bitwise_or"));
   EXPECT_EQ(group.split(0, 0).size(), 1);
   EXPECT_EQ(group.shared_buffer(100)->bytes(), 100u);
 }

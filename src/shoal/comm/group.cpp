@@ -1,8 +1,11 @@
 #include "shoal/comm/group.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
 #include "shoal/base/check.h"
+#include "shoal/collective/fold.h"
 #include "shoal/comm/local_shared_buffer.h"
 
 namespace shoal::comm {
@@ -26,6 +29,49 @@ Operation operation_of(Kind kind, const at::Tensor& tensor, const Options& optio
           .timeout = options.timeout};
 }
 
+/// Does the operation write its output on this rank?
+bool receives(const Operation& operation, int rank) {
+  switch (operation.kind) {
+    case Kind::kSend:
+      return false;
+    case Kind::kBroadcast:
+      return operation.peer != rank;
+    case Kind::kReduce:
+    case Kind::kGather:
+      return operation.peer == rank;
+    default:
+      return true;
+  }
+}
+
+/// A reduction among one: the tensor itself, unless it is scaled.
+Work reduce_alone(Kind kind, const at::Tensor& output, const at::Tensor& input, const Options& options) {
+  const ElementType type = element_type(input.scalar_type());
+  SHOAL_USER_CHECK(collective::supports_fold(type, options.reduction), name(kind), "there is no {} of {} by {}", name(kind), shoal::name(type),
+                   name(options.reduction));
+  const at::NoGradGuard no_grad;
+  at::Tensor result = input;
+  if (options.reduction == Reduction::kPremulSum && !input.is_cpu()) {
+    result = input.mul(options.scale);
+  } else if (options.reduction == Reduction::kPremulSum) {
+    const at::Tensor in = input.contiguous();
+    result = at::empty(input.sizes(), input.options());
+    const void* source = in.const_data_ptr();
+    void* target = result.data_ptr();
+    collective::fold(type, options.reduction, &source, 1, &target, 1, static_cast<std::size_t>(in.numel()), options.scale);
+  }
+  if (!result.is_same(output)) output.copy_(result.reshape(output.sizes()));
+  return {};
+}
+
+Work copy_alone(const at::Tensor& output, const at::Tensor& input) {
+  const at::NoGradGuard no_grad;
+  if (!output.is_same(input)) output.copy_(input.reshape(output.sizes()));
+  return {};
+}
+
+std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
+
 }  // namespace
 
 bool Group::supports(Kind kind, at::ScalarType type, Reduction reduction) const {
@@ -43,56 +89,92 @@ Work Group::call(Operation& operation, const at::Tensor& output, const at::Tenso
   const at::Tensor in = input.contiguous();
   const at::Tensor out = output.is_contiguous() ? output : input.is_same(output) ? in : output.contiguous();
   operation.buffer.input = in.const_data_ptr(), operation.buffer.output = out.data_ptr();
-  Work work = engine_->start({operation, in, out, true});
-  if (!out.is_same(output)) output.copy_(out);
+  const bool copies_out = !out.is_same(output) && receives(operation, rank());
+  Work work = engine_->start({operation, in, out, !options.async || copies_out});
+  const at::NoGradGuard no_grad;
+  if (copies_out) output.copy_(out);
+  return work;
+}
+
+/// The same for several, by which `operation` says what is done with each; its counts are those of `inputs`, or of `outputs` in a reduce_scatter.
+Work Group::call(Operation& operation, at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options) const {
+  std::vector<at::Tensor> in, out;
+  std::vector<Buffer> buffers;
+  bool copies_out = false;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    for (const at::Tensor& tensor : {inputs[i], outputs[i]})
+      SHOAL_USER_CHECK(tensor.scalar_type() == inputs[0].scalar_type(), name(operation.kind), "a coalesced call takes one type: {} and {}",
+                       c10::toString(inputs[0].scalar_type()), c10::toString(tensor.scalar_type()));
+    in.push_back(inputs[i].contiguous());
+    out.push_back(inputs[i].is_same(outputs[i]) ? in.back() : outputs[i].contiguous());
+    copies_out = copies_out || !out.back().is_same(outputs[i]);
+    buffers.push_back({in.back().const_data_ptr(), out.back().data_ptr(), count_of(operation.kind == Kind::kReduceScatter ? out.back() : in.back())});
+  }
+  operation.buffer = buffers[0], operation.more = std::span(buffers).subspan(1);
+  Work work = engine_->start({operation, in, out, !options.async || copies_out});
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (!out[i].is_same(outputs[i]) && receives(operation, rank())) outputs[i].copy_(out[i]);
   return work;
 }
 
 Work Group::all_reduce(const at::Tensor& tensor, const Options& options) const {
-  if (size() == 1) return {};
+  if (size() == 1) return reduce_alone(Kind::kAllReduce, tensor, tensor, options);
   Operation operation = operation_of(Kind::kAllReduce, tensor, options);
-  operation.buffer.count = static_cast<std::size_t>(tensor.numel());
+  operation.buffer.count = count_of(tensor);
   return call(operation, tensor, tensor, options);
 }
 
 Work Group::all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options) const {
+  if (size() == 1)
+    for (const at::Tensor& tensor : tensors) reduce_alone(Kind::kAllReduce, tensor, tensor, options);
   if (size() == 1 || tensors.empty()) return {};
-  bool direct = true;
-  for (const at::Tensor& tensor : tensors) {
-    SHOAL_USER_CHECK(tensor.scalar_type() == tensors[0].scalar_type(), "all_reduce", "a coalesced call takes one type: {} and {}",
-                     c10::toString(tensors[0].scalar_type()), c10::toString(tensor.scalar_type()));
-    direct = direct && tensor.is_contiguous();
-  }
-  std::vector<at::Tensor> contiguous;
-  for (const at::Tensor& tensor : tensors) contiguous.push_back(tensor.contiguous());
-  std::vector<Buffer> buffers;
-  for (const at::Tensor& tensor : contiguous)
-    buffers.push_back({tensor.const_data_ptr(), tensor.data_ptr(), static_cast<std::size_t>(tensor.numel())});
   Operation operation = operation_of(Kind::kAllReduce, tensors[0], options);
-  operation.buffer = buffers[0], operation.more = std::span(buffers).subspan(1);
-  Work work = engine_->start({operation, contiguous, contiguous, !options.async || !direct});
-  for (std::size_t i = 0; i < contiguous.size(); ++i)
-    if (!contiguous[i].is_same(tensors[i])) tensors[i].copy_(contiguous[i]);
-  return work;
+  return call(operation, tensors, tensors, options);
 }
 
 Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, const Options& options) const {
   SHOAL_USER_CHECK(output.numel() == input.numel() * size(), "all_gather", "output has {} elements, not {} x {}", output.numel(), size(),
                    input.numel());
-  if (size() == 1) return output.copy_(input.reshape(output.sizes())), Work();
+  if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllGather, input, options);
   operation.buffer.count = static_cast<std::size_t>(input.numel());
   operation.shared_output = options.shared_output;
   return call(operation, output, input, options);
 }
 
+Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options) const {
+  SHOAL_USER_CHECK(outputs.size() == inputs.size(), "all_gather", "{} outputs for {} inputs", outputs.size(), inputs.size());
+  SHOAL_USER_CHECK(!options.shared_output, "all_gather", "one output a host is of calls with one tensor");
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    SHOAL_USER_CHECK(outputs[i].numel() == inputs[i].numel() * size(), "all_gather", "output {} has {} elements, not {} x {}", i, outputs[i].numel(),
+                     size(), inputs[i].numel());
+  if (size() == 1)
+    for (std::size_t i = 0; i < inputs.size(); ++i) all_gather(outputs[i], inputs[i], options);
+  if (size() == 1 || inputs.empty()) return {};
+  Operation operation = operation_of(Kind::kAllGather, inputs[0], options);
+  return call(operation, outputs, inputs, options);
+}
+
 Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Options& options) const {
   SHOAL_USER_CHECK(input.numel() == output.numel() * size(), "reduce_scatter", "input has {} elements, not {} x {}", input.numel(), size(),
                    output.numel());
-  if (size() == 1) return output.copy_(input.reshape(output.sizes())), Work();
+  if (size() == 1) return reduce_alone(Kind::kReduceScatter, output, input, options);
   Operation operation = operation_of(Kind::kReduceScatter, input, options);
-  operation.buffer.count = static_cast<std::size_t>(output.numel());
+  operation.buffer.count = count_of(output);
   return call(operation, output, input, options);
+}
+
+Work Group::reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options) const {
+  SHOAL_USER_CHECK(outputs.size() == inputs.size(), "reduce_scatter", "{} outputs for {} inputs", outputs.size(), inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    SHOAL_USER_CHECK(inputs[i].numel() == outputs[i].numel() * size(), "reduce_scatter", "input {} has {} elements, not {} x {}", i,
+                     inputs[i].numel(), size(), outputs[i].numel());
+  if (size() == 1)
+    for (std::size_t i = 0; i < inputs.size(); ++i) reduce_alone(Kind::kReduceScatter, outputs[i], inputs[i], options);
+  if (size() == 1 || inputs.empty()) return {};
+  Operation operation = operation_of(Kind::kReduceScatter, inputs[0], options);
+  return call(operation, outputs, inputs, options);
 }
 
 Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<std::size_t> receive_counts,
@@ -111,7 +193,7 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input, std::v
         send_counts.size() == ranks && receive_counts.size() == ranks && sum(send_counts) == input.numel() && sum(receive_counts) == output.numel(),
         "all_to_all", "counts to send {} of {} elements and to receive {} of {}", send_counts, input.numel(), receive_counts, output.numel());
   }
-  if (size() == 1) return output.copy_(input.reshape(output.sizes())), Work();
+  if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllToAll, input, options);
   operation.buffer.count = send_counts.empty() ? static_cast<std::size_t>(input.numel()) / ranks : 0;
   operation.send_counts = send_counts, operation.receive_counts = receive_counts;
@@ -121,21 +203,28 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input, std::v
 Work Group::broadcast(const at::Tensor& tensor, int root, const Options& options) const {
   if (size() == 1) return {};
   Operation operation = operation_of(Kind::kBroadcast, tensor, options);
-  operation.buffer.count = static_cast<std::size_t>(tensor.numel());
+  operation.buffer.count = count_of(tensor);
   operation.peer = root;
   return call(operation, tensor, tensor, options);
 }
 
+Work Group::broadcast(at::ArrayRef<at::Tensor> tensors, int root, const Options& options) const {
+  if (size() == 1 || tensors.empty()) return {};
+  Operation operation = operation_of(Kind::kBroadcast, tensors[0], options);
+  operation.peer = root;
+  return call(operation, tensors, tensors, options);
+}
+
 Work Group::reduce(const at::Tensor& tensor, int root, const Options& options) const {
-  if (size() == 1) return {};
+  if (size() == 1) return reduce_alone(Kind::kReduce, tensor, tensor, options);
   Operation operation = operation_of(Kind::kReduce, tensor, options);
-  operation.buffer.count = static_cast<std::size_t>(tensor.numel());
+  operation.buffer.count = count_of(tensor);
   operation.peer = root;
   return call(operation, tensor, tensor, options);
 }
 
 Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root, const Options& options) const {
-  if (size() == 1) return output.copy_(input.reshape(output.sizes())), Work();
+  if (size() == 1) return copy_alone(output, input);
   const at::Tensor& target = rank() == root ? output : input;
   SHOAL_USER_CHECK(rank() != root || output.numel() == input.numel() * size(), "gather", "output has {} elements, not {} x {}", output.numel(),
                    size(), input.numel());
@@ -146,7 +235,7 @@ Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root, 
 }
 
 Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root, const Options& options) const {
-  if (size() == 1) return output.copy_(input.reshape(output.sizes())), Work();
+  if (size() == 1) return copy_alone(output, input);
   const at::Tensor& source = rank() == root ? input : output;
   SHOAL_USER_CHECK(rank() != root || input.numel() == output.numel() * size(), "scatter", "input has {} elements, not {} x {}", input.numel(), size(),
                    output.numel());
@@ -160,7 +249,7 @@ Work Group::send(const at::Tensor& tensor, int destination, std::uint32_t tag, c
   SHOAL_USER_CHECK(destination >= 0 && destination < size() && destination != rank(), "send", "rank {} cannot send to rank {} of {}", rank(),
                    destination, size());
   Operation operation = operation_of(Kind::kSend, tensor, options);
-  operation.buffer.count = static_cast<std::size_t>(tensor.numel());
+  operation.buffer.count = count_of(tensor);
   operation.peer = destination, operation.tag = tag;
   return call(operation, tensor, tensor, options);
 }
@@ -168,15 +257,15 @@ Work Group::send(const at::Tensor& tensor, int destination, std::uint32_t tag, c
 Work Group::recv(const at::Tensor& tensor, int source, std::uint32_t tag, const Options& options) const {
   SHOAL_USER_CHECK(source >= -1 && source < size() && source != rank(), "recv", "rank {} cannot receive from rank {} of {}", rank(), source, size());
   Operation operation = operation_of(Kind::kReceive, tensor, options);
-  operation.buffer.count = static_cast<std::size_t>(tensor.numel());
+  operation.buffer.count = count_of(tensor);
   operation.peer = source, operation.tag = tag;
   return call(operation, tensor, tensor, options);
 }
 
-void Group::barrier(const Options& options) const {
-  if (size() == 1) return;
-  const Operation operation{.kind = Kind::kBarrier, .timeout = options.timeout};
-  engine_->start({operation, {}, {}, true});
+Work Group::barrier(const Options& options) const {
+  if (size() == 1) return {};
+  const Operation operation{.kind = Kind::kBarrier, .tag = options.label, .priority = options.priority, .timeout = options.timeout};
+  return engine_->start({operation, {}, {}, !options.async});
 }
 
 Group Group::split(int color, int key) const {

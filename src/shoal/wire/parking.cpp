@@ -29,8 +29,8 @@ Patience Patience::for_ranks(int ranks) {
   const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
   const int online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   // A pinned rank sees one core of its own; its peers have theirs.
-  if (ranks <= online) return {.spins = 2000, .yields = cores == 1 ? 100 : 400};
-  return {.spins = 1, .yields = 2000};
+  if (ranks <= online) return {2000, cores == 1 ? 100 : 400};
+  return {1, 2000};
 }
 
 }  // namespace shoal::wire

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "shoal/base/clock.h"
@@ -28,26 +30,51 @@ inline void pause() {
 #endif
 }
 
-/// How long to try before sleeping. With more ranks than cores spinning only keeps the peer from its core, so yield at once.
-struct Patience {
-  int spins = 2000;
-  int yields = 400;
-
+/// How long to try before sleeping. With more ranks than cores spinning only keeps the peer from its core, so yield at once; with as many it does
+/// when something else has a core and two ranks share the other, which shows in how long a yield takes: then the spins are fewer until they help
+/// again.
+class Patience {
+ public:
+  Patience(int most_spins, int yields) : yields(yields), spins_(most_spins), most_spins_(most_spins) {}
   static Patience for_ranks(int ranks);
+
+  int spins() const { return spins_; }
+  void spinning_helped() {
+    if (spins_ < most_spins_) spins_ = std::min(most_spins_, 2 * spins_);
+  }
+  /// A yield took so long: others ran on this core, or nobody.
+  void yielded(Duration took) {
+    if (took > kOthersRan)
+      spins_ = std::max(spins_ / 2, 1);
+    else
+      spinning_helped();
+  }
+
+  const int yields;
+
+ private:
+  static constexpr Duration kOthersRan = std::chrono::microseconds(4);
+  int spins_, most_spins_;
 };
 
 /// Waits until `ready()`: spins, yields, then sleeps in `lot`. `check()` runs now and then off the fast path; it throws to give up.
 template <class Ready, class Check>
-void wait_for(ParkingLot& lot, const Patience& patience, Ready&& ready, Check&& check);
+void wait_for(ParkingLot& lot, Patience& patience, Ready&& ready, Check&& check);
 
 void yield_to_others();
 
 template <class Ready, class Check>
-void wait_for(ParkingLot& lot, const Patience& patience, Ready&& ready, Check&& check) {
-  for (int i = 0; i < patience.spins; ++i) {
-    if (ready()) return;
+void wait_for(ParkingLot& lot, Patience& patience, Ready&& ready, Check&& check) {
+  for (int i = 0; i < patience.spins(); ++i) {
+    if (ready()) {
+      if (i > 0) patience.spinning_helped();
+      return;
+    }
     pause();
   }
+  const auto before = Clock::now();
+  yield_to_others();
+  patience.yielded(Clock::now() - before);
   for (;;) {
     for (int i = 0; i < patience.yields; ++i) {
       if (ready()) return;

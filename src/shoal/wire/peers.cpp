@@ -148,7 +148,7 @@ void Peers::add(int rank, Descriptor socket) {
   peer.link = std::make_unique<Link>(std::move(socket), std::uint64_t{1} << 42, pool_);
   peer.heard = Clock::now();
   if (here) ++ranks_here_;
-  spins_ = Patience::for_ranks(ranks_here_).spins > 1;
+  spins_ = Patience::for_ranks(ranks_here_).spins() > 1;
   if (failure_) peer.link->send({0, kAbort}, kUrgent, encode(*failure_)), push(rank);
   happened();
   nudge();

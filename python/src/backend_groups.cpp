@@ -1,0 +1,107 @@
+// How a group of the c10d backend "shoal" comes to be, what further groups come of it, and how it ends.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "python/src/backend.h"
+#include "python/src/meeting.h"
+#include "python/src/progress.h"
+#include "shoal/base/check.h"
+
+namespace shoal::python {
+namespace {
+
+constexpr int kAbortFirst = 1;  // torch.distributed.SHRINK_ABORT
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+/// What survives of a folder's name in options: only those of a group that meets anew may name one.
+std::string directory_of(const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const auto* own = options ? dynamic_cast<const ShoalOptions*>(options.get()) : nullptr;
+  return own ? own->flight_directory : "";
+}
+
+}  // namespace
+
+ShoalBackend::ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
+                           std::vector<int> members, std::shared_ptr<Channel> met, const std::string& flight_directory)
+    : c10d::Backend(rank, size), members_(std::move(members)), timeout_(timeout) {
+  channel_ = met ? join_through(*store, *met, members_, timeout) : meet_through(*store, rank, size, timeout, flight_directory);
+  init();
+}
+
+ShoalBackend::ShoalBackend(int rank, int size, std::chrono::milliseconds timeout, std::shared_ptr<Channel> channel)
+    : c10d::Backend(rank, size), members_(all_ranks(size)), timeout_(timeout), channel_(std::move(channel)) {
+  init();
+}
+
+ShoalBackend::~ShoalBackend() { channel_->close(); }
+
+c10::intrusive_ptr<c10d::Backend::Options> ShoalBackend::getBackendOptions() {
+  auto options = c10::make_intrusive<ShoalOptions>(channel_->progress->flight().directory, timeout_);
+  options->group_name = getGroupUid();
+  options->group_desc = getGroupDesc();
+  options->global_ranks_in_group.assign(members_.begin(), members_.end());
+  return options;
+}
+
+c10::intrusive_ptr<c10d::Backend> ShoalBackend::split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                                      const c10::intrusive_ptr<Options>& options) {
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) return nullptr;
+  std::vector<int> members;
+  for (const int rank : ranks) members.push_back(members_.at(static_cast<std::size_t>(rank)));
+  return c10::make_intrusive<ShoalBackend>(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                                           options ? options->timeout : timeout_, std::move(members), channel_);
+}
+
+c10::intrusive_ptr<c10d::Backend> ShoalBackend::merge(const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& options,
+                                                      const int& rank, const int& size) {
+  const auto timeout = options ? options->timeout : timeout_;
+  return c10::make_intrusive<ShoalBackend>(rank, size, timeout, meet_through(*store, rank, size, timeout, directory_of(options)));
+}
+
+// The survivors find each other without a store, which may have been the business of a rank that is gone: the new place follows from the old one and
+// from who survives.
+c10::intrusive_ptr<c10d::Backend> ShoalBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int shrink_flags,
+                                                       const c10::intrusive_ptr<Options>& options) {
+  std::vector<int> left, world;
+  for (int r = 0; r < size_; ++r) {
+    if (std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), r) != ranks_to_exclude.end()) continue;
+    left.push_back(r);
+    world.push_back(members_[static_cast<std::size_t>(r)]);
+  }
+  const auto own = std::find(left.begin(), left.end(), rank_);
+  SHOAL_USER_CHECK(own != left.end(), "shrink", "rank {} is one of those to exclude", rank_);
+  if (shrink_flags & kAbortFirst) abort();
+  const Place& old = channel_->progress->place();
+  const auto survivors = std::hash<std::string>{}(fmt::format("{}", fmt::join(world, ",")));
+  const Place place{fmt::format("{}.{}.{:x}", old.name, ++shrinks_, survivors), old.key};
+  const auto timeout = options ? options->timeout : timeout_;
+  const int rank = static_cast<int>(own - left.begin()), size = static_cast<int>(left.size());
+  return c10::make_intrusive<ShoalBackend>(rank, size, timeout, meet_at(place, rank, size, timeout, directory_of(options)));
+}
+
+void ShoalBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  SHOAL_USER_CHECK(!hasHooks(), "group", "a hook on completion is registered already");
+  // One copy: those of a Python function need the interpreter's lock.
+  const auto shared = std::make_shared<const CompletionHook>(std::move(hook));
+  onCompletionHook_ = [shared](std::shared_ptr<c10d::WorkInfo> info) { (*shared)(std::move(info)); };
+  channel_->progress->report_to(*channel_, shared);
+}
+
+void ShoalBackend::waitForPendingWorks() { channel_->progress->drain(*channel_); }
+
+void ShoalBackend::abort() {
+  channel_->communicator->abort(Error(ErrorKind::kAborted, "abort", "the program aborted the group"));
+  channel_->error = c10d::ErrorType::COMM_ERROR;
+}
+
+void ShoalBackend::shutdown() { channel_->close(); }
+
+}  // namespace shoal::python
