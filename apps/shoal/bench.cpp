@@ -99,8 +99,7 @@ int run(Options& options) {
                                             "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
   for (const std::string& op : a.operations)
     if (!kKnown.contains(op)) throw Error(ErrorKind::kUsage, "bench", fmt::format("no operation '{}': one of {}", op, fmt::join(kKnown, ", ")));
-  const auto needs_two = [](const std::string& op) { return op == "sendrecv" || op == "ping_pong" || op == "message_rate"; };
-  if (const auto op = std::find_if(a.operations.begin(), a.operations.end(), needs_two); a.world < 2 && op != a.operations.end())
+  if (const auto op = std::find_if(a.operations.begin(), a.operations.end(), is_of_messages); a.world < 2 && op != a.operations.end())
     throw Error(ErrorKind::kUsage, "bench", fmt::format("{} is between ranks: --nproc 2 at least", *op));
   if (a.tcp && a.hosts > 1) throw Error(ErrorKind::kUsage, "bench", "--hosts: with --transport tcp no memory is shared, whatever the hosts");
   if (a.rendezvous.empty() != (a.rank < 0) && a.name.empty())

@@ -83,8 +83,6 @@ Case::Call call_named(const std::string& op) {
   return calls.at(op);
 }
 
-bool is_of_messages(const std::string& op) { return op == "sendrecv" || op == "ping_pong" || op == "message_rate"; }
-
 /// Of the three buffers those that the operation works on.
 Case make_case(const BenchArguments& a, const std::string& op, std::int64_t bytes) {
   const at::ScalarType type = comm::scalar_type(*element_type(a.type));

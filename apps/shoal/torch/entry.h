@@ -77,6 +77,9 @@ struct BenchArguments {
   bool json = false;
 };
 
+/// Whether an operation of the bench sends from one rank to another.
+inline bool is_of_messages(const std::string& op) { return op == "sendrecv" || op == "ping_pong" || op == "message_rate"; }
+
 struct TimedSample {
   double work = 0;  ///< FLOPs or bytes
   double seconds = 0;

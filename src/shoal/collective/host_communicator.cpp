@@ -129,7 +129,7 @@ Handle HostCommunicator::start(const Operation& operation) {
   if (failure_) std::rethrow_exception(failure_);
   if (world_->ended()) refuse();
   validate(operation);
-  if (operation.kind == Kind::kSend || operation.kind == Kind::kReceive) return start_message(operation);
+  if (point_to_point(operation.kind)) return start_message(operation);
   const bool together = operation.kind == Kind::kAllReduce;
   if (operation.more.empty()) return enqueue(operation);
   // Only all_reduce treats several buffers as one; a list holds so many.

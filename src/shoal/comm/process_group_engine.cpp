@@ -210,7 +210,7 @@ std::unique_ptr<Transfer> ProcessGroupCommunicator::post(const Request& request)
   at::Tensor scratch;
   Pending work = translating(name(request.kind), name_, rank(), size(), [&] { return begin(request, scratch); });
   std::unique_ptr<Transfer> transfer;
-  if (request.kind == Kind::kSend || request.kind == Kind::kReceive)
+  if (collective::point_to_point(request.kind))
     transfer = std::make_unique<MessageTransfer>(std::move(work), request.timeout);
   else
     transfer = std::make_unique<CollectiveTransfer>(std::move(work), std::move(scratch));
@@ -221,7 +221,7 @@ std::unique_ptr<Transfer> ProcessGroupCommunicator::post(const Request& request)
 Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
   const auto timeout = milliseconds(r.timeout);
   const auto ranks = static_cast<std::size_t>(size());
-  const bool message = r.kind == Kind::kSend || r.kind == Kind::kReceive, root = r.peer == rank();
+  const bool message = collective::point_to_point(r.kind), root = r.peer == rank();
   if (r.count == 0 && r.send_counts.empty() && !message && r.kind != Kind::kBarrier) return {};
   SHOAL_USER_CHECK(!message || r.tag <= std::numeric_limits<int>::max(), name(r.kind), "tag {}: c10d has tags up to 2^31 - 1", r.tag);
   const int tag = static_cast<int>(r.tag);
