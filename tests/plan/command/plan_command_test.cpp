@@ -275,15 +275,18 @@ TEST(PlanCommand, OptionsThatWouldChangeNothingAreRefused) {
   refused("--json learn zero --parameters 1e9 --zero 1 --ranks 4", "--json: means nothing beside \"learn\"");
 }
 
+/// By value: a loop over a part of a temporary would outlive it.
+nlohmann::json best_of(const std::string& words) { return json_of(words).at("best"); }
+
 TEST(PlanCommand, SearchKeepsWhatIsGiven) {
   const std::string words = "plan --search --model llama-8b --devices 64 --cluster h100 --global-batch 128 --seq-len 8192 --count 20 ";
-  for (const auto& one : json_of(words + "--dp 8").at("best")) EXPECT_EQ(one.at("dp"), 8);
-  for (const auto& one : json_of(words + "--shard 8").at("best")) {
+  for (const auto& one : best_of(words + "--dp 8")) EXPECT_EQ(one.at("dp"), 8);
+  for (const auto& one : best_of(words + "--shard 8")) {
     EXPECT_EQ(one.at("shard"), 8);
     EXPECT_GE(one.at("zero"), 1);
   }
-  for (const auto& one : json_of(words + "--recompute none --micro-batch 2").at("best")) EXPECT_EQ(one.at("recompute"), "none");
-  for (const auto& one : json_of(words + "--offload-optimizer").at("best")) EXPECT_EQ(one.at("offload_optimizer"), true);
+  for (const auto& one : best_of(words + "--recompute none --micro-batch 2")) EXPECT_EQ(one.at("recompute"), "none");
+  for (const auto& one : best_of(words + "--offload-optimizer")) EXPECT_EQ(one.at("offload_optimizer"), true);
   const auto run_of = json_of(words + "--tokens 1e12").at("best").at(0);
   EXPECT_NEAR(run_of.at("run").at("days").get<double>() * 86400 / (1e12 / (128 * 8192) * run_of.at("step_time_s").get<double>()), 1, 0.02)
       << "goodput";
