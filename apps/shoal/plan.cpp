@@ -55,9 +55,9 @@ void states_alone(const PlanOptions& options) {
   const auto refuse = [](const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); };
   if (!(options.parameters > 0) || !std::isfinite(options.parameters)) refuse(fmt::format("--parameters {}: must be positive", options.parameters));
   for (const auto& [option, ranks] : {std::pair{"devices", options.devices}, {"dp", options.dp}, {"tp", options.tp}, {"pp", options.pp}})
-    if (ranks < 0 || ranks > 10000000) refuse(fmt::format("--{} {}: must lie between 1 and 10000000", option, ranks));
+    if (ranks < 0 || ranks > kMostDevices) refuse(fmt::format("--{} {}: must lie between 1 and {}", option, ranks, kMostDevices));
   const std::int64_t split = std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp);
-  if (split > 10000000) refuse(fmt::format("--tp {}: tp x pp = {} must be at most 10000000", options.tp, split));
+  if (split > kMostDevices) refuse(fmt::format("--tp {}: tp x pp = {} must be at most {}", options.tp, split, kMostDevices));
   if (options.devices % split != 0) refuse(fmt::format("--devices {}: tp x pp = {} must divide it", options.devices, split));
   // What a model-parallel rank holds is sharded over the data ranks, not over all devices.
   const std::int64_t ranks = options.dp > 0 ? options.dp : options.devices > 0 ? options.devices / split : 1;
@@ -79,9 +79,9 @@ void states_alone(const PlanOptions& options) {
   }
   const std::string cut = split > 1 ? fmt::format(", 1/{} on each model-parallel rank", split) : "";
   fmt::print(
-      "{:.4g} parameters{}, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) ",
+      "{:.4g} parameters{}, {}, ZeRO {} over {} ranks: {:.4g} + {:.4g} + {:.4g} bytes each (parameter, gradient, optimizer): {:.4g} GB ({:.4g} GiB) "
+      "a rank\n",
       options.parameters, cut, precision, stage, ranks, held.parameter, held.gradient, held.optimizer(), bytes / 1e9, bytes / kGiB);
-  fmt::print("a rank\n");
   if (cluster)
     fmt::print("A device of {} has {:.4g} GiB: the states alone {}\n", cluster->name, cluster->device.memory_bytes / kGiB,
                bytes <= cluster->device.memory_bytes ? "fit" : "do not fit");
@@ -164,8 +164,9 @@ void run_search(const PlanOptions& options) {
   if (found.considered == 0)
     throw Error(ErrorKind::kConfig, "plan",
                 fmt::format("--search: no mesh of {} devices divides model and batch as the other options want it", cluster.devices()));
-  std::vector<std::optional<plan::RunEstimate>> runs;
-  for (const auto& candidate : found.best) runs.push_back(plan::make_plan(spec, candidate.training, cluster, options.budget).run);
+  std::vector<std::optional<plan::RunEstimate>> runs(found.best.size());
+  if (const plan::Budget& budget = options.budget; budget.tokens != 0 || budget.hours != 0 || budget.money != 0)
+    for (std::size_t i = 0; i < runs.size(); ++i) runs[i] = plan::make_plan(spec, found.best[i].training, cluster, budget).run;
   if (!options.plots.empty()) write_plot(options.plots, "search.svg", plan::search_plot(spec, cluster, found.best));
   if (options.json) {
     ordered_json json{

@@ -22,7 +22,6 @@ namespace shoal::apps {
 namespace {
 
 constexpr const char* kDefaultCluster = "a100";
-constexpr std::int64_t kMostRanks = 10000000;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
 
@@ -233,9 +232,9 @@ plan::Cluster cluster_of(const PlanOptions& options) {
   if (devices == 0 && (options.dp > 0 || plan::cluster_preset(name))) {
     devices = 1;
     for (const auto& [option, ranks] : {std::pair{"dp", options.dp}, {"tp", options.tp}, {"pp", options.pp}, {"cp", options.cp}}) {
-      if (ranks > kMostRanks) refuse(fmt::format("--{} {}: must be at most {}", option, ranks, kMostRanks));
+      if (ranks > kMostDevices) refuse(fmt::format("--{} {}: must be at most {}", option, ranks, kMostDevices));
       devices *= std::max<std::int64_t>(1, ranks);
-      if (devices > kMostRanks) refuse(fmt::format("--{} {}: the mesh would have more than {} devices", option, ranks, kMostRanks));
+      if (devices > kMostDevices) refuse(fmt::format("--{} {}: the mesh would have more than {} devices", option, ranks, kMostDevices));
     }
   }
   return devices == 0 ? cluster : plan::with_devices(cluster, devices);
@@ -246,15 +245,15 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
   plan::Mesh& mesh = training.mesh;
   const auto given = [](const char* name, std::int64_t value) {
     if (value < 0) refuse(fmt::format("--{} {}: must be positive", name, value));
-    if (value > kMostRanks) refuse(fmt::format("--{} {}: must be at most {}", name, value, kMostRanks));
+    if (value > kMostDevices) refuse(fmt::format("--{} {}: must be at most {}", name, value, kMostDevices));
     return value > 0 ? value : 1;
   };
   mesh.tensor = given("tp", options.tp), mesh.pipeline = given("pp", options.pp), mesh.virtual_stages = given("vpp", options.vpp);
   mesh.context = given("cp", options.cp), mesh.expert = given("ep", options.ep), mesh.expert_tensor = given("etp", options.etp);
   std::int64_t rest = 1;
   for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context})
-    if ((rest *= ranks) > kMostRanks)
-      refuse(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline, mesh.context, kMostRanks));
+    if ((rest *= ranks) > kMostDevices)
+      refuse(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline, mesh.context, kMostDevices));
   if (options.dp == 0 && devices % rest != 0) refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   if (options.shard != 0) mesh.shard = options.shard;
@@ -303,8 +302,7 @@ plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& clus
   if (!options.schedules.empty()) space.schedules = known_of("--schedules", options.schedules, schedule::schedule_names());
   if (!options.precisions.empty()) space.precisions = known_of("--precisions", options.precisions, plan::precision_names());
   space.hybrid_sharding = true;
-  const bool can_offload = cluster.host.memory_bytes > 0 && cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0;
-  space.offload = options.offload_optimizer ? std::vector{true} : can_offload ? std::vector{false, true} : std::vector{false};
+  space.offload = options.offload_optimizer ? std::vector{true} : cluster.host.described() ? std::vector{false, true} : std::vector{false};
   return space;
 }
 

@@ -11,6 +11,9 @@
 
 namespace shoal::apps {
 
+/// Of a mesh.
+inline constexpr std::int64_t kMostDevices = 10000000;
+
 /// The words of `shoal plan` as given; 0 and empty: not given.
 struct PlanOptions {
   std::string model, cluster, schedule, precision, recompute, attention = "flash", optimizer;

@@ -300,6 +300,14 @@ TimedKernels typical(const std::vector<TimedKernels>& rounds) {
   return all;
 }
 
+TimedKernels in_rounds(const comm::Group& group, double seconds, int rounds, bool bf16, TimedKernels (Measuring::*round)()) {
+  const c10::AutoGradMode recording(true);
+  Measuring measuring(group, seconds / rounds, bf16);
+  std::vector<TimedKernels> measured;
+  for (int i = 0; i < rounds; ++i) measured.push_back(slowest(group, (measuring.*round)()));
+  return typical(measured);
+}
+
 }  // namespace
 
 double median_s(const std::function<void()>& call, double seconds, const std::function<void()>& together) {
@@ -315,18 +323,6 @@ double median_s(const std::function<void()>& call, double seconds, const std::fu
   together();
   return median(std::move(times));
 }
-
-namespace {
-
-TimedKernels in_rounds(const comm::Group& group, double seconds, int rounds, bool bf16, TimedKernels (Measuring::*round)()) {
-  const c10::AutoGradMode recording(true);
-  Measuring measuring(group, seconds / rounds, bf16);
-  std::vector<TimedKernels> measured;
-  for (int i = 0; i < rounds; ++i) measured.push_back(slowest(group, (measuring.*round)()));
-  return typical(measured);
-}
-
-}  // namespace
 
 TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds, bool bf16) {
   return in_rounds(group, seconds, rounds, bf16, &Measuring::round);

@@ -138,7 +138,7 @@ Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, const 
                    input.numel());
   if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllGather, input, options);
-  operation.buffer.count = static_cast<std::size_t>(input.numel());
+  operation.buffer.count = count_of(input);
   operation.shared_output = options.shared_output;
   return call(operation, output, input, options);
 }
@@ -195,7 +195,7 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input, std::v
   }
   if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllToAll, input, options);
-  operation.buffer.count = send_counts.empty() ? static_cast<std::size_t>(input.numel()) / ranks : 0;
+  operation.buffer.count = send_counts.empty() ? count_of(input) / ranks : 0;
   operation.send_counts = send_counts, operation.receive_counts = receive_counts;
   return call(operation, output, input, options);
 }
@@ -229,7 +229,7 @@ Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root, 
   SHOAL_USER_CHECK(rank() != root || output.numel() == input.numel() * size(), "gather", "output has {} elements, not {} x {}", output.numel(),
                    size(), input.numel());
   Operation operation = operation_of(Kind::kGather, input, options);
-  operation.buffer.count = static_cast<std::size_t>(input.numel());
+  operation.buffer.count = count_of(input);
   operation.peer = root;
   return call(operation, target, input, options);
 }
@@ -240,7 +240,7 @@ Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root,
   SHOAL_USER_CHECK(rank() != root || input.numel() == output.numel() * size(), "scatter", "input has {} elements, not {} x {}", input.numel(), size(),
                    output.numel());
   Operation operation = operation_of(Kind::kScatter, output, options);
-  operation.buffer.count = static_cast<std::size_t>(output.numel());
+  operation.buffer.count = count_of(output);
   operation.peer = root;
   return call(operation, output, source, options);
 }

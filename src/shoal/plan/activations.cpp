@@ -70,10 +70,6 @@ double kept_share(const ModelSpec& spec, const Training& training) {
   return kept / all;
 }
 
-bool has_closed_form(const Training& training) {
-  return training.mesh.pipeline == 1 || training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved";
-}
-
 double in_flight_by_form(const Training& training, std::int64_t rank) {
   const double p = training.mesh.pipeline, m = training.micro_batches(), v = training.mesh.virtual_stages;
   if (p == 1) return 1;
@@ -110,9 +106,11 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training) {
 
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training, CarriedOut& known) {
   const std::int64_t p = training.mesh.pipeline, chunks = training.chunks();
-  std::vector<double> ranks(p);
-  for (std::int64_t rank = 0; rank < p && has_closed_form(training); ++rank) ranks[rank] = in_flight_by_form(training, rank);
-  if (has_closed_form(training)) return ranks;
+  if (has_closed_form(training)) {
+    std::vector<double> ranks(p);
+    for (std::int64_t rank = 0; rank < p; ++rank) ranks[rank] = in_flight_by_form(training, rank);
+    return ranks;
+  }
   // The schedule itself, with so few micro-batches that it is small and so many that the peak is reached.
   const auto m = std::min(training.micro_batches(), 4 * p);
   return known.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks), static_cast<int>(m), kept_share(spec, training));

@@ -4,6 +4,10 @@
 
 namespace shoal::plan {
 
+bool has_closed_form(const Training& training) {
+  return training.mesh.pipeline == 1 || training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved";
+}
+
 double CarriedOut::longest_span(const std::string& schedule, int ranks, int chunks, int micro_batches, const schedule::Costs& costs) {
   Key key{schedule, ranks, chunks, micro_batches, {}};
   for (const schedule::StageCost& stage : costs.stages)

@@ -5,9 +5,13 @@
 #include <tuple>
 #include <vector>
 
+#include "shoal/plan/training.h"
 #include "shoal/schedule/timeline.h"
 
 namespace shoal::plan {
+
+/// Whether formulas give a pipeline's time and activations; else its schedule is carried out.
+bool has_closed_form(const Training& training);
 
 /// Schedules that were carried out, remembered: those without a closed form take milliseconds each, and a search asks for the same ones thousands of
 /// times. Not for several threads at once.

@@ -51,6 +51,8 @@ struct Host {
   double memory_bandwidth = 0;  ///< bytes/s, shared by its devices
   double link_bandwidth = 0;    ///< bytes/s between one device and the host's memory, in one direction
 
+  bool described() const { return memory_bytes > 0 && memory_bandwidth > 0 && link_bandwidth > 0; }
+
   bool operator==(const Host&) const = default;
 };
 

@@ -40,10 +40,6 @@ double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
   return m * longest + (sum - longest) / v;
 }
 
-bool has_closed_form(const Training& training) {
-  return training.mesh.pipeline == 1 || training.schedule == "gpipe" || training.schedule == "1f1b" || training.schedule == "interleaved";
-}
-
 double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& training) {
   const double m = training.micro_batches(), v = training.mesh.virtual_stages;
   return ranks.size() == 1 ? m * ranks[0].all() : closed_form_s(ranks, m, v);
@@ -55,7 +51,7 @@ double carried_out_s(const std::vector<PieceTime>& stages, const Training& train
 }
 
 double host_link(const Cluster& cluster) {
-  SHOAL_USER_CHECK(cluster.host.memory_bytes > 0 && cluster.host.memory_bandwidth > 0 && cluster.host.link_bandwidth > 0, "plan",
+  SHOAL_USER_CHECK(cluster.host.described(), "plan",
                    "offload: cluster {} does not describe its hosts' memory (host.memory_bytes, host.memory_bandwidth, host.link_bandwidth)",
                    cluster.name);
   return cluster.host.link_bandwidth;
