@@ -6,7 +6,7 @@
 
 namespace shoal::python {
 
-Channel::Channel(std::shared_ptr<Progress> engine, std::unique_ptr<collective::HostCommunicator> group)
+Channel::Channel(std::shared_ptr<Progress> engine, std::unique_ptr<collective::Communicator> group)
     : progress(std::move(engine)), communicator(std::move(group)) {
   progress->add(communicator.get());
 }
@@ -19,14 +19,21 @@ void Channel::close() {
   progress->remove(communicator.get());
 }
 
-void Channel::failed(const std::exception_ptr& failure) {
-  progress->failed(failure);
+std::exception_ptr Channel::failed(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const Error& cause) {
-    if (cause.kind() != ErrorKind::kUsage) error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+    if (cause.kind() == ErrorKind::kUsage) return failure;
+    error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+    return std::make_exception_ptr(progress->failed(cause));
   } catch (...) {  // not of a collective
+    return failure;
   }
+}
+
+void Channel::abort(const char* operation, const char* why) {
+  auto& fabric = *progress->fabric();
+  fabric.abort(Error(ErrorKind::kAborted, operation, why).at(fabric.settings().rank, fabric.settings().size));
 }
 
 c10d::WorkResult work_result(const std::exception_ptr& failure) {
@@ -53,7 +60,7 @@ bool HostWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void HostWork::abort() { channel_->communicator->abort(Error(ErrorKind::kAborted, "work", "the program aborted it")); }
+void HostWork::abort() { channel_->abort("work", "the program aborted it"); }
 
 float HostWork::getDuration() const { return std::chrono::duration<float, std::milli>(duration_).count(); }
 
@@ -90,9 +97,18 @@ void HostWork::step(Duration longest) {
   }
 }
 
+// What is complete at the last moment is complete.
+void HostWork::time_out() {
+  try {
+    channel_->communicator->wait(handles_.back(), Deadline::in(Duration::zero()));
+  } catch (...) {
+    settle(std::current_exception());
+  }
+}
+
 void HostWork::settle(std::exception_ptr error) {
   settled_ = true;
-  if (error) channel_->failed(error);
+  if (error) error = channel_->failed(error);
   error_ = error;
   duration_ = Clock::now() - started_;
   if (channel_->hook)
