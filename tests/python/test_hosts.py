@@ -142,10 +142,15 @@ def left_early(rank, size):
 
 
 def aborted(rank, size):
+    def call():
+        dist.barrier()  # all have met; the abort may come in here already
+        dist.all_reduce(torch.ones(10), async_op=True).wait()
+
     if rank == 0:
+        dist.barrier()
         backend_of(dist.group.WORLD).abort()
-    else:  # it may come before the call, or in it
-        expect(words_of(lambda: dist.all_reduce(torch.ones(10), async_op=True).wait())[0], "the program aborted the group")
+    else:
+        expect(words_of(call)[0], "the program aborted the group")
     expect(words_of(lambda: dist.all_reduce(torch.ones(10)))[0], "the program aborted the group")
 
 
@@ -260,9 +265,10 @@ class Hosts(unittest.TestCase):
         self.check(merged, arrangements=[(4, 2), (4, 4)])
 
     def test_training(self):
-        self.check(data_parallel)
-        self.check(sparse_gradients)
-        self.check(fully_sharded)
+        halves = [(4, 2), (2, 2)]  # into which the batch divides
+        self.check(data_parallel, arrangements=halves)
+        self.check(sparse_gradients, arrangements=halves)
+        self.check(fully_sharded, arrangements=halves)
         self.check(tensor_parallel)
         self.check(distributed_tensors)
         for schedule in (ScheduleGPipe, Schedule1F1B):
@@ -270,7 +276,7 @@ class Hosts(unittest.TestCase):
 
     def test_the_checking_wrapper(self):
         for body in (objects, coalesced, data_parallel):
-            self.check(body, environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}.items())
+            self.check(body, arrangements=[(4, 2), (2, 2)], environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}.items())
 
     def test_a_killed_rank(self):
         self.check(killed, codes=lambda size: [0, 0, -signal.SIGKILL, 0][:size])
