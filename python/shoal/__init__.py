@@ -1,10 +1,13 @@
-"""The c10d backend "shoal": collectives among the ranks of one host over memory that they all see.
+"""The c10d backend "shoal": collectives over memory that the ranks of a host all see, and over TCP between hosts.
 
     import shoal
     torch.distributed.init_process_group("shoal")
 
 The first group installs Shoal's arena as PyTorch's CPU allocator, so that every later CPU tensor can be read in place by the other ranks.
 """
+import atexit
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -22,17 +25,40 @@ def _backend_of(group):
     return getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking backend in front
 
 
+def _said(options):
+    """What pg_options leave open the environment decides: SHOAL_TRANSPORT, SHOAL_INTERFACE, SHOAL_PORTS, SHOAL_HOST."""
+    words = {name: getattr(options, name) or os.environ.get("SHOAL_" + name.upper(), "") for name in ("transport", "interface", "ports", "host")}
+    return Options(flight_directory=options.flight_directory, in_rank_order=options.in_rank_order, **words)
+
+
 def _create(options, backend_options=None):
-    if backend_options is not None and not isinstance(backend_options, Options):
-        raise ValueError(f"shoal takes pg_options of type shoal.Options, not {type(backend_options).__name__}; "
+    own = Options() if backend_options is None else backend_options
+    if not isinstance(own, Options):
+        raise ValueError(f"shoal takes pg_options of type shoal.Options, not {type(own).__name__}; "
                          "the timeout is an argument of init_process_group and new_group")
-    directory = backend_options.flight_directory if backend_options else ""
     first = None
     if dist.is_initialized() and "cpu" in str(dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD]):
         first = _backend_of(dist.group.WORLD)
-    if first is not None and directory and directory != _c10d.options(first).flight_directory:
-        raise ValueError("flight_directory is that of the whole job: name it in the pg_options of init_process_group")
-    return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group, first, directory)
+    if first is not None:
+        job = _c10d.options(first)
+        for name in ("flight_directory", "transport", "interface", "ports", "host", "in_rank_order"):
+            if getattr(own, name) and getattr(own, name) != getattr(job, name):
+                raise ValueError(f"{name} is that of the whole job: name it in the pg_options of init_process_group")
+    return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group, first,
+                        _said(own) if first is None else own)
+
+
+def _leave(process):
+    """A program that ends without destroy_process_group has left in good order all the same: what the others do without it goes on."""
+    if os.getpid() != process or not dist.is_initialized():
+        return
+    for group in list(dist.distributed_c10d._world.pg_map):
+        try:
+            backend = _backend_of(group)
+        except RuntimeError:  # it has none for CPU tensors
+            continue
+        if backend.name() == "shoal":
+            backend.shutdown()
 
 
 def report(group=None):
@@ -41,3 +67,4 @@ def report(group=None):
 
 
 dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu"])
+atexit.register(_leave, os.getpid())

@@ -6,29 +6,22 @@
 #include <vector>
 
 #include "python/src/host_work.h"
+#include "python/src/options.h"
 
 namespace shoal::python {
 
 class Call;
 
-/// What `pg_options` of init_process_group may say.
-struct ShoalOptions final : c10d::Backend::Options {
-  explicit ShoalOptions(std::string flight_directory = "", std::chrono::milliseconds timeout = kBackendDefaultTimeout)
-      : c10d::Backend::Options("shoal", timeout), flight_directory(std::move(flight_directory)) {}
-  /// Where each rank writes what it was doing when a collective fails, and all of it together (collective::write_flight); empty: nowhere.
-  std::string flight_directory;
-};
-
-/// The c10d backend "shoal": ranks of one host, CPU tensors.
+/// The c10d backend "shoal": CPU tensors, ranks on any hosts.
 ///
 /// Calls with asyncOp = false are complete when they return. Tensors that are not contiguous are copied in and out. Errors are shoal::Error, which
 /// Python sees as RuntimeError. Threads: any.
 class ShoalBackend final : public c10d::Backend {
  public:
-  /// `members`: the group's ranks in the world that has met. `met` is the channel of that meeting, or null: then these ranks meet now, and leave
-  /// their flight records in `flight_directory`.
+  /// `members`: the group's ranks in the world that has met. `met` is the channel of that meeting, or null: then these ranks meet now, as `options`
+  /// say.
   ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout, std::vector<int> members,
-               std::shared_ptr<Channel> met, const std::string& flight_directory = "");
+               std::shared_ptr<Channel> met, const ShoalOptions& options = ShoalOptions());
   /// All ranks of a meeting, over its first channel.
   ShoalBackend(int rank, int size, std::chrono::milliseconds timeout, std::shared_ptr<Channel> channel);
   ~ShoalBackend() override;
@@ -85,10 +78,11 @@ class ShoalBackend final : public c10d::Backend {
   Works endCoalescing() override;
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
-  /// A group of `size` ranks that may come from different jobs on this host; they meet anew through `store`.
+  /// A group of `size` ranks that may come from different jobs; they meet anew through `store`.
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& options, const int& rank,
                                           const int& size) override;
-  /// The other ranks meet anew, also after a failure; those excluded take no part. Flag 1 aborts what is under way.
+  /// The other ranks meet anew, also after a failure; those excluded take no part. Ranks of several hosts need the store for it through which they
+  /// first met. Flag 1 aborts what is under way.
   c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int shrink_flags = 0,
                                            const c10::intrusive_ptr<Options>& options = nullptr) override;
   void abort() override;

@@ -1,6 +1,4 @@
 // How a group of the c10d backend "shoal" comes to be, what further groups come of it, and how it ends.
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -20,18 +18,18 @@ std::vector<int> all_ranks(int size) {
   return all;
 }
 
-/// What survives of a folder's name in options: only those of a group that meets anew may name one.
-std::string directory_of(const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+/// Of a group that meets anew: its own, or the network of `old` and no folder.
+ShoalOptions options_of(const c10::intrusive_ptr<c10d::Backend::Options>& options, const Channel& old) {
   const auto* own = options ? dynamic_cast<const ShoalOptions*>(options.get()) : nullptr;
-  return own ? own->flight_directory : "";
+  return own ? *own : ShoalOptions("", old.progress->origin().network);
 }
 
 }  // namespace
 
 ShoalBackend::ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                           std::vector<int> members, std::shared_ptr<Channel> met, const std::string& flight_directory)
+                           std::vector<int> members, std::shared_ptr<Channel> met, const ShoalOptions& options)
     : c10d::Backend(rank, size), members_(std::move(members)), timeout_(timeout) {
-  channel_ = met ? join_through(*store, *met, members_, timeout) : meet_through(*store, rank, size, timeout, flight_directory);
+  channel_ = met ? join_through(store, *met, members_, timeout) : meet_through(store, rank, size, timeout, options);
   init();
 }
 
@@ -43,7 +41,7 @@ ShoalBackend::ShoalBackend(int rank, int size, std::chrono::milliseconds timeout
 ShoalBackend::~ShoalBackend() { channel_->close(); }
 
 c10::intrusive_ptr<c10d::Backend::Options> ShoalBackend::getBackendOptions() {
-  auto options = c10::make_intrusive<ShoalOptions>(channel_->progress->flight().directory, timeout_);
+  auto options = c10::make_intrusive<ShoalOptions>(channel_->progress->flight().directory, channel_->progress->origin().network, timeout_);
   options->group_name = getGroupUid();
   options->group_desc = getGroupDesc();
   options->global_ranks_in_group.assign(members_.begin(), members_.end());
@@ -63,11 +61,9 @@ c10::intrusive_ptr<c10d::Backend> ShoalBackend::split(const c10::intrusive_ptr<c
 c10::intrusive_ptr<c10d::Backend> ShoalBackend::merge(const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& options,
                                                       const int& rank, const int& size) {
   const auto timeout = options ? options->timeout : timeout_;
-  return c10::make_intrusive<ShoalBackend>(rank, size, timeout, meet_through(*store, rank, size, timeout, directory_of(options)));
+  return c10::make_intrusive<ShoalBackend>(rank, size, timeout, meet_through(store, rank, size, timeout, options_of(options, *channel_)));
 }
 
-// The survivors find each other without a store, which may have been the business of a rank that is gone: the new place follows from the old one and
-// from who survives.
 c10::intrusive_ptr<c10d::Backend> ShoalBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int shrink_flags,
                                                        const c10::intrusive_ptr<Options>& options) {
   std::vector<int> left, world;
@@ -79,12 +75,9 @@ c10::intrusive_ptr<c10d::Backend> ShoalBackend::shrink(const std::vector<int64_t
   const auto own = std::find(left.begin(), left.end(), rank_);
   SHOAL_USER_CHECK(own != left.end(), "shrink", "rank {} is one of those to exclude", rank_);
   if (shrink_flags & kAbortFirst) abort();
-  const Place& old = channel_->progress->place();
-  const auto survivors = std::hash<std::string>{}(fmt::format("{}", fmt::join(world, ",")));
-  const Place place{fmt::format("{}.{}.{:x}", old.name, ++shrinks_, survivors), old.key};
   const auto timeout = options ? options->timeout : timeout_;
   const int rank = static_cast<int>(own - left.begin()), size = static_cast<int>(left.size());
-  return c10::make_intrusive<ShoalBackend>(rank, size, timeout, meet_at(place, rank, size, timeout, directory_of(options)));
+  return c10::make_intrusive<ShoalBackend>(rank, size, timeout, meet_again(*channel_, world, ++shrinks_, timeout, options_of(options, *channel_)));
 }
 
 void ShoalBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
@@ -98,7 +91,7 @@ void ShoalBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c
 void ShoalBackend::waitForPendingWorks() { channel_->progress->drain(*channel_); }
 
 void ShoalBackend::abort() {
-  channel_->communicator->abort(Error(ErrorKind::kAborted, "abort", "the program aborted the group"));
+  channel_->abort("abort", "the program aborted the group");
   channel_->error = c10d::ErrorType::COMM_ERROR;
 }
 

@@ -60,10 +60,7 @@ class CoalescedWork final : public c10d::Work {
     }
     return future;
   }
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
-    const auto result = [](c10::ivalue::Future& done) { return c10::IValue(static_cast<int64_t>(work_result(done.exception_ptr()))); };
-    return getFuture()->then(result, c10::IntType::get());
-  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return result_when_done(*getFuture()); }
 
  private:
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;

@@ -6,7 +6,7 @@
 
 namespace shoal::python {
 
-Channel::Channel(std::shared_ptr<Progress> engine, std::unique_ptr<collective::HostCommunicator> group)
+Channel::Channel(std::shared_ptr<Progress> engine, std::unique_ptr<collective::Communicator> group)
     : progress(std::move(engine)), communicator(std::move(group)) {
   progress->add(communicator.get());
 }
@@ -19,14 +19,21 @@ void Channel::close() {
   progress->remove(communicator.get());
 }
 
-void Channel::failed(const std::exception_ptr& failure) {
-  progress->failed(failure);
+std::exception_ptr Channel::failed(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const Error& cause) {
-    if (cause.kind() != ErrorKind::kUsage) error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+    if (cause.kind() == ErrorKind::kUsage) return failure;
+    error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+    return std::make_exception_ptr(progress->failed(cause));
   } catch (...) {  // not of a collective
+    return failure;
   }
+}
+
+void Channel::abort(const char* operation, const char* why) {
+  auto& fabric = *progress->fabric();
+  fabric.abort(Error(ErrorKind::kAborted, operation, why).at(fabric.settings().rank, fabric.settings().size));
 }
 
 c10d::WorkResult work_result(const std::exception_ptr& failure) {
@@ -38,6 +45,11 @@ c10d::WorkResult work_result(const std::exception_ptr& failure) {
   } catch (...) {
     return c10d::WorkResult::UNKNOWN;
   }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> result_when_done(c10::ivalue::Future& done) {
+  const auto result = [](c10::ivalue::Future& future) { return c10::IValue(static_cast<int64_t>(work_result(future.exception_ptr()))); };
+  return done.then(result, c10::IntType::get());
 }
 
 HostWork::HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, Luggage luggage, Duration timeout)
@@ -53,7 +65,7 @@ bool HostWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void HostWork::abort() { channel_->communicator->abort(Error(ErrorKind::kAborted, "work", "the program aborted it")); }
+void HostWork::abort() { channel_->abort("work", "the program aborted it"); }
 
 float HostWork::getDuration() const { return std::chrono::duration<float, std::milli>(duration_).count(); }
 
@@ -64,11 +76,6 @@ c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFuture() {
   }
   channel_->progress->attend(*this);
   return future_;
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFutureResult() {
-  const auto result = [](c10::ivalue::Future& done) { return c10::IValue(static_cast<int64_t>(work_result(done.exception_ptr()))); };
-  return getFuture()->then(result, c10::IntType::get());
 }
 
 void HostWork::step(Duration longest) {
@@ -90,9 +97,18 @@ void HostWork::step(Duration longest) {
   }
 }
 
+// What is complete at the last moment is complete.
+void HostWork::time_out() {
+  try {
+    channel_->communicator->wait(handles_.back(), Deadline::in(Duration::zero()));
+  } catch (...) {
+    settle(std::current_exception());
+  }
+}
+
 void HostWork::settle(std::exception_ptr error) {
   settled_ = true;
-  if (error) channel_->failed(error);
+  if (error) error = channel_->failed(error);
   error_ = error;
   duration_ = Clock::now() - started_;
   if (channel_->hook)

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "shoal/collective/host_communicator.h"
+#include "shoal/collective/communicator.h"
 
 namespace shoal::python {
 
@@ -24,16 +24,21 @@ using CompletionHook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
 /// WorkResult of an operation that ended with `error`, or well when that is null.
 c10d::WorkResult work_result(const std::exception_ptr& error);
 
+/// Completes with the WorkResult, as an integer, of the work whose future is `done`.
+c10::intrusive_ptr<c10::ivalue::Future> result_when_done(c10::ivalue::Future& done);
+
 /// One group of ranks: its communicator, and the engine that moves it.
 struct Channel {
-  Channel(std::shared_ptr<Progress> progress, std::unique_ptr<collective::HostCommunicator> communicator);
+  Channel(std::shared_ptr<Progress> progress, std::unique_ptr<collective::Communicator> communicator);
   ~Channel();
   void close();
-  /// An operation of this group has failed. A call that made no sense is no failure.
-  void failed(const std::exception_ptr& error);
+  /// An operation of this group has failed; returns what to tell of it. A call that made no sense is no failure.
+  std::exception_ptr failed(const std::exception_ptr& error);
+  /// Ends everything on all ranks because the program wants it.
+  void abort(const char* operation, const char* why);
 
   std::shared_ptr<Progress> progress;
-  std::unique_ptr<collective::HostCommunicator> communicator;
+  std::unique_ptr<collective::Communicator> communicator;
   bool open = true;
   std::shared_ptr<const CompletionHook> hook;  ///< under the engine's lock; null: nobody wants to know
   std::atomic<c10d::ErrorType> error{c10d::ErrorType::SUCCESS};
@@ -61,7 +66,7 @@ class HostWork final : public c10d::Work {
   void blockCurrentStream() override { wait(); }
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return result_when_done(*getFuture()); }
   uint64_t getSequencenumber() const override { return sequence_; }
   float getDuration() const override;
 
@@ -70,6 +75,7 @@ class HostWork final : public c10d::Work {
   // Under the engine's lock:
   bool settled() const { return settled_; }
   void step(Duration longest);
+  void time_out();
   void settle(std::exception_ptr error);
   // Outside it:
   void deliver();

@@ -1,24 +1,27 @@
 #include "python/src/meeting.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/random.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <fstream>
+#include <functional>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "python/src/progress.h"
+#include "python/src/torch_store.h"
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/allocator.h"
+#include "shoal/wire/address.h"
 
 namespace shoal::python {
 namespace {
 
-using collective::HostCommunicator;
-using collective::HostWorld;
+using collective::Fabric;
 
+constexpr const char* kOperation = "init_process_group";
 constexpr std::string_view kNamePrefix = "torch-";
 
 std::string random_text() {
@@ -29,67 +32,73 @@ std::string random_text() {
   return text;
 }
 
-/// What tells hosts apart before anything is shared: "<boot id> <host name>". That memory is shared is proven later, by the meeting itself.
-std::string host() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  file >> boot;
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return boot + " " + name.data();
+Fabric::Settings settings_of(const NetworkOptions& network, int rank, int size, Duration timeout) {
+  const std::string& transport = network.transport;
+  SHOAL_USER_CHECK(transport.empty() || transport == "auto" || transport == "tcp", kOperation, "the transport is auto or tcp, not '{}'", transport);
+  return {.rank = rank,
+          .size = size,
+          .shares_memory = transport != "tcp",
+          .host = network.host,
+          .address = network.interface.empty() ? "" : wire::interface_address(network.interface),
+          .ports = network.ports.empty() ? wire::PortRange() : wire::parse_port_range(network.ports),
+          .in_rank_order = network.in_rank_order,
+          .flight = std::make_shared<collective::FlightBook>(),
+          .timeout = timeout};
 }
 
-std::string boot_of(const std::string& host) { return host.substr(0, host.find(' ')); }
-std::string name_of(const std::string& host) { return host.substr(host.find(' ') + 1); }
+std::shared_ptr<wire::Arena> arena_for(int ranks_on_host) { return comm::ensure_arena(0, ranks_on_host); }
 
-void check_one_host(c10d::Store& store, int rank, int size) {
-  store.set(fmt::format("host/{}", rank), host());
-  const std::string first = store.get_to_str("host/0");
-  for (int r = 1; r < size; ++r) {
-    const std::string other = store.get_to_str(fmt::format("host/{}", r));
-    SHOAL_USER_CHECK(boot_of(other) == boot_of(first), "init_process_group",
-                     "rank 0 runs on {}, rank {} on {}: the shoal backend joins ranks of one host; use gloo between hosts", name_of(first), r,
-                     name_of(other));
-  }
+/// The channel of all ranks of `fabric`, which have just met.
+std::shared_ptr<Channel> channel_of_all(std::shared_ptr<Fabric> fabric, Origin origin, const std::string& flight_directory) {
+  const Fabric::Settings& s = fabric->settings();
+  // The meeting's name is random too, and no secret.
+  const Flight flight{flight_directory, {s.name.substr(kNamePrefix.size(), 8), s.rank, s.size}, s.flight};
+  if (!flight_directory.empty()) collective::forget_flight(flight_directory, s.rank);
+  auto all = fabric->group_of_all();
+  return std::make_shared<Channel>(std::make_shared<Progress>(std::move(fabric), std::move(origin), flight), std::move(all));
 }
 
 }  // namespace
 
-std::shared_ptr<Channel> meet_through(c10d::Store& store, int rank, int size, Duration timeout, const std::string& flight_directory) {
-  check_one_host(store, rank, size);
-  if (rank == 0) store.set("meeting", std::string(kNamePrefix) + random_text() + " " + random_text());
-  const std::string meeting = store.get_to_str("meeting");
-  return meet_at({.name = meeting.substr(0, meeting.find(' ')), .key = meeting.substr(meeting.find(' ') + 1)}, rank, size, timeout, flight_directory);
-}
-
-std::shared_ptr<Channel> meet_at(const Place& place, int rank, int size, Duration timeout, const std::string& flight_directory) {
-  auto arena = comm::installed_arena();
-  if (!arena) {
-    arena = std::make_shared<wire::Arena>(wire::Arena::Options{.ranks_on_host = size});
-    comm::install_arena(arena);
-  }
+std::shared_ptr<Channel> meet_through(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Duration timeout,
+                                      const ShoalOptions& options) {
+  const Deadline deadline = Deadline::in(timeout);
   memory_context().rank = rank;
-  auto acquaintance = wire::meet(
-      {.name = place.name, .key = place.key, .rank = rank, .size = size, .control_bytes = HostWorld::control_bytes(), .arena = &arena->segment()},
-      Deadline::in(timeout));
-  auto world = std::make_shared<HostWorld>(rank, std::move(acquaintance), &arena->segment());
-  // The meeting's name is random too, and no secret.
-  const Flight flight{flight_directory, {place.name.substr(kNamePrefix.size(), 8), rank, size}, std::make_shared<collective::FlightBook>()};
-  if (!flight_directory.empty()) collective::forget_flight(flight_directory, rank);
-  auto communicator =
-      std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{.timeout = timeout, .flight = flight.book, .world_ranks = {}});
-  return std::make_shared<Channel>(std::make_shared<Progress>(std::move(world), place, flight), std::move(communicator));
+  TorchStore keys(store);
+  Fabric::Settings settings = settings_of(options.network, rank, size, timeout);
+  if (rank == 0) keys.set("meeting", std::string(kNamePrefix) + random_text() + " " + random_text(), deadline);
+  const std::string meeting = keys.wait("meeting", deadline);
+  settings.name = meeting.substr(0, meeting.find(' '));
+  settings.key = meeting.substr(meeting.find(' ') + 1);
+  return channel_of_all(Fabric::on_hosts(std::move(settings), keys, arena_for, deadline), {store, options.network}, options.flight_directory);
 }
 
-std::shared_ptr<Channel> join_through(c10d::Store& store, const Channel& met, const std::vector<int>& members, Duration timeout) {
-  const auto& world = met.progress->world();
-  const int ranks = static_cast<int>(members.size());
-  if (members.front() == world->rank()) store.set("block", std::to_string(world->take_control(HostCommunicator::block_bytes(ranks))));
-  const auto offset = std::stoull(store.get_to_str("block"));
-  return std::make_shared<Channel>(
-      met.progress,
-      HostCommunicator::on_block(world, HostCommunicator::Settings{.timeout = timeout, .flight = met.progress->flight().book, .world_ranks = {}},
-                                 offset, members));
+std::shared_ptr<Channel> meet_again(const Channel& met, const std::vector<int>& members, int time, Duration timeout, const ShoalOptions& options) {
+  const Deadline deadline = Deadline::in(timeout);
+  const Fabric& old = *met.progress->fabric();
+  const int rank = static_cast<int>(std::find(members.begin(), members.end(), old.settings().rank) - members.begin());
+  const Origin& origin = met.progress->origin();
+  Fabric::Settings settings = settings_of(options.network, rank, static_cast<int>(members.size()), timeout);
+  const auto survivors = std::hash<std::string>{}(fmt::format("{}", fmt::join(members, ",")));
+  settings.name = fmt::format("{}.{}.{:x}", old.settings().name, time, survivors);
+  settings.key = old.settings().key;
+  memory_context().rank = rank;
+  const int host = old.hosts().at(static_cast<std::size_t>(members.front()));
+  const bool together = std::all_of(members.begin(), members.end(), [&](int r) { return old.hosts().at(static_cast<std::size_t>(r)) == host; });
+  std::shared_ptr<Fabric> fabric;
+  if (together && settings.shares_memory) {
+    fabric = Fabric::on_one_host(std::move(settings), arena_for, deadline);
+  } else {
+    TorchStore keys(c10::make_intrusive<c10d::PrefixStore>(settings.name, origin.store));
+    fabric = Fabric::on_hosts(std::move(settings), keys, arena_for, deadline);
+  }
+  return channel_of_all(std::move(fabric), {origin.store, options.network}, options.flight_directory);
+}
+
+std::shared_ptr<Channel> join_through(const c10::intrusive_ptr<c10d::Store>& store, const Channel& met, const std::vector<int>& members,
+                                      Duration timeout) {
+  TorchStore keys(store);
+  return std::make_shared<Channel>(met.progress, met.progress->fabric()->group(members, keys, Deadline::in(timeout)));
 }
 
 }  // namespace shoal::python

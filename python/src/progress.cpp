@@ -41,27 +41,24 @@ class Progress::Hold {
   Progress& progress_;
 };
 
-void Progress::failed(const std::exception_ptr& error) {
-  if (flight_.directory.empty()) return;
+Error Progress::failed(const Error& error) {
+  Error seen = fabric_->as_seen_by_all(error);
+  fabric_->spread(error);
+  if (flight_.directory.empty() || recorded_.exchange(true)) return seen;
   try {
-    std::rethrow_exception(error);
-  } catch (const Error& cause) {
-    if (cause.kind() == ErrorKind::kUsage || recorded_.exchange(true)) return;
-    try {
-      collective::write_flight(flight_.directory, flight_.owner, *flight_.book, cause);
-    } catch (const Error& unwritten) {
-      fmt::print(stderr, "shoal: rank {} could not write what it was doing: {}\n", flight_.owner.rank, unwritten.what());
-    }
-  } catch (...) {  // not of a collective
+    collective::write_flight(flight_.directory, flight_.owner, *flight_.book, seen);
+  } catch (const Error& unwritten) {
+    fmt::print(stderr, "shoal: rank {} could not write what it was doing: {}\n", flight_.owner.rank, unwritten.what());
   }
+  return seen;
 }
 
-void Progress::add(collective::HostCommunicator* communicator) {
+void Progress::add(collective::Communicator* communicator) {
   const Hold hold(*this);
   communicators_.push_back(communicator);
 }
 
-void Progress::remove(collective::HostCommunicator* communicator) {
+void Progress::remove(collective::Communicator* communicator) {
   Works finished;
   {
     Hold hold(*this);
@@ -78,7 +75,7 @@ void Progress::remove(collective::HostCommunicator* communicator) {
     }
     std::erase(communicators_, communicator);
     if (communicators_.empty()) {
-      world_->leave();
+      fabric_->leave();
       stop_ = true;
       wake_helper();
     }
@@ -95,11 +92,10 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector
       begin(hold, *work, operations);
     } catch (...) {
       if (!work->handles_.empty()) failed_.push_back(work);
-      work->channel_->failed(std::current_exception());
-      throw;
+      std::rethrow_exception(work->channel_->failed(std::current_exception()));
     }
     if (blocking) {
-      wait_held(hold, *work, Duration::zero(), true);
+      wait_held(hold, *work, Duration::zero());
       if (work->error_) failed_.push_back(work);
     } else {
       work->step(Duration::zero());
@@ -113,11 +109,13 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector
 
 void Progress::begin(Hold& hold, HostWork& work, const std::vector<collective::Operation>& operations) {
   auto& communicator = *work.channel_->communicator;
+  // Nothing begins once something has failed, wherever it was.
+  if (!fabric_->in_one_memory()) fabric_->check();
   for (const auto& operation : operations) {
-    while (communicator.in_flight() >= collective::kSlots) {
+    while (!communicator.has_room()) {
       communicator.poll(Duration::zero());
       poll_all();
-      world_->check();
+      fabric_->check();
       hold.give_way();
       std::this_thread::yield();
     }
@@ -131,7 +129,7 @@ void Progress::wait(HostWork& work, Duration limit) {
   Works finished;
   {
     Hold hold(*this);
-    wait_held(hold, work, limit, true);
+    wait_held(hold, work, limit);
     finished = sweep();
   }
   deliver(finished);
@@ -160,7 +158,7 @@ void Progress::attend(HostWork& work) {
   bool settled;
   {
     Hold hold(*this);
-    wait_held(hold, work, kFutureMoment, false);
+    wait_held(hold, work, kFutureMoment);
     finished = sweep();
     settled = work.settled();
     if (!settled) wake_helper();
@@ -169,8 +167,7 @@ void Progress::attend(HostWork& work) {
   deliver(finished);
 }
 
-// Without `patient` the operation's own timeout is left to whoever waits for it.
-void Progress::wait_held(Hold& hold, HostWork& work, Duration limit, bool patient) {
+void Progress::wait_held(Hold& hold, HostWork& work, Duration limit) {
   if (work.settled()) return;
   auto& communicator = *work.channel_->communicator;
   const auto begin = Clock::now();
@@ -183,14 +180,7 @@ void Progress::wait_held(Hold& hold, HostWork& work, Duration limit, bool patien
     poll_all();
     const auto now = Clock::now();
     if (limit > Duration::zero() && now - begin >= limit) return;
-    if (patient && now - work.started_ >= work.timeout_) {
-      try {
-        communicator.time_out(work.handles_.back(), work.timeout_);
-      } catch (...) {
-        work.settle(std::current_exception());
-      }
-      return;
-    }
+    if (now - work.started_ >= work.timeout_) work.time_out();
     hold.give_way();
   }
 }
@@ -247,7 +237,7 @@ void Progress::drain(const Channel& channel) {
   }
 }
 
-bool Progress::others_busy(const collective::HostCommunicator& but) const {
+bool Progress::others_busy(const collective::Communicator& but) const {
   return std::any_of(communicators_.begin(), communicators_.end(), [&](const auto* c) { return c != &but && !c->idle(); });
 }
 
@@ -259,12 +249,18 @@ void Progress::poll_all() {
     } catch (const Error&) {
     }
   }
+  if (fabric_->in_one_memory()) return;
+  try {
+    fabric_->check();
+  } catch (const Error&) {
+  }
 }
 
 Progress::Works Progress::sweep() {
   Works finished;
   for (auto it = open_.begin(); it != open_.end();) {
     if (!(*it)->settled()) (*it)->step(Duration::zero());
+    if (!(*it)->settled() && Clock::now() - (*it)->started_ >= (*it)->timeout_) (*it)->time_out();
     if (!(*it)->settled()) {
       ++it;
       continue;

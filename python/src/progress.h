@@ -5,11 +5,13 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "python/src/host_work.h"
+#include "python/src/options.h"
+#include "shoal/collective/fabric.h"
 #include "shoal/collective/flight_files.h"
-#include "shoal/collective/host_communicator.h"
 
 namespace shoal::python {
 
@@ -20,9 +22,10 @@ struct Flight {
   std::shared_ptr<collective::FlightBook> book;
 };
 
-/// Where ranks of one host have met, and what they showed each other there.
-struct Place {
-  std::string name, key;
+/// How ranks have met: what they need to meet again.
+struct Origin {
+  c10::intrusive_ptr<c10d::Store> store;
+  NetworkOptions network;
 };
 
 /// Moves everything that this process has in flight on one set of ranks.
@@ -32,17 +35,17 @@ struct Place {
 /// the communicators, and futures are completed outside it.
 class Progress : public std::enable_shared_from_this<Progress> {
  public:
-  Progress(std::shared_ptr<collective::HostWorld> world, Place place, Flight flight)
-      : world_(std::move(world)), place_(std::move(place)), flight_(std::move(flight)) {}
+  Progress(std::shared_ptr<collective::Fabric> fabric, Origin origin, Flight flight)
+      : fabric_(std::move(fabric)), origin_(std::move(origin)), flight_(std::move(flight)) {}
 
-  const std::shared_ptr<collective::HostWorld>& world() const { return world_; }
-  const Place& place() const { return place_; }
+  const std::shared_ptr<collective::Fabric>& fabric() const { return fabric_; }
+  const Origin& origin() const { return origin_; }
   const Flight& flight() const { return flight_; }
-  /// An operation has failed: the first time the flight record is written. A call that made no sense is no such failure.
-  void failed(const std::exception_ptr& error);
-  void add(collective::HostCommunicator* communicator);
-  /// Lets what is in flight on it end, for a few seconds; the last one to go makes this rank leave its world.
-  void remove(collective::HostCommunicator* communicator);
+  /// An operation has failed: all ranks are told, and the first time the flight record is written. Returns the error in words for all ranks.
+  Error failed(const Error& error);
+  void add(collective::Communicator* communicator);
+  /// Lets what is in flight on it end, for a few seconds; the last one to go makes this rank leave its job.
+  void remove(collective::Communicator* communicator);
 
   /// Starts `operations` as `work`. Blocking: returns when they are complete, and throws what went wrong.
   void start(const c10::intrusive_ptr<HostWork>& work, const std::vector<collective::Operation>& operations, bool blocking);
@@ -65,22 +68,22 @@ class Progress : public std::enable_shared_from_this<Progress> {
   class Hold;
 
   void begin(Hold& hold, HostWork& work, const std::vector<collective::Operation>& operations);
-  void wait_held(Hold& hold, HostWork& work, Duration limit, bool patient);
+  void wait_held(Hold& hold, HostWork& work, Duration limit);
   void poll_all();
-  bool others_busy(const collective::HostCommunicator& but) const;
+  bool others_busy(const collective::Communicator& but) const;
   Works sweep();
   void wake_helper();
   void help();
   void deliver(const Works& finished);
   void tell_hooks();
 
-  std::shared_ptr<collective::HostWorld> world_;
-  const Place place_;
+  const std::shared_ptr<collective::Fabric> fabric_;
+  const Origin origin_;
   const Flight flight_;
   std::atomic<bool> recorded_{false};
   std::mutex mutex_;
   std::atomic<int> contenders_{0};
-  std::vector<collective::HostCommunicator*> communicators_;
+  std::vector<collective::Communicator*> communicators_;
   std::list<c10::intrusive_ptr<HostWork>> open_;  ///< keeps tensors alive until every rank has finished with them
   std::vector<std::pair<std::shared_ptr<const CompletionHook>, std::shared_ptr<c10d::WorkInfo>>> untold_;
   std::atomic<bool> something_untold_{false};

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <set>
 
 #include "shoal/collective/fold.h"
 #include "shoal/collective/narrow_float.h"
@@ -246,6 +247,64 @@ TEST(OnOneHost, AnySourceHearsBothWays) {
         EXPECT_EQ(named[r], -r);
       }
     }));
+}
+
+// Messages of nothing are messages, too.
+void receive_from_any_rank(Communicator& c) {
+  for (const std::size_t count : {0, 1, 3000, 40000}) {
+    std::vector<int> x(count, c.rank());
+    if (c.rank() > 0) {
+      c.run({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {x.data(), nullptr, count}, .peer = 0, .tag = 8}, soon());
+    } else {
+      std::set<int> heard;
+      for (int i = 1; i < c.size(); ++i) {
+        const Handle handle =
+            c.start({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, x.data(), count}, .peer = -1, .tag = 8});
+        c.wait(handle, soon());
+        const int source = c.take_source(handle);
+        EXPECT_TRUE(heard.insert(source).second) << source;
+        EXPECT_EQ(x, std::vector<int>(count, source));
+        EXPECT_EQ(c.take_source(handle), -1) << "to be asked once";
+      }
+      EXPECT_EQ(*heard.begin(), 1);
+      EXPECT_EQ(*heard.rbegin(), c.size() - 1);
+    }
+    c.run({.kind = Kind::kBarrier}, soon());
+  }
+}
+
+void wait_briefly_for_others(Communicator& c) {
+  const auto go = [&](int peer, Kind kind) { c.run({.kind = kind, .type = ElementType::kI32, .peer = peer, .tag = 9}, soon()); };
+  int x = 1;
+  const Operation sum{.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}};
+  const auto before = c.sequence();
+  if (c.rank() > 0) go(0, Kind::kReceive);
+  const Handle handle = c.start(sum);
+  if (c.rank() == 0) {
+    EXPECT_FALSE(c.wait_briefly(handle, milliseconds(1))) << "nobody else has begun";
+    EXPECT_FALSE(c.idle());
+    for (int r = 1; r < c.size(); ++r) go(r, Kind::kSend);
+  }
+  for (const Deadline end = soon(); !c.wait_briefly(handle, milliseconds(1)) && !end.passed();) {
+  }
+  EXPECT_TRUE(c.idle());
+  EXPECT_EQ(x, c.size());
+  EXPECT_EQ(c.sequence(), before + 1);
+}
+
+TEST(OnSeveralHosts, AReceiveSaysWhomItHeardAndAWaitMayBeBrief) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 1, 1}})
+    expect_none(on_hosts(hosts, [](HierarchicalCommunicator& c) {
+      receive_from_any_rank(c);
+      wait_briefly_for_others(c);
+    }));
+  expect_none(on_network(3, [](const wire::Endpoint& store, int rank) {
+    wire::StoreClient client(store, "key", soon());
+    TcpCommunicator c(std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client, rank, 3, soon()), {});
+    receive_from_any_rank(c);
+    wait_briefly_for_others(c);
+    c.run({.kind = Kind::kBarrier}, soon());
+  }));
 }
 
 TEST(OnOneHost, AReceiveThatNobodyAnswersTimesOut) {

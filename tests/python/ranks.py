@@ -13,13 +13,12 @@ import torch.distributed as dist
 import shoal
 
 
-def _rank_main(body, rank, size, path, timeout_s, environment, flight_directory, arguments):
+def _rank_main(body, rank, size, path, timeout_s, environment, options, arguments):
     os.environ.update(environment, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     try:
-        options = shoal.Options(flight_directory=flight_directory) if flight_directory else None
         dist.init_process_group("shoal", init_method=f"file://{path}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s),
-                                pg_options=options)
+                                pg_options=shoal.Options(**options) if options else None)
         body(rank, size, *arguments)
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -31,11 +30,19 @@ def _rank_main(body, rank, size, path, timeout_s, environment, flight_directory,
     sys.stderr.flush()
 
 
-def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(), flight_directory=None):
-    """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`."""
+def played_hosts(count, rank, size):
+    """The environment of a rank that plays to be on one of `count` hosts with equal blocks of ranks, which are connected over loopback."""
+    return {"SHOAL_HOST": str(rank * count // size), "SHOAL_INTERFACE": "lo"}
+
+
+def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(), flight_directory=None, hosts=None, options=()):
+    """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`. `hosts`: how many
+    they play. `options`: of shoal.Options."""
     context = multiprocessing.get_context(method)
+    options = dict(options, **({"flight_directory": flight_directory} if flight_directory else {}))
+    words = [dict(environment, **(played_hosts(hosts, rank, size) if hosts else {})) for rank in range(size)]
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=_rank_main, args=(body, rank, size, folder + "/store", timeout_s, dict(environment), flight_directory, arguments))
+        ranks = [context.Process(target=_rank_main, args=(body, rank, size, folder + "/store", timeout_s, words[rank], options, arguments))
                  for rank in range(size)]
         for process in ranks:
             process.start()

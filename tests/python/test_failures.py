@@ -39,7 +39,7 @@ def absent(rank, size):
         time.sleep(10)
         os._exit(0)
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(10)))
-    expect(text, "not complete after 2.0 s", "rank 1 never entered #2")
+    expect(text, "not complete before its deadline", "rank 1 never entered #2")
     assert seconds < 9, seconds
 
 
@@ -49,7 +49,7 @@ def absent_from_a_future(rank, size):
         os._exit(0)
     work = dist.all_reduce(torch.ones(100_000), async_op=True)
     text, _ = words_of(lambda: work.wait())
-    expect(text, "not complete after 2.0 s", "rank 1 never entered #1")
+    expect(text, "not complete before its deadline", "rank 1 never entered #1")
     assert not work.is_success() and work.is_completed()
     assert shoal._c10d.error(dist.group.WORLD._get_backend(torch.device("cpu"))) == "timeout"
 

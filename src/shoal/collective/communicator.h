@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
@@ -39,8 +42,28 @@ class Communicator {
   /// Waits as long as the operation's own timeout allows. As it stands here: for communicators that hold their operations to it in every wait.
   virtual void wait(Handle handle) { wait(handle, Deadline::never()); }
 
+  /// Blocks for about `longest`, or until `handle` is complete, which is what it returns. Running out of time is no error here.
+  virtual bool wait_briefly(Handle handle, Duration longest) {
+    for (const Deadline end = Deadline::in(longest); !test(handle); poll(std::min<Duration>(end.left(), std::chrono::milliseconds(1))))
+      if (end.passed()) return false;
+    return true;
+  }
+
+  /// The rank that a completed receive from any rank has heard; to be asked once. -1: it was asked already, the receive had named its rank, or the
+  /// communicator does not know.
+  virtual int take_source(Handle handle) { return -1; }
+
   /// Makes progress on everything in flight for about `budget`.
   virtual void poll(Duration budget) = 0;
+
+  /// Nothing is in flight.
+  virtual bool idle() const = 0;
+  /// Another collective can be started without waiting for other ranks.
+  virtual bool has_room() const { return true; }
+  /// Collectives started so far: the same on every rank when all have made the same calls.
+  virtual std::uint64_t sequence() const = 0;
+  /// How far each rank has come, for people: "rank 3 never entered #412 (its last was #411 ...)". May ask the others, for a second at most.
+  virtual std::string report() const = 0;
 
   /// The ranks that gave the same `color`, ordered by `key` and then by rank here; null for a negative color. Collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;

@@ -63,6 +63,7 @@ Handle HierarchicalCommunicator::start(const Operation& operation) {
   plain.shared_output = false;
   all_->validate(plain);
   const Handle handle = ++started_;
+  if (!point_to_point(operation.kind)) ++collectives_;
   guarded([&] {
     check();
     enqueue(operation, handle);
@@ -140,6 +141,7 @@ bool HierarchicalCommunicator::match(Pending& p) {
     p.operation.peer =
         mate >= 0 ? layout_.members[static_cast<std::size_t>(layout_.host)][static_cast<std::size_t>(mate)] : all_->find_message(p.operation.tag);
     if (p.operation.peer < 0) return false;
+    sources_[p.handle] = p.operation.peer;
   }
   p.unmatched = false;
   start_message(p);
@@ -227,33 +229,44 @@ void HierarchicalCommunicator::poll(Duration budget) {
 void HierarchicalCommunicator::wait(Handle handle, Deadline deadline) {
   SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle, started_);
   if (complete(handle)) return;
-  guarded([&] {
-    for (;;) {
-      advance();
-      if (complete(handle)) return;
-      // One that has nothing under way stands behind an earlier one, or is a receive that listens; else the first has.
-      const auto own = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const Pending& p) { return p.handle == handle; });
-      block(own->running.empty() ? in_flight_.front() : *own);
-      if (in_flight_.size() > 1) make_progress();
-      check();
-      check_times(handle, deadline);
-    }
-  });
+  while (!approach(handle, kLongTurn, deadline)) {
+  }
 }
 
-void HierarchicalCommunicator::block(const Pending& p) {
+bool HierarchicalCommunicator::wait_briefly(Handle handle, Duration longest) {
+  for (const Deadline end = Deadline::in(longest); !complete(handle);) {
+    const Duration left = end.left();
+    if (!approach(handle, left, Deadline::never()) && left == Duration::zero()) return false;
+  }
+  return true;
+}
+
+/// Blocks for about `longest` in the lane on which `handle` waits; true when it is complete.
+bool HierarchicalCommunicator::approach(Handle handle, Duration longest, Deadline deadline) {
+  guarded([&] {
+    advance();
+    if (complete(handle)) return;
+    // One that has nothing under way stands behind an earlier one, or is a receive that listens; else the first has.
+    const auto own = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const Pending& p) { return p.handle == handle; });
+    block(own->running.empty() ? in_flight_.front() : *own, longest);
+    if (in_flight_.size() > 1) make_progress();
+    check();
+    check_times(handle, deadline);
+    advance();
+  });
+  return complete(handle);
+}
+
+void HierarchicalCommunicator::block(const Pending& p, Duration longest) {
   if (p.unmatched) {
     at_work_ = {};
-    return all_->poll(kMoment);
+    return all_->poll(std::min(longest, kMoment));
   }
-  const Duration longest = in_flight_.size() > 1 ? kTurn : kLongTurn;
+  longest = std::min(longest, in_flight_.size() > 1 ? kTurn : kLongTurn);
   work_on(p);
   Communicator* communicator = in_lane(at_work_.lane);
-  for (const Handle handle : p.running) {
-    const bool done = on_host(at_work_.lane) ? static_cast<HostCommunicator*>(communicator)->wait_briefly(handle, longest)
-                                             : static_cast<TcpCommunicator*>(communicator)->wait_briefly(handle, longest);
-    if (!done) return;
-  }
+  for (const Handle handle : p.running)
+    if (!communicator->wait_briefly(handle, longest)) return;
 }
 
 void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
@@ -267,10 +280,21 @@ void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
         .at(all_->world_rank(), all_->world_size())
         .in(p.handle)
         .awaiting(p.unmatched ? fmt::format("a message with tag {}", p.operation.tag)
-                  : !started  ? "an earlier operation"
-                  : here      ? fmt::format("ranks of its own host ({})", gather_->report())
-                              : fmt::format("other hosts ({})", static_cast<TcpCommunicator*>(in_lane(p.program.phases[p.at].lane))->report()));
+                  : !started
+                      ? "an earlier operation"
+                      : fmt::format("{} ({})", here ? "ranks of its own host" : "other hosts", in_lane(p.program.phases[p.at].lane)->report()));
   }
+}
+
+std::string HierarchicalCommunicator::report() const {
+  std::string text = fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}; between hosts: {}",
+                                 fmt::join(layout_.members[static_cast<std::size_t>(layout_.host)], ", "), gather_->report(), all_->report());
+  return column_ && !column_->idle() ? text + "; of the same local rank: " + column_->report() : text;
+}
+
+int HierarchicalCommunicator::take_source(Handle handle) {
+  const auto found = sources_.extract(handle);
+  return found ? found.mapped() : -1;
 }
 
 /// Runs `body`; what a lane throws becomes the error of the operation on whose behalf it was called, on all ranks.

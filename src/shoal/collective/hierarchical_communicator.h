@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "shoal/collective/hierarchical_program.h"
@@ -36,7 +39,12 @@ class HierarchicalCommunicator final : public Communicator {
   bool test(Handle handle) override;
   bool complete(Handle handle) const override;
   void wait(Handle handle, Deadline deadline) override;
+  bool wait_briefly(Handle handle, Duration longest) override;
+  int take_source(Handle handle) override;
   void poll(Duration budget) override;
+  bool idle() const override { return in_flight_.empty(); }
+  std::uint64_t sequence() const override { return collectives_; }
+  std::string report() const override;
   /// Ranks that all share one host get a HostCommunicator, ranks of which no two do a TcpCommunicator.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
@@ -71,7 +79,8 @@ class HierarchicalCommunicator final : public Communicator {
   bool advance(Pending& pending, bool (&taken)[kLanes]);
   bool has_room(const Phase& phase) const;
   void make_progress();
-  void block(const Pending& pending);
+  bool approach(Handle handle, Duration longest, Deadline deadline);
+  void block(const Pending& pending, Duration longest);
   void check_times(Handle handle, Deadline deadline);
   template <class Body>
   void guarded(Body&& body);
@@ -87,7 +96,9 @@ class HierarchicalCommunicator final : public Communicator {
   Settings settings_;
   HostLayout layout_;
   Handle started_ = 0;
+  std::uint64_t collectives_ = 0;
   std::list<Pending> in_flight_;
+  std::map<Handle, int> sources_;  ///< of receives from any rank that have found their message
   /// On whose behalf a lane is called.
   struct {
     Lane lane = Lane::kFlat;

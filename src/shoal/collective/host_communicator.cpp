@@ -423,7 +423,10 @@ bool HostCommunicator::test(Handle handle) {
   if (failure_) std::rethrow_exception(failure_);
   try {
     advance();
-    if (!complete(handle)) world_->check();
+    if (!complete(handle)) {
+      world_->check();
+      check_present(handle);
+    }
   } catch (const Error& error) {
     fail(error);
   }
@@ -454,16 +457,18 @@ void HostCommunicator::wait_until(Handle handle, Check&& check) {
   }
 }
 
-// A rank that left in good order and has not entered what this rank waits for never will.
-void HostCommunicator::check_present(Handle handle) const {
+// A rank that left in good order and has not entered what this rank waits for never will. What it did before it left is there by now.
+void HostCommunicator::check_present(Handle handle) {
   const Operation* message = handle >= kMessage ? mailbox_.find(handle - kMessage) : nullptr;
   for (int r = 0; r < size(); ++r) {
     if (r == rank_ || !world_->has_left(members_[r])) continue;
     const bool awaited = message ? message->peer == r : handle < kMessage && block_.line(r).finished.load() <= completed_;
-    if (awaited && !complete(handle))
-      throw error_at(ErrorKind::kPeerLost, handle < kMessage ? completed_ + 1 : handle, fmt::format("rank {} has left the group; {}", r, report()))
-          .from(r)
-          .hint("it ended in good order, but earlier than this rank expects");
+    if (!awaited) continue;
+    advance();
+    if (complete(handle)) return;
+    throw error_at(ErrorKind::kPeerLost, handle < kMessage ? completed_ + 1 : handle, fmt::format("rank {} has left the group; {}", r, report()))
+        .from(r)
+        .hint("it ended in good order, but earlier than this rank expects");
   }
 }
 
@@ -491,10 +496,6 @@ bool HostCommunicator::wait_briefly(Handle handle, Duration longest) {
   const auto until = Clock::now() + longest;
   wait_until(handle, [&] { return Clock::now() < until; });
   return complete(handle);
-}
-
-void HostCommunicator::time_out(Handle handle, Duration after) {
-  fail(error_at(ErrorKind::kTimeout, handle, fmt::format("not complete after {:.1f} s; {}", std::chrono::duration<double>(after).count(), report())));
 }
 
 Duration HostCommunicator::timeout_of(Handle handle) const {

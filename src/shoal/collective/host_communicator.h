@@ -58,27 +58,23 @@ class HostCommunicator final : public Communicator {
   bool test(Handle handle) override;
   void wait(Handle handle, Deadline deadline) override;
   void wait(Handle handle) override;
-  /// Blocks for about `longest`, or until complete, which is what it returns. Running out of time is no error here.
-  bool wait_briefly(Handle handle, Duration longest);
-  /// Ends everything with an Error(timeout) that says how far each rank has come; for callers that keep time themselves.
-  [[noreturn]] void time_out(Handle handle, Duration after);
+  bool wait_briefly(Handle handle, Duration longest) override;
   void poll(Duration budget) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
 
   bool complete(Handle handle) const override { return handle >= kMessage ? mailbox_.complete(handle - kMessage) : completed_ >= handle; }
-  bool idle() const { return completed_ == started_ && mailbox_.idle(); }
+  bool idle() const override { return completed_ == started_ && mailbox_.idle(); }
+  bool has_room() const override { return in_flight() < kSlots; }
   /// Collectives started and not complete; at kSlots the next `start` waits.
   std::size_t in_flight() const { return started_ - completed_; }
-  /// Collectives started so far: the same on every rank when all have made the same calls.
-  std::uint64_t sequence() const { return started_; }
-  /// The rank that a completed receive from any rank heard; to be asked once, -1 afterwards.
-  int take_source(Handle handle) { return handle >= kMessage ? mailbox_.take_source(handle - kMessage) : -1; }
+  std::uint64_t sequence() const override { return started_; }
+  int take_source(Handle handle) override { return handle >= kMessage ? mailbox_.take_source(handle - kMessage) : -1; }
   /// A rank from which a message with that tag has arrived that no receive under way asks for; -1: none.
   int find_message(std::uint32_t tag) const { return mailbox_.find_message(tag); }
   HostWorld& world() const { return *world_; }
   /// The last operations of every rank, a line each, with who has not entered or not finished what: for people, when something failed.
-  std::string report() const;
+  std::string report() const override;
 
  private:
   enum class Awaited : std::uint8_t { kNobody, kRoot, kAll };  ///< whose announcement an operation needs before it can be carried out
@@ -139,7 +135,7 @@ class HostCommunicator final : public Communicator {
   [[noreturn]] void fail(const Error& error);
   template <class Check>
   void wait_until(Handle handle, Check&& check);
-  void check_present(Handle handle) const;
+  void check_present(Handle handle);
   Duration timeout_of(Handle handle) const;
 
   std::shared_ptr<HostWorld> world_;

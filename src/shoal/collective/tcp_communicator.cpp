@@ -54,6 +54,15 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Setting
   peers_->answer_for(group_, [recorder = recorder_] { return recorder->standing().pack(); });
 }
 
+std::unique_ptr<TcpCommunicator> TcpCommunicator::of_members(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> members,
+                                                             std::uint64_t group) {
+  const auto own = std::find(members.begin(), members.end(), peers->rank());
+  SHOAL_USER_CHECK(own != members.end(), "group", "rank {} is not one of the group's {} members", peers->rank(), members.size());
+  SHOAL_USER_CHECK(group > 1, "group", "{} is the number of no new group", group);
+  const int rank = static_cast<int>(own - members.begin());
+  return std::unique_ptr<TcpCommunicator>(new TcpCommunicator(std::move(peers), std::move(settings), std::move(members), rank, group));
+}
+
 TcpCommunicator::~TcpCommunicator() { peers_->answer_for(group_, nullptr); }
 
 bool TcpCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const { return !reduces(kind) || supports_fold(type, reduction); }
@@ -134,6 +143,7 @@ void TcpCommunicator::advance_all() {
         continue;
       }
       if (!point_to_point(it->kind())) recorder_->leave(it->stream().sequence);
+      if (it->takes_from_any()) sources_[it->handle()] = it->heard();
       it = in_flight_.erase(it);
     }
     peers_->flush();
@@ -164,7 +174,7 @@ void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_
   }
 }
 
-std::string TcpCommunicator::report() {
+std::string TcpCommunicator::report() const {
   const auto waiting = std::find_if(in_flight_.begin(), in_flight_.end(), [](const TcpOperation& p) { return !point_to_point(p.kind()); });
   const std::uint64_t sequence = waiting == in_flight_.end() ? sequence_ : waiting->stream().sequence;
   const auto said = peers_->ask(group_, kPatience);
@@ -176,6 +186,11 @@ std::string TcpCommunicator::report() {
     text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank, standing ? standing->against(sequence) : "does not answer");
   }
   return text;
+}
+
+int TcpCommunicator::take_source(Handle handle) {
+  const auto found = sources_.extract(handle);
+  return found ? found.mapped() : -1;
 }
 
 bool TcpCommunicator::test(Handle handle) {

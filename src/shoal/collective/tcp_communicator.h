@@ -32,6 +32,10 @@ class TcpCommunicator final : public Communicator {
     bool in_rank_order = false;          ///< every reduction folds once, in the order of ranks: the bits of shared memory
   };
   TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings);
+  /// A group of `members` (ranks in the world, of which this is one, in the group's order) that they agree to call `group`: no number that another
+  /// group has, above 1. For callers that tell the others by means of their own; `split` does all of it.
+  static std::unique_ptr<TcpCommunicator> of_members(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> members,
+                                                     std::uint64_t group);
   ~TcpCommunicator() override;
 
   int rank() const override { return members_.rank; }
@@ -47,9 +51,11 @@ class TcpCommunicator final : public Communicator {
   bool test(Handle handle) override;
   bool complete(Handle handle) const override;
   void wait(Handle handle, Deadline deadline) override;
-  /// Blocks for about `longest`, or until complete, which is what it returns. Running out of time is no error here.
-  bool wait_briefly(Handle handle, Duration longest);
+  bool wait_briefly(Handle handle, Duration longest) override;
+  int take_source(Handle handle) override;
   void poll(Duration budget) override;
+  bool idle() const override { return in_flight_.empty(); }
+  std::uint64_t sequence() const override { return sequence_; }
   std::unique_ptr<Communicator> split(int color, int key) override;
   /// Ends everything on all ranks, other groups included.
   void abort(const Error& cause) override;
@@ -60,9 +66,8 @@ class TcpCommunicator final : public Communicator {
   /// Throws the first cause once something has failed on any rank.
   void check() const { peers_->check(); }
   const Choice& choice() const { return choice_; }
-  /// Where every rank of the group stands, as seen from this rank's oldest collective that is not complete: "rank 3 never entered #412 (its last was
-  /// #411, ...)". Asks the others, for a second at most.
-  std::string report();
+  /// Where every rank of the group stands, as seen from this rank's oldest collective that is not complete.
+  std::string report() const override;
   /// The last collectives of this rank in this group.
   const FlightRecorder& recorder() const { return *recorder_; }
   /// What this rank has sent to ranks of other hosts, as `hosts` names them: headers included, heartbeats not.
@@ -88,6 +93,7 @@ class TcpCommunicator final : public Communicator {
   Handle started_ = 0;
   std::uint64_t sequence_ = 0;  ///< of collectives; coalesced buffers have one each
   std::list<TcpOperation> in_flight_;
+  std::map<Handle, int> sources_;  ///< of completed receives from any rank
   std::shared_ptr<FlightRecorder> recorder_ = std::make_shared<FlightRecorder>();
   /// This rank's columns, by algorithm, kind, count, root, and whether only between hosts.
   std::map<std::tuple<Algorithm, Kind, std::size_t, int, bool>, std::shared_ptr<const std::vector<Step>>> tables_;

@@ -62,7 +62,7 @@ bool TcpOperation::advance() {
   const bool heard = hear_announcement();
   while (at_ < steps_->size()) {
     const Step& step = (*steps_)[at_];
-    if (batch_end_ == 0 && step.range.size() == 0) {
+    if (batch_end_ == 0 && skips(step)) {
       ++at_;
     } else if (batch_end_ == 0 && step.action == Action::kSend) {
       send(step);
@@ -81,12 +81,12 @@ bool TcpOperation::advance() {
 
 void TcpOperation::send(const Step& step) {
   const std::size_t bytes = bytes_of(step.range);
-  const std::byte* data = at(step.range);
+  const std::byte* data = bytes > 0 ? at(step.range) : nullptr;
   const bool copied = bytes <= kCopied;
   wire::Bytes head(TcpCall::kBytes + (copied ? bytes : 0));
   call_.write(head.data());
   if (copied) {
-    std::memcpy(head.data() + TcpCall::kBytes, data, bytes);
+    if (bytes > 0) std::memcpy(head.data() + TcpCall::kBytes, data, bytes);
     return deliver(step.peer, stream_, std::move(head));
   }
   if (bytes > kTogether) deliver(step.peer, stream_, std::exchange(head, {}));
@@ -102,7 +102,7 @@ void TcpOperation::open_batch() {
   folded_ = 0;
   std::size_t i = at_;
   for (; i < steps.size(); ++i) {
-    if (steps[i].range.size() == 0) continue;
+    if (skips(steps[i])) continue;
     if (steps[i].action != batch_action_ || batch_action_ == Action::kFold) break;
     batch_.push_back({steps[i].peer, steps[i].range, 0, false, nullptr, {}, false});
     if (batch_action_ == Action::kReceiveReduce) {
@@ -165,9 +165,11 @@ bool TcpOperation::name_arrival(Arrival& arrival) {
                                                   piece->total() - TcpCall::kBytes, world_rank(members_.rank), small))
         .from(world_rank(arrival.peer));
   arrival.named = true;
-  if (small == 0) return true;
+  heard_ = arrival.peer;
+  if (bytes > kTogether) return true;
   arrival.complete = true;
   arrival.done = bytes;
+  if (bytes == 0) return true;
   if (batch_action_ == Action::kReceiveCopy) {
     std::memcpy(at(arrival.range), piece->data() + TcpCall::kBytes, bytes);
   } else if (batch_action_ == Action::kReceiveReduce) {

@@ -47,6 +47,9 @@ class TcpOperation {
   std::string text() const { return call_.text(); }
   /// A receive that has not found its message yet and would take one from `peer`.
   bool looks_for(int peer) const;
+  bool takes_from_any() const { return operation_.kind == Kind::kReceive && operation_.peer < 0; }
+  /// Of a receive that is complete: the rank whose message it took.
+  int heard() const { return heard_; }
   /// For a receive: all that is under way, in the order of start. Those before this one have the first choice among messages.
   void stand_in(const std::list<TcpOperation>& line) { line_ = &line; }
   /// Errors name ranks as the world counts them.
@@ -91,6 +94,8 @@ class TcpOperation {
   void compare(const wire::Piece& piece, int from) const;
   std::byte* at(Range range) const;
   std::size_t bytes_of(Range range) const { return range.size() * element_; }
+  /// A part of nothing is not sent; a message of nothing is.
+  bool skips(const Step& step) const { return step.range.size() == 0 && !point_to_point(operation_.kind); }
   int world_rank(int rank) const { return members_.ranks[static_cast<std::size_t>(rank)]; }
   int previous() const { return (members_.rank + members_.size() - 1) % members_.size(); }
 
@@ -103,6 +108,7 @@ class TcpOperation {
   std::size_t element_;
   WorkVector work_;
   std::size_t at_ = 0;     ///< the next step
+  int heard_ = -1;         ///< whose message a receive took
   bool announced_ = true;  ///< the predecessor's call is known to be the same
   // Receive steps that wait at the same time, and what follows them.
   std::vector<Arrival> batch_;

@@ -22,4 +22,7 @@ class HierarchicalEngine final : public CommunicatorEngine {
   std::shared_ptr<void> keep_;
 };
 
+/// The engine over a group of processes as collective::Fabric makes them: with all that its communicator can.
+std::shared_ptr<Engine> engine_over(std::shared_ptr<collective::Communicator> group, std::shared_ptr<wire::Arena> arena, std::shared_ptr<void> keep);
+
 }  // namespace shoal::comm

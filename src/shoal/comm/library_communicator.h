@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "shoal/collective/communicator.h"
@@ -51,6 +52,9 @@ class LibraryCommunicator : public collective::Communicator {
   bool complete(collective::Handle handle) const final;
   void wait(collective::Handle handle, Deadline deadline) final;
   void poll(Duration budget) final;
+  bool idle() const final { return in_flight_.empty(); }
+  std::uint64_t sequence() const final { return started_; }
+  std::string report() const final { return {}; }  // of other ranks a library says nothing
   std::unique_ptr<collective::Communicator> split(int color, int key) final;
   void abort(const Error& cause) final;
 

@@ -5,7 +5,9 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/collective/fabric.h"
 #include "shoal/comm/allocator.h"
+#include "shoal/comm/hierarchical_engine.h"
 #include "shoal/comm/host_engine.h"
 #include "shoal/comm/mpi_engine.h"
 #include "shoal/comm/network_world.h"
@@ -33,16 +35,10 @@ Group connect(const WorldOptions& options) {
   if (options.size > 1 && over_network(options)) return connect_over_network(options);
   const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, options.size) : nullptr;
   if (options.size == 1) return {};
-  const wire::Meeting meeting{.name = options.name,
-                              .key = options.key,
-                              .rank = options.rank,
-                              .size = options.size,
-                              .control_bytes = HostWorld::control_bytes(),
-                              .arena = arena ? &arena->segment() : nullptr};
-  auto acquaintance = wire::meet(meeting, Deadline::in(options.meeting_timeout));
-  auto world = std::make_shared<HostWorld>(options.rank, std::move(acquaintance), arena ? &arena->segment() : nullptr);
-  auto communicator = std::make_shared<HostCommunicator>(std::move(world), host_settings(options));
-  return Group(std::make_shared<HostEngine>(std::move(communicator), arena, false));
+  const auto fabric = collective::Fabric::on_one_host(
+      {.name = options.name, .key = options.key, .rank = options.rank, .size = options.size, .flight = options.flight, .timeout = options.timeout},
+      [&](int) { return arena; }, Deadline::in(options.meeting_timeout));
+  return Group(engine_over(fabric->group_of_all(), arena, nullptr));
 }
 
 void run_on_threads(const WorldOptions& options, const std::function<void(const Group&)>& body) {

@@ -116,6 +116,16 @@ std::string interface_address(std::string_view wanted) {
   throw Error(ErrorKind::kConfig, "address", fmt::format("no interface has the name or address '{}'", wanted)).hint("there are:" + known);
 }
 
+std::string address_towards(const std::string& host) {
+  int error = 0;
+  const Addresses addresses = resolve(host, 9, 0, &error);
+  for (const addrinfo* a = addresses.get(); a; a = a->ai_next) {
+    const Descriptor fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (fd.get() >= 0 && connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return local_endpoint(fd.get()).host;
+  }
+  return {};
+}
+
 Descriptor listen_on(const std::string& host, PortRange ports) {
   int last_error = EADDRINUSE;
   for (int port = ports.first; port <= ports.last; ++port) {

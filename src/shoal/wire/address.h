@@ -29,6 +29,9 @@ PortRange parse_port_range(std::string_view text);
 /// what there is.
 std::string interface_address(std::string_view name_or_prefix);
 
+/// The address of this host from which what is sent to `host`, a number or a name, leaves; nothing is sent. Empty: there is no way to it.
+std::string address_towards(const std::string& host);
+
 /// A non-blocking listening socket on `host` (numeric or name). Throws Error(resource) when no port of the range is free.
 Descriptor listen_on(const std::string& host, PortRange ports);
 /// A connected non-blocking socket without delay for small messages. Tries every address of the name, again and again, until `deadline`; then throws

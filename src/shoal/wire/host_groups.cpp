@@ -25,7 +25,7 @@ std::string kernel_and_namespaces() {
   return boot.empty() || files == 0 || processes == 0 ? "" : fmt::format("{}/{}/{}/{}", boot, files, processes, getuid());
 }
 
-std::vector<std::string> exchange(StoreClient& store, const std::string& topic, int rank, int size, const std::string& own, Deadline deadline) {
+std::vector<std::string> exchange(KeyValues& store, const std::string& topic, int rank, int size, const std::string& own, Deadline deadline) {
   const auto key = [&](int r) { return fmt::format("{}/{}", topic, r); };
   store.set(key(rank), own, deadline);
   std::vector<std::string> all;
@@ -35,7 +35,7 @@ std::vector<std::string> exchange(StoreClient& store, const std::string& topic, 
 
 }  // namespace
 
-std::vector<int> propose_hosts(StoreClient& store, int rank, int size, const std::string& name, Deadline deadline) {
+std::vector<int> propose_hosts(KeyValues& store, int rank, int size, const std::string& name, Deadline deadline) {
   const std::string here = kernel_and_namespaces();
   const auto all = exchange(store, "host", rank, size, here.empty() ? "" : here + "/" + name, deadline);
   std::map<std::string, int> known;
@@ -44,7 +44,7 @@ std::vector<int> propose_hosts(StoreClient& store, int rank, int size, const std
   return hosts;
 }
 
-std::vector<int> agree_on_hosts(StoreClient& store, int rank, const std::vector<int>& proposed, bool proven, Deadline deadline) {
+std::vector<int> agree_on_hosts(KeyValues& store, int rank, const std::vector<int>& proposed, bool proven, Deadline deadline) {
   const int size = static_cast<int>(proposed.size());
   const auto all = exchange(store, "shares", rank, size, proven ? "yes" : "no", deadline);
   std::set<int> refuted;

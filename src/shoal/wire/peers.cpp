@@ -59,7 +59,7 @@ class Peers::Arrivals final : public Intake {
   int rank_;
 };
 
-Peers::Peers(const Settings& settings, StoreClient& store, int rank, int size, Deadline deadline)
+Peers::Peers(const Settings& settings, KeyValues& store, int rank, int size, Deadline deadline)
     : settings_(settings),
       rank_(rank),
       size_(size),
@@ -72,7 +72,7 @@ Peers::Peers(const Settings& settings, StoreClient& store, int rank, int size, D
   check_descriptor(ready_), check_descriptor(nudge_);
   epoll_event event{.events = EPOLLIN, .data = {.u32 = kNudge}};
   epoll_ctl(ready_.get(), EPOLL_CTL_ADD, nudge_.get(), &event);
-  const std::string host = settings.host.empty() ? store.local().host : settings.host;
+  const std::string host = settings.host.empty() ? store.address() : settings.host;
   Descriptor listener = listen_on(host, settings.ports);
   const auto key = [&](int r) { return fmt::format("peers/{}/{}", settings.name, r); };
   const std::string own = local_endpoint(listener.get()).text();
@@ -116,10 +116,15 @@ void Peers::await_all(Deadline deadline) {
   }
 }
 
+void Peers::leave() {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(left_, true)) tell_all(kGoodbye, {});
+}
+
 Peers::~Peers() {
+  leave();
   {
     const std::lock_guard lock(mutex_);
-    tell_all(kGoodbye, {});
     stop_by_ = Clock::now() + std::chrono::seconds(1);
   }
   loop_.wake();
@@ -237,7 +242,7 @@ void Peers::serve(int r, std::uint32_t events) {
     return Error(ErrorKind::kPeerLost, "receive", fmt::format("rank {} {}", r, how)).at(rank_, size_).from(r);
   };
   // A peer that has heard this rank's goodbye goes without one.
-  const auto may_go = [&] { return peer.goodbye || stop_by_; };
+  const auto may_go = [&] { return peer.goodbye || left_ || stop_by_; };
   try {
     Arrivals arrivals(*this, r);
     const bool open = peer.link->receive(arrivals);

@@ -13,10 +13,11 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/wire/address.h"
 #include "shoal/wire/door.h"
 #include "shoal/wire/error_bytes.h"
+#include "shoal/wire/key_values.h"
 #include "shoal/wire/link.h"
-#include "shoal/wire/store.h"
 #include "shoal/wire/transport.h"
 
 namespace shoal::wire {
@@ -30,17 +31,20 @@ class Peers final : public Transport {
   struct Settings {
     std::string name = "world";  ///< of this set of connections in the store
     std::string key;             ///< of the job; the handshake proves that both sides have it
-    std::string host;            ///< to listen on: an address, see interface_address; empty: the one that leads to the store
+    std::string host;            ///< to listen on: an address, see interface_address; empty: that which the store knows
     PortRange ports;
     Duration heartbeat = std::chrono::seconds(1);
     Duration silence = std::chrono::seconds(15);  ///< after which a peer that sends nothing is lost: stopped, or the link is cut
   };
   /// Meets the others through the store. Throws Error(timeout) that names the ranks that did not come.
-  Peers(const Settings& settings, StoreClient& store, int rank, int size, Deadline deadline);
-  /// Says goodbye and waits up to a second for what was sent to be written.
+  Peers(const Settings& settings, KeyValues& store, int rank, int size, Deadline deadline);
+  /// Says goodbye, unless that was done, and waits up to a second for what was sent to be written.
   ~Peers() override;
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
+
+  /// Says goodbye: this rank waits for nobody any more, and its end is no failure.
+  void leave();
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -104,6 +108,7 @@ class Peers final : public Transport {
   std::optional<Error> failure_;
   std::atomic<bool> failed_{false};
   Clock::time_point next_beat_;
+  bool left_ = false;
   std::optional<Clock::time_point> stop_by_;
   Descriptor ready_, nudge_;  // epoll over all connections and the nudge, which ends its wait
   bool driving_ = false;      // somebody who waits moves the bytes

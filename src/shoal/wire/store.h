@@ -9,6 +9,7 @@
 
 #include "shoal/base/clock.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/key_values.h"
 #include "shoal/wire/link.h"
 
 namespace shoal::wire {
@@ -31,17 +32,16 @@ class StoreServer {
 };
 
 /// One rank's way to the store. One thread at a time. Every call has a deadline: Error(timeout), or Error(peer_lost) when the server is gone.
-class StoreClient {
+class StoreClient final : public KeyValues {
  public:
   StoreClient(const Endpoint& server, const std::string& key, Deadline deadline);
-  void set(const std::string& key, const std::string& value, Deadline deadline);
+  void set(const std::string& key, const std::string& value, Deadline deadline) override;
   std::optional<std::string> get(const std::string& key, Deadline deadline);
-  /// The value of `key`, as soon as it has one.
-  std::string wait(const std::string& key, Deadline deadline);
+  std::string wait(const std::string& key, Deadline deadline) override;
   /// Adds to a counter that begins at 0 and returns the sum; the value is decimal text. Throws Error(usage) where there is something else.
   std::int64_t add(const std::string& key, std::int64_t amount, Deadline deadline);
-  /// This host's address on the way to the server: one at which the server's other callers can probably reach it.
-  Endpoint local() const { return local_endpoint(link_.fd()); }
+  /// That on the way to the server.
+  std::string address() override { return local_endpoint(link_.fd()).host; }
 
  private:
   struct Reply {

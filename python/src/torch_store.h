@@ -1,0 +1,21 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "shoal/wire/key_values.h"
+
+namespace shoal::python {
+
+/// PyTorch's store as the place where Shoal's ranks meet. Of a TCPStore, with whatever prefixes in front, it knows which address leads there.
+class TorchStore final : public wire::KeyValues {
+ public:
+  explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value, Deadline deadline) override;
+  std::string wait(const std::string& key, Deadline deadline) override;
+  std::string address() override;
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+};
+
+}  // namespace shoal::python

@@ -1,0 +1,243 @@
+#include "shoal/collective/fabric.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <sstream>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/wire/host_groups.h"
+#include "shoal/wire/local_rendezvous.h"
+
+namespace shoal::collective {
+namespace {
+
+constexpr Duration kFirstWords = std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
+
+bool nobody_shares(std::vector<int> hosts) {
+  std::sort(hosts.begin(), hosts.end());
+  return std::adjacent_find(hosts.begin(), hosts.end()) == hosts.end();
+}
+
+std::size_t place_of(const std::vector<int>& ranks, int rank) {
+  return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+/// Rank 0's costs: by others another rank would choose other algorithms.
+CostModel agree_on_costs(wire::KeyValues& store, int rank, const CostModel& own, Deadline deadline) {
+  constexpr const char* kKey = "link_costs";
+  CostModel costs = own;
+  double* const numbers[] = {&costs.inside.alpha, &costs.inside.beta, &costs.between.alpha, &costs.between.beta, &costs.overhead, &costs.fold};
+  if (rank == 0) {
+    std::string text;
+    for (const double* number : numbers) text += fmt::format("{:a} ", *number);
+    store.set(kKey, text, deadline);
+    return costs;
+  }
+  std::istringstream text(store.wait(kKey, deadline));
+  for (double* number : numbers) {
+    std::string word;
+    text >> word;
+    *number = std::strtod(word.c_str(), nullptr);
+  }
+  return costs;
+}
+
+std::shared_ptr<HostWorld> alone() {
+  return std::make_shared<HostWorld>(0, 1,
+                                     std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("shoal-control", HostWorld::control_bytes())));
+}
+
+/// One that no other group has: those that split off have numbers made of that of their parent, the world is 1.
+std::uint64_t new_group_number() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32 | random()) | 2;
+}
+
+}  // namespace
+
+std::shared_ptr<Fabric> Fabric::on_one_host(Settings settings, const ArenaFor& arena_for, Deadline deadline) {
+  const std::shared_ptr<Fabric> fabric(new Fabric(std::move(settings)));
+  fabric->hosts_.assign(static_cast<std::size_t>(fabric->settings_.size), 0);
+  fabric->arena_ = arena_for(fabric->settings_.size);
+  fabric->meet_mates(deadline);
+  return fabric;
+}
+
+std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& store, const ArenaFor& arena_for, Deadline deadline) {
+  const std::shared_ptr<Fabric> fabric(new Fabric(std::move(settings)));
+  Settings& s = fabric->settings_;
+  auto& hosts = fabric->hosts_;
+  auto& world = fabric->world_;
+  s.costs = agree_on_costs(store, s.rank, s.costs, deadline);
+  hosts = wire::propose_hosts(store, s.rank, s.size, s.host, deadline);
+  const int here = static_cast<int>(fabric->mates().size());
+  fabric->arena_ = arena_for(here);
+  if (s.shares_memory) {
+    if (here > 1) {
+      try {
+        fabric->meet_mates(Deadline::in(deadline.left() / 2));
+      } catch (const Error& error) {
+        if (error.kind() == ErrorKind::kUsage) throw;
+        fmt::print(stderr, "shoal: rank {} shares no memory with the other ranks of its host, TCP carries all: {}\n", s.rank, error.what());
+      }
+    }
+    hosts = wire::agree_on_hosts(store, s.rank, hosts, here == 1 || world, deadline);
+    if (fabric->mates().size() == 1) world = nullptr;
+    // One that has its host to itself is a hierarchy's smallest part.
+    if (!world && (s.size == 1 || !nobody_shares(hosts))) world = alone();
+    if (world && world->size() == s.size) return fabric;
+  } else if (s.size == 1) {
+    world = alone();
+    return fabric;
+  }
+  fabric->peers_ =
+      std::make_shared<wire::Peers>(wire::Peers::Settings{.key = s.key, .host = s.address, .ports = s.ports}, store, s.rank, s.size, deadline);
+  return fabric;
+}
+
+std::vector<int> Fabric::mates() const {
+  std::vector<int> result;
+  for (std::size_t r = 0; r < hosts_.size(); ++r)
+    if (hosts_[r] == hosts_[static_cast<std::size_t>(settings_.rank)]) result.push_back(static_cast<int>(r));
+  return result;
+}
+
+void Fabric::meet_mates(Deadline deadline) {
+  const auto here = mates();
+  const int rank = static_cast<int>(place_of(here, settings_.rank)), size = static_cast<int>(here.size());
+  const wire::SharedSegment* memory = arena_ ? &arena_->segment() : nullptr;
+  const wire::Meeting meeting{.name = size == settings_.size ? settings_.name : fmt::format("{}.{}", settings_.name, here.front()),
+                              .key = settings_.key,
+                              .rank = rank,
+                              .size = size,
+                              .control_bytes = HostWorld::control_bytes(),
+                              .arena = memory};
+  world_ = std::make_shared<HostWorld>(rank, wire::meet(meeting, deadline), memory);
+}
+
+HostCommunicator::Settings Fabric::host_settings() const {
+  return {.timeout = settings_.timeout, .flight = settings_.flight, .world_ranks = in_one_memory() ? std::vector<int>() : mates()};
+}
+
+TcpCommunicator::Settings Fabric::tcp_settings() const {
+  return {.timeout = settings_.timeout,
+          .hosts = hosts_,
+          .model = settings_.costs,
+          .algorithms = settings_.algorithms,
+          .flight = settings_.flight,
+          .in_rank_order = settings_.in_rank_order};
+}
+
+std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator> host, std::unique_ptr<TcpCommunicator> all) const {
+  return std::make_unique<HierarchicalCommunicator>(std::move(host), std::move(all),
+                                                    HierarchicalCommunicator::Settings{.timeout = settings_.timeout,
+                                                                                       .arena = world_->size() > 1 ? arena_ : nullptr,
+                                                                                       .world_ranks = mates(),
+                                                                                       .in_rank_order = settings_.in_rank_order});
+}
+
+std::unique_ptr<Communicator> Fabric::group_of_all() const {
+  auto host = world_ ? std::make_unique<HostCommunicator>(world_, host_settings()) : nullptr;
+  if (!peers_) return host;
+  auto tcp = std::make_unique<TcpCommunicator>(peers_, tcp_settings());
+  if (!host) return tcp;
+  return hierarchy(std::move(host), std::move(tcp));
+}
+
+std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wire::KeyValues& store, Deadline deadline) {
+  const std::size_t own = place_of(members, settings_.rank);
+  SHOAL_USER_CHECK(own < members.size(), "group", "rank {} is not one of the group's {} members", settings_.rank, members.size());
+  std::vector<int> hosts;
+  for (const int rank : members) hosts.push_back(hosts_.at(static_cast<std::size_t>(rank)));
+  const HostLayout layout(hosts, static_cast<int>(own));
+  const bool on_one_host = world_ && layout.hosts() == 1, apart = !world_ || layout.hosts() == static_cast<int>(members.size());
+  std::unique_ptr<HostCommunicator> host;
+  if (on_one_host || !apart) {
+    std::vector<int> here;
+    for (const int member : layout.members[static_cast<std::size_t>(layout.host)]) here.push_back(members[static_cast<std::size_t>(member)]);
+    host = host_group(here, store, deadline);
+  }
+  if (on_one_host) return host;
+  if (own == 0) store.set("group", std::to_string(new_group_number()), deadline);
+  auto tcp = TcpCommunicator::of_members(peers_, tcp_settings(), members, std::stoull(store.wait("group", deadline)));
+  if (apart) return tcp;
+  return hierarchy(std::move(host), std::move(tcp));
+}
+
+std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& members, wire::KeyValues& store, Deadline deadline) const {
+  const auto all = mates();
+  const std::string key = fmt::format("block/{}", members.front());
+  if (members.front() == settings_.rank)
+    store.set(key, std::to_string(world_->take_control(HostCommunicator::block_bytes(static_cast<int>(members.size())))), deadline);
+  std::vector<int> here;
+  for (const int member : members) here.push_back(static_cast<int>(place_of(all, member)));
+  return HostCommunicator::on_block(world_, host_settings(), std::stoull(store.wait(key, deadline)), std::move(here));
+}
+
+void Fabric::check() {
+  if (!peers_) return world_->check();
+  try {
+    peers_->check();
+  } catch (const Error& cause) {
+    if (world_) world_->abort(cause);
+    throw;
+  }
+  if (!world_ || !world_->ended()) return;
+  // What a rank of this host has recorded may be what another host has told it.
+  if (!world_ended_) world_ended_ = Clock::now();
+  if (Clock::now() - *world_ended_ < kFirstWords) return;
+  try {
+    world_->check();
+  } catch (const Error& error) {
+    const Error cause = as_seen_by_all(error);
+    peers_->abort(cause);
+    throw Error(cause);
+  }
+}
+
+void Fabric::abort(const Error& cause) {
+  if (peers_) peers_->abort(cause);
+  if (world_) world_->abort(cause);
+}
+
+void Fabric::spread(const Error& error) {
+  if (!peers_) return;
+  for (const Deadline end = Deadline::in(kFirstWords);;) {
+    const bool late = end.passed();
+    try {
+      peers_->check();
+    } catch (const Error& cause) {
+      if (world_) world_->abort(cause);
+      return;
+    }
+    if (late) return abort(as_seen_by_all(error));
+    peers_->wait_for_event(peers_->events(), std::chrono::milliseconds(5));
+  }
+}
+
+Error Fabric::as_seen_by_all(const Error& error) const {
+  if (!peers_ || !world_ || error.size() != world_->size() || error.size() == settings_.size) return error;
+  const auto ranks = mates();
+  const bool known = error.peer() >= 0 && error.peer() < static_cast<int>(ranks.size());
+  Error result(error.kind(), error.operation(),
+               fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}", fmt::join(ranks, ", "), error.message()));
+  return result.at(settings_.rank, settings_.size)
+      .from(known ? ranks[static_cast<std::size_t>(error.peer())] : -1)
+      .in(error.sequence())
+      .awaiting(error.awaited())
+      .hint(error.hint());
+}
+
+void Fabric::leave() {
+  if (world_) world_->leave();
+  if (peers_) peers_->leave();
+}
+
+}  // namespace shoal::collective

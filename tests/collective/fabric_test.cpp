@@ -1,0 +1,171 @@
+// Ranks as threads that meet through a store and play hosts: what their groups stand on, groups whose members alone take part, and what of a
+// failure reaches whom.
+#include "shoal/collective/fabric.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "shoal/collective/hierarchical_communicator.h"
+#include "tests/collective/kind_check.h"
+#include "tests/collective/network_ranks.h"
+
+namespace shoal::collective {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Keys of one group among those of a store.
+class Prefixed final : public wire::KeyValues {
+ public:
+  Prefixed(wire::KeyValues& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, const std::string& value, Deadline deadline) override { store_.set(prefix_ + key, value, deadline); }
+  std::string wait(const std::string& key, Deadline deadline) override { return store_.wait(prefix_ + key, deadline); }
+  std::string address() override { return store_.address(); }
+
+ private:
+  wire::KeyValues& store_;
+  const std::string prefix_;
+};
+
+using Body = std::function<void(Fabric&, Communicator& all, wire::KeyValues& store)>;
+
+/// Runs `body` on a thread for each of `hosts`, which names their hosts, and returns what each threw.
+std::vector<std::optional<Error>> on_fabric(const std::vector<int>& hosts, const Body& body, bool shares_memory = true) {
+  static int meetings = 0;
+  const std::string name = fmt::format("fabric-{}-{}", ::getpid(), ++meetings);
+  return on_network(static_cast<int>(hosts.size()), [&](const wire::Endpoint& endpoint, int rank) {
+    wire::StoreClient store(endpoint, "key", soon());
+    const auto fabric = Fabric::on_hosts(
+        {.name = name,
+         .key = "key",
+         .rank = rank,
+         .size = static_cast<int>(hosts.size()),
+         .shares_memory = shares_memory,
+         .host = std::to_string(hosts[static_cast<std::size_t>(rank)]),
+         .timeout = std::chrono::seconds(60)},
+        store, [](int) { return nullptr; }, soon());
+    const auto all = fabric->group_of_all();
+    body(*fabric, *all, store);
+    all->run({.kind = Kind::kBarrier}, soon());
+    fabric->leave();
+  });
+}
+
+std::string what(const Communicator& c) {
+  if (dynamic_cast<const HostCommunicator*>(&c)) return "memory";
+  if (dynamic_cast<const TcpCommunicator*>(&c)) return "connections";
+  return "hierarchy";
+}
+
+void check_all(Communicator& c) {
+  for (const Kind kind : kKinds)
+    for (const std::size_t count : {0, 1, 5001}) EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, c.size() - 1), "") << what(c);
+}
+
+struct Expected {
+  std::vector<int> members;
+  const char* what;
+};
+
+/// Makes each group, with the number of its members' fewest calls, and has it do everything.
+void check_groups(Fabric& fabric, wire::KeyValues& store, const std::vector<Expected>& groups) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto& members = groups[i].members;
+    const auto own = std::find(members.begin(), members.end(), fabric.settings().rank);
+    if (own == members.end()) continue;
+    Prefixed own_keys(store, fmt::format("{}/", i));
+    const auto group = fabric.group(members, own_keys, soon());
+    EXPECT_EQ(what(*group), groups[i].what) << i;
+    EXPECT_EQ(group->rank(), own - members.begin());
+    EXPECT_EQ(group->size(), static_cast<int>(members.size()));
+    check_all(*group);
+    // What splits off has other numbers, and the same group again is another.
+    const auto half = group->split(group->rank() % 2, -group->rank());
+    check_all(*half);
+    Prefixed again(store, fmt::format("{}/again/", i));
+    check_all(*fabric.group(members, again, soon()));
+  }
+}
+
+TEST(Fabric, GroupsAreMadeByTheirMembersAlone) {
+  expect_none(on_fabric({0, 0, 1, 1, 2}, [](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
+    EXPECT_EQ(what(all), "hierarchy");
+    EXPECT_FALSE(fabric.in_one_memory());
+    check_all(all);
+    check_groups(fabric, store,
+                 {{{0, 1}, "memory"},
+                  {{3, 2}, "memory"},
+                  {{0, 2}, "connections"},
+                  {{4, 3, 0}, "connections"},
+                  {{3, 1, 0}, "hierarchy"},
+                  {{4, 0, 1, 2, 3}, "hierarchy"},
+                  {{1}, "memory"},
+                  {{4}, "memory"}});
+  }));
+}
+
+TEST(Fabric, RanksThatShareNothingSpeakTcp) {
+  const std::vector<Expected> groups = {{{2, 0}, "connections"}, {{1}, "connections"}, {{1, 2, 0}, "connections"}};
+  const auto body = [&](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
+    EXPECT_EQ(what(all), "connections");
+    check_groups(fabric, store, groups);
+  };
+  expect_none(on_fabric({0, 1, 2}, body));
+  expect_none(on_fabric({0, 0, 0}, body, false));
+}
+
+TEST(Fabric, RanksOfOneHostNeedNoConnections) {
+  for (const bool shares : {true, false})
+    expect_none(on_fabric(
+        {5},
+        [](Fabric& fabric, Communicator& all, wire::KeyValues&) {
+          EXPECT_TRUE(fabric.in_one_memory());
+          check_all(all);
+        },
+        shares));
+  expect_none(on_fabric({5, 5, 5}, [](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
+    EXPECT_EQ(what(all), "memory");
+    EXPECT_TRUE(fabric.in_one_memory());
+    check_groups(fabric, store, {{{2, 0}, "memory"}, {{1}, "memory"}});
+  }));
+}
+
+// A failure in the memory of one host is told to the other, in the job's numbers, and the other way round.
+TEST(Fabric, AFailureOfOneHostReachesAll) {
+  for (const int where : {0, 1}) {
+    const auto errors = on_fabric({0, 0, 1, 1}, [&](Fabric& fabric, Communicator&, wire::KeyValues& store) {
+      const bool here = fabric.settings().rank / 2 == where;
+      Prefixed keys(store, fmt::format("{}/", fabric.settings().rank / 2));
+      const auto pair =
+          fabric.group(here ? std::vector<int>{2 * where, 2 * where + 1} : std::vector<int>{2 - 2 * where, 3 - 2 * where}, keys, soon());
+      if (here) {
+        try {
+          std::vector<float> x(10);
+          pair->run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), 5u + pair->rank()}}, soon());
+        } catch (const Error& error) {
+          fabric.spread(error);
+          throw Error(fabric.as_seen_by_all(error));
+        }
+      }
+      for (const Deadline end = soon(); !end.passed();) {
+        fabric.check();
+        pair->poll(milliseconds(1));
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    });
+    for (std::size_t r = 0; r < errors.size(); ++r) {
+      ASSERT_TRUE(errors[r]) << r;
+      EXPECT_EQ(errors[r]->kind(), ErrorKind::kMismatch) << errors[r]->what();
+      EXPECT_NE(std::string(errors[r]->what()).find(fmt::format("on the host of ranks {}, {}", 2 * where, 2 * where + 1)), std::string::npos)
+          << errors[r]->what();
+      EXPECT_EQ(errors[r]->size(), 4);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::collective
