@@ -42,6 +42,12 @@ plan::ModelSpec llama(std::int64_t experts = 0) {
   return spec;
 }
 
+plan::ModelSpec qwen2() {
+  plan::ModelSpec spec = llama();
+  spec.name = "qwen2", spec.qkv_bias = true;
+  return spec;
+}
+
 /// Element i of the parameter's values: no two elements of the model are alike.
 using Values = std::map<std::string, std::vector<float>>;
 
@@ -76,7 +82,7 @@ std::vector<float> read_exported(const std::string& folder, const std::string& n
 }
 
 TEST(HuggingFace, WhatIsExportedComesBack) {
-  for (const plan::ModelSpec& spec : {gpt2(), llama(), llama(3)}) {
+  for (const plan::ModelSpec& spec : {gpt2(), llama(), llama(3), qwen2()}) {
     testing::Scratch scratch;
     const Values values = made_up(spec);
     const std::string path = write_model(scratch / "ours", spec, values);
@@ -140,6 +146,26 @@ TEST(HuggingFace, LlamaHasQueriesKeysAndValuesApart) {
     for (int d = 0; d < 4; ++d) EXPECT_EQ(q[(head * 4 + d) * 12], ours[(head / 2 * 16 + head % 2 * 4 + d) * 12]);
   for (int head = 0; head < 2; ++head)
     for (int d = 0; d < 4; ++d) EXPECT_EQ(v[(head * 4 + d) * 12], ours[(head * 16 + 12 + d) * 12]);
+}
+
+TEST(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
+  testing::Scratch scratch;
+  const plan::ModelSpec spec = qwen2();
+  const Values values = made_up(spec);
+  Reader reader(write_model(scratch / "ours", spec, values));
+  export_hugging_face(reader, scratch / "theirs");
+  const auto& ours = values.at("blocks.1.attention.qkv.bias");  // 2 groups of 2 queries, key, value; 4 elements each
+  const auto q = read_exported(scratch / "theirs", "model.layers.1.self_attn.q_proj.bias");
+  const auto k = read_exported(scratch / "theirs", "model.layers.1.self_attn.k_proj.bias");
+  const auto v = read_exported(scratch / "theirs", "model.layers.1.self_attn.v_proj.bias");
+  for (int d = 0; d < 4; ++d) {
+    for (int head = 0; head < 4; ++head) EXPECT_EQ(q[head * 4 + d], ours[head / 2 * 16 + head % 2 * 4 + d]);
+    for (int head = 0; head < 2; ++head) EXPECT_EQ(k[head * 4 + d], ours[head * 16 + 8 + d]);
+    for (int head = 0; head < 2; ++head) EXPECT_EQ(v[head * 4 + d], ours[head * 16 + 12 + d]);
+  }
+  const auto config = nlohmann::json::parse(hugging_face_config(spec));
+  EXPECT_EQ(config["model_type"], "qwen2");
+  EXPECT_FALSE(config.contains("attention_bias"));
 }
 
 /// Rewrites an exported model with names and types changed, as other writers of the format would have it.

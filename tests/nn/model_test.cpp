@@ -11,6 +11,7 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
@@ -63,7 +64,7 @@ class Composition {
  private:
   at::Tensor linear(const std::string& name, const at::Tensor& x) const {
     const at::Tensor y = x.matmul(at(name + ".weight").t());
-    return spec_.bias ? y + at(name + ".bias") : y;
+    return tensors_.contains(name + ".bias") ? y + at(name + ".bias") : y;
   }
   at::Tensor norm(const std::string& name, const at::Tensor& x) const {
     if (spec_.norm == plan::Norm::kRms) return x * at::rsqrt(x.square().mean(-1, true) + spec_.norm_epsilon) * at(name + ".weight");
@@ -115,6 +116,11 @@ class NamedModel : public testing::TestWithParam<const char*> {};
 TEST_P(NamedModel, LossAndGradientsAreThoseOfTheComposition) {
   const plan::ModelSpec spec = *plan::named_model(GetParam());
   const auto model = ready_model(spec);
+  {
+    const c10::AutoGradMode not_recording(false);  // biases are zeros at first: nothing would show that they count
+    for (const auto& parameter : model->parameters())
+      if (parameter->name().ends_with(".bias")) parameter->tensor().copy_(at::linspace(-0.5, 0.5, parameter->tensor().numel(), at::kFloat));
+  }
   const Composition reference(spec, *model);
   const at::Tensor tokens = some_tokens(2, 37), labels = some_tokens(2, 37, 1);
   labels[0][3] = -100;
@@ -129,7 +135,7 @@ TEST_P(NamedModel, LossAndGradientsAreThoseOfTheComposition) {
   expected.backward();
   for (const auto& parameter : model->parameters()) expect_close(parameter->gradient(), reference.at(parameter->name()).grad(), parameter->name());
 }
-INSTANTIATE_TEST_SUITE_P(Sizes, NamedModel, testing::Values("gpt2-tiny", "llama-tiny"));
+INSTANTIATE_TEST_SUITE_P(Sizes, NamedModel, testing::Values("gpt2-tiny", "llama-tiny", "qwen2-tiny"));
 
 TEST(Model, ParametersAreThoseOfTheSpecification) {
   for (const std::string& name : plan::model_names()) {
@@ -236,7 +242,7 @@ TEST(Model, DocumentsDoNotSeeEachOther) {
 }
 
 TEST(Model, GenerationWithACacheIsTheFullForwardPass) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny"}) {
     const auto model = ready_model(*plan::named_model(name));
     const c10::AutoGradMode not_recording(false);
     const at::Tensor tokens = some_tokens(2, 100);

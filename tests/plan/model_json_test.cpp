@@ -46,8 +46,21 @@ constexpr const char* kMixtral = R"({
   "num_key_value_heads": 8, "num_local_experts": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null,
   "tie_word_embeddings": false, "vocab_size": 32000})";
 
+constexpr const char* kQwen2 = R"({
+  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu",
+  "hidden_size": 3584, "initializer_range": 0.02, "intermediate_size": 18944, "max_position_embeddings": 131072, "max_window_layers": 28,
+  "model_type": "qwen2", "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0, "sliding_window": 4096, "tie_word_embeddings": false, "use_mrope": false, "use_sliding_window": false,
+  "vocab_size": 152064})";
+
 TEST(ModelJson, EveryNamedModelSurvivesTheRoundTrip) {
   for (const std::string& name : model_names()) EXPECT_EQ(from_json(to_json(*named_model(name))), *named_model(name)) << name;
+}
+
+// Checkpoints written before there were biases of queries, keys and values alone.
+TEST(ModelJson, AnOlderOneHasNoBiasesOfQueriesKeysAndValues) {
+  const ModelSpec llama = *named_model("llama-tiny");
+  EXPECT_EQ(from_json(replaced(to_json(llama), "\"qkv_bias\": false,", "")), llama);
 }
 
 TEST(ModelJson, MistakesNameFileKeyAndRule) {
@@ -72,6 +85,9 @@ TEST(HuggingFaceConfig, GivesTheNamedModels) {
   ModelSpec mixtral = from_hugging_face(kMixtral);
   mixtral.name = "mixtral-8x7b";
   EXPECT_EQ(mixtral, *named_model("mixtral-8x7b"));
+  ModelSpec qwen2 = from_hugging_face(kQwen2);
+  qwen2.name = "qwen2.5-7b";
+  EXPECT_EQ(qwen2, *named_model("qwen2.5-7b"));
   ModelSpec gpt2 = from_hugging_face(kGpt2);
   EXPECT_EQ(parameter_count(gpt2), 124439808);
   EXPECT_EQ(gpt2.dropout, 0.1);
@@ -88,6 +104,8 @@ TEST(HuggingFaceConfig, MistakesNameFileKeyAndRule) {
   EXPECT_THAT(read(replaced(kLlama8b, "\"attention_bias\": false", "\"attention_bias\": true")), HasSubstr("attention_bias = true"));
   EXPECT_THAT(read(replaced(kLlama8b, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7")), HasSubstr("c.json: llama: kv_heads = 7"));
   EXPECT_THAT(read(replaced(kMixtral, "\"sliding_window\": null", "\"sliding_window\": 4096")), HasSubstr("sliding_window = 4096"));
+  EXPECT_THAT(read(replaced(kQwen2, "\"use_sliding_window\": false", "\"use_sliding_window\": true")), HasSubstr("use_sliding_window = true"));
+  EXPECT_THAT(read(replaced(kQwen2, "\"use_mrope\": false", "\"use_mrope\": true")), HasSubstr("use_mrope = true"));
   EXPECT_THAT(read(replaced(kMixtral, "\"num_local_experts\": 8,", "")), HasSubstr("num_local_experts is missing"));
   EXPECT_THAT(read(replaced(kGpt2, "\"attn_pdrop\": 0.1", "\"attn_pdrop\": 0.3")), HasSubstr("attn_pdrop = 0.3: must equal resid_pdrop"));
   EXPECT_THAT(read(replaced(kGpt2, "\"n_layer\": 12", "\"n_layer\": 12.5")), HasSubstr("n_layer = 12.5: must be a whole number"));

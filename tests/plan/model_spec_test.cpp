@@ -47,6 +47,10 @@ TEST(ModelSpec, CountsEqualThePublishedOnes) {
                                          {"llama-8b", 128256, 8030261248},
                                          {"llama-70b", 128256, 70553706496},
                                          {"llama-2-70b", 32000, 68976648192},
+                                         {"qwen2.5-0.5b", 151936, 494032768},
+                                         {"qwen2.5-1.5b", 151936, 1543714304},
+                                         {"qwen2.5-7b", 152064, 7615616512},
+                                         {"qwen2.5-72b", 152064, 72706203648},
                                          {"mixtral-8x7b", 32000, 46702792704}}) {
     ModelSpec spec = model(row.name);
     spec.vocab = row.vocab;
@@ -76,7 +80,7 @@ TEST(ModelSpec, EveryNameGivesAValidModelThatCarriesIt) {
 }
 
 TEST(ModelSpec, ParametersAreInTheOrderOfUnitsAndNamedOnce) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "moe-tiny", "mlp-digits"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "moe-tiny", "mlp-digits"}) {
     std::set<std::string> names;
     int unit = 0;
     for (const ParameterSpec& parameter : parameters(model(name))) {
@@ -167,6 +171,8 @@ TEST(ModelSpec, NonsenseIsNamed) {
   EXPECT_THAT(complaint(bad), HasSubstr("experts_per_token = 2"));
   bad = good, bad.experts = 4, bad.experts_per_token = 5;
   EXPECT_THAT(complaint(bad), HasSubstr("experts_per_token = 5: must lie between 1 and experts = 4"));
+  bad = good, bad.bias = bad.qkv_bias = true;
+  EXPECT_THAT(complaint(bad), HasSubstr("qkv_bias = true"));
   bad = good, bad.hidden = bad.ffn = bad.vocab = std::int64_t{1} << 31;
   EXPECT_THAT(complaint(bad), HasSubstr("surely a mistake"));
   bad = model("mlp-digits"), bad.widths = {32, 0};

@@ -68,7 +68,9 @@ Attention::Attention(const plan::ModelSpec& spec)
       rotary_(spec.positions == plan::Positions::kRotary),
       theta_(spec.rope_theta),
       scaling_(spec.rope_scaling) {
-  qkv_ = child<Linear>("qkv", spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_size, inner(spec));
+  Linear::Options qkv = inner(spec);
+  qkv.bias = spec.bias || spec.qkv_bias;
+  qkv_ = child<Linear>("qkv", spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_size, qkv);
   out_ = child<Linear>("out", spec.heads * spec.head_size, spec.hidden, residual(spec));
 }
 

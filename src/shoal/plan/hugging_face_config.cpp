@@ -46,7 +46,8 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
   return {fields.real("factor"), fields.real("low_freq_factor"), fields.real("high_freq_factor"), fields.integer("original_max_position_embeddings")};
 }
 
-ModelSpec read_llama(JsonFields& fields, const std::string& file) {
+/// What Llama, Mistral, Mixtral and Qwen2 have in common.
+ModelSpec read_rotary(JsonFields& fields, const std::string& file) {
   ModelSpec spec;
   spec.bias = false, spec.gated = true, spec.positions = Positions::kRotary, spec.norm = Norm::kRms;
   spec.layers = fields.integer("num_hidden_layers");
@@ -70,11 +71,24 @@ ModelSpec read_llama(JsonFields& fields, const std::string& file) {
     spec.rope_theta = fields.real("rope_theta", 10000);
     if (fields.has("rope_scaling")) spec.rope_scaling = read_rope_scaling(fields.at("rope_scaling"), file);
   }
-  for (const char* key : {"attention_bias", "mlp_bias"})
-    require_absent(fields, key, !fields.boolean(key, false), "biases in part of the layers are not supported");
+  require_absent(fields, "attention_dropout", fields.real("attention_dropout", 0) == 0, "dropout in attention alone is not supported");
+  return spec;
+}
+
+ModelSpec read_llama(JsonFields& fields, const std::string& file) {
+  const ModelSpec spec = read_rotary(fields, file);
+  for (const char* key : {"attention_bias", "mlp_bias"}) require_absent(fields, key, !fields.boolean(key, false), "these biases are not supported");
   require_absent(fields, "sliding_window", !fields.has("sliding_window") || fields.integer("sliding_window") >= spec.sequence,
                  "windowed attention is not supported");
-  require_absent(fields, "attention_dropout", fields.real("attention_dropout", 0) == 0, "dropout in attention alone is not supported");
+  return spec;
+}
+
+// Its window counts only where another key says so; its biases stand in no key.
+ModelSpec read_qwen2(JsonFields& fields, const std::string& file) {
+  ModelSpec spec = read_rotary(fields, file);
+  spec.qkv_bias = true;
+  require_absent(fields, "use_sliding_window", !fields.boolean("use_sliding_window", false), "windowed attention is not supported");
+  require_absent(fields, "use_mrope", !fields.boolean("use_mrope", false), "rotary positions in three dimensions are not supported");
   return spec;
 }
 
@@ -97,10 +111,12 @@ ModelSpec from_hugging_face(std::string_view text, const std::string& file) {
     spec = read_gpt2(fields);
   } else if (type == "llama" || type == "mistral") {
     spec = read_llama(fields, file);
+  } else if (type == "qwen2") {
+    spec = read_qwen2(fields, file);
   } else if (type == "mixtral") {
     spec = read_mixtral(fields, file);
   } else {
-    fields.refuse("model_type", fmt::format("= \"{}\": must be gpt2, llama, mistral or mixtral", type));
+    fields.refuse("model_type", fmt::format("= \"{}\": must be gpt2, llama, mistral, mixtral or qwen2", type));
   }
   spec.name = fields.text("_name_or_path", "");
   if (spec.name.empty()) spec.name = type;

@@ -64,6 +64,7 @@ void validate_transformer(const ModelSpec& spec) {
             "must exceed rope_scaling.low_frequency");
     require_size(spec, "rope_scaling.original_sequence", scaling.original_sequence);
   }
+  if (spec.qkv_bias && spec.bias) refuse(spec, "qkv_bias = true: bias = true gives every linear layer one already");
   require(spec, spec.norm_epsilon > 0, "norm_epsilon", spec.norm_epsilon, "must be positive");
   require(spec, spec.init_std >= 0, "init_std", spec.init_std, "must not be negative");
   if (spec.experts != 0) require_size(spec, "experts", spec.experts);
@@ -83,6 +84,7 @@ void validate_mlp(const ModelSpec& spec) {
   for (std::size_t i = 0; i < spec.widths.size(); ++i) require_size(spec, fmt::format("widths[{}]", i).c_str(), spec.widths[i]);
   require_zero(spec, "layers", spec.layers, "a multi-layer perceptron (its layers are `widths`)");
   require_zero(spec, "experts", spec.experts, "a multi-layer perceptron");
+  require_zero(spec, "qkv_bias", spec.qkv_bias, "a multi-layer perceptron");
 }
 
 /// The widths of all layers of an MLP, input and output included.
@@ -114,9 +116,10 @@ class Listing {
   void weight(std::string name, std::vector<std::int64_t> shape, double std) {
     list_.push_back({std::move(name), {}, std::move(shape), unit, true, Init::kNormal, std});
   }
-  void linear(const std::string& name, std::int64_t out, std::int64_t in, double std) {
+  void linear(const std::string& name, std::int64_t out, std::int64_t in, double std) { linear(name, out, in, std, spec_.bias); }
+  void linear(const std::string& name, std::int64_t out, std::int64_t in, double std, bool bias) {
     weight(name + ".weight", {out, in}, std);
-    if (spec_.bias) list_.push_back({name + ".bias", {}, {out}, unit, false, Init::kZeros, 0});
+    if (bias) list_.push_back({name + ".bias", {}, {out}, unit, false, Init::kZeros, 0});
   }
   void norm(const std::string& name) {
     list_.push_back({name + ".weight", {}, {spec_.hidden}, unit, false, Init::kOnes, 0});
@@ -135,7 +138,7 @@ void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
   const std::string prefix = fmt::format("blocks.{}.", block);
   const double std = spec.init_std, residual_std = std / std::sqrt(2.0 * spec.layers);
   listing.norm(prefix + "norm_1");
-  listing.linear(prefix + "attention.qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_size, spec.hidden, std);
+  listing.linear(prefix + "attention.qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_size, spec.hidden, std, spec.bias || spec.qkv_bias);
   listing.linear(prefix + "attention.out", spec.hidden, spec.heads * spec.head_size, residual_std);
   listing.norm(prefix + "norm_2");
   if (spec.experts > 0) {

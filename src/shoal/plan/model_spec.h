@@ -34,7 +34,7 @@ struct ModelSpec {
   std::string name;
   Family family = Family::kTransformer;
 
-  // A decoder-only transformer (GPT-2, Llama, mixtures of experts).
+  // A decoder-only transformer (GPT-2, Llama, Qwen2, mixtures of experts).
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -44,8 +44,9 @@ struct ModelSpec {
   std::int64_t vocab = 0;      ///< rows of the embedding, padding included
   std::int64_t sequence = 0;   ///< longest sequence; rows of the learned positions
   bool tied_embeddings = true;
-  bool bias = true;    ///< biases in linear layers and LayerNorm
-  bool gated = false;  ///< SwiGLU-style: down(act(gate x) * up x)
+  bool bias = true;       ///< biases in linear layers and LayerNorm
+  bool qkv_bias = false;  ///< where `bias` is false: biases of queries, keys and values all the same (Qwen2)
+  bool gated = false;     ///< SwiGLU-style: down(act(gate x) * up x)
   Positions positions = Positions::kLearned;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
@@ -73,7 +74,7 @@ void validate(const ModelSpec& spec);
 ModelSpec complete(ModelSpec spec);
 
 /// A named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m", "gpt2-1.5b", "llama-tiny", "llama-160m", "llama-1b",
-/// "llama-3b", "llama-8b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
+/// "llama-3b", "llama-8b" ..., "qwen2.5-0.5b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
 std::optional<ModelSpec> named_model(std::string_view name);
 std::vector<std::string> model_names();
 

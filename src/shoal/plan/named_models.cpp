@@ -33,6 +33,11 @@ ModelSpec tied(ModelSpec spec) {
   return spec;
 }
 
+ModelSpec qwen2(ModelSpec spec) {
+  spec.qkv_bias = true, spec.rope_theta = 1e6, spec.norm_epsilon = 1e-6;
+  return spec;
+}
+
 ModelSpec mixture(ModelSpec spec, std::int64_t experts, std::int64_t experts_per_token, double rope_theta) {
   spec.experts = experts, spec.experts_per_token = experts_per_token, spec.rope_theta = rope_theta;
   return spec;
@@ -52,6 +57,7 @@ struct Entry {
 
 // GPT-2: Radford et al., 2019, with the vocabulary padded from 50257 to a multiple of 128. GPT-3: Brown et al., 2020, table 2.1, GPT-2's vocabulary.
 // Llama 2 and 3: the config.json files that Meta published. Mixtral: Jiang et al., 2024. The 160M one is JackFram/llama-160m.
+// Qwen2.5: Qwen Team, 2024, and the config.json files of its base models.
 constexpr Entry kModels[] = {
     {"gpt2-tiny", [] { return gpt2(4, 4, 128, 256, 256); }},
     {"gpt2-30m", [] { return gpt2(6, 6, 384); }},
@@ -72,6 +78,11 @@ constexpr Entry kModels[] = {
     {"llama-2-70b", [] { return llama(80, 64, 8, 8192, 28672, 32000, 4096); }},
     {"llama-70b", [] { return llama3(llama(80, 64, 8, 8192, 28672, 128256, 131072), 8); }},
     {"llama-405b", [] { return llama3(llama(126, 128, 8, 16384, 53248, 128256, 131072), 8); }},
+    {"qwen2-tiny", [] { return qwen2(tied(llama(4, 4, 2, 128, 352, 256, 256))); }},
+    {"qwen2.5-0.5b", [] { return qwen2(tied(llama(24, 14, 2, 896, 4864, 151936, 32768))); }},
+    {"qwen2.5-1.5b", [] { return qwen2(tied(llama(28, 12, 2, 1536, 8960, 151936, 131072))); }},
+    {"qwen2.5-7b", [] { return qwen2(llama(28, 28, 4, 3584, 18944, 152064, 131072)); }},
+    {"qwen2.5-72b", [] { return qwen2(llama(80, 64, 8, 8192, 29568, 152064, 131072)); }},
     {"moe-tiny", [] { return mixture(llama(4, 4, 2, 128, 176, 256, 256), 4, 2, 10000); }},
     {"mixtral-8x7b", [] { return mixture(llama(32, 32, 8, 4096, 14336, 32000, 32768), 8, 2, 1e6); }},
     {"mlp-digits", [] { return mlp(64, {64}, 10); }},

@@ -33,7 +33,7 @@ Rows fused_rows(const ModelSpec& spec, Kind kind) {
 }
 
 [[noreturn]] void refuse(const ModelSpec& spec, const std::string& why) {
-  throw Error(ErrorKind::kConfig, "checkpoint", fmt::format("model '{}' is no GPT-2, Llama or Mixtral of Hugging Face: {}", spec.name, why));
+  throw Error(ErrorKind::kConfig, "checkpoint", fmt::format("model '{}' is no GPT-2, Llama, Mixtral or Qwen2 of Hugging Face: {}", spec.name, why));
 }
 
 bool is_gpt2(const ModelSpec& spec) {
@@ -46,7 +46,8 @@ bool is_gpt2(const ModelSpec& spec) {
       refuse(spec, "GPT-2 has one key a head, and hidden / heads elements in each");
   } else {
     if (spec.norm != plan::Norm::kRms || spec.bias || !spec.gated)
-      refuse(spec, "rotary positions go with RMSNorm, no biases and a gated feed-forward layer there");
+      refuse(spec, "rotary positions go with RMSNorm, a gated feed-forward layer and no biases there (Qwen2: of queries, keys and values only)");
+    if (spec.qkv_bias && spec.experts > 0) refuse(spec, "Mixtral has no biases");
     if (spec.dropout != 0) refuse(spec, "Llama has no dropout");
   }
   return gpt2;
@@ -112,8 +113,11 @@ std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const std::string ours = fmt::format("blocks.{}.", layer), theirs = fmt::format("model.layers.{}.", layer);
     list.add(ours + "norm_1.weight", theirs + "input_layernorm.weight", spec.hidden, 0);
-    for (const auto& [kind, name] : {std::pair{Kind::kQuery, "q"}, {Kind::kKey, "k"}, {Kind::kValue, "v"}})
-      list.part(ours + "attention.qkv.weight", fmt::format("{}self_attn.{}_proj.weight", theirs, name), fused_rows(spec, kind), spec.hidden);
+    for (const auto& [kind, name] : {std::pair{Kind::kQuery, "q"}, {Kind::kKey, "k"}, {Kind::kValue, "v"}}) {
+      const std::string product = fmt::format("{}self_attn.{}_proj", theirs, name);
+      list.part(ours + "attention.qkv.weight", product + ".weight", fused_rows(spec, kind), spec.hidden);
+      if (spec.qkv_bias) list.part(ours + "attention.qkv.bias", product + ".bias", fused_rows(spec, kind), 0);
+    }
     list.add(ours + "attention.out.weight", theirs + "self_attn.o_proj.weight", spec.hidden, spec.heads * spec.head_size);
     list.add(ours + "norm_2.weight", theirs + "post_attention_layernorm.weight", spec.hidden, 0);
     if (spec.experts > 0) {
@@ -147,9 +151,14 @@ nlohmann::ordered_json gpt2_config(const ModelSpec& spec) {
 }
 
 nlohmann::ordered_json llama_config(const ModelSpec& spec) {
-  const bool mixture = spec.experts > 0;
-  nlohmann::ordered_json config{{"architectures", {mixture ? "MixtralForCausalLM" : "LlamaForCausalLM"}},
-                                {"model_type", mixture ? "mixtral" : "llama"},
+  const bool mixture = spec.experts > 0, qwen = spec.qkv_bias;
+  nlohmann::ordered_json config{{"architectures",
+                                 {mixture ? "MixtralForCausalLM"
+                                  : qwen  ? "Qwen2ForCausalLM"
+                                          : "LlamaForCausalLM"}},
+                                {"model_type", mixture ? "mixtral"
+                                               : qwen  ? "qwen2"
+                                                       : "llama"},
                                 {"num_hidden_layers", spec.layers},
                                 {"hidden_size", spec.hidden},
                                 {"num_attention_heads", spec.heads},
@@ -160,10 +169,11 @@ nlohmann::ordered_json llama_config(const ModelSpec& spec) {
                                 {"max_position_embeddings", spec.sequence},
                                 {"rms_norm_eps", spec.norm_epsilon},
                                 {"initializer_range", spec.init_std},
-                                {"rope_theta", spec.rope_theta},
-                                {"attention_bias", false}};
+                                {"rope_theta", spec.rope_theta}};
   if (mixture) config["num_local_experts"] = spec.experts, config["num_experts_per_tok"] = spec.experts_per_token;
-  if (!mixture) config["mlp_bias"] = false;
+  if (qwen) config["use_sliding_window"] = false;
+  if (!qwen) config["attention_bias"] = false;
+  if (!qwen && !mixture) config["mlp_bias"] = false;
   const auto& scaling = spec.rope_scaling;
   if (scaling.factor != 1)
     config["rope_scaling"] = {{"rope_type", "llama3"},

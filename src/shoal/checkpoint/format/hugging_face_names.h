@@ -21,9 +21,9 @@ struct SameTensor {
   std::vector<std::int64_t> rows;
 };
 
-/// Every tensor of the Hugging Face model of that architecture, in its order: GPT2LMHeadModel, LlamaForCausalLM or MixtralForCausalLM. GPT-2's linear
-/// layers are stored transposed there (Conv1D); our fused query-key-value rows are grouped by key-value head, theirs by kind; rotary pairs are the
-/// same. A tied output matrix is not listed. Throws Error(config) for an architecture that none of the three can say.
+/// Every tensor of the Hugging Face model of that architecture, in its order: GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM or
+/// MixtralForCausalLM. GPT-2's linear layers are stored transposed there (Conv1D); our fused query-key-value rows are grouped by key-value head,
+/// theirs by kind; rotary pairs are the same. A tied output matrix is not listed. Throws Error(config) for an architecture that none of them can say.
 std::vector<SameTensor> hugging_face_tensors(const plan::ModelSpec& spec);
 
 /// The config.json of that model. Throws as hugging_face_tensors.

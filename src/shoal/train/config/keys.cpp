@@ -55,6 +55,7 @@ void list_model(std::vector<Key>& keys) {
       .key("sequence", &M::sequence, at_least(0), "longest sequence in tokens; 0: training.sequence_length")
       .key("tied_embeddings", &M::tied_embeddings, any(), "the head uses the embedding's weight")
       .key("bias", &M::bias, any(), "biases in linear layers and LayerNorm")
+      .key("qkv_bias", &M::qkv_bias, any(), "biases of queries, keys and values alone, as in Qwen2; only where `bias` is false")
       .key("gated", &M::gated, any(), "gated feed-forward layers (SwiGLU)")
       .key("positions", &M::positions, one_of({"learned", "rotary"}), "how positions enter")
       .key("rope_theta", &M::rope_theta, above(0), "base of the rotary frequencies")
