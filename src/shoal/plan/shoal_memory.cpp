@@ -122,12 +122,14 @@ class StepMemory {
     return head + gradients_.block + flying + static_cast<double>(done) * gradients_.block / shards_;
   }
 
-  /// Stage 3 where not all ranks share one copy: units gathered around the one that runs.
-  double gathered(double unit) const {
+  /// Stage 3 where not all ranks share one copy: units gathered around the one that runs. A tied embedding stays for all of a pass, which begins with
+  /// it and ends in the head, or the other way round.
+  double gathered(double unit, double ahead) const {
     if (training_.zero < 3 || shared_) return 0;
     if (!training_.reshard_after_forward) return weights_.all / readers_;
-    return std::min(weights_.all, unit + weights_.block * training_.prefetch_units) / readers_;
+    return std::min(weights_.all, unit + ahead + (spec_.tied_embeddings ? weights_.embedding : 0)) / readers_;
   }
+  double gathered_ahead() const { return weights_.block * training_.prefetch_units; }
 
   // ---- moments ----
 
@@ -148,7 +150,7 @@ class StepMemory {
     const bool at_once = n <= kLossRows;
     const auto moment = [&](double gradient, double head, double work) {
       MemoryUse use = states(gradient);
-      use.gathered = gathered(spec_.tied_embeddings ? weights_.embedding : weights_.head);
+      use.gathered = gathered(weights_.head, gathered_ahead());
       use.activations = (kept_.empty() ? 0 : kept_.back()) + width() + rounded(width()) + 8 * n + data() + head;
       use.workspace = work;
       return use;
@@ -170,7 +172,7 @@ class StepMemory {
     const double wide = kElement * rows() * static_cast<double>(spec_.ffn) * (spec_.gated ? 2 : 1);
     for (std::size_t b = 0; b < ways_.size(); ++b) {
       MemoryUse use = states(gradients(static_cast<std::int64_t>(b)));
-      use.gathered = gathered(weights_.block);
+      use.gathered = gathered(weights_.block, std::min(gathered_ahead(), static_cast<double>(b) * weights_.block));
       use.activations = kept_[b] + costs_[b].rebuilt + data();
       use.workspace = wide + width() * (ways_[b] == Keep::kEverything ? 1 : 2) +
                       packed(static_cast<double>(spec_.ffn), static_cast<double>(spec_.hidden), rows());
@@ -181,7 +183,7 @@ class StepMemory {
 
   MemoryUse last_gradients() const {
     MemoryUse use = states(gradients(-1));
-    use.gathered = gathered(weights_.embedding);
+    use.gathered = gathered(spec_.tied_embeddings ? 0 : weights_.embedding, 0);
     use.workspace = 2 * width();
     use.activations = data();
     return use;
@@ -191,7 +193,7 @@ class StepMemory {
 
   MemoryUse perceptron_loss() const {
     MemoryUse use = states(gradients_.all);
-    use.gathered = gathered(weights_.all);
+    use.gathered = gathered(weights_.all, 0);
     const double out = kElement * rows() * static_cast<double>(spec_.outputs);
     use.activations = (kept_.empty() ? 0 : kept_.back()) + data() + out;
     use.workspace = 2 * out + (spec_.widths.empty() ? 0 : kElement * rows() * static_cast<double>(spec_.widths.back()));

@@ -139,6 +139,8 @@ TEST_F(PlannedMemory, OfShards) {
                                     {3, kRecomputed + kNarrow},
                                     {2, kTcp},
                                     {3, kTcp},
+                                    {3, kTcp + kManyWords},
+                                    {3, kTcp + kManyWords + kUntied},
                                     {2, kPieces + kReduced},
                                     {3, kPieces + kReduced + kUntied}}) {
     Sets sets = more;
