@@ -42,6 +42,9 @@ struct alignas(64) Descriptor {
   Location input, output;              ///< of the only buffer; of several: in the list
   std::int64_t started;                ///< a count of TickClock
   std::atomic<std::int64_t> finished;  ///< another; 0 until then. Others read it whenever they like
+  /// The sequence, once this rank no longer touches the operation's shared data, where `RankLine::finished` cannot say so: it has overtaken others.
+  /// Until then an earlier operation's or 0.
+  std::atomic<std::uint64_t> executed;
 };
 static_assert(sizeof(Descriptor) == 128);
 
