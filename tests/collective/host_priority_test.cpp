@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 using testing::HasSubstr;
 
 constexpr std::size_t kLarge = 1 << 20;    // elements: several pieces and many chunks, whatever the kind, of up to five ranks
-constexpr std::size_t kMedium = 20 << 10;  // does not travel inline
+constexpr std::size_t kMedium = 20 << 10;  // is not carried out by `start`
 constexpr std::size_t kSmall = 10;
 
 /// Where ranks, threads or processes, wait for each other without their communicator.

@@ -122,7 +122,9 @@ Handle HostCommunicator::enqueue(const Operation& operation) {
   p.receive_counts.assign(operation.receive_counts.begin(), operation.receive_counts.end());
   p.operation.more = {}, p.operation.send_counts = {}, p.operation.receive_counts = {};
   if (p.operation.timeout == Duration::zero()) p.operation.timeout = settings_.timeout;
-  p.small = p.send_counts.empty() && travels_inline(operation.kind, total_count(p.buffers) * size_of(operation.type), size());
+  const std::size_t bytes = total_count(p.buffers) * size_of(operation.type);
+  p.small = p.send_counts.empty() && travels_inline(operation.kind, bytes, size());
+  p.quick = p.send_counts.empty() && bytes * static_cast<std::size_t>(size()) <= kQuickBytes;
   p.awaited = awaited(p);
   p.way = Way::kUndecided, p.executed = p.complete = false, p.done = p.chunk = 0, p.progress = Chunk::kNothing;
   if (operation.priority != last_priority_) {
@@ -130,7 +132,7 @@ Handle HostCommunicator::enqueue(const Operation& operation) {
     if (completed_ + 1 < started_) mixed_ = started_;
   }
   try {
-    advance(0, Amount::kSmall);
+    advance(0, Amount::kQuick);
   } catch (const Error& error) {
     fail(error);
   }

@@ -34,7 +34,7 @@ namespace shoal::collective {
 /// Operations of one priority are carried out, and complete, in the order of the calls. One of higher priority overtakes those of lower priority that
 /// are before it, also one that has begun: a large one is left after each piece for what is more urgent and can be carried out. Every rank decides
 /// that for itself, and priorities need not agree. Among staged operations there is one order for all ranks, that of the calls: what must be staged
-/// overtakes what need not be, and is overtaken. `start` carries out what is small only, so that what is started next may still overtake; a wait
+/// overtakes what need not be, and is overtaken. `start` carries out nothing large, so that what is started next may still overtake; a wait
 /// while there are several priorities ends with its own operation, and leaves the less urgent ones to later calls.
 ///
 /// Messages between two ranks (send, receive) go through a HostMailbox, beside the collectives and in no order with them; their handles are above
@@ -86,7 +86,7 @@ class HostCommunicator final : public Communicator {
  private:
   enum class Awaited : std::uint8_t { kNobody, kRoot, kAll };  ///< whose announcement an operation needs before it can be carried out
   enum class Way : std::uint8_t { kUndecided, kInline, kDirect, kStaged };
-  enum class Amount : std::uint8_t { kSmall, kPiece, kAll };  ///< of what can be carried out: only what is small; of something large a piece; all
+  enum class Amount : std::uint8_t { kQuick, kPiece, kAll };  ///< of what can be carried out: only what is quick; of the rest a piece; all
   enum class Outcome : std::uint8_t { kWaits, kGoesOn, kDone };
   enum class Chunk : std::uint8_t { kNothing, kOffered, kKept };  ///< what this rank has done of a staged chunk: others may read it; `keep`
   /// An operation of this rank that is not complete, or not settled.
@@ -95,6 +95,7 @@ class HostCommunicator final : public Communicator {
     std::vector<Buffer> buffers;
     std::vector<std::size_t> send_counts, receive_counts;
     bool small = false;  ///< it takes the inline way
+    bool quick = false;  ///< `start` may carry it out: kQuickBytes at most
     Awaited awaited = Awaited::kAll;
     Way way = Way::kUndecided;
     bool executed = false, complete = false;  ///< noted while there are several priorities; else what `executed_` and `completed_` say

@@ -36,7 +36,7 @@ HostCommunicator::Outcome HostCommunicator::run_direct(std::uint64_t sequence, P
   // What this rank does of all elements, or of every rank's part; and what of that now.
   std::pair<std::size_t, std::size_t> all{0, count};
   if (o.kind == Kind::kAllReduce || o.kind == Kind::kReduce) all = share(total_count(p.buffers), element, ranks, rank_);
-  const std::size_t most = amount == Amount::kAll ? all.second : std::max<std::size_t>(kPieceBytes / element / n / kLine, 1) * kLine;
+  const std::size_t most = amount != Amount::kPiece ? all.second : std::max<std::size_t>(kPieceBytes / element / n / kLine, 1) * kLine;
   const std::size_t begin = all.first + p.done, end = std::min(all.second, begin + most), length = (end - begin) * element;
 
   const bool past_caches = result_bytes(o.kind, bytes, ranks) >= kPastCaches;

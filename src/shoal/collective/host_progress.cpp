@@ -203,7 +203,7 @@ HostCommunicator::Outcome HostCommunicator::execute(std::uint64_t sequence, Amou
     run_inline(sequence, p);
     return Outcome::kDone;
   }
-  if (amount == Amount::kSmall) return Outcome::kWaits;
+  if (amount == Amount::kQuick && !p.quick) return Outcome::kWaits;
   if (p.way == Way::kDirect) return run_direct(sequence, p, amount);
   return behind_a_staged_one(sequence) ? Outcome::kWaits : run_staged(sequence, p, amount);
 }
