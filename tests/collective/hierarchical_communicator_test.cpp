@@ -235,6 +235,7 @@ TEST(HierarchicalCommunicator, KeepsManyInFlightOfSeveralKindsAndGroups) {
       Operation o{.kind = i % 3 == 0 ? Kind::kAllReduce : i % 3 == 1 ? Kind::kBroadcast : Kind::kAllGather, .type = ElementType::kF32};
       o.buffer = {data[i].data(), i % 3 == 2 ? gathered[i].data() : data[i].data(), static_cast<std::size_t>(i % 2 ? 5000 : 100)};
       o.peer = i % 3 == 1 ? i % 4 : -1;
+      o.priority = i / 3 % 4;
       handles.push_back(c.start(o));
     }
     for (int i = 59; i >= 0; i -= 2) c.wait(handles[i], soon());

@@ -13,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/collective/host_calls.h"
 #include "tests/collective/host_ranks.h"
 
 namespace shoal::collective {
@@ -20,84 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What rank `r` puts at element `i`.
-float value(int r, std::size_t i) { return static_cast<float>(r + 1) + static_cast<float>(i % 13); }
-
-/// An operation under way.
-struct Started {
-  Kind kind;
-  std::size_t count, out_count;
-  int root;
-  const float* out;
-  Handle handle;
-};
-
-/// Starts one of `kind` on float32 with `count` elements. Memory comes from `take`.
-Started begin(HostCommunicator& c, Kind kind, std::size_t count, int root, const std::function<float*(std::size_t)>& take) {
-  const int n = c.size(), me = c.rank();
-  const bool packed = kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter;
-  const bool wide = kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kAllToAll;
-  const std::size_t in_count = count * (packed ? n : 1), out_count = count * (wide ? n : 1);
-  float *in = take(in_count + 1), *out = take(out_count + 1);
-  for (std::size_t i = 0; i < in_count; ++i) in[i] = value(me, i);
-  for (std::size_t i = 0; i < out_count; ++i) out[i] = -1;
-  return {kind, count, out_count, root, out, c.start({.kind = kind, .type = ElementType::kF32, .buffer = {in, out, count}, .peer = root})};
-}
-
-/// Compares every output of a complete operation with the definition. Returns an empty string, or what is wrong.
-std::string compare(const HostCommunicator& c, const Started& o) {
-  const auto [kind, count, out_count, root, out, handle] = o;
-  const int n = c.size(), me = c.rank();
-  for (std::size_t i = 0; i < out_count; ++i) {
-    float want = 0;
-    const std::size_t from = count > 0 ? i / count : 0, at = count > 0 ? i % count : 0;
-    switch (kind) {
-      case Kind::kReduce:
-        if (me != root) {
-          want = -1;
-          break;
-        }
-        [[fallthrough]];
-      case Kind::kAllReduce:
-        for (int r = 0; r < n; ++r) want += value(r, i);
-        break;
-      case Kind::kReduceScatter:
-        for (int r = 0; r < n; ++r) want += value(r, static_cast<std::size_t>(me) * count + i);
-        break;
-      case Kind::kBroadcast:
-        want = value(root, i);
-        break;
-      case Kind::kScatter:
-        want = value(root, static_cast<std::size_t>(me) * count + i);
-        break;
-      case Kind::kGather:
-        want = me == root ? value(static_cast<int>(from), at) : -1;
-        break;
-      case Kind::kAllGather:
-        want = value(static_cast<int>(from), at);
-        break;
-      case Kind::kAllToAll:
-        want = value(static_cast<int>(from), static_cast<std::size_t>(me) * count + at);
-        break;
-      default:
-        break;
-    }
-    if (out[i] != want)
-      return std::string(name(kind)) + ": rank " + std::to_string(me) + " of " + std::to_string(n) + ", element " + std::to_string(i) + " of " +
-             std::to_string(out_count) + " is " + std::to_string(out[i]) + ", not " + std::to_string(want);
-  }
-  return {};
-}
-
-/// Runs one operation: the two of them.
-std::string check(HostCommunicator& c, Kind kind, std::size_t count, int root, const std::function<float*(std::size_t)>& take) {
-  const Started one = begin(c, kind, count, root, take);
-  c.wait(one.handle);
-  return compare(c, one);
-}
-
-constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kReduce,   Kind::kBroadcast, Kind::kAllGather,
-                           Kind::kReduceScatter, Kind::kAllToAll, Kind::kGather,    Kind::kScatter};
 constexpr std::size_t kCounts[] = {0, 1, 3, 16, 17, 500, 1023, 1025, 5000, 300001};
 
 TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnThreads) {
@@ -110,7 +33,7 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnThreads) {
       };
       for (const Kind kind : kKinds)
         for (const std::size_t count : kCounts) {
-          EXPECT_EQ(check(c, kind, count, ranks - 1, take), "");
+          EXPECT_EQ(check(c, {.kind = kind, .count = count, .root = ranks - 1}, take), "");
           c.wait(c.start({.kind = Kind::kBarrier}));
           memory.clear();
         }
@@ -133,7 +56,7 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnProcesses) {
               vectors.emplace_back(n);
               return vectors.back().data();
             };
-            const std::string wrong = check(c, kind, count, 0, take);
+            const std::string wrong = check(c, {.kind = kind, .count = count}, take);
             if (!wrong.empty()) return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
             for (void* block : blocks) arena.free(block);
           }
@@ -155,7 +78,7 @@ TEST(HostCommunicator, StagedOperationsFollowEachOther) {
         std::vector<Started> all;
         for (int i = 0; i < 16; ++i) {
           const bool foreign = i % 5 < 3 || (i % 5 == 3 && rank == 0);
-          all.push_back(begin(c, kKinds[(round + i) % 8], kElements[i * (round + 1) % 5], i % ranks, [&](std::size_t n) {
+          all.push_back(begin(c, {.kind = kKinds[(round + i) % 8], .count = kElements[i * (round + 1) % 5], .root = i % ranks}, [&](std::size_t n) {
             if (!foreign) return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
             return vectors.emplace_back(n).data();
           }));
@@ -477,7 +400,7 @@ TEST(HostCommunicator, ALongRandomScheduleStaysRight) {
       if (own() % 64 == 0) std::this_thread::sleep_for(milliseconds(1));
       std::vector<std::vector<float>> vectors;
       std::vector<void*> blocks;
-      const std::string wrong = check(c, kind, count, root, [&](std::size_t n) {
+      const std::string wrong = check(c, {.kind = kind, .count = count, .root = root}, [&](std::size_t n) {
         if (!foreign) return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
         vectors.emplace_back(n);
         return vectors.back().data();

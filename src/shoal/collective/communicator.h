@@ -28,7 +28,7 @@ class Communicator {
   virtual int size() const = 0;
   virtual bool supports(Kind kind, ElementType type, Reduction reduction) const = 0;
 
-  /// Begins an operation and does as much of it as is possible without waiting. Throws Error(usage) for one that makes no sense.
+  /// Begins an operation and does what of it is quick and possible without waiting. Throws Error(usage) for one that makes no sense.
   virtual Handle start(const Operation& operation) = 0;
 
   /// Makes progress; true when `handle` is complete. Throws what went wrong: Error with kind timeout, peer_lost, mismatch or aborted.

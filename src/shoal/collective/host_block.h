@@ -22,7 +22,8 @@ inline constexpr std::size_t kListEntries = 1024;  ///< buffers of one coalesced
 /// Of one staged chunk at most, two a rank, used in turn. Longer copies are faster, but halves are where a rank reads again what it has offered, so
 /// that it still lies in a second-level cache, and where data flows one way, so that one rank fills a chunk while another empties the one before.
 inline constexpr std::size_t kStagingBytes = 512 << 10;
-inline constexpr std::size_t kPastCaches = 16 << 20;  ///< results from this size on are copied around the caches: 10 to 40 % faster there
+inline constexpr std::size_t kQuickBytes = 128 << 10;  ///< of all ranks together: what is carried out in no time, some microseconds
+inline constexpr std::size_t kPastCaches = 16 << 20;   ///< results from this size on are copied around the caches: 10 to 40 % faster there
 
 /// What a rank tells the others of one operation: enough to compare the calls, to find the buffers, and to report. Of a small operation peers read
 /// the first cache line only; `sequence`, which is written last, says that the rest is there: one line to be sent for, not two.
@@ -42,6 +43,9 @@ struct alignas(64) Descriptor {
   Location input, output;              ///< of the only buffer; of several: in the list
   std::int64_t started;                ///< a count of TickClock
   std::atomic<std::int64_t> finished;  ///< another; 0 until then. Others read it whenever they like
+  /// The sequence, once this rank no longer touches the operation's shared data, where `RankLine::finished` cannot say so: it has overtaken others.
+  /// Until then an earlier operation's or 0.
+  std::atomic<std::uint64_t> executed;
 };
 static_assert(sizeof(Descriptor) == 128);
 

@@ -3,69 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
 #include <utility>
 
 #include "shoal/base/check.h"
 #include "shoal/base/tick_clock.h"
-#include "shoal/collective/contribution.h"
 #include "shoal/collective/fold.h"
-#include "shoal/collective/stream_copy.h"
 
 namespace shoal::collective {
-namespace {
-
-/// Does a rank write its result over what others still read? It does not where the result takes the place of its own part, or of nothing.
-bool overwrites(const Operation& operation, const Buffer& buffer, std::size_t bytes, std::size_t bytes_in, std::size_t bytes_out, int rank) {
-  const auto *input = static_cast<const std::byte*>(buffer.input), *output = static_cast<const std::byte*>(buffer.output);
-  const std::size_t before = static_cast<std::size_t>(rank) * bytes;
-  switch (operation.kind) {
-    case Kind::kAllGather:
-    case Kind::kGather:
-      if (input == output + before) return false;
-      break;
-    case Kind::kReduceScatter:
-    case Kind::kScatter:
-      if (output == input + before) return false;
-      break;
-    default:
-      return false;
-  }
-  return std::less<>()(input, output + bytes_out) && std::less<>()(output, input + bytes_in);
-}
-
-std::string describe(const Descriptor& d) {
-  std::string text = fmt::format("{} of {} x {}", name(d.kind), d.count, name(d.type));
-  if (reduces(d.kind)) text += fmt::format(" by {}", name(d.reduction));
-  if (has_root(d.kind)) text += fmt::format(" with root {}", d.peer);
-  if (d.buffers > 1) text += fmt::format(" in {} tensors", d.buffers);
-  if (d.tag > 0) text += fmt::format(" with label {}", d.tag);
-  return text;
-}
-
-/// What all ranks of a group have announced last. They go on meanwhile: an entry that has made room for another is left out.
-std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names, const TickClock& clock) {
-  std::vector<FlightEntry> entries;
-  for (int r = 0; r < static_cast<int>(names.size()); ++r) {
-    const std::uint64_t last = block.announced(r), finished = block.line(r).finished.load();
-    // Not to `last` itself: what a rank says of itself may be any number.
-    for (std::uint64_t i = 0, first = last > kSlots - 2 ? last - (kSlots - 2) + 1 : 1; i < kSlots - 2 && first + i <= last; ++i) {
-      const std::uint64_t s = first + i;
-      const Descriptor& d = block.descriptor(r, s);
-      if (d.sequence.load(std::memory_order_acquire) != s) continue;
-      // A rank that has finished its part and waits for the others has noted no time: none is told.
-      const std::int64_t noted = d.finished.load(std::memory_order_relaxed);
-      const std::int64_t ended = noted != 0 ? noted : s <= finished ? d.started : 0;
-      FlightEntry entry{names[static_cast<std::size_t>(r)], s, describe(d), clock.time_at(d.started), {}};
-      if (ended != 0) entry.ended = clock.time_at(ended);
-      if (d.sequence.load(std::memory_order_acquire) == s) entries.push_back(std::move(entry));
-    }
-  }
-  return entries;
-}
-
-}  // namespace
 
 HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings)
     : HostCommunicator(
@@ -178,251 +122,28 @@ Handle HostCommunicator::enqueue(const Operation& operation) {
   p.receive_counts.assign(operation.receive_counts.begin(), operation.receive_counts.end());
   p.operation.more = {}, p.operation.send_counts = {}, p.operation.receive_counts = {};
   if (p.operation.timeout == Duration::zero()) p.operation.timeout = settings_.timeout;
-  p.small = p.send_counts.empty() && travels_inline(operation.kind, total_count(p.buffers) * size_of(operation.type), size());
+  const std::size_t bytes = total_count(p.buffers) * size_of(operation.type);
+  p.small = p.send_counts.empty() && travels_inline(operation.kind, bytes, size());
+  p.quick = p.send_counts.empty() && bytes * static_cast<std::size_t>(size()) <= kQuickBytes;
   p.awaited = awaited(p);
-  p.way = Way::kUndecided, p.chunk = 0, p.progress = Chunk::kNothing;
+  p.way = Way::kUndecided, p.executed = p.complete = false, p.done = p.chunk = 0, p.progress = Chunk::kNothing;
+  if (operation.priority != last_priority_) {
+    last_priority_ = operation.priority;
+    if (completed_ + 1 < started_) mixed_ = started_;
+  }
   try {
-    advance();
+    advance(0, Amount::kQuick);
   } catch (const Error& error) {
     fail(error);
   }
   return started_;
 }
 
-void HostCommunicator::advance() {
-  if (!mailbox_.idle()) mailbox_.advance();
-  while (published_ < started_ && may_publish(published_ + 1)) publish(++published_);
-  while (executed_ < published_ && execute(executed_ + 1)) ++executed_;
-  while (settled_ < executed_ && settle(settled_ + 1)) ++settled_;
-  // Only the direct way has others touch this rank's buffers.
-  while (completed_ < executed_ && (pending(completed_ + 1).way != Way::kDirect || (completed_ < settled_ && all_finished(completed_ + 1))))
-    block_.descriptor(rank_, ++completed_).finished.store(TickClock::now(), std::memory_order_relaxed);
-}
-
-bool HostCommunicator::may_publish(std::uint64_t sequence) {
-  const Pending& p = pending(sequence);
-  const bool list = p.buffers.size() > 1 || !p.send_counts.empty();
-  const std::uint64_t depth = list ? kLists : p.small ? kPayloads : kSlots;
-  if (sequence <= freed_ + depth) return true;
-  freed_ = ~std::uint64_t{0};
-  for (int r = 0; r < size(); ++r) freed_ = std::min(freed_, block_.line(r).finished.load(std::memory_order_acquire));
-  return sequence <= freed_ + depth;
-}
-
-void HostCommunicator::publish(std::uint64_t sequence) {
-  const Pending& p = pending(sequence);
-  const Operation& o = p.operation;
-  Descriptor& d = block_.descriptor(rank_, sequence);
-  const std::size_t element = size_of(o.type), parts = static_cast<std::size_t>(size());
-  const auto bytes_in = [&](std::size_t count) { return count * element * (for_each_rank(o.kind) ? parts : 1); };
-  const auto bytes_out = [&](std::size_t count) { return result_bytes(o.kind, count * element, size()); };
-  d.kind = o.kind, d.type = o.type, d.reduction = o.reduction, d.visible = true;
-  d.peer = o.peer, d.buffers = static_cast<std::uint32_t>(p.buffers.size()), d.tag = o.tag;
-  d.count = total_count(p.buffers), d.scale = o.scale;
-  d.input = {}, d.output = {}, d.started = TickClock::now();
-  d.finished.store(0, std::memory_order_relaxed);
-  const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
-    if (buffer.count == 0) return;
-    const bool reads = o.kind != Kind::kScatter || o.peer == rank_, writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
-    if (reads) input = world_->memory().locate(buffer.input, bytes_in(buffer.count));
-    if (writes) output = world_->memory().locate(buffer.output, bytes_out(buffer.count));
-    d.visible = d.visible && (!reads || input.visible()) && (!writes || output.visible());
-    if (reads && writes && overwrites(o, buffer, buffer.count * element, bytes_in(buffer.count), bytes_out(buffer.count), rank_)) d.visible = false;
-  };
-  if (!p.send_counts.empty()) {
-    d.visible = false;  // parts of different sizes always go through staging
-    d.buffers = 0;
-    ListEntry* list = block_.list(rank_, sequence);
-    for (std::size_t r = 0; r < p.send_counts.size(); ++r) list[r] = {{}, {}, p.send_counts[r]};
-  } else if (p.buffers.size() > 1) {
-    ListEntry* list = block_.list(rank_, sequence);
-    for (std::size_t i = 0; i < p.buffers.size(); ++i) {
-      list[i] = {{}, {}, p.buffers[i].count};
-      place(p.buffers[i], list[i].input, list[i].output);
-    }
-  } else if (!p.small) {
-    place(p.buffers.front(), d.input, d.output);
-  }
-  if (p.small) {
-    const Call call{o, p.buffers, p.send_counts, p.receive_counts, rank_, size()};
-    offer(call, 0, d.count, block_.payload(rank_, sequence, payload_bytes(d)));
-  }
-  d.sequence.exchange(sequence);
-  wire::wake(block_.lot());
-}
-
-bool HostCommunicator::all_published(std::uint64_t sequence) const {
-  for (int r = 0; r < size(); ++r)
-    if (!published(r, sequence)) return false;
-  return true;
-}
-
-bool HostCommunicator::all_finished(std::uint64_t sequence) const {
-  for (int r = 0; r < size(); ++r)
-    if (block_.line(r).finished.load(std::memory_order_acquire) < sequence) return false;
-  return true;
-}
-
-// Of a small broadcast or scatter a rank needs the root's announcement only, of a small reduce or gather only the root needs any.
-HostCommunicator::Awaited HostCommunicator::awaited(const Pending& p) const {
-  const Kind kind = p.operation.kind;
-  if (!p.small || !has_root(kind)) return Awaited::kAll;
-  const bool root = p.operation.peer == rank_, gives = kind == Kind::kBroadcast || kind == Kind::kScatter;
-  if (gives) return root ? Awaited::kNobody : Awaited::kRoot;
-  return root ? Awaited::kAll : Awaited::kNobody;
-}
-
-bool HostCommunicator::execute(std::uint64_t sequence) {
-  Pending& p = pending(sequence);
-  if (p.way == Way::kUndecided) {
-    switch (p.awaited) {
-      case Awaited::kNobody:
-        p.way = Way::kInline;
-        break;
-      case Awaited::kRoot:
-        if (!published(p.operation.peer, sequence)) return false;
-        compare(sequence, p.operation.peer);
-        p.way = Way::kInline;
-        break;
-      case Awaited::kAll:
-        if (!all_published(sequence)) {
-          offer_early(sequence, p);
-          return false;
-        }
-        for (int r = 0; r < size(); ++r) compare(sequence, r);
-        p.way = choose(sequence, p);
-    }
-  }
-  switch (p.way) {
-    case Way::kInline:
-      run_inline(sequence, p);
-      break;
-    case Way::kDirect:
-      run_direct(sequence, p);
-      break;
-    default:
-      if (!run_staged(sequence, p)) return false;
-  }
-  return true;
-}
-
-// What was carried out before all had announced it is compared with the rest when they have: their descriptors stay until this rank has finished.
-bool HostCommunicator::settle(std::uint64_t sequence) {
-  if (pending(sequence).awaited != Awaited::kAll) {
-    if (!all_published(sequence)) return false;
-    for (int r = 0; r < size(); ++r) compare(sequence, r);
-  }
-  block_.line(rank_).finished.exchange(sequence);
-  wire::wake(block_.lot());
-  return true;
-}
-
-// Every rank compares every other with itself, so that all see a disagreement, whoever is the odd one out.
-void HostCommunicator::compare(std::uint64_t sequence, int r) const {
-  const Descriptor &mine = descriptor(rank_, sequence), &theirs = descriptor(r, sequence);
-  const bool same = theirs.sequence.load(std::memory_order_relaxed) == sequence && theirs.kind == mine.kind && theirs.type == mine.type &&
-                    theirs.reduction == mine.reduction && theirs.peer == mine.peer && theirs.tag == mine.tag && theirs.scale == mine.scale &&
-                    theirs.buffers == mine.buffers && (mine.buffers == 0 || theirs.count == mine.count);
-  if (!same)
-    throw error_at(ErrorKind::kMismatch, sequence,
-                   fmt::format("ranks call different collectives: rank {} calls {}, rank {} calls {}", rank_, describe_call(rank_, sequence), r,
-                               describe_call(r, sequence)))
-        .from(r)
-        .hint("every rank must make the same calls in the same order");
-  if (mine.buffers > 1) {
-    const ListEntry* own = block_.list(rank_, sequence);
-    for (std::uint32_t i = 0; i < mine.buffers; ++i)
-      if (const auto count = block_.list(r, sequence)[i].count; count != own[i].count)
-        throw error_at(ErrorKind::kMismatch, sequence,
-                       fmt::format("tensor {} of a coalesced call has {} elements on rank {}, {} on rank {}", i, own[i].count, rank_, count, r))
-            .from(r);
-  }
-  const auto& counts = pending(sequence).receive_counts;
-  if (counts.empty()) return;
-  const std::uint64_t expected = counts[static_cast<std::size_t>(r)];
-  if (const auto sent = block_.list(r, sequence)[rank_].count; sent != expected)
-    throw error_at(ErrorKind::kMismatch, sequence, fmt::format("rank {} sends {} elements where rank {} expects {}", r, sent, rank_, expected))
-        .from(r);
-}
-
-HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pending& p) const {
-  if (p.small) return Way::kInline;
-  for (int r = 0; r < size(); ++r)
-    if (!descriptor(r, sequence).visible) return Way::kStaged;
-  return Way::kDirect;
-}
-
-void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
-  if (p.operation.kind == Kind::kBarrier) return;
-  const Operation& o = p.operation;
-  const std::size_t count = descriptor(rank_, sequence).count, bytes = payload_bytes(descriptor(rank_, sequence));
-  if (count == 0) return;
-  for (int r = 0; r < size(); ++r) offered_[r] = block_.payload(r, sequence, bytes);
-  consume({o, p.buffers, p.send_counts, p.receive_counts, rank_, size()}, 0, count, offered_);
-}
-
-HostCommunicator::Cut HostCommunicator::cut(std::uint64_t sequence, const Pending& p) const {
-  const Operation& o = p.operation;
-  const std::size_t element = size_of(o.type), bytes = for_each_rank(o.kind) && !has_root(o.kind) ? kStagingBytes : kStagingBytes / 2;
-  const std::size_t parts = for_each_rank(o.kind) ? static_cast<std::size_t>(std::max(size() - 1, 1)) : 1;  // none for itself
-  std::size_t count = total_count(p.buffers);
-  if (!p.send_counts.empty()) {  // the longest part that any rank sends to any
-    count = 0;
-    for (int r = 0; r < size(); ++r)
-      for (int to = 0; to < size(); ++to) count = std::max<std::size_t>(count, block_.list(r, sequence)[to].count);
-  }
-  const bool past_caches = result_bytes(o.kind, count * element, size()) >= kPastCaches;
-  return {{o, p.buffers, p.send_counts, p.receive_counts, rank_, size(), past_caches},
-          count,
-          std::max<std::size_t>(bytes / element / parts / 16 * 16, 1)};
-}
-
-// Writing a half again is safe: a peer offers chunk k - 1 only after it has consumed chunk k - 2, which lay there.
-void HostCommunicator::offer_chunk(const Cut& cut, Pending& p) {
-  const std::size_t begin = p.chunk * cut.step;
-  offer(cut.call, begin, std::min(begin + cut.step, cut.count), block_.staging(rank_, offered_chunks_));
-  block_.line(rank_).chunks.exchange(++offered_chunks_);
-  wire::wake(block_.lot());
-  p.progress = Chunk::kOffered;
-}
-
-// What only this rank can see is staged, whatever the others have: the first chunk need not wait for their announcements.
-void HostCommunicator::offer_early(std::uint64_t sequence, Pending& p) {
-  const Descriptor& d = descriptor(rank_, sequence);
-  if (p.small || d.visible || total_count(p.buffers) == 0 || !p.send_counts.empty() || p.progress != Chunk::kNothing) return;
-  offer_chunk(cut(sequence, p), p);
-}
-
-bool HostCommunicator::run_staged(std::uint64_t sequence, Pending& p) {
-  const Cut all = cut(sequence, p);
-  for (; p.chunk * all.step < all.count; ++p.chunk) {
-    const std::size_t begin = p.chunk * all.step, end = std::min(begin + all.step, all.count);
-    if (p.progress == Chunk::kNothing) offer_chunk(all, p);
-    if (p.progress == Chunk::kOffered) {
-      keep(all.call, begin, end);  // the others' time to offer theirs
-      p.progress = Chunk::kKept;
-    }
-    for (int r = 0; r < size(); ++r) {
-      const std::uint64_t chunks = block_.line(r).chunks.load(std::memory_order_acquire);
-      if (chunks < offered_chunks_) return false;
-      // For its next chunk a rank needs this one of ours, for the one after it one that we have not offered.
-      if (chunks > offered_chunks_ + 1)
-        throw error_at(ErrorKind::kData, sequence,
-                       fmt::format("rank {} says that it has offered {} chunks, where it can have {} at most", r, chunks, offered_chunks_ + 1));
-      offered_[r] = block_.staging(r, offered_chunks_ - 1);
-    }
-    take(all.call, begin, end, offered_);
-    p.progress = Chunk::kNothing;
-  }
-  if (all.call.past_caches) stream_fence();
-  return true;
-}
-
 bool HostCommunicator::test(Handle handle) {
   if (complete(handle)) return true;
   if (failure_) std::rethrow_exception(failure_);
   try {
-    advance();
+    advance(handle, Amount::kAll);
     if (!complete(handle)) {
       world_->check();
       check_present(handle);
@@ -444,7 +165,7 @@ void HostCommunicator::wait_until(Handle handle, Check&& check) {
     wire::wait_for(
         block_.lot(), patience_,
         [&] {
-          advance();
+          advance(handle, Amount::kAll);
           return complete(handle) || !go_on;
         },
         [&] {
@@ -459,14 +180,13 @@ void HostCommunicator::wait_until(Handle handle, Check&& check) {
 
 // A rank that left in good order and has not entered what this rank waits for never will. What it did before it left is there by now.
 void HostCommunicator::check_present(Handle handle) {
-  const Operation* message = handle >= kMessage ? mailbox_.find(handle - kMessage) : nullptr;
   for (int r = 0; r < size(); ++r) {
     if (r == rank_ || !world_->has_left(members_[r])) continue;
-    const bool awaited = message ? message->peer == r : handle < kMessage && block_.line(r).finished.load() <= completed_;
-    if (!awaited) continue;
-    advance();
+    advance(handle, Amount::kAll);
     if (complete(handle)) return;
-    throw error_at(ErrorKind::kPeerLost, handle < kMessage ? completed_ + 1 : handle, fmt::format("rank {} has left the group; {}", r, report()))
+    const Operation* message = handle >= kMessage ? mailbox_.find(handle - kMessage) : nullptr;
+    if (message ? message->peer != r : done_by(r, awaited_by(handle))) continue;
+    throw error_at(ErrorKind::kPeerLost, message ? handle : awaited_by(handle), fmt::format("rank {} has left the group; {}", r, report()))
         .from(r)
         .hint("it ended in good order, but earlier than this rank expects");
   }
@@ -508,7 +228,7 @@ void HostCommunicator::poll(Duration) {
   if (idle()) return;
   if (failure_) std::rethrow_exception(failure_);
   try {
-    advance();
+    advance(0, Amount::kAll);
   } catch (const Error& error) {
     fail(error);
   }
@@ -553,17 +273,15 @@ void HostCommunicator::fail(const Error& error) {
   std::rethrow_exception(failure_);
 }
 
-// A wait for one collective fails at the first that is not complete.
+// A wait for one collective fails at the first that is not complete and comes before it.
 Error HostCommunicator::error_at(ErrorKind kind, Handle handle, std::string what) const {
   if (handle >= kMessage) {
     const Operation* message = mailbox_.find(handle - kMessage);
     return Error(kind, message ? name(message->kind) : "message", std::move(what)).at(world_->rank(), world_->size());
   }
-  const std::uint64_t sequence = kind == ErrorKind::kTimeout ? completed_ + 1 : handle;
+  const std::uint64_t sequence = kind == ErrorKind::kTimeout ? awaited_by(handle) : handle;
   return Error(kind, name(pending(sequence).operation.kind), std::move(what)).at(world_->rank(), world_->size()).in(sequence);
 }
-
-std::string HostCommunicator::describe_call(int rank, std::uint64_t sequence) const { return describe(descriptor(rank, sequence)); }
 
 void HostCommunicator::keep_in(FlightBook& book) const {
   std::vector<int> names = members_;

@@ -11,6 +11,7 @@
 #include "shoal/collective/contribution.h"
 #include "shoal/collective/flight_book.h"
 #include "shoal/collective/host_block.h"
+#include "shoal/collective/host_flight.h"
 #include "shoal/collective/host_mailbox.h"
 #include "shoal/collective/host_world.h"
 #include "shoal/wire/parking.h"
@@ -29,6 +30,12 @@ namespace shoal::collective {
 ///   staged: some buffer is private memory; contributions pass through shared memory in chunks that fit the second-level cache. A rank is done when
 ///     it has its result: nobody else touches its buffers.
 /// Reductions go in rank order in all three, so the bits are the same, whichever is taken.
+///
+/// Operations of one priority are carried out, and complete, in the order of the calls. One of higher priority overtakes those of lower priority that
+/// are before it, also one that has begun: a large one is left after each piece for what is more urgent and can be carried out. Every rank decides
+/// that for itself, and priorities need not agree. Among staged operations there is one order for all ranks, that of the calls: what must be staged
+/// overtakes what need not be, and is overtaken. `start` carries out nothing large, so that what is started next may still overtake; a wait
+/// while there are several priorities ends with its own operation, and leaves the less urgent ones to later calls.
 ///
 /// Messages between two ranks (send, receive) go through a HostMailbox, beside the collectives and in no order with them; their handles are above
 /// kMessage, and each completes by itself.
@@ -63,10 +70,10 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
 
-  bool complete(Handle handle) const override { return handle >= kMessage ? mailbox_.complete(handle - kMessage) : completed_ >= handle; }
+  bool complete(Handle handle) const override { return handle >= kMessage ? mailbox_.complete(handle - kMessage) : collective_complete(handle); }
   bool idle() const override { return completed_ == started_ && mailbox_.idle(); }
   bool has_room() const override { return in_flight() < kSlots; }
-  /// Collectives started and not complete; at kSlots the next `start` waits.
+  /// Collectives started, from the first that is not complete on; at kSlots the next `start` waits.
   std::size_t in_flight() const { return started_ - completed_; }
   std::uint64_t sequence() const override { return started_; }
   int take_source(Handle handle) override { return handle >= kMessage ? mailbox_.take_source(handle - kMessage) : -1; }
@@ -79,6 +86,8 @@ class HostCommunicator final : public Communicator {
  private:
   enum class Awaited : std::uint8_t { kNobody, kRoot, kAll };  ///< whose announcement an operation needs before it can be carried out
   enum class Way : std::uint8_t { kUndecided, kInline, kDirect, kStaged };
+  enum class Amount : std::uint8_t { kQuick, kPiece, kAll };  ///< of what can be carried out: only what is quick; of the rest a piece; all
+  enum class Outcome : std::uint8_t { kWaits, kGoesOn, kDone };
   enum class Chunk : std::uint8_t { kNothing, kOffered, kKept };  ///< what this rank has done of a staged chunk: others may read it; `keep`
   /// An operation of this rank that is not complete, or not settled.
   struct Pending {
@@ -86,9 +95,12 @@ class HostCommunicator final : public Communicator {
     std::vector<Buffer> buffers;
     std::vector<std::size_t> send_counts, receive_counts;
     bool small = false;  ///< it takes the inline way
+    bool quick = false;  ///< `start` may carry it out: kQuickBytes at most
     Awaited awaited = Awaited::kAll;
     Way way = Way::kUndecided;
-    std::size_t chunk = 0;  ///< staged: the next chunk to consume
+    bool executed = false, complete = false;  ///< noted while there are several priorities; else what `executed_` and `completed_` say
+    std::size_t done = 0;                     ///< direct: elements of this rank's share that it has carried out
+    std::size_t chunk = 0;                    ///< staged: the next chunk to consume
     Chunk progress = Chunk::kNothing;
   };
   /// How a staged operation is cut.
@@ -105,20 +117,30 @@ class HostCommunicator final : public Communicator {
   void refuse();
   Handle start_message(const Operation& operation);
   Handle enqueue(const Operation& operation);
-  void advance();
+  void advance(Handle until, Amount amount);
+  bool advance_most_urgent(Amount amount);
+  void conclude();
+  void conclude_by_priority();
+  void note_executed(std::uint64_t sequence);
+  bool collective_complete(std::uint64_t sequence) const { return completed_ >= sequence || (sequence <= started_ && pending(sequence).complete); }
+  std::uint64_t awaited_by(std::uint64_t sequence) const;
   bool may_publish(std::uint64_t sequence);
   void publish(std::uint64_t sequence);
   Awaited awaited(const Pending& pending) const;
-  bool execute(std::uint64_t sequence);
+  Outcome execute(std::uint64_t sequence, Amount amount);
+  bool decide(std::uint64_t sequence, Pending& pending);
+  bool behind_a_staged_one(std::uint64_t sequence) const;
   bool settle(std::uint64_t sequence);
   bool published(int rank, std::uint64_t sequence) const { return descriptor(rank, sequence).sequence.load(std::memory_order_acquire) >= sequence; }
   bool all_published(std::uint64_t sequence) const;
   bool all_finished(std::uint64_t sequence) const;
+  bool done_by(int rank, std::uint64_t sequence) const;
+  bool done_by_others(std::uint64_t sequence) const;
   void compare(std::uint64_t sequence, int rank) const;
   Way choose(std::uint64_t sequence, const Pending& pending) const;
   void run_inline(std::uint64_t sequence, Pending& pending);
-  void run_direct(std::uint64_t sequence, Pending& pending);
-  bool run_staged(std::uint64_t sequence, Pending& pending);
+  Outcome run_direct(std::uint64_t sequence, Pending& pending, Amount amount);
+  Outcome run_staged(std::uint64_t sequence, Pending& pending, Amount amount);
   Cut cut(std::uint64_t sequence, const Pending& pending) const;
   void offer_chunk(const Cut& cut, Pending& pending);
   void offer_early(std::uint64_t sequence, Pending& pending);
@@ -130,7 +152,7 @@ class HostCommunicator final : public Communicator {
   Pending& pending(std::uint64_t sequence) { return pending_[(sequence - 1) % pending_.size()]; }
   const Descriptor& descriptor(int rank, std::uint64_t sequence) const { return block_.descriptor(rank, sequence); }
   Error error_at(ErrorKind kind, Handle handle, std::string what) const;
-  std::string describe_call(int rank, std::uint64_t sequence) const;
+  std::string describe_call(int rank, std::uint64_t sequence) const { return describe(descriptor(rank, sequence)); }
   void keep_in(FlightBook& book) const;
   [[noreturn]] void fail(const Error& error);
   template <class Check>
@@ -148,8 +170,11 @@ class HostCommunicator final : public Communicator {
   // At most kSlots are not complete, and of those that are complete kPayloads are not settled.
   static_assert(kPayloads <= kSlots);
   std::array<Pending, 2 * kSlots> pending_;
-  // started >= published >= executed >= settled (compared with every rank, and peers told so), completed
+  // started >= published >= executed >= settled (compared with every rank, and peers told so), completed. All operations up to there, that is: what
+  // has overtaken one that is not says so in its Pending.
   std::uint64_t started_ = 0, published_ = 0, executed_ = 0, settled_ = 0, completed_ = 0;
+  std::uint64_t mixed_ = 0;           ///< while `completed_` is less, those in flight may differ in priority; else they do not
+  int last_priority_ = 0;             ///< of the last that was started
   std::uint64_t freed_ = 0;           ///< every rank has finished with operations up to here, as last seen
   std::uint64_t offered_chunks_ = 0;  ///< staged chunks of all operations so far
   std::exception_ptr failure_;

@@ -19,7 +19,7 @@ using collective::Reduction;
 struct Options {
   Reduction reduction = Reduction::kSum;
   bool async = false;  ///< return at once; complete when the Work says so
-  int priority = 0;    ///< higher overtakes lower, over TCP; shared memory takes a group's operations in their order
+  int priority = 0;    ///< higher overtakes lower; over a library (MPI, a c10d process group) it does nothing
   Duration timeout{};  ///< zero: the group's default
   double scale = 1;    ///< the factor of Reduction::kPremulSum
   /// Collectives: ranks compare it with the rest of the call, so that one is not taken for another of the same shape.
