@@ -21,5 +21,14 @@ TEST(TypicalTime, OfASumIsTheSumOfThose) {
   EXPECT_DOUBLE_EQ(typical_time(one) + typical_time(other), typical_time(both));
 }
 
+// A hundred calls of a step that another process interrupts once: what is planned for the hundred is what they take. Exact: sums of small integers.
+TEST(MeanTime, HoldsWhatInterruptsFewOfManyCalls) {
+  std::vector<double> calls(100, 2);
+  calls[37] = 52;
+  EXPECT_EQ(100 * mean_time(calls), 250);
+  EXPECT_EQ(mean_time({3}), 3);
+  EXPECT_THROW(mean_time({}), Error);
+}
+
 }  // namespace
 }  // namespace shoal::plan

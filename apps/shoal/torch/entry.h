@@ -86,7 +86,7 @@ struct TimedSample {
 };
 using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
 
-/// `ranks` threads measure at the same time, each computing with `threads`. Of kernels the answers are those of the slowest rank, else of rank 0.
+/// `ranks` threads measure at the same time, each computing with `threads`. Of kernels the slowest rank's times count, else rank 0's.
 struct CalibrateArguments {
   int ranks = 1;
   int threads = 1;

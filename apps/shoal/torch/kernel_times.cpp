@@ -5,12 +5,10 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -114,7 +112,9 @@ class Measuring {
   std::vector<at::ScalarType> types() const { return bf16_ ? std::vector{at::kFloat, at::kBFloat16} : std::vector{at::kFloat}; }
   static std::string of(const char* name, at::ScalarType type) { return std::string(name) + (type == at::kBFloat16 ? "_bf16" : ""); }
 
-  void add(const std::string& name, const plan::KernelWork& work, const std::vector<double>& times) { times_[name].push_back({work, median(times)}); }
+  void add(const std::string& name, const plan::KernelWork& work, const std::vector<double>& times) {
+    times_[name].push_back({work, plan::mean_time(times)});
+  }
 
   /// Calls `once` until the time is up, all ranks beginning together; the first call does not count.
   void repeat(std::int64_t copies, std::vector<std::vector<double>*> times, const std::function<void(std::int64_t)>& once) const {
@@ -267,24 +267,16 @@ class Measuring {
   TimedKernels times_;
 };
 
-/// A step waits for its slowest rank: the times of the rank whose calls took longest, by the mean of their logarithms.
+/// A step waits for its slowest rank, which may be this one now and that one a moment later: case by case the longest time of all ranks.
 TimedKernels slowest(const comm::Group& group, TimedKernels own) {
   std::vector<double*> cells;
   for (auto& [name, list] : own)
     for (plan::TimedKernel& one : list) cells.push_back(&one.seconds);
-  const auto count = static_cast<std::int64_t>(cells.size());
-  const at::Tensor table = at::zeros({group.size(), count}, at::kDouble);
+  const at::Tensor table = at::empty({static_cast<std::int64_t>(cells.size())}, at::kDouble);
   double* times = table.mutable_data_ptr<double>();
-  for (std::int64_t i = 0; i < count; ++i) times[group.rank() * count + i] = *cells[static_cast<std::size_t>(i)];
-  group.all_reduce(table).order();
-  std::int64_t worst = 0;
-  double most = -INFINITY;
-  for (std::int64_t rank = 0; rank < group.size(); ++rank) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += std::log(times[rank * count + i]);
-    if (sum > most) most = sum, worst = rank;
-  }
-  for (std::int64_t i = 0; i < count; ++i) *cells[static_cast<std::size_t>(i)] = times[worst * count + i];
+  for (std::size_t i = 0; i < cells.size(); ++i) times[i] = *cells[i];
+  group.all_reduce(table, {.reduction = comm::Reduction::kMax}).order();
+  for (std::size_t i = 0; i < cells.size(); ++i) *cells[i] = times[i];
   return own;
 }
 

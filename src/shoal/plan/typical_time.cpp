@@ -14,4 +14,9 @@ double typical_time(std::vector<double> seconds) {
   return std::accumulate(seconds.begin(), seconds.begin() + kept, 0.0) / static_cast<double>(kept);
 }
 
+double mean_time(const std::vector<double>& seconds) {
+  SHOAL_USER_CHECK(!seconds.empty(), "calibrate", "nothing was measured: {} times", seconds.size());
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+}
+
 }  // namespace shoal::plan

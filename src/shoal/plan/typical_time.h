@@ -9,4 +9,8 @@ namespace shoal::plan {
 /// for no times.
 double typical_time(std::vector<double> seconds);
 
+/// What each of many calls in a row takes of a step: their mean. A step holds whatever interrupts its calls too, and what interrupts few of many
+/// short ones is in no median of theirs. Throws Error(usage) for no times.
+double mean_time(const std::vector<double>& seconds);
+
 }  // namespace shoal::plan
