@@ -124,7 +124,7 @@ Handle HostCommunicator::enqueue(const Operation& operation) {
   if (p.operation.timeout == Duration::zero()) p.operation.timeout = settings_.timeout;
   const std::size_t bytes = total_count(p.buffers) * size_of(operation.type);
   p.small = p.send_counts.empty() && travels_inline(operation.kind, bytes, size());
-  p.quick = p.send_counts.empty() && bytes * static_cast<std::size_t>(size()) <= kQuickBytes;
+  p.quick = p.send_counts.empty() && bytes <= kQuickBytes / static_cast<std::size_t>(size());
   p.awaited = awaited(p);
   p.way = Way::kUndecided, p.executed = p.complete = false, p.done = p.chunk = 0, p.progress = Chunk::kNothing;
   if (operation.priority != last_priority_) {
