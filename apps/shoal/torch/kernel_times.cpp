@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,6 +29,10 @@ namespace {
 /// Weights that a case goes through in turn, and as many gradients: far beyond the caches, so that each comes from memory, and beyond what the
 /// processor's tables of pages reach.
 constexpr std::int64_t kWeights = 40 << 20;
+/// Weights whose forward passes lie between those of a linear layer in a step, so that backward finds no weight in a cache where forward left it.
+constexpr std::int64_t kBetween = 6 << 20;
+/// With more rows a product hides where its weight comes from.
+constexpr std::int64_t kFewRows = 256;
 /// What an exchange goes through.
 constexpr std::int64_t kExchanged = 24 << 20;
 constexpr std::int64_t kMostCopies = 256;
@@ -126,18 +131,22 @@ class Measuring {
     for (; times.front()->size() < kLeastCalls || seconds_since(start) < seconds_; ++turn) once(turn % copies);
   }
 
-  /// Times of forward and of backward of an operator with `copies` sets of weights.
+  /// Times of forward and of backward of an operator with `copies` sets of weights; `behind` forward passes of others come between the two.
   std::pair<std::vector<double>, std::vector<double>> both(std::int64_t copies, const std::function<at::Tensor(std::int64_t)>& forward,
-                                                           const at::Tensor& gradient, const std::function<void(std::int64_t)>& clear) const {
+                                                           const at::Tensor& gradient, const std::function<void(std::int64_t)>& clear,
+                                                           std::int64_t behind = 0) const {
     std::vector<double> there, back;
+    std::deque<std::pair<std::int64_t, at::Tensor>> waiting;
+    for (std::int64_t i = 0; i < behind; ++i) waiting.emplace_back(copies - behind + i, forward(copies - behind + i));
     repeat(copies, {&there, &back}, [&](std::int64_t copy) {
       auto start = Clock::now();
-      const at::Tensor out = forward(copy);
+      waiting.emplace_back(copy, forward(copy));
       there.push_back(seconds_since(start));
       start = Clock::now();
-      out.backward(gradient);
+      waiting.front().second.backward(gradient);
       back.push_back(seconds_since(start));
-      clear(copy);
+      clear(waiting.front().first);
+      waiting.pop_front();
     });
     return {there, back};
   }
@@ -160,7 +169,8 @@ class Measuring {
     const at::Tensor x = leaf({rows, in}), gradient = values({rows, out}), residual = in == 4 * out ? values({rows, out}) : at::Tensor();
     const auto times = both(
         copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); }, gradient,
-        [&](std::int64_t copy) { layers[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); });
+        [&](std::int64_t copy) { layers[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); },
+        rows > kFewRows ? 0 : std::min(kBetween / (in * out), copies - 1));
     const auto work = plan::linear_work(static_cast<double>(rows), static_cast<double>(in), static_cast<double>(out));
     add(of("linear", type), work, times.first), add(of("linear_backward", type), work, times.second);
   }

@@ -8,9 +8,10 @@
 namespace shoal::apps {
 
 /// What Shoal's own operators take in fp32, and with `bf16` those that differ by the type of their weights in bf16 too, measured as a training step
-/// runs them: through modules and autograd, weights, gradients and optimizer states from memory, activations as the operator before left them, all
-/// ranks of `group` at the same time: the mean of a case's calls on the rank that it took longest. Collective. About `seconds` a case, in `rounds` of
-/// which plan::typical_time counts: a core is slower for seconds at a time where others use it too. Names and works are those of plan/kernel_rate.h.
+/// runs them: through modules and autograd, weights, gradients and optimizer states from memory (other layers go forward before a layer goes
+/// backward), activations as the operator before left them, all ranks of `group` at the same time: the mean of a case's calls on the rank that it
+/// took longest. Collective. About `seconds` a case, in `rounds` of which plan::typical_time counts: a core is slower for seconds at a time where
+/// others use it too. Names and works are those of plan/kernel_rate.h.
 TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds, bool bf16);
 
 /// The same of the few cases that tell how a machine has changed since: products of many rows and of few, and the optimizer.

@@ -131,6 +131,10 @@ KernelWork loss_work(double rows, double hidden, double vocab) {
 
 KernelWork memory_work(double elements) { return {.weights = kElement * elements}; }
 
+bool streams_memory(const std::string& name) {
+  return name == "optimizer" || name == "optimizer_bf16" || name == "all_reduce" || name == "reduce_scatter";
+}
+
 const std::vector<std::string>& kernel_names() {
   static const std::vector<std::string> names{"linear",        "linear_backward", "attention",           "attention_backward", "norm",
                                               "norm_backward", "activation",      "activation_backward", "embedding",          "loss",

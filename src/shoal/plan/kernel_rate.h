@@ -56,6 +56,9 @@ KernelWork loss_work(double rows, double hidden, double vocab);
 /// "optimizer_bf16": the same with weights in bf16, gradients and masters in fp32; they may be missing from a cluster.
 KernelWork memory_work(double elements);
 
+/// Whether memory_work is what a kernel of this name does.
+bool streams_memory(const std::string& name);
+
 /// All of these names.
 const std::vector<std::string>& kernel_names();
 
