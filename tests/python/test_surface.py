@@ -184,8 +184,8 @@ def check_world(rank, size):
 
 
 class Surface(unittest.TestCase):
-    def check(self, body, size, codes=None):
-        self.assertEqual(on_ranks(size, body), codes or [0] * size)
+    def check(self, body, size, codes=None, **options):
+        self.assertEqual(on_ranks(size, body, **options), codes or [0] * size)
 
     def test_every_function_of_c10d_is_ours_or_named_here(self):
         self.assertEqual(virtuals("Backend.hpp") - LEFT_TO_C10D, overridden("backend.h") & virtuals("Backend.hpp"))
@@ -214,10 +214,10 @@ class Surface(unittest.TestCase):
         self.check(merged, 4)
 
     def test_shrink(self):
-        self.check(shrunk, 3)
+        self.check(shrunk, 3, over_tcp=True)
 
     def test_shrink_after_a_death(self):
-        self.check(shrunk_after_a_death, 3, [0, -signal.SIGKILL, 0])
+        self.check(shrunk_after_a_death, 3, [0, -signal.SIGKILL, 0], over_tcp=True)
 
 
 if __name__ == "__main__":
