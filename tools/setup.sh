@@ -23,7 +23,8 @@ fail() {
 
 missing_packages() {
   local installed name
-  installed=" $(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${packages[@]}" 2>/dev/null | sed -n 's/ installed$//p' | tr '\n' ' ')"
+  # dpkg-query fails when it has never heard of one of them, which here is an answer.
+  installed=" $({ dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${packages[@]}" 2>/dev/null || true; } | sed -n 's/ installed$//p' | tr '\n' ' ')"
   for name in "${packages[@]}"; do
     [[ $installed == *" $name "* ]] || echo "$name"
   done
