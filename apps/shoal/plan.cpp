@@ -155,10 +155,13 @@ void print_found(const PlanOptions& options, const plan::SearchResult& found, co
 void run_search(const PlanOptions& options) {
   const plan::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
-  if (options.global_batch <= 0) throw Error(ErrorKind::kUsage, "plan", "--search needs the --global-batch that all meshes train");
+  if (options.global_batch <= 0 && !is_job(options))
+    throw Error(ErrorKind::kUsage, "plan", "--search needs the --global-batch that all meshes train");
   PlanOptions start = options;
-  start.dp = cluster.devices(), start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0, start.offload_optimizer = false;
-  const plan::Training training = training_of(start, spec, cluster.devices());
+  start.dp = 1, start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0, start.offload_optimizer = false;
+  plan::Training training = training_of(start, spec, cluster.devices());
+  // What a job says of them is one of the ways that are searched.
+  training.mesh.shard = 0, training.kept.clear();
   const plan::SearchSpace space = space_of(options, cluster);
   const auto found = plan::search(spec, training, cluster, space, options.count);
   if (found.considered == 0)

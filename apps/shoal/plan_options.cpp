@@ -105,8 +105,10 @@ bool is_job(const PlanOptions& options) { return options.model.ends_with(".toml"
 
 train::Job job_of(const PlanOptions& options) {
   train::Job job = train::load_job(options.model, options.sets);
-  if (options.devices > 0 || options.dp > 0)
-    train::set_key(job, "parallelism.ranks", fmt::format("{}", options.devices > 0 ? options.devices : options.dp));
+  const auto set = [&](const char* key, std::int64_t value) { train::set_key(job, key, fmt::format("{}", value)); };
+  if (options.devices > 0 || options.dp > 0) set("parallelism.ranks", options.devices > 0 ? options.devices : options.dp);
+  if (options.global_batch > 0) set("training.global_batch_sequences", options.global_batch);
+  if (options.micro_batch > 0 || options.search) set("training.micro_batch", options.micro_batch);
   return job;
 }
 
@@ -241,8 +243,7 @@ plan::Cluster cluster_of(const PlanOptions& options) {
 }
 
 plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& spec, std::int64_t devices) {
-  plan::Training training = is_job(options) ? train::planned_training(job_of(options), spec, static_cast<int>(devices)) : plan::Training{};
-  plan::Mesh& mesh = training.mesh;
+  plan::Mesh mesh;
   const auto given = [](const char* name, std::int64_t value) {
     if (value < 0) refuse(fmt::format("--{} {}: must be positive", name, value));
     if (value > kMostDevices) refuse(fmt::format("--{} {}: must be at most {}", name, value, kMostDevices));
@@ -256,7 +257,10 @@ plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& sp
       refuse(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline, mesh.context, kMostDevices));
   if (options.dp == 0 && devices % rest != 0) refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
-  if (options.shard != 0) mesh.shard = options.shard;
+  plan::Training training;
+  if (is_job(options)) training = train::planned_training(job_of(options), spec, static_cast<int>(mesh.data));
+  mesh.shard = options.shard != 0 ? options.shard : training.mesh.shard;
+  training.mesh = mesh;
   if (options.zero >= 0) training.zero = options.zero;
   if (options.micro_batch != 0) training.micro_batch = given("micro-batch", options.micro_batch);
   if (options.global_batch != 0) {

@@ -294,6 +294,30 @@ TEST(PlanCommand, SearchKeepsWhatIsGiven) {
   EXPECT_THAT(run(words + "--shard 8").text, HasSubstr("products (shards over 8)"));
 }
 
+// Neither the batch of the job nor how it divides that among its own ranks binds a search, but where nothing else is said its batch is trained.
+TEST(PlanCommand, SearchDividesAJobInItsOwnWays) {
+  const Folder folder;
+  const std::string job = folder.write("job.toml",
+                                       "[model]\nname = \"gpt2-1.5b\"\n[training]\nglobal_batch_sequences = 6\nmicro_batch = 3\nsteps = 10\n"
+                                       "[parallelism]\nranks = 2\nzero_stage = 1\ndata_parallel_replicate_degree = 2\n"
+                                       "[activation_checkpoint]\nmode = \"full\"\n");
+  const std::string words = "plan --search --cluster a100 --count 1 --seq-len 1024 --devices 8 --model " + job;
+  const auto of_model =
+      json_of("plan --search --cluster a100 --count 1 --seq-len 1024 --devices 8 --model gpt2-1.5b --global-batch 32 --precision fp32");
+  const auto found = json_of(words + " --global-batch 32 --precision fp32");
+  EXPECT_EQ(found.at("considered"), of_model.at("considered"));
+  EXPECT_EQ(found.at("best"), of_model.at("best"));
+  const auto own = json_of(words).at("best").at(0);
+  EXPECT_EQ(6 % own.at("dp").get<int>(), 0) << own;
+  // Only the data ranks share the batch.
+  EXPECT_EQ(json_of("plan --cluster a100 --devices 8 --tp 4 --set model.heads=16 --zero 1 --global-batch 2 --micro-batch 1 --set "
+                    "parallelism.data_parallel_replicate_degree=1 --model " +
+                    job)
+                .at("mesh")
+                .at("dp"),
+            2);
+}
+
 // One host of eight 32 GB devices: 8 billion parameters in training need the host's memory too.
 TEST(PlanCommand, SearchOffloadsWhatDoesNotFitOtherwise) {
   const std::string words =
