@@ -37,13 +37,17 @@ std::string tables(const std::vector<Predicted>& rows, const std::set<std::strin
   return fmt::format("Fitted rows:\n\n{}\nOther rows:\n\n{}", table(inside), table(outside));
 }
 
-/// Pairs whose throughputs do not come out in the published order; what an `earlier` publication of the same rows had of them.
+/// How many pairs of step times and of throughputs come out in the published order, and those of the latter that do not; what an `earlier`
+/// publication of the same rows had of them.
 std::string order(const std::vector<Predicted>& rows, const std::vector<double>& measured, const std::vector<double>& earlier = {}) {
   const bool twice = !earlier.empty();
   std::string text = fmt::format("| faster, as published | than | published, more | predicted, less |{}\n|---|---|---|---|{}\n",
                                  twice ? " January 2021, less |" : "", twice ? "---|" : "");
-  int pairs = 0, wrong = 0;
+  int pairs = 0, wrong = 0, times = 0, times_in_order = 0;
   const auto predicted = [&](std::size_t i) { return measured[i] / (1 + rows[i].error()); };
+  for (const Predicted& longer : rows)
+    for (const Predicted& shorter : rows)
+      if (longer.measured > shorter.measured) ++times, times_in_order += longer.predicted > shorter.predicted ? 1 : 0;
   for (std::size_t i = 0; i < rows.size(); ++i)
     for (std::size_t j = 0; j < rows.size(); ++j) {
       if (measured[i] <= measured[j]) continue;
@@ -58,7 +62,8 @@ std::string order(const std::vector<Predicted>& rows, const std::vector<double>&
       }
       text += "\n";
     }
-  return fmt::format("{} of {} pairs in the published order; the others:\n\n{}", pairs - wrong, pairs, text);
+  return fmt::format("Step times: {} of {} pairs in the published order. Throughputs: {} of {}; the others:\n\n{}", times_in_order, times,
+                     pairs - wrong, pairs, text);
 }
 
 std::vector<double> column(const std::string& table, const std::string& name) {

@@ -82,17 +82,22 @@ void expect_minimum(const std::vector<TimedRow>& rows, const Efficiency& at) {
     }
 }
 
-/// The throughputs of a published table, of which `rows` are the times, come out in their order wherever they differ by more than `margin`; prints
-/// the pairs that do not.
+/// The times come out in their order, all of them; the throughputs of their published table wherever they differ by more than `margin`: prints the
+/// pairs that do not.
 void expect_order(const std::vector<TimedRow>& rows, const std::string& table, const Efficiency& efficiency, double margin) {
-  std::vector<double> measured, predicted;
+  std::vector<double> measured, predicted, seconds;
   for (const Row& row : published(table)) {
+    const TimedRow& timed = rows[measured.size()];
     measured.push_back(row["tflops"]);
-    predicted.push_back(row["tflops"] / (1 + error(rows[measured.size() - 1], efficiency)));
+    seconds.push_back(timed.predicted_s(efficiency));
+    predicted.push_back(row["tflops"] * timed.measured_s / seconds.back());
   }
   int pairs = 0, wrong = 0;
   for (std::size_t i = 0; i < rows.size(); ++i)
     for (std::size_t j = 0; j < rows.size(); ++j) {
+      if (rows[i].measured_s > rows[j].measured_s) {
+        EXPECT_GT(seconds[i], seconds[j]) << rows[i].name << " after " << rows[j].name;
+      }
       if (measured[i] <= measured[j]) continue;
       ++pairs;
       if (predicted[i] > predicted[j]) continue;
