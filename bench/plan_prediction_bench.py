@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the planner says of Shoal's own training steps, beside what they are: peak memory and time of GPT-2 in three sizes and two lengths, on one rank,
 with two replicas (DDP) and with two shards (FSDP), in fp32; of the longer one in bf16 too, and of one size with shards of the optimizer's state and of
-gradients (ZeRO-1 and 2).
+gradients (ZeRO-1 and 2); and on four ranks, two replicas of two shards (HSDP).
 
 `shoal plan calibrate` measures the machine with as many ranks as a job has, `shoal plan check` then trains a few steps of it, three times. A core and
 a memory that others use too are slower for seconds or minutes: before and after the steps `check` measures by a few kernels how the machine has
@@ -9,6 +9,7 @@ changed since it was calibrated, and plans for the machine as it then is (planne
 ours is what was planned and peer what was measured, of the round with the median error; the ratio is the smaller over the larger, so that 0.95 is an
 error of 5 %. bench/run.py says how this program is called.
 """
+import collections
 import json
 import pathlib
 import shutil
@@ -21,9 +22,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 import comparison  # noqa: E402
 
 SIZES = {"10m": {"layers": 4, "hidden": 384, "heads": 6, "vocab": 8192}, "50m": {"layers": 8, "hidden": 512, "heads": 8, "vocab": 50257}, "124m": {}}
-# Ranks, ZeRO stage, type of the weights.
-KINDS = {"one": (1, 0, "fp32"), "ddp": (2, 0, "fp32"), "fsdp": (2, 3, "fp32"), "zero1": (2, 1, "fp32"), "zero2": (2, 2, "fp32"),
-         "one-bf16": (1, 0, "bf16"), "ddp-bf16": (2, 0, "bf16"), "fsdp-bf16": (2, 3, "bf16")}
+Kind = collections.namedtuple("Kind", "ranks zero replicas type", defaults=(1, 0, 1, "fp32"))
+KINDS = {"one": Kind(), "ddp": Kind(2), "fsdp": Kind(2, 3), "zero1": Kind(2, 1), "zero2": Kind(2, 2), "hsdp": Kind(4, 3, 2),
+         "one-bf16": Kind(type="bf16"), "ddp-bf16": Kind(2, type="bf16"), "fsdp-bf16": Kind(2, 3, type="bf16")}
 LENGTHS = (64, 256)
 STEPS = {"10m": 100, "50m": 16, "124m": 10}
 ROUNDS, SERVES_S, TRIES = 3, 600, 3
@@ -31,6 +32,7 @@ DISTURBING = 0.1  # cores that other processes keep busy
 LIMITS = {"memory": 0.95, "time": 0.9}
 JOBS = [(kind, size, length) for size in SIZES for length in LENGTHS for kind in ("one", "ddp", "fsdp")]
 JOBS += [(kind, "50m", 256) for kind in ("zero1", "zero2")]
+JOBS += [("hsdp", size, 64) for size in SIZES]
 JOBS += [(kind, size, 256) for size in SIZES for kind in ("one-bf16", "ddp-bf16", "fsdp-bf16")]
 CASES = [f"plan/prediction/{kind}/gpt2-{size}/{length}/{what}" for kind, size, length in JOBS for what in LIMITS]
 JOB = """
@@ -44,12 +46,13 @@ prepare = "files"
 prepare_from = ["{text}"]
 tokenizer = "byte"
 [training]
-global_batch_sequences = 2
+global_batch_sequences = {samples}
 sequence_length = {length}
 steps = 10
 [parallelism]
 ranks = {ranks}
 zero_stage = {zero}
+data_parallel_replicate_degree = {replicas}
 [precision]
 type = "{type}"
 """
@@ -91,13 +94,13 @@ class Planner:
 
     def check(self, kind, size, length):
         if (kind, size, length) not in self.checked:
-            ranks, zero, number = KINDS[kind]
+            mesh = KINDS[kind]
             model = "\n".join(f"{key} = {value}" for key, value in SIZES[size].items())
             job = self.folder / "job.toml"
-            job.write_text(JOB.format(model=model, data=self.folder / "data", text=self.text, length=length, ranks=ranks, zero=zero,
-                                      type=number))
+            job.write_text(JOB.format(model=model, data=self.folder / "data", text=self.text, length=length, samples=max(2, mesh.ranks),
+                                      **mesh._asdict()))
             words = ("check", job, "--steps", STEPS[size], "--json", "--cluster")
-            self.checked[kind, size, length] = [self.undisturbed(*words, self.cluster(ranks, number == "bf16")) for _ in range(ROUNDS)]
+            self.checked[kind, size, length] = [self.undisturbed(*words, self.cluster(mesh.ranks, mesh.type == "bf16")) for _ in range(ROUNDS)]
         return self.checked[kind, size, length]
 
 

@@ -62,15 +62,16 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
     const c10::AutoGradMode no_gradient(false);
     if (!a.cores.empty()) keep_to(a.cores[static_cast<std::size_t>(group.rank())]);
     at::set_num_threads(a.threads);
+    const KernelRounds rounds{a.seconds, a.rounds, !a.cores.empty()};
     if (a.drift_only) {
-      const auto kernels = drift_kernel_times(group, a.seconds, a.rounds);
+      const auto kernels = drift_kernel_times(group, rounds);
       if (group.rank() == 0) a.kernels = kernels;
       return;
     }
     const auto f32 = products(at::kFloat, a.seconds, together);
     const auto bf16 = a.bf16 ? products(at::kBFloat16, a.seconds, together) : std::vector<TimedSample>{};
     const auto moved = traversals(a.seconds, together);
-    const auto kernels = kernel_times(group, a.seconds, a.rounds, a.bf16);
+    const auto kernels = kernel_times(group, rounds, a.bf16);
     if (group.rank() == 0) a.products_f32 = f32, a.products_bf16 = bf16, a.traversals = moved, a.kernels = kernels;
   });
   return 0;

@@ -86,11 +86,11 @@ struct TimedSample {
 };
 using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
 
-/// `ranks` threads measure at the same time, each computing with `threads`. Of kernels the slowest rank's times count, else rank 0's.
+/// `ranks` threads measure at the same time, each computing with `threads`. Of kernels the times of all ranks count (KernelRounds), else rank 0's.
 struct CalibrateArguments {
   int ranks = 1;
   int threads = 1;
-  std::vector<std::vector<int>> cores;                               ///< of each rank; empty: not pinned
+  std::vector<std::vector<int>> cores;                               ///< of each rank; empty: not pinned, they share all
   double seconds = 0.2;                                              ///< per case
   int rounds = 9;                                                    ///< in which kernels are measured, all cases in each
   bool bf16 = true;                                                  ///< products and kernels in bf16 too

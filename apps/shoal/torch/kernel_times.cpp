@@ -277,15 +277,16 @@ class Measuring {
   TimedKernels times_;
 };
 
-/// A step waits for its slowest rank, which may be this one now and that one a moment later: case by case the longest time of all ranks.
-TimedKernels slowest(const comm::Group& group, TimedKernels own) {
+/// Case by case what counts of all ranks' times. A step waits for its slowest rank, which may be this one now and that one a moment later: the
+/// longest. Where ranks share cores, one computes while another waits, and what adds up is the work of all: the mean.
+TimedKernels of_all_ranks(const comm::Group& group, bool own_cores, TimedKernels own) {
   std::vector<double*> cells;
   for (auto& [name, list] : own)
     for (plan::TimedKernel& one : list) cells.push_back(&one.seconds);
   const at::Tensor table = at::empty({static_cast<std::int64_t>(cells.size())}, at::kDouble);
   double* times = table.mutable_data_ptr<double>();
   for (std::size_t i = 0; i < cells.size(); ++i) times[i] = *cells[i];
-  group.all_reduce(table, {.reduction = comm::Reduction::kMax}).order();
+  group.all_reduce(table, {.reduction = own_cores ? comm::Reduction::kMax : comm::Reduction::kAverage}).order();
   for (std::size_t i = 0; i < cells.size(); ++i) *cells[i] = times[i];
   return own;
 }
@@ -302,11 +303,11 @@ TimedKernels typical(const std::vector<TimedKernels>& rounds) {
   return all;
 }
 
-TimedKernels in_rounds(const comm::Group& group, double seconds, int rounds, bool bf16, TimedKernels (Measuring::*round)()) {
+TimedKernels in_rounds(const comm::Group& group, const KernelRounds& rounds, bool bf16, TimedKernels (Measuring::*round)()) {
   const c10::AutoGradMode recording(true);
-  Measuring measuring(group, seconds / rounds, bf16);
+  Measuring measuring(group, rounds.seconds / rounds.count, bf16);
   std::vector<TimedKernels> measured;
-  for (int i = 0; i < rounds; ++i) measured.push_back(slowest(group, (measuring.*round)()));
+  for (int i = 0; i < rounds.count; ++i) measured.push_back(of_all_ranks(group, rounds.own_cores, (measuring.*round)()));
   return typical(measured);
 }
 
@@ -326,12 +327,12 @@ double median_s(const std::function<void()>& call, double seconds, const std::fu
   return median(std::move(times));
 }
 
-TimedKernels kernel_times(const comm::Group& group, double seconds, int rounds, bool bf16) {
-  return in_rounds(group, seconds, rounds, bf16, &Measuring::round);
+TimedKernels kernel_times(const comm::Group& group, const KernelRounds& rounds, bool bf16) {
+  return in_rounds(group, rounds, bf16, &Measuring::round);
 }
 
-TimedKernels drift_kernel_times(const comm::Group& group, double seconds, int rounds) {
-  return in_rounds(group, seconds, rounds, false, &Measuring::drift_round);
+TimedKernels drift_kernel_times(const comm::Group& group, const KernelRounds& rounds) {
+  return in_rounds(group, rounds, false, &Measuring::drift_round);
 }
 
 }  // namespace shoal::apps
