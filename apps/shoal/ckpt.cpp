@@ -179,7 +179,8 @@ void add_rewriting(CLI::App& ckpt, const std::shared_ptr<Arguments>& arguments) 
     export_hugging_face(reader, arguments->other);
     fmt::print("{}\n", arguments->other);
   });
-  CLI::App* import_command = ckpt.add_subcommand("import", "Make a checkpoint of a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2)");
+  CLI::App* import_command =
+      ckpt.add_subcommand("import", "Make a checkpoint of a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3)");
   import_command->add_option("path", a.path, "The folder with config.json and model.safetensors")->required();
   import_command->add_option("to", a.other, "The folder that gets step-0")->required();
   import_command->callback([arguments] { fmt::print("{}\n", import_hugging_face(arguments->path, arguments->other)); });

@@ -48,6 +48,13 @@ plan::ModelSpec qwen2() {
   return spec;
 }
 
+/// Heads wider than the width of the model among them.
+plan::ModelSpec qwen3() {
+  plan::ModelSpec spec = llama();
+  spec.name = "qwen3", spec.qk_norm = true, spec.head_size = 6, spec.rope_scaling = {};
+  return spec;
+}
+
 /// Element i of the parameter's values: no two elements of the model are alike.
 using Values = std::map<std::string, std::vector<float>>;
 
@@ -82,7 +89,7 @@ std::vector<float> read_exported(const std::string& folder, const std::string& n
 }
 
 TEST(HuggingFace, WhatIsExportedComesBack) {
-  for (const plan::ModelSpec& spec : {gpt2(), llama(), llama(3), qwen2()}) {
+  for (const plan::ModelSpec& spec : {gpt2(), llama(), llama(3), qwen2(), qwen3()}) {
     testing::Scratch scratch;
     const Values values = made_up(spec);
     const std::string path = write_model(scratch / "ours", spec, values);
@@ -166,6 +173,31 @@ TEST(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
   const auto config = nlohmann::json::parse(hugging_face_config(spec));
   EXPECT_EQ(config["model_type"], "qwen2");
   EXPECT_FALSE(config.contains("attention_bias"));
+}
+
+TEST(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
+  testing::Scratch scratch;
+  const plan::ModelSpec spec = qwen3();
+  const Values values = made_up(spec);
+  Reader reader(write_model(scratch / "ours", spec, values));
+  export_hugging_face(reader, scratch / "theirs");
+  for (const std::string layer : {"0", "1"}) {
+    const std::string ours = "blocks." + layer + ".attention.", theirs = "model.layers." + layer + ".self_attn.";
+    EXPECT_EQ(read_exported(scratch / "theirs", theirs + "q_norm.weight"), values.at(ours + "query_norm.weight"));
+    EXPECT_EQ(read_exported(scratch / "theirs", theirs + "k_norm.weight"), values.at(ours + "key_norm.weight"));
+  }
+  const auto k = read_exported(scratch / "theirs", "model.layers.1.self_attn.k_proj.weight");  // [2 heads of 6, 12]
+  const auto& ours = values.at("blocks.1.attention.qkv.weight");                               // 2 groups of 2 queries, key, value; 6 rows each
+  for (int head = 0; head < 2; ++head)
+    for (int d = 0; d < 6; ++d)
+      for (int in = 0; in < 12; ++in) EXPECT_EQ(k[(head * 6 + d) * 12 + in], ours[(head * 24 + 12 + d) * 12 + in]);
+  const auto config = nlohmann::json::parse(hugging_face_config(spec));
+  EXPECT_EQ(config["model_type"], "qwen3");
+  EXPECT_EQ(config["architectures"], nlohmann::json{"Qwen3ForCausalLM"});
+  EXPECT_EQ(config["head_dim"], 6);
+  EXPECT_EQ(config["attention_bias"], false);
+  EXPECT_EQ(config["use_sliding_window"], false);
+  EXPECT_FALSE(config.contains("mlp_bias"));
 }
 
 /// Rewrites an exported model with names and types changed, as other writers of the format would have it.
@@ -252,6 +284,12 @@ TEST(HuggingFace, RefusesArchitecturesThatItHasNoNameFor) {
   plan::ModelSpec mixed = gpt2();
   mixed.norm = plan::Norm::kRms;
   EXPECT_THROW(hugging_face_tensors(mixed), Error);
+  plan::ModelSpec both = qwen3();
+  both.qkv_bias = true;
+  EXPECT_THROW(hugging_face_tensors(both), Error);
+  plan::ModelSpec experts = llama(3);
+  experts.qk_norm = true;
+  EXPECT_THROW(hugging_face_config(experts), Error);
   plan::ModelSpec mlp;
   mlp.family = plan::Family::kMlp;
   EXPECT_THROW(hugging_face_config(mlp), Error);

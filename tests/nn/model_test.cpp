@@ -83,6 +83,7 @@ class Composition {
     at::Tensor q = parts.narrow(3, 0, per).flatten(2, 3).transpose(1, 2);
     at::Tensor k = parts.select(3, per).repeat_interleave(per, 2).transpose(1, 2);
     const at::Tensor v = parts.select(3, per + 1).repeat_interleave(per, 2).transpose(1, 2);
+    if (spec_.qk_norm) q = norm(name + ".query_norm", q), k = norm(name + ".key_norm", k);
     if (spec_.positions == plan::Positions::kRotary) q = turn(q), k = turn(k);
     const at::Tensor hidden = at::ones({t, t}, at::kBool).triu(1);
     const at::Tensor scores = (q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(d))).masked_fill(hidden, -INFINITY);
@@ -117,9 +118,13 @@ TEST_P(NamedModel, LossAndGradientsAreThoseOfTheComposition) {
   const plan::ModelSpec spec = *plan::named_model(GetParam());
   const auto model = ready_model(spec);
   {
-    const c10::AutoGradMode not_recording(false);  // biases are zeros at first: nothing would show that they count
-    for (const auto& parameter : model->parameters())
-      if (parameter->name().ends_with(".bias")) parameter->tensor().copy_(at::linspace(-0.5, 0.5, parameter->tensor().numel(), at::kFloat));
+    const c10::AutoGradMode not_recording(false);  // biases are zeros at first, weights of norms ones: nothing would show that they count
+    for (const auto& parameter : model->parameters()) {
+      const at::Tensor tensor = parameter->tensor();
+      if (parameter->name().ends_with(".bias")) tensor.copy_(at::linspace(-0.5, 0.5, tensor.numel(), at::kFloat));
+      if (parameter->name().ends_with("query_norm.weight")) tensor.copy_(at::linspace(0.5, 2, tensor.numel(), at::kFloat));
+      if (parameter->name().ends_with("key_norm.weight")) tensor.copy_(at::linspace(1.5, -0.5, tensor.numel(), at::kFloat));
+    }
   }
   const Composition reference(spec, *model);
   const at::Tensor tokens = some_tokens(2, 37), labels = some_tokens(2, 37, 1);
@@ -135,7 +140,25 @@ TEST_P(NamedModel, LossAndGradientsAreThoseOfTheComposition) {
   expected.backward();
   for (const auto& parameter : model->parameters()) expect_close(parameter->gradient(), reference.at(parameter->name()).grad(), parameter->name());
 }
-INSTANTIATE_TEST_SUITE_P(Sizes, NamedModel, testing::Values("gpt2-tiny", "llama-tiny", "qwen2-tiny"));
+INSTANTIATE_TEST_SUITE_P(Sizes, NamedModel, testing::Values("gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny"));
+
+// What hangs on the norms of queries or keys sees them; without the fused path the sums of the weights' gradients have another order.
+TEST(Model, NormsOfQueriesAndKeysMayBeHookedApart) {
+  const plan::ModelSpec spec = *plan::named_model("qwen3-tiny");
+  const auto fused = ready_model(spec), hooked = ready_model(spec);
+  std::vector<std::vector<std::int64_t>> seen;
+  for (const char* name : {"query_norm", "key_norm"})
+    hooked->find_module(std::string("blocks.2.attention.") + name)->on_post_forward([&](Module&, const at::Tensor& y, const Context&) {
+      seen.push_back(y.sizes().vec());
+      return at::Tensor();
+    });
+  Context context;
+  context.labels = some_tokens(2, 9, 1);
+  for (const auto& model : {fused, hooked}) (*model)(some_tokens(2, 9), context).backward();
+  EXPECT_EQ(seen, (std::vector<std::vector<std::int64_t>>{{2, 9, 2, 2, 48}, {2, 9, 2, 1, 48}}));
+  for (std::size_t i = 0; i < fused->parameters().size(); ++i)
+    expect_close(hooked->parameters()[i]->gradient(), fused->parameters()[i]->gradient().to(at::kDouble), fused->parameters()[i]->name());
+}
 
 TEST(Model, ParametersAreThoseOfTheSpecification) {
   for (const std::string& name : plan::model_names()) {
@@ -242,7 +265,7 @@ TEST(Model, DocumentsDoNotSeeEachOther) {
 }
 
 TEST(Model, GenerationWithACacheIsTheFullForwardPass) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny"}) {
     const auto model = ready_model(*plan::named_model(name));
     const c10::AutoGradMode not_recording(false);
     const at::Tensor tokens = some_tokens(2, 100);

@@ -7,6 +7,7 @@
 #include "shoal/ops/activation.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/embedding.h"
+#include "shoal/ops/head_norm.h"
 #include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
 #include "shoal/ops/norm.h"
@@ -144,6 +145,23 @@ TEST(NarrowWeights, NormsAndBiasesAreReadAsFloat32) {
       expect_near(x.grad(), xe.grad(), 1e-5, "dx");
       expect_near(d_bias->value, be.grad(), place(type), "d bias");
     }
+  }
+}
+
+TEST(NarrowWeights, NormsOfQueriesAndKeysAreReadAsFloat32) {
+  for (const at::ScalarType type : kTypes) {
+    const at::Tensor x = exact({2, 5, 64}, 1, type), wq = exact({8}, 2, type), wk = exact({8}, 3, type), dy = exact({2, 5, 64}, 4, type).detach();
+    const at::Tensor xd = double_leaf(x), wqd = double_leaf(wq), wkd = double_leaf(wk);
+    const at::Tensor yd = head_norm(xd, {2, 8}, wqd, wkd, 1e-6);
+    yd.backward(dy.to(at::kDouble));
+    const auto dq = std::make_shared<Kept>(wq.sizes(), type), dk = std::make_shared<Kept>(wk.sizes(), type);
+    const at::Tensor y = head_norm(x, {2, 8}, {narrow_leaf(wq, type), dq}, {narrow_leaf(wk, type), dk}, 1e-6);
+    EXPECT_EQ(y.scalar_type(), at::kFloat);
+    expect_near(y, yd, 1e-6, "y");
+    y.backward(dy);
+    expect_near(x.grad(), xd.grad(), 2e-6, "dx");
+    expect_near(dq->value, wqd.grad(), place(type), "d query weight");
+    expect_near(dk->value, wkd.grad(), place(type), "d key weight");
   }
 }
 

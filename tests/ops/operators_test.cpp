@@ -27,6 +27,7 @@
 #include "shoal/ops/activation.h"
 #include "shoal/ops/attention.h"
 #include "shoal/ops/embedding.h"
+#include "shoal/ops/head_norm.h"
 #include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
 #include "shoal/ops/norm.h"
@@ -213,6 +214,53 @@ TEST(Rotary, LongWavesAreStretchedAsInLlama31) {
   EXPECT_NEAR(stretched[1][1][63].item<float>() * 8, plain[1][1][63].item<float>(), 1e-9);
 }
 
+/// Queries and keys of a packed tensor by RMSNorm over their heads, composed.
+at::Tensor composed_head_norm(const at::Tensor& qkv, const at::Tensor& query_weight, const at::Tensor& key_weight, std::int64_t per) {
+  const at::Tensor parts = qkv.unflatten(2, {-1, per + 2, query_weight.size(0)});
+  const auto normed = [](const at::Tensor& x, const at::Tensor& weight) { return x * at::rsqrt(x.square().mean(-1, true) + 1e-6) * weight; };
+  return at::cat({normed(parts.narrow(3, 0, per), query_weight), normed(parts.narrow(3, per, 1), key_weight), parts.narrow(3, per + 1, 1)}, 3)
+      .flatten(2);
+}
+
+TEST(HeadNorm, IsTheCompositionOfEveryQueryAndKey) {
+  for (const std::int64_t per : {1, 3})
+    for (const std::int64_t d : {2, 8, 48, 128}) {
+      SCOPED_TRACE(testing::Message() << per << " heads a group, " << d << " elements a head");
+      expect_same(
+          [&](const Inputs& in) {
+            return head_norm(in[0], {per, d}, in[1], in[2], 1e-6);
+          },
+          [&](const Inputs& in) { return composed_head_norm(in[0], in[1], in[2], per); },
+          {leaf({2, 5, 2 * (per + 2) * d}, 1), leaf({d}, 2), leaf({d}, 3)}, 5e-6);
+    }
+  expect_finite_differences(
+      [](const Inputs& in) {
+        return head_norm(in[0], {2, 3}, in[1], in[2], 1e-6);
+      },
+      {leaf({1, 2, 24}, 1), leaf({3}, 2), leaf({3}, 3)});
+}
+
+// A frozen weight, a frozen input, and an output that is a view of another's memory.
+TEST(HeadNorm, GivesWhatIsWanted) {
+  const auto reference = [](const Inputs& in) { return composed_head_norm(in[0] * 2, in[1], in[2], 2); };
+  const auto ours = [](const Inputs& in) { return head_norm(in[0] * 2, {2, 8}, in[1], in[2], 1e-6); };
+  for (const int frozen : {0, 1, 2}) {
+    Inputs inputs{leaf({2, 3, 64}, 1), leaf({8}, 2), leaf({8}, 3)};
+    inputs[frozen] = inputs[frozen].detach();
+    expect_same(ours, reference, inputs, 5e-6);
+  }
+  const auto transposed = [](const auto& f) { return [f](const Inputs& in) { return f({in[0].transpose(0, 1), in[1], in[2]}).transpose(0, 1); }; };
+  expect_same(transposed(ours), transposed(reference), {leaf({2, 3, 64}, 1), leaf({8}, 2), leaf({8}, 3)}, 5e-6);
+}
+
+TEST(HeadNorm, RefusesShapesThatDoNotFit) {
+  const at::Tensor qkv = at::zeros({1, 2, 64});
+  EXPECT_THROW(head_norm(qkv, {2, 10}, at::ones({10}), at::ones({10}), 1e-6), Error);
+  EXPECT_THROW(head_norm(qkv, {2, 8}, at::ones({16}), at::ones({8}), 1e-6), Error);
+  EXPECT_THROW(head_norm(qkv, {2, 8}, at::ones({8}), at::ones({1, 8}), 1e-6), Error);
+  EXPECT_THROW(head_norm(qkv[0], {2, 8}, at::ones({8}), at::ones({8}), 1e-6), Error);
+}
+
 at::Tensor reference_cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
   return at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), labels.reshape({-1}), {}, at::Reduction::Sum, -100);
 }
@@ -298,6 +346,20 @@ TEST(GradientSink, IsWrittenThenAccumulated) {
   EXPECT_TRUE(at::allclose(weight_bucket->memory, 2 * d_weight));
   EXPECT_TRUE(at::allclose(bias_bucket->memory, 2 * d_bias));
   EXPECT_EQ(weight_bucket->uses, 2);
+}
+
+TEST(GradientSink, OfTheNormsOfQueriesAndKeys) {
+  const at::Tensor x = leaf({2, 3, 64}, 1).detach(), wq = leaf({8}, 2), wk = leaf({8}, 3);
+  const auto queries = std::make_shared<Bucket>(at::full({8}, 99, at::kDouble)), keys = std::make_shared<Bucket>(at::full({8}, 99, at::kDouble));
+  const at::Tensor plain_q = leaf({8}, 2), plain_k = leaf({8}, 3);
+  composed_head_norm(x, plain_q, plain_k, 2).square().sum().backward();
+  for (const int uses : {1, 2}) {
+    head_norm(x, {2, 8}, Weight(wq, queries), Weight(wk, keys), 1e-6).square().sum().backward();
+    EXPECT_TRUE(at::allclose(queries->memory, uses * plain_q.grad()));
+    EXPECT_TRUE(at::allclose(keys->memory, uses * plain_k.grad()));
+    EXPECT_EQ(queries->uses, uses);
+  }
+  EXPECT_FALSE(wq.grad().defined() || wk.grad().defined());
 }
 
 }  // namespace

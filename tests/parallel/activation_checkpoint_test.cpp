@@ -23,6 +23,7 @@ plan::ModelSpec tiny(const char* name, double dropout) {
   spec.layers = 4, spec.hidden = 64, spec.heads = 4, spec.kv_heads = spec.kv_heads == spec.heads ? 4 : 2, spec.head_size = 16, spec.ffn = 160;
   spec.sequence = 32, spec.vocab = 256, spec.dropout = dropout;
   if (name == std::string("llama-tiny")) spec.kv_heads = 2;
+  if (spec.qk_norm) spec.head_size = 24;
   return spec;
 }
 
@@ -85,7 +86,7 @@ void on_ranks(int ranks, const std::function<void(const comm::Group&)>& body) {
 TEST(ActivationCheckpoint, EveryModeGivesTheBitsOfThePlainModel) {
   for (const int ranks : {1, 2})
     on_ranks(ranks, [&](const comm::Group& group) {
-      for (const char* name : {"gpt2-tiny", "llama-tiny"})
+      for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"})
         for (const double dropout : {0.0, 0.2}) {
           const auto spec = tiny(name, dropout);
           const auto plain_model = made(spec);
@@ -264,7 +265,7 @@ Measured peak(const plan::ModelSpec& spec, const plan::MicroBatch& batch, const 
 // 3 %: the head's own tensors (its input and statistics), rounding to cache lines.
 TEST(ActivationCheckpoint, MemoryFallsAsThePlanSays) {
   on_ranks(1, [&](const comm::Group&) {
-    for (const char* name : {"gpt2-tiny", "llama-tiny"})
+    for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"})
       for (const double dropout : {0.0, 0.1}) {
         plan::ModelSpec spec = tiny(name, dropout);
         spec.layers = 8, spec.hidden = 128, spec.head_size = 32, spec.ffn = 512, spec.sequence = 128, spec.vocab = 64;

@@ -76,6 +76,23 @@ TEST(KeptActivations, OfAGptBlock) {
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).kept, 4 * n * h);
 }
 
+// 4 query, 2 key and 2 value heads of 48 in a width of 128, 352 in the gated layer. The norms of queries and keys keep the product and a root a head,
+// attention what came of it, its result and a logarithm a head.
+TEST(KeptActivations, OfAQwen3Block) {
+  const ModelSpec spec = *named_model("qwen3-tiny");
+  const MicroBatch batch{2, 64};
+  const double n = 128, h = 128, qkv = 8 * 48, attended = 4 * 48, f = 352, norms = 2 * (h + 1);
+  const double all = 4 * n * (2 * h + norms + 2 * qkv + 6 + attended + 4 + 3 * f), products = 4 * n * (2 * h + qkv + 2 * f);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).kept, all);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).kept, products);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).rebuilt, all - products);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).kept, 4 * n * h);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).rebuilt, all - 4 * n * h);
+  ModelSpec learned = spec;
+  learned.positions = Positions::kLearned;
+  EXPECT_DOUBLE_EQ(block_cost(learned, batch, 0, Keep::kEverything).kept, all) << "what turning makes takes the place of what the norms made";
+}
+
 TEST(KeptActivations, EveryKthBlock) {
   ModelSpec spec = *named_model("gpt2-tiny");
   spec.layers = 5;

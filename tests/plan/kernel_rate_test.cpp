@@ -103,6 +103,23 @@ TEST(ShoalTime, StepIsTheSumOfItsKernels) {
   EXPECT_THROW(step("norm", call), Error);
 }
 
+// Two norms of the width a block, a pass that turns queries and keys, and with norms of theirs one more as wide; and the last norm.
+TEST(ShoalTime, NormsOfQueriesAndKeysArePasses) {
+  const auto norms = [](const ModelSpec& spec, const KernelRate& rate) {
+    Planned one;
+    one.spec = spec;
+    one.cluster.kernels["norm"] = rate;
+    return step_time(one.spec, one.training, one.cluster).all();
+  };
+  const ModelSpec with = *named_model("qwen3-tiny");
+  ModelSpec without = with;
+  without.qk_norm = false;
+  const KernelRate call{.start_s = 1}, byte{.byte_s = 1};
+  EXPECT_DOUBLE_EQ(norms(without, call), 4 * 3 + 1);
+  EXPECT_DOUBLE_EQ(norms(with, call), 4 * 4 + 1);
+  EXPECT_DOUBLE_EQ(norms(with, byte) - norms(without, byte), 4 * byte.seconds(pass_work(256 * 8 * 48)));
+}
+
 // Products, loss and update of 16-bit weights are kernels of their own; what lies between the products is not.
 TEST(ShoalTime, SixteenBitWeightsHaveTheirOwnKernels) {
   Planned planned;

@@ -157,7 +157,7 @@ TEST(KnownMistakes, UtilisationIsOneFigure) {
 
 // A memory page leaves its section on activations unfinished. Here they are the sum of tensors that have names, for every kind of block.
 TEST(KnownMistakes, ActivationsAreAListOfTensors) {
-  for (const char* name : {"gpt2-124m", "llama-8b", "mixtral-8x7b"})
+  for (const char* name : {"gpt2-124m", "llama-8b", "qwen3-8b", "mixtral-8x7b"})
     for (const bool flash : {true, false}) {
       const ModelSpec spec = *named_model(name);
       Training training;

@@ -53,14 +53,23 @@ constexpr const char* kQwen2 = R"({
   "rope_theta": 1000000.0, "sliding_window": 4096, "tie_word_embeddings": false, "use_mrope": false, "use_sliding_window": false,
   "vocab_size": 152064})";
 
+constexpr const char* kQwen3 = R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
+  "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 12288,
+  "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3", "num_attention_heads": 32, "num_hidden_layers": 36,
+  "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
+  "vocab_size": 151936})";
+
 TEST(ModelJson, EveryNamedModelSurvivesTheRoundTrip) {
   for (const std::string& name : model_names()) EXPECT_EQ(from_json(to_json(*named_model(name))), *named_model(name)) << name;
 }
 
-// Checkpoints written before there were biases of queries, keys and values alone.
-TEST(ModelJson, AnOlderOneHasNoBiasesOfQueriesKeysAndValues) {
+// Checkpoints written before there were biases of queries, keys and values alone, or norms of queries and keys.
+TEST(ModelJson, AnOlderOneSaysNothingOfBiasesAndNormsOfQueriesAndKeys) {
   const ModelSpec llama = *named_model("llama-tiny");
   EXPECT_EQ(from_json(replaced(to_json(llama), "\"qkv_bias\": false,", "")), llama);
+  EXPECT_EQ(from_json(replaced(to_json(llama), "\"qk_norm\": false,", "")), llama);
 }
 
 TEST(ModelJson, MistakesNameFileKeyAndRule) {
@@ -88,11 +97,23 @@ TEST(HuggingFaceConfig, GivesTheNamedModels) {
   ModelSpec qwen2 = from_hugging_face(kQwen2);
   qwen2.name = "qwen2.5-7b";
   EXPECT_EQ(qwen2, *named_model("qwen2.5-7b"));
+  ModelSpec qwen3 = from_hugging_face(kQwen3);
+  EXPECT_EQ(qwen3.name, "qwen3");
+  qwen3.name = "qwen3-8b";
+  EXPECT_EQ(qwen3, *named_model("qwen3-8b"));
   ModelSpec gpt2 = from_hugging_face(kGpt2);
   EXPECT_EQ(parameter_count(gpt2), 124439808);
   EXPECT_EQ(gpt2.dropout, 0.1);
   gpt2.name = "gpt2-124m", gpt2.vocab = 50304, gpt2.dropout = 0;
   EXPECT_EQ(gpt2, *named_model("gpt2-124m"));
+}
+
+// transformers' Qwen3Config: head_dim is 128 unless the file says otherwise, and never the width of the model divided.
+TEST(HuggingFaceConfig, HeadsOfQwen3AreAsWideAsTheFileSaysOr128) {
+  const std::string narrow = replaced(kQwen3, "\"hidden_size\": 4096", "\"hidden_size\": 1024");
+  EXPECT_EQ(from_hugging_face(narrow).head_size, 128);
+  EXPECT_EQ(from_hugging_face(replaced(narrow, "\"head_dim\": 128,", "")).head_size, 128);
+  EXPECT_EQ(from_hugging_face(replaced(narrow, "\"head_dim\": 128", "\"head_dim\": 64")).head_size, 64);
 }
 
 TEST(HuggingFaceConfig, MistakesNameFileKeyAndRule) {
@@ -106,6 +127,10 @@ TEST(HuggingFaceConfig, MistakesNameFileKeyAndRule) {
   EXPECT_THAT(read(replaced(kMixtral, "\"sliding_window\": null", "\"sliding_window\": 4096")), HasSubstr("sliding_window = 4096"));
   EXPECT_THAT(read(replaced(kQwen2, "\"use_sliding_window\": false", "\"use_sliding_window\": true")), HasSubstr("use_sliding_window = true"));
   EXPECT_THAT(read(replaced(kQwen2, "\"use_mrope\": false", "\"use_mrope\": true")), HasSubstr("use_mrope = true"));
+  EXPECT_THAT(read(replaced(kQwen3, "\"attention_bias\": false", "\"attention_bias\": true")), HasSubstr("c.json: attention_bias = true"));
+  EXPECT_THAT(read(replaced(kQwen3, "\"use_sliding_window\": false", "\"use_sliding_window\": true")), HasSubstr("use_sliding_window = true"));
+  EXPECT_THAT(read(replaced(kQwen3, "\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}")),
+              HasSubstr("rope_scaling.rope_type = \"yarn\""));
   EXPECT_THAT(read(replaced(kMixtral, "\"num_local_experts\": 8,", "")), HasSubstr("num_local_experts is missing"));
   EXPECT_THAT(read(replaced(kGpt2, "\"attn_pdrop\": 0.1", "\"attn_pdrop\": 0.3")), HasSubstr("attn_pdrop = 0.3: must equal resid_pdrop"));
   EXPECT_THAT(read(replaced(kGpt2, "\"n_layer\": 12", "\"n_layer\": 12.5")), HasSubstr("n_layer = 12.5: must be a whole number"));

@@ -35,23 +35,15 @@ TEST(ModelSpec, CountsEqualThePublishedOnes) {
     const char* name;
     std::int64_t vocab, count;
   };
-  for (const Row& row : std::vector<Row>{{"gpt2-124m", 50257, 124439808},
-                                         {"gpt2-350m", 50257, 354823168},
-                                         {"gpt2-774m", 50257, 774030080},
-                                         {"gpt2-1.5b", 50257, 1557611200},
-                                         {"llama-160m", 32000, 162417408},
-                                         {"llama-1b", 128256, 1235814400},
-                                         {"llama-3b", 128256, 3212749824},
-                                         {"llama-7b", 32000, 6738415616},
-                                         {"llama-13b", 32000, 13015864320},
-                                         {"llama-8b", 128256, 8030261248},
-                                         {"llama-70b", 128256, 70553706496},
-                                         {"llama-2-70b", 32000, 68976648192},
-                                         {"qwen2.5-0.5b", 151936, 494032768},
-                                         {"qwen2.5-1.5b", 151936, 1543714304},
-                                         {"qwen2.5-7b", 152064, 7615616512},
-                                         {"qwen2.5-72b", 152064, 72706203648},
-                                         {"mixtral-8x7b", 32000, 46702792704}}) {
+  for (const Row& row :
+       std::vector<Row>{{"gpt2-124m", 50257, 124439808},      {"gpt2-350m", 50257, 354823168},      {"gpt2-774m", 50257, 774030080},
+                        {"gpt2-1.5b", 50257, 1557611200},     {"llama-160m", 32000, 162417408},     {"llama-1b", 128256, 1235814400},
+                        {"llama-3b", 128256, 3212749824},     {"llama-7b", 32000, 6738415616},      {"llama-13b", 32000, 13015864320},
+                        {"llama-8b", 128256, 8030261248},     {"llama-70b", 128256, 70553706496},   {"llama-2-70b", 32000, 68976648192},
+                        {"qwen2.5-0.5b", 151936, 494032768},  {"qwen2.5-1.5b", 151936, 1543714304}, {"qwen2.5-7b", 152064, 7615616512},
+                        {"qwen2.5-72b", 152064, 72706203648}, {"qwen3-0.6b", 151936, 596049920},    {"qwen3-1.7b", 151936, 1720574976},
+                        {"qwen3-4b", 151936, 4022468096},     {"qwen3-8b", 151936, 8190735360},     {"qwen3-14b", 151936, 14768307200},
+                        {"qwen3-32b", 151936, 32762123264},   {"mixtral-8x7b", 32000, 46702792704}}) {
     ModelSpec spec = model(row.name);
     spec.vocab = row.vocab;
     EXPECT_EQ(parameter_count(spec), row.count) << row.name;
@@ -80,7 +72,7 @@ TEST(ModelSpec, EveryNameGivesAValidModelThatCarriesIt) {
 }
 
 TEST(ModelSpec, ParametersAreInTheOrderOfUnitsAndNamedOnce) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "moe-tiny", "mlp-digits"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "moe-tiny", "mlp-digits"}) {
     std::set<std::string> names;
     int unit = 0;
     for (const ParameterSpec& parameter : parameters(model(name))) {
@@ -107,6 +99,16 @@ TEST(ModelSpec, NamesAndShapesAreTheContract) {
   EXPECT_EQ(llama[2].name, "blocks.0.attention.qkv.weight");
   EXPECT_EQ(llama[2].shape, (std::vector<std::int64_t>{256, 128})) << "4 query, 2 key and 2 value heads of 32";
   EXPECT_EQ(llama.back().name, "head.output.weight");
+  const auto qwen3 = parameters(model("qwen3-tiny"));
+  EXPECT_EQ(qwen3[2].name, "blocks.0.attention.qkv.weight");
+  EXPECT_EQ(qwen3[2].shape, (std::vector<std::int64_t>{384, 128})) << "4 query, 2 key and 2 value heads of 48";
+  EXPECT_EQ(qwen3[3].name, "blocks.0.attention.query_norm.weight");
+  EXPECT_EQ(qwen3[4].name, "blocks.0.attention.key_norm.weight");
+  for (const int norm : {3, 4}) {
+    EXPECT_EQ(qwen3[norm].shape, std::vector<std::int64_t>{48}) << "one weight for all heads";
+    EXPECT_EQ(qwen3[norm].init, Init::kOnes);
+  }
+  EXPECT_EQ(qwen3[5].name, "blocks.0.attention.out.weight");
   std::vector<std::string> moe;
   for (const auto& parameter : parameters(model("moe-tiny")))
     if (parameter.unit == 1) moe.push_back(parameter.name);
@@ -173,6 +175,10 @@ TEST(ModelSpec, NonsenseIsNamed) {
   EXPECT_THAT(complaint(bad), HasSubstr("experts_per_token = 5: must lie between 1 and experts = 4"));
   bad = good, bad.bias = bad.qkv_bias = true;
   EXPECT_THAT(complaint(bad), HasSubstr("qkv_bias = true"));
+  bad = model("qwen3-tiny"), bad.norm = Norm::kLayer;
+  EXPECT_THAT(complaint(bad), HasSubstr("qk_norm = true: queries and keys have RMSNorm alone"));
+  bad = model("mlp-digits"), bad.qk_norm = true;
+  EXPECT_THAT(complaint(bad), HasSubstr("qk_norm = 1: a multi-layer perceptron has none"));
   bad = good, bad.hidden = bad.ffn = bad.vocab = std::int64_t{1} << 31;
   EXPECT_THAT(complaint(bad), HasSubstr("surely a mistake"));
   bad = model("mlp-digits"), bad.widths = {32, 0};

@@ -10,6 +10,8 @@
 #include "shoal/collective/ring.h"
 #include "shoal/plan/goodput.h"
 #include "shoal/plan/lessons.h"
+#include "shoal/plan/memory.h"
+#include "shoal/plan/operations.h"
 #include "shoal/plan/scaling_laws.h"
 #include "shoal/plan/search.h"
 #include "shoal/plan/simulator.h"
@@ -46,6 +48,30 @@ TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
   // The same run from the other budgets.
   EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, plan.run->days * 24, 0, 2}).run->tokens, 1e11, 1);
   EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, 0, plan.run->cost, 2}).run->tokens, 1e11, 1);
+}
+
+// On a rank of two: 16 query and 4 key heads of 128, in 16 bits, read and written, and read twice and written on the way back; the inputs are kept.
+TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
+  const ModelSpec with = *named_model("qwen3-8b");
+  ModelSpec without = with;
+  without.qk_norm = false;
+  Training training = on(1, 2, 1, 1);
+  training.sequence = 4096, training.flash_attention = true;
+  const double pass = 2.0 * 4096 * (16 + 4) * 128;
+  const auto plain = block_operations(without, training), normed = block_operations(with, training);
+  ASSERT_EQ(normed.size(), plain.size() + 1);
+  for (std::size_t i = 0; i < normed.size(); ++i) {
+    if (i == 2) continue;
+    EXPECT_STREQ(normed[i].what, plain[i < 2 ? i : i - 1].what);
+  }
+  EXPECT_STREQ(normed[1].what, "queries, keys, values");
+  EXPECT_STREQ(normed[2].what, "norms of queries and keys");
+  EXPECT_FALSE(normed[2].product);
+  EXPECT_DOUBLE_EQ(normed[2].work, 2 * pass);
+  EXPECT_DOUBLE_EQ(normed[2].backward, 3 * pass);
+  EXPECT_DOUBLE_EQ(block_activation_bytes(with, training) - block_activation_bytes(without, training), pass);
+  EXPECT_GT(make_plan(with, training, with_devices(*cluster_preset("h100"), 2)).time.all(),
+            make_plan(without, training, with_devices(*cluster_preset("h100"), 2)).time.all());
 }
 
 TEST(Plan, HybridShardingIsNamed) {

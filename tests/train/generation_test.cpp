@@ -18,7 +18,7 @@ std::shared_ptr<nn::Model> small(const char* name) {
 }
 
 TEST(Generation, TheCacheChangesNothing) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"}) {
     const auto model = small(name);
     const std::vector<std::uint32_t> prompt{5, 9, 200, 31};
     GenerationOptions options{.tokens = 40, .sampling = {.temperature = 0.9, .top_k = 50, .top_p = 0.95}};

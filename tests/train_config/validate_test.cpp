@@ -171,6 +171,16 @@ TEST(ModelOfAJob, NamedSizesChangeTogether) {
   EXPECT_EQ(spec.kv_heads, 2);
   EXPECT_EQ(spec.layers, 2);
   EXPECT_EQ(spec.sequence, 64);
+  spec = model_spec(job_with({"model.name=qwen3-tiny", "model.hidden=256", "model.heads=8"}), {.vocab = 256});
+  EXPECT_EQ(spec.head_size, 48) << "heads that do not share the width out among them keep their size";
+  EXPECT_TRUE(spec.qk_norm);
+}
+
+TEST(ModelOfAJob, NormsOfQueriesAndKeysAreAKey) {
+  EXPECT_TRUE(model_spec(job_with({"model.name=llama-tiny", "model.qk_norm=true"}), {.vocab = 256}).qk_norm);
+  EXPECT_FALSE(model_spec(job_with({"model.name=qwen3-tiny", "model.qk_norm=false"}), {.vocab = 256}).qk_norm);
+  EXPECT_THAT(refusal([] { model_spec(job_with({"model.qk_norm=true"}), {.vocab = 256}); }), HasSubstr("queries and keys have RMSNorm alone"));
+  EXPECT_THAT(refusal([] { model_spec(table_with({"model.qk_norm=true"}), {}); }), HasSubstr("model.qk_norm"));
 }
 
 TEST(ModelOfAJob, AShapeNeedsNoName) {

@@ -33,6 +33,7 @@ class Norm : public Module {
  public:
   Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon);
 
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
   /// (x, norm(x)): the first for the residual connection, see ops::norm_residual.
   std::pair<at::Tensor, at::Tensor> split(const at::Tensor& x) const;
 

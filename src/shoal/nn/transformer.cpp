@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "shoal/nn/replay.h"
 #include "shoal/ops/activation.h"
 #include "shoal/ops/attention.h"
+#include "shoal/ops/head_norm.h"
 #include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
 #include "shoal/ops/rotary.h"
@@ -67,11 +69,26 @@ Attention::Attention(const plan::ModelSpec& spec)
       head_size_(spec.head_size),
       rotary_(spec.positions == plan::Positions::kRotary),
       theta_(spec.rope_theta),
+      norm_epsilon_(spec.norm_epsilon),
       scaling_(spec.rope_scaling) {
   Linear::Options qkv = inner(spec);
   qkv.bias = spec.bias || spec.qkv_bias;
   qkv_ = child<Linear>("qkv", spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_size, qkv);
+  if (spec.qk_norm) {
+    query_norm_ = child<Norm>("query_norm", ops::NormKind::kRms, head_size_, false, norm_epsilon_);
+    key_norm_ = child<Norm>("key_norm", ops::NormKind::kRms, head_size_, false, norm_epsilon_);
+  }
   out_ = child<Linear>("out", spec.heads * spec.head_size, spec.hidden, residual(spec));
+}
+
+at::Tensor Attention::normed(const at::Tensor& qkv, const Context& context) const {
+  if (!query_norm_) return qkv;
+  const Norm *queries = fusable<Norm>(query_norm_), *keys = fusable<Norm>(key_norm_);
+  const std::int64_t per = heads_per_group_;
+  if (queries && keys) return ops::head_norm(qkv, {per, head_size_}, queries->weight()->weight(), keys->weight()->weight(), norm_epsilon_);
+  const at::Tensor parts = qkv.unflatten(2, {-1, per + 2, head_size_});
+  return at::cat({(*query_norm_)(parts.narrow(3, 0, per), context), (*key_norm_)(parts.narrow(3, per, 1), context), parts.narrow(3, per + 1, 1)}, 3)
+      .flatten(2);
 }
 
 at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
@@ -98,11 +115,13 @@ at::Tensor Attention::attend(const at::Tensor& qkv, const Context& context) cons
 }
 
 at::Tensor Attention::onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) {
-  const at::Tensor qkv = turn((*qkv_)(x, context), context);
+  const at::Tensor qkv = turn(normed((*qkv_)(x, context), context), context);
   return project(residual, out_, attend(qkv, context), context);
 }
 
-void Attention::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) { (name == "qkv" ? qkv_ : out_) = module; }
+void Attention::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
+  (name == "qkv" ? qkv_ : name == "query_norm" ? query_norm_ : name == "key_norm" ? key_norm_ : out_) = module;
+}
 
 Mlp::Mlp(const plan::ModelSpec& spec) : activation_(spec.activation) {
   if (spec.gated) gate_ = child<Linear>("gate", spec.hidden, spec.ffn, inner(spec));

@@ -22,8 +22,9 @@ class TokenEmbedding : public Module {
 };
 
 /// Causal self-attention with grouped key-value heads (Ainslie et al., "GQA", 2023). Children `qkv`, whose rows lie by key-value head (its query
-/// heads, its key, its value), and `out`. x [B, T, h] to [B, T, h]. The number of heads follows from what `qkv` returns. The probabilities are not
-/// dropped out (they are never stored); dropout acts on the sum that joins the residual stream, see Block.
+/// heads, its key, its value), `query_norm` and `key_norm` where the model has them, and `out`. x [B, T, h] to [B, T, h]. The number of heads follows
+/// from what `qkv` returns. The probabilities are not dropped out (they are never stored); dropout acts on the sum that joins the residual stream,
+/// see Block.
 class Attention : public Module {
  public:
   explicit Attention(const plan::ModelSpec& spec);
@@ -36,15 +37,16 @@ class Attention : public Module {
   void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
 
  private:
+  at::Tensor normed(const at::Tensor& qkv, const Context& context) const;
   at::Tensor turn(const at::Tensor& qkv, const Context& context);
   at::Tensor attend(const at::Tensor& qkv, const Context& context) const;
 
   std::int64_t heads_per_group_, head_size_;
   bool rotary_;
-  double theta_;
+  double theta_, norm_epsilon_;
   plan::RopeScaling scaling_;
   at::Tensor table_;  ///< of rotary angles, for the positions met so far
-  std::shared_ptr<Module> qkv_, out_;
+  std::shared_ptr<Module> qkv_, query_norm_, key_norm_, out_;
 };
 
 /// down(act(up x)), or down(act(gate x) * up x) when gated. Children `up`, `down`, and `gate` before them.
@@ -108,8 +110,8 @@ class Head : public Module {
   std::shared_ptr<Module> norm_, output_;
 };
 
-/// GPT-2 (learned positions, LayerNorm, GELU, tied head) and Llama (rotary positions, RMSNorm, SwiGLU, grouped heads) alike: units `embedding`,
-/// `blocks.0` ..., `head`.
+/// GPT-2 (learned positions, LayerNorm, GELU, tied head) and Llama (rotary positions, RMSNorm, SwiGLU, grouped heads), to which Qwen2 adds
+/// biases and Qwen3 norms of queries and keys, alike: units `embedding`, `blocks.0` ..., `head`.
 class Transformer : public Model {
  public:
   explicit Transformer(const plan::ModelSpec& spec);

@@ -48,4 +48,10 @@ at::Tensor deliver(const std::shared_ptr<GradientSink>& sink, const at::Tensor& 
   return {};
 }
 
+/// The same of a gradient that is there already; an undefined one stays so.
+inline at::Tensor hand_over(const std::shared_ptr<GradientSink>& sink, const at::Tensor& gradient) {
+  if (!sink || !gradient.defined()) return gradient;
+  return deliver(sink, gradient, [&](const at::Tensor& target, bool accumulate) { accumulate ? target.add_(gradient) : target.copy_(gradient); });
+}
+
 }  // namespace shoal::ops

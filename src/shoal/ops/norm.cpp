@@ -81,11 +81,6 @@ NormGradients backward(NormKind kind, const at::Tensor& dy, const at::Tensor& d_
   return gradients;
 }
 
-at::Tensor hand_over(const std::shared_ptr<GradientSink>& sink, const at::Tensor& gradient) {
-  if (!sink || !gradient.defined()) return gradient;
-  return deliver(sink, gradient, [&](const at::Tensor& target, bool accumulate) { accumulate ? target.add_(gradient) : target.copy_(gradient); });
-}
-
 Tensors run(NormKind kind, const at::Tensor& input, const Weight& weight, const Weight& bias, double epsilon, bool residual) {
   SHOAL_USER_CHECK(input.dim() >= 1 && weight.tensor.dim() == 1 && input.size(-1) == weight.tensor.size(0), "norm",
                    "last dimension of the input is {}, the weight has {}", input.dim() ? input.size(-1) : 0, weight.tensor.numel());

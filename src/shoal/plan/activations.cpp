@@ -10,6 +10,7 @@ void add_attention(const ModelSpec& spec, const Training& training, double token
   const double scores = tokens * a * training.length(spec);
   list.push_back({"input of norm 1", e * tokens * h, Cut::kSequence});
   list.push_back({"input of the query, key and value product", e * tokens * h, Cut::kSequence});
+  if (spec.qk_norm) list.push_back({"queries and keys before their norms", e * tokens * d * (a + k)});
   list.push_back({"queries, keys and values", e * tokens * d * (a + 2 * k)});
   if (training.flash_attention) {
     list.push_back({"log-sum-exp of the scores", 4 * tokens * a});

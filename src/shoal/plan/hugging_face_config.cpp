@@ -46,7 +46,7 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
   return {fields.real("factor"), fields.real("low_freq_factor"), fields.real("high_freq_factor"), fields.integer("original_max_position_embeddings")};
 }
 
-/// What Llama, Mistral, Mixtral and Qwen2 have in common.
+/// What Llama, Mistral, Mixtral, Qwen2 and Qwen3 have in common.
 ModelSpec read_rotary(JsonFields& fields, const std::string& file) {
   ModelSpec spec;
   spec.bias = false, spec.gated = true, spec.positions = Positions::kRotary, spec.norm = Norm::kRms;
@@ -83,12 +83,27 @@ ModelSpec read_llama(JsonFields& fields, const std::string& file) {
   return spec;
 }
 
-// Its window counts only where another key says so; its biases stand in no key.
+/// A Qwen's window counts only where another key says so.
+void require_no_window(JsonFields& fields) {
+  require_absent(fields, "use_sliding_window", !fields.boolean("use_sliding_window", false), "windowed attention is not supported");
+}
+
+// Its biases stand in no key.
 ModelSpec read_qwen2(JsonFields& fields, const std::string& file) {
   ModelSpec spec = read_rotary(fields, file);
   spec.qkv_bias = true;
-  require_absent(fields, "use_sliding_window", !fields.boolean("use_sliding_window", false), "windowed attention is not supported");
+  require_no_window(fields);
   require_absent(fields, "use_mrope", !fields.boolean("use_mrope", false), "rotary positions in three dimensions are not supported");
+  return spec;
+}
+
+// Its norms of queries and keys stand in no key.
+ModelSpec read_qwen3(JsonFields& fields, const std::string& file) {
+  ModelSpec spec = read_rotary(fields, file);
+  spec.qk_norm = true;
+  if (spec.head_size == 0) spec.head_size = 128;  // what Qwen3Config takes where it is not said, whatever the width
+  require_absent(fields, "attention_bias", !fields.boolean("attention_bias", false), "these biases are not supported");
+  require_no_window(fields);
   return spec;
 }
 
@@ -113,10 +128,12 @@ ModelSpec from_hugging_face(std::string_view text, const std::string& file) {
     spec = read_llama(fields, file);
   } else if (type == "qwen2") {
     spec = read_qwen2(fields, file);
+  } else if (type == "qwen3") {
+    spec = read_qwen3(fields, file);
   } else if (type == "mixtral") {
     spec = read_mixtral(fields, file);
   } else {
-    fields.refuse("model_type", fmt::format("= \"{}\": must be gpt2, llama, mistral, mixtral or qwen2", type));
+    fields.refuse("model_type", fmt::format("= \"{}\": must be gpt2, llama, mistral, mixtral, qwen2 or qwen3", type));
   }
   spec.name = fields.text("_name_or_path", "");
   if (spec.name.empty()) spec.name = type;

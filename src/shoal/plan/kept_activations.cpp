@@ -22,7 +22,7 @@ BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::i
 
 /// The tensors of a transformer's block, in bytes.
 struct BlockTensors {
-  double input, statistics, normed, qkv, rotated, attended, log_sums, sum, dropped, wide, activated;
+  double input, statistics, normed, qkv, changed, raw, head_statistics, attended, log_sums, sum, dropped, wide, activated;
   double rounded;  ///< attended, once more, as the output projection multiplied it
 
   BlockTensors(const ModelSpec& spec, const MicroBatch& batch) {
@@ -32,7 +32,10 @@ struct BlockTensors {
     input = sum = n * h * e, normed = n * h * p;
     statistics = 4 * n * (spec.norm == Norm::kLayer ? 2 : 1);
     qkv = n * (heads + 2 * static_cast<double>(spec.kv_heads)) * head_size * e;
-    rotated = spec.positions == Positions::kRotary ? qkv : 0;
+    // What attention takes where it is not the product itself; norms of queries and keys keep that product too, and a root a head.
+    changed = spec.positions == Positions::kRotary || spec.qk_norm ? qkv : 0;
+    raw = spec.qk_norm ? qkv : 0;
+    head_statistics = spec.qk_norm ? 4 * n * (heads + static_cast<double>(spec.kv_heads)) : 0;
     attended = n * heads * head_size * e;
     rounded = p < e ? n * heads * head_size * p : 0;
     log_sums = 4 * n * heads;
@@ -41,8 +44,10 @@ struct BlockTensors {
     wide = n * static_cast<double>(spec.ffn) * e * (spec.gated ? 2 : 1);
   }
 
-  // The queries, keys and values are saved once: turned ones where positions are rotary.
-  double everything() const { return input + sum + 2 * (normed + statistics) + qkv + attended + rounded + log_sums + wide + activated; }
+  // The queries, keys and values are saved as attention takes them, and with norms of theirs as those do.
+  double everything() const {
+    return input + sum + 2 * (normed + statistics) + qkv + raw + head_statistics + attended + rounded + log_sums + wide + activated;
+  }
 };
 
 BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep keep) {
@@ -55,7 +60,8 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
       return {t.everything(), 0, 0};
     case Keep::kProducts:
       return {t.input + t.qkv + t.sum + t.wide + t.dropped,
-              t.rotated + 2 * (t.normed + t.statistics) + t.attended + t.rounded + t.log_sums + t.activated + (t.dropped > 0 ? t.sum : 0),
+              t.changed + t.head_statistics + 2 * (t.normed + t.statistics) + t.attended + t.rounded + t.log_sums + t.activated +
+                  (t.dropped > 0 ? t.sum : 0),
               attention + pointwise};
     case Keep::kInput:
       break;

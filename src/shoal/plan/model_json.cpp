@@ -31,6 +31,7 @@ void write_transformer(const ModelSpec& spec, ordered_json& json) {
   json["sequence"] = spec.sequence;
   json["tied_embeddings"] = spec.tied_embeddings;
   json["qkv_bias"] = spec.qkv_bias;
+  json["qk_norm"] = spec.qk_norm;
   json["gated"] = spec.gated;
   json["positions"] = kPositions[static_cast<int>(spec.positions)];
   json["rope_theta"] = spec.rope_theta;
@@ -56,6 +57,7 @@ void read_transformer(JsonFields& fields, const std::string& file, ModelSpec& sp
   spec.sequence = fields.integer("sequence");
   spec.tied_embeddings = fields.boolean("tied_embeddings");
   spec.qkv_bias = fields.boolean("qkv_bias", false);  // checkpoints of earlier versions do not say
+  spec.qk_norm = fields.boolean("qk_norm", false);    // nor this
   spec.gated = fields.boolean("gated");
   spec.positions = one_of<Positions>(fields, "positions", kPositions);
   spec.rope_theta = fields.real("rope_theta");

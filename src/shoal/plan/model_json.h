@@ -14,9 +14,9 @@ std::string to_json(const ModelSpec& spec);
 /// wrong type, text that is not JSON, or a spec that `validate` refuses.
 ModelSpec from_json(std::string_view text, const std::string& file = "model.json");
 
-/// Reads a Hugging Face config.json: model_type gpt2, llama, mistral (full attention), mixtral or qwen2. The spec is named after `_name_or_path`
-/// or the type. Throws Error(config) as `from_json` does; refuses what the spec cannot say (other rope scalings, sliding windows, other biases)
-/// instead of dropping it.
+/// Reads a Hugging Face config.json: model_type gpt2, llama, mistral (full attention), mixtral, qwen2 or qwen3. The spec is named after
+/// `_name_or_path` or the type. Throws Error(config) as `from_json` does; refuses what the spec cannot say (other rope scalings, sliding windows,
+/// other biases) instead of dropping it.
 ModelSpec from_hugging_face(std::string_view text, const std::string& file = "config.json");
 
 }  // namespace shoal::plan

@@ -65,6 +65,7 @@ void validate_transformer(const ModelSpec& spec) {
     require_size(spec, "rope_scaling.original_sequence", scaling.original_sequence);
   }
   if (spec.qkv_bias && spec.bias) refuse(spec, "qkv_bias = true: bias = true gives every linear layer one already");
+  if (spec.qk_norm && spec.norm != Norm::kRms) refuse(spec, "qk_norm = true: queries and keys have RMSNorm alone; set norm = rms");
   require(spec, spec.norm_epsilon > 0, "norm_epsilon", spec.norm_epsilon, "must be positive");
   require(spec, spec.init_std >= 0, "init_std", spec.init_std, "must not be negative");
   if (spec.experts != 0) require_size(spec, "experts", spec.experts);
@@ -85,6 +86,7 @@ void validate_mlp(const ModelSpec& spec) {
   require_zero(spec, "layers", spec.layers, "a multi-layer perceptron (its layers are `widths`)");
   require_zero(spec, "experts", spec.experts, "a multi-layer perceptron");
   require_zero(spec, "qkv_bias", spec.qkv_bias, "a multi-layer perceptron");
+  require_zero(spec, "qk_norm", spec.qk_norm, "a multi-layer perceptron");
 }
 
 /// The widths of all layers of an MLP, input and output included.
@@ -125,6 +127,8 @@ class Listing {
     list_.push_back({name + ".weight", {}, {spec_.hidden}, unit, false, Init::kOnes, 0});
     if (spec_.bias && spec_.norm == Norm::kLayer) list_.push_back({name + ".bias", {}, {spec_.hidden}, unit, false, Init::kZeros, 0});
   }
+  /// RMSNorm of every head of one kind.
+  void head_norm(const std::string& name) { list_.push_back({name + ".weight", {}, {spec_.head_size}, unit, false, Init::kOnes, 0}); }
   std::vector<ParameterSpec>& list() { return list_; }
 
   int unit = 0;
@@ -139,6 +143,7 @@ void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
   const double std = spec.init_std, residual_std = std / std::sqrt(2.0 * spec.layers);
   listing.norm(prefix + "norm_1");
   listing.linear(prefix + "attention.qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_size, spec.hidden, std, spec.bias || spec.qkv_bias);
+  if (spec.qk_norm) listing.head_norm(prefix + "attention.query_norm"), listing.head_norm(prefix + "attention.key_norm");
   listing.linear(prefix + "attention.out", spec.hidden, spec.heads * spec.head_size, residual_std);
   listing.norm(prefix + "norm_2");
   if (spec.experts > 0) {

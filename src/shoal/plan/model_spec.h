@@ -34,7 +34,7 @@ struct ModelSpec {
   std::string name;
   Family family = Family::kTransformer;
 
-  // A decoder-only transformer (GPT-2, Llama, Qwen2, mixtures of experts).
+  // A decoder-only transformer (GPT-2, Llama, Qwen2, Qwen3, mixtures of experts).
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -46,6 +46,7 @@ struct ModelSpec {
   bool tied_embeddings = true;
   bool bias = true;       ///< biases in linear layers and LayerNorm
   bool qkv_bias = false;  ///< where `bias` is false: biases of queries, keys and values all the same (Qwen2)
+  bool qk_norm = false;   ///< RMSNorm of each head's query and key, before positions turn them (Qwen3)
   bool gated = false;     ///< SwiGLU-style: down(act(gate x) * up x)
   Positions positions = Positions::kLearned;
   double rope_theta = 10000;
@@ -74,7 +75,7 @@ void validate(const ModelSpec& spec);
 ModelSpec complete(ModelSpec spec);
 
 /// A named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m", "gpt2-1.5b", "llama-tiny", "llama-160m", "llama-1b",
-/// "llama-3b", "llama-8b" ..., "qwen2.5-0.5b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
+/// "llama-3b", "llama-8b" ..., "qwen2.5-0.5b" ..., "qwen3-0.6b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
 std::optional<ModelSpec> named_model(std::string_view name);
 std::vector<std::string> model_names();
 
@@ -86,7 +87,8 @@ enum class Init { kZeros, kOnes, kNormal, kUniform };
 /// Canonical names of a transformer:
 ///   embedding.tokens.weight [V, h]; embedding.positions.weight [s, h] (learned);
 ///   blocks.N.norm_1.{weight,bias} [h]; blocks.N.attention.qkv.{weight [kv (a/kv + 2) d, h], bias}, rows grouped by key-value head: its
-///   query heads, then its key, then its value (so that splitting rows evenly splits heads); blocks.N.attention.out.{weight [h, a d], bias};
+///   query heads, then its key, then its value (so that splitting rows evenly splits heads); blocks.N.attention.{query_norm, key_norm}.weight [d]
+///   (qk_norm), each of all its heads; blocks.N.attention.out.{weight [h, a d], bias};
 ///   blocks.N.norm_2.{weight,bias}; blocks.N.mlp.{gate (gated), up}.{weight [f, h], bias}; blocks.N.mlp.down.{weight [h, f], bias};
 ///   with experts: blocks.N.mlp.router.weight [E, h], blocks.N.mlp.experts.{gate,up}.weight [E, f, h], blocks.N.mlp.experts.down.weight [E, h, f];
 ///   head.norm.{weight,bias}; head.output.weight [V, h] (tied: a second name of embedding.tokens.weight, listed once, under the first name).

@@ -38,6 +38,12 @@ ModelSpec qwen2(ModelSpec spec) {
   return spec;
 }
 
+/// Its heads are `head_size` wide, whatever the width of the model.
+ModelSpec qwen3(ModelSpec spec, std::int64_t head_size = 128) {
+  spec.qk_norm = true, spec.head_size = head_size, spec.rope_theta = 1e6, spec.norm_epsilon = 1e-6;
+  return spec;
+}
+
 ModelSpec mixture(ModelSpec spec, std::int64_t experts, std::int64_t experts_per_token, double rope_theta) {
   spec.experts = experts, spec.experts_per_token = experts_per_token, spec.rope_theta = rope_theta;
   return spec;
@@ -57,7 +63,8 @@ struct Entry {
 
 // GPT-2: Radford et al., 2019, with the vocabulary padded from 50257 to a multiple of 128. GPT-3: Brown et al., 2020, table 2.1, GPT-2's vocabulary.
 // Llama 2 and 3: the config.json files that Meta published. Mixtral: Jiang et al., 2024. The 160M one is JackFram/llama-160m.
-// Qwen2.5: Qwen Team, 2024, and the config.json files of its base models.
+// Qwen2.5: Qwen Team, 2024, and the config.json files of its base models. Qwen3: Qwen Team, 2025, and the config.json files of its post-trained
+// models; base models differ in the longest sequence, 32768.
 constexpr Entry kModels[] = {
     {"gpt2-tiny", [] { return gpt2(4, 4, 128, 256, 256); }},
     {"gpt2-30m", [] { return gpt2(6, 6, 384); }},
@@ -83,6 +90,13 @@ constexpr Entry kModels[] = {
     {"qwen2.5-1.5b", [] { return qwen2(tied(llama(28, 12, 2, 1536, 8960, 151936, 131072))); }},
     {"qwen2.5-7b", [] { return qwen2(llama(28, 28, 4, 3584, 18944, 152064, 131072)); }},
     {"qwen2.5-72b", [] { return qwen2(llama(80, 64, 8, 8192, 29568, 152064, 131072)); }},
+    {"qwen3-tiny", [] { return qwen3(tied(llama(4, 4, 2, 128, 352, 256, 256)), 48); }},
+    {"qwen3-0.6b", [] { return qwen3(tied(llama(28, 16, 8, 1024, 3072, 151936, 40960))); }},
+    {"qwen3-1.7b", [] { return qwen3(tied(llama(28, 16, 8, 2048, 6144, 151936, 40960))); }},
+    {"qwen3-4b", [] { return qwen3(tied(llama(36, 32, 8, 2560, 9728, 151936, 40960))); }},
+    {"qwen3-8b", [] { return qwen3(llama(36, 32, 8, 4096, 12288, 151936, 40960)); }},
+    {"qwen3-14b", [] { return qwen3(llama(40, 40, 8, 5120, 17408, 151936, 40960)); }},
+    {"qwen3-32b", [] { return qwen3(llama(64, 64, 8, 5120, 25600, 151936, 40960)); }},
     {"moe-tiny", [] { return mixture(llama(4, 4, 2, 128, 176, 256, 256), 4, 2, 10000); }},
     {"mixtral-8x7b", [] { return mixture(llama(32, 32, 8, 4096, 14336, 32000, 32768), 8, 2, 1e6); }},
     {"mlp-digits", [] { return mlp(64, {64}, 10); }},

@@ -144,6 +144,10 @@ std::vector<OperationCost> block_operations(const ModelSpec& spec, const Trainin
   std::vector<OperationCost> list;
   list.push_back(traversal("norm 1", 2 * n.e * residual, 4 * n.e * residual));
   list.push_back(product("queries, keys, values", 2 * n.tokens * n.h * (queries + 2 * keys) / n.t));
+  if (spec.qk_norm) {
+    const double normed = n.e * n.tokens * (queries + keys) / n.t;
+    list.push_back(traversal("norms of queries and keys", 2 * normed, 3 * normed));
+  }
   if (spec.positions == Positions::kRotary) {
     const double turned = 2 * n.e * n.tokens * (queries + keys) / n.t;
     list.push_back(traversal("rotary positions", turned, turned));

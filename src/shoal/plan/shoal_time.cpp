@@ -51,8 +51,9 @@ class StepOfShoal {
   /// What lies between the products; `suffix` of the names: "" or "_backward".
   double between(const std::string& suffix) const {
     const double turned = spec_.positions == Positions::kRotary ? kernel("norm" + suffix, pass_work(rows_ * qkv())) : 0;
+    const double normed = spec_.qk_norm ? kernel("norm" + suffix, pass_work(rows_ * qkv())) : 0;
     const double dropped = spec_.dropout > 0 ? 2 * kernel("norm" + suffix, pass_work(rows_ * width())) : 0;
-    return 2 * kernel("norm" + suffix, pass_work(rows_ * width())) + turned + dropped +
+    return 2 * kernel("norm" + suffix, pass_work(rows_ * width())) + normed + turned + dropped +
            kernel("activation" + suffix, pass_work(rows_ * ffn() * (spec_.gated ? 2 : 1))) +
            kernel("attention" + suffix, attention_work(static_cast<double>(training_.micro_batch), training_.length(spec_),
                                                        static_cast<double>(spec_.heads), static_cast<double>(spec_.head_size)));

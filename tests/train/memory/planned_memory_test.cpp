@@ -95,7 +95,8 @@ const Sets kWhole, kPieces{"training.micro_batch=1"}, kRecomputed{"activation_ch
     kManyWords{"model.vocab=8192", "training.global_batch_sequences=2"}, kUntied{"model.tied_embeddings=false"}, kDropout{"model.dropout=0.1"},
     kSgd{"optimizer.name=\"sgd\"", "optimizer.momentum=0.0"}, kBudget{"activation_checkpoint.mode=\"budget\"", "activation_checkpoint.budget_mb=20"},
     kBf16{"precision.type=\"bf16\""}, kNarrow{"precision.gradients=\"bf16\"", "precision.moments=\"bf16\""}, kTcp{"parallelism.transport=\"tcp\""},
-    kReduced{"parallelism.reduce_every_micro_batch=true"};
+    kReduced{"parallelism.reduce_every_micro_batch=true"}, kQwen2{"model.name=\"qwen2-tiny\"", "model.kv_heads=1"},
+    kQwen3{"model.name=\"qwen3-tiny\"", "model.kv_heads=1"};
 
 Sets operator+(Sets a, const Sets& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -110,6 +111,20 @@ TEST_F(PlannedMemory, OfOneRank) {
   for (const Sets& sets : {kWhole, kPieces, kRecomputed, kSelective, kBudget, kManyRows, kManyWords, kUntied, kDropout, kSgd}) {
     train_job(sets, 1);
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
+  }
+}
+
+// Grouped heads, gated layers, biases of queries, keys and values, or their norms in heads of which two are wider than the model.
+TEST_F(PlannedMemory, OfQwens) {
+  for (const Sets& model : {kQwen2, kQwen3})
+    for (const Sets& way : {kWhole, kPieces, kRecomputed, kSelective, kManyRows, kManyWords}) {
+      train_job(model + way, 1);
+      EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(model + way);
+    }
+  // Of sixteen bits, as below.
+  for (const Sets& model : {kQwen2, kQwen3}) {
+    train_job(model + kBf16, 1);
+    EXPECT_NEAR(planned() / measured(), 1, 0.03) << words(model + kBf16);
   }
 }
 
@@ -141,6 +156,8 @@ TEST_F(PlannedMemory, OfShards) {
                                     {3, kTcp},
                                     {3, kTcp + kManyWords},
                                     {3, kTcp + kManyWords + kUntied},
+                                    {3, kQwen3},
+                                    {2, kQwen3 + kTcp},
                                     {2, kPieces + kReduced},
                                     {3, kPieces + kReduced + kUntied}}) {
     Sets sets = more;

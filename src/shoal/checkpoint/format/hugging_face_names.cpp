@@ -33,7 +33,8 @@ Rows fused_rows(const ModelSpec& spec, Kind kind) {
 }
 
 [[noreturn]] void refuse(const ModelSpec& spec, const std::string& why) {
-  throw Error(ErrorKind::kConfig, "checkpoint", fmt::format("model '{}' is no GPT-2, Llama, Mixtral or Qwen2 of Hugging Face: {}", spec.name, why));
+  throw Error(ErrorKind::kConfig, "checkpoint",
+              fmt::format("model '{}' is no GPT-2, Llama, Mixtral, Qwen2 or Qwen3 of Hugging Face: {}", spec.name, why));
 }
 
 bool is_gpt2(const ModelSpec& spec) {
@@ -48,6 +49,7 @@ bool is_gpt2(const ModelSpec& spec) {
     if (spec.norm != plan::Norm::kRms || spec.bias || !spec.gated)
       refuse(spec, "rotary positions go with RMSNorm, a gated feed-forward layer and no biases there (Qwen2: of queries, keys and values only)");
     if (spec.qkv_bias && spec.experts > 0) refuse(spec, "Mixtral has no biases");
+    if (spec.qk_norm && (spec.qkv_bias || spec.experts > 0)) refuse(spec, "norms of queries and keys go with no biases and no experts there (Qwen3)");
     if (spec.dropout != 0) refuse(spec, "Llama has no dropout");
   }
   return gpt2;
@@ -118,6 +120,10 @@ std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
       list.part(ours + "attention.qkv.weight", product + ".weight", fused_rows(spec, kind), spec.hidden);
       if (spec.qkv_bias) list.part(ours + "attention.qkv.bias", product + ".bias", fused_rows(spec, kind), 0);
     }
+    if (spec.qk_norm) {
+      list.add(ours + "attention.query_norm.weight", theirs + "self_attn.q_norm.weight", spec.head_size, 0);
+      list.add(ours + "attention.key_norm.weight", theirs + "self_attn.k_norm.weight", spec.head_size, 0);
+    }
     list.add(ours + "attention.out.weight", theirs + "self_attn.o_proj.weight", spec.hidden, spec.heads * spec.head_size);
     list.add(ours + "norm_2.weight", theirs + "post_attention_layernorm.weight", spec.hidden, 0);
     if (spec.experts > 0) {
@@ -151,13 +157,15 @@ nlohmann::ordered_json gpt2_config(const ModelSpec& spec) {
 }
 
 nlohmann::ordered_json llama_config(const ModelSpec& spec) {
-  const bool mixture = spec.experts > 0, qwen = spec.qkv_bias;
+  const bool mixture = spec.experts > 0, qwen2 = spec.qkv_bias, qwen3 = spec.qk_norm;
   nlohmann::ordered_json config{{"architectures",
                                  {mixture ? "MixtralForCausalLM"
-                                  : qwen  ? "Qwen2ForCausalLM"
+                                  : qwen2 ? "Qwen2ForCausalLM"
+                                  : qwen3 ? "Qwen3ForCausalLM"
                                           : "LlamaForCausalLM"}},
                                 {"model_type", mixture ? "mixtral"
-                                               : qwen  ? "qwen2"
+                                               : qwen2 ? "qwen2"
+                                               : qwen3 ? "qwen3"
                                                        : "llama"},
                                 {"num_hidden_layers", spec.layers},
                                 {"hidden_size", spec.hidden},
@@ -171,9 +179,9 @@ nlohmann::ordered_json llama_config(const ModelSpec& spec) {
                                 {"initializer_range", spec.init_std},
                                 {"rope_theta", spec.rope_theta}};
   if (mixture) config["num_local_experts"] = spec.experts, config["num_experts_per_tok"] = spec.experts_per_token;
-  if (qwen) config["use_sliding_window"] = false;
-  if (!qwen) config["attention_bias"] = false;
-  if (!qwen && !mixture) config["mlp_bias"] = false;
+  if (qwen2 || qwen3) config["use_sliding_window"] = false;
+  if (!qwen2) config["attention_bias"] = false;
+  if (!qwen2 && !qwen3 && !mixture) config["mlp_bias"] = false;
   const auto& scaling = spec.rope_scaling;
   if (scaling.factor != 1)
     config["rope_scaling"] = {{"rope_type", "llama3"},

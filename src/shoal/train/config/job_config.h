@@ -23,7 +23,7 @@ struct ModelSection {
   std::optional<std::int64_t> layers, hidden, heads, kv_heads, head_size, ffn;
   std::optional<std::int64_t> vocab;     ///< rows of the embedding; 0: what the tokenizer needs, rounded up to a multiple of 64
   std::optional<std::int64_t> sequence;  ///< longest sequence; 0: training.sequence_length
-  std::optional<bool> tied_embeddings, bias, qkv_bias, gated;
+  std::optional<bool> tied_embeddings, bias, qkv_bias, qk_norm, gated;
   std::optional<std::string> positions;  ///< "learned", "rotary"
   std::optional<double> rope_theta;
   std::optional<std::string> norm;  ///< "layer", "rms"

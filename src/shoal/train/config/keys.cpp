@@ -56,6 +56,7 @@ void list_model(std::vector<Key>& keys) {
       .key("tied_embeddings", &M::tied_embeddings, any(), "the head uses the embedding's weight")
       .key("bias", &M::bias, any(), "biases in linear layers and LayerNorm")
       .key("qkv_bias", &M::qkv_bias, any(), "biases of queries, keys and values alone, as in Qwen2; only where `bias` is false")
+      .key("qk_norm", &M::qk_norm, any(), "RMSNorm of each head's query and key before their positions, as in Qwen3; only where `norm` is rms")
       .key("gated", &M::gated, any(), "gated feed-forward layers (SwiGLU)")
       .key("positions", &M::positions, one_of({"learned", "rotary"}), "how positions enter")
       .key("rope_theta", &M::rope_theta, above(0), "base of the rotary frequencies")

@@ -38,8 +38,8 @@ void refuse_others(const Job& job, const ModelSpec& spec) {
       if (job.origins.contains(std::string("model.") + name)) throw complaint(job, std::string("model.") + name, why);
   };
   if (mlp) {
-    refuse({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence", "tied_embeddings", "qkv_bias", "gated", "positions",
-            "rope_theta", "norm", "norm_epsilon", "dropout", "init_std"},
+    refuse({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence", "tied_embeddings", "qkv_bias", "qk_norm", "gated",
+            "positions", "rope_theta", "norm", "norm_epsilon", "dropout", "init_std"},
            "belongs to a transformer, and this model is a multi-layer perceptron");
     if (job.config.data.source == "tokens")
       throw complaint(job, "data.source", "a multi-layer perceptron learns from tables: digits, csv or regression");
@@ -61,7 +61,8 @@ void take_sizes(const Job& job, ModelSpec& spec) {
   take(spec.layers, model.layers), take(spec.hidden, model.hidden), take(spec.heads, model.heads);
   if (model.heads && before.kv_heads == before.heads) spec.kv_heads = 0;
   take(spec.kv_heads, model.kv_heads);
-  if (model.hidden || model.heads) spec.head_size = 0;
+  // Where heads do not share the width out among them, their size is a choice of its own.
+  if ((model.hidden || model.heads) && before.heads * before.head_size == before.hidden) spec.head_size = 0;
   take(spec.head_size, model.head_size);
   if (model.hidden && before.hidden > 0) {
     if (!model.ffn && spec.hidden * before.ffn % before.hidden != 0)
@@ -75,7 +76,7 @@ void take_sizes(const Job& job, ModelSpec& spec) {
 void take_rest(const ModelSection& model, ModelSpec& spec) {
   take(spec.vocab, model.vocab), take(spec.sequence, model.sequence);
   take(spec.tied_embeddings, model.tied_embeddings), take(spec.bias, model.bias), take(spec.qkv_bias, model.qkv_bias);
-  take(spec.gated, model.gated);
+  take(spec.qk_norm, model.qk_norm), take(spec.gated, model.gated);
   if (model.positions) spec.positions = *model.positions == "rotary" ? plan::Positions::kRotary : plan::Positions::kLearned;
   take(spec.rope_theta, model.rope_theta);
   if (model.norm) spec.norm = *model.norm == "rms" ? plan::Norm::kRms : plan::Norm::kLayer;
