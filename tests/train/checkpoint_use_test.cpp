@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "shoal/base/error.h"
+#include "shoal/checkpoint/format/hugging_face.h"
+#include "shoal/checkpoint/format/reader.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -19,30 +23,54 @@ void prepare_with_bpe(const std::string& folder) {
   data::prepare(options);
 }
 
+/// Trains a few steps on the data in `data`.
+void train_in(const std::string& run_directory, const std::string& data) {
+  RunOptions options;
+  options.job = parse_job(small_job(data, 5), "small.toml", {"model.vocab=384"});
+  options.run_directory = run_directory, options.console = false;
+  std::filesystem::create_directories(run_directory);
+  comm::run_on_threads({}, [&](const comm::Group&) { train(options); });
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 // 300 entries are more than the 257 of bytes; the model has room for 384, so that sizes alone would not tell.
 TEST(CheckpointUse, DataOfAnotherTokenizerIsRefused) {
   const TemporaryFolder folder;
   const std::string bytes = folder.path() + "/bytes", pairs = folder.path() + "/pairs";
   prepare_small_text(bytes);
   prepare_with_bpe(pairs);
-  RunOptions options;
-  options.job = parse_job(small_job(bytes, 5), "small.toml", {"model.vocab=384"});
-  options.run_directory = folder.path(), options.console = false;
-  comm::run_on_threads({}, [&](const comm::Group&) { train(options); });
+  train_in(folder.path(), bytes);
 
   const TrainedModel trained = open_trained(folder.path());
   EXPECT_GT(evaluate_split(trained, "validation", {bytes}, 1).labels, 0);
   EXPECT_GT(longest_copy(trained, {'i', 'n', 'c'}, bytes), 0);
-  const auto refusal = [](const auto& call) -> std::string {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  };
   EXPECT_THAT(refusal([&] { evaluate_split(trained, "validation", {pairs}, 1); }), testing::HasSubstr(pairs + ": the data has another tokenizer"));
   EXPECT_THAT(refusal([&] { longest_copy(trained, {'i', 'n', 'c'}, pairs); }), testing::HasSubstr("another tokenizer"));
+}
+
+// What another program trained comes without a job, and so without data that would have its tokenizer.
+TEST(CheckpointUse, ImportedModelNeedsATokenizerBesideIt) {
+  const TemporaryFolder folder;
+  const std::string bytes = folder.path() + "/bytes", ours = folder.path() + "/ours", imported = folder.path() + "/imported";
+  prepare_small_text(bytes);
+  train_in(ours, bytes);
+  const TrainedModel trained = open_trained(ours);
+  checkpoint::format::Reader reader(trained.path);
+  checkpoint::format::export_hugging_face(reader, folder.path() + "/theirs");
+  checkpoint::format::import_hugging_face(folder.path() + "/theirs", imported + "/checkpoints");
+  EXPECT_THAT(refusal([&] { open_trained(imported); }), testing::HasSubstr(imported + "/tokenizer.model: no tokenizer"));
+
+  std::filesystem::copy_file(bytes + "/tokenizer.model", imported + "/tokenizer.model");
+  const GenerationOptions options{.tokens = 8};
+  EXPECT_EQ(continuation(open_trained(imported), "inc", options, 1), continuation(trained, "inc", options, 1));
 }
 
 }  // namespace

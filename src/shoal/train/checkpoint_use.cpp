@@ -7,6 +7,7 @@
 #include "shoal/base/check.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/data/dataset.h"
+#include "shoal/data/manifest.h"
 #include "shoal/train/config/validate.h"
 #include "shoal/train/copied_run.h"
 #include "shoal/train/job_options.h"
@@ -39,7 +40,15 @@ TrainedModel open_trained(const std::string& checkpoint) {
   load_model(*trained.model, trained.path, {});
   if (!tokens) return trained;
   const RunDirectory directory(fs::absolute(trained.path).parent_path().parent_path());
-  trained.tokenizer = fs::exists(directory.tokenizer()) ? data::load_tokenizer(directory.tokenizer()) : job_tokenizer(config);
+  if (fs::exists(directory.tokenizer())) {
+    trained.tokenizer = data::load_tokenizer(directory.tokenizer());
+  } else if (!config.data.folders.empty()) {
+    trained.tokenizer = job_tokenizer(config);
+  } else {  // imported: no job of ours trained it
+    throw Error(ErrorKind::kInputMissing, "checkpoint",
+                fmt::format("{}: no tokenizer, and {} names no data that has one", directory.tokenizer(), trained.path))
+        .hint(fmt::format("copy {} there from a data set that was prepared with the model's tokenizer", data::kTokenizerFile));
+  }
   return trained;
 }
 

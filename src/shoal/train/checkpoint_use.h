@@ -21,7 +21,7 @@ struct TrainedModel {
 };
 
 /// Opens a step-<n> folder, or the newest in a run directory. The tokenizer is the copy in the run directory, or else that of the job's data.
-/// Throws Error(input missing), Error(data).
+/// Throws Error(input missing), of an imported model without a tokenizer too; Error(data).
 TrainedModel open_trained(const std::string& checkpoint);
 
 /// The tokens that follow `prompt`. Throws Error(usage) for a model that gives no tokens.
