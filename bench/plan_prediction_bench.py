@@ -52,7 +52,7 @@ steps = 10
 [parallelism]
 ranks = {ranks}
 zero_stage = {zero}
-data_parallel_replicate_degree = {replicas}
+{replicas}
 [precision]
 type = "{type}"
 """
@@ -97,8 +97,9 @@ class Planner:
             mesh = KINDS[kind]
             model = "\n".join(f"{key} = {value}" for key, value in SIZES[size].items())
             job = self.folder / "job.toml"
+            replicas = f"data_parallel_replicate_degree = {mesh.replicas}" if mesh.replicas > 1 else ""
             job.write_text(JOB.format(model=model, data=self.folder / "data", text=self.text, length=length, samples=max(2, mesh.ranks),
-                                      **mesh._asdict()))
+                                      ranks=mesh.ranks, zero=mesh.zero, replicas=replicas, type=mesh.type))
             words = ("check", job, "--steps", STEPS[size], "--json", "--cluster")
             self.checked[kind, size, length] = [self.undisturbed(*words, self.cluster(mesh.ranks, mesh.type == "bf16")) for _ in range(ROUNDS)]
         return self.checked[kind, size, length]
