@@ -78,6 +78,14 @@ std::string write_model(const std::string& directory, const plan::ModelSpec& spe
   return commit_step(directory, 0, false);
 }
 
+/// Writes a model with made-up values into "ours" and exports it to "theirs".
+Values export_made_up(const testing::Scratch& scratch, const plan::ModelSpec& spec) {
+  const Values values = made_up(spec);
+  Reader reader(write_model(scratch / "ours", spec, values));
+  export_hugging_face(reader, scratch / "theirs");
+  return values;
+}
+
 std::vector<float> read_exported(const std::string& folder, const std::string& name) {
   const File file = File::open(folder + "/model.safetensors");
   const Header header = read_header(file);
@@ -119,9 +127,7 @@ TEST(HuggingFace, ManyFilesWithAnIndexComeBackToo) {
 TEST(HuggingFace, Gpt2IsTransposedAndGroupedByKind) {
   testing::Scratch scratch;
   const plan::ModelSpec spec = gpt2();
-  const Values values = made_up(spec);
-  Reader reader(write_model(scratch / "ours", spec, values));
-  export_hugging_face(reader, scratch / "theirs");
+  const Values values = export_made_up(scratch, spec);
   // transformers: x @ weight + bias, with weight [in, 3 hidden] whose columns are all queries, all keys, all values, head by head.
   const auto weight = read_exported(scratch / "theirs", "transformer.h.1.attn.c_attn.weight");
   const auto bias = read_exported(scratch / "theirs", "transformer.h.1.attn.c_attn.bias");
@@ -143,9 +149,7 @@ TEST(HuggingFace, Gpt2IsTransposedAndGroupedByKind) {
 TEST(HuggingFace, LlamaHasQueriesKeysAndValuesApart) {
   testing::Scratch scratch;
   const plan::ModelSpec spec = llama();
-  const Values values = made_up(spec);
-  Reader reader(write_model(scratch / "ours", spec, values));
-  export_hugging_face(reader, scratch / "theirs");
+  const Values values = export_made_up(scratch, spec);
   const auto& ours = values.at("blocks.0.attention.qkv.weight");  // 2 groups of 2 queries, key, value; 4 rows each, 12 columns
   const auto q = read_exported(scratch / "theirs", "model.layers.0.self_attn.q_proj.weight");
   const auto v = read_exported(scratch / "theirs", "model.layers.0.self_attn.v_proj.weight");
@@ -158,9 +162,7 @@ TEST(HuggingFace, LlamaHasQueriesKeysAndValuesApart) {
 TEST(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
   testing::Scratch scratch;
   const plan::ModelSpec spec = qwen2();
-  const Values values = made_up(spec);
-  Reader reader(write_model(scratch / "ours", spec, values));
-  export_hugging_face(reader, scratch / "theirs");
+  const Values values = export_made_up(scratch, spec);
   const auto& ours = values.at("blocks.1.attention.qkv.bias");  // 2 groups of 2 queries, key, value; 4 elements each
   const auto q = read_exported(scratch / "theirs", "model.layers.1.self_attn.q_proj.bias");
   const auto k = read_exported(scratch / "theirs", "model.layers.1.self_attn.k_proj.bias");
@@ -178,9 +180,7 @@ TEST(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
 TEST(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
   testing::Scratch scratch;
   const plan::ModelSpec spec = qwen3();
-  const Values values = made_up(spec);
-  Reader reader(write_model(scratch / "ours", spec, values));
-  export_hugging_face(reader, scratch / "theirs");
+  const Values values = export_made_up(scratch, spec);
   for (const std::string layer : {"0", "1"}) {
     const std::string ours = "blocks." + layer + ".attention.", theirs = "model.layers." + layer + ".self_attn.";
     EXPECT_EQ(read_exported(scratch / "theirs", theirs + "q_norm.weight"), values.at(ours + "query_norm.weight"));
@@ -245,10 +245,7 @@ TEST(HuggingFace, ReadsWhatOtherWritersMake) {
 TEST(HuggingFace, SaysWhatDoesNotFit) {
   const auto complaint = [](const std::function<void(const std::string&)>& spoil) -> std::string {
     testing::Scratch scratch;
-    const plan::ModelSpec spec = llama();
-    const Values values = made_up(spec);
-    Reader reader(write_model(scratch / "ours", spec, values));
-    export_hugging_face(reader, scratch / "theirs");
+    export_made_up(scratch, llama());
     spoil(scratch / "theirs");
     try {
       import_hugging_face(scratch / "theirs", scratch / "back");

@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
-#include "shoal/base/error.h"
 #include "shoal/checkpoint/format/hugging_face.h"
 #include "shoal/checkpoint/format/reader.h"
+#include "tests/complaint.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -32,15 +32,6 @@ void train_in(const std::string& run_directory, const std::string& data) {
   comm::run_on_threads({}, [&](const comm::Group&) { train(options); });
 }
 
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 // 300 entries are more than the 257 of bytes; the model has room for 384, so that sizes alone would not tell.
 TEST(CheckpointUse, DataOfAnotherTokenizerIsRefused) {
   const TemporaryFolder folder;
@@ -52,8 +43,9 @@ TEST(CheckpointUse, DataOfAnotherTokenizerIsRefused) {
   const TrainedModel trained = open_trained(folder.path());
   EXPECT_GT(evaluate_split(trained, "validation", {bytes}, 1).labels, 0);
   EXPECT_GT(longest_copy(trained, {'i', 'n', 'c'}, bytes), 0);
-  EXPECT_THAT(refusal([&] { evaluate_split(trained, "validation", {pairs}, 1); }), testing::HasSubstr(pairs + ": the data has another tokenizer"));
-  EXPECT_THAT(refusal([&] { longest_copy(trained, {'i', 'n', 'c'}, pairs); }), testing::HasSubstr("another tokenizer"));
+  EXPECT_THAT(shoal::complaint([&] { evaluate_split(trained, "validation", {pairs}, 1); }),
+              testing::HasSubstr(pairs + ": the data has another tokenizer"));
+  EXPECT_THAT(shoal::complaint([&] { longest_copy(trained, {'i', 'n', 'c'}, pairs); }), testing::HasSubstr("another tokenizer"));
 }
 
 // What another program trained comes without a job, and so without data that would have its tokenizer.
@@ -66,7 +58,7 @@ TEST(CheckpointUse, ImportedModelNeedsATokenizerBesideIt) {
   checkpoint::format::Reader reader(trained.path);
   checkpoint::format::export_hugging_face(reader, folder.path() + "/theirs");
   checkpoint::format::import_hugging_face(folder.path() + "/theirs", imported + "/checkpoints");
-  EXPECT_THAT(refusal([&] { open_trained(imported); }), testing::HasSubstr(imported + "/tokenizer.model: no tokenizer"));
+  EXPECT_THAT(shoal::complaint([&] { open_trained(imported); }), testing::HasSubstr(imported + "/tokenizer.model: no tokenizer"));
 
   std::filesystem::copy_file(bytes + "/tokenizer.model", imported + "/tokenizer.model");
   const GenerationOptions options{.tokens = 8};
