@@ -10,6 +10,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
 #include "shoal/comm/fake.h"
 #include "shoal/comm/world.h"
 #include "tests/comm/group_checks.h"
@@ -126,16 +130,30 @@ TEST(SharedBuffer, ExistsOnceAndIsReadInPlace) {
 }
 
 TEST(RunOnThreads, TheFirstCauseComesOut) {
-  try {
-    run_on_threads(threads(3), [](const Group& group) {
-      if (group.rank() == 1) throw Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 3);
-      group.barrier();
+  // Its rank may abort where it fails and take its time to leave: the others then come out first, with its words as their own.
+  for (const int delay_ms : {0, 200}) {
+    const auto first = thrown([&] {
+      run_on_threads(threads(3), [&](const Group& group) {
+        if (group.rank() != 2) return group.barrier();
+        const Error cause = Error(ErrorKind::kData, "read", "the shard is truncated").at(2, 3);
+        if (delay_ms > 0) group.abort(cause);
+        std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+        throw cause;
+      });
     });
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kData);
-    EXPECT_STREQ(error.what(), "[read] the shard is truncated (rank 1 of 3)");
+    ASSERT_TRUE(first) << delay_ms;
+    EXPECT_EQ(first->kind(), ErrorKind::kData);
+    EXPECT_STREQ(first->what(), "[read] the shard is truncated (rank 2 of 3)") << delay_ms;
   }
+}
+
+TEST(RunOnThreads, WhatIsNoErrorOfShoalKeepsItsTypeAndStopsTheOthers) {
+  EXPECT_THROW(run_on_threads(threads(2),
+                              [](const Group& group) {
+                                if (group.rank() == 0) return group.barrier();
+                                throw std::out_of_range("no such token");
+                              }),
+               std::out_of_range);
 }
 
 TEST(FakeEngine, PeersDoWhatThisRankDoes) {

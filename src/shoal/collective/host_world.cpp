@@ -123,6 +123,8 @@ int HostWorld::ended_peer() const {
 
 bool HostWorld::ended() const { return header().state.load(std::memory_order_acquire) == kRecorded; }
 
+int HostWorld::cause_rank() const { return ended() ? header().rank : -1; }
+
 void HostWorld::leave() {
   if (static_cast<std::size_t>(rank_) < kMostRanks) header().left[rank_].store(1);
 }

@@ -42,6 +42,8 @@ class HostWorld {
   void check();
   /// Has any rank recorded why everything ends?
   bool ended() const;
+  /// The rank that recorded it; -1: none has.
+  int cause_rank() const;
   /// This rank is done and about to go: its end is no failure. A group that still waits for it says so.
   void leave();
   bool has_left(int rank) const;

@@ -1,7 +1,8 @@
 #include "shoal/comm/world.h"
 
-#include <mutex>
+#include <exception>
 #include <thread>
+#include <vector>
 
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
@@ -46,29 +47,28 @@ void run_on_threads(const WorldOptions& options, const std::function<void(const 
   const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, 1) : nullptr;
   if (options.size == 1) return body({});
   const auto control = std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("shoal-control", HostWorld::control_bytes()));
-  std::mutex mutex;
-  std::exception_ptr first;
+  std::vector<std::shared_ptr<HostWorld>> worlds;
+  for (int rank = 0; rank < options.size; ++rank) worlds.push_back(std::make_shared<HostWorld>(rank, options.size, control));
+  std::vector<std::exception_ptr> failures(worlds.size());
   const auto rank_main = [&](int rank) {
     memory_context().rank = rank;
-    const auto world = std::make_shared<HostWorld>(rank, options.size, control);
-    const Group group(std::make_shared<HostEngine>(std::make_shared<HostCommunicator>(world, host_settings(options)), arena, true));
-    const auto fail = [&](const Error& error) {
-      const std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
-      group.abort(error);
-    };
+    const Group group(std::make_shared<HostEngine>(std::make_shared<HostCommunicator>(worlds[rank], host_settings(options)), arena, true));
     try {
       body(group);
-    } catch (const Error& error) {
-      fail(error);
-    } catch (const std::exception& error) {
-      fail(Error(ErrorKind::kInternal, "rank", error.what()).at(rank, options.size));
+    } catch (const std::exception& thrown) {
+      failures[rank] = std::current_exception();
+      const auto* error = dynamic_cast<const Error*>(&thrown);
+      group.abort(error ? *error : Error(ErrorKind::kInternal, "rank", thrown.what()).at(rank, options.size));
     }
   };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.size; ++rank) threads.emplace_back(rank_main, rank);
   for (auto& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
+  // The rank whose failure stopped the others may be the last to come out of its body.
+  const int cause = worlds.front()->cause_rank();
+  if (cause >= 0 && failures[cause]) std::rethrow_exception(failures[cause]);
+  for (const auto& failure : failures)
+    if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace shoal::comm
