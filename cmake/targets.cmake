@@ -68,7 +68,7 @@ endfunction()
 
 # shoal_test(NAME ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n])
 #   tests/<folder>/CMakeLists.txt calls it once per room; without SOURCES every *_test.cpp of the folder is in it. One ctest entry per program;
-#   gtest counts inside. TIMEOUT: 1200 unless said, for slow machines and sanitizers. PROCESSORS: how many it keeps busy, so that ctest runs fewer tests
+#   gtest counts inside. TIMEOUT: 2400 unless said, for slow machines and sanitizers. PROCESSORS: how many it keeps busy, so that ctest runs fewer tests
 #   beside it; 1 unless said.
 #   RUN: what starts the program, such as mpirun.
 function(shoal_test name)
@@ -90,7 +90,7 @@ function(shoal_test name)
   shoal_precompile_test_headers(${name} ${arg_ROOMS})
   add_test(NAME ${name} COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 1200)
+    set(arg_TIMEOUT 2400)
   endif()
   if(NOT arg_PROCESSORS)
     set(arg_PROCESSORS 1)

@@ -10,7 +10,7 @@
 namespace shoal::apps::testing {
 
 /// In seconds: for what ends sooner on any machine, and not at all where something is wrong.
-constexpr double kLongest = 120;
+constexpr double kLongest = 600;
 
 /// How a program ended and what it wrote.
 struct Outcome {

@@ -405,7 +405,7 @@ std::vector<std::optional<Error>> beside_a_dying_rank(int signal) {
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        TcpCommunicator c(join(store.endpoint(), rank, 3, seconds(1)), {});
+        TcpCommunicator c(join(store.endpoint(), rank, 3, seconds(4)), {});
         int x = 0;
         for (int i = 0; i < 2; ++i) c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}}, soon());
       } catch (const Error& error) {

@@ -148,7 +148,9 @@ TEST_F(Recovery, SignalsFinishTheStepSaveAndSayWhere) {
                                   "checkpoint.interval=150", "--set", "validation.interval=0"}),
                     folder_.path());
     wait_for_step(run, 151);
-    EXPECT_FALSE(fs::exists(folder_.path() + "/" + run + "/checkpoints/step-150"));
+    // Unless this process was late: the save of step 300 waits for it.
+    const bool saved = fs::exists(folder_.path() + "/" + run + "/checkpoints/step-150");
+    EXPECT_TRUE(!saved || metrics(run).size() >= 299) << "the save of step 150 was over at step " << metrics(run).size();
     program.signal(number);
     const Outcome stopped = program.wait();
     EXPECT_TRUE(fs::exists(folder_.path() + "/" + run + "/checkpoints/step-150/manifest.json"));

@@ -105,8 +105,8 @@ void Saver::start(const std::string& directory, std::int64_t step, std::vector<S
   SHOAL_USER_CHECK(!busy(), "checkpoint", "step {} is still being saved", task_->step);
   check_save(step, options);
   held_up_ = Duration::zero();
+  task_ = std::make_unique<Task>();  // its time begins here and holds all that the caller waits
   const Stopwatch watch(held_up_);
-  task_ = std::make_unique<Task>();
   task_->directory = directory, task_->metadata = metadata, task_->step = step, task_->options = options;
   task_->rank = group_.rank(), task_->share = options_.writer_share;
   try {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <thread>
 
 #include "shoal/base/check.h"
 #include "shoal/collective/host_block.h"
@@ -95,7 +96,11 @@ std::byte* HostWorld::at(std::size_t control_offset, std::size_t bytes) const {
 void HostWorld::abort(const Error& cause) {
   Header& h = header();
   std::uint32_t expected = kNone;
-  if (!h.state.compare_exchange_strong(expected, kWriting)) return;
+  if (!h.state.compare_exchange_strong(expected, kWriting)) {
+    // Whoever asks next is to find the first cause, unless its rank was killed while it wrote.
+    for (const Deadline end = Deadline::in(kGrace); h.state.load(std::memory_order_acquire) == kWriting && !end.passed();) std::this_thread::yield();
+    return;
+  }
   h.kind = static_cast<std::uint32_t>(cause.kind());
   h.rank = rank_, h.peer = cause.peer(), h.sequence = cause.sequence();
   put(h.operation, cause.operation()), put(h.message, cause.message()), put(h.hint, cause.hint());

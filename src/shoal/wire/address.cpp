@@ -134,7 +134,7 @@ Descriptor listen_on(const std::string& host, PortRange ports) {
     if (!addresses) throw Error(ErrorKind::kConfig, "listen", fmt::format("cannot resolve '{}': {}", host, gai_strerror(error)));
     Descriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR);
-    if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 && listen(fd.get(), 128) == 0) return fd;
+    if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) return fd;
     last_error = errno;
   }
   errno = last_error;

@@ -110,6 +110,7 @@ void Peers::await_all(Deadline deadline) {
         if (r != rank_ && !peers_[r].link && !peers_[r].gone) missing += fmt::format(" {}", r);
     }
     if (missing.empty()) return;
+    check();  // whoever is missing may have gone for the reason that one who came tells
     if (deadline.passed())
       throw Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + missing).at(rank_, size_).hint("look at their logs");
     wait_for_event(seen, std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), kLongest));
