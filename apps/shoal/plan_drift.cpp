@@ -15,7 +15,7 @@
 namespace shoal::apps {
 namespace {
 
-/// Memory that other machines use too may be half as fast in one second as in the next: what tells how the machine is takes some of them.
+/// Where other machines use the memory too, the optimizer may take 1.6 times as long in one second as in the next: so many rounds go over several.
 constexpr int kRounds = 20;
 
 struct Options {

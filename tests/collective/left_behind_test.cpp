@@ -60,14 +60,18 @@ std::vector<std::string> held() {
   return lines;
 }
 
-/// What is held beyond `before`, after a while at most: a thread that has been joined may not be gone yet, here or when `before` was read.
-std::vector<std::string> left_beyond(const std::vector<std::string>& before) {
+/// What is held beyond `before` or no longer, after a while at most: a thread that has been joined may not be gone yet, here or when `before` was
+/// read, so that fewer threads are no change.
+std::vector<std::string> changed_since(const std::vector<std::string>& before) {
   const Deadline end = Deadline::in(std::chrono::seconds(30));
-  for (std::vector<std::string> more;; more.clear()) {
+  for (;; std::this_thread::sleep_for(milliseconds(5))) {
     const auto now = held();
-    std::set_difference(now.begin(), now.end(), before.begin(), before.end(), std::back_inserter(more));
-    if (more.empty() || end.passed()) return more;
-    std::this_thread::sleep_for(milliseconds(5));
+    std::vector<std::string> changed;
+    std::set_difference(before.begin(), before.end(), now.begin(), now.end(), std::back_inserter(changed));
+    std::erase(changed, "thread");
+    for (std::string& line : changed) line += " no longer";
+    std::set_difference(now.begin(), now.end(), before.begin(), before.end(), std::back_inserter(changed));
+    if (changed.empty() || end.passed()) return changed;
   }
 }
 
@@ -128,7 +132,7 @@ TEST(LeftBehind, NothingByRanksThatAreThreads) {
   worlds();  // what libraries make once and keep is there
   const auto before = held();
   worlds();
-  EXPECT_THAT(left_beyond(before), ::testing::IsEmpty());
+  EXPECT_THAT(changed_since(before), ::testing::IsEmpty());
 }
 
 enum class Fate { kEnds, kFails, kOneIsKilled, kAllAreKilled };
@@ -170,15 +174,15 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
   }
 }
 
-/// The same as a process: 0 when it holds no more in the end than it held before.
+/// The same as a process: 0 when it holds in the end what it held before.
 int life(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
   try {
     live(name + "-first", tcp, Fate::kEnds, rank, ranks);  // what libraries make once and keep is there
     const auto before = held();
     live(name, tcp, fate, rank, ranks);
-    const auto left = left_beyond(before);
-    if (left.empty()) return 0;
-    fmt::print(stderr, "rank {} still holds\n  {}\n", rank, fmt::join(left, "\n  "));
+    const auto changed = changed_since(before);
+    if (changed.empty()) return 0;
+    fmt::print(stderr, "rank {} holds\n  {}\n", rank, fmt::join(changed, "\n  "));
   } catch (const std::exception& error) {
     fmt::print(stderr, "rank {}: {}\n", rank, error.what());
   }
@@ -204,7 +208,7 @@ TEST_P(LeftBehindByProcesses, Nothing) {
     const bool killed = fate == Fate::kAllAreKilled || (fate == Fate::kOneIsKilled && rank == 1);
     EXPECT_EQ(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), killed ? SIGKILL : 0) << "rank " << rank;
   }
-  EXPECT_THAT(left_beyond(before), ::testing::IsEmpty());
+  EXPECT_THAT(changed_since(before), ::testing::IsEmpty());
   EXPECT_THAT(files_of(name), ::testing::IsEmpty());
 }
 

@@ -29,10 +29,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// Joins the world of a store as one rank.
-std::shared_ptr<wire::Peers> join(const wire::Endpoint& store, int rank, int size, Duration silence = seconds(60)) {
+std::shared_ptr<wire::Peers> join(const wire::Endpoint& store, int rank, int size, Duration silence = seconds(60), Deadline deadline = soon()) {
   wire::StoreClient client(store, "key", soon());
   return std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key", .heartbeat = milliseconds(100), .silence = silence}, client, rank, size,
-                                       soon());
+                                       deadline);
 }
 
 /// Runs `body` on `ranks` threads that are connected over loopback. Returns what each threw, empty where it threw nothing.
@@ -417,6 +417,19 @@ std::vector<std::optional<Error>> beside_a_dying_rank(int signal) {
   waitpid(child, nullptr, 0);
   close(address[0]), close(address[1]);
   return errors;
+}
+
+// Rank 2 never comes. Rank 1 gives up, and says so to rank 0, which would wait for longer.
+TEST(TcpCommunicator, AMeetingEndsWithTheCauseThatOneTells) {
+  const Deadline patience = Deadline::in(seconds(40));
+  const auto errors = on_network(
+      2, [&](const wire::Endpoint& store, int rank) { join(store, rank, 3, seconds(60), rank == 0 ? patience : Deadline::in(seconds(2))); });
+  EXPECT_FALSE(patience.passed());
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kTimeout);
+    EXPECT_THAT(error->what(), ::testing::HasSubstr("these ranks did not come: 2"));
+  }
 }
 
 TEST(TcpCommunicator, SurvivorsNameTheRankThatWasKilledOrStopped) {
