@@ -4,13 +4,16 @@
 
 namespace shoal::apps {
 
-/// The part of the program that stands on Torch, loaded when it is needed: ../lib/libshoal_app.so beside the executable. It stays loaded.
+/// The part of the program that stands on Torch, loaded when it is needed: ../lib/libshoal_app.so
+/// beside the executable. It stays loaded.
 class AppLibrary {
  public:
-  /// Throws Error(input missing) with the loader's words when the library, or Torch below it, cannot be loaded.
+  /// Throws Error(input missing) with the loader's words when the library, or Torch below it,
+  /// cannot be loaded.
   AppLibrary();
 
-  /// An entry point of apps/shoal/torch/entry.h. Throws Error(internal) when the library has none of that name.
+  /// An entry point of apps/shoal/torch/entry.h. Throws Error(internal) when the library has none
+  /// of that name.
   template <class Function>
   Function* entry(const char* name) const {
     return reinterpret_cast<Function*>(symbol(name));

@@ -41,17 +41,31 @@ void read_range(const std::string& range, BenchArguments& arguments) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
   };
-  const std::string least = range.substr(0, colon), most = colon == std::string::npos ? least : range.substr(colon + 1);
+  const std::string least = range.substr(0, colon),
+                    most = colon == std::string::npos ? least : range.substr(colon + 1);
   const bool numbers = number(least, arguments.min_bytes) && number(most, arguments.max_bytes);
   if (!numbers || arguments.min_bytes < 4 || arguments.max_bytes < arguments.min_bytes)
-    throw Error(ErrorKind::kUsage, "bench", fmt::format("--bytes {} is not LEAST:MOST in bytes, LEAST at least 4", range));
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("--bytes {} is not LEAST:MOST in bytes, LEAST at least 4", range));
 }
 
 pid_t start_rank(int rank, const Options& options, const std::string& range) {
   const BenchArguments& a = options.arguments;
-  std::vector<std::string> words{
-      program_path(), "bench",   "collectives", "--nproc",   std::to_string(a.world),      "--rank",   std::to_string(rank),    "--name",
-      a.name,         "--bytes", range,         "--seconds", fmt::format("{}", a.seconds), "--factor", std::to_string(a.factor)};
+  std::vector<std::string> words{program_path(),
+                                 "bench",
+                                 "collectives",
+                                 "--nproc",
+                                 std::to_string(a.world),
+                                 "--rank",
+                                 std::to_string(rank),
+                                 "--name",
+                                 a.name,
+                                 "--bytes",
+                                 range,
+                                 "--seconds",
+                                 fmt::format("{}", a.seconds),
+                                 "--factor",
+                                 std::to_string(a.factor)};
   for (const std::string& op : a.operations) words.insert(words.end(), {"--op", op});
   if (!a.arena) words.push_back("--foreign");
   if (a.tcp) words.insert(words.end(), {"--transport", "tcp"});
@@ -65,20 +79,25 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   pointers.push_back(nullptr);
   pid_t child = 0;
   errno = posix_spawn(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
-  if (errno != 0) throw system_error(ErrorKind::kResource, "bench", fmt::format("cannot start rank {}", rank));
+  if (errno != 0)
+    throw system_error(ErrorKind::kResource, "bench", fmt::format("cannot start rank {}", rank));
   return child;
 }
 
-/// What TCP would take for every operation and size among these ranks, and what it predicts for the alternatives.
+/// What TCP would take for every operation and size among these ranks, and what it predicts for the
+/// alternatives.
 int print_choice(const Options& options) {
   const BenchArguments& a = options.arguments;
   std::vector<int> hosts;
   for (int rank = 0; rank < a.world; ++rank) hosts.push_back(rank * a.hosts / a.world);
   const collective::CostModel& costs = a.link_costs;
-  const auto link = [](const collective::LinkCost& cost) { return fmt::format("{:.4g} us and {:.4g} GB/s", cost.alpha * 1e6, 1e-9 / cost.beta); };
-  fmt::print("link costs: {}\n", options.link_costs.empty() ? "defaults" : "calibrated from " + options.link_costs);
-  fmt::print("inside a host {}, between hosts {}; a message {:.4g} us, folding {:.4g} GB/s\n", link(costs.inside), link(costs.between),
-             costs.overhead * 1e6, 1e-9 / costs.fold);
+  const auto link = [](const collective::LinkCost& cost) {
+    return fmt::format("{:.4g} us and {:.4g} GB/s", cost.alpha * 1e6, 1e-9 / cost.beta);
+  };
+  fmt::print("link costs: {}\n",
+             options.link_costs.empty() ? "defaults" : "calibrated from " + options.link_costs);
+  fmt::print("inside a host {}, between hosts {}; a message {:.4g} us, folding {:.4g} GB/s\n",
+             link(costs.inside), link(costs.between), costs.overhead * 1e6, 1e-9 / costs.fold);
   fmt::print("{}", collective::Choice(hosts, costs, a.algorithms).print());
   return 0;
 }
@@ -87,29 +106,44 @@ int run(Options& options) {
   BenchArguments& a = options.arguments;
   if (!options.link_costs.empty()) a.link_costs = train::read_link_costs(options.link_costs);
   if (a.hosts > a.world)
-    throw Error(ErrorKind::kUsage, "bench", fmt::format("{} hosts for {} ranks: --nproc {} at least", a.hosts, a.world, a.hosts));
+    throw Error(
+        ErrorKind::kUsage, "bench",
+        fmt::format("{} hosts for {} ranks: --nproc {} at least", a.hosts, a.world, a.hosts));
   if (options.print_choice) return print_choice(options);
   read_range(options.range, a);
   a.tcp = options.transport == "tcp";
   if (!a.tcp && !a.algorithms.empty())
-    throw Error(ErrorKind::kUsage, "bench", "--algorithms goes with --transport tcp: shared memory takes the one way that fits the buffers");
+    throw Error(ErrorKind::kUsage, "bench",
+                "--algorithms goes with --transport tcp: shared memory takes the one way that fits "
+                "the buffers");
   if (!a.tcp && a.hosts == 1 && a.rendezvous.empty() && !options.link_costs.empty())
-    throw Error(ErrorKind::kUsage, "bench", "--link-costs is of TCP, and shared memory carries the bytes: --transport tcp, --hosts or --rendezvous");
-  static const std::set<std::string> kKnown{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
-                                            "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
+    throw Error(ErrorKind::kUsage, "bench",
+                "--link-costs is of TCP, and shared memory carries the bytes: --transport tcp, "
+                "--hosts or --rendezvous");
+  static const std::set<std::string> kKnown{
+      "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
+      "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
   for (const std::string& op : a.operations)
-    if (!kKnown.contains(op)) throw Error(ErrorKind::kUsage, "bench", fmt::format("no operation '{}': one of {}", op, fmt::join(kKnown, ", ")));
-  if (const auto op = std::find_if(a.operations.begin(), a.operations.end(), is_of_messages); a.world < 2 && op != a.operations.end())
-    throw Error(ErrorKind::kUsage, "bench", fmt::format("{} is between ranks: --nproc 2 at least", *op));
-  if (a.tcp && a.hosts > 1) throw Error(ErrorKind::kUsage, "bench", "--hosts: with --transport tcp no memory is shared, whatever the hosts");
+    if (!kKnown.contains(op))
+      throw Error(ErrorKind::kUsage, "bench",
+                  fmt::format("no operation '{}': one of {}", op, fmt::join(kKnown, ", ")));
+  if (const auto op = std::find_if(a.operations.begin(), a.operations.end(), is_of_messages);
+      a.world < 2 && op != a.operations.end())
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("{} is between ranks: --nproc 2 at least", *op));
+  if (a.tcp && a.hosts > 1)
+    throw Error(ErrorKind::kUsage, "bench",
+                "--hosts: with --transport tcp no memory is shared, whatever the hosts");
   if (a.rendezvous.empty() != (a.rank < 0) && a.name.empty())
-    throw Error(ErrorKind::kUsage, "bench", "--rendezvous and --rank go together: ranks are started one by one and meet there");
+    throw Error(ErrorKind::kUsage, "bench",
+                "--rendezvous and --rank go together: ranks are started one by one and meet there");
   if (!a.rendezvous.empty()) a.name = "bench";
   std::vector<pid_t> others;
   if (a.rank < 0) {
     a.rank = 0;
     a.name = "bench-" + random_job_key();
-    for (int rank = 1; rank < a.world; ++rank) others.push_back(start_rank(rank, options, options.range));
+    for (int rank = 1; rank < a.world; ++rank)
+      others.push_back(start_rank(rank, options, options.range));
   }
   const Cores cores = cores_of_this_process();
   keep_to({cores.list[static_cast<std::size_t>(a.rank) % cores.list.size()]});
@@ -129,30 +163,51 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   BenchArguments& a = options->arguments;
   CLI::App* bench = program.add_subcommand("bench", "Measure this machine");
   bench->require_subcommand(1);
-  CLI::App* command = bench->add_subcommand("collectives", "Time collectives between ranks of this host, as nccl-tests do, answers checked");
+  CLI::App* command = bench->add_subcommand(
+      "collectives",
+      "Time collectives between ranks of this host, as nccl-tests do, answers checked");
   command->option_defaults()->always_capture_default();
-  command->add_option("--nproc", a.world, "Ranks, each a process on a core of its own where there are enough")->check(CLI::Range(1, 64));
+  command
+      ->add_option("--nproc", a.world,
+                   "Ranks, each a process on a core of its own where there are enough")
+      ->check(CLI::Range(1, 64));
   command
       ->add_option("--op", a.operations,
-                   "Operations, separated by commas: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, "
+                   "Operations, separated by commas: all_reduce, all_gather, reduce_scatter, "
+                   "all_to_all, broadcast, reduce, gather, scatter, "
                    "barrier, sendrecv "
-                   "(to the next rank, from the one before), ping_pong (rank 0 and 1, half of there and back), message_rate (one of 64 in a row)")
+                   "(to the next rank, from the one before), ping_pong (rank 0 and 1, half of "
+                   "there and back), message_rate (one of 64 in a row)")
       ->delimiter(',');
   command->add_option("--bytes", options->range, "LEAST:MOST bytes of the full buffer");
-  command->add_option("--factor", a.factor, "From one size to the next")->check(CLI::Range(2, 1024));
-  command->add_option("--type", a.type, "Of the elements")->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "u8", "i32", "i64"}));
-  command->add_option("--seconds", a.seconds, "Time per size; 5 calls at least, 1000 up to 1 MiB")->check(CLI::PositiveNumber);
-  command->add_flag("!--foreign", a.arena, "Memory that peers do not see, so that it is copied through shared chunks");
-  command->add_option("--transport", options->transport, "What carries the bytes")->check(CLI::IsMember({"shared_memory", "tcp"}));
-  command->add_option("--algorithms", a.algorithms, "With tcp: operation=algorithm instead of the choice by cost, separated by commas");
+  command->add_option("--factor", a.factor, "From one size to the next")
+      ->check(CLI::Range(2, 1024));
+  command->add_option("--type", a.type, "Of the elements")
+      ->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "u8", "i32", "i64"}));
+  command->add_option("--seconds", a.seconds, "Time per size; 5 calls at least, 1000 up to 1 MiB")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("!--foreign", a.arena,
+                    "Memory that peers do not see, so that it is copied through shared chunks");
+  command->add_option("--transport", options->transport, "What carries the bytes")
+      ->check(CLI::IsMember({"shared_memory", "tcp"}));
+  command->add_option(
+      "--algorithms", a.algorithms,
+      "With tcp: operation=algorithm instead of the choice by cost, separated by commas");
   command->add_option("--link-costs", options->link_costs,
-                      "With TCP: a cluster file that `shoal plan calibrate` wrote: algorithms are chosen by what its [tcp] says");
-  command->add_flag("--print-choice", options->print_choice,
-                    "Measure nothing: list the algorithm for every operation and size, and the predicted times");
+                      "With TCP: a cluster file that `shoal plan calibrate` wrote: algorithms are "
+                      "chosen by what its [tcp] says");
+  command->add_flag(
+      "--print-choice", options->print_choice,
+      "Measure nothing: list the algorithm for every operation and size, and the predicted times");
   command->add_flag("--json", a.json, "One JSON object a line instead of a table");
-  command->add_option("--hosts", a.hosts, "Plays several hosts: ranks of different ones share no memory")->check(CLI::Range(1, 64));
-  command->add_option("--rendezvous", a.rendezvous, "host:port where ranks meet that are started one by one, on any hosts");
-  command->add_option("--rank", a.rank, "With --rendezvous: which rank this is; -1: starts them all");
+  command
+      ->add_option("--hosts", a.hosts,
+                   "Plays several hosts: ranks of different ones share no memory")
+      ->check(CLI::Range(1, 64));
+  command->add_option("--rendezvous", a.rendezvous,
+                      "host:port where ranks meet that are started one by one, on any hosts");
+  command->add_option("--rank", a.rank,
+                      "With --rendezvous: which rank this is; -1: starts them all");
   command->add_option("--name", a.name)->group("");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }

@@ -26,7 +26,8 @@ namespace {
 using namespace checkpoint::format;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kPathHelp = "A checkpoint, or a folder of checkpoints or run directory: its newest";
+constexpr const char* kPathHelp =
+    "A checkpoint, or a folder of checkpoints or run directory: its newest";
 
 std::string size_text(std::int64_t bytes) {
   const char* units[] = {"B", "kB", "MB", "GB", "TB"};
@@ -58,7 +59,8 @@ std::string saved_at(const std::string& checkpoint) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(status.st_mtime));
 }
 
-/// The checkpoints at `path`: that of a checkpoint itself, those of a folder, those of a run directory.
+/// The checkpoints at `path`: that of a checkpoint itself, those of a folder, those of a run
+/// directory.
 std::vector<Step> steps_at(const std::string& path) {
   for (const std::string& folder : {path, path + "/checkpoints"})
     if (auto steps = list_steps(folder); !steps.empty()) return steps;
@@ -68,7 +70,9 @@ std::vector<Step> steps_at(const std::string& path) {
 
 void list(const std::string& path, bool json) {
   Json all = Json::array();
-  if (!json) fmt::print("{:>10}  {:>8}  {:>14}  {:>10}  {:>5}  {:<19}  {}\n", "step", "tensors", "parameters", "size", "files", "saved", "path");
+  if (!json)
+    fmt::print("{:>10}  {:>8}  {:>14}  {:>10}  {:>5}  {:<19}  {}\n", "step", "tensors",
+               "parameters", "size", "files", "saved", "path");
   for (const Step& step : steps_at(path)) {
     const Manifest manifest = read_manifest(step.path);
     const auto [model, total] = elements(manifest);
@@ -81,40 +85,54 @@ void list(const std::string& path, bool json) {
                      {"bytes", file_bytes(manifest)},
                      {"files", manifest.files.size()}});
     else
-      fmt::print("{:>10}  {:>8}  {:>14}  {:>10}  {:>5}  {:<19}  {}\n", step.step, manifest.tensors.size(), model, size_text(file_bytes(manifest)),
+      fmt::print("{:>10}  {:>8}  {:>14}  {:>10}  {:>5}  {:<19}  {}\n", step.step,
+                 manifest.tensors.size(), model, size_text(file_bytes(manifest)),
                  manifest.files.size(), saved_at(step.path), step.path);
   }
   if (json) fmt::print("{}\n", all.dump(1));
 }
 
 Json tensor_json(const LogicalTensor& tensor) {
-  return {{"name", tensor.name}, {"type", name(tensor.type)}, {"shape", tensor.shape}, {"checksum", hex(tensor.checksum())}};
+  return {{"name", tensor.name},
+          {"type", name(tensor.type)},
+          {"shape", tensor.shape},
+          {"checksum", hex(tensor.checksum())}};
 }
 
 void show_json(const std::string& path, const Manifest& manifest) {
-  Json root{
-      {"path", path}, {"step", manifest.step}, {"metadata", Json::parse(manifest.metadata)}, {"files", Json::array()}, {"tensors", Json::array()}};
-  for (const DataFile& file : manifest.files) root["files"].push_back({{"name", file.name}, {"bytes", file.bytes}});
-  for (const LogicalTensor& tensor : manifest.tensors) root["tensors"].push_back(tensor_json(tensor));
+  Json root{{"path", path},
+            {"step", manifest.step},
+            {"metadata", Json::parse(manifest.metadata)},
+            {"files", Json::array()},
+            {"tensors", Json::array()}};
+  for (const DataFile& file : manifest.files)
+    root["files"].push_back({{"name", file.name}, {"bytes", file.bytes}});
+  for (const LogicalTensor& tensor : manifest.tensors)
+    root["tensors"].push_back(tensor_json(tensor));
   fmt::print("{}\n", root.dump(1));
 }
 
 void show_text(const std::string& path, const Manifest& manifest) {
   const auto [model, total] = elements(manifest);
-  fmt::print("checkpoint  {}\nstep        {}\nsaved       {}\nsize        {} in {} files\nparameters  {} of {} elements\n", path, manifest.step,
-             saved_at(path), size_text(file_bytes(manifest)), manifest.files.size(), model, total);
+  fmt::print(
+      "checkpoint  {}\nstep        {}\nsaved       {}\nsize        {} in {} files\nparameters  {} "
+      "of {} elements\n",
+      path, manifest.step, saved_at(path), size_text(file_bytes(manifest)), manifest.files.size(),
+      model, total);
   // The job file can be long: print what fits on a line, `--json` has all of it.
   const Json metadata = Json::parse(manifest.metadata);
   for (const auto& [key, value] : metadata.items()) {
     const std::string text = value.dump();
-    fmt::print("{:<10}  {}\n", key, text.size() <= 120 ? text : fmt::format("({} characters, see --json)", text.size()));
+    fmt::print("{:<10}  {}\n", key,
+               text.size() <= 120 ? text : fmt::format("({} characters, see --json)", text.size()));
   }
   std::size_t width = 0;
   for (const LogicalTensor& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
-  fmt::print("\n{:<{}}  {:<8}  {:<20}  {:<16}  {}\n", "tensor", width, "type", "shape", "checksum", "pieces");
+  fmt::print("\n{:<{}}  {:<8}  {:<20}  {:<16}  {}\n", "tensor", width, "type", "shape", "checksum",
+             "pieces");
   for (const LogicalTensor& tensor : manifest.tensors)
-    fmt::print("{:<{}}  {:<8}  {:<20}  {:<16}  {}\n", tensor.name, width, name(tensor.type), text(tensor.shape), hex(tensor.checksum()),
-               tensor.pieces.size());
+    fmt::print("{:<{}}  {:<8}  {:<20}  {:<16}  {}\n", tensor.name, width, name(tensor.type),
+               text(tensor.shape), hex(tensor.checksum()), tensor.pieces.size());
 }
 
 void verify(const std::string& path) {
@@ -123,8 +141,10 @@ void verify(const std::string& path) {
   Reader reader(path);
   reader.verify([&](std::int64_t done) { bytes = done; });
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  fmt::print("{}: {} tensors, {} verified in {:.2f} s ({}/s)\n", path, reader.manifest().tensors.size(), size_text(bytes), seconds,
-             size_text(static_cast<std::int64_t>(static_cast<double>(bytes) / std::max(seconds, 1e-9))));
+  fmt::print(
+      "{}: {} tensors, {} verified in {:.2f} s ({}/s)\n", path, reader.manifest().tensors.size(),
+      size_text(bytes), seconds,
+      size_text(static_cast<std::int64_t>(static_cast<double>(bytes) / std::max(seconds, 1e-9))));
 }
 
 std::string describe(const Difference& difference) {
@@ -137,7 +157,9 @@ std::string describe(const Difference& difference) {
       return difference.first + " in the first, " + difference.second + " in the second";
     default:
       return fmt::format("{} of {} elements differ{}", difference.elements, difference.count,
-                         difference.largest_apart ? fmt::format(", by {:.6g} at most", *difference.largest_apart) : "");
+                         difference.largest_apart
+                             ? fmt::format(", by {:.6g} at most", *difference.largest_apart)
+                             : "");
   }
 }
 
@@ -145,8 +167,10 @@ std::string describe(const Difference& difference) {
 bool print_differences(const std::string& first, const std::string& second) {
   Reader a(first), b(second);
   const auto differences = compare(a, b);
-  for (const Difference& difference : differences) fmt::print("{}: {}\n", difference.name, describe(difference));
-  if (differences.empty()) fmt::print("the same {} tensors, bit for bit\n", a.manifest().tensors.size());
+  for (const Difference& difference : differences)
+    fmt::print("{}: {}\n", difference.name, describe(difference));
+  if (differences.empty())
+    fmt::print("the same {} tensors, bit for bit\n", a.manifest().tensors.size());
   return differences.empty();
 }
 
@@ -165,25 +189,33 @@ CLI::App* add(CLI::App& ckpt, Arguments& arguments, const char* name, const char
 
 void add_rewriting(CLI::App& ckpt, const std::shared_ptr<Arguments>& arguments) {
   Arguments& a = *arguments;
-  CLI::App* reshard_command = add(ckpt, a, "reshard", "Rewrite a checkpoint into another number of files");
+  CLI::App* reshard_command =
+      add(ckpt, a, "reshard", "Rewrite a checkpoint into another number of files");
   reshard_command->add_option("to", a.other, "The folder that gets step-<n>")->required();
-  reshard_command->add_option("--files", a.files, "Number of data files")->capture_default_str()->check(CLI::PositiveNumber);
+  reshard_command->add_option("--files", a.files, "Number of data files")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   reshard_command->callback([arguments] {
     Reader reader(resolve_checkpoint(arguments->path));
     fmt::print("{}\n", reshard(reader, arguments->other, arguments->files));
   });
-  CLI::App* export_command = add(ckpt, a, "export", "Write the model as a Hugging Face folder (config.json, model.safetensors)");
+  CLI::App* export_command =
+      add(ckpt, a, "export",
+          "Write the model as a Hugging Face folder (config.json, model.safetensors)");
   export_command->add_option("to", a.other, "The folder to write")->required();
   export_command->callback([arguments] {
     Reader reader(resolve_checkpoint(arguments->path));
     export_hugging_face(reader, arguments->other);
     fmt::print("{}\n", arguments->other);
   });
-  CLI::App* import_command =
-      ckpt.add_subcommand("import", "Make a checkpoint of a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3)");
-  import_command->add_option("path", a.path, "The folder with config.json and model.safetensors")->required();
+  CLI::App* import_command = ckpt.add_subcommand(
+      "import",
+      "Make a checkpoint of a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3)");
+  import_command->add_option("path", a.path, "The folder with config.json and model.safetensors")
+      ->required();
   import_command->add_option("to", a.other, "The folder that gets step-0")->required();
-  import_command->callback([arguments] { fmt::print("{}\n", import_hugging_face(arguments->path, arguments->other)); });
+  import_command->callback(
+      [arguments] { fmt::print("{}\n", import_hugging_face(arguments->path, arguments->other)); });
 }
 
 }  // namespace
@@ -198,19 +230,27 @@ void add_ckpt_command(CLI::App& app, int& exit_code) {
   ls->add_flag("--json", a.json, "As JSON");
   ls->callback([arguments] { list(arguments->path, arguments->json); });
 
-  CLI::App* show = add(*ckpt, a, "show", "Every logical tensor with its shape, type and a checksum of its values that does not depend on sharding");
+  CLI::App* show = add(*ckpt, a, "show",
+                       "Every logical tensor with its shape, type and a checksum of its values "
+                       "that does not depend on sharding");
   show->add_flag("--json", a.json, "As JSON, with all metadata");
   show->callback([arguments] {
     const std::string path = resolve_checkpoint(arguments->path);
     (arguments->json ? show_json : show_text)(path, read_manifest(path));
   });
 
-  add(*ckpt, a, "verify", "Read everything and check it")->callback([arguments] { verify(resolve_checkpoint(arguments->path)); });
+  add(*ckpt, a, "verify", "Read everything and check it")->callback([arguments] {
+    verify(resolve_checkpoint(arguments->path));
+  });
 
-  CLI::App* diff = add(*ckpt, a, "diff", "What differs between two checkpoints, however they are sharded; exit code 1 where something does");
+  CLI::App* diff = add(*ckpt, a, "diff",
+                       "What differs between two checkpoints, however they are sharded; exit code "
+                       "1 where something does");
   diff->add_option("other", a.other, kPathHelp)->required();
   diff->callback([arguments, &exit_code] {
-    if (!print_differences(resolve_checkpoint(arguments->path), resolve_checkpoint(arguments->other))) exit_code = 1;
+    if (!print_differences(resolve_checkpoint(arguments->path),
+                           resolve_checkpoint(arguments->other)))
+      exit_code = 1;
   });
   add_rewriting(*ckpt, arguments);
 }

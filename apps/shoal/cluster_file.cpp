@@ -18,7 +18,8 @@ namespace {
 using plan::Cluster;
 
 [[noreturn]] void refuse(const std::string& file, const toml::node& at, const std::string& what) {
-  throw Error(ErrorKind::kConfig, "cluster", fmt::format("{}:{}: {}", file, at.source().begin.line, what));
+  throw Error(ErrorKind::kConfig, "cluster",
+              fmt::format("{}:{}: {}", file, at.source().begin.line, what));
 }
 
 /// Where every number of a cluster lives, under its dotted key.
@@ -52,7 +53,8 @@ double* kernel_number(Cluster& cluster, const std::string& key) {
   constexpr std::string_view kPrefix = "kernels.";
   const std::size_t dot = key.rfind('.');
   if (!key.starts_with(kPrefix) || dot < kPrefix.size()) return nullptr;
-  const std::string kernel = key.substr(kPrefix.size(), dot - kPrefix.size()), part = key.substr(dot + 1);
+  const std::string kernel = key.substr(kPrefix.size(), dot - kPrefix.size()),
+                    part = key.substr(dot + 1);
   const auto& known = plan::kernel_names();
   if (std::find(known.begin(), known.end(), kernel) == known.end()) return nullptr;
   plan::KernelRate& rate = cluster.kernels[kernel];
@@ -64,15 +66,20 @@ double* kernel_number(Cluster& cluster, const std::string& key) {
 }
 
 /// "kernels.linear.timed": rows of FLOPs, bytes of weights, bytes, seconds; false for another key.
-bool read_timed(Cluster& cluster, const std::string& key, const toml::node& node, const std::string& file) {
+bool read_timed(Cluster& cluster, const std::string& key, const toml::node& node,
+                const std::string& file) {
   for (const std::string& kernel : plan::kernel_names()) {
     if (key != "kernels." + kernel + ".timed") continue;
     const toml::array* rows = node.as_array();
     if (!rows) refuse(file, node, fmt::format("{}: must be a list of rows", key));
     for (const toml::node& row : *rows) {
       const toml::array* cells = row.as_array();
-      if (!cells || cells->size() != 4 || !std::all_of(cells->begin(), cells->end(), [](const toml::node& cell) { return cell.is_number(); }))
-        refuse(file, row, fmt::format("{}: a row has four numbers: FLOPs, bytes of weights, bytes, seconds", key));
+      if (!cells || cells->size() != 4 ||
+          !std::all_of(cells->begin(), cells->end(),
+                       [](const toml::node& cell) { return cell.is_number(); }))
+        refuse(file, row,
+               fmt::format("{}: a row has four numbers: FLOPs, bytes of weights, bytes, seconds",
+                           key));
       const auto cell = [&](std::size_t i) { return *cells->get(i)->value<double>(); };
       cluster.kernels[kernel].timed.push_back({{cell(0), cell(1), cell(2)}, cell(3)});
     }
@@ -83,20 +90,27 @@ bool read_timed(Cluster& cluster, const std::string& key, const toml::node& node
 
 bool is_section(const std::string& key) {
   const auto& kernels = plan::kernel_names();
-  return key == "device" || key == "device.peak_flops" || key == "device.efficiency" || key == "inside" || key == "between" || key == "host" ||
-         key == "storage" || key == "kernels" ||
-         std::any_of(kernels.begin(), kernels.end(), [&](const std::string& name) { return key == "kernels." + name; });
+  return key == "device" || key == "device.peak_flops" || key == "device.efficiency" ||
+         key == "inside" || key == "between" || key == "host" || key == "storage" ||
+         key == "kernels" ||
+         std::any_of(kernels.begin(), kernels.end(),
+                     [&](const std::string& name) { return key == "kernels." + name; });
 }
 
-void read(const toml::table& table, const std::string& prefix, const std::string& file, Cluster& cluster) {
+void read(const toml::table& table, const std::string& prefix, const std::string& file,
+          Cluster& cluster) {
   auto known = numbers(cluster);
-  const std::map<std::string, std::int64_t*> counts{{"hosts", &cluster.hosts}, {"devices_per_host", &cluster.devices_per_host}};
-  const std::map<std::string, std::string*> texts{{"name", &cluster.name}, {"source", &cluster.source}, {"device.name", &cluster.device.name}};
+  const std::map<std::string, std::int64_t*> counts{
+      {"hosts", &cluster.hosts}, {"devices_per_host", &cluster.devices_per_host}};
+  const std::map<std::string, std::string*> texts{
+      {"name", &cluster.name}, {"source", &cluster.source}, {"device.name", &cluster.device.name}};
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
-    if (key == "preset" || key == "tcp") continue;  // what messages over TCP cost is no part of a Cluster
+    if (key == "preset" || key == "tcp")
+      continue;  // what messages over TCP cost is no part of a Cluster
     if (key == "runtime") {
-      const auto known = node.is_string() ? plan::runtime(*node.value<std::string>()) : std::nullopt;
+      const auto known =
+          node.is_string() ? plan::runtime(*node.value<std::string>()) : std::nullopt;
       if (!known) refuse(file, node, "runtime: must be \"published\" or \"shoal\"");
       cluster.runtime = *known;
       continue;
@@ -104,7 +118,9 @@ void read(const toml::table& table, const std::string& prefix, const std::string
     if (prefix == "device.peak_flops.") {
       const auto type = element_type(name.str());
       const auto value = node.value<double>();
-      if (!type) refuse(file, node, fmt::format("{}: no such element type (f32, bf16, f16, f8_e4m3 ...)", key));
+      if (!type)
+        refuse(file, node,
+               fmt::format("{}: no such element type (f32, bf16, f16, f8_e4m3 ...)", key));
       if (!value || !node.is_number()) refuse(file, node, fmt::format("{}: must be a number", key));
       cluster.device.peak_flops[*type] = *value;
     } else if (const auto number = known.find(key); number != known.end()) {
@@ -135,12 +151,16 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   try {
     table = toml::parse(text, file);
   } catch (const toml::parse_error& error) {
-    throw Error(ErrorKind::kConfig, "cluster", fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
+    throw Error(ErrorKind::kConfig, "cluster",
+                fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
   }
   Cluster cluster;
   if (const auto* preset = table.get("preset")) {
-    const auto known = preset->is_string() ? plan::cluster_preset(*preset->value<std::string>()) : std::nullopt;
-    if (!known) refuse(file, *preset, fmt::format("preset: must be one of {}", fmt::join(plan::cluster_names(), ", ")));
+    const auto known =
+        preset->is_string() ? plan::cluster_preset(*preset->value<std::string>()) : std::nullopt;
+    if (!known)
+      refuse(file, *preset,
+             fmt::format("preset: must be one of {}", fmt::join(plan::cluster_names(), ", ")));
     cluster = *known;
   }
   read(table, "", file, cluster);
@@ -157,7 +177,8 @@ Cluster load_cluster(const std::string& name_or_path) {
   if (const auto preset = plan::cluster_preset(name_or_path)) return *preset;
   std::ifstream file(name_or_path);
   if (!file)
-    throw Error(ErrorKind::kInputMissing, "cluster", fmt::format("{}: neither a file nor a preset", name_or_path))
+    throw Error(ErrorKind::kInputMissing, "cluster",
+                fmt::format("{}: neither a file nor a preset", name_or_path))
         .hint(fmt::format("presets: {}", fmt::join(plan::cluster_names(), ", ")));
   std::stringstream text;
   text << file.rdbuf();
@@ -166,21 +187,27 @@ Cluster load_cluster(const std::string& name_or_path) {
 
 std::string to_toml(const Cluster& cluster) {
   Cluster copy = cluster;
-  std::string text = fmt::format("name = \"{}\"\nsource = \"{}\"\nruntime = \"{}\"\nhosts = {}\ndevices_per_host = {}\n", cluster.name,
-                                 cluster.source, plan::name(cluster.runtime), cluster.hosts, cluster.devices_per_host);
+  std::string text = fmt::format(
+      "name = \"{}\"\nsource = \"{}\"\nruntime = \"{}\"\nhosts = {}\ndevices_per_host = {}\n",
+      cluster.name, cluster.source, plan::name(cluster.runtime), cluster.hosts,
+      cluster.devices_per_host);
   std::map<std::string, std::string> sections;
   sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
   for (const auto& [key, value] : numbers(copy)) {
     const std::size_t dot = key.rfind('.');
     sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), *value);
   }
-  for (const auto& [type, peak] : cluster.device.peak_flops) sections["device.peak_flops"] += fmt::format("{} = {}\n", name(type), peak);
+  for (const auto& [type, peak] : cluster.device.peak_flops)
+    sections["device.peak_flops"] += fmt::format("{} = {}\n", name(type), peak);
   for (const auto& [kernel, rate] : cluster.kernels) {
     std::string& lines = sections["kernels." + kernel];
-    lines = fmt::format("start_s = {}\nflop_s = {}\nweight_s = {}\nbyte_s = {}\n", rate.start_s, rate.flop_s, rate.weight_s, rate.byte_s);
+    lines = fmt::format("start_s = {}\nflop_s = {}\nweight_s = {}\nbyte_s = {}\n", rate.start_s,
+                        rate.flop_s, rate.weight_s, rate.byte_s);
     if (rate.timed.empty()) continue;
     lines += "timed = [  # FLOPs, bytes of weights, bytes, seconds\n";
-    for (const auto& [work, seconds] : rate.timed) lines += fmt::format("  [{}, {}, {}, {:.4g}],\n", work.flops, work.weights, work.bytes, seconds);
+    for (const auto& [work, seconds] : rate.timed)
+      lines +=
+          fmt::format("  [{}, {}, {}, {:.4g}],\n", work.flops, work.weights, work.bytes, seconds);
     lines += "]\n";
   }
   for (const auto& [section, lines] : sections) text += fmt::format("\n[{}]\n{}", section, lines);

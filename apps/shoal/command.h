@@ -6,11 +6,15 @@ namespace shoal::apps {
 
 /// Of options without a sign: text such as -1 would be read as a number near 2^64.
 inline CLI::Validator not_negative() {
-  return {[](std::string& text) { return std::string(text.starts_with('-') ? "must not be negative" : ""); }, "NONNEGATIVE"};
+  return {[](std::string& text) {
+            return std::string(text.starts_with('-') ? "must not be negative" : "");
+          },
+          "NONNEGATIVE"};
 }
 
-// The subcommands, one file each. A command adds itself to the program and works while the program parses; it throws shoal::Error, or leaves an exit
-// code other than 0 in `exit_code`, which lives as long as the program.
+// The subcommands, one file each. A command adds itself to the program and works while the program
+// parses; it throws shoal::Error, or leaves an exit code other than 0 in `exit_code`, which lives
+// as long as the program.
 
 void add_train_command(CLI::App& program, int& exit_code);
 void add_generate_command(CLI::App& program, int& exit_code);

@@ -39,18 +39,24 @@ BoundCores bound_cores(const Cores& mine, const Cores& launcher, int local_world
   BoundCores bound{mine, local_world};
   if (mine.list.size() < launcher.list.size())
     bound.sharers =
-        std::clamp(static_cast<int>(std::lround(static_cast<double>(local_world) * mine.list.size() / launcher.list.size())), 1, local_world);
+        std::clamp(static_cast<int>(std::lround(static_cast<double>(local_world) *
+                                                mine.list.size() / launcher.list.size())),
+                   1, local_world);
   bound.cores.quota = mine.quota * bound.sharers / local_world;
   return bound;
 }
 
-int threads_per_rank(const Cores& cores, int local_world, int asked) { return asked > 0 ? asked : std::max(1, cores.usable() / local_world); }
+int threads_per_rank(const Cores& cores, int local_world, int asked) {
+  return asked > 0 ? asked : std::max(1, cores.usable() / local_world);
+}
 
 std::vector<int> cores_of_rank(const Cores& cores, int local_rank, int local_world, int threads) {
   if (static_cast<std::size_t>(threads) * local_world > cores.list.size())
-    throw Error(ErrorKind::kConfig, "job",
-                fmt::format("parallelism.pin_cores: {} ranks of {} threads need {} cores, and this process has {}", local_world, threads,
-                            threads * local_world, cores.list.size()))
+    throw Error(
+        ErrorKind::kConfig, "job",
+        fmt::format(
+            "parallelism.pin_cores: {} ranks of {} threads need {} cores, and this process has {}",
+            local_world, threads, threads * local_world, cores.list.size()))
         .hint("fewer ranks or threads, or pin_cores = false");
   const auto first = cores.list.begin() + static_cast<std::ptrdiff_t>(local_rank) * threads;
   return {first, first + threads};
@@ -60,7 +66,9 @@ void keep_to(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (const int core : cores) CPU_SET(core, &set);
-  if (::sched_setaffinity(0, sizeof set, &set) != 0) throw system_error(ErrorKind::kConfig, "job", "parallelism.pin_cores: cannot keep to its cores");
+  if (::sched_setaffinity(0, sizeof set, &set) != 0)
+    throw system_error(ErrorKind::kConfig, "job",
+                       "parallelism.pin_cores: cannot keep to its cores");
 }
 
 }  // namespace shoal::apps

@@ -32,16 +32,21 @@ void print_split(const std::string& name, const data::SplitEntry& split) {
     fmt::print("{:<11}  empty\n", name);
     return;
   }
-  fmt::print("{:<11}  {} tokens, {} documents, {} bytes, {:.3f} bytes a token, {} shards\n", name, split.tokens, split.documents, split.bytes,
-             static_cast<double>(split.bytes) / static_cast<double>(split.tokens), split.shards.size());
+  fmt::print("{:<11}  {} tokens, {} documents, {} bytes, {:.3f} bytes a token, {} shards\n", name,
+             split.tokens, split.documents, split.bytes,
+             static_cast<double>(split.bytes) / static_cast<double>(split.tokens),
+             split.shards.size());
 }
 
 void print_summary(const std::string& folder, const data::Manifest& manifest) {
   const auto& source = manifest.source;
   fmt::print("dataset      {} (fingerprint {:016x})\n", folder, manifest.fingerprint);
   fmt::print("source       {} files, {} bytes\n", source.files, source.bytes);
-  fmt::print("left out     {} near-duplicate files ({} bytes), {} repeated passages ({} bytes), {} empty files\n", source.near_duplicate_files,
-             source.near_duplicate_bytes, source.repeated_passages, source.repeated_passage_bytes, source.empty_files);
+  fmt::print(
+      "left out     {} near-duplicate files ({} bytes), {} repeated passages ({} bytes), {} empty "
+      "files\n",
+      source.near_duplicate_files, source.near_duplicate_bytes, source.repeated_passages,
+      source.repeated_passage_bytes, source.empty_files);
   fmt::print("tokenizer    {}, {} entries\n", manifest.tokenizer_name, manifest.vocab_size);
   for (const auto& [name, split] : manifest.splits) print_split(name, split);
 }
@@ -55,18 +60,24 @@ struct PrepareArguments {
 void run_prepare(PrepareArguments arguments) {
   data::PrepareOptions& options = arguments.options;
   if (arguments.corpus.empty() && options.inputs.empty())
-    throw Error(ErrorKind::kUsage, "data prepare", "nothing to prepare").hint("name files or folders with --input, or --corpus headers");
-  if (!arguments.corpus.empty() && !options.inputs.empty()) throw Error(ErrorKind::kUsage, "data prepare", "--corpus and --input exclude each other");
+    throw Error(ErrorKind::kUsage, "data prepare", "nothing to prepare")
+        .hint("name files or folders with --input, or --corpus headers");
+  if (!arguments.corpus.empty() && !options.inputs.empty())
+    throw Error(ErrorKind::kUsage, "data prepare", "--corpus and --input exclude each other");
   if (!arguments.corpus.empty()) {
     if (arguments.torch_include.empty())
       throw Error(ErrorKind::kUsage, "data prepare",
-                  "this program was built without Torch; name the include folder of torch 2.11.0 with --torch-include");
+                  "this program was built without Torch; name the include folder of torch 2.11.0 "
+                  "with --torch-include");
     options.headers = arguments.torch_include;
   }
-  options.tokenizer = arguments.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
+  options.tokenizer =
+      arguments.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
   options.drop_duplicates = !arguments.keep_duplicates;
   ProgressLine line;
-  const auto result = data::prepare(options, [&](const std::string& stage, std::uint64_t done, std::uint64_t total) { line(stage, done, total); });
+  const auto result =
+      data::prepare(options, [&](const std::string& stage, std::uint64_t done,
+                                 std::uint64_t total) { line(stage, done, total); });
   if (result.already_prepared) {
     fmt::print("{} is already prepared: nothing to do\n", options.out);
   } else if (result.shards_reused > 0) {
@@ -79,37 +90,63 @@ void add_prepare(CLI::App& parent) {
   auto arguments = std::make_shared<PrepareArguments>();
   auto& options = arguments->options;
   options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  CLI::App* command = parent.add_subcommand("prepare", "Make a dataset of files: remove duplicates, split, train a tokenizer, write token shards");
+  CLI::App* command = parent.add_subcommand(
+      "prepare",
+      "Make a dataset of files: remove duplicates, split, train a tokenizer, write token shards");
   command->add_option("-o,--out", options.out, "Folder of the dataset")->required();
   command->add_option("-i,--input", options.inputs, "Files or folders to read; may be repeated");
-  CLI::Option* suffix = command->add_option("--suffix", options.suffixes, "Of folders, read only files that end so (.h, .txt); may be repeated");
-  CLI::Option* corpus = command->add_option("--corpus", arguments->corpus, "A corpus that Shoal knows: headers, the C++ headers of LibTorch")
-                            ->check(CLI::IsMember({"headers"}))
-                            ->excludes(suffix);
-  command->add_option("--torch-include", arguments->torch_include, "Where the headers of torch 2.11.0 lie")->capture_default_str()->needs(corpus);
-  command->add_option("--tokenizer", arguments->tokenizer, "bpe is trained on the text; byte needs no training")
+  CLI::Option* suffix =
+      command->add_option("--suffix", options.suffixes,
+                          "Of folders, read only files that end so (.h, .txt); may be repeated");
+  CLI::Option* corpus =
+      command
+          ->add_option("--corpus", arguments->corpus,
+                       "A corpus that Shoal knows: headers, the C++ headers of LibTorch")
+          ->check(CLI::IsMember({"headers"}))
+          ->excludes(suffix);
+  command
+      ->add_option("--torch-include", arguments->torch_include,
+                   "Where the headers of torch 2.11.0 lie")
+      ->capture_default_str()
+      ->needs(corpus);
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "bpe is trained on the text; byte needs no training")
       ->check(CLI::IsMember({"bpe", "byte"}))
       ->capture_default_str();
-  CLI::Option* vocab = command->add_option("--vocab", options.vocab_size, "Entries of the BPE vocabulary at most")
-                           ->check(CLI::Range(258, 1'000'000))
-                           ->capture_default_str();
+  CLI::Option* vocab =
+      command->add_option("--vocab", options.vocab_size, "Entries of the BPE vocabulary at most")
+          ->check(CLI::Range(258, 1'000'000))
+          ->capture_default_str();
   CLI::Option* tokenizer_bytes =
-      command->add_option("--tokenizer-bytes", options.tokenizer_bytes, "How much training text the BPE tokenizer is trained on at most")
+      command
+          ->add_option("--tokenizer-bytes", options.tokenizer_bytes,
+                       "How much training text the BPE tokenizer is trained on at most")
           ->check(CLI::PositiveNumber)
           ->capture_default_str();
-  command->add_option("--validation-fraction", options.validation_fraction, "Share of the files that becomes the validation split")
+  command
+      ->add_option("--validation-fraction", options.validation_fraction,
+                   "Share of the files that becomes the validation split")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
-  command->add_option("--shard-tokens", options.shard_tokens, "Tokens after which a new shard begins")
+  command
+      ->add_option("--shard-tokens", options.shard_tokens, "Tokens after which a new shard begins")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--seed", options.seed, "Chooses the validation files")->check(not_negative())->capture_default_str();
-  command->add_option("--threads", options.threads, "Threads; the result does not depend on it")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_flag("--keep-duplicates", arguments->keep_duplicates, "Keep near-duplicate files and repeated passages");
+  command->add_option("--seed", options.seed, "Chooses the validation files")
+      ->check(not_negative())
+      ->capture_default_str();
+  command->add_option("--threads", options.threads, "Threads; the result does not depend on it")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--keep-duplicates", arguments->keep_duplicates,
+                    "Keep near-duplicate files and repeated passages");
   command->callback([arguments, vocab, tokenizer_bytes] {
     for (const CLI::Option* option : {vocab, tokenizer_bytes})
       if (arguments->tokenizer == "byte" && option->count() > 0)
-        throw Error(ErrorKind::kUsage, "data prepare", fmt::format("{} is of the BPE tokenizer, and --tokenizer is byte", option->get_name()));
+        throw Error(
+            ErrorKind::kUsage, "data prepare",
+            fmt::format("{} is of the BPE tokenizer, and --tokenizer is byte", option->get_name()));
     run_prepare(*arguments);
   });
 }
@@ -125,14 +162,19 @@ void run_peek(const PeekArguments& arguments) {
   const std::uint64_t length = std::min(arguments.tokens, dataset.tokens());
   const auto begins = dataset.document_begins();
   for (std::uint64_t i = 0; i < arguments.samples; ++i) {
-    const std::uint64_t start = Key(arguments.seed).child("peek").below(i, dataset.tokens() - length + 1);
+    const std::uint64_t start =
+        Key(arguments.seed).child("peek").below(i, dataset.tokens() - length + 1);
     std::vector<std::uint32_t> tokens(length);
     dataset.copy(start, std::span(tokens));
-    const std::size_t document = std::upper_bound(begins.begin(), begins.end(), start) - begins.begin() - 1;
-    fmt::print("--- tokens {} to {} of {}, from {} on\n", start, start + length, dataset.tokens(), dataset.files()[document]);
+    const std::size_t document =
+        std::upper_bound(begins.begin(), begins.end(), start) - begins.begin() - 1;
+    fmt::print("--- tokens {} to {} of {}, from {} on\n", start, start + length, dataset.tokens(),
+               dataset.files()[document]);
     for (const std::uint32_t token : tokens) {
       if (arguments.ids) fmt::print("[{}]", token);
-      fmt::print("{}", token == dataset.tokenizer().end_of_document() ? "\n--- end of document\n" : dataset.tokenizer().bytes_of(token));
+      fmt::print("{}", token == dataset.tokenizer().end_of_document()
+                           ? "\n--- end of document\n"
+                           : dataset.tokenizer().bytes_of(token));
     }
     fmt::print("\n");
   }
@@ -142,10 +184,18 @@ void add_peek(CLI::App& parent) {
   auto arguments = std::make_shared<PeekArguments>();
   CLI::App* command = parent.add_subcommand("peek", "Show samples of a dataset as text");
   command->add_option("folder", arguments->folder, "Folder of the dataset")->required();
-  command->add_option("--split", arguments->split, "Which part of the dataset")->check(CLI::IsMember({"train", "validation"}))->capture_default_str();
-  command->add_option("-n,--samples", arguments->samples, "How many samples")->check(not_negative())->capture_default_str();
-  command->add_option("--tokens", arguments->tokens, "Tokens of a sample")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--seed", arguments->seed, "Chooses the samples")->check(not_negative())->capture_default_str();
+  command->add_option("--split", arguments->split, "Which part of the dataset")
+      ->check(CLI::IsMember({"train", "validation"}))
+      ->capture_default_str();
+  command->add_option("-n,--samples", arguments->samples, "How many samples")
+      ->check(not_negative())
+      ->capture_default_str();
+  command->add_option("--tokens", arguments->tokens, "Tokens of a sample")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Chooses the samples")
+      ->check(not_negative())
+      ->capture_default_str();
   command->add_flag("--ids", arguments->ids, "Print the number of each token before its text");
   command->callback([arguments] { run_peek(*arguments); });
 }
@@ -166,7 +216,8 @@ nlohmann::ordered_json describe(const TokenDataset& dataset) {
   return {{"tokens", dataset.tokens()},
           {"documents", dataset.documents()},
           {"bytes", dataset.bytes()},
-          {"bytes_per_token", static_cast<double>(dataset.bytes()) / static_cast<double>(dataset.tokens())}};
+          {"bytes_per_token",
+           static_cast<double>(dataset.bytes()) / static_cast<double>(dataset.tokens())}};
 }
 
 void run_stats(const StatsArguments& arguments) {
@@ -176,13 +227,18 @@ void run_stats(const StatsArguments& arguments) {
   const auto text = [](const TokenDataset& dataset, const std::vector<std::uint32_t>& tokens) {
     return data::TokenText{tokens, dataset.vocab_size(), dataset.tokenizer().end_of_document()};
   };
-  nlohmann::ordered_json result = {{"vocab_size", train.vocab_size()}, {"train", describe(train)}, {"validation", describe(validation)}};
+  nlohmann::ordered_json result = {{"vocab_size", train.vocab_size()},
+                                   {"train", describe(train)},
+                                   {"validation", describe(validation)}};
   if (!arguments.json) print_summary(arguments.folder, data::read_manifest(arguments.folder));
   if (!arguments.json)
-    fmt::print("\nInterpolated n-gram models (Jelinek-Mercer) of the training tokens, on the validation split:\n{:>5}  {:>13}  {:>14}\n", "n",
-               "bits per byte", "nats per token");
+    fmt::print(
+        "\nInterpolated n-gram models (Jelinek-Mercer) of the training tokens, on the validation "
+        "split:\n{:>5}  {:>13}  {:>14}\n",
+        "n", "bits per byte", "nats per token");
   for (const int order : arguments.orders) {
-    const double bits = data::NgramModel(text(train, train_tokens), order).bits(text(validation, validation_tokens));
+    const double bits = data::NgramModel(text(train, train_tokens), order)
+                            .bits(text(validation, validation_tokens));
     const double per_byte = bits / static_cast<double>(validation.bytes()),
                  per_token = bits * 0.6931471805599453 / static_cast<double>(validation.tokens());
     result["ngrams"].push_back({{"n", order}, {"bits_per_byte", per_byte}, {"loss", per_token}});
@@ -193,9 +249,13 @@ void run_stats(const StatsArguments& arguments) {
 
 void add_stats(CLI::App& parent) {
   auto arguments = std::make_shared<StatsArguments>();
-  CLI::App* command = parent.add_subcommand("stats", "Count a dataset and measure what n-gram models make of it, in bits per byte");
+  CLI::App* command = parent.add_subcommand(
+      "stats", "Count a dataset and measure what n-gram models make of it, in bits per byte");
   command->add_option("folder", arguments->folder, "Folder of the dataset")->required();
-  command->add_option("--orders", arguments->orders, "The n of the n-gram models")->check(CLI::Range(1, 8))->delimiter(',')->capture_default_str();
+  command->add_option("--orders", arguments->orders, "The n of the n-gram models")
+      ->check(CLI::Range(1, 8))
+      ->delimiter(',')
+      ->capture_default_str();
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->callback([arguments] { run_stats(*arguments); });
 }
@@ -205,11 +265,13 @@ void run_verify(const std::string& folder) {
   for (const auto& [name, split] : manifest.splits) {
     if (split.tokens == 0) continue;
     const auto dataset = TokenDataset::open(folder, name, data::Check::kBodies);
-    // Beyond the checksums: the tokens are in the vocabulary and stand for as many bytes as was promised.
+    // Beyond the checksums: the tokens are in the vocabulary and stand for as many bytes as was
+    // promised.
     const std::uint64_t bytes = dataset.bytes_of(0, dataset.tokens());
     if (bytes != dataset.bytes())
       throw Error(ErrorKind::kData, "data verify",
-                  fmt::format("the tokens of {} stand for {} bytes, not {}", dataset.name(), bytes, dataset.bytes()));
+                  fmt::format("the tokens of {} stand for {} bytes, not {}", dataset.name(), bytes,
+                              dataset.bytes()));
   }
   print_summary(folder, manifest);
   fmt::print("every checksum is right\n");

@@ -30,7 +30,9 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 struct Findings {
   std::vector<std::string> problems;
 
-  void show(const char* what, const std::string& text) const { fmt::print("{:<12} {}\n", what, text); }
+  void show(const char* what, const std::string& text) const {
+    fmt::print("{:<12} {}\n", what, text);
+  }
   void wrong(std::string what) { problems.push_back(std::move(what)); }
 };
 
@@ -40,7 +42,8 @@ std::string field(const char* file, const std::string& key) {
   for (std::string line; std::getline(stream, line);) {
     if (line.compare(0, key.size(), key) != 0) continue;
     const auto colon = line.find(':');
-    const auto begin = colon == std::string::npos ? std::string::npos : line.find_first_not_of(" \t", colon + 1);
+    const auto begin =
+        colon == std::string::npos ? std::string::npos : line.find_first_not_of(" \t", colon + 1);
     return begin == std::string::npos ? "" : line.substr(begin);
   }
   return "";
@@ -56,24 +59,33 @@ double meminfo_gib(const char* key) {
 void show_processor(Findings& findings) {
   const Cores cores = cores_of_this_process();
   findings.show("processor", field("/proc/cpuinfo", "model name"));
-  const std::string quota = cores.quota > 0 ? fmt::format(", {:.2f} cores' time granted by the control group", cores.quota) : "";
-  findings.show("cores",
-                fmt::format("{} usable of {} online (affinity {}){}", cores.usable(), ::sysconf(_SC_NPROCESSORS_ONLN), cores.list.size(), quota));
+  const std::string quota =
+      cores.quota > 0
+          ? fmt::format(", {:.2f} cores' time granted by the control group", cores.quota)
+          : "";
+  findings.show("cores", fmt::format("{} usable of {} online (affinity {}){}", cores.usable(),
+                                     ::sysconf(_SC_NPROCESSORS_ONLN), cores.list.size(), quota));
   std::istringstream words(field("/proc/cpuinfo", "flags"));
   const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
   std::vector<std::string> present, absent;
-  for (const char* flag : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16"})
+  for (const char* flag :
+       {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16"})
     (std::find(all.begin(), all.end(), flag) == all.end() ? absent : present).push_back(flag);
-  findings.show("vectors", fmt::format("{} (not {})", fmt::join(present, " "), fmt::join(absent, " ")));
-  if (!all.empty() && std::find(all.begin(), all.end(), "avx2") == all.end()) findings.wrong("no AVX2: products run several times slower");
+  findings.show("vectors",
+                fmt::format("{} (not {})", fmt::join(present, " "), fmt::join(absent, " ")));
+  if (!all.empty() && std::find(all.begin(), all.end(), "avx2") == all.end())
+    findings.wrong("no AVX2: products run several times slower");
 }
 
 void show_memory(Findings& findings) {
   const double total = meminfo_gib("MemTotal"), available = meminfo_gib("MemAvailable");
   const auto limit = memory_limit(control_groups("memory"));
-  findings.show("memory", fmt::format("{:.1f} GiB, {:.1f} available, control group: {}", total, available,
-                                      limit ? fmt::format("{:.1f} GiB", static_cast<double>(*limit) / kGiB) : "no limit"));
-  if (available < 2) findings.wrong(fmt::format("only {:.1f} GiB of memory are available", available));
+  findings.show("memory",
+                fmt::format("{:.1f} GiB, {:.1f} available, control group: {}", total, available,
+                            limit ? fmt::format("{:.1f} GiB", static_cast<double>(*limit) / kGiB)
+                                  : "no limit"));
+  if (available < 2)
+    findings.wrong(fmt::format("only {:.1f} GiB of memory are available", available));
   struct statvfs shared = {};
   if (::statvfs("/dev/shm", &shared) == 0) {
     const double size = static_cast<double>(shared.f_blocks) * shared.f_frsize / kGiB,
@@ -83,13 +95,19 @@ void show_memory(Findings& findings) {
     findings.show("/dev/shm", "none");
   }
   const int file = ::memfd_create("shoal-env", 0);
-  if (file < 0) findings.wrong("memfd_create fails: ranks cannot share memory (parallelism.arena = false needs it too)");
+  if (file < 0)
+    findings.wrong(
+        "memfd_create fails: ranks cannot share memory (parallelism.arena = false needs it too)");
   if (file >= 0) ::close(file);
   rlimit space{}, files{};
   ::getrlimit(RLIMIT_AS, &space), ::getrlimit(RLIMIT_NOFILE, &files);
-  const auto words = [](rlim_t value) { return value == RLIM_INFINITY ? std::string("unlimited") : fmt::format("{}", value); };
-  findings.show("limits", fmt::format("address space {}, open files {}", words(space.rlim_cur), words(files.rlim_cur)));
-  if (space.rlim_cur != RLIM_INFINITY) findings.wrong("the address space is limited (ulimit -v): the arena will be small");
+  const auto words = [](rlim_t value) {
+    return value == RLIM_INFINITY ? std::string("unlimited") : fmt::format("{}", value);
+  };
+  findings.show("limits", fmt::format("address space {}, open files {}", words(space.rlim_cur),
+                                      words(files.rlim_cur)));
+  if (space.rlim_cur != RLIM_INFINITY)
+    findings.wrong("the address space is limited (ulimit -v): the arena will be small");
   if (files.rlim_cur < 256) findings.wrong("few open files are allowed (ulimit -n)");
 }
 
@@ -104,7 +122,9 @@ std::string after(const std::string& text, const std::string& begin, const std::
 std::string mapped_file(const std::string& name) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
-    if (line.size() > name.size() && line.compare(line.size() - name.size(), name.size(), name) == 0) return line.substr(line.find('/'));
+    if (line.size() > name.size() &&
+        line.compare(line.size() - name.size(), name.size(), name) == 0)
+      return line.substr(line.find('/'));
   return "not loaded";
 }
 
@@ -113,16 +133,21 @@ void show_software(Findings& findings) {
   ::uname(&system);
   findings.show("system", fmt::format("{} {} {}", system.sysname, system.release, system.machine));
   findings.show("shoal", fmt::format("{}, {}", version(), program_path()));
-  findings.show("libraries", fmt::format("g++ {}, fmt {}.{}.{}, spdlog {}.{}.{}, CLI11 {}", __VERSION__, FMT_VERSION / 10000, FMT_VERSION / 100 % 100,
-                                         FMT_VERSION % 100, SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, CLI11_VERSION));
+  findings.show("libraries",
+                fmt::format("g++ {}, fmt {}.{}.{}, spdlog {}.{}.{}, CLI11 {}", __VERSION__,
+                            FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100,
+                            SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, CLI11_VERSION));
   try {
     const AppLibrary library;
     const std::string described = library.entry<const char*()>("shoal_torch_description")();
-    const std::string torch = mapped_file("libtorch_cpu.so"), number = after(described, "TORCH_VERSION=", ",");
+    const std::string torch = mapped_file("libtorch_cpu.so"),
+                      number = after(described, "TORCH_VERSION=", ",");
     findings.show("torch", fmt::format("{}, {}", number, torch));
     findings.show(
-        "", fmt::format("vectors {}, BLAS {}, oneDNN {}, {}", after(described, "CPU capability usage: ", "\n"), after(described, "BLAS_INFO=", ","),
-                        after(described, "MKL-DNN ", " "), after(described, "ATen parallel backend: ", "\n")));
+        "", fmt::format("vectors {}, BLAS {}, oneDNN {}, {}",
+                        after(described, "CPU capability usage: ", "\n"),
+                        after(described, "BLAS_INFO=", ","), after(described, "MKL-DNN ", " "),
+                        after(described, "ATen parallel backend: ", "\n")));
     const std::string mpi = library.entry<const char*()>("shoal_mpi_description")();
     findings.show("MPI", mpi.empty() ? "built without" : mpi);
   } catch (const Error& error) {
@@ -134,7 +159,8 @@ void show_software(Findings& findings) {
 void show_launcher(Findings& findings) {
   try {
     const auto found = detect_rank_environment();
-    findings.show("launcher", found ? fmt::format("{}: rank {} of {}, {} of {} on this host", found->launcher, found->rank, found->world,
+    findings.show("launcher", found ? fmt::format("{}: rank {} of {}, {} of {} on this host",
+                                                  found->launcher, found->rank, found->world,
                                                   found->local_rank, found->local_world)
                                     : "none: `shoal train --nproc N` starts ranks itself");
     if (found && !found->rendezvous.empty()) findings.show("rendezvous", found->rendezvous);
@@ -147,7 +173,8 @@ void show_launcher(Findings& findings) {
 }  // namespace
 
 void add_env_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("env", "Show what Shoal finds on this machine, and what is wrong with it");
+  CLI::App* command = program.add_subcommand(
+      "env", "Show what Shoal finds on this machine, and what is wrong with it");
   command->callback([] {
     Findings findings;
     show_processor(findings);

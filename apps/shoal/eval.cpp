@@ -10,13 +10,21 @@ void add_eval_command(CLI::App& program, int& exit_code) {
   auto options = std::make_shared<EvalArguments>();
   CLI::App* command = program.add_subcommand("eval", "Measure the loss of a trained model");
   command->option_defaults()->always_capture_default();
-  command->add_option("--checkpoint", options->checkpoint, "A step-<n> folder, or a run directory: its newest checkpoint")->required();
-  command->add_option("--split", options->split, "Which part of the data")->check(CLI::IsMember({"train", "validation"}));
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "A step-<n> folder, or a run directory: its newest checkpoint")
+      ->required();
+  command->add_option("--split", options->split, "Which part of the data")
+      ->check(CLI::IsMember({"train", "validation"}));
   command->add_option("--data", options->folders, "Other token data than the job's");
-  command->add_option("--batches", options->batches, "Global batches to read; 0: the whole split")->check(CLI::NonNegativeNumber);
-  command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")->check(CLI::Range(0, 4096));
+  command->add_option("--batches", options->batches, "Global batches to read; 0: the whole split")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")
+      ->check(CLI::Range(0, 4096));
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->callback([options, &exit_code] { exit_code = AppLibrary().entry<int(const EvalArguments*)>("shoal_eval_main")(options.get()); });
+  command->callback([options, &exit_code] {
+    exit_code = AppLibrary().entry<int(const EvalArguments*)>("shoal_eval_main")(options.get());
+  });
 }
 
 }  // namespace shoal::apps

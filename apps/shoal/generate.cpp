@@ -11,20 +11,36 @@ void add_generate_command(CLI::App& program, int& exit_code) {
   auto no_cache = std::make_shared<bool>(false);
   CLI::App* command = program.add_subcommand("generate", "Continue a prompt with a trained model");
   command->option_defaults()->always_capture_default();
-  command->add_option("--checkpoint", options->checkpoint, "A step-<n> folder, or a run directory: its newest checkpoint")->required();
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "A step-<n> folder, or a run directory: its newest checkpoint")
+      ->required();
   command->add_option("--prompt", options->prompt, "What is continued")->required();
-  command->add_option("--tokens", options->tokens, "How many tokens to add")->check(CLI::Range(1, 1 << 24));
-  command->add_option("--temperature", options->temperature, "Above 1 bolder, below 1 safer; 0: always the likeliest")->check(CLI::Range(0.0, 100.0));
-  command->add_option("--top-k", options->top_k, "Choose among the k likeliest; 0: all")->check(CLI::NonNegativeNumber);
-  command->add_option("--top-p", options->top_p, "Choose among the likeliest that together have this probability")->check(CLI::Range(0.0, 1.0));
-  command->add_option("--seed", options->seed, "The same seed gives the same text")->check(not_negative());
-  command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")->check(CLI::Range(0, 4096));
+  command->add_option("--tokens", options->tokens, "How many tokens to add")
+      ->check(CLI::Range(1, 1 << 24));
+  command
+      ->add_option("--temperature", options->temperature,
+                   "Above 1 bolder, below 1 safer; 0: always the likeliest")
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_option("--top-k", options->top_k, "Choose among the k likeliest; 0: all")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--top-p", options->top_p,
+                   "Choose among the likeliest that together have this probability")
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_option("--seed", options->seed, "The same seed gives the same text")
+      ->check(not_negative());
+  command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")
+      ->check(CLI::Range(0, 4096));
   command->add_option("--check-copies", options->check_copies,
-                      "A token data set: say how many tokens the longest run has that stands in its training split");
-  command->add_flag("--no-cache", *no_cache, "Compute every position anew for each token; slower, the same text");
+                      "A token data set: say how many tokens the longest run has that stands in "
+                      "its training split");
+  command->add_flag("--no-cache", *no_cache,
+                    "Compute every position anew for each token; slower, the same text");
   command->callback([options, no_cache, &exit_code] {
     options->cache = !*no_cache;
-    exit_code = AppLibrary().entry<int(const GenerateArguments*)>("shoal_generate_main")(options.get());
+    exit_code =
+        AppLibrary().entry<int(const GenerateArguments*)>("shoal_generate_main")(options.get());
   });
 }
 

@@ -16,10 +16,13 @@
 namespace shoal::apps {
 namespace {
 
-/// What is there already must be what the job says how to make; `data prepare` refuses a folder of other data too.
+/// What is there already must be what the job says how to make; `data prepare` refuses a folder of
+/// other data too.
 void check_prepared(const train::Job& job, const data::PrepareOptions& options) {
-  const std::pair<const char*, const char*> keys[] = {
-      {"corpus", "data.prepare"}, {"inputs", "data.prepare_from"}, {"tokenizer", "data.tokenizer"}, {"vocab_size", "data.vocab_size"}};
+  const std::pair<const char*, const char*> keys[] = {{"corpus", "data.prepare"},
+                                                      {"inputs", "data.prepare_from"},
+                                                      {"tokenizer", "data.tokenizer"},
+                                                      {"vocab_size", "data.vocab_size"}};
   const auto others = data::prepared_otherwise(options);
   std::string first, text;
   for (const auto& [option, key] : keys) {
@@ -29,11 +32,16 @@ void check_prepared(const train::Job& job, const data::PrepareOptions& options) 
     text += fmt::format("{}{} was {}", text.empty() ? "" : ", ", key, other->second);
   }
   if (!first.empty())
-    throw train::complaint(job, first, fmt::format("{} holds a data set that was prepared otherwise: {}", options.out, text))
-        .hint("name another folder in data.folders, or delete that one; data.prepare = \"nothing\" takes it as it is");
+    throw train::complaint(
+        job, first,
+        fmt::format("{} holds a data set that was prepared otherwise: {}", options.out, text))
+        .hint(
+            "name another folder in data.folders, or delete that one; data.prepare = \"nothing\" "
+            "takes it as it is");
 }
 
-/// Ranks that another launcher starts all come here; one prepares, and the others give it this long.
+/// Ranks that another launcher starts all come here; one prepares, and the others give it this
+/// long.
 constexpr Duration kPreparation = std::chrono::hours(2);
 
 }  // namespace
@@ -47,21 +55,28 @@ void prepare_job_data(const train::Job& job, bool tell) {
   options.out = folder;
   options.inputs = section.prepare_from;
   // Which headers there are matters only to whoever prepares them.
-  if (section.prepare == "headers") options.headers = prepared ? "the headers of Torch" : data::default_header_folder();
-  options.tokenizer = section.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
+  if (section.prepare == "headers")
+    options.headers = prepared ? "the headers of Torch" : data::default_header_folder();
+  options.tokenizer =
+      section.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
   options.vocab_size = static_cast<std::uint32_t>(section.vocab_size);
   if (section.prepare == "headers" && options.headers.empty())
-    throw train::complaint(job, "data.prepare", "this program was built without Torch, and so without its headers");
+    throw train::complaint(job, "data.prepare",
+                           "this program was built without Torch, and so without its headers");
   if (prepared) return check_prepared(job, options);
   options.threads = cores_of_this_process().usable();
   options.patience = kPreparation;
   if (!tell) return void(data::prepare(options));
   fmt::print("preparing {} from {}\n", folder,
-             section.prepare == "headers" ? "the C++ headers of Torch" : fmt::format("{}", section.prepare_from.front()));
+             section.prepare == "headers" ? "the C++ headers of Torch"
+                                          : fmt::format("{}", section.prepare_from.front()));
   std::fflush(stdout);
   ProgressLine line;
-  const auto result = data::prepare(options, [&](const std::string& stage, std::uint64_t done, std::uint64_t total) { line(stage, done, total); });
-  for (const auto& [name, split] : result.manifest.splits) fmt::print("{}: {} tokens of {} files\n", name, split.tokens, split.documents);
+  const auto result =
+      data::prepare(options, [&](const std::string& stage, std::uint64_t done,
+                                 std::uint64_t total) { line(stage, done, total); });
+  for (const auto& [name, split] : result.manifest.splits)
+    fmt::print("{}: {} tokens of {} files\n", name, split.tokens, split.documents);
 }
 
 }  // namespace shoal::apps

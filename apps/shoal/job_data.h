@@ -4,8 +4,9 @@
 
 namespace shoal::apps {
 
-/// Makes the token data set that a job names under data.prepare, unless its folder holds one. Any number of processes may call it at once: one
-/// works, the others wait. `tell`: says what it does. Throws what data::prepare throws, and Error(config) when the folder holds a data set that was
+/// Makes the token data set that a job names under data.prepare, unless its folder holds one. Any
+/// number of processes may call it at once: one works, the others wait. `tell`: says what it does.
+/// Throws what data::prepare throws, and Error(config) when the folder holds a data set that was
 /// made otherwise.
 void prepare_job_data(const train::Job& job, bool tell);
 

@@ -18,7 +18,9 @@ constexpr std::size_t kLongest = 4000;
 
 }  // namespace
 
-std::int64_t monotonic_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
+std::int64_t monotonic_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
 
 LastWords words_of(const std::exception& error) {
   const Ending ending = ending_of(error);
@@ -26,13 +28,15 @@ LastWords words_of(const std::exception& error) {
   if (const auto* known = dynamic_cast<const Error*>(&error)) {
     const ErrorKind kind = known->kind();
     // A rank that was told of another's failure throws what that one threw, and names it.
-    words.about_a_peer = known->peer() >= 0 || kind == ErrorKind::kPeerLost || kind == ErrorKind::kAborted || kind == ErrorKind::kTimeout;
+    words.about_a_peer = known->peer() >= 0 || kind == ErrorKind::kPeerLost ||
+                         kind == ErrorKind::kAborted || kind == ErrorKind::kTimeout;
   }
   return words;
 }
 
 void tell(int pipe, const LastWords& words) {
-  std::string message = fmt::format("{} {:d} {}\n{}", words.code, words.about_a_peer, words.time_ns, words.text);
+  std::string message =
+      fmt::format("{} {:d} {}\n{}", words.code, words.about_a_peer, words.time_ns, words.text);
   message.resize(std::min(message.size(), kLongest));
   [[maybe_unused]] const auto written = ::write(pipe, message.data(), message.size());
 }

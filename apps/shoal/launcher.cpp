@@ -44,7 +44,9 @@ struct Child {
   std::int64_t ended_ns = 0;
   std::optional<LastWords> words;
 
-  int code() const { return WIFSIGNALED(status) ? signal_exit_code(WTERMSIG(status)) : WEXITSTATUS(status); }
+  int code() const {
+    return WIFSIGNALED(status) ? signal_exit_code(WTERMSIG(status)) : WEXITSTATUS(status);
+  }
   /// Ended as a run does that was asked to stop, or by being asked before it listened.
   bool stopped() const {
     if (WIFSIGNALED(status)) return WTERMSIG(status) == asked_with;
@@ -93,7 +95,8 @@ class Launcher {
 
   int run() {
     for (int rank = 0; rank < launch_.ranks; ++rank) start(rank);
-    while (std::any_of(children_.begin(), children_.end(), [](const Child& child) { return !child.ended; })) {
+    while (std::any_of(children_.begin(), children_.end(),
+                       [](const Child& child) { return !child.ended; })) {
       on_signal(signals_.next(kLookEvery));
       reap();
       if (failed_at_) stop_the_others();
@@ -126,13 +129,16 @@ class Launcher {
 
 void Launcher::start(int rank) {
   int ends[2];
-  if (::pipe2(ends, O_NONBLOCK) != 0) throw system_error(ErrorKind::kResource, "launcher", "cannot make a pipe");
+  if (::pipe2(ends, O_NONBLOCK) != 0)
+    throw system_error(ErrorKind::kResource, "launcher", "cannot make a pipe");
   ::fcntl(ends[0], F_SETFD, FD_CLOEXEC);
   const pid_t launcher = ::getpid(), process = ::fork();
-  if (process < 0) throw system_error(ErrorKind::kResource, "launcher", fmt::format("cannot start rank {}", rank));
+  if (process < 0)
+    throw system_error(ErrorKind::kResource, "launcher", fmt::format("cannot start rank {}", rank));
   if (process == 0) become(rank, ends[1], launcher);
   ::close(ends[1]);
-  children_[rank].rank = rank, children_[rank].process = process, children_[rank].words_pipe = ends[0];
+  children_[rank].rank = rank, children_[rank].process = process,
+  children_[rank].words_pipe = ends[0];
 }
 
 /// In the child, between fork and exec.
@@ -145,7 +151,9 @@ void Launcher::become(int rank, int words_pipe, pid_t launcher) const {
   }
   ::sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
   become_own_program(command_line(rank, words_pipe));
-  LastWords last{1, false, monotonic_ns(), fmt::format("[launcher] cannot start the program again: {}", std::strerror(errno))};
+  LastWords last{
+      1, false, monotonic_ns(),
+      fmt::format("[launcher] cannot start the program again: {}", std::strerror(errno))};
   tell(words_pipe, last);
   ::_exit(1);
 }
@@ -168,7 +176,8 @@ std::vector<std::string> Launcher::command_line(int rank, int words_pipe) const 
                                     fmt::format("{}", words_pipe),
                                     "--progress-fd",
                                     fmt::format("{}", progress_.descriptor())};
-  if (!launch_.cores.empty()) words.insert(words.end(), {"--cores", fmt::format("{}", fmt::join(launch_.cores[rank], ","))});
+  if (!launch_.cores.empty())
+    words.insert(words.end(), {"--cores", fmt::format("{}", fmt::join(launch_.cores[rank], ","))});
   return words;
 }
 
@@ -195,8 +204,11 @@ void Launcher::signal_living(int signal) {
 void Launcher::reap() {
   for (Child& child : children_) {
     siginfo_t ending{};
-    if (child.ended || ::waitid(P_PID, child.process, &ending, WEXITED | WNOHANG | WNOWAIT) != 0 || ending.si_pid == 0) continue;
-    // What the rank has started and left behind ends with it; until waitpid no other process can get its number.
+    if (child.ended || ::waitid(P_PID, child.process, &ending, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        ending.si_pid == 0)
+      continue;
+    // What the rank has started and left behind ends with it; until waitpid no other process can
+    // get its number.
     ::kill(-child.process, SIGKILL);
     ::waitpid(child.process, &child.status, 0);
     child.ended = true, child.ended_ns = monotonic_ns();
@@ -206,7 +218,8 @@ void Launcher::reap() {
       failed_at_ = std::chrono::steady_clock::now();
       for (const Child& other : children_)
         if (!other.ended && is_stopped(other))
-          silent_ = fmt::format("rank {} of {} stands still: a signal has stopped it", other.rank, launch_.ranks);
+          silent_ = fmt::format("rank {} of {} stands still: a signal has stopped it", other.rank,
+                                launch_.ranks);
     }
   }
 }
@@ -235,9 +248,11 @@ std::string Launcher::describe(const Child& child) {
   const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
   std::string what;
   if (WIFSIGNALED(child.status)) {
-    what = fmt::format("was killed by signal {} ({})", WTERMSIG(child.status), ::strsignal(WTERMSIG(child.status)));
+    what = fmt::format("was killed by signal {} ({})", WTERMSIG(child.status),
+                       ::strsignal(WTERMSIG(child.status)));
   } else {
-    what = child.words ? "failed" : fmt::format("ended with code {} and without a word", child.code());
+    what =
+        child.words ? "failed" : fmt::format("ended with code {} and without a word", child.code());
   }
   std::string text = fmt::format("rank {} of {} {} {}", child.rank, launch_.ranks, what, when);
   if (child.words) text += ": " + child.words->text;
@@ -252,11 +267,15 @@ int Launcher::report() {
     const bool about_a_peer = child->words && child->words->about_a_peer;
     return std::make_pair(about_a_peer, child->words ? child->words->time_ns : child->ended_ns);
   };
-  std::sort(failures.begin(), failures.end(), [&](const Child* a, const Child* b) { return order(a) < order(b); });
+  std::sort(failures.begin(), failures.end(),
+            [&](const Child* a, const Child* b) { return order(a) < order(b); });
   if (!silent_.empty()) fmt::print(stderr, "shoal: {}\n", silent_);
   for (const Child* child : failures) {
-    const bool repeats = child != failures.front() && child->words && failures.front()->words && child->words->text == failures.front()->words->text;
-    fmt::print(stderr, "shoal: {}\n", repeats ? fmt::format("rank {} of {} says the same", child->rank, launch_.ranks) : describe(*child));
+    const bool repeats = child != failures.front() && child->words && failures.front()->words &&
+                         child->words->text == failures.front()->words->text;
+    fmt::print(stderr, "shoal: {}\n",
+               repeats ? fmt::format("rank {} of {} says the same", child->rank, launch_.ranks)
+                       : describe(*child));
   }
   if (!failures.empty()) {
     fmt::print(stderr, "shoal: logs in {}/logs\n", launch_.run_directory);
@@ -264,20 +283,23 @@ int Launcher::report() {
   }
   for (const Child& child : children_)
     if (child.ended && child.stopped()) return child.code();
-  const bool cut_short = std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.killed_by_us; });
+  const bool cut_short = std::any_of(children_.begin(), children_.end(),
+                                     [](const Child& child) { return child.killed_by_us; });
   return cut_short ? signal_exit_code(stop_signal_) : 0;
 }
 
 }  // namespace
 
 int launch_ranks(const Launch& launch) {
-  SHOAL_CHECK(launch.cores.empty() || launch.cores.size() == static_cast<std::size_t>(launch.ranks), "cores for {} ranks", launch.cores.size());
+  SHOAL_CHECK(launch.cores.empty() || launch.cores.size() == static_cast<std::size_t>(launch.ranks),
+              "cores for {} ranks", launch.cores.size());
   return Launcher(launch).run();
 }
 
 std::string random_job_key() {
   unsigned char bits[16];
-  if (::getrandom(bits, sizeof bits, 0) != sizeof bits) throw system_error(ErrorKind::kResource, "launcher", "no random bits");
+  if (::getrandom(bits, sizeof bits, 0) != sizeof bits)
+    throw system_error(ErrorKind::kResource, "launcher", "no random bits");
   return fmt::format("{:02x}", fmt::join(bits, ""));
 }
 

@@ -14,13 +14,16 @@ struct Launch {
   std::vector<std::vector<int>> cores;  ///< of each rank; empty: not pinned
 };
 
-/// Starts this program anew for every rank (fork and exec, each in its own process group, killed when the launcher dies) and waits until all have
-/// ended. Rank 0 keeps the console; the output of the others goes to <run directory>/logs/rank-<r>.log.
+/// Starts this program anew for every rank (fork and exec, each in its own process group, killed
+/// when the launcher dies) and waits until all have ended. Rank 0 keeps the console; the output of
+/// the others goes to <run directory>/logs/rank-<r>.log.
 ///
-/// SIGTERM and SIGINT go on to the ranks, which finish their step and save; a second one kills them. When a rank fails, the others have a second to
-/// say what they saw, are then asked to end, and are killed 3 seconds after the failure. What ended the job first is printed first, with rank and
-/// step: a rank that died or named a cause of its own before those that merely miss a peer. Returns the exit code of that rank, 128 + n if signal n
-/// killed it; 128 + n when signal n asked the run to stop; 0 when all ranks are done.
+/// SIGTERM and SIGINT go on to the ranks, which finish their step and save; a second one kills
+/// them. When a rank fails, the others have a second to say what they saw, are then asked to end,
+/// and are killed 3 seconds after the failure. What ended the job first is printed first, with rank
+/// and step: a rank that died or named a cause of its own before those that merely miss a peer.
+/// Returns the exit code of that rank, 128 + n if signal n killed it; 128 + n when signal n asked
+/// the run to stop; 0 when all ranks are done.
 int launch_ranks(const Launch& launch);
 
 /// 128 random bits from the system, as 32 hexadecimal digits.

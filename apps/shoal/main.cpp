@@ -18,10 +18,12 @@
 
 namespace {
 
-/// What was printed must have arrived: a full disk behind standard output is an error as any other. Returns the exit code.
+/// What was printed must have arrived: a full disk behind standard output is an error as any other.
+/// Returns the exit code.
 int printed(int code) {
   if (std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  const shoal::Error error = shoal::system_error(shoal::ErrorKind::kOutput, "output", "cannot write to standard output");
+  const shoal::Error error =
+      shoal::system_error(shoal::ErrorKind::kOutput, "output", "cannot write to standard output");
   fmt::print(stderr, "shoal: {}\n", error.what());
   return shoal::exit_code(error.kind());
 }
@@ -48,7 +50,8 @@ int main(int count, char** words) {
   } catch (const CLI::ParseError& error) {
     return program.exit(error) == 0 ? printed(0) : 2;
   } catch (const std::exception& error) {
-    if (const auto* system = dynamic_cast<const std::system_error*>(&error); system && std::ferror(stdout)) {  // fmt could not write
+    if (const auto* system = dynamic_cast<const std::system_error*>(&error);
+        system && std::ferror(stdout)) {  // fmt could not write
       errno = system->code().value();
       return printed(0);
     }

@@ -10,9 +10,12 @@
 namespace shoal::apps {
 namespace {
 
-double seconds(const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); }
+double seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
 
-/// Processor time of all processes since the machine started, without this one and its children (proc(5), /proc/stat).
+/// Processor time of all processes since the machine started, without this one and its children
+/// (proc(5), /proc/stat).
 double others_s() {
   std::ifstream file("/proc/stat");
   std::string word;
@@ -24,7 +27,8 @@ double others_s() {
     ::getrusage(who, &usage);
     own += seconds(usage.ru_utime) + seconds(usage.ru_stime);
   }
-  return (user + nice + system + interrupts + soft) / static_cast<double>(::sysconf(_SC_CLK_TCK)) - own;
+  return (user + nice + system + interrupts + soft) / static_cast<double>(::sysconf(_SC_CLK_TCK)) -
+         own;
 }
 
 }  // namespace
@@ -32,7 +36,8 @@ double others_s() {
 OtherLoad::OtherLoad() : begin_(std::chrono::steady_clock::now()), others_s_(others_s()) {}
 
 double OtherLoad::cores() const {
-  const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double passed =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   return passed > 0 ? std::max(0.0, (others_s() - others_s_) / passed) : 0;
 }
 

@@ -9,8 +9,8 @@ class OtherLoad {
  public:
   OtherLoad();
 
-  /// How many cores others have kept busy since, in the mean: all but this process, its ended children and what a hypervisor took. 0 where the
-  /// system does not tell.
+  /// How many cores others have kept busy since, in the mean: all but this process, its ended
+  /// children and what a hypervisor took. 0 where the system does not tell.
   double cores() const;
 
  private:

@@ -30,7 +30,8 @@ class Kept {
   std::string text() const {
     std::string text;
     std::array<char, 4096> part;
-    for (ssize_t n = 0; (n = ::pread(file_, part.data(), part.size(), static_cast<off_t>(text.size()))) > 0;)
+    for (ssize_t n = 0;
+         (n = ::pread(file_, part.data(), part.size(), static_cast<off_t>(text.size()))) > 0;)
       text.append(part.data(), static_cast<std::size_t>(n));
     return text;
   }
@@ -68,7 +69,8 @@ Answer ask_own_program(const std::vector<std::string>& words) {
   int status = 0;
   while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
   }
-  return {WIFSIGNALED(status) ? signal_exit_code(WTERMSIG(status)) : WEXITSTATUS(status), out.text(), err.text()};
+  return {WIFSIGNALED(status) ? signal_exit_code(WTERMSIG(status)) : WEXITSTATUS(status),
+          out.text(), err.text()};
 }
 
 }  // namespace shoal::apps

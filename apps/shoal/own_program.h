@@ -9,7 +9,8 @@ namespace shoal::apps {
 
 /// A process group of its own, killed when `parent` dies.
 void follow(int parent);
-/// This executable anew with `words` behind the program's name. Returns only when that fails; errno says why.
+/// This executable anew with `words` behind the program's name. Returns only when that fails; errno
+/// says why.
 void become_own_program(const std::vector<std::string>& words);
 
 /// What this program, started anew, wrote, and how it ended.
@@ -18,7 +19,8 @@ struct Answer {
   std::string out, err;
 };
 
-/// Starts this program anew with `words` behind its name and waits for its end. Throws Error(resource) when it cannot be started.
+/// Starts this program anew with `words` behind its name and waits for its end. Throws
+/// Error(resource) when it cannot be started.
 Answer ask_own_program(const std::vector<std::string>& words);
 
 }  // namespace shoal::apps

@@ -40,7 +40,8 @@ class Scratch {
  public:
   Scratch() {
     path_ = (std::filesystem::temp_directory_path() / "shoal-plan-XXXXXX").string();
-    if (!::mkdtemp(path_.data())) throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be made", path_));
+    if (!::mkdtemp(path_.data()))
+      throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be made", path_));
   }
   ~Scratch() {
     std::error_code ignored;
@@ -55,16 +56,20 @@ class Scratch {
 };
 
 void train(const Options& options, std::int64_t ranks, const std::string& directory) {
-  std::vector<std::string> words{"train", options.plan.model, "--run-dir", directory, "--nproc", fmt::format("{}", ranks)};
+  std::vector<std::string> words{"train",   options.plan.model, "--run-dir",
+                                 directory, "--nproc",          fmt::format("{}", ranks)};
   std::vector<std::string> sets = options.plan.sets;
   // As many steps as are timed and nothing beside them.
   for (const std::string& set :
-       {fmt::format("training.steps={}", options.steps), std::string("lr_scheduler.warmup_steps=0"), std::string("checkpoint.interval=0"),
-        std::string("validation.interval=0"), std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
+       {fmt::format("training.steps={}", options.steps), std::string("lr_scheduler.warmup_steps=0"),
+        std::string("checkpoint.interval=0"), std::string("validation.interval=0"),
+        std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
     sets.push_back(set);
   for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
   const Answer answer = ask_own_program(words);
-  if (answer.code != 0) throw Error(ErrorKind::kInternal, "plan", fmt::format("the training run failed:\n{}{}", answer.out, answer.err));
+  if (answer.code != 0)
+    throw Error(ErrorKind::kInternal, "plan",
+                fmt::format("the training run failed:\n{}{}", answer.out, answer.err));
 }
 
 Measured read(const std::string& directory) {
@@ -76,11 +81,15 @@ Measured read(const std::string& directory) {
     seconds.push_back((tokens - before) / step.tokens_per_s);
     before = tokens;
   }
-  seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(std::min(kFirstSteps, seconds.size())));
-  if (seconds.empty()) throw Error(ErrorKind::kUsage, "plan", fmt::format("--steps: more than {} are needed", kFirstSteps));
+  seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(
+                                                       std::min(kFirstSteps, seconds.size())));
+  if (seconds.empty())
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("--steps: more than {} are needed", kFirstSteps));
   measured.step_s = plan::typical_time(seconds);
   // Without an arena memory is not measured.
-  if (std::ifstream memory(directory + "/memory.json"); memory) measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
+  if (std::ifstream memory(directory + "/memory.json"); memory)
+    measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
   return measured;
 }
 
@@ -90,7 +99,9 @@ plan::Drift between(const plan::Drift& before, const plan::Drift& after) {
 }
 
 void check(const Options& options) {
-  if (!is_job(options.plan)) throw Error(ErrorKind::kUsage, "plan", fmt::format("check {}: name a job file (.toml)", options.plan.model));
+  if (!is_job(options.plan))
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("check {}: name a job file (.toml)", options.plan.model));
   const plan::ModelSpec spec = model_of(options.plan);
   const plan::Cluster cluster = cluster_of(options.plan);
   const plan::Training training = training_of(options.plan, spec, cluster.devices());
@@ -100,12 +111,16 @@ void check(const Options& options) {
   const OtherLoad load;
   const plan::Drift before = calibrated ? measured_drift(options.plan.cluster) : plan::Drift{};
   train(options, cluster.devices(), scratch.path() + "/run");
-  const plan::Drift drift = calibrated ? between(before, measured_drift(options.plan.cluster)) : plan::Drift{};
+  const plan::Drift drift =
+      calibrated ? between(before, measured_drift(options.plan.cluster)) : plan::Drift{};
   const double others_cores = load.cores();
   Measured measured = read(scratch.path() + "/run");
   measured.others_cores = others_cores;
-  const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices()), planned_s = made.time.all();
-  const double planned_now_s = calibrated ? plan::make_plan(spec, training, plan::drifted(cluster, drift)).time.all() : planned_s;
+  const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices()),
+               planned_s = made.time.all();
+  const double planned_now_s =
+      calibrated ? plan::make_plan(spec, training, plan::drifted(cluster, drift)).time.all()
+                 : planned_s;
   if (options.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"model", spec.name},
                                               {"cluster", cluster.name},
@@ -122,31 +137,43 @@ void check(const Options& options) {
                            .dump());
     return;
   }
-  fmt::print("{} on {} ranks of {}, ZeRO {}\n", spec.name, cluster.devices(), cluster.name, made.training.zero);
+  fmt::print("{} on {} ranks of {}, ZeRO {}\n", spec.name, cluster.devices(), cluster.name,
+             made.training.zero);
   fmt::print("                 {:>12} {:>12} {:>8}\n", "planned", "measured", "error");
   if (measured.peak_bytes > 0)
-    fmt::print("  peak, MB       {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_bytes / 1e6, measured.peak_bytes / 1e6,
-               100 * (planned_bytes / measured.peak_bytes - 1));
-  fmt::print("  a step, ms     {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_s * 1e3, measured.step_s * 1e3, 100 * (planned_s / measured.step_s - 1));
+    fmt::print("  peak, MB       {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_bytes / 1e6,
+               measured.peak_bytes / 1e6, 100 * (planned_bytes / measured.peak_bytes - 1));
+  fmt::print("  a step, ms     {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_s * 1e3,
+             measured.step_s * 1e3, 100 * (planned_s / measured.step_s - 1));
   if (calibrated)
     fmt::print(
         "    as it is now {:>12.1f} {:>12.1f} {:>+7.1f} %\n"
-        "Before and after the run the cores took {:.2f} times and the memory {:.2f} times as long as when {} was written.\n",
-        planned_now_s * 1e3, measured.step_s * 1e3, 100 * (planned_now_s / measured.step_s - 1), drift.core, drift.memory, options.plan.cluster);
+        "Before and after the run the cores took {:.2f} times and the memory {:.2f} times as long "
+        "as when {} was written.\n",
+        planned_now_s * 1e3, measured.step_s * 1e3, 100 * (planned_now_s / measured.step_s - 1),
+        drift.core, drift.memory, options.plan.cluster);
   if (measured.others_cores > kDisturbing)
-    fmt::print("Other processes kept {:.2g} cores busy meanwhile: the measured time is not the job's alone.\n", measured.others_cores);
+    fmt::print(
+        "Other processes kept {:.2g} cores busy meanwhile: the measured time is not the job's "
+        "alone.\n",
+        measured.others_cores);
 }
 
 }  // namespace
 
 void add_check_command(CLI::App& plan_command) {
-  auto* command = plan_command.add_subcommand("check", "Train a few steps of a job and lay memory and step time beside what is planned");
+  auto* command = plan_command.add_subcommand(
+      "check", "Train a few steps of a job and lay memory and step time beside what is planned");
   auto options = std::make_shared<Options>();
   command->add_option("job", options->plan.model, "The job file")->required();
-  command->add_option("--cluster", options->plan.cluster, "What `shoal plan calibrate` wrote for as many ranks");
+  command->add_option("--cluster", options->plan.cluster,
+                      "What `shoal plan calibrate` wrote for as many ranks");
   command->add_option("--nproc", options->plan.devices, "Ranks (the job's)");
-  command->add_option("--set", options->plan.sets, "section.key=value; may be repeated")->allow_extra_args(false);
-  command->add_option("--steps", options->steps, "Steps to train; the first two do not count")->capture_default_str()->check(CLI::Range(3, 10000));
+  command->add_option("--set", options->plan.sets, "section.key=value; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--steps", options->steps, "Steps to train; the first two do not count")
+      ->capture_default_str()
+      ->check(CLI::Range(3, 10000));
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options] { check(*options); });
 }

@@ -8,7 +8,8 @@
 
 namespace shoal::apps {
 
-/// `shoal plan collective`: the step table of an all-reduce, carried out against a link, with ranks that are slower.
+/// `shoal plan collective`: the step table of an all-reduce, carried out against a link, with ranks
+/// that are slower.
 void add_collective_command(CLI::App& plan_command);
 
 /// "3:1.5" or "3:1.5,7:2": ranks that are slower, and by what. Throws Error(usage) for other words.

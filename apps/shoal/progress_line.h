@@ -24,8 +24,9 @@ class ProgressLine {
     }
     constexpr int kWidth = 30;
     const int filled = total == 0 ? kWidth : static_cast<int>(kWidth * done / total);
-    fmt::print(stderr, "\r\x1b[K{:<24} [{:█<{}}{:·<{}}] {:3}%  {:.1f} s{}", stage, "", filled, "", kWidth - filled,
-               total == 0 ? 100 : 100 * done / total, seconds.count(), end ? "\n" : "");
+    fmt::print(stderr, "\r\x1b[K{:<24} [{:█<{}}{:·<{}}] {:3}%  {:.1f} s{}", stage, "", filled, "",
+               kWidth - filled, total == 0 ? 100 : 100 * done / total, seconds.count(),
+               end ? "\n" : "");
     std::fflush(stderr);
   }
 

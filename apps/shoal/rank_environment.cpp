@@ -15,7 +15,8 @@ namespace shoal::apps {
 namespace {
 
 Error broken(const std::string& launcher, const std::string& what) {
-  return Error(ErrorKind::kConfig, "launcher", fmt::format("{}'s environment is incomplete or broken: {}", launcher, what));
+  return Error(ErrorKind::kConfig, "launcher",
+               fmt::format("{}'s environment is incomplete or broken: {}", launcher, what));
 }
 
 /// Reads the variables of one launcher.
@@ -66,23 +67,41 @@ int tasks_on_node(const Reader& reader, int node) {
     first += nodes;  // at most `node`
     ++at;            // the comma
   }
-  throw broken(reader.launcher, fmt::format("SLURM_STEP_TASKS_PER_NODE={} does not say how many tasks node {} has", text, node));
+  throw broken(reader.launcher,
+               fmt::format("SLURM_STEP_TASKS_PER_NODE={} does not say how many tasks node {} has",
+                           text, node));
 }
 
 RankEnvironment of_torchrun(const Reader& reader) {
-  RankEnvironment result{
-      reader.launcher, reader.number("RANK"), reader.number("WORLD_SIZE"), reader.number("LOCAL_RANK"), reader.number("LOCAL_WORLD_SIZE"), {}, {}};
-  // .../<random>/attempt_0/<local rank>/error.json: the folder is new in every start, where run id and port may repeat.
-  // Each host has its own, so it can only tell starts apart where all ranks are on one.
-  std::string folder = result.local_world == result.world ? reader.text("TORCHELASTIC_ERROR_FILE") : "";
-  for (int i = 0; i < 2; ++i) folder = folder.substr(0, folder.find_last_of('/') == std::string::npos ? 0 : folder.find_last_of('/'));
-  result.job_key = Reader::hashed(reader.key({"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}) + "|" + folder);
+  RankEnvironment result{reader.launcher,
+                         reader.number("RANK"),
+                         reader.number("WORLD_SIZE"),
+                         reader.number("LOCAL_RANK"),
+                         reader.number("LOCAL_WORLD_SIZE"),
+                         {},
+                         {}};
+  // .../<random>/attempt_0/<local rank>/error.json: the folder is new in every start, where run id
+  // and port may repeat. Each host has its own, so it can only tell starts apart where all ranks
+  // are on one.
+  std::string folder =
+      result.local_world == result.world ? reader.text("TORCHELASTIC_ERROR_FILE") : "";
+  for (int i = 0; i < 2; ++i)
+    folder = folder.substr(
+        0, folder.find_last_of('/') == std::string::npos ? 0 : folder.find_last_of('/'));
+  result.job_key = Reader::hashed(reader.key({"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT",
+                                              "TORCHELASTIC_RESTART_COUNT"}) +
+                                  "|" + folder);
   return result;
 }
 
 RankEnvironment of_slurm(const Reader& reader) {
-  RankEnvironment result{
-      reader.launcher, reader.number("SLURM_PROCID"), reader.number("SLURM_STEP_NUM_TASKS"), reader.number("SLURM_LOCALID"), 1, {}, {}};
+  RankEnvironment result{reader.launcher,
+                         reader.number("SLURM_PROCID"),
+                         reader.number("SLURM_STEP_NUM_TASKS"),
+                         reader.number("SLURM_LOCALID"),
+                         1,
+                         {},
+                         {}};
   result.local_world = tasks_on_node(reader, reader.number("SLURM_NODEID"));
   result.job_key = reader.key({"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
   return result;
@@ -94,38 +113,55 @@ RankEnvironment of_open_mpi(const Reader& reader) {
           reader.number("OMPI_COMM_WORLD_SIZE"),
           reader.number("OMPI_COMM_WORLD_LOCAL_RANK"),
           reader.number("OMPI_COMM_WORLD_LOCAL_SIZE"),
-          reader.key({"PMIX_NAMESPACE", "PMIX_SERVER_URI2", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"}),
+          reader.key({"PMIX_NAMESPACE", "PMIX_SERVER_URI2", "OMPI_MCA_ess_base_jobid",
+                      "OMPI_MCA_orte_hnp_uri"}),
           {}};
 }
 
-/// A pod a rank, or LOCAL_WORLD_SIZE ranks a pod. Training operators set RANK; a Job of completion mode Indexed has its index.
+/// A pod a rank, or LOCAL_WORLD_SIZE ranks a pod. Training operators set RANK; a Job of completion
+/// mode Indexed has its index.
 RankEnvironment of_kubernetes(const Reader& reader) {
   const bool indexed = reader.text("RANK").empty();
-  RankEnvironment result{reader.launcher, reader.number(indexed ? "JOB_COMPLETION_INDEX" : "RANK"), reader.number("WORLD_SIZE"), 0, 1, {}, {}};
+  RankEnvironment result{reader.launcher,
+                         reader.number(indexed ? "JOB_COMPLETION_INDEX" : "RANK"),
+                         reader.number("WORLD_SIZE"),
+                         0,
+                         1,
+                         {},
+                         {}};
   if (!reader.text("LOCAL_WORLD_SIZE").empty())
-    result.local_rank = reader.number("LOCAL_RANK"), result.local_world = reader.number("LOCAL_WORLD_SIZE");
+    result.local_rank = reader.number("LOCAL_RANK"),
+    result.local_world = reader.number("LOCAL_WORLD_SIZE");
   result.job_key = reader.key({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"});
   return result;
 }
 
 /// Fills in where ranks of several hosts meet.
 void find_meeting_place(const Reader& reader, RankEnvironment& found) {
-  if (const std::string secret = reader.text("SHOAL_JOB_KEY"); !secret.empty()) found.job_key = Reader::hashed(found.job_key + "|" + secret);
+  if (const std::string secret = reader.text("SHOAL_JOB_KEY"); !secret.empty())
+    found.job_key = Reader::hashed(found.job_key + "|" + secret);
   found.rendezvous = reader.text("SHOAL_RENDEZVOUS");
   if (!found.rendezvous.empty() || found.local_world == found.world) return;
   const std::string address = reader.text("MASTER_ADDR");
   if (address.empty())
-    throw broken(reader.launcher, fmt::format("its {} ranks are on several hosts, and neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set", found.world))
-        .hint("set MASTER_ADDR to an address of rank 0's host and MASTER_PORT to a port that is free there, for all ranks");
-  const std::int64_t port = std::int64_t{reader.number("MASTER_PORT")} + (reader.launcher == "torchrun" ? 1 : 0);
+    throw broken(reader.launcher, fmt::format("its {} ranks are on several hosts, and neither "
+                                              "SHOAL_RENDEZVOUS nor MASTER_ADDR is set",
+                                              found.world))
+        .hint(
+            "set MASTER_ADDR to an address of rank 0's host and MASTER_PORT to a port that is free "
+            "there, for all ranks");
+  const std::int64_t port =
+      std::int64_t{reader.number("MASTER_PORT")} + (reader.launcher == "torchrun" ? 1 : 0);
   if (port < 1 || port > 65535) throw broken(reader.launcher, fmt::format("port {} is none", port));
   const bool six = address.find(':') != std::string::npos && address.front() != '[';
-  found.rendezvous = six ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
+  found.rendezvous =
+      six ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
 }
 
 }  // namespace
 
-std::optional<RankEnvironment> detect_rank_environment(const Environment& environment, bool by_mpi) {
+std::optional<RankEnvironment> detect_rank_environment(const Environment& environment,
+                                                       bool by_mpi) {
   const auto set = [&](const char* name) { return environment(name) != nullptr; };
   std::optional<RankEnvironment> found;
   // The innermost launcher counts: torchrun is itself started by srun on each host.
@@ -135,13 +171,16 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
     found = of_open_mpi({environment, "Open MPI"});
   } else if (set("SLURM_STEP_NUM_TASKS") && set("SLURM_PROCID")) {
     found = of_slurm({environment, "Slurm"});
-  } else if (set("KUBERNETES_SERVICE_HOST") && set("WORLD_SIZE") && (set("RANK") || set("JOB_COMPLETION_INDEX"))) {
+  } else if (set("KUBERNETES_SERVICE_HOST") && set("WORLD_SIZE") &&
+             (set("RANK") || set("JOB_COMPLETION_INDEX"))) {
     found = of_kubernetes({environment, "Kubernetes"});
   }
   if (!found) return found;
-  if (found->rank >= found->world) throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));
+  if (found->rank >= found->world)
+    throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));
   if (found->local_rank >= found->local_world || found->local_world > found->world)
-    throw broken(found->launcher, fmt::format("local rank {} of {} on this host, of {} in all", found->local_rank, found->local_world, found->world));
+    throw broken(found->launcher, fmt::format("local rank {} of {} on this host, of {} in all",
+                                              found->local_rank, found->local_world, found->world));
   if (!by_mpi) find_meeting_place({environment, found->launcher}, *found);
   return found;
 }

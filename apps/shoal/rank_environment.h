@@ -11,26 +11,33 @@ struct RankEnvironment {
   std::string launcher;  ///< "torchrun", "Slurm", "Open MPI", "Kubernetes"
   int rank = 0, world = 1;
   int local_rank = 0, local_world = 1;  ///< on this host
-  std::string job_key;                  ///< the same for all ranks of this start of the job, and for no other
-  std::string rendezvous;               ///< where ranks of several hosts meet, as wire::Rendezvous reads it; empty: all are on this host
+  std::string job_key;     ///< the same for all ranks of this start of the job, and for no other
+  std::string rendezvous;  ///< where ranks of several hosts meet, as wire::Rendezvous reads it;
+                           ///< empty: all are on this host
 };
 
 /// Reads one environment variable; null when it is not set.
 using Environment = std::function<const char*(const char*)>;
 
 /// The only place where a launcher's environment is read. Understood are
-///   torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID (with it TORCHELASTIC_ERROR_FILE, TORCHELASTIC_RESTART_COUNT,
+///   torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID (with it
+///   TORCHELASTIC_ERROR_FILE, TORCHELASTIC_RESTART_COUNT,
 ///     MASTER_ADDR, MASTER_PORT);
-///   srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID, SLURM_JOB_ID, SLURM_STEP_ID,
+///   srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE,
+///   SLURM_NODEID, SLURM_JOB_ID, SLURM_STEP_ID,
 ///     SLURM_RESTART_COUNT (a batch script itself, which has no SLURM_STEP_NUM_TASKS, is no rank);
 ///   mpirun of Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, PMIX_NAMESPACE;
-///   a pod of Kubernetes (KUBERNETES_SERVICE_HOST): RANK, or JOB_COMPLETION_INDEX of an indexed Job, and WORLD_SIZE; LOCAL_RANK and LOCAL_WORLD_SIZE
+///   a pod of Kubernetes (KUBERNETES_SERVICE_HOST): RANK, or JOB_COMPLETION_INDEX of an indexed
+///   Job, and WORLD_SIZE; LOCAL_RANK and LOCAL_WORLD_SIZE
 ///     where a pod has several ranks.
-/// Where ranks are on several hosts, and wherever it is set, SHOAL_RENDEZVOUS (host:port or file:/path) says where they meet; without it they meet at
-/// MASTER_ADDR and MASTER_PORT (under torchrun, which listens there itself, one port above). SHOAL_JOB_KEY, where set, is part of the secret that
-/// they show each other. Empty when none of them started this process. Throws Error(config) naming the variable that is missing, no number, or
-/// impossible. `by_mpi`: MPI connects the ranks, which need no place to meet.
-std::optional<RankEnvironment> detect_rank_environment(const Environment& environment, bool by_mpi = false);
+/// Where ranks are on several hosts, and wherever it is set, SHOAL_RENDEZVOUS (host:port or
+/// file:/path) says where they meet; without it they meet at MASTER_ADDR and MASTER_PORT (under
+/// torchrun, which listens there itself, one port above). SHOAL_JOB_KEY, where set, is part of the
+/// secret that they show each other. Empty when none of them started this process. Throws
+/// Error(config) naming the variable that is missing, no number, or impossible. `by_mpi`: MPI
+/// connects the ranks, which need no place to meet.
+std::optional<RankEnvironment> detect_rank_environment(const Environment& environment,
+                                                       bool by_mpi = false);
 
 /// The same of this process.
 std::optional<RankEnvironment> detect_rank_environment(bool by_mpi = false);

@@ -45,7 +45,8 @@ struct Handed {
 void read_launch_file(int descriptor, RankArguments& arguments) {
   std::ifstream file(fmt::format("/proc/self/fd/{}", descriptor));
   std::ostringstream rest;
-  if (!std::getline(file, arguments.job_key)) throw Error(ErrorKind::kUsage, "rank", "`shoal rank` is for the launcher; use `shoal train`");
+  if (!std::getline(file, arguments.job_key))
+    throw Error(ErrorKind::kUsage, "rank", "`shoal rank` is for the launcher; use `shoal train`");
   rest << file.rdbuf();
   arguments.job_text = rest.str();
   ::close(descriptor);
@@ -61,7 +62,8 @@ int run_launched_rank(Handed handed) {
     const LastWords words = words_of(error);
     tell(handed.words_pipe, words);
     log_failure(handed.arguments, words.text);
-    // Threads of LibTorch and of half-finished work are not waited for: the error is told, and peers wait for nothing more.
+    // Threads of LibTorch and of half-finished work are not waited for: the error is told, and
+    // peers wait for nothing more.
     ::_exit(words.code);
   }
 }
@@ -69,7 +71,8 @@ int run_launched_rank(Handed handed) {
 }  // namespace
 
 void log_failure(const RankArguments& arguments, const std::string& text) {
-  std::ofstream log(fmt::format("{}/logs/rank-{}.log", arguments.run_directory, arguments.rank), std::ios::app);
+  std::ofstream log(fmt::format("{}/logs/rank-{}.log", arguments.run_directory, arguments.rank),
+                    std::ios::app);
   log << text << "\n";
 }
 
@@ -79,7 +82,8 @@ int run_rank(RankArguments arguments) {
   arguments.program = program_path();
   std::unique_ptr<std::atomic<std::int64_t>[]> own_progress;
   if (!arguments.progress) {
-    own_progress = std::make_unique<std::atomic<std::int64_t>[]>(arguments.in_process ? arguments.world : 1);
+    own_progress =
+        std::make_unique<std::atomic<std::int64_t>[]>(arguments.in_process ? arguments.world : 1);
     arguments.progress = own_progress.get();
   }
   if (!arguments.cores.empty()) keep_to(arguments.cores);
@@ -103,7 +107,8 @@ void add_rank_command(CLI::App& program, int& exit_code) {
   command->add_option("--words-fd", handed->words_pipe)->required();
   command->add_option("--progress-fd", handed->progress_file)->required();
   command->callback([handed, &exit_code] {
-    handed->arguments.local_rank = handed->arguments.rank, handed->arguments.local_world = handed->arguments.world;
+    handed->arguments.local_rank = handed->arguments.rank,
+    handed->arguments.local_world = handed->arguments.world;
     exit_code = run_launched_rank(*handed);
   });
 }

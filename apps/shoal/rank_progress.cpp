@@ -7,10 +7,12 @@
 
 namespace shoal::apps {
 
-static_assert(std::atomic<std::int64_t>::is_always_lock_free, "counters are shared between processes");
+static_assert(std::atomic<std::int64_t>::is_always_lock_free,
+              "counters are shared between processes");
 
 RankProgress::RankProgress(int ranks) : descriptor_(::memfd_create("shoal-progress", 0)) {
-  if (descriptor_ < 0 || ::ftruncate(descriptor_, static_cast<off_t>(ranks * sizeof(std::atomic<std::int64_t>))) != 0)
+  if (descriptor_ < 0 ||
+      ::ftruncate(descriptor_, static_cast<off_t>(ranks * sizeof(std::atomic<std::int64_t>))) != 0)
     throw system_error(ErrorKind::kResource, "launcher", "cannot make shared memory");
   map(ranks);
 }
@@ -20,7 +22,8 @@ RankProgress::RankProgress(int descriptor, int ranks) : descriptor_(descriptor) 
 void RankProgress::map(int ranks) {
   bytes_ = ranks * sizeof(std::atomic<std::int64_t>);
   void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-  if (memory == MAP_FAILED) throw system_error(ErrorKind::kResource, "launcher", "cannot map shared memory");
+  if (memory == MAP_FAILED)
+    throw system_error(ErrorKind::kResource, "launcher", "cannot map shared memory");
   steps_ = static_cast<std::atomic<std::int64_t>*>(memory);
 }
 

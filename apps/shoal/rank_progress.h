@@ -5,7 +5,8 @@
 
 namespace shoal::apps {
 
-/// One step counter a rank in memory that the launcher shares with its ranks, so that it can say in which step a rank died.
+/// One step counter a rank in memory that the launcher shares with its ranks, so that it can say in
+/// which step a rank died.
 class RankProgress {
  public:
   /// New counters, all 0, for `ranks` ranks. Throws Error(resource).

@@ -22,7 +22,9 @@ namespace fs = std::filesystem;
 void make(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) throw Error(ErrorKind::kOutput, "run directory", fmt::format("cannot make {}: {}", path, error.message()));
+  if (error)
+    throw Error(ErrorKind::kOutput, "run directory",
+                fmt::format("cannot make {}: {}", path, error.message()));
 }
 
 /// Ranks of a launcher that was killed end within moments, and let go of what they inherited.
@@ -34,25 +36,31 @@ bool lock_soon(int file) {
   }
 }
 
-/// The lock file's first line is its holder's process id. The descriptor is inherited by ranks: while one lives, the directory is in use.
+/// The lock file's first line is its holder's process id. The descriptor is inherited by ranks:
+/// while one lives, the directory is in use.
 int take_lock(const std::string& directory) {
   const std::string path = directory + "/lock";
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT, 0644);
-  if (file < 0) throw system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot open {}", path));
+  if (file < 0)
+    throw system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot open {}", path));
   if (!lock_soon(file)) {
     const bool taken = errno == EWOULDBLOCK;
-    const Error error = system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot lock {}", path));
+    const Error error =
+        system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot lock {}", path));
     char holder[32] = {};
     const auto length = ::pread(file, holder, sizeof holder - 1, 0);
     ::close(file);
     if (!taken) throw error;
     throw Error(ErrorKind::kOutput, "run directory",
-                fmt::format("{} is in use by another job (process {})", directory, std::string(holder, length > 0 ? length - 1 : 0)))
+                fmt::format("{} is in use by another job (process {})", directory,
+                            std::string(holder, length > 0 ? length - 1 : 0)))
         .hint("wait until it has ended, or choose another directory with --run-dir");
   }
   const std::string holder = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(file, 0) != 0 || ::pwrite(file, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
-    const Error error = system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot write {}", path));
+  if (::ftruncate(file, 0) != 0 ||
+      ::pwrite(file, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
+    const Error error =
+        system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot write {}", path));
     ::close(file);
     throw error;
   }
@@ -74,12 +82,14 @@ std::string free_name(const std::string& path) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(const std::string& path, bool fresh) : path_(fs::path(path).lexically_normal().string()) {
+RunDirectory::RunDirectory(const std::string& path, bool fresh)
+    : path_(fs::path(path).lexically_normal().string()) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   make(path_);
   lock_ = take_lock(path_);
   if (!fresh || !holds_a_run(path_)) return;
-  // The old directory's lock is held while it moves, so that no job is pulled away from under itself.
+  // The old directory's lock is held while it moves, so that no job is pulled away from under
+  // itself.
   moved_to_ = free_name(path_);
   std::error_code error;
   fs::rename(path_, moved_to_, error);
@@ -89,7 +99,9 @@ RunDirectory::RunDirectory(const std::string& path, bool fresh) : path_(fs::path
     lock_ = take_lock(path_);
   }
   ::close(old);
-  if (error) throw Error(ErrorKind::kOutput, "run directory", fmt::format("cannot move {} aside to {}: {}", path_, moved_to_, error.message()));
+  if (error)
+    throw Error(ErrorKind::kOutput, "run directory",
+                fmt::format("cannot move {} aside to {}: {}", path_, moved_to_, error.message()));
 }
 
 RunDirectory::~RunDirectory() {

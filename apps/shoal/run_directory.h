@@ -4,11 +4,13 @@
 
 namespace shoal::apps {
 
-/// The directory that a run writes into, locked against a second job for as long as this object or any process that inherited it lives.
+/// The directory that a run writes into, locked against a second job for as long as this object or
+/// any process that inherited it lives.
 class RunDirectory {
  public:
-  /// Makes the directory if it is not there and locks it. `fresh`: what was there before is moved aside to <path>.old-<n>.
-  /// Throws Error(output) when it cannot be made, when it is no directory, and when another job holds its lock (with that job's process id).
+  /// Makes the directory if it is not there and locks it. `fresh`: what was there before is moved
+  /// aside to <path>.old-<n>. Throws Error(output) when it cannot be made, when it is no directory,
+  /// and when another job holds its lock (with that job's process id).
   RunDirectory(const std::string& path, bool fresh);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;

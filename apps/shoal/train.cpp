@@ -34,19 +34,24 @@ struct TrainOptions {
 
 train::Job read_job(const TrainOptions& options) {
   train::Job job = train::load_job(options.job_file, options.sets);
-  if (options.ranks != 0) train::set_key(job, "parallelism.ranks", fmt::format("{}", options.ranks));
+  if (options.ranks != 0)
+    train::set_key(job, "parallelism.ranks", fmt::format("{}", options.ranks));
   if (options.in_process) train::set_key(job, "parallelism.in_process", "true");
   return job;
 }
 
-/// The launcher that started this process as one of several ranks; empty when Shoal's own is to start them.
+/// The launcher that started this process as one of several ranks; empty when Shoal's own is to
+/// start them.
 std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool by_mpi) {
   auto found = detect_rank_environment(by_mpi);
   if (!found || (found->world == 1 && options.ranks > 1)) return std::nullopt;
-  SHOAL_USER_CHECK(options.ranks == 0 || options.ranks == found->world, "command line", "--nproc {}: {} has started {} ranks", options.ranks,
-                   found->launcher, found->world);
+  SHOAL_USER_CHECK(options.ranks == 0 || options.ranks == found->world, "command line",
+                   "--nproc {}: {} has started {} ranks", options.ranks, found->launcher,
+                   found->world);
   if (options.in_process && found->world > 1)
-    throw Error(ErrorKind::kUsage, "command line", fmt::format("--in-process: {} has started {} ranks", found->launcher, found->world));
+    throw Error(
+        ErrorKind::kUsage, "command line",
+        fmt::format("--in-process: {} has started {} ranks", found->launcher, found->world));
   return found;
 }
 
@@ -64,10 +69,12 @@ int run_here(const RankArguments& arguments) {
     log_failure(arguments, ending.text);
     std::fflush(stdout);
     const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
-    const std::string who =
-        arguments.in_process ? fmt::format("{} ranks as threads", arguments.world) : fmt::format("rank {} of {}", arguments.rank, arguments.world);
+    const std::string who = arguments.in_process
+                                ? fmt::format("{} ranks as threads", arguments.world)
+                                : fmt::format("rank {} of {}", arguments.rank, arguments.world);
     fmt::print(stderr, "shoal: {} failed {}: {}\n", who, when, ending.text);
-    // Threads of other ranks may still be at work: they end with the process and are not waited for.
+    // Threads of other ranks may still be at work: they end with the process and are not waited
+    // for.
     ::_exit(ending.code);
   }
 }
@@ -82,35 +89,48 @@ struct Placement {
 Placement place_ranks(const train::Job& job, int ranks) {
   const auto& parallelism = job.config.parallelism;
   const Cores cores = cores_of_this_process();
-  Placement placement{.threads = threads_per_rank(cores, ranks, static_cast<int>(parallelism.threads_per_rank)), .usable_cores = cores.usable()};
-  for (int rank = 0; parallelism.pin_cores && rank < ranks; ++rank) placement.pinned.push_back(cores_of_rank(cores, rank, ranks, placement.threads));
+  Placement placement{
+      .threads = threads_per_rank(cores, ranks, static_cast<int>(parallelism.threads_per_rank)),
+      .usable_cores = cores.usable()};
+  for (int rank = 0; parallelism.pin_cores && rank < ranks; ++rank)
+    placement.pinned.push_back(cores_of_rank(cores, rank, ranks, placement.threads));
   return placement;
 }
 
 std::string describe_ranks(int ranks, int threads, int usable_cores, bool pinned) {
-  const auto many = [](int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); };
-  return fmt::format("{} of {} on {}{}", many(ranks, "rank"), many(threads, "thread"), many(usable_cores, "usable core"), pinned ? ", pinned" : "");
+  const auto many = [](int count, const char* what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  };
+  return fmt::format("{} of {} on {}{}", many(ranks, "rank"), many(threads, "thread"),
+                     many(usable_cores, "usable core"), pinned ? ", pinned" : "");
 }
 
-int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks, const Placement& placement) {
+int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks,
+                const Placement& placement) {
   const auto& parallelism = job.config.parallelism;
   const auto& [threads, pinned, usable_cores] = placement;
   fmt::print("{}\n", describe_ranks(ranks, threads, usable_cores, !pinned.empty()));
   std::fflush(stdout);
-  if (ranks > 1 && !parallelism.in_process) return launch_ranks({directory.path(), train::to_toml(job.config), job.file, ranks, threads, pinned});
+  if (ranks > 1 && !parallelism.in_process)
+    return launch_ranks(
+        {directory.path(), train::to_toml(job.config), job.file, ranks, threads, pinned});
   RankArguments arguments;
   arguments.world = arguments.local_world = ranks;
   arguments.in_process = parallelism.in_process;
   arguments.job_key = random_job_key();
-  arguments.run_directory = directory.path(), arguments.job_text = train::to_toml(job.config), arguments.job_file = job.file;
+  arguments.run_directory = directory.path(), arguments.job_text = train::to_toml(job.config),
+  arguments.job_file = job.file;
   arguments.threads = threads;
-  for (const auto& cores_of_one : pinned) arguments.cores.insert(arguments.cores.end(), cores_of_one.begin(), cores_of_one.end());
+  for (const auto& cores_of_one : pinned)
+    arguments.cores.insert(arguments.cores.end(), cores_of_one.begin(), cores_of_one.end());
   return run_here(arguments);
 }
 
-int be_a_rank(const train::Job& job, const RankEnvironment& environment, const std::string& directory) {
+int be_a_rank(const train::Job& job, const RankEnvironment& environment,
+              const std::string& directory) {
   const auto& parallelism = job.config.parallelism;
-  const auto [cores, sharers] = bound_cores(cores_of_this_process(), cores_of_parent_process(), environment.local_world);
+  const auto [cores, sharers] =
+      bound_cores(cores_of_this_process(), cores_of_parent_process(), environment.local_world);
   RankArguments arguments;
   arguments.rank = environment.rank, arguments.world = environment.world;
   arguments.local_rank = environment.local_rank, arguments.local_world = environment.local_world;
@@ -118,18 +138,26 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment, const s
   arguments.rendezvous = environment.rendezvous;
   if (environment.local_world != environment.world && parallelism.transport == "shared_memory")
     throw Error(ErrorKind::kConfig, "launcher",
-                fmt::format("{} has started {} ranks, {} of them on this host, and parallelism.transport is \"shared_memory\"", environment.launcher,
-                            environment.world, environment.local_world))
+                fmt::format("{} has started {} ranks, {} of them on this host, and "
+                            "parallelism.transport is \"shared_memory\"",
+                            environment.launcher, environment.world, environment.local_world))
         .hint("leave it at \"auto\"");
-  arguments.run_directory = directory, arguments.job_text = train::to_toml(job.config), arguments.job_file = job.file;
-  arguments.threads = threads_per_rank(cores, sharers, static_cast<int>(parallelism.threads_per_rank));
-  // Where the launcher has bound some ranks to each part of the cores, they stay there: which of them this one is it does not say.
+  arguments.run_directory = directory, arguments.job_text = train::to_toml(job.config),
+  arguments.job_file = job.file;
+  arguments.threads =
+      threads_per_rank(cores, sharers, static_cast<int>(parallelism.threads_per_rank));
+  // Where the launcher has bound some ranks to each part of the cores, they stay there: which of
+  // them this one is it does not say.
   if (parallelism.pin_cores && sharers == environment.local_world)
-    arguments.cores = cores_of_rank(cores, environment.local_rank, environment.local_world, arguments.threads);
-  if (parallelism.pin_cores && sharers == 1) arguments.cores = cores_of_rank(cores, 0, 1, arguments.threads);
+    arguments.cores =
+        cores_of_rank(cores, environment.local_rank, environment.local_world, arguments.threads);
+  if (parallelism.pin_cores && sharers == 1)
+    arguments.cores = cores_of_rank(cores, 0, 1, arguments.threads);
   arguments.plain_lines = true;
   if (environment.rank == 0)
-    fmt::print("{}, started by {}\n", describe_ranks(environment.world, arguments.threads, cores.usable(), !arguments.cores.empty()),
+    fmt::print("{}, started by {}\n",
+               describe_ranks(environment.world, arguments.threads, cores.usable(),
+                              !arguments.cores.empty()),
                environment.launcher),
         std::fflush(stdout);
   return run_here(arguments);
@@ -146,32 +174,42 @@ int train_job(const TrainOptions& options) {
   train::Job job = read_job(options);
   const bool by_mpi = job.config.parallelism.transport == "mpi";
   const auto launcher = other_launcher(options, by_mpi);
-  if (launcher) train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world), launcher->launcher);
+  if (launcher)
+    train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world),
+                   launcher->launcher);
   const int ranks = static_cast<int>(job.config.parallelism.ranks);
   if (options.print_config) fmt::print("{}", train::print_config(job));
   std::fflush(stdout);
   train::validate(job, ranks, !launcher || launcher->rendezvous.empty());
   if (options.print_config) {
     std::string model = plan::to_json(train::model_spec(job, {}));
-    for (std::size_t at = 0; (at = model.find('\n', at)) != std::string::npos; at += 3) model.replace(at, 1, "\n# ");
+    for (std::size_t at = 0; (at = model.find('\n', at)) != std::string::npos; at += 3)
+      model.replace(at, 1, "\n# ");
     fmt::print("\n# The model, before the data is known (0: what the data needs):\n# {}\n", model);
     return 0;
   }
   if (by_mpi && !launcher && ranks > 1)
-    throw Error(ErrorKind::kConfig, "launcher", fmt::format("parallelism.transport is \"mpi\", and no MPI has started the {} ranks", ranks))
+    throw Error(
+        ErrorKind::kConfig, "launcher",
+        fmt::format("parallelism.transport is \"mpi\", and no MPI has started the {} ranks", ranks))
         .hint(fmt::format("mpirun -n {} shoal train ...", ranks));
   prepare_job_data(job, !launcher || launcher->rank == 0);
   const train::DataSizes sizes = train::check_job_inputs(job);
-  const std::string path = options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
+  const std::string path =
+      options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
   // What cannot be placed, or does not fit, is refused before anything is moved.
   const Placement placement = launcher ? Placement() : place_ranks(job, ranks);
-  if (options.fresh && !launcher) train::check_fits_here(job, train::model_spec(job, sizes), ranks, bytes_of_a_rank(job, ranks));
+  if (options.fresh && !launcher)
+    train::check_fits_here(job, train::model_spec(job, sizes), ranks, bytes_of_a_rank(job, ranks));
   const RunDirectory directory(path, options.fresh);
-  fmt::print("job {}{}{}, in {}\n", job.config.job.name, job.config.job.description.empty() ? "" : ": ", job.config.job.description,
+  fmt::print("job {}{}{}, in {}\n", job.config.job.name,
+             job.config.job.description.empty() ? "" : ": ", job.config.job.description,
              directory.path());
-  if (!directory.moved_to().empty()) fmt::print("the old {} is now {}\n", directory.path(), directory.moved_to());
-  return launcher ? be_a_rank(job, *launcher, directory.path()) : start_ranks(job, directory, ranks, placement);
+  if (!directory.moved_to().empty())
+    fmt::print("the old {} is now {}\n", directory.path(), directory.moved_to());
+  return launcher ? be_a_rank(job, *launcher, directory.path())
+                  : start_ranks(job, directory, ranks, placement);
 }
 
 }  // namespace
@@ -181,12 +219,22 @@ void add_train_command(CLI::App& program, int& exit_code) {
   auto help_config = std::make_shared<bool>(false);
   CLI::App* command = program.add_subcommand("train", "Train the model of a job file");
   CLI::Option* file = command->add_option("job", options->job_file, "The job file (TOML)");
-  command->add_option("--set", options->sets, "section.key=value: overrides one key of the job file; may be repeated")->allow_extra_args(false);
-  command->add_option("--nproc", options->ranks, "How many ranks to start on this host (parallelism.ranks)")->check(CLI::Range(1, 4096));
-  command->add_flag("--in-process", options->in_process, "Ranks are threads of one process (parallelism.in_process)");
-  command->add_option("--run-dir", options->run_directory, "Where the run writes; default runs/<job name>");
-  command->add_flag("--fresh", options->fresh, "Move what an earlier run left there aside instead of resuming");
-  command->add_flag("--print-config", options->print_config, "Show every value and where it came from, and stop");
+  command
+      ->add_option("--set", options->sets,
+                   "section.key=value: overrides one key of the job file; may be repeated")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--nproc", options->ranks,
+                   "How many ranks to start on this host (parallelism.ranks)")
+      ->check(CLI::Range(1, 4096));
+  command->add_flag("--in-process", options->in_process,
+                    "Ranks are threads of one process (parallelism.in_process)");
+  command->add_option("--run-dir", options->run_directory,
+                      "Where the run writes; default runs/<job name>");
+  command->add_flag("--fresh", options->fresh,
+                    "Move what an earlier run left there aside instead of resuming");
+  command->add_flag("--print-config", options->print_config,
+                    "Show every value and where it came from, and stop");
   command->add_flag("--help-config", *help_config, "Describe every key of a job file, and stop");
   command->callback([options, help_config, file, &exit_code] {
     if (*help_config) {

@@ -1,5 +1,6 @@
-// One rank of data-parallel GPT-2 training that saves: the state, the step and the saver of `shoal train`. Rank 0 prints one JSON line: the times of
-// steps between saves and while one is written, what saves held training up, and how fast the disk takes a save and plain direct writes.
+// One rank of data-parallel GPT-2 training that saves: the state, the step and the saver of `shoal
+// train`. Rank 0 prints one JSON line: the times of steps between saves and while one is written,
+// what saves held training up, and how fast the disk takes a save and plain direct writes.
 // bench/checkpoint_bench.py starts the ranks.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -40,27 +41,36 @@ struct Choice {
   int warmup = 2, steps = 2, saves = 3, idle = 3, zero = 0;
 };
 
-double milliseconds_since(Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); }
-double milliseconds(Duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+double milliseconds(Duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
 
 /// Training from random weights on random tokens, as far as saving can see it.
 class Run {
  public:
   explicit Run(const Choice& choice)
-      : choice_(choice), group_(comm::connect(choice.world)), model_(nn::make_model(spec())), saver_(group_, train::saver_options({})) {
+      : choice_(choice),
+        group_(comm::connect(choice.world)),
+        model_(nn::make_model(spec())),
+        saver_(group_, train::saver_options({})) {
     if (choice.zero == 0) {
       model_->materialize();
       model_->reset_parameters(Key(0));
       reduction_ = parallel::data_parallel(*model_, group_);
     } else {
-      auto sharding = parallel::sharded_data_parallel(*model_, mesh::Mesh(group_, {{"replicate", 1}, {"shard", group_.size()}}),
-                                                      {.stage = static_cast<parallel::ShardStage>(choice.zero), .wrapping = {}});
+      auto sharding = parallel::sharded_data_parallel(
+          *model_, mesh::Mesh(group_, {{"replicate", 1}, {"shard", group_.size()}}),
+          {.stage = static_cast<parallel::ShardStage>(choice.zero), .wrapping = {}});
       sharding->reset_parameters(Key(0));
       reduction_ = std::move(sharding);
     }
     const auto owned = reduction_->owned();
     optimizer_ = optim::make_optimizer(train::slices_of(owned), optim::AdamWOptions{});
-    state_.emplace(owned, *optimizer_, group_, choice.zero == 0 ? group_.rank() : 0, choice.zero == 0 ? group_.size() : 1);
+    state_.emplace(owned, *optimizer_, group_, choice.zero == 0 ? group_.rank() : 0,
+                   choice.zero == 0 ? group_.size() : 1);
     step_.emplace(*model_, *optimizer_, *reduction_, group_, Key(0));
     step_->before_update([this] { saver_.before_update(); });
   }
@@ -70,17 +80,22 @@ class Run {
   /// The time of one step; of the save too, if it ended behind it.
   double step(std::optional<checkpoint::Saved>* saved = nullptr) {
     const at::Tensor tokens = at::randint(0, spec().vocab, {1, choice_.columns + 1}, at::kLong);
-    const train::RankBatch batch{.micro_batches = {{.inputs = tokens.slice(1, 0, choice_.columns), .labels = tokens.slice(1, 1)}},
+    const train::RankBatch batch{.micro_batches = {{.inputs = tokens.slice(1, 0, choice_.columns),
+                                                    .labels = tokens.slice(1, 1)}},
                                  .first_sample = group_.rank()};
     group_.barrier();
     const auto begin = Clock::now();
-    step_->run(batch,
-               {.step = record_.step++, .learning_rate = 1e-4, .clip_norm = 1, .labels = static_cast<double>(choice_.columns * group_.size())});
+    step_->run(batch, {.step = record_.step++,
+                       .learning_rate = 1e-4,
+                       .clip_norm = 1,
+                       .labels = static_cast<double>(choice_.columns * group_.size())});
     if (saved) *saved = saver_.poll();
     return milliseconds_since(begin);
   }
 
-  void start_saving(int keep_last = 1) { state_->start_saving(saver_, choice_.directory, record_, {.keep_last = keep_last}); }
+  void start_saving(int keep_last = 1) {
+    state_->start_saving(saver_, choice_.directory, record_, {.keep_last = keep_last});
+  }
   checkpoint::Saved wait() { return saver_.wait(); }
 
  private:
@@ -109,15 +124,19 @@ double largest(const comm::Group& group, double value) {
   return *most.const_data_ptr<double>();
 }
 
-/// Writes `bytes` as fast as the disk takes them: aligned, direct, into room that was reserved, until they are on it.
+/// Writes `bytes` as fast as the disk takes them: aligned, direct, into room that was reserved,
+/// until they are on it.
 void write_plainly(const std::string& path, std::int64_t bytes) {
   constexpr std::size_t kPiece = std::size_t{4} << 20;
-  const std::unique_ptr<char, void (*)(void*)> piece(static_cast<char*>(std::aligned_alloc(4096, kPiece)), std::free);
+  const std::unique_ptr<char, void (*)(void*)> piece(
+      static_cast<char*>(std::aligned_alloc(4096, kPiece)), std::free);
   std::memset(piece.get(), 5, kPiece);
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0644);
   bool done = file >= 0 && ::fallocate(file, 0, 0, bytes) == 0;
-  for (std::int64_t at = 0; done && at < bytes; at += kPiece) done = ::pwrite(file, piece.get(), kPiece, at) == static_cast<ssize_t>(kPiece);
-  if (!done || ::fsync(file) != 0) throw system_error(ErrorKind::kOutput, "bench", fmt::format("cannot write '{}'", path));
+  for (std::int64_t at = 0; done && at < bytes; at += kPiece)
+    done = ::pwrite(file, piece.get(), kPiece, at) == static_cast<ssize_t>(kPiece);
+  if (!done || ::fsync(file) != 0)
+    throw system_error(ErrorKind::kOutput, "bench", fmt::format("cannot write '{}'", path));
   ::close(file);
 }
 
@@ -143,7 +162,8 @@ void run(const Choice& choice) {
     std::optional<checkpoint::Saved> saved;
     while (!saved) saving.push_back(run.step(&saved));
     saving.pop_back();  // in the last one only the name was given
-    held_up.push_back(largest(group, milliseconds(saved->held_up))), took.push_back(milliseconds(saved->took));
+    held_up.push_back(largest(group, milliseconds(saved->held_up))),
+        took.push_back(milliseconds(saved->took));
   }
 
   std::vector<double> idle, disk;
@@ -165,10 +185,11 @@ void run(const Choice& choice) {
   }
   if (group.rank() == 0)
     fmt::print(
-        "{{\"bytes\": {}, \"alone_ms\": [{:.1f}], \"saving_ms\": [{:.1f}], \"held_up_ms\": [{:.1f}], \"took_ms\": [{:.1f}], "
+        "{{\"bytes\": {}, \"alone_ms\": [{:.1f}], \"saving_ms\": [{:.1f}], \"held_up_ms\": "
+        "[{:.1f}], \"took_ms\": [{:.1f}], "
         "\"idle_mb_per_s\": [{:.0f}], \"disk_mb_per_s\": [{:.0f}]}}\n",
-        bytes, fmt::join(alone, ", "), fmt::join(saving, ", "), fmt::join(held_up, ", "), fmt::join(took, ", "), fmt::join(idle, ", "),
-        fmt::join(disk, ", "));
+        bytes, fmt::join(alone, ", "), fmt::join(saving, ", "), fmt::join(held_up, ", "),
+        fmt::join(took, ", "), fmt::join(idle, ", "), fmt::join(disk, ", "));
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
-// The floor: collectives as plain loops over memory that every rank has mapped, with a spinning barrier before and after.
-//   g++ -O3 -march=native -std=c++20 floor.cpp -o floor && ./floor [ranks=2] [max_mib=256] [operation]
-// One JSON line a case, fields as in torch_collectives.py (backend "floor"). Ranks are forked and pinned; the barrier that lines them up is not
-// timed. all_reduce is in place; the others read one buffer and write another. float32 sums. Every answer is checked once a case.
+// The floor: collectives as plain loops over memory that every rank has mapped, with a spinning
+// barrier before and after.
+//   g++ -O3 -march=native -std=c++20 floor.cpp -o floor && ./floor [ranks=2] [max_mib=256]
+//   [operation]
+// One JSON line a case, fields as in torch_collectives.py (backend "floor"). Ranks are forked and
+// pinned; the barrier that lines them up is not timed. all_reduce is in place; the others read one
+// buffer and write another. float32 sums. Every answer is checked once a case.
 #include <immintrin.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -27,12 +30,15 @@ struct alignas(64) Flag {
 
 template <class T>
 T* shared(size_t count) {
-  void* p = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* p = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (p == MAP_FAILED) std::abort();
   return static_cast<T*>(p);
 }
 
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 int ranks, me;
 Flag* flags;
@@ -44,7 +50,8 @@ void barrier() {
   ++epoch;
   flags[me].value.store(epoch, std::memory_order_release);
   for (int r = 0; r < ranks; ++r)
-    while (static_cast<int32_t>(flags[r].value.load(std::memory_order_acquire) - epoch) < 0) _mm_pause();
+    while (static_cast<int32_t>(flags[r].value.load(std::memory_order_acquire) - epoch) < 0)
+      _mm_pause();
 }
 
 float *in[kMaxRanks], *out[kMaxRanks];
@@ -71,7 +78,8 @@ void all_reduce(size_t n) {
       const size_t stop = std::min(block + 4096, end);
       for (int r = 1; r < ranks; ++r)
         for (size_t i = block; i < stop; ++i) in[0][i] += in[r][i];
-      for (int r = 1; r < ranks; ++r) std::memcpy(in[r] + block, in[0] + block, (stop - block) * sizeof(float));
+      for (int r = 1; r < ranks; ++r)
+        std::memcpy(in[r] + block, in[0] + block, (stop - block) * sizeof(float));
     }
   }
 }
@@ -100,7 +108,8 @@ void all_gather(size_t n) {
 
 void all_to_all(size_t n) {
   const size_t shard = n / ranks;
-  for (int r = 0; r < ranks; ++r) std::memcpy(out[me] + r * shard, in[r] + me * shard, shard * sizeof(float));
+  for (int r = 0; r < ranks; ++r)
+    std::memcpy(out[me] + r * shard, in[r] + me * shard, shard * sizeof(float));
 }
 
 void broadcast(size_t n) {
@@ -123,7 +132,8 @@ void check(const Case& c, size_t n) {
   const float ranks_f = static_cast<float>(ranks);
   for (size_t i = 0; i < n; i += std::max<size_t>(n / 97, 1)) {
     float want = 0, got = in[me][i];
-    if (name == "all_reduce") want = ranks_f * (ranks_f + 1) / 2 + ranks_f * static_cast<float>(i % 7);
+    if (name == "all_reduce")
+      want = ranks_f * (ranks_f + 1) / 2 + ranks_f * static_cast<float>(i % 7);
     if (name == "broadcast") want = static_cast<float>(1 + i % 7);
     if (name == "all_gather" || name == "all_to_all") {
       if (i >= shard * ranks) continue;
@@ -132,10 +142,12 @@ void check(const Case& c, size_t n) {
     }
     if (name == "reduce_scatter") {
       if (i >= shard) continue;
-      want = ranks_f * (ranks_f + 1) / 2 + ranks_f * static_cast<float>((me * shard + i) % 7), got = out[me][i];
+      want = ranks_f * (ranks_f + 1) / 2 + ranks_f * static_cast<float>((me * shard + i) % 7),
+      got = out[me][i];
     }
     if (got != want) {
-      std::fprintf(stderr, "%s: rank %d, element %zu of %zu is %g, not %g\n", c.name, me, i, n, got, want);
+      std::fprintf(stderr, "%s: rank %d, element %zu of %zu is %g, not %g\n", c.name, me, i, n, got,
+                   want);
       std::_Exit(1);
     }
   }
@@ -150,7 +162,8 @@ int main(int argc, char** argv) {
   if (ranks < 1 || ranks > kMaxRanks) return std::fprintf(stderr, "ranks: 1 to %d\n", kMaxRanks), 2;
   flags = shared<Flag>(kMaxRanks);
   times = shared<double>(static_cast<size_t>(ranks) * kMaxIterations);
-  for (int r = 0; r < ranks; ++r) in[r] = shared<float>(limit / 4 + 16), out[r] = shared<float>(limit / 4 + 16);
+  for (int r = 0; r < ranks; ++r)
+    in[r] = shared<float>(limit / 4 + 16), out[r] = shared<float>(limit / 4 + 16);
   me = 0;
   for (int r = 1; r < ranks; ++r)
     if (fork() == 0) {
@@ -172,7 +185,10 @@ int main(int argc, char** argv) {
     for (size_t bytes = 4; bytes <= limit; bytes *= 4) {
       const size_t count = std::max<size_t>(bytes / 4 / ranks * ranks, ranks);
       check(c, count);
-      const int iterations = bytes < 65536 ? kMaxIterations : bytes < (4 << 20) ? 2000 : bytes < (64 << 20) ? 100 : 15;
+      const int iterations = bytes < 65536        ? kMaxIterations
+                             : bytes < (4 << 20)  ? 2000
+                             : bytes < (64 << 20) ? 100
+                                                  : 15;
       for (size_t i = 0; i < count; ++i) in[me][i] = 0;
       for (int i = -3; i < iterations; ++i) {
         barrier();
@@ -186,13 +202,16 @@ int main(int argc, char** argv) {
       if (me == 0) {
         std::vector<double> t(iterations);
         for (int i = 0; i < iterations; ++i)
-          for (int r = 0; r < ranks; ++r) t[i] = std::max(t[i], times[static_cast<size_t>(r) * kMaxIterations + i]);
+          for (int r = 0; r < ranks; ++r)
+            t[i] = std::max(t[i], times[static_cast<size_t>(r) * kMaxIterations + i]);
         std::sort(t.begin(), t.end());
         const double p50 = t[iterations / 2];
         std::printf(
-            "{\"op\": \"%s\", \"backend\": \"floor\", \"world\": %d, \"bytes\": %zu, \"us_min\": %.2f, \"us_p50\": %.2f, \"us_p99\": %.2f, "
+            "{\"op\": \"%s\", \"backend\": \"floor\", \"world\": %d, \"bytes\": %zu, \"us_min\": "
+            "%.2f, \"us_p50\": %.2f, \"us_p99\": %.2f, "
             "\"busbw_gbs\": %.3f, \"iters\": %d}\n",
-            c.name, ranks, count * 4, t[0] * 1e6, p50 * 1e6, t[static_cast<size_t>(iterations * 0.99)] * 1e6, count * 4e-9 / p50 * c.busbw_factor,
+            c.name, ranks, count * 4, t[0] * 1e6, p50 * 1e6,
+            t[static_cast<size_t>(iterations * 0.99)] * 1e6, count * 4e-9 / p50 * c.busbw_factor,
             iterations);
         std::fflush(stdout);
       }

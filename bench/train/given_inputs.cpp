@@ -17,8 +17,10 @@ std::vector<T> read_all(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(ErrorKind::kInputMissing, "bench", fmt::format("cannot read {}", path));
   std::vector<T> values(std::filesystem::file_size(path) / sizeof(T));
-  file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
-  if (!file) throw Error(ErrorKind::kInputMissing, "bench", fmt::format("cannot read all of {}", path));
+  file.read(reinterpret_cast<char*>(values.data()),
+            static_cast<std::streamsize>(values.size() * sizeof(T)));
+  if (!file)
+    throw Error(ErrorKind::kInputMissing, "bench", fmt::format("cannot read all of {}", path));
   return values;
 }
 
@@ -26,17 +28,21 @@ std::vector<T> read_all(const std::string& path) {
 std::vector<std::string> names_in_peer_order(const plan::ModelSpec& spec) {
   std::vector<std::string> names{"embedding.tokens.weight", "embedding.positions.weight"};
   for (std::int64_t i = 0; i < spec.layers; ++i)
-    for (const char* name : {"norm_1", "norm_2", "attention.qkv", "attention.out", "mlp.up", "mlp.down"})
-      for (const char* part : {"weight", "bias"}) names.push_back(fmt::format("blocks.{}.{}.{}", i, name, part));
+    for (const char* name :
+         {"norm_1", "norm_2", "attention.qkv", "attention.out", "mlp.up", "mlp.down"})
+      for (const char* part : {"weight", "bias"})
+        names.push_back(fmt::format("blocks.{}.{}.{}", i, name, part));
   names.insert(names.end(), {"head.norm.weight", "head.norm.bias"});
   return names;
 }
 
 /// [3, heads, size] to [heads, 3, size], each of the size rows holding `columns` values.
-void regroup_by_head(const float* from, float* to, std::int64_t heads, std::int64_t size, std::int64_t columns) {
+void regroup_by_head(const float* from, float* to, std::int64_t heads, std::int64_t size,
+                     std::int64_t columns) {
   const std::int64_t rows = size * columns;
   for (std::int64_t head = 0; head < heads; ++head)
-    for (std::int64_t part = 0; part < 3; ++part) std::copy_n(from + (part * heads + head) * rows, rows, to + (head * 3 + part) * rows);
+    for (std::int64_t part = 0; part < 3; ++part)
+      std::copy_n(from + (part * heads + head) * rows, rows, to + (head * 3 + part) * rows);
 }
 
 }  // namespace
@@ -45,7 +51,9 @@ void load_weights(nn::Model& model, const std::string& path) {
   const plan::ModelSpec& spec = model.spec();
   const std::vector<float> flat = read_all<float>(path);
   if (static_cast<std::int64_t>(flat.size()) != plan::parameter_count(spec))
-    throw Error(ErrorKind::kData, "bench", fmt::format("{} holds {} numbers, the model {}", path, flat.size(), plan::parameter_count(spec)));
+    throw Error(ErrorKind::kData, "bench",
+                fmt::format("{} holds {} numbers, the model {}", path, flat.size(),
+                            plan::parameter_count(spec)));
   const float* from = flat.data();
   for (const std::string& name : names_in_peer_order(spec)) {
     const at::Tensor tensor = model.find_parameter(name)->tensor().detach();
@@ -58,13 +66,16 @@ void load_weights(nn::Model& model, const std::string& path) {
   }
 }
 
-GivenTokens::GivenTokens(const std::string& path, int world, std::int64_t batch, std::int64_t columns)
+GivenTokens::GivenTokens(const std::string& path, int world, std::int64_t batch,
+                         std::int64_t columns)
     : tokens_(read_all<std::int32_t>(path)), world_(world), batch_(batch), columns_(columns) {}
 
 train::Batch GivenTokens::batch(std::int64_t step, int rank) const {
   const std::int64_t size = batch_ * (columns_ + 1), begin = (step * world_ + rank) * size;
-  SHOAL_USER_CHECK(begin + size <= static_cast<std::int64_t>(tokens_.size()), "bench", "the token file ends before step {}", step);
-  const at::Tensor inputs = at::empty({batch_, columns_}, at::kLong), labels = at::empty({batch_, columns_}, at::kLong);
+  SHOAL_USER_CHECK(begin + size <= static_cast<std::int64_t>(tokens_.size()), "bench",
+                   "the token file ends before step {}", step);
+  const at::Tensor inputs = at::empty({batch_, columns_}, at::kLong),
+                   labels = at::empty({batch_, columns_}, at::kLong);
   for (std::int64_t row = 0; row < batch_; ++row) {
     const std::int32_t* tokens = tokens_.data() + begin + row * (columns_ + 1);
     std::copy_n(tokens, columns_, inputs.mutable_data_ptr<std::int64_t>() + row * columns_);

@@ -9,11 +9,13 @@
 
 namespace shoal::bench {
 
-/// Fills a GPT-2 model from a file of float32 as bench/peers/torch_gpt2.py --init reads it: parameters in its order, query, key and value of all
-/// heads one after the other. Throws Error(input missing), or Error(data) when the file has another size.
+/// Fills a GPT-2 model from a file of float32 as bench/peers/torch_gpt2.py --init reads it:
+/// parameters in its order, query, key and value of all heads one after the other. Throws
+/// Error(input missing), or Error(data) when the file has another size.
 void load_weights(nn::Model& model, const std::string& path);
 
-/// Tokens as torch_gpt2.py --tokens reads them: int32, step by step, rank by rank, `batch` x (`columns` + 1).
+/// Tokens as torch_gpt2.py --tokens reads them: int32, step by step, rank by rank, `batch` x
+/// (`columns` + 1).
 class GivenTokens {
  public:
   GivenTokens(const std::string& path, int world, std::int64_t batch, std::int64_t columns);

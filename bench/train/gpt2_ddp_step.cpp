@@ -1,5 +1,6 @@
-// One rank of data-parallel GPT-2 training: the step that `shoal train` runs (train::TrainingStep), from given weights on given tokens, so that its
-// losses can be laid on those of bench/peers/torch_gpt2.py. Rank 0 prints one JSON line: milliseconds and loss of every step.
+// One rank of data-parallel GPT-2 training: the step that `shoal train` runs (train::TrainingStep),
+// from given weights on given tokens, so that its losses can be laid on those of
+// bench/peers/torch_gpt2.py. Rank 0 prints one JSON line: milliseconds and loss of every step.
 // bench/train_step_bench.py starts the ranks.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -36,15 +37,19 @@ std::vector<optim::Slice> slices_that_all_decay(const parallel::GradientReductio
 }
 
 /// Gives the model memory and the weights of the file.
-std::unique_ptr<parallel::GradientReduction> reduction_of(nn::Model& model, const comm::Group& group, const Choice& choice) {
+std::unique_ptr<parallel::GradientReduction> reduction_of(nn::Model& model,
+                                                          const comm::Group& group,
+                                                          const Choice& choice) {
   if (choice.zero == 0) {
     model.materialize();
     load_weights(model, choice.init);
     return parallel::data_parallel(model, group);
   }
-  auto sharding = parallel::sharded_data_parallel(
-      model, mesh::Mesh(group, {{"shard", group.size()}}),
-      {.stage = static_cast<parallel::ShardStage>(choice.zero), .wrapping = {}, .way = parallel::ShardingOptions::Way::kShared});
+  auto sharding =
+      parallel::sharded_data_parallel(model, mesh::Mesh(group, {{"shard", group.size()}}),
+                                      {.stage = static_cast<parallel::ShardStage>(choice.zero),
+                                       .wrapping = {},
+                                       .way = parallel::ShardingOptions::Way::kShared});
   load_weights(model, choice.init);  // every rank the same, into the one copy
   sharding->end_update();
   return sharding;
@@ -59,23 +64,30 @@ void run(const Choice& choice) {
   const auto model = nn::make_model(*spec);
   const auto reduction = reduction_of(*model, group, choice);
   const GivenTokens tokens(choice.tokens, group.size(), choice.batch, choice.columns);
-  const auto optimizer = optim::make_optimizer(slices_that_all_decay(*reduction), optim::AdamWOptions{.beta2 = 0.95, .weight_decay = 0.1});
+  const auto optimizer = optim::make_optimizer(
+      slices_that_all_decay(*reduction), optim::AdamWOptions{.beta2 = 0.95, .weight_decay = 0.1});
   train::TrainingStep step(*model, *optimizer, *reduction, group, Key(0));
 
   std::vector<double> milliseconds, losses;
   for (int i = 0; i < choice.warmup + choice.steps; ++i) {
-    const train::RankBatch batch{.micro_batches = {tokens.batch(i, group.rank())}, .first_sample = group.rank() * choice.batch};
+    const train::RankBatch batch{.micro_batches = {tokens.batch(i, group.rank())},
+                                 .first_sample = group.rank() * choice.batch};
     group.barrier();
     const auto start = Clock::now();
     const at::Tensor labels = at::zeros({1}, at::kDouble);
     labels.fill_(train::count_labels(batch.micro_batches));
     group.all_reduce(labels).order();
-    const train::StepInput input{.step = i, .learning_rate = 3e-4, .clip_norm = 1, .labels = labels.item<double>()};
+    const train::StepInput input{
+        .step = i, .learning_rate = 3e-4, .clip_norm = 1, .labels = labels.item<double>()};
     losses.push_back(step.run(batch, input).loss);
-    if (i >= choice.warmup) milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    if (i >= choice.warmup)
+      milliseconds.push_back(
+          std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   }
   group.barrier();
-  if (group.rank() == 0) fmt::print("{{\"ms\": [{:.3f}], \"losses\": [{:.9g}]}}\n", fmt::join(milliseconds, ", "), fmt::join(losses, ", "));
+  if (group.rank() == 0)
+    fmt::print("{{\"ms\": [{:.3f}], \"losses\": [{:.9g}]}}\n", fmt::join(milliseconds, ", "),
+               fmt::join(losses, ", "));
 }
 
 }  // namespace

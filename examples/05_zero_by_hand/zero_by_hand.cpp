@@ -1,4 +1,5 @@
-// ZeRO by hand: four ranks train one network, and leave more and more of its state to each other. README.md walks through it.
+// ZeRO by hand: four ranks train one network, and leave more and more of its state to each other.
+// README.md walks through it.
 //
 //     build/release/bin/zero_by_hand [ranks]
 #include <ATen/Parallel.h>
@@ -34,16 +35,21 @@ struct Cost {
   double parameters = 0, gradients = 0, moments = 0, sent = 0;
 };
 
-/// One rank's part of the training, at one stage: 0 is plain data parallelism, 3 is what is also called FSDP.
+/// One rank's part of the training, at one stage: 0 is plain data parallelism, 3 is what is also
+/// called FSDP.
 class Training {
  public:
   Training(const Group& group, int stage) : group_(group), stage_(stage), ranks_(group.size()) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      // A layer is one row of numbers, weight and bias, as long as a multiple of the ranks; a shard is an equal part of it.
-      const std::int64_t count = kWidths[layer + 1] * (kWidths[layer] + 1), padded = (count + ranks_ - 1) / ranks_ * ranks_;
-      const Tensor all = at::sin(at::arange(padded, at::kFloat) * (layer + 1.7)) * (1.7 / std::sqrt(kWidths[layer]));
+      // A layer is one row of numbers, weight and bias, as long as a multiple of the ranks; a shard
+      // is an equal part of it.
+      const std::int64_t count = kWidths[layer + 1] * (kWidths[layer] + 1),
+                         padded = (count + ranks_ - 1) / ranks_ * ranks_;
+      const Tensor all = at::sin(at::arange(padded, at::kFloat) * (layer + 1.7)) *
+                         (1.7 / std::sqrt(kWidths[layer]));
       parameters_.push_back(stage_ == 3 ? shard(all).clone() : all);
-      for (auto* moments : {&first_moments_, &second_moments_}) moments->push_back(at::zeros({stage_ == 0 ? padded : padded / ranks_}));
+      for (auto* moments : {&first_moments_, &second_moments_})
+        moments->push_back(at::zeros({stage_ == 0 ? padded : padded / ranks_}));
     }
     gradients_.resize(kLayers);
   }
@@ -52,13 +58,18 @@ class Training {
   double step(int number) {
     cost_ = {};
     const std::int64_t rows = kBatch / ranks_;
-    const Tensor samples = at::arange(group_.rank() * rows, (group_.rank() + 1) * rows, at::kFloat).view({-1, 1}) + kBatch * number;
-    const Tensor x = at::sin(samples * (at::arange(kWidths.front(), at::kFloat) + 1)), labels = (x.slice(1, 0, 4) + x.slice(1, 4, 8)) * 0.5;
+    const Tensor samples =
+        at::arange(group_.rank() * rows, (group_.rank() + 1) * rows, at::kFloat).view({-1, 1}) +
+        kBatch * number;
+    const Tensor x = at::sin(samples * (at::arange(kWidths.front(), at::kFloat) + 1)),
+                 labels = (x.slice(1, 0, 4) + x.slice(1, 4, 8)) * 0.5;
 
-    std::vector<Tensor> inputs{x};  // all that forward keeps: backward computes each layer once more
+    std::vector<Tensor> inputs{
+        x};  // all that forward keeps: backward computes each layer once more
     {
       const at::NoGradGuard no_graph;
-      for (int layer = 0; layer < kLayers; ++layer) inputs.push_back(forward(layer, whole(layer), inputs.back()));
+      for (int layer = 0; layer < kLayers; ++layer)
+        inputs.push_back(forward(layer, whole(layer), inputs.back()));
     }
     const Tensor error = inputs.back() - labels;
     const double scale = 1.0 / (kBatch * kWidths.back());
@@ -67,7 +78,8 @@ class Training {
 
     Tensor slope = error * (2 * scale);
     for (int layer = kLayers - 1; layer >= 0; --layer) {
-      const Tensor row = whole(layer).detach().requires_grad_(), input = inputs[layer].detach().requires_grad_();
+      const Tensor row = whole(layer).detach().requires_grad_(),
+                   input = inputs[layer].detach().requires_grad_();
       forward(layer, row, input).backward(slope);
       keep(layer, row.grad());
       slope = input.grad();
@@ -85,19 +97,28 @@ class Training {
   }
 
  private:
-  Tensor shard(const Tensor& row) const { return row.narrow(0, group_.rank() * row.numel() / ranks_, row.numel() / ranks_); }
+  Tensor shard(const Tensor& row) const {
+    return row.narrow(0, group_.rank() * row.numel() / ranks_, row.numel() / ranks_);
+  }
 
   static Tensor forward(int layer, const Tensor& row, const Tensor& x) {
     const std::int64_t in = kWidths[layer], out = kWidths[layer + 1];
-    const Tensor y = at::linear(x, row.narrow(0, 0, in * out).view({out, in}), row.narrow(0, in * out, out));
+    const Tensor y =
+        at::linear(x, row.narrow(0, 0, in * out).view({out, in}), row.narrow(0, in * out, out));
     return layer + 1 == kLayers ? y : at::tanh(y);
   }
 
-  /// The parameters of a layer, for as long as the caller keeps them: stage 3 gathers them each time.
-  Tensor whole(int layer) { return stage_ == 3 ? gathered(parameters_[layer]) : parameters_[layer]; }
+  /// The parameters of a layer, for as long as the caller keeps them: stage 3 gathers them each
+  /// time.
+  Tensor whole(int layer) {
+    return stage_ == 3 ? gathered(parameters_[layer]) : parameters_[layer];
+  }
 
-  /// The gradient of a layer is complete on this rank. From stage 2 on only the sum over all ranks of the own shard stays.
-  void keep(int layer, const Tensor& gradient) { gradients_[layer] = stage_ >= 2 ? summed_shard(gradient) : gradient; }
+  /// The gradient of a layer is complete on this rank. From stage 2 on only the sum over all ranks
+  /// of the own shard stays.
+  void keep(int layer, const Tensor& gradient) {
+    gradients_[layer] = stage_ >= 2 ? summed_shard(gradient) : gradient;
+  }
 
   /// AdamW on what this rank owns: all of the layer, or its shard.
   void update(int layer, int step) {
@@ -140,7 +161,10 @@ class Training {
 
 void compare_stages(const Group& group) {
   double plain = 0;
-  if (group.rank() == 0) fmt::print("stage  parameters   gradients     moments  sent a step  loss of step 1  loss of step {}\n", kSteps);
+  if (group.rank() == 0)
+    fmt::print(
+        "stage  parameters   gradients     moments  sent a step  loss of step 1  loss of step {}\n",
+        kSteps);
   for (int stage = 0; stage <= 3; ++stage) {
     Training training(group, stage);
     const double first = training.step(0);
@@ -148,11 +172,13 @@ void compare_stages(const Group& group) {
     for (int step = 1; step < kSteps; ++step) last = training.step(step);
     const Cost cost = training.cost();
     if (group.rank() == 0)
-      fmt::print("{:5} {:>9.1f} kB {:>8.1f} kB {:>8.1f} kB {:>9.1f} kB {:>15.8f} {:>15.8f}\n", stage, cost.parameters / 1e3, cost.gradients / 1e3,
-                 cost.moments / 1e3, cost.sent / 1e3, first, last);
+      fmt::print("{:5} {:>9.1f} kB {:>8.1f} kB {:>8.1f} kB {:>9.1f} kB {:>15.8f} {:>15.8f}\n",
+                 stage, cost.parameters / 1e3, cost.gradients / 1e3, cost.moments / 1e3,
+                 cost.sent / 1e3, first, last);
     if (stage == 0) plain = last;
     if (!(std::abs(last - plain) <= 1e-5 * plain))
-      throw shoal::Error(shoal::ErrorKind::kInternal, "zero_by_hand", fmt::format("stage {} ends at loss {}, not {}", stage, last, plain));
+      throw shoal::Error(shoal::ErrorKind::kInternal, "zero_by_hand",
+                         fmt::format("stage {} ends at loss {}, not {}", stage, last, plain));
   }
 }
 
@@ -164,7 +190,9 @@ int main(int argc, char** argv) {
   if (argc > 1) std::from_chars(argv[1], argv[1] + std::strlen(argv[1]), options.size);
   try {
     if (argc > 2 || options.size < 1 || kBatch % options.size != 0)
-      throw shoal::Error(shoal::ErrorKind::kUsage, "zero_by_hand", fmt::format("the only argument is a number of ranks that divides {}", kBatch));
+      throw shoal::Error(
+          shoal::ErrorKind::kUsage, "zero_by_hand",
+          fmt::format("the only argument is a number of ranks that divides {}", kBatch));
     at::set_num_threads(1);
     shoal::comm::run_on_threads(options, compare_stages);
   } catch (const std::exception& error) {

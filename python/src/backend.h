@@ -14,16 +14,18 @@ class Call;
 
 /// The c10d backend "shoal": CPU tensors, ranks on any hosts.
 ///
-/// Calls with asyncOp = false are complete when they return. Tensors that are not contiguous are copied in and out. Errors are shoal::Error, which
-/// Python sees as RuntimeError. Threads: any.
+/// Calls with asyncOp = false are complete when they return. Tensors that are not contiguous are
+/// copied in and out. Errors are shoal::Error, which Python sees as RuntimeError. Threads: any.
 class ShoalBackend final : public c10d::Backend {
  public:
-  /// `members`: the group's ranks in the world that has met. `met` is the channel of that meeting, or null: then these ranks meet now, as `options`
-  /// say.
-  ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout, std::vector<int> members,
+  /// `members`: the group's ranks in the world that has met. `met` is the channel of that meeting,
+  /// or null: then these ranks meet now, as `options` say.
+  ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+               std::chrono::milliseconds timeout, std::vector<int> members,
                std::shared_ptr<Channel> met, const ShoalOptions& options = ShoalOptions());
   /// All ranks of a meeting, over its first channel.
-  ShoalBackend(int rank, int size, std::chrono::milliseconds timeout, std::shared_ptr<Channel> channel);
+  ShoalBackend(int rank, int size, std::chrono::milliseconds timeout,
+               std::shared_ptr<Channel> channel);
   ~ShoalBackend() override;
 
   using Works = c10::intrusive_ptr<c10d::Work>;
@@ -45,27 +47,40 @@ class ShoalBackend final : public c10d::Backend {
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
 
   /// `hook` hears of every operation of this group that ends, well or badly; one hook a group.
-  void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void waitForPendingWorks() override;
   /// Every work knows its duration without being asked to.
   void enableCollectivesTiming() override {}
 
   Works broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   Works allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  /// A sum. Complete when it returns, asynchronous or not: ranks tell each other first how many elements they have.
+  /// A sum. Complete when it returns, asynchronous or not: ranks tell each other first how many
+  /// elements they have.
   Works allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  Works allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  Works allreduce_coalesced(Tensors& tensors,
+                            const c10d::AllreduceCoalescedOptions& options) override;
   Works reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
-  Works allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  Works _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
-  Works allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  Works allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  Works gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
-  Works scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
-  Works reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) override;
-  Works _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
-  Works reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
-  Works alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+  Works allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                  const c10d::AllgatherOptions& options) override;
+  Works _allgather_base(at::Tensor& output, at::Tensor& input,
+                        const c10d::AllgatherOptions& options) override;
+  Works allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                            const c10d::AllgatherOptions& options) override;
+  Works allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                        const c10d::AllgatherOptions& options) override;
+  Works gather(std::vector<Tensors>& outputs, Tensors& inputs,
+               const c10d::GatherOptions& options) override;
+  Works scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                const c10d::ScatterOptions& options) override;
+  Works reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                       const c10d::ReduceScatterOptions& options) override;
+  Works _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                             const c10d::ReduceScatterOptions& options) override;
+  Works reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                        const c10d::ReduceScatterOptions& options) override;
+  Works alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                      std::vector<int64_t>& input_splits,
                       const c10d::AllToAllOptions& options) override;
   Works alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   Works send(Tensors& tensors, int destination, int tag) override;
@@ -76,15 +91,18 @@ class ShoalBackend final : public c10d::Backend {
 
   void startCoalescing() override;
   Works endCoalescing() override;
-  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
   /// A group of `size` ranks that may come from different jobs; they meet anew through `store`.
-  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& options, const int& rank,
-                                          const int& size) override;
-  /// The other ranks meet anew, also after a failure; those excluded take no part. Ranks of several hosts need the store for it through which they
-  /// first met. Flag 1 aborts what is under way.
-  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int shrink_flags = 0,
-                                           const c10::intrusive_ptr<Options>& options = nullptr) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<Options>& options,
+                                          const int& rank, const int& size) override;
+  /// The other ranks meet anew, also after a failure; those excluded take no part. Ranks of several
+  /// hosts need the store for it through which they first met. Flag 1 aborts what is under way.
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<int64_t>& ranks_to_exclude, int shrink_flags = 0,
+      const c10::intrusive_ptr<Options>& options = nullptr) override;
   void abort() override;
   void shutdown() override;
 

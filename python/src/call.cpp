@@ -13,7 +13,9 @@ namespace {
 
 using collective::Kind;
 
-bool computes(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter; }
+bool computes(Kind kind) {
+  return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
+}
 
 collective::Reduction reduction_of(c10d::ReduceOp::RedOpType op) {
   using collective::Reduction;
@@ -45,7 +47,9 @@ collective::Reduction reduction_of(c10d::ReduceOp::RedOpType op) {
 bool in_a_row(const std::vector<at::Tensor>& tensors) {
   const auto* at = static_cast<const std::byte*>(tensors.front().const_data_ptr());
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_contiguous() || tensor.const_data_ptr() != at || !tensor.is_alias_of(tensors.front())) return false;
+    if (!tensor.is_contiguous() || tensor.const_data_ptr() != at ||
+        !tensor.is_alias_of(tensors.front()))
+      return false;
     at += tensor.nbytes();
   }
   return true;
@@ -65,15 +69,17 @@ const at::Tensor& Call::keep(const at::Tensor& tensor) {
 }
 
 void Call::check(const at::Tensor& tensor) const {
-  SHOAL_USER_CHECK(tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided, title_,
-                   "the shoal backend carries dense CPU tensors, not {}",
-                   tensor.defined() ? c10::str(tensor.layout(), " on ", tensor.device()) : "an undefined one");
+  SHOAL_USER_CHECK(
+      tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided, title_,
+      "the shoal backend carries dense CPU tensors, not {}",
+      tensor.defined() ? c10::str(tensor.layout(), " on ", tensor.device()) : "an undefined one");
 }
 
 at::Tensor Call::read(const at::Tensor& tensor) {
   check(tensor);
   const at::NoGradGuard no_grad;
-  return keep(tensor.is_conj() || tensor.is_neg() ? tensor.resolve_conj().resolve_neg().contiguous() : tensor.contiguous());
+  return keep(tensor.is_conj() || tensor.is_neg() ? tensor.resolve_conj().resolve_neg().contiguous()
+                                                  : tensor.contiguous());
 }
 
 at::Tensor Call::write(const at::Tensor& tensor) {
@@ -96,8 +102,10 @@ at::Tensor Call::read_all(const std::vector<at::Tensor>& tensors) {
   SHOAL_USER_CHECK(!tensors.empty(), title_, "a list of no tensors");
   for (const at::Tensor& tensor : tensors) {
     check(tensor);
-    SHOAL_USER_CHECK(tensor.scalar_type() == tensors.front().scalar_type(), title_, "the tensors of a list have one type, not {} and {}",
-                     c10::toString(tensors.front().scalar_type()), c10::toString(tensor.scalar_type()));
+    SHOAL_USER_CHECK(tensor.scalar_type() == tensors.front().scalar_type(), title_,
+                     "the tensors of a list have one type, not {} and {}",
+                     c10::toString(tensors.front().scalar_type()),
+                     c10::toString(tensor.scalar_type()));
   }
   if (in_a_row(tensors)) return keep(tensors.front());
   const at::NoGradGuard no_grad;
@@ -124,21 +132,25 @@ at::Tensor Call::write_all(const std::vector<at::Tensor>& tensors) {
   return keep(memory);
 }
 
-collective::Operation& Call::add(Kind kind, const at::Tensor& input, const at::Tensor& output, std::size_t count) {
+collective::Operation& Call::add(Kind kind, const at::Tensor& input, const at::Tensor& output,
+                                 std::size_t count) {
   const at::Tensor& typed = input.defined() ? input : output;
   collective::Operation& operation = operations_.emplace_back();
   operation.kind = kind;
   operation.timeout = timeout_;
   if (!typed.defined()) return operation;
-  SHOAL_USER_CHECK(!input.defined() || !output.defined() || input.scalar_type() == output.scalar_type(), title_, "input is {}, output is {}",
-                   c10::toString(input.scalar_type()), c10::toString(output.scalar_type()));
+  SHOAL_USER_CHECK(
+      !input.defined() || !output.defined() || input.scalar_type() == output.scalar_type(), title_,
+      "input is {}, output is {}", c10::toString(input.scalar_type()),
+      c10::toString(output.scalar_type()));
   try {
     operation.type = comm::element_type(typed.scalar_type());
   } catch (const Error&) {
     if (computes(kind)) throw;
     count *= typed.element_size();
   }
-  operation.buffer = {input.defined() ? input.const_data_ptr() : nullptr, output.defined() ? output.mutable_data_ptr() : nullptr, count};
+  operation.buffer = {input.defined() ? input.const_data_ptr() : nullptr,
+                      output.defined() ? output.mutable_data_ptr() : nullptr, count};
   return operation;
 }
 
@@ -146,13 +158,15 @@ void Call::reduce_by(const c10d::ReduceOp& reduction) {
   collective::Operation& operation = operations_.back();
   operation.reduction = reduction_of(reduction);
   if (reduction.op_ != c10d::ReduceOp::PREMUL_SUM) return;
-  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(reduction.supplement_.get());
+  const auto* factor =
+      dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(reduction.supplement_.get());
   SHOAL_USER_CHECK(factor, title_, "a pre-multiplied sum brings a factor");
-  operation.scale = factor->tensor_factor.defined() ? factor->tensor_factor.item().toDouble() : factor->double_factor;
+  operation.scale = factor->tensor_factor.defined() ? factor->tensor_factor.item().toDouble()
+                                                    : factor->double_factor;
 }
 
-void Call::exchange(const at::Tensor& input, const at::Tensor& output, std::vector<std::size_t> send_counts,
-                    std::vector<std::size_t> receive_counts) {
+void Call::exchange(const at::Tensor& input, const at::Tensor& output,
+                    std::vector<std::size_t> send_counts, std::vector<std::size_t> receive_counts) {
   collective::Operation& operation = add(Kind::kAllToAll, input, output, 0);
   if (operation.type == collective::Operation{}.type)
     for (auto* counts : {&send_counts, &receive_counts})
@@ -164,7 +178,8 @@ void Call::exchange(const at::Tensor& input, const at::Tensor& output, std::vect
 void Call::add_buffer(const at::Tensor& tensor) {
   collective::Operation& operation = operations_.back();
   if (operation.more.empty()) more_.emplace_back();
-  more_.back().push_back({tensor.const_data_ptr(), tensor.mutable_data_ptr(), static_cast<std::size_t>(tensor.numel())});
+  more_.back().push_back({tensor.const_data_ptr(), tensor.mutable_data_ptr(),
+                          static_cast<std::size_t>(tensor.numel())});
   operation.more = more_.back();
 }
 

@@ -11,13 +11,15 @@
 
 namespace shoal::python {
 
-/// One call of c10d on its way to becoming operations: turns tensors into buffers, and remembers what must live and what must be copied back.
+/// One call of c10d on its way to becoming operations: turns tensors into buffers, and remembers
+/// what must live and what must be copied back.
 class Call {
  public:
   Call(c10d::OpType type, const char* title, bool async, std::chrono::milliseconds timeout)
       : type_(type), title_(title), async_(async), timeout_(timeout) {}
 
-  /// The tensor's values in one piece: itself, or a copy. Throws Error(usage) unless it is a dense CPU tensor.
+  /// The tensor's values in one piece: itself, or a copy. Throws Error(usage) unless it is a dense
+  /// CPU tensor.
   at::Tensor read(const at::Tensor& tensor);
   /// Memory of the tensor's size for a result that will be in the tensor when the call is complete.
   at::Tensor write(const at::Tensor& tensor);
@@ -26,15 +28,20 @@ class Call {
   at::Tensor read_all(const std::vector<at::Tensor>& tensors);
   at::Tensor write_all(const std::vector<at::Tensor>& tensors);
 
-  /// Appends an operation on tensors that `read`, `write` or `update` gave; either may be undefined. `parts`: what the tensors' size is divided by to
-  /// get the operation's count. Types that no operation knows travel as bytes where nothing is computed.
-  collective::Operation& add(collective::Kind kind, const at::Tensor& input, const at::Tensor& output, std::size_t count);
+  /// Appends an operation on tensors that `read`, `write` or `update` gave; either may be
+  /// undefined. `parts`: what the tensors' size is divided by to get the operation's count. Types
+  /// that no operation knows travel as bytes where nothing is computed.
+  collective::Operation& add(collective::Kind kind, const at::Tensor& input,
+                             const at::Tensor& output, std::size_t count);
   void reduce_by(const c10d::ReduceOp& reduction);
   /// all_to_all with per-rank counts of elements.
-  void exchange(const at::Tensor& input, const at::Tensor& output, std::vector<std::size_t> send_counts, std::vector<std::size_t> receive_counts);
+  void exchange(const at::Tensor& input, const at::Tensor& output,
+                std::vector<std::size_t> send_counts, std::vector<std::size_t> receive_counts);
   /// Appends a buffer to the last operation.
   void add_buffer(const at::Tensor& tensor);
-  void result(const std::vector<at::Tensor>& tensors) { luggage_.outputs.insert(luggage_.outputs.end(), tensors.begin(), tensors.end()); }
+  void result(const std::vector<at::Tensor>& tensors) {
+    luggage_.outputs.insert(luggage_.outputs.end(), tensors.begin(), tensors.end());
+  }
 
  private:
   friend class ShoalBackend;

@@ -51,7 +51,8 @@ class CoalescedWork final : public c10d::Work {
   }
   /// Completes here: what was coalesced is waited for as one.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    auto future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     try {
       wait();
       future->markCompleted(c10::IValue(result()));
@@ -60,7 +61,9 @@ class CoalescedWork final : public c10d::Work {
     }
     return future;
   }
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return result_when_done(*getFuture()); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
+    return result_when_done(*getFuture());
+  }
 
  private:
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;

@@ -24,7 +24,8 @@ std::exception_ptr Channel::failed(const std::exception_ptr& failure) {
     std::rethrow_exception(failure);
   } catch (const Error& cause) {
     if (cause.kind() == ErrorKind::kUsage) return failure;
-    error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+    error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT
+                                                : c10d::ErrorType::COMM_ERROR;
     return std::make_exception_ptr(progress->failed(cause));
   } catch (...) {  // not of a collective
     return failure;
@@ -33,7 +34,8 @@ std::exception_ptr Channel::failed(const std::exception_ptr& failure) {
 
 void Channel::abort(const char* operation, const char* why) {
   auto& fabric = *progress->fabric();
-  fabric.abort(Error(ErrorKind::kAborted, operation, why).at(fabric.settings().rank, fabric.settings().size));
+  fabric.abort(Error(ErrorKind::kAborted, operation, why)
+                   .at(fabric.settings().rank, fabric.settings().size));
 }
 
 c10d::WorkResult work_result(const std::exception_ptr& failure) {
@@ -41,18 +43,22 @@ c10d::WorkResult work_result(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const Error& cause) {
-    return cause.kind() == ErrorKind::kTimeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
+    return cause.kind() == ErrorKind::kTimeout ? c10d::WorkResult::TIMEOUT
+                                               : c10d::WorkResult::COMM_ERROR;
   } catch (...) {
     return c10d::WorkResult::UNKNOWN;
   }
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> result_when_done(c10::ivalue::Future& done) {
-  const auto result = [](c10::ivalue::Future& future) { return c10::IValue(static_cast<int64_t>(work_result(future.exception_ptr()))); };
+  const auto result = [](c10::ivalue::Future& future) {
+    return c10::IValue(static_cast<int64_t>(work_result(future.exception_ptr())));
+  };
   return done.then(result, c10::IntType::get());
 }
 
-HostWork::HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, Luggage luggage, Duration timeout)
+HostWork::HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title,
+                   Luggage luggage, Duration timeout)
     : c10d::Work(channel->communicator->rank(), type, title, luggage.tensors),
       channel_(std::move(channel)),
       luggage_(std::move(luggage)),
@@ -67,12 +73,16 @@ bool HostWork::wait(std::chrono::milliseconds timeout) {
 
 void HostWork::abort() { channel_->abort("work", "the program aborted it"); }
 
-float HostWork::getDuration() const { return std::chrono::duration<float, std::milli>(duration_).count(); }
+float HostWork::getDuration() const {
+  return std::chrono::duration<float, std::milli>(duration_).count();
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFuture() {
   {
     const std::lock_guard lock(future_mutex_);
-    if (!future_) future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (!future_)
+      future_ =
+          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   }
   channel_->progress->attend(*this);
   return future_;
@@ -83,12 +93,16 @@ void HostWork::step(Duration longest) {
     while (!handles_.empty()) {
       auto& communicator = *channel_->communicator;
       const auto handle = handles_.back();
-      if (!(longest == Duration::zero() ? communicator.test(handle) : communicator.wait_briefly(handle, longest))) return;
-      if (retrieveOpType() == c10d::OpType::RECVANYSOURCE) source_ = communicator.take_source(handle);
+      if (!(longest == Duration::zero() ? communicator.test(handle)
+                                        : communicator.wait_briefly(handle, longest)))
+        return;
+      if (retrieveOpType() == c10d::OpType::RECVANYSOURCE)
+        source_ = communicator.take_source(handle);
       handles_.pop_back();
     }
     if (!luggage_.copies.empty()) {
-      const c10::InferenceMode as_results;  // into leaves that require gradients and into inference tensors alike
+      const c10::InferenceMode
+          as_results;  // into leaves that require gradients and into inference tensors alike
       for (const auto& [to, from] : luggage_.copies) to.copy_(from);
     }
     settle(nullptr);
@@ -112,8 +126,10 @@ void HostWork::settle(std::exception_ptr error) {
   error_ = error;
   duration_ = Clock::now() - started_;
   if (channel_->hook)
-    channel_->progress->tell_later(channel_->hook, std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_, started_ + duration_,
-                                                                                    std::chrono::duration<float>(duration_)));
+    channel_->progress->tell_later(
+        channel_->hook, std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_,
+                                                         started_ + duration_,
+                                                         std::chrono::duration<float>(duration_)));
   luggage_.copies.clear();
   if (!error) luggage_.tensors.clear();
   finish(std::move(error));

@@ -29,10 +29,12 @@ c10::intrusive_ptr<c10::ivalue::Future> result_when_done(c10::ivalue::Future& do
 
 /// One group of ranks: its communicator, and the engine that moves it.
 struct Channel {
-  Channel(std::shared_ptr<Progress> progress, std::unique_ptr<collective::Communicator> communicator);
+  Channel(std::shared_ptr<Progress> progress,
+          std::unique_ptr<collective::Communicator> communicator);
   ~Channel();
   void close();
-  /// An operation of this group has failed; returns what to tell of it. A call that made no sense is no failure.
+  /// An operation of this group has failed; returns what to tell of it. A call that made no sense
+  /// is no failure.
   std::exception_ptr failed(const std::exception_ptr& error);
   /// Ends everything on all ranks because the program wants it.
   void abort(const char* operation, const char* why);
@@ -40,7 +42,8 @@ struct Channel {
   std::shared_ptr<Progress> progress;
   std::unique_ptr<collective::Communicator> communicator;
   bool open = true;
-  std::shared_ptr<const CompletionHook> hook;  ///< under the engine's lock; null: nobody wants to know
+  std::shared_ptr<const CompletionHook>
+      hook;  ///< under the engine's lock; null: nobody wants to know
   std::atomic<c10d::ErrorType> error{c10d::ErrorType::SUCCESS};
 };
 
@@ -51,11 +54,13 @@ struct Luggage {
   std::vector<at::Tensor> outputs;                        ///< the result of the work and its future
 };
 
-/// A c10d::Work over operations of one communicator. Settles when all are complete or one fails; what depends on that (copies into tensors that are
-/// not contiguous, the future) is done by whichever thread notices.
+/// A c10d::Work over operations of one communicator. Settles when all are complete or one fails;
+/// what depends on that (copies into tensors that are not contiguous, the future) is done by
+/// whichever thread notices.
 class HostWork final : public c10d::Work {
  public:
-  HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, Luggage luggage, Duration timeout);
+  HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, Luggage luggage,
+           Duration timeout);
 
   bool isCompleted() override;
   int sourceRank() const override { return source_; }
@@ -66,7 +71,9 @@ class HostWork final : public c10d::Work {
   void blockCurrentStream() override { wait(); }
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return result_when_done(*getFuture()); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
+    return result_when_done(*getFuture());
+  }
   uint64_t getSequencenumber() const override { return sequence_; }
   float getDuration() const override;
 

@@ -26,7 +26,8 @@ constexpr std::string_view kNamePrefix = "torch-";
 
 std::string random_text() {
   std::array<unsigned char, 16> bytes{};
-  SHOAL_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "no random bytes");
+  SHOAL_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+              "no random bytes");
   std::string text;
   for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
@@ -34,57 +35,71 @@ std::string random_text() {
 
 Fabric::Settings settings_of(const NetworkOptions& network, int rank, int size, Duration timeout) {
   const std::string& transport = network.transport;
-  SHOAL_USER_CHECK(transport.empty() || transport == "auto" || transport == "tcp", kOperation, "the transport is auto or tcp, not '{}'", transport);
-  return {.rank = rank,
-          .size = size,
-          .shares_memory = transport != "tcp",
-          .host = network.host,
-          .address = network.interface.empty() ? "" : wire::interface_address(network.interface),
-          .ports = network.ports.empty() ? wire::PortRange() : wire::parse_port_range(network.ports),
-          .in_rank_order = network.in_rank_order,
-          .flight = std::make_shared<collective::FlightBook>(),
-          .timeout = timeout};
+  SHOAL_USER_CHECK(transport.empty() || transport == "auto" || transport == "tcp", kOperation,
+                   "the transport is auto or tcp, not '{}'", transport);
+  return {
+      .rank = rank,
+      .size = size,
+      .shares_memory = transport != "tcp",
+      .host = network.host,
+      .address = network.interface.empty() ? "" : wire::interface_address(network.interface),
+      .ports = network.ports.empty() ? wire::PortRange() : wire::parse_port_range(network.ports),
+      .in_rank_order = network.in_rank_order,
+      .flight = std::make_shared<collective::FlightBook>(),
+      .timeout = timeout};
 }
 
-std::shared_ptr<wire::Arena> arena_for(int ranks_on_host) { return comm::ensure_arena(0, ranks_on_host); }
+std::shared_ptr<wire::Arena> arena_for(int ranks_on_host) {
+  return comm::ensure_arena(0, ranks_on_host);
+}
 
 /// The channel of all ranks of `fabric`, which have just met.
-std::shared_ptr<Channel> channel_of_all(std::shared_ptr<Fabric> fabric, Origin origin, const std::string& flight_directory) {
+std::shared_ptr<Channel> channel_of_all(std::shared_ptr<Fabric> fabric, Origin origin,
+                                        const std::string& flight_directory) {
   const Fabric::Settings& s = fabric->settings();
   // The meeting's name is random too, and no secret.
-  const Flight flight{flight_directory, {s.name.substr(kNamePrefix.size(), 8), s.rank, s.size}, s.flight};
+  const Flight flight{
+      flight_directory, {s.name.substr(kNamePrefix.size(), 8), s.rank, s.size}, s.flight};
   if (!flight_directory.empty()) collective::forget_flight(flight_directory, s.rank);
   auto all = fabric->group_of_all();
-  return std::make_shared<Channel>(std::make_shared<Progress>(std::move(fabric), std::move(origin), flight), std::move(all));
+  return std::make_shared<Channel>(
+      std::make_shared<Progress>(std::move(fabric), std::move(origin), flight), std::move(all));
 }
 
 }  // namespace
 
-std::shared_ptr<Channel> meet_through(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Duration timeout,
-                                      const ShoalOptions& options) {
+std::shared_ptr<Channel> meet_through(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                      int size, Duration timeout, const ShoalOptions& options) {
   const Deadline deadline = Deadline::in(timeout);
   memory_context().rank = rank;
   TorchStore keys(store);
   Fabric::Settings settings = settings_of(options.network, rank, size, timeout);
-  if (rank == 0) keys.set("meeting", std::string(kNamePrefix) + random_text() + " " + random_text(), deadline);
+  if (rank == 0)
+    keys.set("meeting", std::string(kNamePrefix) + random_text() + " " + random_text(), deadline);
   const std::string meeting = keys.wait("meeting", deadline);
   settings.name = meeting.substr(0, meeting.find(' '));
   settings.key = meeting.substr(meeting.find(' ') + 1);
-  return channel_of_all(Fabric::on_hosts(std::move(settings), keys, arena_for, deadline), {store, options.network}, options.flight_directory);
+  return channel_of_all(Fabric::on_hosts(std::move(settings), keys, arena_for, deadline),
+                        {store, options.network}, options.flight_directory);
 }
 
-std::shared_ptr<Channel> meet_again(const Channel& met, const std::vector<int>& members, int time, Duration timeout, const ShoalOptions& options) {
+std::shared_ptr<Channel> meet_again(const Channel& met, const std::vector<int>& members, int time,
+                                    Duration timeout, const ShoalOptions& options) {
   const Deadline deadline = Deadline::in(timeout);
   const Fabric& old = *met.progress->fabric();
-  const int rank = static_cast<int>(std::find(members.begin(), members.end(), old.settings().rank) - members.begin());
+  const int rank = static_cast<int>(std::find(members.begin(), members.end(), old.settings().rank) -
+                                    members.begin());
   const Origin& origin = met.progress->origin();
-  Fabric::Settings settings = settings_of(options.network, rank, static_cast<int>(members.size()), timeout);
+  Fabric::Settings settings =
+      settings_of(options.network, rank, static_cast<int>(members.size()), timeout);
   const auto survivors = std::hash<std::string>{}(fmt::format("{}", fmt::join(members, ",")));
   settings.name = fmt::format("{}.{}.{:x}", old.settings().name, time, survivors);
   settings.key = old.settings().key;
   memory_context().rank = rank;
   const int host = old.hosts().at(static_cast<std::size_t>(members.front()));
-  const bool together = std::all_of(members.begin(), members.end(), [&](int r) { return old.hosts().at(static_cast<std::size_t>(r)) == host; });
+  const bool together = std::all_of(members.begin(), members.end(), [&](int r) {
+    return old.hosts().at(static_cast<std::size_t>(r)) == host;
+  });
   std::shared_ptr<Fabric> fabric;
   if (together && settings.shares_memory) {
     fabric = Fabric::on_one_host(std::move(settings), arena_for, deadline);
@@ -92,13 +107,16 @@ std::shared_ptr<Channel> meet_again(const Channel& met, const std::vector<int>& 
     TorchStore keys(c10::make_intrusive<c10d::PrefixStore>(settings.name, origin.store));
     fabric = Fabric::on_hosts(std::move(settings), keys, arena_for, deadline);
   }
-  return channel_of_all(std::move(fabric), {origin.store, options.network}, options.flight_directory);
+  return channel_of_all(std::move(fabric), {origin.store, options.network},
+                        options.flight_directory);
 }
 
-std::shared_ptr<Channel> join_through(const c10::intrusive_ptr<c10d::Store>& store, const Channel& met, const std::vector<int>& members,
+std::shared_ptr<Channel> join_through(const c10::intrusive_ptr<c10d::Store>& store,
+                                      const Channel& met, const std::vector<int>& members,
                                       Duration timeout) {
   TorchStore keys(store);
-  return std::make_shared<Channel>(met.progress, met.progress->fabric()->group(members, keys, Deadline::in(timeout)));
+  return std::make_shared<Channel>(
+      met.progress, met.progress->fabric()->group(members, keys, Deadline::in(timeout)));
 }
 
 }  // namespace shoal::python

@@ -15,19 +15,22 @@ namespace {
 namespace py = pybind11;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 
-BackendPointer create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-                      const std::vector<int>& global_ranks, const std::optional<BackendPointer>& first, const ShoalOptions& options) {
+BackendPointer create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                      std::chrono::milliseconds timeout, const std::vector<int>& global_ranks,
+                      const std::optional<BackendPointer>& first, const ShoalOptions& options) {
   std::vector<int> members = global_ranks;
   std::shared_ptr<Channel> met;
   const auto* world = first ? dynamic_cast<const ShoalBackend*>(first->get()) : nullptr;
   if (world) {
     met = world->channel();
-    SHOAL_USER_CHECK(static_cast<int>(members.size()) == size, "new_group", "{} global ranks for a group of {}", members.size(), size);
+    SHOAL_USER_CHECK(static_cast<int>(members.size()) == size, "new_group",
+                     "{} global ranks for a group of {}", members.size(), size);
   } else {
     members.resize(static_cast<std::size_t>(size));
     for (int r = 0; r < size; ++r) members[r] = r;
   }
-  return c10::make_intrusive<ShoalBackend>(store, rank, size, timeout, std::move(members), std::move(met), options);
+  return c10::make_intrusive<ShoalBackend>(store, rank, size, timeout, std::move(members),
+                                           std::move(met), options);
 }
 
 const ShoalBackend& shoal_backend(const BackendPointer& backend) {
@@ -51,7 +54,9 @@ const char* name(c10d::ErrorType error) {
 }
 
 void install(int ranks_on_host) {
-  if (!comm::installed_arena()) comm::install_arena(std::make_shared<wire::Arena>(wire::Arena::Options{.ranks_on_host = ranks_on_host}));
+  if (!comm::installed_arena())
+    comm::install_arena(
+        std::make_shared<wire::Arena>(wire::Arena::Options{.ranks_on_host = ranks_on_host}));
 }
 
 std::string memory() {
@@ -68,20 +73,26 @@ bool in_arena(const at::Tensor& tensor) {
 
 PYBIND11_MODULE(_c10d, m) {
   py::class_<ShoalOptions, c10d::Backend::Options, c10::intrusive_ptr<ShoalOptions>>(m, "Options")
-      .def(py::init([](const std::string& flight_directory, const std::string& transport, const std::string& interface, const std::string& ports,
+      .def(py::init([](const std::string& flight_directory, const std::string& transport,
+                       const std::string& interface, const std::string& ports,
                        const std::string& host, bool in_rank_order) {
-             return c10::make_intrusive<ShoalOptions>(flight_directory, NetworkOptions{transport, interface, ports, host, in_rank_order});
+             return c10::make_intrusive<ShoalOptions>(
+                 flight_directory,
+                 NetworkOptions{transport, interface, ports, host, in_rank_order});
            }),
-           py::kw_only(), py::arg("flight_directory") = "", py::arg("transport") = "", py::arg("interface") = "", py::arg("ports") = "",
-           py::arg("host") = "", py::arg("in_rank_order") = false)
+           py::kw_only(), py::arg("flight_directory") = "", py::arg("transport") = "",
+           py::arg("interface") = "", py::arg("ports") = "", py::arg("host") = "",
+           py::arg("in_rank_order") = false)
       .def_readonly("flight_directory", &ShoalOptions::flight_directory)
       .def_property_readonly("transport", [](const ShoalOptions& o) { return o.network.transport; })
       .def_property_readonly("interface", [](const ShoalOptions& o) { return o.network.interface; })
       .def_property_readonly("ports", [](const ShoalOptions& o) { return o.network.ports; })
       .def_property_readonly("host", [](const ShoalOptions& o) { return o.network.host; })
-      .def_property_readonly("in_rank_order", [](const ShoalOptions& o) { return o.network.in_rank_order; });
-  m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("global_ranks"), py::arg("first"),
-        py::arg("options"), py::call_guard<py::gil_scoped_release>());
+      .def_property_readonly("in_rank_order",
+                             [](const ShoalOptions& o) { return o.network.in_rank_order; });
+  m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+        py::arg("global_ranks"), py::arg("first"), py::arg("options"),
+        py::call_guard<py::gil_scoped_release>());
   m.def("install_arena", &install, py::arg("ranks_on_host") = 1);
   m.def("memory", &memory);
   m.def("in_arena", &in_arena);

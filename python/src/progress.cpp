@@ -13,7 +13,8 @@ namespace {
 
 using std::chrono::microseconds, std::chrono::milliseconds;
 
-constexpr Duration kLongSlice = milliseconds(20), kShortSlice = microseconds(100), kFutureMoment = milliseconds(1);
+constexpr Duration kLongSlice = milliseconds(20), kShortSlice = microseconds(100),
+                   kFutureMoment = milliseconds(1);
 constexpr Duration kHelperPeriod = microseconds(200), kLastWork = std::chrono::seconds(5);
 constexpr int kHelperPatience = 100;  ///< periods without work before it sleeps
 
@@ -48,7 +49,8 @@ Error Progress::failed(const Error& error) {
   try {
     collective::write_flight(flight_.directory, flight_.owner, *flight_.book, seen);
   } catch (const Error& unwritten) {
-    fmt::print(stderr, "shoal: rank {} could not write what it was doing: {}\n", flight_.owner.rank, unwritten.what());
+    fmt::print(stderr, "shoal: rank {} could not write what it was doing: {}\n", flight_.owner.rank,
+               unwritten.what());
   }
   return seen;
 }
@@ -64,7 +66,9 @@ void Progress::remove(collective::Communicator* communicator) {
     Hold hold(*this);
     const Deadline deadline = Deadline::in(kLastWork);
     const auto busy = [&] {
-      return std::any_of(open_.begin(), open_.end(), [&](const auto& work) { return work->channel_->communicator.get() == communicator; });
+      return std::any_of(open_.begin(), open_.end(), [&](const auto& work) {
+        return work->channel_->communicator.get() == communicator;
+      });
     };
     while (busy() && !deadline.passed()) {
       poll_all();
@@ -83,7 +87,8 @@ void Progress::remove(collective::Communicator* communicator) {
   deliver(finished);
 }
 
-void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector<collective::Operation>& operations, bool blocking) {
+void Progress::start(const c10::intrusive_ptr<HostWork>& work,
+                     const std::vector<collective::Operation>& operations, bool blocking) {
   Works finished;
   {
     Hold hold(*this);
@@ -107,7 +112,8 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work, const std::vector
   if (work->error_) std::rethrow_exception(work->error_);
 }
 
-void Progress::begin(Hold& hold, HostWork& work, const std::vector<collective::Operation>& operations) {
+void Progress::begin(Hold& hold, HostWork& work,
+                     const std::vector<collective::Operation>& operations) {
   auto& communicator = *work.channel_->communicator;
   // Nothing begins once something has failed, wherever it was.
   if (!fabric_->in_one_memory()) fabric_->check();
@@ -134,7 +140,8 @@ void Progress::wait(HostWork& work, Duration limit) {
   }
   deliver(finished);
   if (work.error_) std::rethrow_exception(work.error_);
-  SHOAL_USER_CHECK(work.settled_, "wait", "not complete after {:.3f} s; it goes on", std::chrono::duration<double>(limit).count());
+  SHOAL_USER_CHECK(work.settled_, "wait", "not complete after {:.3f} s; it goes on",
+                   std::chrono::duration<double>(limit).count());
 }
 
 bool Progress::test(HostWork& work) {
@@ -204,7 +211,8 @@ void Progress::tell_hooks() {
     try {
       (*hook)(info);
     } catch (const std::exception& error) {
-      fmt::print(stderr, "shoal: rank {}: a hook on completion failed: {}\n", flight_.owner.rank, error.what());
+      fmt::print(stderr, "shoal: rank {}: a hook on completion failed: {}\n", flight_.owner.rank,
+                 error.what());
     }
   }
 }
@@ -214,7 +222,8 @@ void Progress::report_to(Channel& channel, std::shared_ptr<const CompletionHook>
   channel.hook = std::move(hook);
 }
 
-void Progress::tell_later(std::shared_ptr<const CompletionHook> hook, std::shared_ptr<c10d::WorkInfo> info) {
+void Progress::tell_later(std::shared_ptr<const CompletionHook> hook,
+                          std::shared_ptr<c10d::WorkInfo> info) {
   untold_.emplace_back(std::move(hook), std::move(info));
   something_untold_ = true;
 }
@@ -223,7 +232,8 @@ void Progress::drain(const Channel& channel) {
   Works open;
   {
     const Hold hold(*this);
-    std::copy_if(open_.begin(), open_.end(), std::back_inserter(open), [&](const auto& work) { return work->channel_.get() == &channel; });
+    std::copy_if(open_.begin(), open_.end(), std::back_inserter(open),
+                 [&](const auto& work) { return work->channel_.get() == &channel; });
   }
   for (const auto& work : open) {
     try {
@@ -238,7 +248,8 @@ void Progress::drain(const Channel& channel) {
 }
 
 bool Progress::others_busy(const collective::Communicator& but) const {
-  return std::any_of(communicators_.begin(), communicators_.end(), [&](const auto* c) { return c != &but && !c->idle(); });
+  return std::any_of(communicators_.begin(), communicators_.end(),
+                     [&](const auto* c) { return c != &but && !c->idle(); });
 }
 
 // What fails here is told to the works of that group when they are looked at.

@@ -30,9 +30,10 @@ struct Origin {
 
 /// Moves everything that this process has in flight on one set of ranks.
 ///
-/// Every wait advances all groups, so ranks may wait for their groups' operations in any order. A helper thread looks after operations that nobody
-/// waits for (their futures, or a program that does something else first); it sleeps for as long as there are none. Threads: any; one lock guards
-/// the communicators, and futures are completed outside it.
+/// Every wait advances all groups, so ranks may wait for their groups' operations in any order. A
+/// helper thread looks after operations that nobody waits for (their futures, or a program that
+/// does something else first); it sleeps for as long as there are none. Threads: any; one lock
+/// guards the communicators, and futures are completed outside it.
 class Progress : public std::enable_shared_from_this<Progress> {
  public:
   Progress(std::shared_ptr<collective::Fabric> fabric, Origin origin, Flight flight)
@@ -41,26 +42,33 @@ class Progress : public std::enable_shared_from_this<Progress> {
   const std::shared_ptr<collective::Fabric>& fabric() const { return fabric_; }
   const Origin& origin() const { return origin_; }
   const Flight& flight() const { return flight_; }
-  /// An operation has failed: all ranks are told, and the first time the flight record is written. Returns the error in words for all ranks.
+  /// An operation has failed: all ranks are told, and the first time the flight record is written.
+  /// Returns the error in words for all ranks.
   Error failed(const Error& error);
   void add(collective::Communicator* communicator);
-  /// Lets what is in flight on it end, for a few seconds; the last one to go makes this rank leave its job.
+  /// Lets what is in flight on it end, for a few seconds; the last one to go makes this rank leave
+  /// its job.
   void remove(collective::Communicator* communicator);
 
-  /// Starts `operations` as `work`. Blocking: returns when they are complete, and throws what went wrong.
-  void start(const c10::intrusive_ptr<HostWork>& work, const std::vector<collective::Operation>& operations, bool blocking);
-  /// Throws the work's error, or Error(timeout) after `limit` (zero: the work's own timeout, which ends the whole group).
+  /// Starts `operations` as `work`. Blocking: returns when they are complete, and throws what went
+  /// wrong.
+  void start(const c10::intrusive_ptr<HostWork>& work,
+             const std::vector<collective::Operation>& operations, bool blocking);
+  /// Throws the work's error, or Error(timeout) after `limit` (zero: the work's own timeout, which
+  /// ends the whole group).
   void wait(HostWork& work, Duration limit);
   /// Makes progress; true when the work has settled, well or badly.
   bool test(HostWork& work);
   /// The work has a future now: tries for a moment, then leaves it to the helper.
   void attend(HostWork& work);
 
-  /// Every operation of `channel` that ends is told to `hook`, outside the engine's lock, by the thread that notices.
+  /// Every operation of `channel` that ends is told to `hook`, outside the engine's lock, by the
+  /// thread that notices.
   void report_to(Channel& channel, std::shared_ptr<const CompletionHook> hook);
   /// Under the engine's lock.
   void tell_later(std::shared_ptr<const CompletionHook> hook, std::shared_ptr<c10d::WorkInfo> info);
-  /// Returns when all that was started on `channel` has ended, well or badly, and its hook has been told.
+  /// Returns when all that was started on `channel` has ended, well or badly, and its hook has been
+  /// told.
   void drain(const Channel& channel);
 
  private:
@@ -84,11 +92,14 @@ class Progress : public std::enable_shared_from_this<Progress> {
   std::mutex mutex_;
   std::atomic<int> contenders_{0};
   std::vector<collective::Communicator*> communicators_;
-  std::list<c10::intrusive_ptr<HostWork>> open_;  ///< keeps tensors alive until every rank has finished with them
-  std::vector<std::pair<std::shared_ptr<const CompletionHook>, std::shared_ptr<c10d::WorkInfo>>> untold_;
+  std::list<c10::intrusive_ptr<HostWork>>
+      open_;  ///< keeps tensors alive until every rank has finished with them
+  std::vector<std::pair<std::shared_ptr<const CompletionHook>, std::shared_ptr<c10d::WorkInfo>>>
+      untold_;
   std::atomic<bool> something_untold_{false};
-  std::atomic<bool> telling_{false};  ///< by one thread at a time; what comes up meanwhile it tells too
-  Works failed_;                      ///< peers may still touch their tensors
+  std::atomic<bool> telling_{
+      false};     ///< by one thread at a time; what comes up meanwhile it tells too
+  Works failed_;  ///< peers may still touch their tensors
 
   std::mutex helper_mutex_;
   std::condition_variable helper_bell_;

@@ -13,7 +13,9 @@
 namespace shoal::python {
 namespace {
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
 
 /// Runs `call` on the store; what it throws becomes an error of Shoal's.
 template <class Call>
@@ -21,7 +23,8 @@ auto ask(const std::string& key, Call&& call) {
   try {
     return call();
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::kTimeout, "init_process_group", fmt::format("PyTorch's store has no answer about '{}': {}", key, error.what()))
+    throw Error(ErrorKind::kTimeout, "init_process_group",
+                fmt::format("PyTorch's store has no answer about '{}': {}", key, error.what()))
         .hint("a rank has not come, or the store's process is gone");
   }
 }
@@ -40,8 +43,9 @@ std::string TorchStore::wait(const std::string& key, Deadline deadline) {
   });
 }
 
-// On the store's own host its name often leads to loopback, which leads nowhere from other hosts: then the address of the default route, if there is
-// one. No packet is sent to find it (the two networks below are those of documentation).
+// On the store's own host its name often leads to loopback, which leads nowhere from other hosts:
+// then the address of the default route, if there is one. No packet is sent to find it (the two
+// networks below are those of documentation).
 std::string TorchStore::address() {
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store_.get());
   const auto plain = prefixed ? prefixed->getUnderlyingNonPrefixStore() : store_;
@@ -49,11 +53,15 @@ std::string TorchStore::address() {
     const std::string towards = wire::address_towards(tcp->getHost());
     if (!towards.empty() && !is_loopback(towards)) return towards;
     for (const char* elsewhere : {"192.0.2.1", "2001:db8::1"})
-      if (const std::string address = wire::address_towards(elsewhere); !address.empty()) return address;
+      if (const std::string address = wire::address_towards(elsewhere); !address.empty())
+        return address;
     if (!towards.empty()) return towards;
   }
-  throw Error(ErrorKind::kConfig, "init_process_group", "PyTorch's store does not say at which address other hosts reach this one")
-      .hint("name the network interface (SHOAL_INTERFACE, or interface= of shoal.Options), or meet at a TCPStore");
+  throw Error(ErrorKind::kConfig, "init_process_group",
+              "PyTorch's store does not say at which address other hosts reach this one")
+      .hint(
+          "name the network interface (SHOAL_INTERFACE, or interface= of shoal.Options), or meet "
+          "at a TCPStore");
 }
 
 }  // namespace shoal::python

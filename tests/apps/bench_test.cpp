@@ -15,17 +15,23 @@ using ::testing::StartsWith;
 TEST(Bench, SaysByWhatCostsAlgorithmsAreChosen) {
   const Folder folder;
   const auto print = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {shoal_program(), "bench", "collectives", "--nproc", "8", "--hosts", "2", "--print-choice"});
+    more.insert(more.begin(), {shoal_program(), "bench", "collectives", "--nproc", "8", "--hosts",
+                               "2", "--print-choice"});
     return run(more, folder.path());
   };
   const Outcome plain = print({});
   EXPECT_EQ(plain.code, 0) << plain.err;
-  EXPECT_THAT(plain.out, StartsWith("link costs: defaults\ninside a host 15 us and 2 GB/s, between hosts 30 us and 1.15 GB/s;"));
+  EXPECT_THAT(plain.out, StartsWith("link costs: defaults\ninside a host 15 us and 2 GB/s, between "
+                                    "hosts 30 us and 1.15 GB/s;"));
   // Where a message takes ten seconds whatever its size, one round is best.
-  folder.write("far.toml", "[tcp]\ninside_latency_s = 10\nbetween_latency_s = 10\ninside_bandwidth = 1e12\nbetween_bandwidth = 1e12\n");
+  folder.write("far.toml",
+               "[tcp]\ninside_latency_s = 10\nbetween_latency_s = 10\ninside_bandwidth = "
+               "1e12\nbetween_bandwidth = 1e12\n");
   const Outcome far = print({"--link-costs", "far.toml"});
   EXPECT_EQ(far.code, 0) << far.err;
-  EXPECT_THAT(far.out, StartsWith("link costs: calibrated from far.toml\ninside a host 1e+07 us and 1000 GB/s,"));
+  EXPECT_THAT(
+      far.out,
+      StartsWith("link costs: calibrated from far.toml\ninside a host 1e+07 us and 1000 GB/s,"));
   EXPECT_THAT(far.out, ContainsRegex("all_reduce +268435456 +one_shot"));
   EXPECT_THAT(plain.out, ::testing::Not(ContainsRegex("all_reduce +268435456 +one_shot")));
   folder.write("none.toml", "name = \"here\"\n");
@@ -43,12 +49,16 @@ TEST(Bench, RefusesWhatMakesNoSense) {
     EXPECT_EQ(outcome.code, 2) << outcome.out;
     return outcome.err;
   };
-  for (const char* range : {"2", "8:4", "8abc", "8:16x", "-8", ":8", "8:", "8:99999999999999999999"})
-    EXPECT_THAT(words({fmt::format("--bytes={}", range)}), HasSubstr(fmt::format("--bytes {} is not LEAST:MOST in bytes", range)));
-  EXPECT_THAT(words({"--nproc", "2", "--hosts", "3"}), HasSubstr("3 hosts for 2 ranks: --nproc 3 at least"));
+  for (const char* range :
+       {"2", "8:4", "8abc", "8:16x", "-8", ":8", "8:", "8:99999999999999999999"})
+    EXPECT_THAT(words({fmt::format("--bytes={}", range)}),
+                HasSubstr(fmt::format("--bytes {} is not LEAST:MOST in bytes", range)));
+  EXPECT_THAT(words({"--nproc", "2", "--hosts", "3"}),
+              HasSubstr("3 hosts for 2 ranks: --nproc 3 at least"));
   EXPECT_THAT(words({"--op", "nothing"}), HasSubstr("no operation 'nothing': one of all_gather,"));
   EXPECT_THAT(words({"--nproc", "1", "--op", "sendrecv"}), HasSubstr("sendrecv is between ranks"));
-  EXPECT_THAT(words({"--algorithms", "all_reduce=ring"}), HasSubstr("--algorithms goes with --transport tcp"));
+  EXPECT_THAT(words({"--algorithms", "all_reduce=ring"}),
+              HasSubstr("--algorithms goes with --transport tcp"));
   EXPECT_THAT(words({"--rank", "1"}), HasSubstr("--rendezvous and --rank go together"));
 }
 

@@ -23,7 +23,8 @@ Sections default_job() {
   return {{"job", {"name = \"default\""}},
           {"model", {"name = \"gpt2-tiny\"", "vocab = 0"}},
           {"data", {"folders = [\"corpus\"]"}},
-          {"training", {"global_batch_sequences = 8", "micro_batch = 2", "sequence_length = 32", "steps = 4"}},
+          {"training",
+           {"global_batch_sequences = 8", "micro_batch = 2", "sequence_length = 32", "steps = 4"}},
           {"optimizer", {"name = \"adamw\"", "learning_rate = 0.001"}},
           {"lr_scheduler", {"name = \"cosine\"", "warmup_steps = 1"}},
           {"parallelism", {"ranks = 2"}},
@@ -32,7 +33,8 @@ Sections default_job() {
 
 std::string key_of(const std::string& line) { return line.substr(0, line.find_first_of(" =")); }
 
-/// Puts `line` in the place of the line with the same key, or at the end of its section, which is added when there is none.
+/// Puts `line` in the place of the line with the same key, or at the end of its section, which is
+/// added when there is none.
 void put(Sections& sections, const std::string& section, const std::string& line) {
   for (auto& [name, lines] : sections) {
     if (name != section) continue;
@@ -45,7 +47,8 @@ void put(Sections& sections, const std::string& section, const std::string& line
 
 void drop(Sections& sections, const std::string& section, const std::string& key) {
   for (auto& [name, lines] : sections)
-    if (name == section) std::erase_if(lines, [&](const std::string& line) { return key_of(line) == key; });
+    if (name == section)
+      std::erase_if(lines, [&](const std::string& line) { return key_of(line) == key; });
 }
 
 std::string text_of(const Sections& sections) {
@@ -58,7 +61,8 @@ std::string text_of(const Sections& sections) {
 }
 
 /// "job.toml:7" of the line that reads `line` in `section`.
-std::string place_of(const std::string& text, const std::string& section, const std::string& wanted) {
+std::string place_of(const std::string& text, const std::string& section,
+                     const std::string& wanted) {
   std::istringstream lines(text);
   int number = 0;
   bool inside = false;
@@ -74,7 +78,8 @@ std::string place_of(const std::string& text, const std::string& section, const 
 std::string inventory(const std::filesystem::path& folder) {
   std::vector<std::string> entries;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-    std::string text = entry.path().string() + " " + std::to_string(entry.last_write_time().time_since_epoch().count());
+    std::string text = entry.path().string() + " " +
+                       std::to_string(entry.last_write_time().time_since_epoch().count());
     if (entry.is_regular_file()) {
       std::ifstream file(entry.path());
       std::ostringstream content;
@@ -95,7 +100,8 @@ class BrokenJobs : public ::testing::Test {
   void SetUp() override {
     for (int i = 0; i < 20; ++i) {
       std::string text;
-      for (int line = 0; line < 200; ++line) text += "document " + std::to_string(i) + " line " + std::to_string(line * i) + "\n";
+      for (int line = 0; line < 200; ++line)
+        text += "document " + std::to_string(i) + " line " + std::to_string(line * i) + "\n";
       folder.write("text/" + std::to_string(i) + ".txt", text);
     }
     prepare("corpus", "text");
@@ -106,7 +112,8 @@ class BrokenJobs : public ::testing::Test {
   }
   void prepare(const std::string& out, const std::string& in) {
     const Outcome outcome =
-        run({shoal_program(), "data", "prepare", "-o", out, "-i", in, "--tokenizer", "byte", "--validation-fraction", "0.3", "--keep-duplicates"},
+        run({shoal_program(), "data", "prepare", "-o", out, "-i", in, "--tokenizer", "byte",
+             "--validation-fraction", "0.3", "--keep-duplicates"},
             folder.path());
     ASSERT_EQ(outcome.code, 0) << outcome.err;
   }
@@ -116,25 +123,33 @@ class BrokenJobs : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return run(words, folder.path());
   }
-  /// Refused with `code`, in one line for people that says each of `says`; nothing is touched and no rank has started.
-  void expect_refused(const Sections& job, int code, const std::vector<std::string>& says, const std::vector<std::string>& more = {}) {
+  /// Refused with `code`, in one line for people that says each of `says`; nothing is touched and
+  /// no rank has started.
+  void expect_refused(const Sections& job, int code, const std::vector<std::string>& says,
+                      const std::vector<std::string>& more = {}) {
     SCOPED_TRACE(text_of(job));
     const Outcome outcome = train(job, more);
     EXPECT_EQ(outcome.code, code) << outcome.err;
     ASSERT_THAT(outcome.err, HasSubstr("shoal: "));
-    EXPECT_THAT(outcome.err.substr(outcome.err.find("shoal: ")), StartsWith("shoal: [")) << "progress of a preparation may stand before it";
-    EXPECT_EQ(std::count(outcome.err.begin() + outcome.err.find("shoal: "), outcome.err.end(), '\n'), 1) << outcome.err;
-    EXPECT_THAT(outcome.err, Not(AnyOf(HasSubstr("frame #"), HasSubstr("terminate"), HasSubstr("Exception raised"))));
+    EXPECT_THAT(outcome.err.substr(outcome.err.find("shoal: ")), StartsWith("shoal: ["))
+        << "progress of a preparation may stand before it";
+    EXPECT_EQ(
+        std::count(outcome.err.begin() + outcome.err.find("shoal: "), outcome.err.end(), '\n'), 1)
+        << outcome.err;
+    EXPECT_THAT(outcome.err, Not(AnyOf(HasSubstr("frame #"), HasSubstr("terminate"),
+                                       HasSubstr("Exception raised"))));
     for (const std::string& part : says) EXPECT_THAT(outcome.err, HasSubstr(part));
     EXPECT_THAT(outcome.out, Not(HasSubstr("hello")));
     EXPECT_EQ(inventory(folder.path() / "runs"), before);
     ++refused;
   }
   /// One line changed or added.
-  void expect_line_refused(const std::string& section, const std::string& line, const std::vector<std::string>& says) {
+  void expect_line_refused(const std::string& section, const std::string& line,
+                           const std::vector<std::string>& says) {
     Sections job = default_job();
     put(job, section, line);
-    std::vector<std::string> all = {place_of(text_of(job), section, line), section + "." + key_of(line)};
+    std::vector<std::string> all = {place_of(text_of(job), section, line),
+                                    section + "." + key_of(line)};
     all.insert(all.end(), says.begin(), says.end());
     expect_refused(job, 78, all);
   }
@@ -165,7 +180,9 @@ TEST_F(BrokenJobs, EveryKeyMisspelt) {
     std::string misspelt = key.name;
     std::swap(misspelt[1], misspelt[2]);
     if (misspelt == key.name) std::swap(misspelt[2], misspelt[3]);
-    expect_line_refused(key.section, misspelt + " = 1", {"no such key; [" + key.section + "] has ", "Hint: did you mean \"" + key.name + "\"?"});
+    expect_line_refused(
+        key.section, misspelt + " = 1",
+        {"no such key; [" + key.section + "] has ", "Hint: did you mean \"" + key.name + "\"?"});
   }
   EXPECT_GE(refused, 60);
 }
@@ -174,7 +191,8 @@ TEST_F(BrokenJobs, EveryKeyOfAnotherType) {
   for (const train::Key& key : train::all_keys()) {
     train::JobConfig defaults;
     const auto place = key.place(defaults);
-    const bool text = std::holds_alternative<std::string*>(place) || std::holds_alternative<std::optional<std::string>*>(place);
+    const bool text = std::holds_alternative<std::string*>(place) ||
+                      std::holds_alternative<std::optional<std::string>*>(place);
     expect_line_refused(key.section, key.name + (text ? " = 17" : " = \"many\""), {"must be "});
   }
   EXPECT_GE(refused, 70);
@@ -185,15 +203,21 @@ TEST_F(BrokenJobs, EveryRangeLeft) {
     if (key.allowed.least == -std::numeric_limits<double>::infinity()) continue;
     train::JobConfig defaults;
     const auto place = key.place(defaults);
-    const bool whole = std::holds_alternative<std::int64_t*>(place) || std::holds_alternative<std::optional<std::int64_t>*>(place) ||
+    const bool whole = std::holds_alternative<std::int64_t*>(place) ||
+                       std::holds_alternative<std::optional<std::int64_t>*>(place) ||
                        std::holds_alternative<std::optional<std::vector<std::int64_t>>*>(place);
-    const bool list = std::holds_alternative<std::vector<double>*>(place) || std::holds_alternative<std::optional<std::vector<std::int64_t>>*>(place);
-    const std::string value = whole ? std::to_string(static_cast<std::int64_t>(key.allowed.least) - 1) : std::to_string(key.allowed.least - 0.5);
-    expect_line_refused(key.section, key.name + " = " + (list ? "[" + value + "]" : value), {"must be ", train::describe_allowed(key)});
+    const bool list = std::holds_alternative<std::vector<double>*>(place) ||
+                      std::holds_alternative<std::optional<std::vector<std::int64_t>>*>(place);
+    const std::string value = whole
+                                  ? std::to_string(static_cast<std::int64_t>(key.allowed.least) - 1)
+                                  : std::to_string(key.allowed.least - 0.5);
+    expect_line_refused(key.section, key.name + " = " + (list ? "[" + value + "]" : value),
+                        {"must be ", train::describe_allowed(key)});
   }
   for (const train::Key& key : train::all_keys())
     if (!key.allowed.words.empty())
-      expect_line_refused(key.section, key.name + " = \"nonsense\"", {"must be one of \"" + key.allowed.words.front() + "\""});
+      expect_line_refused(key.section, key.name + " = \"nonsense\"",
+                          {"must be one of \"" + key.allowed.words.front() + "\""});
 }
 
 struct Line {
@@ -264,10 +288,13 @@ TEST_F(BrokenJobs, MissingKeysAndBrokenFiles) {
   expect_refused(job, 78, {"debug.fault_step = 5", "would never come: training.steps = 4"});
   job = default_job();
   drop(job, "training", "steps");
-  expect_refused(job, 78, {"job.toml: training.steps (not set)", "set one of steps, tokens and epochs"});
+  expect_refused(job, 78,
+                 {"job.toml: training.steps (not set)", "set one of steps, tokens and epochs"});
   job = default_job();
   drop(job, "training", "global_batch_sequences");
-  expect_refused(job, 78, {"job.toml: training.global_batch_sequences (not set)", "training.global_batch_tokens"});
+  expect_refused(
+      job, 78,
+      {"job.toml: training.global_batch_sequences (not set)", "training.global_batch_tokens"});
   job = default_job();
   drop(job, "model", "name");
   expect_refused(job, 78, {"model.name"});
@@ -276,7 +303,9 @@ TEST_F(BrokenJobs, MissingKeysAndBrokenFiles) {
   job = default_job();
   put(job, "training", "global_batch_tokens = 100");
   drop(job, "training", "global_batch_sequences");
-  expect_refused(job, 78, {"training.global_batch_tokens = 100: must be a multiple of training.sequence_length = 32"});
+  expect_refused(
+      job, 78,
+      {"training.global_batch_tokens = 100: must be a multiple of training.sequence_length = 32"});
   job = default_job();
   job.push_back({"optimiser", {}});
   expect_refused(job, 78, {"[optimiser]: no such section", "did you mean [optimizer]?"});
@@ -292,19 +321,26 @@ TEST_F(BrokenJobs, MissingKeysAndBrokenFiles) {
 
 TEST_F(BrokenJobs, BrokenCommandLines) {
   const Sections job = default_job();
-  expect_refused(job, 78, {"command line: parallelism.ranks = 0: must be a whole number from 1"}, {"--set", "parallelism.ranks=0"});
-  expect_refused(job, 78, {"command line: training.stesp: no such key", "did you mean \"steps\"?"}, {"--set", "training.stesp=3"});
-  expect_refused(job, 78, {"command line: training.micro_batch = 3"}, {"--set", "training.micro_batch=3", "--fresh"});
+  expect_refused(job, 78, {"command line: parallelism.ranks = 0: must be a whole number from 1"},
+                 {"--set", "parallelism.ranks=0"});
+  expect_refused(job, 78, {"command line: training.stesp: no such key", "did you mean \"steps\"?"},
+                 {"--set", "training.stesp=3"});
+  expect_refused(job, 78, {"command line: training.micro_batch = 3"},
+                 {"--set", "training.micro_batch=3", "--fresh"});
   expect_refused(job, 78, {"do not divide among 3 ranks"}, {"--nproc", "3", "--fresh"});
   expect_refused(job, 78, {"command line: parallelism.transport = \"tcp\": ranks of one process"},
                  {"--in-process", "--set", "parallelism.transport=tcp", "--fresh"});
-  expect_refused(job, 78, {"command line: optimizer.beta1 = 1.0: must be a number from 0 to below 1"}, {"--set", "optimizer.beta1=1.0"});
+  expect_refused(job, 78,
+                 {"command line: optimizer.beta1 = 1.0: must be a number from 0 to below 1"},
+                 {"--set", "optimizer.beta1=1.0"});
   expect_refused(job, 2, {"--set steps: must read section.key=value"}, {"--set", "steps"});
   expect_refused(job, 2, {"--set steps=3: must read section.key=value"}, {"--set", "steps=3"});
-  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{{"--nproc", "0"}, {"--nproc", "x"}, {"--nonsense"}})
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"--nproc", "0"}, {"--nproc", "x"}, {"--nonsense"}})
     EXPECT_EQ(train(job, more).code, 2) << more.front();
   EXPECT_EQ(run({shoal_program(), "train", "absent.toml"}, folder.path()).code, 66);
-  EXPECT_EQ(run({shoal_program(), "train", "corpus"}, folder.path()).code, 66) << "a folder is no job file";
+  EXPECT_EQ(run({shoal_program(), "train", "corpus"}, folder.path()).code, 66)
+      << "a folder is no job file";
   EXPECT_EQ(run({shoal_program(), "train"}, folder.path()).code, 2);
   EXPECT_EQ(inventory(folder.path() / "runs"), before);
 }
@@ -329,21 +365,25 @@ TEST_F(BrokenJobs, BrokenData) {
 
   job = default_job();
   put(job, "model", "vocab = 256");
-  expect_refused(job, 78, {place_of(text_of(job), "model", "vocab = 256"), "the tokenizer 257 entries"});
+  expect_refused(job, 78,
+                 {place_of(text_of(job), "model", "vocab = 256"), "the tokenizer 257 entries"});
 
   for (const char* file : {"manifest.json", "tokenizer.model"}) damage(file, 0.5);
   std::vector<std::string> shards;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "corpus"))
-    if (entry.path().filename().string().find("train") != std::string::npos) shards.push_back(entry.path().filename());
+    if (entry.path().filename().string().find("train") != std::string::npos)
+      shards.push_back(entry.path().filename());
   ASSERT_FALSE(shards.empty());
   for (const std::string& shard : shards) damage(shard, 0.5), damage(shard, 0.0);
 }
 
-// A finished run stands in the way of --fresh: it is there still, in its place, when the data turns out to be wrong.
+// A finished run stands in the way of --fresh: it is there still, in its place, when the data turns
+// out to be wrong.
 TEST_F(BrokenJobs, WhatOnlyTheDataTellsIsFoundBeforeAnythingMoves) {
   const std::vector<std::string> fresh = {"--fresh"};
   std::string table = "a,b,kind\n";
-  for (int i = 0; i < 60; ++i) table += std::to_string(i) + "," + std::to_string(i % 5) + "," + std::to_string(i % 3) + "\n";
+  for (int i = 0; i < 60; ++i)
+    table += std::to_string(i) + "," + std::to_string(i % 5) + "," + std::to_string(i % 3) + "\n";
   folder.write("table.csv", table);
   folder.write("tiny.csv", "a,b,kind\n1,2,0\n");
   Sections csv = {{"job", {"name = \"default\""}},
@@ -356,12 +396,18 @@ TEST_F(BrokenJobs, WhatOnlyTheDataTellsIsFoundBeforeAnythingMoves) {
     put(job, section, line);
     return job;
   };
-  expect_refused(changed("model", "outputs = 4"), 78, {"model.outputs = 4: the data has 3 classes or targets"}, fresh);
-  expect_refused(changed("model", "inputs = 3"), 78, {"model.inputs = 3: the data has 2 features"}, fresh);
-  expect_refused(changed("training", "global_batch_sequences = 128"), 78, {"training.epochs = 2.0: less than one step"}, fresh);
-  expect_refused(changed("training", "epochs = 0.01"), 78, {"training.epochs = 0.01: less than one step"}, fresh);
+  expect_refused(changed("model", "outputs = 4"), 78,
+                 {"model.outputs = 4: the data has 3 classes or targets"}, fresh);
+  expect_refused(changed("model", "inputs = 3"), 78, {"model.inputs = 3: the data has 2 features"},
+                 fresh);
+  expect_refused(changed("training", "global_batch_sequences = 128"), 78,
+                 {"training.epochs = 2.0: less than one step"}, fresh);
+  expect_refused(changed("training", "epochs = 0.01"), 78,
+                 {"training.epochs = 0.01: less than one step"}, fresh);
   put(csv, "lr_scheduler", "warmup_steps = 100");
-  expect_refused(csv, 78, {"lr_scheduler.warmup_steps = 100: longer than the run: training.epochs = 2 are "}, fresh);
+  expect_refused(csv, 78,
+                 {"lr_scheduler.warmup_steps = 100: longer than the run: training.epochs = 2 are "},
+                 fresh);
   drop(csv, "lr_scheduler", "warmup_steps");
   expect_refused(changed("data", "file = \"absent.csv\""), 66, {"absent.csv"}, fresh);
   expect_refused(changed("data", "target = \"species\""), 65, {"table.csv", "species"}, fresh);
@@ -374,7 +420,8 @@ TEST_F(BrokenJobs, WhatOnlyTheDataTellsIsFoundBeforeAnythingMoves) {
   expect_refused(tokens, 78, {"training.epochs = 0.0001: less than one step"}, fresh);
   std::vector<std::string> shards;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "corpus"))
-    if (entry.path().filename().string().find("validation-") == 0) shards.push_back(entry.path().filename());
+    if (entry.path().filename().string().find("validation-") == 0)
+      shards.push_back(entry.path().filename());
   ASSERT_FALSE(shards.empty());
   for (const std::string& shard : shards) {
     damage(shard, 0.5);
@@ -386,7 +433,8 @@ TEST_F(BrokenJobs, WhatOnlyTheDataTellsIsFoundBeforeAnythingMoves) {
     folder.write(name, whole);
   }
   const Outcome outcome =
-      run({shoal_program(), "data", "prepare", "-o", "all", "-i", "text", "--tokenizer", "byte", "--validation-fraction", "0", "--keep-duplicates"},
+      run({shoal_program(), "data", "prepare", "-o", "all", "-i", "text", "--tokenizer", "byte",
+           "--validation-fraction", "0", "--keep-duplicates"},
           folder.path());
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   tokens = default_job();
@@ -404,21 +452,28 @@ TEST_F(BrokenJobs, AFolderThatWasPreparedOtherwise) {
     put(changed, "data", line);
     expect_refused(changed, 78, {place_of(text_of(changed), "data", line), says}, {"--fresh"});
   };
-  refused("tokenizer = \"bpe\"", "data.tokenizer = \"bpe\": corpus holds a data set that was prepared otherwise: data.tokenizer was byte");
+  refused("tokenizer = \"bpe\"",
+          "data.tokenizer = \"bpe\": corpus holds a data set that was prepared otherwise: "
+          "data.tokenizer was byte");
   folder.write("other/0.txt", "other text");
   refused("prepare_from = [\"other\"]", "data.prepare_from was 20 files of ");
   Sections headers = job;
   put(headers, "data", "prepare = \"headers\"");
   drop(headers, "data", "prepare_from");
-  expect_refused(headers, 78, {"data.prepare = \"headers\": corpus holds a data set that was prepared otherwise: data.prepare was files"});
+  expect_refused(headers, 78,
+                 {"data.prepare = \"headers\": corpus holds a data set that was prepared "
+                  "otherwise: data.prepare was files"});
 
-  const Outcome made = run({shoal_program(), "data", "prepare", "-o", "bpe", "-i", "text", "--vocab", "300", "--keep-duplicates"}, folder.path());
+  const Outcome made = run({shoal_program(), "data", "prepare", "-o", "bpe", "-i", "text",
+                            "--vocab", "300", "--keep-duplicates"},
+                           folder.path());
   ASSERT_EQ(made.code, 0) << made.err;
   put(job, "data", "folders = [\"bpe\"]");
   put(job, "data", "tokenizer = \"bpe\"");
   refused("vocab_size = 400", "data.vocab_size was 300");
   put(job, "data", "vocab_size = 300");
-  // Last, as it makes a run: options that only the command has may be other ones, and the same data is taken as it is.
+  // Last, as it makes a run: options that only the command has may be other ones, and the same data
+  // is taken as it is.
   const Outcome same = train(job);
   EXPECT_EQ(same.code, 0) << same.err;
 }
@@ -448,7 +503,10 @@ TEST_F(BrokenJobs, WhatCannotBePrintedIsAnError) {
     for (const std::string& word : command) line += " " + word;
     const Outcome outcome = run({"/bin/sh", "-c", line + " > /dev/full"}, folder.path());
     EXPECT_EQ(outcome.code, 74) << line << "\n" << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("shoal: [output] cannot write to standard output: No space left on device")) << line;
+    EXPECT_THAT(
+        outcome.err,
+        HasSubstr("shoal: [output] cannot write to standard output: No space left on device"))
+        << line;
   }
 }
 

@@ -26,13 +26,16 @@ TEST(Cores, AreSharedEquallyAndNeverNone) {
   EXPECT_EQ(quota.usable(), 3);
 }
 
-// Four ranks on eight cores whose launcher had all of them: bound to nothing, to a half each, to two cores each, to more than a fair part.
+// Four ranks on eight cores whose launcher had all of them: bound to nothing, to a half each, to
+// two cores each, to more than a fair part.
 TEST(Cores, OfABoundRankAreItsOwn) {
-  const Cores all{{0, 1, 2, 3, 4, 5, 6, 7}, 6}, half{{4, 5, 6, 7}, 6}, two{{2, 3}, 6}, five{{0, 1, 2, 3, 4}, 6};
+  const Cores all{{0, 1, 2, 3, 4, 5, 6, 7}, 6}, half{{4, 5, 6, 7}, 6}, two{{2, 3}, 6},
+      five{{0, 1, 2, 3, 4}, 6};
   EXPECT_EQ(bound_cores(all, all, 4).sharers, 4);
   EXPECT_EQ(bound_cores(half, all, 4).sharers, 2);
   EXPECT_EQ(bound_cores(two, all, 4).sharers, 1);
-  EXPECT_EQ(bound_cores(five, all, 4).sharers, 3) << "2.5, and rather too few threads than too many";
+  EXPECT_EQ(bound_cores(five, all, 4).sharers, 3)
+      << "2.5, and rather too few threads than too many";
   EXPECT_EQ(bound_cores(two, all, 2).sharers, 1);
   EXPECT_EQ(bound_cores(half, {}, 4).sharers, 4) << "the launcher's mask could not be read";
   EXPECT_EQ(threads_per_rank(bound_cores(two, all, 4).cores, 1, 0), 2);
@@ -43,7 +46,8 @@ TEST(Cores, NoTwoRanksShareOne) {
   const Cores odd{{1, 3, 5, 7, 9}, 0};
   std::set<int> seen;
   for (int rank = 0; rank < 2; ++rank)
-    for (const int core : cores_of_rank(odd, rank, 2, 2)) EXPECT_TRUE(seen.insert(core).second) << core;
+    for (const int core : cores_of_rank(odd, rank, 2, 2))
+      EXPECT_TRUE(seen.insert(core).second) << core;
   EXPECT_EQ(seen, (std::set<int>{1, 3, 5, 7}));
   EXPECT_THROW(cores_of_rank(odd, 0, 3, 2), Error);
 }

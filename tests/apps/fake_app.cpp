@@ -12,11 +12,13 @@
 #include "shoal/base/error.h"
 #include "shoal/train/config/job_file.h"
 
-// A training run without training: steps of 20 ms, faults as debug.fault says. job.description says how ranks behave:
+// A training run without training: steps of 20 ms, faults as debug.fault says. job.description says
+// how ranks behave:
 //   "notice": a rank that sees another's fault throws Error(peer lost);
 //   "echo":   it throws what the other threw, and names it;
 //   "wait":   it throws Error(timeout) once the other is stopped;
-//   "deaf":   it goes on for ever, says in a file that it was asked to end, and nothing but SIGKILL ends it.
+//   "deaf":   it goes on for ever, says in a file that it was asked to end, and nothing but SIGKILL
+//   ends it.
 
 namespace {
 
@@ -24,7 +26,8 @@ using namespace std::chrono_literals;
 using shoal::Error;
 using shoal::ErrorKind;
 
-void fail_on_purpose(const shoal::train::DebugSection& debug, const shoal::apps::RankArguments& arguments) {
+void fail_on_purpose(const shoal::train::DebugSection& debug,
+                     const shoal::apps::RankArguments& arguments) {
   const std::string fault = arguments.run_directory + "/fault";
   std::ofstream(fault + ".new") << ::getpid();
   std::filesystem::rename(fault + ".new", fault);
@@ -32,7 +35,8 @@ void fail_on_purpose(const shoal::train::DebugSection& debug, const shoal::apps:
   std::this_thread::sleep_for(100ms);
   if (debug.fault == "error") throw Error(ErrorKind::kNonFinite, "fake", "the loss is nan");
   if (debug.fault == "exit") ::_exit(9);
-  if (debug.fault == "nan") throw std::runtime_error("words\nException raised from somewhere\nframe #0: secret");
+  if (debug.fault == "nan")
+    throw std::runtime_error("words\nException raised from somewhere\nframe #0: secret");
   ::kill(::getpid(), debug.fault == "stop" ? SIGSTOP : SIGKILL);
 }
 
@@ -46,8 +50,10 @@ bool is_stopped(pid_t process) {
 
 void look_at_peers(const std::string& behaviour, const shoal::apps::RankArguments& arguments) {
   if (!std::filesystem::exists(arguments.run_directory + "/fault")) return;
-  if (behaviour == "echo") throw Error(ErrorKind::kNonFinite, "fake", "rank 1 failed: the loss is nan").from(1);
-  if (behaviour == "notice") throw Error(ErrorKind::kPeerLost, "fake", "a peer is gone").at(arguments.rank, arguments.world);
+  if (behaviour == "echo")
+    throw Error(ErrorKind::kNonFinite, "fake", "rank 1 failed: the loss is nan").from(1);
+  if (behaviour == "notice")
+    throw Error(ErrorKind::kPeerLost, "fake", "a peer is gone").at(arguments.rank, arguments.world);
   if (behaviour != "wait") return;
   pid_t process = 0;
   std::ifstream(arguments.run_directory + "/fault") >> process;
@@ -60,22 +66,28 @@ void look_at_peers(const std::string& behaviour, const shoal::apps::RankArgument
 int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   const auto job = shoal::train::parse_job(arguments->job_text, arguments->job_file);
   const std::string behaviour = job.config.job.description;
-  std::ofstream(fmt::format("{}/rank-{}.txt", arguments->run_directory, arguments->rank)) << fmt::format(
-      "rank {} of {} local {} of {} threads {} cores {} key {} process {} group {} session {} in_process {} file {}\n", arguments->rank,
-      arguments->world, arguments->local_rank, arguments->local_world, arguments->threads, fmt::join(arguments->cores, ","), arguments->job_key,
-      ::getpid(), ::getpgrp(), ::getsid(0), arguments->in_process, arguments->job_file);
+  std::ofstream(fmt::format("{}/rank-{}.txt", arguments->run_directory, arguments->rank))
+      << fmt::format(
+             "rank {} of {} local {} of {} threads {} cores {} key {} process {} group {} session "
+             "{} in_process {} file {}\n",
+             arguments->rank, arguments->world, arguments->local_rank, arguments->local_world,
+             arguments->threads, fmt::join(arguments->cores, ","), arguments->job_key, ::getpid(),
+             ::getpgrp(), ::getsid(0), arguments->in_process, arguments->job_file);
   fmt::print("rank {} says hello\n", arguments->rank);
   fmt::print(stderr, "rank {} complains\n", arguments->rank);
   std::fflush(stdout);
   for (std::int64_t step = 1; step <= job.config.training.steps.value(); ++step) {
     arguments->progress->store(step);
     std::this_thread::sleep_for(20ms);
-    if (job.config.debug.fault_step == step && job.config.debug.fault_rank == arguments->rank) fail_on_purpose(job.config.debug, *arguments);
+    if (job.config.debug.fault_step == step && job.config.debug.fault_rank == arguments->rank)
+      fail_on_purpose(job.config.debug, *arguments);
     look_at_peers(behaviour, *arguments);
     const int signal = arguments->stop_signal->load();
     if (signal == 0) continue;
     const bool deaf = behaviour == "deaf";
-    std::ofstream(fmt::format("{}/{}-{}", arguments->run_directory, deaf ? "asked" : "saved", arguments->rank)) << step;
+    std::ofstream(fmt::format("{}/{}-{}", arguments->run_directory, deaf ? "asked" : "saved",
+                              arguments->rank))
+        << step;
     if (deaf) continue;
     return 128 + signal;
   }
@@ -83,7 +95,8 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
 }
 
 int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
-  fmt::print("{} {} {} {}\n", arguments->checkpoint, arguments->prompt, arguments->tokens, arguments->cache);
+  fmt::print("{} {} {} {}\n", arguments->checkpoint, arguments->prompt, arguments->tokens,
+             arguments->cache);
   return 0;
 }
 

@@ -18,29 +18,35 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// A job of `steps` steps of 20 ms for the fake trainer. With 100,000 of them nothing ends by itself before its test gives up.
+/// A job of `steps` steps of 20 ms for the fake trainer. With 100,000 of them nothing ends by
+/// itself before its test gives up.
 class LauncherTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder.write(
-        "job.toml",
-        "[job]\nname = \"test\"\n[model]\nname = \"mlp-digits\"\n[data]\nsource = \"digits\"\n[training]\nglobal_batch_sequences = 24\nsteps = 5\n");
+    folder.write("job.toml",
+                 "[job]\nname = \"test\"\n[model]\nname = \"mlp-digits\"\n[data]\nsource = "
+                 "\"digits\"\n[training]\nglobal_batch_sequences = 24\nsteps = 5\n");
   }
   std::vector<std::string> words(std::vector<std::string> more) const {
     std::vector<std::string> all = {shoal_program(), "train", "job.toml", "--run-dir", "run"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  Outcome train(std::vector<std::string> more) const { return run(words(std::move(more)), folder.path()); }
+  Outcome train(std::vector<std::string> more) const {
+    return run(words(std::move(more)), folder.path());
+  }
   std::vector<std::string> with_fault(const char* fault, int rank, const char* behaviour) const {
-    return words({"--nproc", "3", "--set", "training.steps=100000", "--set", std::string("debug.fault=") + fault, "--set", "debug.fault_step=4",
-                  "--set", "debug.fault_rank=" + std::to_string(rank), "--set", std::string("job.description=") + behaviour});
+    return words({"--nproc", "3", "--set", "training.steps=100000", "--set",
+                  std::string("debug.fault=") + fault, "--set", "debug.fault_step=4", "--set",
+                  "debug.fault_rank=" + std::to_string(rank), "--set",
+                  std::string("job.description=") + behaviour});
   }
   /// What a rank wrote about itself.
   std::string said(int rank, const std::string& what) const {
     const std::string text = folder.read("run/rank-" + std::to_string(rank) + ".txt");
     std::smatch match;
-    return std::regex_search(text, match, std::regex(" " + what + " ([^ \n]*)")) ? match[1].str() : "";
+    return std::regex_search(text, match, std::regex(" " + what + " ([^ \n]*)")) ? match[1].str()
+                                                                                 : "";
   }
   /// What has ended may wait for its parent, whoever that is now.
   bool alive(int rank) const {
@@ -64,7 +70,8 @@ TEST_F(LauncherTest, StartsEveryRankWithItsPlace) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_THAT(folder.read("run/rank-" + std::to_string(rank) + ".txt"),
-                StartsWith("rank " + std::to_string(rank) + " of 3 local " + std::to_string(rank) + " of 3 threads 2 cores  key "));
+                StartsWith("rank " + std::to_string(rank) + " of 3 local " + std::to_string(rank) +
+                           " of 3 threads 2 cores  key "));
     EXPECT_EQ(said(rank, "process"), said(rank, "group")) << "its own process group";
     EXPECT_EQ(said(rank, "key"), said(0, "key"));
     EXPECT_EQ(said(rank, "in_process"), "false");
@@ -91,7 +98,9 @@ TEST_F(LauncherTest, AnErrorOfOneRankStopsAllAndComesFirst) {
   for (const char* behaviour : {"notice", "echo", "plain", "deaf"}) {
     const Outcome outcome = Program(with_fault("error", 1, behaviour), folder.path()).wait();
     EXPECT_EQ(outcome.code, 80) << behaviour;
-    EXPECT_THAT(outcome.err, HasSubstr("\nshoal: rank 1 of 3 failed in step 4: [fake] the loss is nan\n")) << behaviour;
+    EXPECT_THAT(outcome.err,
+                HasSubstr("\nshoal: rank 1 of 3 failed in step 4: [fake] the loss is nan\n"))
+        << behaviour;
     EXPECT_LT(outcome.err.find("rank 1 of 3"), outcome.err.find("rank 0 of 3")) << behaviour;
     expect_nobody_left(3);
     EXPECT_THAT(folder.read("run/logs/rank-1.log"), HasSubstr("the loss is nan"));
@@ -103,7 +112,9 @@ TEST_F(LauncherTest, AKilledRankIsTheFirstCauseThoughOthersSpeakFirst) {
   for (const char* behaviour : {"notice", "plain", "deaf"}) {
     const Outcome outcome = Program(with_fault("kill", 2, behaviour), folder.path()).wait();
     EXPECT_EQ(outcome.code, 137) << behaviour;
-    EXPECT_THAT(outcome.err, HasSubstr("\nshoal: rank 2 of 3 was killed by signal 9 (Killed) in step 4\n")) << behaviour;
+    EXPECT_THAT(outcome.err,
+                HasSubstr("\nshoal: rank 2 of 3 was killed by signal 9 (Killed) in step 4\n"))
+        << behaviour;
     EXPECT_LT(outcome.err.find("rank 2 of 3"), outcome.err.find("a peer is gone")) << behaviour;
     expect_nobody_left(3);
     std::filesystem::remove(folder.path() / "run/fault");
@@ -113,13 +124,15 @@ TEST_F(LauncherTest, AKilledRankIsTheFirstCauseThoughOthersSpeakFirst) {
 TEST_F(LauncherTest, ASilentExitIsNamedWithItsCode) {
   const Outcome outcome = Program(with_fault("exit", 0, "notice"), folder.path()).wait();
   EXPECT_EQ(outcome.code, 9);
-  EXPECT_THAT(outcome.err, HasSubstr("shoal: rank 0 of 3 ended with code 9 and without a word in step 4\n"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("shoal: rank 0 of 3 ended with code 9 and without a word in step 4\n"));
 }
 
 TEST_F(LauncherTest, AStandingRankIsNamedWhenOthersTimeOut) {
   const Outcome outcome = Program(with_fault("stop", 1, "wait"), folder.path()).wait();
   EXPECT_EQ(outcome.code, 201);
-  EXPECT_THAT(outcome.err, HasSubstr("shoal: rank 1 of 3 stands still: a signal has stopped it\nshoal: rank "));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("shoal: rank 1 of 3 stands still: a signal has stopped it\nshoal: rank "));
   expect_nobody_left(3);
 }
 
@@ -165,7 +178,9 @@ TEST_F(LauncherTest, ASignalLetsRanksSaveAndGivesItsCode) {
 TEST_F(LauncherTest, ASecondSignalEndsAtOnce) {
   for (const char* ranks : {"1", "2"}) {
     std::filesystem::remove_all(folder.path() / "run");
-    Program program(words({"--nproc", ranks, "--set", "training.steps=100000", "--set", "job.description=deaf"}), folder.path());
+    Program program(words({"--nproc", ranks, "--set", "training.steps=100000", "--set",
+                           "job.description=deaf"}),
+                    folder.path());
     ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
     program.signal(SIGINT);
     ASSERT_TRUE(appears(folder, "run/asked-0"));
@@ -178,12 +193,15 @@ TEST_F(LauncherTest, ASecondSignalEndsAtOnce) {
 }
 
 TEST_F(LauncherTest, RanksDieWithTheirLauncher) {
-  Program program(words({"--nproc", "2", "--set", "training.steps=100000", "--set", "job.description=deaf"}), folder.path());
+  Program program(
+      words({"--nproc", "2", "--set", "training.steps=100000", "--set", "job.description=deaf"}),
+      folder.path());
   ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
   ASSERT_TRUE(appears(folder, "run/rank-1.txt"));
   program.signal(SIGKILL);
   EXPECT_EQ(program.wait().signal, SIGKILL);
-  for (int i = 0; i < 6000 && (alive(0) || alive(1)); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 6000 && (alive(0) || alive(1)); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   expect_nobody_left(2);
 }
 
@@ -193,10 +211,13 @@ TEST_F(LauncherTest, OneJobAtATimeInADirectory) {
   for (const char* more : {"--in-process", "--fresh"}) {
     const Outcome second = train({more});
     EXPECT_EQ(second.code, 74);
-    EXPECT_EQ(second.err, "shoal: [run directory] run is in use by another job (process " + std::to_string(first.process()) +
-                              "). Hint: wait until it has ended, or choose another directory with --run-dir\n");
+    EXPECT_EQ(second.err,
+              "shoal: [run directory] run is in use by another job (process " +
+                  std::to_string(first.process()) +
+                  "). Hint: wait until it has ended, or choose another directory with --run-dir\n");
   }
-  EXPECT_EQ(run({shoal_program(), "train", "job.toml", "--run-dir", "other"}, folder.path()).code, 0);
+  EXPECT_EQ(run({shoal_program(), "train", "job.toml", "--run-dir", "other"}, folder.path()).code,
+            0);
   first.signal(SIGTERM);
   EXPECT_EQ(first.wait().code, 143);
   EXPECT_EQ(train({}).code, 0) << "the lock ends with its holder";
@@ -221,13 +242,17 @@ TEST_F(LauncherTest, TheDirectoryIsNamedAfterTheJob) {
 }
 
 TEST_F(LauncherTest, IsOneRankUnderAnotherLauncher) {
-  const std::map<std::string, std::string> common = {
-      {"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+  const std::map<std::string, std::string> common = {{"TORCHELASTIC_RUN_ID", "none"},
+                                                     {"WORLD_SIZE", "2"},
+                                                     {"LOCAL_WORLD_SIZE", "2"},
+                                                     {"MASTER_ADDR", "127.0.0.1"},
+                                                     {"MASTER_PORT", "29500"}};
   std::vector<std::unique_ptr<Program>> ranks;
   for (const char* rank : {"0", "1"}) {
     auto environment = common;
     environment["RANK"] = environment["LOCAL_RANK"] = rank;
-    environment["TORCHELASTIC_ERROR_FILE"] = std::string("/tmp/torchelastic_x/none_y/attempt_0/") + rank + "/error.json";
+    environment["TORCHELASTIC_ERROR_FILE"] =
+        std::string("/tmp/torchelastic_x/none_y/attempt_0/") + rank + "/error.json";
     ranks.push_back(std::make_unique<Program>(words({}), folder.path(), environment));
     ASSERT_TRUE(appears(folder, std::string("run/rank-") + rank + ".txt"));
   }
@@ -238,8 +263,10 @@ TEST_F(LauncherTest, IsOneRankUnderAnotherLauncher) {
 }
 
 TEST_F(LauncherTest, RefusesAnotherNumberThanItsLauncherStarted) {
-  const std::map<std::string, std::string> environment = {
-      {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  const std::map<std::string, std::string> environment = {{"OMPI_COMM_WORLD_RANK", "0"},
+                                                          {"OMPI_COMM_WORLD_SIZE", "2"},
+                                                          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
   Outcome outcome = run(words({"--nproc", "3"}), folder.path(), environment);
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--nproc 3: Open MPI has started 2 ranks"));
@@ -247,7 +274,10 @@ TEST_F(LauncherTest, RefusesAnotherNumberThanItsLauncherStarted) {
   two_hosts["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
   outcome = run(words({}), folder.path(), two_hosts);
   EXPECT_EQ(outcome.code, 78);
-  EXPECT_THAT(outcome.err, HasSubstr("its 2 ranks are on several hosts, and neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set"));
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr(
+          "its 2 ranks are on several hosts, and neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set"));
 }
 
 }  // namespace

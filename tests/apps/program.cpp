@@ -15,7 +15,9 @@
 namespace shoal::apps::testing {
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 std::string contents(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -33,11 +35,14 @@ std::filesystem::path new_file() {
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment)
+Program::Program(const std::vector<std::string>& words, const std::filesystem::path& folder,
+                 const std::map<std::string, std::string>& environment)
     : out_(new_file()), err_(new_file()), begin_(now()) {
   process_ = ::fork();
   if (process_ != 0) return;
-  for (const char* launcher : {"TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"}) ::unsetenv(launcher);
+  for (const char* launcher :
+       {"TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS"})
+    ::unsetenv(launcher);
   for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
   ::dup2(::open(out_.c_str(), O_WRONLY | O_APPEND), STDOUT_FILENO);
   ::dup2(::open(err_.c_str(), O_WRONLY | O_APPEND), STDERR_FILENO);
@@ -72,8 +77,8 @@ Outcome Program::wait(double longest) {
   return outcome;
 }
 
-Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment,
-            double longest) {
+Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder,
+            const std::map<std::string, std::string>& environment, double longest) {
   return Program(words, folder, environment).wait(longest);
 }
 
@@ -94,7 +99,8 @@ void Folder::write(const std::string& name, const std::string& text) const {
 std::string Folder::read(const std::string& name) const { return contents(path_ / name); }
 
 bool appears(const Folder& folder, const std::string& name) {
-  for (const double until = now() + kLongest; now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+  for (const double until = now() + kLongest; now() < until;
+       std::this_thread::sleep_for(std::chrono::milliseconds(10)))
     if (!folder.read(name).empty()) return true;
   return false;
 }

@@ -20,17 +20,20 @@ struct Outcome {
   double seconds = 0;
 };
 
-/// A program at work in `folder`; `environment` adds to this process's, from which the variables of launchers are taken.
+/// A program at work in `folder`; `environment` adds to this process's, from which the variables of
+/// launchers are taken.
 class Program {
  public:
-  Program(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment = {});
+  Program(const std::vector<std::string>& words, const std::filesystem::path& folder,
+          const std::map<std::string, std::string>& environment = {});
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   pid_t process() const { return process_; }
   void signal(int number) const;
-  /// Waits at most `longest` seconds; a program that is still there then is killed, and the outcome shows SIGKILL.
+  /// Waits at most `longest` seconds; a program that is still there then is killed, and the outcome
+  /// shows SIGKILL.
   Outcome wait(double longest = kLongest);
 
  private:
@@ -39,8 +42,8 @@ class Program {
   double begin_ = 0;
 };
 
-Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder, const std::map<std::string, std::string>& environment = {},
-            double longest = kLongest);
+Outcome run(const std::vector<std::string>& words, const std::filesystem::path& folder,
+            const std::map<std::string, std::string>& environment = {}, double longest = kLongest);
 
 /// The program under test.
 std::string shoal_program();

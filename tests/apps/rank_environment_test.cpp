@@ -25,19 +25,26 @@ Variables changed(Variables variables, const std::string& name, const std::strin
 }
 
 // As torchrun --nproc-per-node 2 --nnodes 2, srun -N 2 -n 5 and Open MPI's mpirun set them.
-const Variables kTorchrun = {{"RANK", "3"},
-                             {"WORLD_SIZE", "4"},
-                             {"LOCAL_RANK", "1"},
-                             {"LOCAL_WORLD_SIZE", "2"},
-                             {"MASTER_ADDR", "h0"},
-                             {"MASTER_PORT", "29500"},
-                             {"GROUP_RANK", "1"},
-                             {"TORCHELASTIC_RUN_ID", "none"},
-                             {"TORCHELASTIC_RESTART_COUNT", "0"},
-                             {"TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a1/none_b2/attempt_0/1/error.json"}};
-const Variables kSlurm = {
-    {"SLURM_PROCID", "4"},  {"SLURM_STEP_NUM_TASKS", "5"}, {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "1"},  {"SLURM_STEP_TASKS_PER_NODE", "3,2"},
-    {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"},        {"MASTER_ADDR", "h1"},  {"MASTER_PORT", "7000"}};
+const Variables kTorchrun = {
+    {"RANK", "3"},
+    {"WORLD_SIZE", "4"},
+    {"LOCAL_RANK", "1"},
+    {"LOCAL_WORLD_SIZE", "2"},
+    {"MASTER_ADDR", "h0"},
+    {"MASTER_PORT", "29500"},
+    {"GROUP_RANK", "1"},
+    {"TORCHELASTIC_RUN_ID", "none"},
+    {"TORCHELASTIC_RESTART_COUNT", "0"},
+    {"TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a1/none_b2/attempt_0/1/error.json"}};
+const Variables kSlurm = {{"SLURM_PROCID", "4"},
+                          {"SLURM_STEP_NUM_TASKS", "5"},
+                          {"SLURM_LOCALID", "1"},
+                          {"SLURM_NODEID", "1"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "3,2"},
+                          {"SLURM_JOB_ID", "77"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"MASTER_ADDR", "h1"},
+                          {"MASTER_PORT", "7000"}};
 const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                             {"OMPI_COMM_WORLD_SIZE", "2"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -45,15 +52,19 @@ const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                             {"PMIX_NAMESPACE", "12345"}};
 
 // As a training operator sets them for a pod of one rank, and what an indexed Job brings by itself.
-const Variables kKubernetes = {
-    {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "job-master-0"}, {"MASTER_PORT", "23456"}};
+const Variables kKubernetes = {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
+                               {"RANK", "2"},
+                               {"WORLD_SIZE", "3"},
+                               {"MASTER_ADDR", "job-master-0"},
+                               {"MASTER_PORT", "23456"}};
 const Variables kIndexedJob = {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
                                {"JOB_COMPLETION_INDEX", "1"},
                                {"WORLD_SIZE", "2"},
                                {"MASTER_ADDR", "train-0.train"},
                                {"MASTER_PORT", "7000"}};
 
-void expect_place(const RankEnvironment& found, const char* launcher, int rank, int world, int local_rank, int local_world) {
+void expect_place(const RankEnvironment& found, const char* launcher, int rank, int world,
+                  int local_rank, int local_world) {
   EXPECT_EQ(found.launcher, launcher);
   EXPECT_EQ(found.rank, rank);
   EXPECT_EQ(found.world, world);
@@ -64,7 +75,8 @@ void expect_place(const RankEnvironment& found, const char* launcher, int rank, 
 TEST(RankEnvironment, NoneOfThem) {
   EXPECT_FALSE(detect({}));
   EXPECT_FALSE(detect({{"RANK", "0"}, {"WORLD_SIZE", "2"}})) << "anybody may use such names";
-  EXPECT_FALSE(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})) << "a batch script is no rank";
+  EXPECT_FALSE(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}))
+      << "a batch script is no rank";
 }
 
 TEST(RankEnvironment, ReadsEveryLauncher) {
@@ -73,9 +85,13 @@ TEST(RankEnvironment, ReadsEveryLauncher) {
   expect_place(*detect(kOpenMpi), "Open MPI", 1, 2, 1, 2);
   expect_place(*detect(kKubernetes), "Kubernetes", 2, 3, 0, 1);
   expect_place(*detect(kIndexedJob), "Kubernetes", 1, 2, 0, 1);
-  expect_place(*detect(changed(changed(changed(kKubernetes, "WORLD_SIZE", "4"), "LOCAL_WORLD_SIZE", "2"), "LOCAL_RANK", "0")), "Kubernetes", 2, 4, 0,
-               2);
-  expect_place(*detect(changed(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x3),1"), "SLURM_NODEID", "2")), "Slurm", 4, 5, 1, 2);
+  expect_place(
+      *detect(changed(changed(changed(kKubernetes, "WORLD_SIZE", "4"), "LOCAL_WORLD_SIZE", "2"),
+                      "LOCAL_RANK", "0")),
+      "Kubernetes", 2, 4, 0, 2);
+  expect_place(*detect(changed(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x3),1"),
+                               "SLURM_NODEID", "2")),
+               "Slurm", 4, 5, 1, 2);
   Variables nested = kSlurm;
   nested.insert(kTorchrun.begin(), kTorchrun.end());
   EXPECT_EQ(detect(nested)->launcher, "torchrun") << "the inner one counts";
@@ -84,8 +100,10 @@ TEST(RankEnvironment, ReadsEveryLauncher) {
 TEST(RankEnvironment, RanksOfSeveralHostsMeetWhereTheEnvironmentSays) {
   EXPECT_EQ(detect(kTorchrun)->rendezvous, "h0:29501") << "torchrun itself listens at MASTER_PORT";
   EXPECT_EQ(detect(changed(kTorchrun, "MASTER_ADDR", "fd00::1"))->rendezvous, "[fd00::1]:29501");
-  EXPECT_EQ(detect(changed(kTorchrun, "SHOAL_RENDEZVOUS", "file:/shared/x"))->rendezvous, "file:/shared/x");
-  EXPECT_EQ(detect(changed(changed(kTorchrun, "RANK", "1"), "WORLD_SIZE", "2"))->rendezvous, "") << "all on one host";
+  EXPECT_EQ(detect(changed(kTorchrun, "SHOAL_RENDEZVOUS", "file:/shared/x"))->rendezvous,
+            "file:/shared/x");
+  EXPECT_EQ(detect(changed(changed(kTorchrun, "RANK", "1"), "WORLD_SIZE", "2"))->rendezvous, "")
+      << "all on one host";
   EXPECT_EQ(detect(kSlurm)->rendezvous, "h1:7000");
   EXPECT_EQ(detect(kOpenMpi)->rendezvous, "");
   EXPECT_EQ(detect(kKubernetes)->rendezvous, "job-master-0:23456");
@@ -98,15 +116,20 @@ TEST(RankEnvironment, TheKeyIsOfOneStart) {
   Variables other_rank = changed(changed(kTorchrun, "RANK", "2"), "LOCAL_RANK", "0");
   other_rank["TORCHELASTIC_ERROR_FILE"] = "/tmp/torchelastic_a1/none_b2/attempt_0/0/error.json";
   EXPECT_EQ(detect(other_rank)->job_key, key);
-  const Variables elsewhere = changed(kTorchrun, "TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_c3/none_d4/attempt_0/1/error.json");
+  const Variables elsewhere = changed(kTorchrun, "TORCHELASTIC_ERROR_FILE",
+                                      "/tmp/torchelastic_c3/none_d4/attempt_0/1/error.json");
   EXPECT_EQ(detect(elsewhere)->job_key, key) << "the folder of another host";
   const Variables one_host = changed(changed(kTorchrun, "RANK", "1"), "WORLD_SIZE", "2");
-  EXPECT_NE(detect(changed(one_host, "TORCHELASTIC_ERROR_FILE", elsewhere.at("TORCHELASTIC_ERROR_FILE")))->job_key, detect(one_host)->job_key);
+  EXPECT_NE(
+      detect(changed(one_host, "TORCHELASTIC_ERROR_FILE", elsewhere.at("TORCHELASTIC_ERROR_FILE")))
+          ->job_key,
+      detect(one_host)->job_key);
   EXPECT_NE(detect(changed(kTorchrun, "SHOAL_JOB_KEY", "secret"))->job_key, key);
   EXPECT_NE(detect(changed(kTorchrun, "TORCHELASTIC_RESTART_COUNT", "1"))->job_key, key);
   EXPECT_NE(detect(changed(kSlurm, "SLURM_STEP_ID", "1"))->job_key, detect(kSlurm)->job_key);
   EXPECT_EQ(detect(changed(kSlurm, "SLURM_PROCID", "3"))->job_key, detect(kSlurm)->job_key);
-  EXPECT_NE(detect(changed(kOpenMpi, "PMIX_NAMESPACE", "12346"))->job_key, detect(kOpenMpi)->job_key);
+  EXPECT_NE(detect(changed(kOpenMpi, "PMIX_NAMESPACE", "12346"))->job_key,
+            detect(kOpenMpi)->job_key);
 }
 
 void expect_broken(const Variables& variables, const char* says) {
@@ -130,8 +153,10 @@ TEST(RankEnvironment, NamesWhatIsBroken) {
   Variables nowhere = kSlurm;
   nowhere.erase("MASTER_ADDR");
   expect_broken(nowhere, "neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set");
-  expect_broken(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "five"), "SLURM_STEP_TASKS_PER_NODE=five");
-  expect_broken(changed(kSlurm, "SLURM_NODEID", "2"), "SLURM_STEP_TASKS_PER_NODE=3,2 does not say how many tasks node 2 has");
+  expect_broken(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "five"),
+                "SLURM_STEP_TASKS_PER_NODE=five");
+  expect_broken(changed(kSlurm, "SLURM_NODEID", "2"),
+                "SLURM_STEP_TASKS_PER_NODE=3,2 does not say how many tasks node 2 has");
 }
 
 }  // namespace

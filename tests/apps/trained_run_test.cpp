@@ -22,7 +22,8 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Runs of the program with its real trainer: two ranks and a small perceptron on synthetic data, some hundred steps a second.
+/// Runs of the program with its real trainer: two ranks and a small perceptron on synthetic data,
+/// some hundred steps a second.
 class TrainedRun : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -51,18 +52,22 @@ timeout_s = 60
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  Outcome train(std::vector<std::string> more) const { return run(words(std::move(more)), folder.path()); }
+  Outcome train(std::vector<std::string> more) const {
+    return run(words(std::move(more)), folder.path());
+  }
 
   /// What a refused run must leave alone: everything but logs and the lock.
   std::map<std::string, std::string> results() const {
     std::map<std::string, std::string> found;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path() / "run")) {
       const std::string name = entry.path().lexically_relative(folder.path()).string();
-      if (entry.is_regular_file() && name != "run/lock" && name.find("run/logs/") != 0) found[name] = folder.read(name);
+      if (entry.is_regular_file() && name != "run/lock" && name.find("run/logs/") != 0)
+        found[name] = folder.read(name);
     }
     return found;
   }
-  void expect_refused(const std::vector<std::string>& more, int code, const std::vector<std::string>& says) {
+  void expect_refused(const std::vector<std::string>& more, int code,
+                      const std::vector<std::string>& says) {
     const auto before = results();
     const Outcome outcome = train(more);
     EXPECT_EQ(outcome.code, code) << outcome.err;
@@ -74,33 +79,40 @@ timeout_s = 60
   Folder folder;
 };
 
-// Sums of two ranks do not depend on their order, so the weights after 20 steps must be the same to the last bit, whatever carried the gradients.
+// Sums of two ranks do not depend on their order, so the weights after 20 steps must be the same to
+// the last bit, whatever carried the gradients.
 TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
   const auto weights = [&] {
     auto found = results();
-    std::erase_if(found, [](const auto& file) { return file.first.find(".safetensors") == std::string::npos; });
+    std::erase_if(found, [](const auto& file) {
+      return file.first.find(".safetensors") == std::string::npos;
+    });
     return found;
   };
   ASSERT_EQ(train({}).code, 0);
   const auto expected = weights();
   ASSERT_FALSE(expected.empty());
-  const Outcome over_tcp = train({"--fresh", "--set", "parallelism.transport=tcp", "--set", "parallelism.ports=28700-28900", "--set",
-                                  "parallelism.algorithms=all_reduce=ring,broadcast=direct", "--set", "parallelism.in_rank_order=true"});
+  const Outcome over_tcp = train({"--fresh", "--set", "parallelism.transport=tcp", "--set",
+                                  "parallelism.ports=28700-28900", "--set",
+                                  "parallelism.algorithms=all_reduce=ring,broadcast=direct",
+                                  "--set", "parallelism.in_rank_order=true"});
   EXPECT_EQ(over_tcp.code, 0) << over_tcp.err;
   EXPECT_EQ(weights(), expected);
 
-  // Two ranks that their launcher started on two hosts; they meet at the port that MASTER_ADDR and MASTER_PORT name, or at one of the next.
+  // Two ranks that their launcher started on two hosts; they meet at the port that MASTER_ADDR and
+  // MASTER_PORT name, or at one of the next.
   std::filesystem::remove_all(folder.path() / "run");
   std::vector<std::unique_ptr<Program>> ranks;
   for (int rank = 0; rank < 2; ++rank)
-    ranks.push_back(std::make_unique<Program>(words({}), folder.path(),
-                                              std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
-                                                                                 {"OMPI_COMM_WORLD_SIZE", "2"},
-                                                                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
-                                                                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
-                                                                                 {"SHOAL_JOB_KEY", std::to_string(::getpid())},
-                                                                                 {"MASTER_ADDR", "127.0.0.1"},
-                                                                                 {"MASTER_PORT", "29700"}}));
+    ranks.push_back(std::make_unique<Program>(
+        words({}), folder.path(),
+        std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
+                                           {"OMPI_COMM_WORLD_SIZE", "2"},
+                                           {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                                           {"SHOAL_JOB_KEY", std::to_string(::getpid())},
+                                           {"MASTER_ADDR", "127.0.0.1"},
+                                           {"MASTER_PORT", "29700"}}));
   for (auto& rank : ranks) {
     const Outcome outcome = rank->wait();
     EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -112,17 +124,22 @@ TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
 TEST_F(TrainedRun, MpiTrainsTheSameWeightsAsSharedMemory) {
   const auto weights = [&] {
     auto found = results();
-    std::erase_if(found, [](const auto& file) { return file.first.find(".safetensors") == std::string::npos; });
+    std::erase_if(found, [](const auto& file) {
+      return file.first.find(".safetensors") == std::string::npos;
+    });
     return found;
   };
   for (const char* stage : {"0", "3"}) {
     // Stage 3 cuts parameters otherwise where ranks share memory.
-    const std::string zero = std::string("parallelism.zero_stage=") + stage, other = *stage == '0' ? "auto" : "tcp";
+    const std::string zero = std::string("parallelism.zero_stage=") + stage,
+                      other = *stage == '0' ? "auto" : "tcp";
     ASSERT_EQ(train({"--fresh", "--set", zero, "--set", "parallelism.transport=" + other}).code, 0);
     const auto expected = weights();
     ASSERT_FALSE(expected.empty());
     std::vector<std::string> command{SHOAL_MPIRUN, "2"};
-    for (const std::string& word : words({"--fresh", "--set", zero, "--set", "parallelism.transport=mpi"})) command.push_back(word);
+    for (const std::string& word :
+         words({"--fresh", "--set", zero, "--set", "parallelism.transport=mpi"}))
+      command.push_back(word);
     const Outcome outcome = run(command, folder.path());
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr("started by Open MPI"));
@@ -134,7 +151,8 @@ TEST_F(TrainedRun, MpiTrainsTheSameWeightsAsSharedMemory) {
 TEST_F(TrainedRun, MpiNeedsItsLauncher) {
   const Outcome outcome = train({"--set", "parallelism.transport=mpi"});
   EXPECT_EQ(outcome.code, 78);
-  EXPECT_THAT(outcome.err, HasSubstr("no MPI has started the 2 ranks. Hint: mpirun -n 2 shoal train"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("no MPI has started the 2 ranks. Hint: mpirun -n 2 shoal train"));
   EXPECT_FALSE(folder.has("run"));
 }
 
@@ -149,39 +167,49 @@ TEST(Bench, MessagesAreTimedOnSharedMemoryAndOverTcp) {
   const Folder folder;
   for (const char* transport : {"shared_memory", "tcp"})
     for (const char* type : {"f32", "u8"}) {
-      const Outcome outcome = run({shoal_program(), "bench", "collectives", "--nproc", "3", "--transport", transport, "--type", type, "--op",
-                                   "sendrecv,ping_pong,message_rate", "--bytes", "4096", "--seconds", "0.001", "--json"},
-                                  folder.path(), {}, 60);
+      const Outcome outcome =
+          run({shoal_program(), "bench", "collectives", "--nproc", "3", "--transport", transport,
+               "--type", type, "--op", "sendrecv,ping_pong,message_rate", "--bytes", "4096",
+               "--seconds", "0.001", "--json"},
+              folder.path(), {}, 60);
       EXPECT_EQ(outcome.code, 0) << outcome.err;
       for (const char* op : {"sendrecv", "ping_pong", "message_rate"})
-        EXPECT_THAT(outcome.out, ContainsRegex(fmt::format("\"op\": \"{}\".*\"world\": 3, \"transport\": \"{}\", \"algorithm\": "
-                                                           "\"message\".*\"type\": \"{}\", \"bytes\": 40[0-9]*, \"us_min\"",
-                                                           op, transport, type)));
+        EXPECT_THAT(outcome.out,
+                    ContainsRegex(fmt::format(
+                        "\"op\": \"{}\".*\"world\": 3, \"transport\": \"{}\", \"algorithm\": "
+                        "\"message\".*\"type\": \"{}\", \"bytes\": 40[0-9]*, \"us_min\"",
+                        op, transport, type)));
     }
-  const Outcome alone = run({shoal_program(), "bench", "collectives", "--nproc", "1", "--op", "sendrecv"}, folder.path());
+  const Outcome alone = run(
+      {shoal_program(), "bench", "collectives", "--nproc", "1", "--op", "sendrecv"}, folder.path());
   EXPECT_EQ(alone.code, 2);
   EXPECT_THAT(alone.err, HasSubstr("sendrecv is between ranks"));
 }
 
 TEST_F(TrainedRun, TheFirstCauseComesFirstAndGivesTheCode) {
-  const Fault faults[] = {{"error", 1, "shoal: rank 1 of 2 failed in step 15: [train] "},
-                          {"exit", 1, "shoal: rank 1 of 2 ended with code 1 and without a word in step 15\n"},
-                          {"kill", 137, "shoal: rank 1 of 2 was killed by signal 9 (Killed) in step 15\n"},
-                          {"stop", 201, "shoal: rank 1 of 2 stands still: a signal has stopped it\n"},
-                          {"nan", 80, "shoal: rank 1 of 2 failed in step 15: [train] the loss is "}};
+  const Fault faults[] = {
+      {"error", 1, "shoal: rank 1 of 2 failed in step 15: [train] "},
+      {"exit", 1, "shoal: rank 1 of 2 ended with code 1 and without a word in step 15\n"},
+      {"kill", 137, "shoal: rank 1 of 2 was killed by signal 9 (Killed) in step 15\n"},
+      {"stop", 201, "shoal: rank 1 of 2 stands still: a signal has stopped it\n"},
+      {"nan", 80, "shoal: rank 1 of 2 failed in step 15: [train] the loss is "}};
   for (const Fault& fault : faults) {
     const std::string name = fault.name;
     // A rank that is stopped is missed when the time of a collective is over.
-    const std::string timeout = std::string("parallelism.timeout_s=") + (name == "stop" ? "10" : "600");
-    const Outcome outcome = train({"--fresh", "--set", "checkpoint.asynchronous=false", "--set", "debug.fault=" + name, "--set",
-                                   "debug.fault_step=15", "--set", "debug.fault_rank=1", "--set", timeout});
+    const std::string timeout =
+        std::string("parallelism.timeout_s=") + (name == "stop" ? "10" : "600");
+    const Outcome outcome =
+        train({"--fresh", "--set", "checkpoint.asynchronous=false", "--set", "debug.fault=" + name,
+               "--set", "debug.fault_step=15", "--set", "debug.fault_rank=1", "--set", timeout});
     EXPECT_EQ(outcome.code, fault.code) << fault.name << "\n" << outcome.err;
     EXPECT_EQ(outcome.err.find(fault.first), 0u) << fault.name << "\n" << outcome.err;
     EXPECT_TRUE(folder.has("run/checkpoints/step-10/manifest.json")) << fault.name;
     // Rank 0 wrote what both were doing; rank 1 did too unless it had no chance to.
-    const std::string flight = folder.read("run/logs/flight.jsonl"), own = folder.read("run/logs/flight-rank-0.jsonl");
+    const std::string flight = folder.read("run/logs/flight.jsonl"),
+                      own = folder.read("run/logs/flight-rank-0.jsonl");
     EXPECT_THAT(own, HasSubstr("\"record\":\"rank\"")) << fault.name;
-    EXPECT_THAT(own, HasSubstr("\"rank\":1,\"sequence\":")) << fault.name << ": shared memory shows the other rank";
+    EXPECT_THAT(own, HasSubstr("\"rank\":1,\"sequence\":"))
+        << fault.name << ": shared memory shows the other rank";
     const bool speaks = name == "error" || name == "nan";
     EXPECT_EQ(folder.has("run/logs/flight-rank-1.jsonl"), speaks) << name;
     if (speaks) continue;  // its words may have come before rank 0 was in the next collective
@@ -191,7 +219,8 @@ TEST_F(TrainedRun, TheFirstCauseComesFirstAndGivesTheCode) {
 }
 
 TEST_F(TrainedRun, AFailingThreadEndsThemAll) {
-  const Outcome outcome = train({"--in-process", "--set", "debug.fault=error", "--set", "debug.fault_step=15", "--set", "debug.fault_rank=1"});
+  const Outcome outcome = train({"--in-process", "--set", "debug.fault=error", "--set",
+                                 "debug.fault_step=15", "--set", "debug.fault_rank=1"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("shoal: 2 ranks as threads failed in step 15: [train] "));
   EXPECT_THAT(outcome.err, HasSubstr("(rank 1 of 2)"));
@@ -203,7 +232,8 @@ TEST_F(TrainedRun, ASignalSavesAndTheSameCommandGoesOn) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const std::string before = folder.read("run/metrics.jsonl");
     Program program(words(more), folder.path());
-    for (int i = 0; i < 6000 && folder.read("run/metrics.jsonl").size() <= before.size() + 1000; ++i)
+    for (int i = 0; i < 6000 && folder.read("run/metrics.jsonl").size() <= before.size() + 1000;
+         ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     program.signal(signal);
     const Outcome outcome = program.wait();
@@ -224,7 +254,8 @@ TEST_F(TrainedRun, ASignalSavesAndTheSameCommandGoesOn) {
 
 TEST_F(TrainedRun, EveryRankHasItsLog) {
   for (const char* threads : {"false", "true"}) {
-    ASSERT_EQ(train({"--fresh", "--set", std::string("parallelism.in_process=") + threads}).code, 0);
+    ASSERT_EQ(train({"--fresh", "--set", std::string("parallelism.in_process=") + threads}).code,
+              0);
     for (const char* rank : {"0", "1"}) {
       const std::string log = folder.read(std::string("run/logs/rank-") + rank + ".log");
       EXPECT_THAT(log, HasSubstr(std::string("rank ") + rank + " of 2 in process "));
@@ -235,14 +266,21 @@ TEST_F(TrainedRun, EveryRankHasItsLog) {
 
 TEST_F(TrainedRun, ForeignAndDamagedCheckpointsAreRefused) {
   ASSERT_EQ(train({}).code, 0);
-  expect_refused({"--set", "model.widths=[8]"}, 78, {"belongs to another job: model.widths was [16] and is [8]", "--fresh"});
+  expect_refused({"--set", "model.widths=[8]"}, 78,
+                 {"belongs to another job: model.widths was [16] and is [8]", "--fresh"});
   expect_refused({"--set", "model.activation=tanh"}, 78, {"model.activation"});
-  expect_refused({"--set", "training.loss=mean_absolute_error"}, 78,
-                 {"belongs to another job: training.loss was mean_squared_error and is mean_absolute_error"});
-  expect_refused({"--set", "optimizer.name=sgd"}, 78, {"belongs to another job: optimizer.name was adamw and is sgd"});
-  expect_refused({"--fresh", "--set", "parallelism.pin_cores=true", "--set", "parallelism.threads_per_rank=4096"}, 78, {"parallelism.pin_cores"});
-  expect_refused({"--set", "debug.seed=1"}, 78, {"belongs to another job: debug.seed was 0 and is 1."});
-  expect_refused({"--set", "data.noise=0.2"}, 78, {"belongs to another job: data.noise was 0.1 and is 0.2."});
+  expect_refused(
+      {"--set", "training.loss=mean_absolute_error"}, 78,
+      {"belongs to another job: training.loss was mean_squared_error and is mean_absolute_error"});
+  expect_refused({"--set", "optimizer.name=sgd"}, 78,
+                 {"belongs to another job: optimizer.name was adamw and is sgd"});
+  expect_refused({"--fresh", "--set", "parallelism.pin_cores=true", "--set",
+                  "parallelism.threads_per_rank=4096"},
+                 78, {"parallelism.pin_cores"});
+  expect_refused({"--set", "debug.seed=1"}, 78,
+                 {"belongs to another job: debug.seed was 0 and is 1."});
+  expect_refused({"--set", "data.noise=0.2"}, 78,
+                 {"belongs to another job: data.noise was 0.1 and is 0.2."});
   int files = 0;
   for (const auto& [name, whole] : results()) {
     if (name.find("run/checkpoints/step-20/") != 0) continue;
@@ -272,7 +310,8 @@ TEST_F(TrainedRun, AFinishedRunDrawsItsMissingPlotAgain) {
 
 TEST_F(TrainedRun, AnEvaluationThatIsNoNumberEndsTheRunBeforeItIsWritten) {
   const Outcome outcome =
-      train({"--set", "optimizer.name=sgd", "--set", "optimizer.clip_norm=0", "--set", "optimizer.learning_rate=1e38", "--set", "training.steps=1"});
+      train({"--set", "optimizer.name=sgd", "--set", "optimizer.clip_norm=0", "--set",
+             "optimizer.learning_rate=1e38", "--set", "training.steps=1"});
   EXPECT_EQ(outcome.code, 80) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("the evaluation after step 1 gives loss "));
   EXPECT_EQ(folder.read("run/metrics.jsonl"), "");
@@ -282,11 +321,19 @@ TEST_F(TrainedRun, AnEvaluationThatIsNoNumberEndsTheRunBeforeItIsWritten) {
 
 /// A job for each kind of data, of a few steps.
 std::string job_of(const std::string& source) {
-  const std::string rest = "[checkpoint]\ninterval = 2\n[metrics]\ntensorboard = false\n[validation]\nbatches = 0\n[training]\nsteps = 4\n";
+  const std::string rest =
+      "[checkpoint]\ninterval = 2\n[metrics]\ntensorboard = false\n[validation]\nbatches = "
+      "0\n[training]\nsteps = 4\n";
   if (source == "tokens")
-    return rest + "global_batch_sequences = 4\nsequence_length = 16\n[data]\nfolders = [\"corpus\"]\nprepare = \"files\"\n" +
-           "prepare_from = [\"text\"]\ntokenizer = \"byte\"\n[model]\nname = \"gpt2-tiny\"\nlayers = 1\nvocab = 0\ndropout = 0.1\n";
-  const std::string table = rest + "global_batch_sequences = 16\n[model]\nfamily = \"mlp\"\nwidths = [8]\n[data]\nsource = \"" + source + "\"\n";
+    return rest +
+           "global_batch_sequences = 4\nsequence_length = 16\n[data]\nfolders = "
+           "[\"corpus\"]\nprepare = \"files\"\n" +
+           "prepare_from = [\"text\"]\ntokenizer = \"byte\"\n[model]\nname = \"gpt2-tiny\"\nlayers "
+           "= 1\nvocab = 0\ndropout = 0.1\n";
+  const std::string table =
+      rest +
+      "global_batch_sequences = 16\n[model]\nfamily = \"mlp\"\nwidths = [8]\n[data]\nsource = \"" +
+      source + "\"\n";
   return source == "csv" ? table + "file = \"table.csv\"\ntask = \"regression\"\n" : table;
 }
 
@@ -295,12 +342,15 @@ class EverySource : public TrainedRun, public ::testing::WithParamInterface<cons
   void SetUp() override {
     folder.write("job.toml", job_of(GetParam()));
     std::string table = "a,b,y\n";
-    for (int i = 0; i < 200; ++i) table += std::to_string(i % 7) + "," + std::to_string(i % 11) + "," + std::to_string(i % 7 - 2 * (i % 11)) + "\n";
+    for (int i = 0; i < 200; ++i)
+      table += std::to_string(i % 7) + "," + std::to_string(i % 11) + "," +
+               std::to_string(i % 7 - 2 * (i % 11)) + "\n";
     folder.write("table.csv", table);
     std::uint32_t state = 1;
     for (int file = 0; file < 40; ++file) {
       std::string text;
-      for (int k = 0; k < 200; ++k) state = state * 1664525 + 1013904223, text += static_cast<char>('a' + (state >> 24) % 26);
+      for (int k = 0; k < 200; ++k)
+        state = state * 1664525 + 1013904223, text += static_cast<char>('a' + (state >> 24) % 26);
       folder.write("text/" + std::to_string(file) + ".txt", text);
     }
     const Outcome outcome = train({});
@@ -308,20 +358,25 @@ class EverySource : public TrainedRun, public ::testing::WithParamInterface<cons
   }
 };
 
-// The last line of metrics.jsonl holds the evaluation of the whole validation split by the same weights.
+// The last line of metrics.jsonl holds the evaluation of the whole validation split by the same
+// weights.
 TEST_P(EverySource, EvalFindsWhatTheRunFound) {
   const std::string metrics = folder.read("run/metrics.jsonl");
   const auto at = metrics.rfind("\"eval_loss\"");
   ASSERT_NE(at, std::string::npos) << metrics;
   const std::string expected = "{" + metrics.substr(at);
-  const auto number = [](const std::string& json) { return std::stod(json.substr(json.find(": ") + 2)); };
-  const Outcome outcome = run({shoal_program(), "eval", "--checkpoint", "run", "--json"}, folder.path());
+  const auto number = [](const std::string& json) {
+    return std::stod(json.substr(json.find(": ") + 2));
+  };
+  const Outcome outcome =
+      run({shoal_program(), "eval", "--checkpoint", "run", "--json"}, folder.path());
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   // Micro-batches of other sizes add float losses in another order.
   EXPECT_NEAR(number(outcome.out), number(expected), 1e-5 * std::abs(number(expected)));
   const auto keys = [](const std::string& json) {
     std::vector<std::string> found;
-    for (std::size_t at = json.find('"'); at != std::string::npos; at = json.find('"', json.find('"', at + 1) + 1))
+    for (std::size_t at = json.find('"'); at != std::string::npos;
+         at = json.find('"', json.find('"', at + 1) + 1))
       found.push_back(json.substr(at, json.find('"', at + 1) - at));
     return found;
   };
@@ -333,14 +388,17 @@ TEST_P(EverySource, TheWrittenConfigurationTrainsTheSame) {
   const std::string config = folder.read("run/config.toml");
   EXPECT_THAT(config, Not(HasSubstr("micro_batch = 0")));
   EXPECT_THAT(config, Not(HasSubstr("threads_per_rank = 0")));
-  const Outcome outcome = run({shoal_program(), "train", "run/config.toml", "--run-dir", "again"}, folder.path());
+  const Outcome outcome =
+      run({shoal_program(), "train", "run/config.toml", "--run-dir", "again"}, folder.path());
   ASSERT_EQ(outcome.code, 0) << outcome.err << config;
   EXPECT_EQ(folder.read("again/config.toml"), config);
   const auto weights = [&](const std::string& directory) {
     std::map<std::string, std::string> files;
     const auto step = folder.path() / directory / "checkpoints/step-4";
     for (const auto& entry : std::filesystem::directory_iterator(step))
-      if (entry.path().extension() == ".safetensors") files[entry.path().filename()] = folder.read(std::filesystem::relative(entry, folder.path()));
+      if (entry.path().extension() == ".safetensors")
+        files[entry.path().filename()] =
+            folder.read(std::filesystem::relative(entry, folder.path()));
     return files;
   };
   EXPECT_FALSE(weights("run").empty());
@@ -348,7 +406,8 @@ TEST_P(EverySource, TheWrittenConfigurationTrainsTheSame) {
   const auto losses = [&](const std::string& directory) {
     std::string found;
     std::istringstream lines(folder.read(directory + "/metrics.jsonl"));
-    for (std::string line; std::getline(lines, line);) found += line.substr(0, line.find(", \"tokens_per_s\"")) + "\n";
+    for (std::string line; std::getline(lines, line);)
+      found += line.substr(0, line.find(", \"tokens_per_s\"")) + "\n";
     return found;
   };
   const std::string expected = losses("run");
@@ -356,9 +415,11 @@ TEST_P(EverySource, TheWrittenConfigurationTrainsTheSame) {
   EXPECT_EQ(losses("again"), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(TrainedRun, EverySource, ::testing::Values("tokens", "digits", "csv", "regression"));
+INSTANTIATE_TEST_SUITE_P(TrainedRun, EverySource,
+                         ::testing::Values("tokens", "digits", "csv", "regression"));
 
-/// A bound wide enough for a busy machine: a wrong unit, a forgotten block or a kernel that is counted twice a layer is beyond it.
+/// A bound wide enough for a busy machine: a wrong unit, a forgotten block or a kernel that is
+/// counted twice a layer is beyond it.
 TEST_F(TrainedRun, APlannedStepIsLikeAMeasuredOne) {
   folder.write("text/words.txt", [] {
     std::string text;
@@ -382,14 +443,18 @@ global_batch_sequences = 2
 sequence_length = 128
 steps = 1
 )");
-  // Calibrated in an instant, which may have been one in which something else ran: a few may be tried, and one must do.
+  // Calibrated in an instant, which may have been one in which something else ran: a few may be
+  // tried, and one must do.
   double apart = 0, memory = 0;
   std::string words;
   for (int attempt = 0; attempt < 6 && (attempt == 0 || std::abs(apart) > 2); ++attempt) {
-    const Outcome calibrated =
-        run({shoal_program(), "plan", "calibrate", "--nproc", "1", "--seconds", "0.002", "--rounds", "1", "--output", "here.toml"}, folder.path());
+    const Outcome calibrated = run({shoal_program(), "plan", "calibrate", "--nproc", "1",
+                                    "--seconds", "0.002", "--rounds", "1", "--output", "here.toml"},
+                                   folder.path());
     ASSERT_EQ(calibrated.code, 0) << calibrated.err;
-    const Outcome checked = run({shoal_program(), "plan", "check", "gpt.toml", "--cluster", "here.toml", "--nproc", "1", "--json"}, folder.path());
+    const Outcome checked = run({shoal_program(), "plan", "check", "gpt.toml", "--cluster",
+                                 "here.toml", "--nproc", "1", "--json"},
+                                folder.path());
     ASSERT_EQ(checked.code, 0) << checked.err;
     const auto number = [&](const std::string& key) {
       const auto at = checked.out.find(key + "\":");
@@ -399,7 +464,8 @@ steps = 1
     EXPECT_GT(number("core_drift"), 0);
     EXPECT_GT(number("memory_drift"), 0);
     // What the two factors make of a sum of parts lies between the one and the other.
-    const double now = number("planned_now_step_s") / number("planned_step_s"), core = number("core_drift"), of_memory = number("memory_drift");
+    const double now = number("planned_now_step_s") / number("planned_step_s"),
+                 core = number("core_drift"), of_memory = number("memory_drift");
     EXPECT_GE(now, 0.9 * std::min(core, of_memory));
     EXPECT_LE(now, 1.1 * std::max(core, of_memory));
     apart = std::log2(number("planned_step_s") / number("measured_step_s"));
@@ -408,12 +474,15 @@ steps = 1
   }
   EXPECT_NEAR(apart, 0, 2) << words;
   EXPECT_NEAR(memory, 1, 0.05) << words;
-  const Outcome drift = run({shoal_program(), "plan", "drift", "--cluster", "here.toml", "--seconds", "0.002"}, folder.path());
+  const Outcome drift =
+      run({shoal_program(), "plan", "drift", "--cluster", "here.toml", "--seconds", "0.002"},
+          folder.path());
   EXPECT_EQ(drift.code, 0) << drift.err;
   EXPECT_THAT(drift.out, HasSubstr("times as long for what the cores do"));
   const Outcome preset = run({shoal_program(), "plan", "drift", "--cluster", "cpu"}, folder.path());
   EXPECT_EQ(preset.code, 2) << "a preset was never measured";
-  EXPECT_THAT(preset.err, HasSubstr("drift cpu: it has no [kernels]: `shoal plan calibrate` writes them"));
+  EXPECT_THAT(preset.err,
+              HasSubstr("drift cpu: it has no [kernels]: `shoal plan calibrate` writes them"));
 }
 
 }  // namespace

@@ -23,11 +23,14 @@ class ControlGroups : public testing::Test {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text << "\n";
   }
-  void write_version_1_quota(const std::string& group, const std::string& granted, const std::string& period) {
+  void write_version_1_quota(const std::string& group, const std::string& granted,
+                             const std::string& period) {
     write("mount/cpu/" + group + "/cpu.cfs_quota_us", granted);
     write("mount/cpu/" + group + "/cpu.cfs_period_us", period);
   }
-  std::vector<ControlGroup> groups(const std::string& controller) { return control_groups(controller, folder_ + "/membership", folder_ + "/mount"); }
+  std::vector<ControlGroup> groups(const std::string& controller) {
+    return control_groups(controller, folder_ + "/membership", folder_ + "/mount");
+  }
 
   std::string folder_;
 };

@@ -11,8 +11,14 @@ namespace shoal {
 namespace {
 
 TEST(Error, SaysWhatWhereWhoAndWhatToDo) {
-  const Error error = Error(ErrorKind::kTimeout, "all_reduce", "no answer in 30 s").at(1, 4).from(3).in(412).hint("look at rank 3's log");
-  EXPECT_STREQ(error.what(), "[all_reduce] no answer in 30 s (rank 1 of 4, peer 3, operation #412). Hint: look at rank 3's log");
+  const Error error = Error(ErrorKind::kTimeout, "all_reduce", "no answer in 30 s")
+                          .at(1, 4)
+                          .from(3)
+                          .in(412)
+                          .hint("look at rank 3's log");
+  EXPECT_STREQ(error.what(),
+               "[all_reduce] no answer in 30 s (rank 1 of 4, peer 3, operation #412). Hint: look "
+               "at rank 3's log");
   EXPECT_EQ(exit_code(error.kind()), 201);
 }
 
@@ -35,7 +41,8 @@ TEST(Error, ChecksTellTheCallersMistakeFromOurs) {
 
 TEST(Error, SystemErrorsKeepTheirWords) {
   errno = ENOSPC;
-  EXPECT_STREQ(system_error(ErrorKind::kOutput, "save", "cannot write x").what(), "[save] cannot write x: No space left on device (errno 28)");
+  EXPECT_STREQ(system_error(ErrorKind::kOutput, "save", "cannot write x").what(),
+               "[save] cannot write x: No space left on device (errno 28)");
 }
 
 }  // namespace

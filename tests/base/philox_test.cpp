@@ -9,7 +9,8 @@ namespace {
 
 // Known answers that Random123 ships as kat_vectors for philox4x32-10.
 TEST(Philox, GivesTheKnownAnswers) {
-  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (std::array<std::uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}),
+            (std::array<std::uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
             (std::array<std::uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
@@ -43,7 +44,8 @@ TEST(Key, BelowStaysBelowAndReachesEveryValue) {
   const Key key(3);
   std::array<int, 7> seen{};
   for (int i = 0; i < 7000; ++i) ++seen.at(key.below(i, 7));
-  for (const int count : seen) EXPECT_NEAR(count, 1000, 5 * std::sqrt(7000 * (1.0 / 7) * (6.0 / 7)));
+  for (const int count : seen)
+    EXPECT_NEAR(count, 1000, 5 * std::sqrt(7000 * (1.0 / 7) * (6.0 / 7)));
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 namespace shoal {
 namespace {
 
-// Within a twentieth of the time that has passed. What is held is the conversion: clocks that were read while the program was held up between them
-// are read again.
+// Within a twentieth of the time that has passed. What is held is the conversion: clocks that were
+// read while the program was held up between them are read again.
 TEST(TickClock, CountsAsTheSystemDoes) {
   for (bool held_up = true; held_up;) {
     held_up = false;
@@ -32,10 +32,12 @@ TEST(TickClock, CountsAsTheSystemDoes) {
     at_once([&] { told_later = clock->time_at(later); });
     held_up |= Clock::now() - began > std::chrono::milliseconds(160);
     if (held_up) continue;
-    EXPECT_LT(std::abs(std::chrono::duration<double>(told_before - began).count()), 0.004) << "a count from before the clock was made";
+    EXPECT_LT(std::abs(std::chrono::duration<double>(told_before - began).count()), 0.004)
+        << "a count from before the clock was made";
     EXPECT_GT(later, before);
     EXPECT_LT(std::abs(std::chrono::duration<double>(told_later - now).count()), 0.004);
-    EXPECT_LT(clock->time_at(std::numeric_limits<std::int64_t>::min()), began) << "a count that cannot be";
+    EXPECT_LT(clock->time_at(std::numeric_limits<std::int64_t>::min()), began)
+        << "a count that cannot be";
     EXPECT_GT(clock->time_at(std::numeric_limits<std::int64_t>::max()), now);
   }
 }

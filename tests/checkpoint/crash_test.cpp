@@ -44,12 +44,14 @@ void expect_newest_is_whole(const std::string& directory, std::int64_t floats) {
   ASSERT_TRUE(newest);
   const auto items = state_at(-1, floats);
   EXPECT_EQ(load(newest->path, items, kAlone).step, newest->step);
-  for (const StateItem& item : items) EXPECT_TRUE(item.local.equal(at::full_like(item.local, static_cast<double>(newest->step))));
+  for (const StateItem& item : items)
+    EXPECT_TRUE(item.local.equal(at::full_like(item.local, static_cast<double>(newest->step))));
 }
 
 /// A child at work saves one step after the other.
 void wait_for_step(const std::string& directory, std::int64_t step) {
-  for (const Deadline end = Deadline::in(std::chrono::seconds(60)); !end.passed(); std::this_thread::sleep_for(std::chrono::microseconds(200)))
+  for (const Deadline end = Deadline::in(std::chrono::seconds(60)); !end.passed();
+       std::this_thread::sleep_for(std::chrono::microseconds(200)))
     if (const auto newest = format::newest_step(directory); newest && newest->step >= step) return;
   FAIL() << "step " << step << " was not saved";
 }
@@ -67,7 +69,8 @@ TEST(Crash, KilledAtTwentyInstantsOfSavingThereIsAlwaysALoadableCheckpoint) {
     if (child == 0) {
       // Every third save is of a step that exists already: replacing must be as safe as adding.
       for (std::int64_t i = 1;; ++i)
-        save(scratch.path(), from + i - i / 3, state_at(from + i - i / 3, kFloats), "{}", kAlone, {.keep_last = 2, .fsync = false});
+        save(scratch.path(), from + i - i / 3, state_at(from + i - i / 3, kFloats), "{}", kAlone,
+             {.keep_last = 2, .fsync = false});
     }
     wait_for_step(scratch.path(), from + 2);
     std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 40'000));
@@ -78,7 +81,8 @@ TEST(Crash, KilledAtTwentyInstantsOfSavingThereIsAlwaysALoadableCheckpoint) {
     expect_newest_is_whole(scratch.path(), kFloats);
     steps_seen = format::newest_step(scratch.path())->step;
   }
-  EXPECT_GT(steps_seen, 20) << "the children were killed before they saved anything: the test shows nothing";
+  EXPECT_GT(steps_seen, 20)
+      << "the children were killed before they saved anything: the test shows nothing";
 }
 
 TEST(Crash, KilledAtTwentyInstantsOfSavingBehindTrainingThereIsAlwaysALoadableCheckpoint) {
@@ -87,7 +91,8 @@ TEST(Crash, KilledAtTwentyInstantsOfSavingBehindTrainingThereIsAlwaysALoadableCh
   save(scratch.path(), 0, state_at(0, kFloats), "{}", kAlone, {.fsync = false});
   std::mt19937 random(12);
   int torn = 0;
-  // How many of the instants lie in a save is the machine's to say: it goes on until it has met some.
+  // How many of the instants lie in a save is the machine's to say: it goes on until it has met
+  // some.
   for (int round = 0; round < 20 || (torn < 5 && round < 200); ++round) {
     const std::int64_t from = format::newest_step(scratch.path())->step;
     const pid_t child = ::fork();
@@ -108,10 +113,12 @@ TEST(Crash, KilledAtTwentyInstantsOfSavingBehindTrainingThereIsAlwaysALoadableCh
     int status = 0;
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself";
-    for (const auto& entry : fs::directory_iterator(scratch.path())) torn += entry.path().filename().string().starts_with(".writing");
+    for (const auto& entry : fs::directory_iterator(scratch.path()))
+      torn += entry.path().filename().string().starts_with(".writing");
     expect_newest_is_whole(scratch.path(), kFloats);
   }
-  EXPECT_GT(format::newest_step(scratch.path())->step, 20) << "the children were killed before they saved anything: the test shows nothing";
+  EXPECT_GT(format::newest_step(scratch.path())->step, 20)
+      << "the children were killed before they saved anything: the test shows nothing";
   EXPECT_GE(torn, 5) << "few were killed while they saved: the test shows little";
 }
 

@@ -5,7 +5,8 @@
 
 namespace shoal::checkpoint::testing {
 
-/// Lowers the largest file size for a while; the signal that goes with it is ignored, so that writing fails with EFBIG.
+/// Lowers the largest file size for a while; the signal that goes with it is ignored, so that
+/// writing fails with EFBIG.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {

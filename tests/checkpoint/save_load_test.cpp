@@ -21,13 +21,16 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace testing;
 
-constexpr Sharding kAll[] = {Sharding::kReplicated, Sharding::kRows, Sharding::kColumns, Sharding::kFlat};
+constexpr Sharding kAll[] = {Sharding::kReplicated, Sharding::kRows, Sharding::kColumns,
+                             Sharding::kFlat};
 const comm::Group kAlone;
 
-std::string save_on(int ranks, Sharding sharding, const std::string& directory, std::int64_t step = 10) {
+std::string save_on(int ranks, Sharding sharding, const std::string& directory,
+                    std::int64_t step = 10) {
   const GlobalState state;
   run_ranks(ranks, [&](const comm::Group& group) {
-    save(directory, step, items_of(state, sharding, group.rank(), ranks), R"({"cursor":[1,2]})", group, {.fsync = false});
+    save(directory, step, items_of(state, sharding, group.rank(), ranks), R"({"cursor":[1,2]})",
+         group, {.fsync = false});
   });
   return directory + "/step-" + std::to_string(step);
 }
@@ -41,17 +44,20 @@ TEST(SaveLoad, EveryMeshReadsWhatEveryMeshWrote) {
       for (int readers = 1; readers <= 4; ++readers)
         for (const Sharding read : kAll)
           run_ranks(readers, [&](const comm::Group& group) {
-            const auto expected = items_of(state, read, group.rank(), readers), found = items_of(state, read, group.rank(), readers);
+            const auto expected = items_of(state, read, group.rank(), readers),
+                       found = items_of(state, read, group.rank(), readers);
             wipe(found);
             const Loaded loaded = load(path, found, group);
             EXPECT_EQ(loaded.step, 10);
             EXPECT_EQ(loaded.metadata, R"({"cursor":[1,2]})");
-            EXPECT_TRUE(same(found, expected)) << writers << " x " << name(written) << " to " << readers << " x " << name(read);
+            EXPECT_TRUE(same(found, expected))
+                << writers << " x " << name(written) << " to " << readers << " x " << name(read);
           });
     }
 }
 
-// Threads of one process are one host: replicas read each byte once together, and so do ranks of which each holds rows.
+// Threads of one process are one host: replicas read each byte once together, and so do ranks of
+// which each holds rows.
 TEST(SaveLoad, AHostReadsEveryByteOnce) {
   const GlobalState state;
   Scratch scratch;
@@ -82,7 +88,9 @@ TEST(SaveLoad, ValueChecksumsDoNotDependOnRanksOrSharding) {
     for (const Sharding sharding : kAll) {
       Scratch scratch;
       std::map<std::string, std::uint64_t> found;
-      for (const auto& tensor : format::read_manifest(save_on(ranks, sharding, scratch.path())).tensors) found[tensor.name] = tensor.checksum();
+      for (const auto& tensor :
+           format::read_manifest(save_on(ranks, sharding, scratch.path())).tensors)
+        found[tensor.name] = tensor.checksum();
       if (expected.empty()) expected = found;
       EXPECT_EQ(found, expected);
     }
@@ -90,22 +98,26 @@ TEST(SaveLoad, ValueChecksumsDoNotDependOnRanksOrSharding) {
 
 TEST(SaveLoad, ReplicasShareTheWriting) {
   Scratch scratch;
-  const format::Manifest manifest = format::read_manifest(save_on(2, Sharding::kReplicated, scratch.path()));
+  const format::Manifest manifest =
+      format::read_manifest(save_on(2, Sharding::kReplicated, scratch.path()));
   ASSERT_EQ(manifest.files.size(), 2);
   std::int64_t bytes[2] = {}, largest = 0;
   for (const auto& tensor : manifest.tensors) {
     bytes[tensor.pieces[0].file] += tensor.bytes();
     largest = std::max(largest, tensor.bytes());
   }
-  // Each tensor goes to the replica that has fewer bytes, so that they never differ by more than one tensor.
+  // Each tensor goes to the replica that has fewer bytes, so that they never differ by more than
+  // one tensor.
   EXPECT_LE(std::abs(bytes[0] - bytes[1]), largest);
-  for (const auto& tensor : manifest.tensors) EXPECT_EQ(tensor.pieces.size(), 1) << "a replicated tensor stands whole in one file";
+  for (const auto& tensor : manifest.tensors)
+    EXPECT_EQ(tensor.pieces.size(), 1) << "a replicated tensor stands whole in one file";
 }
 
 TEST(SaveLoad, FilesStayBelowTheirLimit) {
   Scratch scratch;
   const GlobalState state;
-  save(scratch.path(), 1, items_of(state, Sharding::kRows, 0, 1), "{}", kAlone, {.fsync = false, .max_shard_bytes = 300});
+  save(scratch.path(), 1, items_of(state, Sharding::kRows, 0, 1), "{}", kAlone,
+       {.fsync = false, .max_shard_bytes = 300});
   const auto manifest = format::read_manifest(scratch / "step-1");
   EXPECT_GT(manifest.files.size(), 2);
   const auto found = items_of(state, Sharding::kRows, 0, 1);
@@ -118,7 +130,8 @@ TEST(SaveLoad, KeepsTheLast) {
   Scratch scratch;
   const GlobalState state;
   for (int step = 1; step <= 4; ++step)
-    save(scratch.path(), step, items_of(state, Sharding::kRows, 0, 1), "{}", kAlone, {.keep_last = 2, .fsync = step > 3});
+    save(scratch.path(), step, items_of(state, Sharding::kRows, 0, 1), "{}", kAlone,
+         {.keep_last = 2, .fsync = step > 3});
   const auto steps = format::list_steps(scratch.path());
   ASSERT_EQ(steps.size(), 2);
   EXPECT_EQ(steps[0].step, 3);
@@ -134,7 +147,8 @@ TEST(SaveLoad, AScopeLeavesTheRestAlone) {
   wipe(model);
   load(path, model, kAlone, {.scope = "model."});
   EXPECT_TRUE(model[0].local.equal(state.tensors[0].second));
-  EXPECT_THROW(load(path, model, kAlone), Error) << "without a scope the optimizer's tensors are missed";
+  EXPECT_THROW(load(path, model, kAlone), Error)
+      << "without a scope the optimizer's tensors are missed";
 }
 
 TEST(SaveLoad, PipelineStagesHoldDifferentTensors) {
@@ -142,7 +156,8 @@ TEST(SaveLoad, PipelineStagesHoldDifferentTensors) {
   const GlobalState state;
   const auto stage = [&](int rank) {
     const auto all = items_of(state, Sharding::kReplicated, 0, 1);
-    return rank == 0 ? std::vector<StateItem>(all.begin(), all.begin() + 2) : std::vector<StateItem>(all.begin() + 2, all.end());
+    return rank == 0 ? std::vector<StateItem>(all.begin(), all.begin() + 2)
+                     : std::vector<StateItem>(all.begin() + 2, all.end());
   };
   run_ranks(2, [&](const comm::Group& group) {
     save(scratch.path(), 1, stage(group.rank()), "{}", group, {.fsync = false});
@@ -173,14 +188,15 @@ TEST(SaveLoad, AnotherModelIsRefusedByName) {
   other.tensors[1].second = other.tensors[1].second.to(at::kDouble);
   other.tensors[2].first = "optimizer.momentum.embedding.weight";
   const auto items = items_of(other, Sharding::kReplicated, 0, 1);
-  EXPECT_THAT(
-      words_of(ErrorKind::kConfig, [&] { load(path, items, kAlone); }),
-      AllOf(HasSubstr("only in the job: optimizer.momentum.embedding.weight"),
-            HasSubstr("only in the checkpoint: optimizer.exp_avg.embedding.weight"),
-            HasSubstr("model.embedding.weight (f32 [12, 8] here, f32 [13, 8] there)"), HasSubstr("model.norm.weight (f64 [8] here, f32 [8] there)")));
+  EXPECT_THAT(words_of(ErrorKind::kConfig, [&] { load(path, items, kAlone); }),
+              AllOf(HasSubstr("only in the job: optimizer.momentum.embedding.weight"),
+                    HasSubstr("only in the checkpoint: optimizer.exp_avg.embedding.weight"),
+                    HasSubstr("model.embedding.weight (f32 [12, 8] here, f32 [13, 8] there)"),
+                    HasSubstr("model.norm.weight (f64 [8] here, f32 [8] there)")));
 }
 
-// bf16 to float32 is exact; back it rounds to nearest, as LibTorch does. Boxes convert as the whole does.
+// bf16 to float32 is exact; back it rounds to nearest, as LibTorch does. Boxes convert as the whole
+// does.
 TEST(SaveLoad, ValuesConvertBetweenPrecisions) {
   Scratch scratch;
   const std::string path = save_on(2, Sharding::kRows, scratch.path());
@@ -191,10 +207,12 @@ TEST(SaveLoad, ValuesConvertBetweenPrecisions) {
       if (tensor.is_floating_point()) tensor = at::zeros_like(tensor, tensor.options().dtype(type));
     for (const Sharding sharding : {Sharding::kReplicated, Sharding::kColumns, Sharding::kFlat})
       for (int rank = 0; rank < 2; ++rank) {
-        const auto items = items_of(here, sharding, rank, 2), wanted = items_of(saved, sharding, rank, 2);
+        const auto items = items_of(here, sharding, rank, 2),
+                   wanted = items_of(saved, sharding, rank, 2);
         load(path, items, kAlone);
         for (std::size_t i = 0; i < items.size(); ++i)
-          EXPECT_TRUE(items[i].local.equal(wanted[i].local.to(items[i].local.scalar_type()))) << items[i].name << " " << name(sharding);
+          EXPECT_TRUE(items[i].local.equal(wanted[i].local.to(items[i].local.scalar_type())))
+              << items[i].name << " " << name(sharding);
       }
   }
 }
@@ -202,30 +220,45 @@ TEST(SaveLoad, ValuesConvertBetweenPrecisions) {
 TEST(SaveLoad, MissingAndBrokenCheckpointsAreToldApart) {
   Scratch scratch;
   const auto items = items_of(GlobalState(), Sharding::kReplicated, 0, 1);
-  EXPECT_THAT(words_of(ErrorKind::kInputMissing, [&] { load(scratch / "step-9", items, kAlone); }), HasSubstr("step-9/manifest.json"));
-  const std::string path = save_on(1, Sharding::kReplicated, scratch.path()), data = path + "/shard-0000-00.safetensors";
+  EXPECT_THAT(words_of(ErrorKind::kInputMissing, [&] { load(scratch / "step-9", items, kAlone); }),
+              HasSubstr("step-9/manifest.json"));
+  const std::string path = save_on(1, Sharding::kReplicated, scratch.path()),
+                    data = path + "/shard-0000-00.safetensors";
   flip_byte(data, slurp(data).size() - 3);
-  EXPECT_THAT(words_of(ErrorKind::kData, [&] { load(path, items, kAlone); }), AllOf(HasSubstr(data), HasSubstr("checksum")));
+  EXPECT_THAT(words_of(ErrorKind::kData, [&] { load(path, items, kAlone); }),
+              AllOf(HasSubstr(data), HasSubstr("checksum")));
 }
 
 TEST(SaveLoad, OneRanksTroubleIsEveryRanksError) {
   Scratch scratch;
-  const std::string path = save_on(2, Sharding::kRows, scratch.path()), data = path + "/shard-0001-00.safetensors";
+  const std::string path = save_on(2, Sharding::kRows, scratch.path()),
+                    data = path + "/shard-0001-00.safetensors";
   flip_byte(data, slurp(data).size() - 1);
-  const auto thrown = on_ranks(2, [&](const comm::Group& group) { load(path, items_of(GlobalState(), Sharding::kRows, group.rank(), 2), group); });
+  const auto thrown = on_ranks(2, [&](const comm::Group& group) {
+    load(path, items_of(GlobalState(), Sharding::kRows, group.rank(), 2), group);
+  });
   for (int rank = 0; rank < 2; ++rank)
-    EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[rank]); }), HasSubstr("shard-0001-00")) << "rank " << rank;
-  EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[0]); }), HasSubstr("rank 0 of 2, peer 1"));
+    EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[rank]); }),
+                HasSubstr("shard-0001-00"))
+        << "rank " << rank;
+  EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[0]); }),
+              HasSubstr("rank 0 of 2, peer 1"));
 }
 
 TEST(SaveLoad, BoxesMustCoverATensorOnce) {
   Scratch scratch;
-  StateItem half{.name = "w", .local = at::full({2, 2}, 1.f), .global_shape = {2, 4}, .boxes = {{{0, 0}, {2, 2}}}};
-  EXPECT_THAT(words_of(ErrorKind::kUsage, [&] { save(scratch.path(), 1, {half}, "{}", kAlone); }), HasSubstr("hold 4 of 8"));
+  StateItem half{.name = "w",
+                 .local = at::full({2, 2}, 1.f),
+                 .global_shape = {2, 4},
+                 .boxes = {{{0, 0}, {2, 2}}}};
+  EXPECT_THAT(words_of(ErrorKind::kUsage, [&] { save(scratch.path(), 1, {half}, "{}", kAlone); }),
+              HasSubstr("hold 4 of 8"));
   half.boxes = {{{0, 0}, {2, 3}}};
-  EXPECT_THAT(words_of(ErrorKind::kUsage, [&] { save(scratch.path(), 1, {half}, "{}", kAlone); }), HasSubstr("boxes have 6 elements, local has 4"));
+  EXPECT_THAT(words_of(ErrorKind::kUsage, [&] { save(scratch.path(), 1, {half}, "{}", kAlone); }),
+              HasSubstr("boxes have 6 elements, local has 4"));
   half.boxes = {{{0, 3}, {2, 5}}};
-  EXPECT_THAT(words_of(ErrorKind::kUsage, [&] { save(scratch.path(), 1, {half}, "{}", kAlone); }), HasSubstr("does not lie in [2, 4]"));
+  EXPECT_THAT(words_of(ErrorKind::kUsage, [&] { save(scratch.path(), 1, {half}, "{}", kAlone); }),
+              HasSubstr("does not lie in [2, 4]"));
   EXPECT_TRUE(fs::is_empty(scratch.path())) << "a save that failed leaves nothing behind";
 }
 

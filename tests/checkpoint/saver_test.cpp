@@ -23,13 +23,15 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using namespace testing;
 
-constexpr Sharding kAll[] = {Sharding::kReplicated, Sharding::kRows, Sharding::kColumns, Sharding::kFlat};
+constexpr Sharding kAll[] = {Sharding::kReplicated, Sharding::kRows, Sharding::kColumns,
+                             Sharding::kFlat};
 const comm::Group kAlone;
 
 /// Every file of a folder by its name.
 std::map<std::string, std::string> files_of(const std::string& folder) {
   std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename()] = slurp(entry.path());
+  for (const auto& entry : fs::directory_iterator(folder))
+    files[entry.path().filename()] = slurp(entry.path());
   return files;
 }
 
@@ -53,7 +55,8 @@ TEST(Saver, WritesTheBytesThatSaveWritesThoughTheStateGoesOn) {
       for (const std::int64_t staging : {0, 300, 1 << 20}) {
         Scratch plain, behind;
         run_ranks(ranks, [&](const comm::Group& group) {
-          save(plain.path(), 3, items_of(state, sharding, group.rank(), ranks), "{\"a\":1}", group, {.fsync = false});
+          save(plain.path(), 3, items_of(state, sharding, group.rank(), ranks), "{\"a\":1}", group,
+               {.fsync = false});
           Saver saver(group, {.staging_bytes = staging, .writer_share = 1});
           const auto items = items_of(state, sharding, group.rank(), ranks);
           saver.start(behind.path(), 3, items, "{\"a\":1}", {.fsync = false});
@@ -61,12 +64,14 @@ TEST(Saver, WritesTheBytesThatSaveWritesThoughTheStateGoesOn) {
           wipe(items);
           EXPECT_EQ(saver.wait().path, behind / "step-3");
         });
-        ASSERT_EQ(files_of(plain / "step-3"), files_of(behind / "step-3")) << ranks << " x " << name(sharding) << ", staging of " << staging;
+        ASSERT_EQ(files_of(plain / "step-3"), files_of(behind / "step-3"))
+            << ranks << " x " << name(sharding) << ", staging of " << staging;
       }
 }
 
 TEST(Saver, BlocksAreSavedAsTheyWereWithAnyStaging) {
-  for (const std::int64_t staging : {std::int64_t{0}, std::int64_t{5} << 20, std::int64_t{512} << 20}) {
+  for (const std::int64_t staging :
+       {std::int64_t{0}, std::int64_t{5} << 20, std::int64_t{512} << 20}) {
     Scratch scratch;
     Saver saver(kAlone, {.staging_bytes = staging, .writer_share = 0.5});
     for (int step = 1; step <= 3; ++step) {

@@ -26,7 +26,10 @@ struct GlobalState {
     const auto add = [&](const std::string& name, at::IntArrayRef shape, at::ScalarType type) {
       std::int64_t count = 1;
       for (const auto size : shape) count *= size;
-      tensors.emplace_back(name, at::arange(count, at::kDouble).add(1000 * static_cast<int>(tensors.size()) + seed).to(type).reshape(shape));
+      tensors.emplace_back(name, at::arange(count, at::kDouble)
+                                     .add(1000 * static_cast<int>(tensors.size()) + seed)
+                                     .to(type)
+                                     .reshape(shape));
     };
     add("model.embedding.weight", {13, 8}, at::kFloat);
     add("model.norm.weight", {8}, at::kFloat);
@@ -37,20 +40,24 @@ struct GlobalState {
   }
 };
 
-/// Element range `[begin, end)` of the flattened tensor as boxes, one element at a time: the plainest that is right.
-inline std::vector<mesh::Box> one_element_boxes(at::IntArrayRef shape, std::int64_t begin, std::int64_t end) {
+/// Element range `[begin, end)` of the flattened tensor as boxes, one element at a time: the
+/// plainest that is right.
+inline std::vector<mesh::Box> one_element_boxes(at::IntArrayRef shape, std::int64_t begin,
+                                                std::int64_t end) {
   std::vector<mesh::Box> boxes;
   for (std::int64_t i = begin; i < end; ++i) {
     mesh::Box box{std::vector<std::int64_t>(shape.size()), std::vector<std::int64_t>(shape.size())};
     std::int64_t rest = i;
-    for (int d = static_cast<int>(shape.size()) - 1; d >= 0; rest /= shape[d], --d) box.end[d] = (box.begin[d] = rest % shape[d]) + 1;
+    for (int d = static_cast<int>(shape.size()) - 1; d >= 0; rest /= shape[d], --d)
+      box.end[d] = (box.begin[d] = rest % shape[d]) + 1;
     boxes.push_back(box);
   }
   return boxes;
 }
 
 /// What rank `rank` of `ranks` holds of `tensor`. Scalars are replicated whatever the sharding.
-inline StateItem item_of(const std::string& name, const at::Tensor& tensor, Sharding sharding, int rank, int ranks) {
+inline StateItem item_of(const std::string& name, const at::Tensor& tensor, Sharding sharding,
+                         int rank, int ranks) {
   StateItem item{.name = name, .global_shape = tensor.sizes().vec()};
   if (sharding == Sharding::kReplicated || tensor.dim() == 0) {
     item.local = tensor.clone(), item.replica = rank, item.replicas = ranks;
@@ -63,17 +70,19 @@ inline StateItem item_of(const std::string& name, const at::Tensor& tensor, Shar
     item.boxes = one_element_boxes(tensor.sizes(), begin, end);
     return item;
   }
-  const std::int64_t dim = sharding == Sharding::kRows ? 0 : tensor.dim() - 1, begin = part(tensor.size(dim), rank),
-                     end = part(tensor.size(dim), rank + 1);
+  const std::int64_t dim = sharding == Sharding::kRows ? 0 : tensor.dim() - 1,
+                     begin = part(tensor.size(dim), rank), end = part(tensor.size(dim), rank + 1);
   item.local = tensor.slice(dim, begin, end).contiguous().clone();
   item.boxes = {{std::vector<std::int64_t>(tensor.dim(), 0), tensor.sizes().vec()}};
   item.boxes[0].begin[dim] = begin, item.boxes[0].end[dim] = end;
   return item;
 }
 
-inline std::vector<StateItem> items_of(const GlobalState& state, Sharding sharding, int rank, int ranks) {
+inline std::vector<StateItem> items_of(const GlobalState& state, Sharding sharding, int rank,
+                                       int ranks) {
   std::vector<StateItem> items;
-  for (const auto& [name, tensor] : state.tensors) items.push_back(item_of(name, tensor, sharding, rank, ranks));
+  for (const auto& [name, tensor] : state.tensors)
+    items.push_back(item_of(name, tensor, sharding, rank, ranks));
   return items;
 }
 

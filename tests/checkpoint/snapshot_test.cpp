@@ -25,7 +25,8 @@ struct Memory {
 
   Memory() {
     std::mt19937 random(1);
-    for (const std::size_t bytes : {std::size_t{3500}, std::size_t{0}, std::size_t{1}, 2 * kBlock, std::size_t{999}}) {
+    for (const std::size_t bytes :
+         {std::size_t{3500}, std::size_t{0}, std::size_t{1}, 2 * kBlock, std::size_t{999}}) {
       ranges.emplace_back(bytes);
       for (char& byte : ranges.back()) byte = static_cast<char>(random());
     }
@@ -47,13 +48,15 @@ Snapshot::Staging into(std::vector<char>& staging) {
   };
 }
 
-std::vector<std::vector<char>> read_all(Snapshot& snapshot, const std::vector<Snapshot::Range>& ranges, int pause_us) {
+std::vector<std::vector<char>> read_all(Snapshot& snapshot,
+                                        const std::vector<Snapshot::Range>& ranges, int pause_us) {
   std::vector<std::vector<char>> found;
   for (std::size_t r = 0; r < ranges.size(); ++r) {
     found.emplace_back(ranges[r].bytes);
     for (std::size_t begin = 0; begin < ranges[r].bytes; begin += kBlock) {
       if (pause_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
-      std::memcpy(found[r].data() + begin, snapshot.read(r, begin / kBlock), std::min(kBlock, ranges[r].bytes - begin));
+      std::memcpy(found[r].data() + begin, snapshot.read(r, begin / kBlock),
+                  std::min(kBlock, ranges[r].bytes - begin));
     }
   }
   return found;

@@ -15,7 +15,8 @@ std::vector<std::int64_t> indices(const Box& box, const Shape& shape) {
     std::int64_t index = 0;
     for (std::size_t d = 0; d < shape.size(); ++d) index = index * shape[d] + at[d];
     all.push_back(index);
-    for (int d = static_cast<int>(shape.size()) - 1; d >= 0 && ++at[d] == box.end[d]; --d) at[d] = box.begin[d];
+    for (int d = static_cast<int>(shape.size()) - 1; d >= 0 && ++at[d] == box.end[d]; --d)
+      at[d] = box.begin[d];
   }
   return all;
 }
@@ -31,11 +32,13 @@ Box random_box(const Shape& shape, std::mt19937& random) {
 
 TEST(Box, RunsAreTheIndicesOfTheBoxInOrder) {
   std::mt19937 random(1);
-  for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 5}, Shape{4, 1, 6}, Shape{2, 3, 4, 5}, Shape{5, 0}})
+  for (const Shape& shape :
+       {Shape{}, Shape{7}, Shape{3, 5}, Shape{4, 1, 6}, Shape{2, 3, 4, 5}, Shape{5, 0}})
     for (int round = 0; round < 50; ++round) {
       const Box box = random_box(shape, random);
       const auto expected = indices(box, shape);
-      const std::int64_t begin = expected.empty() ? 0 : random() % expected.size(), end = begin + (expected.size() - begin) * (round % 3) / 2;
+      const std::int64_t begin = expected.empty() ? 0 : random() % expected.size(),
+                         end = begin + (expected.size() - begin) * (round % 3) / 2;
       std::vector<std::int64_t> found;
       std::int64_t next = begin;
       for_each_run(box, shape, begin, end, [&](const format::Run& run) {
@@ -43,13 +46,15 @@ TEST(Box, RunsAreTheIndicesOfTheBoxInOrder) {
         next += run.count;
         for (std::int64_t i = 0; i < run.count; ++i) found.push_back(run.global + i);
       });
-      EXPECT_EQ(found, std::vector(expected.begin() + begin, expected.begin() + end)) << text(box) << " of " << text(shape);
+      EXPECT_EQ(found, std::vector(expected.begin() + begin, expected.begin() + end))
+          << text(box) << " of " << text(shape);
     }
 }
 
 TEST(Box, ContiguousBoxesAreOneRun) {
   int runs = 0;
-  for_each_run({{2, 0, 0}, {5, 4, 6}}, {7, 4, 6}, 0, 3 * 4 * 6, [&](const format::Run&) { ++runs; });
+  for_each_run({{2, 0, 0}, {5, 4, 6}}, {7, 4, 6}, 0, 3 * 4 * 6,
+               [&](const format::Run&) { ++runs; });
   EXPECT_EQ(runs, 1);
 }
 
@@ -60,7 +65,8 @@ TEST(Box, IntersectionHoldsWhatBothHold) {
     const Box a = random_box(shape, random), b = random_box(shape, random), both = intersect(a, b);
     const auto in_a = indices(a, shape), in_b = indices(b, shape);
     std::vector<std::int64_t> expected;
-    std::set_intersection(in_a.begin(), in_a.end(), in_b.begin(), in_b.end(), std::back_inserter(expected));
+    std::set_intersection(in_a.begin(), in_a.end(), in_b.begin(), in_b.end(),
+                          std::back_inserter(expected));
     EXPECT_EQ(both.count(), expected.size());
     if (!expected.empty()) {
       EXPECT_EQ(indices(both, shape), expected);

@@ -27,16 +27,17 @@ using ::testing::HasSubstr;
 
 plan::ModelSpec gpt2() {
   plan::ModelSpec spec;
-  spec.name = "gpt2", spec.layers = 2, spec.hidden = 12, spec.heads = 3, spec.kv_heads = 3, spec.head_size = 4, spec.ffn = 48, spec.vocab = 17,
-  spec.sequence = 8;
+  spec.name = "gpt2", spec.layers = 2, spec.hidden = 12, spec.heads = 3, spec.kv_heads = 3,
+  spec.head_size = 4, spec.ffn = 48, spec.vocab = 17, spec.sequence = 8;
   return spec;
 }
 
 plan::ModelSpec llama(std::int64_t experts = 0) {
   plan::ModelSpec spec = gpt2();
-  spec.name = experts ? "mixtral" : "llama", spec.heads = 4, spec.kv_heads = 2, spec.head_size = 4, spec.ffn = 20, spec.bias = false,
-  spec.gated = true;
-  spec.positions = plan::Positions::kRotary, spec.norm = plan::Norm::kRms, spec.activation = plan::Activation::kSilu, spec.tied_embeddings = false;
+  spec.name = experts ? "mixtral" : "llama", spec.heads = 4, spec.kv_heads = 2, spec.head_size = 4,
+  spec.ffn = 20, spec.bias = false, spec.gated = true;
+  spec.positions = plan::Positions::kRotary, spec.norm = plan::Norm::kRms,
+  spec.activation = plan::Activation::kSilu, spec.tied_embeddings = false;
   spec.experts = experts, spec.experts_per_token = experts ? 2 : 0;
   spec.rope_theta = 50000, spec.rope_scaling.factor = experts ? 1 : 8;
   return spec;
@@ -66,13 +67,16 @@ Values made_up(const plan::ModelSpec& spec) {
   return values;
 }
 
-std::string write_model(const std::string& directory, const plan::ModelSpec& spec, const Values& values) {
+std::string write_model(const std::string& directory, const plan::ModelSpec& spec,
+                        const Values& values) {
   const std::string folder = begin_step(directory, 0);
   Manifest manifest{.metadata = "{\"model\":" + plan::to_json(spec) + "}"};
   std::vector<Source> sources;
   for (const auto& parameter : plan::parameters(spec))
-    sources.push_back({"model." + parameter.name, ElementType::kF32, parameter.shape, whole(parameter.shape),
-                       blocks_of(ElementType::kF32, [&values, name = parameter.name] { return values.at(name).data(); })});
+    sources.push_back(
+        {"model." + parameter.name, ElementType::kF32, parameter.shape, whole(parameter.shape),
+         blocks_of(ElementType::kF32,
+                   [&values, name = parameter.name] { return values.at(name).data(); })});
   add_written(manifest, write_shards(folder, "shard-0000", sources, 1 << 30, false));
   write_text(folder + "/manifest.json", to_json(manifest), false);
   return commit_step(directory, 0, false);
@@ -104,9 +108,11 @@ TEST(HuggingFace, WhatIsExportedComesBack) {
     Reader before(path);
     export_hugging_face(before, scratch / "theirs");
     Reader after(import_hugging_face(scratch / "theirs", scratch / "back"));
-    for (const Difference& difference : compare(before, after)) ADD_FAILURE() << spec.name << ": " << difference.name;
+    for (const Difference& difference : compare(before, after))
+      ADD_FAILURE() << spec.name << ": " << difference.name;
     EXPECT_EQ(after.manifest().tensors.size(), values.size());
-    auto spec_after = plan::from_json(nlohmann::json::parse(after.manifest().metadata)["model"].dump());
+    auto spec_after =
+        plan::from_json(nlohmann::json::parse(after.manifest().metadata)["model"].dump());
     spec_after.name = spec.name;
     EXPECT_EQ(spec_after, spec) << plan::to_json(spec_after) << plan::to_json(spec);
   }
@@ -128,7 +134,8 @@ TEST(HuggingFace, Gpt2IsTransposedAndGroupedByKind) {
   testing::Scratch scratch;
   const plan::ModelSpec spec = gpt2();
   const Values values = export_made_up(scratch, spec);
-  // transformers: x @ weight + bias, with weight [in, 3 hidden] whose columns are all queries, all keys, all values, head by head.
+  // transformers: x @ weight + bias, with weight [in, 3 hidden] whose columns are all queries, all
+  // keys, all values, head by head.
   const auto weight = read_exported(scratch / "theirs", "transformer.h.1.attn.c_attn.weight");
   const auto bias = read_exported(scratch / "theirs", "transformer.h.1.attn.c_attn.bias");
   const auto& ours = values.at("blocks.1.attention.qkv.weight");
@@ -142,19 +149,23 @@ TEST(HuggingFace, Gpt2IsTransposedAndGroupedByKind) {
       }
   const auto up = read_exported(scratch / "theirs", "transformer.h.0.mlp.c_fc.weight");
   for (int out = 0; out < 48; ++out)
-    for (int in = 0; in < 12; ++in) EXPECT_EQ(up[in * 48 + out], values.at("blocks.0.mlp.up.weight")[out * 12 + in]);
-  EXPECT_EQ(read_exported(scratch / "theirs", "transformer.wte.weight"), values.at("embedding.tokens.weight"));
+    for (int in = 0; in < 12; ++in)
+      EXPECT_EQ(up[in * 48 + out], values.at("blocks.0.mlp.up.weight")[out * 12 + in]);
+  EXPECT_EQ(read_exported(scratch / "theirs", "transformer.wte.weight"),
+            values.at("embedding.tokens.weight"));
 }
 
 TEST(HuggingFace, LlamaHasQueriesKeysAndValuesApart) {
   testing::Scratch scratch;
   const plan::ModelSpec spec = llama();
   const Values values = export_made_up(scratch, spec);
-  const auto& ours = values.at("blocks.0.attention.qkv.weight");  // 2 groups of 2 queries, key, value; 4 rows each, 12 columns
+  const auto& ours = values.at("blocks.0.attention.qkv.weight");  // 2 groups of 2 queries, key,
+                                                                  // value; 4 rows each, 12 columns
   const auto q = read_exported(scratch / "theirs", "model.layers.0.self_attn.q_proj.weight");
   const auto v = read_exported(scratch / "theirs", "model.layers.0.self_attn.v_proj.weight");
   for (int head = 0; head < 4; ++head)
-    for (int d = 0; d < 4; ++d) EXPECT_EQ(q[(head * 4 + d) * 12], ours[(head / 2 * 16 + head % 2 * 4 + d) * 12]);
+    for (int d = 0; d < 4; ++d)
+      EXPECT_EQ(q[(head * 4 + d) * 12], ours[(head / 2 * 16 + head % 2 * 4 + d) * 12]);
   for (int head = 0; head < 2; ++head)
     for (int d = 0; d < 4; ++d) EXPECT_EQ(v[(head * 4 + d) * 12], ours[(head * 16 + 12 + d) * 12]);
 }
@@ -163,12 +174,14 @@ TEST(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
   testing::Scratch scratch;
   const plan::ModelSpec spec = qwen2();
   const Values values = export_made_up(scratch, spec);
-  const auto& ours = values.at("blocks.1.attention.qkv.bias");  // 2 groups of 2 queries, key, value; 4 elements each
+  const auto& ours = values.at(
+      "blocks.1.attention.qkv.bias");  // 2 groups of 2 queries, key, value; 4 elements each
   const auto q = read_exported(scratch / "theirs", "model.layers.1.self_attn.q_proj.bias");
   const auto k = read_exported(scratch / "theirs", "model.layers.1.self_attn.k_proj.bias");
   const auto v = read_exported(scratch / "theirs", "model.layers.1.self_attn.v_proj.bias");
   for (int d = 0; d < 4; ++d) {
-    for (int head = 0; head < 4; ++head) EXPECT_EQ(q[head * 4 + d], ours[head / 2 * 16 + head % 2 * 4 + d]);
+    for (int head = 0; head < 4; ++head)
+      EXPECT_EQ(q[head * 4 + d], ours[head / 2 * 16 + head % 2 * 4 + d]);
     for (int head = 0; head < 2; ++head) EXPECT_EQ(k[head * 4 + d], ours[head * 16 + 8 + d]);
     for (int head = 0; head < 2; ++head) EXPECT_EQ(v[head * 4 + d], ours[head * 16 + 12 + d]);
   }
@@ -182,15 +195,21 @@ TEST(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
   const plan::ModelSpec spec = qwen3();
   const Values values = export_made_up(scratch, spec);
   for (const std::string layer : {"0", "1"}) {
-    const std::string ours = "blocks." + layer + ".attention.", theirs = "model.layers." + layer + ".self_attn.";
-    EXPECT_EQ(read_exported(scratch / "theirs", theirs + "q_norm.weight"), values.at(ours + "query_norm.weight"));
-    EXPECT_EQ(read_exported(scratch / "theirs", theirs + "k_norm.weight"), values.at(ours + "key_norm.weight"));
+    const std::string ours = "blocks." + layer + ".attention.",
+                      theirs = "model.layers." + layer + ".self_attn.";
+    EXPECT_EQ(read_exported(scratch / "theirs", theirs + "q_norm.weight"),
+              values.at(ours + "query_norm.weight"));
+    EXPECT_EQ(read_exported(scratch / "theirs", theirs + "k_norm.weight"),
+              values.at(ours + "key_norm.weight"));
   }
-  const auto k = read_exported(scratch / "theirs", "model.layers.1.self_attn.k_proj.weight");  // [2 heads of 6, 12]
-  const auto& ours = values.at("blocks.1.attention.qkv.weight");                               // 2 groups of 2 queries, key, value; 6 rows each
+  const auto k = read_exported(scratch / "theirs",
+                               "model.layers.1.self_attn.k_proj.weight");  // [2 heads of 6, 12]
+  const auto& ours =
+      values.at("blocks.1.attention.qkv.weight");  // 2 groups of 2 queries, key, value; 6 rows each
   for (int head = 0; head < 2; ++head)
     for (int d = 0; d < 6; ++d)
-      for (int in = 0; in < 12; ++in) EXPECT_EQ(k[(head * 6 + d) * 12 + in], ours[(head * 24 + 12 + d) * 12 + in]);
+      for (int in = 0; in < 12; ++in)
+        EXPECT_EQ(k[(head * 6 + d) * 12 + in], ours[(head * 24 + 12 + d) * 12 + in]);
   const auto config = nlohmann::json::parse(hugging_face_config(spec));
   EXPECT_EQ(config["model_type"], "qwen3");
   EXPECT_EQ(config["architectures"], nlohmann::json{"Qwen3ForCausalLM"});
@@ -200,8 +219,11 @@ TEST(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
   EXPECT_FALSE(config.contains("mlp_bias"));
 }
 
-/// Rewrites an exported model with names and types changed, as other writers of the format would have it.
-void rewrite(const std::string& folder, const std::function<void(Entry&, std::vector<char>&)>& change, const std::vector<Entry>& more = {}) {
+/// Rewrites an exported model with names and types changed, as other writers of the format would
+/// have it.
+void rewrite(const std::string& folder,
+             const std::function<void(Entry&, std::vector<char>&)>& change,
+             const std::vector<Entry>& more = {}) {
   const File file = File::open(folder + "/model.safetensors");
   std::vector<Entry> entries = read_header(file).entries;
   std::string data;
@@ -226,12 +248,14 @@ TEST(HuggingFace, ReadsWhatOtherWritersMake) {
     for (float& number : numbers) number = std::fmod(number, 128.f);  // exact in bf16
   Reader before(write_model(scratch / "ours", spec, values));
   export_hugging_face(before, scratch / "theirs");
-  // The first GPT-2 files: no prefix, masks among the tensors, the output matrix beside the embedding; here in bf16.
+  // The first GPT-2 files: no prefix, masks among the tensors, the output matrix beside the
+  // embedding; here in bf16.
   const auto to_bf16 = [](Entry& entry, std::vector<char>& bytes) {
     entry.name = entry.name.substr(std::string("transformer.").size());
     entry.type = ElementType::kBF16;
     std::vector<char> halves;
-    for (std::size_t i = 0; i < bytes.size(); i += 4) halves.insert(halves.end(), {bytes[i + 2], bytes[i + 3]});
+    for (std::size_t i = 0; i < bytes.size(); i += 4)
+      halves.insert(halves.end(), {bytes[i + 2], bytes[i + 3]});
     bytes = halves;
   };
   rewrite(scratch / "theirs", to_bf16,
@@ -257,8 +281,11 @@ TEST(HuggingFace, SaysWhatDoesNotFit) {
   };
   const auto keep = [](Entry&, std::vector<char>&) {};
   EXPECT_EQ(complaint([](const std::string&) {}), "");
-  EXPECT_THAT(complaint([&](const std::string& folder) { rewrite(folder, keep, {{.name = "model.layers.2.mlp.gate_proj.weight", .shape = {1}}}); }),
-              AllOf(HasSubstr("data"), HasSubstr("'model.layers.2.mlp.gate_proj.weight' has no place")));
+  EXPECT_THAT(
+      complaint([&](const std::string& folder) {
+        rewrite(folder, keep, {{.name = "model.layers.2.mlp.gate_proj.weight", .shape = {1}}});
+      }),
+      AllOf(HasSubstr("data"), HasSubstr("'model.layers.2.mlp.gate_proj.weight' has no place")));
   EXPECT_THAT(complaint([&](const std::string& folder) {
                 rewrite(folder, [](Entry& entry, std::vector<char>&) {
                   if (entry.name == "model.norm.weight") entry.name = "norm";
@@ -270,10 +297,15 @@ TEST(HuggingFace, SaysWhatDoesNotFit) {
                   if (entry.name == "lm_head.weight") entry.shape = {12, 17};
                 });
               }),
-              AllOf(HasSubstr("data"), HasSubstr("'lm_head.weight' is [12, 17], config.json says [17, 12]")));
-  EXPECT_THAT(complaint([](const std::string& folder) { std::filesystem::remove(folder + "/config.json"); }),
+              AllOf(HasSubstr("data"),
+                    HasSubstr("'lm_head.weight' is [12, 17], config.json says [17, 12]")));
+  EXPECT_THAT(complaint([](const std::string& folder) {
+                std::filesystem::remove(folder + "/config.json");
+              }),
               AllOf(HasSubstr("input missing"), HasSubstr("config.json")));
-  EXPECT_THAT(complaint([](const std::string& folder) { std::filesystem::remove(folder + "/model.safetensors"); }),
+  EXPECT_THAT(complaint([](const std::string& folder) {
+                std::filesystem::remove(folder + "/model.safetensors");
+              }),
               AllOf(HasSubstr("input missing"), HasSubstr("model.safetensors")));
 }
 
@@ -302,7 +334,8 @@ TEST(Widen, EveryHalfIsItsValue) {
       EXPECT_EQ(std::isinf(value), fraction == 0);
       continue;
     }
-    const double size = exponent == 0 ? std::pow(2., -14) * fraction / 1024. : std::pow(2., exponent - 15) * (1 + fraction / 1024.);
+    const double size = exponent == 0 ? std::pow(2., -14) * fraction / 1024.
+                                      : std::pow(2., exponent - 15) * (1 + fraction / 1024.);
     EXPECT_EQ(value, bits >= 32768 ? -size : size);
     EXPECT_EQ(std::signbit(value), bits >= 32768);
   }

@@ -18,15 +18,19 @@ using ::testing::HasSubstr;
 LogicalTensor tensor(const Shape& shape, const std::vector<Box>& boxes) {
   LogicalTensor made{.name = "w", .shape = shape};
   for (const Box& box : boxes)
-    made.pieces.push_back({.name = piece_name("w", box, shape), .box = box, .blocks = std::vector<std::uint64_t>(box.count() > 0, 1)});
+    made.pieces.push_back({.name = piece_name("w", box, shape),
+                           .box = box,
+                           .blocks = std::vector<std::uint64_t>(box.count() > 0, 1)});
   return made;
 }
 
 TEST(Manifest, KnowsWhenATensorIsCoveredOnce) {
-  EXPECT_EQ(coverage_fault(tensor({4, 4}, {{{0, 0}, {4, 2}}, {{0, 2}, {1, 4}}, {{1, 2}, {4, 4}}})), "");
+  EXPECT_EQ(coverage_fault(tensor({4, 4}, {{{0, 0}, {4, 2}}, {{0, 2}, {1, 4}}, {{1, 2}, {4, 4}}})),
+            "");
   EXPECT_EQ(coverage_fault(tensor({}, {{}})), "");
   EXPECT_EQ(coverage_fault(tensor({0, 3}, {})), "");
-  EXPECT_THAT(coverage_fault(tensor({4, 4}, {{{0, 0}, {4, 2}}, {{0, 2}, {1, 4}}})), HasSubstr("hold 10 of 16"));
+  EXPECT_THAT(coverage_fault(tensor({4, 4}, {{{0, 0}, {4, 2}}, {{0, 2}, {1, 4}}})),
+              HasSubstr("hold 10 of 16"));
   EXPECT_THAT(coverage_fault(tensor({4}, {{{0}, {3}}, {{2}, {3}}})), HasSubstr("overlap"));
   EXPECT_THAT(coverage_fault(tensor({4}, {{{0}, {4}}, {{0}, {4}}})), HasSubstr("overlap"));
   EXPECT_THAT(coverage_fault(tensor({}, {{}, {}})), HasSubstr("overlap"));
@@ -34,9 +38,11 @@ TEST(Manifest, KnowsWhenATensorIsCoveredOnce) {
   EXPECT_THAT(coverage_fault(tensor({}, {})), HasSubstr("hold 0 of 1"));
 }
 
-/// A manifest after `change`, with the checksum that then belongs to it: only what the checksum cannot catch is left to find.
+/// A manifest after `change`, with the checksum that then belongs to it: only what the checksum
+/// cannot catch is left to find.
 std::string changed(const std::function<void(json&)>& change) {
-  Manifest manifest{.step = 5, .files = {{"f.safetensors", 100, 0}}, .tensors = {tensor({4}, {{{0}, {4}}})}};
+  Manifest manifest{
+      .step = 5, .files = {{"f.safetensors", 100, 0}}, .tensors = {tensor({4}, {{{0}, {4}}})}};
   json root = json::parse(to_json(manifest));
   root.erase("checksum");
   change(root);
@@ -61,10 +67,14 @@ TEST(Manifest, SaysWhatDoesNotFit) {
       {[](json& m) { m["tensors"]["w"]["pieces"][0]["file"] = 1; }, "file 1 of 1"},
       {[](json& m) { m["tensors"]["w"]["pieces"][0]["end"] = {5}; }, "does not lie in [4]"},
       {[](json& m) { m["tensors"]["w"]["pieces"][0]["end"] = {3}; }, "hold 3 of 4"},
-      {[](json& m) { m["tensors"]["w"]["pieces"][0]["begin"] = json::array(); }, "does not lie in [4]"},
-      {[](json& m) { m["tensors"]["w"]["pieces"][0]["blocks"] = json::array(); }, "0 block checksums for 4 elements"},
-      {[](json& m) { m["tensors"]["w"]["pieces"][0]["blocks"][0] = "xyz"; }, "16 hexadecimal digits"},
-      {[](json& m) { m["tensors"]["w"]["checksum"] = "0000000000000002"; }, "not that of its blocks"},
+      {[](json& m) { m["tensors"]["w"]["pieces"][0]["begin"] = json::array(); },
+       "does not lie in [4]"},
+      {[](json& m) { m["tensors"]["w"]["pieces"][0]["blocks"] = json::array(); },
+       "0 block checksums for 4 elements"},
+      {[](json& m) { m["tensors"]["w"]["pieces"][0]["blocks"][0] = "xyz"; },
+       "16 hexadecimal digits"},
+      {[](json& m) { m["tensors"]["w"]["checksum"] = "0000000000000002"; },
+       "not that of its blocks"},
       {[](json& m) { m["tensors"]["w"]["type"] = "f33"; }, "type 'f33' is not known"},
       {[](json& m) {
          m["tensors"]["w"]["shape"] = {1LL << 62, 4};

@@ -18,8 +18,10 @@ namespace fs = std::filesystem;
 std::string write_four(const std::string& directory, std::int32_t seed = 0) {
   return testing::write_checkpoint(
       directory, 6,
-      {{testing::source("a", {40}, whole({40}), seed), testing::source("b", {6, 8}, {{0, 0}, {6, 3}}, seed)},
-       {testing::source("b", {6, 8}, {{0, 3}, {6, 8}}, seed), testing::source("c", {}, whole({}), 5), testing::source("d", {30}, whole({30}), 5)}},
+      {{testing::source("a", {40}, whole({40}), seed),
+        testing::source("b", {6, 8}, {{0, 0}, {6, 3}}, seed)},
+       {testing::source("b", {6, 8}, {{0, 3}, {6, 8}}, seed),
+        testing::source("c", {}, whole({}), 5), testing::source("d", {30}, whole({30}), 5)}},
       R"({"seed":1})");
 }
 
@@ -54,9 +56,10 @@ TEST(Reshard, OverwritesNothingAndLeavesNothingBehind) {
 TEST(Compare, NamesEveryKindOfDifference) {
   testing::Scratch scratch;
   Reader first(write_four(scratch / "first"));
-  Reader second(testing::write_checkpoint(scratch / "second", 6,
-                                          {{testing::source("a", {40}, whole({40}), 1), testing::source("b", {8, 6}, whole({8, 6}), 0),
-                                            testing::source("d", {30}, whole({30}), 5), testing::source("e", {1}, whole({1}), 0)}}));
+  Reader second(testing::write_checkpoint(
+      scratch / "second", 6,
+      {{testing::source("a", {40}, whole({40}), 1), testing::source("b", {8, 6}, whole({8, 6}), 0),
+        testing::source("d", {30}, whole({30}), 5), testing::source("e", {1}, whole({1}), 0)}}));
   const auto differences = compare(first, second);
   ASSERT_EQ(differences.size(), 4);
   EXPECT_EQ(differences[0].name, "a");
@@ -75,7 +78,9 @@ TEST(Compare, MeasuresHowFarNumbersAreApart) {
   const auto write = [&](int which) {
     return testing::write_checkpoint(
         scratch / std::to_string(which), 1,
-        {{{"w", ElementType::kF32, {4}, whole({4}), blocks_of(ElementType::kF32, [&values, which] { return values[which]; })}}});
+        {{{"w", ElementType::kF32, {4}, whole({4}), blocks_of(ElementType::kF32, [&values, which] {
+             return values[which];
+           })}}});
   };
   Reader first(write(0)), second(write(1));
   const auto differences = compare(first, second);

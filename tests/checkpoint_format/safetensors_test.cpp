@@ -20,9 +20,12 @@ std::string file_of(const std::string& header, std::size_t data_bytes) {
   return bytes + header + std::string(data_bytes, 'x');
 }
 
-Header parse(const std::string& bytes) { return parse_header(bytes, static_cast<std::int64_t>(bytes.size()), "model.safetensors"); }
+Header parse(const std::string& bytes) {
+  return parse_header(bytes, static_cast<std::int64_t>(bytes.size()), "model.safetensors");
+}
 
-/// What the parser says about a header that is followed by `data_bytes` bytes; empty when it takes it.
+/// What the parser says about a header that is followed by `data_bytes` bytes; empty when it takes
+/// it.
 std::string complaint(const std::string& bytes) {
   try {
     parse(bytes);
@@ -35,10 +38,11 @@ std::string complaint(const std::string& bytes) {
 }
 
 TEST(Safetensors, ReadsAFileOfTheSpecification) {
-  const Header header =
-      parse(file_of(R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},)"
-                    R"("a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"s":{"dtype":"U8","shape":[],"data_offsets":[14,15]}}  )",
-                    15));
+  const Header header = parse(file_of(
+      R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},)"
+      R"("a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+      R"("s":{"dtype":"U8","shape":[],"data_offsets":[14,15]}}  )",
+      15));
   ASSERT_EQ(header.entries.size(), 3);
   EXPECT_EQ(header.entries[0].name, "a");
   EXPECT_EQ(header.entries[1].type, ElementType::kBF16);
@@ -61,7 +65,8 @@ TEST(Safetensors, SaysWhatIsWrong) {
       {file_of("[]", 0), "does not begin with '{'"},
       {file_of("{\"w\":", 0), "not JSON"},
       {file_of(std::string(200, '{'), 0), "not JSON"},
-      {file_of("{\"w\":" + std::string(100, '[') + std::string(100, ']') + "}", 0), "nested more than"},
+      {file_of("{\"w\":" + std::string(100, '[') + std::string(100, ']') + "}", 0),
+       "nested more than"},
       {file_of("{\"w\":1}", 0), "an object with 'dtype' is expected"},
       {one(R"("shape":[2],"data_offsets":[0,8])"), "'dtype' is missing"},
       {one(R"("dtype":"F32","data_offsets":[0,8])"), "'shape' is missing"},
@@ -72,28 +77,37 @@ TEST(Safetensors, SaysWhatIsWrong) {
       {one(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"), "whole number"},
       {one(R"("dtype":"F32","shape":2,"data_offsets":[0,8])"), "list of whole numbers"},
       {one(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), "does not take the 8 bytes"},
-      {one(R"("dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8])"), "does not take the 8 bytes"},
+      {one(R"("dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8])"),
+       "does not take the 8 bytes"},
       {one(R"("dtype":"F32","shape":[2],"data_offsets":[0,9])"), "do not lie in the 8 bytes"},
       {one(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])"), "do not lie in the 8 bytes"},
       {one(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), "a gap or an overlap"},
-      {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), "8 bytes of data where the header describes 4"},
+      {one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"),
+       "8 bytes of data where the header describes 4"},
       {one(R"("dtype":"F32","shape":[2],"data_offsets":[0,8],"extra":1)"), "has keys beside"},
       {one(R"("dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8])"), "stands twice"},
-      {file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4),
+      {file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+               R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+               4),
        "a gap or an overlap"},
-      {file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})", 4), "stands twice"},
+      {file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+               R"("a":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})",
+               4),
+       "stands twice"},
       {file_of(R"({"__metadata__":{"a":1}})", 0), "a string is expected"},
   };
-  for (const auto& c : cases) EXPECT_THAT(complaint(c.bytes), HasSubstr(c.words)) << c.bytes.substr(0, 120);
+  for (const auto& c : cases)
+    EXPECT_THAT(complaint(c.bytes), HasSubstr(c.words)) << c.bytes.substr(0, 120);
 }
 
 TEST(Safetensors, WrittenHeadersReadBackAligned) {
   testing::Scratch scratch;
-  std::vector<Entry> entries{{.name = "d", .type = ElementType::kF64, .shape = {3}},
-                             {.name = "scalar \"quoted\" \xc3\xa4", .type = ElementType::kI64, .shape = {}},
-                             {.name = "empty", .type = ElementType::kF32, .shape = {0, 4}},
-                             {.name = "h", .type = ElementType::kF16, .shape = {5, 1}},
-                             {.name = "flag", .type = ElementType::kBool, .shape = {3}}};
+  std::vector<Entry> entries{
+      {.name = "d", .type = ElementType::kF64, .shape = {3}},
+      {.name = "scalar \"quoted\" \xc3\xa4", .type = ElementType::kI64, .shape = {}},
+      {.name = "empty", .type = ElementType::kF32, .shape = {0, 4}},
+      {.name = "h", .type = ElementType::kF16, .shape = {5, 1}},
+      {.name = "flag", .type = ElementType::kBool, .shape = {3}}};
   const std::string head = render_header(entries, {{"format", "pt"}});
   EXPECT_EQ(head.size() % 64, 0);
   testing::spill(scratch / "f", head + std::string(24 + 8 + 0 + 10 + 3, '\1'));
@@ -110,14 +124,16 @@ TEST(Safetensors, WrittenHeadersReadBackAligned) {
 }
 
 TEST(Safetensors, RefusesToWriteWhatNobodyCouldRead) {
-  std::vector<Entry> twice{{.name = "a", .shape = {1}}, {.name = "a", .shape = {1}}}, reserved{{.name = "__metadata__", .shape = {1}}},
+  std::vector<Entry> twice{{.name = "a", .shape = {1}}, {.name = "a", .shape = {1}}},
+      reserved{{.name = "__metadata__", .shape = {1}}},
       wide{{.name = "a", .type = ElementType::kC128, .shape = {1}}};
   for (auto* entries : {&twice, &reserved, &wide}) EXPECT_THROW(render_header(*entries, {}), Error);
 }
 
 TEST(Safetensors, NoMutationGetsPastTheParserWithAnExtentOutsideTheFile) {
   const std::string good = file_of(
-      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"I64","shape":[1],"data_offsets":[24,32]}})",
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+      R"("b":{"dtype":"I64","shape":[1],"data_offsets":[24,32]}})",
       32);
   ASSERT_EQ(complaint(good), "");
   std::mt19937 random(5);

@@ -12,7 +12,8 @@ namespace shoal::checkpoint::testing {
 class Scratch {
  public:
   Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "shoal-checkpoint-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "shoal-checkpoint-XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
   }
   ~Scratch() {
@@ -36,7 +37,9 @@ inline std::string slurp(const std::string& path) {
   return all.str();
 }
 
-inline void spill(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes; }
+inline void spill(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
 
 inline void flip_byte(const std::string& path, std::size_t at, char mask = 0x20) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);

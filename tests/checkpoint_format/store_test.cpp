@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 
 std::string write(const std::string& directory, std::int64_t step, std::int32_t seed = 0) {
-  return testing::write_checkpoint(directory, step, {{testing::source("w", {8}, whole({8}), seed)}});
+  return testing::write_checkpoint(directory, step,
+                                   {{testing::source("w", {8}, whole({8}), seed)}});
 }
 
 std::vector<std::int64_t> steps(const std::string& directory) {
@@ -59,7 +60,8 @@ TEST(Store, SavingAStepAgainReplacesIt) {
   std::vector<std::int32_t> found(8);
   reader.read(*reader.manifest().find("w"), whole({8}), found.data());
   EXPECT_EQ(found, testing::counted(whole({8}), {8}, 2));
-  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()), 1) << "the old one is left behind";
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()), 1)
+      << "the old one is left behind";
 }
 
 TEST(Store, KeepsTheNewest) {

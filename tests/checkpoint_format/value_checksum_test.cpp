@@ -35,14 +35,18 @@ TEST(ValueChecksum, IsItsDefinition) {
 
 TEST(ValueChecksum, TheFastOneIsThePlainOne) {
   const auto bits = random_bits(200);
-  for (const auto type : {ElementType::kU8, ElementType::kBF16, ElementType::kF32, ElementType::kI64})
+  for (const auto type :
+       {ElementType::kU8, ElementType::kBF16, ElementType::kF32, ElementType::kI64})
     for (std::int64_t count = 0; count <= 80; ++count)
       for (const std::int64_t first : {std::int64_t{0}, std::int64_t{7}, std::int64_t{1} << 40})
-        ASSERT_EQ(value_checksum(bits.data(), type, first, count), value_checksum_plain(bits.data(), type, first, count)) << name(type) << count;
+        ASSERT_EQ(value_checksum(bits.data(), type, first, count),
+                  value_checksum_plain(bits.data(), type, first, count))
+            << name(type) << count;
 }
 
 TEST(ValueChecksum, OfTheNumberOneIsPinned) {
-  // SplitMix64 seeded with 0 gives e220a8397b1dcdaf first (Vigna's reference code); bits of zero at index 0 are that case.
+  // SplitMix64 seeded with 0 gives e220a8397b1dcdaf first (Vigna's reference code); bits of zero at
+  // index 0 are that case.
   const std::uint8_t zero = 0;
   EXPECT_EQ(hex(value_checksum(&zero, ElementType::kU8, 0, 1)), "e220a8397b1dcdaf");
 }
@@ -56,7 +60,8 @@ TEST(ValueChecksum, PartsAddUpHoweverTheTensorIsCut) {
     for (const Box& box : {Box{{0, 0}, {12, cut}}, Box{{0, cut}, {12, 20}}}) {
       std::vector<std::uint32_t> part;
       for (std::int64_t row = 0; row < 12; ++row)
-        for (std::int64_t column = box.begin[1]; column < box.end[1]; ++column) part.push_back(bits[row * 20 + column]);
+        for (std::int64_t column = box.begin[1]; column < box.end[1]; ++column)
+          part.push_back(bits[row * 20 + column]);
       const std::int64_t half = box.count() / 3;
       sum += value_checksum(part.data(), ElementType::kF32, box, shape, 0, half);
       sum += value_checksum(part.data() + half, ElementType::kF32, box, shape, half, box.count());
@@ -81,7 +86,8 @@ TEST(ValueChecksum, EveryFlippedBitAndEverySwapShows) {
 TEST(ValueChecksum, KnowsEveryElementSize) {
   const std::vector<std::uint64_t> data(16, 0x0102030405060708);
   std::uint64_t seen = 0;
-  for (const auto type : {ElementType::kU8, ElementType::kBF16, ElementType::kF32, ElementType::kI64}) {
+  for (const auto type :
+       {ElementType::kU8, ElementType::kBF16, ElementType::kF32, ElementType::kI64}) {
     const std::uint64_t now = value_checksum(data.data(), type, 0, 16);
     EXPECT_NE(now, seen);
     seen = now;

@@ -1,5 +1,6 @@
-// Every element type by every reduction that it has, as all-reduce, reduce and reduce-scatter of 1 to 9 ranks, in each of the three ways that shared
-// memory has, bit by bit against the arithmetic of this file: integers that wrap, floats in the order of ranks, narrow floats added in fp32 and
+// Every element type by every reduction that it has, as all-reduce, reduce and reduce-scatter of 1
+// to 9 ranks, in each of the three ways that shared memory has, bit by bit against the arithmetic
+// of this file: integers that wrap, floats in the order of ranks, narrow floats added in fp32 and
 // rounded once by looking for the nearest value.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -22,26 +23,36 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr int kTypes = static_cast<int>(ElementType::kC128) + 1, kReductions = static_cast<int>(Reduction::kPremulSum) + 1;
-constexpr double kScale = 0.5;  // products with it are exact, so that it does not matter whether they are fused with the sum
+constexpr int kTypes = static_cast<int>(ElementType::kC128) + 1,
+              kReductions = static_cast<int>(Reduction::kPremulSum) + 1;
+constexpr double kScale = 0.5;  // products with it are exact, so that it does not matter whether
+                                // they are fused with the sum
 
-/// A floating type of a few bits by the list of its finite magnitudes, of which the n-th has the code n.
+/// A floating type of a few bits by the list of its finite magnitudes, of which the n-th has the
+/// code n.
 class Magnitudes {
  public:
-  Magnitudes(int exponent_bits, int mantissa_bits, std::uint32_t codes) : sign_(1u << (exponent_bits + mantissa_bits)) {
+  Magnitudes(int exponent_bits, int mantissa_bits, std::uint32_t codes)
+      : sign_(1u << (exponent_bits + mantissa_bits)) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     for (std::uint32_t code = 0; code < codes; ++code) {
-      const std::uint32_t exponent = code >> mantissa_bits, mantissa = code & ((1u << mantissa_bits) - 1);
+      const std::uint32_t exponent = code >> mantissa_bits,
+                          mantissa = code & ((1u << mantissa_bits) - 1);
       const std::uint32_t leading = exponent > 0 ? 1u << mantissa_bits : 0;
-      values_.push_back(std::ldexp(leading + mantissa, static_cast<int>(std::max(exponent, 1u)) - bias - mantissa_bits));
+      values_.push_back(std::ldexp(
+          leading + mantissa, static_cast<int>(std::max(exponent, 1u)) - bias - mantissa_bits));
     }
   }
-  double value(std::uint32_t code) const { return code & sign_ ? -values_.at(code ^ sign_) : values_.at(code); }
+  double value(std::uint32_t code) const {
+    return code & sign_ ? -values_.at(code ^ sign_) : values_.at(code);
+  }
   /// Ties go to the even code. `x` is not larger than the largest.
   std::uint32_t nearest(double x) const {
     const double magnitude = std::abs(x);
-    auto code = static_cast<std::uint32_t>(std::lower_bound(values_.begin(), values_.end(), magnitude) - values_.begin());
-    const double above = values_.at(code) - magnitude, below = code > 0 ? magnitude - values_[code - 1] : above + 1;
+    auto code = static_cast<std::uint32_t>(
+        std::lower_bound(values_.begin(), values_.end(), magnitude) - values_.begin());
+    const double above = values_.at(code) - magnitude,
+                 below = code > 0 ? magnitude - values_[code - 1] : above + 1;
     if (below < above || (below == above && code % 2 == 1)) --code;
     return code | (x < 0 ? sign_ : 0);
   }
@@ -52,7 +63,8 @@ class Magnitudes {
 };
 
 const Magnitudes& magnitudes_of(ElementType type) {
-  static const Magnitudes e4m3(4, 3, 0x7f), e5m2(5, 2, 0x7c), f16(5, 10, 0x7c00), bf16(8, 7, 0x7f80);
+  static const Magnitudes e4m3(4, 3, 0x7f), e5m2(5, 2, 0x7c), f16(5, 10, 0x7c00),
+      bf16(8, 7, 0x7f80);
   switch (type) {
     case ElementType::kF8E4M3:
       return e4m3;
@@ -85,7 +97,9 @@ template <class T>
 T of_integers(Reduction reduction, const std::vector<T>& x) {
   if (reduction == Reduction::kMin) return *std::min_element(x.begin(), x.end());
   if (reduction == Reduction::kMax) return *std::max_element(x.begin(), x.end());
-  std::uint64_t result = reduction == Reduction::kProduct ? 1 : reduction == Reduction::kBitAnd ? ~std::uint64_t{0} : 0;
+  std::uint64_t result = reduction == Reduction::kProduct  ? 1
+                         : reduction == Reduction::kBitAnd ? ~std::uint64_t{0}
+                                                           : 0;
   for (const T one : x) {
     const auto bits = static_cast<std::uint64_t>(one);
     if (reduction == Reduction::kSum) result += bits;
@@ -103,7 +117,8 @@ T of_floats(Reduction reduction, const std::vector<T>& x) {
   if (reduction == Reduction::kMax) return *std::max_element(x.begin(), x.end());
   const T scale = reduction == Reduction::kPremulSum ? T(kScale) : T(1);
   T result = x[0] * scale;
-  for (std::size_t r = 1; r < x.size(); ++r) result = reduction == Reduction::kProduct ? result * x[r] : result + x[r] * scale;
+  for (std::size_t r = 1; r < x.size(); ++r)
+    result = reduction == Reduction::kProduct ? result * x[r] : result + x[r] * scale;
   return reduction == Reduction::kAverage ? result / static_cast<T>(x.size()) : result;
 }
 
@@ -131,11 +146,16 @@ Bytes of_narrow_floats(ElementType type, Reduction reduction, const std::vector<
 }
 
 Bytes reduced(ElementType type, Reduction reduction, const std::vector<Bytes>& inputs) {
-  const auto integers = [&]<class T>(T) { return each<T>(inputs, [&](const std::vector<T>& x) { return of_integers(reduction, x); }); };
-  const auto floats = [&]<class T>(T) { return each<T>(inputs, [&](const std::vector<T>& x) { return of_floats(reduction, x); }); };
+  const auto integers = [&]<class T>(T) {
+    return each<T>(inputs, [&](const std::vector<T>& x) { return of_integers(reduction, x); });
+  };
+  const auto floats = [&]<class T>(T) {
+    return each<T>(inputs, [&](const std::vector<T>& x) { return of_floats(reduction, x); });
+  };
   switch (type) {
     case ElementType::kBool:
-      return each<std::uint8_t>(inputs, [&](const std::vector<std::uint8_t>& x) { return of_bools(reduction, x); });
+      return each<std::uint8_t>(
+          inputs, [&](const std::vector<std::uint8_t>& x) { return of_bools(reduction, x); });
     case ElementType::kU8:
       return integers(std::uint8_t{});
     case ElementType::kI8:
@@ -168,8 +188,8 @@ Bytes reduced(ElementType type, Reduction reduction, const std::vector<Bytes>& i
   return {};
 }
 
-/// `count` random elements. Floats are of either sign and between 1/2 and 3/2, so that no product of nine leaves the range of any type; every third
-/// bool is set on all ranks, every third on none.
+/// `count` random elements. Floats are of either sign and between 1/2 and 3/2, so that no product
+/// of nine leaves the range of any type; every third bool is set on all ranks, every third on none.
 Bytes random_elements(ElementType type, std::size_t count, std::mt19937_64& random) {
   Bytes bytes(count * size_of(type));
   std::uniform_real_distribution<double> between(0.5, 1.5);
@@ -183,15 +203,21 @@ Bytes random_elements(ElementType type, std::size_t count, std::mt19937_64& rand
   };
   switch (type) {
     case ElementType::kBool:
-      fill([&](std::size_t i) { return static_cast<std::uint8_t>(i % 3 == 0 ? 1 : i % 3 == 1 ? 0 : random() % 2); });
+      fill([&](std::size_t i) {
+        return static_cast<std::uint8_t>(i % 3 == 0 ? 1 : i % 3 == 1 ? 0 : random() % 2);
+      });
       break;
     case ElementType::kF8E4M3:
     case ElementType::kF8E5M2:
-      fill([&](std::size_t) { return static_cast<std::uint8_t>(magnitudes_of(type).nearest(real())); });
+      fill([&](std::size_t) {
+        return static_cast<std::uint8_t>(magnitudes_of(type).nearest(real()));
+      });
       break;
     case ElementType::kF16:
     case ElementType::kBF16:
-      fill([&](std::size_t) { return static_cast<std::uint16_t>(magnitudes_of(type).nearest(real())); });
+      fill([&](std::size_t) {
+        return static_cast<std::uint16_t>(magnitudes_of(type).nearest(real()));
+      });
       break;
     case ElementType::kF32:
     case ElementType::kC64:
@@ -215,7 +241,8 @@ struct Case {
   Bytes expected;             ///< of all of them
 };
 
-/// For every type and reduction a contribution that travels in a descriptor or beside it, and one that is read where it lies.
+/// For every type and reduction a contribution that travels in a descriptor or beside it, and one
+/// that is read where it lies.
 std::vector<Case> cases_of(int ranks) {
   std::mt19937_64 random(static_cast<unsigned>(ranks));
   std::vector<Case> cases;
@@ -224,20 +251,24 @@ std::vector<Case> cases_of(int ranks) {
       const auto type = static_cast<ElementType>(t);
       const auto reduction = static_cast<Reduction>(r);
       if (!supports_fold(type, reduction)) continue;
-      for (const std::size_t count : {std::size_t{r % 2 == 0 ? 1u : 37u}, kPayloadBytes / size_of(type) + 5}) {
+      for (const std::size_t count :
+           {std::size_t{r % 2 == 0 ? 1u : 37u}, kPayloadBytes / size_of(type) + 5}) {
         Case& c = cases.emplace_back(Case{type, reduction, count, {}, {}});
-        for (int rank = 0; rank < ranks; ++rank) c.inputs.push_back(random_elements(type, count * static_cast<std::size_t>(ranks), random));
+        for (int rank = 0; rank < ranks; ++rank)
+          c.inputs.push_back(
+              random_elements(type, count * static_cast<std::size_t>(ranks), random));
         c.expected = reduced(type, reduction, c.inputs);
       }
     }
   return cases;
 }
 
-/// One rank's part in one call; what is wrong, or nothing. In place: the result begins where the input does, which for a reduce-scatter means that
-/// ranks write over what others read.
+/// One rank's part in one call; what is wrong, or nothing. In place: the result begins where the
+/// input does, which for a reduce-scatter means that ranks write over what others read.
 std::string run(HostCommunicator& c, const Case& what, Kind kind, int root, bool in_place) {
   const auto me = static_cast<std::size_t>(c.rank());
-  const std::size_t bytes = what.count * size_of(what.type), first = kind == Kind::kReduceScatter ? me * bytes : 0;
+  const std::size_t bytes = what.count * size_of(what.type),
+                    first = kind == Kind::kReduceScatter ? me * bytes : 0;
   Bytes input = what.inputs[me], output(bytes, std::byte{0x5a});
   Bytes& result = in_place ? input : output;
   c.wait(c.start({.kind = kind,
@@ -247,19 +278,25 @@ std::string run(HostCommunicator& c, const Case& what, Kind kind, int root, bool
                   .peer = kind == Kind::kReduce ? root : -1,
                   .scale = kScale}));
   const bool gets = kind != Kind::kReduce || c.rank() == root;
-  const std::byte* want = gets ? what.expected.data() + first : in_place ? what.inputs[me].data() : nullptr;
-  const bool right = want ? std::memcmp(result.data(), want, bytes) == 0 : output == Bytes(bytes, std::byte{0x5a});
+  const std::byte* want = gets       ? what.expected.data() + first
+                          : in_place ? what.inputs[me].data()
+                                     : nullptr;
+  const bool right =
+      want ? std::memcmp(result.data(), want, bytes) == 0 : output == Bytes(bytes, std::byte{0x5a});
   if (right) return {};
-  return fmt::format("{} of {} x {} by {}{}: rank {} of {}", name(kind), what.count, name(what.type), name(what.reduction),
-                     in_place ? " in place" : "", me, c.size());
+  return fmt::format("{} of {} x {} by {}{}: rank {} of {}", name(kind), what.count,
+                     name(what.type), name(what.reduction), in_place ? " in place" : "", me,
+                     c.size());
 }
 
 std::vector<std::string> run_all(HostCommunicator& c, const std::vector<Case>& cases) {
   std::vector<std::string> wrong;
   for (std::size_t i = 0; i < cases.size(); ++i)
     for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
-      // Short and long ones of a reduction follow each other, and either is in place for every other reduction.
-      const std::string text = run(c, cases[i], kind, static_cast<int>(i / 2) % c.size(), (i / 2 + static_cast<std::size_t>(kind)) % 2 == 0);
+      // Short and long ones of a reduction follow each other, and either is in place for every
+      // other reduction.
+      const std::string text = run(c, cases[i], kind, static_cast<int>(i / 2) % c.size(),
+                                   (i / 2 + static_cast<std::size_t>(kind)) % 2 == 0);
       if (!text.empty()) wrong.push_back(text);
     }
   return wrong;
@@ -268,7 +305,8 @@ std::vector<std::string> run_all(HostCommunicator& c, const std::vector<Case>& c
 TEST(EveryReduction, OfEveryTypeEqualsPlainArithmeticBitByBit) {
   for (int ranks = 1; ranks <= 9; ++ranks) {
     const auto cases = cases_of(ranks);
-    // Eight integer types have seven reductions, and so has bool; six floating ones six; two complex ones three.
+    // Eight integer types have seven reductions, and so has bool; six floating ones six; two
+    // complex ones three.
     ASSERT_EQ(cases.size(), 2u * (8 * 7 + 7 + 6 * 6 + 2 * 3));
     std::mutex mutex;
     std::vector<std::string> wrong;

@@ -1,5 +1,5 @@
-// Ranks as threads that meet through a store and play hosts: what their groups stand on, groups whose members alone take part, and what of a
-// failure reaches whom.
+// Ranks as threads that meet through a store and play hosts: what their groups stand on, groups
+// whose members alone take part, and what of a failure reaches whom.
 #include "shoal/collective/fabric.h"
 
 #include <fmt/format.h>
@@ -21,9 +21,14 @@ using std::chrono::milliseconds;
 /// Keys of one group among those of a store.
 class Prefixed final : public wire::KeyValues {
  public:
-  Prefixed(wire::KeyValues& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
-  void set(const std::string& key, const std::string& value, Deadline deadline) override { store_.set(prefix_ + key, value, deadline); }
-  std::string wait(const std::string& key, Deadline deadline) override { return store_.wait(prefix_ + key, deadline); }
+  Prefixed(wire::KeyValues& store, std::string prefix)
+      : store_(store), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, const std::string& value, Deadline deadline) override {
+    store_.set(prefix_ + key, value, deadline);
+  }
+  std::string wait(const std::string& key, Deadline deadline) override {
+    return store_.wait(prefix_ + key, deadline);
+  }
   std::string address() override { return store_.address(); }
 
  private:
@@ -33,8 +38,10 @@ class Prefixed final : public wire::KeyValues {
 
 using Body = std::function<void(Fabric&, Communicator& all, wire::KeyValues& store)>;
 
-/// Runs `body` on a thread for each of `hosts`, which names their hosts, and returns what each threw.
-std::vector<std::optional<Error>> on_fabric(const std::vector<int>& hosts, const Body& body, bool shares_memory = true) {
+/// Runs `body` on a thread for each of `hosts`, which names their hosts, and returns what each
+/// threw.
+std::vector<std::optional<Error>> on_fabric(const std::vector<int>& hosts, const Body& body,
+                                            bool shares_memory = true) {
   static int meetings = 0;
   const std::string name = fmt::format("fabric-{}-{}", ::getpid(), ++meetings);
   return on_network(static_cast<int>(hosts.size()), [&](const wire::Endpoint& endpoint, int rank) {
@@ -63,7 +70,8 @@ std::string what(const Communicator& c) {
 
 void check_all(Communicator& c) {
   for (const Kind kind : kKinds)
-    for (const std::size_t count : {0, 1, 5001}) EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, c.size() - 1), "") << what(c);
+    for (const std::size_t count : {0, 1, 5001})
+      EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, c.size() - 1), "") << what(c);
 }
 
 struct Expected {
@@ -92,24 +100,26 @@ void check_groups(Fabric& fabric, wire::KeyValues& store, const std::vector<Expe
 }
 
 TEST(Fabric, GroupsAreMadeByTheirMembersAlone) {
-  expect_none(on_fabric({0, 0, 1, 1, 2}, [](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
-    EXPECT_EQ(what(all), "hierarchy");
-    EXPECT_FALSE(fabric.in_one_memory());
-    check_all(all);
-    check_groups(fabric, store,
-                 {{{0, 1}, "memory"},
-                  {{3, 2}, "memory"},
-                  {{0, 2}, "connections"},
-                  {{4, 3, 0}, "connections"},
-                  {{3, 1, 0}, "hierarchy"},
-                  {{4, 0, 1, 2, 3}, "hierarchy"},
-                  {{1}, "memory"},
-                  {{4}, "memory"}});
-  }));
+  expect_none(
+      on_fabric({0, 0, 1, 1, 2}, [](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
+        EXPECT_EQ(what(all), "hierarchy");
+        EXPECT_FALSE(fabric.in_one_memory());
+        check_all(all);
+        check_groups(fabric, store,
+                     {{{0, 1}, "memory"},
+                      {{3, 2}, "memory"},
+                      {{0, 2}, "connections"},
+                      {{4, 3, 0}, "connections"},
+                      {{3, 1, 0}, "hierarchy"},
+                      {{4, 0, 1, 2, 3}, "hierarchy"},
+                      {{1}, "memory"},
+                      {{4}, "memory"}});
+      }));
 }
 
 TEST(Fabric, RanksThatShareNothingSpeakTcp) {
-  const std::vector<Expected> groups = {{{2, 0}, "connections"}, {{1}, "connections"}, {{1, 2, 0}, "connections"}};
+  const std::vector<Expected> groups = {
+      {{2, 0}, "connections"}, {{1}, "connections"}, {{1, 2, 0}, "connections"}};
   const auto body = [&](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
     EXPECT_EQ(what(all), "connections");
     check_groups(fabric, store, groups);
@@ -134,33 +144,41 @@ TEST(Fabric, RanksOfOneHostNeedNoConnections) {
   }));
 }
 
-// A failure in the memory of one host is told to the other, in the job's numbers, and the other way round.
+// A failure in the memory of one host is told to the other, in the job's numbers, and the other way
+// round.
 TEST(Fabric, AFailureOfOneHostReachesAll) {
   for (const int where : {0, 1}) {
-    const auto errors = on_fabric({0, 0, 1, 1}, [&](Fabric& fabric, Communicator&, wire::KeyValues& store) {
-      const bool here = fabric.settings().rank / 2 == where;
-      Prefixed keys(store, fmt::format("{}/", fabric.settings().rank / 2));
-      const auto pair =
-          fabric.group(here ? std::vector<int>{2 * where, 2 * where + 1} : std::vector<int>{2 - 2 * where, 3 - 2 * where}, keys, soon());
-      if (here) {
-        try {
-          std::vector<float> x(10);
-          pair->run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), 5u + pair->rank()}}, soon());
-        } catch (const Error& error) {
-          fabric.spread(error);
-          throw Error(fabric.as_seen_by_all(error));
-        }
-      }
-      for (const Deadline end = soon(); !end.passed();) {
-        fabric.check();
-        pair->poll(milliseconds(1));
-        std::this_thread::sleep_for(milliseconds(1));
-      }
-    });
+    const auto errors =
+        on_fabric({0, 0, 1, 1}, [&](Fabric& fabric, Communicator&, wire::KeyValues& store) {
+          const bool here = fabric.settings().rank / 2 == where;
+          Prefixed keys(store, fmt::format("{}/", fabric.settings().rank / 2));
+          const auto pair = fabric.group(here ? std::vector<int>{2 * where, 2 * where + 1}
+                                              : std::vector<int>{2 - 2 * where, 3 - 2 * where},
+                                         keys, soon());
+          if (here) {
+            try {
+              std::vector<float> x(10);
+              pair->run({.kind = Kind::kAllReduce,
+                         .type = ElementType::kF32,
+                         .buffer = {x.data(), x.data(), 5u + pair->rank()}},
+                        soon());
+            } catch (const Error& error) {
+              fabric.spread(error);
+              throw Error(fabric.as_seen_by_all(error));
+            }
+          }
+          for (const Deadline end = soon(); !end.passed();) {
+            fabric.check();
+            pair->poll(milliseconds(1));
+            std::this_thread::sleep_for(milliseconds(1));
+          }
+        });
     for (std::size_t r = 0; r < errors.size(); ++r) {
       ASSERT_TRUE(errors[r]) << r;
       EXPECT_EQ(errors[r]->kind(), ErrorKind::kMismatch) << errors[r]->what();
-      EXPECT_NE(std::string(errors[r]->what()).find(fmt::format("on the host of ranks {}, {}", 2 * where, 2 * where + 1)), std::string::npos)
+      EXPECT_NE(std::string(errors[r]->what())
+                    .find(fmt::format("on the host of ranks {}, {}", 2 * where, 2 * where + 1)),
+                std::string::npos)
           << errors[r]->what();
       EXPECT_EQ(errors[r]->size(), 4);
     }

@@ -1,4 +1,5 @@
-// What is left of a failed run: a file of every rank that could write, and one of all with who is to blame.
+// What is left of a failed run: a file of every rank that could write, and one of all with who is
+// to blame.
 #include "shoal/collective/flight_files.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,9 @@ using testing::HasSubstr;
 class FlightFiles : public testing::Test {
  protected:
   FlightFiles()
-      : directory(fs::temp_directory_path() / fmt::format("shoal-flight-{}-{}", ::getpid(), testing::UnitTest::GetInstance()->random_seed())) {
+      : directory(fs::temp_directory_path() /
+                  fmt::format("shoal-flight-{}-{}", ::getpid(),
+                              testing::UnitTest::GetInstance()->random_seed())) {
     fs::create_directories(directory);
   }
   ~FlightFiles() override { fs::remove_all(directory); }
@@ -44,7 +47,8 @@ class FlightFiles : public testing::Test {
   }
   std::vector<std::string> names() const {
     std::vector<std::string> result;
-    for (const auto& entry : fs::directory_iterator(directory)) result.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(directory))
+      result.push_back(entry.path().filename());
     std::sort(result.begin(), result.end());
     return result;
   }
@@ -52,14 +56,17 @@ class FlightFiles : public testing::Test {
   fs::path directory;
 };
 
-/// A book of one group in which `rank` has done `complete` calls and, if `inside`, has begun one more.
-std::shared_ptr<FlightBook> book_of(int rank, const std::vector<int>& members, std::uint64_t complete, bool inside) {
+/// A book of one group in which `rank` has done `complete` calls and, if `inside`, has begun one
+/// more.
+std::shared_ptr<FlightBook> book_of(int rank, const std::vector<int>& members,
+                                    std::uint64_t complete, bool inside) {
   auto book = std::make_shared<FlightBook>();
   std::vector<FlightEntry> entries;
   for (std::uint64_t s = 1; s <= complete + (inside ? 1 : 0); ++s) {
     const auto began = Clock::now() - std::chrono::milliseconds(100);
     entries.push_back(
-        {rank, s, fmt::format("all_gather of {} x f32", s), began, s <= complete ? began + std::chrono::microseconds(250) : Clock::time_point{}});
+        {rank, s, fmt::format("all_gather of {} x f32", s), began,
+         s <= complete ? began + std::chrono::microseconds(250) : Clock::time_point{}});
   }
   book->add("world", members, [entries] { return entries; });
   return book;
@@ -67,11 +74,14 @@ std::shared_ptr<FlightBook> book_of(int rank, const std::vector<int>& members, s
 
 TEST_F(FlightFiles, SayWhoNeverEnteredWhoIsInsideAndWhoIsSilent) {
   const Error cause = Error(ErrorKind::kTimeout, "all_gather", "not \"complete\"").at(0, 4).from(3);
-  for (const int rank : {0, 1}) write_flight(directory, {"run", rank, 4}, *book_of(rank, {0, 1, 2, 3}, 411, true), cause);
+  for (const int rank : {0, 1})
+    write_flight(directory, {"run", rank, 4}, *book_of(rank, {0, 1, 2, 3}, 411, true), cause);
   write_flight(directory, {"run", 3, 4}, *book_of(3, {0, 1, 2, 3}, 411, false), cause);
-  EXPECT_EQ(names(), (std::vector<std::string>{"flight-rank-0.jsonl", "flight-rank-1.jsonl", "flight-rank-3.jsonl", "flight.jsonl"}));
+  EXPECT_EQ(names(), (std::vector<std::string>{"flight-rank-0.jsonl", "flight-rank-1.jsonl",
+                                               "flight-rank-3.jsonl", "flight.jsonl"}));
   EXPECT_EQ(verdicts(),
-            (std::vector<std::string>{"#412 all_gather of 412 x f32: rank 3 never entered it (its last was #411 all_gather of 411 x f32); "
+            (std::vector<std::string>{"#412 all_gather of 412 x f32: rank 3 never entered it (its "
+                                      "last was #411 all_gather of 411 x f32); "
                                       "ranks 0, 1 are inside it; rank 2 left no record"}));
   const auto own = lines("flight-rank-0.jsonl"), all = lines("flight.jsonl");
   ASSERT_EQ(own.size(), 1u + 412u);
@@ -85,13 +95,17 @@ TEST_F(FlightFiles, SayWhoNeverEnteredWhoIsInsideAndWhoIsSilent) {
 }
 
 TEST_F(FlightFiles, OtherRunsAndNoiseAreLeftOut) {
-  write_flight(directory, {"before", 1, 2}, *book_of(1, {0, 1}, 5, true), Error(ErrorKind::kTimeout, "x", "y"));
+  write_flight(directory, {"before", 1, 2}, *book_of(1, {0, 1}, 5, true),
+               Error(ErrorKind::kTimeout, "x", "y"));
   std::ofstream(directory / "flight-rank-7.jsonl")
-      << "noise\n[1]\n{\"record\":7}\n{\"record\":\"call\",\"run\":\"now\",\"rank\":\"x\"}\n{\"run\":\"now\"}\n\n{";
-  write_flight(directory, {"now", 0, 2}, *book_of(0, {0, 1}, 3, false), Error(ErrorKind::kInternal, "x", std::string("\xff not text")));
+      << "noise\n[1]\n{\"record\":7}\n{\"record\":\"call\",\"run\":\"now\",\"rank\":\"x\"}\n{"
+         "\"run\":\"now\"}\n\n{";
+  write_flight(directory, {"now", 0, 2}, *book_of(0, {0, 1}, 3, false),
+               Error(ErrorKind::kInternal, "x", std::string("\xff not text")));
   EXPECT_EQ(lines("flight.jsonl").size(), 4u);
   EXPECT_TRUE(verdicts().empty()) << "nobody waits in a collective";
-  forget_flight(directory, 0), forget_flight(directory, 1), forget_flight(directory, 7), forget_flight(directory, 8);
+  forget_flight(directory, 0), forget_flight(directory, 1), forget_flight(directory, 7),
+      forget_flight(directory, 8);
   EXPECT_TRUE(names().empty());
 }
 
@@ -99,29 +113,35 @@ TEST_F(FlightFiles, ManyRanksWriteAtOnce) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 8; ++rank)
     ranks.emplace_back([&, rank] {
-      write_flight(directory, {"run", rank, 8}, *book_of(rank, {0, 1, 2, 3, 4, 5, 6, 7}, 20, true), Error(ErrorKind::kTimeout, "x", "y"));
+      write_flight(directory, {"run", rank, 8}, *book_of(rank, {0, 1, 2, 3, 4, 5, 6, 7}, 20, true),
+                   Error(ErrorKind::kTimeout, "x", "y"));
     });
   for (auto& rank : ranks) rank.join();
   EXPECT_EQ(lines("flight.jsonl").size(), 8u * 22u + 1u);
-  EXPECT_EQ(verdicts()[0], "#21 all_gather of 21 x f32: ranks 0, 1, 2, 3, 4, 5, 6, 7 are inside it");
+  EXPECT_EQ(verdicts()[0],
+            "#21 all_gather of 21 x f32: ranks 0, 1, 2, 3, 4, 5, 6, 7 are inside it");
   EXPECT_EQ(names().size(), 9u) << "nothing is left beside them";
 }
 
 TEST_F(FlightFiles, WhereNothingCanBeWrittenIsAnError) {
   try {
-    write_flight("/proc/nowhere", {"run", 0, 1}, FlightBook(), Error(ErrorKind::kTimeout, "x", "y"));
+    write_flight("/proc/nowhere", {"run", 0, 1}, FlightBook(),
+                 Error(ErrorKind::kTimeout, "x", "y"));
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kOutput);
   }
 }
 
-// Every rank keeps a book of a real group and its split; one never comes to the last collective. `inside` counts the others there, and none of them
-// gives up before all are.
-void fly(Communicator& c, int absent, std::atomic<int>& inside, const std::function<void(const Error&)>& write) {
+// Every rank keeps a book of a real group and its split; one never comes to the last collective.
+// `inside` counts the others there, and none of them gives up before all are.
+void fly(Communicator& c, int absent, std::atomic<int>& inside,
+         const std::function<void(const Error&)>& write) {
   std::vector<float> x(5000, 1);
   const auto start = [&](Communicator& on) {
-    return on.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), x.size()}});
+    return on.start({.kind = Kind::kAllReduce,
+                     .type = ElementType::kF32,
+                     .buffer = {x.data(), x.data(), x.size()}});
   };
   {
     const auto half = c.split(c.rank() % 2, 0);
@@ -130,9 +150,15 @@ void fly(Communicator& c, int absent, std::atomic<int>& inside, const std::funct
   for (int i = 0; i < 100; ++i) c.wait(start(c), soon());
   try {
     // Waits for a message that nobody sends.
-    if (c.rank() == absent) c.run({.kind = Kind::kReceive, .buffer = {nullptr, x.data(), 1}, .peer = (absent + 1) % c.size(), .tag = 9}, soon());
+    if (c.rank() == absent)
+      c.run({.kind = Kind::kReceive,
+             .buffer = {nullptr, x.data(), 1},
+             .peer = (absent + 1) % c.size(),
+             .tag = 9},
+            soon());
     const Handle handle = start(c);
-    for (++inside; inside < c.size() - 1;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (++inside; inside < c.size() - 1;)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     c.wait(handle, Deadline::in(std::chrono::milliseconds(300)));
   } catch (const Error& error) {
     write(error);
@@ -141,13 +167,15 @@ void fly(Communicator& c, int absent, std::atomic<int>& inside, const std::funct
 }
 
 TEST_F(FlightFiles, GroupsOfOneHostAreReadByEveryRank) {
-  const auto control = std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("control", HostWorld::control_bytes()));
+  const auto control = std::make_shared<wire::SharedSegment>(
+      wire::SharedSegment::create("control", HostWorld::control_bytes()));
   std::vector<std::thread> threads;
   std::atomic<int> inside = 0;
   for (int rank = 0; rank < 4; ++rank)
     threads.emplace_back([&, rank] {
       const auto book = std::make_shared<FlightBook>();
-      HostCommunicator c(std::make_shared<HostWorld>(rank, 4, control), {.timeout = std::chrono::seconds(60), .flight = book, .world_ranks = {}});
+      HostCommunicator c(std::make_shared<HostWorld>(rank, 4, control),
+                         {.timeout = std::chrono::seconds(60), .flight = book, .world_ranks = {}});
       try {
         fly(c, 2, inside, [&](const Error& error) {
           if (rank != 2) write_flight(directory, {"run", rank, 4}, *book, error);
@@ -158,7 +186,9 @@ TEST_F(FlightFiles, GroupsOfOneHostAreReadByEveryRank) {
   for (auto& thread : threads) thread.join();
   const auto words = verdicts();
   ASSERT_FALSE(words.empty());
-  EXPECT_THAT(words[0], HasSubstr("all_reduce of 5000 x f32 by sum: rank 2 never entered it (its last was #")) << "though rank 2 wrote nothing";
+  EXPECT_THAT(words[0],
+              HasSubstr("all_reduce of 5000 x f32 by sum: rank 2 never entered it (its last was #"))
+      << "though rank 2 wrote nothing";
   EXPECT_THAT(words[0], HasSubstr("ranks 0, 1, 3 are inside it"));
   std::set<std::string> groups;
   for (const json& line : lines("flight-rank-0.jsonl"))

@@ -14,9 +14,11 @@
 namespace shoal::collective {
 namespace {
 
-constexpr int kTypes = static_cast<int>(ElementType::kC128) + 1, kReductions = static_cast<int>(Reduction::kPremulSum) + 1;
+constexpr int kTypes = static_cast<int>(ElementType::kC128) + 1,
+              kReductions = static_cast<int>(Reduction::kPremulSum) + 1;
 
-/// Random bits that are valid values of the type: bools are 0 or 1, floats finite and of moderate size.
+/// Random bits that are valid values of the type: bools are 0 or 1, floats finite and of moderate
+/// size.
 std::vector<std::byte> values(ElementType type, std::size_t count, std::mt19937& random) {
   std::vector<std::byte> bytes(count * size_of(type) + 64);
   for (std::size_t i = 0; i < count; ++i) {
@@ -74,14 +76,20 @@ TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
             std::vector<const void*> from;
             std::vector<void*> to, expected_to;
             for (int s = 0; s < sources; ++s) in.push_back(values(type, count, random));
-            std::vector<std::vector<std::byte>> expected(sources, std::vector<std::byte>(in[0].size()));
-            for (int s = 0; s < sources; ++s) expected_to.push_back(expected[s].data()), from.push_back(in[s].data());
-            fold_plain(type, reduction, from.data(), sources, expected_to.data(), sources, count, 0.5);
-            for (int s = 0; s < sources; ++s) out[s].resize(in[s].size()), to.push_back(in_place ? in[s].data() : out[s].data());
-            fold(type, reduction, from.data(), sources, to.data(), in_place ? sources : 1, count, 0.5);
+            std::vector<std::vector<std::byte>> expected(sources,
+                                                         std::vector<std::byte>(in[0].size()));
+            for (int s = 0; s < sources; ++s)
+              expected_to.push_back(expected[s].data()), from.push_back(in[s].data());
+            fold_plain(type, reduction, from.data(), sources, expected_to.data(), sources, count,
+                       0.5);
+            for (int s = 0; s < sources; ++s)
+              out[s].resize(in[s].size()), to.push_back(in_place ? in[s].data() : out[s].data());
+            fold(type, reduction, from.data(), sources, to.data(), in_place ? sources : 1, count,
+                 0.5);
             for (int s = 0; s < (in_place ? sources : 1); ++s)
               ASSERT_EQ(std::memcmp(to[s], expected[s].data(), count * size_of(type)), 0)
-                  << name(type) << " " << name(reduction) << " sources=" << sources << " count=" << count << " in place=" << in_place;
+                  << name(type) << " " << name(reduction) << " sources=" << sources
+                  << " count=" << count << " in place=" << in_place;
             if (in_place) continue;
             // In the place of each source in turn.
             for (int s = 0; s < sources; ++s) {
@@ -89,7 +97,8 @@ TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
               void* target = in[s].data();
               fold(type, reduction, from.data(), sources, &target, 1, count, 0.5);
               ASSERT_EQ(std::memcmp(target, expected[0].data(), count * size_of(type)), 0)
-                  << name(type) << " " << name(reduction) << " sources=" << sources << " count=" << count << " in the place of source " << s;
+                  << name(type) << " " << name(reduction) << " sources=" << sources
+                  << " count=" << count << " in the place of source " << s;
               in[s] = kept, from[s] = in[s].data();
             }
           }
@@ -105,10 +114,12 @@ TEST(StreamCopy, MovesEveryByteAtAnyAlignment) {
         std::fill(to.begin(), to.end(), std::byte{0});
         stream_copy(to.data() + write, from.data() + read, bytes);
         stream_fence();
-        ASSERT_EQ(std::memcmp(to.data() + write, from.data() + read, bytes), 0) << read << " " << write << " " << bytes;
+        ASSERT_EQ(std::memcmp(to.data() + write, from.data() + read, bytes), 0)
+            << read << " " << write << " " << bytes;
         for (std::size_t i = 0; i < to.size(); ++i) {
           const bool beside = i < write || i >= write + bytes;
-          ASSERT_TRUE(!beside || to[i] == std::byte{0}) << "byte " << i << " beside the " << bytes << " at " << write;
+          ASSERT_TRUE(!beside || to[i] == std::byte{0})
+              << "byte " << i << " beside the " << bytes << " at " << write;
         }
       }
 }
@@ -133,7 +144,8 @@ double nearest(double x, int codes, bool (*finite)(Bits)) {
   for (int code = 0; code < codes; ++code) {
     if (!finite(static_cast<Bits>(code))) continue;
     const double value = widen(T{static_cast<Bits>(code)}), d = std::abs(value - x);
-    if (d < distance || (d == distance && code % 2 == 0 && best_code % 2 == 1)) best = value, distance = d, best_code = code;
+    if (d < distance || (d == distance && code % 2 == 0 && best_code % 2 == 1))
+      best = value, distance = d, best_code = code;
   }
   return best;
 }
@@ -143,12 +155,15 @@ TEST(NarrowFloat, RoundsToNearestEven) {
   const auto e4m3_finite = [](std::uint8_t b) { return (b & 0x7f) != 0x7f; };
   const auto e5m2_finite = [](std::uint8_t b) { return (b & 0x7c) != 0x7c; };
   for (int i = 0; i < 20000; ++i) {
-    const float x = std::normal_distribution<float>()(random) * std::exp2(static_cast<float>(static_cast<int>(random() % 24) - 16));
+    const float x = std::normal_distribution<float>()(random) *
+                    std::exp2(static_cast<float>(static_cast<int>(random() % 24) - 16));
     if (std::abs(x) <= 448) {
-      ASSERT_EQ(widen(narrow_e4m3(x)), (nearest<Float8E4M3, std::uint8_t>(x, 256, +e4m3_finite))) << x;
+      ASSERT_EQ(widen(narrow_e4m3(x)), (nearest<Float8E4M3, std::uint8_t>(x, 256, +e4m3_finite)))
+          << x;
     }
     if (std::abs(x) <= 57344) {
-      ASSERT_EQ(widen(narrow_e5m2(x)), (nearest<Float8E5M2, std::uint8_t>(x, 256, +e5m2_finite))) << x;
+      ASSERT_EQ(widen(narrow_e5m2(x)), (nearest<Float8E5M2, std::uint8_t>(x, 256, +e5m2_finite)))
+          << x;
     }
   }
 }
@@ -175,7 +190,8 @@ TEST(NarrowFloat, HalfEqualsTheCompilersForEveryCodeAndManyFloats) {
 
 TEST(NarrowFloat, BFloat16RoundsToNearestEven) {
   EXPECT_EQ(narrow_bf16(1.0f).bits, 0x3f80);
-  EXPECT_EQ(narrow_bf16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // a tie goes to the even neighbour
+  EXPECT_EQ(narrow_bf16(std::bit_cast<float>(0x3f808000u)).bits,
+            0x3f80);  // a tie goes to the even neighbour
   EXPECT_EQ(narrow_bf16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
   EXPECT_EQ(narrow_bf16(std::bit_cast<float>(0x3f808001u)).bits, 0x3f81);
   EXPECT_EQ(narrow_bf16(std::numeric_limits<float>::max()).bits, 0x7f80);

@@ -1,5 +1,6 @@
-// A hierarchy of hosts, ranks as threads: those of one "host" share a control segment, all are connected over loopback. Every kind against plain
-// loops, and the bytes that cross between hosts against the least possible.
+// A hierarchy of hosts, ranks as threads: those of one "host" share a control segment, all are
+// connected over loopback. Every kind against plain loops, and the bytes that cross between hosts
+// against the least possible.
 #include "shoal/collective/hierarchical_communicator.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-const std::vector<std::vector<int>> kArrangements = {{0, 0, 1, 1},    {0, 0, 0, 1, 1, 1, 2, 2, 2}, {0, 1, 0, 1}, {0, 0, 0, 1, 1},
+const std::vector<std::vector<int>> kArrangements = {{0, 0, 1, 1},    {0, 0, 0, 1, 1, 1, 2, 2, 2},
+                                                     {0, 1, 0, 1},    {0, 0, 0, 1, 1},
                                                      {7, 3, 3, 3, 3}, {0, 0, 1, 2, 2, 2}};
 
 TEST(HostLayout, CountsHostsAndRanks) {
@@ -39,7 +41,8 @@ TEST(HierarchicalCommunicator, EveryKindEqualsItsDefinition) {
         for (const std::size_t count : {0, 1, 3, 17, 3001, 18018})
           for (const int root : {0, c.size() - 1}) {
             if (root > 0 && !has_root(kind)) continue;
-            EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, root), "") << fmt::format("{} hosts, {}", c.layout().hosts(), count);
+            EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, root), "")
+                << fmt::format("{} hosts, {}", c.layout().hosts(), count);
             if (count < 3001) {
               EXPECT_EQ(check<std::int64_t>(c, kind, ElementType::kI64, count, root), "");
             }
@@ -50,27 +53,37 @@ TEST(HierarchicalCommunicator, EveryKindEqualsItsDefinition) {
     }));
 }
 
-// Sums that depend on the order: all ranks have the same bits, the same in every run, close to the exact sum; types that fold once those of one fold.
+// Sums that depend on the order: all ranks have the same bits, the same in every run, close to the
+// exact sum; types that fold once those of one fold.
 TEST(HierarchicalCommunicator, AllRanksGetTheSameBitsInEveryRun) {
   const std::vector<int> hosts = {0, 0, 0, 1, 1, 1};
-  const auto number = [](int rank, std::size_t i) { return 1.0f / static_cast<float>(1 + rank * 131 + static_cast<int>(i) * 17); };
+  const auto number = [](int rank, std::size_t i) {
+    return 1.0f / static_cast<float>(1 + rank * 131 + static_cast<int>(i) * 17);
+  };
   std::mutex mutex;
   std::vector<std::vector<float>> results;
   for (int run = 0; run < 2; ++run)
     expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
       std::vector<float> x(9999);
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = number(c.rank(), i);
-      c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), x.size()}}, soon());
+      c.run({.kind = Kind::kAllReduce,
+             .type = ElementType::kF32,
+             .buffer = {x.data(), x.data(), x.size()}},
+            soon());
       std::vector<float> average(50);
       for (std::size_t i = 0; i < average.size(); ++i) average[i] = number(c.rank(), i);
-      c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .reduction = Reduction::kAverage, .buffer = {average.data(), average.data(), 50}},
+      c.run({.kind = Kind::kAllReduce,
+             .type = ElementType::kF32,
+             .reduction = Reduction::kAverage,
+             .buffer = {average.data(), average.data(), 50}},
             soon());
       for (std::size_t i = 0; i < average.size(); ++i) EXPECT_NEAR(average[i] * 6, x[i], 1e-6);
       const std::lock_guard lock(mutex);
       results.push_back(x);
     }));
   ASSERT_EQ(results.size(), 12u);
-  for (const auto& result : results) EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * 4), 0);
+  for (const auto& result : results)
+    EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * 4), 0);
   for (std::size_t i = 0; i < results[0].size(); ++i) {
     double sum = 0;
     for (int r = 0; r < 6; ++r) sum += number(r, i);
@@ -78,15 +91,23 @@ TEST(HierarchicalCommunicator, AllRanksGetTheSameBitsInEveryRun) {
   }
 }
 
-// Scaled inside the hosts and summed between them: as many bytes as a sum, and every contribution is scaled once.
+// Scaled inside the hosts and summed between them: as many bytes as a sum, and every contribution
+// is scaled once.
 TEST(HierarchicalCommunicator, AveragesAndScaledSumsCrossAsSumsDo) {
-  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 1, 1, 2}})
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 1, 1, 2}})
     expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
       const auto n = static_cast<std::size_t>(c.size()), rank = static_cast<std::size_t>(c.rank());
-      const auto run = [&](Kind kind, Reduction reduction, std::size_t count, const std::vector<double>& in) {
+      const auto run = [&](Kind kind, Reduction reduction, std::size_t count,
+                           const std::vector<double>& in) {
         std::vector<double> out(in.size());
         const auto before = c.bytes_between_hosts();
-        c.run({.kind = kind, .type = ElementType::kF64, .reduction = reduction, .buffer = {in.data(), out.data(), count}, .peer = 0, .scale = 0.3},
+        c.run({.kind = kind,
+               .type = ElementType::kF64,
+               .reduction = reduction,
+               .buffer = {in.data(), out.data(), count},
+               .peer = 0,
+               .scale = 0.3},
               soon());
         return std::pair(out, c.bytes_between_hosts() - before);
       };
@@ -94,16 +115,19 @@ TEST(HierarchicalCommunicator, AveragesAndScaledSumsCrossAsSumsDo) {
         for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
           const bool scatters = kind == Kind::kReduceScatter;
           std::vector<double> in(scatters ? n * count : count);
-          for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<double>((rank + 1) * (1 + i % 13));
+          for (std::size_t i = 0; i < in.size(); ++i)
+            in[i] = static_cast<double>((rank + 1) * (1 + i % 13));
           const auto [sums, bytes] = run(kind, Reduction::kSum, count, in);
           for (const Reduction reduction : {Reduction::kAverage, Reduction::kPremulSum}) {
             const auto [got, sent] = run(kind, reduction, count, in);
             if (!scatters || c.layout().in_blocks) {
               EXPECT_EQ(sent, bytes) << name(kind) << " by " << name(reduction);
             }
-            const double factor = reduction == Reduction::kAverage ? 1.0 / static_cast<double>(n) : 0.3;
+            const double factor =
+                reduction == Reduction::kAverage ? 1.0 / static_cast<double>(n) : 0.3;
             for (std::size_t i = 0; i < count && (kind != Kind::kReduce || rank == 0); ++i) {
-              const auto at = static_cast<double>(1 + (scatters ? rank * count + i : i) % 13), sum = at * static_cast<double>(n * (n + 1)) / 2;
+              const auto at = static_cast<double>(1 + (scatters ? rank * count + i : i) % 13),
+                         sum = at * static_cast<double>(n * (n + 1)) / 2;
               ASSERT_EQ(sums[i], sum);
               ASSERT_NEAR(got[i], sum * factor, 1e-14 * sum);  // a few roundings in fp64
             }
@@ -112,17 +136,23 @@ TEST(HierarchicalCommunicator, AveragesAndScaledSumsCrossAsSumsDo) {
     }));
 }
 
-/// Bytes that each host sends to others during `operation` of `count` floats on 16 ranks, four on each of four hosts.
+/// Bytes that each host sends to others during `operation` of `count` floats on 16 ranks, four on
+/// each of four hosts.
 std::vector<double> bytes_sent_by_hosts(Kind kind, std::size_t count, int root) {
   std::vector<int> hosts(16);
   for (int r = 0; r < 16; ++r) hosts[r] = r / 4;
   std::mutex mutex;
   std::vector<double> sent(4);
   expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
-    const bool wide = kind == Kind::kAllGather || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
+    const bool wide =
+        kind == Kind::kAllGather || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
     std::vector<float> in(count * (wide ? 16 : 1), 1), out(in.size());
     const auto before = c.bytes_between_hosts();
-    c.run({.kind = kind, .type = ElementType::kF32, .buffer = {in.data(), out.data(), count}, .peer = root}, soon());
+    c.run({.kind = kind,
+           .type = ElementType::kF32,
+           .buffer = {in.data(), out.data(), count},
+           .peer = root},
+          soon());
     const std::lock_guard lock(mutex);
     sent[c.rank() / 4] += static_cast<double>(c.bytes_between_hosts() - before);
     if (kind == Kind::kAllReduce) {
@@ -139,18 +169,23 @@ TEST(HierarchicalCommunicator, SixteenRanksOnFourHostsSendHardlyMoreThanTheLeast
     Kind kind;
     double least;  ///< sent by all hosts together
   };
-  // All-reduce: 2 (h - 1) / h per host; a broadcast reaches every other host once, a reduction leaves every other host once; of 16 ranks' parts each
-  // goes to (comes from) every other host once; of the pairs in an all-to-all 16 x 12 lie on two hosts.
+  // All-reduce: 2 (h - 1) / h per host; a broadcast reaches every other host once, a reduction
+  // leaves every other host once; of 16 ranks' parts each goes to (comes from) every other host
+  // once; of the pairs in an all-to-all 16 x 12 lie on two hosts.
   for (const Case& c : {Case{Kind::kAllReduce, 4 * 2 * 0.75 * bytes},
                         {Kind::kBroadcast, 3 * bytes},
                         {Kind::kReduce, 3 * bytes},
                         {Kind::kAllGather, 16 * 3 * bytes},
                         {Kind::kReduceScatter, 16 * 3 * bytes},
                         {Kind::kAllToAll, 16 * 12 * bytes / 16}}) {
-    const std::size_t n = c.kind == Kind::kAllToAll ? count / 16 : c.kind == Kind::kAllGather || c.kind == Kind::kReduceScatter ? count / 8 : count;
-    const double scale = c.kind == Kind::kAllToAll ? 1 : static_cast<double>(n) / static_cast<double>(count);
+    const std::size_t n = c.kind == Kind::kAllToAll ? count / 16
+                          : c.kind == Kind::kAllGather || c.kind == Kind::kReduceScatter ? count / 8
+                                                                                         : count;
+    const double scale =
+        c.kind == Kind::kAllToAll ? 1 : static_cast<double>(n) / static_cast<double>(count);
     double sum = 0, most = 0;
-    for (const double host : bytes_sent_by_hosts(c.kind, n, 5)) sum += host, most = std::max(most, host);
+    for (const double host : bytes_sent_by_hosts(c.kind, n, 5))
+      sum += host, most = std::max(most, host);
     EXPECT_LE(sum, 1.05 * c.least * scale) << name(c.kind);
     EXPECT_GE(sum, c.least * scale) << name(c.kind);
     if (c.kind == Kind::kAllReduce) {
@@ -179,15 +214,17 @@ TEST(HierarchicalCommunicator, GathersIntoOneOutputPerHost) {
         c.run({.kind = Kind::kBarrier}, soon());
         std::copy(own.begin(), own.end(), place);
       }
-      const Handle handle = c.start({.kind = Kind::kAllGather,
-                                     .type = ElementType::kF32,
-                                     .buffer = {in_place ? place : own.data(), output.data(), kCount},
-                                     .tag = 5,
-                                     .shared_output = true});
+      const Handle handle =
+          c.start({.kind = Kind::kAllGather,
+                   .type = ElementType::kF32,
+                   .buffer = {in_place ? place : own.data(), output.data(), kCount},
+                   .tag = 5,
+                   .shared_output = true});
       c.wait(handle, soon());
       // Others have begun the next round while this one still reads.
       if (c.rank() % 3 == 2) std::this_thread::sleep_for(milliseconds(30));
-      for (std::size_t i = 0; i < output.size(); ++i) ASSERT_EQ(output[i], static_cast<float>(10 * round) + static_cast<float>(i / kCount));
+      for (std::size_t i = 0; i < output.size(); ++i)
+        ASSERT_EQ(output[i], static_cast<float>(10 * round) + static_cast<float>(i / kCount));
     }
     const std::lock_guard lock(mutex);
     sent += c.bytes_between_hosts() - before;
@@ -197,7 +234,10 @@ TEST(HierarchicalCommunicator, GathersIntoOneOutputPerHost) {
   EXPECT_LE(static_cast<double>(sent), 1.05 * least);
   for (const auto& error : on_hosts({0, 1, 0, 1}, [](HierarchicalCommunicator& c) {
          std::vector<float> x(4 * 8);
-         c.start({.kind = Kind::kAllGather, .type = ElementType::kF32, .buffer = {x.data(), x.data(), 8}, .shared_output = true});
+         c.start({.kind = Kind::kAllGather,
+                  .type = ElementType::kF32,
+                  .buffer = {x.data(), x.data(), 8},
+                  .shared_output = true});
        })) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::kUsage) << error->what();
@@ -224,16 +264,22 @@ TEST(HierarchicalCommunicator, LabelsTellCallsApart) {
 
 TEST(HierarchicalCommunicator, KeepsManyInFlightOfSeveralKindsAndGroups) {
   expect_none(on_hosts({0, 0, 1, 1}, [](HierarchicalCommunicator& c) {
-    const auto odd = c.split(c.rank() % 2, 0), host = c.split(c.rank() / 2, 0), three = c.split(c.rank() < 3 ? 0 : -1, -c.rank());
+    const auto odd = c.split(c.rank() % 2, 0), host = c.split(c.rank() / 2, 0),
+               three = c.split(c.rank() < 3 ? 0 : -1, -c.rank());
     EXPECT_NE(dynamic_cast<TcpCommunicator*>(odd.get()), nullptr);
     EXPECT_NE(dynamic_cast<HostCommunicator*>(host.get()), nullptr);
     EXPECT_EQ(dynamic_cast<HierarchicalCommunicator*>(three.get()) != nullptr, c.rank() < 3);
     EXPECT_EQ(three ? three->rank() : 3, c.rank() < 3 ? 2 - c.rank() : 3);  // by descending rank
-    std::vector<std::vector<float>> data(60, std::vector<float>(5000, 1)), gathered(60, std::vector<float>(4 * 5000));
+    std::vector<std::vector<float>> data(60, std::vector<float>(5000, 1)),
+        gathered(60, std::vector<float>(4 * 5000));
     std::vector<Handle> handles;
     for (int i = 0; i < 60; ++i) {
-      Operation o{.kind = i % 3 == 0 ? Kind::kAllReduce : i % 3 == 1 ? Kind::kBroadcast : Kind::kAllGather, .type = ElementType::kF32};
-      o.buffer = {data[i].data(), i % 3 == 2 ? gathered[i].data() : data[i].data(), static_cast<std::size_t>(i % 2 ? 5000 : 100)};
+      Operation o{.kind = i % 3 == 0   ? Kind::kAllReduce
+                          : i % 3 == 1 ? Kind::kBroadcast
+                                       : Kind::kAllGather,
+                  .type = ElementType::kF32};
+      o.buffer = {data[i].data(), i % 3 == 2 ? gathered[i].data() : data[i].data(),
+                  static_cast<std::size_t>(i % 2 ? 5000 : 100)};
       o.peer = i % 3 == 1 ? i % 4 : -1;
       o.priority = i / 3 % 4;
       handles.push_back(c.start(o));
@@ -250,11 +296,24 @@ TEST(HierarchicalCommunicator, KeepsManyInFlightOfSeveralKindsAndGroups) {
     // Coalesced, and messages.
     std::vector<Buffer> buffers;
     for (int i = 0; i < 3; ++i) buffers.push_back({data[i].data(), gathered[i].data(), 4000});
-    c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = buffers[0], .more = std::span(buffers).subspan(1)}, soon());
+    c.run({.kind = Kind::kAllReduce,
+           .type = ElementType::kF32,
+           .buffer = buffers[0],
+           .more = std::span(buffers).subspan(1)},
+          soon());
     for (int i = 0; i < 3; ++i) EXPECT_EQ(gathered[i][0], i == 0 ? 16 : 4);
     int x = c.rank(), y = -1;
-    const Handle sent = c.start({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {&x, nullptr, 1}, .peer = (x + 1) % 4, .tag = 3});
-    c.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, &y, 1}, .peer = -1, .tag = 3}, soon());
+    const Handle sent = c.start({.kind = Kind::kSend,
+                                 .type = ElementType::kI32,
+                                 .buffer = {&x, nullptr, 1},
+                                 .peer = (x + 1) % 4,
+                                 .tag = 3});
+    c.run({.kind = Kind::kReceive,
+           .type = ElementType::kI32,
+           .buffer = {nullptr, &y, 1},
+           .peer = -1,
+           .tag = 3},
+          soon());
     c.wait(sent, soon());
     EXPECT_EQ(y, (x + 3) % 4);
     if (three) {
@@ -266,7 +325,10 @@ TEST(HierarchicalCommunicator, KeepsManyInFlightOfSeveralKindsAndGroups) {
 TEST(HierarchicalCommunicator, ADisagreementOnOneHostIsAnErrorOnAll) {
   for (const auto& error : on_hosts({0, 0, 1, 1}, [](HierarchicalCommunicator& c) {
          std::vector<float> x(5000);
-         c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), c.rank() == 3 ? 4000u : 5000u}}, soon());
+         c.run({.kind = Kind::kAllReduce,
+                .type = ElementType::kF32,
+                .buffer = {x.data(), x.data(), c.rank() == 3 ? 4000u : 5000u}},
+               soon());
        })) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::kMismatch) << error->what();
@@ -279,7 +341,11 @@ TEST(HierarchicalCommunicator, TimesOutAndAbortsOnAllRanks) {
       std::vector<float> x(5000);
       if (c.rank() == 3 || (other_host && c.rank() == 2))  // never enters
         while (true) c.poll(milliseconds(5));
-      c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), 5000}, .timeout = milliseconds(300)}, soon());
+      c.run({.kind = Kind::kAllReduce,
+             .type = ElementType::kF32,
+             .buffer = {x.data(), x.data(), 5000},
+             .timeout = milliseconds(300)},
+            soon());
     });
     for (const auto& error : errors) {
       ASSERT_TRUE(error);
@@ -287,7 +353,8 @@ TEST(HierarchicalCommunicator, TimesOutAndAbortsOnAllRanks) {
     }
   }
   for (const auto& error : on_hosts({0, 0, 1, 1}, [](HierarchicalCommunicator& c) {
-         if (c.rank() == 2) c.abort(Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(2, 4));
+         if (c.rank() == 2)
+           c.abort(Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(2, 4));
          c.run({.kind = Kind::kBarrier}, soon());
        })) {
     ASSERT_TRUE(error);

@@ -22,7 +22,8 @@ struct HostCall {
   int root = 0;
   int priority = 0;
   int salt = 0;          ///< tells its values from those of another
-  bool counted = false;  ///< an all_to_all that names its counts, which are equal: it is staged, wherever its memory lies
+  bool counted = false;  ///< an all_to_all that names its counts, which are equal: it is staged,
+                         ///< wherever its memory lies
   Duration timeout{};
 };
 
@@ -42,9 +43,12 @@ inline float value(const HostCall& call, int r, std::size_t i) {
 inline Started begin(HostCommunicator& c, const HostCall& call, const Take& take) {
   const int me = c.rank();
   const auto n = static_cast<std::size_t>(c.size());
-  const bool packed = call.kind == Kind::kReduceScatter || call.kind == Kind::kAllToAll || call.kind == Kind::kScatter;
-  const bool wide = call.kind == Kind::kAllGather || call.kind == Kind::kGather || call.kind == Kind::kAllToAll;
-  const std::size_t in_count = call.count * (packed ? n : 1), out_count = call.count * (wide ? n : 1);
+  const bool packed = call.kind == Kind::kReduceScatter || call.kind == Kind::kAllToAll ||
+                      call.kind == Kind::kScatter;
+  const bool wide =
+      call.kind == Kind::kAllGather || call.kind == Kind::kGather || call.kind == Kind::kAllToAll;
+  const std::size_t in_count = call.count * (packed ? n : 1),
+                    out_count = call.count * (wide ? n : 1);
   float *in = take(in_count + 1), *out = take(out_count + 1);
   for (std::size_t i = 0; i < in_count; ++i) in[i] = value(call, me, i);
   for (std::size_t i = 0; i < out_count; ++i) out[i] = -1;
@@ -60,7 +64,8 @@ inline Started begin(HostCommunicator& c, const HostCall& call, const Take& take
                    .timeout = call.timeout})};
 }
 
-/// Compares every output of a complete operation with the definition. Returns an empty string, or what is wrong.
+/// Compares every output of a complete operation with the definition. Returns an empty string, or
+/// what is wrong.
 inline std::string compare(const HostCommunicator& c, const Started& o) {
   const auto& [call, out_count, out, handle] = o;
   const int n = c.size(), me = c.rank();
@@ -79,7 +84,8 @@ inline std::string compare(const HostCommunicator& c, const Started& o) {
         for (int r = 0; r < n; ++r) want += value(call, r, i);
         break;
       case Kind::kReduceScatter:
-        for (int r = 0; r < n; ++r) want += value(call, r, static_cast<std::size_t>(me) * count + i);
+        for (int r = 0; r < n; ++r)
+          want += value(call, r, static_cast<std::size_t>(me) * count + i);
         break;
       case Kind::kBroadcast:
         want = value(call, call.root, i);
@@ -100,7 +106,8 @@ inline std::string compare(const HostCommunicator& c, const Started& o) {
         break;
     }
     if (out[i] != want)
-      return fmt::format("{} #{}: rank {} of {}, element {} of {} is {}, not {}", name(call.kind), handle, me, n, i, out_count, out[i], want);
+      return fmt::format("{} #{}: rank {} of {}, element {} of {} is {}, not {}", name(call.kind),
+                         handle, me, n, i, out_count, out[i], want);
   }
   return {};
 }

@@ -41,7 +41,8 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnThreads) {
   }
 }
 
-// Arena memory goes the direct way, vectors the staged one, and with ranks of both the staged one must be taken by all.
+// Arena memory goes the direct way, vectors the staged one, and with ranks of both the staged one
+// must be taken by all.
 TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnProcesses) {
   for (const int ranks : {2, 3}) {
     const auto codes = on_processes(ranks, [&](HostCommunicator& c, wire::Arena& arena, int rank) {
@@ -52,7 +53,8 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnProcesses) {
             std::vector<void*> blocks;
             const bool foreign = mode == 1 || (mode == 2 && rank == 0);
             const auto take = [&](std::size_t n) {
-              if (!foreign) return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
+              if (!foreign)
+                return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
               vectors.emplace_back(n);
               return vectors.back().data();
             };
@@ -66,8 +68,8 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnProcesses) {
   }
 }
 
-// A rank begins with a staged operation before others have announced it, and goes on while they are still inside: many in flight, of one and of
-// several chunks, between small ones and direct ones.
+// A rank begins with a staged operation before others have announced it, and goes on while they are
+// still inside: many in flight, of one and of several chunks, between small ones and direct ones.
 TEST(HostCommunicator, StagedOperationsFollowEachOther) {
   for (const int ranks : {2, 3}) {
     const auto codes = on_processes(ranks, [&](HostCommunicator& c, wire::Arena& arena, int rank) {
@@ -78,14 +80,21 @@ TEST(HostCommunicator, StagedOperationsFollowEachOther) {
         std::vector<Started> all;
         for (int i = 0; i < 16; ++i) {
           const bool foreign = i % 5 < 3 || (i % 5 == 3 && rank == 0);
-          all.push_back(begin(c, {.kind = kKinds[(round + i) % 8], .count = kElements[i * (round + 1) % 5], .root = i % ranks}, [&](std::size_t n) {
-            if (!foreign) return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
-            return vectors.emplace_back(n).data();
-          }));
+          all.push_back(begin(c,
+                              {.kind = kKinds[(round + i) % 8],
+                               .count = kElements[i * (round + 1) % 5],
+                               .root = i % ranks},
+                              [&](std::size_t n) {
+                                if (!foreign)
+                                  return static_cast<float*>(
+                                      blocks.emplace_back(arena.allocate(n * sizeof(float))));
+                                return vectors.emplace_back(n).data();
+                              }));
         }
         c.wait(all.back().handle);
         for (const Started& one : all)
-          if (const std::string wrong = compare(c, one); !wrong.empty()) return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
+          if (const std::string wrong = compare(c, one); !wrong.empty())
+            return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
         for (void* block : blocks) arena.free(block);
       }
       return 0;
@@ -98,10 +107,14 @@ TEST(HostCommunicator, ManyTensorsInOneCall) {
   for (const std::size_t tensors : {2, 30, 2500})
     on_threads(3, [&](HostCommunicator& c, int rank) {
       std::vector<std::vector<double>> data;
-      for (std::size_t t = 0; t < tensors; ++t) data.emplace_back(t % 97 * (tensors == 30 ? 100 : 1), rank + 0.5);
+      for (std::size_t t = 0; t < tensors; ++t)
+        data.emplace_back(t % 97 * (tensors == 30 ? 100 : 1), rank + 0.5);
       std::vector<Buffer> buffers;
       for (auto& d : data) buffers.push_back({d.data(), d.data(), d.size()});
-      c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF64, .buffer = buffers[0], .more = std::span(buffers).subspan(1)}));
+      c.wait(c.start({.kind = Kind::kAllReduce,
+                      .type = ElementType::kF64,
+                      .buffer = buffers[0],
+                      .more = std::span(buffers).subspan(1)}));
       for (const auto& d : data)
         for (const double x : d) ASSERT_EQ(x, 0.5 + 1.5 + 2.5);
     });
@@ -133,10 +146,13 @@ TEST(HostCommunicator, KeepsManyOperationsInFlight) {
   on_threads(2, [](HostCommunicator& c, int rank) {
     constexpr int kOperations = 300;
     std::vector<std::vector<float>> data;
-    for (int i = 0; i < kOperations; ++i) data.emplace_back(i % 3 == 0 ? 4 : 2000, static_cast<float>(rank + i));
+    for (int i = 0; i < kOperations; ++i)
+      data.emplace_back(i % 3 == 0 ? 4 : 2000, static_cast<float>(rank + i));
     std::vector<Handle> handles;
     for (auto& d : data) {
-      handles.push_back(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {d.data(), d.data(), d.size()}}));
+      handles.push_back(c.start({.kind = Kind::kAllReduce,
+                                 .type = ElementType::kF32,
+                                 .buffer = {d.data(), d.data(), d.size()}}));
       if (rank == 1 && handles.size() % 50 == 0) std::this_thread::sleep_for(milliseconds(2));
     }
     c.wait(handles.back());
@@ -156,7 +172,9 @@ TEST(HostCommunicator, SplitsIntoGroups) {
       EXPECT_EQ(group->size(), rank % 2 == 0 ? 2 : 1);
       EXPECT_EQ(group->rank(), rank == 0 ? 1 : 0);
       std::vector<int> sum(5000, rank);
-      group->wait(group->start({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {sum.data(), sum.data(), sum.size()}}),
+      group->wait(group->start({.kind = Kind::kAllReduce,
+                                .type = ElementType::kI32,
+                                .buffer = {sum.data(), sum.data(), sum.size()}}),
                   Deadline::in(std::chrono::seconds(60)));
       EXPECT_EQ(sum[4999], rank % 2 == 0 ? 2 : 1);
     }
@@ -167,20 +185,21 @@ TEST(HostCommunicator, SplitsIntoGroups) {
 TEST(HostCommunicator, ADisagreementNamesBothCallsOnEveryRank) {
   std::mutex mutex;
   std::vector<std::string> words;
-  EXPECT_THROW(
-      on_threads(3,
-                 [&](HostCommunicator& c, int rank) {
-                   std::vector<float> data(rank == 2 ? 7 : 8);
-                   try {
-                     c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {data.data(), data.data(), data.size()}}));
-                   } catch (const Error& error) {
-                     EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
-                     const std::lock_guard lock(mutex);
-                     words.push_back(error.what());
-                     throw;
-                   }
-                 }),
-      Error);
+  EXPECT_THROW(on_threads(3,
+                          [&](HostCommunicator& c, int rank) {
+                            std::vector<float> data(rank == 2 ? 7 : 8);
+                            try {
+                              c.wait(c.start({.kind = Kind::kAllReduce,
+                                              .type = ElementType::kF32,
+                                              .buffer = {data.data(), data.data(), data.size()}}));
+                            } catch (const Error& error) {
+                              EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+                              const std::lock_guard lock(mutex);
+                              words.push_back(error.what());
+                              throw;
+                            }
+                          }),
+               Error);
   ASSERT_EQ(words.size(), 3u);
   for (const auto& w : words) {
     EXPECT_NE(w.find("7 x f32"), std::string::npos) << w;
@@ -188,7 +207,8 @@ TEST(HostCommunicator, ADisagreementNamesBothCallsOnEveryRank) {
   }
 }
 
-// The root of a small broadcast need not wait for anybody, and a rank that gives to a small gather neither.
+// The root of a small broadcast need not wait for anybody, and a rank that gives to a small gather
+// neither.
 TEST(HostCommunicator, WhoOnlyGivesGoesOn) {
   constexpr int kBroadcasts = 12;  // fewer than there are places for what nobody has read yet
   std::atomic<bool> gone_on{false};
@@ -197,18 +217,27 @@ TEST(HostCommunicator, WhoOnlyGivesGoesOn) {
       while (!gone_on) std::this_thread::sleep_for(milliseconds(1));
     for (int i = 0; i < kBroadcasts; ++i) {
       std::vector<int> data(64, rank == 0 ? 100 + i : -1);
-      c.wait(c.start({.kind = Kind::kBroadcast, .type = ElementType::kI32, .buffer = {data.data(), data.data(), data.size()}, .peer = 0}));
+      c.wait(c.start({.kind = Kind::kBroadcast,
+                      .type = ElementType::kI32,
+                      .buffer = {data.data(), data.data(), data.size()},
+                      .peer = 0}));
       ASSERT_EQ(data, std::vector<int>(64, 100 + i));
     }
     std::array<int, 3> all{};
-    c.wait(c.start({.kind = Kind::kGather, .type = ElementType::kI32, .buffer = {&rank, all.data(), 1}, .peer = 2}));
+    c.wait(c.start({.kind = Kind::kGather,
+                    .type = ElementType::kI32,
+                    .buffer = {&rank, all.data(), 1},
+                    .peer = 2}));
     EXPECT_EQ(all, (rank == 2 ? std::array{0, 1, 2} : std::array{0, 0, 0}));
     gone_on = true;
     // Far more than places: the giver waits for readers, and nothing is lost.
     for (int i = 0; i < 200; ++i) {
       std::array<int, 2> data{rank == 1 ? i : -1, rank};
       if (rank == 0 && i % 40 == 0) std::this_thread::sleep_for(milliseconds(3));
-      c.wait(c.start({.kind = Kind::kBroadcast, .type = ElementType::kI32, .buffer = {data.data(), data.data(), 2}, .peer = 1}));
+      c.wait(c.start({.kind = Kind::kBroadcast,
+                      .type = ElementType::kI32,
+                      .buffer = {data.data(), data.data(), 2},
+                      .peer = 1}));
       ASSERT_EQ(data, (std::array<int, 2>{i, 1}));
     }
     c.wait(c.start({.kind = Kind::kBarrier}));
@@ -218,26 +247,33 @@ TEST(HostCommunicator, WhoOnlyGivesGoesOn) {
 // Each believes in another root and gets what it asked for; the next call finds out.
 TEST(HostCommunicator, WhoHasGoneOnMeetsTheDisagreementAtTheNextCall) {
   std::atomic<int> met{0};
-  EXPECT_THROW(on_threads(4,
-                          [&](HostCommunicator& c, int rank) {
-                            try {
-                              float x = 0;
-                              c.wait(c.start({.kind = Kind::kBroadcast, .type = ElementType::kF32, .buffer = {&x, &x, 1}, .peer = rank % 2}));
-                              c.wait(c.start({.kind = Kind::kBarrier}));
-                            } catch (const Error& error) {
-                              EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << error.what();
-                              EXPECT_NE(std::string(error.what()).find("with root 0"), std::string::npos) << error.what();
-                              EXPECT_NE(std::string(error.what()).find("with root 1"), std::string::npos) << error.what();
-                              ++met;
-                              throw;
-                            }
-                          }),
-               Error);
+  EXPECT_THROW(
+      on_threads(4,
+                 [&](HostCommunicator& c, int rank) {
+                   try {
+                     float x = 0;
+                     c.wait(c.start({.kind = Kind::kBroadcast,
+                                     .type = ElementType::kF32,
+                                     .buffer = {&x, &x, 1},
+                                     .peer = rank % 2}));
+                     c.wait(c.start({.kind = Kind::kBarrier}));
+                   } catch (const Error& error) {
+                     EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << error.what();
+                     EXPECT_NE(std::string(error.what()).find("with root 0"), std::string::npos)
+                         << error.what();
+                     EXPECT_NE(std::string(error.what()).find("with root 1"), std::string::npos)
+                         << error.what();
+                     ++met;
+                     throw;
+                   }
+                 }),
+      Error);
   EXPECT_EQ(met, 4);
 }
 
-// The root has gone on from as many small broadcasts as may be under way, and has started as much behind them as it may, before anyone has entered
-// the first: what it keeps of each is still there when the others do.
+// The root has gone on from as many small broadcasts as may be under way, and has started as much
+// behind them as it may, before anyone has entered the first: what it keeps of each is still there
+// when the others do.
 TEST(HostCommunicator, WhoGoesOnKeepsWhatItHasStillToCompare) {
   std::atomic<bool> root_has_started{false};
   on_threads(2, [&](HostCommunicator& c, int rank) {
@@ -248,7 +284,10 @@ TEST(HostCommunicator, WhoGoesOnKeepsWhatItHasStillToCompare) {
     std::vector<Handle> handles;
     for (std::size_t i = 0; i < kPayloads; ++i) {
       if (rank == 0) heard[i] = static_cast<int>(i);
-      handles.push_back(c.start({.kind = Kind::kBroadcast, .type = ElementType::kI32, .buffer = {&heard[i], &heard[i], 1}, .peer = 0}));
+      handles.push_back(c.start({.kind = Kind::kBroadcast,
+                                 .type = ElementType::kI32,
+                                 .buffer = {&heard[i], &heard[i], 1},
+                                 .peer = 0}));
     }
     for (std::size_t i = 0; i < kSlots; ++i)
       handles.push_back(c.start({.kind = Kind::kAllToAll,
@@ -259,7 +298,8 @@ TEST(HostCommunicator, WhoGoesOnKeepsWhatItHasStillToCompare) {
     if (rank == 0) root_has_started = true;
     for (const Handle handle : handles) c.wait(handle);
     for (std::size_t i = 0; i < kPayloads; ++i) EXPECT_EQ(heard[i], static_cast<int>(i));
-    for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], 100 * static_cast<int>(i % 6 / 3) + 3 * rank + static_cast<int>(i % 3));
+    for (std::size_t i = 0; i < out.size(); ++i)
+      EXPECT_EQ(out[i], 100 * static_cast<int>(i % 6 / 3) + 3 * rank + static_cast<int>(i % 3));
   });
 }
 
@@ -270,14 +310,19 @@ TEST(HostCommunicator, ResultsMayBeginWhereInputsDo) {
       auto* data = static_cast<int*>(arena.allocate(3 * count * sizeof(int)));
       const auto mine = [&](int r, std::size_t i) { return r * 1000000 + static_cast<int>(i); };
       for (std::size_t i = 0; i < count; ++i) data[i] = mine(rank, i);
-      c.wait(c.start({.kind = Kind::kAllGather, .type = ElementType::kI32, .buffer = {data, data, count}}));
+      c.wait(c.start(
+          {.kind = Kind::kAllGather, .type = ElementType::kI32, .buffer = {data, data, count}}));
       for (int r = 0; r < 3; ++r)
         for (std::size_t i = 0; i < count; ++i)
-          if (data[static_cast<std::size_t>(r) * count + i] != mine(r, i)) return std::fprintf(stderr, "all_gather of %zu\n", count), 1;
+          if (data[static_cast<std::size_t>(r) * count + i] != mine(r, i))
+            return std::fprintf(stderr, "all_gather of %zu\n", count), 1;
       for (std::size_t i = 0; i < 3 * count; ++i) data[i] = mine(rank, i);
-      c.wait(c.start({.kind = Kind::kReduceScatter, .type = ElementType::kI32, .buffer = {data, data, count}}));
+      c.wait(c.start({.kind = Kind::kReduceScatter,
+                      .type = ElementType::kI32,
+                      .buffer = {data, data, count}}));
       for (std::size_t i = 0; i < count; ++i)
-        if (data[i] != 3 * mine(1, static_cast<std::size_t>(rank) * count + i)) return std::fprintf(stderr, "reduce_scatter of %zu\n", count), 1;
+        if (data[i] != 3 * mine(1, static_cast<std::size_t>(rank) * count + i))
+          return std::fprintf(stderr, "reduce_scatter of %zu\n", count), 1;
       arena.free(data);
     }
     return 0;
@@ -291,11 +336,16 @@ TEST(HostCommunicator, ATimeoutNamesTheRankThatNeverEntered) {
     if (rank == 1) return;
     float x = 0;
     try {
-      c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {&x, &x, 1}, .timeout = milliseconds(200)}));
+      c.wait(c.start({.kind = Kind::kAllReduce,
+                      .type = ElementType::kF32,
+                      .buffer = {&x, &x, 1},
+                      .timeout = milliseconds(200)}));
       ADD_FAILURE();
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
-      EXPECT_NE(std::string(error.what()).find("rank 1 never entered #2 (its last was #1 barrier"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("rank 1 never entered #2 (its last was #1 barrier"),
+                std::string::npos)
+          << error.what();
     }
     EXPECT_THROW(c.start({.kind = Kind::kBarrier}), Error) << "a failed group stays failed";
   });
@@ -327,12 +377,14 @@ TEST(HostCommunicator, AKilledPeerIsNamedByAllSurvivorsSoon) {
         std::memset(data, 0, 4 << 20);
         try {
           for (int i = 0;; ++i) {
-            c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {data, data, 1 << 20}}));
+            c.wait(c.start({.kind = Kind::kAllReduce,
+                            .type = ElementType::kF32,
+                            .buffer = {data, data, 1 << 20}}));
             if (i == 3 && rank == 1) at_work.give();
           }
         } catch (const Error& error) {
-          const bool named =
-              error.kind() == ErrorKind::kPeerLost && error.peer() == 1 && std::string(error.what()).find("rank 1 ended") != std::string::npos;
+          const bool named = error.kind() == ErrorKind::kPeerLost && error.peer() == 1 &&
+                             std::string(error.what()).find("rank 1 ended") != std::string::npos;
           if (!named) std::fprintf(stderr, "%s\n", error.what());
           return named ? 0 : 1;
         }
@@ -359,7 +411,11 @@ TEST(HostCommunicator, TheWordsOfARankThatFailsOutrankItsLoss) {
     try {
       c.wait(c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {&x, &x, 1}}));
     } catch (const Error& error) {
-      return error.kind() == ErrorKind::kNonFinite && std::string(error.what()).find("rank 2 failed: the loss is nan") != std::string::npos ? 0 : 1;
+      return error.kind() == ErrorKind::kNonFinite &&
+                     std::string(error.what()).find("rank 2 failed: the loss is nan") !=
+                         std::string::npos
+                 ? 0
+                 : 1;
     }
     return 2;
   });
@@ -375,8 +431,10 @@ TEST(HostCommunicator, AStoppedPeerIsATimeout) {
           if (rank == 1) kill(getpid(), SIGSTOP);
           c.wait(c.start({.kind = Kind::kBarrier, .timeout = milliseconds(300)}));
         } catch (const Error& error) {
-          return rank == 0 && error.kind() == ErrorKind::kTimeout && std::string(error.what()).find("rank 1 never entered") != std::string::npos ? 0
-                                                                                                                                                 : 5;
+          return rank == 0 && error.kind() == ErrorKind::kTimeout &&
+                         std::string(error.what()).find("rank 1 never entered") != std::string::npos
+                     ? 0
+                     : 5;
         }
         return 6;
       },
@@ -388,7 +446,8 @@ TEST(HostCommunicator, AStoppedPeerIsATimeout) {
   EXPECT_EQ(codes, (std::vector<int>{0, 128 + SIGKILL}));
 }
 
-// Random operations of random sizes from a seed that all ranks share, with random delays of their own.
+// Random operations of random sizes from a seed that all ranks share, with random delays of their
+// own.
 TEST(HostCommunicator, ALongRandomScheduleStaysRight) {
   const auto codes = on_processes(4, [](HostCommunicator& c, wire::Arena& arena, int rank) {
     std::mt19937 common(17), own(static_cast<unsigned>(rank));
@@ -400,11 +459,13 @@ TEST(HostCommunicator, ALongRandomScheduleStaysRight) {
       if (own() % 64 == 0) std::this_thread::sleep_for(milliseconds(1));
       std::vector<std::vector<float>> vectors;
       std::vector<void*> blocks;
-      const std::string wrong = check(c, {.kind = kind, .count = count, .root = root}, [&](std::size_t n) {
-        if (!foreign) return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
-        vectors.emplace_back(n);
-        return vectors.back().data();
-      });
+      const std::string wrong =
+          check(c, {.kind = kind, .count = count, .root = root}, [&](std::size_t n) {
+            if (!foreign)
+              return static_cast<float*>(blocks.emplace_back(arena.allocate(n * sizeof(float))));
+            vectors.emplace_back(n);
+            return vectors.back().data();
+          });
       if (!wrong.empty()) return std::fprintf(stderr, "operation %d: %s\n", i, wrong.c_str()), 1;
       for (void* block : blocks) arena.free(block);
     }

@@ -1,5 +1,6 @@
-// Urgent operations overtake large ones in the memory of one host. Where a test says what is complete and what is not, ranks meet beforehand by other
-// means, so that it does not depend on who is faster.
+// Urgent operations overtake large ones in the memory of one host. Where a test says what is
+// complete and what is not, ranks meet beforehand by other means, so that it does not depend on who
+// is faster.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -23,7 +24,8 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-constexpr std::size_t kLarge = 1 << 20;    // elements: several pieces and many chunks, whatever the kind, of up to five ranks
+constexpr std::size_t kLarge =
+    1 << 20;  // elements: several pieces and many chunks, whatever the kind, of up to five ranks
 constexpr std::size_t kMedium = 20 << 10;  // is not carried out by `start`
 constexpr std::size_t kSmall = 10;
 
@@ -31,7 +33,8 @@ constexpr std::size_t kSmall = 10;
 class MeetingPoint {
  public:
   explicit MeetingPoint(int ranks) : ranks_(static_cast<unsigned>(ranks)) {
-    void* page = mmap(nullptr, sizeof *arrived_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* page =
+        mmap(nullptr, sizeof *arrived_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) throw Error(ErrorKind::kResource, "mmap", "no page");
     arrived_ = new (page) std::atomic<unsigned>(0);
   }
@@ -42,7 +45,8 @@ class MeetingPoint {
   /// Throws where somebody has failed and does not come.
   void meet() {
     const unsigned all = (arrived_->fetch_add(1) / ranks_ + 1) * ranks_;
-    for (const Deadline end = Deadline::in(std::chrono::minutes(5)); *arrived_ < all; std::this_thread::yield())
+    for (const Deadline end = Deadline::in(std::chrono::minutes(5)); *arrived_ < all;
+         std::this_thread::yield())
       if (end.passed()) throw Error(ErrorKind::kTimeout, "test", "not all ranks have come");
   }
 
@@ -54,7 +58,9 @@ class MeetingPoint {
 /// Memory of the test's own: where ranks are threads, peers may use it as long as any of them runs.
 class Memory {
  public:
-  float* operator()(std::size_t count) { return blocks_.emplace_back(std::make_unique_for_overwrite<float[]>(count)).get(); }
+  float* operator()(std::size_t count) {
+    return blocks_.emplace_back(std::make_unique_for_overwrite<float[]>(count)).get();
+  }
 
  private:
   std::vector<std::unique_ptr<float[]>> blocks_;
@@ -94,19 +100,23 @@ TEST(HostPriority, ASmallOneOvertakesALargeOneThatLiesInVisibleMemory) {
     }
 }
 
-// Processes: what lies in their vectors only they see. The large one has begun on rank 0, which waits for the chunks of the others.
+// Processes: what lies in their vectors only they see. The large one has begun on rank 0, which
+// waits for the chunks of the others.
 TEST(HostPriority, ASmallOneOvertakesALargeOneThatIsStaged) {
   for (const Kind kind : {Kind::kAllReduce, Kind::kAllGather, Kind::kAllToAll}) {
     MeetingPoint point(3);
     const auto codes = on_processes(3, [&](HostCommunicator& c, wire::Arena& arena, int rank) {
       Memory memory;
       const Take take = std::ref(memory);
-      const Take visible = [&](std::size_t count) { return static_cast<float*>(arena.allocate(count * sizeof(float))); };
+      const Take visible = [&](std::size_t count) {
+        return static_cast<float*>(arena.allocate(count * sizeof(float)));
+      };
       const Started large = begin(c, {.kind = kind, .count = kLarge}, take);
       point.meet();
       for (int i = 0; rank == 0 && i < 5; ++i) c.poll(Duration::zero());
       const Started small = begin(c, {.count = kSmall, .priority = 1, .salt = 5}, take);
-      const Started direct = begin(c, {.kind = Kind::kAllGather, .count = kMedium, .priority = 1, .salt = 9}, visible);
+      const Started direct =
+          begin(c, {.kind = Kind::kAllGather, .count = kMedium, .priority = 1, .salt = 9}, visible);
       point.meet();
       c.wait(small.handle);
       c.wait(direct.handle);
@@ -114,14 +124,16 @@ TEST(HostPriority, ASmallOneOvertakesALargeOneThatIsStaged) {
       point.meet();
       c.wait(large.handle);
       for (const Started& one : {small, direct, large})
-        if (const std::string wrong = compare(c, one); !wrong.empty()) return std::fprintf(stderr, "%s\n", wrong.c_str()), 2;
+        if (const std::string wrong = compare(c, one); !wrong.empty())
+          return std::fprintf(stderr, "%s\n", wrong.c_str()), 2;
       return c.idle() ? 0 : 3;
     });
     EXPECT_EQ(codes, std::vector<int>(3, 0)) << name(kind);
   }
 }
 
-// An operation that others must carry out too is complete when all have, though none is done with what it has overtaken.
+// An operation that others must carry out too is complete when all have, though none is done with
+// what it has overtaken.
 TEST(HostPriority, ALargeOneOvertakesALargeOne) {
   for (const int ranks : {2, 4}) {
     MeetingPoint point(ranks);
@@ -129,9 +141,14 @@ TEST(HostPriority, ALargeOneOvertakesALargeOne) {
     on_threads(ranks, [&](HostCommunicator& c, int rank) {
       const Take take = std::ref(memory[rank]);
       const Started first = begin(c, {.count = kLarge}, take);
-      const Started urgent = begin(c, {.kind = Kind::kReduceScatter, .count = kLarge / 8, .priority = 2, .salt = 5}, take);
-      const Started most = begin(c, {.kind = Kind::kAllGather, .count = kMedium, .priority = 3, .salt = 9}, take);
-      const Started staged = begin(c, {.kind = Kind::kAllToAll, .count = kMedium, .priority = 1, .salt = 11, .counted = true}, take);
+      const Started urgent = begin(
+          c, {.kind = Kind::kReduceScatter, .count = kLarge / 8, .priority = 2, .salt = 5}, take);
+      const Started most =
+          begin(c, {.kind = Kind::kAllGather, .count = kMedium, .priority = 3, .salt = 9}, take);
+      const Started staged = begin(
+          c,
+          {.kind = Kind::kAllToAll, .count = kMedium, .priority = 1, .salt = 11, .counted = true},
+          take);
       point.meet();
       c.wait(urgent.handle);
       EXPECT_EQ(compare(c, urgent), "");
@@ -156,7 +173,9 @@ TEST(HostPriority, EqualOnesKeepTheOrderOfTheCalls) {
     const Take take = std::ref(memory[rank]);
     const Started last = begin(c, {.count = kLarge, .priority = -1}, take);
     std::vector<Started> equal;
-    for (int i = 0; i < 12; ++i) equal.push_back(begin(c, {.kind = kKinds[i % 8], .count = i % 3 == 2 ? kSmall : kMedium, .salt = i}, take));
+    for (int i = 0; i < 12; ++i)
+      equal.push_back(begin(
+          c, {.kind = kKinds[i % 8], .count = i % 3 == 2 ? kSmall : kMedium, .salt = i}, take));
     point.meet();
     c.wait(equal.back().handle);
     for (const Started& one : equal) {
@@ -168,10 +187,12 @@ TEST(HostPriority, EqualOnesKeepTheOrderOfTheCalls) {
     EXPECT_EQ(compare(c, last), "");
 
     // The same where no priorities differ, and where the urgent ones come first.
-    const Started large = begin(c, {.count = kLarge}, take), small = begin(c, {.count = kSmall}, take);
+    const Started large = begin(c, {.count = kLarge}, take),
+                  small = begin(c, {.count = kSmall}, take);
     c.wait(small.handle);
     EXPECT_TRUE(c.complete(large.handle));
-    const Started urgent = begin(c, {.count = kSmall, .priority = 1}, take), behind = begin(c, {.count = kLarge}, take);
+    const Started urgent = begin(c, {.count = kSmall, .priority = 1}, take),
+                  behind = begin(c, {.count = kLarge}, take);
     point.meet();
     c.wait(urgent.handle);
     EXPECT_FALSE(c.complete(behind.handle));
@@ -189,7 +210,8 @@ TEST(HostPriority, ACallOfManyTensorsIsCompleteAsAWhole) {
   on_threads(2, [&](HostCommunicator& c, int rank) {
     Memory& take = memory[rank];
     const Started large = begin(c, {.count = kLarge}, std::ref(take));
-    constexpr std::size_t kTensors = 8;  // the last is small, and would be complete long before the others
+    constexpr std::size_t kTensors =
+        8;  // the last is small, and would be complete long before the others
     std::vector<Buffer> buffers;
     for (std::size_t t = 0; t < kTensors; ++t) {
       const std::size_t count = t % 2 == 0 ? kMedium : kSmall;
@@ -197,22 +219,28 @@ TEST(HostPriority, ACallOfManyTensorsIsCompleteAsAWhole) {
       std::fill_n(in, count, static_cast<float>(10 * rank + 1));
       buffers.push_back({in, out, count});
     }
-    const Handle gathered =
-        c.start({.kind = Kind::kAllGather, .type = ElementType::kF32, .buffer = buffers[0], .more = std::span(buffers).subspan(1), .priority = 1});
+    const Handle gathered = c.start({.kind = Kind::kAllGather,
+                                     .type = ElementType::kF32,
+                                     .buffer = buffers[0],
+                                     .more = std::span(buffers).subspan(1),
+                                     .priority = 1});
     point.meet();
     c.wait(gathered);
     EXPECT_FALSE(c.complete(large.handle));
     for (const Buffer& buffer : buffers)
-      for (std::size_t i = 0; i < 2 * buffer.count; ++i) ASSERT_EQ(static_cast<float*>(buffer.output)[i], i < buffer.count ? 1 : 11);
+      for (std::size_t i = 0; i < 2 * buffer.count; ++i)
+        ASSERT_EQ(static_cast<float*>(buffer.output)[i], i < buffer.count ? 1 : 11);
     point.meet();
     c.wait(large.handle);
     EXPECT_EQ(compare(c, large), "");
   });
 }
 
-// Who only gives to an urgent small one is done at once, behind a large one too; the others find it when they come.
+// Who only gives to an urgent small one is done at once, behind a large one too; the others find it
+// when they come.
 TEST(HostPriority, WhoOnlyGivesGoesOnBehindALargeOne) {
-  constexpr int kGiven = 10;  // with the large one fewer than there are places for what nobody has read yet
+  constexpr int kGiven =
+      10;  // with the large one fewer than there are places for what nobody has read yet
   MeetingPoint point(3);
   RankMemory memory(3);
   on_threads(3, [&](HostCommunicator& c, int rank) {
@@ -221,7 +249,9 @@ TEST(HostPriority, WhoOnlyGivesGoesOnBehindALargeOne) {
     std::vector<Started> given;
     if (rank != 1) point.meet();
     for (int i = 0; i < kGiven; ++i)
-      given.push_back(begin(c, {.kind = Kind::kBroadcast, .count = kSmall, .root = 1, .priority = 1, .salt = i}, take));
+      given.push_back(
+          begin(c, {.kind = Kind::kBroadcast, .count = kSmall, .root = 1, .priority = 1, .salt = i},
+                take));
     if (rank == 1) {
       c.wait(given.back().handle);
       EXPECT_FALSE(c.complete(large.handle));
@@ -237,14 +267,18 @@ TEST(HostPriority, WhoOnlyGivesGoesOnBehindALargeOne) {
   });
 }
 
-// More urgent ones than may be announced behind one that is not done: the large one is carried out first, and nothing stands still.
+// More urgent ones than may be announced behind one that is not done: the large one is carried out
+// first, and nothing stands still.
 TEST(HostPriority, MoreThanMayBeUnderWayStillProceed) {
   RankMemory memory(2);
   on_threads(2, [&](HostCommunicator& c, int rank) {
     const Take take = std::ref(memory[rank]);
     const Started large = begin(c, {.count = kLarge}, take);
     std::vector<Started> urgent;
-    for (int i = 0; i < 150; ++i) urgent.push_back(begin(c, {.count = i % 10 == 0 ? kMedium : kSmall, .priority = 1 + i % 3, .salt = i % 50}, take));
+    for (int i = 0; i < 150; ++i)
+      urgent.push_back(
+          begin(c, {.count = i % 10 == 0 ? kMedium : kSmall, .priority = 1 + i % 3, .salt = i % 50},
+                take));
     c.wait(urgent.back().handle);
     for (const Started& one : urgent) {
       c.wait(one.handle);
@@ -256,9 +290,11 @@ TEST(HostPriority, MoreThanMayBeUnderWayStillProceed) {
   });
 }
 
-/// Operations of all kinds, sizes and priorities from a seed that all ranks share; each rank has its own priorities for some, and its own order of
-/// waits, tests and polls. `take(foreign, count)` gives memory that stays. Returns what is wrong.
-std::string mixed_schedule(HostCommunicator& c, unsigned seed, int operations, const std::function<float*(bool foreign, std::size_t count)>& take) {
+/// Operations of all kinds, sizes and priorities from a seed that all ranks share; each rank has
+/// its own priorities for some, and its own order of waits, tests and polls. `take(foreign, count)`
+/// gives memory that stays. Returns what is wrong.
+std::string mixed_schedule(HostCommunicator& c, unsigned seed, int operations,
+                           const std::function<float*(bool foreign, std::size_t count)>& take) {
   std::mt19937 common(seed), own(seed * 100 + static_cast<unsigned>(c.rank()));
   std::vector<Started> open;
   const auto settle = [&](std::size_t i) {
@@ -273,16 +309,21 @@ std::string mixed_schedule(HostCommunicator& c, unsigned seed, int operations, c
     if (started < operations && (what < 11 || open.empty())) {
       const auto kind = kKinds[common() % std::size(kKinds)];
       const std::size_t size = common() % 40;
-      const std::size_t count = size == 0 ? 400'000 + common() % 200'000 : size < 12 ? common() % 30'000 : common() % 100;
-      const int root = static_cast<int>(common()) & 0xffff, priority = static_cast<int>(common() % 3);
-      const bool counted = kind == Kind::kAllToAll && common() % 2 == 0, foreign = common() % 4 == 0, differs = common() % 8 == 0;
+      const std::size_t count = size == 0   ? 400'000 + common() % 200'000
+                                : size < 12 ? common() % 30'000
+                                            : common() % 100;
+      const int root = static_cast<int>(common()) & 0xffff,
+                priority = static_cast<int>(common() % 3);
+      const bool counted = kind == Kind::kAllToAll && common() % 2 == 0,
+                 foreign = common() % 4 == 0, differs = common() % 8 == 0;
       const HostCall call{.kind = kind,
                           .count = count,
                           .root = root % c.size(),
                           .priority = differs ? static_cast<int>(own() % 5) - 1 : priority,
                           .salt = started % 50,
                           .counted = counted};
-      open.push_back(begin(c, call, [&](std::size_t n) { return take(foreign || own() % 8 == 0, n); }));
+      open.push_back(
+          begin(c, call, [&](std::size_t n) { return take(foreign || own() % 8 == 0, n); }));
       ++started;
     } else if (open.empty()) {
       continue;
@@ -325,38 +366,42 @@ TEST(HostPriority, LongRandomSchedulesStayRightOnProcesses) {
   }
 }
 
-// Rank 1 gives up with operations of several priorities under way, some of them done: every rank ends with its words.
+// Rank 1 gives up with operations of several priorities under way, some of them done: every rank
+// ends with its words.
 TEST(HostPriority, AnAbortInTheMiddleReachesAll) {
   for (int done = 0; done < 6; ++done) {
     RankMemory memory(3);
     std::atomic<int> met{0};
-    EXPECT_THROW(on_threads(3,
-                            [&](HostCommunicator& c, int rank) {
-                              const Take take = std::ref(memory[rank]);
-                              try {
-                                std::vector<Started> all;
-                                for (int i = 0; i < 12; ++i)
-                                  all.push_back(begin(c,
-                                                      {.kind = kKinds[i % 8],
-                                                       .count = i % 3 == 0   ? kLarge / 8
-                                                                : i % 3 == 1 ? kMedium
-                                                                             : kSmall,
-                                                       .priority = i % 4,
-                                                       .counted = i % 8 == 5},
-                                                      take));
-                                for (int i = 0; i < done; ++i) c.wait(all[11 - i].handle);
-                                if (rank == 1) c.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 3));
-                                for (const Started& one : all) c.wait(one.handle);
-                                c.wait(c.start({.kind = Kind::kBarrier}));
-                                ADD_FAILURE() << "rank 1 never comes there";
-                              } catch (const Error& error) {
-                                EXPECT_EQ(error.kind(), ErrorKind::kData) << error.what();
-                                EXPECT_THAT(error.what(), HasSubstr("the shard is truncated"));
-                                ++met;
-                                throw;
-                              }
-                            }),
-                 Error);
+    EXPECT_THROW(
+        on_threads(3,
+                   [&](HostCommunicator& c, int rank) {
+                     const Take take = std::ref(memory[rank]);
+                     try {
+                       std::vector<Started> all;
+                       for (int i = 0; i < 12; ++i)
+                         all.push_back(begin(c,
+                                             {.kind = kKinds[i % 8],
+                                              .count = i % 3 == 0   ? kLarge / 8
+                                                       : i % 3 == 1 ? kMedium
+                                                                    : kSmall,
+                                              .priority = i % 4,
+                                              .counted = i % 8 == 5},
+                                             take));
+                       for (int i = 0; i < done; ++i) c.wait(all[11 - i].handle);
+                       if (rank == 1)
+                         c.abort(
+                             Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 3));
+                       for (const Started& one : all) c.wait(one.handle);
+                       c.wait(c.start({.kind = Kind::kBarrier}));
+                       ADD_FAILURE() << "rank 1 never comes there";
+                     } catch (const Error& error) {
+                       EXPECT_EQ(error.kind(), ErrorKind::kData) << error.what();
+                       EXPECT_THAT(error.what(), HasSubstr("the shard is truncated"));
+                       ++met;
+                       throw;
+                     }
+                   }),
+        Error);
     EXPECT_EQ(met, 3);
   }
 }
@@ -370,7 +415,8 @@ TEST(HostPriority, ADisagreementBehindOneThatHasOvertakenIsMet) {
                           [&](HostCommunicator& c, int rank) {
                             const Take take = std::ref(memory[rank]);
                             begin(c, {.count = kLarge}, take);
-                            const Started wrong = begin(c, {.count = kMedium + static_cast<std::size_t>(rank)}, take);
+                            const Started wrong =
+                                begin(c, {.count = kMedium + static_cast<std::size_t>(rank)}, take);
                             const Started urgent = begin(c, {.count = kSmall, .priority = 1}, take);
                             point.meet();
                             c.wait(urgent.handle);
@@ -394,31 +440,37 @@ TEST(HostPriority, ADisagreementBehindOneThatHasOvertakenIsMet) {
 TEST(HostPriority, ADisagreementOverAnUrgentOneIsMet) {
   RankMemory memory(2);
   std::atomic<int> met{0};
-  EXPECT_THROW(on_threads(2,
-                          [&](HostCommunicator& c, int rank) {
-                            const Take take = std::ref(memory[rank]);
-                            begin(c, {.count = kLarge}, take);
-                            try {
-                              c.wait(begin(c, {.count = kSmall + static_cast<std::size_t>(rank), .priority = 1}, take).handle);
-                            } catch (const Error& error) {
-                              EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
-                              EXPECT_EQ(error.sequence(), 2u);
-                              ++met;
-                              throw;
-                            }
-                          }),
-               Error);
+  EXPECT_THROW(
+      on_threads(2,
+                 [&](HostCommunicator& c, int rank) {
+                   const Take take = std::ref(memory[rank]);
+                   begin(c, {.count = kLarge}, take);
+                   try {
+                     c.wait(begin(c,
+                                  {.count = kSmall + static_cast<std::size_t>(rank), .priority = 1},
+                                  take)
+                                .handle);
+                   } catch (const Error& error) {
+                     EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+                     EXPECT_EQ(error.sequence(), 2u);
+                     ++met;
+                     throw;
+                   }
+                 }),
+      Error);
   EXPECT_EQ(met, 2);
 }
 
-/// What rank 0 is told when it waits for the last of `calls`, of which rank 1 starts the first `entered` and then does nothing more.
+/// What rank 0 is told when it waits for the last of `calls`, of which rank 1 starts the first
+/// `entered` and then does nothing more.
 Error told_after(const std::vector<HostCall>& calls, std::size_t entered) {
   RankMemory memory(2);
   MeetingPoint point(2);
   std::optional<Error> told;
   on_threads(2, [&](HostCommunicator& c, int rank) {
     std::vector<Started> all;
-    for (std::size_t i = 0; i < (rank == 0 ? calls.size() : entered); ++i) all.push_back(begin(c, calls[i], std::ref(memory[rank])));
+    for (std::size_t i = 0; i < (rank == 0 ? calls.size() : entered); ++i)
+      all.push_back(begin(c, calls[i], std::ref(memory[rank])));
     point.meet();
     if (rank == 1) return;
     try {
@@ -432,7 +484,8 @@ Error told_after(const std::vector<HostCall>& calls, std::size_t entered) {
 }
 
 TEST(HostPriority, ATimeoutNamesTheOperationThatIsAwaited) {
-  const HostCall large{.count = kLarge, .timeout = milliseconds(100)}, small{.count = kSmall, .timeout = milliseconds(100)};
+  const HostCall large{.count = kLarge, .timeout = milliseconds(100)},
+      small{.count = kSmall, .timeout = milliseconds(100)};
   const auto with = [](HostCall call, int priority) {
     call.priority = priority;
     return call;
@@ -447,7 +500,8 @@ TEST(HostPriority, ATimeoutNamesTheOperationThatIsAwaited) {
   EXPECT_EQ(told_after({large, small}, 2).sequence(), 1u);
   EXPECT_EQ(told_after({with(small, 1), large}, 2).sequence(), 2u);
   // What must be staged waits for what must be and is before it.
-  const HostCall staged{.kind = Kind::kAllToAll, .count = kLarge, .counted = true, .timeout = milliseconds(100)};
+  const HostCall staged{
+      .kind = Kind::kAllToAll, .count = kLarge, .counted = true, .timeout = milliseconds(100)};
   EXPECT_EQ(told_after({large, staged, with(staged, 1)}, 3).sequence(), 2u);
 }
 
@@ -457,7 +511,10 @@ TEST(HostPriority, WhoHasGivenMayLeave) {
   on_threads(3, [&](HostCommunicator& c, int rank) {
     std::array<int, 3> all{};
     if (rank == 2) looked.meet();
-    const Handle handle = c.start({.kind = Kind::kGather, .type = ElementType::kI32, .buffer = {&rank, all.data(), 1}, .peer = 0});
+    const Handle handle = c.start({.kind = Kind::kGather,
+                                   .type = ElementType::kI32,
+                                   .buffer = {&rank, all.data(), 1},
+                                   .peer = 0});
     if (rank == 0) {
       given.meet();
       EXPECT_FALSE(c.wait_briefly(handle, milliseconds(20)));

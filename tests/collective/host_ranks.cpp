@@ -11,13 +11,15 @@
 namespace shoal::collective {
 
 void on_threads(int ranks, const std::function<void(HostCommunicator&, int)>& body) {
-  const auto control = std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("control", HostWorld::control_bytes()));
+  const auto control = std::make_shared<wire::SharedSegment>(
+      wire::SharedSegment::create("control", HostWorld::control_bytes()));
   std::vector<std::thread> threads;
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        HostCommunicator communicator(std::make_shared<HostWorld>(rank, ranks, control), {.timeout = std::chrono::seconds(60)});
+        HostCommunicator communicator(std::make_shared<HostWorld>(rank, ranks, control),
+                                      {.timeout = std::chrono::seconds(60)});
         body(communicator, rank);
       } catch (...) {
         failures[rank] = std::current_exception();
@@ -28,8 +30,10 @@ void on_threads(int ranks, const std::function<void(HostCommunicator&, int)>& bo
     if (failure) std::rethrow_exception(failure);
 }
 
-std::vector<int> on_processes(int ranks, const std::function<int(HostCommunicator&, wire::Arena&, int)>& body,
-                              const std::function<void(const std::vector<int>& pids)>& meanwhile, HostCommunicator::Settings settings) {
+std::vector<int> on_processes(int ranks,
+                              const std::function<int(HostCommunicator&, wire::Arena&, int)>& body,
+                              const std::function<void(const std::vector<int>& pids)>& meanwhile,
+                              HostCommunicator::Settings settings) {
   static std::atomic<int> meetings{0};
   const std::string name = "test-" + std::to_string(getpid()) + "-" + std::to_string(++meetings);
   std::vector<int> children;
@@ -38,10 +42,16 @@ std::vector<int> on_processes(int ranks, const std::function<int(HostCommunicato
     if (child == 0) {
       int code = 99;
       try {
-        wire::Arena arena({.virtual_bytes = std::size_t{1} << 33, .limit_bytes = std::size_t{1} << 31});
-        wire::Meeting meeting{
-            .name = name, .key = "k", .rank = rank, .size = ranks, .control_bytes = HostWorld::control_bytes(), .arena = &arena.segment()};
-        auto world = std::make_shared<HostWorld>(rank, meet(meeting, Deadline::in(std::chrono::seconds(60))), &arena.segment());
+        wire::Arena arena(
+            {.virtual_bytes = std::size_t{1} << 33, .limit_bytes = std::size_t{1} << 31});
+        wire::Meeting meeting{.name = name,
+                              .key = "k",
+                              .rank = rank,
+                              .size = ranks,
+                              .control_bytes = HostWorld::control_bytes(),
+                              .arena = &arena.segment()};
+        auto world = std::make_shared<HostWorld>(
+            rank, meet(meeting, Deadline::in(std::chrono::seconds(60))), &arena.segment());
         HostCommunicator communicator(world, settings);
         code = body(communicator, arena, rank);
       } catch (const std::exception& error) {

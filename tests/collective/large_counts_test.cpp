@@ -1,5 +1,6 @@
-// Counts beyond 2^31 and bytes beyond 2^32, without so much memory: tables and programs are those of a small count with every range as many times
-// larger, and what handles ranges, headers and messages gets the far end of them.
+// Counts beyond 2^31 and bytes beyond 2^32, without so much memory: tables and programs are those
+// of a small count with every range as many times larger, and what handles ranges, headers and
+// messages gets the far end of them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -21,15 +22,18 @@
 namespace shoal::collective {
 namespace {
 
-constexpr std::size_t kUnit = 20160;  // any number of parts up to ten divides it, and parts of parts
+constexpr std::size_t kUnit =
+    20160;  // any number of parts up to ten divides it, and parts of parts
 constexpr std::size_t kTimes = std::size_t{1} << 20;
 constexpr std::size_t kFar = (std::size_t{1} << 33) + 5;
 
-constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kReduce,   Kind::kBroadcast, Kind::kAllGather,
-                           Kind::kReduceScatter, Kind::kAllToAll, Kind::kGather,    Kind::kScatter};
+constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadcast,
+                           Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
+                           Kind::kGather,    Kind::kScatter};
 
 TEST(LargeCounts, PartsAreWholeAndEven) {
-  for (const std::size_t count : {kFar, (std::size_t{1} << 31) - 1, std::size_t{1} << 32, (std::size_t{1} << 40) + 3})
+  for (const std::size_t count :
+       {kFar, (std::size_t{1} << 31) - 1, std::size_t{1} << 32, (std::size_t{1} << 40) + 3})
     for (int parts = 1; parts <= 64; ++parts) {
       std::size_t at = 0;
       for (int i = 0; i < parts; ++i) {
@@ -50,8 +54,10 @@ TEST(LargeCounts, TablesGrowWithTheCount) {
       for (const Algorithm algorithm : algorithms_for(kind)) {
         StepTable expected = make_table(algorithm, kind, kUnit, ranks - 1, hosts);
         for (auto& steps : expected)
-          for (Step& step : steps) step.range = {step.range.begin * kTimes, step.range.end * kTimes};
-        EXPECT_EQ(make_table(algorithm, kind, kUnit * kTimes, ranks - 1, hosts), expected) << name(algorithm) << " " << name(kind) << " of " << ranks;
+          for (Step& step : steps)
+            step.range = {step.range.begin * kTimes, step.range.end * kTimes};
+        EXPECT_EQ(make_table(algorithm, kind, kUnit * kTimes, ranks - 1, hosts), expected)
+            << name(algorithm) << " " << name(kind) << " of " << ranks;
       }
   }
 }
@@ -60,24 +66,28 @@ TEST(LargeCounts, ExchangesOfAnySizesKnowTheirPlaces) {
   const std::vector<std::size_t> send{kFar, 3, 2 * kFar}, receive{kFar, kFar + 1, 7};
   const auto steps = exchange_steps(0, send, receive);
   const std::size_t sent = 3 * kFar + 3;
-  EXPECT_EQ(steps, (std::vector<Step>{{Action::kSend, 1, {kFar, kFar + 3}},
-                                      {Action::kSend, 2, {kFar + 3, sent}},
-                                      {Action::kReceiveCopy, 2, {sent + 2 * kFar + 1, sent + 2 * kFar + 8}},
-                                      {Action::kReceiveCopy, 1, {sent + kFar, sent + 2 * kFar + 1}}}));
+  EXPECT_EQ(steps, (std::vector<Step>{
+                       {Action::kSend, 1, {kFar, kFar + 3}},
+                       {Action::kSend, 2, {kFar + 3, sent}},
+                       {Action::kReceiveCopy, 2, {sent + 2 * kFar + 1, sent + 2 * kFar + 8}},
+                       {Action::kReceiveCopy, 1, {sent + kFar, sent + 2 * kFar + 1}}}));
 }
 
 TEST(LargeCounts, TheChoiceIsMadeForAnySize) {
   const Choice choose({0, 0, 1, 1}, {});
   for (const Kind kind : kKinds) {
     const auto known = algorithms_for(kind);
-    EXPECT_NE(std::find(known.begin(), known.end(), choose(kind, 8 * kFar)), known.end()) << name(kind);
+    EXPECT_NE(std::find(known.begin(), known.end(), choose(kind, 8 * kFar)), known.end())
+        << name(kind);
   }
 }
 
 // Two calls whose counts agree in 32 bits are two calls.
 TEST(LargeCounts, CallsTellThemApart) {
   const auto call = [](std::size_t count) {
-    return TcpCall::of({.kind = Kind::kAllReduce, .type = ElementType::kU8, .buffer = {nullptr, nullptr, count}}, Algorithm::kRing);
+    return TcpCall::of(
+        {.kind = Kind::kAllReduce, .type = ElementType::kU8, .buffer = {nullptr, nullptr, count}},
+        Algorithm::kRing);
   };
   std::byte bytes[TcpCall::kBytes];
   call(kFar).write(bytes);
@@ -97,17 +107,22 @@ TEST(LargeCounts, WorkVectorsFindTheFarEnd) {
     return WorkVector(operation, rank, ranks, false).at({begin, begin + 1});
   };
   const auto operation = [](Kind kind, const std::byte* input, std::byte* output) {
-    return Operation{.kind = kind, .type = ElementType::kF64, .buffer = {input, output, kFar}, .peer = 0};
+    return Operation{
+        .kind = kind, .type = ElementType::kF64, .buffer = {input, output, kFar}, .peer = 0};
   };
   // In place, so that nothing is copied.
   EXPECT_EQ(lies_at(operation(Kind::kAllReduce, out, out), 1, 3, kFar - 1), out + 8 * (kFar - 1));
-  EXPECT_EQ(lies_at(operation(Kind::kAllGather, out + 8 * kFar, out), 1, 3, 3 * kFar - 1), out + 8 * (3 * kFar - 1));
-  EXPECT_EQ(lies_at(operation(Kind::kReduceScatter, in, in + 16 * kFar), 2, 3, 2 * kFar + 1), in + 8 * (2 * kFar + 1));
-  EXPECT_EQ(lies_at(operation(Kind::kScatter, nullptr, out), 2, 3, 3 * kFar - 1), out + 8 * (kFar - 1));
+  EXPECT_EQ(lies_at(operation(Kind::kAllGather, out + 8 * kFar, out), 1, 3, 3 * kFar - 1),
+            out + 8 * (3 * kFar - 1));
+  EXPECT_EQ(lies_at(operation(Kind::kReduceScatter, in, in + 16 * kFar), 2, 3, 2 * kFar + 1),
+            in + 8 * (2 * kFar + 1));
+  EXPECT_EQ(lies_at(operation(Kind::kScatter, nullptr, out), 2, 3, 3 * kFar - 1),
+            out + 8 * (kFar - 1));
   EXPECT_EQ(lies_at(operation(Kind::kSend, in, nullptr), 0, 2, kFar - 1), in + 8 * (kFar - 1));
 }
 
-/// A program with every count, and every distance from the buffers' beginnings, so many times as large.
+/// A program with every count, and every distance from the buffers' beginnings, so many times as
+/// large.
 struct Place {
   int buffer;
   std::size_t distance;
@@ -115,37 +130,50 @@ struct Place {
 };
 using Flow = std::vector<std::tuple<Lane, Kind, ElementType, int, std::size_t, Place, Place>>;
 
-Flow flow_of(const HierarchicalProgram& program, const std::vector<std::byte*>& buffers, std::size_t times) {
+Flow flow_of(const HierarchicalProgram& program, const std::vector<std::byte*>& buffers,
+             std::size_t times) {
   const auto place = [&](const void* p) {
     for (int i = static_cast<int>(buffers.size()) - 1; i >= 0; --i)
       if (p && p >= buffers[static_cast<std::size_t>(i)])
-        return Place{i, static_cast<std::size_t>(static_cast<const std::byte*>(p) - buffers[static_cast<std::size_t>(i)]) * times};
+        return Place{i, static_cast<std::size_t>(static_cast<const std::byte*>(p) -
+                                                 buffers[static_cast<std::size_t>(i)]) *
+                            times};
     return Place{-1, 0};
   };
   Flow flow;
   for (const Phase& phase : program.phases) {
     for (const Conversion& c : phase.before)
-      flow.emplace_back(phase.lane, Kind::kBarrier, c.type, c.widens, c.count * times, place(c.from), place(c.to));
+      flow.emplace_back(phase.lane, Kind::kBarrier, c.type, c.widens, c.count * times,
+                        place(c.from), place(c.to));
     for (const Operation& o : phase.operations)
-      flow.emplace_back(phase.lane, o.kind, o.type, o.peer, o.buffer.count * times, place(o.buffer.input), place(o.buffer.output));
+      flow.emplace_back(phase.lane, o.kind, o.type, o.peer, o.buffer.count * times,
+                        place(o.buffer.input), place(o.buffer.output));
   }
   return flow;
 }
 
 TEST(LargeCounts, HierarchicalProgramsGrowWithTheCount) {
-  const std::vector<std::byte*> buffers{address(std::uintptr_t{1} << 44), address(std::uintptr_t{1} << 45), address(std::uintptr_t{1} << 46)};
+  const std::vector<std::byte*> buffers{address(std::uintptr_t{1} << 44),
+                                        address(std::uintptr_t{1} << 45),
+                                        address(std::uintptr_t{1} << 46)};
   const std::vector<int> hosts{0, 0, 1, 1};
   for (int rank = 0; rank < 4; ++rank)
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16})
-      for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather, Kind::kReduceScatter}) {
+      for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather,
+                              Kind::kReduceScatter}) {
         const HostLayout layout(hosts, rank);
         const auto program = [&](std::size_t count) {
           // An all-gather in place, so that nothing is copied.
-          const std::size_t own = kind == Kind::kAllGather ? static_cast<std::size_t>(rank) * count * size_of(type) : 0;
+          const std::size_t own =
+              kind == Kind::kAllGather ? static_cast<std::size_t>(rank) * count * size_of(type) : 0;
           const std::byte* input = kind == Kind::kAllGather ? buffers[1] + own : buffers[0];
-          return plan_hierarchical({.kind = kind, .type = type, .buffer = {input, buffers[1], count}, .peer = 3}, layout, false, buffers[2]);
+          return plan_hierarchical(
+              {.kind = kind, .type = type, .buffer = {input, buffers[1], count}, .peer = 3}, layout,
+              false, buffers[2]);
         };
-        EXPECT_EQ(flow_of(program(kUnit * kTimes), buffers, 1), flow_of(program(kUnit), buffers, kTimes)) << name(kind) << " of " << name(type);
+        EXPECT_EQ(flow_of(program(kUnit * kTimes), buffers, 1),
+                  flow_of(program(kUnit), buffers, kTimes))
+            << name(kind) << " of " << name(type);
       }
 }
 
@@ -153,7 +181,8 @@ TEST(LargeCounts, HierarchicalProgramsGrowWithTheCount) {
 class Sparse {
  public:
   explicit Sparse(std::size_t bytes) : bytes_(bytes) {
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw Error(ErrorKind::kResource, "mmap", fmt::format("{} bytes", bytes));
     data_ = static_cast<std::byte*>(p);
   }
@@ -171,13 +200,17 @@ class Sparse {
 TEST(LargeCounts, ContributionsReachTheFarEnd) {
   const Sparse in(kFar), out(kFar);
   std::byte offered[2][16], *others[2] = {offered[0], offered[1]};
-  for (std::size_t i = 0; i < 16; ++i) *in.at(kFar - 16 + i) = static_cast<std::byte>(i), offered[1][i] = static_cast<std::byte>(10 * i);
-  const Operation o{.kind = Kind::kAllReduce, .type = ElementType::kU8, .buffer = {in.at(0), out.at(0), kFar}};
+  for (std::size_t i = 0; i < 16; ++i)
+    *in.at(kFar - 16 + i) = static_cast<std::byte>(i),
+                       offered[1][i] = static_cast<std::byte>(10 * i);
+  const Operation o{
+      .kind = Kind::kAllReduce, .type = ElementType::kU8, .buffer = {in.at(0), out.at(0), kFar}};
   const Call call{o, {&o.buffer, 1}, {}, {}, 0, 2};
   offer(call, kFar - 16, kFar, offered[0]);
   for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(offered[0][i], static_cast<std::byte>(i));
   consume(call, kFar - 16, kFar, others);
-  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(*out.at(kFar - 16 + i), static_cast<std::byte>(11 * i)) << i;
+  for (std::size_t i = 0; i < 16; ++i)
+    EXPECT_EQ(*out.at(kFar - 16 + i), static_cast<std::byte>(11 * i)) << i;
 }
 
 // Rank 1 of 2: what it gets of rank 0 lies in front of what it keeps, what it gives behind.
@@ -185,21 +218,25 @@ TEST(LargeCounts, ExchangedPartsReachTheFarEnd) {
   const Sparse in(kFar + 16), out(16 + kFar);
   std::byte given[2][16] = {};
   const std::byte* offered[2] = {given[0], given[1]};
-  for (std::size_t i = 0; i < 16; ++i) *in.at(i) = static_cast<std::byte>(i + 1), *in.at(kFar + i) = static_cast<std::byte>(i + 101);
+  for (std::size_t i = 0; i < 16; ++i)
+    *in.at(i) = static_cast<std::byte>(i + 1), *in.at(kFar + i) = static_cast<std::byte>(i + 101);
   const std::vector<std::size_t> send{16, kFar}, receive{16, kFar};
-  const Operation o{.kind = Kind::kAllToAll, .type = ElementType::kU8, .buffer = {in.at(0), out.at(0), 0}};
+  const Operation o{
+      .kind = Kind::kAllToAll, .type = ElementType::kU8, .buffer = {in.at(0), out.at(0), 0}};
   const Call call{o, {&o.buffer, 1}, send, receive, 1, 2};
   std::byte to[32] = {};
   offer(call, 0, 16, to);
   for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(to[i], static_cast<std::byte>(i + 1));
   consume(call, kFar - 16, kFar, offered);
-  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(*out.at(kFar + i), static_cast<std::byte>(i + 101));
+  for (std::size_t i = 0; i < 16; ++i)
+    EXPECT_EQ(*out.at(kFar + i), static_cast<std::byte>(i + 101));
 }
 
 /// Notes where bytes are said to belong, and drops them.
 class Noted final : public wire::Intake {
  public:
-  std::byte* place(wire::Stream, std::uint64_t total, std::uint64_t offset, std::size_t bytes) override {
+  std::byte* place(wire::Stream, std::uint64_t total, std::uint64_t offset,
+                   std::size_t bytes) override {
     in_order = in_order && offset == next && offset + bytes <= total;
     next = offset + bytes;
     return memory_.data();
@@ -220,7 +257,8 @@ TEST(LargeCounts, MessagesArriveChunkByChunkToTheEnd) {
   wire::Assembler assembler;
   Noted noted;
   for (std::uint64_t at = 0; at < kFar; at += wire::Assembler::kChunkBytes) {
-    const auto length = static_cast<std::uint32_t>(std::min<std::uint64_t>(wire::Assembler::kChunkBytes, kFar - at));
+    const auto length = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(wire::Assembler::kChunkBytes, kFar - at));
     const wire::ChunkHeader header{.length = length, .stream = {1, 7}, .total = kFar};
     const auto to = assembler.wanted();
     ASSERT_EQ(to.size(), sizeof header);

@@ -1,5 +1,5 @@
-// What a world leaves when it is over, in good order, by an error or because ranks are killed: no descriptor, no thread, no mapped file, no file
-// where ranks meet, nothing in /dev/shm.
+// What a world leaves when it is over, in good order, by an error or because ranks are killed: no
+// descriptor, no thread, no mapped file, no file where ranks meet, nothing in /dev/shm.
 #include <dirent.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,35 +42,40 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-/// What this process holds of the kernel's, a line each: descriptors by what they are, files and segments that are mapped, threads.
+/// What this process holds of the kernel's, a line each: descriptors by what they are, files and
+/// segments that are mapped, threads.
 std::vector<std::string> held() {
   std::vector<std::string> lines;
   for (const std::string& name : names_in("/proc/self/fd")) {
     std::array<char, 256> target{};
-    if (readlink(("/proc/self/fd/" + name).c_str(), target.data(), target.size() - 1) < 0) continue;  // that of the listing itself
+    if (readlink(("/proc/self/fd/" + name).c_str(), target.data(), target.size() - 1) < 0)
+      continue;  // that of the listing itself
     const std::string text = target.data();
     lines.push_back("descriptor of " + text.substr(0, text.find(":[")));
   }
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
     for (const char* kind : {"/memfd:", "/dev/shm/", "/tmp/"})
-      if (const auto at = line.find(kind); at != std::string::npos) lines.push_back("mapping of " + line.substr(at));
+      if (const auto at = line.find(kind); at != std::string::npos)
+        lines.push_back("mapping of " + line.substr(at));
   lines.insert(lines.end(), names_in("/proc/self/task").size(), "thread");
   std::sort(lines.begin(), lines.end());
   return lines;
 }
 
-/// What is held beyond `before` or no longer, after a while at most: a thread that has been joined may not be gone yet, here or when `before` was
-/// read, so that fewer threads are no change.
+/// What is held beyond `before` or no longer, after a while at most: a thread that has been joined
+/// may not be gone yet, here or when `before` was read, so that fewer threads are no change.
 std::vector<std::string> changed_since(const std::vector<std::string>& before) {
   const Deadline end = Deadline::in(std::chrono::seconds(30));
   for (;; std::this_thread::sleep_for(milliseconds(5))) {
     const auto now = held();
     std::vector<std::string> changed;
-    std::set_difference(before.begin(), before.end(), now.begin(), now.end(), std::back_inserter(changed));
+    std::set_difference(before.begin(), before.end(), now.begin(), now.end(),
+                        std::back_inserter(changed));
     std::erase(changed, "thread");
     for (std::string& line : changed) line += " no longer";
-    std::set_difference(now.begin(), now.end(), before.begin(), before.end(), std::back_inserter(changed));
+    std::set_difference(now.begin(), now.end(), before.begin(), before.end(),
+                        std::back_inserter(changed));
     if (changed.empty() || end.passed()) return changed;
   }
 }
@@ -81,13 +86,16 @@ std::vector<std::string> files_of(const std::string& name) {
   for (const std::string& file : names_in(wire::meeting_directory()))
     if (file.find(name) != std::string::npos) found.push_back(file);
   for (const std::string& file : names_in("/dev/shm"))
-    if (file.find("shoal") != std::string::npos || file.find(name) != std::string::npos) found.push_back("/dev/shm/" + file);
+    if (file.find("shoal") != std::string::npos || file.find(name) != std::string::npos)
+      found.push_back("/dev/shm/" + file);
   return found;
 }
 
 void all_reduce(Communicator& c, std::size_t count) {
   std::vector<float> x(count, 1);
-  c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), count}}, soon());
+  c.run(
+      {.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), count}},
+      soon());
 }
 
 constexpr std::size_t kLarge = 300001;
@@ -98,15 +106,19 @@ void work(Communicator& c) {
   c.run({.kind = Kind::kBarrier}, soon());
 }
 
-/// By rank what it works on when it fails: peers that are threads may still read it when its rank has gone.
+/// By rank what it works on when it fails: peers that are threads may still read it when its rank
+/// has gone.
 using Memory = std::vector<std::vector<float>>;
 
 /// Rank 1 gives up in the middle, with a large operation under way on all.
 void fail_at_work(Communicator& c, Memory& memory) {
   work(c);
   std::vector<float>& x = memory.at(static_cast<std::size_t>(c.rank()));
-  const Handle handle = c.start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), x.size()}});
-  if (c.rank() == 1) c.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, c.size()));
+  const Handle handle = c.start({.kind = Kind::kAllReduce,
+                                 .type = ElementType::kF32,
+                                 .buffer = {x.data(), x.data(), x.size()}});
+  if (c.rank() == 1)
+    c.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, c.size()));
   c.wait(handle, soon());
   all_reduce(c, 1);
 }
@@ -120,14 +132,17 @@ TEST(LeftBehind, NothingByRanksThatAreThreads) {
     const auto network = [](const std::function<void(Communicator&)>& body) {
       return on_network(3, [&](const wire::Endpoint& store, int rank) {
         wire::StoreClient client(store, "key", soon());
-        TcpCommunicator c(std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client, rank, 3, soon()), {});
+        TcpCommunicator c(std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client,
+                                                        rank, 3, soon()),
+                          {});
         body(c);
       });
     };
     expect_none(network(work));
     for (const auto& error : network(fail)) EXPECT_TRUE(error);
     expect_none(on_hosts({0, 0, 1, 1}, [](HierarchicalCommunicator& c) { work(c); }));
-    for (const auto& error : on_hosts({0, 0, 1, 1}, [&](HierarchicalCommunicator& c) { fail(c); })) EXPECT_TRUE(error);
+    for (const auto& error : on_hosts({0, 0, 1, 1}, [&](HierarchicalCommunicator& c) { fail(c); }))
+      EXPECT_TRUE(error);
   };
   worlds();  // what libraries make once and keep is there
   const auto before = held();
@@ -146,30 +161,39 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
   if (tcp) {
     const std::string place = fmt::format("file:{}/{}.store", wire::meeting_directory(), name);
     meeting = std::make_unique<wire::Rendezvous>(place, "key", rank, "127.0.0.1", soon());
-    auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, meeting->store(), rank, ranks, soon());
+    auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"},
+                                               meeting->store(), rank, ranks, soon());
     meeting->all_have_come();
     c = std::make_unique<TcpCommunicator>(std::move(peers), TcpCommunicator::Settings{});
   } else {
-    arena = std::make_unique<wire::Arena>(wire::Arena::Options{.virtual_bytes = std::size_t{1} << 30, .limit_bytes = std::size_t{1} << 28});
-    const wire::Meeting local{
-        .name = name, .key = "key", .rank = rank, .size = ranks, .control_bytes = HostWorld::control_bytes(), .arena = &arena->segment()};
-    c = std::make_unique<HostCommunicator>(std::make_shared<HostWorld>(rank, wire::meet(local, soon()), &arena->segment()),
-                                           HostCommunicator::Settings{});
+    arena = std::make_unique<wire::Arena>(wire::Arena::Options{
+        .virtual_bytes = std::size_t{1} << 30, .limit_bytes = std::size_t{1} << 28});
+    const wire::Meeting local{.name = name,
+                              .key = "key",
+                              .rank = rank,
+                              .size = ranks,
+                              .control_bytes = HostWorld::control_bytes(),
+                              .arena = &arena->segment()};
+    c = std::make_unique<HostCommunicator>(
+        std::make_shared<HostWorld>(rank, wire::meet(local, soon()), &arena->segment()),
+        HostCommunicator::Settings{});
   }
   try {
     if (fate == Fate::kFails) fail_at_work(*c, memory);
     work(*c);
     if (fate == Fate::kAllAreKilled || (fate == Fate::kOneIsKilled && rank == 1)) {
       auto& x = memory[static_cast<std::size_t>(rank)];
-      c->start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), kLarge}});
+      c->start({.kind = Kind::kAllReduce,
+                .type = ElementType::kF32,
+                .buffer = {x.data(), x.data(), kLarge}});
       kill(getpid(), SIGKILL);
     }
     if (fate == Fate::kOneIsKilled)
       for (;;) all_reduce(*c, kLarge);
   } catch (const Error& error) {
     if (fate == Fate::kAllAreKilled) kill(getpid(), SIGKILL);  // another was first
-    const bool expected =
-        (fate == Fate::kFails && error.kind() == ErrorKind::kData) || (fate == Fate::kOneIsKilled && error.kind() == ErrorKind::kPeerLost);
+    const bool expected = (fate == Fate::kFails && error.kind() == ErrorKind::kData) ||
+                          (fate == Fate::kOneIsKilled && error.kind() == ErrorKind::kPeerLost);
     if (!expected) throw;
   }
 }
@@ -177,7 +201,8 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
 /// The same as a process: 0 when it holds in the end what it held before.
 int life(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
   try {
-    live(name + "-first", tcp, Fate::kEnds, rank, ranks);  // what libraries make once and keep is there
+    live(name + "-first", tcp, Fate::kEnds, rank,
+         ranks);  // what libraries make once and keep is there
     const auto before = held();
     live(name, tcp, fate, rank, ranks);
     const auto changed = changed_since(before);
@@ -206,7 +231,8 @@ TEST_P(LeftBehindByProcesses, Nothing) {
     int status = 0;
     waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
     const bool killed = fate == Fate::kAllAreKilled || (fate == Fate::kOneIsKilled && rank == 1);
-    EXPECT_EQ(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), killed ? SIGKILL : 0) << "rank " << rank;
+    EXPECT_EQ(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), killed ? SIGKILL : 0)
+        << "rank " << rank;
   }
   EXPECT_THAT(changed_since(before), ::testing::IsEmpty());
   EXPECT_THAT(files_of(name), ::testing::IsEmpty());
@@ -214,12 +240,16 @@ TEST_P(LeftBehindByProcesses, Nothing) {
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<bool, Fate>>& info) {
   const auto [tcp, fate] = info.param;
-  static constexpr const char* kFates[] = {"ThatEnd", "ThatFail", "OfWhichOneIsKilled", "ThatAreKilled"};
+  static constexpr const char* kFates[] = {"ThatEnd", "ThatFail", "OfWhichOneIsKilled",
+                                           "ThatAreKilled"};
   return std::string(tcp ? "OverTcp" : "OverSharedMemory") + kFates[static_cast<int>(fate)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Fates, LeftBehindByProcesses,
-                         ::testing::Combine(::testing::Bool(), ::testing::Values(Fate::kEnds, Fate::kFails, Fate::kOneIsKilled, Fate::kAllAreKilled)),
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(Fate::kEnds, Fate::kFails,
+                                                              Fate::kOneIsKilled,
+                                                              Fate::kAllAreKilled)),
                          name_of);
 
 }  // namespace

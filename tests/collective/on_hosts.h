@@ -12,31 +12,40 @@
 
 namespace shoal::collective {
 
-/// Runs `body` on a thread for each of `hosts`, which names their hosts: those of one share a control segment, all are connected over loopback.
-/// Returns what each threw.
-inline std::vector<std::optional<Error>> on_hosts(const std::vector<int>& hosts,
-                                                  const std::function<void(HierarchicalCommunicator&, const wire::Peers&)>& body,
-                                                  bool in_rank_order = false) {
+/// Runs `body` on a thread for each of `hosts`, which names their hosts: those of one share a
+/// control segment, all are connected over loopback. Returns what each threw.
+inline std::vector<std::optional<Error>> on_hosts(
+    const std::vector<int>& hosts,
+    const std::function<void(HierarchicalCommunicator&, const wire::Peers&)>& body,
+    bool in_rank_order = false) {
   const int ranks = static_cast<int>(hosts.size());
   std::map<int, std::shared_ptr<wire::SharedSegment>> controls;
   for (const int host : hosts)
-    if (!controls[host]) controls[host] = std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("control", HostWorld::control_bytes()));
+    if (!controls[host])
+      controls[host] = std::make_shared<wire::SharedSegment>(
+          wire::SharedSegment::create("control", HostWorld::control_bytes()));
   return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
     const Duration minute = std::chrono::seconds(60);
     wire::StoreClient client(store, "key", soon());
-    auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client, rank, ranks, soon());
+    auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client, rank,
+                                               ranks, soon());
     const HostLayout layout(hosts, rank);
-    auto world = std::make_shared<HostWorld>(layout.local, layout.local_size(), controls.at(hosts[rank]));
-    auto host = std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{.timeout = minute});
-    auto all = std::make_unique<TcpCommunicator>(peers, TcpCommunicator::Settings{.hosts = hosts, .in_rank_order = in_rank_order});
-    HierarchicalCommunicator c(std::move(host), std::move(all),
-                               {.timeout = minute, .arena = nullptr, .world_ranks = {}, .in_rank_order = in_rank_order});
+    auto world =
+        std::make_shared<HostWorld>(layout.local, layout.local_size(), controls.at(hosts[rank]));
+    auto host =
+        std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{.timeout = minute});
+    auto all = std::make_unique<TcpCommunicator>(
+        peers, TcpCommunicator::Settings{.hosts = hosts, .in_rank_order = in_rank_order});
+    HierarchicalCommunicator c(
+        std::move(host), std::move(all),
+        {.timeout = minute, .arena = nullptr, .world_ranks = {}, .in_rank_order = in_rank_order});
     body(c, *peers);
     c.run({.kind = Kind::kBarrier}, soon());
   });
 }
 
-inline std::vector<std::optional<Error>> on_hosts(const std::vector<int>& hosts, const std::function<void(HierarchicalCommunicator&)>& body) {
+inline std::vector<std::optional<Error>> on_hosts(
+    const std::vector<int>& hosts, const std::function<void(HierarchicalCommunicator&)>& body) {
   return on_hosts(hosts, [&](HierarchicalCommunicator& c, const wire::Peers&) { body(c); });
 }
 

@@ -15,15 +15,20 @@
 
 namespace shoal::collective {
 
-/// Connections among ranks that all live in one thread: nothing moves but by `step`, which does one thing that a network may do next, chosen by a
-/// seed. Chunks of different streams take turns as they like, a sender's memory is read as late as it likes, links stand still as long as they like;
-/// those of one stream keep their order. What fails is told to the others by messages, which take their time too.
+/// Connections among ranks that all live in one thread: nothing moves but by `step`, which does one
+/// thing that a network may do next, chosen by a seed. Chunks of different streams take turns as
+/// they like, a sender's memory is read as late as it likes, links stand still as long as they
+/// like; those of one stream keep their order. What fails is told to the others by messages, which
+/// take their time too.
 class SimulatedNetwork {
  public:
-  static constexpr std::size_t kChunk = (64 << 10) + 64;  ///< a call and 64 KiB, the least that a communicator needs
+  static constexpr std::size_t kChunk =
+      (64 << 10) + 64;  ///< a call and 64 KiB, the least that a communicator needs
 
   SimulatedNetwork(int ranks, std::uint64_t seed)
-      : random_(seed), links_(static_cast<std::size_t>(ranks * ranks)), pool_(std::make_shared<wire::ChunkPool>(kChunk)) {
+      : random_(seed),
+        links_(static_cast<std::size_t>(ranks * ranks)),
+        pool_(std::make_shared<wire::ChunkPool>(kChunk)) {
     for (int r = 0; r < ranks; ++r) ends_.push_back(std::make_shared<End>(*this, r, ranks));
   }
 
@@ -35,7 +40,9 @@ class SimulatedNetwork {
     std::vector<std::pair<int, int>> ready;
     for (int from = 0; from < size(); ++from)
       for (int to = 0; to < size(); ++to)
-        if (const Link& l = link(from, to); !l.stands && (!l.queued.empty() || !l.under_way.empty())) ready.emplace_back(from, to);
+        if (const Link& l = link(from, to);
+            !l.stands && (!l.queued.empty() || !l.under_way.empty()))
+          ready.emplace_back(from, to);
     if (ready.empty()) return false;
     const auto [from, to] = ready[random_() % ready.size()];
     Link& l = link(from, to);
@@ -50,12 +57,17 @@ class SimulatedNetwork {
   void stand_still(int a, int b, bool stands) { link(a, b).stands = link(b, a).stands = stands; }
   /// `rank` has noticed the loss of `peer`.
   void notice(int rank, int peer) {
-    end_of(rank).fail(Error(ErrorKind::kPeerLost, "peers", "it says nothing any more").at(rank, size()).from(peer), true);
+    end_of(rank).fail(Error(ErrorKind::kPeerLost, "peers", "it says nothing any more")
+                          .at(rank, size())
+                          .from(peer),
+                      true);
   }
   /// Chunks from `rank` are changed from now on, one in `every`.
   void lie(int rank, std::uint64_t every) { liar_ = rank, every_ = every; }
-  /// The next part of a message arrives at `to` as if `from` had sent it. Parts of a stream come in order.
-  void inject(int from, int to, wire::Stream stream, std::span<const std::byte> bytes, std::uint64_t total, std::uint64_t offset) {
+  /// The next part of a message arrives at `to` as if `from` had sent it. Parts of a stream come in
+  /// order.
+  void inject(int from, int to, wire::Stream stream, std::span<const std::byte> bytes,
+              std::uint64_t total, std::uint64_t offset) {
     wire::Piece piece(pool_, total, offset, bytes.size());
     if (!bytes.empty()) std::memcpy(piece.data(), bytes.data(), bytes.size());
     end_of(to).put(from, stream, std::move(piece));
@@ -96,14 +108,21 @@ class SimulatedNetwork {
   class End final : public wire::Transport {
    public:
     End(SimulatedNetwork& network, int rank, int size)
-        : network_(network), rank_(rank), size_(size), inbox_(static_cast<std::size_t>(size)), sent_(static_cast<std::size_t>(size)) {}
+        : network_(network),
+          rank_(rank),
+          size_(size),
+          inbox_(static_cast<std::size_t>(size)),
+          sent_(static_cast<std::size_t>(size)) {}
 
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    void send(int peer, wire::Stream stream, int, wire::Bytes head, std::span<const std::byte> body, wire::Released released) override {
+    void send(int peer, wire::Stream stream, int, wire::Bytes head, std::span<const std::byte> body,
+              wire::Released released) override {
       if (failure_ && released) *released = true;
       sent_[static_cast<std::size_t>(peer)] += head.size() + body.size();
-      if (!failure_) network_.link(rank_, peer).queued.push_back({stream, std::move(head), body, {}, std::move(released), 0});
+      if (!failure_)
+        network_.link(rank_, peer)
+            .queued.push_back({stream, std::move(head), body, {}, std::move(released), 0});
     }
     void flush() override {}
     std::optional<wire::Piece> take(int peer, wire::Stream stream) override {
@@ -115,11 +134,15 @@ class SimulatedNetwork {
       if (found->second.empty()) streams.erase(found);
       return piece;
     }
-    bool has_arrived(int peer, wire::Stream stream) const override { return inbox_.at(static_cast<std::size_t>(peer)).pieces.contains(stream); }
+    bool has_arrived(int peer, wire::Stream stream) const override {
+      return inbox_.at(static_cast<std::size_t>(peer)).pieces.contains(stream);
+    }
     void land(int peer, wire::Stream stream, std::shared_ptr<wire::Landing> landing) override {
       auto& from = inbox_.at(static_cast<std::size_t>(peer));
       from.landings[stream] = landing;
-      for (auto found = from.pieces.find(stream); found != from.pieces.end() && from.landings.contains(stream); found = from.pieces.find(stream)) {
+      for (auto found = from.pieces.find(stream);
+           found != from.pieces.end() && from.landings.contains(stream);
+           found = from.pieces.find(stream)) {
         if (found->second.front().total() != landing->bytes) {
           landing->actual = found->second.front().total();
           from.landings.erase(stream);
@@ -140,7 +163,9 @@ class SimulatedNetwork {
           }
       }
     }
-    std::uint64_t bytes_sent(int peer) const override { return sent_[static_cast<std::size_t>(peer)]; }
+    std::uint64_t bytes_sent(int peer) const override {
+      return sent_[static_cast<std::size_t>(peer)];
+    }
     bool gone(int) const override { return false; }
     void check() const override {
       if (failure_) throw Error(*failure_);
@@ -148,11 +173,14 @@ class SimulatedNetwork {
     void abort(const Error& cause) override { fail(cause, true); }
     std::uint64_t events() const override { return events_; }
     void wait_for_event(std::uint64_t, Duration) override {}
-    void answer_for(std::uint64_t group, std::function<wire::Bytes()> say) override { answers_[group] = std::move(say); }
+    void answer_for(std::uint64_t group, std::function<wire::Bytes()> say) override {
+      answers_[group] = std::move(say);
+    }
     std::vector<std::optional<wire::Bytes>> ask(std::uint64_t group, Duration) override {
       std::vector<std::optional<wire::Bytes>> said(static_cast<std::size_t>(size_));
       for (int r = 0; r < size_; ++r)
-        if (const auto& answer = network_.end_of(r).answers_[group]; r != rank_ && answer) said[static_cast<std::size_t>(r)] = answer();
+        if (const auto& answer = network_.end_of(r).answers_[group]; r != rank_ && answer)
+          said[static_cast<std::size_t>(r)] = answer();
       return said;
     }
 
@@ -186,7 +214,9 @@ class SimulatedNetwork {
         for (Message& m : link.queued)
           if (m.released) *m.released = true;
         link.queued.clear();
-        if (tell && r != rank_) link.queued.push_back({{0, 0}, {}, {}, {}, nullptr, 0}), network_.causes_.insert_or_assign({rank_, r}, cause);
+        if (tell && r != rank_)
+          link.queued.push_back({{0, 0}, {}, {}, {}, nullptr, 0}),
+              network_.causes_.insert_or_assign({rank_, r}, cause);
       }
       happened();
     }
@@ -214,7 +244,9 @@ class SimulatedNetwork {
   void cut(Link& l) {
     std::vector<std::list<Message>::iterator> first;
     for (auto it = l.queued.begin(); it != l.queued.end(); ++it)
-      if (std::none_of(first.begin(), first.end(), [&](const auto& f) { return f->stream == it->stream; })) first.push_back(it);
+      if (std::none_of(first.begin(), first.end(),
+                       [&](const auto& f) { return f->stream == it->stream; }))
+        first.push_back(it);
     const auto it = first[random_() % first.size()];
     Message& m = *it;
     const std::size_t end = std::min(m.bytes(), m.at + kChunk);
@@ -248,7 +280,9 @@ class SimulatedNetwork {
     const bool whole = chunk.total == chunk.bytes.size();
     switch (whole ? random_() % 4 : 0) {
       case 0:
-        if (!chunk.bytes.empty()) chunk.bytes[random_() % std::min<std::size_t>(chunk.bytes.size(), 40)] = static_cast<std::byte>(random_());
+        if (!chunk.bytes.empty())
+          chunk.bytes[random_() % std::min<std::size_t>(chunk.bytes.size(), 40)] =
+              static_cast<std::byte>(random_());
         return;
       case 1:
         chunk.bytes.resize(random_() % 200);

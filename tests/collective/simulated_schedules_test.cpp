@@ -1,5 +1,6 @@
-// Thousands of schedules of a network that lives in one thread: random operations, types, sizes, algorithms and orders of everything that a network
-// is free to reorder, against plain folds; and in every phase of them a rank that is killed, stopped, delayed, cut off or lies.
+// Thousands of schedules of a network that lives in one thread: random operations, types, sizes,
+// algorithms and orders of everything that a network is free to reorder, against plain folds; and
+// in every phase of them a rank that is killed, stopped, delayed, cut off or lies.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,14 +22,18 @@ namespace {
 using Random = std::mt19937_64;
 using Bytes = std::vector<std::byte>;
 
-constexpr ElementType kTypes[] = {ElementType::kBool, ElementType::kU8,  ElementType::kI8,  ElementType::kU16,    ElementType::kI16,
-                                  ElementType::kU32,  ElementType::kI32, ElementType::kU64, ElementType::kI64,    ElementType::kF16,
-                                  ElementType::kBF16, ElementType::kF32, ElementType::kF64, ElementType::kF8E4M3, ElementType::kF8E5M2,
+constexpr ElementType kTypes[] = {ElementType::kBool, ElementType::kU8,     ElementType::kI8,
+                                  ElementType::kU16,  ElementType::kI16,    ElementType::kU32,
+                                  ElementType::kI32,  ElementType::kU64,    ElementType::kI64,
+                                  ElementType::kF16,  ElementType::kBF16,   ElementType::kF32,
+                                  ElementType::kF64,  ElementType::kF8E4M3, ElementType::kF8E5M2,
                                   ElementType::kC64,  ElementType::kC128};
-constexpr Reduction kReductions[] = {Reduction::kSum,    Reduction::kProduct, Reduction::kMin,    Reduction::kMax,      Reduction::kAverage,
-                                     Reduction::kBitAnd, Reduction::kBitOr,   Reduction::kBitXor, Reduction::kPremulSum};
-constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather, Kind::kReduceScatter,
-                           Kind::kAllToAll,  Kind::kGather, Kind::kScatter,   Kind::kBarrier,   Kind::kSend};
+constexpr Reduction kReductions[] = {Reduction::kSum,   Reduction::kProduct, Reduction::kMin,
+                                     Reduction::kMax,   Reduction::kAverage, Reduction::kBitAnd,
+                                     Reduction::kBitOr, Reduction::kBitXor,  Reduction::kPremulSum};
+constexpr Kind kKinds[] = {
+    Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather, Kind::kReduceScatter,
+    Kind::kAllToAll,  Kind::kGather, Kind::kScatter,   Kind::kBarrier,   Kind::kSend};
 
 template <class T>
 void store(std::byte* to, T value) {
@@ -72,23 +77,27 @@ void put_number(ElementType type, std::byte* to, int number) {
   }
 }
 
-/// One call that every rank makes; kSend: every rank sends to its successor and receives from its predecessor.
+/// One call that every rank makes; kSend: every rank sends to its successor and receives from its
+/// predecessor.
 struct Planned {
   Operation operation;
   std::vector<Bytes> in, out, expected;  ///< by rank
 };
 
 std::size_t parts_in(Kind kind, std::size_t ranks) {
-  return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter ? ranks : 1;
+  return kind == Kind::kReduceScatter || kind == Kind::kAllToAll || kind == Kind::kScatter ? ranks
+                                                                                           : 1;
 }
 std::size_t parts_out(Kind kind, std::size_t ranks) {
   return kind == Kind::kAllGather || kind == Kind::kAllToAll || kind == Kind::kGather ? ranks : 1;
 }
 
-/// What must be in the outputs, made without the code under test but for the fold of one element at a time.
+/// What must be in the outputs, made without the code under test but for the fold of one element at
+/// a time.
 void expect_results(Planned& p, std::size_t ranks) {
   const Operation& o = p.operation;
-  const std::size_t bytes = o.buffer.count * size_of(o.type), root = static_cast<std::size_t>(std::max(o.peer, 0));
+  const std::size_t bytes = o.buffer.count * size_of(o.type),
+                    root = static_cast<std::size_t>(std::max(o.peer, 0));
   const auto part = [&](const Bytes& from, std::size_t i) { return from.data() + i * bytes; };
   const auto copy = [&](Bytes& to, std::size_t at, const std::byte* from) {
     if (bytes > 0) std::memcpy(to.data() + at * bytes, from, bytes);
@@ -98,17 +107,20 @@ void expect_results(Planned& p, std::size_t ranks) {
   Bytes folded(p.in.front().size());
   void* target = folded.data();
   if (reduces(o.kind))
-    fold_plain(o.type, o.reduction, sources.data(), static_cast<int>(ranks), &target, 1, o.buffer.count * parts_in(o.kind, ranks), o.scale);
+    fold_plain(o.type, o.reduction, sources.data(), static_cast<int>(ranks), &target, 1,
+               o.buffer.count * parts_in(o.kind, ranks), o.scale);
   p.expected = p.out;
   for (std::size_t r = 0; r < ranks; ++r) {
     Bytes& to = p.expected[r];
-    if (o.kind == Kind::kAllReduce || (o.kind == Kind::kReduce && r == root)) copy(to, 0, folded.data());
+    if (o.kind == Kind::kAllReduce || (o.kind == Kind::kReduce && r == root))
+      copy(to, 0, folded.data());
     if (o.kind == Kind::kReduceScatter) copy(to, 0, part(folded, r));
     if (o.kind == Kind::kBroadcast) copy(to, 0, p.in[root].data());
     if (o.kind == Kind::kScatter) copy(to, 0, part(p.in[root], r));
     if (o.kind == Kind::kSend) copy(to, 0, p.in[(r + ranks - 1) % ranks].data());
     for (std::size_t s = 0; s < ranks; ++s) {
-      if (o.kind == Kind::kAllGather || (o.kind == Kind::kGather && r == root)) copy(to, s, p.in[s].data());
+      if (o.kind == Kind::kAllGather || (o.kind == Kind::kGather && r == root))
+        copy(to, s, p.in[s].data());
       if (o.kind == Kind::kAllToAll) copy(to, s, part(p.in[s], r));
     }
   }
@@ -122,7 +134,8 @@ Planned plan_call(Random& random, std::size_t ranks, bool large) {
   o.type = kTypes[random() % std::size(kTypes)];
   o.reduction = kReductions[random() % std::size(kReductions)];
   if (!supports_fold(o.type, o.reduction)) o.reduction = Reduction::kSum;
-  o.buffer.count = large ? (70'000 + random() % 1000) / size_of(o.type) : counts[random() % std::size(counts)];
+  o.buffer.count =
+      large ? (70'000 + random() % 1000) / size_of(o.type) : counts[random() % std::size(counts)];
   if (o.kind == Kind::kBarrier) o.buffer.count = 0;
   if (has_root(o.kind)) o.peer = static_cast<int>(random() % ranks);
   if (o.kind == Kind::kSend && ranks == 1) o.kind = Kind::kBarrier, o.buffer.count = 0;
@@ -132,7 +145,8 @@ Planned plan_call(Random& random, std::size_t ranks, bool large) {
   const std::size_t element = size_of(o.type);
   for (std::size_t r = 0; r < ranks; ++r) {
     Bytes in(o.buffer.count * parts_in(o.kind, ranks) * element);
-    for (std::size_t at = 0; at < in.size(); at += element) put_number(o.type, &in[at], 1 + static_cast<int>((r * 5 + at / element * 3) % 3));
+    for (std::size_t at = 0; at < in.size(); at += element)
+      put_number(o.type, &in[at], 1 + static_cast<int>((r * 5 + at / element * 3) % 3));
     p.in.push_back(std::move(in));
     p.out.emplace_back(o.buffer.count * parts_out(o.kind, ranks) * element, std::byte{0x55});
   }
@@ -145,15 +159,18 @@ std::string plan_overrides(Random& random) {
   for (const Kind kind : kKinds) {
     const auto algorithms = algorithms_for(kind);
     if (algorithms.empty() || random() % 3 == 0) continue;
-    words += fmt::format("{}{}={}", words.empty() ? "" : ",", name(kind), name(algorithms[random() % algorithms.size()]));
+    words += fmt::format("{}{}={}", words.empty() ? "" : ",", name(kind),
+                         name(algorithms[random() % algorithms.size()]));
   }
   return words;
 }
 
 enum class Fault { kNone, kKilled, kStopped, kDelayed, kCut, kLying };
-constexpr Fault kFaults[] = {Fault::kKilled, Fault::kStopped, Fault::kDelayed, Fault::kCut, Fault::kLying};
+constexpr Fault kFaults[] = {Fault::kKilled, Fault::kStopped, Fault::kDelayed, Fault::kCut,
+                             Fault::kLying};
 
-/// One job on a simulated network. Everything follows from the seed; time plays a part only where somebody lies.
+/// One job on a simulated network. Everything follows from the seed; time plays a part only where
+/// somebody lies.
 class Simulation {
  public:
   struct Rank {
@@ -167,29 +184,36 @@ class Simulation {
   };
 
   Simulation(std::uint64_t seed, int ranks, int calls, Duration timeout = std::chrono::minutes(5))
-      : random_(seed), network_(ranks, seed ^ 0x9e3779b97f4a7c15u), ranks_(static_cast<std::size_t>(ranks)) {
+      : random_(seed),
+        network_(ranks, seed ^ 0x9e3779b97f4a7c15u),
+        ranks_(static_cast<std::size_t>(ranks)) {
     const bool large = seed % 16 == 0;
-    for (int i = 0; i < calls; ++i) planned_.push_back(plan_call(random_, ranks_.size(), large && i < 2));
+    for (int i = 0; i < calls; ++i)
+      planned_.push_back(plan_call(random_, ranks_.size(), large && i < 2));
     const std::string overrides = plan_overrides(random_);
     for (int r = 0; r < ranks; ++r) {
       Rank& rank = ranks_[static_cast<std::size_t>(r)];
-      rank.communicator =
-          std::make_unique<TcpCommunicator>(network_.end(r), TcpCommunicator::Settings{.timeout = timeout, .hosts = {}, .algorithms = overrides});
+      rank.communicator = std::make_unique<TcpCommunicator>(
+          network_.end(r),
+          TcpCommunicator::Settings{.timeout = timeout, .hosts = {}, .algorithms = overrides});
       for (Planned& p : planned_) add_operations(p, r, rank.operations);
     }
   }
 
-  /// Runs until every rank is through. `fault` comes after `when` turns. Returns the turns; nothing when ranks hang.
+  /// Runs until every rank is through. `fault` comes after `when` turns. Returns the turns; nothing
+  /// when ranks hang.
   std::optional<int> run(Fault fault = Fault::kNone, int when = 0) {
     victim_ = static_cast<int>(random_() % ranks_.size()), other_ = (victim_ + 1) % size();
     std::vector<std::pair<int, std::function<void()>>> events;
     for (int turn = 0; turn < kMostTurns; ++turn) {
-      if (std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.done(); })) return turn;
+      if (std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.done(); }))
+        return turn;
       if (fault != Fault::kNone && turn == when) events = begin(fault, turn);
       for (auto& [at, event] : events)
         if (at == turn) event();
       // Who was lied to waits for what may never come: its time runs out.
-      if (fault == Fault::kLying && turn % 2000 == 1999) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (fault == Fault::kLying && turn % 2000 == 1999)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
       if (random_() % 2 == 0 && network_.step()) continue;
       act(ranks_[random_() % ranks_.size()]);
     }
@@ -202,10 +226,11 @@ class Simulation {
       if (ranks_[r].error || !ranks_[r].acts) continue;
       for (std::size_t i = 0; i < planned_.size(); ++i) {
         const Operation& o = planned_[i].operation;
-        const bool looks = !(o.kind == Kind::kReduce || o.kind == Kind::kGather) || o.peer == static_cast<int>(r);
+        const bool looks =
+            !(o.kind == Kind::kReduce || o.kind == Kind::kGather) || o.peer == static_cast<int>(r);
         if (looks && planned_[i].out[r] != planned_[i].expected[r])
-          return fmt::format("call {}, {} by {} of {} x {}, rank {} of {}", i, name(o.kind), name(o.reduction), o.buffer.count, name(o.type), r,
-                             ranks_.size());
+          return fmt::format("call {}, {} by {} of {} x {}, rank {} of {}", i, name(o.kind),
+                             name(o.reduction), o.buffer.count, name(o.type), r, ranks_.size());
       }
     }
     return {};
@@ -215,7 +240,9 @@ class Simulation {
   int victim() const { return victim_; }
   int other() const { return other_; }
   int size() const { return static_cast<int>(ranks_.size()); }
-  void abort(int rank, const Error& cause) { ranks_[static_cast<std::size_t>(rank)].communicator->abort(cause); }
+  void abort(int rank, const Error& cause) {
+    ranks_[static_cast<std::size_t>(rank)].communicator->abort(cause);
+  }
 
  private:
   static constexpr int kMostTurns = 300'000;
@@ -250,16 +277,21 @@ class Simulation {
   std::vector<std::pair<int, std::function<void()>>> begin(Fault fault, int turn) {
     std::vector<std::pair<int, std::function<void()>>> events;
     const auto later = [&] { return turn + 1 + static_cast<int>(random_() % 500); };
-    const auto noticed_by = [&](int rank, int lost) { events.emplace_back(later(), [=, this] { network_.notice(rank, lost); }); };
+    const auto noticed_by = [&](int rank, int lost) {
+      events.emplace_back(later(), [=, this] { network_.notice(rank, lost); });
+    };
     if (fault == Fault::kKilled || fault == Fault::kStopped) {
       ranks_[static_cast<std::size_t>(victim_)].acts = false;
       if (fault == Fault::kKilled) network_.lose(victim_);
       for (int r = 0; r < size(); ++r)
         if (r != victim_) noticed_by(r, victim_);
     }
-    if ((fault == Fault::kDelayed || fault == Fault::kCut) && other_ != victim_) network_.stand_still(victim_, other_, true);
-    if (fault == Fault::kDelayed) events.emplace_back(turn + 3000, [this] { network_.stand_still(victim_, other_, false); });
-    if (fault == Fault::kCut && other_ != victim_) noticed_by(victim_, other_), noticed_by(other_, victim_);
+    if ((fault == Fault::kDelayed || fault == Fault::kCut) && other_ != victim_)
+      network_.stand_still(victim_, other_, true);
+    if (fault == Fault::kDelayed)
+      events.emplace_back(turn + 3000, [this] { network_.stand_still(victim_, other_, false); });
+    if (fault == Fault::kCut && other_ != victim_)
+      noticed_by(victim_, other_), noticed_by(other_, victim_);
     if (fault == Fault::kLying) network_.lie(victim_, 1 + random_() % 6);
     return events;
   }
@@ -277,7 +309,8 @@ TEST(SimulatedSchedules, GiveThePlainResultsWhateverTheNetworkReorders) {
   for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
     Simulation simulation(seed, ranks_of(seed), 4);
     ASSERT_TRUE(simulation.run()) << "seed " << seed << " hangs";
-    for (const auto& rank : simulation.ranks()) ASSERT_FALSE(rank.error) << "seed " << seed << ": " << rank.error->what();
+    for (const auto& rank : simulation.ranks())
+      ASSERT_FALSE(rank.error) << "seed " << seed << ": " << rank.error->what();
     ASSERT_EQ(simulation.wrong(), "") << "seed " << seed;
   }
 }
@@ -293,7 +326,8 @@ TEST(SimulatedSchedules, AFaultInAnyPhaseEndsEverySurvivorWithItsName) {
     const auto turns = Simulation(seed, ranks, 3).run();
     ASSERT_TRUE(turns);
     // Where nobody lies all is done in less time, on this machine and now.
-    const Duration enough = std::clamp<Duration>(2 * (Clock::now() - begin), std::chrono::milliseconds(3), std::chrono::milliseconds(40));
+    const Duration enough = std::clamp<Duration>(
+        2 * (Clock::now() - begin), std::chrono::milliseconds(3), std::chrono::milliseconds(40));
     const Duration timeout = fault == Fault::kLying ? enough : Duration(std::chrono::minutes(5));
     Simulation simulation(seed, ranks, 3, timeout);
     const int when = static_cast<int>(seed * 2654435761u % static_cast<std::uint64_t>(*turns + 1));
@@ -307,7 +341,8 @@ TEST(SimulatedSchedules, AFaultInAnyPhaseEndsEverySurvivorWithItsName) {
       if (!error || fault == Fault::kLying) continue;
       ASSERT_NE(fault, Fault::kDelayed) << "seed " << seed << ": " << error->what();
       ASSERT_EQ(error->kind(), ErrorKind::kPeerLost) << error->what();
-      ASSERT_TRUE(error->peer() == simulation.victim() || (fault == Fault::kCut && error->peer() == simulation.other()))
+      ASSERT_TRUE(error->peer() == simulation.victim() ||
+                  (fault == Fault::kCut && error->peer() == simulation.other()))
           << "seed " << seed << ": " << error->what();
     }
   }
@@ -320,7 +355,9 @@ TEST(SimulatedSchedules, AFaultInAnyPhaseEndsEverySurvivorWithItsName) {
 TEST(SimulatedSchedules, AThousandInFlightEndTogetherWhenOneAborts) {
   for (const bool aborts : {false, true}) {
     Simulation simulation(7, 3, 1000);
-    if (aborts) simulation.abort(1, Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(1, 3));
+    if (aborts)
+      simulation.abort(1,
+                       Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(1, 3));
     ASSERT_TRUE(simulation.run());
     for (const auto& rank : simulation.ranks()) {
       EXPECT_EQ(rank.error.has_value(), aborts);

@@ -19,8 +19,9 @@
 
 namespace shoal::collective {
 
-/// A way between two ends of one TCP connection that a test rules: it takes the caller's bytes and hands them on, and the other end's back. From
-/// `after` bytes on, both directions together and counted from when the fault is set, it does not do so any more.
+/// A way between two ends of one TCP connection that a test rules: it takes the caller's bytes and
+/// hands them on, and the other end's back. From `after` bytes on, both directions together and
+/// counted from when the fault is set, it does not do so any more.
 class SlowLink {
  public:
   enum class Fault : std::uint8_t {
@@ -30,7 +31,8 @@ class SlowLink {
     kStopForward,  ///< the same from the caller to the other end only
   };
   /// Bytes are handed on `delay` after they came, in pieces of 1 to `most` bytes.
-  SlowLink(Duration delay, std::size_t most) : delay_(delay), most_(most), listener_(wire::listen_on("127.0.0.1", {0, 0})) {}
+  SlowLink(Duration delay, std::size_t most)
+      : delay_(delay), most_(most), listener_(wire::listen_on("127.0.0.1", {0, 0})) {}
   ~SlowLink() {
     over_ = true;
     if (thread_.joinable()) thread_.join();
@@ -65,11 +67,14 @@ class SlowLink {
     wire::Descriptor caller;
     while (!over_ && caller.get() < 0) {
       pollfd wait{listener_.get(), POLLIN, 0};
-      if (poll(&wait, 1, 10) == 1) caller = wire::Descriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (poll(&wait, 1, 10) == 1)
+        caller = wire::Descriptor(
+            accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     }
     if (over_) return;
     const wire::Descriptor other = wire::connect_to(to, Deadline::in(std::chrono::seconds(60)));
-    Direction there{caller.get(), other.get(), true, {}, false}, back{other.get(), caller.get(), false, {}, false};
+    Direction there{caller.get(), other.get(), true, {}, false},
+        back{other.get(), caller.get(), false, {}, false};
     while (!over_ && !(there.ended && back.ended)) {
       if (faulty() && fault_ == Fault::kCut) return;
       const bool forward = carry(there), backward = carry(back);
@@ -93,7 +98,9 @@ class SlowLink {
     if (!d.ended && d.waiting.size() < 4096) {
       const std::size_t piece = 1 + random_() % most_;
       const ssize_t n = recv(d.from, buffer, std::min(piece, sizeof buffer), 0);
-      if (n > 0) d.waiting.push_back({Clock::now() + delay_, std::vector<std::byte>(buffer, buffer + n)}), moved = true;
+      if (n > 0)
+        d.waiting.push_back({Clock::now() + delay_, std::vector<std::byte>(buffer, buffer + n)}),
+            moved = true;
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) d.ended = true;
     }
     while (!d.waiting.empty() && Clock::now() >= d.waiting.front().due) {

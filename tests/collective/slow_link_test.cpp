@@ -1,5 +1,6 @@
-// Two ranks whose connection goes through the test's hands: bytes arrive late and in small pieces, the connection is cut at any point, or nothing
-// gets through any more while both ends hold it open.
+// Two ranks whose connection goes through the test's hands: bytes arrive late and in small pieces,
+// the connection is cut at any point, or nothing gets through any more while both ends hold it
+// open.
 #include "tests/collective/slow_link.h"
 
 #include <fmt/format.h>
@@ -27,11 +28,14 @@ using Fault = SlowLink::Fault;
 constexpr std::array<Duration, 2> kLong{seconds(60), seconds(60)};
 constexpr const char* kDoor = "peers/world/0";  // where the store keeps rank 0's address
 
-/// Runs `body` on ranks 0 and 1 as threads, each with a store of its own, so that rank 1 calls `link` where it means rank 0. Returns what each threw.
-/// `silence`: by rank, after which it takes the other for lost.
-std::vector<std::optional<Error>> across(SlowLink& link, std::array<Duration, 2> silence, const std::function<void(TcpCommunicator&)>& body) {
+/// Runs `body` on ranks 0 and 1 as threads, each with a store of its own, so that rank 1 calls
+/// `link` where it means rank 0. Returns what each threw. `silence`: by rank, after which it takes
+/// the other for lost.
+std::vector<std::optional<Error>> across(SlowLink& link, std::array<Duration, 2> silence,
+                                         const std::function<void(TcpCommunicator&)>& body) {
   wire::StoreServer stores[] = {{"127.0.0.1", {0, 0}, "key"}, {"127.0.0.1", {0, 0}, "key"}};
-  wire::StoreClient near(stores[0].endpoint(), "key", soon()), far(stores[1].endpoint(), "key", soon());
+  wire::StoreClient near(stores[0].endpoint(), "key", soon()),
+      far(stores[1].endpoint(), "key", soon());
   far.set(kDoor, link.endpoint().text(), soon());
   std::vector<std::optional<Error>> errors(2);
   std::vector<std::thread> ranks;
@@ -39,10 +43,13 @@ std::vector<std::optional<Error>> across(SlowLink& link, std::array<Duration, 2>
     ranks.emplace_back([&, rank] {
       try {
         wire::StoreClient client(stores[rank].endpoint(), "key", soon());
-        TcpCommunicator c(std::make_shared<wire::Peers>(
-                              wire::Peers::Settings{.key = "key", .heartbeat = milliseconds(100), .silence = silence[static_cast<std::size_t>(rank)]},
-                              client, rank, 2, soon()),
-                          {});
+        TcpCommunicator c(
+            std::make_shared<wire::Peers>(
+                wire::Peers::Settings{.key = "key",
+                                      .heartbeat = milliseconds(100),
+                                      .silence = silence[static_cast<std::size_t>(rank)]},
+                client, rank, 2, soon()),
+            {});
         body(c);
       } catch (const Error& error) {
         errors[static_cast<std::size_t>(rank)] = error;
@@ -68,10 +75,17 @@ TEST(SlowLink, BytesMayComeLateAndAFewAtATime) {
   }
 }
 
-/// All-reduces of `count` elements until the fault, which one of the two sets when both are at work, ends them.
-void work_until(SlowLink& link, Fault fault, std::uint64_t after, TcpCommunicator& c, std::size_t count) {
+/// All-reduces of `count` elements until the fault, which one of the two sets when both are at
+/// work, ends them.
+void work_until(SlowLink& link, Fault fault, std::uint64_t after, TcpCommunicator& c,
+                std::size_t count) {
   std::vector<std::int32_t> x(count);
-  const auto all_reduce = [&] { c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {x.data(), x.data(), x.size()}}, soon()); };
+  const auto all_reduce = [&] {
+    c.run({.kind = Kind::kAllReduce,
+           .type = ElementType::kI32,
+           .buffer = {x.data(), x.data(), x.size()}},
+          soon());
+  };
   all_reduce();
   if (c.rank() == 1) link.set(fault, after);
   for (;;) all_reduce();
@@ -84,22 +98,29 @@ void expect_lost(const std::optional<Error>& error, int peer, const char* how) {
   EXPECT_THAT(error->what(), ::testing::ContainsRegex(how));
 }
 
-// At the beginning of a message, in its header, in its body, between operations: both ends notice at once and name each other.
+// At the beginning of a message, in its header, in its body, between operations: both ends notice
+// at once and name each other.
 TEST(SlowLink, ACutIsNoticedOnBothEndsWhereverItIs) {
   for (const std::uint64_t after : {0, 1, 31, 40, 65, 1000, 300000, 3000000}) {
     SlowLink link(Duration::zero(), 16 << 10);
-    const auto errors = across(link, kLong, [&](TcpCommunicator& c) { work_until(link, Fault::kCut, after, c, after < 500 ? 3 : 300001); });
-    for (int rank = 0; rank < 2; ++rank) expect_lost(errors[static_cast<std::size_t>(rank)], 1 - rank, "closed its connection|is lost");
+    const auto errors = across(link, kLong, [&](TcpCommunicator& c) {
+      work_until(link, Fault::kCut, after, c, after < 500 ? 3 : 300001);
+    });
+    for (int rank = 0; rank < 2; ++rank)
+      expect_lost(errors[static_cast<std::size_t>(rank)], 1 - rank,
+                  "closed its connection|is lost");
   }
 }
 
-// Nothing says that anything is wrong, but for the silence, which both notice by themselves. A rank that had no processor for as long would notice it
-// too, and tell the other, which then has its words.
+// Nothing says that anything is wrong, but for the silence, which both notice by themselves. A rank
+// that had no processor for as long would notice it too, and tell the other, which then has its
+// words.
 TEST(SlowLink, SilenceIsNoticed) {
   for (const std::uint64_t after : {40, 300000}) {
     SlowLink link(Duration::zero(), 16 << 10);
-    const auto errors =
-        across(link, {seconds(1), seconds(1)}, [&](TcpCommunicator& c) { work_until(link, Fault::kStop, after, c, after < 500 ? 3 : 300001); });
+    const auto errors = across(link, {seconds(1), seconds(1)}, [&](TcpCommunicator& c) {
+      work_until(link, Fault::kStop, after, c, after < 500 ? 3 : 300001);
+    });
     for (const auto& error : errors) {
       ASSERT_TRUE(error);
       expect_lost(error, 1 - error->rank(), "has been silent for");
@@ -107,10 +128,13 @@ TEST(SlowLink, SilenceIsNoticed) {
   }
 }
 
-// Rank 0 hears nothing of rank 1 any more and says so; rank 1, which still hears rank 0, stops with its words.
+// Rank 0 hears nothing of rank 1 any more and says so; rank 1, which still hears rank 0, stops with
+// its words.
 TEST(SlowLink, WhoStillHearsTheOtherIsToldWhy) {
   SlowLink link(Duration::zero(), 16 << 10);
-  const auto errors = across(link, {seconds(1), seconds(60)}, [&](TcpCommunicator& c) { work_until(link, Fault::kStopForward, 2000, c, 300001); });
+  const auto errors = across(link, {seconds(1), seconds(60)}, [&](TcpCommunicator& c) {
+    work_until(link, Fault::kStopForward, 2000, c, 300001);
+  });
   for (const auto& error : errors) expect_lost(error, 1, "rank 1 has been silent for");
   EXPECT_EQ(errors[1]->rank(), 0);
 }

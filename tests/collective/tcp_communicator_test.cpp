@@ -1,5 +1,6 @@
-// Collectives over TCP on loopback, ranks as threads: every kind, several types, every algorithm, odd sizes, against plain loops; and ranks that call
-// something else, die, fall silent, lie or leave.
+// Collectives over TCP on loopback, ranks as threads: every kind, several types, every algorithm,
+// odd sizes, against plain loops; and ranks that call something else, die, fall silent, lie or
+// leave.
 #include "shoal/collective/tcp_communicator.h"
 
 #include <fmt/format.h>
@@ -29,14 +30,18 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// Joins the world of a store as one rank.
-std::shared_ptr<wire::Peers> join(const wire::Endpoint& store, int rank, int size, Duration silence = seconds(60), Deadline deadline = soon()) {
+std::shared_ptr<wire::Peers> join(const wire::Endpoint& store, int rank, int size,
+                                  Duration silence = seconds(60), Deadline deadline = soon()) {
   wire::StoreClient client(store, "key", soon());
-  return std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key", .heartbeat = milliseconds(100), .silence = silence}, client, rank, size,
-                                       deadline);
+  return std::make_shared<wire::Peers>(
+      wire::Peers::Settings{.key = "key", .heartbeat = milliseconds(100), .silence = silence},
+      client, rank, size, deadline);
 }
 
-/// Runs `body` on `ranks` threads that are connected over loopback. Returns what each threw, empty where it threw nothing.
-std::vector<std::optional<Error>> on_tcp(int ranks, const std::function<void(TcpCommunicator&)>& body,
+/// Runs `body` on `ranks` threads that are connected over loopback. Returns what each threw, empty
+/// where it threw nothing.
+std::vector<std::optional<Error>> on_tcp(int ranks,
+                                         const std::function<void(TcpCommunicator&)>& body,
                                          const TcpCommunicator::Settings& settings = {}) {
   return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
     TcpCommunicator c(join(store, rank, ranks), settings);
@@ -45,11 +50,13 @@ std::vector<std::optional<Error>> on_tcp(int ranks, const std::function<void(Tcp
   });
 }
 
-/// The connection to rank `to` of one who is `rank`, knows the key, and nothing of what Peers do with the connection.
+/// The connection to rank `to` of one who is `rank`, knows the key, and nothing of what Peers do
+/// with the connection.
 wire::Link impostor(const wire::Endpoint& store, int rank, int size, int to = 0) {
   wire::StoreClient client(store, "key", soon());
   client.set(fmt::format("peers/world/{}", rank), "127.0.0.1:1", soon());
-  wire::Descriptor socket = wire::connect_to(wire::parse_endpoint(client.wait(fmt::format("peers/world/{}", to), soon())), soon());
+  wire::Descriptor socket = wire::connect_to(
+      wire::parse_endpoint(client.wait(fmt::format("peers/world/{}", to), soon())), soon());
   wire::Hello hello{};
   hello[0] = static_cast<std::byte>(rank), hello[4] = static_cast<std::byte>(size);
   wire::introduce(socket.get(), "key", hello, soon());
@@ -62,65 +69,80 @@ TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
       std::string overrides;
       for (const Kind kind : kKinds) {
         const auto all = algorithms_for(kind);
-        overrides += fmt::format("{}{}={}", overrides.empty() ? "" : ",", name(kind), name(all[round % all.size()]));
+        overrides += fmt::format("{}{}={}", overrides.empty() ? "" : ",", name(kind),
+                                 name(all[round % all.size()]));
       }
-      const TcpCommunicator::Settings settings{.hosts = std::vector<int>{0, 1, 0, 0, 1}, .algorithms = overrides};
+      const TcpCommunicator::Settings settings{.hosts = std::vector<int>{0, 1, 0, 0, 1},
+                                               .algorithms = overrides};
       expect_none(on_tcp(
           ranks,
           [&](TcpCommunicator& c) {
             for (const Kind kind : kKinds)
               for (const std::size_t count : {0, 1, 3, 17, 1001, 70001}) {
                 if (count == 70001 && round % 3 != 0) continue;
-                EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, ranks - 1), "") << overrides;
-                EXPECT_EQ(check<std::int64_t>(c, kind, ElementType::kI64, count, 0), "") << overrides;
-                EXPECT_EQ(check<std::uint8_t>(c, kind, ElementType::kU8, count, ranks / 2), "") << overrides;
+                EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, ranks - 1), "")
+                    << overrides;
+                EXPECT_EQ(check<std::int64_t>(c, kind, ElementType::kI64, count, 0), "")
+                    << overrides;
+                EXPECT_EQ(check<std::uint8_t>(c, kind, ElementType::kU8, count, ranks / 2), "")
+                    << overrides;
               }
           },
           settings));
     }
 }
 
-// Values whose sum depends on the order: every algorithm must give all ranks the same bits; bf16 those of one fold over all ranks, rounded once.
+// Values whose sum depends on the order: every algorithm must give all ranks the same bits; bf16
+// those of one fold over all ranks, rounded once.
 TEST(TcpCommunicator, AllRanksGetTheSameBits) {
   const int ranks = 5;
   for (const Algorithm algorithm : algorithms_for(Kind::kAllReduce)) {
     std::mutex mutex;
     std::vector<std::vector<float>> results;
-    const auto number = [](int rank, std::size_t i) { return 1.0f / static_cast<float>(1 + rank * 131 + static_cast<int>(i) * 17); };
-    expect_none(on_tcp(ranks,
-                       [&](TcpCommunicator& c) {
-                         std::vector<float> x(999);
-                         for (std::size_t i = 0; i < x.size(); ++i) x[i] = number(c.rank(), i);
-                         c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), x.size()}}, soon());
-                         std::vector<std::vector<std::uint16_t>> all(ranks, std::vector<std::uint16_t>(500));
-                         for (int r = 0; r < ranks; ++r)
-                           for (std::size_t i = 0; i < 500; ++i) {
-                             const float f = number(r, i);
-                             std::uint32_t bits;
-                             std::memcpy(&bits, &f, 4);
-                             all[r][i] = static_cast<std::uint16_t>(bits >> 16);
-                           }
-                         for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage, Reduction::kPremulSum}) {
-                           std::vector<const void*> sources;
-                           for (auto& one : all) sources.push_back(one.data());
-                           std::vector<std::uint16_t> got(500), want(500);
-                           void* target = want.data();
-                           fold_plain(ElementType::kBF16, reduction, sources.data(), ranks, &target, 1, 500, 0.5);  // exact: fused or not
-                           c.run({.kind = Kind::kAllReduce,
-                                  .type = ElementType::kBF16,
-                                  .reduction = reduction,
-                                  .buffer = {sources[c.rank()], got.data(), 500},
-                                  .scale = 0.5},
-                                 soon());
-                           EXPECT_EQ(got, want) << name(reduction);
-                         }
-                         const std::lock_guard lock(mutex);
-                         results.push_back(x);
-                       },
-                       {.hosts = {0, 0, 1, 1, 1}, .algorithms = fmt::format("all_reduce={}", name(algorithm))}));
+    const auto number = [](int rank, std::size_t i) {
+      return 1.0f / static_cast<float>(1 + rank * 131 + static_cast<int>(i) * 17);
+    };
+    expect_none(on_tcp(
+        ranks,
+        [&](TcpCommunicator& c) {
+          std::vector<float> x(999);
+          for (std::size_t i = 0; i < x.size(); ++i) x[i] = number(c.rank(), i);
+          c.run({.kind = Kind::kAllReduce,
+                 .type = ElementType::kF32,
+                 .buffer = {x.data(), x.data(), x.size()}},
+                soon());
+          std::vector<std::vector<std::uint16_t>> all(ranks, std::vector<std::uint16_t>(500));
+          for (int r = 0; r < ranks; ++r)
+            for (std::size_t i = 0; i < 500; ++i) {
+              const float f = number(r, i);
+              std::uint32_t bits;
+              std::memcpy(&bits, &f, 4);
+              all[r][i] = static_cast<std::uint16_t>(bits >> 16);
+            }
+          for (const Reduction reduction :
+               {Reduction::kSum, Reduction::kAverage, Reduction::kPremulSum}) {
+            std::vector<const void*> sources;
+            for (auto& one : all) sources.push_back(one.data());
+            std::vector<std::uint16_t> got(500), want(500);
+            void* target = want.data();
+            fold_plain(ElementType::kBF16, reduction, sources.data(), ranks, &target, 1, 500,
+                       0.5);  // exact: fused or not
+            c.run({.kind = Kind::kAllReduce,
+                   .type = ElementType::kBF16,
+                   .reduction = reduction,
+                   .buffer = {sources[c.rank()], got.data(), 500},
+                   .scale = 0.5},
+                  soon());
+            EXPECT_EQ(got, want) << name(reduction);
+          }
+          const std::lock_guard lock(mutex);
+          results.push_back(x);
+        },
+        {.hosts = {0, 0, 1, 1, 1}, .algorithms = fmt::format("all_reduce={}", name(algorithm))}));
     ASSERT_EQ(results.size(), 5u);
     for (const auto& result : results) {
-      EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * 4), 0) << name(algorithm);
+      EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * 4), 0)
+          << name(algorithm);
       for (std::size_t i = 0; i < result.size(); ++i) {
         double sum = 0;
         for (int r = 0; r < ranks; ++r) sum += number(r, i);
@@ -142,8 +164,10 @@ TEST(TcpCommunicator, KeepsManyInFlightInSeveralGroupsAndAnyOrder) {
       // Ranks start the operations of the two groups in different orders.
       const bool whole = (i % 2 == 0) != (c.rank() == 3);
       Communicator* g = whole ? static_cast<Communicator*>(&c) : half.get();
-      handles.emplace_back(
-          g, g->start({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {data[i].data(), data[i].data(), 300}, .priority = i % 3}));
+      handles.emplace_back(g, g->start({.kind = Kind::kAllReduce,
+                                        .type = ElementType::kF32,
+                                        .buffer = {data[i].data(), data[i].data(), 300},
+                                        .priority = i % 3}));
     }
     for (int i = 199; i >= 0; --i) {
       handles[i].first->wait(handles[i].second, soon());
@@ -158,7 +182,11 @@ TEST(TcpCommunicator, CoalescesExchangesUnevenlyAndSends) {
     std::vector<std::vector<double>> data(9, std::vector<double>(50, me));
     std::vector<Buffer> buffers;
     for (auto& d : data) buffers.push_back({d.data(), d.data(), d.size()});
-    c.run({.kind = Kind::kAllReduce, .type = ElementType::kF64, .buffer = buffers[0], .more = std::span(buffers).subspan(1)}, soon());
+    c.run({.kind = Kind::kAllReduce,
+           .type = ElementType::kF64,
+           .buffer = buffers[0],
+           .more = std::span(buffers).subspan(1)},
+          soon());
     for (const auto& d : data) EXPECT_EQ(d, std::vector<double>(50, 3));
 
     // Rank r sends r + to elements to rank `to`.
@@ -166,18 +194,35 @@ TEST(TcpCommunicator, CoalescesExchangesUnevenlyAndSends) {
     std::vector<int> in, out, want;
     for (int r = 0; r < 3; ++r) {
       counts.push_back(static_cast<std::size_t>(me + r));
-      in.insert(in.end(), counts.back(), 10 * me + r), want.insert(want.end(), counts.back(), 10 * r + me);
+      in.insert(in.end(), counts.back(), 10 * me + r),
+          want.insert(want.end(), counts.back(), 10 * r + me);
     }
     out.resize(want.size());
-    c.run({.kind = Kind::kAllToAll, .type = ElementType::kI32, .buffer = {in.data(), out.data(), 0}, .send_counts = counts, .receive_counts = counts},
+    c.run({.kind = Kind::kAllToAll,
+           .type = ElementType::kI32,
+           .buffer = {in.data(), out.data(), 0},
+           .send_counts = counts,
+           .receive_counts = counts},
           soon());
     EXPECT_EQ(out, want);
 
     int x = me, y = -1;
-    if (me > 0) c.run({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {&x, nullptr, 1}, .peer = 0, .tag = 7}, soon());
+    if (me > 0)
+      c.run({.kind = Kind::kSend,
+             .type = ElementType::kI32,
+             .buffer = {&x, nullptr, 1},
+             .peer = 0,
+             .tag = 7},
+            soon());
     if (me == 0) {
       int sum = 0;
-      for (int i = 0; i < 2; ++i) c.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, &y, 1}, .tag = 7}, soon()), sum += y;
+      for (int i = 0; i < 2; ++i)
+        c.run({.kind = Kind::kReceive,
+               .type = ElementType::kI32,
+               .buffer = {nullptr, &y, 1},
+               .tag = 7},
+              soon()),
+            sum += y;
       EXPECT_EQ(sum, 3);  // from any source
     }
   }));
@@ -190,20 +235,29 @@ TEST(TcpCommunicator, BytesMoveWhileNobodyWaits) {
     std::vector<int> x(4 << 20, 5);
     const std::size_t count = x.size();
     if (c.rank() == 0) {
-      const Handle sent = c.start({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {x.data(), nullptr, count}, .peer = 1});
-      for (const Deadline end = soon(); !received && !end.passed();) std::this_thread::sleep_for(milliseconds(5));
+      const Handle sent = c.start({.kind = Kind::kSend,
+                                   .type = ElementType::kI32,
+                                   .buffer = {x.data(), nullptr, count},
+                                   .peer = 1});
+      for (const Deadline end = soon(); !received && !end.passed();)
+        std::this_thread::sleep_for(milliseconds(5));
       EXPECT_TRUE(received);
       c.wait(sent, soon());
     } else {
       std::vector<int> y(count);
-      c.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, y.data(), count}, .peer = 0}, soon());
+      c.run({.kind = Kind::kReceive,
+             .type = ElementType::kI32,
+             .buffer = {nullptr, y.data(), count},
+             .peer = 0},
+            soon());
       EXPECT_EQ(x, y);
       received = true;
     }
   }));
 }
 
-// Large messages of two senders with one tag: each receive gets one of them whole, those of one sender in order.
+// Large messages of two senders with one tag: each receive gets one of them whole, those of one
+// sender in order.
 TEST(TcpCommunicator, ReceivesFromAnySourceDoNotMix) {
   expect_none(on_tcp(3, [&](TcpCommunicator& c) {
     const std::size_t count = 300000;
@@ -225,7 +279,9 @@ TEST(TcpCommunicator, ReceivesFromAnySourceDoNotMix) {
       EXPECT_EQ(one, std::vector<int>(count, one[0]));
       first.push_back(one[0]);
     }
-    const auto at = [&](int value) { return std::find(first.begin(), first.end(), value) - first.begin(); };
+    const auto at = [&](int value) {
+      return std::find(first.begin(), first.end(), value) - first.begin();
+    };
     EXPECT_LT(at(10), at(11));
     EXPECT_LT(at(11), 4);
     EXPECT_LT(at(20), at(21));
@@ -233,7 +289,8 @@ TEST(TcpCommunicator, ReceivesFromAnySourceDoNotMix) {
   }));
 }
 
-// A communicator that goes while messages are under way leaves nothing behind that reads or writes the caller's memory; the sender's words arrive.
+// A communicator that goes while messages are under way leaves nothing behind that reads or writes
+// the caller's memory; the sender's words arrive.
 TEST(TcpCommunicator, LeavesNothingBehind) {
   wire::StoreServer store("127.0.0.1", {0, 0}, "key");
   const std::size_t count = 6 << 20;
@@ -242,20 +299,37 @@ TEST(TcpCommunicator, LeavesNothingBehind) {
     {
       std::vector<int> x(count, 7);
       TcpCommunicator c(peers, {});
-      c.start({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {x.data(), nullptr, count}, .peer = 0});
+      c.start({.kind = Kind::kSend,
+               .type = ElementType::kI32,
+               .buffer = {x.data(), nullptr, count},
+               .peer = 0});
     }
     TcpCommunicator again(peers, {});
     int done = 0;
-    again.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, &done, 1}, .peer = 0, .tag = 9}, soon());
+    again.run({.kind = Kind::kReceive,
+               .type = ElementType::kI32,
+               .buffer = {nullptr, &done, 1},
+               .peer = 0,
+               .tag = 9},
+              soon());
   });
   const auto peers = join(store.endpoint(), 0, 2);
   std::vector<int> y(count);
   TcpCommunicator c(peers, {});
   std::this_thread::sleep_for(milliseconds(50));  // a part arrives before it is asked for
-  c.run({.kind = Kind::kReceive, .type = ElementType::kI32, .buffer = {nullptr, y.data(), count}, .peer = 1}, soon());
+  c.run({.kind = Kind::kReceive,
+         .type = ElementType::kI32,
+         .buffer = {nullptr, y.data(), count},
+         .peer = 1},
+        soon());
   EXPECT_EQ(y, std::vector<int>(count, 7));
   int done = 1;
-  c.run({.kind = Kind::kSend, .type = ElementType::kI32, .buffer = {&done, nullptr, 1}, .peer = 1, .tag = 9}, soon());
+  c.run({.kind = Kind::kSend,
+         .type = ElementType::kI32,
+         .buffer = {&done, nullptr, 1},
+         .peer = 1,
+         .tag = 9},
+        soon());
   sender.join();
 }
 
@@ -287,7 +361,11 @@ TEST(TcpCommunicator, TimesOutNamingWhoIsAwaited) {
     if (c.rank() == 1) {  // never enters
       while (true) c.poll(milliseconds(5)), std::this_thread::sleep_for(milliseconds(5));
     }
-    c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}, .timeout = milliseconds(200)}, soon());
+    c.run({.kind = Kind::kAllReduce,
+           .type = ElementType::kI32,
+           .buffer = {&x, &x, 1},
+           .timeout = milliseconds(200)},
+          soon());
   });
   for (const auto& error : errors) {
     ASSERT_TRUE(error);
@@ -301,7 +379,9 @@ TEST(TcpCommunicator, ATimeoutSaysWhereEveryRankStands) {
   std::atomic<int> inside = 0;
   const auto errors = on_tcp(4, [&](TcpCommunicator& c) {
     int x = 0;
-    const auto all_reduce = [&] { return c.start({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}}); };
+    const auto all_reduce = [&] {
+      return c.start({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}});
+    };
     for (int i = 0; i < 70; ++i) c.wait(all_reduce(), soon());
     if (c.rank() == 3) {
       std::this_thread::sleep_for(milliseconds(1500));
@@ -315,7 +395,9 @@ TEST(TcpCommunicator, ATimeoutSaysWhereEveryRankStands) {
   for (const auto& error : errors) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::kTimeout);
-    EXPECT_THAT(error->message(), ::testing::HasSubstr("rank 3 never entered #71 (its last was #70, all_reduce by sum of 1 x i32"));
+    EXPECT_THAT(error->message(),
+                ::testing::HasSubstr(
+                    "rank 3 never entered #71 (its last was #70, all_reduce by sum of 1 x i32"));
     EXPECT_THAT(error->message(), ::testing::ContainsRegex("rank [012] is inside #71, all_reduce"));
   }
 }
@@ -333,9 +415,11 @@ TEST(FlightRecorder, KnowsWhatIsCompleteInWhateverOrderItEnds) {
   EXPECT_EQ(heard->entered, 200u);
   EXPECT_EQ(heard->left, 137u);
   EXPECT_EQ(heard->last, barrier);
-  EXPECT_THAT(heard->against(138), ::testing::StartsWith("is inside #138 and has begun #200, barrier"));
+  EXPECT_THAT(heard->against(138),
+              ::testing::StartsWith("is inside #138 and has begun #200, barrier"));
   EXPECT_EQ(heard->against(137), "has left #137");
-  EXPECT_THAT(heard->against(201), ::testing::StartsWith("never entered #201 (its last was #200, barrier"));
+  EXPECT_THAT(heard->against(201),
+              ::testing::StartsWith("never entered #201 (its last was #200, barrier"));
   const std::string text = recorder.text();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 64);
   EXPECT_THAT(text, ::testing::StartsWith("#137 barrier"));
@@ -377,13 +461,17 @@ TEST(TcpCommunicator, WhoHearsOfACauseTellsTheOthers) {
         EXPECT_EQ(error.rank(), 2);
       }
     });
-  wire::Link told = impostor(store.endpoint(), 2, 3, 0), not_told = impostor(store.endpoint(), 2, 3, 1);
-  told.send({0, 2}, 0, wire::encode(Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(2, 3)));
+  wire::Link told = impostor(store.endpoint(), 2, 3, 0),
+             not_told = impostor(store.endpoint(), 2, 3, 1);
+  told.send(
+      {0, 2}, 0,
+      wire::encode(Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(2, 3)));
   told.flush();
   for (std::thread& member : members) member.join();
 }
 
-/// Two ranks as threads and rank 2 as a process that does `signal` to itself in the middle of the job. Returns what the two threw.
+/// Two ranks as threads and rank 2 as a process that does `signal` to itself in the middle of the
+/// job. Returns what the two threw.
 std::vector<std::optional<Error>> beside_a_dying_rank(int signal) {
   int address[2];
   if (pipe(address) != 0) return {};
@@ -407,7 +495,9 @@ std::vector<std::optional<Error>> beside_a_dying_rank(int signal) {
       try {
         TcpCommunicator c(join(store.endpoint(), rank, 3, seconds(4)), {});
         int x = 0;
-        for (int i = 0; i < 2; ++i) c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}}, soon());
+        for (int i = 0; i < 2; ++i)
+          c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}},
+                soon());
       } catch (const Error& error) {
         errors[rank] = error;
       }
@@ -422,8 +512,9 @@ std::vector<std::optional<Error>> beside_a_dying_rank(int signal) {
 // Rank 2 never comes. Rank 1 gives up, and says so to rank 0, which would wait for longer.
 TEST(TcpCommunicator, AMeetingEndsWithTheCauseThatOneTells) {
   const Deadline patience = Deadline::in(seconds(40));
-  const auto errors = on_network(
-      2, [&](const wire::Endpoint& store, int rank) { join(store, rank, 3, seconds(60), rank == 0 ? patience : Deadline::in(seconds(2))); });
+  const auto errors = on_network(2, [&](const wire::Endpoint& store, int rank) {
+    join(store, rank, 3, seconds(60), rank == 0 ? patience : Deadline::in(seconds(2)));
+  });
   EXPECT_FALSE(patience.passed());
   for (const auto& error : errors) {
     ASSERT_TRUE(error);
@@ -458,18 +549,23 @@ TEST(TcpCommunicator, ARankThatLeavesIsNamed) {
   }
 }
 
-// Rank 1 knows the key and then sends nonsense: rank 0 gets an error that names it, whatever the nonsense.
+// Rank 1 knows the key and then sends nonsense: rank 0 gets an error that names it, whatever the
+// nonsense.
 TEST(TcpCommunicator, ALyingPeerIsAnError) {
   for (int lie = 0; lie < 4; ++lie) {
     wire::StoreServer store("127.0.0.1", {0, 0}, "key");
     std::thread liar([&] {
       wire::Link link = impostor(store.endpoint(), 1, 2);
-      if (lie == 0) link.send({1, 1}, 0, wire::Bytes(3));                             // too short to name its call
-      if (lie == 1) link.send({1, 1}, 0, wire::Bytes(500, std::byte{255}));           // a call that there is not
-      if (lie == 2) link.send({0, 2}, 0, wire::Bytes(40, std::byte{255}));            // an abort that cannot be read
-      if (lie == 3) link.send({1, (std::uint64_t{1} << 62) | 1}, 0, wire::Bytes(0));  // an empty announcement
+      if (lie == 0) link.send({1, 1}, 0, wire::Bytes(3));  // too short to name its call
+      if (lie == 1)
+        link.send({1, 1}, 0, wire::Bytes(500, std::byte{255}));  // a call that there is not
+      if (lie == 2)
+        link.send({0, 2}, 0, wire::Bytes(40, std::byte{255}));  // an abort that cannot be read
+      if (lie == 3)
+        link.send({1, (std::uint64_t{1} << 62) | 1}, 0, wire::Bytes(0));  // an empty announcement
       link.flush();
-      while (link.receive([](wire::Stream, wire::Bytes) {})) std::this_thread::sleep_for(milliseconds(5));
+      while (link.receive([](wire::Stream, wire::Bytes) {}))
+        std::this_thread::sleep_for(milliseconds(5));
     });
     try {
       TcpCommunicator c(join(store.endpoint(), 0, 2), {});
@@ -477,13 +573,15 @@ TEST(TcpCommunicator, ALyingPeerIsAnError) {
       c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}}, soon());
       ADD_FAILURE() << "lie " << lie;
     } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), lie == 2 ? ErrorKind::kAborted : ErrorKind::kMismatch) << error.what();
+      EXPECT_EQ(error.kind(), lie == 2 ? ErrorKind::kAborted : ErrorKind::kMismatch)
+          << error.what();
     }
     liar.join();
   }
 }
 
-// A member that sends what nobody expects, seeded: the operation ends with its result, an error, or at its deadline, and nothing else happens.
+// A member that sends what nobody expects, seeded: the operation ends with its result, an error, or
+// at its deadline, and nothing else happens.
 TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     wire::StoreServer store("127.0.0.1", {0, 0}, "key");
@@ -493,11 +591,16 @@ TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
       for (int i = 0; i < 12; ++i) {
         const std::uint64_t sequences[] = {1, 2, (std::uint64_t{1} << 62) | 1, random()};
         wire::Bytes message(random() % 3 ? 32 + random() % 100 : random() % 400000);
-        for (std::size_t k = 0; k < std::min<std::size_t>(message.size(), 40); ++k) message[k] = static_cast<std::byte>(random() % (k < 8 ? 4 : 256));
+        for (std::size_t k = 0; k < std::min<std::size_t>(message.size(), 40); ++k)
+          message[k] = static_cast<std::byte>(random() % (k < 8 ? 4 : 256));
         if (random() % 2 && message.size() >= 32)
-          TcpCall::of({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {nullptr, nullptr, 100000}}, Algorithm::kDirect)
+          TcpCall::of({.kind = Kind::kAllReduce,
+                       .type = ElementType::kI32,
+                       .buffer = {nullptr, nullptr, 100000}},
+                      Algorithm::kDirect)
               .write(message.data());
-        link.send({random() % 8 ? 1u : random() % 3, sequences[random() % 4]}, 0, std::move(message));
+        link.send({random() % 8 ? 1u : random() % 3, sequences[random() % 4]}, 0,
+                  std::move(message));
       }
       try {
         link.flush();
@@ -508,7 +611,11 @@ TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
     std::vector<int> x(100000);
     try {
       TcpCommunicator c(join(store.endpoint(), 0, 2), {.algorithms = "all_reduce=direct"});
-      c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {x.data(), x.data(), x.size()}, .timeout = milliseconds(100)}, soon());
+      c.run({.kind = Kind::kAllReduce,
+             .type = ElementType::kI32,
+             .buffer = {x.data(), x.data(), x.size()},
+             .timeout = milliseconds(100)},
+            soon());
     } catch (const Error&) {
     }
     liar.join();
@@ -516,7 +623,12 @@ TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
 }
 
 TEST(Peers, ErrorsTravelWholeAndMutatedOnesAreSurvived) {
-  const Error error = Error(ErrorKind::kTimeout, "op", "what").at(1, 3).from(2).in(9).awaiting("rank 2").hint("look");
+  const Error error = Error(ErrorKind::kTimeout, "op", "what")
+                          .at(1, 3)
+                          .from(2)
+                          .in(9)
+                          .awaiting("rank 2")
+                          .hint("look");
   const wire::Bytes bytes = wire::encode(error);
   EXPECT_STREQ(wire::decode_error(bytes).what(), error.what());
   std::uint64_t random = 1;
@@ -534,13 +646,19 @@ TEST(TcpCommunicator, CountsBytesPerLink) {
   std::thread other([&] {
     TcpCommunicator c(join(store.endpoint(), 1, 2), {});
     std::vector<float> x(1 << 20);
-    c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), x.size()}}, soon());
+    c.run({.kind = Kind::kAllReduce,
+           .type = ElementType::kF32,
+           .buffer = {x.data(), x.data(), x.size()}},
+          soon());
     c.run({.kind = Kind::kBarrier}, soon());
   });
   const auto peers = join(store.endpoint(), 0, 2);
   TcpCommunicator c(peers, {.algorithms = ""});
   std::vector<float> x(1 << 20);
-  c.run({.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {x.data(), x.data(), x.size()}}, soon());
+  c.run({.kind = Kind::kAllReduce,
+         .type = ElementType::kF32,
+         .buffer = {x.data(), x.data(), x.size()}},
+        soon());
   const auto sent = peers->bytes_sent(1);
   EXPECT_GE(sent, 4u << 20);  // 2 (p - 1) / p of 4 MiB
   EXPECT_LT(sent, (4u << 20) + (64u << 10));

@@ -19,7 +19,8 @@
 namespace shoal::comm {
 namespace {
 
-/// Runs `body(group)` in `ranks` processes, forked before this process has computed anything with threads; the exit codes.
+/// Runs `body(group)` in `ranks` processes, forked before this process has computed anything with
+/// threads; the exit codes.
 std::vector<int> on_processes(int ranks, const std::function<int(const Group&)>& body) {
   const std::string name = "comm-test-" + std::to_string(getpid());
   std::vector<pid_t> children;
@@ -29,8 +30,12 @@ std::vector<int> on_processes(int ranks, const std::function<int(const Group&)>&
     int code = 99;
     at::set_num_threads(1);
     try {
-      code = body(connect(
-          {.name = name, .key = "k", .rank = rank, .size = ranks, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}));
+      code = body(connect({.name = name,
+                           .key = "k",
+                           .rank = rank,
+                           .size = ranks,
+                           .memory_limit_bytes = std::size_t{1} << 31,
+                           .timeout = std::chrono::seconds(60)}));
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
     }
@@ -51,7 +56,8 @@ TEST(AProcess, SharesBuffersUnderEpochsWithDelayedReadersAndRandomAllocations) {
     std::mt19937 random(static_cast<unsigned>(group.rank()));
     const auto buffer = group.shared_buffer(3 * 4096);
     const at::Tensor whole = buffer->tensor(0, {3, 1024}, at::kFloat);
-    const at::Tensor mine = buffer->tensor(static_cast<std::size_t>(group.rank()) * 4096, {1024}, at::kFloat);
+    const at::Tensor mine =
+        buffer->tensor(static_cast<std::size_t>(group.rank()) * 4096, {1024}, at::kFloat);
     std::vector<at::Tensor> live;
     for (int round = 1; round <= 200; ++round) {
       mine.fill_(static_cast<float>(round));
@@ -60,8 +66,10 @@ TEST(AProcess, SharesBuffersUnderEpochsWithDelayedReadersAndRandomAllocations) {
       if (!whole.eq(round).all().item<bool>()) return 1;
       buffer->end_reading();
       if (live.size() > 20) live.erase(live.begin() + static_cast<long>(random() % live.size()));
-      live.push_back(at::full({static_cast<std::int64_t>(random() % 100000) + 1}, static_cast<float>(round)));
-      at::Tensor sum = at::full({static_cast<std::int64_t>(round) * 50}, static_cast<float>(group.rank()));
+      live.push_back(
+          at::full({static_cast<std::int64_t>(random() % 100000) + 1}, static_cast<float>(round)));
+      at::Tensor sum =
+          at::full({static_cast<std::int64_t>(round) * 50}, static_cast<float>(group.rank()));
       group.all_reduce(sum);
       if (!sum.eq(3).all().item<bool>()) return 2;
     }
@@ -91,9 +99,12 @@ std::shared_ptr<wire::Arena> arena() {
 }
 
 TEST(Allocator, EveryTensorLiesInTheArenaUnderItsCategory) {
-  const at::Tensor before = at::ones({1000});  // may be older than the arena: frees must tell the two apart
+  const at::Tensor before =
+      at::ones({1000});  // may be older than the arena: frees must tell the two apart
   const auto memory = arena();
-  const auto in_use = [&] { return memory->ledger().categories[static_cast<int>(MemoryCategory::kGradients)].in_use; };
+  const auto in_use = [&] {
+    return memory->ledger().categories[static_cast<int>(MemoryCategory::kGradients)].in_use;
+  };
   const std::size_t none = in_use();
   {
     const ScopedCategory category(MemoryCategory::kGradients);

@@ -6,7 +6,8 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-// The wheel has ProcessGroupGloo and its header, but not Gloo's headers. Of what is in them it takes little more than names.
+// The wheel has ProcessGroupGloo and its header, but not Gloo's headers. Of what is in them it
+// takes little more than names.
 namespace gloo {
 class Context {
  public:
@@ -26,7 +27,8 @@ class Store {
   virtual void set(const std::string& key, const std::vector<char>& value) = 0;
   virtual std::vector<char> get(const std::string& key) = 0;
   virtual void wait(const std::vector<std::string>& keys) = 0;
-  virtual void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) = 0;
+  virtual void wait(const std::vector<std::string>& keys,
+                    const std::chrono::milliseconds& timeout) = 0;
 };
 }  // namespace rendezvous
 }  // namespace gloo
@@ -38,13 +40,15 @@ class Store {
 namespace shoal::comm {
 namespace {
 
-// PyTorch 2.11 has one flight recorder a process, and it notes new groups in a map before it takes its lock (FlightRecorderDetail.hpp): with ranks as
-// threads the map breaks now and then. It is off where its buffer has no room, which is read once, after main has begun.
+// PyTorch 2.11 has one flight recorder a process, and it notes new groups in a map before it takes
+// its lock (FlightRecorderDetail.hpp): with ranks as threads the map breaks now and then. It is off
+// where its buffer has no room, which is read once, after main has begun.
 [[maybe_unused]] const bool recorder_off = ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1) == 0;
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
+c10::intrusive_ptr<c10d::Backend> gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                       int size) {
   auto options = c10d::ProcessGroupGloo::Options::create();
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, std::move(options));

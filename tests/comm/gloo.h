@@ -11,9 +11,11 @@
 namespace shoal::comm {
 
 /// PyTorch's Gloo on loopback, as rank `rank` of `size` that share `store`.
-c10::intrusive_ptr<c10d::Backend> gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
+c10::intrusive_ptr<c10d::Backend> gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                       int size);
 
-/// Runs `body` on `ranks` threads, each with a group over Gloo whose calls have `timeout`. Rethrows what the first of them threw.
+/// Runs `body` on `ranks` threads, each with a group over Gloo whose calls have `timeout`. Rethrows
+/// what the first of them threw.
 void run_over_gloo(int ranks, Duration timeout, const std::function<void(const Group&)>& body);
 
 }  // namespace shoal::comm

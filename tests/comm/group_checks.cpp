@@ -21,22 +21,27 @@
 namespace shoal::comm {
 namespace {
 
-constexpr at::ScalarType kTypes[] = {at::kBool,     at::kByte,   at::kChar,   at::kUInt16,        at::kShort,        at::kUInt32,
-                                     at::kInt,      at::kUInt64, at::kLong,   at::kFloat8_e4m3fn, at::kFloat8_e5m2,  at::kHalf,
-                                     at::kBFloat16, at::kFloat,  at::kDouble, at::kComplexFloat,  at::kComplexDouble};
-constexpr Reduction kReductions[] = {Reduction::kSum,    Reduction::kProduct, Reduction::kMin,    Reduction::kMax,      Reduction::kAverage,
-                                     Reduction::kBitAnd, Reduction::kBitOr,   Reduction::kBitXor, Reduction::kPremulSum};
+constexpr at::ScalarType kTypes[] = {
+    at::kBool,     at::kByte,   at::kChar,   at::kUInt16,        at::kShort,        at::kUInt32,
+    at::kInt,      at::kUInt64, at::kLong,   at::kFloat8_e4m3fn, at::kFloat8_e5m2,  at::kHalf,
+    at::kBFloat16, at::kFloat,  at::kDouble, at::kComplexFloat,  at::kComplexDouble};
+constexpr Reduction kReductions[] = {Reduction::kSum,   Reduction::kProduct, Reduction::kMin,
+                                     Reduction::kMax,   Reduction::kAverage, Reduction::kBitAnd,
+                                     Reduction::kBitOr, Reduction::kBitXor,  Reduction::kPremulSum};
 constexpr double kScale = 0.5;
 
 bool is_complex(at::ScalarType type) { return c10::isComplexType(type); }
 bool is_float(at::ScalarType type) { return c10::isFloatingType(type); }
 
-/// Double for what is computed in floats, long for the rest: [count], complex numbers as [count, 2].
+/// Double for what is computed in floats, long for the rest: [count], complex numbers as [count,
+/// 2].
 at::Tensor plain(int rank, std::int64_t count, at::ScalarType type, Reduction reduction) {
   const at::Tensor i = at::arange(count, at::kLong);
   if (type == at::kBool) return (i + rank).remainder(3).eq(0).to(at::kLong);
   // At most 16 and even above 8, so that the smallest float has it; products of ones and twos.
-  at::Tensor v = reduction == Reduction::kProduct ? 1 + (i + rank).remainder(2) : (3 * rank + i).remainder(8) * (1 + i.remainder(2));
+  at::Tensor v = reduction == Reduction::kProduct
+                     ? 1 + (i + rank).remainder(2)
+                     : (3 * rank + i).remainder(8) * (1 + i.remainder(2));
   if (is_complex(type)) return at::stack({v, v + 2 * rank}, 1).to(at::kDouble);
   if (!is_float(type)) return v;
   v = v.to(at::kDouble);
@@ -71,19 +76,25 @@ at::Tensor combine(const at::Tensor& a, const at::Tensor& b, Reduction reduction
   }
 }
 
-/// Of what `ranks` ranks contribute: exact until the division, which is in fp32 (fp64 for what has as many bits), and then rounded once.
+/// Of what `ranks` ranks contribute: exact until the division, which is in fp32 (fp64 for what has
+/// as many bits), and then rounded once.
 at::Tensor expected(int ranks, std::int64_t count, at::ScalarType type, Reduction reduction) {
   at::Tensor all = plain(0, count, type, reduction);
-  for (int r = 1; r < ranks; ++r) all = combine(all, plain(r, count, type, reduction), reduction, type == at::kBool);
+  for (int r = 1; r < ranks; ++r)
+    all = combine(all, plain(r, count, type, reduction), reduction, type == at::kBool);
   if (reduction == Reduction::kPremulSum) all = all * kScale;
-  if (reduction == Reduction::kAverage) all = type == at::kDouble || type == at::kComplexDouble ? all / ranks : all.to(at::kFloat) / ranks;
+  if (reduction == Reduction::kAverage)
+    all = type == at::kDouble || type == at::kComplexDouble ? all / ranks
+                                                            : all.to(at::kFloat) / ranks;
   return typed(all, type);
 }
 
 bool same(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   const auto wide = [](const at::Tensor& x) {
-    return is_complex(x.scalar_type()) ? at::view_as_real(x).to(at::kDouble) : is_float(x.scalar_type()) ? x.to(at::kDouble) : x.to(at::kLong);
+    return is_complex(x.scalar_type()) ? at::view_as_real(x).to(at::kDouble)
+           : is_float(x.scalar_type()) ? x.to(at::kDouble)
+                                       : x.to(at::kLong);
   };
   const at::Tensor x = wide(a), y = wide(b);
   return x.eq(y).bitwise_or(x.ne(x).bitwise_and(y.ne(y))).all().item<bool>();
@@ -95,19 +106,23 @@ struct Complaints {
   std::vector<std::string> lines;
 
   void expect(bool good, const std::string& what) {
-    if (!good && lines.size() < 20) lines.push_back(fmt::format("{} (rank {} of {})", what, group.rank(), group.size()));
+    if (!good && lines.size() < 20)
+      lines.push_back(fmt::format("{} (rank {} of {})", what, group.rank(), group.size()));
   }
 };
 
-void check_reductions(const Group& group, at::ScalarType type, std::int64_t count, int root, Complaints& complaints) {
+void check_reductions(const Group& group, at::ScalarType type, std::int64_t count, int root,
+                      Complaints& complaints) {
   const int ranks = group.size(), rank = group.rank();
   for (const Reduction reduction : kReductions) {
     const Options options{.reduction = reduction, .scale = kScale};
     const auto what = [&](const char* kind) {
-      return fmt::format("{} of {} x {} by {}", kind, count, c10::toString(type), collective::name(reduction));
+      return fmt::format("{} of {} x {} by {}", kind, count, c10::toString(type),
+                         collective::name(reduction));
     };
     const bool possible = collective::supports_fold(element_type(type), reduction);
-    complaints.expect(group.supports(Kind::kAllReduce, type, reduction) == possible, what("supports all_reduce"));
+    complaints.expect(group.supports(Kind::kAllReduce, type, reduction) == possible,
+                      what("supports all_reduce"));
     if (!possible) continue;
     at::Tensor sum = typed(plain(rank, count, type, reduction), type);
     group.all_reduce(sum, options);
@@ -116,25 +131,35 @@ void check_reductions(const Group& group, at::ScalarType type, std::int64_t coun
     const at::Tensor mine = typed(plain(rank, count, type, reduction), type);
     at::Tensor rooted = mine.clone();
     group.reduce(rooted, root, options);
-    if (rank == root) complaints.expect(same(rooted, expected(ranks, count, type, reduction)), what("reduce"));
+    if (rank == root)
+      complaints.expect(same(rooted, expected(ranks, count, type, reduction)), what("reduce"));
 
     const at::Tensor part = typed(plain(0, count, type, reduction), type);
     group.reduce_scatter(part, typed(plain(rank, count * ranks, type, reduction), type), options);
-    complaints.expect(same(part, expected(ranks, count * ranks, type, reduction).slice(0, rank * count, (rank + 1) * count)), what("reduce_scatter"));
+    complaints.expect(same(part, expected(ranks, count * ranks, type, reduction)
+                                     .slice(0, rank * count, (rank + 1) * count)),
+                      what("reduce_scatter"));
   }
 }
 
-void check_moves(const Group& group, at::ScalarType type, std::int64_t count, int root, Complaints& complaints) {
+void check_moves(const Group& group, at::ScalarType type, std::int64_t count, int root,
+                 Complaints& complaints) {
   const int ranks = group.size(), rank = group.rank();
-  const auto of = [&](int r, std::int64_t n) { return typed(plain(r, n, type, Reduction::kSum), type); };
-  const auto what = [&](const char* kind) { return fmt::format("{} of {} x {}", kind, count, c10::toString(type)); };
+  const auto of = [&](int r, std::int64_t n) {
+    return typed(plain(r, n, type, Reduction::kSum), type);
+  };
+  const auto what = [&](const char* kind) {
+    return fmt::format("{} of {} x {}", kind, count, c10::toString(type));
+  };
   const auto empty = [&](std::int64_t n) { return at::full({n}, 1, at::kInt).to(type); };
   std::vector<at::Tensor> of_all, for_me;
   for (int r = 0; r < ranks; ++r) {
     of_all.push_back(plain(r, count, type, Reduction::kSum));
-    for_me.push_back(plain(r, count * ranks, type, Reduction::kSum).slice(0, rank * count, (rank + 1) * count));
+    for_me.push_back(
+        plain(r, count * ranks, type, Reduction::kSum).slice(0, rank * count, (rank + 1) * count));
   }
-  const at::Tensor gathered = typed(at::cat(of_all), type), exchanged = typed(at::cat(for_me), type);
+  const at::Tensor gathered = typed(at::cat(of_all), type),
+                   exchanged = typed(at::cat(for_me), type);
 
   const at::Tensor told = of(rank, count);
   group.broadcast(told, root);
@@ -150,7 +175,8 @@ void check_moves(const Group& group, at::ScalarType type, std::int64_t count, in
   if (rank == root) complaints.expect(same(out, gathered), what("gather"));
   out = empty(count);
   group.scatter(out, of(rank, count * ranks), root);
-  complaints.expect(same(out, typed(for_me[static_cast<std::size_t>(root)], type)), what("scatter"));
+  complaints.expect(same(out, typed(for_me[static_cast<std::size_t>(root)], type)),
+                    what("scatter"));
   out = empty(count);
   Work sent = group.send(of(rank, count), (rank + 1) % ranks, 5, {.async = true});
   group.recv(out, (rank + ranks - 1) % ranks, 5);
@@ -162,13 +188,17 @@ void check_messages(const Group& group, Complaints& complaints) {
   const int ranks = group.size(), rank = group.rank();
   // Tags choose among messages that are under way.
   const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
-  const at::Tensor first = at::full({3}, 10 * rank + 1, at::kInt), second = at::full({70000}, 10 * rank + 2, at::kInt);
-  Work one = group.send(first, next, 1, {.async = true}), two = group.send(second, next, 2, {.async = true});
+  const at::Tensor first = at::full({3}, 10 * rank + 1, at::kInt),
+                   second = at::full({70000}, 10 * rank + 2, at::kInt);
+  Work one = group.send(first, next, 1, {.async = true}),
+       two = group.send(second, next, 2, {.async = true});
   const at::Tensor got_second = at::empty({70000}, at::kInt), got_first = at::empty({3}, at::kInt);
   group.recv(got_second, previous, 2);
   group.recv(got_first, previous, 1);
   one.order(), two.order();
-  complaints.expect(got_first.eq(10 * previous + 1).all().item<bool>() && got_second.eq(10 * previous + 2).all().item<bool>(), "tags");
+  complaints.expect(got_first.eq(10 * previous + 1).all().item<bool>() &&
+                        got_second.eq(10 * previous + 2).all().item<bool>(),
+                    "tags");
   // From whoever comes first.
   std::int64_t sum = 0;
   if (rank == 0) {
@@ -186,13 +216,16 @@ void check_messages(const Group& group, Complaints& complaints) {
 // Rank r sends (r + peer) % 3 elements to each peer: none to some.
 void check_uneven_exchange(const Group& group, Complaints& complaints) {
   const int ranks = group.size(), rank = group.rank();
-  const auto count = [&](int from, int to) { return from == to ? 1u : static_cast<std::size_t>((from + 2 * to) % 3); };
+  const auto count = [&](int from, int to) {
+    return from == to ? 1u : static_cast<std::size_t>((from + 2 * to) % 3);
+  };
   std::vector<std::size_t> send, receive;
   std::vector<at::Tensor> sent, wanted;
   for (int r = 0; r < ranks; ++r) {
     send.push_back(count(rank, r)), receive.push_back(count(r, rank));
     sent.push_back(at::full({static_cast<std::int64_t>(send.back())}, 10 * rank + r, at::kShort));
-    wanted.push_back(at::full({static_cast<std::int64_t>(receive.back())}, 10 * r + rank, at::kShort));
+    wanted.push_back(
+        at::full({static_cast<std::int64_t>(receive.back())}, 10 * r + rank, at::kShort));
   }
   const at::Tensor want = at::cat(wanted), out = at::empty(want.sizes(), at::kShort);
   group.all_to_all(out, at::cat(sent), receive, send);
@@ -206,18 +239,25 @@ void check_many(const Group& group, Complaints& complaints) {
     for (int i = 0; i < 20; ++i) tensors.push_back(at::full({i * 37}, rank + 1, type));
     tensors.push_back(at::full({4, 6}, 1, type).t());
     group.all_reduce(tensors);
-    for (int i = 1; i < 20; ++i) complaints.expect(tensors[i].eq(ranks * (ranks + 1) / 2).all().item<bool>(), "many tensors at once");
-    complaints.expect(tensors.back().eq(ranks).all().item<bool>(), "a transposed one among many tensors");
+    for (int i = 1; i < 20; ++i)
+      complaints.expect(tensors[i].eq(ranks * (ranks + 1) / 2).all().item<bool>(),
+                        "many tensors at once");
+    complaints.expect(tensors.back().eq(ranks).all().item<bool>(),
+                      "a transposed one among many tensors");
   }
   at::Tensor x = at::arange(12, at::kDouble).view({3, 4}).t() + rank;  // not contiguous
   group.all_reduce(x);
-  complaints.expect(x.equal(ranks * at::arange(12, at::kDouble).view({3, 4}).t() + ranks * (ranks - 1) / 2), "strides");
+  complaints.expect(
+      x.equal(ranks * at::arange(12, at::kDouble).view({3, 4}).t() + ranks * (ranks - 1) / 2),
+      "strides");
 
   std::vector<Work> works;
   const at::Tensor kept = at::full({100000}, 1.0f);
-  for (int i = 0; i < 20; ++i) works.push_back(group.all_reduce(at::full({5000}, static_cast<float>(i)), {.async = true}));
+  for (int i = 0; i < 20; ++i)
+    works.push_back(group.all_reduce(at::full({5000}, static_cast<float>(i)), {.async = true}));
   works.push_back(group.all_reduce(kept, {.async = true}));
-  works.push_back(group.all_reduce(at::full({1}, 3, at::kHalf), {.reduction = Reduction::kAverage, .async = true}));
+  works.push_back(group.all_reduce(at::full({1}, 3, at::kHalf),
+                                   {.reduction = Reduction::kAverage, .async = true}));
   const Deadline soon = Deadline::in(std::chrono::seconds(60));
   works.back().wait(soon);
   works[works.size() - 2].order();
@@ -240,12 +280,15 @@ void check_lists(const Group& group, Complaints& complaints) {
   gathered[2] = at::full({ranks, counts[2]}, -1, at::kInt);
   group.all_gather(gathered, mine);
   for (const at::Tensor& tensor : gathered)
-    for (int r = 0; r < ranks; ++r) complaints.expect(tensor[r].eq(r + 1).all().item<bool>(), "all_gather of a list");
+    for (int r = 0; r < ranks; ++r)
+      complaints.expect(tensor[r].eq(r + 1).all().item<bool>(), "all_gather of a list");
   Work work = group.reduce_scatter(parts, gathered, {.async = true});
   work.order();
-  for (const at::Tensor& part : parts) complaints.expect(part.eq(ranks * (rank + 1)).all().item<bool>(), "reduce_scatter of a list");
+  for (const at::Tensor& part : parts)
+    complaints.expect(part.eq(ranks * (rank + 1)).all().item<bool>(), "reduce_scatter of a list");
   group.broadcast(told, ranks - 1);
-  for (const at::Tensor& tensor : told) complaints.expect(tensor.eq(ranks - 1).all().item<bool>(), "broadcast of a list");
+  for (const at::Tensor& tensor : told)
+    complaints.expect(tensor.eq(ranks - 1).all().item<bool>(), "broadcast of a list");
   work = group.barrier({.async = true});
   work.order();
   complaints.expect(work.test(), "an asynchronous barrier");
@@ -259,17 +302,22 @@ void check_views(const Group& group, Complaints& complaints) {
   Work sent = group.send(same, (rank + 1) % ranks, 3, {.async = true});
   group.recv(got, (rank + ranks - 1) % ranks, 3);
   sent.order();
-  complaints.expect(got.eq((rank + ranks - 1) % ranks).all().item<bool>(), "send of an expanded tensor");
+  complaints.expect(got.eq((rank + ranks - 1) % ranks).all().item<bool>(),
+                    "send of an expanded tensor");
   group.all_gather(all, same);
-  complaints.expect(all[ranks - 1].eq(ranks - 1).all().item<bool>(), "all_gather of an expanded tensor");
+  complaints.expect(all[ranks - 1].eq(ranks - 1).all().item<bool>(),
+                    "all_gather of an expanded tensor");
   group.broadcast(rank == 0 ? same : got, 0);
-  complaints.expect(got.eq(rank == 0 ? ranks - 1 : 0).all().item<bool>(), "broadcast of an expanded tensor");
+  complaints.expect(got.eq(rank == 0 ? ranks - 1 : 0).all().item<bool>(),
+                    "broadcast of an expanded tensor");
   group.reduce(rank == 0 ? got : same, 0);
-  complaints.expect(rank != 0 || got.eq(ranks - 1 + ranks * (ranks - 1) / 2).all().item<bool>(), "reduce of expanded tensors");
+  complaints.expect(rank != 0 || got.eq(ranks - 1 + ranks * (ranks - 1) / 2).all().item<bool>(),
+                    "reduce of expanded tensors");
   at::Tensor leaf = at::full({4, 6}, rank + 1.0).t();
   leaf.set_requires_grad(true);
   group.all_reduce(leaf);
-  complaints.expect(leaf.eq(ranks * (ranks + 1) / 2).all().item<bool>(), "all_reduce of a transposed leaf");
+  complaints.expect(leaf.eq(ranks * (ranks + 1) / 2).all().item<bool>(),
+                    "all_reduce of a transposed leaf");
 }
 
 void check_parts(const Group& group, Complaints& complaints) {
@@ -285,7 +333,8 @@ void check_parts(const Group& group, Complaints& complaints) {
   const Group again = rest.split(0, rest.rank());
   at::Tensor number = at::full({2}, rank, at::kLong);
   again.all_reduce(number);
-  complaints.expect(rank == 0 || number[1].item<std::int64_t>() == ranks * (ranks - 1) / 2, "sum in a part of a part");
+  complaints.expect(rank == 0 || number[1].item<std::int64_t>() == ranks * (ranks - 1) / 2,
+                    "sum in a part of a part");
 }
 
 void check_mistakes(const Group& group, Complaints& complaints) {
@@ -297,11 +346,15 @@ void check_mistakes(const Group& group, Complaints& complaints) {
     }
     return false;
   };
-  complaints.expect(refused([&] { group.all_reduce(at::full({3}, 1.0f), {.reduction = Reduction::kBitAnd}); }), "bits of floats are refused");
-  complaints.expect(refused([&] { group.broadcast(at::full({3}, 1.0f), group.size()); }), "a root that there is not is refused");
+  complaints.expect(
+      refused([&] { group.all_reduce(at::full({3}, 1.0f), {.reduction = Reduction::kBitAnd}); }),
+      "bits of floats are refused");
+  complaints.expect(refused([&] { group.broadcast(at::full({3}, 1.0f), group.size()); }),
+                    "a root that there is not is refused");
   at::Tensor one = at::full({1}, 1.0f);
   group.all_reduce(one);
-  complaints.expect(one.item<float>() == static_cast<float>(group.size()), "a refused call changes nothing");
+  complaints.expect(one.item<float>() == static_cast<float>(group.size()),
+                    "a refused call changes nothing");
 }
 
 }  // namespace

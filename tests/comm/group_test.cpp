@@ -22,7 +22,10 @@ namespace shoal::comm {
 namespace {
 
 WorldOptions threads(int ranks, bool arena = true) {
-  return {.size = ranks, .arena = arena, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)};
+  return {.size = ranks,
+          .arena = arena,
+          .memory_limit_bytes = std::size_t{1} << 31,
+          .timeout = std::chrono::seconds(60)};
 }
 
 TEST(Group, OfOneIsLocal) {
@@ -36,7 +39,8 @@ TEST(Group, OfOneIsLocal) {
   EXPECT_TRUE(y.equal(x));
   group.all_reduce(x, {.reduction = Reduction::kPremulSum, .scale = 0.5});
   EXPECT_TRUE(x.equal(at::arange(4, at::kFloat) / 2));
-  group.reduce_scatter(y.t(), at::arange(4, at::kFloat), {.reduction = Reduction::kPremulSum, .scale = 4});
+  group.reduce_scatter(y.t(), at::arange(4, at::kFloat),
+                       {.reduction = Reduction::kPremulSum, .scale = 4});
   EXPECT_TRUE(y.equal(4 * at::arange(4, at::kFloat)));
   const auto refused = thrown([&] { group.all_reduce(x, {.reduction = Reduction::kBitOr}); });
   ASSERT_TRUE(refused);
@@ -54,7 +58,8 @@ TEST(Group, CollectivesTakeTensorsOfAnyStride) {
 
     at::Tensor gathered = at::empty({2, 5}, at::kLong);
     group.all_gather(gathered, at::full({5}, rank, at::kLong));
-    EXPECT_TRUE(gathered.equal(at::cat({at::zeros({1, 5}, at::kLong), at::ones({1, 5}, at::kLong)})));
+    EXPECT_TRUE(
+        gathered.equal(at::cat({at::zeros({1, 5}, at::kLong), at::ones({1, 5}, at::kLong)})));
 
     at::Tensor part = at::empty({3}, at::kFloat);
     group.reduce_scatter(part, at::arange(6, at::kFloat));
@@ -63,7 +68,8 @@ TEST(Group, CollectivesTakeTensorsOfAnyStride) {
     at::Tensor received = at::empty({3}, at::kFloat);
     // Rank 0 keeps 1 and sends 2 elements; rank 1 sends 2 and keeps 1 (and so receives 2 + 1).
     const at::Tensor sent = at::arange(3, at::kFloat) + 10 * rank;
-    const std::vector<std::size_t> send = rank == 0 ? std::vector<std::size_t>{1, 2} : std::vector<std::size_t>{2, 1};
+    const std::vector<std::size_t> send =
+        rank == 0 ? std::vector<std::size_t>{1, 2} : std::vector<std::size_t>{2, 1};
     group.all_to_all(received, sent, send, send);
     EXPECT_EQ(received[0].item<float>(), rank == 0 ? 0 : 1);
     EXPECT_EQ(received[2].item<float>(), rank == 0 ? 11 : 12);
@@ -82,7 +88,8 @@ TEST(Group, AsynchronousCallsKeepTheirTensorsAlive) {
   run_on_threads(threads(2), [](const Group& group) {
     std::vector<Work> works;
     at::Tensor kept = at::full({100000}, 1.0f);
-    for (int i = 0; i < 20; ++i) works.push_back(group.all_reduce(at::full({50000}, static_cast<float>(i)), {.async = true}));
+    for (int i = 0; i < 20; ++i)
+      works.push_back(group.all_reduce(at::full({50000}, static_cast<float>(i)), {.async = true}));
     works.push_back(group.all_reduce(kept, {.async = true}));
     works.back().order();
     EXPECT_TRUE(works.front().test());
@@ -94,7 +101,8 @@ TEST(Group, AsynchronousCallsKeepTheirTensorsAlive) {
 TEST(Group, ManyTensorsAtOnce) {
   run_on_threads(threads(3), [](const Group& group) {
     std::vector<at::Tensor> tensors;
-    for (int i = 0; i < 40; ++i) tensors.push_back(at::full({i * 37}, static_cast<float>(group.rank() + 1)));
+    for (int i = 0; i < 40; ++i)
+      tensors.push_back(at::full({i * 37}, static_cast<float>(group.rank() + 1)));
     tensors.push_back(at::ones({4, 6}).t());
     group.all_reduce(tensors);
     for (int i = 1; i < 40; ++i) EXPECT_TRUE(tensors[i].eq(6).all().item<bool>());
@@ -118,9 +126,11 @@ TEST(SharedBuffer, ExistsOnceAndIsReadInPlace) {
       ASSERT_NE(buffer, nullptr);
       const at::Tensor whole = buffer->tensor(0, {48}, at::kFloat);
       for (int round = 1; round <= 50; ++round) {
-        buffer->tensor(static_cast<std::size_t>(group.rank()) * 64, {16}, at::kFloat).fill_(static_cast<float>(100 * round + group.rank()));
+        buffer->tensor(static_cast<std::size_t>(group.rank()) * 64, {16}, at::kFloat)
+            .fill_(static_cast<float>(100 * round + group.rank()));
         buffer->publish();
-        for (int r = 0; r < 3; ++r) ASSERT_TRUE(whole.slice(0, 16 * r, 16 * r + 16).eq(100 * round + r).all().item<bool>());
+        for (int r = 0; r < 3; ++r)
+          ASSERT_TRUE(whole.slice(0, 16 * r, 16 * r + 16).eq(100 * round + r).all().item<bool>());
         buffer->end_reading();
       }
       EXPECT_EQ(buffer->epoch(), 50u);
@@ -130,7 +140,8 @@ TEST(SharedBuffer, ExistsOnceAndIsReadInPlace) {
 }
 
 TEST(RunOnThreads, TheFirstCauseComesOut) {
-  // Its rank may abort where it fails and take its time to leave: the others then come out first, with its words as their own.
+  // Its rank may abort where it fails and take its time to leave: the others then come out first,
+  // with its words as their own.
   for (const int delay_ms : {0, 200}) {
     const auto first = thrown([&] {
       run_on_threads(threads(3), [&](const Group& group) {

@@ -42,7 +42,9 @@ WorldOptions options() {
   return options;
 }
 
-TEST(MpiEngine, EveryOperationTypeAndReduction) { EXPECT_THAT(check_types(connect(options())), IsEmpty()); }
+TEST(MpiEngine, EveryOperationTypeAndReduction) {
+  EXPECT_THAT(check_types(connect(options())), IsEmpty());
+}
 
 TEST(MpiEngine, EveryWayOfCalling) {
   const Group group = connect(options());
@@ -86,7 +88,10 @@ TEST(MpiEngine, MessagesOfAnotherSizeAreAMismatch) {
       group.barrier();
     });
     ASSERT_TRUE(error);
-    EXPECT_STREQ(error->what(), fmt::format("[recv] 20 bytes are expected, 12 have come (rank 1 of {}, peer 0)", group.size()).c_str());
+    EXPECT_STREQ(error->what(),
+                 fmt::format("[recv] 20 bytes are expected, 12 have come (rank 1 of {}, peer 0)",
+                             group.size())
+                     .c_str());
   }
 }
 
@@ -94,7 +99,8 @@ TEST(MpiEngine, TheFirstCauseGoesToAllRanks) {
   const Group group = connect(options());
   const int last = group.size() - 1;
   const auto before = Clock::now();
-  if (group.rank() == last) group.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(last, group.size()));
+  if (group.rank() == last)
+    group.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(last, group.size()));
   const auto error = thrown([&] { group.barrier(); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::kData);

@@ -26,11 +26,13 @@ constexpr auto kPatience = std::chrono::seconds(60);
 class OverGloo : public ::testing::TestWithParam<int> {};
 
 TEST_P(OverGloo, EveryOperationTypeAndReduction) {
-  run_over_gloo(GetParam(), kPatience, [](const Group& group) { EXPECT_THAT(check_types(group), IsEmpty()); });
+  run_over_gloo(GetParam(), kPatience,
+                [](const Group& group) { EXPECT_THAT(check_types(group), IsEmpty()); });
 }
 
 TEST_P(OverGloo, EveryWayOfCalling) {
-  run_over_gloo(GetParam(), kPatience, [](const Group& group) { EXPECT_THAT(check_calls(group), IsEmpty()); });
+  run_over_gloo(GetParam(), kPatience,
+                [](const Group& group) { EXPECT_THAT(check_calls(group), IsEmpty()); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, OverGloo, ::testing::Values(2, 3));
@@ -46,7 +48,8 @@ TEST(ProcessGroupEngine, SharesNoMemory) {
 TEST(ProcessGroupEngine, TheFirstCauseGoesToAllRanks) {
   run_over_gloo(3, kPatience, [](const Group& group) {
     const auto before = Clock::now();
-    if (group.rank() == 1) group.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 3));
+    if (group.rank() == 1)
+      group.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 3));
     const auto error = thrown([&] { group.all_reduce(at::full({1000}, 1.0f)); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::kData);
@@ -60,7 +63,9 @@ TEST(ProcessGroupEngine, ACallEndsWithItsTimeout) {
   std::atomic<bool> over = false;
   run_over_gloo(2, kPatience, [&](const Group& group) {
     while (group.rank() == 1 && !over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const auto error = thrown([&] { group.all_reduce(at::full({1000}, 1.0f), {.timeout = std::chrono::milliseconds(200)}); });
+    const auto error = thrown([&] {
+      group.all_reduce(at::full({1000}, 1.0f), {.timeout = std::chrono::milliseconds(200)});
+    });
     over = true;
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::kTimeout);
@@ -93,11 +98,13 @@ class NoBackend final : public c10d::Backend {
 };
 
 TEST(ProcessGroupEngine, WhatTheBackendLacksIsTheCallersMistake) {
-  const Group group(process_group_engine(c10::make_intrusive<NoBackend>(), c10::make_intrusive<c10d::HashStore>()));
+  const Group group(process_group_engine(c10::make_intrusive<NoBackend>(),
+                                         c10::make_intrusive<c10d::HashStore>()));
   const auto error = thrown([&] { group.all_reduce(at::full({3}, 1.0f)); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::kUsage);
-  EXPECT_STREQ(error->what(), "[all_reduce] none: Backend none does not support allreduce (rank 0 of 2)");
+  EXPECT_STREQ(error->what(),
+               "[all_reduce] none: Backend none does not support allreduce (rank 0 of 2)");
   // Nothing has begun, so nothing has failed.
   EXPECT_EQ(thrown([&] { group.broadcast(at::full({3}, 1.0f), 0); })->kind(), ErrorKind::kUsage);
 }

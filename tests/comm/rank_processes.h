@@ -15,10 +15,13 @@
 
 namespace shoal::comm {
 
-/// Runs `body` on `ranks` child processes over TCP, or as `hosts` hosts with equal blocks of ranks; true when each returned true, or ended with its
-/// code (-1: by a signal). `costs_of`: by rank what it has of WorldOptions::link_costs.
-inline bool on_processes(int ranks, const std::string& rendezvous, const std::function<bool(const Group&)>& body, int hosts = 0,
-                         const std::vector<int>& codes = {}, const std::function<collective::CostModel(int)>& costs_of = {}) {
+/// Runs `body` on `ranks` child processes over TCP, or as `hosts` hosts with equal blocks of ranks;
+/// true when each returned true, or ended with its code (-1: by a signal). `costs_of`: by rank what
+/// it has of WorldOptions::link_costs.
+inline bool on_processes(int ranks, const std::string& rendezvous,
+                         const std::function<bool(const Group&)>& body, int hosts = 0,
+                         const std::vector<int>& codes = {},
+                         const std::function<collective::CostModel(int)>& costs_of = {}) {
   const std::string name = fmt::format("shoal-test-{}", ::getpid());
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -29,17 +32,18 @@ inline bool on_processes(int ranks, const std::string& rendezvous, const std::fu
     }
     bool good = false;
     try {
-      const Group group = connect({.name = name,
-                                   .key = name,
-                                   .rank = rank,
-                                   .size = ranks,
-                                   .arena = hosts != 1,
-                                   .transport = hosts == 0 ? Transport::kTcp : Transport::kAutomatic,
-                                   .rendezvous = rendezvous,
-                                   .interface = rendezvous.starts_with("file:") ? "lo" : "",
-                                   .host = hosts == 0 ? "" : fmt::format("{}", rank * hosts / ranks),
-                                   .link_costs = costs_of ? costs_of(rank) : collective::CostModel(),
-                                   .timeout = std::chrono::seconds(60)});
+      const Group group =
+          connect({.name = name,
+                   .key = name,
+                   .rank = rank,
+                   .size = ranks,
+                   .arena = hosts != 1,
+                   .transport = hosts == 0 ? Transport::kTcp : Transport::kAutomatic,
+                   .rendezvous = rendezvous,
+                   .interface = rendezvous.starts_with("file:") ? "lo" : "",
+                   .host = hosts == 0 ? "" : fmt::format("{}", rank * hosts / ranks),
+                   .link_costs = costs_of ? costs_of(rank) : collective::CostModel(),
+                   .timeout = std::chrono::seconds(60)});
       good = body(group);
       group.barrier();
     } catch (const std::exception& error) {
@@ -54,11 +58,14 @@ inline bool on_processes(int ranks, const std::string& rendezvous, const std::fu
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     all = all && code == (codes.empty() ? 0 : codes[i]);
   }
-  if (rendezvous.starts_with("file:")) std::remove(rendezvous.c_str() + 5);  // rank 0 may have had no time to
+  if (rendezvous.starts_with("file:"))
+    std::remove(rendezvous.c_str() + 5);  // rank 0 may have had no time to
   return all;
 }
 
 /// A place where ranks meet as those of several hosts do.
-inline std::string at_a_file() { return fmt::format("file:{}/shoal-test-{}", ::testing::TempDir(), ::getpid()); }
+inline std::string at_a_file() {
+  return fmt::format("file:{}/shoal-test-{}", ::testing::TempDir(), ::getpid());
+}
 
 }  // namespace shoal::comm

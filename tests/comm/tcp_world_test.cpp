@@ -1,4 +1,5 @@
-// Groups over TCP: ranks as processes that meet at a file and at a port, with plain sums as the reference.
+// Groups over TCP: ranks as processes that meet at a file and at a port, with plain sums as the
+// reference.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -22,7 +23,9 @@
 namespace shoal::comm {
 namespace {
 
-bool no_memory_is_shared(const Group& group) { return !group.shared_buffer(64) && !group.visible_to_peers(at::empty({4})); }
+bool no_memory_is_shared(const Group& group) {
+  return !group.shared_buffer(64) && !group.visible_to_peers(at::empty({4}));
+}
 
 bool everything(const Group& group) {
   const auto wrong = check_calls(group);
@@ -37,7 +40,9 @@ bool every_type(const Group& group) {
 }
 
 TEST(TcpWorld, CollectivesAmongProcessesThatMeetAtAFile) {
-  const auto check = [](const Group& group) { return no_memory_is_shared(group) && everything(group); };
+  const auto check = [](const Group& group) {
+    return no_memory_is_shared(group) && everything(group);
+  };
   EXPECT_TRUE(on_processes(2, "", check));
   EXPECT_TRUE(on_processes(4, "", check));
 }
@@ -47,16 +52,19 @@ TEST(TcpWorld, EveryOperationTypeAndReduction) {
   EXPECT_TRUE(on_processes(4, at_a_file(), every_type, 2));
 }
 
-// What names the meeting is gone as soon as all are there: whoever is killed after that leaves nothing behind.
+// What names the meeting is gone as soon as all are there: whoever is killed after that leaves
+// nothing behind.
 TEST(TcpWorld, NothingIsLeftOfAMeetingAtAFile) {
-  const std::string left = fmt::format("{}/shoal-test-{}.store", wire::meeting_directory(), ::getpid());
+  const std::string left =
+      fmt::format("{}/shoal-test-{}.store", wire::meeting_directory(), ::getpid());
   EXPECT_TRUE(on_processes(3, "", [&](const Group& group) {
     group.barrier();
     return ::access(left.c_str(), F_OK) != 0;
   }));
 }
 
-// What ranks on several hosts get when nobody says otherwise: shared memory where a token shows that there is some, TCP between.
+// What ranks on several hosts get when nobody says otherwise: shared memory where a token shows
+// that there is some, TCP between.
 TEST(TcpWorld, HostsShareMemoryInsideAndSpeakTcpBetween) {
   for (const int hosts : {2, 4})
     EXPECT_TRUE(on_processes(
@@ -64,23 +72,32 @@ TEST(TcpWorld, HostsShareMemoryInsideAndSpeakTcpBetween) {
         [&](const Group& group) {
           bool good = no_memory_is_shared(group) && everything(group);
           const auto* engine = dynamic_cast<const CommunicatorEngine*>(group.engine().get());
-          const bool mixed = engine && dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get());
+          const bool mixed = engine && dynamic_cast<const collective::HierarchicalCommunicator*>(
+                                           engine->communicator().get());
           good = good && mixed == (hosts == 2);
           const Group host = group.split(group.rank() / 2, 0);
           const at::Tensor large = at::full({5000}, group.rank());
-          good = good && host.visible_to_peers(large) == (hosts == 2) && (host.shared_buffer(4096) != nullptr) == (hosts == 2);
+          good = good && host.visible_to_peers(large) == (hosts == 2) &&
+                 (host.shared_buffer(4096) != nullptr) == (hosts == 2);
           host.all_reduce(large);
-          return good && large.eq(4 * (group.rank() / 2) + 1).all().item<bool>() && everything(host);
+          return good && large.eq(4 * (group.rank() / 2) + 1).all().item<bool>() &&
+                 everything(host);
         },
         hosts));
 }
 
 TEST(TcpWorld, RanksThatTurnOutToShareOneHostNeedNoTcp) {
   EXPECT_TRUE(on_processes(
-      3, at_a_file(), [](const Group& group) { return dynamic_cast<const HostEngine*>(group.engine().get()) != nullptr && everything(group); }, 1));
+      3, at_a_file(),
+      [](const Group& group) {
+        return dynamic_cast<const HostEngine*>(group.engine().get()) != nullptr &&
+               everything(group);
+      },
+      1));
 }
 
-// One of four ranks on two hosts is killed in the middle: the others see it end, well before it would count as silent, and name it.
+// One of four ranks on two hosts is killed in the middle: the others see it end, well before it
+// would count as silent, and name it.
 TEST(TcpWorld, ARankThatIsKilledIsNamedOnAllHosts) {
   EXPECT_TRUE(on_processes(4, at_a_file(),
                            [](const Group& group) -> bool {
@@ -91,27 +108,35 @@ TEST(TcpWorld, ARankThatIsKilledIsNamedOnAllHosts) {
                                  group.all_reduce(x);
                                }
                              } catch (const Error& error) {
-                               const bool named = error.kind() == ErrorKind::kPeerLost && error.peer() == 2 &&
-                                                  std::string(error.what()).find("silent") == std::string::npos;
-                               if (!named) std::fprintf(stderr, "rank %d: %s\n", group.rank(), error.what());
+                               const bool named =
+                                   error.kind() == ErrorKind::kPeerLost && error.peer() == 2 &&
+                                   std::string(error.what()).find("silent") == std::string::npos;
+                               if (!named)
+                                 std::fprintf(stderr, "rank %d: %s\n", group.rank(), error.what());
                                ::_exit(named ? 7 : 8);
                              }
                            },
                            2, {7, 7, -1, 7}));
 }
 
-// Ranks that were given different costs would choose different algorithms: what rank 0 has counts for all.
+// Ranks that were given different costs would choose different algorithms: what rank 0 has counts
+// for all.
 TEST(TcpWorld, AlgorithmsAreChosenByTheCostsOfRank0) {
-  const auto costs_of = [](int rank) { return collective::CostModel{.inside = {1e-6 * (rank + 1), 1 / 3e9}, .between = {1, 2}}; };
+  const auto costs_of = [](int rank) {
+    return collective::CostModel{.inside = {1e-6 * (rank + 1), 1 / 3e9}, .between = {1, 2}};
+  };
   const auto good = [&](const Group& group) {
     const auto* engine = dynamic_cast<const CommunicatorEngine*>(group.engine().get());
-    const auto* tcp = engine ? dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()) : nullptr;
+    const auto* tcp =
+        engine ? dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get())
+               : nullptr;
     return tcp && tcp->choice().costs() == costs_of(0) && everything(group);
   };
   EXPECT_TRUE(on_processes(3, "", good, 0, {}, costs_of));
 }
 
-// The port named is taken by something that is no store, as under torchrun: the ranks find each other one port above.
+// The port named is taken by something that is no store, as under torchrun: the ranks find each
+// other one port above.
 TEST(TcpWorld, RanksMeetBesideWhateverElseListens) {
   const wire::Descriptor stranger = wire::listen_on("127.0.0.1", {20000, 30000});
   const auto port = wire::local_endpoint(stranger.get()).port;
@@ -120,11 +145,13 @@ TEST(TcpWorld, RanksMeetBesideWhateverElseListens) {
 
 TEST(TcpWorld, ARankThatFailsIsNamedOnAll) {
   EXPECT_TRUE(on_processes(3, "", [](const Group& group) {
-    if (group.rank() == 1) group.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 3));
+    if (group.rank() == 1)
+      group.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 3));
     try {
       group.barrier();
     } catch (const Error& error) {
-      return error.kind() == ErrorKind::kData && error.rank() == 1 && error.message() == "the shard is truncated";
+      return error.kind() == ErrorKind::kData && error.rank() == 1 &&
+             error.message() == "the shard is truncated";
     }
     return false;
   }));

@@ -29,8 +29,8 @@ TEST(Permutation, IsABijection) {
 }
 
 TEST(Permutation, LooksRandom) {
-  // Of a random order the rank correlation with the identity is near 0 (standard deviation 1/sqrt(n)), about one point is fixed and about one
-  // in n neighbours stays together.
+  // Of a random order the rank correlation with the identity is near 0 (standard deviation
+  // 1/sqrt(n)), about one point is fixed and about one in n neighbours stays together.
   const std::uint64_t n = 10000;
   for (std::uint64_t seed = 0; seed < 5; ++seed) {
     const Permutation order(Key(seed), n);
@@ -49,7 +49,8 @@ TEST(Permutation, LooksRandom) {
 }
 
 TEST(Mixture, EveryPrefixHasTheRightProportions) {
-  for (const std::vector<double>& weights : std::vector<std::vector<double>>{{1}, {1, 1}, {3, 1}, {0.7, 0.2, 0.1}, {5, 1, 1, 1, 2}, {1e-3, 1}}) {
+  for (const std::vector<double>& weights : std::vector<std::vector<double>>{
+           {1}, {1, 1}, {3, 1}, {0.7, 0.2, 0.1}, {5, 1, 1, 1, 2}, {1e-3, 1}}) {
     double total = 0;
     for (const double weight : weights) total += weight;
     std::vector<std::uint64_t> drawn(weights.size());
@@ -59,13 +60,16 @@ TEST(Mixture, EveryPrefixHasTheRightProportions) {
       ++drawn[draw.member];
       for (std::size_t k = 0; k < weights.size(); ++k)
         // Rounded at every halving of the list: half a sample each, and up to 3 halvings here.
-        ASSERT_NEAR(static_cast<double>(drawn[k]), weights[k] / total * static_cast<double>(i + 1), 1.51);
+        ASSERT_NEAR(static_cast<double>(drawn[k]), weights[k] / total * static_cast<double>(i + 1),
+                    1.51);
     }
   }
 }
 
 /// A dataset of one document of `bytes` different bytes: token i is i mod 251.
-std::shared_ptr<const TokenDataset> corpus(const Folder& folder, const std::string& name, std::size_t bytes, std::uint64_t shard_tokens = 1 << 20) {
+std::shared_ptr<const TokenDataset> corpus(const Folder& folder, const std::string& name,
+                                           std::size_t bytes,
+                                           std::uint64_t shard_tokens = 1 << 20) {
   std::string text(bytes, '\0');
   for (std::size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>(i % 251);
   PrepareOptions options;
@@ -96,7 +100,8 @@ TEST(Cursor, AnEpochShowsEveryWindowOnce) {
       orders.back().push_back(sample.start);
     }
     ASSERT_EQ(starts.size(), windows);
-    for (auto it = starts.begin(); std::next(it) != starts.end(); ++it) ASSERT_EQ(*std::next(it) - *it, 16u) << "windows lie side by side";
+    for (auto it = starts.begin(); std::next(it) != starts.end(); ++it)
+      ASSERT_EQ(*std::next(it) - *it, 16u) << "windows lie side by side";
     offsets.insert(*starts.begin());
   }
   EXPECT_GT(offsets.size(), 3u) << "epochs cut at different places";
@@ -110,7 +115,10 @@ TEST(Cursor, FillsInputsAndLabels) {
   for (std::uint64_t i = 0; i < 50; ++i) {
     const Sample sample = cursor.at(i);
     cursor.fill(sample, tokens);
-    for (std::size_t k = 0; k < 11; ++k) ASSERT_EQ(tokens[k], sample.start + k == 1000 ? 256 : static_cast<std::int64_t>((sample.start + k) % 251));
+    for (std::size_t k = 0; k < 11; ++k)
+      ASSERT_EQ(tokens[k], sample.start + k == 1000
+                               ? 256
+                               : static_cast<std::int64_t>((sample.start + k) % 251));
   }
   std::vector<std::int64_t> wrong(10);
   EXPECT_THROW(cursor.fill(cursor.at(0), wrong), Error);
@@ -120,7 +128,8 @@ TEST(Cursor, IsIndependentOfRanksAndHistory) {
   const Folder folder;
   const auto a = corpus(folder, "a", 3000), b = corpus(folder, "b", 500);
   const SampleCursor one({{a, 3}, {b, 1}}, 16, 5);
-  // Batch 12 on 1, 2, 3 and 4 ranks, each rank with a cursor of its own that starts anywhere: together the same samples.
+  // Batch 12 on 1, 2, 3 and 4 ranks, each rank with a cursor of its own that starts anywhere:
+  // together the same samples.
   for (const int ranks : {1, 2, 3, 4})
     for (std::uint64_t step = 100; step-- > 0;)
       for (int rank = 0; rank < ranks; ++rank) {
@@ -144,7 +153,9 @@ TEST(Cursor, MixesByWeightAndRepeatsTheSmallCorpus) {
   for (std::uint64_t i = 0; i < 400; ++i) ++count[cursor.at(i).corpus];
   EXPECT_EQ(count[0], 300);
   EXPECT_EQ(count[1], 100);
-  EXPECT_EQ(cursor.at(399).epoch + cursor.at(398).epoch + cursor.at(397).epoch + cursor.at(396).epoch, 1 + 1 + 1 + 99 / cursor.samples_per_epoch(1));
+  EXPECT_EQ(
+      cursor.at(399).epoch + cursor.at(398).epoch + cursor.at(397).epoch + cursor.at(396).epoch,
+      1 + 1 + 1 + 99 / cursor.samples_per_epoch(1));
 }
 
 TEST(Cursor, ResumesOnlyWhereItBelongs) {
@@ -154,8 +165,10 @@ TEST(Cursor, ResumesOnlyWhereItBelongs) {
   const CursorPosition position = cursor.position(1234);
   EXPECT_EQ(SampleCursor({{a, 3}, {b, 1}}, 16, 5).resume(position), 1234u);
   EXPECT_EQ(SampleCursor({{a, 0.75}, {b, 0.25}}, 16, 5).resume(position), 1234u);
-  for (const SampleCursor& other : {SampleCursor({{a, 3}, {b, 1}}, 16, 6), SampleCursor({{a, 3}, {b, 1}}, 8, 5),
-                                    SampleCursor({{a, 2}, {b, 1}}, 16, 5), SampleCursor({{b, 3}, {a, 1}}, 16, 5), SampleCursor({{a, 3}}, 16, 5)}) {
+  for (const SampleCursor& other :
+       {SampleCursor({{a, 3}, {b, 1}}, 16, 6), SampleCursor({{a, 3}, {b, 1}}, 8, 5),
+        SampleCursor({{a, 2}, {b, 1}}, 16, 5), SampleCursor({{b, 3}, {a, 1}}, 16, 5),
+        SampleCursor({{a, 3}}, 16, 5)}) {
     try {
       other.resume(position);
       ADD_FAILURE() << "resumed on other data";

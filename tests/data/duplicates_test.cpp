@@ -29,7 +29,8 @@ std::string joined(const std::vector<std::string>& words) {
 double jaccard(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   const auto shingles = [](const std::vector<std::string>& words) {
     std::set<std::vector<std::string>> all;
-    for (std::size_t i = 0; i + 8 <= words.size(); ++i) all.insert({words.begin() + static_cast<long>(i), words.begin() + static_cast<long>(i) + 8});
+    for (std::size_t i = 0; i + 8 <= words.size(); ++i)
+      all.insert({words.begin() + static_cast<long>(i), words.begin() + static_cast<long>(i) + 8});
     return all;
   };
   const auto left = shingles(a), right = shingles(b);
@@ -44,16 +45,19 @@ std::vector<std::string> names(const std::vector<Document>& documents) {
   return result;
 }
 
-// 256 hashes estimate an index J with a standard deviation of sqrt(J (1 - J) / 256) <= 0.031; four of them.
+// 256 hashes estimate an index J with a standard deviation of sqrt(J (1 - J) / 256) <= 0.031; four
+// of them.
 TEST(Duplicates, SimilarityIsTheJaccardIndex) {
   const auto a = words(1, 3000);
   for (const int changed : {0, 300, 1000, 2000, 3000}) {
     auto b = words(2, 3000);
     std::copy(a.begin() + changed, a.end(), b.begin() + changed);
-    EXPECT_NEAR(similarity(sketch(joined(a)), sketch(joined(b))), jaccard(a, b), 0.125) << changed << " words of 3000 differ";
+    EXPECT_NEAR(similarity(sketch(joined(a)), sketch(joined(b))), jaccard(a, b), 0.125)
+        << changed << " words of 3000 differ";
   }
   const auto few = words(3, 60), fewer = std::vector<std::string>(few.begin(), few.begin() + 40);
-  EXPECT_DOUBLE_EQ(similarity(sketch(joined(few)), sketch(joined(fewer))), jaccard(few, fewer)) << "exact where all hashes fit";
+  EXPECT_DOUBLE_EQ(similarity(sketch(joined(few)), sketch(joined(fewer))), jaccard(few, fewer))
+      << "exact where all hashes fit";
 }
 
 TEST(Duplicates, NearCopiesGoAndOthersStay) {
@@ -73,17 +77,21 @@ TEST(Duplicates, NearCopiesGoAndOthersStay) {
     const Removed removed = remove_near_duplicates(kept, threads);
     EXPECT_EQ(names(kept), (std::vector<std::string>{"first", "other", "half"}));
     EXPECT_EQ(removed.count, 3u);
-    EXPECT_EQ(removed.bytes, documents[2].text.size() + documents[3].text.size() + documents[5].text.size());
+    EXPECT_EQ(removed.bytes,
+              documents[2].text.size() + documents[3].text.size() + documents[5].text.size());
   }
 }
 
 TEST(Duplicates, APassageThatStoodBeforeIsCut) {
-  const std::string licence = "// " + joined(words(5, 30)) + "\n\n", indented = "    // " + joined(words(5, 30)) + "\n\n";
+  const std::string licence = "// " + joined(words(5, 30)) + "\n\n",
+                    indented = "    // " + joined(words(5, 30)) + "\n\n";
   const std::string code = joined(words(6, 40)) + "\n\n", brief = "int x = 0;\n\n";
-  std::vector<Document> documents = {{"a", licence + code + brief}, {"b", brief + indented + brief}, {"c", code + licence}};
+  std::vector<Document> documents = {
+      {"a", licence + code + brief}, {"b", brief + indented + brief}, {"c", code + licence}};
   const Removed removed = remove_repeated_passages(documents);
   EXPECT_EQ(documents[0].text, licence + code + brief);
-  EXPECT_EQ(documents[1].text, brief + brief) << "indentation does not hide a copy; what is short stays";
+  EXPECT_EQ(documents[1].text, brief + brief)
+      << "indentation does not hide a copy; what is short stays";
   EXPECT_EQ(documents[2].text, "");
   EXPECT_EQ(removed.count, 3u);
   EXPECT_EQ(removed.bytes, indented.size() + code.size() + licence.size());
@@ -92,27 +100,33 @@ TEST(Duplicates, APassageThatStoodBeforeIsCut) {
 TEST(Headers, TheGuardOfThePackagingIsCut) {
   const std::string open = "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";
   const std::string close =
-      "#else\n#error \"This file should not be included when either TORCH_STABLE_ONLY or TORCH_TARGET_VERSION is defined.\"\n"
+      "#else\n#error \"This file should not be included when either TORCH_STABLE_ONLY or "
+      "TORCH_TARGET_VERSION is defined.\"\n"
       "#endif  // !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";
   EXPECT_EQ(without_packaging_guard(open + "int x;\n" + close), "int x;\n");
   EXPECT_EQ(without_packaging_guard(open + close), "");
-  for (const std::string& other : {open + "int x;\n", "int x;\n" + close, std::string("int x;\n"), std::string()})
+  for (const std::string& other :
+       {open + "int x;\n", "int x;\n" + close, std::string("int x;\n"), std::string()})
     EXPECT_EQ(without_packaging_guard(other), other);
 }
 
-// Losses on this corpus are compared between machines: what is left of it must be the same text everywhere.
+// Losses on this corpus are compared between machines: what is left of it must be the same text
+// everywhere.
 TEST(Headers, WhatIsLeftOfTheCorpusIsPinned) {
-  if (default_header_folder().empty()) GTEST_SKIP() << "built without Torch, and so without its headers";
+  if (default_header_folder().empty())
+    GTEST_SKIP() << "built without Torch, and so without its headers";
   const auto pinned = parse_pinned_list(pinned_header_list());
   auto documents = read_documents(find_pinned(default_header_folder(), pinned), 2);
   check_pinned(documents, pinned);
-  for (Document& document : documents) document.text = std::string(without_packaging_guard(document.text));
+  for (Document& document : documents)
+    document.text = std::string(without_packaging_guard(document.text));
   remove_near_duplicates(documents, 2);
   remove_repeated_passages(documents);
   std::string all;
   for (const Document& document : documents) all += document.name + "\n" + document.text;
-  EXPECT_EQ(fmt::format("{} files, {} bytes, CRC-32 {:08x}", documents.size(), all.size(), crc32(all)),
-            "2261 files, 16688600 bytes, CRC-32 e0d2c298");
+  EXPECT_EQ(
+      fmt::format("{} files, {} bytes, CRC-32 {:08x}", documents.size(), all.size(), crc32(all)),
+      "2261 files, 16688600 bytes, CRC-32 e0d2c298");
 }
 
 }  // namespace

@@ -22,12 +22,14 @@ namespace {
 /// Writes `count` files of made-up code below folder/in.
 void write_corpus(const Folder& folder, int count, int lines = 40) {
   std::mt19937 random(3);
-  const char* words[] = {"int", "return", "value", "size_t", "std::vector", "for", "template", "x", "y", "count", "= 0;", "(", ")", "{", "}"};
+  const char* words[] = {"int", "return", "value", "size_t", "std::vector", "for", "template", "x",
+                         "y",   "count",  "= 0;",  "(",      ")",           "{",   "}"};
   for (int i = 0; i < count; ++i) {
     std::string text = fmt::format("// file {}\n", i);
     for (int line = 0; line < lines; ++line) {
       for (int k = 0; k < 6; ++k)
-        text += fmt::format(" {}{}", words[random() % std::size(words)], random() % 3 ? "" : fmt::format("{}", random() % 50));
+        text += fmt::format(" {}{}", words[random() % std::size(words)],
+                            random() % 3 ? "" : fmt::format("{}", random() % 50));
       text += line % 7 == 6 ? "\n\n" : "\n";
     }
     folder.write(fmt::format("in/d{}/f{}.h", i % 3, i), text);
@@ -99,7 +101,8 @@ TEST(Prepare, SaysWhenThereIsNothingToDo) {
   EXPECT_FALSE(prepare(options_for(folder)).already_prepared);
   EXPECT_TRUE(prepare(options_for(folder)).already_prepared);
   // Other file times, same bytes.
-  std::filesystem::last_write_time(folder / "in/d0/f0.h", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  std::filesystem::last_write_time(
+      folder / "in/d0/f0.h", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
   EXPECT_TRUE(prepare(options_for(folder)).already_prepared);
 }
 
@@ -131,7 +134,8 @@ TEST(Prepare, OfManyAtOnceOneWorksAndTheOthersWait) {
   options.patience = std::chrono::minutes(1);
   std::atomic<int> workers = 0, waiters = 0;
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 4; ++rank) ranks.emplace_back([&] { ++(prepare(options).already_prepared ? waiters : workers); });
+  for (int rank = 0; rank < 4; ++rank)
+    ranks.emplace_back([&] { ++(prepare(options).already_prepared ? waiters : workers); });
   for (auto& rank : ranks) rank.join();
   EXPECT_EQ(workers, 1);
   EXPECT_EQ(waiters, 3);
@@ -247,11 +251,14 @@ TEST(Prepare, KilledAnywhereItGoesOnToTheSameBytes) {
   options.shard_tokens = 5000;
   options.validation_fraction = 0.05;
   prepare(options);
-  const std::vector<std::string> command = {SHOAL_DATA_COMMAND, "data",    "prepare", "--input",        folder / "in", "--out",
-                                            folder / "out",     "--vocab", "400",     "--shard-tokens", "5000"};
+  const std::vector<std::string> command = {
+      SHOAL_DATA_COMMAND, "data",    "prepare", "--input",        folder / "in", "--out",
+      folder / "out",     "--vocab", "400",     "--shard-tokens", "5000"};
   // Longer and longer until it ends by itself: the kills fall into every stage.
   int kills = 0;
-  for (auto wait = std::chrono::microseconds(2000); run_and_kill(command, wait); wait = wait * 5 / 4) ++kills;
+  for (auto wait = std::chrono::microseconds(2000); run_and_kill(command, wait);
+       wait = wait * 5 / 4)
+    ++kills;
   EXPECT_GE(kills, 3);
   EXPECT_EQ(contents(folder / "out"), contents(folder / "whole"));
 }

@@ -29,8 +29,10 @@ TEST(Shard, HoldsWhatWasWritten) {
     EXPECT_EQ(shard.header().documents, 3u);
     EXPECT_EQ(shard.header().text_bytes, 16u);
     EXPECT_EQ(shard.header().fingerprint, 0x1234u);
-    EXPECT_EQ(std::vector(shard.document_tokens().begin(), shard.document_tokens().end()), (std::vector<std::uint64_t>{0, 4, 5, 8}));
-    EXPECT_EQ(std::vector(shard.document_bytes().begin(), shard.document_bytes().end()), (std::vector<std::uint64_t>{0, 10, 11, 16}));
+    EXPECT_EQ(std::vector(shard.document_tokens().begin(), shard.document_tokens().end()),
+              (std::vector<std::uint64_t>{0, 4, 5, 8}));
+    EXPECT_EQ(std::vector(shard.document_bytes().begin(), shard.document_bytes().end()),
+              (std::vector<std::uint64_t>{0, 10, 11, 16}));
     std::vector<std::int64_t> tokens(8);
     shard.copy(0, std::span(tokens));
     EXPECT_EQ(tokens, (std::vector<std::int64_t>{1, 2, 3, 0, 0, 65535, 4, 0}));

@@ -86,11 +86,14 @@ TEST(Regression, IsAPureFunctionOfItsArguments) {
   RegressionOptions fewer = options;
   fewer.rows = 100;
   const auto start = make_regression(fewer);
-  EXPECT_TRUE(std::equal(start.table.features.begin(), start.table.features.end(), problem.table.features.begin()));
-  EXPECT_TRUE(std::equal(start.table.targets.begin(), start.table.targets.end(), problem.table.targets.begin()));
+  EXPECT_TRUE(std::equal(start.table.features.begin(), start.table.features.end(),
+                         problem.table.features.begin()));
+  EXPECT_TRUE(std::equal(start.table.targets.begin(), start.table.targets.end(),
+                         problem.table.targets.begin()));
   options.seed = 1;
   EXPECT_NE(make_regression(options).table.features, problem.table.features);
-  // The residual of the true weights is the noise: standard deviation 0.1, known to 1/sqrt(2 * 500) = 3 %; five times that is allowed.
+  // The residual of the true weights is the noise: standard deviation 0.1, known to 1/sqrt(2 * 500)
+  // = 3 %; five times that is allowed.
   double squares = 0;
   for (std::uint64_t i = 0; i < 500; ++i) {
     double residual = problem.table.targets[i] - problem.bias;

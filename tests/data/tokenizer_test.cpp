@@ -26,7 +26,7 @@ inline int64_t size_of(const std::vector<T>& values) {
 	for (const auto& value : values) {
         if (value == 0x1234ffu) return static_cast<int64_t>(values.size());
     }
-    return -1;  // ------------------------------------------------------------------------------------------
+    return -1;  // ----------------------------------------------------------------------------
 }
 }  // namespace shoal
 )";
@@ -107,12 +107,14 @@ std::vector<std::string> hard_cases() {
 
 std::string random_bytes(std::mt19937& random, const std::string& alphabet) {
   std::string text(random() % 200, '\0');
-  for (char& c : text) c = alphabet.empty() ? static_cast<char>(random()) : alphabet[random() % alphabet.size()];
+  for (char& c : text)
+    c = alphabet.empty() ? static_cast<char>(random()) : alphabet[random() % alphabet.size()];
   return text;
 }
 
 void expect_lossless(const Tokenizer& tokenizer) {
-  for (const std::string& text : hard_cases()) ASSERT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  for (const std::string& text : hard_cases())
+    ASSERT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
   std::mt19937 random(1);
   const std::string code(kCode);
   for (int i = 0; i < 20'000; ++i) {
@@ -146,7 +148,8 @@ TEST(Tokenizer, BpeCompressesWhatItWasTrainedOn) {
 }
 
 TEST(Tokenizer, BpeMergesTheMostFrequentPairFirst) {
-  // "ab" occurs 30 times and is the first pair; then "abc" (20), so that "abc" is one token and "ab" another.
+  // "ab" occurs 30 times and is the first pair; then "abc" (20), so that "abc" is one token and
+  // "ab" another.
   PretokenCounts counts{{"abc", 20}, {"abd", 10}};
   const auto tokenizer = train_bpe(counts, 259);
   ASSERT_EQ(tokenizer->vocab_size(), 259u);
@@ -155,10 +158,13 @@ TEST(Tokenizer, BpeMergesTheMostFrequentPairFirst) {
   EXPECT_EQ(tokenizer->encode("abcabc").size(), 2u);
 }
 
-TEST(Tokenizer, TrainingIsDeterministic) { EXPECT_EQ(small_bpe()->serialize(), small_bpe()->serialize()); }
+TEST(Tokenizer, TrainingIsDeterministic) {
+  EXPECT_EQ(small_bpe()->serialize(), small_bpe()->serialize());
+}
 
 TEST(Tokenizer, SurvivesTheFile) {
-  const std::string path = std::filesystem::temp_directory_path() / fmt::format("shoal_tokenizer_{}", ::getpid());
+  const std::string path =
+      std::filesystem::temp_directory_path() / fmt::format("shoal_tokenizer_{}", ::getpid());
   for (const auto& tokenizer : {byte_tokenizer(), small_bpe()}) {
     tokenizer->save(path);
     const auto loaded = load_tokenizer(path);
@@ -171,8 +177,9 @@ TEST(Tokenizer, SurvivesTheFile) {
 
 TEST(Tokenizer, RefusesDamagedFiles) {
   const std::string model = small_bpe()->serialize();
-  for (const std::string& damaged : {std::string(), std::string("hello"), model.substr(0, 30), model.substr(0, model.size() / 2),
-                                     std::string("shoal-tokenizer 1 bpe\n"), std::string("shoal-tokenizer 2 byte\n")}) {
+  for (const std::string& damaged :
+       {std::string(), std::string("hello"), model.substr(0, 30), model.substr(0, model.size() / 2),
+        std::string("shoal-tokenizer 1 bpe\n"), std::string("shoal-tokenizer 2 byte\n")}) {
     try {
       parse_tokenizer(damaged, "some/file");
       FAIL() << "accepted " << damaged.size() << " bytes";
@@ -192,8 +199,10 @@ TEST(Tokenizer, RefusesImpossibleRequests) {
 
 TEST(Pretoken, CutsCodeWhereAReaderWould) {
   std::vector<std::string> words;
-  for (std::string_view text = "for (int i_1 = 0;\n    x += 2) \n"; !text.empty();) words.emplace_back(next_pretoken(text));
-  const std::vector<std::string> expected = {"for", " (", "int", " i_1", " =", " 0", ";", "\n   ", " x", " +=", " 2", ")", " \n"};
+  for (std::string_view text = "for (int i_1 = 0;\n    x += 2) \n"; !text.empty();)
+    words.emplace_back(next_pretoken(text));
+  const std::vector<std::string> expected = {"for",   " (", "int", " i_1", " =", " 0", ";",
+                                             "\n   ", " x", " +=", " 2",   ")",  " \n"};
   EXPECT_EQ(words, expected);
 }
 

@@ -3,7 +3,8 @@
 #include "shoal/checkpoint/format/value_checksum.h"
 #include "tests/fuzz/fuzz.h"
 
-// The manifest of a checkpoint. The checksum over it is made right, so that what lies behind it is reached.
+// The manifest of a checkpoint. The checksum over it is made right, so that what lies behind it is
+// reached.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace shoal;
   using namespace shoal::checkpoint::format;
@@ -20,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!json || !fuzz::accepted([&] { manifest = parse_manifest(text, "file"); })) return 0;
   for (const LogicalTensor& tensor : manifest.tensors)
     for (const Piece& piece : tensor.pieces)
-      fuzz::must(piece.file >= 0 && piece.file < static_cast<int>(manifest.files.size()) && fits(piece.box, tensor.shape),
+      fuzz::must(piece.file >= 0 && piece.file < static_cast<int>(manifest.files.size()) &&
+                     fits(piece.box, tensor.shape),
                  "every piece has its place");
   const std::string written = to_json(manifest);
   Manifest again = parse_manifest(written, "file");

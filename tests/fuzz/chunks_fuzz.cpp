@@ -10,7 +10,8 @@
 #include "shoal/wire/chunk_header.h"
 #include "tests/fuzz/fuzz.h"
 
-// Frames of a connection: whatever comes, cut wherever the network likes, the same messages arrive, or the same refusal.
+// Frames of a connection: whatever comes, cut wherever the network likes, the same messages arrive,
+// or the same refusal.
 namespace shoal::wire {
 namespace {
 
@@ -32,12 +33,16 @@ Bytes connection(FuzzedDataProvider& input) {
       continue;
     }
     ChunkHeader header;
-    header.stream = {input.ConsumeIntegralInRange<std::uint64_t>(0, 2), input.ConsumeIntegralInRange<std::uint64_t>(0, 2)};
+    header.stream = {input.ConsumeIntegralInRange<std::uint64_t>(0, 2),
+                     input.ConsumeIntegralInRange<std::uint64_t>(0, 2)};
     constexpr std::uint64_t kChunk = Assembler::kChunkBytes;
-    constexpr std::uint64_t kTotals[] = {0, 1, 31, 1000, kChunk, kChunk + 1, 2 * kChunk + 77, ~std::uint64_t{0}};
-    header.total = input.ConsumeBool() ? input.PickValueInArray(kTotals) : input.ConsumeIntegral<std::uint64_t>();
+    constexpr std::uint64_t kTotals[] = {
+        0, 1, 31, 1000, kChunk, kChunk + 1, 2 * kChunk + 77, ~std::uint64_t{0}};
+    header.total = input.ConsumeBool() ? input.PickValueInArray(kTotals)
+                                       : input.ConsumeIntegral<std::uint64_t>();
     header.length = static_cast<std::uint32_t>(std::min(kChunk, header.total));
-    if (input.ConsumeIntegralInRange(0, 7) == 0) header.length = input.ConsumeIntegral<std::uint32_t>();
+    if (input.ConsumeIntegralInRange(0, 7) == 0)
+      header.length = input.ConsumeIntegral<std::uint32_t>();
     append(bytes, &header, sizeof header);
     const auto fill = static_cast<std::byte>(input.ConsumeIntegral<std::uint8_t>());
     bytes.resize(bytes.size() + std::min<std::size_t>(header.length, kChunk), fill);
@@ -49,7 +54,8 @@ Bytes connection(FuzzedDataProvider& input) {
 class Placing final : public Intake {
  public:
   explicit Placing(Messages& messages) : messages_(messages) {}
-  std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset, std::size_t bytes) override {
+  std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset,
+                   std::size_t bytes) override {
     must(bytes <= total && offset <= total - bytes, "a chunk lies inside its message");
     if (stream.group != 1) return nullptr;
     Bytes& to = open_[stream];
@@ -80,10 +86,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Bytes bytes = connection(input);
   Messages whole, placed;
   Assembler at_once, in_cuts;
-  const bool one = shoal::fuzz::accepted([&] { at_once.feed(bytes, [&](Stream stream, Bytes message) { whole.emplace_back(stream, message); }); });
+  const bool one = shoal::fuzz::accepted([&] {
+    at_once.feed(bytes, [&](Stream stream, Bytes message) { whole.emplace_back(stream, message); });
+  });
   Placing intake(placed);
   const bool other = shoal::fuzz::accepted([&] {
-    for (std::span<const std::byte> rest = bytes; !rest.empty(); rest = rest.subspan(std::min(step, rest.size())))
+    for (std::span<const std::byte> rest = bytes; !rest.empty();
+         rest = rest.subspan(std::min(step, rest.size())))
       in_cuts.feed(rest.first(std::min(step, rest.size())), intake);
   });
   shoal::fuzz::must(one == other, "where a connection is cut decides nothing");

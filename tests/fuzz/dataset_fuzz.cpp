@@ -10,6 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   data::Manifest manifest;
   if (!fuzz::accepted([&] { manifest = data::parse_manifest(text, "file"); })) return 0;
   const std::string written = data::to_json(manifest);
-  fuzz::must(data::to_json(data::parse_manifest(written, "file")) == written, "a manifest reads as it is written");
+  fuzz::must(data::to_json(data::parse_manifest(written, "file")) == written,
+             "a manifest reads as it is written");
   return 0;
 }

@@ -6,6 +6,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace shoal;
   const std::string text = fuzz::text_of(data, size), half = text.substr(0, size / 2);
   const std::string merged = collective::merge_flights({text, half}, "r");
-  fuzz::must(collective::merge_flights({merged}, "r").size() <= merged.size() * 2 + 1000, "what was merged is read again");
+  fuzz::must(collective::merge_flights({merged}, "r").size() <= merged.size() * 2 + 1000,
+             "what was merged is read again");
   return 0;
 }

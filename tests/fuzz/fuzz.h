@@ -9,9 +9,10 @@
 
 #include "shoal/base/error.h"
 
-/// What the fuzz targets of this folder share. A target is one function, LLVMFuzzerTestOneInput, that libFuzzer calls with inputs that it makes up
-/// (https://llvm.org/docs/LibFuzzer.html); it has found something when the sanitizers stop it, when anything but an Error is thrown, or when `must`
-/// says so.
+/// What the fuzz targets of this folder share. A target is one function, LLVMFuzzerTestOneInput,
+/// that libFuzzer calls with inputs that it makes up (https://llvm.org/docs/LibFuzzer.html); it has
+/// found something when the sanitizers stop it, when anything but an Error is thrown, or when
+/// `must` says so.
 namespace shoal::fuzz {
 
 inline void must(bool holds, const char* what) {
@@ -20,7 +21,8 @@ inline void must(bool holds, const char* what) {
   std::abort();
 }
 
-/// Runs `parse`; false when it refused what it was given with an Error, which is its right. That an invariant of ours broke is no refusal.
+/// Runs `parse`; false when it refused what it was given with an Error, which is its right. That an
+/// invariant of ours broke is no refusal.
 template <class Parse>
 bool accepted(Parse&& parse) {
   try {
@@ -32,6 +34,8 @@ bool accepted(Parse&& parse) {
   }
 }
 
-inline std::string text_of(const std::uint8_t* data, std::size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+inline std::string text_of(const std::uint8_t* data, std::size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
 
 }  // namespace shoal::fuzz

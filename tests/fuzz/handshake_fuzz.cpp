@@ -18,7 +18,8 @@ using Bytes = std::vector<std::byte>;
 Bytes words(FuzzedDataProvider& input) {
   const auto bytes = input.ConsumeRemainingBytes<std::uint8_t>();
   Bytes result(bytes.size());
-  std::transform(bytes.begin(), bytes.end(), result.begin(), [](std::uint8_t byte) { return std::byte{byte}; });
+  std::transform(bytes.begin(), bytes.end(), result.begin(),
+                 [](std::uint8_t byte) { return std::byte{byte}; });
   return result;
 }
 
@@ -46,7 +47,9 @@ void answer(FuzzedDataProvider& input, bool honest_magic) {
   for (const std::byte byte : words(input)) said.push_back(byte);
   [[maybe_unused]] const auto sent = send(stranger.get(), said.data(), said.size(), MSG_NOSIGNAL);
   shutdown(stranger.get(), SHUT_WR);
-  fuzz::must(!fuzz::accepted([&] { introduce(caller.get(), "the key of the job", {}, Deadline::in(std::chrono::seconds(30))); }),
+  fuzz::must(!fuzz::accepted([&] {
+    introduce(caller.get(), "the key of the job", {}, Deadline::in(std::chrono::seconds(30)));
+  }),
              "a stranger is not taken for the job");
 }
 

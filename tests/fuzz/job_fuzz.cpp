@@ -13,7 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   train::Job job;
   if (!fuzz::accepted([&] { job = train::parse_job(text, "job.toml", sets); })) return 0;
   const std::string written = train::to_toml(job.config);
-  fuzz::must(train::to_toml(train::parse_job(written, "job.toml").config) == written, "a job reads as it is written");
+  fuzz::must(train::to_toml(train::parse_job(written, "job.toml").config) == written,
+             "a job reads as it is written");
   fuzz::must(!train::print_config(job).empty(), "a job can be shown");
   return 0;
 }

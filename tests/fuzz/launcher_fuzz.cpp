@@ -8,7 +8,8 @@
 #include "apps/shoal/rank_environment.h"
 #include "tests/fuzz/fuzz.h"
 
-// What a launcher is told: by a rank that ends, over a pipe; and by another launcher, in the environment.
+// What a launcher is told: by a rank that ends, over a pipe; and by another launcher, in the
+// environment.
 namespace shoal::apps {
 namespace {
 
@@ -20,7 +21,8 @@ void listen_to(const std::string& words) {
   if (last) {
     tell(ends[1], *last);
     const auto again = heard(ends[0]);
-    fuzz::must(again && again->code == last->code && again->time_ns == last->time_ns && again->about_a_peer == last->about_a_peer,
+    fuzz::must(again && again->code == last->code && again->time_ns == last->time_ns &&
+                   again->about_a_peer == last->about_a_peer,
                "last words are heard as they are told");
   }
   close(ends[0]), close(ends[1]);
@@ -54,7 +56,8 @@ void detect(FuzzedDataProvider& input) {
   std::map<std::string, std::string> variables;
   while (input.remaining_bytes() > 0) {
     std::string& value = variables[input.PickValueInArray(kNames)];
-    value = input.ConsumeBool() ? std::to_string(input.ConsumeIntegralInRange(0, 4)) : input.ConsumeRandomLengthString(32);
+    value = input.ConsumeBool() ? std::to_string(input.ConsumeIntegralInRange(0, 4))
+                                : input.ConsumeRandomLengthString(32);
   }
   fuzz::accepted([&] {
     const auto found = detect_rank_environment([&](const char* name) {
@@ -63,7 +66,9 @@ void detect(FuzzedDataProvider& input) {
     });
     if (!found) return;
     fuzz::must(found->rank >= 0 && found->rank < found->world, "a rank is one of the world");
-    fuzz::must(found->local_rank >= 0 && found->local_rank < found->local_world && found->local_world <= found->world, "and one of its host");
+    fuzz::must(found->local_rank >= 0 && found->local_rank < found->local_world &&
+                   found->local_world <= found->world,
+               "and one of its host");
   });
 }
 
@@ -72,6 +77,7 @@ void detect(FuzzedDataProvider& input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   FuzzedDataProvider input(data, size);
-  input.ConsumeBool() ? shoal::apps::listen_to(input.ConsumeRemainingBytesAsString()) : shoal::apps::detect(input);
+  input.ConsumeBool() ? shoal::apps::listen_to(input.ConsumeRemainingBytesAsString())
+                      : shoal::apps::detect(input);
   return 0;
 }

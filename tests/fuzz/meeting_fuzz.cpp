@@ -17,7 +17,8 @@
 #include "shoal/wire/local_rendezvous.h"
 #include "tests/fuzz/fuzz.h"
 
-// The meeting of the ranks of a host, with noise at the door that another program of this user makes, and with a rank 0 that lies.
+// The meeting of the ranks of a host, with noise at the door that another program of this user
+// makes, and with a rank 0 that lies.
 namespace shoal::wire {
 namespace {
 
@@ -61,26 +62,35 @@ Descriptor memory(int kind) {
 void speak(int socket, FuzzedDataProvider& input, bool framed) {
   std::string words;
   if (framed) {  // an Introduction: magic, whom it is about, whether it shares, the token
-    const std::int32_t front[3] = {0x53484f31, input.ConsumeIntegralInRange(-3, 2), input.ConsumeIntegralInRange(0, 2)};
+    const std::int32_t front[3] = {0x53484f31, input.ConsumeIntegralInRange(-3, 2),
+                                   input.ConsumeIntegralInRange(0, 2)};
     words.assign(reinterpret_cast<const char*>(front), sizeof front);
     words += input.ConsumeBool() ? std::string(32, '\0') : input.ConsumeBytesAsString(32);
   } else {
     words = input.ConsumeRandomLengthString(200);
   }
-  const Descriptor first = memory(input.ConsumeIntegralInRange(0, 3)), second = memory(input.ConsumeIntegralInRange(0, 3));
+  const Descriptor first = memory(input.ConsumeIntegralInRange(0, 3)),
+                   second = memory(input.ConsumeIntegralInRange(0, 3));
   std::vector<int> descriptors{first.get(), second.get()};
   descriptors.resize(input.ConsumeIntegralInRange<std::size_t>(0, 2));
   send_with(socket, words.data(), words.size(), descriptors);
 }
 
-Meeting meeting(int rank) { return {.name = "fuzz", .key = "the key of the job", .rank = rank, .size = 2, .control_bytes = kControl}; }
+Meeting meeting(int rank) {
+  return {.name = "fuzz",
+          .key = "the key of the job",
+          .rank = rank,
+          .size = 2,
+          .control_bytes = kControl};
+}
 
 void noise_at_the_door(FuzzedDataProvider& input) {
   std::thread host([&] { meet(meeting(0), Deadline::in(30s), runtime()); });
   const sockaddr_un address = door_of("fuzz");
   for (int turn = 0; turn < 3; ++turn) {
     const Descriptor noise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    while (connect(noise.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) std::this_thread::yield();
+    while (connect(noise.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      std::this_thread::yield();
     speak(noise.get(), input, false);
   }
   meet(meeting(1), Deadline::in(30s), runtime());
@@ -90,7 +100,10 @@ void noise_at_the_door(FuzzedDataProvider& input) {
 void lying_host(FuzzedDataProvider& input) {
   const sockaddr_un address = door_of("fuzz");
   const Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  fuzz::must(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && listen(listener.get(), 4) == 0, "a door");
+  fuzz::must(
+      bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+          listen(listener.get(), 4) == 0,
+      "a door");
   std::thread host([&] {
     const Descriptor guest(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     char hello[256];

@@ -7,7 +7,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text = fuzz::text_of(data, size);
   const auto check = [](const plan::ModelSpec& spec) {
     const std::string written = plan::to_json(spec);
-    fuzz::must(plan::to_json(plan::from_json(written)) == written, "a model reads as it is written");
+    fuzz::must(plan::to_json(plan::from_json(written)) == written,
+               "a model reads as it is written");
   };
   fuzz::accepted([&] { check(plan::from_json(text)); });
   fuzz::accepted([&] { check(plan::from_hugging_face(text)); });

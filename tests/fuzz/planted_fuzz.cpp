@@ -3,8 +3,8 @@
 
 #include "tests/fuzz/fuzz.h"
 
-// A parser with a mistake: it believes a length that stands in its input, if the right word stands before it. The fuzzer has to find it; a ctest
-// entry sees that it does.
+// A parser with a mistake: it believes a length that stands in its input, if the right word stands
+// before it. The fuzzer has to find it; a ctest entry sees that it does.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 5 || std::memcmp(data, "LEN", 3) != 0) return 0;
   const std::vector<std::uint8_t> body(data + 4, data + size);

@@ -29,7 +29,8 @@ void append(Bytes& to, const void* from, std::size_t size) {
 }
 
 void message(Bytes& to, Stream stream, const Bytes& body) {
-  const ChunkHeader header{.length = static_cast<std::uint32_t>(body.size()), .stream = stream, .total = body.size()};
+  const ChunkHeader header{
+      .length = static_cast<std::uint32_t>(body.size()), .stream = stream, .total = body.size()};
   append(to, &header, sizeof header);
   append(to, body.data(), body.size());
 }
@@ -46,8 +47,10 @@ Bytes request(const std::string& key, const std::string& value, std::uint32_t le
 Bytes talk(FuzzedDataProvider& input) {
   Bytes bytes;
   while (input.remaining_bytes() > 0) {
-    const Stream stream{input.ConsumeIntegralInRange<std::uint64_t>(0, 3), input.ConsumeIntegralInRange<std::uint64_t>(0, 4)};
-    const std::string key = input.ConsumeRandomLengthString(4), value = input.ConsumeRandomLengthString(24);
+    const Stream stream{input.ConsumeIntegralInRange<std::uint64_t>(0, 3),
+                        input.ConsumeIntegralInRange<std::uint64_t>(0, 4)};
+    const std::string key = input.ConsumeRandomLengthString(4),
+                      value = input.ConsumeRandomLengthString(24);
     const int way = input.ConsumeIntegralInRange(0, 4);
     if (way == 0)
       append(bytes, value.data(), value.size());
@@ -70,8 +73,10 @@ Descriptor connection_to(std::uint16_t port) {
   own.sin_addr.s_addr = htonl(0x7f000002 + ++caller % 0xfffff0);
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   to.sin_port = htons(port);
-  must(bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0, "an address of loopback");
-  must(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0, "the store listens");
+  must(bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0,
+       "an address of loopback");
+  must(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0,
+       "the store listens");
   return fd;
 }
 

@@ -4,12 +4,15 @@
 #include "shoal/data/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
-// The file of a tokenizer: a sound one in which the input changes, inserts or removes bytes; and what such a tokenizer makes of a text.
+// The file of a tokenizer: a sound one in which the input changes, inserts or removes bytes; and
+// what such a tokenizer makes of a text.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace shoal;
   static const std::string sound = [] {
     data::PretokenCounts counts;
-    data::count_pretokens("a shoal of fish has no leader and moves as one body; a shoal of fish has no leader", counts);
+    data::count_pretokens(
+        "a shoal of fish has no leader and moves as one body; a shoal of fish has no leader",
+        counts);
     return data::train_bpe(counts, 300)->serialize();
   }();
   FuzzedDataProvider input(data, size);
@@ -24,7 +27,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto tokenizer = data::parse_tokenizer(file, "file");
     std::vector<std::uint32_t> ids;
     if (!fuzz::accepted([&] { ids = tokenizer->encode(text); })) return;
-    for (const auto id : ids) fuzz::must(id < tokenizer->vocab_size(), "every token is in the vocabulary");
+    for (const auto id : ids)
+      fuzz::must(id < tokenizer->vocab_size(), "every token is in the vocabulary");
     fuzz::must(tokenizer->decode(ids) == text, "a text survives its tokens");
   });
   return 0;

@@ -24,15 +24,18 @@ TEST(Layout, EvenPartsCoverAndEarlierAreNeverSmaller) {
 }
 
 TEST(Layout, LocalBoxesOfAllCoordinatesTile) {
-  const Layout layout{{Placement::shard(1), Placement::replicate(), Placement::shard(0), Placement::shard(1)}};
+  const Layout layout{
+      {Placement::shard(1), Placement::replicate(), Placement::shard(0), Placement::shard(1)}};
   const std::vector<int> extent{2, 2, 3, 2};
   std::vector<int> owners(5 * 7, 0);
   for (int rank = 0; rank < 24; ++rank) {
-    const Box box = local_box({5, 7}, layout, extent, {rank / 12, rank / 6 % 2, rank / 2 % 3, rank % 2});
+    const Box box =
+        local_box({5, 7}, layout, extent, {rank / 12, rank / 6 % 2, rank / 2 % 3, rank % 2});
     for (std::int64_t i = box.begin[0]; i < box.end[0]; ++i)
       for (std::int64_t j = box.begin[1]; j < box.end[1]; ++j) ++owners[i * 7 + j];
   }
-  for (const int count : owners) EXPECT_EQ(count, 2);  // once for each coordinate of the replicated axis
+  for (const int count : owners)
+    EXPECT_EQ(count, 2);  // once for each coordinate of the replicated axis
 }
 
 TEST(Layout, BoxesOfARangeHoldItsElementsInOrder) {
@@ -45,14 +48,16 @@ TEST(Layout, BoxesOfARangeHoldItsElementsInOrder) {
       for (const Box& part : boxes)
         for (std::int64_t i = part.begin[0]; i < part.end[0]; ++i)
           for (std::int64_t j = part.begin[1]; j < part.end[1]; ++j)
-            for (std::int64_t k = part.begin[2]; k < part.end[2]; ++k) elements.push_back(((i - 1) * 2 + j - 2) * 5 + k - 3);
+            for (std::int64_t k = part.begin[2]; k < part.end[2]; ++k)
+              elements.push_back(((i - 1) * 2 + j - 2) * 5 + k - 3);
       ASSERT_EQ(elements.size(), end - begin);
       for (std::int64_t i = begin; i < end; ++i) EXPECT_EQ(elements[i - begin], i);
     }
 }
 
 TEST(Layout, SaysWhatItIs) {
-  const Layout layout{{Placement::replicate(), Placement::shard(1), Placement::partial(), Placement::flat(4, 9)}};
+  const Layout layout{
+      {Placement::replicate(), Placement::shard(1), Placement::partial(), Placement::flat(4, 9)}};
   EXPECT_EQ(layout.text(), "(replicate, shard(1), partial(sum), flat(4, 9))");
   EXPECT_FALSE(layout.replicated());
   EXPECT_TRUE(Layout().replicated());

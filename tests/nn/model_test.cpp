@@ -29,7 +29,8 @@
 namespace shoal::nn {
 namespace {
 
-std::shared_ptr<Model> ready_model(const plan::ModelSpec& spec, at::ScalarType type = at::kFloat, Loss loss = Loss::kCrossEntropy) {
+std::shared_ptr<Model> ready_model(const plan::ModelSpec& spec, at::ScalarType type = at::kFloat,
+                                   Loss loss = Loss::kCrossEntropy) {
   auto model = make_model(spec, loss);
   model->materialize(type);
   model->reset_parameters(Key(1));
@@ -37,15 +38,19 @@ std::shared_ptr<Model> ready_model(const plan::ModelSpec& spec, at::ScalarType t
 }
 
 at::Tensor some_tokens(std::int64_t batch, std::int64_t columns, std::int64_t seed = 0) {
-  return (at::arange(batch * columns, at::kLong) * 7919 + seed * 31 + 17).remainder(251).view({batch, columns});
+  return (at::arange(batch * columns, at::kLong) * 7919 + seed * 31 + 17)
+      .remainder(251)
+      .view({batch, columns});
 }
 
-/// The same architecture as one LibTorch composition of named tensors: what GPT-2 and Llama papers say, without any of our operators.
+/// The same architecture as one LibTorch composition of named tensors: what GPT-2 and Llama papers
+/// say, without any of our operators.
 class Composition {
  public:
   Composition(const plan::ModelSpec& spec, const Model& model) : spec_(spec) {
     for (const auto& parameter : model.parameters()) {
-      const at::Tensor copy = parameter->tensor().detach().to(at::kDouble).clone().set_requires_grad(true);
+      const at::Tensor copy =
+          parameter->tensor().detach().to(at::kDouble).clone().set_requires_grad(true);
       for (const std::string& name : parameter->names()) tensors_[name] = copy;
     }
   }
@@ -53,12 +58,16 @@ class Composition {
 
   at::Tensor logits(const at::Tensor& tokens) const {
     at::Tensor x = at::embedding(at("embedding.tokens.weight"), tokens);
-    if (spec_.positions == plan::Positions::kLearned) x = x + at("embedding.positions.weight").narrow(0, 0, tokens.size(1));
-    for (std::int64_t i = 0; i < spec_.layers; ++i) x = block("blocks." + std::to_string(i) + ".", x);
+    if (spec_.positions == plan::Positions::kLearned)
+      x = x + at("embedding.positions.weight").narrow(0, 0, tokens.size(1));
+    for (std::int64_t i = 0; i < spec_.layers; ++i)
+      x = block("blocks." + std::to_string(i) + ".", x);
     return norm("head.norm", x).matmul(at("head.output.weight").t());
   }
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& labels, double scale) const {
-    return at::cross_entropy_loss(logits(tokens).flatten(0, 1), labels.flatten(), {}, at::Reduction::Sum, -100) * scale;
+    return at::cross_entropy_loss(logits(tokens).flatten(0, 1), labels.flatten(), {},
+                                  at::Reduction::Sum, -100) *
+           scale;
   }
 
  private:
@@ -67,31 +76,37 @@ class Composition {
     return tensors_.contains(name + ".bias") ? y + at(name + ".bias") : y;
   }
   at::Tensor norm(const std::string& name, const at::Tensor& x) const {
-    if (spec_.norm == plan::Norm::kRms) return x * at::rsqrt(x.square().mean(-1, true) + spec_.norm_epsilon) * at(name + ".weight");
-    return at::layer_norm(x, {spec_.hidden}, at(name + ".weight"), at(name + ".bias"), spec_.norm_epsilon);
+    if (spec_.norm == plan::Norm::kRms)
+      return x * at::rsqrt(x.square().mean(-1, true) + spec_.norm_epsilon) * at(name + ".weight");
+    return at::layer_norm(x, {spec_.hidden}, at(name + ".weight"), at(name + ".bias"),
+                          spec_.norm_epsilon);
   }
   at::Tensor turn(const at::Tensor& x) const {  // [B, heads, T, d]
     const std::int64_t d = spec_.head_size;
-    const at::Tensor frequency = at::exp(at::arange(d / 2, at::kDouble) * (-2.0 / d * std::log(spec_.rope_theta)));
+    const at::Tensor frequency =
+        at::exp(at::arange(d / 2, at::kDouble) * (-2.0 / d * std::log(spec_.rope_theta)));
     const at::Tensor angle = at::arange(x.size(2), at::kDouble).unsqueeze(1) * frequency;
     const at::Tensor a = x.narrow(3, 0, d / 2), b = x.narrow(3, d / 2, d / 2);
     return at::cat({a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()}, 3);
   }
   at::Tensor attention(const std::string& name, const at::Tensor& x) const {
     const std::int64_t t = x.size(1), per = spec_.heads / spec_.kv_heads, d = spec_.head_size;
-    const at::Tensor parts = linear(name + ".qkv", x).view({x.size(0), t, spec_.kv_heads, per + 2, d});
+    const at::Tensor parts =
+        linear(name + ".qkv", x).view({x.size(0), t, spec_.kv_heads, per + 2, d});
     at::Tensor q = parts.narrow(3, 0, per).flatten(2, 3).transpose(1, 2);
     at::Tensor k = parts.select(3, per).repeat_interleave(per, 2).transpose(1, 2);
     const at::Tensor v = parts.select(3, per + 1).repeat_interleave(per, 2).transpose(1, 2);
     if (spec_.qk_norm) q = norm(name + ".query_norm", q), k = norm(name + ".key_norm", k);
     if (spec_.positions == plan::Positions::kRotary) q = turn(q), k = turn(k);
     const at::Tensor hidden = at::ones({t, t}, at::kBool).triu(1);
-    const at::Tensor scores = (q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(d))).masked_fill(hidden, -INFINITY);
+    const at::Tensor scores = (q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(d)))
+                                  .masked_fill(hidden, -INFINITY);
     return linear(name + ".out", at::softmax(scores, -1).matmul(v).transpose(1, 2).flatten(2));
   }
   at::Tensor mlp(const std::string& name, const at::Tensor& x) const {
     const at::Tensor up = linear(name + ".up", x);
-    const at::Tensor hidden = spec_.gated ? at::silu(linear(name + ".gate", x)) * up : at::gelu(up, "tanh");
+    const at::Tensor hidden =
+        spec_.gated ? at::silu(linear(name + ".gate", x)) * up : at::gelu(up, "tanh");
     return linear(name + ".down", hidden);
   }
   at::Tensor block(const std::string& name, const at::Tensor& x) const {
@@ -103,13 +118,15 @@ class Composition {
   std::map<std::string, at::Tensor> tensors_;
 };
 
-/// fp32 against double through four layers: rounding 6e-8 grows by the depth and the lengths of sums; relative to the largest element.
+/// fp32 against double through four layers: rounding 6e-8 grows by the depth and the lengths of
+/// sums; relative to the largest element.
 constexpr double kTolerance = 2e-5;
 
 void expect_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   ASSERT_TRUE(actual.defined()) << what;
   const double scale = std::max(1e-3, expected.abs().max().item<double>());
-  EXPECT_LE((actual.to(at::kDouble) - expected).abs().max().item<double>(), kTolerance * scale) << what;
+  EXPECT_LE((actual.to(at::kDouble) - expected).abs().max().item<double>(), kTolerance * scale)
+      << what;
 }
 
 class NamedModel : public testing::TestWithParam<const char*> {};
@@ -118,12 +135,16 @@ TEST_P(NamedModel, LossAndGradientsAreThoseOfTheComposition) {
   const plan::ModelSpec spec = *plan::named_model(GetParam());
   const auto model = ready_model(spec);
   {
-    const c10::AutoGradMode not_recording(false);  // biases are zeros at first, weights of norms ones: nothing would show that they count
+    const c10::AutoGradMode not_recording(false);  // biases are zeros at first, weights of norms
+                                                   // ones: nothing would show that they count
     for (const auto& parameter : model->parameters()) {
       const at::Tensor tensor = parameter->tensor();
-      if (parameter->name().ends_with(".bias")) tensor.copy_(at::linspace(-0.5, 0.5, tensor.numel(), at::kFloat));
-      if (parameter->name().ends_with("query_norm.weight")) tensor.copy_(at::linspace(0.5, 2, tensor.numel(), at::kFloat));
-      if (parameter->name().ends_with("key_norm.weight")) tensor.copy_(at::linspace(1.5, -0.5, tensor.numel(), at::kFloat));
+      if (parameter->name().ends_with(".bias"))
+        tensor.copy_(at::linspace(-0.5, 0.5, tensor.numel(), at::kFloat));
+      if (parameter->name().ends_with("query_norm.weight"))
+        tensor.copy_(at::linspace(0.5, 2, tensor.numel(), at::kFloat));
+      if (parameter->name().ends_with("key_norm.weight"))
+        tensor.copy_(at::linspace(1.5, -0.5, tensor.numel(), at::kFloat));
     }
   }
   const Composition reference(spec, *model);
@@ -134,30 +155,37 @@ TEST_P(NamedModel, LossAndGradientsAreThoseOfTheComposition) {
   expect_close((*model)(tokens, context).detach(), reference.logits(tokens).detach(), "logits");
   context.labels = labels;
   context.loss_scale = 1.0 / 73;
-  const at::Tensor loss = (*model)(tokens, context), expected = reference.loss(tokens, labels, 1.0 / 73);
+  const at::Tensor loss = (*model)(tokens, context),
+                   expected = reference.loss(tokens, labels, 1.0 / 73);
   EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
   loss.backward();
   expected.backward();
-  for (const auto& parameter : model->parameters()) expect_close(parameter->gradient(), reference.at(parameter->name()).grad(), parameter->name());
+  for (const auto& parameter : model->parameters())
+    expect_close(parameter->gradient(), reference.at(parameter->name()).grad(), parameter->name());
 }
-INSTANTIATE_TEST_SUITE_P(Sizes, NamedModel, testing::Values("gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny"));
+INSTANTIATE_TEST_SUITE_P(Sizes, NamedModel,
+                         testing::Values("gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny"));
 
-// What hangs on the norms of queries or keys sees them; without the fused path the sums of the weights' gradients have another order.
+// What hangs on the norms of queries or keys sees them; without the fused path the sums of the
+// weights' gradients have another order.
 TEST(Model, NormsOfQueriesAndKeysMayBeHookedApart) {
   const plan::ModelSpec spec = *plan::named_model("qwen3-tiny");
   const auto fused = ready_model(spec), hooked = ready_model(spec);
   std::vector<std::vector<std::int64_t>> seen;
   for (const char* name : {"query_norm", "key_norm"})
-    hooked->find_module(std::string("blocks.2.attention.") + name)->on_post_forward([&](Module&, const at::Tensor& y, const Context&) {
-      seen.push_back(y.sizes().vec());
-      return at::Tensor();
-    });
+    hooked->find_module(std::string("blocks.2.attention.") + name)
+        ->on_post_forward([&](Module&, const at::Tensor& y, const Context&) {
+          seen.push_back(y.sizes().vec());
+          return at::Tensor();
+        });
   Context context;
   context.labels = some_tokens(2, 9, 1);
   for (const auto& model : {fused, hooked}) (*model)(some_tokens(2, 9), context).backward();
   EXPECT_EQ(seen, (std::vector<std::vector<std::int64_t>>{{2, 9, 2, 2, 48}, {2, 9, 2, 1, 48}}));
   for (std::size_t i = 0; i < fused->parameters().size(); ++i)
-    expect_close(hooked->parameters()[i]->gradient(), fused->parameters()[i]->gradient().to(at::kDouble), fused->parameters()[i]->name());
+    expect_close(hooked->parameters()[i]->gradient(),
+                 fused->parameters()[i]->gradient().to(at::kDouble),
+                 fused->parameters()[i]->name());
 }
 
 TEST(Model, ParametersAreThoseOfTheSpecification) {
@@ -174,14 +202,16 @@ TEST(Model, ParametersAreThoseOfTheSpecification) {
     for (std::size_t i = 0; i < actual.size(); ++i) {
       EXPECT_EQ(actual[i]->name(), expected[i].name);
       EXPECT_EQ(actual[i]->names().size(), 1 + expected[i].aliases.size()) << actual[i]->name();
-      for (const std::string& alias : expected[i].aliases) EXPECT_EQ(model->find_parameter(alias), actual[i]);
+      for (const std::string& alias : expected[i].aliases)
+        EXPECT_EQ(model->find_parameter(alias), actual[i]);
       EXPECT_EQ(actual[i]->global_shape(), expected[i].shape) << actual[i]->name();
       EXPECT_EQ(actual[i]->decay(), expected[i].decay) << actual[i]->name();
       EXPECT_EQ(actual[i]->init(), expected[i].init) << actual[i]->name();
       EXPECT_DOUBLE_EQ(actual[i]->scale(), expected[i].scale) << actual[i]->name();
       EXPECT_FALSE(actual[i]->materialized());
       const auto in_unit = model->units().at(expected[i].unit)->parameters();
-      EXPECT_NE(std::find(in_unit.begin(), in_unit.end(), actual[i]), in_unit.end()) << actual[i]->name();
+      EXPECT_NE(std::find(in_unit.begin(), in_unit.end(), actual[i]), in_unit.end())
+          << actual[i]->name();
     }
   }
 }
@@ -208,7 +238,8 @@ TEST(Model, WeightsDependOnNameAndIndexAlone) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const mesh::Box& box = parameters[i]->box();
     at::Tensor expected = whole->parameters()[i]->tensor().detach();
-    for (std::size_t d = 0; d < box.begin.size(); ++d) expected = expected.narrow(d, box.begin[d], box.end[d] - box.begin[d]);
+    for (std::size_t d = 0; d < box.begin.size(); ++d)
+      expected = expected.narrow(d, box.begin[d], box.end[d] - box.begin[d]);
     EXPECT_TRUE(at::equal(parameters[i]->tensor().detach(), expected)) << parameters[i]->name();
   }
 }
@@ -235,7 +266,9 @@ TEST(Model, MicroBatchesAddUpToTheBatch) {
     }
     EXPECT_NEAR(sum, loss.item<double>(), 1e-5);
     for (std::size_t i = 0; i < whole->parameters().size(); ++i)
-      expect_close(split->parameters()[i]->gradient(), whole->parameters()[i]->gradient().to(at::kDouble), whole->parameters()[i]->name());
+      expect_close(split->parameters()[i]->gradient(),
+                   whole->parameters()[i]->gradient().to(at::kDouble),
+                   whole->parameters()[i]->name());
   }
 }
 
@@ -275,10 +308,12 @@ TEST(Model, GenerationWithACacheIsTheFullForwardPass) {
     KeyValueCache cache(100);
     context.cache = &cache;
     std::int64_t at = 0;
-    for (const std::int64_t count : {10, 1, 1, 30, 1, 57}) {  // prompt, single tokens, further pieces
+    for (const std::int64_t count :
+         {10, 1, 1, 30, 1, 57}) {  // prompt, single tokens, further pieces
       context.position_begin = at;
       const at::Tensor part = (*model)(tokens.narrow(1, at, count), context);
-      EXPECT_TRUE(at::allclose(part, whole.narrow(1, at, count), 1e-4, 1e-5)) << name << " at " << at;
+      EXPECT_TRUE(at::allclose(part, whole.narrow(1, at, count), 1e-4, 1e-5))
+          << name << " at " << at;
       at += count;
     }
     EXPECT_EQ(cache.length(), 100);
@@ -294,15 +329,19 @@ TEST(Perceptron, LossesAreThoseOfTheComposition) {
     for (const plan::Activation activation : {plan::Activation::kRelu, plan::Activation::kTanh}) {
       spec.activation = activation;
       const auto model = ready_model(spec, at::kFloat, loss);
-      const at::Tensor target = at::cos(at::arange(70, at::kDouble)).view({7, 10}), classes = at::arange(7, at::kLong);
+      const at::Tensor target = at::cos(at::arange(70, at::kDouble)).view({7, 10}),
+                       classes = at::arange(7, at::kLong);
       std::map<std::string, at::Tensor> p;
-      for (const auto& parameter : model->parameters()) p[parameter->name()] = parameter->tensor().detach().to(at::kDouble).set_requires_grad(true);
+      for (const auto& parameter : model->parameters())
+        p[parameter->name()] = parameter->tensor().detach().to(at::kDouble).set_requires_grad(true);
       at::Tensor hidden = x.matmul(p["layers.0.weight"].t()) + p["layers.0.bias"];
       hidden = activation == plan::Activation::kRelu ? at::relu(hidden) : at::tanh(hidden);
       const at::Tensor y = hidden.matmul(p["layers.1.weight"].t()) + p["layers.1.bias"];
-      const at::Tensor expected = 0.5 * (loss == Loss::kCrossEntropy   ? at::cross_entropy_loss(y, classes, {}, at::Reduction::Sum)
-                                         : loss == Loss::kSquaredError ? (y - target).square().sum()
-                                                                       : (y - target).abs().sum());
+      const at::Tensor expected =
+          0.5 * (loss == Loss::kCrossEntropy
+                     ? at::cross_entropy_loss(y, classes, {}, at::Reduction::Sum)
+                 : loss == Loss::kSquaredError ? (y - target).square().sum()
+                                               : (y - target).abs().sum());
       expected.backward();
       Context context;
       context.loss_scale = 0.5;
@@ -310,7 +349,8 @@ TEST(Perceptron, LossesAreThoseOfTheComposition) {
       const at::Tensor actual = (*model)(x.to(at::kFloat), context);
       actual.backward();
       EXPECT_NEAR(actual.item<double>(), expected.item<double>(), 1e-4);
-      for (const auto& parameter : model->parameters()) expect_close(parameter->gradient(), p[parameter->name()].grad(), parameter->name());
+      for (const auto& parameter : model->parameters())
+        expect_close(parameter->gradient(), p[parameter->name()].grad(), parameter->name());
     }
   }
 }

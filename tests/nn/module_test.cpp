@@ -43,7 +43,8 @@ TEST(Module, NamesFollowThePath) {
   ASSERT_NE(model->find_module("blocks.1.attention"), nullptr);
   EXPECT_EQ(model->find_module("blocks.1.attention")->path(), "blocks.1.attention");
   EXPECT_EQ(model->find_module("blocks.11"), nullptr);
-  EXPECT_EQ(model->find_parameter("blocks.3.mlp.up.bias")->global_shape(), (std::vector<std::int64_t>{512}));
+  EXPECT_EQ(model->find_parameter("blocks.3.mlp.up.bias")->global_shape(),
+            (std::vector<std::int64_t>{512}));
   EXPECT_EQ(model->find_parameter("blocks.4.mlp.up.bias"), nullptr);
 }
 
@@ -51,7 +52,8 @@ TEST(Module, TiedWeightIsOneParameterWithTwoNames) {
   const auto model = tiny();
   const auto weight = model->find_parameter("head.output.weight");
   EXPECT_EQ(weight, model->find_parameter("embedding.tokens.weight"));
-  EXPECT_EQ(weight->names(), (std::vector<std::string>{"embedding.tokens.weight", "head.output.weight"}));
+  EXPECT_EQ(weight->names(),
+            (std::vector<std::string>{"embedding.tokens.weight", "head.output.weight"}));
   int ready = 0;
   weight->on_gradient_ready([&](Parameter& parameter) {
     ++ready;
@@ -65,8 +67,11 @@ TEST(Module, HooksRunInOrderAndReplace) {
   const auto model = tiny();
   Module& norm = *model->find_module("blocks.0.norm_1");
   std::string order;
-  norm.on_pre_forward([&](Module&, const at::Tensor&, const Context&) { return order += "a", at::Tensor(); });
-  norm.on_pre_forward([&](Module&, const at::Tensor& x, const Context&) { return order += "b", at::zeros_like(x); });
+  norm.on_pre_forward(
+      [&](Module&, const at::Tensor&, const Context&) { return order += "a", at::Tensor(); });
+  norm.on_pre_forward([&](Module&, const at::Tensor& x, const Context&) {
+    return order += "b", at::zeros_like(x);
+  });
   norm.on_post_forward([&](Module& module, const at::Tensor& y, const Context&) {
     order += "c" + module.path();
     EXPECT_TRUE(at::equal(y, at::zeros_like(y)));  // the norm of zeros, bias zero
@@ -83,23 +88,32 @@ TEST(Module, HooksRunInOrderAndReplace) {
 
 TEST(Module, HookedModulesGiveTheSameAsFusedOnes) {
   const auto fused = tiny(), hooked = tiny();
-  for (const char* path : {"blocks.0.norm_1", "blocks.1.attention", "blocks.1.mlp.up", "blocks.2.mlp.down", "blocks.3.attention.out", "head.output"})
-    hooked->find_module(path)->on_post_forward([](Module&, const at::Tensor&, const Context&) { return at::Tensor(); });
+  for (const char* path : {"blocks.0.norm_1", "blocks.1.attention", "blocks.1.mlp.up",
+                           "blocks.2.mlp.down", "blocks.3.attention.out", "head.output"})
+    hooked->find_module(path)->on_post_forward(
+        [](Module&, const at::Tensor&, const Context&) { return at::Tensor(); });
   const at::Tensor a = backward(*fused), b = backward(*hooked);
   EXPECT_NEAR(a.item<double>(), b.item<double>(), 1e-6);
   for (std::size_t i = 0; i < fused->parameters().size(); ++i) {
-    const at::Tensor expected = fused->parameters()[i]->gradient(), actual = hooked->parameters()[i]->gradient();
-    EXPECT_LE((actual - expected).abs().max().item<double>(), 1e-5 * expected.abs().max().item<double>()) << fused->parameters()[i]->name();
+    const at::Tensor expected = fused->parameters()[i]->gradient(),
+                     actual = hooked->parameters()[i]->gradient();
+    EXPECT_LE((actual - expected).abs().max().item<double>(),
+              1e-5 * expected.abs().max().item<double>())
+        << fused->parameters()[i]->name();
   }
 }
 
 class Doubled : public Module {
  public:
-  explicit Doubled(const std::shared_ptr<Parameter>& weight) : weight_(weight) { tie("weight", weight); }
+  explicit Doubled(const std::shared_ptr<Parameter>& weight) : weight_(weight) {
+    tie("weight", weight);
+  }
   std::shared_ptr<Parameter> weight_;
 
  protected:
-  at::Tensor forward(const at::Tensor& x, const Context&) override { return at::embedding(weight_->tensor(), x) * 2; }
+  at::Tensor forward(const at::Tensor& x, const Context&) override {
+    return at::embedding(weight_->tensor(), x) * 2;
+  }
 };
 
 TEST(Module, AReplacedModuleIsUsedAndKeepsItsNames) {
@@ -108,11 +122,14 @@ TEST(Module, AReplacedModuleIsUsedAndKeepsItsNames) {
   const auto weight = model->find_parameter("embedding.tokens.weight");
   model->replace_module("embedding.tokens", std::make_shared<Doubled>(weight));
   EXPECT_EQ(model->find_module("embedding.tokens")->path(), "embedding.tokens");
-  EXPECT_EQ(weight->names(), (std::vector<std::string>{"embedding.tokens.weight", "head.output.weight"}));
+  EXPECT_EQ(weight->names(),
+            (std::vector<std::string>{"embedding.tokens.weight", "head.output.weight"}));
   EXPECT_EQ(model->parameters().front(), weight);
   EXPECT_FALSE(at::allclose((*model)(tokens(), Context()), before));
-  EXPECT_THROW(model->replace_module("embedding.nothing", std::make_shared<Doubled>(weight)), Error);
-  backward(*model);  // one use through autograd, one written by an operator: both are in the gradient
+  EXPECT_THROW(model->replace_module("embedding.nothing", std::make_shared<Doubled>(weight)),
+               Error);
+  backward(
+      *model);  // one use through autograd, one written by an operator: both are in the gradient
   const at::Tensor mixed = weight->gradient().clone();
   EXPECT_GT(mixed.abs().sum().item<double>(), 0);
 }
@@ -127,17 +144,20 @@ TEST(Parameter, SinkIsOverwrittenThenAddedTo) {
   }
   backward(*plain), backward(*sunk);
   for (std::size_t i = 0; i < sinks.size(); ++i) {
-    EXPECT_TRUE(at::equal(sinks[i], plain->parameters()[i]->gradient())) << plain->parameters()[i]->name();
+    EXPECT_TRUE(at::equal(sinks[i], plain->parameters()[i]->gradient()))
+        << plain->parameters()[i]->name();
     EXPECT_FALSE(sunk->parameters()[i]->tensor().grad().defined());
   }
   backward(*plain), backward(*sunk);
-  for (std::size_t i = 0; i < sinks.size(); ++i) EXPECT_TRUE(at::equal(sinks[i], plain->parameters()[i]->gradient()));
+  for (std::size_t i = 0; i < sinks.size(); ++i)
+    EXPECT_TRUE(at::equal(sinks[i], plain->parameters()[i]->gradient()));
   sunk->clear_gradients();
   EXPECT_FALSE(sunk->parameters()[0]->gradient().defined());
   backward(*sunk);
   plain->clear_gradients();
   backward(*plain);
-  for (std::size_t i = 0; i < sinks.size(); ++i) EXPECT_TRUE(at::equal(sinks[i], plain->parameters()[i]->gradient()));
+  for (std::size_t i = 0; i < sinks.size(); ++i)
+    EXPECT_TRUE(at::equal(sinks[i], plain->parameters()[i]->gradient()));
 }
 
 TEST(Parameter, AutogradsGradientReachesTheSinkToo) {
@@ -173,10 +193,13 @@ TEST(Parameter, ReadyComesAfterTheExpectedUsesInOrderOfRegistration) {
 TEST(Parameter, GradientsComeUnitByUnitFromTheEnd) {
   const auto model = tiny();
   std::vector<std::string> order;
-  for (const auto& parameter : model->parameters()) parameter->on_gradient_ready([&](Parameter& ready) { order.push_back(ready.name()); });
+  for (const auto& parameter : model->parameters())
+    parameter->on_gradient_ready([&](Parameter& ready) { order.push_back(ready.name()); });
   backward(*model);
   ASSERT_EQ(order.size(), model->parameters().size());
-  const auto place = [&](const std::string& name) { return std::find(order.begin(), order.end(), name) - order.begin(); };
+  const auto place = [&](const std::string& name) {
+    return std::find(order.begin(), order.end(), name) - order.begin();
+  };
   EXPECT_LT(place("head.norm.weight"), place("blocks.3.mlp.down.weight"));
   EXPECT_LT(place("blocks.3.attention.qkv.weight"), place("blocks.2.mlp.down.weight"));
   EXPECT_LT(place("blocks.0.norm_1.weight"), place("embedding.tokens.weight"));
@@ -198,14 +221,16 @@ TEST(Parameter, LivesInGivenMemory) {
   const at::Tensor flat = at::zeros({total}, at::kFloat);
   std::int64_t at = 0;
   for (const auto& parameter : model->parameters()) {
-    parameter->set_tensor(flat.narrow(0, at, parameter->global_count()).view(parameter->global_shape()));
+    parameter->set_tensor(
+        flat.narrow(0, at, parameter->global_count()).view(parameter->global_shape()));
     at += parameter->global_count();
   }
   model->reset_parameters(Key(1));
   const auto other = tiny();
   at = 0;
   for (const auto& parameter : other->parameters()) {
-    EXPECT_TRUE(at::equal(flat.narrow(0, at, parameter->global_count()), parameter->tensor().detach().flatten()));
+    EXPECT_TRUE(at::equal(flat.narrow(0, at, parameter->global_count()),
+                          parameter->tensor().detach().flatten()));
     at += parameter->global_count();
   }
   EXPECT_EQ(backward(*model).item<float>(), backward(*other).item<float>());

@@ -26,17 +26,21 @@ std::vector<at::Tensor> copies(const std::vector<at::Tensor>& inputs, at::Scalar
 }
 
 at::Tensor weights_for(const at::Tensor& value) {
-  return at::cos(at::arange(value.numel(), value.options().dtype(at::kDouble).requires_grad(false)) * 1.7)
+  return at::cos(
+             at::arange(value.numel(), value.options().dtype(at::kDouble).requires_grad(false)) *
+             1.7)
       .view(value.sizes())
       .to(value.scalar_type());
 }
 
-void expect_close(const at::Tensor& actual, const at::Tensor& expected, double tolerance, const std::string& what) {
+void expect_close(const at::Tensor& actual, const at::Tensor& expected, double tolerance,
+                  const std::string& what) {
   ASSERT_EQ(actual.defined(), expected.defined()) << what;
   if (!actual.defined()) return;
   ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
   const double scale = std::max(1e-3, expected.abs().max().item<double>());
-  EXPECT_LE((actual.to(at::kDouble) - expected).abs().max().item<double>(), tolerance * scale) << what << ", largest element " << scale;
+  EXPECT_LE((actual.to(at::kDouble) - expected).abs().max().item<double>(), tolerance * scale)
+      << what << ", largest element " << scale;
 }
 
 }  // namespace
@@ -46,19 +50,24 @@ Differentiated differentiate(const Function& f, const std::vector<at::Tensor>& i
   const at::Tensor value = f(inputs);
   (value * weights_for(value)).sum().backward();
   result.value = value.detach();
-  for (const at::Tensor& input : inputs) result.gradients.push_back(input.defined() && input.requires_grad() ? input.grad() : at::Tensor());
+  for (const at::Tensor& input : inputs)
+    result.gradients.push_back(input.defined() && input.requires_grad() ? input.grad()
+                                                                        : at::Tensor());
   return result;
 }
 
-void expect_same(const Function& fast, const Function& reference, const std::vector<at::Tensor>& inputs, double tolerance) {
+void expect_same(const Function& fast, const Function& reference,
+                 const std::vector<at::Tensor>& inputs, double tolerance) {
   const Differentiated actual = differentiate(fast, copies(inputs, at::kFloat));
   const Differentiated expected = differentiate(reference, copies(inputs, at::kDouble));
   expect_close(actual.value, expected.value, tolerance, "value");
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    expect_close(actual.gradients[i], expected.gradients[i], tolerance, "gradient " + std::to_string(i));
+    expect_close(actual.gradients[i], expected.gradients[i], tolerance,
+                 "gradient " + std::to_string(i));
 }
 
-void expect_finite_differences(const Function& f, const std::vector<at::Tensor>& inputs, double tolerance) {
+void expect_finite_differences(const Function& f, const std::vector<at::Tensor>& inputs,
+                               double tolerance) {
   const double step = 1e-5;
   const Differentiated analytic = differentiate(f, copies(inputs, at::kDouble));
   const auto evaluate = [&](const std::vector<at::Tensor>& at_inputs) {
@@ -74,7 +83,8 @@ void expect_finite_differences(const Function& f, const std::vector<at::Tensor>&
       up[i].data_ptr<double>()[e] += step, down[i].data_ptr<double>()[e] -= step;
       numeric.data_ptr<double>()[e] = (evaluate(up) - evaluate(down)) / (2 * step);
     }
-    expect_close(analytic.gradients[i], numeric, tolerance, "finite differences of input " + std::to_string(i));
+    expect_close(analytic.gradients[i], numeric, tolerance,
+                 "finite differences of input " + std::to_string(i));
   }
 }
 

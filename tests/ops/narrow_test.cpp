@@ -11,16 +11,20 @@
 namespace shoal::ops::kernels {
 namespace {
 
-float value_of(std::uint16_t bf16) { return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16); }
+float value_of(std::uint16_t bf16) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16);
+}
 
 std::vector<float> values(std::size_t count) {
   const Key key = Key(5).child("narrow");
-  std::vector<float> result{0.0f,    -0.0f,    1.0f,      -1.0f, 65504.0f, 65520.0f, 7e4f,     6e-8f,       1e-40f,
-                            -3e-39f, INFINITY, -INFINITY, NAN,   3.4e38f,  1e-5f,    -2.0e-5f, 1.00390625f, 1.01171875f};
+  std::vector<float> result{0.0f, -0.0f,   1.0f,   -1.0f,    65504.0f,    65520.0f,
+                            7e4f, 6e-8f,   1e-40f, -3e-39f,  INFINITY,    -INFINITY,
+                            NAN,  3.4e38f, 1e-5f,  -2.0e-5f, 1.00390625f, 1.01171875f};
   // Every magnitude that fp16 and bf16 know, ties among them.
   while (result.size() < count) {
     const std::size_t i = result.size();
-    result.push_back(static_cast<float>(key.normal(i) * std::exp2(static_cast<double>(i % 60) - 40)));
+    result.push_back(
+        static_cast<float>(key.normal(i) * std::exp2(static_cast<double>(i % 60) - 40)));
   }
   return result;
 }
@@ -38,7 +42,8 @@ TEST(Narrow, EveryHalfWordWidensAsThePlainLoopSaysAndComesBack) {
         EXPECT_TRUE(std::isnan(fast[i])) << i;
         continue;
       }
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(fast[i]), std::bit_cast<std::uint32_t>(plain[i])) << name(type) << " " << i;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(fast[i]), std::bit_cast<std::uint32_t>(plain[i]))
+          << name(type) << " " << i;
       ASSERT_EQ(back[i], all[i]) << name(type);
     }
   }
@@ -65,12 +70,14 @@ TEST(StochasticRounding, AnySplitGivesTheBitsOfThePlainLoop) {
   const auto from = values(1000);
   const std::uint64_t key = Key(3).child("weights").value();
   // Beyond 2^36 elements, where counters need their upper word.
-  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{77}, (std::uint64_t{1} << 36) - 300}) {
+  for (const std::uint64_t first :
+       {std::uint64_t{0}, std::uint64_t{77}, (std::uint64_t{1} << 36) - 300}) {
     std::vector<std::uint16_t> plain(from.size()), whole(from.size()), split(from.size());
     plain::narrow_stochastically(key, first, from.data(), from.size(), plain.data());
     narrow_stochastically(key, first, from.data(), from.size(), whole.data());
     EXPECT_EQ(whole, plain);
-    for (std::size_t begin = 0, size = 1; begin < from.size(); begin += size, size = size % 150 + 1) {
+    for (std::size_t begin = 0, size = 1; begin < from.size();
+         begin += size, size = size % 150 + 1) {
       size = std::min(size, from.size() - begin);
       narrow_stochastically(key, first + begin, from.data() + begin, size, split.data() + begin);
     }
@@ -80,8 +87,8 @@ TEST(StochasticRounding, AnySplitGivesTheBitsOfThePlainLoop) {
   }
 }
 
-// n draws of a step with probability p: the mean of the results lies within 5 standard deviations, sqrt(p (1 - p) / n), of the value. The seed is
-// fixed: the test passes always or never.
+// n draws of a step with probability p: the mean of the results lies within 5 standard deviations,
+// sqrt(p (1 - p) / n), of the value. The seed is fixed: the test passes always or never.
 TEST(StochasticRounding, IsUnbiased) {
   constexpr std::size_t kCount = 1 << 18;
   for (const float x : {1.001f, -1.0005f, 3.14159274f, 1.0f + 0x1p-20f, 6.1e-5f, -1e-38f}) {
@@ -89,7 +96,8 @@ TEST(StochasticRounding, IsUnbiased) {
     std::vector<std::uint16_t> to(kCount);
     narrow_stochastically(Key(9).child("unbiased").value(), 0, from.data(), kCount, to.data());
     const double low = value_of(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16));
-    const double high = value_of(static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(x) >> 16) + 1));
+    const double high =
+        value_of(static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(x) >> 16) + 1));
     double sum = 0;
     for (const std::uint16_t bits : to) {
       ASSERT_TRUE(value_of(bits) == low || value_of(bits) == high);
@@ -107,8 +115,10 @@ TEST(StochasticRounding, KeysAndNeighboursDrawIndependently) {
   narrow_stochastically(Key(1).value(), 0, from.data(), kCount, a.data());
   narrow_stochastically(Key(2).value(), 0, from.data(), kCount, b.data());
   std::size_t keys = 0, neighbours = 0, rows = 0;
-  for (std::size_t i = 0; i + 16 < kCount; ++i) keys += a[i] == b[i], neighbours += a[i] == a[i + 1], rows += a[i] == a[i + 16];
-  for (const std::size_t equal : {keys, neighbours, rows}) EXPECT_NEAR(static_cast<double>(equal) / kCount, 0.5, 5 * 0.5 / std::sqrt(kCount));
+  for (std::size_t i = 0; i + 16 < kCount; ++i)
+    keys += a[i] == b[i], neighbours += a[i] == a[i + 1], rows += a[i] == a[i + 16];
+  for (const std::size_t equal : {keys, neighbours, rows})
+    EXPECT_NEAR(static_cast<double>(equal) / kCount, 0.5, 5 * 0.5 / std::sqrt(kCount));
 }
 
 }  // namespace

@@ -22,15 +22,21 @@ constexpr at::ScalarType kTypes[] = {at::kBFloat16, at::kHalf};
 at::Tensor exact(at::IntArrayRef shape, int seed, at::ScalarType type) {
   return leaf(shape, seed).detach().to(type).to(at::kFloat).set_requires_grad(true);
 }
-at::Tensor narrow_leaf(const at::Tensor& value, at::ScalarType type) { return value.detach().to(type).set_requires_grad(true); }
-at::Tensor double_leaf(const at::Tensor& value) { return value.detach().to(at::kDouble).set_requires_grad(true); }
+at::Tensor narrow_leaf(const at::Tensor& value, at::ScalarType type) {
+  return value.detach().to(type).set_requires_grad(true);
+}
+at::Tensor double_leaf(const at::Tensor& value) {
+  return value.detach().to(at::kDouble).set_requires_grad(true);
+}
 
 /// Half a last place, as part of the value: what rounding to 16 bits once costs at most.
 double place(at::ScalarType type) { return type == at::kBFloat16 ? 1.0 / 256 : 1.0 / 2048; }
 
-void expect_near(const at::Tensor& value, const at::Tensor& reference, double tolerance, const char* what) {
+void expect_near(const at::Tensor& value, const at::Tensor& reference, double tolerance,
+                 const char* what) {
   ASSERT_TRUE(value.defined()) << what;
-  const double error = (value.detach().to(at::kDouble) - reference.detach()).abs().max().item<double>();
+  const double error =
+      (value.detach().to(at::kDouble) - reference.detach()).abs().max().item<double>();
   EXPECT_LE(error, tolerance * reference.detach().abs().max().item<double>()) << what;
 }
 
@@ -45,18 +51,23 @@ class Kept final : public GradientSink {
   bool accumulate = false;
 };
 
-// Factors are exact in 16 bits; what is rounded is dy (to the weight's type) and gradients kept in 16 bits.
+// Factors are exact in 16 bits; what is rounded is dy (to the weight's type) and gradients kept in
+// 16 bits.
 TEST(NarrowWeights, LinearMultipliesInTheTypeOfTheWeightAndAddsInFloat32) {
   for (const at::ScalarType type : kTypes) {
-    const at::Tensor x = exact({5, 40}, 1, type), w = exact({24, 40}, 2, type), b = exact({24}, 3, type), r = exact({5, 24}, 4, type);
+    const at::Tensor x = exact({5, 40}, 1, type), w = exact({24, 40}, 2, type),
+                     b = exact({24}, 3, type), r = exact({5, 24}, 4, type);
     const at::Tensor dy = exact({5, 24}, 5, type).detach();
-    const at::Tensor xd = double_leaf(x), wd = double_leaf(w), bd = double_leaf(b), rd = double_leaf(r);
+    const at::Tensor xd = double_leaf(x), wd = double_leaf(w), bd = double_leaf(b),
+                     rd = double_leaf(r);
     const at::Tensor yd = xd.matmul(wd.t()) + bd + rd;
     yd.backward(dy.to(at::kDouble));
     for (const at::ScalarType kept : {at::kFloat, type}) {
-      const auto dw = std::make_shared<Kept>(w.sizes(), kept), db = std::make_shared<Kept>(b.sizes(), kept);
+      const auto dw = std::make_shared<Kept>(w.sizes(), kept),
+                 db = std::make_shared<Kept>(b.sizes(), kept);
       x.mutable_grad() = r.mutable_grad() = at::Tensor();
-      const at::Tensor y = ops::linear(x, {narrow_leaf(w, type), dw}, {narrow_leaf(b, type), db}, r);
+      const at::Tensor y =
+          ops::linear(x, {narrow_leaf(w, type), dw}, {narrow_leaf(b, type), db}, r);
       EXPECT_EQ(y.scalar_type(), at::kFloat);
       expect_near(y, yd, 1e-6, "y");
       y.backward(dy);
@@ -97,20 +108,25 @@ TEST(NarrowWeights, EmbeddingGivesFloat32AndAddsRowsOnce) {
       y.backward(dy);
       expect_near(gradient->value, td.grad(), kept == at::kFloat ? 1e-6 : place(type), "d table");
       embedding(index, {narrow_leaf(table, type), gradient}).backward(dy);
-      expect_near(gradient->value, 2 * td.grad(), kept == at::kFloat ? 1e-6 : 2 * place(type), "accumulated");
+      expect_near(gradient->value, 2 * td.grad(), kept == at::kFloat ? 1e-6 : 2 * place(type),
+                  "accumulated");
     }
   }
 }
 
-// The gradient of the logits is rounded to the weight's type before it is multiplied: half a last place each.
+// The gradient of the logits is rounded to the weight's type before it is multiplied: half a last
+// place each.
 TEST(NarrowWeights, CrossEntropyHasFloat32Logits) {
   for (const at::ScalarType type : kTypes)
     for (const std::int64_t block : {3, 1024}) {
-      const at::Tensor x = exact({9, 16}, 1, type), w = exact({11, 16}, 2, type), labels = at::arange(9, at::kLong);
-      const at::Tensor xd = double_leaf(x), wd = double_leaf(w), reference = linear_cross_entropy(xd, wd, labels, 0.125);
+      const at::Tensor x = exact({9, 16}, 1, type), w = exact({11, 16}, 2, type),
+                       labels = at::arange(9, at::kLong);
+      const at::Tensor xd = double_leaf(x), wd = double_leaf(w),
+                       reference = linear_cross_entropy(xd, wd, labels, 0.125);
       reference.backward();
       const auto dw = std::make_shared<Kept>(w.sizes(), at::kFloat);
-      const at::Tensor loss = linear_cross_entropy(x, {narrow_leaf(w, type), dw}, labels, 0.125, block);
+      const at::Tensor loss =
+          linear_cross_entropy(x, {narrow_leaf(w, type), dw}, labels, 0.125, block);
       EXPECT_EQ(loss.scalar_type(), at::kFloat);
       EXPECT_NEAR(loss.item<double>(), reference.item<double>(), 1e-6 * reference.item<double>());
       loss.backward();
@@ -121,12 +137,15 @@ TEST(NarrowWeights, CrossEntropyHasFloat32Logits) {
 
 TEST(NarrowWeights, NormsAndBiasesAreReadAsFloat32) {
   for (const at::ScalarType type : kTypes) {
-    const at::Tensor x = exact({5, 16}, 1, type), w = exact({16}, 2, type), b = exact({16}, 3, type), dy = exact({5, 16}, 4, type).detach();
+    const at::Tensor x = exact({5, 16}, 1, type), w = exact({16}, 2, type),
+                     b = exact({16}, 3, type), dy = exact({5, 16}, 4, type).detach();
     const at::Tensor xd = double_leaf(x), wd = double_leaf(w), bd = double_leaf(b);
     const at::Tensor yd = norm(NormKind::kLayer, xd, wd, bd, 1e-5);
     yd.backward(dy.to(at::kDouble));
-    const auto dw = std::make_shared<Kept>(w.sizes(), type), db = std::make_shared<Kept>(b.sizes(), type);
-    const at::Tensor y = norm(NormKind::kLayer, x, {narrow_leaf(w, type), dw}, {narrow_leaf(b, type), db}, 1e-5);
+    const auto dw = std::make_shared<Kept>(w.sizes(), type),
+               db = std::make_shared<Kept>(b.sizes(), type);
+    const at::Tensor y =
+        norm(NormKind::kLayer, x, {narrow_leaf(w, type), dw}, {narrow_leaf(b, type), db}, 1e-5);
     expect_near(y, yd, 1e-6, "norm");
     y.backward(dy);
     expect_near(x.grad(), xd.grad(), 2e-6, "dx");
@@ -150,12 +169,15 @@ TEST(NarrowWeights, NormsAndBiasesAreReadAsFloat32) {
 
 TEST(NarrowWeights, NormsOfQueriesAndKeysAreReadAsFloat32) {
   for (const at::ScalarType type : kTypes) {
-    const at::Tensor x = exact({2, 5, 64}, 1, type), wq = exact({8}, 2, type), wk = exact({8}, 3, type), dy = exact({2, 5, 64}, 4, type).detach();
+    const at::Tensor x = exact({2, 5, 64}, 1, type), wq = exact({8}, 2, type),
+                     wk = exact({8}, 3, type), dy = exact({2, 5, 64}, 4, type).detach();
     const at::Tensor xd = double_leaf(x), wqd = double_leaf(wq), wkd = double_leaf(wk);
     const at::Tensor yd = head_norm(xd, {2, 8}, wqd, wkd, 1e-6);
     yd.backward(dy.to(at::kDouble));
-    const auto dq = std::make_shared<Kept>(wq.sizes(), type), dk = std::make_shared<Kept>(wk.sizes(), type);
-    const at::Tensor y = head_norm(x, {2, 8}, {narrow_leaf(wq, type), dq}, {narrow_leaf(wk, type), dk}, 1e-6);
+    const auto dq = std::make_shared<Kept>(wq.sizes(), type),
+               dk = std::make_shared<Kept>(wk.sizes(), type);
+    const at::Tensor y =
+        head_norm(x, {2, 8}, {narrow_leaf(wq, type), dq}, {narrow_leaf(wk, type), dk}, 1e-6);
     EXPECT_EQ(y.scalar_type(), at::kFloat);
     expect_near(y, yd, 1e-6, "y");
     y.backward(dy);

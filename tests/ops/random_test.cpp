@@ -20,10 +20,12 @@ namespace {
 TEST(RandomKernels, AreThePlainLoops) {
   constexpr int kCount = 1000;
   std::vector<float> fast(kCount), plain(kCount);
-  for (const std::uint64_t begin : {std::uint64_t{0}, std::uint64_t{37}, (std::uint64_t{1} << 34) - 100}) {
+  for (const std::uint64_t begin :
+       {std::uint64_t{0}, std::uint64_t{37}, (std::uint64_t{1} << 34) - 100}) {
     kernels::fill_normal(12345678901234567u, begin, kCount, 0.5f, fast.data());
     kernels::plain::fill_normal(12345678901234567u, begin, kCount, 0.5f, plain.data());
-    // Logarithm, sine and cosine of a vector are good to a few units in the last place; sin near a multiple of pi loses absolute 1e-6.
+    // Logarithm, sine and cosine of a vector are good to a few units in the last place; sin near a
+    // multiple of pi loses absolute 1e-6.
     for (int i = 0; i < kCount; ++i) ASSERT_NEAR(fast[i], plain[i], 3e-6) << i;
     kernels::fill_uniform(99, begin, kCount, 0.25f, fast.data());
     kernels::plain::fill_uniform(99, begin, kCount, 0.25f, plain.data());
@@ -35,9 +37,12 @@ TEST(RandomKernels, DropoutRowIsThePlainLoop) {
   for (const int width : {1, 15, 16, 100, 128, 300}) {
     std::vector<float> x(width), residual(width), fast(width), plain(width);
     for (int i = 0; i < width; ++i) x[i] = i + 1, residual[i] = 0.5f * i;
-    for (const float* base : {static_cast<const float*>(nullptr), static_cast<const float*>(residual.data())}) {
-      kernels::dropout_row(77, (std::uint64_t{5} << 33) + 1, 9, 20000, 1.5f, width, x.data(), base, fast.data());
-      kernels::plain::dropout_row(77, (std::uint64_t{5} << 33) + 1, 9, 20000, 1.5f, width, x.data(), base, plain.data());
+    for (const float* base :
+         {static_cast<const float*>(nullptr), static_cast<const float*>(residual.data())}) {
+      kernels::dropout_row(77, (std::uint64_t{5} << 33) + 1, 9, 20000, 1.5f, width, x.data(), base,
+                           fast.data());
+      kernels::plain::dropout_row(77, (std::uint64_t{5} << 33) + 1, 9, 20000, 1.5f, width, x.data(),
+                                  base, plain.data());
       EXPECT_EQ(fast, plain) << width;
     }
   }
@@ -58,8 +63,13 @@ TEST(RandomFill, IsTheSameForAnyBox) {
     const std::vector<std::int64_t> shape{7, 30, 11};
     const at::Tensor whole = at::empty(shape, at::kFloat);
     fill_box(whole, shape, {0, 0, 0}, init, 0.1, Key(5));
-    for (const auto& [begin, size] : std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>{
-             {{2, 0, 0}, {3, 30, 11}}, {{0, 10, 0}, {7, 5, 11}}, {{1, 3, 4}, {2, 9, 6}}, {{6, 29, 10}, {1, 1, 1}}, {{0, 0, 0}, {0, 30, 11}}}) {
+    for (const auto& [begin, size] :
+         std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>{
+             {{2, 0, 0}, {3, 30, 11}},
+             {{0, 10, 0}, {7, 5, 11}},
+             {{1, 3, 4}, {2, 9, 6}},
+             {{6, 29, 10}, {1, 1, 1}},
+             {{0, 0, 0}, {0, 30, 11}}}) {
       const at::Tensor box = at::empty(size, at::kFloat);
       fill_box(box, shape, begin, init, 0.1, Key(5));
       at::Tensor expected = whole;
@@ -85,17 +95,24 @@ TEST(Dropout, DoesNotDependOnHowTheBatchIsSplit) {
   RowPlace later;
   later.samples = at::tensor({4, 1}, at::kLong);
   later.position_begin = 7;
-  const at::Tensor part = dropout(at::stack({x[4], x[1]}).narrow(1, 7, 3).contiguous(), 0.3, Key(3), later);
+  const at::Tensor part =
+      dropout(at::stack({x[4], x[1]}).narrow(1, 7, 3).contiguous(), 0.3, Key(3), later);
   EXPECT_TRUE(at::equal(part, at::stack({whole[4], whole[1]}).narrow(1, 7, 3)));
   later.positions = at::tensor({7, 8, 9}, at::kLong);
   later.position_begin = 0;
-  EXPECT_TRUE(at::equal(part, dropout(at::stack({x[4], x[1]}).narrow(1, 7, 3).contiguous(), 0.3, Key(3), later)));
+  EXPECT_TRUE(at::equal(
+      part, dropout(at::stack({x[4], x[1]}).narrow(1, 7, 3).contiguous(), 0.3, Key(3), later)));
 }
 
 TEST(Dropout, GradientsPassTheSameMask) {
-  const at::Tensor mask = dropout(at::ones({2, 3, 20}, at::kFloat), 0.4, Key(8), {}).to(at::kDouble);
-  const Function reference = [&](const std::vector<at::Tensor>& in) { return in[0] * mask + in[1]; };
-  const Function ours = [](const std::vector<at::Tensor>& in) { return dropout(in[0], 0.4, Key(8), {}, in[1]); };
+  const at::Tensor mask =
+      dropout(at::ones({2, 3, 20}, at::kFloat), 0.4, Key(8), {}).to(at::kDouble);
+  const Function reference = [&](const std::vector<at::Tensor>& in) {
+    return in[0] * mask + in[1];
+  };
+  const Function ours = [](const std::vector<at::Tensor>& in) {
+    return dropout(in[0], 0.4, Key(8), {}, in[1]);
+  };
   expect_same(ours, reference, {leaf({2, 3, 20}, 1), leaf({2, 3, 20}, 2)});
   expect_finite_differences(ours, {leaf({1, 2, 5}, 1), leaf({1, 2, 5}, 2)});
 }

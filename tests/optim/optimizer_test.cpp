@@ -19,15 +19,20 @@ namespace {
 at::Tensor random(const std::string& name, at::IntArrayRef shape) {
   const Key key = Key(5).child(name);
   const at::Tensor t = at::empty(shape, at::kFloat);
-  for (std::int64_t i = 0; i < t.numel(); ++i) t.data_ptr<float>()[i] = static_cast<float>(key.normal(i));
+  for (std::int64_t i = 0; i < t.numel(); ++i)
+    t.data_ptr<float>()[i] = static_cast<float>(key.normal(i));
   return t;
 }
 
 double largest(const at::Tensor& difference) { return difference.abs().max().item<double>(); }
 
-std::vector<Slice> two_slices() { return {{"weight", random("weight", {7, 5}), true}, {"bias", random("bias", {9}), false}}; }
+std::vector<Slice> two_slices() {
+  return {{"weight", random("weight", {7, 5}), true}, {"bias", random("bias", {9}), false}};
+}
 
-std::vector<at::Tensor> gradients_of(int step) { return {random("dw" + std::to_string(step), {7, 5}), random("db" + std::to_string(step), {9})}; }
+std::vector<at::Tensor> gradients_of(int step) {
+  return {random("dw" + std::to_string(step), {7, 5}), random("db" + std::to_string(step), {9})};
+}
 
 // torch.optim.AdamW, written in LibTorch operators in double.
 TEST(Optimizer, AdamWFollowsTorchForTenSteps) {
@@ -51,17 +56,22 @@ TEST(Optimizer, AdamWFollowsTorchForTenSteps) {
       const double c1 = 1 - std::pow(options.beta1, step), c2 = 1 - std::pow(options.beta2, step);
       p[i] = p[i] - (m[i] / ((v[i].sqrt() / std::sqrt(c2)) + options.epsilon)) * (lr / c1);
       // Ten steps of float rounding on values near 1.
-      EXPECT_LT(largest(slices[i].parameter.to(at::kDouble) - p[i]), 2e-6) << "step " << step << " " << slices[i].name;
+      EXPECT_LT(largest(slices[i].parameter.to(at::kDouble) - p[i]), 2e-6)
+          << "step " << step << " " << slices[i].name;
     }
   }
-  for (const State& state : optimizer->states()) EXPECT_LT(largest(state.tensor - (state.kind == "exp_avg" ? m : v)[state.slice]), 1e-6);
+  for (const State& state : optimizer->states())
+    EXPECT_LT(largest(state.tensor - (state.kind == "exp_avg" ? m : v)[state.slice]), 1e-6);
 }
 
 // torch.optim.SGD: momentum starts as the first gradient, decay is part of the gradient.
 TEST(Optimizer, SgdFollowsTorchForTenSteps) {
   for (const bool nesterov : {false, true}) {
     auto slices = two_slices();
-    const SgdOptions options{.momentum = 0.9, .dampening = nesterov ? 0 : 0.1, .weight_decay = 0.05, .nesterov = nesterov};
+    const SgdOptions options{.momentum = 0.9,
+                             .dampening = nesterov ? 0 : 0.1,
+                             .weight_decay = 0.05,
+                             .nesterov = nesterov};
     std::vector<at::Tensor> p, b(2);
     for (const Slice& slice : slices) p.push_back(slice.parameter.to(at::kDouble));
     const auto optimizer = make_optimizer(slices, options);
@@ -69,7 +79,8 @@ TEST(Optimizer, SgdFollowsTorchForTenSteps) {
       const auto gradients = gradients_of(step);
       optimizer->step(gradients, 0.05);
       for (std::size_t i = 0; i < p.size(); ++i) {
-        const at::Tensor g = gradients[i].to(at::kDouble) + p[i] * (slices[i].decay ? options.weight_decay : 0);
+        const at::Tensor g =
+            gradients[i].to(at::kDouble) + p[i] * (slices[i].decay ? options.weight_decay : 0);
         b[i] = b[i].defined() ? b[i] * options.momentum + g * (1 - options.dampening) : g;
         p[i] = p[i] - (nesterov ? g + b[i] * options.momentum : b[i]) * 0.05;
         EXPECT_LT(largest(slices[i].parameter.to(at::kDouble) - p[i]), 3e-6) << "step " << step;
@@ -90,7 +101,8 @@ TEST(Optimizer, AParameterWithoutGradientIsLeftAlone) {
 TEST(Optimizer, AShardUpdatesAsTheWholeDoes) {
   const at::Tensor whole = random("p", {101}), g = random("g", {101}), parts = whole.clone();
   const auto one = make_optimizer({{"p", whole, true}}, AdamWOptions{});
-  const auto two = make_optimizer({{"p", parts.narrow(0, 0, 37), true}, {"p", parts.narrow(0, 37, 64), true}}, AdamWOptions{});
+  const auto two = make_optimizer(
+      {{"p", parts.narrow(0, 0, 37), true}, {"p", parts.narrow(0, 37, 64), true}}, AdamWOptions{});
   for (int step = 0; step < 3; ++step) {
     one->step({g}, 0.01);
     two->step({g.narrow(0, 0, 37), g.narrow(0, 37, 64)}, 0.01);
@@ -111,22 +123,29 @@ TEST(Optimizer, StateLiesInOneBufferAtMultiplesOf64Bytes) {
 
 TEST(Optimizer, RestoredStateGoesOnBitForBit) {
   auto slices = two_slices(), copies = two_slices();
-  const auto one = make_optimizer(slices, AdamWOptions{}), two = make_optimizer(copies, AdamWOptions{});
+  const auto one = make_optimizer(slices, AdamWOptions{}),
+             two = make_optimizer(copies, AdamWOptions{});
   for (int step = 0; step < 3; ++step) one->step(gradients_of(step), 0.01);
   for (std::size_t i = 0; i < slices.size(); ++i) copies[i].parameter.copy_(slices[i].parameter);
-  for (std::size_t i = 0; i < one->states().size(); ++i) two->states()[i].tensor.copy_(one->states()[i].tensor);
+  for (std::size_t i = 0; i < one->states().size(); ++i)
+    two->states()[i].tensor.copy_(one->states()[i].tensor);
   two->set_updates(one->updates());
-  for (int step = 3; step < 6; ++step) one->step(gradients_of(step), 0.01), two->step(gradients_of(step), 0.01);
-  for (std::size_t i = 0; i < slices.size(); ++i) EXPECT_TRUE(slices[i].parameter.equal(copies[i].parameter));
+  for (int step = 3; step < 6; ++step)
+    one->step(gradients_of(step), 0.01), two->step(gradients_of(step), 0.01);
+  for (std::size_t i = 0; i < slices.size(); ++i)
+    EXPECT_TRUE(slices[i].parameter.equal(copies[i].parameter));
 }
 
 TEST(Optimizer, RefusesWhatItCannotUpdate) {
   EXPECT_THROW(make_optimizer({{"p", at::zeros({2}, at::kDouble), true}}, AdamWOptions{}), Error);
-  EXPECT_THROW(make_optimizer({{"p", at::zeros({4, 4}, at::kFloat).t(), true}}, AdamWOptions{}), Error);
+  EXPECT_THROW(make_optimizer({{"p", at::zeros({4, 4}, at::kFloat).t(), true}}, AdamWOptions{}),
+               Error);
   EXPECT_THROW(make_optimizer(two_slices(), AdamWOptions{.beta1 = 1}), Error);
   EXPECT_THROW(make_optimizer(two_slices(), SgdOptions{.nesterov = true}), Error);
   EXPECT_THROW(make_optimizer(two_slices(), AdamWOptions{})->step({at::Tensor()}, 0.1), Error);
-  EXPECT_THROW(make_optimizer(two_slices(), AdamWOptions{})->step({at::zeros({3}), at::Tensor()}, 0.1), Error);
+  EXPECT_THROW(
+      make_optimizer(two_slices(), AdamWOptions{})->step({at::zeros({3}), at::Tensor()}, 0.1),
+      Error);
 }
 
 TEST(Clipping, NormAndFactor) {
@@ -145,11 +164,13 @@ std::vector<Slice> in_type(std::vector<Slice> slices, at::ScalarType type) {
   return slices;
 }
 
-// With masters an update never sees the 16-bit parameter: the masters walk as a float32 run from the same start, bit for bit.
+// With masters an update never sees the 16-bit parameter: the masters walk as a float32 run from
+// the same start, bit for bit.
 TEST(Storage, MastersWalkAsFloat32AndParametersAreTheirRounding) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     const auto halves = in_type(two_slices(), type), floats = in_type(halves, at::kFloat);
-    const auto mixed = make_optimizer(halves, AdamWOptions{}), reference = make_optimizer(floats, AdamWOptions{});
+    const auto mixed = make_optimizer(halves, AdamWOptions{}),
+               reference = make_optimizer(floats, AdamWOptions{});
     for (int step = 1; step <= 10; ++step) {
       mixed->step(gradients_of(step), 0.01);
       reference->step(gradients_of(step), 0.01);
@@ -159,7 +180,8 @@ TEST(Storage, MastersWalkAsFloat32AndParametersAreTheirRounding) {
       EXPECT_TRUE(halves[i].parameter.equal(floats[i].parameter.to(type)));
       EXPECT_TRUE(reference->master(i).is_same(floats[i].parameter));
     }
-    EXPECT_EQ(mixed->state_bytes() - reference->state_bytes(), (48 + 16) * 4) << "one float a parameter, in units of 64 bytes";
+    EXPECT_EQ(mixed->state_bytes() - reference->state_bytes(), (48 + 16) * 4)
+        << "one float a parameter, in units of 64 bytes";
     mixed->master(0).fill_(1.0f / 3);
     mixed->copy_masters_to_parameters();
     EXPECT_TRUE(halves[0].parameter.equal(mixed->master(0).to(type)));
@@ -168,10 +190,13 @@ TEST(Storage, MastersWalkAsFloat32AndParametersAreTheirRounding) {
 
 TEST(Storage, ASliceOfAParameterUpdatesAsTheWholeDoes) {
   const Storage storage{.master = false, .moments = at::kBFloat16, .rounding = Key(3)};
-  const at::Tensor start = random("p", {1000}).to(at::kBFloat16), gradient = random("g", {1000}).to(at::kBFloat16);
+  const at::Tensor start = random("p", {1000}).to(at::kBFloat16),
+                   gradient = random("g", {1000}).to(at::kBFloat16);
   const at::Tensor whole = start.clone(), parts = start.clone();
   const auto one = make_optimizer({{"p", whole, true}}, AdamWOptions{}, storage);
-  const auto two = make_optimizer({{"p", parts.narrow(0, 0, 333), true}, {"p", parts.narrow(0, 333, 667), true, 333}}, AdamWOptions{}, storage);
+  const auto two = make_optimizer(
+      {{"p", parts.narrow(0, 0, 333), true}, {"p", parts.narrow(0, 333, 667), true, 333}},
+      AdamWOptions{}, storage);
   for (int step = 0; step < 5; ++step) {
     one->step({gradient}, 0.01);
     two->step({gradient.narrow(0, 0, 333), gradient.narrow(0, 333, 667)}, 0.01);
@@ -181,11 +206,12 @@ TEST(Storage, ASliceOfAParameterUpdatesAsTheWholeDoes) {
   EXPECT_FALSE(one->master(0).defined());
 }
 
-// Each update in bf16 rounds once, at most 2^-7 relative, the next step's Adam step shrinks what came before: ten steps of 0.01 on values near 1 stay
-// within ten roundings of the float32 run.
+// Each update in bf16 rounds once, at most 2^-7 relative, the next step's Adam step shrinks what
+// came before: ten steps of 0.01 on values near 1 stay within ten roundings of the float32 run.
 TEST(Storage, SixteenBitsThroughoutStayNearFloat32) {
   const auto halves = in_type(two_slices(), at::kBFloat16), floats = in_type(halves, at::kFloat);
-  const auto pure = make_optimizer(halves, AdamWOptions{}, {.master = false, .moments = at::kBFloat16, .rounding = Key(8)});
+  const auto pure = make_optimizer(halves, AdamWOptions{},
+                                   {.master = false, .moments = at::kBFloat16, .rounding = Key(8)});
   const auto reference = make_optimizer(floats, AdamWOptions{});
   for (int step = 1; step <= 10; ++step) {
     auto gradients = gradients_of(step);
@@ -194,12 +220,14 @@ TEST(Storage, SixteenBitsThroughoutStayNearFloat32) {
     pure->step(gradients, 0.01);
   }
   for (std::size_t i = 0; i < halves.size(); ++i)
-    EXPECT_LT(largest(halves[i].parameter.to(at::kFloat) - floats[i].parameter), 10 * 0x1p-7 * largest(floats[i].parameter));
+    EXPECT_LT(largest(halves[i].parameter.to(at::kFloat) - floats[i].parameter),
+              10 * 0x1p-7 * largest(floats[i].parameter));
   for (const State& state : pure->states()) EXPECT_EQ(state.tensor.scalar_type(), at::kBFloat16);
 }
 
 TEST(Storage, WhatDoesNotGoTogetherIsRefused) {
-  EXPECT_THROW(make_optimizer(in_type(two_slices(), at::kHalf), AdamWOptions{}, {.master = false}), Error);
+  EXPECT_THROW(make_optimizer(in_type(two_slices(), at::kHalf), AdamWOptions{}, {.master = false}),
+               Error);
   EXPECT_THROW(make_optimizer(in_type(two_slices(), at::kBFloat16), SgdOptions{}), Error);
   EXPECT_THROW(make_optimizer(two_slices(), AdamWOptions{}, {.moments = at::kHalf}), Error);
   EXPECT_THROW(make_optimizer(in_type(two_slices(), at::kDouble), AdamWOptions{}), Error);

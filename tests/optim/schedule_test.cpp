@@ -10,11 +10,18 @@
 namespace shoal::optim {
 namespace {
 
-constexpr double kExact = 1e-15;  // closed forms evaluated in another order: a few units in the last place
+constexpr double kExact =
+    1e-15;  // closed forms evaluated in another order: a few units in the last place
 
 TEST(Schedule, WarmUpRisesLinearlyToThePeak) {
-  for (const auto kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine, ScheduleKind::kWarmupStableDecay}) {
-    const Schedule s{.kind = kind, .peak = 0.4, .final_ratio = 0.1, .warmup_steps = 4, .total_steps = 20, .decay_steps = 5};
+  for (const auto kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine,
+                          ScheduleKind::kWarmupStableDecay}) {
+    const Schedule s{.kind = kind,
+                     .peak = 0.4,
+                     .final_ratio = 0.1,
+                     .warmup_steps = 4,
+                     .total_steps = 20,
+                     .decay_steps = 5};
     EXPECT_NEAR(learning_rate(s, 0), 0.1, kExact);
     EXPECT_NEAR(learning_rate(s, 1), 0.2, kExact);
     EXPECT_NEAR(learning_rate(s, 3), 0.4, kExact);
@@ -23,7 +30,12 @@ TEST(Schedule, WarmUpRisesLinearlyToThePeak) {
 }
 
 TEST(Schedule, ClosedForms) {
-  Schedule s{.kind = ScheduleKind::kCosine, .peak = 2, .final_ratio = 0.25, .warmup_steps = 10, .total_steps = 110, .decay_steps = 0};
+  Schedule s{.kind = ScheduleKind::kCosine,
+             .peak = 2,
+             .final_ratio = 0.25,
+             .warmup_steps = 10,
+             .total_steps = 110,
+             .decay_steps = 0};
   EXPECT_NEAR(learning_rate(s, 60), 2 * (0.25 + 0.75 * 0.5), kExact);
   EXPECT_NEAR(learning_rate(s, 35), 2 * (0.25 + 0.75 * 0.5 * (1 + std::sqrt(0.5))), 4 * kExact);
   EXPECT_NEAR(learning_rate(s, 110), 0.5, kExact);
@@ -43,13 +55,19 @@ TEST(Schedule, ClosedForms) {
 }
 
 TEST(Schedule, DegenerateLengths) {
-  const Schedule all_warmup{.kind = ScheduleKind::kCosine, .peak = 1, .final_ratio = 0, .warmup_steps = 5, .total_steps = 5, .decay_steps = 0};
+  const Schedule all_warmup{.kind = ScheduleKind::kCosine,
+                            .peak = 1,
+                            .final_ratio = 0,
+                            .warmup_steps = 5,
+                            .total_steps = 5,
+                            .decay_steps = 0};
   EXPECT_NEAR(learning_rate(all_warmup, 4), 1, kExact);
   EXPECT_TRUE(std::isfinite(learning_rate(all_warmup, 5)));
 }
 
 TEST(Schedule, NamesAndLimits) {
-  for (const auto kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine, ScheduleKind::kWarmupStableDecay})
+  for (const auto kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine,
+                          ScheduleKind::kWarmupStableDecay})
     EXPECT_EQ(schedule_kind(name(kind)), kind);
   EXPECT_FALSE(schedule_kind("cosin"));
   EXPECT_THROW(validate({.peak = -1}), Error);

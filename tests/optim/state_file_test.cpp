@@ -35,7 +35,8 @@ class StateFile : public ::testing::Test {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
       std::size_t dash = 0;
-      const auto begin = std::stoull(line, &dash, 16), end = std::stoull(line.substr(dash + 1), nullptr, 16);
+      const auto begin = std::stoull(line, &dash, 16),
+                 end = std::stoull(line.substr(dash + 1), nullptr, 16);
       const auto at = reinterpret_cast<std::uintptr_t>(address);
       if (at >= begin && at < end) return line.find(folder_) != std::string::npos;
     }
@@ -81,13 +82,17 @@ TEST_F(StateFile, AFullDiskShowsBeforeTraining) {
 TEST_F(StateFile, AnOptimizerWhoseStateLiesThereUpdatesTheSame) {
   const auto run = [&](const std::string& folder, at::ScalarType type) {
     const at::Tensor weight = at::linspace(-1, 1, 1000, at::kFloat).to(type).view({10, 100});
-    const auto optimizer = make_optimizer({{"weight", weight, true}}, AdamWOptions{}, {.moments = at::kBFloat16, .folder = folder});
+    const auto optimizer = make_optimizer({{"weight", weight, true}}, AdamWOptions{},
+                                          {.moments = at::kBFloat16, .folder = folder});
     EXPECT_EQ(in_folder(optimizer->states()[0].tensor.const_data_ptr()), !folder.empty());
-    EXPECT_EQ(in_folder(optimizer->master(0).const_data_ptr()), type != at::kFloat && !folder.empty());
-    for (int step = 1; step <= 5; ++step) optimizer->step({at::linspace(step, -2, 1000, at::kFloat).view({10, 100})}, 1e-2);
+    EXPECT_EQ(in_folder(optimizer->master(0).const_data_ptr()),
+              type != at::kFloat && !folder.empty());
+    for (int step = 1; step <= 5; ++step)
+      optimizer->step({at::linspace(step, -2, 1000, at::kFloat).view({10, 100})}, 1e-2);
     return weight;
   };
-  for (const auto type : {at::kFloat, at::kBFloat16}) EXPECT_TRUE(run("", type).equal(run(folder_, type)));
+  for (const auto type : {at::kFloat, at::kBFloat16})
+    EXPECT_TRUE(run("", type).equal(run(folder_, type)));
 }
 
 }  // namespace

@@ -11,8 +11,12 @@ namespace {
 
 constexpr AdamWFactors kFactors{1e-2, 0.9, 0.95, 1e-8, 0.1, 1 - 0.729, 1 - 0.857375, 0.5};
 
-float bf16_value(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-std::uint16_t truncated(float x) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16); }
+float bf16_value(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+std::uint16_t truncated(float x) {
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
+}
 
 /// One parameter with its state, in float and in bf16 of the same values.
 struct Arrays {
@@ -22,32 +26,40 @@ struct Arrays {
   explicit Arrays(std::size_t count) : copy(count) {
     const Key key = Key(12).child("arrays");
     for (std::size_t i = 0; i < count; ++i) {
-      p16.push_back(truncated(static_cast<float>(key.normal(4 * i)))), g16.push_back(truncated(static_cast<float>(key.normal(4 * i + 1))));
+      p16.push_back(truncated(static_cast<float>(key.normal(4 * i)))),
+          g16.push_back(truncated(static_cast<float>(key.normal(4 * i + 1))));
       m16.push_back(truncated(static_cast<float>(0.1 * key.normal(4 * i + 2))));
       v16.push_back(truncated(static_cast<float>(0.01 * std::pow(key.normal(4 * i + 3), 2))));
-      p.push_back(bf16_value(p16[i])), g.push_back(bf16_value(g16[i])), m.push_back(bf16_value(m16[i])), v.push_back(bf16_value(v16[i]));
+      p.push_back(bf16_value(p16[i])), g.push_back(bf16_value(g16[i])),
+          m.push_back(bf16_value(m16[i])), v.push_back(bf16_value(v16[i]));
     }
   }
 
   StoredAdamW stored(bool half_parameter, bool half_gradient, bool half_moments, bool with_copy) {
-    const auto pick = [](bool half, auto& a, auto& b) { return half ? Stored{b.data(), ElementType::kBF16} : Stored{a.data(), ElementType::kF32}; };
-    return {pick(half_parameter, p, p16), with_copy ? Stored{copy.data(), ElementType::kBF16} : Stored(), pick(half_gradient, g, g16),
-            pick(half_moments, m, m16), pick(half_moments, v, v16)};
+    const auto pick = [](bool half, auto& a, auto& b) {
+      return half ? Stored{b.data(), ElementType::kBF16} : Stored{a.data(), ElementType::kF32};
+    };
+    return {pick(half_parameter, p, p16),
+            with_copy ? Stored{copy.data(), ElementType::kBF16} : Stored(),
+            pick(half_gradient, g, g16), pick(half_moments, m, m16), pick(half_moments, v, v16)};
   }
 };
 
-/// What is stored at i is what the plain loop in double found, within `absolute` and a few float roundings (3e-7); in bf16 one of the two values
-/// around.
+/// What is stored at i is what the plain loop in double found, within `absolute` and a few float
+/// roundings (3e-7); in bf16 one of the two values around.
 void expect_value(const Stored& array, std::size_t i, float exact, double absolute) {
   const bool half = array.type == ElementType::kBF16;
-  const float found = half ? bf16_value(static_cast<const std::uint16_t*>(array.data)[i]) : static_cast<const float*>(array.data)[i];
+  const float found = half ? bf16_value(static_cast<const std::uint16_t*>(array.data)[i])
+                           : static_cast<const float*>(array.data)[i];
   EXPECT_NEAR(found, exact, absolute + std::abs(exact) * (3e-7 + (half ? 0x1p-7 : 0)));
 }
 
 TEST(StoredUpdate, EveryStorageEqualsThePlainLoop) {
-  for (const std::size_t count : {std::size_t{1}, std::size_t{17}, std::size_t{1024}, std::size_t{2500}})
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{17}, std::size_t{1024}, std::size_t{2500}})
     for (int bits = 0; bits < 16; ++bits) {
-      const bool half_parameter = bits & 1, half_gradient = bits & 2, half_moments = bits & 4, with_copy = bits & 8;
+      const bool half_parameter = bits & 1, half_gradient = bits & 2, half_moments = bits & 4,
+                 with_copy = bits & 8;
       Arrays a(count);
       auto p = a.p, m = a.m, v = a.v;
       adamw_update_plain(p.data(), a.g.data(), m.data(), v.data(), count, kFactors);
@@ -73,7 +85,8 @@ TEST(StoredUpdate, AnySplitGivesTheSameBits) {
   const StoredAdamW arrays = split.stored(true, true, true, false);
   for (std::size_t begin = 0, size = 1; begin < kCount; begin += size, size = size * 3 % 1501 + 1) {
     size = std::min(size, kCount - begin);
-    const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin), arrays.gradient.from(begin), arrays.exp_avg.from(begin),
+    const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin),
+                           arrays.gradient.from(begin), arrays.exp_avg.from(begin),
                            arrays.exp_avg_sq.from(begin)};
     adamw_update(part, size, kFactors, {Key(7), kFirst + begin});
   }
@@ -82,15 +95,17 @@ TEST(StoredUpdate, AnySplitGivesTheSameBits) {
   EXPECT_EQ(whole.v16, split.v16);
 }
 
-// 4,000 updates each far below half of bf16's last place (2^-9 at 1): rounding to nearest would never move; stochastically the mean over 4,096
-// elements moves as the sum. One element's walk has a standard deviation of at most sqrt(4000 * 2^-8 * 1e-5) = 0.0125, the mean's is 2e-4.
+// 4,000 updates each far below half of bf16's last place (2^-9 at 1): rounding to nearest would
+// never move; stochastically the mean over 4,096 elements moves as the sum. One element's walk has
+// a standard deviation of at most sqrt(4000 * 2^-8 * 1e-5) = 0.0125, the mean's is 2e-4.
 TEST(StoredUpdate, SmallUpdatesAreKeptInTheMean) {
   constexpr std::size_t kCount = 4096;
   std::vector<std::uint16_t> p(kCount, truncated(1.5f));
   std::vector<float> g(kCount, 1), m(kCount, 1), v(kCount, 1);
   const StoredAdamW arrays{{p.data(), ElementType::kBF16}, {}, {g.data()}, {m.data()}, {v.data()}};
   const AdamWFactors factors{1e-5, 0.9, 0.95, 0, 0, 1, 1, 1};  // every update is 1e-5
-  for (std::uint64_t t = 0; t < 4000; ++t) adamw_update(arrays, kCount, factors, {Key(2).child(t), 0});
+  for (std::uint64_t t = 0; t < 4000; ++t)
+    adamw_update(arrays, kCount, factors, {Key(2).child(t), 0});
   double mean = 0;
   for (const std::uint16_t bits : p) mean += bf16_value(bits) / kCount;
   EXPECT_NEAR(mean, 1.5 - 0.04, 5 * 2e-4);
@@ -98,7 +113,8 @@ TEST(StoredUpdate, SmallUpdatesAreKeptInTheMean) {
 
 TEST(StoredUpdate, SumOfSquaresOfHalfWordsIsThatOfTheirValues) {
   Arrays a(5000);
-  EXPECT_EQ(sum_of_squares(Stored{a.g16.data(), ElementType::kBF16}, 5000), sum_of_squares(a.g.data(), 5000));
+  EXPECT_EQ(sum_of_squares(Stored{a.g16.data(), ElementType::kBF16}, 5000),
+            sum_of_squares(a.g.data(), 5000));
 }
 
 }  // namespace

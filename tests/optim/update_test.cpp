@@ -17,9 +17,11 @@ std::vector<float> normal(const char* name, std::size_t count, double scale) {
   return values;
 }
 
-void expect_near(const std::vector<float>& a, const std::vector<float>& b, double relative, double absolute) {
+void expect_near(const std::vector<float>& a, const std::vector<float>& b, double relative,
+                 double absolute) {
   ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], absolute + relative * std::abs(b[i])) << "element " << i;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    ASSERT_NEAR(a[i], b[i], absolute + relative * std::abs(b[i])) << "element " << i;
 }
 
 // Sizes around one vector of each instruction set, and long enough for many.
@@ -34,7 +36,8 @@ TEST(Update, AdamWEqualsThePlainLoop) {
     const AdamWFactors f{1e-2, 0.9, 0.95, 1e-8, 0.1, 1 - 0.729, 1 - 0.857375, 0.5};
     adamw_update(p.data(), g.data(), m.data(), v.data(), count, f);
     adamw_update_plain(p2.data(), g.data(), m2.data(), v2.data(), count, f);
-    // A handful of float roundings (6e-8 each); the step is at most about lr, so its error adds 1e-2 * 1e-6.
+    // A handful of float roundings (6e-8 each); the step is at most about lr, so its error adds
+    // 1e-2 * 1e-6.
     expect_near(p, p2, 3e-7, 1e-8);
     expect_near(m, m2, 3e-7, 5e-8);
     expect_near(v, v2, 3e-7, 1e-12);
@@ -51,7 +54,8 @@ TEST(Update, AnElementDoesNotDependOnItsPlace) {
   adamw_update(p.data(), g.data(), m.data(), v.data(), kCount, f);
   for (std::size_t begin = 0, size = 1; begin < kCount; begin += size, size = size % 13 + 1) {
     const std::size_t count = std::min(size, kCount - begin);
-    adamw_update(p2.data() + begin, g.data() + begin, m2.data() + begin, v2.data() + begin, count, f);
+    adamw_update(p2.data() + begin, g.data() + begin, m2.data() + begin, v2.data() + begin, count,
+                 f);
   }
   EXPECT_EQ(p, p2);
   EXPECT_EQ(m, m2);
@@ -79,7 +83,8 @@ TEST(SumOfSquares, EqualsThePlainLoop) {
   for (const std::size_t count : {0, 1, 63, 64, 65, 1024, 1025, 100000}) {
     const auto values = normal("values", count, 3);
     const double plain = sum_of_squares_plain(values.data(), count);
-    // Float lanes hold at most kSumBlock / 16 squares each: 64 roundings of 6e-8, in practice far fewer.
+    // Float lanes hold at most kSumBlock / 16 squares each: 64 roundings of 6e-8, in practice far
+    // fewer.
     EXPECT_NEAR(sum_of_squares(values.data(), count), plain, 2e-6 * plain);
   }
 }

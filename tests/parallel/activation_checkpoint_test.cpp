@@ -20,7 +20,8 @@ constexpr std::int64_t kSamples = 2, kColumns = 24;
 
 plan::ModelSpec tiny(const char* name, double dropout) {
   plan::ModelSpec spec = *plan::named_model(name);
-  spec.layers = 4, spec.hidden = 64, spec.heads = 4, spec.kv_heads = spec.kv_heads == spec.heads ? 4 : 2, spec.head_size = 16, spec.ffn = 160;
+  spec.layers = 4, spec.hidden = 64, spec.heads = 4,
+  spec.kv_heads = spec.kv_heads == spec.heads ? 4 : 2, spec.head_size = 16, spec.ffn = 160;
   spec.sequence = 32, spec.vocab = 256, spec.dropout = dropout;
   if (name == std::string("llama-tiny")) spec.kv_heads = 2;
   if (spec.qk_norm) spec.head_size = 24;
@@ -34,8 +35,11 @@ std::shared_ptr<nn::Model> made(const plan::ModelSpec& spec) {
   return model;
 }
 
-nn::Context context_of(std::int64_t rank, std::int64_t step, std::int64_t micro, at::Tensor& tokens) {
-  tokens = (at::arange(kSamples * (kColumns + 1), at::kLong) * (7 + rank) + 31 * step + 5 * micro).remainder(256).view({kSamples, kColumns + 1});
+nn::Context context_of(std::int64_t rank, std::int64_t step, std::int64_t micro,
+                       at::Tensor& tokens) {
+  tokens = (at::arange(kSamples * (kColumns + 1), at::kLong) * (7 + rank) + 31 * step + 5 * micro)
+               .remainder(256)
+               .view({kSamples, kColumns + 1});
   nn::Context context;
   context.key = Key(3).child(static_cast<std::uint64_t>(step));
   context.labels = tokens.slice(1, 1, kColumns + 1).contiguous();
@@ -45,7 +49,8 @@ nn::Context context_of(std::int64_t rank, std::int64_t step, std::int64_t micro,
   return context;
 }
 
-/// Two steps of two micro-batches with plain gradient descent: losses, then the last gradients, then the parameters.
+/// Two steps of two micro-batches with plain gradient descent: losses, then the last gradients,
+/// then the parameters.
 std::vector<at::Tensor> train(GradientReduction& reduction, nn::Model& model, int rank) {
   std::vector<at::Tensor> result;
   for (int step = 0; step < 2; ++step) {
@@ -75,11 +80,15 @@ bool same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
 }
 
 std::vector<Keep> ways_of(const plan::ModelSpec& spec, Mode mode, double budget = 0) {
-  return plan::kept_by_block(spec, {kSamples, kColumns}, {.mode = mode, .every = 2, .budget_bytes = budget});
+  return plan::kept_by_block(spec, {kSamples, kColumns},
+                             {.mode = mode, .every = 2, .budget_bytes = budget});
 }
 
 void on_ranks(int ranks, const std::function<void(const comm::Group&)>& body) {
-  comm::run_on_threads({.size = ranks, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}, body);
+  comm::run_on_threads({.size = ranks,
+                        .memory_limit_bytes = std::size_t{1} << 31,
+                        .timeout = std::chrono::seconds(60)},
+                       body);
 }
 
 // Bitwise: the second pass computes the same operations on the same numbers.
@@ -91,17 +100,23 @@ TEST(ActivationCheckpoint, EveryModeGivesTheBitsOfThePlainModel) {
           const auto spec = tiny(name, dropout);
           const auto plain_model = made(spec);
           const auto plain = train(*data_parallel(*plain_model, group), *plain_model, group.rank());
-          const double all = plan::blocks_bytes(spec, {kSamples, kColumns}, ways_of(spec, Mode::kNone));
-          for (const auto& [what, ways] : {std::pair{"full", ways_of(spec, Mode::kFull)},
-                                           {"every 2nd", ways_of(spec, Mode::kEveryK)},
-                                           {"selective", ways_of(spec, Mode::kSelective)},
-                                           {"budget", ways_of(spec, Mode::kBudget, 0.8 * all)},
-                                           {"mixed", std::vector{Keep::kInput, Keep::kProducts, Keep::kEverything, Keep::kProducts}}})
+          const double all =
+              plan::blocks_bytes(spec, {kSamples, kColumns}, ways_of(spec, Mode::kNone));
+          for (const auto& [what, ways] :
+               {std::pair{"full", ways_of(spec, Mode::kFull)},
+                {"every 2nd", ways_of(spec, Mode::kEveryK)},
+                {"selective", ways_of(spec, Mode::kSelective)},
+                {"budget", ways_of(spec, Mode::kBudget, 0.8 * all)},
+                {"mixed",
+                 std::vector{Keep::kInput, Keep::kProducts, Keep::kEverything, Keep::kProducts}}})
             for (const Way way : {Way::kInPlace, Way::kBuckets}) {
               const auto model = made(spec);
               checkpoint_activations(*model, ways);
-              const auto result = train(*data_parallel(*model, group, {.bucket_bytes = 50000, .way = way}), *model, group.rank());
-              EXPECT_TRUE(same(result, plain)) << name << ", dropout " << dropout << ", " << what << ", " << ranks << " ranks";
+              const auto result =
+                  train(*data_parallel(*model, group, {.bucket_bytes = 50000, .way = way}), *model,
+                        group.rank());
+              EXPECT_TRUE(same(result, plain))
+                  << name << ", dropout " << dropout << ", " << what << ", " << ranks << " ranks";
             }
         }
     });
@@ -116,7 +131,8 @@ TEST(ActivationCheckpoint, LayersOfAPerceptronToo) {
     nn::Context context;
     context.labels = at::arange(8, at::kLong);
     // The input wants no gradient: the first layer's node must reach the graph all the same.
-    const at::Tensor loss = (*model)(at::arange(8 * spec.inputs, at::kFloat).view({8, spec.inputs}).div(100).sin(), context);
+    const at::Tensor loss = (*model)(
+        at::arange(8 * spec.inputs, at::kFloat).view({8, spec.inputs}).div(100).sin(), context);
     loss.backward();
     auto& result = results[static_cast<int>(keep)];
     result.push_back(loss.detach());
@@ -150,7 +166,9 @@ TEST(ActivationCheckpoint, ASecondPassWithAnotherKeyIsCaught) {
     };
     const auto block = broken_model->units()[2];
     Forgetful forgetful(block);
-    block->set_around([&](nn::Module&, const at::Tensor& x, const nn::Context& context) { return recomputed(forgetful, x, context, Keep::kInput); });
+    block->set_around([&](nn::Module&, const at::Tensor& x, const nn::Context& context) {
+      return recomputed(forgetful, x, context, Keep::kInput);
+    });
     EXPECT_FALSE(same(train(*data_parallel(*broken_model, group), *broken_model, 0), plain));
   });
 }
@@ -160,14 +178,16 @@ TEST(ActivationCheckpoint, HooksRunAgainAndKnowIt) {
   const auto model = made(spec);
   checkpoint_activations(*model, ways_of(spec, Mode::kFull));
   std::vector<std::string> calls;
-  model->units()[1]->on_pre_forward([&](nn::Module&, const at::Tensor&, const nn::Context& context) {
-    calls.push_back(context.recomputing ? "gather again" : "gather");
-    return at::Tensor();
-  });
-  model->units()[1]->on_post_forward([&](nn::Module&, const at::Tensor&, const nn::Context& context) {
-    calls.push_back(context.recomputing ? "keep" : "release");
-    return at::Tensor();
-  });
+  model->units()[1]->on_pre_forward(
+      [&](nn::Module&, const at::Tensor&, const nn::Context& context) {
+        calls.push_back(context.recomputing ? "gather again" : "gather");
+        return at::Tensor();
+      });
+  model->units()[1]->on_post_forward(
+      [&](nn::Module&, const at::Tensor&, const nn::Context& context) {
+        calls.push_back(context.recomputing ? "keep" : "release");
+        return at::Tensor();
+      });
   at::Tensor tokens;
   const nn::Context context = context_of(0, 0, 0, tokens);
   (*model)(tokens, context).backward();
@@ -241,10 +261,13 @@ struct Measured {
   double activations = 0, total = 0;
 };
 
-Measured peak(const plan::ModelSpec& spec, const plan::MicroBatch& batch, const std::vector<Keep>& ways) {
+Measured peak(const plan::ModelSpec& spec, const plan::MicroBatch& batch,
+              const std::vector<Keep>& ways) {
   const auto model = made(spec);
   checkpoint_activations(*model, ways);
-  const at::Tensor tokens = at::arange(batch.samples * batch.columns, at::kLong).remainder(spec.vocab).view({batch.samples, batch.columns});
+  const at::Tensor tokens = at::arange(batch.samples * batch.columns, at::kLong)
+                                .remainder(spec.vocab)
+                                .view({batch.samples, batch.columns});
   nn::Context context;
   context.labels = tokens;
   const auto arena = comm::installed_arena();
@@ -254,9 +277,11 @@ Measured peak(const plan::ModelSpec& spec, const plan::MicroBatch& batch, const 
     const double before = static_cast<double>(arena->ledger().total.in_use);
     (*model)(tokens, context).backward();
     const auto ledger = arena->ledger();
-    measured.activations = static_cast<double>(ledger.categories[static_cast<int>(MemoryCategory::kActivations)].peak);
+    measured.activations =
+        static_cast<double>(ledger.categories[static_cast<int>(MemoryCategory::kActivations)].peak);
     measured.total = static_cast<double>(ledger.total.peak) - before;
-    EXPECT_EQ(ledger.categories[static_cast<int>(MemoryCategory::kActivations)].in_use, 0u) << "nothing stays after backward";
+    EXPECT_EQ(ledger.categories[static_cast<int>(MemoryCategory::kActivations)].in_use, 0u)
+        << "nothing stays after backward";
     model->clear_gradients();
   }
   return measured;
@@ -268,10 +293,12 @@ TEST(ActivationCheckpoint, MemoryFallsAsThePlanSays) {
     for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"})
       for (const double dropout : {0.0, 0.1}) {
         plan::ModelSpec spec = tiny(name, dropout);
-        spec.layers = 8, spec.hidden = 128, spec.head_size = 32, spec.ffn = 512, spec.sequence = 128, spec.vocab = 64;
+        spec.layers = 8, spec.hidden = 128, spec.head_size = 32, spec.ffn = 512,
+        spec.sequence = 128, spec.vocab = 64;
         const plan::MicroBatch batch{2, 128};
         const auto ways = [&](Mode mode, double budget = 0) {
-          return plan::kept_by_block(spec, batch, {.mode = mode, .every = 2, .budget_bytes = budget});
+          return plan::kept_by_block(spec, batch,
+                                     {.mode = mode, .every = 2, .budget_bytes = budget});
         };
         const double all = plan::blocks_bytes(spec, batch, ways(Mode::kNone));
         const double head = 4 * batch.rows() * static_cast<double>(2 * spec.hidden + spec.vocab);
@@ -287,7 +314,8 @@ TEST(ActivationCheckpoint, MemoryFallsAsThePlanSays) {
           EXPECT_LT(measured.activations, 1.03 * (planned + head)) << name << " " << what;
           if (what == std::string("none")) none = measured.total;
           if (what == std::string("full")) {
-            EXPECT_LT(measured.total, 0.4 * none) << "one block and eight inputs instead of eight blocks";
+            EXPECT_LT(measured.total, 0.4 * none)
+                << "one block and eight inputs instead of eight blocks";
           }
         }
       }

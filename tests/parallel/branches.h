@@ -15,7 +15,8 @@ namespace shoal::parallel {
 class Branches final : public nn::Module {
  public:
   explicit Branches(int count) {
-    for (int i = 0; i < count; ++i) weights_.push_back(parameter("w" + std::to_string(i), {3}, plan::Init::kOnes));
+    for (int i = 0; i < count; ++i)
+      weights_.push_back(parameter("w" + std::to_string(i), {3}, plan::Init::kOnes));
   }
   std::vector<std::size_t> used;
 

@@ -24,16 +24,20 @@ struct Types {
   at::ScalarType compute = at::kFloat, gradient = at::kFloat;
 };
 
-std::shared_ptr<nn::Model> made(const plan::ModelSpec& spec, std::uint64_t seed = 1, const Types& types = {}) {
+std::shared_ptr<nn::Model> made(const plan::ModelSpec& spec, std::uint64_t seed = 1,
+                                const Types& types = {}) {
   auto model = nn::make_model(spec);
-  for (const auto& p : model->parameters()) p->set_types(p->global_shape().size() > 1 ? types.compute : at::kFloat, types.gradient);
+  for (const auto& p : model->parameters())
+    p->set_types(p->global_shape().size() > 1 ? types.compute : at::kFloat, types.gradient);
   model->materialize();
   model->reset_parameters(Key(seed));
   return model;
 }
 
-nn::Context context_of(std::int64_t rank, std::int64_t step, std::int64_t micro, at::Tensor& tokens) {
-  tokens = (at::arange(33, at::kLong) * (7 + rank) + 31 * step + 5 * micro).remainder(256).view({1, 33});
+nn::Context context_of(std::int64_t rank, std::int64_t step, std::int64_t micro,
+                       at::Tensor& tokens) {
+  tokens =
+      (at::arange(33, at::kLong) * (7 + rank) + 31 * step + 5 * micro).remainder(256).view({1, 33});
   nn::Context context;
   context.key = Key(3).child(static_cast<std::uint64_t>(step));
   context.labels = tokens.slice(1, 1, 33).contiguous();
@@ -64,65 +68,85 @@ std::vector<at::Tensor> train(GradientReduction& reduction, nn::Model& model, in
 class DataParallelTypes : public ::testing::TestWithParam<Types> {};
 
 TEST_P(DataParallelTypes, EveryWayGivesTheBitsOfThePlainOne) {
-  comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}, [](const comm::Group& group) {
-    const auto spec = tiny();
-    const auto plain_model = made(spec, 1, GetParam());
-    const auto plain = train(*reduce_after_backward(*plain_model, group), *plain_model, group.rank());
-    for (const DataParallelOptions& options :
-         {DataParallelOptions{}, DataParallelOptions{.way = Way::kInPlace}, DataParallelOptions{.bucket_bytes = 1, .way = Way::kBuckets},
-          DataParallelOptions{.bucket_bytes = 100000, .way = Way::kBuckets}, DataParallelOptions{.way = Way::kBuckets}}) {
-      const auto model = made(spec, 1, GetParam());
-      const auto reduction = data_parallel(*model, group, options);
-      const auto result = train(*reduction, *model, group.rank());
-      ASSERT_EQ(result.size(), plain.size());
-      for (std::size_t i = 0; i < plain.size(); ++i)
-        EXPECT_TRUE(result[i].equal(plain[i])) << model->parameters()[i]->name() << " bucket=" << options.bucket_bytes;
-    }
-  });
+  comm::run_on_threads(
+      {.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)},
+      [](const comm::Group& group) {
+        const auto spec = tiny();
+        const auto plain_model = made(spec, 1, GetParam());
+        const auto plain =
+            train(*reduce_after_backward(*plain_model, group), *plain_model, group.rank());
+        for (const DataParallelOptions& options :
+             {DataParallelOptions{}, DataParallelOptions{.way = Way::kInPlace},
+              DataParallelOptions{.bucket_bytes = 1, .way = Way::kBuckets},
+              DataParallelOptions{.bucket_bytes = 100000, .way = Way::kBuckets},
+              DataParallelOptions{.way = Way::kBuckets}}) {
+          const auto model = made(spec, 1, GetParam());
+          const auto reduction = data_parallel(*model, group, options);
+          const auto result = train(*reduction, *model, group.rank());
+          ASSERT_EQ(result.size(), plain.size());
+          for (std::size_t i = 0; i < plain.size(); ++i)
+            EXPECT_TRUE(result[i].equal(plain[i]))
+                << model->parameters()[i]->name() << " bucket=" << options.bucket_bytes;
+        }
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(Precision, DataParallelTypes,
-                         ::testing::Values(Types{}, Types{at::kBFloat16, at::kFloat}, Types{at::kBFloat16, at::kBFloat16},
-                                           Types{at::kFloat, at::kBFloat16}, Types{at::kHalf, at::kFloat}));
+                         ::testing::Values(Types{}, Types{at::kBFloat16, at::kFloat},
+                                           Types{at::kBFloat16, at::kBFloat16},
+                                           Types{at::kFloat, at::kBFloat16},
+                                           Types{at::kHalf, at::kFloat}));
 
 // Rank r uses branch 0 and one of 1 to 3; branch 4 is used by nobody.
 TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
   for (const Way way : {Way::kInPlace, Way::kBuckets})
-    comm::run_on_threads({.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& group) {
-      Branches model(5);
-      model.materialize();
-      model.reset_parameters(Key(1));
-      const auto reduction = data_parallel(model, group, {.bucket_bytes = 24, .way = way});
-      for (int step = 0; step < 4; ++step) {
-        // The order of use differs between ranks and steps too.
-        model.used = {static_cast<std::size_t>((group.rank() + step) % 3 + 1), 0};
-        if (group.rank() == 1) std::swap(model.used[0], model.used[1]);
-        reduction->begin(0, 1);
-        model(at::arange(3, at::kFloat) + group.rank(), nn::Context()).backward();
-        reduction->finish();
-        const auto parameters = model.parameters();
-        EXPECT_TRUE(parameters[0]->gradient().equal(3 * at::arange(3, at::kFloat) + 3));
-        for (int branch = 1; branch <= 3; ++branch) {
-          const int user = (branch - 1 - step % 3 + 3) % 3;
-          EXPECT_TRUE(parameters[branch]->gradient().equal(at::arange(3, at::kFloat) + user)) << "branch " << branch << " step " << step;
-        }
-        EXPECT_FALSE(parameters[4]->gradient().defined()) << "a parameter that nobody uses keeps no gradient";
-        model.clear_gradients();
-      }
-    });
+    comm::run_on_threads(
+        {.size = 3,
+         .memory_limit_bytes = std::size_t{1} << 31,
+         .timeout = std::chrono::seconds(60)},
+        [&](const comm::Group& group) {
+          Branches model(5);
+          model.materialize();
+          model.reset_parameters(Key(1));
+          const auto reduction = data_parallel(model, group, {.bucket_bytes = 24, .way = way});
+          for (int step = 0; step < 4; ++step) {
+            // The order of use differs between ranks and steps too.
+            model.used = {static_cast<std::size_t>((group.rank() + step) % 3 + 1), 0};
+            if (group.rank() == 1) std::swap(model.used[0], model.used[1]);
+            reduction->begin(0, 1);
+            model(at::arange(3, at::kFloat) + group.rank(), nn::Context()).backward();
+            reduction->finish();
+            const auto parameters = model.parameters();
+            EXPECT_TRUE(parameters[0]->gradient().equal(3 * at::arange(3, at::kFloat) + 3));
+            for (int branch = 1; branch <= 3; ++branch) {
+              const int user = (branch - 1 - step % 3 + 3) % 3;
+              EXPECT_TRUE(parameters[branch]->gradient().equal(at::arange(3, at::kFloat) + user))
+                  << "branch " << branch << " step " << step;
+            }
+            EXPECT_FALSE(parameters[4]->gradient().defined())
+                << "a parameter that nobody uses keeps no gradient";
+            model.clear_gradients();
+          }
+        });
 }
 
 TEST(DataParallel, DifferentStartingValuesAreNamed) {
   try {
-    comm::run_on_threads({.size = 2, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)}, [](const comm::Group& group) {
-      const auto model = made(tiny());
-      if (group.rank() == 1) model->find_parameter("blocks.1.mlp.up.bias")->tensor().detach().add_(1e-8);
-      data_parallel(*model, group);
-    });
+    comm::run_on_threads(
+        {.size = 2,
+         .memory_limit_bytes = std::size_t{1} << 31,
+         .timeout = std::chrono::seconds(60)},
+        [](const comm::Group& group) {
+          const auto model = made(tiny());
+          if (group.rank() == 1)
+            model->find_parameter("blocks.1.mlp.up.bias")->tensor().detach().add_(1e-8);
+          data_parallel(*model, group);
+        });
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
-    EXPECT_NE(std::string(error.what()).find("blocks.1.mlp.up.bias"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("blocks.1.mlp.up.bias"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -1,4 +1,5 @@
-// Shards over two "hosts" of two ranks each: processes that share memory inside a host and speak TCP between them.
+// Shards over two "hosts" of two ranks each: processes that share memory inside a host and speak
+// TCP between them.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -19,9 +20,12 @@ namespace shoal::parallel {
 namespace {
 
 using Way = ShardingOptions::Way;
-constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters};
+constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients,
+                                  ShardStage::kParameters};
 
-bool on_two_hosts(const std::function<bool(const comm::Group&)>& body) { return comm::on_processes(4, comm::at_a_file(), body, 2); }
+bool on_two_hosts(const std::function<bool(const comm::Group&)>& body) {
+  return comm::on_processes(4, comm::at_a_file(), body, 2);
+}
 
 /// Says on which rank what is wrong; true when nothing is.
 bool expect(bool good, const comm::Group& world, const std::string& what) {
@@ -30,10 +34,13 @@ bool expect(bool good, const comm::Group& world, const std::string& what) {
 }
 
 Result sharded(
-    const comm::Group& world, int replicas, const ShardingOptions& options, int micro_batches, const Preparation& prepare = [](nn::Model&) {}) {
+    const comm::Group& world, int replicas, const ShardingOptions& options, int micro_batches,
+    const Preparation& prepare = [](nn::Model&) {}) {
   const auto model = nn::make_model(tiny());
   prepare(*model);
-  const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", world.size() / replicas}}), options);
+  const auto sharding = sharded_data_parallel(
+      *model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", world.size() / replicas}}),
+      options);
   sharding->reset_parameters(Key(1));
   Result result = train(*model, *sharding, world, micro_batches);
   // Twice, so that what the first took and gave back is taken again.
@@ -49,9 +56,12 @@ Result sharded(
 TEST(ShardingOnHosts, EveryStageTrainsAsOneRank) {
   EXPECT_TRUE(on_two_hosts([](const comm::Group& world) {
     const Result reference = alone();
-    bool good = expect(reference.losses.back() < reference.losses.front() - 0.5, world, "nothing was learnt: the comparison would show nothing");
-    const auto check = [&](const std::string& what, int replicas, const ShardingOptions& options, int micro, const Preparation& prepare) {
-      const std::string apart = difference(sharded(world, replicas, options, micro, prepare), reference);
+    bool good = expect(reference.losses.back() < reference.losses.front() - 0.5, world,
+                       "nothing was learnt: the comparison would show nothing");
+    const auto check = [&](const std::string& what, int replicas, const ShardingOptions& options,
+                           int micro, const Preparation& prepare) {
+      const std::string apart =
+          difference(sharded(world, replicas, options, micro, prepare), reference);
       good = expect(apart.empty(), world, what + ": " + apart) && good;
     };
     const auto plain = [](nn::Model&) {};
@@ -61,9 +71,13 @@ TEST(ShardingOnHosts, EveryStageTrainsAsOneRank) {
       check(name + " copied", 1, {.stage = stage, .way = Way::kCopied}, 3, plain);
       check(name + " hybrid, shards on one host", 2, {.stage = stage}, 3, plain);
     }
-    check("gathered far ahead", 1, {.ahead = 3, .reshard_after_forward = false, .way = Way::kShared}, 3, plain);
-    check("small units", 1, {.wrapping = {.by = Wrapping::By::kSize, .parameters = 2000}, .ahead = 2}, 1, plain);
-    check("recomputed", 1, {}, 3, [](nn::Model& model) { checkpoint_activations(model, {plan::Keep::kInput, plan::Keep::kProducts}); });
+    check("gathered far ahead", 1,
+          {.ahead = 3, .reshard_after_forward = false, .way = Way::kShared}, 3, plain);
+    check("small units", 1,
+          {.wrapping = {.by = Wrapping::By::kSize, .parameters = 2000}, .ahead = 2}, 1, plain);
+    check("recomputed", 1, {}, 3, [](nn::Model& model) {
+      checkpoint_activations(model, {plan::Keep::kInput, plan::Keep::kProducts});
+    });
     return good;
   }));
 }
@@ -71,14 +85,17 @@ TEST(ShardingOnHosts, EveryStageTrainsAsOneRank) {
 /// Large enough that headers of messages count little.
 plan::ModelSpec larger() {
   plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
-  spec.layers = 6, spec.hidden = 256, spec.heads = 4, spec.kv_heads = 4, spec.head_size = 64, spec.ffn = 1024, spec.vocab = 512, spec.sequence = 16;
+  spec.layers = 6, spec.hidden = 256, spec.heads = 4, spec.kv_heads = 4, spec.head_size = 64,
+  spec.ffn = 1024, spec.vocab = 512, spec.sequence = 16;
   return spec;
 }
 
 /// Bytes that this rank has sent to other hosts, in all groups.
 double sent(const comm::Group& world) {
   const auto& engine = dynamic_cast<const comm::CommunicatorEngine&>(*world.engine());
-  return static_cast<double>(dynamic_cast<const collective::HierarchicalCommunicator&>(*engine.communicator()).bytes_between_hosts_of_all());
+  return static_cast<double>(
+      dynamic_cast<const collective::HierarchicalCommunicator&>(*engine.communicator())
+          .bytes_between_hosts_of_all());
 }
 
 double summed(const comm::Group& world, double value) {
@@ -95,7 +112,8 @@ struct Step {
 /// The second step, when all memory is taken.
 Step measure(const comm::Group& world, const ShardingOptions& options, double& least) {
   const auto model = nn::make_model(larger());
-  const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", world.size()}}), options);
+  const auto sharding =
+      sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", world.size()}}), options);
   sharding->reset_parameters(Key(1));
   sharding->begin_update();
   sharding->end_update();
@@ -114,7 +132,8 @@ Step measure(const comm::Group& world, const ShardingOptions& options, double& l
     sharding->begin_update();
     sharding->end_update();
     model->clear_gradients();
-    step.parameters = static_cast<double>(arena->ledger().categories[static_cast<int>(MemoryCategory::kParameters)].peak);
+    step.parameters = static_cast<double>(
+        arena->ledger().categories[static_cast<int>(MemoryCategory::kParameters)].peak);
     step.bytes = summed(world, sent(world) - before);
   }
   // Each host sends half of a gradient to the other, and half of a unit as often as it is gathered.
@@ -128,16 +147,20 @@ Step measure(const comm::Group& world, const ShardingOptions& options, double& l
   std::vector<double> units(static_cast<std::size_t>(larger().layers) + 2);
   for (const plan::ParameterSpec& parameter : plan::parameters(larger())) {
     const std::string& name = parameter.name;
-    const std::size_t unit = name.starts_with("embedding.") ? 0 : name.starts_with("blocks.") ? std::stoul(name.substr(7)) + 1 : units.size() - 1;
+    const std::size_t unit = name.starts_with("embedding.") ? 0
+                             : name.starts_with("blocks.")  ? std::stoul(name.substr(7)) + 1
+                                                            : units.size() - 1;
     units[unit] += 4 * parameter.count();
   }
   for (const auto& action : sharding->table())
     if (action.step == schedule::ShardStep::kGather)
-      least += units.at(static_cast<std::size_t>(action.index)) * (options.travels == at::kFloat ? 1 : 0.5);
+      least += units.at(static_cast<std::size_t>(action.index)) *
+               (options.travels == at::kFloat ? 1 : 0.5);
   return step;
 }
 
-// The least: of every gather each host gets what the other owns, once; of every gradient each host gets one sum of the other's.
+// The least: of every gather each host gets what the other owns, once; of every gradient each host
+// gets one sum of the other's.
 TEST(ShardingOnHosts, OnlyWhatIsMissingCrossesAndOncePerHost) {
   EXPECT_TRUE(on_two_hosts([](const comm::Group& world) {
     bool good = true;
@@ -147,26 +170,31 @@ TEST(ShardingOnHosts, OnlyWhatIsMissingCrossesAndOncePerHost) {
         double least = 0;
         const Step step = measure(world, {.stage = stage, .travels = type}, least);
         good = expect(step.bytes <= 1.05 * least && step.bytes >= least, world,
-                      fmt::format("stage {}: {} bytes cross, at least {} must", static_cast<int>(stage), step.bytes, least)) &&
+                      fmt::format("stage {}: {} bytes cross, at least {} must",
+                                  static_cast<int>(stage), step.bytes, least)) &&
                good;
       }
     return good;
   }));
 }
 
-// In stage 3 four ranks hold a quarter each and what is gathered; in the others everything. Two ranks of a host hold the latter once together.
+// In stage 3 four ranks hold a quarter each and what is gathered; in the others everything. Two
+// ranks of a host hold the latter once together.
 TEST(ShardingOnHosts, WhatIsGatheredExistsOncePerHost) {
   EXPECT_TRUE(on_two_hosts([](const comm::Group& world) {
     bool good = true;
     for (const ShardStage stage : kStages) {
       double ignored = 0;
-      const Step copied = measure(world, {.stage = stage, .way = Way::kCopied}, ignored), shared = measure(world, {.stage = stage}, ignored);
+      const Step copied = measure(world, {.stage = stage, .way = Way::kCopied}, ignored),
+                 shared = measure(world, {.stage = stage}, ignored);
       double all = 0;
-      for (const plan::ParameterSpec& parameter : plan::parameters(larger())) all += 4 * parameter.count();
+      for (const plan::ParameterSpec& parameter : plan::parameters(larger()))
+        all += 4 * parameter.count();
       const double own = stage == ShardStage::kParameters ? all / 4 : 0;
       good =
           expect(shared.parameters - own < 0.6 * (copied.parameters - own), world,
-                 fmt::format("stage {}: {} bytes where copies are {}, of {}", static_cast<int>(stage), shared.parameters, copied.parameters, all)) &&
+                 fmt::format("stage {}: {} bytes where copies are {}, of {}",
+                             static_cast<int>(stage), shared.parameters, copied.parameters, all)) &&
           good;
     }
     return good;

@@ -24,41 +24,50 @@ namespace {
 using Way = ShardingOptions::Way;
 using By = Wrapping::By;
 constexpr Way kWays[] = {Way::kShared, Way::kCopied};
-constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients, ShardStage::kParameters};
+constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients,
+                                  ShardStage::kParameters};
 
 using Maker = std::unique_ptr<Sharding> (*)(nn::Module&, const mesh::Mesh&, const ShardingOptions&);
 
 Result sharded(
-    int replicas, int shards, const ShardingOptions& options, int micro_batches, Maker make = sharded_data_parallel,
-    const Preparation& prepare = [](nn::Model&) {}) {
+    int replicas, int shards, const ShardingOptions& options, int micro_batches,
+    Maker make = sharded_data_parallel, const Preparation& prepare = [](nn::Model&) {}) {
   Result kept;
-  comm::run_on_threads({.size = replicas * shards, .arena = false, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& world) {
-    const auto model = nn::make_model(tiny());
-    prepare(*model);
-    const auto sharding = make(*model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", shards}}), options);
-    sharding->reset_parameters(Key(1));
-    Result result = train(*model, *sharding, world, micro_batches);
-    sharding->unshard();
-    keep_weights(*model, result);
-    sharding->reshard();
-    world.barrier();
-    if (world.rank() == 0) kept = std::move(result);
-    world.barrier();
-  });
+  comm::run_on_threads(
+      {.size = replicas * shards, .arena = false, .timeout = std::chrono::seconds(60)},
+      [&](const comm::Group& world) {
+        const auto model = nn::make_model(tiny());
+        prepare(*model);
+        const auto sharding =
+            make(*model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", shards}}), options);
+        sharding->reset_parameters(Key(1));
+        Result result = train(*model, *sharding, world, micro_batches);
+        sharding->unshard();
+        keep_weights(*model, result);
+        sharding->reshard();
+        world.barrier();
+        if (world.rank() == 0) kept = std::move(result);
+        world.barrier();
+      });
   return kept;
 }
 
-void expect_same(const Result& a, const Result& b, const std::string& what, double bound = 1e-5) { EXPECT_EQ(difference(a, b, bound), "") << what; }
+void expect_same(const Result& a, const Result& b, const std::string& what, double bound = 1e-5) {
+  EXPECT_EQ(difference(a, b, bound), "") << what;
+}
 
 TEST(Sharding, EveryStageAndWayTrainsAsOneRank) {
   const Result reference = alone();
-  EXPECT_LT(reference.losses.back(), reference.losses.front() - 0.5) << "nothing was learnt: the comparison would show nothing";
+  EXPECT_LT(reference.losses.back(), reference.losses.front() - 0.5)
+      << "nothing was learnt: the comparison would show nothing";
   for (const ShardStage stage : kStages) {
     for (const int ranks : {1, 2, 3, 4})
       for (const Way way : kWays)
         expect_same(sharded(1, ranks, {.stage = stage, .way = way}, 1 + ranks % 2), reference,
-                    fmt::format("stage {}, {} ranks, way {}", static_cast<int>(stage), ranks, static_cast<int>(way)));
-    expect_same(sharded(2, 2, {.stage = stage, .way = Way::kCopied}, 3), reference, "hybrid, copied");
+                    fmt::format("stage {}, {} ranks, way {}", static_cast<int>(stage), ranks,
+                                static_cast<int>(way)));
+    expect_same(sharded(2, 2, {.stage = stage, .way = Way::kCopied}, 3), reference,
+                "hybrid, copied");
     expect_same(sharded(2, 2, {.stage = stage}, 1), reference, "hybrid, shared");
     expect_same(sharded(1, 3, {.stage = stage}, 2, sharding_by_hand), reference, "by hand");
   }
@@ -67,32 +76,45 @@ TEST(Sharding, EveryStageAndWayTrainsAsOneRank) {
 TEST(Sharding, EveryWrappingTrainsAsOneRank) {
   const Result reference = alone();
   for (const Way way : kWays)
-    for (const Wrapping& wrapping : {Wrapping{.by = By::kSize, .parameters = 2000}, Wrapping{.by = By::kName, .names = {"blocks.*.mlp"}},
-                                     Wrapping{.by = By::kName, .names = {"blocks.1", "head"}}, Wrapping{.by = By::kWhole}})
+    for (const Wrapping& wrapping :
+         {Wrapping{.by = By::kSize, .parameters = 2000},
+          Wrapping{.by = By::kName, .names = {"blocks.*.mlp"}},
+          Wrapping{.by = By::kName, .names = {"blocks.1", "head"}}, Wrapping{.by = By::kWhole}})
       for (const int ranks : {1, 2, 3, 4})
         for (const bool reshard : {true, false}) {
           if (!reshard && ranks != 2) continue;
-          const ShardingOptions options{.wrapping = wrapping, .ahead = reshard ? 2 : 0, .reshard_after_forward = reshard, .way = way};
+          const ShardingOptions options{.wrapping = wrapping,
+                                        .ahead = reshard ? 2 : 0,
+                                        .reshard_after_forward = reshard,
+                                        .way = way};
           expect_same(sharded(1, ranks, options, ranks == 4 ? 1 : 2), reference,
-                      fmt::format("by {}, {} ranks, reshard {}", static_cast<int>(wrapping.by), ranks, reshard));
+                      fmt::format("by {}, {} ranks, reshard {}", static_cast<int>(wrapping.by),
+                                  ranks, reshard));
         }
-  expect_same(sharded(1, 2, {.stage = ShardStage::kGradients, .reduce_every_micro_batch = true}, 3), reference, "reduced every micro-batch");
+  expect_same(sharded(1, 2, {.stage = ShardStage::kGradients, .reduce_every_micro_batch = true}, 3),
+              reference, "reduced every micro-batch");
 }
 
 TEST(Sharding, RecomputedBlocksTrainAsOneRank) {
   const Result reference = alone();
   for (const Way way : kWays)
-    for (const auto& ways : {std::vector{plan::Keep::kInput, plan::Keep::kInput}, {plan::Keep::kProducts, plan::Keep::kEverything}})
+    for (const auto& ways : {std::vector{plan::Keep::kInput, plan::Keep::kInput},
+                             {plan::Keep::kProducts, plan::Keep::kEverything}})
       for (const bool reshard : {true, false})
-        expect_same(sharded(1, 2, {.reshard_after_forward = reshard, .way = way}, 2, sharded_data_parallel,
-                            [&](nn::Model& model) { checkpoint_activations(model, ways); }),
-                    reference, fmt::format("way {}, first block keeps {}, reshard {}", static_cast<int>(way), static_cast<int>(ways[0]), reshard));
+        expect_same(
+            sharded(1, 2, {.reshard_after_forward = reshard, .way = way}, 2, sharded_data_parallel,
+                    [&](nn::Model& model) { checkpoint_activations(model, ways); }),
+            reference,
+            fmt::format("way {}, first block keeps {}, reshard {}", static_cast<int>(way),
+                        static_cast<int>(ways[0]), reshard));
 }
 
-// Units that are frozen as a whole (the first block), in part (the norms of the second), and the tied embedding.
+// Units that are frozen as a whole (the first block), in part (the norms of the second), and the
+// tied embedding.
 TEST(Sharding, FrozenParametersStayAndTheOthersTrainAsOnOneRank) {
   const auto frozen = [](const std::string& name) {
-    return name.starts_with("blocks.0.") || (name.starts_with("blocks.1.") && name.find("norm") != std::string::npos) ||
+    return name.starts_with("blocks.0.") ||
+           (name.starts_with("blocks.1.") && name.find("norm") != std::string::npos) ||
            name.starts_with("embedding");
   };
   int kept = 0;
@@ -107,68 +129,85 @@ TEST(Sharding, FrozenParametersStayAndTheOthersTrainAsOnOneRank) {
   const auto parameters = fresh->parameters();
   for (std::size_t i = 0; i < reference.weights.size(); ++i) {
     const auto& parameter = parameters[i];
-    EXPECT_EQ(reference.weights[i].equal(parameter->tensor()), frozen(parameter->name())) << parameter->name();
+    EXPECT_EQ(reference.weights[i].equal(parameter->tensor()), frozen(parameter->name()))
+        << parameter->name();
     kept += frozen(parameter->name());
   }
   EXPECT_GE(kept, 15) << "too little is frozen to show anything";
   for (const ShardStage stage : kStages) {
     for (const Way way : kWays)
-      expect_same(sharded(1, 3, {.stage = stage, .way = way}, 2, sharded_data_parallel, freeze), reference,
+      expect_same(sharded(1, 3, {.stage = stage, .way = way}, 2, sharded_data_parallel, freeze),
+                  reference,
                   fmt::format("stage {}, way {}", static_cast<int>(stage), static_cast<int>(way)));
     expect_same(sharded(1, 2, {.stage = stage}, 1, sharding_by_hand, freeze), reference, "by hand");
   }
 }
 
-/// The gradients of `branches` weights on `ranks` ranks, of which `used(rank, step)` says what they use: each rank's part beside `expected(step)`,
-/// where an undefined tensor stands for a parameter that no rank uses.
-void expect_gradients(int branches, int ranks, const std::function<std::vector<std::size_t>(int, int)>& used,
+/// The gradients of `branches` weights on `ranks` ranks, of which `used(rank, step)` says what they
+/// use: each rank's part beside `expected(step)`, where an undefined tensor stands for a parameter
+/// that no rank uses.
+void expect_gradients(int branches, int ranks,
+                      const std::function<std::vector<std::size_t>(int, int)>& used,
                       const std::function<std::vector<at::Tensor>(int)>& expected) {
   for (const auto make : {sharded_data_parallel, sharding_by_hand})
     for (const ShardStage stage : kStages)
       for (const Way way : kWays)
-        comm::run_on_threads({.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& world) {
-          Branches model(branches);
-          const auto sharding = make(model, mesh::Mesh(world, {{"replicate", 1}, {"shard", ranks}}), {.stage = stage, .way = way});
-          sharding->reset_parameters(Key(1));
-          std::int64_t held = 0;
-          for (int step = 0; step < 4; ++step) {
-            model.used = used(world.rank(), step);
-            sharding->begin(0, 1);
-            model(at::arange(3, at::kFloat) + world.rank(), nn::Context()).backward();
-            sharding->finish();
-            const std::vector<at::Tensor> gradients = sharding->gradients(), whole = expected(step);
-            for (std::size_t i = 0; i < gradients.size(); ++i) {
-              const OwnedRange& range = sharding->owned()[i];
-              const std::string what = fmt::format("{} of rank {}, stage {}, way {}, step {}", range.parameter->name(), world.rank(),
-                                                   static_cast<int>(stage), static_cast<int>(way), step);
-              held += range.end - range.begin;
-              ASSERT_EQ(gradients[i].defined(), whole[i].defined()) << what;
-              if (whole[i].defined()) {
-                EXPECT_TRUE(gradients[i].equal(whole[i].slice(0, range.begin, range.end))) << what;
+        comm::run_on_threads(
+            {.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
+            [&](const comm::Group& world) {
+              Branches model(branches);
+              const auto sharding =
+                  make(model, mesh::Mesh(world, {{"replicate", 1}, {"shard", ranks}}),
+                       {.stage = stage, .way = way});
+              sharding->reset_parameters(Key(1));
+              std::int64_t held = 0;
+              for (int step = 0; step < 4; ++step) {
+                model.used = used(world.rank(), step);
+                sharding->begin(0, 1);
+                model(at::arange(3, at::kFloat) + world.rank(), nn::Context()).backward();
+                sharding->finish();
+                const std::vector<at::Tensor> gradients = sharding->gradients(),
+                                              whole = expected(step);
+                for (std::size_t i = 0; i < gradients.size(); ++i) {
+                  const OwnedRange& range = sharding->owned()[i];
+                  const std::string what = fmt::format(
+                      "{} of rank {}, stage {}, way {}, step {}", range.parameter->name(),
+                      world.rank(), static_cast<int>(stage), static_cast<int>(way), step);
+                  held += range.end - range.begin;
+                  ASSERT_EQ(gradients[i].defined(), whole[i].defined()) << what;
+                  if (whole[i].defined()) {
+                    EXPECT_TRUE(gradients[i].equal(whole[i].slice(0, range.begin, range.end)))
+                        << what;
+                  }
+                }
+                sharding->begin_update();
+                sharding->end_update();
+                model.clear_gradients();
               }
-            }
-            sharding->begin_update();
-            sharding->end_update();
-            model.clear_gradients();
-          }
-          const at::Tensor all = at::empty({1}, at::kLong).fill_(held);
-          world.all_reduce(all);
-          EXPECT_EQ(all.item<std::int64_t>(), 4 * 3 * branches) << "every element belongs to one rank";
-        });
+              const at::Tensor all = at::empty({1}, at::kLong).fill_(held);
+              world.all_reduce(all);
+              EXPECT_EQ(all.item<std::int64_t>(), 4 * 3 * branches)
+                  << "every element belongs to one rank";
+            });
 }
 
-// Rank r uses branch 0 and one of 1 to 3, which differs between ranks and steps, and the order too; nobody uses branch 4.
+// Rank r uses branch 0 and one of 1 to 3, which differs between ranks and steps, and the order too;
+// nobody uses branch 4.
 TEST(Sharding, ParametersThatSomeRanksDoNotUse) {
-  const auto branch = [](int rank, int step) { return static_cast<std::size_t>((rank + step) % 3 + 1); };
+  const auto branch = [](int rank, int step) {
+    return static_cast<std::size_t>((rank + step) % 3 + 1);
+  };
   expect_gradients(
       5, 3,
       [&](int rank, int step) {
-        return rank == 1 ? std::vector<std::size_t>{0, branch(rank, step)} : std::vector<std::size_t>{branch(rank, step), 0};
+        return rank == 1 ? std::vector<std::size_t>{0, branch(rank, step)}
+                         : std::vector<std::size_t>{branch(rank, step), 0};
       },
       [&](int step) {
         std::vector<at::Tensor> whole(5);
         whole[0] = 3 * at::arange(3, at::kFloat) + 3;
-        for (int rank = 0; rank < 3; ++rank) whole[branch(rank, step)] = at::arange(3, at::kFloat) + rank;
+        for (int rank = 0; rank < 3; ++rank)
+          whole[branch(rank, step)] = at::arange(3, at::kFloat) + rank;
         return whole;
       });
 }
@@ -180,17 +219,24 @@ TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
       plan::ModelSpec spec = tiny();
       spec.layers = 4, spec.tied_embeddings = tied;
       plan::Training training{.zero = 3, .micro_batch = 1};
-      training.mesh.data = 2, training.prefetch_units = ahead, training.reshard_after_forward = ahead != 3;
+      training.mesh.data = 2, training.prefetch_units = ahead,
+      training.reshard_after_forward = ahead != 3;
       plan::Cluster apart;
       apart.runtime = plan::Runtime::kShoal, apart.hosts = 2, apart.devices_per_host = 1;
       const auto planned = plan::gather_table(spec, training, apart);
-      comm::run_on_threads({.size = 2, .arena = false, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& world) {
-        const auto model = nn::make_model(spec);
-        const ShardingOptions options{.ahead = ahead, .reshard_after_forward = ahead != 3, .way = Way::kCopied};
-        EXPECT_EQ(sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), options)->table(), planned);
-      });
+      comm::run_on_threads(
+          {.size = 2, .arena = false, .timeout = std::chrono::seconds(60)},
+          [&](const comm::Group& world) {
+            const auto model = nn::make_model(spec);
+            const ShardingOptions options{
+                .ahead = ahead, .reshard_after_forward = ahead != 3, .way = Way::kCopied};
+            EXPECT_EQ(
+                sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), options)->table(),
+                planned);
+          });
       apart.hosts = 1, apart.devices_per_host = 2;
-      EXPECT_TRUE(plan::gather_table(spec, training, apart).empty()) << "parameters are read in place";
+      EXPECT_TRUE(plan::gather_table(spec, training, apart).empty())
+          << "parameters are read in place";
     }
 }
 
@@ -216,45 +262,55 @@ class Units final : public nn::Module {
   std::vector<std::shared_ptr<Branches>> branches_;
 };
 
-// The other rank, which may have nothing to send before its backward pass is over, is what a rank with all units waits for.
+// The other rank, which may have nothing to send before its backward pass is over, is what a rank
+// with all units waits for.
 TEST(Sharding, ARankThatWaitsForRoomIsNotWaitedFor) {
   for (const int replicas : {1, 2})
-    comm::run_on_threads({.size = 2 * replicas, .arena = false, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& world) {
-      Units model(8);
-      const auto sharding =
-          sharded_data_parallel(model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", 2}}), {.in_flight = 1, .way = Way::kShared});
-      sharding->reset_parameters(Key(1));
-      for (int step = 0; step < 3; ++step) {
-        // Alone the first unit, which leaves last; alone the last; none of the second.
-        model.used = world.rank() != step % world.size() ? std::vector<std::size_t>{7, 6, 5, 4, 3, 2, 0}
-                     : step % 2 == 0                     ? std::vector<std::size_t>{0}
-                                                         : std::vector<std::size_t>{7};
-        sharding->begin(0, 1);
-        model(at::arange(3, at::kFloat) + 1, nn::Context()).backward();
-        sharding->finish();
-        const auto gradients = sharding->gradients();
-        for (std::size_t i = 0; i < gradients.size(); ++i) {
-          const OwnedRange& range = sharding->owned()[i];
-          const std::size_t alone = step % 2 == 0 ? 0 : 7;
-          const int users = i == 1 ? 0 : world.size() - 1 + (i == alone ? 1 : 0);
-          ASSERT_EQ(gradients[i].defined(), users > 0) << i;
-          if (users > 0) {
-            EXPECT_TRUE(gradients[i].equal((users * (at::arange(3, at::kFloat) + 1)).slice(0, range.begin, range.end))) << i;
+    comm::run_on_threads(
+        {.size = 2 * replicas, .arena = false, .timeout = std::chrono::seconds(60)},
+        [&](const comm::Group& world) {
+          Units model(8);
+          const auto sharding = sharded_data_parallel(
+              model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", 2}}),
+              {.in_flight = 1, .way = Way::kShared});
+          sharding->reset_parameters(Key(1));
+          for (int step = 0; step < 3; ++step) {
+            // Alone the first unit, which leaves last; alone the last; none of the second.
+            model.used = world.rank() != step % world.size()
+                             ? std::vector<std::size_t>{7, 6, 5, 4, 3, 2, 0}
+                         : step % 2 == 0 ? std::vector<std::size_t>{0}
+                                         : std::vector<std::size_t>{7};
+            sharding->begin(0, 1);
+            model(at::arange(3, at::kFloat) + 1, nn::Context()).backward();
+            sharding->finish();
+            const auto gradients = sharding->gradients();
+            for (std::size_t i = 0; i < gradients.size(); ++i) {
+              const OwnedRange& range = sharding->owned()[i];
+              const std::size_t alone = step % 2 == 0 ? 0 : 7;
+              const int users = i == 1 ? 0 : world.size() - 1 + (i == alone ? 1 : 0);
+              ASSERT_EQ(gradients[i].defined(), users > 0) << i;
+              if (users > 0) {
+                EXPECT_TRUE(gradients[i].equal(
+                    (users * (at::arange(3, at::kFloat) + 1)).slice(0, range.begin, range.end)))
+                    << i;
+              }
+            }
+            sharding->begin_update();
+            sharding->end_update();
+            model.clear_gradients();
           }
-        }
-        sharding->begin_update();
-        sharding->end_update();
-        model.clear_gradients();
-      }
-    });
+        });
 }
 
-/// Of `Units` on two ranks that each have a copy: what each rank runs, in order; the gradients are checked where `expected` says how often a unit is
-/// used in all. Returns the errors of the ranks that threw, a line each, empty if none did.
-std::string train_units(const std::vector<std::vector<std::size_t>>& used, std::vector<int> expected = {}) {
+/// Of `Units` on two ranks that each have a copy: what each rank runs, in order; the gradients are
+/// checked where `expected` says how often a unit is used in all. Returns the errors of the ranks
+/// that threw, a line each, empty if none did.
+std::string train_units(const std::vector<std::vector<std::size_t>>& used,
+                        std::vector<int> expected = {}) {
   const auto body = [&](const comm::Group& world) {
     Units model(4);
-    const auto sharding = sharded_data_parallel(model, mesh::Mesh(world, {{"shard", 2}}), {.way = Way::kCopied});
+    const auto sharding =
+        sharded_data_parallel(model, mesh::Mesh(world, {{"shard", 2}}), {.way = Way::kCopied});
     sharding->reset_parameters(Key(1));
     for (int step = 0; step < 3; ++step) {
       for (int micro = 0; micro < 2; ++micro) {
@@ -268,7 +324,9 @@ std::string train_units(const std::vector<std::vector<std::size_t>>& used, std::
         const OwnedRange& range = sharding->owned()[i];
         ASSERT_EQ(gradients[i].defined(), expected[i] > 0) << i;
         if (expected[i] > 0) {
-          EXPECT_TRUE(gradients[i].equal((2 * expected[i] * (at::arange(3, at::kFloat) + 1)).slice(0, range.begin, range.end))) << i;
+          EXPECT_TRUE(gradients[i].equal(
+              (2 * expected[i] * (at::arange(3, at::kFloat) + 1)).slice(0, range.begin, range.end)))
+              << i;
         }
       }
       sharding->begin_update();
@@ -279,21 +337,23 @@ std::string train_units(const std::vector<std::vector<std::size_t>>& used, std::
   std::mutex mutex;
   std::string words;
   try {
-    comm::run_on_threads({.size = 2, .arena = false, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& world) {
-      try {
-        body(world);
-      } catch (const Error& error) {
-        const std::lock_guard lock(mutex);
-        words += std::string(error.what()) + "\n";
-        throw;
-      }
-    });
+    comm::run_on_threads({.size = 2, .arena = false, .timeout = std::chrono::seconds(60)},
+                         [&](const comm::Group& world) {
+                           try {
+                             body(world);
+                           } catch (const Error& error) {
+                             const std::lock_guard lock(mutex);
+                             words += std::string(error.what()) + "\n";
+                             throw;
+                           }
+                         });
   } catch (const Error&) {  // one of them
   }
   return words;
 }
 
-// Units that one rank leaves out, in the middle, at the beginning and at the end, are gathered there too, because the other waits for them.
+// Units that one rank leaves out, in the middle, at the beginning and at the end, are gathered
+// there too, because the other waits for them.
 TEST(Sharding, AModuleThatOneRankLeavesOutKeepsTheOthersInStep) {
   EXPECT_EQ(train_units({{0, 1, 2, 3}, {0, 1, 2, 3}}, {2, 2, 2, 2}), "");
   EXPECT_EQ(train_units({{0, 1, 2, 3}, {0, 3}}, {2, 1, 1, 2}), "");
@@ -313,24 +373,30 @@ TEST(Sharding, AModuleOutOfTurnOnOneRankIsAnErrorThatNamesIt) {
 // What autograd's versions do not see.
 TEST(Sharding, BackwardThroughParametersThatWereUpdatedIsRefused) {
   for (const Way way : kWays)
-    comm::run_on_threads({.size = 2, .arena = false, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& world) {
-      const auto model = nn::make_model(tiny());
-      const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), {.stage = ShardStage::kGradients, .way = way});
-      sharding->reset_parameters(Key(1));
-      nn::Context context;
-      const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
-      context.labels = tokens;
-      sharding->begin(0, 1);
-      const at::Tensor loss = (*model)(tokens, context);
-      sharding->begin_update();
-      sharding->end_update();
-      try {
-        loss.backward();
-        ADD_FAILURE() << "it ran";
-      } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("between its forward and its backward pass"), std::string::npos) << error.what();
-      }
-    });
+    comm::run_on_threads(
+        {.size = 2, .arena = false, .timeout = std::chrono::seconds(60)},
+        [&](const comm::Group& world) {
+          const auto model = nn::make_model(tiny());
+          const auto sharding =
+              sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
+                                    {.stage = ShardStage::kGradients, .way = way});
+          sharding->reset_parameters(Key(1));
+          nn::Context context;
+          const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
+          context.labels = tokens;
+          sharding->begin(0, 1);
+          const at::Tensor loss = (*model)(tokens, context);
+          sharding->begin_update();
+          sharding->end_update();
+          try {
+            loss.backward();
+            ADD_FAILURE() << "it ran";
+          } catch (const Error& error) {
+            EXPECT_NE(std::string(error.what()).find("between its forward and its backward pass"),
+                      std::string::npos)
+                << error.what();
+          }
+        });
 }
 
 /// A parameter rounded to bf16 for forward and backward, and what it was.
@@ -340,13 +406,16 @@ Result alone_rounded() {
   model->reset_parameters(Key(1));
   class Rounding final : public GradientReduction {
    public:
-    Rounding(nn::Module& model) : plain_(reduce_after_backward(model, {})), model_(model) { round(); }
+    Rounding(nn::Module& model) : plain_(reduce_after_backward(model, {})), model_(model) {
+      round();
+    }
     void begin(std::int64_t index, std::int64_t count) override { plain_->begin(index, count); }
     void finish() override { plain_->finish(); }
     const std::vector<OwnedRange>& owned() const override { return plain_->owned(); }
     std::vector<at::Tensor> gradients() const override { return plain_->gradients(); }
     void begin_update() override {
-      for (std::size_t i = 0; i < exact_.size(); ++i) model_.parameters()[i]->tensor().detach().copy_(exact_[i]);
+      for (std::size_t i = 0; i < exact_.size(); ++i)
+        model_.parameters()[i]->tensor().detach().copy_(exact_[i]);
     }
     void end_update() override { round(); }
 
@@ -368,8 +437,9 @@ Result alone_rounded() {
   return result;
 }
 
-// The reference rounds by hand what one rank computes with. Sums in another order round a weight to its other neighbour now and then: 1e-3 after 20
-// steps, as of other 16-bit weights; a neighbour is 2^-8 away.
+// The reference rounds by hand what one rank computes with. Sums in another order round a weight to
+// its other neighbour now and then: 1e-3 after 20 steps, as of other 16-bit weights; a neighbour is
+// 2^-8 away.
 TEST(Sharding, ParametersThatTravelInSixteenBitsAreRoundedForAll) {
   const Result reference = alone_rounded(), exact = alone();
   EXPECT_NE(difference(reference, exact), "") << "rounding shows in nothing";
@@ -379,36 +449,48 @@ TEST(Sharding, ParametersThatTravelInSixteenBitsAreRoundedForAll) {
       const ShardingOptions options{.stage = stage, .way = Way::kCopied, .travels = at::kBFloat16};
       const Result result = sharded(1, ranks, options, 1);
       EXPECT_NEAR(result.losses[0], reference.losses[0], 1e-6 * reference.losses[0]);
-      expect_same(result, reference, fmt::format("stage {}, {} ranks", static_cast<int>(stage), ranks), 1e-3);
+      expect_same(result, reference,
+                  fmt::format("stage {}, {} ranks", static_cast<int>(stage), ranks), 1e-3);
       // Where all read one copy nothing travels.
-      if (ranks == 2) expect_same(sharded(1, ranks, {.stage = stage, .way = Way::kShared, .travels = at::kBFloat16}, 1), exact, "shared");
+      if (ranks == 2)
+        expect_same(
+            sharded(1, ranks, {.stage = stage, .way = Way::kShared, .travels = at::kBFloat16}, 1),
+            exact, "shared");
     }
 }
 
 /// The most that gradients take in a step of two ranks, one of which lingers over every gradient.
-double most_gradients(int in_flight, std::chrono::milliseconds lingering = std::chrono::milliseconds(2)) {
+double most_gradients(int in_flight,
+                      std::chrono::milliseconds lingering = std::chrono::milliseconds(2)) {
   double most = 0;
-  comm::run_on_threads({.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& world) {
-    plan::ModelSpec spec = tiny();
-    spec.layers = 12;
-    const auto model = nn::make_model(spec);
-    const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), {.in_flight = in_flight});
-    sharding->reset_parameters(Key(1));
-    if (world.rank() == 1)
-      for (const auto& parameter : model->parameters()) parameter->on_gradient_ready([=](nn::Parameter&) { std::this_thread::sleep_for(lingering); });
-    world.barrier();
-    if (world.rank() == 0) comm::installed_arena()->reset_peaks();
-    world.barrier();
-    nn::Context context;
-    const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
-    context.labels = tokens;
-    sharding->begin(0, 1);
-    (*model)(tokens, context).backward();
-    sharding->finish();
-    world.barrier();
-    const auto ledger = comm::installed_arena()->ledger();
-    if (world.rank() == 0) most = static_cast<double>(ledger.categories[static_cast<int>(MemoryCategory::kGradients)].peak);
-  });
+  comm::run_on_threads(
+      {.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)},
+      [&](const comm::Group& world) {
+        plan::ModelSpec spec = tiny();
+        spec.layers = 12;
+        const auto model = nn::make_model(spec);
+        const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
+                                                    {.in_flight = in_flight});
+        sharding->reset_parameters(Key(1));
+        if (world.rank() == 1)
+          for (const auto& parameter : model->parameters())
+            parameter->on_gradient_ready(
+                [=](nn::Parameter&) { std::this_thread::sleep_for(lingering); });
+        world.barrier();
+        if (world.rank() == 0) comm::installed_arena()->reset_peaks();
+        world.barrier();
+        nn::Context context;
+        const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
+        context.labels = tokens;
+        sharding->begin(0, 1);
+        (*model)(tokens, context).backward();
+        sharding->finish();
+        world.barrier();
+        const auto ledger = comm::installed_arena()->ledger();
+        if (world.rank() == 0)
+          most = static_cast<double>(
+              ledger.categories[static_cast<int>(MemoryCategory::kGradients)].peak);
+      });
   return most;
 }
 
@@ -427,18 +509,21 @@ Bytes bytes_of(const plan::ModelSpec& spec) {
   return sum;
 }
 
-// Each of two ranks has the whole gradient of the tied embedding, that of the block it is in, and as many on their way as it may; the shards of what
-// has arrived are the whole model once.
+// Each of two ranks has the whole gradient of the tied embedding, that of the block it is in, and
+// as many on their way as it may; the shards of what has arrived are the whole model once.
 TEST(Sharding, GradientsOnTheirWayAreBounded) {
   plan::ModelSpec spec = tiny();
   spec.layers = 12;
   const Bytes bytes = bytes_of(spec);
-  const auto bound = [&](int flying) { return 1.01 * (bytes.all + 2 * bytes.embedding + 2 * (1 + flying) * bytes.block); };
+  const auto bound = [&](int flying) {
+    return 1.01 * (bytes.all + 2 * bytes.embedding + 2 * (1 + flying) * bytes.block);
+  };
   EXPECT_LT(most_gradients(1), bound(1));
   EXPECT_LT(most_gradients(2), bound(2));
   // The other rank may be held up longer than one lingers.
   double unbounded = 0;
-  for (auto lingering = std::chrono::milliseconds(2); unbounded <= bound(2) && lingering < std::chrono::milliseconds(100); lingering *= 4)
+  for (auto lingering = std::chrono::milliseconds(2);
+       unbounded <= bound(2) && lingering < std::chrono::milliseconds(100); lingering *= 4)
     unbounded = most_gradients(100, lingering);
   EXPECT_GT(unbounded, bound(2)) << "no rank was ahead: the comparison would show nothing";
 }
@@ -446,59 +531,75 @@ TEST(Sharding, GradientsOnTheirWayAreBounded) {
 /// The most that gradients take in the second of two micro-batches of two ranks.
 double most_sums(bool every_micro_batch) {
   double most = 0;
-  comm::run_on_threads({.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)}, [&](const comm::Group& world) {
-    plan::ModelSpec spec = tiny();
-    spec.layers = 24;
-    const auto model = nn::make_model(spec);
-    const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), {.reduce_every_micro_batch = every_micro_batch});
-    sharding->reset_parameters(Key(1));
-    nn::Context context;
-    const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
-    context.labels = tokens;
-    for (int micro = 0; micro < 2; ++micro) {
-      world.barrier();
-      if (world.rank() == 0) comm::installed_arena()->reset_peaks();
-      world.barrier();
-      sharding->begin(micro, 2);
-      (*model)(tokens, context).backward();
-    }
-    sharding->finish();
-    world.barrier();
-    const auto ledger = comm::installed_arena()->ledger();
-    if (world.rank() == 0) most = static_cast<double>(ledger.categories[static_cast<int>(MemoryCategory::kGradients)].peak);
-  });
+  comm::run_on_threads(
+      {.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)},
+      [&](const comm::Group& world) {
+        plan::ModelSpec spec = tiny();
+        spec.layers = 24;
+        const auto model = nn::make_model(spec);
+        const auto sharding =
+            sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
+                                  {.reduce_every_micro_batch = every_micro_batch});
+        sharding->reset_parameters(Key(1));
+        nn::Context context;
+        const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
+        context.labels = tokens;
+        for (int micro = 0; micro < 2; ++micro) {
+          world.barrier();
+          if (world.rank() == 0) comm::installed_arena()->reset_peaks();
+          world.barrier();
+          sharding->begin(micro, 2);
+          (*model)(tokens, context).backward();
+        }
+        sharding->finish();
+        world.barrier();
+        const auto ledger = comm::installed_arena()->ledger();
+        if (world.rank() == 0)
+          most = static_cast<double>(
+              ledger.categories[static_cast<int>(MemoryCategory::kGradients)].peak);
+      });
   return most;
 }
 
-// Sums of the first micro-batch take those of the second in as they arrive: both ranks together hold every gradient once, and not twice; and each the
-// tied embedding's, those of the block that it is in, and of three blocks what is on its way and what comes of it.
+// Sums of the first micro-batch take those of the second in as they arrive: both ranks together
+// hold every gradient once, and not twice; and each the tied embedding's, those of the block that
+// it is in, and of three blocks what is on its way and what comes of it.
 TEST(Sharding, SumsOfMicroBatchesAreHeldOnce) {
   plan::ModelSpec spec = tiny();
   spec.layers = 24;
   const auto [all, block, embedding] = bytes_of(spec);
   EXPECT_LT(most_sums(true), 1.01 * (all + 2 * embedding + 2 * (1 + 3 * 1.5) * block));
-  EXPECT_GT(most_sums(false), 1.9 * all) << "whole gradients of both ranks: what the other does without";
+  EXPECT_GT(most_sums(false), 1.9 * all)
+      << "whole gradients of both ranks: what the other does without";
 }
 
 TEST(Sharding, MoreRanksThanElements) {
   expect_gradients(
-      1, 5, [](int, int) { return std::vector<std::size_t>{0}; }, [](int) { return std::vector<at::Tensor>{5 * at::arange(3, at::kFloat) + 10}; });
+      1, 5, [](int, int) { return std::vector<std::size_t>{0}; },
+      [](int) { return std::vector<at::Tensor>{5 * at::arange(3, at::kFloat) + 10}; });
 }
 
 TEST(Sharding, TheTableGathersAheadAndReleases) {
   const schedule::ShardPlan plan{.reads = {{0}, {1}, {2}, {3, 0}}, .parent = {-1, -1, -1, -1}};
   const auto table = schedule::shard_table(plan);
-  EXPECT_EQ(schedule::to_string(table),
-            "gather 0, gather 1, forward 0, gather 2, forward 1, release 1, gather 3, forward 2, release 2, forward 3, gather 2, backward 3, "
-            "release 3, gather 1, backward 2, release 2, backward 1, release 1, backward 0, release 0");
+  EXPECT_EQ(
+      schedule::to_string(table),
+      "gather 0, gather 1, forward 0, gather 2, forward 1, release 1, gather 3, forward 2, release "
+      "2, forward 3, gather 2, backward 3, "
+      "release 3, gather 1, backward 2, release 2, backward 1, release 1, backward 0, release 0");
   EXPECT_EQ(schedule::most_gathered(table), 3);
   // Nothing before module 2 is trained: backward ends with it. A module around it is entered.
-  EXPECT_EQ(
-      schedule::to_string(schedule::shard_table({.reads = {{0}, {1}, {2}, {3}}, .parent = {-1, -1, -1, -1}, .ahead = 0, .first_trained = 2})),
-      "gather 0, forward 0, release 0, gather 1, forward 1, release 1, gather 2, forward 2, release 2, gather 3, forward 3, backward 3, release 3, "
-      "gather 2, backward 2, release 2");
-  EXPECT_EQ(schedule::to_string(schedule::shard_table({.reads = {{}, {0}, {1}}, .parent = {-1, 0, 0}, .ahead = 0, .first_trained = 2})),
-            "forward 0, gather 0, forward 1, release 0, gather 1, forward 2, backward 0, backward 2, release 1");
+  EXPECT_EQ(schedule::to_string(schedule::shard_table({.reads = {{0}, {1}, {2}, {3}},
+                                                       .parent = {-1, -1, -1, -1},
+                                                       .ahead = 0,
+                                                       .first_trained = 2})),
+            "gather 0, forward 0, release 0, gather 1, forward 1, release 1, gather 2, forward 2, "
+            "release 2, gather 3, forward 3, backward 3, release 3, "
+            "gather 2, backward 2, release 2");
+  EXPECT_EQ(schedule::to_string(schedule::shard_table(
+                {.reads = {{}, {0}, {1}}, .parent = {-1, 0, 0}, .ahead = 0, .first_trained = 2})),
+            "forward 0, gather 0, forward 1, release 0, gather 1, forward 2, backward 0, backward "
+            "2, release 1");
 }
 
 }  // namespace

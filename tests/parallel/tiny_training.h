@@ -22,7 +22,8 @@ inline constexpr int kSteps = 20, kSequences = 12;
 
 inline plan::ModelSpec tiny() {
   plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
-  spec.layers = 2, spec.hidden = 32, spec.heads = 2, spec.kv_heads = 2, spec.head_size = 16, spec.ffn = 72, spec.vocab = 67, spec.sequence = 16;
+  spec.layers = 2, spec.hidden = 32, spec.heads = 2, spec.kv_heads = 2, spec.head_size = 16,
+  spec.ffn = 72, spec.vocab = 67, spec.sequence = 16;
   spec.dropout = 0.1;
   return spec;
 }
@@ -32,13 +33,16 @@ struct Result {
   std::vector<at::Tensor> weights;
 };
 
-/// AdamW with clipping on the same twelve sequences a step, whatever the number of ranks. Its epsilon keeps what has no gradient but rounding (the
-/// bias of keys) from being scaled up.
-inline Result train(nn::Model& model, GradientReduction& reduction, const comm::Group& world, int micro_batches) {
+/// AdamW with clipping on the same twelve sequences a step, whatever the number of ranks. Its
+/// epsilon keeps what has no gradient but rounding (the bias of keys) from being scaled up.
+inline Result train(nn::Model& model, GradientReduction& reduction, const comm::Group& world,
+                    int micro_batches) {
   std::vector<optim::Slice> slices;
   for (const OwnedRange& range : reduction.owned())
-    if (range.parameter->requires_grad()) slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
-  const auto optimizer = optim::make_optimizer(slices, optim::AdamWOptions{.epsilon = 1e-5, .weight_decay = 0.1});
+    if (range.parameter->requires_grad())
+      slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
+  const auto optimizer =
+      optim::make_optimizer(slices, optim::AdamWOptions{.epsilon = 1e-5, .weight_decay = 0.1});
   const std::int64_t share = kSequences / world.size(), rows = share / micro_batches;
   Result result;
   for (int step = 0; step < kSteps; ++step) {
@@ -49,7 +53,9 @@ inline Result train(nn::Model& model, GradientReduction& reduction, const comm::
       context.key = Key(3).child(static_cast<std::uint64_t>(step));
       const std::int64_t first = world.rank() * share + micro * rows;
       context.samples = at::arange(first, first + rows, at::kLong);
-      const at::Tensor tokens = (context.samples.view({-1, 1}) * 29 + at::arange(17, at::kLong) * at::arange(17, at::kLong) + 31 * step).remainder(7);
+      const at::Tensor tokens = (context.samples.view({-1, 1}) * 29 +
+                                 at::arange(17, at::kLong) * at::arange(17, at::kLong) + 31 * step)
+                                    .remainder(7);
       context.labels = tokens.slice(1, 1, 17).contiguous();
       context.loss_scale = 1.0 / (16 * kSequences);
       const at::Tensor value = model(tokens.slice(1, 0, 16).contiguous(), context);
@@ -71,7 +77,8 @@ inline Result train(nn::Model& model, GradientReduction& reduction, const comm::
 }
 
 inline void keep_weights(const nn::Model& model, Result& result) {
-  for (const auto& parameter : model.parameters()) result.weights.push_back(parameter->tensor().detach().clone());
+  for (const auto& parameter : model.parameters())
+    result.weights.push_back(parameter->tensor().detach().clone());
 }
 
 /// What is done to a model before it gets memory.
@@ -87,14 +94,19 @@ inline Result alone(const Preparation& prepare = [](nn::Model&) {}) {
   return result;
 }
 
-/// Where `a` is not `b`: 1e-5 relative over 20 steps is what issue 5 promises in fp32; of a whole parameter, by its largest element. Empty: nowhere.
+/// Where `a` is not `b`: 1e-5 relative over 20 steps is what issue 5 promises in fp32; of a whole
+/// parameter, by its largest element. Empty: nowhere.
 inline std::string difference(const Result& a, const Result& b, double bound = 1e-5) {
-  if (a.losses.size() != b.losses.size() || a.weights.size() != b.weights.size()) return "one has more than the other";
+  if (a.losses.size() != b.losses.size() || a.weights.size() != b.weights.size())
+    return "one has more than the other";
   for (std::size_t i = 0; i < a.losses.size(); ++i)
-    if (!(std::abs(a.losses[i] - b.losses[i]) <= bound * b.losses[i])) return fmt::format("loss {} is {}, not {}", i, a.losses[i], b.losses[i]);
+    if (!(std::abs(a.losses[i] - b.losses[i]) <= bound * b.losses[i]))
+      return fmt::format("loss {} is {}, not {}", i, a.losses[i], b.losses[i]);
   for (std::size_t i = 0; i < a.weights.size(); ++i) {
-    const double apart = (a.weights[i] - b.weights[i]).norm().item<double>(), norm = b.weights[i].norm().item<double>();
-    if (!(apart <= bound * norm + bound / 10)) return fmt::format("parameter {} of norm {} is {} apart", i, norm, apart);
+    const double apart = (a.weights[i] - b.weights[i]).norm().item<double>(),
+                 norm = b.weights[i].norm().item<double>();
+    if (!(apart <= bound * norm + bound / 10))
+      return fmt::format("parameter {} of norm {} is {} apart", i, norm, apart);
   }
   return {};
 }

@@ -7,10 +7,11 @@
 namespace shoal::plan {
 namespace {
 
-const std::vector<KernelWork> kWorks{linear_work(64, 768, 3072), linear_work(1024, 768, 3072), linear_work(64, 256, 768),
-                                     linear_work(1024, 256, 768)};
+const std::vector<KernelWork> kWorks{linear_work(64, 768, 3072), linear_work(1024, 768, 3072),
+                                     linear_work(64, 256, 768), linear_work(1024, 256, 768)};
 
-/// Kernels whose times come from known parts. Products drift with the core, whatever becomes of the memory's bandwidth.
+/// Kernels whose times come from known parts. Products drift with the core, whatever becomes of the
+/// memory's bandwidth.
 struct Machine {
   double core = 1, memory = 1;
 
@@ -21,8 +22,10 @@ struct Machine {
   std::map<std::string, std::vector<TimedKernel>> timed() const {
     std::map<std::string, std::vector<TimedKernel>> all;
     for (const KernelWork& work : kWorks) all["linear"].push_back({work, linear().seconds(work)});
-    for (const double count : {1e5, 1e6, 1e7}) all["optimizer"].push_back({memory_work(count), optimizer().seconds(memory_work(count))});
-    for (const double count : {1e5, 1e6, 1e7}) all["all_reduce"].push_back({memory_work(count), all_reduce().seconds(memory_work(count))});
+    for (const double count : {1e5, 1e6, 1e7})
+      all["optimizer"].push_back({memory_work(count), optimizer().seconds(memory_work(count))});
+    for (const double count : {1e5, 1e6, 1e7})
+      all["all_reduce"].push_back({memory_work(count), all_reduce().seconds(memory_work(count))});
     return all;
   }
   Cluster cluster() const {
@@ -35,7 +38,8 @@ struct Machine {
 // Times are linear in the factors: found up to rounding of the fit.
 TEST(Drift, CoreAndMemoryAreFoundApart) {
   const Cluster cluster = Machine{}.cluster();
-  for (const Machine& now : {Machine{1, 1}, Machine{1.1, 1}, Machine{1, 1.5}, Machine{0.9, 1.4}, Machine{1.3, 0.7}}) {
+  for (const Machine& now :
+       {Machine{1, 1}, Machine{1.1, 1}, Machine{1, 1.5}, Machine{0.9, 1.4}, Machine{1.3, 0.7}}) {
     const Drift found = drift(cluster, now.timed());
     EXPECT_NEAR(found.core, now.core, 1e-6);
     EXPECT_NEAR(found.memory, now.memory, 1e-6);
@@ -46,15 +50,23 @@ TEST(Drift, DriftedClusterTakesAsLongAsTheMachineDoes) {
   const Machine now{1.2, 0.8};
   const Cluster cluster = drifted(Machine{}.cluster(), {now.core, now.memory});
   for (const double rows : {64, 200, 1024})
-    EXPECT_NEAR(cluster.kernels.at("linear").seconds(linear_work(rows, 512, 2048)) / now.linear().seconds(linear_work(rows, 512, 2048)), 1, 1e-6)
+    EXPECT_NEAR(cluster.kernels.at("linear").seconds(linear_work(rows, 512, 2048)) /
+                    now.linear().seconds(linear_work(rows, 512, 2048)),
+                1, 1e-6)
         << rows;
-  EXPECT_NEAR(cluster.kernels.at("optimizer").seconds(memory_work(3e6)) / now.optimizer().seconds(memory_work(3e6)), 1, 1e-6);
-  EXPECT_NEAR(cluster.kernels.at("all_reduce").seconds(memory_work(3e6)) / now.all_reduce().seconds(memory_work(3e6)), 1, 1e-6);
+  EXPECT_NEAR(cluster.kernels.at("optimizer").seconds(memory_work(3e6)) /
+                  now.optimizer().seconds(memory_work(3e6)),
+              1, 1e-6);
+  EXPECT_NEAR(cluster.kernels.at("all_reduce").seconds(memory_work(3e6)) /
+                  now.all_reduce().seconds(memory_work(3e6)),
+              1, 1e-6);
   EXPECT_EQ(drifted(Machine{}.cluster(), {}), Machine{}.cluster());
   // A cluster file may hold the four numbers alone.
   Cluster bare = Machine{}.cluster();
   for (auto& [name, rate] : bare.kernels) rate.timed.clear();
-  EXPECT_NEAR(drifted(bare, {now.core, now.memory}).kernels.at("linear").seconds(kWorks[0]) / now.linear().seconds(kWorks[0]), 1, 1e-6);
+  EXPECT_NEAR(drifted(bare, {now.core, now.memory}).kernels.at("linear").seconds(kWorks[0]) /
+                  now.linear().seconds(kWorks[0]),
+              1, 1e-6);
 }
 
 TEST(Drift, OneKindOfWorkGivesOneNumber) {
@@ -64,11 +76,14 @@ TEST(Drift, OneKindOfWorkGivesOneNumber) {
   EXPECT_NEAR(found.core, 2, 1e-6) << "nothing tells of the core: it is held to have drifted alike";
 }
 
-// Half of what a product takes may be reading weights: it still drifts with the core alone, as a faster memory leaves it as it was.
+// Half of what a product takes may be reading weights: it still drifts with the core alone, as a
+// faster memory leaves it as it was.
 TEST(Drift, ProductsDoNotDriftWithTheMemory) {
   const Cluster then = Machine{}.cluster(), now = drifted(then, {1, 0.7});
   EXPECT_EQ(now.kernels.at("linear"), then.kernels.at("linear"));
-  EXPECT_NEAR(now.kernels.at("all_reduce").seconds(memory_work(1e6)) / then.kernels.at("all_reduce").seconds(memory_work(1e6)), 0.7, 1e-9);
+  EXPECT_NEAR(now.kernels.at("all_reduce").seconds(memory_work(1e6)) /
+                  then.kernels.at("all_reduce").seconds(memory_work(1e6)),
+              0.7, 1e-9);
 }
 
 TEST(Drift, RefusesWhatTellsNothing) {

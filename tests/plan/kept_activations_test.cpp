@@ -17,7 +17,8 @@ ModelSpec layered(std::vector<std::int64_t> widths) {
 
 double flops(const ModelSpec& spec, const MicroBatch& batch, const std::vector<Keep>& ways) {
   double sum = 0;
-  for (std::size_t b = 0; b < ways.size(); ++b) sum += block_cost(spec, batch, static_cast<std::int64_t>(b), ways[b]).flops;
+  for (std::size_t b = 0; b < ways.size(); ++b)
+    sum += block_cost(spec, batch, static_cast<std::int64_t>(b), ways[b]).flops;
   return sum;
 }
 
@@ -29,7 +30,8 @@ double fewest_flops(const ModelSpec& spec, const MicroBatch& batch, double budge
   double best = -1;
   for (std::size_t code = 0; code < assignments; ++code) {
     std::vector<Keep> ways;
-    for (std::size_t b = 0, rest = code; b < blocks; ++b, rest /= 3) ways.push_back(static_cast<Keep>(rest % 3));
+    for (std::size_t b = 0, rest = code; b < blocks; ++b, rest /= 3)
+      ways.push_back(static_cast<Keep>(rest % 3));
     if (blocks_bytes(spec, batch, ways) > budget) continue;
     const double cost = flops(spec, batch, ways);
     if (best < 0 || cost < best) best = cost;
@@ -66,7 +68,8 @@ TEST(KeptActivations, ManyBlocksAreChosenAtOnce) {
   EXPECT_GT(blocks_bytes(spec, batch, ways), 0.45 * all) << "what fits is used";
 }
 
-// The list of Korthikanti et al., section 4, for flash attention, fp32 and no dropout: 16 h per token and the small statistics.
+// The list of Korthikanti et al., section 4, for flash attention, fp32 and no dropout: 16 h per
+// token and the small statistics.
 TEST(KeptActivations, OfAGptBlock) {
   const ModelSpec spec = *named_model("gpt2-124m");
   const MicroBatch batch{2, 512};
@@ -76,13 +79,15 @@ TEST(KeptActivations, OfAGptBlock) {
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).kept, 4 * n * h);
 }
 
-// 4 query, 2 key and 2 value heads of 48 in a width of 128, 352 in the gated layer. The norms of queries and keys keep the product and a root a head,
-// attention what came of it, its result and a logarithm a head.
+// 4 query, 2 key and 2 value heads of 48 in a width of 128, 352 in the gated layer. The norms of
+// queries and keys keep the product and a root a head, attention what came of it, its result and a
+// logarithm a head.
 TEST(KeptActivations, OfAQwen3Block) {
   const ModelSpec spec = *named_model("qwen3-tiny");
   const MicroBatch batch{2, 64};
   const double n = 128, h = 128, qkv = 8 * 48, attended = 4 * 48, f = 352, norms = 2 * (h + 1);
-  const double all = 4 * n * (2 * h + norms + 2 * qkv + 6 + attended + 4 + 3 * f), products = 4 * n * (2 * h + qkv + 2 * f);
+  const double all = 4 * n * (2 * h + norms + 2 * qkv + 6 + attended + 4 + 3 * f),
+               products = 4 * n * (2 * h + qkv + 2 * f);
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).kept, all);
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).kept, products);
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).rebuilt, all - products);
@@ -90,16 +95,20 @@ TEST(KeptActivations, OfAQwen3Block) {
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).rebuilt, all - 4 * n * h);
   ModelSpec learned = spec;
   learned.positions = Positions::kLearned;
-  EXPECT_DOUBLE_EQ(block_cost(learned, batch, 0, Keep::kEverything).kept, all) << "what turning makes takes the place of what the norms made";
+  EXPECT_DOUBLE_EQ(block_cost(learned, batch, 0, Keep::kEverything).kept, all)
+      << "what turning makes takes the place of what the norms made";
 }
 
 TEST(KeptActivations, EveryKthBlock) {
   ModelSpec spec = *named_model("gpt2-tiny");
   spec.layers = 5;
   const auto I = Keep::kInput, E = Keep::kEverything;
-  EXPECT_EQ(kept_by_block(spec, {}, {.mode = Mode::kEveryK, .every = 2}), (std::vector{E, I, E, I, E}));
-  EXPECT_EQ(kept_by_block(spec, {}, {.mode = Mode::kEveryK, .every = 1}), kept_by_block(spec, {}, {.mode = Mode::kFull}));
-  EXPECT_EQ(kept_by_block(spec, {}, {.mode = Mode::kEveryK, .every = 9}), kept_by_block(spec, {}, {}));
+  EXPECT_EQ(kept_by_block(spec, {}, {.mode = Mode::kEveryK, .every = 2}),
+            (std::vector{E, I, E, I, E}));
+  EXPECT_EQ(kept_by_block(spec, {}, {.mode = Mode::kEveryK, .every = 1}),
+            kept_by_block(spec, {}, {.mode = Mode::kFull}));
+  EXPECT_EQ(kept_by_block(spec, {}, {.mode = Mode::kEveryK, .every = 9}),
+            kept_by_block(spec, {}, {}));
 }
 
 }  // namespace

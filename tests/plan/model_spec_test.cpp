@@ -29,21 +29,26 @@ std::string complaint(const ModelSpec& spec) {
   return "";
 }
 
-// Published counts: what transformers' num_parameters() prints for the checkpoints, GPT-2's with its unpadded vocabulary.
+// Published counts: what transformers' num_parameters() prints for the checkpoints, GPT-2's with
+// its unpadded vocabulary.
 TEST(ModelSpec, CountsEqualThePublishedOnes) {
   struct Row {
     const char* name;
     std::int64_t vocab, count;
   };
   for (const Row& row :
-       std::vector<Row>{{"gpt2-124m", 50257, 124439808},      {"gpt2-350m", 50257, 354823168},      {"gpt2-774m", 50257, 774030080},
-                        {"gpt2-1.5b", 50257, 1557611200},     {"llama-160m", 32000, 162417408},     {"llama-1b", 128256, 1235814400},
-                        {"llama-3b", 128256, 3212749824},     {"llama-7b", 32000, 6738415616},      {"llama-13b", 32000, 13015864320},
-                        {"llama-8b", 128256, 8030261248},     {"llama-70b", 128256, 70553706496},   {"llama-2-70b", 32000, 68976648192},
-                        {"qwen2.5-0.5b", 151936, 494032768},  {"qwen2.5-1.5b", 151936, 1543714304}, {"qwen2.5-7b", 152064, 7615616512},
-                        {"qwen2.5-72b", 152064, 72706203648}, {"qwen3-0.6b", 151936, 596049920},    {"qwen3-1.7b", 151936, 1720574976},
-                        {"qwen3-4b", 151936, 4022468096},     {"qwen3-8b", 151936, 8190735360},     {"qwen3-14b", 151936, 14768307200},
-                        {"qwen3-32b", 151936, 32762123264},   {"mixtral-8x7b", 32000, 46702792704}}) {
+       std::vector<Row>{{"gpt2-124m", 50257, 124439808},     {"gpt2-350m", 50257, 354823168},
+                        {"gpt2-774m", 50257, 774030080},     {"gpt2-1.5b", 50257, 1557611200},
+                        {"llama-160m", 32000, 162417408},    {"llama-1b", 128256, 1235814400},
+                        {"llama-3b", 128256, 3212749824},    {"llama-7b", 32000, 6738415616},
+                        {"llama-13b", 32000, 13015864320},   {"llama-8b", 128256, 8030261248},
+                        {"llama-70b", 128256, 70553706496},  {"llama-2-70b", 32000, 68976648192},
+                        {"qwen2.5-0.5b", 151936, 494032768}, {"qwen2.5-1.5b", 151936, 1543714304},
+                        {"qwen2.5-7b", 152064, 7615616512},  {"qwen2.5-72b", 152064, 72706203648},
+                        {"qwen3-0.6b", 151936, 596049920},   {"qwen3-1.7b", 151936, 1720574976},
+                        {"qwen3-4b", 151936, 4022468096},    {"qwen3-8b", 151936, 8190735360},
+                        {"qwen3-14b", 151936, 14768307200},  {"qwen3-32b", 151936, 32762123264},
+                        {"mixtral-8x7b", 32000, 46702792704}}) {
     ModelSpec spec = model(row.name);
     spec.vocab = row.vocab;
     EXPECT_EQ(parameter_count(spec), row.count) << row.name;
@@ -72,7 +77,8 @@ TEST(ModelSpec, EveryNameGivesAValidModelThatCarriesIt) {
 }
 
 TEST(ModelSpec, ParametersAreInTheOrderOfUnitsAndNamedOnce) {
-  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "moe-tiny", "mlp-digits"}) {
+  for (const char* name :
+       {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "moe-tiny", "mlp-digits"}) {
     std::set<std::string> names;
     int unit = 0;
     for (const ParameterSpec& parameter : parameters(model(name))) {
@@ -97,11 +103,13 @@ TEST(ModelSpec, NamesAndShapesAreTheContract) {
   EXPECT_EQ(list.back().name, "head.norm.bias");
   const auto llama = parameters(model("llama-tiny"));
   EXPECT_EQ(llama[2].name, "blocks.0.attention.qkv.weight");
-  EXPECT_EQ(llama[2].shape, (std::vector<std::int64_t>{256, 128})) << "4 query, 2 key and 2 value heads of 32";
+  EXPECT_EQ(llama[2].shape, (std::vector<std::int64_t>{256, 128}))
+      << "4 query, 2 key and 2 value heads of 32";
   EXPECT_EQ(llama.back().name, "head.output.weight");
   const auto qwen3 = parameters(model("qwen3-tiny"));
   EXPECT_EQ(qwen3[2].name, "blocks.0.attention.qkv.weight");
-  EXPECT_EQ(qwen3[2].shape, (std::vector<std::int64_t>{384, 128})) << "4 query, 2 key and 2 value heads of 48";
+  EXPECT_EQ(qwen3[2].shape, (std::vector<std::int64_t>{384, 128}))
+      << "4 query, 2 key and 2 value heads of 48";
   EXPECT_EQ(qwen3[3].name, "blocks.0.attention.query_norm.weight");
   EXPECT_EQ(qwen3[4].name, "blocks.0.attention.key_norm.weight");
   for (const int norm : {3, 4}) {
@@ -112,9 +120,11 @@ TEST(ModelSpec, NamesAndShapesAreTheContract) {
   std::vector<std::string> moe;
   for (const auto& parameter : parameters(model("moe-tiny")))
     if (parameter.unit == 1) moe.push_back(parameter.name);
-  EXPECT_THAT(moe, testing::ElementsAre("blocks.0.norm_1.weight", "blocks.0.attention.qkv.weight", "blocks.0.attention.out.weight",
-                                        "blocks.0.norm_2.weight", "blocks.0.mlp.router.weight", "blocks.0.mlp.experts.gate.weight",
-                                        "blocks.0.mlp.experts.up.weight", "blocks.0.mlp.experts.down.weight"));
+  EXPECT_THAT(moe, testing::ElementsAre(
+                       "blocks.0.norm_1.weight", "blocks.0.attention.qkv.weight",
+                       "blocks.0.attention.out.weight", "blocks.0.norm_2.weight",
+                       "blocks.0.mlp.router.weight", "blocks.0.mlp.experts.gate.weight",
+                       "blocks.0.mlp.experts.up.weight", "blocks.0.mlp.experts.down.weight"));
   const auto mlp = parameters(model("mlp-digits"));
   ASSERT_EQ(mlp.size(), 4u);
   EXPECT_EQ(mlp[0].name, "layers.0.weight");
@@ -124,35 +134,44 @@ TEST(ModelSpec, NamesAndShapesAreTheContract) {
 TEST(ModelSpec, ResidualProjectionsStartSmaller) {
   for (const auto& parameter : parameters(model("gpt2-124m"))) {
     if (parameter.init != Init::kNormal) continue;
-    const bool residual = parameter.name.ends_with("out.weight") || parameter.name.ends_with("down.weight");
+    const bool residual =
+        parameter.name.ends_with("out.weight") || parameter.name.ends_with("down.weight");
     EXPECT_DOUBLE_EQ(parameter.scale, residual ? 0.02 / std::sqrt(24.0) : 0.02) << parameter.name;
   }
 }
 
-// Against a plain sum over the matrices of the listing: 6 per weight that multiplies a token, experts by the share that a token visits.
+// Against a plain sum over the matrices of the listing: 6 per weight that multiplies a token,
+// experts by the share that a token visits.
 TEST(ModelSpec, FlopsFollowTheListedMatrices) {
   for (const std::string& name : model_names()) {
     const ModelSpec spec = model(name.c_str());
     double weights = 0;
     for (const auto& parameter : parameters(spec)) {
-      if (parameter.shape.size() < 2 || parameter.name.find("positions") != std::string::npos) continue;
+      if (parameter.shape.size() < 2 || parameter.name.find("positions") != std::string::npos)
+        continue;
       if (parameter.name == "embedding.tokens.weight" && !spec.tied_embeddings) continue;
       const bool routed = parameter.name.find("experts.") != std::string::npos;
-      weights += parameter.count() * (routed ? static_cast<double>(spec.experts_per_token) / spec.experts : 1.0);
+      weights += parameter.count() *
+                 (routed ? static_cast<double>(spec.experts_per_token) / spec.experts : 1.0);
     }
-    const double attention = spec.family == Family::kMlp ? 0 : 12.0 * spec.layers * spec.heads * spec.head_size * 512;
+    const double attention =
+        spec.family == Family::kMlp ? 0 : 12.0 * spec.layers * spec.heads * spec.head_size * 512;
     EXPECT_DOUBLE_EQ(training_flops_per_token(spec, 512, false), 6 * weights + attention) << name;
-    EXPECT_DOUBLE_EQ(training_flops_per_token(spec, 512, true), 6 * weights + attention / 2) << name;
+    EXPECT_DOUBLE_EQ(training_flops_per_token(spec, 512, true), 6 * weights + attention / 2)
+        << name;
   }
 }
 
-// Korthikanti et al., 2022, eq. 7: 72 B L s h^2 (1 + s/(6h) + V/(12 h L)) for a GPT block, all of attention counted.
+// Korthikanti et al., 2022, eq. 7: 72 B L s h^2 (1 + s/(6h) + V/(12 h L)) for a GPT block, all of
+// attention counted.
 TEST(ModelSpec, FlopsEqualThePapersFormula) {
   ModelSpec spec;
   spec.layers = 96, spec.hidden = 12288, spec.heads = 96, spec.vocab = 51200, spec.sequence = 2048;
   spec = complete(spec);
   const double L = 96, h = 12288, s = 2048, V = 51200;
-  EXPECT_NEAR(training_flops_per_token(spec, 2048, false) / (72 * L * h * h * (1 + s / (6 * h) + V / (12 * h * L))), 1, 1e-12);
+  EXPECT_NEAR(training_flops_per_token(spec, 2048, false) /
+                  (72 * L * h * h * (1 + s / (6 * h) + V / (12 * h * L))),
+              1, 1e-12);
 }
 
 TEST(ModelSpec, NonsenseIsNamed) {
@@ -172,7 +191,8 @@ TEST(ModelSpec, NonsenseIsNamed) {
   bad = good, bad.experts_per_token = 2;
   EXPECT_THAT(complaint(bad), HasSubstr("experts_per_token = 2"));
   bad = good, bad.experts = 4, bad.experts_per_token = 5;
-  EXPECT_THAT(complaint(bad), HasSubstr("experts_per_token = 5: must lie between 1 and experts = 4"));
+  EXPECT_THAT(complaint(bad),
+              HasSubstr("experts_per_token = 5: must lie between 1 and experts = 4"));
   bad = good, bad.bias = bad.qkv_bias = true;
   EXPECT_THAT(complaint(bad), HasSubstr("qkv_bias = true"));
   bad = model("qwen3-tiny"), bad.norm = Norm::kLayer;

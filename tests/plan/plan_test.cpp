@@ -27,7 +27,8 @@ using testing::HasSubstr;
 
 Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t global_batch) {
   Training training;
-  training.mesh.data = dp, training.mesh.tensor = tp, training.mesh.pipeline = pp, training.global_batch = global_batch;
+  training.mesh.data = dp, training.mesh.tensor = tp, training.mesh.pipeline = pp,
+  training.global_batch = global_batch;
   return training;
 }
 
@@ -35,22 +36,27 @@ TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
   const ModelSpec spec = *named_model("llama-1b");
   Training training = on(8, 1, 1, 32);
   training.sequence = 4096, training.zero = 1, training.recompute = Recompute::kFull;
-  const Plan plan = make_plan(spec, training, with_devices(*cluster_preset("h100"), 8), {1e11, 0, 0, 2});
+  const Plan plan =
+      make_plan(spec, training, with_devices(*cluster_preset("h100"), 8), {1e11, 0, 0, 2});
   EXPECT_DOUBLE_EQ(plan.mfu, plan.flops.model / (plan.time.all() * 8 * 989.4e12));
   EXPECT_GT(plan.hfu, plan.mfu);
   EXPECT_LT(plan.mfu_causal, plan.mfu);
   EXPECT_TRUE(plan.fits());
   ASSERT_TRUE(plan.run);
-  EXPECT_NEAR(plan.run->days * 86400, 1e11 / (32 * 4096) * plan.time.all() / plan.run->goodput, 1e-3);
+  EXPECT_NEAR(plan.run->days * 86400, 1e11 / (32 * 4096) * plan.time.all() / plan.run->goodput,
+              1e-3);
   EXPECT_NEAR(plan.run->device_hours, plan.run->days * 24 * 8, 1e-9);
   EXPECT_DOUBLE_EQ(plan.run->data_bytes, 2e11);
   EXPECT_DOUBLE_EQ(plan.run->cost, plan.run->device_hours * 3);
   // The same run from the other budgets.
-  EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, plan.run->days * 24, 0, 2}).run->tokens, 1e11, 1);
-  EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, 0, plan.run->cost, 2}).run->tokens, 1e11, 1);
+  EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, plan.run->days * 24, 0, 2}).run->tokens,
+              1e11, 1);
+  EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, 0, plan.run->cost, 2}).run->tokens, 1e11,
+              1);
 }
 
-// On a rank of two: 16 query and 4 key heads of 128, in 16 bits, read and written, and read twice and written on the way back; the inputs are kept.
+// On a rank of two: 16 query and 4 key heads of 128, in 16 bits, read and written, and read twice
+// and written on the way back; the inputs are kept.
 TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
   const ModelSpec with = *named_model("qwen3-8b");
   ModelSpec without = with;
@@ -69,7 +75,8 @@ TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
   EXPECT_FALSE(normed[2].product);
   EXPECT_DOUBLE_EQ(normed[2].work, 2 * pass);
   EXPECT_DOUBLE_EQ(normed[2].backward, 3 * pass);
-  EXPECT_DOUBLE_EQ(block_activation_bytes(with, training) - block_activation_bytes(without, training), pass);
+  EXPECT_DOUBLE_EQ(
+      block_activation_bytes(with, training) - block_activation_bytes(without, training), pass);
   EXPECT_GT(make_plan(with, training, with_devices(*cluster_preset("h100"), 2)).time.all(),
             make_plan(without, training, with_devices(*cluster_preset("h100"), 2)).time.all());
 }
@@ -98,8 +105,9 @@ TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
   EXPECT_TRUE(make_plan(spec, training, cluster).fits());
 }
 
-// A perceptron's optimizer states weigh more than its activations, so its device is fullest while a checkpoint is written: they are reported all the
-// same. It saves its input, and every layer's output before and after the activation, in two bytes.
+// A perceptron's optimizer states weigh more than its activations, so its device is fullest while a
+// checkpoint is written: they are reported all the same. It saves its input, and every layer's
+// output before and after the activation, in two bytes.
 TEST(Plan, ActivationsAreReportedWhateverThePeakIs) {
   const ModelSpec spec = *named_model("mlp-digits");
   const Plan plan = make_plan(spec, on(1, 1, 1, 1), with_devices(*cluster_preset("h100"), 1));
@@ -107,7 +115,9 @@ TEST(Plan, ActivationsAreReportedWhateverThePeakIs) {
   double width = static_cast<double>(spec.inputs);
   for (const std::int64_t size : spec.widths) width += 2.0 * static_cast<double>(size);
   EXPECT_DOUBLE_EQ(plan.activation_bytes(), 2 * width);
-  EXPECT_THAT(to_json(plan), HasSubstr("\"activation_bytes\": " + std::to_string(static_cast<int>(2 * width)) + ".0"));
+  EXPECT_THAT(
+      to_json(plan),
+      HasSubstr("\"activation_bytes\": " + std::to_string(static_cast<int>(2 * width)) + ".0"));
 }
 
 TEST(Plan, NonsenseIsNamed) {
@@ -119,26 +129,38 @@ TEST(Plan, NonsenseIsNamed) {
     return complaint([&] { make_plan(spec, training, cluster); });
   };
   EXPECT_EQ(refuse([](Training&) {}), "");
-  EXPECT_THAT(refuse([](Training& t) { t.mesh.tensor = 5; }), HasSubstr("tp = 5: must divide heads = 12"));
-  EXPECT_THAT(refuse([](Training& t) { t.mesh.data = 4; }), HasSubstr("devices = 8: the mesh dp 4 x tp 1 x pp 1 x cp 1 has 4"));
-  EXPECT_THAT(refuse([](Training& t) { t.global_batch = 12; }), HasSubstr("global-batch = 12: must be a multiple of dp x micro-batch = 8"));
+  EXPECT_THAT(refuse([](Training& t) { t.mesh.tensor = 5; }),
+              HasSubstr("tp = 5: must divide heads = 12"));
+  EXPECT_THAT(refuse([](Training& t) { t.mesh.data = 4; }),
+              HasSubstr("devices = 8: the mesh dp 4 x tp 1 x pp 1 x cp 1 has 4"));
+  EXPECT_THAT(refuse([](Training& t) { t.global_batch = 12; }),
+              HasSubstr("global-batch = 12: must be a multiple of dp x micro-batch = 8"));
   EXPECT_THAT(refuse([](Training& t) { t.micro_batch = -1; }), HasSubstr("micro-batch = -1"));
   EXPECT_THAT(refuse([](Training& t) { t.zero = 4; }), HasSubstr("zero = 4"));
-  EXPECT_THAT(refuse([](Training& t) { t.sequence = 2048; }), HasSubstr("seq-len = 2048: the model has 1024 learned positions"));
-  EXPECT_THAT(refuse([](Training& t) { t.mesh.expert = 2; }), HasSubstr("ep = 2: the model has no experts"));
+  EXPECT_THAT(refuse([](Training& t) { t.sequence = 2048; }),
+              HasSubstr("seq-len = 2048: the model has 1024 learned positions"));
+  EXPECT_THAT(refuse([](Training& t) { t.mesh.expert = 2; }),
+              HasSubstr("ep = 2: the model has no experts"));
   EXPECT_THAT(refuse([](Training& t) { t.precision = "fp12"; }), HasSubstr("precision = fp12"));
   EXPECT_THAT(refuse([](Training& t) { t.schedule = "2f2b"; }), HasSubstr("schedule = 2f2b"));
   EXPECT_THAT(refuse([](Training& t) { t.mesh.shard = 3; }), HasSubstr("shard = 3: must divide"));
   Cluster broken = cluster;
   broken.between.bandwidth = 0;
-  EXPECT_THAT(complaint([&] { validate(broken); }), HasSubstr("between.bandwidth = 0: must be positive"));
+  EXPECT_THAT(complaint([&] { validate(broken); }),
+              HasSubstr("between.bandwidth = 0: must be positive"));
   broken = cluster, broken.device.efficiency.matmul = 1.2;
-  EXPECT_THAT(complaint([&] { validate(broken); }), HasSubstr("efficiency.matmul = 1.2: must lie in (0, 1]"));
-  EXPECT_THAT(complaint([&] { make_plan(spec, on(8, 1, 1, 8), cluster, {1e9, 5, 0, 2}); }), HasSubstr("only one of tokens, hours and money"));
-  EXPECT_THAT(complaint([&] { with_devices(cluster, 12); }), HasSubstr("devices = 12: must be a multiple of the 8 devices"));
+  EXPECT_THAT(complaint([&] { validate(broken); }),
+              HasSubstr("efficiency.matmul = 1.2: must lie in (0, 1]"));
+  EXPECT_THAT(complaint([&] {
+                make_plan(spec, on(8, 1, 1, 8), cluster, {1e9, 5, 0, 2});
+              }),
+              HasSubstr("only one of tokens, hours and money"));
+  EXPECT_THAT(complaint([&] { with_devices(cluster, 12); }),
+              HasSubstr("devices = 12: must be a multiple of the 8 devices"));
 }
 
-// The closed form of the step against the schedule's own table, for equal stages: head and embedding weigh little in a tall narrow vocabulary.
+// The closed form of the step against the schedule's own table, for equal stages: head and
+// embedding weigh little in a tall narrow vocabulary.
 TEST(Plan, ClosedFormAndSimulationAgree) {
   ModelSpec spec = *named_model("gpt3-13b");
   spec.vocab = 128;
@@ -153,14 +175,17 @@ TEST(Plan, ClosedFormAndSimulationAgree) {
 
 TEST(Plan, InFlightFollowsTheScheduleTables) {
   const ModelSpec spec = *named_model("gpt3-13b");
-  for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
+  for (const char* name :
+       {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
     Training training = on(1, 1, 4, 16);
     training.schedule = name;
     if (training.schedule == "interleaved") training.mesh.virtual_stages = 2;
     const int chunks = static_cast<int>(training.chunks());
     schedule::StageCost cost{1, 1, 1, 1.0 / chunks, 1.0 / chunks};
-    const auto peaks = schedule::activation_peak(schedule::make_schedule(name, 4, chunks, 16), {{cost}, 0, 0, {}});
-    for (int rank = 0; rank < 4; ++rank) EXPECT_NEAR(in_flight(spec, training, rank), peaks[rank], 1e-9) << name << " rank " << rank;
+    const auto peaks =
+        schedule::activation_peak(schedule::make_schedule(name, 4, chunks, 16), {{cost}, 0, 0, {}});
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_NEAR(in_flight(spec, training, rank), peaks[rank], 1e-9) << name << " rank " << rank;
   }
 }
 
@@ -182,9 +207,11 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
           for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
             Training training = start;
             if (16 % (tp * pp) != 0) continue;
-            training.mesh.tensor = tp, training.mesh.pipeline = pp, training.mesh.data = 16 / tp / pp;
+            training.mesh.tensor = tp, training.mesh.pipeline = pp,
+            training.mesh.data = 16 / tp / pp;
             training.micro_batch = micro, training.zero = zero, training.recompute = recompute;
-            if (64 % (training.mesh.data * micro) != 0 || (zero > 0 && training.mesh.data == 1)) continue;
+            if (64 % (training.mesh.data * micro) != 0 || (zero > 0 && training.mesh.data == 1))
+              continue;
             const Plan plan = make_plan(spec, training, cluster);
             ++tried;
             if (plan.fits()) fastest = std::min(fastest, plan.time.all());
@@ -192,7 +219,8 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
   EXPECT_GT(tried, 300);
   EXPECT_DOUBLE_EQ(found.best[0].time.all(), fastest);
   EXPECT_LE(found.best[0].time.all(), found.best[1].time.all());
-  for (const Candidate& candidate : found.best) EXPECT_LE(candidate.peak_bytes, cluster.device.memory_bytes);
+  for (const Candidate& candidate : found.best)
+    EXPECT_LE(candidate.peak_bytes, cluster.device.memory_bytes);
 }
 
 TEST(Search, SaysHowFarNothingFits) {
@@ -210,7 +238,8 @@ TEST(Simulator, AnEvenRingTakesItsClosedForm) {
   for (const int n : {1, 2, 5, 8, 64}) {
     const std::size_t count = 1000 * n;
     const auto times = simulate_collective(collective::ring_all_reduce(n, count), 4, link);
-    for (const double time : times) EXPECT_NEAR(time, ring_all_reduce_s(n, 4.0 * count, link), 1e-12) << n;
+    for (const double time : times)
+      EXPECT_NEAR(time, ring_all_reduce_s(n, 4.0 * count, link), 1e-12) << n;
   }
 }
 
@@ -219,7 +248,8 @@ TEST(Simulator, OneSlowRankHoldsUpTheRing) {
   std::vector<double> slow(8, 1);
   slow[3] = 4;
   const auto table = collective::ring_all_reduce(8, 80000);
-  const auto even = simulate_collective(table, 4, link), uneven = simulate_collective(table, 4, link, slow);
+  const auto even = simulate_collective(table, 4, link),
+             uneven = simulate_collective(table, 4, link, slow);
   for (int rank = 0; rank < 8; ++rank) EXPECT_GT(uneven[rank], 2 * even[rank]) << "everybody waits";
   const auto thousands = simulate_collective(collective::ring_all_reduce(1024, 1 << 20), 4, link);
   EXPECT_NEAR(thousands[17] / ring_all_reduce_s(1024, 4.0 * (1 << 20), link), 1, 1e-9);
@@ -230,15 +260,16 @@ TEST(Simulator, AStragglerSlowsThePipeline) {
   spec.vocab = 128;  // equal stages
   const Training training = on(1, 1, 8, 32);
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const auto even = simulate_step(spec, training, cluster), uneven = simulate_step(spec, training, cluster, {{4, 2.0}});
+  const auto even = simulate_step(spec, training, cluster),
+             uneven = simulate_step(spec, training, cluster, {{4, 2.0}});
   EXPECT_GT(uneven.seconds, 1.7 * even.seconds);
   EXPECT_LT(uneven.seconds, 2.1 * even.seconds);
   EXPECT_THROW(simulate_step(spec, training, cluster, {{8, 2.0}}), Error);
   EXPECT_THROW(simulate_step(spec, training, cluster, {{1, 0.0}}), Error);
 }
 
-// ZeRO++ (Wang et al., 2023, table 1): between hosts 0.75 of the parameters a step where ZeRO-3 sends 3, in units of 16 bits; the price is a second
-// set of shards on each host.
+// ZeRO++ (Wang et al., 2023, table 1): between hosts 0.75 of the parameters a step where ZeRO-3
+// sends 3, in units of 16 bits; the price is a second set of shards on each host.
 TEST(Plan, ZeroPlusPlusSendsAQuarter) {
   constexpr std::int64_t kMany = 1 << 20;
   EXPECT_NEAR(zero_plus_plus_bytes(kMany, 8).shards / 2, 0.75, 1e-5);
@@ -250,31 +281,42 @@ TEST(Plan, ZeroPlusPlusSendsAQuarter) {
   const Plan plain = make_plan(spec, training, cluster);
   training.zero_plus_plus = true;
   const Plan plus = make_plan(spec, training, cluster);
-  EXPECT_NEAR(traffic_bytes(plus.traffic, "shard") / traffic_bytes(plain.traffic, "shard"), 0.25, 1e-9);
-  EXPECT_NEAR(traffic_bytes(plus.traffic, "second shard"), 2 * 7.0 / 8 * static_cast<double>(plus.parameters), 1e6);
-  EXPECT_NEAR(plus.peak().parameters - plain.peak().parameters, 2.0 / 8 * static_cast<double>(plus.parameters), 1e6);
-  EXPECT_LT(plus.time.data_exposed + plus.time.data_hidden, 0.5 * (plain.time.data_exposed + plain.time.data_hidden));
+  EXPECT_NEAR(traffic_bytes(plus.traffic, "shard") / traffic_bytes(plain.traffic, "shard"), 0.25,
+              1e-9);
+  EXPECT_NEAR(traffic_bytes(plus.traffic, "second shard"),
+              2 * 7.0 / 8 * static_cast<double>(plus.parameters), 1e6);
+  EXPECT_NEAR(plus.peak().parameters - plain.peak().parameters,
+              2.0 / 8 * static_cast<double>(plus.parameters), 1e6);
+  EXPECT_LT(plus.time.data_exposed + plus.time.data_hidden,
+            0.5 * (plain.time.data_exposed + plain.time.data_hidden));
   training.zero = 2;
-  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }), HasSubstr("zero = 2: ZeRO++ is a way of stage 3"));
+  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }),
+              HasSubstr("zero = 2: ZeRO++ is a way of stage 3"));
 }
 
-// DeepSpeed Ulysses (Jacobs et al., 2023): 4 N h / P elements a rank forward, of a sequence of N tokens over P ranks, and as many backward.
+// DeepSpeed Ulysses (Jacobs et al., 2023): 4 N h / P elements a rank forward, of a sequence of N
+// tokens over P ranks, and as many backward.
 TEST(Plan, UlyssesExchangesHeadsForPositions) {
   const double n = 65536, h = 5120, p = 8;
   EXPECT_NEAR(ulysses_elements(8, 1, n / p, h, h), 2 * 4 * n * h / p * (p - 1) / p, 1);
   ModelSpec spec = *named_model("gpt3-13b");
   spec.positions = Positions::kRotary;
   Training training = on(1, 1, 1, 1);
-  training.mesh.context = 8, training.sequence = 65536, training.recompute = Recompute::kFull, training.zero = 3;
+  training.mesh.context = 8, training.sequence = 65536, training.recompute = Recompute::kFull,
+  training.zero = 3;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const Plan gathered = make_plan(spec, training, cluster);
   training.ulysses = true;
   const Plan ulysses = make_plan(spec, training, cluster);
-  // Every key and value goes to every rank, or every head's part to one: with as many key heads as query heads 6 of s h against 8 of s h / 8.
-  EXPECT_NEAR(traffic_bytes(ulysses.traffic, "context") / traffic_bytes(gathered.traffic, "context"), 1.5 * 8 / 8 / 6, 1e-9);
+  // Every key and value goes to every rank, or every head's part to one: with as many key heads as
+  // query heads 6 of s h against 8 of s h / 8.
+  EXPECT_NEAR(
+      traffic_bytes(ulysses.traffic, "context") / traffic_bytes(gathered.traffic, "context"),
+      1.5 * 8 / 8 / 6, 1e-9);
   EXPECT_LT(ulysses.time.communication, gathered.time.communication);
   spec.kv_heads = 4;
-  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }), HasSubstr("cp = 8: ulysses gives each context rank whole heads"));
+  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }),
+              HasSubstr("cp = 8: ulysses gives each context rank whole heads"));
 }
 
 TEST(Plan, OffloadedParametersLeaveTheDevice) {
@@ -285,17 +327,24 @@ TEST(Plan, OffloadedParametersLeaveTheDevice) {
   const Plan there = make_plan(spec, training, cluster);
   training.offload_parameters = true;
   const Plan away = make_plan(spec, training, cluster);
-  EXPECT_NEAR(there.peak().all() - away.peak().all(), 2.0 / 8 * static_cast<double>(there.parameters), 1e6) << "16 bits of an eighth";
+  EXPECT_NEAR(there.peak().all() - away.peak().all(),
+              2.0 / 8 * static_cast<double>(there.parameters), 1e6)
+      << "16 bits of an eighth";
   // Gathered twice from the host, where the optimizer's result came over the link once.
-  EXPECT_NEAR((traffic_bytes(away.traffic, "offload") - traffic_bytes(there.traffic, "offload")) / (2.0 / 8 * static_cast<double>(there.parameters)),
+  EXPECT_NEAR((traffic_bytes(away.traffic, "offload") - traffic_bytes(there.traffic, "offload")) /
+                  (2.0 / 8 * static_cast<double>(there.parameters)),
               1, 1e-9);
-  const auto exchanged = [](const Plan& plan) { return plan.time.data_exposed + plan.time.data_hidden; };
+  const auto exchanged = [](const Plan& plan) {
+    return plan.time.data_exposed + plan.time.data_hidden;
+  };
   EXPECT_GT(exchanged(away), exchanged(there));
   training.offload_optimizer = false;
-  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }), HasSubstr("offload-optimizer"));
+  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }),
+              HasSubstr("offload-optimizer"));
 }
 
-// What leaves the device must find room in its host: eight devices leave fp32 masters and moments of all parameters there.
+// What leaves the device must find room in its host: eight devices leave fp32 masters and moments
+// of all parameters there.
 TEST(Plan, OffloadedStatesFillTheHost) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training = on(8, 1, 1, 8);
@@ -314,7 +363,8 @@ TEST(Plan, OffloadedStatesFillTheHost) {
   EXPECT_FALSE(search(spec, training, cluster, space).best.empty());
   training.offload_optimizer = true;
   cluster.host = {};
-  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }), HasSubstr("does not describe its hosts' memory"));
+  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }),
+              HasSubstr("does not describe its hosts' memory"));
 }
 
 TEST(Search, WhatIsFixedStays) {
@@ -336,18 +386,21 @@ TEST(Search, WhatIsFixedStays) {
   space.data = {3};
   EXPECT_EQ(search(spec, start, cluster, space).considered, 0);
   space.data = {}, space.virtual_stages = {2};
-  for (const Candidate& one : search(spec, start, cluster, space, 1000).best) EXPECT_EQ(one.training.mesh.virtual_stages, 2);
+  for (const Candidate& one : search(spec, start, cluster, space, 1000).best)
+    EXPECT_EQ(one.training.mesh.virtual_stages, 2);
 }
 
-// Schedules without a closed form are carried out once for all ways that share their pipeline, and not at all where a step without bubbles would be
-// too long already: the answer is that of pricing every way on its own.
+// Schedules without a closed form are carried out once for all ways that share their pipeline, and
+// not at all where a step without bubbles would be too long already: the answer is that of pricing
+// every way on its own.
 TEST(Search, WhatIsRememberedAndPrunedChangesNothing) {
   const ModelSpec spec = *named_model("llama-3b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   Training start;
   start.global_batch = 64, start.sequence = 4096;
   SearchSpace space;
-  space.schedules = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v", "gpipe"}, space.hybrid_sharding = true, space.offload = {false, true};
+  space.schedules = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v", "gpipe"}, space.hybrid_sharding = true,
+  space.offload = {false, true};
   const auto found = search(spec, start, cluster, space, 200, 1.0).best;
   CarriedOut known;
   for (const Candidate& way : every_way(spec, start, cluster, space, known)) {
@@ -355,37 +408,49 @@ TEST(Search, WhatIsRememberedAndPrunedChangesNothing) {
     EXPECT_DOUBLE_EQ(way.peak_bytes, worst(memory(spec, way.training, cluster)).peak().use.all());
   }
   ASSERT_EQ(found.size(), 200u);
-  for (const Candidate& one : found) EXPECT_DOUBLE_EQ(one.time.all(), step_time(spec, one.training, cluster).all());
+  for (const Candidate& one : found)
+    EXPECT_DOUBLE_EQ(one.time.all(), step_time(spec, one.training, cluster).all());
   const auto more = search(spec, start, cluster, space, 100000, 1.0).best;
   ASSERT_GT(more.size(), 1000u) << "nothing is pruned where all are wanted";
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_DOUBLE_EQ(found[i].time.all(), more[i].time.all());
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_DOUBLE_EQ(found[i].time.all(), more[i].time.all());
 }
 
-// A schedule that went through a file takes as long as the same one that was generated; another one as long as its own simulation.
+// A schedule that went through a file takes as long as the same one that was generated; another one
+// as long as its own simulation.
 TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
   const ModelSpec spec = *named_model("gpt3-13b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 4);
   const Training training = on(1, 1, 4, 16);
   const auto read = [](const char* name, int chunks, int micro_batches) {
-    return schedule::from_csv(schedule::to_csv(schedule::make_schedule(name, 4, chunks, micro_batches)), "file.csv");
+    return schedule::from_csv(
+        schedule::to_csv(schedule::make_schedule(name, 4, chunks, micro_batches)), "file.csv");
   };
-  EXPECT_NEAR(simulate_schedule(spec, training, cluster, read("1f1b", 1, 16)).seconds / simulate_step(spec, training, cluster).seconds, 1, 1e-9);
+  EXPECT_NEAR(simulate_schedule(spec, training, cluster, read("1f1b", 1, 16)).seconds /
+                  simulate_step(spec, training, cluster).seconds,
+              1, 1e-9);
   Training interleaved = training;
   interleaved.schedule = "interleaved", interleaved.mesh.virtual_stages = 2;
-  EXPECT_NEAR(simulate_schedule(spec, training, cluster, read("interleaved", 2, 16)).timeline.makespan() /
-                  simulate_step(spec, interleaved, cluster).timeline.makespan(),
-              1, 1e-9);
-  EXPECT_THAT(complaint([&] { simulate_schedule(spec, training, cluster, read("1f1b", 1, 8)); }), HasSubstr("8 micro-batches, and a step has 16"));
-  EXPECT_THAT(complaint([&] { simulate_schedule(spec, on(2, 1, 2, 16), cluster, read("1f1b", 1, 16)); }), HasSubstr("it has 4 ranks, and pp = 2"));
+  EXPECT_NEAR(
+      simulate_schedule(spec, training, cluster, read("interleaved", 2, 16)).timeline.makespan() /
+          simulate_step(spec, interleaved, cluster).timeline.makespan(),
+      1, 1e-9);
+  EXPECT_THAT(complaint([&] { simulate_schedule(spec, training, cluster, read("1f1b", 1, 8)); }),
+              HasSubstr("8 micro-batches, and a step has 16"));
+  EXPECT_THAT(
+      complaint([&] { simulate_schedule(spec, on(2, 1, 2, 16), cluster, read("1f1b", 1, 16)); }),
+      HasSubstr("it has 4 ranks, and pp = 2"));
 }
 
 TEST(Simulator, RandomFailuresMeetDalysModel) {
   const FailureModel failures{4 * 3600.0, 60, 300};
   const double interval = daly_interval_s(failures), useful = 10 * 200000;
   double mean = 0;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) mean += simulate_run(10, 200000, interval, failures, seed).goodput(useful) / 20;
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    mean += simulate_run(10, 200000, interval, failures, seed).goodput(useful) / 20;
   EXPECT_NEAR(mean, goodput(failures, interval), 0.005) << "20 runs of about 140 failures each";
-  EXPECT_EQ(simulate_run(10, 1000, interval, failures, 7).seconds, simulate_run(10, 1000, interval, failures, 7).seconds);
+  EXPECT_EQ(simulate_run(10, 1000, interval, failures, 7).seconds,
+            simulate_run(10, 1000, interval, failures, 7).seconds);
   const SimulatedRun calm = simulate_run(10, 100, 100, {0, 5, 0}, 1);
   EXPECT_DOUBLE_EQ(calm.seconds, 1000 + 9 * 5);
   EXPECT_EQ(calm.failures, 0);
@@ -393,12 +458,14 @@ TEST(Simulator, RandomFailuresMeetDalysModel) {
 
 // The optimum of the exponential model, found by trying intervals.
 TEST(Goodput, DalysIntervalIsTheBestOne) {
-  for (const FailureModel model : {FailureModel{86400, 60, 300}, FailureModel{3600, 60, 300}, FailureModel{3600, 600, 0}}) {
+  for (const FailureModel model :
+       {FailureModel{86400, 60, 300}, FailureModel{3600, 60, 300}, FailureModel{3600, 600, 0}}) {
     double best = 0, at = 0;
     for (double interval = 10; interval < 40000; interval *= 1.002)
       if (goodput(model, interval) > best) best = goodput(model, interval), at = interval;
     EXPECT_NEAR(daly_interval_s(model) / at, 1, 0.01);
-    EXPECT_GE(goodput(model, daly_interval_s(model)), goodput(model, young_interval_s(model)) - 1e-12);
+    EXPECT_GE(goodput(model, daly_interval_s(model)),
+              goodput(model, young_interval_s(model)) - 1e-12);
   }
   EXPECT_DOUBLE_EQ(young_interval_s({20000, 100, 0}), 2000);
   EXPECT_DOUBLE_EQ(goodput({0, 10, 0}, 90), 0.9);
@@ -410,20 +477,27 @@ TEST(ScalingLaws, TheOptimumIsTheSmallestLossOfTheBudget) {
       const ComputeOptimum best = compute_optimum(law, flops);
       EXPECT_NEAR(6 * best.parameters * best.tokens / flops, 1, 1e-9);
       for (const double factor : {0.5, 0.9, 1.1, 2.0})
-        EXPECT_GT(law.loss(best.parameters * factor, best.tokens / factor), *best.loss) << law.name << " " << flops;
+        EXPECT_GT(law.loss(best.parameters * factor, best.tokens / factor), *best.loss)
+            << law.name << " " << flops;
     }
-  // Besiroglu et al. find about twenty tokens a parameter at Chinchilla's budget, as Chinchilla (70B, 1.4T) was trained.
+  // Besiroglu et al. find about twenty tokens a parameter at Chinchilla's budget, as Chinchilla
+  // (70B, 1.4T) was trained.
   const ComputeOptimum chinchilla = compute_optimum(*scaling_law("besiroglu"), 5.76e23);
   EXPECT_NEAR(chinchilla.tokens / chinchilla.parameters, 20, 5);
   EXPECT_NEAR(chinchilla.parameters / 70e9, 1, 0.15);
   ASSERT_TRUE(chinchilla.loss_error);
-  EXPECT_FALSE(compute_optimum(*scaling_law("hoffmann"), 1e20).loss_error) << "its source prints none";
+  EXPECT_FALSE(compute_optimum(*scaling_law("hoffmann"), 1e20).loss_error)
+      << "its source prints none";
   EXPECT_THROW(compute_optimum(*scaling_law("hoffmann"), -1), Error);
-  // The paper's own answer by this fit: 40 billion parameters (figure 4). Its rounded constants give 32.
+  // The paper's own answer by this fit: 40 billion parameters (figure 4). Its rounded constants
+  // give 32.
   EXPECT_NEAR(compute_optimum(*scaling_law("hoffmann"), 5.76e23).parameters, 40e9, 0.5e9);
   // Besiroglu et al.: parameters grow as the 0.513th power of the budget.
   const ScalingLaw law = *scaling_law("besiroglu");
-  EXPECT_NEAR(std::log(compute_optimum(law, 1e24).parameters / compute_optimum(law, 1e22).parameters) / std::log(100), 0.513, 0.0005);
+  EXPECT_NEAR(
+      std::log(compute_optimum(law, 1e24).parameters / compute_optimum(law, 1e22).parameters) /
+          std::log(100),
+      0.513, 0.0005);
 }
 
 // Optima that the papers print elsewhere than at the point that a law goes through.
@@ -437,15 +511,18 @@ TEST(ScalingLaws, LawsOfTheOptimumMeetTheirPapers) {
       EXPECT_LT(law.exponent_low, law.exponent) << law.name;
       EXPECT_LT(law.exponent, law.exponent_high) << law.name;
     }
-    // Kaplan et al. count what training would need at the smallest batch, and process 1.8 times as much.
+    // Kaplan et al. count what training would need at the smallest batch, and process 1.8 times as
+    // much.
     const double product = 6 * law.at(1e22).parameters * law.at(1e22).tokens / 1e22;
     EXPECT_NEAR(product, law.name == "kaplan" ? 6 * 1.3e9 * 2e10 / 8.64e19 : 1, 0.09) << law.name;
   }
   EXPECT_THROW(laws.at("kaplan").at(0), Error);
-  // Hoffmann et al., table 3 (approach 1): FLOPs, parameters, tokens. Both exponents are printed with two digits.
-  const double table_3[][3] = {{1.92e19, 400e6, 8e9},   {1.21e20, 1e9, 20.2e9},   {1.23e22, 10e9, 205.1e9},
-                               {5.76e23, 67e9, 1.5e12}, {3.85e24, 175e9, 3.7e12}, {9.9e24, 280e9, 5.9e12},
-                               {3.43e25, 520e9, 11e12}, {1.27e26, 1e12, 21.2e12}, {1.3e28, 10e12, 216.2e12}};
+  // Hoffmann et al., table 3 (approach 1): FLOPs, parameters, tokens. Both exponents are printed
+  // with two digits.
+  const double table_3[][3] = {
+      {1.92e19, 400e6, 8e9},   {1.21e20, 1e9, 20.2e9},   {1.23e22, 10e9, 205.1e9},
+      {5.76e23, 67e9, 1.5e12}, {3.85e24, 175e9, 3.7e12}, {9.9e24, 280e9, 5.9e12},
+      {3.43e25, 520e9, 11e12}, {1.27e26, 1e12, 21.2e12}, {1.3e28, 10e12, 216.2e12}};
   for (const auto& [flops, parameters, tokens] : table_3) {
     EXPECT_NEAR(laws.at("hoffmann-1").at(flops).parameters / parameters, 1, 0.05) << flops;
     EXPECT_NEAR(laws.at("hoffmann-1").at(flops).tokens / tokens, 1, 0.1) << flops;
@@ -461,26 +538,32 @@ TEST(ScalingLaws, LawsOfTheOptimumMeetTheirPapers) {
   EXPECT_DOUBLE_EQ(laws.at("llama-3").at(3.8e25).tokens, 16.55e12);
 }
 
-// Llama 3 8B by hand: 2 FLOPs a weight that multiplies a token and 2 L h s for the causal half of attention; 2 x 32 blocks x 8 heads x 128 keys and
-// values in 16 bits; each token reads weights and cache once.
+// Llama 3 8B by hand: 2 FLOPs a weight that multiplies a token and 2 L h s for the causal half of
+// attention; 2 x 32 blocks x 8 heads x 128 keys and values in 16 bits; each token reads weights and
+// cache once.
 TEST(ScalingLaws, ServingReadsWeightsAndCache) {
   const ModelSpec spec = *named_model("llama-8b");
   const Cluster cluster = *cluster_preset("h100");
   const double s = 4096, parameters = 8030261248, norms = 65 * 4096;
   const InferenceCost cost = inference_cost(spec, cluster, s);
-  EXPECT_NEAR(cost.flops_per_token / (2 * (parameters - 128256 * 4096.0 - norms) + 2 * 32 * 4096 * s), 1, 1e-9);
-  EXPECT_NEAR(cost.decode_flops - cost.flops_per_token, 2 * 32 * 4096 * s, 1) << "queries of the last token meet all keys";
+  EXPECT_NEAR(
+      cost.flops_per_token / (2 * (parameters - 128256 * 4096.0 - norms) + 2 * 32 * 4096 * s), 1,
+      1e-9);
+  EXPECT_NEAR(cost.decode_flops - cost.flops_per_token, 2 * 32 * 4096 * s, 1)
+      << "queries of the last token meet all keys";
   EXPECT_DOUBLE_EQ(cost.cache_bytes_per_token, 2 * 32 * 8 * 128 * 2);
   EXPECT_DOUBLE_EQ(cost.held_bytes, 2 * parameters + 131072 * s);
   EXPECT_NEAR(cost.decode_s, (2 * parameters + 131072 * s) / 3352e9, 1e-12);
-  EXPECT_NEAR(cost.prefill_s, cost.flops_per_token * s / (989.4e12 * cluster.device.efficiency.matmul), 1e-12);
+  EXPECT_NEAR(cost.prefill_s,
+              cost.flops_per_token * s / (989.4e12 * cluster.device.efficiency.matmul), 1e-12);
 }
 
 TEST(Lessons, SayWhatTheyCompute) {
   EXPECT_EQ(iterations_per_epoch(50000, 32, 4).value, 391);
   EXPECT_THAT(iterations_per_epoch(50000, 32, 4).line, HasSubstr("= 391 iterations"));
   EXPECT_EQ(collectives_per_run(50000, 32, 4, 10).value, 3910);
-  EXPECT_DOUBLE_EQ(exchange_per_epoch(1000, 10, 4, 1e6, {1e-3, 1e-8}).value, 25 * (6e-3 + 1.5 * 1e-2));
+  EXPECT_DOUBLE_EQ(exchange_per_epoch(1000, 10, 4, 1e6, {1e-3, 1e-8}).value,
+                   25 * (6e-3 + 1.5 * 1e-2));
   EXPECT_THAT(ring_against_tree(64, 8, {1e-5, 1e-10}).line, HasSubstr("the tree wins"));
   EXPECT_THAT(ring_against_tree(8, 1e9, {1e-5, 1e-10}).line, HasSubstr("the ring wins"));
   EXPECT_DOUBLE_EQ(zero_memory(7.5e9, 1, 64).value, 7.5e9 * (4 + 12.0 / 64));

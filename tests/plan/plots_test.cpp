@@ -20,16 +20,19 @@ struct Box {
 /// The boxes that stand for numbers, in the order drawn.
 std::vector<Box> boxes(const std::string& svg) {
   static const std::regex look(
-      "<rect class=\"value\" x=\"([-.0-9]+)\" y=\"([-.0-9]+)\" width=\"([-.0-9]+)\" height=\"([-.0-9]+)\" fill=\"(#[0-9a-f]+)\"/>");
+      "<rect class=\"value\" x=\"([-.0-9]+)\" y=\"([-.0-9]+)\" width=\"([-.0-9]+)\" "
+      "height=\"([-.0-9]+)\" fill=\"(#[0-9a-f]+)\"/>");
   std::vector<Box> list;
   for (std::sregex_iterator at(svg.begin(), svg.end(), look), end; at != end; ++at)
-    list.push_back({std::stod((*at)[1]), std::stod((*at)[2]), std::stod((*at)[3]), std::stod((*at)[4]), (*at)[5]});
+    list.push_back({std::stod((*at)[1]), std::stod((*at)[2]), std::stod((*at)[3]),
+                    std::stod((*at)[4]), (*at)[5]});
   return list;
 }
 
 Plan piped() {
   Training training;
-  training.mesh.pipeline = 4, training.mesh.data = 4, training.mesh.tensor = 2, training.global_batch = 32, training.zero = 1;
+  training.mesh.pipeline = 4, training.mesh.data = 4, training.mesh.tensor = 2,
+  training.global_batch = 32, training.zero = 1;
   training.recompute = Recompute::kFull;
   return make_plan(*named_model("gpt3-13b"), training, with_devices(*cluster_preset("a100"), 32));
 }
@@ -49,14 +52,16 @@ TEST(Plots, MemoryIsStackedToItsBytes) {
           << "eight boxes are drawn to the hundredth: rank " << rank.rank << ", " << phase.name;
       ++column;
     }
-  EXPECT_THAT(memory_plot(plan), testing::HasSubstr("steady state, backward, optimizer, checkpoint"));
+  EXPECT_THAT(memory_plot(plan),
+              testing::HasSubstr("steady state, backward, optimizer, checkpoint"));
 }
 
 TEST(Plots, PartsOfAStepFollowEachOtherAndAddUp) {
   const Plan plan = piped();
   const StepTime& time = plan.time;
   const double compute = time.pipeline - time.bubble - time.communication - time.recomputed;
-  const std::vector<double> parts{compute, time.recomputed, time.communication, time.bubble, time.data_exposed, time.optimizer};
+  const std::vector<double> parts{compute,     time.recomputed,   time.communication,
+                                  time.bubble, time.data_exposed, time.optimizer};
   const auto drawn = boxes(time_plot(plan));
   ASSERT_EQ(drawn.size(), parts.size() + 1) << "and what is hidden";
   double sum = 0;
@@ -82,7 +87,8 @@ TEST(Plots, SearchResultsAreBarsOfTheirThroughput) {
   ASSERT_EQ(length.size(), 4u);
   std::size_t i = 0;
   for (const auto& [y, width] : length) {
-    EXPECT_NEAR(width / length.begin()->second, found[0].time.all() / found[i].time.all(), 2e-3) << mesh_words(found[i].training);
+    EXPECT_NEAR(width / length.begin()->second, found[0].time.all() / found[i].time.all(), 2e-3)
+        << mesh_words(found[i].training);
     ++i;
   }
   EXPECT_THAT(search_plot(spec, cluster, {}), testing::HasSubstr("nothing fits"));

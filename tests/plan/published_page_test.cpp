@@ -20,12 +20,16 @@ struct Predicted {
 };
 
 std::string table(const std::vector<Predicted>& rows) {
-  std::string text = "| row | micro-batch | stages a rank | predicted, s | published, s | error |\n|---|---|---|---|---|---|\n";
+  std::string text =
+      "| row | micro-batch | stages a rank | predicted, s | published, s | error "
+      "|\n|---|---|---|---|---|---|\n";
   double mean = 0, most = 0;
   for (const Predicted& row : rows) {
-    text += fmt::format("| {} | {} | {} | {:.2f} | {:.2f} | {:+.1f} % |\n", row.name, row.micro_batch, row.stages, row.predicted, row.measured,
-                        100 * row.error());
-    mean += std::abs(row.error()) / static_cast<double>(rows.size()), most = std::max(most, std::abs(row.error()));
+    text +=
+        fmt::format("| {} | {} | {} | {:.2f} | {:.2f} | {:+.1f} % |\n", row.name, row.micro_batch,
+                    row.stages, row.predicted, row.measured, 100 * row.error());
+    mean += std::abs(row.error()) / static_cast<double>(rows.size()),
+        most = std::max(most, std::abs(row.error()));
   }
   return text + fmt::format("\nMean {:.2f} %, largest {:.2f} %.\n", 100 * mean, 100 * most);
 }
@@ -37,33 +41,40 @@ std::string tables(const std::vector<Predicted>& rows, const std::set<std::strin
   return fmt::format("Fitted rows:\n\n{}\nOther rows:\n\n{}", table(inside), table(outside));
 }
 
-/// How many pairs of step times and of throughputs come out in the published order, and those of the latter that do not; what an `earlier`
-/// publication of the same rows had of them.
-std::string order(const std::vector<Predicted>& rows, const std::vector<double>& measured, const std::vector<double>& earlier = {}) {
+/// How many pairs of step times and of throughputs come out in the published order, and those of
+/// the latter that do not; what an `earlier` publication of the same rows had of them.
+std::string order(const std::vector<Predicted>& rows, const std::vector<double>& measured,
+                  const std::vector<double>& earlier = {}) {
   const bool twice = !earlier.empty();
-  std::string text = fmt::format("| faster, as published | than | published, more | predicted, less |{}\n|---|---|---|---|{}\n",
-                                 twice ? " January 2021, less |" : "", twice ? "---|" : "");
+  std::string text = fmt::format(
+      "| faster, as published | than | published, more | predicted, less "
+      "|{}\n|---|---|---|---|{}\n",
+      twice ? " January 2021, less |" : "", twice ? "---|" : "");
   int pairs = 0, wrong = 0, times = 0, times_in_order = 0;
   const auto predicted = [&](std::size_t i) { return measured[i] / (1 + rows[i].error()); };
   for (const Predicted& longer : rows)
     for (const Predicted& shorter : rows)
-      if (longer.measured > shorter.measured) ++times, times_in_order += longer.predicted > shorter.predicted ? 1 : 0;
+      if (longer.measured > shorter.measured)
+        ++times, times_in_order += longer.predicted > shorter.predicted ? 1 : 0;
   for (std::size_t i = 0; i < rows.size(); ++i)
     for (std::size_t j = 0; j < rows.size(); ++j) {
       if (measured[i] <= measured[j]) continue;
       ++pairs;
       if (predicted(i) > predicted(j)) continue;
       ++wrong;
-      text += fmt::format("| {} | {} | {:.1f} % | {:.1f} % |", rows[i].name, rows[j].name, 100 * (measured[i] / measured[j] - 1),
+      text += fmt::format("| {} | {} | {:.1f} % | {:.1f} % |", rows[i].name, rows[j].name,
+                          100 * (measured[i] / measured[j] - 1),
                           100 * (1 - predicted(i) / predicted(j)));
       if (twice) {
         text += fmt::format(" {:.1f} % |", 100 * (1 - earlier[i] / earlier[j]));
-        EXPECT_LE(earlier[i], earlier[j]) << rows[i].name << " before " << rows[j].name << ": in neither publication's order";
+        EXPECT_LE(earlier[i], earlier[j])
+            << rows[i].name << " before " << rows[j].name << ": in neither publication's order";
       }
       text += "\n";
     }
-  return fmt::format("Step times: {} of {} pairs in the published order. Throughputs: {} of {}; the others:\n\n{}", times_in_order, times,
-                     pairs - wrong, pairs, text);
+  return fmt::format(
+      "Step times: {} of {} pairs in the published order. Throughputs: {} of {}; the others:\n\n{}",
+      times_in_order, times, pairs - wrong, pairs, text);
 }
 
 std::vector<double> column(const std::string& table, const std::string& name) {
@@ -78,7 +89,8 @@ std::vector<Predicted> korthikanti() {
   for (const Row& row : published("korthikanti_table_5"))
     for (const bool full : {true, false}) {
       const TimedRow timed = korthikanti_row(row, full);
-      list.push_back({timed.name, row.whole("micro_batch"), row.whole("vpp"), timed.predicted_s(efficiency), timed.measured_s});
+      list.push_back({timed.name, row.whole("micro_batch"), row.whole("vpp"),
+                      timed.predicted_s(efficiency), timed.measured_s});
     }
   return list;
 }
@@ -88,72 +100,90 @@ std::vector<Predicted> searched(const std::string& name, SearchedRow (*of)(const
   for (const Row& row : published(name)) {
     const SearchedRow searched = of(row);
     const Candidate best = searched.best(searched.cluster.device.efficiency);
-    list.push_back({searched.name, best.training.micro_batch, best.training.mesh.virtual_stages, best.time.all(), searched.seconds});
+    list.push_back({searched.name, best.training.micro_batch, best.training.mesh.virtual_stages,
+                    best.time.all(), searched.seconds});
   }
   return list;
 }
 
 std::string layers() {
-  std::string text = "| one layer, 22B | predicted, ms | published, ms | error |\n|---|---|---|---|\n";
+  std::string text =
+      "| one layer, 22B | predicted, ms | published, ms | error |\n|---|---|---|---|\n";
   const Efficiency efficiency = cluster_preset("a100")->device.efficiency;
   for (const TimedRow& row : layer_rows())
-    text += fmt::format("| {} | {:.1f} | {:.1f} | {:+.1f} % |\n", row.name.substr(7), 1e3 * row.predicted_s(efficiency), 1e3 * row.measured_s,
+    text += fmt::format("| {} | {:.1f} | {:.1f} | {:+.1f} % |\n", row.name.substr(7),
+                        1e3 * row.predicted_s(efficiency), 1e3 * row.measured_s,
                         100 * (row.predicted_s(efficiency) / row.measured_s - 1));
   return text;
 }
 
 std::string zero3() {
-  std::string text = "| model | devices | micro-batch | predicted, TFLOP/s a device | published | error |\n|---|---|---|---|---|---|\n";
+  std::string text =
+      "| model | devices | micro-batch | predicted, TFLOP/s a device | published | error "
+      "|\n|---|---|---|---|---|---|\n";
   for (const Row& row : published("sc21_table_2")) {
     if (row["zero3"] == 0) continue;
     const ModelSpec spec = megatron_gpt(row, 51200, 2048);
     const Training training = zero3_training(row);
-    const double seconds = step_time(spec, training, with_devices(*cluster_preset("a100"), row.whole("gpus"))).all();
+    const double seconds =
+        step_time(spec, training, with_devices(*cluster_preset("a100"), row.whole("gpus"))).all();
     const double rate = step_flops(spec, training).hardware / seconds / row["gpus"] / 1e12;
-    text += fmt::format("| {}B | {} | {} | {:.0f} | {:.0f} | {:+.0f} % |\n", row.text("parameters_b"), row.whole("gpus"), row.whole("micro_batch"),
-                        rate, row["tflops"], 100 * (rate / row["tflops"] - 1));
+    text += fmt::format("| {}B | {} | {} | {:.0f} | {:.0f} | {:+.0f} % |\n",
+                        row.text("parameters_b"), row.whole("gpus"), row.whole("micro_batch"), rate,
+                        row["tflops"], 100 * (rate / row["tflops"] - 1));
   }
   return text;
 }
 
 std::string bubbles() {
   std::string text =
-      "| model | ranks | micro-batches | 1F1B | published | interleaved | published | ZB-H1 | published | ZB-H2 | published |\n"
+      "| model | ranks | micro-batches | 1F1B | published | interleaved | published | ZB-H1 | "
+      "published | ZB-H2 | published |\n"
       "|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const Row& row : published("zero_bubble_table_5")) {
     const auto [plain, interleaved, h1, h2] = zero_bubble_rates(row);
-    text += fmt::format("| {} | {} | {} | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {:.4f} |\n", row.text("model"),
-                        row.whole("p"), row.whole("m"), plain, row["f1b1"], interleaved, row["interleaved"], h1, row["zb_h1"], h2, row["zb_h2"]);
+    text += fmt::format(
+        "| {} | {} | {} | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {:.4f} "
+        "|\n",
+        row.text("model"), row.whole("p"), row.whole("m"), plain, row["f1b1"], interleaved,
+        row["interleaved"], h1, row["zb_h1"], h2, row["zb_h2"]);
   }
   return text;
 }
 
-/// Korthikanti et al., section 6.3: the 530-billion row on 8 data ranks, gradients exchanged after the backward pass: 39.15 s instead of 37.83.
+/// Korthikanti et al., section 6.3: the 530-billion row on 8 data ranks, gradients exchanged after
+/// the backward pass: 39.15 s instead of 37.83.
 Predicted data_parallel_530b() {
   for (const Row& row : published("korthikanti_table_5")) {
     if (row.text("model") != "530B") continue;
     Training training = megatron_training(8, row.whole("pp"), row.whole("vpp"), 8, 2240, 1);
     training.recompute = Recompute::kSelective, training.sequence_parallel = true;
     const Cluster cluster = with_devices(*cluster_preset("a100"), 2240);
-    return {"530B selective, 2240 devices", 1, row.whole("vpp"), step_time(megatron_gpt(row, 51200, 2048), training, cluster).all(), 39.15};
+    return {"530B selective, 2240 devices", 1, row.whole("vpp"),
+            step_time(megatron_gpt(row, 51200, 2048), training, cluster).all(), 39.15};
   }
   throw std::runtime_error("no such row");
 }
 
 /// Megatron-Core's README: 177B, batch 1152, on 96 to 4608 devices: from 47 % to 42 % of the peak.
 std::string strong_scaling(std::vector<double>& errors) {
-  std::string text = "| devices | micro-batch | stages a rank | predicted, MFU | published | error |\n|---|---|---|---|---|---|\n";
+  std::string text =
+      "| devices | micro-batch | stages a rank | predicted, MFU | published | error "
+      "|\n|---|---|---|---|---|---|\n";
   for (const Row& row : published("megatron_core_h100")) {
     if (row.text("model") != "177B") continue;
     for (const auto& [devices, percent] : {std::pair<std::int64_t, double>{96, 47}, {4608, 42}}) {
       SearchedRow one = h100_row(row);
-      one.start.mesh.data = devices / 48, one.start.global_batch = 1152, one.cluster = with_devices(*cluster_preset("h100"), devices);
+      one.start.mesh.data = devices / 48, one.start.global_batch = 1152,
+      one.cluster = with_devices(*cluster_preset("h100"), devices);
       const Candidate best = one.best(one.cluster.device.efficiency);
-      const double flops = step_flops(one.spec, best.training).model / best.time.all() / static_cast<double>(devices);
+      const double flops = step_flops(one.spec, best.training).model / best.time.all() /
+                           static_cast<double>(devices);
       const double mfu = 100 * flops / one.cluster.peak(ElementType::kBF16);
       errors.push_back(mfu / percent - 1);
-      text += fmt::format("| {} | {} | {} | {:.1f} % | {:.0f} % | {:+.1f} % |\n", devices, best.training.micro_batch,
-                          best.training.mesh.virtual_stages, mfu, percent, 100 * errors.back());
+      text += fmt::format("| {} | {} | {} | {:.1f} % | {:.0f} % | {:+.1f} % |\n", devices,
+                          best.training.micro_batch, best.training.mesh.virtual_stages, mfu,
+                          percent, 100 * errors.back());
     }
   }
   return text;
@@ -173,16 +203,20 @@ TEST(PublishedPage, HoldsWhatIsComputed) {
   std::stringstream page;
   page << file.rdbuf();
   const auto expect = [&](const char* name, const std::string& text) {
-    EXPECT_EQ(section(page.str(), name), text) << "docs/reference/published_times.md, section " << name << ", should read:\n" << text;
+    EXPECT_EQ(section(page.str(), name), text)
+        << "docs/reference/published_times.md, section " << name << ", should read:\n"
+        << text;
   };
   expect("korthikanti", tables(korthikanti(), kA100Fitted));
   const Predicted large = data_parallel_530b();
   EXPECT_NEAR(large.error(), 0, 0.07);
   expect("530b", table({large}));
   expect("layers", layers());
-  const auto weak = searched("sc21_table_1", sc21_row), h100 = searched("megatron_core_h100", h100_row);
+  const auto weak = searched("sc21_table_1", sc21_row),
+             h100 = searched("megatron_core_h100", h100_row);
   expect("sc21", tables(weak, kA100Fitted));
-  expect("sc21 order", order(weak, column("sc21_table_1", "tflops"), column("sc21_table_1", "january_tflops")));
+  expect("sc21 order",
+         order(weak, column("sc21_table_1", "tflops"), column("sc21_table_1", "january_tflops")));
   expect("h100", tables(h100, kH100Fitted));
   expect("h100 order", order(h100, column("megatron_core_h100", "tflops")));
   std::vector<double> strong;

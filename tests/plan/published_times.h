@@ -10,15 +10,18 @@
 
 namespace shoal::plan {
 
-/// The A100 rows as predictions of an efficiency. Full recomputation without sequence parallelism, or selective with it.
+/// The A100 rows as predictions of an efficiency. Full recomputation without sequence parallelism,
+/// or selective with it.
 inline TimedRow korthikanti_row(const Row& row, bool full) {
   const ModelSpec spec = megatron_gpt(row, 51200, 2048);
-  Training training = megatron_training(8, row.whole("pp"), row.whole("vpp"), 1, row.whole("batch"), row.whole("micro_batch"));
+  Training training = megatron_training(8, row.whole("pp"), row.whole("vpp"), 1, row.whole("batch"),
+                                        row.whole("micro_batch"));
   training.precision = "bf16";
   training.recompute = full ? Recompute::kFull : Recompute::kSelective;
   training.sequence_parallel = !full;
   const Cluster cluster = with_devices(*cluster_preset("a100"), training.mesh.devices());
-  return {row.text("model") + (full ? " full" : " selective"), row[full ? "full_s" : "selective_s"], [=](const Efficiency& efficiency) {
+  return {row.text("model") + (full ? " full" : " selective"), row[full ? "full_s" : "selective_s"],
+          [=](const Efficiency& efficiency) {
             Cluster fitted = cluster;
             fitted.device.efficiency = efficiency;
             return step_time(spec, training, fitted).all();
@@ -33,11 +36,15 @@ inline std::vector<TimedRow> layer_rows() {
     training.precision = "bf16";
     training.sequence_parallel = row["sequence_parallel"] > 0;
     const std::string& recompute = row.text("recompute");
-    training.recompute = recompute == "full" ? Recompute::kFull : recompute == "selective" ? Recompute::kSelective : Recompute::kNone;
+    training.recompute = recompute == "full"        ? Recompute::kFull
+                         : recompute == "selective" ? Recompute::kSelective
+                                                    : Recompute::kNone;
     const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
     for (const bool forward : {true, false})
-      rows.push_back({"layer, " + recompute + (training.sequence_parallel ? " + sequence" : "") + (forward ? ", forward" : ", backward"),
-                      row[forward ? "forward_ms" : "backward_ms"] / 1e3, [=](const Efficiency& efficiency) {
+      rows.push_back({"layer, " + recompute + (training.sequence_parallel ? " + sequence" : "") +
+                          (forward ? ", forward" : ", backward"),
+                      row[forward ? "forward_ms" : "backward_ms"] / 1e3,
+                      [=](const Efficiency& efficiency) {
                         Cluster fitted = cluster;
                         fitted.device.efficiency = efficiency;
                         const PieceTime time = block_time(spec, training, fitted);
@@ -47,7 +54,8 @@ inline std::vector<TimedRow> layer_rows() {
   return rows;
 }
 
-/// A row whose micro-batch and virtual stages are not published: those that the planner's own search finds best.
+/// A row whose micro-batch and virtual stages are not published: those that the planner's own
+/// search finds best.
 struct SearchedRow {
   std::string name;
   double seconds = 0;
@@ -57,14 +65,16 @@ struct SearchedRow {
 
   Candidate best(const Efficiency& efficiency) const {
     SearchSpace space;
-    space.tensor = {start.mesh.tensor}, space.pipeline = {start.mesh.pipeline}, space.context = {1}, space.zero = {start.zero};
+    space.tensor = {start.mesh.tensor}, space.pipeline = {start.mesh.pipeline}, space.context = {1},
+    space.zero = {start.zero};
     space.recompute = {start.recompute};
     Cluster fitted = cluster;
     fitted.device.efficiency = efficiency;
     return search(spec, start, fitted, space, 1).best.at(0);
   }
   TimedRow timed() const {
-    return {name, seconds, [*this](const Efficiency& efficiency) { return best(efficiency).time.all(); }};
+    return {name, seconds,
+            [*this](const Efficiency& efficiency) { return best(efficiency).time.all(); }};
   }
 };
 
@@ -73,31 +83,36 @@ inline SearchedRow sc21_row(const Row& row) {
   const std::int64_t gpus = row.whole("gpus"), tp = row.whole("tp"), pp = row.whole("pp");
   Training start = megatron_training(tp, pp, 1, gpus / tp / pp, row.whole("batch"), 1);
   start.precision = "bf16", start.recompute = Recompute::kFull;
-  return {"SC21 " + row.text("parameters_b") + "B", row["seconds"], spec, start, with_devices(*cluster_preset("a100"), gpus)};
+  return {"SC21 " + row.text("parameters_b") + "B", row["seconds"], spec, start,
+          with_devices(*cluster_preset("a100"), gpus)};
 }
 
-/// The README says that data, tensor and pipeline exchange overlap; only the first is credited here, because the rows are met better so: what
-/// overlaps slows the products down.
+/// The README says that data, tensor and pipeline exchange overlap; only the first is credited
+/// here, because the rows are met better so: what overlaps slows the products down.
 inline SearchedRow h100_row(const Row& row) {
   ModelSpec spec = megatron_gpt(row, 131072, 4096);
   spec.tied_embeddings = false, spec.dropout = 0;
   const std::int64_t gpus = row.whole("gpus"), tp = row.whole("tp"), pp = row.whole("pp");
   Training start;
-  start.mesh.tensor = tp, start.mesh.pipeline = pp, start.mesh.data = gpus / tp / pp, start.global_batch = row.whole("batch");
+  start.mesh.tensor = tp, start.mesh.pipeline = pp, start.mesh.data = gpus / tp / pp,
+  start.global_batch = row.whole("batch");
   start.precision = "bf16", start.zero = 1, start.overlap_data = true;
-  return {"H100 " + row.text("model"), row["seconds"], spec, start, with_devices(*cluster_preset("h100"), gpus)};
+  return {"H100 " + row.text("model"), row["seconds"], spec, start,
+          with_devices(*cluster_preset("h100"), gpus)};
 }
 
 /// Narayanan et al., SC 2021, table 2: DeepSpeed's ZeRO-3, recomputing everything.
 inline Training zero3_training(const Row& row) {
-  Training training = megatron_training(1, 1, 1, row.whole("gpus"), row.whole("batch"), row.whole("micro_batch"));
+  Training training =
+      megatron_training(1, 1, 1, row.whole("gpus"), row.whole("batch"), row.whole("micro_batch"));
   training.precision = "mixed", training.zero = 3, training.recompute = Recompute::kFull;
   training.overlap_data = true, training.flat_rings = true;
   return training;
 }
 
-/// Bubbles of the zero-bubble paper's rows: F, B and W from the block's FLOPs, one link time: 100 GB/s between neighbours (seven of eight hops stay
-/// inside a host), products at half of the A100's peak.
+/// Bubbles of the zero-bubble paper's rows: F, B and W from the block's FLOPs, one link time: 100
+/// GB/s between neighbours (seven of eight hops stay inside a host), products at half of the A100's
+/// peak.
 struct BubbleRates {
   double plain = 0, interleaved = 0, h1 = 0, h2 = 0;
 };
@@ -109,17 +124,21 @@ inline BubbleRates zero_bubble_rates(const Row& row) {
   const auto rate_of = [&](const schedule::Schedule& table) {
     const double share = blocks * p / table.stages();
     schedule::Costs costs;
-    costs.stages = {
-        {share * s * b * h * (24 * h + 4 * s) / rate, share * s * b * h * (24 * h + 8 * s) / rate, share * 24 * s * b * h * h / rate, 1, 0}};
+    costs.stages = {{share * s * b * h * (24 * h + 4 * s) / rate,
+                     share * s * b * h * (24 * h + 8 * s) / rate, share * 24 * s * b * h * h / rate,
+                     1, 0}};
     costs.transfer = 2 * s * b * h / 100e9;
     return schedule::simulate(table, costs).bubble_fraction();
   };
-  return {rate_of(schedule::one_forward_one_backward(p, m)), rate_of(schedule::interleaved(p, static_cast<int>(blocks), m)),
+  return {rate_of(schedule::one_forward_one_backward(p, m)),
+          rate_of(schedule::interleaved(p, static_cast<int>(blocks), m)),
           rate_of(schedule::zero_bubble_h1(p, m)), rate_of(schedule::zero_bubble_h2(p, m))};
 }
 
 /// The rows on which the presets' efficiencies were fitted. All others are predictions.
-inline const std::set<std::string> kA100Fitted{"175B full", "175B selective", "1T full", "1T selective", "SC21 1.7B", "SC21 7.5B", "SC21 76.1B"};
+inline const std::set<std::string> kA100Fitted{"175B full",    "175B selective", "1T full",
+                                               "1T selective", "SC21 1.7B",      "SC21 7.5B",
+                                               "SC21 76.1B"};
 inline const std::set<std::string> kH100Fitted{"H100 1.7B", "H100 32B", "H100 177B", "H100 462B"};
 
 }  // namespace shoal::plan

@@ -1,4 +1,5 @@
-// Published measurements against the model, with one efficiency a device, fitted on the rows that `fitted` names and checked on the others.
+// Published measurements against the model, with one efficiency a device, fitted on the rows that
+// `fitted` names and checked on the others.
 #include "tests/plan/published_times.h"
 
 #include <gtest/gtest.h>
@@ -22,16 +23,21 @@ struct Errors {
   }
 };
 /// Of all rows; prints those that the efficiency was fitted on apart from the others.
-Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency, const std::set<std::string>& fitted) {
+Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency,
+              const std::set<std::string>& fitted) {
   Errors all, inside, outside;
   for (const TimedRow& row : rows) {
     const double e = error(row, efficiency);
     const bool is_fitted = fitted.contains(row.name);
-    std::printf("  %-36s measured %8.3f s, error %+5.1f %%%s\n", row.name.c_str(), row.measured_s, 100 * e, is_fitted ? "  (fitted)" : "");
+    std::printf("  %-36s measured %8.3f s, error %+5.1f %%%s\n", row.name.c_str(), row.measured_s,
+                100 * e, is_fitted ? "  (fitted)" : "");
     all.add(e), (is_fitted ? inside : outside).add(e);
   }
-  for (const auto& [what, part] : {std::pair{"fitted rows", inside}, {"other rows", outside}, {"all rows", all}})
-    if (part.rows > 0) std::printf("  %d %s: mean %.2f %%, largest %.2f %%\n", part.rows, what, 100 * part.mean, 100 * part.most);
+  for (const auto& [what, part] :
+       {std::pair{"fitted rows", inside}, {"other rows", outside}, {"all rows", all}})
+    if (part.rows > 0)
+      std::printf("  %d %s: mean %.2f %%, largest %.2f %%\n", part.rows, what, 100 * part.mean,
+                  100 * part.most);
   return all;
 }
 
@@ -52,7 +58,8 @@ std::vector<TimedRow> h100_rows() {
   return rows;
 }
 
-std::vector<TimedRow> chosen(const std::vector<TimedRow>& rows, const std::set<std::string>& names, double weight) {
+std::vector<TimedRow> chosen(const std::vector<TimedRow>& rows, const std::set<std::string>& names,
+                             double weight) {
   std::vector<TimedRow> list;
   for (TimedRow row : rows)
     if (names.contains(row.name)) row.weight = weight, list.push_back(row);
@@ -71,20 +78,23 @@ double loss(const std::vector<TimedRow>& rows, const Efficiency& efficiency) {
 /// Ten per cent more or less of any of the six does not meet the rows noticeably better.
 void expect_minimum(const std::vector<TimedRow>& rows, const Efficiency& at) {
   const double here = loss(rows, at);
-  for (const auto member : {&Efficiency::matmul, &Efficiency::matmul_ramp_flops, &Efficiency::memory, &Efficiency::operation_s,
-                            &Efficiency::link_inside, &Efficiency::link_between})
+  for (const auto member :
+       {&Efficiency::matmul, &Efficiency::matmul_ramp_flops, &Efficiency::memory,
+        &Efficiency::operation_s, &Efficiency::link_inside, &Efficiency::link_between})
     for (const double factor : {0.9, 1.1}) {
       Efficiency moved = at;
       moved.*member *= factor;
-      const bool share = member != &Efficiency::matmul_ramp_flops && member != &Efficiency::operation_s;
+      const bool share =
+          member != &Efficiency::matmul_ramp_flops && member != &Efficiency::operation_s;
       if (share && moved.*member > 0.981) continue;
       EXPECT_GE(loss(rows, moved), here - 1e-6);  // a mean error of a thousandth
     }
 }
 
-/// The times come out in their order, all of them; the throughputs of their published table wherever they differ by more than `margin`: prints the
-/// pairs that do not.
-void expect_order(const std::vector<TimedRow>& rows, const std::string& table, const Efficiency& efficiency, double margin) {
+/// The times come out in their order, all of them; the throughputs of their published table
+/// wherever they differ by more than `margin`: prints the pairs that do not.
+void expect_order(const std::vector<TimedRow>& rows, const std::string& table,
+                  const Efficiency& efficiency, double margin) {
   std::vector<double> measured, predicted, seconds;
   for (const Row& row : published(table)) {
     const TimedRow& timed = rows[measured.size()];
@@ -102,12 +112,14 @@ void expect_order(const std::vector<TimedRow>& rows, const std::string& table, c
       ++pairs;
       if (predicted[i] > predicted[j]) continue;
       const double apart = measured[i] / measured[j] - 1;
-      std::printf("  %s before %s: measured %.1f %% more, predicted %.1f %% less\n", rows[i].name.c_str(), rows[j].name.c_str(), 100 * apart,
+      std::printf("  %s before %s: measured %.1f %% more, predicted %.1f %% less\n",
+                  rows[i].name.c_str(), rows[j].name.c_str(), 100 * apart,
                   100 * (1 - predicted[i] / predicted[j]));
       ++wrong;
       EXPECT_LE(apart, margin) << rows[i].name << " before " << rows[j].name;
     }
-  std::printf("  %d of %d pairs in their order, all that are more than %.1f %% apart\n", pairs - wrong, pairs, 100 * margin);
+  std::printf("  %d of %d pairs in their order, all that are more than %.1f %% apart\n",
+              pairs - wrong, pairs, 100 * margin);
 }
 
 TEST(PublishedTimes, A100EfficiencyIsTheMinimumOnItsRows) {
@@ -120,18 +132,22 @@ TEST(PublishedTimes, A100EfficiencyIsTheMinimumOnItsRows) {
 
 // The best published calculator: mean 3.65 %, largest 8.87 %.
 TEST(PublishedTimes, KorthikantiIterations) {
-  const Errors all = errors(korthikanti_rows(), cluster_preset("a100")->device.efficiency, kA100Fitted);
+  const Errors all =
+      errors(korthikanti_rows(), cluster_preset("a100")->device.efficiency, kA100Fitted);
   EXPECT_LT(all.mean, 0.03);
   EXPECT_LT(all.most, 0.07);
 }
 
-TEST(PublishedTimes, KorthikantiLayers) { EXPECT_LT(errors(layer_rows(), cluster_preset("a100")->device.efficiency, {}).most, 0.07); }
+TEST(PublishedTimes, KorthikantiLayers) {
+  EXPECT_LT(errors(layer_rows(), cluster_preset("a100")->device.efficiency, {}).most, 0.07);
+}
 
 TEST(PublishedTimes, Sc21WeakScaling) {
   const Efficiency efficiency = cluster_preset("a100")->device.efficiency;
   const auto rows = sc21_rows();
   EXPECT_LT(errors(rows, efficiency, kA100Fitted).most, 0.15);
-  // Tables 1 and 2 of the paper themselves differ by 2.5 % for 530B on 2520 and on 2240 devices, with as many micro-batches.
+  // Tables 1 and 2 of the paper themselves differ by 2.5 % for 530B on 2520 and on 2240 devices,
+  // with as many micro-batches.
   expect_order(rows, "sc21_table_1", efficiency, 0.04);
 }
 
@@ -154,19 +170,22 @@ TEST(PublishedTimes, ZeroBubbleRates) {
     EXPECT_NEAR(interleaved, row["interleaved"], 0.03);
     EXPECT_LT(h2, h1);
     EXPECT_LT(h1, plain);
-    most = std::max({most, std::abs(plain - row["f1b1"]), std::abs(interleaved - row["interleaved"])});
+    most =
+        std::max({most, std::abs(plain - row["f1b1"]), std::abs(interleaved - row["interleaved"])});
   }
   std::printf("  largest difference of 1F1B and interleaved: %.4f\n", most);
 }
 
 /// FLOP/s of one device, by the model FLOPs.
 double throughput(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  return step_flops(spec, training).model / step_time(spec, training, cluster).all() / static_cast<double>(training.mesh.devices());
+  return step_flops(spec, training).model / step_time(spec, training, cluster).all() /
+         static_cast<double>(training.mesh.devices());
 }
 
 // Narayanan et al., SC 2021, figures 13, 11 and 10, as facts that no constant was set for.
 TEST(KnownFacts, TensorParallelismIsBestAtTheHostsSize) {
-  const ModelSpec spec = megatron_gpt(32, 20480, 128, 51200, 2048);  // 162 billion parameters on 64 devices
+  const ModelSpec spec =
+      megatron_gpt(32, 20480, 128, 51200, 2048);  // 162 billion parameters on 64 devices
   std::map<std::int64_t, double> by_tp;
   for (const std::int64_t t : {2, 4, 8, 16, 32}) {
     Training training = megatron_training(t, 64 / t, 1, 1, 32, 1);
@@ -192,7 +211,8 @@ TEST(KnownFacts, ThroughputFallsAsThePipelineGrowsAtFixedBatch) {
   }
 }
 
-// Every byte of the shards crosses each link between hosts, and hides behind what a device computes. The share of the link is that of other rows.
+// Every byte of the shards crosses each link between hosts, and hides behind what a device
+// computes. The share of the link is that of other rows.
 TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
   std::map<std::string, std::vector<double>> measured, predicted;  // by model, devices growing
   for (const Row& row : published("sc21_table_2")) {
@@ -200,13 +220,20 @@ TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
     const ModelSpec spec = megatron_gpt(row, 51200, 2048);
     const Cluster cluster = with_devices(*cluster_preset("a100"), row.whole("gpus"));
     Training training = zero3_training(row);
-    const auto rate = [&] { return step_flops(spec, training).hardware / step_time(spec, training, cluster).all() / row["gpus"] / 1e12; };
+    const auto rate = [&] {
+      return step_flops(spec, training).hardware / step_time(spec, training, cluster).all() /
+             row["gpus"] / 1e12;
+    };
     const double flat = rate();
     training.flat_rings = false;
-    std::printf("  ZeRO-3, %sB, batch %d on %d: %.0f TFLOP/s a device (measured %.0f; host by host it would be %.0f)\n",
-                row.text("parameters_b").c_str(), static_cast<int>(row["batch"]), static_cast<int>(row["gpus"]), flat, row["tflops"], rate());
+    std::printf(
+        "  ZeRO-3, %sB, batch %d on %d: %.0f TFLOP/s a device (measured %.0f; host by host it "
+        "would be %.0f)\n",
+        row.text("parameters_b").c_str(), static_cast<int>(row["batch"]),
+        static_cast<int>(row["gpus"]), flat, row["tflops"], rate());
     EXPECT_NEAR(flat / row["tflops"], 1, 0.3) << "nothing was set for them";
-    measured[row.text("parameters_b")].push_back(row["tflops"]), predicted[row.text("parameters_b")].push_back(flat);
+    measured[row.text("parameters_b")].push_back(row["tflops"]),
+        predicted[row.text("parameters_b")].push_back(flat);
   }
   ASSERT_EQ(measured.size(), 2u);
   for (const auto& [model, rates] : predicted) {

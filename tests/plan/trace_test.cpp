@@ -17,15 +17,24 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The same file made of one string, from spans that were kept: the ranks' names, then every span in the order in which it was handed over.
+/// The same file made of one string, from spans that were kept: the ranks' names, then every span
+/// in the order in which it was handed over.
 std::string plain_trace(const std::vector<std::pair<int, schedule::Span>>& spans, int ranks) {
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   for (int rank = 0; rank < ranks; ++rank)
-    text += fmt::format("{{\"ph\":\"M\",\"pid\":0,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n", rank);
+    text += fmt::format(
+        "{{\"ph\":\"M\",\"pid\":0,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{\"name\":\"rank "
+        "{0}\"}}}},\n",
+        rank);
   for (const auto& [rank, span] : spans)
-    text += fmt::format("{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}}},\n", rank,
-                        to_string(span.action), schedule::mark(span.action.kind), span.begin * 1e6, (span.end - span.begin) * 1e6);
-  return text + "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal plan\"}}\n]}\n";
+    text += fmt::format(
+        "{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{"
+        ":.3f}}},\n",
+        rank, to_string(span.action), schedule::mark(span.action.kind), span.begin * 1e6,
+        (span.end - span.begin) * 1e6);
+  return text +
+         "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal "
+         "plan\"}}\n]}\n";
 }
 
 /// Takes bytes and forgets them; knows how they came.
@@ -64,13 +73,15 @@ TEST(Trace, IsTheBytesOfTheWholeWrittenAtOnce) {
   }
 }
 
-// Whoever visits the spans is given those that would have been kept, each rank's in order, and nothing else about the step changes.
+// Whoever visits the spans is given those that would have been kept, each rank's in order, and
+// nothing else about the step changes.
 TEST(Trace, VisitedSpansAreTheKeptOnes) {
   const auto table = schedule::zero_bubble_h1(5, 12);
   const schedule::Costs costs{{schedule::StageCost{}}, 0.1, 0.05, {}};
   const auto kept = schedule::simulate(table, costs);
   std::vector<std::vector<schedule::Span>> visited(5);
-  const auto timeline = schedule::simulate(table, costs, [&](int rank, const schedule::Span& span) { visited[rank].push_back(span); });
+  const auto timeline = schedule::simulate(
+      table, costs, [&](int rank, const schedule::Span& span) { visited[rank].push_back(span); });
   for (int rank = 0; rank < 5; ++rank) {
     EXPECT_TRUE(timeline.ranks[rank].empty());
     ASSERT_EQ(visited[rank].size(), kept.ranks[rank].size());
@@ -85,7 +96,8 @@ TEST(Trace, VisitedSpansAreTheKeptOnes) {
   EXPECT_EQ(timeline.end, kept.end);
 }
 
-// However long the step: no piece is larger than it may be, none waits for the end, and no span is kept.
+// However long the step: no piece is larger than it may be, none waits for the end, and no span is
+// kept.
 TEST(Trace, TakesNoMoreMemoryForALongerStep) {
   const ModelSpec spec = *named_model("gpt3-13b");
   std::size_t bytes = 0;
@@ -96,12 +108,14 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
     std::ostream out(&drain);
     TraceWriter writer(out, 8);
     std::size_t events = 0, most_waiting = 0, added = 0;
-    const auto step = simulate_step(spec, training, with_devices(*cluster_preset("a100"), 8), {}, [&](int rank, const schedule::Span& span) {
-      writer.add(rank, span);
-      ++events;
-      added += 70;  // no event is shorter
-      most_waiting = std::max(most_waiting, added > drain.bytes ? added - drain.bytes : 0);
-    });
+    const auto step = simulate_step(
+        spec, training, with_devices(*cluster_preset("a100"), 8), {},
+        [&](int rank, const schedule::Span& span) {
+          writer.add(rank, span);
+          ++events;
+          added += 70;  // no event is shorter
+          most_waiting = std::max(most_waiting, added > drain.bytes ? added - drain.bytes : 0);
+        });
     writer.finish();
     EXPECT_GE(events, 2u * 8 * static_cast<std::size_t>(batch));
     EXPECT_GT(drain.bytes, 70 * events);
@@ -115,10 +129,13 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
 }
 
 TEST(Trace, DrawingsHoldEveryComputationOnce) {
-  const auto timeline = schedule::simulate(schedule::zero_bubble_h1(3, 5), {{schedule::StageCost{}}, 0.1, 0, {}});
+  const auto timeline =
+      schedule::simulate(schedule::zero_bubble_h1(3, 5), {{schedule::StageCost{}}, 0.1, 0, {}});
   const std::string svg = to_svg(timeline, "a < b");
   std::size_t boxes = 0;
-  for (std::size_t at = svg.find("<rect x"); at != std::string::npos; at = svg.find("<rect x", at + 1)) ++boxes;
+  for (std::size_t at = svg.find("<rect x"); at != std::string::npos;
+       at = svg.find("<rect x", at + 1))
+    ++boxes;
   EXPECT_EQ(boxes, 45u);
   EXPECT_THAT(svg, HasSubstr("a &lt; b"));
 }

@@ -22,8 +22,10 @@ struct Question {
 
 struct Asked {
   explicit Asked(const Question& question)
-      : spec(*named_model(question.model)), cluster(with_devices(*cluster_preset(question.cluster), question.devices)) {
-    start.global_batch = question.global_batch, start.sequence = std::min<std::int64_t>(4096, spec.sequence);
+      : spec(*named_model(question.model)),
+        cluster(with_devices(*cluster_preset(question.cluster), question.devices)) {
+    start.global_batch = question.global_batch,
+    start.sequence = std::min<std::int64_t>(4096, spec.sequence);
   }
   Candidate best() const {
     const auto found = search(spec, start, cluster, space, 1).best;
@@ -51,7 +53,10 @@ std::vector<std::int64_t> mesh_of(const Candidate& candidate) {
   return {mesh.data, mesh.tensor, mesh.pipeline, mesh.context, mesh.expert};
 }
 
-const Question kQuestions[] = {{"llama-3b", "a100", 16, 64}, {"llama-8b", "h100", 32, 64}, {"llama-13b", "wan", 16, 32}, {"moe-tiny", "cpu", 4, 16}};
+const Question kQuestions[] = {{"llama-3b", "a100", 16, 64},
+                               {"llama-8b", "h100", 32, 64},
+                               {"llama-13b", "wan", 16, 32},
+                               {"moe-tiny", "cpu", 4, 16}};
 
 // The reference is the search itself, asked again under the changed condition.
 TEST(TurningPoints, SearchingAgainFindsTheOtherMesh) {
@@ -59,7 +64,8 @@ TEST(TurningPoints, SearchingAgainFindsTheOtherMesh) {
   for (const Question& question : kQuestions) {
     const Asked asked(question);
     const auto present = mesh_of(asked.best());
-    for (const TurningPoint& turn : sensitivity(asked.spec, asked.start, asked.cluster, asked.space).turning_points) {
+    for (const TurningPoint& turn :
+         sensitivity(asked.spec, asked.start, asked.cluster, asked.space).turning_points) {
       SCOPED_TRACE(std::string(question.model) + ", " + turn.condition);
       const bool counted = turn.condition == "micro-batch";
       if (!turn.winner) {
@@ -81,7 +87,8 @@ TEST(TurningPoints, SearchingAgainFindsTheOtherMesh) {
       // A sixteenth of a doubling nearer, the answer still stands.
       const double back = turn.then > turn.now ? std::exp2(-1.0 / 16) : std::exp2(1.0 / 16);
       if (counted) continue;
-      EXPECT_EQ(mesh_of(asked.with(turn.condition, turn.then * back).best()), present) << turn.then / turn.now;
+      EXPECT_EQ(mesh_of(asked.with(turn.condition, turn.then * back).best()), present)
+          << turn.then / turn.now;
     }
   }
   EXPECT_GE(turns, 6) << "too few to have tested much";
@@ -92,8 +99,10 @@ TEST(TurningPoints, LimitsShareTheStep) {
     const Asked asked(question);
     const Candidate best = asked.best();
     const Limits limits = sensitivity(asked.spec, asked.start, asked.cluster, asked.space).limits;
-    EXPECT_NEAR(limits.compute + limits.recomputation + limits.communication + limits.bubbles, 1, 1e-12);
-    for (const double share : {limits.compute, limits.recomputation, limits.communication, limits.bubbles, limits.memory}) {
+    EXPECT_NEAR(limits.compute + limits.recomputation + limits.communication + limits.bubbles, 1,
+                1e-12);
+    for (const double share : {limits.compute, limits.recomputation, limits.communication,
+                               limits.bubbles, limits.memory}) {
       EXPECT_GE(share, 0) << question.model;
       EXPECT_LE(share, 1) << question.model;
     }
@@ -113,7 +122,8 @@ TEST(TurningPoints, OnlyConditionsThatTheClusterHas) {
 
 TEST(TurningPoints, NothingFitsIsNamed) {
   const Asked asked({"llama-405b", "a100", 8, 8});
-  EXPECT_THAT(complaint([&] { sensitivity(asked.spec, asked.start, asked.cluster, asked.space); }), HasSubstr("nothing fits"));
+  EXPECT_THAT(complaint([&] { sensitivity(asked.spec, asked.start, asked.cluster, asked.space); }),
+              HasSubstr("nothing fits"));
 }
 
 }  // namespace

@@ -15,13 +15,16 @@ TEST(TypicalTime, IsTheMeanWithoutTheSlowestQuarter) {
   EXPECT_THROW(typical_time({}), Error);
 }
 
-// Two kernels of a memory that has two speeds, each half of the time: what is planned for the two is what the two take.
+// Two kernels of a memory that has two speeds, each half of the time: what is planned for the two
+// is what the two take.
 TEST(TypicalTime, OfASumIsTheSumOfThose) {
-  const std::vector<double> one{6, 9, 6, 9, 6, 9, 6, 9}, other{2, 3, 2, 3, 2, 3, 2, 3}, both{8, 12, 8, 12, 8, 12, 8, 12};
+  const std::vector<double> one{6, 9, 6, 9, 6, 9, 6, 9}, other{2, 3, 2, 3, 2, 3, 2, 3},
+      both{8, 12, 8, 12, 8, 12, 8, 12};
   EXPECT_DOUBLE_EQ(typical_time(one) + typical_time(other), typical_time(both));
 }
 
-// A hundred calls of a step that another process interrupts once: what is planned for the hundred is what they take. Exact: sums of small integers.
+// A hundred calls of a step that another process interrupts once: what is planned for the hundred
+// is what they take. Exact: sums of small integers.
 TEST(MeanTime, HoldsWhatInterruptsFewOfManyCalls) {
   std::vector<double> calls(100, 2);
   calls[37] = 52;

@@ -12,7 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Every table with one action removed, doubled or moved to the front must be refused: nothing in a table is idle.
+/// Every table with one action removed, doubled or moved to the front must be refused: nothing in a
+/// table is idle.
 TEST(Check, RefusesEveryDamagedTable) {
   for (const std::string& name : schedule_names()) {
     const int chunks = name == "interleaved" || name == "zb-v" || name == "dualpipe-v" ? 2 : 1;
@@ -36,19 +37,25 @@ TEST(Check, NamesRankAndActionOfADeadlock) {
   // Rank 0: wait for the gradient of micro-batch 0 before its activation is sent.
   std::swap(first[1], first[4]);
   ASSERT_EQ(first[1].kind, Kind::kReceiveGradient);
-  EXPECT_THAT(complaint([&] { simulate(schedule, {{StageCost{}}, 0, 0, {}}); }), HasSubstr("rank 0 is stuck at 0RECV_B0"));
+  EXPECT_THAT(complaint([&] {
+                simulate(schedule, {{StageCost{}}, 0, 0, {}});
+              }),
+              HasSubstr("rank 0 is stuck at 0RECV_B0"));
 }
 
 TEST(Check, SaysWhatIsWrong) {
   Schedule schedule = gpipe(2, 2);
   schedule.table[0].erase(schedule.table[0].begin());
-  EXPECT_THAT(complaint([&] { check(schedule); }), HasSubstr("gpipe: rank 0: 0SEND_F0 comes before its forward"));
+  EXPECT_THAT(complaint([&] { check(schedule); }),
+              HasSubstr("gpipe: rank 0: 0SEND_F0 comes before its forward"));
   schedule = gpipe(2, 2);
   schedule.table[1][1].stage = 0;
-  EXPECT_THAT(complaint([&] { check(schedule); }), HasSubstr("rank 1: 0F0 is of a stage that this rank does not hold"));
+  EXPECT_THAT(complaint([&] { check(schedule); }),
+              HasSubstr("rank 1: 0F0 is of a stage that this rank does not hold"));
   schedule = gpipe(2, 2);
   schedule.table[0][0].micro_batch = 7;
-  EXPECT_THAT(complaint([&] { check(schedule); }), HasSubstr("0F7 is of a micro-batch that does not exist"));
+  EXPECT_THAT(complaint([&] { check(schedule); }),
+              HasSubstr("0F7 is of a micro-batch that does not exist"));
 }
 
 TEST(Timeline, StragglersAndTransfersLengthenTheStep) {
@@ -93,7 +100,8 @@ TEST(ScheduleFile, MistakesNameFileLineAndCell) {
   EXPECT_THAT(read(""), HasSubstr("mine.csv: is empty"));
   EXPECT_THAT(read("0F0,0X0"), HasSubstr("mine.csv: line 1: \"0X0\": must be stage"));
   EXPECT_THAT(read("0F0,0B0\n2F0,2B0"), HasSubstr("mine.csv: nobody computes stage 1"));
-  EXPECT_THAT(read("0F0,0B0\n0F1,0B1"), HasSubstr("mine.csv: line 2: 0F1: stage 0 is computed on line 1 already"));
+  EXPECT_THAT(read("0F0,0B0\n0F1,0B1"),
+              HasSubstr("mine.csv: line 2: 0F1: stage 0 is computed on line 1 already"));
   EXPECT_THAT(read("0F0"), HasSubstr("mine.csv: rank 0: 0I0 is missing"));
   EXPECT_THAT(read("0B0,0F0"), HasSubstr("comes before its forward"));
 }

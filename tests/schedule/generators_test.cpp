@@ -9,10 +9,15 @@
 namespace shoal::schedule {
 namespace {
 
-/// Forward, input and weight gradient equally long; activations of one unit a rank, however many stages it holds.
-Costs equal(int chunks, double f = 1, double b = 1, double w = 1) { return {{{f / chunks, b / chunks, w / chunks, 1.0 / chunks, 0}}, 0, 0, {}}; }
+/// Forward, input and weight gradient equally long; activations of one unit a rank, however many
+/// stages it holds.
+Costs equal(int chunks, double f = 1, double b = 1, double w = 1) {
+  return {{{f / chunks, b / chunks, w / chunks, 1.0 / chunks, 0}}, 0, 0, {}};
+}
 
-int chunks_of(const std::string& name) { return name == "interleaved" ? 3 : name == "zb-v" || name == "dualpipe-v" ? 2 : 1; }
+int chunks_of(const std::string& name) {
+  return name == "interleaved" ? 3 : name == "zb-v" || name == "dualpipe-v" ? 2 : 1;
+}
 
 TEST(Generators, EveryTableIsCompleteAndFreeOfDeadlock) {
   for (const std::string& name : schedule_names())
@@ -21,7 +26,8 @@ TEST(Generators, EveryTableIsCompleteAndFreeOfDeadlock) {
         if (name == "interleaved" && ranks > 1 && micro_batches % ranks != 0) continue;
         if (name == "dualpipe-v" && micro_batches < 2 * ranks) continue;
         const Schedule schedule = make_schedule(name, ranks, chunks_of(name), micro_batches);
-        ASSERT_NO_THROW(check(schedule)) << name << " ranks=" << ranks << " micro_batches=" << micro_batches;
+        ASSERT_NO_THROW(check(schedule))
+            << name << " ranks=" << ranks << " micro_batches=" << micro_batches;
       }
 }
 
@@ -31,11 +37,16 @@ TEST(Generators, BubblesEqualTheClosedForms) {
     for (int rounds : {2, 3, 6}) {
       const int m = p * rounds;
       const double ideal = 3.0 * m;
-      const auto ratio = [&](const Schedule& schedule) { return simulate(schedule, equal(schedule.stages() / p)).longest_span() / ideal - 1; };
+      const auto ratio = [&](const Schedule& schedule) {
+        return simulate(schedule, equal(schedule.stages() / p)).longest_span() / ideal - 1;
+      };
       EXPECT_NEAR(ratio(gpipe(p, m)), (p - 1.0) / m, 1e-12);
       EXPECT_NEAR(ratio(one_forward_one_backward(p, m)), (p - 1.0) / m, 1e-12);
-      for (int v : {1, 2, 4}) EXPECT_NEAR(ratio(interleaved(p, v, m)), (p - 1.0) / (v * m), 1e-12) << "p=" << p << " m=" << m << " v=" << v;
-      EXPECT_NEAR(ratio(zero_bubble_h1(p, m)), (p - 1.0) / (3 * m), 1e-12) << "p=" << p << " m=" << m;
+      for (int v : {1, 2, 4})
+        EXPECT_NEAR(ratio(interleaved(p, v, m)), (p - 1.0) / (v * m), 1e-12)
+            << "p=" << p << " m=" << m << " v=" << v;
+      EXPECT_NEAR(ratio(zero_bubble_h1(p, m)), (p - 1.0) / (3 * m), 1e-12)
+          << "p=" << p << " m=" << m;
       EXPECT_NEAR(ratio(zero_bubble_h2(p, m)), 0, 1e-12) << "p=" << p << " m=" << m;
       EXPECT_NEAR(ratio(zero_bubble_v(p, m)), 0, 1e-12) << "p=" << p << " m=" << m;
     }
@@ -47,30 +58,37 @@ TEST(Generators, PublishedIdentities) {
     int p, m, v;
     double ratio, fraction;
   };
-  for (const Row& row :
-       {Row{8, 32, 1, 0.21875, 0.1795}, Row{8, 32, 2, 0.1094, 0.0986}, Row{8, 32, 4, 0.0547, 0.0519}, Row{4, 16, 1, 0.1875, 0.1579}}) {
-    const double fraction = simulate(interleaved(row.p, row.v, row.m), equal(row.v)).bubble_fraction();
+  for (const Row& row : {Row{8, 32, 1, 0.21875, 0.1795}, Row{8, 32, 2, 0.1094, 0.0986},
+                         Row{8, 32, 4, 0.0547, 0.0519}, Row{4, 16, 1, 0.1875, 0.1579}}) {
+    const double fraction =
+        simulate(interleaved(row.p, row.v, row.m), equal(row.v)).bubble_fraction();
     EXPECT_NEAR(fraction, row.fraction, 5e-5);
     EXPECT_NEAR(fraction / (1 - fraction), row.ratio, 5e-5);
   }
 }
 
-// Rows of the table in planning data with unequal times: 1F1B (p-1)(F+B), ZB-H1 (p-1)(F+B-W) for W no longer than B, ZB-H2 (p-1)(F+B-2W).
+// Rows of the table in planning data with unequal times: 1F1B (p-1)(F+B), ZB-H1 (p-1)(F+B-W) for W
+// no longer than B, ZB-H2 (p-1)(F+B-2W).
 TEST(Generators, UnequalTimesFollowTheFormulas) {
   const int p = 6, m = 24;
   const double f = 1, b = 1.25, w = 0.875;
   const double ideal = m * (f + b + w);
-  EXPECT_NEAR(simulate(one_forward_one_backward(p, m), equal(1, f, b, w)).longest_span() - ideal, (p - 1) * (f + b + w), 1e-9);
-  EXPECT_NEAR(simulate(zero_bubble_h1(p, m), equal(1, f, b, w)).longest_span() - ideal, (p - 1) * (f + b - w), 1e-9);
-  EXPECT_NEAR(simulate(zero_bubble_h2(p, m), equal(1, f, b, w)).longest_span() - ideal, (p - 1) * (f + b - 2 * w), 1e-9);
+  EXPECT_NEAR(simulate(one_forward_one_backward(p, m), equal(1, f, b, w)).longest_span() - ideal,
+              (p - 1) * (f + b + w), 1e-9);
+  EXPECT_NEAR(simulate(zero_bubble_h1(p, m), equal(1, f, b, w)).longest_span() - ideal,
+              (p - 1) * (f + b - w), 1e-9);
+  EXPECT_NEAR(simulate(zero_bubble_h2(p, m), equal(1, f, b, w)).longest_span() - ideal,
+              (p - 1) * (f + b - 2 * w), 1e-9);
 }
 
-// DualPipe's README: (PP/2 - 1)(F&B + B - 3W) with PP = 2p stages, B holding W, where a forward and a backward run as one; here they run one after
-// the other, so that a message can leave between them and the bubble may only be smaller.
+// DualPipe's README: (PP/2 - 1)(F&B + B - 3W) with PP = 2p stages, B holding W, where a forward and
+// a backward run as one; here they run one after the other, so that a message can leave between
+// them and the bubble may only be smaller.
 TEST(Generators, DualPipeVWaitsNoLongerThanItsFormula) {
   for (int p : {2, 3, 4, 8})
     for (int m : {2 * p, 5 * p}) {
-      const double bubble = simulate(dual_pipe_v(p, m), {{StageCost{}}, 0, 0, {}}).longest_span() - 2 * m * 3.0;
+      const double bubble =
+          simulate(dual_pipe_v(p, m), {{StageCost{}}, 0, 0, {}}).longest_span() - 2 * m * 3.0;
       EXPECT_LE(bubble, (p - 1) * (3.0 + 2.0 - 3.0) + 1e-9) << "p=" << p << " m=" << m;
       EXPECT_GT(bubble, 0);
     }
@@ -85,14 +103,19 @@ TEST(Generators, ActivationPeaksEqualTheClosedForms) {
         EXPECT_EQ(gpipe_peak[rank], m);
         EXPECT_EQ(plain[rank], p - rank);
       }
-      for (int v : {2, 3}) EXPECT_NEAR(activation_peak(interleaved(p, v, m), equal(v))[0], p * (1 + (p - 1.0) / (p * v)), 1e-9);
-      // Zero-bubble paper, table 2: (p - i + 1) M_B + (i - 1) M_W and (2p - 2i + 1) M_B + (2i - 2) M_W on worker i, counted from 1.
+      for (int v : {2, 3})
+        EXPECT_NEAR(activation_peak(interleaved(p, v, m), equal(v))[0],
+                    p * (1 + (p - 1.0) / (p * v)), 1e-9);
+      // Zero-bubble paper, table 2: (p - i + 1) M_B + (i - 1) M_W and (2p - 2i + 1) M_B + (2i - 2)
+      // M_W on worker i, counted from 1.
       Costs costs = equal(1);
       costs.stages[0].weight_store = 0.4;
-      const auto h1 = activation_peak(zero_bubble_h1(p, m), costs), h2 = activation_peak(zero_bubble_h2(p, m), costs);
+      const auto h1 = activation_peak(zero_bubble_h1(p, m), costs),
+                 h2 = activation_peak(zero_bubble_h2(p, m), costs);
       for (int rank = 0; rank < p; ++rank) {
         EXPECT_NEAR(h1[rank], p - rank + rank * 0.4, 1e-9) << "p=" << p << " rank=" << rank;
-        EXPECT_NEAR(h2[rank], 2 * (p - rank) - 1 + 2 * rank * 0.4, 1e-9) << "p=" << p << " rank=" << rank;
+        EXPECT_NEAR(h2[rank], 2 * (p - rank) - 1 + 2 * rank * 0.4, 1e-9)
+            << "p=" << p << " rank=" << rank;
       }
       for (const double peak : activation_peak(zero_bubble_v(p, m), equal(2))) EXPECT_LE(peak, p);
       for (const double peak : activation_peak(dual_pipe_v(p, m), equal(2))) EXPECT_LE(peak, p + 1);

@@ -32,7 +32,9 @@ struct Way {
     if (way == "ZeRO-2") return {"parallelism.zero_stage=2"};
     if (way == "FSDP") return {"parallelism.zero_stage=3"};
     // The whole in as many copies as divide the ranks: 1 x 1, 2 x 1, 3 x 1, 2 x 2.
-    if (way == "HSDP") return {"parallelism.zero_stage=3", fmt::format("parallelism.data_parallel_replicate_degree={}", ranks == 4 ? 2 : ranks)};
+    if (way == "HSDP")
+      return {"parallelism.zero_stage=3",
+              fmt::format("parallelism.data_parallel_replicate_degree={}", ranks == 4 ? 2 : ranks)};
     return {};
   }
 };
@@ -40,11 +42,13 @@ struct Way {
 std::vector<Way> all_ways() {
   std::vector<Way> ways;
   for (int ranks = 1; ranks <= 4; ++ranks)
-    for (const char* sharding : {"DDP", "ZeRO-2", "FSDP", "HSDP"}) ways.push_back({ranks, sharding});
+    for (const char* sharding : {"DDP", "ZeRO-2", "FSDP", "HSDP"})
+      ways.push_back({ranks, sharding});
   return ways;
 }
 
-constexpr int kSaved = 2, kSteps = 5;  // saved behind training after step 2; all compare up to step 5
+constexpr int kSaved = 2,
+              kSteps = 5;  // saved behind training after step 2; all compare up to step 5
 
 /// Tiny, with dropout, so that random numbers must agree too; sequences divide among 1 to 4 ranks.
 std::string tiny_job(const std::string& data) {
@@ -90,8 +94,10 @@ class CheckpointMatrix : public ::testing::Test {
 
   std::string path(const std::string& run) const { return folder_.path() + "/" + run; }
 
-  /// Trains until an error ends it at the beginning of step `end` + 1, which skips what a run does at its end; returns what was measured.
-  std::vector<StepMetrics> train_until(int end, const std::string& run, const Way& way, std::vector<std::string> sets = {}) {
+  /// Trains until an error ends it at the beginning of step `end` + 1, which skips what a run does
+  /// at its end; returns what was measured.
+  std::vector<StepMetrics> train_until(int end, const std::string& run, const Way& way,
+                                       std::vector<std::string> sets = {}) {
     for (const std::string& set : way.sets()) sets.push_back(set);
     sets.insert(sets.end(), {"debug.fault=error", fmt::format("debug.fault_step={}", end + 1)});
     try {
@@ -106,20 +112,26 @@ class CheckpointMatrix : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-/// float32 sums in another order; ten times less than what another sample or another dropout mask would do.
-void expect_same_losses(const std::vector<StepMetrics>& found, const std::vector<StepMetrics>& whole, std::size_t first, const std::string& what) {
+/// float32 sums in another order; ten times less than what another sample or another dropout mask
+/// would do.
+void expect_same_losses(const std::vector<StepMetrics>& found,
+                        const std::vector<StepMetrics>& whole, std::size_t first,
+                        const std::string& what) {
   ASSERT_EQ(found.size(), whole.size() - first) << what;
   for (std::size_t i = 0; i < found.size(); ++i) {
     EXPECT_EQ(found[i].step, whole[first + i].step) << what;
     EXPECT_EQ(found[i].tokens, whole[first + i].tokens) << what;
-    EXPECT_NEAR(found[i].loss, whole[first + i].loss, 1e-5 * whole[first + i].loss) << what << ", step " << found[i].step;
+    EXPECT_NEAR(found[i].loss, whole[first + i].loss, 1e-5 * whole[first + i].loss)
+        << what << ", step " << found[i].step;
   }
 }
 
 TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
   const auto whole = train_until(kSteps, "whole", {1, "DDP"}, {"checkpoint.interval=0"});
   ASSERT_EQ(whole.size(), static_cast<std::size_t>(kSteps));
-  for (int i = 1; i < kSteps; ++i) ASSERT_GT(std::abs(whole[i].loss - whole[i - 1].loss), 1e-3) << "steps hardly differ: the test shows nothing";
+  for (int i = 1; i < kSteps; ++i)
+    ASSERT_GT(std::abs(whole[i].loss - whole[i - 1].loss), 1e-3)
+        << "steps hardly differ: the test shows nothing";
   for (const Way& from : all_ways()) {
     // Step 4 waits for the save of step 2, which went on behind steps 3 and 4.
     train_until(2 * kSaved, from.name(), from);
@@ -129,8 +141,10 @@ TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
     for (const Way& to : all_ways()) {
       const std::string what = from.name() + ", then " + to.name();
       fs::create_directories(path(what) + "/checkpoints");
-      fs::create_directory_symlink(saved, fmt::format("{}/checkpoints/step-{}", path(what), kSaved));
-      expect_same_losses(train_until(kSteps, what, to, {"checkpoint.interval=0"}), whole, kSaved, what);
+      fs::create_directory_symlink(saved,
+                                   fmt::format("{}/checkpoints/step-{}", path(what), kSaved));
+      expect_same_losses(train_until(kSteps, what, to, {"checkpoint.interval=0"}), whole, kSaved,
+                         what);
       fs::remove_all(path(what));
     }
     fs::remove_all(path(from.name()));
@@ -142,7 +156,8 @@ std::map<std::string, std::uintmax_t> saved_files(const std::string& checkpoints
   std::map<std::string, std::uintmax_t> files;
   for (const auto& step : checkpoint::format::list_steps(checkpoints))
     for (const auto& entry : fs::directory_iterator(step.path))
-      if (entry.path().extension() == ".safetensors") files[fs::relative(entry.path(), checkpoints)] = entry.file_size();
+      if (entry.path().extension() == ".safetensors")
+        files[fs::relative(entry.path(), checkpoints)] = entry.file_size();
   return files;
 }
 
@@ -154,14 +169,21 @@ std::string bytes_of(const std::string& path) {
 // Nor does an optimizer whose state lies in files.
 TEST_F(CheckpointMatrix, SavingBehindTrainingChangesNeitherTrainingNorWhatIsSaved) {
   const std::vector<std::string> fp32, bf16{"precision.type=bf16", "precision.moments=bf16"};
-  for (const auto& [way, precision] :
-       {std::pair{Way{1, "DDP"}, fp32}, {Way{3, "DDP"}, fp32}, {Way{2, "ZeRO-2"}, fp32}, {Way{4, "HSDP"}, fp32}, {Way{2, "FSDP"}, bf16}}) {
-    const auto run = [&, way = way, precision = precision](const std::string& name, std::vector<std::string> sets) {
-      sets.insert(sets.end(), {"checkpoint.interval=1", "training.steps=6", "checkpoint.keep_last=0"});
-      for (const auto& more : {way.sets(), precision}) sets.insert(sets.end(), more.begin(), more.end());
+  for (const auto& [way, precision] : {std::pair{Way{1, "DDP"}, fp32},
+                                       {Way{3, "DDP"}, fp32},
+                                       {Way{2, "ZeRO-2"}, fp32},
+                                       {Way{4, "HSDP"}, fp32},
+                                       {Way{2, "FSDP"}, bf16}}) {
+    const auto run = [&, way = way, precision = precision](const std::string& name,
+                                                           std::vector<std::string> sets) {
+      sets.insert(sets.end(),
+                  {"checkpoint.interval=1", "training.steps=6", "checkpoint.keep_last=0"});
+      for (const auto& more : {way.sets(), precision})
+        sets.insert(sets.end(), more.begin(), more.end());
       return train_on_threads(path(name), tiny_job(path("data")), sets, way.ranks);
     };
-    const auto never = run("never", {"checkpoint.asynchronous=false"}), behind = run("behind", {"optimizer.state_folder=" + path("state")}),
+    const auto never = run("never", {"checkpoint.asynchronous=false"}),
+               behind = run("behind", {"optimizer.state_folder=" + path("state")}),
                slow = run("slow", {"checkpoint.staging_mb=0.01", "checkpoint.writer_share=0.05"});
     ASSERT_EQ(never.size(), 6u);
     for (std::size_t i = 0; i < never.size(); ++i) {
@@ -174,17 +196,19 @@ TEST_F(CheckpointMatrix, SavingBehindTrainingChangesNeitherTrainingNorWhatIsSave
     for (const char* other : {"behind", "slow"}) {
       EXPECT_EQ(saved_files(path(other) + "/checkpoints"), files) << way.name();
       for (const auto& [file, size] : files)
-        EXPECT_TRUE(bytes_of(path("never/checkpoints/" + file)) == bytes_of(path(other) + "/checkpoints/" + file)) << way.name() << ": " << file;
+        EXPECT_TRUE(bytes_of(path("never/checkpoints/" + file)) ==
+                    bytes_of(path(other) + "/checkpoints/" + file))
+            << way.name() << ": " << file;
     }
     for (const char* name : {"never", "behind", "slow"}) fs::remove_all(path(name));
   }
 }
 
 TEST(CheckpointKeys, SayHowIsSaved) {
-  const JobConfig config =
-      parse_job(tiny_job("data"), "tiny.toml",
-                {"checkpoint.max_file_mb=7", "checkpoint.keep_last=5", "checkpoint.staging_mb=1.5", "checkpoint.writer_share=0.25"})
-          .config;
+  const JobConfig config = parse_job(tiny_job("data"), "tiny.toml",
+                                     {"checkpoint.max_file_mb=7", "checkpoint.keep_last=5",
+                                      "checkpoint.staging_mb=1.5", "checkpoint.writer_share=0.25"})
+                               .config;
   EXPECT_EQ(save_options(config).max_shard_bytes, 7'000'000);
   EXPECT_EQ(save_options(config).keep_last, 5);
   EXPECT_EQ(saver_options(config).staging_bytes, 1'500'000);

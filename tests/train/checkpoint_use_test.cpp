@@ -32,7 +32,8 @@ void train_in(const std::string& run_directory, const std::string& data) {
   comm::run_on_threads({}, [&](const comm::Group&) { train(options); });
 }
 
-// 300 entries are more than the 257 of bytes; the model has room for 384, so that sizes alone would not tell.
+// 300 entries are more than the 257 of bytes; the model has room for 384, so that sizes alone would
+// not tell.
 TEST(CheckpointUse, DataOfAnotherTokenizerIsRefused) {
   const TemporaryFolder folder;
   const std::string bytes = folder.path() + "/bytes", pairs = folder.path() + "/pairs";
@@ -45,24 +46,31 @@ TEST(CheckpointUse, DataOfAnotherTokenizerIsRefused) {
   EXPECT_GT(longest_copy(trained, {'i', 'n', 'c'}, bytes), 0);
   EXPECT_THAT(shoal::complaint([&] { evaluate_split(trained, "validation", {pairs}, 1); }),
               testing::HasSubstr(pairs + ": the data has another tokenizer"));
-  EXPECT_THAT(shoal::complaint([&] { longest_copy(trained, {'i', 'n', 'c'}, pairs); }), testing::HasSubstr("another tokenizer"));
+  EXPECT_THAT(shoal::complaint([&] {
+                longest_copy(trained, {'i', 'n', 'c'}, pairs);
+              }),
+              testing::HasSubstr("another tokenizer"));
 }
 
-// What another program trained comes without a job, and so without data that would have its tokenizer.
+// What another program trained comes without a job, and so without data that would have its
+// tokenizer.
 TEST(CheckpointUse, ImportedModelNeedsATokenizerBesideIt) {
   const TemporaryFolder folder;
-  const std::string bytes = folder.path() + "/bytes", ours = folder.path() + "/ours", imported = folder.path() + "/imported";
+  const std::string bytes = folder.path() + "/bytes", ours = folder.path() + "/ours",
+                    imported = folder.path() + "/imported";
   prepare_small_text(bytes);
   train_in(ours, bytes);
   const TrainedModel trained = open_trained(ours);
   checkpoint::format::Reader reader(trained.path);
   checkpoint::format::export_hugging_face(reader, folder.path() + "/theirs");
   checkpoint::format::import_hugging_face(folder.path() + "/theirs", imported + "/checkpoints");
-  EXPECT_THAT(shoal::complaint([&] { open_trained(imported); }), testing::HasSubstr(imported + "/tokenizer.model: no tokenizer"));
+  EXPECT_THAT(shoal::complaint([&] { open_trained(imported); }),
+              testing::HasSubstr(imported + "/tokenizer.model: no tokenizer"));
 
   std::filesystem::copy_file(bytes + "/tokenizer.model", imported + "/tokenizer.model");
   const GenerationOptions options{.tokens = 8};
-  EXPECT_EQ(continuation(open_trained(imported), "inc", options, 1), continuation(trained, "inc", options, 1));
+  EXPECT_EQ(continuation(open_trained(imported), "inc", options, 1),
+            continuation(trained, "inc", options, 1));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Techniques together: every kind of sharding with every precision, beside accumulation, clipping, dropout and recomputed blocks; ranks as threads,
-// as processes and over TCP; state on a disk that memory would not hold.
+// Techniques together: every kind of sharding with every precision, beside accumulation, clipping,
+// dropout and recomputed blocks; ranks as threads, as processes and over TCP; state on a disk that
+// memory would not hold.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,13 +36,16 @@ class Combination : public ::testing::Test {
     for (const std::string& set : sets) command.insert(command.end(), {"--set", set});
     return apps::testing::Program(command + words, folder_.path()).wait();
   }
-  std::vector<StepMetrics> metrics(const std::string& name) const { return read_metrics(folder_.path() + "/" + name + "/metrics.jsonl"); }
+  std::vector<StepMetrics> metrics(const std::string& name) const {
+    return read_metrics(folder_.path() + "/" + name + "/metrics.jsonl");
+  }
 
   TemporaryFolder folder_;
   std::string job_;
 };
 
-void expect_same_bits(const std::vector<StepMetrics>& a, const std::vector<StepMetrics>& b, const std::string& what) {
+void expect_same_bits(const std::vector<StepMetrics>& a, const std::vector<StepMetrics>& b,
+                      const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].loss, b[i].loss) << what << ", step " << i + 1;
@@ -49,32 +53,39 @@ void expect_same_bits(const std::vector<StepMetrics>& a, const std::vector<StepM
   }
 }
 
-// Bounds of 20 steps: float32 sums in another order, 1e-5, which issue 5 promises; sums that round to other 16-bit numbers now and then as
-// precision_test has them.
+// Bounds of 20 steps: float32 sums in another order, 1e-5, which issue 5 promises; sums that round
+// to other 16-bit numbers now and then as precision_test has them.
 TEST_F(Combination, EverySharding) {
   struct Kind {
     const char* name;
     double bound;
     Sets sets;
   };
-  const std::vector<Kind> precisions{
-      {"fp32", 1e-5, {}},
-      {"bf16", 2e-4, {"precision.type=bf16"}},
-      {"moments", 2e-4, {"precision.moments=bf16"}},
-      {"stochastic", 1e-3, {"precision.type=bf16", "precision.master_weights=false", "precision.moments=bf16", "precision.gradients=bf16"}},
-      {"fp16", 5e-5, {"precision.type=fp16"}}};
+  const std::vector<Kind> precisions{{"fp32", 1e-5, {}},
+                                     {"bf16", 2e-4, {"precision.type=bf16"}},
+                                     {"moments", 2e-4, {"precision.moments=bf16"}},
+                                     {"stochastic",
+                                      1e-3,
+                                      {"precision.type=bf16", "precision.master_weights=false",
+                                       "precision.moments=bf16", "precision.gradients=bf16"}},
+                                     {"fp16", 5e-5, {"precision.type=fp16"}}};
   const std::vector<std::pair<int, Sets>> shardings{
       {2, {"parallelism.zero_stage=1"}},
       {2, {"parallelism.zero_stage=2", "parallelism.reduce_every_micro_batch=true"}},
       {4, {"parallelism.zero_stage=3"}},
       {4, {"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}},
-      {2, {"parallelism.zero_stage=3", "parallelism.shard_units=size", "parallelism.shard_unit_size=3000"}},
-      {4, {"parallelism.zero_stage=2", "parallelism.shard_units=names", "parallelism.shard_unit_names=[\"blocks.*.mlp\"]"}}};
-  const std::vector<Sets> memories{{"activation_checkpoint.mode=full"},
-                                   {"activation_checkpoint.mode=selective", "parallelism.arena=false"},
-                                   {"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=2"},
-                                   {"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=0.07"},
-                                   {"activation_checkpoint.mode=none", "parallelism.arena=false"}};
+      {2,
+       {"parallelism.zero_stage=3", "parallelism.shard_units=size",
+        "parallelism.shard_unit_size=3000"}},
+      {4,
+       {"parallelism.zero_stage=2", "parallelism.shard_units=names",
+        "parallelism.shard_unit_names=[\"blocks.*.mlp\"]"}}};
+  const std::vector<Sets> memories{
+      {"activation_checkpoint.mode=full"},
+      {"activation_checkpoint.mode=selective", "parallelism.arena=false"},
+      {"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=2"},
+      {"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=0.07"},
+      {"activation_checkpoint.mode=none", "parallelism.arena=false"}};
   int turn = 0;
   for (const Kind& precision : precisions) {
     const Sets shared = precision.sets + Sets{"optimizer.clip_norm=0.4", "validation.interval=0"};
@@ -85,10 +96,13 @@ TEST_F(Combination, EverySharding) {
     for (const auto& [ranks, sharding] : shardings) {
       const Sets& memory = memories[static_cast<std::size_t>(turn++) % memories.size()];
       const std::string what = fmt::format("{} {} {}", precision.name, sharding.back(), memory[0]);
-      const auto result = on_threads(fmt::format("run-{}", turn), shared + sharding + memory + Sets{"training.micro_batch=1"}, ranks);
+      const auto result =
+          on_threads(fmt::format("run-{}", turn),
+                     shared + sharding + memory + Sets{"training.micro_batch=1"}, ranks);
       ASSERT_EQ(result.size(), reference.size()) << what;
       for (std::size_t i = 0; i < result.size(); ++i)
-        EXPECT_NEAR(result[i].loss, reference[i].loss, precision.bound * reference[i].loss) << what << ", step " << i + 1;
+        EXPECT_NEAR(result[i].loss, reference[i].loss, precision.bound * reference[i].loss)
+            << what << ", step " << i + 1;
     }
   }
 }
@@ -96,13 +110,20 @@ TEST_F(Combination, EverySharding) {
 // Two ranks add two numbers, in whatever order: TCP gives the bits of shared memory too.
 TEST_F(Combination, ThreadsProcessesAndTcpGiveTheSameBits) {
   for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{
-           {"fp32", {"parallelism.zero_stage=3", "activation_checkpoint.mode=full", "training.micro_batch=2"}},
-           {"stochastic", {"parallelism.zero_stage=2", "precision.type=bf16", "precision.master_weights=false", "precision.gradients=bf16"}},
-           {"fp16", {"parallelism.zero_stage=1", "precision.type=fp16", "activation_checkpoint.mode=selective"}}}) {
-    const std::vector<std::pair<const char*, Sets>> ways{{"processes", {}},
-                                                         {"threads", {"--in-process"}},
-                                                         {"copies", {"--set", "parallelism.arena=false"}},
-                                                         {"tcp", {"--set", "parallelism.transport=tcp"}}};
+           {"fp32",
+            {"parallelism.zero_stage=3", "activation_checkpoint.mode=full",
+             "training.micro_batch=2"}},
+           {"stochastic",
+            {"parallelism.zero_stage=2", "precision.type=bf16", "precision.master_weights=false",
+             "precision.gradients=bf16"}},
+           {"fp16",
+            {"parallelism.zero_stage=1", "precision.type=fp16",
+             "activation_checkpoint.mode=selective"}}}) {
+    const std::vector<std::pair<const char*, Sets>> ways{
+        {"processes", {}},
+        {"threads", {"--in-process"}},
+        {"copies", {"--set", "parallelism.arena=false"}},
+        {"tcp", {"--set", "parallelism.transport=tcp"}}};
     for (const auto& [way, words] : ways) {
       const auto outcome = run(name + way, sets, Sets{"--nproc", "2"} + words);
       ASSERT_EQ(outcome.code, 0) << name << " " << way << ": " << outcome.err;
@@ -111,7 +132,8 @@ TEST_F(Combination, ThreadsProcessesAndTcpGiveTheSameBits) {
   }
 }
 
-// In bf16 the state of AdamW with its masters is three times what weights and gradients are: it is refused in memory, and trains from a disk.
+// In bf16 the state of AdamW with its masters is three times what weights and gradients are: it is
+// refused in memory, and trains from a disk.
 TEST_F(Combination, StateThatMemoryWouldNotHoldTrainsFromADisk) {
   const Sets sets{"model.hidden=256",
                   "model.ffn=1024",
@@ -130,27 +152,40 @@ TEST_F(Combination, StateThatMemoryWouldNotHoldTrainsFromADisk) {
   const Sets two{"--nproc", "2"};
   const auto free = run("free", sets, two);
   ASSERT_EQ(free.code, 0) << free.err;
-  // 6.4 million parameters: on each of two ranks 38 MB of masters and moments, 13 MB of weights and gradients, and what a step takes.
+  // 6.4 million parameters: on each of two ranks 38 MB of masters and moments, 13 MB of weights and
+  // gradients, and what a step takes.
   const Sets limited = sets + Sets{"parallelism.memory_limit_mb=35"};
   const auto refused = run("refused", limited, two);
   EXPECT_EQ(refused.code, 81) << refused.out << refused.err;
   EXPECT_THAT(refused.out + refused.err, ::testing::HasSubstr("optimizer.state_folder"));
-  const auto offloaded = run("offloaded", limited + Sets{"optimizer.state_folder=" + folder_.path() + "/state"}, two);
+  const auto offloaded =
+      run("offloaded", limited + Sets{"optimizer.state_folder=" + folder_.path() + "/state"}, two);
   ASSERT_EQ(offloaded.code, 0) << offloaded.out << offloaded.err;
   expect_same_bits(metrics("offloaded"), metrics("free"), "state in files");
 }
 
-// Without an arena nobody counts: what was planned says what takes how much. The limit is on all private memory of the process, 600 MB of which the
-// parameters alone are more.
+// Without an arena nobody counts: what was planned says what takes how much. The limit is on all
+// private memory of the process, 600 MB of which the parameters alone are more.
 TEST_F(Combination, MemoryThatRunsOutWithoutAnArenaIsExplained) {
-  const Sets command{"/bin/bash", "-c",    "ulimit -d 600000; exec \"$@\"", "bash", apps::testing::shoal_program(), "train", "job.toml", "--run-dir",
-                     "short",     "--set", "parallelism.arena=false"};
+  const Sets command{"/bin/bash",
+                     "-c",
+                     "ulimit -d 600000; exec \"$@\"",
+                     "bash",
+                     apps::testing::shoal_program(),
+                     "train",
+                     "job.toml",
+                     "--run-dir",
+                     "short",
+                     "--set",
+                     "parallelism.arena=false"};
   Sets model;
-  for (const char* set : {"model.hidden=1024", "model.ffn=4096", "model.layers=16", "model.dropout=0.0", "parallelism.threads_per_rank=1"})
+  for (const char* set : {"model.hidden=1024", "model.ffn=4096", "model.layers=16",
+                          "model.dropout=0.0", "parallelism.threads_per_rank=1"})
     model.insert(model.end(), {"--set", set});
   const auto ended = apps::testing::Program(command + model, folder_.path()).wait();
   EXPECT_EQ(ended.code, 81) << ended.out << ended.err;
-  for (const char* part : {"can't allocate memory", "planned for a rank", "optimizer", "less would be needed with: ", "optimizer.state_folder"})
+  for (const char* part : {"can't allocate memory", "planned for a rank", "optimizer",
+                           "less would be needed with: ", "optimizer.state_folder"})
     EXPECT_THAT(ended.out + ended.err, ::testing::HasSubstr(part));
 }
 

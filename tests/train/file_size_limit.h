@@ -5,7 +5,8 @@
 
 namespace shoal::train {
 
-/// While it lives no file of this process grows beyond `bytes`: what a full disk is to a writer, without filling one.
+/// While it lives no file of this process grows beyond `bytes`: what a full disk is to a writer,
+/// without filling one.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

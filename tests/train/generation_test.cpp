@@ -21,7 +21,8 @@ TEST(Generation, TheCacheChangesNothing) {
   for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"}) {
     const auto model = small(name);
     const std::vector<std::uint32_t> prompt{5, 9, 200, 31};
-    GenerationOptions options{.tokens = 40, .sampling = {.temperature = 0.9, .top_k = 50, .top_p = 0.95}};
+    GenerationOptions options{.tokens = 40,
+                              .sampling = {.temperature = 0.9, .top_k = 50, .top_p = 0.95}};
     const auto with = generate(*model, prompt, options, Key(1), 256);
     options.cache = false;
     const auto without = generate(*model, prompt, options, Key(1), 256);
@@ -44,7 +45,9 @@ TEST(Generation, GoesOnBehindTheLongestSequence) {
 
 TEST(Generation, StaysInTheVocabulary) {
   const auto model = small("gpt2-tiny");
-  for (const std::uint32_t token : generate(*model, {1}, {.tokens = 200, .sampling = {.temperature = 5}}, Key(1), 100)) EXPECT_LT(token, 100u);
+  for (const std::uint32_t token :
+       generate(*model, {1}, {.tokens = 200, .sampling = {.temperature = 5}}, Key(1), 100))
+    EXPECT_LT(token, 100u);
 }
 
 }  // namespace

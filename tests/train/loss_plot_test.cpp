@@ -48,7 +48,11 @@ TEST(LossPlot, LogarithmicOverADecade) {
 
 TEST(LossPlot, NothingAndOneStep) {
   EXPECT_NE(loss_plot("empty", {}).find("no step was trained"), std::string::npos);
-  EXPECT_EQ(loss_plot("one", {{.step = 1, .loss = 0, .grad_norm = 0, .lr = 0, .tokens = 1, .tokens_per_s = 1}}).find("nan"), std::string::npos);
+  EXPECT_EQ(
+      loss_plot("one",
+                {{.step = 1, .loss = 0, .grad_norm = 0, .lr = 0, .tokens = 1, .tokens_per_s = 1}})
+          .find("nan"),
+      std::string::npos);
 }
 
 }  // namespace

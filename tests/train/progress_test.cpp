@@ -16,7 +16,13 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 StepMetrics long_step() {
-  return {.step = 123456, .loss = 10.123456, .grad_norm = 123456.7, .lr = 1.234e-5, .tokens = 1 << 20, .tokens_per_s = 123456, .evaluation = {}};
+  return {.step = 123456,
+          .loss = 10.123456,
+          .grad_norm = 123456.7,
+          .lr = 1.234e-5,
+          .tokens = 1 << 20,
+          .tokens_per_s = 123456,
+          .evaluation = {}};
 }
 
 /// What a terminal of `width` columns is sent for one step and a line above it.
@@ -50,7 +56,8 @@ TEST(Progress, TheLineNeverWraps) {
   for (const int width : {10, 40, 80, 200}) {
     const auto lines = lines_of(drawn(width));
     ASSERT_GE(lines.size(), 4u) << width;
-    for (const std::string& line : lines) EXPECT_LT(line.size(), static_cast<std::size_t>(width)) << line;
+    for (const std::string& line : lines)
+      EXPECT_LT(line.size(), static_cast<std::size_t>(width)) << line;
     EXPECT_EQ(lines[1].substr(0, 8), "step 123") << width;
     EXPECT_EQ(lines.back(), lines[1]) << "drawn again below what was said";
   }
@@ -58,7 +65,8 @@ TEST(Progress, TheLineNeverWraps) {
 
 TEST(Progress, TheNarrowerTheFewerWords) {
   const auto at = [](int width) { return lines_of(drawn(width))[1]; };
-  EXPECT_THAT(at(200), HasSubstr("step 123456/1000000  loss 10.1235  lr 1.23e-05  123 k tokens/s  grad norm 1.23e+05  ETA "));
+  EXPECT_THAT(at(200), HasSubstr("step 123456/1000000  loss 10.1235  lr 1.23e-05  123 k tokens/s  "
+                                 "grad norm 1.23e+05  ETA "));
   EXPECT_THAT(at(80), HasSubstr("loss 10.1235  lr 1.23e-05  123 k tokens/s  ETA "));
   EXPECT_EQ(at(40), "step 123456/1000000  loss 10.1235");
   EXPECT_EQ(at(10), "step 1234");

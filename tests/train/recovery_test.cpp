@@ -33,7 +33,8 @@ class Recovery : public ::testing::Test {
     prepare_small_text(folder_.path() + "/data");
     std::ofstream(folder_.path() + "/job.toml") << small_job(folder_.path() + "/data", 40);
   }
-  std::vector<std::string> command(const std::string& run, std::vector<std::string> more = {}) const {
+  std::vector<std::string> command(const std::string& run,
+                                   std::vector<std::string> more = {}) const {
     std::vector<std::string> words{shoal_program(), "train", "job.toml", "--run-dir", run};
     words.insert(words.end(), more.begin(), more.end());
     return words;
@@ -41,22 +42,28 @@ class Recovery : public ::testing::Test {
   Outcome train(const std::string& run, const std::vector<std::string>& more = {}) const {
     return Program(command(run, more), folder_.path()).wait();
   }
-  std::vector<StepMetrics> metrics(const std::string& run) const { return read_metrics(folder_.path() + "/" + run + "/metrics.jsonl"); }
+  std::vector<StepMetrics> metrics(const std::string& run) const {
+    return read_metrics(folder_.path() + "/" + run + "/metrics.jsonl");
+  }
   /// Until so many steps are in the metrics.
   void wait_for_step(const std::string& run, std::size_t step) const {
     for (int i = 0; i < 24000; ++i) {
-      if (fs::exists(folder_.path() + "/" + run + "/metrics.jsonl") && metrics(run).size() >= step) return;
+      if (fs::exists(folder_.path() + "/" + run + "/metrics.jsonl") && metrics(run).size() >= step)
+        return;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     FAIL() << "step " << step << " was not reached";
   }
 
-  /// The launcher is gone; its ranks, which hold the run's lock with it, are killed by the system a moment later.
+  /// The launcher is gone; its ranks, which hold the run's lock with it, are killed by the system a
+  /// moment later.
   void wait_for_ranks_to_end(const std::string& run) const {
     const int lock = ::open((folder_.path() + "/" + run + "/lock").c_str(), O_RDWR);
     ASSERT_GE(lock, 0);
     bool free = false;
-    for (int i = 0; i < 6000 && !free; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10))) free = ::flock(lock, LOCK_EX | LOCK_NB) == 0;
+    for (int i = 0; i < 6000 && !free;
+         ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+      free = ::flock(lock, LOCK_EX | LOCK_NB) == 0;
     ::close(lock);
     ASSERT_TRUE(free) << "ranks outlive their launcher";
   }
@@ -89,7 +96,8 @@ TEST_F(Recovery, KilledAtRandomStepsItEndsAsIfItHadNotBeen) {
   for (int round = 0; round < 2; ++round) {
     // A little later it would stand still: however late it is killed, it has not ended.
     const std::size_t step = 8 + 12 * round + random() % 10;
-    Program program(command("killed", {"--nproc", "2", "--set", "metrics.tensorboard=false", "--set", "debug.fault=stop", "--set",
+    Program program(command("killed", {"--nproc", "2", "--set", "metrics.tensorboard=false",
+                                       "--set", "debug.fault=stop", "--set",
                                        fmt::format("debug.fault_step={}", step + 6)}),
                     folder_.path());
     wait_for_step("killed", step);
@@ -104,10 +112,12 @@ TEST_F(Recovery, KilledAtRandomStepsItEndsAsIfItHadNotBeen) {
 }
 
 TEST_F(Recovery, KilledAtTwentyInstantsOfSavingThereIsAlwaysACheckpointThatVerifiesAndGoesOn) {
-  // Every step saves, and at a twentieth of a core a save goes on for most of the next step: the instants below fall into all parts of it.
+  // Every step saves, and at a twentieth of a core a save goes on for most of the next step: the
+  // instants below fall into all parts of it.
   const auto sets = [](std::int64_t steps, std::vector<std::string> more) {
     std::vector<std::string> words{"--nproc", "2"};
-    more.insert(more.end(), {fmt::format("training.steps={}", steps), "lr_scheduler.name=constant", "validation.interval=0"});
+    more.insert(more.end(), {fmt::format("training.steps={}", steps), "lr_scheduler.name=constant",
+                             "validation.interval=0"});
     for (const std::string& set : more) words.insert(words.end(), {"--set", set});
     return words;
   };
@@ -119,18 +129,24 @@ TEST_F(Recovery, KilledAtTwentyInstantsOfSavingThereIsAlwaysACheckpointThatVerif
   std::mt19937 random(7);
   int torn = 0;
   std::int64_t before = -1;
-  // How many of the instants lie in a save is the machine's to say: it goes on until it has met some.
+  // How many of the instants lie in a save is the machine's to say: it goes on until it has met
+  // some.
   for (int round = 0; round < 20 || (torn < 5 && round < 100); ++round, before = newest()) {
-    Program program(command("killed", sets(100'000, {"checkpoint.interval=1", "checkpoint.writer_share=0.05"})), folder_.path());
+    Program program(
+        command("killed", sets(100'000, {"checkpoint.interval=1", "checkpoint.writer_share=0.05"})),
+        folder_.path());
     // Until it has resumed and saved once.
-    for (int i = 0; i < 12000 && newest() <= before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (int i = 0; i < 12000 && newest() <= before; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 100'000));
     program.signal(SIGKILL);
     program.wait();
     wait_for_ranks_to_end("killed");
-    for (const auto& entry : fs::directory_iterator(checkpoints)) torn += entry.path().filename().string().starts_with(".writing");
+    for (const auto& entry : fs::directory_iterator(checkpoints))
+      torn += entry.path().filename().string().starts_with(".writing");
     ASSERT_GT(newest(), before) << "round " << round << ": nothing was saved";
-    for (const auto& step : checkpoint::format::list_steps(checkpoints)) EXPECT_NO_THROW(checkpoint::format::Reader(step.path).verify());
+    for (const auto& step : checkpoint::format::list_steps(checkpoints))
+      EXPECT_NO_THROW(checkpoint::format::Reader(step.path).verify());
   }
   EXPECT_GE(torn, 5) << "few were killed while they saved: the test shows little";
   // It ends as if nothing had been.
@@ -144,30 +160,35 @@ TEST_F(Recovery, SignalsFinishTheStepSaveAndSayWhere) {
   for (const int number : {SIGTERM, SIGINT}) {
     const std::string run = "signal " + std::to_string(number);
     // Slow enough that the save of step 150 goes on when the signal comes.
-    Program program(command(run, {"--nproc", "2", "--set", "training.steps=100000", "--set", "checkpoint.writer_share=1e-6", "--set",
+    Program program(command(run, {"--nproc", "2", "--set", "training.steps=100000", "--set",
+                                  "checkpoint.writer_share=1e-6", "--set",
                                   "checkpoint.interval=150", "--set", "validation.interval=0"}),
                     folder_.path());
     wait_for_step(run, 151);
     // Unless this process was late: the save of step 300 waits for it.
     const bool saved = fs::exists(folder_.path() + "/" + run + "/checkpoints/step-150");
-    EXPECT_TRUE(!saved || metrics(run).size() >= 299) << "the save of step 150 was over at step " << metrics(run).size();
+    EXPECT_TRUE(!saved || metrics(run).size() >= 299)
+        << "the save of step 150 was over at step " << metrics(run).size();
     program.signal(number);
     const Outcome stopped = program.wait();
     EXPECT_TRUE(fs::exists(folder_.path() + "/" + run + "/checkpoints/step-150/manifest.json"));
     EXPECT_EQ(stopped.code, 128 + number) << stopped.err;
     const auto steps = metrics(run).size();
-    EXPECT_THAT(stopped.out, HasSubstr("saved " + run + "/checkpoints/step-" + std::to_string(steps)));
-    EXPECT_TRUE(fs::exists(folder_.path() + "/" + run + "/checkpoints/step-" + std::to_string(steps) + "/manifest.json"));
+    EXPECT_THAT(stopped.out,
+                HasSubstr("saved " + run + "/checkpoints/step-" + std::to_string(steps)));
+    EXPECT_TRUE(fs::exists(folder_.path() + "/" + run + "/checkpoints/step-" +
+                           std::to_string(steps) + "/manifest.json"));
   }
 }
 
 TEST_F(Recovery, AFullDiskKeepsThePreviousCheckpoint) {
-  // The metrics of 40 steps take some 8 kB and the checkpoint of step 5 some 300 kB. With files of at most 64 kB the next checkpoint cannot be
-  // written.
+  // The metrics of 40 steps take some 8 kB and the checkpoint of step 5 some 300 kB. With files of
+  // at most 64 kB the next checkpoint cannot be written.
   Outcome first = train("full", {"--set", "training.steps=5"});
   ASSERT_EQ(first.code, 0) << first.err;
   // Without the arena, whose segment is a file too.
-  const std::string limited = "trap '' XFSZ; ulimit -f 128; exec " + shoal_program() + " train job.toml --run-dir full --set parallelism.arena=false";
+  const std::string limited = "trap '' XFSZ; ulimit -f 128; exec " + shoal_program() +
+                              " train job.toml --run-dir full --set parallelism.arena=false";
   const Outcome second = Program({"/bin/sh", "-c", limited}, folder_.path()).wait();
   EXPECT_EQ(second.code, 74) << second.out << second.err;
   EXPECT_THAT(second.err, HasSubstr("cannot"));
@@ -186,7 +207,10 @@ TEST_F(Recovery, ARankThatDiesWhileItSavesLeavesTheLastCheckpoint) {
   };
   ASSERT_EQ(train("whole", slow).code, 0);
   // The save of step 10 waits for that of step 5, and is under way in step 12.
-  EXPECT_EQ(train("died", with({"--set", "debug.fault=kill", "--set", "debug.fault_rank=1", "--set", "debug.fault_step=12"})).code, 137);
+  EXPECT_EQ(train("died", with({"--set", "debug.fault=kill", "--set", "debug.fault_rank=1", "--set",
+                                "debug.fault_step=12"}))
+                .code,
+            137);
   const std::string checkpoints = folder_.path() + "/died/checkpoints";
   ASSERT_EQ(checkpoint::format::newest_step(checkpoints)->step, 5);
   checkpoint::format::Reader(checkpoints + "/step-5").verify();
@@ -196,7 +220,8 @@ TEST_F(Recovery, ARankThatDiesWhileItSavesLeavesTheLastCheckpoint) {
 }
 
 TEST_F(Recovery, AFailingRankIsNamedWithItsStep) {
-  const Outcome outcome = train("nan", {"--nproc", "2", "--set", "debug.fault=nan", "--set", "debug.fault_step=6", "--set", "debug.fault_rank=1"});
+  const Outcome outcome = train("nan", {"--nproc", "2", "--set", "debug.fault=nan", "--set",
+                                        "debug.fault_step=6", "--set", "debug.fault_rank=1"});
   EXPECT_EQ(outcome.code, 80);
   EXPECT_THAT(outcome.err, HasSubstr("step 6"));
   EXPECT_THAT(outcome.err, HasSubstr("rank 1"));
@@ -214,17 +239,23 @@ TEST_F(Recovery, AFinishedRunSaysSoAtOnce) {
 
 TEST_F(Recovery, GenerateAndEvaluateReadTheRun) {
   ASSERT_EQ(train("run").code, 0);
-  const Outcome text = Program({shoal_program(), "generate", "--checkpoint", "run", "--prompt", "int ", "--tokens", "50"}, folder_.path()).wait();
+  const Outcome text = Program({shoal_program(), "generate", "--checkpoint", "run", "--prompt",
+                                "int ", "--tokens", "50"},
+                               folder_.path())
+                           .wait();
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(text.out.rfind("int ", 0), 0u);
   EXPECT_GT(text.out.size(), 40u);
-  const Outcome evaluation =
-      Program({shoal_program(), "eval", "--checkpoint", "run", "--split", "validation", "--batches", "2", "--json"}, folder_.path()).wait();
+  const Outcome evaluation = Program({shoal_program(), "eval", "--checkpoint", "run", "--split",
+                                      "validation", "--batches", "2", "--json"},
+                                     folder_.path())
+                                 .wait();
   ASSERT_EQ(evaluation.code, 0) << evaluation.err;
   // What the run itself measured last, from one rank with another micro-batch: rounding.
   const auto found = nlohmann::json::parse(evaluation.out);
   EXPECT_NEAR(found.at("eval_loss").get<double>(), metrics("run").back().evaluation->loss, 1e-5);
-  EXPECT_NEAR(found.at("eval_bits_per_byte").get<double>(), *metrics("run").back().evaluation->bits_per_byte, 1e-5);
+  EXPECT_NEAR(found.at("eval_bits_per_byte").get<double>(),
+              *metrics("run").back().evaluation->bits_per_byte, 1e-5);
 }
 
 }  // namespace

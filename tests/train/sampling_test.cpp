@@ -15,7 +15,8 @@ const std::vector<float> kLogits = {0.5f, 2.0f, -1.0f, 2.0f, 1.0f};
 
 std::vector<double> frequencies(const SamplingOptions& options, int draws) {
   std::vector<double> counts(kLogits.size());
-  for (int i = 0; i < draws; ++i) counts[sample_token(kLogits, options, (i + 0.5) / draws)] += 1.0 / draws;
+  for (int i = 0; i < draws; ++i)
+    counts[sample_token(kLogits, options, (i + 0.5) / draws)] += 1.0 / draws;
   return counts;
 }
 
@@ -45,7 +46,8 @@ TEST(Sampling, TopKAndTopPKeepTheLikeliest) {
 }
 
 TEST(Sampling, WithoutTemperatureTheLikeliest) {
-  for (const double uniform : {0.0, 0.5, 0.999999}) EXPECT_EQ(sample_token(kLogits, {.temperature = 0}, uniform), 1);
+  for (const double uniform : {0.0, 0.5, 0.999999})
+    EXPECT_EQ(sample_token(kLogits, {.temperature = 0}, uniform), 1);
 }
 
 TEST(Sampling, EndsOfTheIntervalAreTokens) {

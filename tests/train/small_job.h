@@ -12,7 +12,8 @@
 
 namespace shoal::train {
 
-/// The headers and sources of base/ as a data set of bytes in `folder`: real text, prepared in milliseconds.
+/// The headers and sources of base/ as a data set of bytes in `folder`: real text, prepared in
+/// milliseconds.
 inline void prepare_small_text(const std::string& folder) {
   data::PrepareOptions options;
   options.out = folder;
@@ -22,7 +23,8 @@ inline void prepare_small_text(const std::string& folder) {
   data::prepare(options);
 }
 
-/// A job that trains a tiny transformer on the data set in `data`, with dropout, so that random numbers must agree too.
+/// A job that trains a tiny transformer on the data set in `data`, with dropout, so that random
+/// numbers must agree too.
 inline std::string small_job(const std::string& data, int steps = 20) {
   return fmt::format(R"(
 [job]
@@ -64,9 +66,12 @@ keep_last = 3
 /// Starts ranks as threads, each with a group of its own, and waits for them.
 using StartRanks = std::function<void(const std::function<void(const comm::Group&)>& body)>;
 
-/// Trains on the ranks that `start` starts, in `directory`, and returns what was measured; `code` is what train returned.
-inline std::vector<StepMetrics> train_on(const StartRanks& start, const std::string& directory, const std::string& job_text,
-                                         const std::vector<std::string>& sets, std::atomic<int>* stop = nullptr, int* code = nullptr) {
+/// Trains on the ranks that `start` starts, in `directory`, and returns what was measured; `code`
+/// is what train returned.
+inline std::vector<StepMetrics> train_on(const StartRanks& start, const std::string& directory,
+                                         const std::string& job_text,
+                                         const std::vector<std::string>& sets,
+                                         std::atomic<int>* stop = nullptr, int* code = nullptr) {
   std::filesystem::create_directories(directory);
   const Job job = parse_job(job_text, "small.toml", sets);
   start([&](const comm::Group& group) {
@@ -83,13 +88,17 @@ inline std::vector<StepMetrics> train_on(const StartRanks& start, const std::str
 }
 
 /// The same on `ranks` threads over shared memory.
-inline std::vector<StepMetrics> train_on_threads(const std::string& directory, const std::string& job_text, const std::vector<std::string>& sets,
-                                                 int ranks, std::atomic<int>* stop = nullptr, int* code = nullptr) {
+inline std::vector<StepMetrics> train_on_threads(const std::string& directory,
+                                                 const std::string& job_text,
+                                                 const std::vector<std::string>& sets, int ranks,
+                                                 std::atomic<int>* stop = nullptr,
+                                                 int* code = nullptr) {
   comm::WorldOptions world;
   world.size = ranks;
   world.arena = false;
   world.timeout = std::chrono::seconds(60);
-  return train_on([&](const auto& body) { comm::run_on_threads(world, body); }, directory, job_text, sets, stop, code);
+  return train_on([&](const auto& body) { comm::run_on_threads(world, body); }, directory, job_text,
+                  sets, stop, code);
 }
 
 }  // namespace shoal::train

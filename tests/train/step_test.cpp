@@ -22,13 +22,17 @@ class Plane final : public DataSource {
     const Key key = shoal::Key(4).child("points");
     for (std::int64_t i = 0; i < count; ++i) {
       const double a = key.normal(2 * (first + i)), b = key.normal(2 * (first + i) + 1);
-      batch.inputs.data_ptr<float>()[2 * i] = static_cast<float>(a), batch.inputs.data_ptr<float>()[2 * i + 1] = static_cast<float>(b);
+      batch.inputs.data_ptr<float>()[2 * i] = static_cast<float>(a),
+                                         batch.inputs.data_ptr<float>()[2 * i + 1] =
+                                             static_cast<float>(b);
       batch.labels.data_ptr<float>()[i] = static_cast<float>(2 * a - b + 0.5);
     }
     return batch;
   }
   std::int64_t evaluation_samples(const std::string&) const override { return 0; }
-  Batch evaluation(const std::string&, const std::vector<std::int64_t>&) const override { return {}; }
+  Batch evaluation(const std::string&, const std::vector<std::int64_t>&) const override {
+    return {};
+  }
   std::uint64_t fingerprint() const override { return 0; }
 };
 
@@ -48,10 +52,12 @@ TEST(RankBatch, RanksAndMicroBatchesShareTheSamples) {
     for (const std::int64_t micro : {1, 2}) {
       std::int64_t row = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const RankBatch batch = rank_batch(data, 16, {.global = 8, .micro_batch = micro, .accumulation = 8 / ranks / micro}, rank);
+        const RankBatch batch = rank_batch(
+            data, 16, {.global = 8, .micro_batch = micro, .accumulation = 8 / ranks / micro}, rank);
         EXPECT_EQ(batch.first_sample, row);
         for (const Batch& part : batch.micro_batches)
-          for (std::int64_t i = 0; i < part.inputs.size(0); ++i, ++row) EXPECT_TRUE(part.inputs.select(0, i).equal(whole.inputs.select(0, row)));
+          for (std::int64_t i = 0; i < part.inputs.size(0); ++i, ++row)
+            EXPECT_TRUE(part.inputs.select(0, i).equal(whole.inputs.select(0, row)));
       }
       EXPECT_EQ(row, 8);
     }
@@ -68,20 +74,25 @@ TEST(CountLabels, LeavesOutWhatIsIgnored) {
 TEST(TrainingStep, OneStepIsTheClosedForm) {
   const Plane data;
   const auto model = linear_model();
-  const auto weight = model->find_parameter("layers.0.weight"), bias = model->find_parameter("layers.0.bias");
-  double w[2] = {weight->tensor().data_ptr<float>()[0], weight->tensor().data_ptr<float>()[1]}, b = bias->tensor().data_ptr<float>()[0];
+  const auto weight = model->find_parameter("layers.0.weight"),
+             bias = model->find_parameter("layers.0.bias");
+  double w[2] = {weight->tensor().data_ptr<float>()[0], weight->tensor().data_ptr<float>()[1]},
+         b = bias->tensor().data_ptr<float>()[0];
   const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
   const auto reduction = parallel::reduce_after_backward(*model, {});
   TrainingStep step(*model, *optimizer, *reduction, {}, Key(2));
   const BatchPlan plan{.global = 8, .micro_batch = 2, .accumulation = 4};
-  const StepResult result = step.run(rank_batch(data, 0, plan, 0), {.step = 0, .learning_rate = 0.05, .clip_norm = 0, .labels = 8});
+  const StepResult result =
+      step.run(rank_batch(data, 0, plan, 0),
+               {.step = 0, .learning_rate = 0.05, .clip_norm = 0, .labels = 8});
 
   const Batch whole = data.training(0, 8);
   double loss = 0, gw[2] = {0, 0}, gb = 0;
   for (int i = 0; i < 8; ++i) {
     const float* x = whole.inputs.data_ptr<float>() + 2 * i;
     const double error = w[0] * x[0] + w[1] * x[1] + b - whole.labels.data_ptr<float>()[i];
-    loss += error * error / 8, gw[0] += 2 * error * x[0] / 8, gw[1] += 2 * error * x[1] / 8, gb += 2 * error / 8;
+    loss += error * error / 8, gw[0] += 2 * error * x[0] / 8, gw[1] += 2 * error * x[1] / 8,
+        gb += 2 * error / 8;
   }
   // A few float roundings.
   EXPECT_NEAR(result.loss, loss, 1e-6 * loss);
@@ -99,12 +110,14 @@ TEST(TrainingStep, ClippingScalesTheUpdate) {
     const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
     const auto reduction = parallel::reduce_after_backward(*model, {});
     TrainingStep step(*model, *optimizer, *reduction, {}, Key(2));
-    const auto result = step.run(rank_batch(data, 0, {.global = 8, .micro_batch = 8, .accumulation = 1}, 0),
-                                 {.step = 0, .learning_rate = 0.05, .clip_norm = clip, .labels = 8});
+    const auto result =
+        step.run(rank_batch(data, 0, {.global = 8, .micro_batch = 8, .accumulation = 1}, 0),
+                 {.step = 0, .learning_rate = 0.05, .clip_norm = clip, .labels = 8});
     ASSERT_GT(result.grad_norm, 0.1);
     if (clip == 0) continue;
     const at::Tensor whole = free->find_parameter("layers.0.weight")->tensor().detach().sub(before);
-    const at::Tensor part = clipped->find_parameter("layers.0.weight")->tensor().detach().sub(before);
+    const at::Tensor part =
+        clipped->find_parameter("layers.0.weight")->tensor().detach().sub(before);
     EXPECT_TRUE(part.allclose(whole.mul(clip / result.grad_norm), 1e-4, 1e-7));
   }
 }
@@ -116,9 +129,11 @@ TEST(TrainingStep, ANonFiniteLossChangesNothing) {
   const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
   const auto reduction = parallel::reduce_after_backward(*model, {});
   TrainingStep step(*model, *optimizer, *reduction, {}, Key(2));
-  const RankBatch batch = rank_batch(data, 0, {.global = 8, .micro_batch = 8, .accumulation = 1}, 0);
+  const RankBatch batch =
+      rank_batch(data, 0, {.global = 8, .micro_batch = 8, .accumulation = 1}, 0);
   batch.micro_batches[0].inputs.data_ptr<float>()[3] = INFINITY;
-  EXPECT_THROW(step.run(batch, {.step = 0, .learning_rate = 0.05, .clip_norm = 0, .labels = 8}), Error);
+  EXPECT_THROW(step.run(batch, {.step = 0, .learning_rate = 0.05, .clip_norm = 0, .labels = 8}),
+               Error);
   EXPECT_TRUE(model->find_parameter("layers.0.weight")->tensor().equal(before));
 }
 

@@ -27,8 +27,12 @@ std::string refusal(const std::string& text, const std::vector<std::string>& set
 }
 
 TEST(JobFile, ReadsValuesAndWhereTheyStand) {
-  const Job job = parse_job("[job]\nname = \"a\"\n\n[training]\nsteps = 7\nmicro_batch = 2\n[optimizer]\nlearning_rate = 1\n", "job.toml",
-                            {"training.micro_batch=4", "optimizer.name=sgd", "data.folders=[\"x\", \"y\"]", "data.weights=[1, 2.5]"});
+  const Job job = parse_job(
+      "[job]\nname = \"a\"\n\n[training]\nsteps = 7\nmicro_batch = 2\n[optimizer]\nlearning_rate = "
+      "1\n",
+      "job.toml",
+      {"training.micro_batch=4", "optimizer.name=sgd", "data.folders=[\"x\", \"y\"]",
+       "data.weights=[1, 2.5]"});
   EXPECT_EQ(job.config.job.name, "a");
   EXPECT_EQ(job.config.training.steps, 7);
   EXPECT_EQ(job.config.training.micro_batch, 4);
@@ -43,30 +47,40 @@ TEST(JobFile, ReadsValuesAndWhereTheyStand) {
 
 TEST(JobFile, NamesTheNearestKeySectionAndWord) {
   EXPECT_EQ(refusal("[optimizer]\nlerning_rate = 1\n"),
-            "[job] job.toml:2: optimizer.lerning_rate: no such key; [optimizer] has name, learning_rate, beta1, beta2, epsilon, momentum, nesterov, "
+            "[job] job.toml:2: optimizer.lerning_rate: no such key; [optimizer] has name, "
+            "learning_rate, beta1, beta2, epsilon, momentum, nesterov, "
             "weight_decay, clip_norm, state_folder. Hint: did you mean \"learning_rate\"?");
   EXPECT_THAT(refusal("\n[optimiser]\n"), HasSubstr("job.toml:2: [optimiser]: no such section"));
   EXPECT_THAT(refusal("\n[optimiser]\n"), HasSubstr("did you mean [optimizer]?"));
   EXPECT_EQ(refusal("[optimizer]\nname = \"adamv\"\n"),
-            "[job] job.toml:2: optimizer.name = \"adamv\": must be one of \"adamw\", \"sgd\". Hint: did you mean \"adamw\"?");
-  EXPECT_THAT(refusal("[training]\nlearning_rate = 1\n"), HasSubstr("\"learning_rate\" is a key of [optimizer]"));
+            "[job] job.toml:2: optimizer.name = \"adamv\": must be one of \"adamw\", \"sgd\". "
+            "Hint: did you mean \"adamw\"?");
+  EXPECT_THAT(refusal("[training]\nlearning_rate = 1\n"),
+              HasSubstr("\"learning_rate\" is a key of [optimizer]"));
   EXPECT_THAT(refusal("steps = 1\n"), HasSubstr("\"steps\" is a key of [training]"));
-  EXPECT_THAT(refusal("", {"training.stesp=1"}), HasSubstr("command line: training.stesp: no such key"));
+  EXPECT_THAT(refusal("", {"training.stesp=1"}),
+              HasSubstr("command line: training.stesp: no such key"));
 }
 
 TEST(JobFile, NamesWhatATypeOrRangeAllows) {
-  EXPECT_EQ(refusal("[training]\nsteps = \"many\"\n"), "[job] job.toml:2: training.steps = \"many\": must be a whole number from 1 to 1e+12");
-  EXPECT_THAT(refusal("[training]\nsteps = 1.5\n"), HasSubstr("training.steps = 1.5: must be a whole number"));
-  EXPECT_THAT(refusal("[training]\nsteps = 0\n"), HasSubstr("training.steps = 0: must be a whole number from 1"));
-  EXPECT_THAT(refusal("[optimizer]\nepsilon = 0\n"), HasSubstr("optimizer.epsilon = 0.0: must be a number above 0"));
-  EXPECT_THAT(refusal("[optimizer]\nlearning_rate = nan\n"), HasSubstr("optimizer.learning_rate = nan: must be a number of at least 0"));
+  EXPECT_EQ(refusal("[training]\nsteps = \"many\"\n"),
+            "[job] job.toml:2: training.steps = \"many\": must be a whole number from 1 to 1e+12");
+  EXPECT_THAT(refusal("[training]\nsteps = 1.5\n"),
+              HasSubstr("training.steps = 1.5: must be a whole number"));
+  EXPECT_THAT(refusal("[training]\nsteps = 0\n"),
+              HasSubstr("training.steps = 0: must be a whole number from 1"));
+  EXPECT_THAT(refusal("[optimizer]\nepsilon = 0\n"),
+              HasSubstr("optimizer.epsilon = 0.0: must be a number above 0"));
+  EXPECT_THAT(refusal("[optimizer]\nlearning_rate = nan\n"),
+              HasSubstr("optimizer.learning_rate = nan: must be a number of at least 0"));
   EXPECT_THAT(refusal("[optimizer]\nnesterov = 1\n"), HasSubstr("must be true or false"));
   EXPECT_THAT(refusal("[data]\nfolders = \"x\"\n"), HasSubstr("must be a list of texts"));
   EXPECT_THAT(refusal("[data]\nfolders = [1]\n"), HasSubstr("must be a list of texts"));
   EXPECT_THAT(refusal("training = 3\n"), HasSubstr("job.toml:1: training: must be a section"));
   EXPECT_THAT(refusal("[training\n"), HasSubstr("job.toml:1: not TOML"));
   EXPECT_THAT(refusal("[training]\nsteps = 1\nsteps = 2\n"), HasSubstr("job.toml:3: not TOML"));
-  EXPECT_THAT(refusal("", {"training.steps=x"}), HasSubstr("command line: training.steps = x: must be a whole number"));
+  EXPECT_THAT(refusal("", {"training.steps=x"}),
+              HasSubstr("command line: training.steps = x: must be a whole number"));
 }
 
 TEST(JobFile, AValueOfTheCommandLineIsOneValue) {
@@ -84,13 +98,16 @@ TEST(JobFile, TheCommandLineDisplacesTheSameThingInOtherUnits) {
   EXPECT_EQ(job.origin("training.epochs"), "default");
   EXPECT_FALSE(job.config.training.global_batch_tokens);
   job = parse_job(text, "job.toml", {"training.steps=3", "training.tokens=4"});
-  EXPECT_TRUE(job.config.training.steps && job.config.training.tokens) << "two on the command line contradict each other";
+  EXPECT_TRUE(job.config.training.steps && job.config.training.tokens)
+      << "two on the command line contradict each other";
 }
 
 TEST(JobFile, WritingAndReadingGivesTheSameValues) {
   Job job = parse_job(
-      "[model]\nname = \"gpt2-tiny\"\nwidths = [3, 4]\ndropout = 0.1\n[job]\ndescription = \"tab\\t quote \\\" back \\\\ line\\n bell \\u0007 ü\"\n"
-      "[data]\nfolders = [\"a b\", \"c\"]\n[optimizer]\nlearning_rate = 0.30000000000000004\nepsilon = 1e-300\n",
+      "[model]\nname = \"gpt2-tiny\"\nwidths = [3, 4]\ndropout = 0.1\n[job]\ndescription = "
+      "\"tab\\t quote \\\" back \\\\ line\\n bell \\u0007 ü\"\n"
+      "[data]\nfolders = [\"a b\", \"c\"]\n[optimizer]\nlearning_rate = "
+      "0.30000000000000004\nepsilon = 1e-300\n",
       "job.toml");
   const std::string written = to_toml(job.config);
   const Job again = parse_job(written, "config.toml");
@@ -104,7 +121,9 @@ TEST(JobFile, WritingAndReadingGivesTheSameValues) {
 TEST(PrintConfig, ShowsEveryKeyAndItsOrigin) {
   const Job job = parse_job("[training]\nsteps = 7\n", "job.toml", {"debug.seed=3"});
   const std::string text = print_config(job);
-  for (const Key& key : all_keys()) EXPECT_THAT(text, HasSubstr("\n" + (value_text(key, job.config).empty() ? "# " + key.name : key.name + " = ")));
+  for (const Key& key : all_keys())
+    EXPECT_THAT(text, HasSubstr("\n" + (value_text(key, job.config).empty() ? "# " + key.name
+                                                                            : key.name + " = ")));
   EXPECT_THAT(text, HasSubstr("# job.toml:2\n"));
   EXPECT_THAT(text, HasSubstr("# command line\n"));
   EXPECT_EQ(to_toml(parse_job(text, "printed").config), to_toml(job.config));
@@ -114,7 +133,8 @@ TEST(ConfigReference, ThePageInTheDocumentationIsThatOfThisCode) {
   std::ifstream file(SHOAL_SOURCE_DIR "/docs/reference/job.md");
   std::ostringstream page;
   page << file.rdbuf();
-  EXPECT_EQ(page.str(), config_reference()) << "write it anew: build/release/bin/shoal train --help-config > docs/reference/job.md";
+  EXPECT_EQ(page.str(), config_reference())
+      << "write it anew: build/release/bin/shoal train --help-config > docs/reference/job.md";
 }
 
 TEST(Keys, EveryDefaultIsAllowed) {

@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 
 TEST(LinkCosts, AreReadFromTheSectionOfAClusterFile) {
   const auto costs = parse_link_costs(
-      "name = \"here\"\n[inside]\nbandwidth = 1\n[tcp]\ninside_latency_s = 2e-6\ninside_bandwidth = 4e9\nbetween_latency_s = 3e-5\n"
+      "name = \"here\"\n[inside]\nbandwidth = 1\n[tcp]\ninside_latency_s = 2e-6\ninside_bandwidth "
+      "= 4e9\nbetween_latency_s = 3e-5\n"
       "between_bandwidth = 1000000000\nmessage_s = 1e-6\nfold_bandwidth = 8e9\n",
       "c.toml");
   EXPECT_EQ(costs, (collective::CostModel{{2e-6, 1 / 4e9}, {3e-5, 1 / 1e9}, 1e-6, 1 / 8e9}));
@@ -52,8 +53,10 @@ TEST(LinkCosts, WhatMakesNoSenseIsRefusedWithItsLine) {
     return "accepted";
   };
   EXPECT_THAT(refused("[tcp]\nlatency = 1\n"), HasSubstr("c.toml:2: tcp.latency: no such key"));
-  EXPECT_THAT(refused("[tcp]\n\ninside_bandwidth = 0\n"), HasSubstr("c.toml:3: tcp.inside_bandwidth: must be a positive number"));
-  EXPECT_THAT(refused("[tcp]\nmessage_s = -1e-6\n"), HasSubstr("tcp.message_s: must be a non-negative number"));
+  EXPECT_THAT(refused("[tcp]\n\ninside_bandwidth = 0\n"),
+              HasSubstr("c.toml:3: tcp.inside_bandwidth: must be a positive number"));
+  EXPECT_THAT(refused("[tcp]\nmessage_s = -1e-6\n"),
+              HasSubstr("tcp.message_s: must be a non-negative number"));
   EXPECT_THAT(refused("[tcp]\nmessage_s = \"fast\"\n"), HasSubstr("tcp.message_s"));
   EXPECT_THAT(refused("[tcp]\nfold_bandwidth = inf\n"), HasSubstr("tcp.fold_bandwidth"));
   EXPECT_THAT(refused("tcp = 3\n"), HasSubstr("c.toml:1: tcp: must be a section"));

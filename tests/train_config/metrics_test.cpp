@@ -51,15 +51,19 @@ TEST(Metrics, NumbersReadBackToTheSameBits) {
 }
 
 TEST(Metrics, OneLineAStepWithTheKeysThatScriptsRelyOn) {
-  EXPECT_EQ(to_json({.step = 3, .loss = 1.5, .grad_norm = 2, .lr = 0.25, .tokens = 96, .tokens_per_s = 8}),
-            "{\"step\": 3, \"loss\": 1.5, \"grad_norm\": 2, \"lr\": 0.25, \"tokens\": 96, \"tokens_per_s\": 8}");
+  EXPECT_EQ(
+      to_json(
+          {.step = 3, .loss = 1.5, .grad_norm = 2, .lr = 0.25, .tokens = 96, .tokens_per_s = 8}),
+      "{\"step\": 3, \"loss\": 1.5, \"grad_norm\": 2, \"lr\": 0.25, \"tokens\": 96, "
+      "\"tokens_per_s\": 8}");
 }
 
 TEST(Metrics, WhatIsNoNumberIsNotWritten) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";
   MetricsFile file(path, 0);
-  for (const double value : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan("")}) {
+  for (const double value : {std::numeric_limits<double>::infinity(),
+                             -std::numeric_limits<double>::infinity(), std::nan("")}) {
     StepMetrics bad = step(1);
     bad.loss = value;
     EXPECT_THROW(file.append(bad), Error);
@@ -79,7 +83,8 @@ TEST(Metrics, ABrokenLineIsNamed) {
   const std::string path = folder.path() + "/metrics.jsonl";
   MetricsFile(path, 0).append(step(1));
   std::ofstream(path, std::ios::app) << "{\"step\": 2, \"loss\": inf}\n";
-  for (const auto& reads : std::vector<std::function<void()>>{[&] { read_metrics(path); }, [&] { MetricsFile(path, 5); }}) {
+  for (const auto& reads : std::vector<std::function<void()>>{[&] { read_metrics(path); },
+                                                              [&] { MetricsFile(path, 5); }}) {
     try {
       reads();
       ADD_FAILURE() << "accepted";

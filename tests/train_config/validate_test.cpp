@@ -11,13 +11,16 @@ using ::testing::HasSubstr;
 /// The default job of these tests with keys changed as on the command line.
 Job job_with(const std::vector<std::string>& sets) {
   return parse_job(
-      "[model]\nname = \"gpt2-tiny\"\n[data]\nfolders = [\"a\"]\n[training]\nglobal_batch_sequences = 24\nsteps = 10\nsequence_length = 64\n",
+      "[model]\nname = \"gpt2-tiny\"\n[data]\nfolders = "
+      "[\"a\"]\n[training]\nglobal_batch_sequences = 24\nsteps = 10\nsequence_length = 64\n",
       "job.toml", sets);
 }
 
 Job table_with(std::vector<std::string> sets) {
-  return parse_job("[model]\nname = \"mlp-digits\"\n[data]\nsource = \"digits\"\n[training]\nglobal_batch_sequences = 32\nepochs = 2\n", "job.toml",
-                   sets);
+  return parse_job(
+      "[model]\nname = \"mlp-digits\"\n[data]\nsource = "
+      "\"digits\"\n[training]\nglobal_batch_sequences = 32\nepochs = 2\n",
+      "job.toml", sets);
 }
 
 template <class Call>
@@ -40,55 +43,84 @@ TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
   for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 24})
     for (const int micro : {1, 2, 3, 4, 6, 8, 12, 24}) {
       if (24 / ranks % micro != 0) continue;
-      const BatchPlan plan = batch_plan(job_with({"training.micro_batch=" + std::to_string(micro)}), ranks);
+      const BatchPlan plan =
+          batch_plan(job_with({"training.micro_batch=" + std::to_string(micro)}), ranks);
       EXPECT_EQ(plan.micro_batch * plan.accumulation * ranks, 24);
     }
-  EXPECT_THAT(refusal([] { batch_plan(job_with({"training.micro_batch=5"}), 1); }), HasSubstr("command line: training.micro_batch = 5: must divide"));
-  EXPECT_THAT(refusal([] { batch_plan(job_with({}), 5); }),
-              HasSubstr("job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5"));
+  EXPECT_THAT(refusal([] { batch_plan(job_with({"training.micro_batch=5"}), 1); }),
+              HasSubstr("command line: training.micro_batch = 5: must divide"));
+  EXPECT_THAT(
+      refusal([] { batch_plan(job_with({}), 5); }),
+      HasSubstr(
+          "job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5"));
 }
 
 TEST(Validate, KeysOfSavingBehindTrainingBelongToIt) {
   validate(job_with({"checkpoint.staging_mb=0", "checkpoint.writer_share=1"}), 1);
   validate(job_with({"checkpoint.asynchronous=false", "checkpoint.max_file_mb=100"}), 1);
   for (const char* key : {"checkpoint.staging_mb=1", "checkpoint.writer_share=0.5"})
-    EXPECT_THAT(refusal([key] { validate(job_with({"checkpoint.asynchronous=false", key}), 1); }), HasSubstr("belongs to checkpoint.asynchronous"));
+    EXPECT_THAT(refusal([key] {
+                  validate(job_with({"checkpoint.asynchronous=false", key}), 1);
+                }),
+                HasSubstr("belongs to checkpoint.asynchronous"));
   EXPECT_THAT(refusal([] { job_with({"checkpoint.writer_share=0"}); }), HasSubstr("writer_share"));
 }
 
 TEST(Validate, Precision) {
-  for (const char* type : {"fp32", "bf16", "fp16", "auto"}) validate(job_with({std::string("precision.type=") + type}), 1);
-  validate(job_with({"precision.type=bf16", "precision.master_weights=false", "precision.moments=bf16", "precision.gradients=bf16"}), 1);
+  for (const char* type : {"fp32", "bf16", "fp16", "auto"})
+    validate(job_with({std::string("precision.type=") + type}), 1);
+  validate(job_with({"precision.type=bf16", "precision.master_weights=false",
+                     "precision.moments=bf16", "precision.gradients=bf16"}),
+           1);
   validate(job_with({"precision.parameters=[\"*.mlp.*=fp16\"]", "precision.loss_scale=1024"}), 1);
-  const auto refused = [](std::vector<std::string> sets) { return refusal([&] { validate(job_with(sets), 1); }); };
-  EXPECT_THAT(refused({"precision.type=fp8"}), HasSubstr("one of \"fp32\", \"bf16\", \"fp16\", \"auto\""));
-  EXPECT_THAT(refused({"precision.parameters=[\"head\"]"}), HasSubstr("\"head\" must be \"pattern=type\""));
-  EXPECT_THAT(refused({"precision.parameters=[\"head.*=fp8\"]"}), HasSubstr("with a type of fp32, bf16 and fp16"));
+  const auto refused = [](std::vector<std::string> sets) {
+    return refusal([&] { validate(job_with(sets), 1); });
+  };
+  EXPECT_THAT(refused({"precision.type=fp8"}),
+              HasSubstr("one of \"fp32\", \"bf16\", \"fp16\", \"auto\""));
+  EXPECT_THAT(refused({"precision.parameters=[\"head\"]"}),
+              HasSubstr("\"head\" must be \"pattern=type\""));
+  EXPECT_THAT(refused({"precision.parameters=[\"head.*=fp8\"]"}),
+              HasSubstr("with a type of fp32, bf16 and fp16"));
   EXPECT_THAT(refused({"precision.parameters=[\"=bf16\"]"}), HasSubstr("must be \"pattern=type\""));
-  EXPECT_THAT(refused({"precision.type=bf16", "precision.loss_scale=8"}), HasSubstr("precision.loss_scale = 8.0: scales the loss of fp16 weights"));
+  EXPECT_THAT(refused({"precision.type=bf16", "precision.loss_scale=8"}),
+              HasSubstr("precision.loss_scale = 8.0: scales the loss of fp16 weights"));
   EXPECT_THAT(refused({"precision.master_weights=false"}), HasSubstr("all are fp32"));
-  EXPECT_THAT(refused({"precision.type=fp16", "precision.master_weights=false"}), HasSubstr("fp16 weights need fp32 ones behind them"));
-  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.type=bf16"}), HasSubstr("optimizer.name is \"sgd\""));
-  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.parameters=[\"*=bf16\"]"}), HasSubstr("precision.parameters"));
-  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.gradients=bf16"}), HasSubstr("precision.gradients"));
-  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.moments=bf16"}), HasSubstr("belongs to adamw"));
+  EXPECT_THAT(refused({"precision.type=fp16", "precision.master_weights=false"}),
+              HasSubstr("fp16 weights need fp32 ones behind them"));
+  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.type=bf16"}),
+              HasSubstr("optimizer.name is \"sgd\""));
+  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.parameters=[\"*=bf16\"]"}),
+              HasSubstr("precision.parameters"));
+  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.gradients=bf16"}),
+              HasSubstr("precision.gradients"));
+  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.moments=bf16"}),
+              HasSubstr("belongs to adamw"));
 }
 
 TEST(Validate, ActivationCheckpointing) {
   validate(job_with({"activation_checkpoint.mode=full"}), 1);
   validate(job_with({"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=4"}), 1);
   validate(table_with({"activation_checkpoint.mode=selective"}), 1);
-  EXPECT_THAT(refusal([] { job_with({"activation_checkpoint.mode=every"}); }), HasSubstr("every_k"));
-  EXPECT_THAT(refusal([] { validate(job_with({"activation_checkpoint.every_k=2"}), 1); }), HasSubstr("has no meaning"));
-  EXPECT_THAT(refusal([] {
-                validate(job_with({"activation_checkpoint.mode=full", "activation_checkpoint.budget_mb=2"}), 1);
-              }),
+  EXPECT_THAT(refusal([] { job_with({"activation_checkpoint.mode=every"}); }),
+              HasSubstr("every_k"));
+  EXPECT_THAT(refusal([] { validate(job_with({"activation_checkpoint.every_k=2"}), 1); }),
               HasSubstr("has no meaning"));
-  EXPECT_THAT(refusal([] { validate(job_with({"activation_checkpoint.mode=budget"}), 1); }), HasSubstr("say how much"));
-  EXPECT_THAT(refusal([] {
-                validate(job_with({"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=5"}), 1);
-              }),
-              HasSubstr("activation_checkpoint.every_k = 5: no block would be recomputed: the model has 4"));
+  EXPECT_THAT(
+      refusal([] {
+        validate(job_with({"activation_checkpoint.mode=full", "activation_checkpoint.budget_mb=2"}),
+                 1);
+      }),
+      HasSubstr("has no meaning"));
+  EXPECT_THAT(refusal([] { validate(job_with({"activation_checkpoint.mode=budget"}), 1); }),
+              HasSubstr("say how much"));
+  EXPECT_THAT(
+      refusal([] {
+        validate(
+            job_with({"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=5"}), 1);
+      }),
+      HasSubstr(
+          "activation_checkpoint.every_k = 5: no block would be recomputed: the model has 4"));
 }
 
 TEST(TotalSteps, OfStepsTokensAndEpochs) {
@@ -103,8 +135,10 @@ TEST(TotalSteps, OfStepsTokensAndEpochs) {
   EXPECT_EQ(of("training.epochs=1", 240), 10);
   EXPECT_EQ(of("training.epochs=1", 263), 10) << "a last part of a batch is not trained on";
   EXPECT_EQ(of("training.epochs=0.5", 240), 5);
-  EXPECT_EQ(of("training.epochs=0.1", 240), 1) << "0.1 x 240 / 24 is one step although 0.1 is no binary fraction";
-  EXPECT_THAT(refusal([&] { of("training.epochs=1", 23); }), HasSubstr("23 samples, and one global batch takes 24"));
+  EXPECT_EQ(of("training.epochs=0.1", 240), 1)
+      << "0.1 x 240 / 24 is one step although 0.1 is no binary fraction";
+  EXPECT_THAT(refusal([&] { of("training.epochs=1", 23); }),
+              HasSubstr("23 samples, and one global batch takes 24"));
 }
 
 TEST(TotalSteps, TheScheduleFitsIntoTheRunWhateverItsLengthIsGivenIn) {
@@ -115,39 +149,64 @@ TEST(TotalSteps, TheScheduleFitsIntoTheRunWhateverItsLengthIsGivenIn) {
       return total_steps(job_with(more), 240);
     };
     EXPECT_EQ(of({"lr_scheduler.warmup_steps=10"}), 10);
-    EXPECT_THAT(refusal([&] { of({"lr_scheduler.warmup_steps=11"}); }), HasSubstr("lr_scheduler.warmup_steps = 11: longer than the run: training."));
+    EXPECT_THAT(refusal([&] { of({"lr_scheduler.warmup_steps=11"}); }),
+                HasSubstr("lr_scheduler.warmup_steps = 11: longer than the run: training."));
     EXPECT_EQ(of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=1.0"}), 10);
-    EXPECT_EQ(of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=0.9", "lr_scheduler.warmup_steps=1"}), 10);
+    EXPECT_EQ(of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=0.9",
+                  "lr_scheduler.warmup_steps=1"}),
+              10);
     EXPECT_THAT(refusal([&] {
-                  of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=1.0", "lr_scheduler.warmup_steps=1"});
+                  of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=1.0",
+                      "lr_scheduler.warmup_steps=1"});
                 }),
                 HasSubstr("lr_scheduler.decay_fraction = 1.0: falls over 10 steps"));
   }
-  EXPECT_THAT(refusal([] { validate(job_with({"training.tokens=1536", "lr_scheduler.warmup_steps=2"}), 1); }), HasSubstr("are 1 steps"));
+  EXPECT_THAT(refusal([] {
+                validate(job_with({"training.tokens=1536", "lr_scheduler.warmup_steps=2"}), 1);
+              }),
+              HasSubstr("are 1 steps"));
 }
 
 TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
-  const auto refused = [](const std::vector<std::string>& sets) { return refusal([&] { validate(job_with(sets), 2); }); };
+  const auto refused = [](const std::vector<std::string>& sets) {
+    return refusal([&] { validate(job_with(sets), 2); });
+  };
   EXPECT_THAT(refused({"parallelism.in_process=true", "parallelism.transport=tcp"}),
               HasSubstr("parallelism.transport = \"tcp\": ranks of one process"));
-  EXPECT_THAT(refused({"parallelism.in_process=true", "parallelism.transport=mpi"}), HasSubstr("ranks of one process"));
-  EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=mpi"}), HasSubstr("parallelism.transport is \"mpi\""));
+  EXPECT_THAT(refused({"parallelism.in_process=true", "parallelism.transport=mpi"}),
+              HasSubstr("ranks of one process"));
+  EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=mpi"}),
+              HasSubstr("parallelism.transport is \"mpi\""));
   validate(job_with({"parallelism.bucket_mb=5", "parallelism.transport=mpi"}), 2);
-  EXPECT_THAT(refused({"parallelism.interface=lo"}), HasSubstr("parallelism.interface = \"lo\": is of TCP"));
-  EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=shared_memory"}), HasSubstr("is of TCP"));
+  EXPECT_THAT(refused({"parallelism.interface=lo"}),
+              HasSubstr("parallelism.interface = \"lo\": is of TCP"));
+  EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=shared_memory"}),
+              HasSubstr("is of TCP"));
   validate(job_with({"parallelism.interface=lo", "parallelism.transport=tcp"}), 2);
   validate(job_with({"parallelism.interface=lo"}), 2, false);
   EXPECT_THAT(refused({"parallelism.ports=7000-7100"}), HasSubstr("is of TCP"));
-  EXPECT_THAT(refused({"parallelism.ports=9-8", "parallelism.transport=tcp"}), HasSubstr("parallelism.ports"));
-  EXPECT_THAT(refused({"parallelism.algorithms=all_reduce=square", "parallelism.transport=tcp"}), HasSubstr("'all_reduce=square'"));
-  EXPECT_THAT(refused({"parallelism.algorithms=gather=ring", "parallelism.transport=tcp"}), HasSubstr("there is no ring gather"));
-  validate(job_with({"parallelism.ports=7000-7100", "parallelism.algorithms=all_reduce=ring,broadcast=direct", "parallelism.transport=tcp"}), 2);
+  EXPECT_THAT(refused({"parallelism.ports=9-8", "parallelism.transport=tcp"}),
+              HasSubstr("parallelism.ports"));
+  EXPECT_THAT(refused({"parallelism.algorithms=all_reduce=square", "parallelism.transport=tcp"}),
+              HasSubstr("'all_reduce=square'"));
+  EXPECT_THAT(refused({"parallelism.algorithms=gather=ring", "parallelism.transport=tcp"}),
+              HasSubstr("there is no ring gather"));
+  validate(job_with({"parallelism.ports=7000-7100",
+                     "parallelism.algorithms=all_reduce=ring,broadcast=direct",
+                     "parallelism.transport=tcp"}),
+           2);
   EXPECT_THAT(refused({"parallelism.link_costs=c.toml"}), HasSubstr("is of TCP"));
-  EXPECT_THAT(refused({"parallelism.link_costs=/nowhere/c.toml", "parallelism.transport=tcp"}), HasSubstr("/nowhere/c.toml: no such file"));
+  EXPECT_THAT(refused({"parallelism.link_costs=/nowhere/c.toml", "parallelism.transport=tcp"}),
+              HasSubstr("/nowhere/c.toml: no such file"));
   validate(job_with({"parallelism.in_rank_order=true"}), 2);
-  EXPECT_THAT(refused({"parallelism.bucket_mb=5"}), HasSubstr("parallelism.bucket_mb = 5.0: gradients are reduced where they lie"));
-  EXPECT_THAT(refused({"parallelism.bucket_mb=5", "parallelism.arena=false", "parallelism.in_process=true"}), HasSubstr("where they lie"));
-  EXPECT_THAT(refused({"parallelism.bucket_mb=5", "parallelism.arena=false", "parallelism.zero_stage=2"}), HasSubstr("zero_stage"));
+  EXPECT_THAT(refused({"parallelism.bucket_mb=5"}),
+              HasSubstr("parallelism.bucket_mb = 5.0: gradients are reduced where they lie"));
+  EXPECT_THAT(refused({"parallelism.bucket_mb=5", "parallelism.arena=false",
+                       "parallelism.in_process=true"}),
+              HasSubstr("where they lie"));
+  EXPECT_THAT(
+      refused({"parallelism.bucket_mb=5", "parallelism.arena=false", "parallelism.zero_stage=2"}),
+      HasSubstr("zero_stage"));
   validate(job_with({"parallelism.bucket_mb=5", "parallelism.arena=false"}), 2);
   validate(job_with({"parallelism.bucket_mb=5", "parallelism.transport=tcp"}), 2);
   validate(job_with({"parallelism.bucket_mb=5"}), 2, false);
@@ -167,33 +226,43 @@ TEST(ModelOfAJob, NamedSizesChangeTogether) {
   spec = model_spec(job_with({"model.heads=8"}), {.vocab = 256});
   EXPECT_EQ(spec.kv_heads, 8);
   EXPECT_EQ(spec.head_size, 16);
-  spec = model_spec(job_with({"model.name=llama-tiny", "model.layers=2", "model.sequence=64"}), {.vocab = 256});
+  spec = model_spec(job_with({"model.name=llama-tiny", "model.layers=2", "model.sequence=64"}),
+                    {.vocab = 256});
   EXPECT_EQ(spec.kv_heads, 2);
   EXPECT_EQ(spec.layers, 2);
   EXPECT_EQ(spec.sequence, 64);
-  spec = model_spec(job_with({"model.name=qwen3-tiny", "model.hidden=256", "model.heads=8"}), {.vocab = 256});
-  EXPECT_EQ(spec.head_size, 48) << "heads that do not share the width out among them keep their size";
+  spec = model_spec(job_with({"model.name=qwen3-tiny", "model.hidden=256", "model.heads=8"}),
+                    {.vocab = 256});
+  EXPECT_EQ(spec.head_size, 48)
+      << "heads that do not share the width out among them keep their size";
   EXPECT_TRUE(spec.qk_norm);
 }
 
 TEST(ModelOfAJob, NormsOfQueriesAndKeysAreAKey) {
-  EXPECT_TRUE(model_spec(job_with({"model.name=llama-tiny", "model.qk_norm=true"}), {.vocab = 256}).qk_norm);
-  EXPECT_FALSE(model_spec(job_with({"model.name=qwen3-tiny", "model.qk_norm=false"}), {.vocab = 256}).qk_norm);
-  EXPECT_THAT(refusal([] { model_spec(job_with({"model.qk_norm=true"}), {.vocab = 256}); }), HasSubstr("queries and keys have RMSNorm alone"));
-  EXPECT_THAT(refusal([] { model_spec(table_with({"model.qk_norm=true"}), {}); }), HasSubstr("model.qk_norm"));
+  EXPECT_TRUE(model_spec(job_with({"model.name=llama-tiny", "model.qk_norm=true"}), {.vocab = 256})
+                  .qk_norm);
+  EXPECT_FALSE(
+      model_spec(job_with({"model.name=qwen3-tiny", "model.qk_norm=false"}), {.vocab = 256})
+          .qk_norm);
+  EXPECT_THAT(refusal([] { model_spec(job_with({"model.qk_norm=true"}), {.vocab = 256}); }),
+              HasSubstr("queries and keys have RMSNorm alone"));
+  EXPECT_THAT(refusal([] { model_spec(table_with({"model.qk_norm=true"}), {}); }),
+              HasSubstr("model.qk_norm"));
 }
 
 TEST(ModelOfAJob, AShapeNeedsNoName) {
   const Job job =
-      job_with({"model.name=", "model.family=transformer", "model.layers=2", "model.hidden=64", "model.heads=4", "model.vocab=0", "model.sequence=0",
-                "model.positions=rotary", "model.norm=rms", "model.activation=silu", "model.gated=true", "model.bias=false"});
+      job_with({"model.name=", "model.family=transformer", "model.layers=2", "model.hidden=64",
+                "model.heads=4", "model.vocab=0", "model.sequence=0", "model.positions=rotary",
+                "model.norm=rms", "model.activation=silu", "model.gated=true", "model.bias=false"});
   const plan::ModelSpec spec = model_spec(job, {.vocab = 1000});
   EXPECT_EQ(spec.vocab, 1024);
   EXPECT_EQ(spec.sequence, 64);
   EXPECT_EQ(spec.ffn, 256);
   EXPECT_EQ(spec.positions, plan::Positions::kRotary);
   EXPECT_EQ(spec.norm, plan::Norm::kRms);
-  const Job mlp = table_with({"model.name=", "model.family=mlp", "model.widths=[16, 8]", "model.activation=tanh"});
+  const Job mlp = table_with(
+      {"model.name=", "model.family=mlp", "model.widths=[16, 8]", "model.activation=tanh"});
   const plan::ModelSpec perceptron = model_spec(mlp, {.inputs = 64, .outputs = 10});
   EXPECT_EQ(perceptron.inputs, 64);
   EXPECT_EQ(perceptron.outputs, 10);
@@ -201,30 +270,49 @@ TEST(ModelOfAJob, AShapeNeedsNoName) {
 }
 
 TEST(ModelOfAJob, ModelAndDataMustFit) {
-  EXPECT_THAT(refusal([] { model_spec(job_with({"model.vocab=256"}), {.vocab = 257}); }), HasSubstr("command line: model.vocab = 256"));
-  EXPECT_THAT(refusal([] { model_spec(job_with({}), {.vocab = 257}); }), HasSubstr("the tokenizer 257 entries"));
-  EXPECT_THAT(refusal([] { model_spec(table_with({}), {.inputs = 65, .outputs = 10}); }), HasSubstr("the data has 65 features"));
-  EXPECT_THAT(refusal([] { model_spec(table_with({"data.source=tokens"}), {}); }), HasSubstr("data.source"));
-  EXPECT_THAT(refusal([] { model_spec(job_with({"data.source=digits"}), {}); }), HasSubstr("a transformer learns from tokens"));
+  EXPECT_THAT(refusal([] { model_spec(job_with({"model.vocab=256"}), {.vocab = 257}); }),
+              HasSubstr("command line: model.vocab = 256"));
+  EXPECT_THAT(refusal([] { model_spec(job_with({}), {.vocab = 257}); }),
+              HasSubstr("the tokenizer 257 entries"));
+  EXPECT_THAT(refusal([] { model_spec(table_with({}), {.inputs = 65, .outputs = 10}); }),
+              HasSubstr("the data has 65 features"));
+  EXPECT_THAT(refusal([] { model_spec(table_with({"data.source=tokens"}), {}); }),
+              HasSubstr("data.source"));
+  EXPECT_THAT(refusal([] { model_spec(job_with({"data.source=digits"}), {}); }),
+              HasSubstr("a transformer learns from tokens"));
 }
 
 TEST(Validate, GoodJobsPass) {
   validate(job_with({}), 1);
   validate(job_with({"training.micro_batch=3"}), 8);
   validate(table_with({}), 4);
-  validate(table_with({"data.source=csv", "data.file=x.csv", "data.task=regression", "model.outputs=0", "model.inputs=0"}), 1);
-  validate(table_with({"data.source=regression", "training.loss=mean_absolute_error", "optimizer.name=sgd", "optimizer.nesterov=true"}), 1);
+  validate(table_with({"data.source=csv", "data.file=x.csv", "data.task=regression",
+                       "model.outputs=0", "model.inputs=0"}),
+           1);
+  validate(table_with({"data.source=regression", "training.loss=mean_absolute_error",
+                       "optimizer.name=sgd", "optimizer.nesterov=true"}),
+           1);
 }
 
 TEST(BelongingToml, IsAJobFileOfTheSameValues) {
   const std::pair<Job, int> jobs[] = {
       {job_with({}), 1},
-      {job_with({"parallelism.zero_stage=3", "training.micro_batch=3", "activation_checkpoint.mode=every_k"}), 2},
-      {job_with({"parallelism.transport=tcp", "parallelism.interface=lo", "lr_scheduler.name=wsd", "checkpoint.asynchronous=false"}), 2},
-      {job_with({"data.prepare=files", "data.prepare_from=[\"text\"]", "data.tokenizer=byte", "debug.fault=kill", "debug.fault_step=2"}), 1},
+      {job_with({"parallelism.zero_stage=3", "training.micro_batch=3",
+                 "activation_checkpoint.mode=every_k"}),
+       2},
+      {job_with({"parallelism.transport=tcp", "parallelism.interface=lo", "lr_scheduler.name=wsd",
+                 "checkpoint.asynchronous=false"}),
+       2},
+      {job_with({"data.prepare=files", "data.prepare_from=[\"text\"]", "data.tokenizer=byte",
+                 "debug.fault=kill", "debug.fault_step=2"}),
+       1},
       {table_with({}), 4},
-      {table_with({"data.source=csv", "data.file=x.csv", "data.task=regression", "model.outputs=0", "model.inputs=0"}), 1},
-      {table_with({"data.source=regression", "optimizer.name=sgd", "optimizer.nesterov=true", "lr_scheduler.name=constant"}), 1},
+      {table_with({"data.source=csv", "data.file=x.csv", "data.task=regression", "model.outputs=0",
+                   "model.inputs=0"}),
+       1},
+      {table_with({"data.source=regression", "optimizer.name=sgd", "optimizer.nesterov=true",
+                   "lr_scheduler.name=constant"}),
+       1},
       {table_with({"model.name=", "model.family=mlp", "model.widths=[16, 8]"}), 1}};
   for (const auto& [job, ranks] : jobs) {
     const std::string text = belonging_toml(job, ranks);
@@ -238,10 +326,16 @@ TEST(BelongingToml, IsAJobFileOfTheSameValues) {
 }
 
 TEST(Validate, TheLossBelongsToTheData) {
-  EXPECT_THAT(refusal([] { validate(table_with({"training.loss=mean_absolute_error"}), 1); }), HasSubstr("classes"));
-  EXPECT_THAT(refusal([] { validate(table_with({"data.source=regression", "training.loss=cross_entropy"}), 1); }), HasSubstr("no classes"));
-  EXPECT_THAT(refusal([] { validate(table_with({"data.target=x"}), 1); }), HasSubstr("belongs to a CSV table"));
-  EXPECT_THAT(refusal([] { validate(table_with({"training.sequence_length=8"}), 1); }), HasSubstr("belongs to token data"));
+  EXPECT_THAT(refusal([] { validate(table_with({"training.loss=mean_absolute_error"}), 1); }),
+              HasSubstr("classes"));
+  EXPECT_THAT(refusal([] {
+                validate(table_with({"data.source=regression", "training.loss=cross_entropy"}), 1);
+              }),
+              HasSubstr("no classes"));
+  EXPECT_THAT(refusal([] { validate(table_with({"data.target=x"}), 1); }),
+              HasSubstr("belongs to a CSV table"));
+  EXPECT_THAT(refusal([] { validate(table_with({"training.sequence_length=8"}), 1); }),
+              HasSubstr("belongs to token data"));
 }
 
 }  // namespace

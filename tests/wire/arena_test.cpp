@@ -15,7 +15,9 @@
 namespace shoal::wire {
 namespace {
 
-Arena::Options small(std::size_t limit) { return {.virtual_bytes = std::size_t{1} << 32, .limit_bytes = limit, .poison = true}; }
+Arena::Options small(std::size_t limit) {
+  return {.virtual_bytes = std::size_t{1} << 32, .limit_bytes = limit, .poison = true};
+}
 
 TEST(Arena, BlocksAreAlignedApartAndKeepTheirBytes) {
   Arena arena(small(256 << 20));
@@ -60,7 +62,8 @@ TEST(Arena, WhatIsSharedCountsInParts) {
   }
   EXPECT_EQ(other.ledger().total.in_use, kPart);
   EXPECT_EQ(other.ledger().categories[static_cast<int>(MemoryCategory::kParameters)].in_use, kPart);
-  for (Arena* arena : {&owner, &other}) EXPECT_THROW(arena->allocate(33 << 20), Error) << "the part counts towards the limit";
+  for (Arena* arena : {&owner, &other})
+    EXPECT_THROW(arena->allocate(33 << 20), Error) << "the part counts towards the limit";
   EXPECT_THROW(other.charge(33 << 20), Error);
   owner.free(shared);
   other.discharge(kPart, MemoryCategory::kParameters);
@@ -98,7 +101,8 @@ TEST(Arena, TheLimitIsAnErrorWithABreakdown) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kResource);
-    EXPECT_NE(std::string(error.what()).find("gradients 12.0 MiB"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("gradients 12.0 MiB"), std::string::npos)
+        << error.what();
   }
   arena.free(first);
   // Free blocks of another size give their pages back before the limit is an error.
@@ -128,7 +132,9 @@ TEST(Arena, CountsByCategoryAndRemembersPeaks) {
 TEST(Arena, ABlockMovesFromOneCategoryToAnother) {
   Arena arena(small(64 << 20));
   void* block = arena.allocate(1000);
-  const auto in_use = [&](MemoryCategory category) { return arena.ledger().categories[static_cast<int>(category)].in_use; };
+  const auto in_use = [&](MemoryCategory category) {
+    return arena.ledger().categories[static_cast<int>(category)].in_use;
+  };
   arena.retag(block, MemoryCategory::kGradients, MemoryCategory::kActivations);
   EXPECT_EQ(in_use(MemoryCategory::kTemporary), 1024u) << "it was no gradient";
   arena.retag(block, MemoryCategory::kTemporary, MemoryCategory::kActivations);

@@ -26,7 +26,11 @@ Deadline soon() { return Deadline::in(seconds(60)); }
 const pid_t kProgram = getpid();
 
 Meeting meeting_of(const char* name, int rank, int size) {
-  return {.name = std::string(name) + std::to_string(kProgram), .key = "secret", .rank = rank, .size = size, .control_bytes = 1 << 20};
+  return {.name = std::string(name) + std::to_string(kProgram),
+          .key = "secret",
+          .rank = rank,
+          .size = size,
+          .control_bytes = 1 << 20};
 }
 
 std::string scratch() { return testing::TempDir(); }
@@ -45,11 +49,14 @@ TEST(LocalRendezvous, RanksSeeEachOthersMemoryAndEnd) {
       const Acquaintance all = meet(meeting, soon(), scratch());
       bool right = true;
       for (int peer = 0; peer < kRanks; ++peer)
-        if (peer != rank) right &= *reinterpret_cast<int*>(all.arenas[peer].data() + arena.offset(mine)) == 100 + peer;
+        if (peer != rank)
+          right &=
+              *reinterpret_cast<int*>(all.arenas[peer].data() + arena.offset(mine)) == 100 + peer;
       if (rank == 2) {
         // The others must leave first: their descriptors become readable here.
         pollfd wait[2] = {{all.processes[0].get(), POLLIN, 0}, {all.processes[1].get(), POLLIN, 0}};
-        for (const Deadline end = soon(); !end.passed() && (wait[0].revents == 0 || wait[1].revents == 0);) {
+        for (const Deadline end = soon();
+             !end.passed() && (wait[0].revents == 0 || wait[1].revents == 0);) {
           poll(wait, 2, 0);
           std::this_thread::sleep_for(milliseconds(10));
         }
@@ -71,8 +78,11 @@ TEST(LocalRendezvous, RanksSeeEachOthersMemoryAndEnd) {
 // Rank 1 comes, and is given more time when it was held up; rank 2 never does.
 TEST(LocalRendezvous, NamesTheRankThatDidNotCome) {
   std::string words;
-  for (auto patience = milliseconds(300); words != "these ranks did not come: 2" && patience < seconds(60); patience *= 4) {
-    std::thread other([&] { EXPECT_THROW(meet(meeting_of("missing", 1, 3), Deadline::in(2 * patience), scratch()), Error); });
+  for (auto patience = milliseconds(300);
+       words != "these ranks did not come: 2" && patience < seconds(60); patience *= 4) {
+    std::thread other([&] {
+      EXPECT_THROW(meet(meeting_of("missing", 1, 3), Deadline::in(2 * patience), scratch()), Error);
+    });
     try {
       meet(meeting_of("missing", 0, 3), Deadline::in(patience), scratch());
       ADD_FAILURE();
@@ -101,7 +111,8 @@ TEST(LocalRendezvous, AWrongKeyStaysOutsideAndDisturbsNobody) {
   member.join();
 }
 
-// A rank that is held up between knocking and speaking is waited for, and so are those that never speak: they hold up nobody.
+// A rank that is held up between knocking and speaking is waited for, and so are those that never
+// speak: they hold up nobody.
 TEST(LocalRendezvous, WhoSpeaksLateIsHeard) {
   struct {
     std::uint32_t magic = 0x53484f31;
@@ -117,19 +128,25 @@ TEST(LocalRendezvous, WhoSpeaksLateIsHeard) {
   std::vector<Descriptor> callers;
   while (callers.size() < 4) {
     Descriptor caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    const bool open = connect(caller.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    const bool open =
+        connect(caller.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     open ? callers.push_back(std::move(caller)) : std::this_thread::sleep_for(milliseconds(1));
   }
   std::thread other([] { EXPECT_NO_THROW(meet(meeting_of("late", 1, 3), soon(), scratch())); });
   std::this_thread::sleep_for(milliseconds(1500));
-  EXPECT_EQ(send(callers[2].get(), &hello, sizeof hello, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof hello));
+  EXPECT_EQ(send(callers[2].get(), &hello, sizeof hello, MSG_NOSIGNAL),
+            static_cast<ssize_t>(sizeof hello));
   host.join();
   other.join();
 }
 
 TEST(LocalRendezvous, TwoOfOneRankAreRefused) {
-  std::thread first([] { EXPECT_THROW(meet(meeting_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()), Error); });
-  std::thread second([] { EXPECT_THROW(meet(meeting_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()), Error); });
+  std::thread first([] {
+    EXPECT_THROW(meet(meeting_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()), Error);
+  });
+  std::thread second([] {
+    EXPECT_THROW(meet(meeting_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()), Error);
+  });
   EXPECT_THROW(meet(meeting_of("twice", 0, 3), Deadline::in(seconds(2)), scratch()), Error);
   first.join();
   second.join();

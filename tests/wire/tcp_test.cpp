@@ -1,4 +1,5 @@
-// Addresses, the handshake, chunked links and the key-value store, over loopback; with strangers, noise and mutated bytes.
+// Addresses, the handshake, chunked links and the key-value store, over loopback; with strangers,
+// noise and mutated bytes.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -24,9 +25,11 @@ TEST(Address, ReadsEndpointsAndPorts) {
   EXPECT_EQ(parse_endpoint("node-3.local:0").text(), "node-3.local:0");
   EXPECT_EQ(parse_endpoint("[::1]:80").text(), "[::1]:80");
   EXPECT_EQ(parse_port_range("7000-7100").last, 7100);
-  for (const char* wrong : {"", ":", "host", "host:", ":80", "host:70000", "host:-1", "::1:80", "[::1]", "[]:1", "a]:1", "host:8x"})
+  for (const char* wrong : {"", ":", "host", "host:", ":80", "host:70000", "host:-1", "::1:80",
+                            "[::1]", "[]:1", "a]:1", "host:8x"})
     EXPECT_THROW(parse_endpoint(wrong), Error) << wrong;
-  for (const char* wrong : {"", "-", "7-", "9-8", "1-2-3", "x"}) EXPECT_THROW(parse_port_range(wrong), Error) << wrong;
+  for (const char* wrong : {"", "-", "7-", "9-8", "1-2-3", "x"})
+    EXPECT_THROW(parse_port_range(wrong), Error) << wrong;
 }
 
 TEST(Address, FindsInterfacesByNameAndPrefix) {
@@ -114,7 +117,8 @@ TEST(Store, TurnsStrangersAwayAndServesOn) {
     Descriptor socket = connect_to(there, soon());
     std::vector<std::uint8_t> noise(random() % 400);
     for (auto& byte : noise) byte = static_cast<std::uint8_t>(random());
-    if (i % 3 == 0 && noise.size() > 8) std::memcpy(noise.data(), "SHOALT01", 8);  // the right beginning
+    if (i % 3 == 0 && noise.size() > 8)
+      std::memcpy(noise.data(), "SHOALT01", 8);  // the right beginning
     send(socket.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
     if (i % 2) silent.push_back(std::move(socket));  // stays, and says no more
   }
@@ -123,8 +127,9 @@ TEST(Store, TurnsStrangersAwayAndServesOn) {
   EXPECT_EQ(a.get("x", soon()), "1");
 }
 
-// More at once than the door looks after at a time, and none of them has spoken when the last one comes. When it is full, who has said nothing for 3
-// seconds is turned away: the test is played again where it took as long.
+// More at once than the door looks after at a time, and none of them has spoken when the last one
+// comes. When it is full, who has said nothing for 3 seconds is turned away: the test is played
+// again where it took as long.
 TEST(Store, AllRanksOfALargeJobMayComeTogether) {
   Fixture f;
   const auto come = [&] {
@@ -227,7 +232,8 @@ TEST(Link, BodiesAreReadUntilTheyAreReleased) {
   auto [left, right] = pair_of_sockets();
   Link a(std::move(left)), b(std::move(right));
   Bytes body(3 << 20, std::byte{1});
-  const auto released = std::make_shared<std::atomic<bool>>(false), other = std::make_shared<std::atomic<bool>>(false);
+  const auto released = std::make_shared<std::atomic<bool>>(false),
+             other = std::make_shared<std::atomic<bool>>(false);
   a.send({1, 1}, 0, Bytes(32, std::byte{9}), body, released);
   a.send({1, 2}, 0, {}, std::span(body).first(5), other);
   a.flush();
@@ -238,7 +244,9 @@ TEST(Link, BodiesAreReadUntilTheyAreReleased) {
   std::vector<Bytes> messages;
   const auto receive = [&] {
     a.flush();
-    ASSERT_TRUE(b.receive([&](Stream stream, Bytes bytes) { messages.push_back(std::move(bytes)), sizes.push_back(stream.sequence); }));
+    ASSERT_TRUE(b.receive([&](Stream stream, Bytes bytes) {
+      messages.push_back(std::move(bytes)), sizes.push_back(stream.sequence);
+    }));
   };
   while (messages.empty()) receive();
   EXPECT_TRUE(*other);  // written
@@ -292,7 +300,8 @@ TEST(Assembler, TakesAnyCutOfTheStream) {
     Assembler assembler;
     std::size_t messages = 0, total = 0;
     for (std::size_t at = 0; at < bytes.size(); at += step)
-      assembler.feed(std::span(bytes).subspan(at, std::min(step, bytes.size() - at)), [&](Stream, Bytes m) { ++messages, total += m.size(); });
+      assembler.feed(std::span(bytes).subspan(at, std::min(step, bytes.size() - at)),
+                     [&](Stream, Bytes m) { ++messages, total += m.size(); });
     EXPECT_EQ(messages, 3u);
     EXPECT_EQ(total, 1010u);
   }
@@ -304,7 +313,8 @@ TEST(Assembler, SurvivesMutatedBytes) {
   int refused = 0;
   for (int i = 0; i < 20000; ++i) {
     Bytes wrong = bytes;
-    for (std::uint64_t k = 0, n = 1 + random() % 4; k < n; ++k) wrong[random() % wrong.size()] = static_cast<std::byte>(random());
+    for (std::uint64_t k = 0, n = 1 + random() % 4; k < n; ++k)
+      wrong[random() % wrong.size()] = static_cast<std::byte>(random());
     if (i % 5 == 0) wrong.resize(random() % wrong.size());
     Assembler assembler(1 << 20);
     std::size_t got = 0;

@@ -20,7 +20,8 @@
 namespace shoal::apps {
 namespace {
 
-/// One operation at one size: what to call, what in, and where the result goes. Element i of what rank r contributes is r + 1 + i % 7.
+/// One operation at one size: what to call, what in, and where the result goes. Element i of what
+/// rank r contributes is r + 1 + i % 7.
 struct Case {
   using Call = void (*)(const comm::Group& group, const Case& c);
   std::string op;
@@ -29,8 +30,9 @@ struct Case {
   at::Tensor full, part, out;
 };
 
-constexpr std::int64_t kBlock = 1 << 20;  // elements that are made and compared at once: a check takes no memory to speak of
-constexpr int kBurst = 64;                // messages that are timed as one
+constexpr std::int64_t kBlock =
+    1 << 20;  // elements that are made and compared at once: a check takes no memory to speak of
+constexpr int kBurst = 64;  // messages that are timed as one
 
 /// Every rank sends to the next and receives from the one before.
 void send_and_receive(const comm::Group& group, const Case& c) {
@@ -69,7 +71,8 @@ Case::Call call_named(const std::string& op) {
   static const std::map<std::string, Case::Call> calls{
       {"all_reduce", [](const Group& group, const Case& c) { group.all_reduce(c.full); }},
       {"all_gather", [](const Group& group, const Case& c) { group.all_gather(c.out, c.part); }},
-      {"reduce_scatter", [](const Group& group, const Case& c) { group.reduce_scatter(c.part, c.full); }},
+      {"reduce_scatter",
+       [](const Group& group, const Case& c) { group.reduce_scatter(c.part, c.full); }},
       {"all_to_all", [](const Group& group, const Case& c) { group.all_to_all(c.out, c.full); }},
       {"broadcast", [](const Group& group, const Case& c) { group.broadcast(c.full, 0); }},
       {"reduce", [](const Group& group, const Case& c) { group.reduce(c.full, 0); }},
@@ -88,10 +91,16 @@ Case make_case(const BenchArguments& a, const std::string& op, std::int64_t byte
   const at::ScalarType type = comm::scalar_type(*element_type(a.type));
   const auto size = static_cast<std::int64_t>(size_of(*element_type(a.type)));
   const std::int64_t count = std::max<std::int64_t>(bytes / size, a.world) / a.world * a.world;
-  const bool full = op != "all_gather" && op != "gather", out = !full || op == "all_to_all" || is_of_messages(op);
+  const bool full = op != "all_gather" && op != "gather",
+             out = !full || op == "all_to_all" || is_of_messages(op);
   const bool part = !full || op == "reduce_scatter" || op == "scatter" || op == "message_rate";
   const auto buffer = [&](bool needed, std::int64_t n) { return at::ones({needed ? n : 0}, type); };
-  return {op, call_named(op), count, buffer(full, count), buffer(part, count / a.world), buffer(out, count)};
+  return {op,
+          call_named(op),
+          count,
+          buffer(full, count),
+          buffer(part, count / a.world),
+          buffer(out, count)};
 }
 
 void run(const comm::Group& group, const Case& c) { c.call(group, c); }
@@ -108,20 +117,26 @@ void fill(const at::Tensor& t, std::int64_t plus) {
   }
 }
 
-/// Is element i of `t` ((first + i) % 7) * times + plus, as its type has it: integers wrap, floats are rounded?
+/// Is element i of `t` ((first + i) % 7) * times + plus, as its type has it: integers wrap, floats
+/// are rounded?
 bool holds(const at::Tensor& t, std::int64_t first, std::int64_t times, std::int64_t plus) {
   for (std::int64_t begin = 0; begin < t.numel(); begin += kBlock) {
     const at::Tensor block = t.narrow(0, begin, std::min(kBlock, t.numel() - begin));
-    if (!block.equal(pattern(first + begin, block.numel(), times, plus).to(t.scalar_type()))) return false;
+    if (!block.equal(pattern(first + begin, block.numel(), times, plus).to(t.scalar_type())))
+      return false;
   }
   return true;
 }
 
 /// Whether this rank has what the operation promises.
 bool is_right(const Case& c, int rank, int ranks) {
-  const std::int64_t share = c.count / ranks, total = static_cast<std::int64_t>(ranks) * (ranks + 1) / 2;
-  const auto part_is = [&](int r, std::int64_t first) { return holds(c.out.narrow(0, r * share, share), first, 1, r + 1); };
-  if (c.op == "all_reduce" || (c.op == "reduce" && rank == 0)) return holds(c.full, 0, ranks, total);
+  const std::int64_t share = c.count / ranks,
+                     total = static_cast<std::int64_t>(ranks) * (ranks + 1) / 2;
+  const auto part_is = [&](int r, std::int64_t first) {
+    return holds(c.out.narrow(0, r * share, share), first, 1, r + 1);
+  };
+  if (c.op == "all_reduce" || (c.op == "reduce" && rank == 0))
+    return holds(c.full, 0, ranks, total);
   if (c.op == "broadcast") return holds(c.full, 0, 1, 1);
   if (c.op == "scatter") return holds(c.part, rank * share, 1, 1);
   if (c.op == "reduce_scatter") return holds(c.part, rank * share, ranks, total);
@@ -142,13 +157,17 @@ void check(const comm::Group& group, const Case& c) {
   group.barrier();
   run(group, c);
   if (!is_right(c, rank, ranks))
-    throw Error(ErrorKind::kInternal, "bench", fmt::format("{} of {} elements gave a wrong answer", c.op, c.count)).at(rank, ranks);
+    throw Error(ErrorKind::kInternal, "bench",
+                fmt::format("{} of {} elements gave a wrong answer", c.op, c.count))
+        .at(rank, ranks);
   c.full.zero_(), c.part.zero_();  // zeros stay what they are however often they are summed
   group.barrier();
 }
 
 /// What one call moves from rank to rank one after the other.
-int in_a_row(const std::string& op) { return op == "ping_pong" ? 2 : op == "message_rate" ? kBurst : 1; }
+int in_a_row(const std::string& op) {
+  return op == "ping_pong" ? 2 : op == "message_rate" ? kBurst : 1;
+}
 
 /// Of messages in a row the time of one, on the rank that knows it.
 double seconds_of(const comm::Group& group, const Case& c) {
@@ -159,7 +178,8 @@ double seconds_of(const comm::Group& group, const Case& c) {
   return messages > 1 && group.rank() > 0 ? 0 : seconds / messages;
 }
 
-/// Times of the slowest rank, call by call, ascending; each call starts when every rank has just left the one before.
+/// Times of the slowest rank, call by call, ascending; each call starts when every rank has just
+/// left the one before.
 at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
   for (int i = 0; i < 3; ++i) run(group, c);
   group.barrier();
@@ -169,7 +189,8 @@ at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
   const bool small = c.count * static_cast<std::int64_t>(c.full.element_size()) <= 1 << 20;
   const std::int64_t least = !small ? 5 : c.op == "message_rate" ? 100 : 1000;
   const double each = std::max(*estimate.const_data_ptr<double>(), 1e-7) * in_a_row(c.op);
-  const auto calls = std::clamp(static_cast<std::int64_t>(seconds / each), least, std::int64_t{20000});
+  const auto calls =
+      std::clamp(static_cast<std::int64_t>(seconds / each), least, std::int64_t{20000});
   const at::Tensor times = at::empty({calls}, at::kDouble);
   for (std::int64_t i = 0; i < calls; ++i) times.data_ptr<double>()[i] = seconds_of(group, c);
   group.all_reduce(times, {.reduction = comm::Reduction::kMax});
@@ -179,8 +200,8 @@ at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
 
 comm::Kind kind_of(const std::string& op) {
   using collective::Kind;
-  for (const Kind kind :
-       {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kGather, Kind::kScatter})
+  for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather,
+                          Kind::kReduceScatter, Kind::kAllToAll, Kind::kGather, Kind::kScatter})
     if (op == name(kind)) return kind;
   return Kind::kBarrier;
 }
@@ -189,21 +210,28 @@ comm::Kind kind_of(const std::string& op) {
 std::string way_of(const BenchArguments& a, const comm::Group& group, const Case& c) {
   const bool parts = c.op != "all_reduce" && c.op != "broadcast" && c.op != "reduce";
   if (is_of_messages(c.op)) return "message";
-  const std::size_t bytes =
-      c.op == "barrier" ? 1 : static_cast<std::size_t>(c.count) * c.full.element_size() / (parts ? static_cast<std::size_t>(a.world) : 1);
+  const std::size_t bytes = c.op == "barrier"
+                                ? 1
+                                : static_cast<std::size_t>(c.count) * c.full.element_size() /
+                                      (parts ? static_cast<std::size_t>(a.world) : 1);
   if (const auto* engine = dynamic_cast<const comm::CommunicatorEngine*>(group.engine().get())) {
-    if (const auto* tcp = dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()))
+    if (const auto* tcp =
+            dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()))
       return name(tcp->choice()(kind_of(c.op), bytes));
-    if (dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get())) return "hierarchical";
+    if (dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get()))
+      return "hierarchical";
   }
   const bool small = collective::HostCommunicator::travels_inline(kind_of(c.op), bytes, a.world);
   return small ? "inline" : a.arena ? "direct" : "staged";
 }
 
-const char* transport_of(const BenchArguments& a) { return a.tcp ? "tcp" : a.hosts > 1 || !a.rendezvous.empty() ? "auto" : "shared_memory"; }
+const char* transport_of(const BenchArguments& a) {
+  return a.tcp ? "tcp" : a.hosts > 1 || !a.rendezvous.empty() ? "auto" : "shared_memory";
+}
 
 comm::WorldOptions world_options(const BenchArguments& a) {
-  comm::WorldOptions options{.name = a.name, .key = a.name, .rank = a.rank, .size = a.world, .arena = a.arena};
+  comm::WorldOptions options{
+      .name = a.name, .key = a.name, .rank = a.rank, .size = a.world, .arena = a.arena};
   options.algorithms = a.algorithms;
   options.link_costs = a.link_costs;
   options.transport = a.tcp                                  ? comm::Transport::kTcp
@@ -218,26 +246,34 @@ comm::WorldOptions world_options(const BenchArguments& a) {
   return options;
 }
 
-void print(const BenchArguments& a, const comm::Group& group, const Case& c, const at::Tensor& times) {
+void print(const BenchArguments& a, const comm::Group& group, const Case& c,
+           const at::Tensor& times) {
   const double* t = times.const_data_ptr<double>();
   const auto calls = static_cast<std::size_t>(times.numel());
-  const double p50 = t[calls / 2], p99 = t[static_cast<std::size_t>(static_cast<double>(calls) * 0.99)], n = a.world;
+  const double p50 = t[calls / 2],
+               p99 = t[static_cast<std::size_t>(static_cast<double>(calls) * 0.99)], n = a.world;
   const std::int64_t whole = c.count * static_cast<std::int64_t>(c.full.element_size());
   const double bytes = static_cast<double>(whole);
   const bool plain = c.op == "broadcast" || c.op == "reduce" || is_of_messages(c.op);
-  const double factor = c.op == "all_reduce" ? 2 * (n - 1) / n : plain ? 1 : c.op == "barrier" ? 0 : (n - 1) / n;
+  const double factor = c.op == "all_reduce" ? 2 * (n - 1) / n
+                        : plain              ? 1
+                        : c.op == "barrier"  ? 0
+                                             : (n - 1) / n;
   const double algorithm_gbs = bytes / p50 * 1e-9;
   const std::string way = way_of(a, group, c);
   if (a.json)
-    fmt::print(R"({{"op": "{}", "backend": "shoal", "world": {}, "transport": "{}", "algorithm": "{}", "memory": "{}", "type": "{}", )"
-               R"("bytes": {}, "us_min": {:.3f}, )"
-               R"("us_p50": {:.3f}, "us_p99": {:.3f}, "algbw_gbs": {:.3f}, "busbw_gbs": {:.3f}, "iters": {}}})"
-               "\n",
-               c.op, a.world, transport_of(a), way, a.arena && !a.tcp ? "arena" : "foreign", a.type, whole, t[0] * 1e6, p50 * 1e6, p99 * 1e6,
-               algorithm_gbs, algorithm_gbs * factor, calls);
+    fmt::print(
+        R"({{"op": "{}", "backend": "shoal", "world": {}, "transport": "{}", "algorithm": "{}", )"
+        R"("memory": "{}", "type": "{}", )"
+        R"("bytes": {}, "us_min": {:.3f}, )"
+        R"("us_p50": {:.3f}, "us_p99": {:.3f}, "algbw_gbs": {:.3f}, "busbw_gbs": {:.3f}, )"
+        R"("iters": {}}})"
+        "\n",
+        c.op, a.world, transport_of(a), way, a.arena && !a.tcp ? "arena" : "foreign", a.type, whole,
+        t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs, algorithm_gbs * factor, calls);
   else
-    fmt::print("{:<16}{:>12}{:>20}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, whole, way, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs,
-               algorithm_gbs * factor);
+    fmt::print("{:<16}{:>12}{:>20}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, whole,
+               way, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs, algorithm_gbs * factor);
   std::fflush(stdout);
 }
 
@@ -251,10 +287,11 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
   const comm::Group group = comm::connect(apps::world_options(a));
   try {
     if (a.rank == 0 && !a.json)
-      fmt::print("{:<16}{:>12}{:>20}{:>12}{:>12}{:>12}{:>11}{:>11}\n", "operation", "bytes", "way", "min us", "p50 us", "p99 us", "algbw GB/s",
-                 "busbw GB/s");
+      fmt::print("{:<16}{:>12}{:>20}{:>12}{:>12}{:>12}{:>11}{:>11}\n", "operation", "bytes", "way",
+                 "min us", "p50 us", "p99 us", "algbw GB/s", "busbw GB/s");
     for (const std::string& op : a.operations)
-      for (std::uint64_t bytes = a.min_bytes; bytes <= a.max_bytes; bytes *= static_cast<std::uint64_t>(a.factor)) {
+      for (std::uint64_t bytes = a.min_bytes; bytes <= a.max_bytes;
+           bytes *= static_cast<std::uint64_t>(a.factor)) {
         const apps::Case c = apps::make_case(a, op, static_cast<std::int64_t>(bytes));
         apps::check(group, c);
         const at::Tensor times = apps::measure(group, c, a.seconds);

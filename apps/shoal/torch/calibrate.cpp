@@ -24,9 +24,11 @@ std::vector<TimedSample> products(at::ScalarType type, double seconds, const Tog
     std::int64_t tokens, in, out;
   };
   std::vector<TimedSample> samples;
-  for (const Shape& shape : {Shape{64, 64, 64}, Shape{128, 128, 384}, Shape{256, 384, 384}, Shape{512, 384, 1536}, Shape{1024, 768, 768},
-                             Shape{1024, 768, 3072}, Shape{2048, 768, 3072}}) {
-    const at::Tensor x = at::ones({shape.tokens, shape.in}, type), w = at::ones({shape.out, shape.in}, type);
+  for (const Shape& shape :
+       {Shape{64, 64, 64}, Shape{128, 128, 384}, Shape{256, 384, 384}, Shape{512, 384, 1536},
+        Shape{1024, 768, 768}, Shape{1024, 768, 3072}, Shape{2048, 768, 3072}}) {
+    const at::Tensor x = at::ones({shape.tokens, shape.in}, type),
+                     w = at::ones({shape.out, shape.in}, type);
     const at::Tensor out = at::empty({shape.tokens, shape.out}, x.options());
     const double time = median_s([&] { ops::matmul(out, x, w.t()); }, seconds, together);
     samples.push_back({2.0 * static_cast<double>(shape.tokens * shape.in * shape.out), time});
@@ -69,10 +71,12 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
       return;
     }
     const auto f32 = products(at::kFloat, a.seconds, together);
-    const auto bf16 = a.bf16 ? products(at::kBFloat16, a.seconds, together) : std::vector<TimedSample>{};
+    const auto bf16 =
+        a.bf16 ? products(at::kBFloat16, a.seconds, together) : std::vector<TimedSample>{};
     const auto moved = traversals(a.seconds, together);
     const auto kernels = kernel_times(group, rounds, a.bf16);
-    if (group.rank() == 0) a.products_f32 = f32, a.products_bf16 = bf16, a.traversals = moved, a.kernels = kernels;
+    if (group.rank() == 0)
+      a.products_f32 = f32, a.products_bf16 = bf16, a.traversals = moved, a.kernels = kernels;
   });
   return 0;
 }

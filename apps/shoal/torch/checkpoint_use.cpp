@@ -14,7 +14,9 @@ int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
   if (arguments->threads > 0) at::set_num_threads(arguments->threads);
   const train::TrainedModel trained = train::open_trained(arguments->checkpoint);
   const train::GenerationOptions options{.tokens = arguments->tokens,
-                                         .sampling = {.temperature = arguments->temperature, .top_k = arguments->top_k, .top_p = arguments->top_p},
+                                         .sampling = {.temperature = arguments->temperature,
+                                                      .top_k = arguments->top_k,
+                                                      .top_p = arguments->top_p},
                                          .cache = arguments->cache};
   const auto tokens = train::continuation(trained, arguments->prompt, options, arguments->seed);
   fmt::print("{}{}\n", arguments->prompt, trained.tokenizer->decode(tokens));
@@ -28,9 +30,11 @@ int shoal_eval_main(const shoal::apps::EvalArguments* arguments) {
   using namespace shoal;
   if (arguments->threads > 0) at::set_num_threads(arguments->threads);
   const train::TrainedModel trained = train::open_trained(arguments->checkpoint);
-  const train::Evaluation found = train::evaluate_split(trained, arguments->split, arguments->folders, arguments->batches);
+  const train::Evaluation found =
+      train::evaluate_split(trained, arguments->split, arguments->folders, arguments->batches);
   fmt::print("{}\n", arguments->json ? train::to_json(found)
-                                     : fmt::format("{} split: {} ({} labels)", arguments->split, train::describe(found), found.labels));
+                                     : fmt::format("{} split: {} ({} labels)", arguments->split,
+                                                   train::describe(found), found.labels));
   return 0;
 }
 

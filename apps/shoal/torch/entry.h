@@ -9,8 +9,9 @@
 #include "shoal/collective/cost_model.h"
 #include "shoal/plan/kernel_rate.h"
 
-/// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The executable loads the library when a subcommand
-/// needs it and calls the entry points by name. Both are built together, so C++ types cross, and exceptions too: entry points throw shoal::Error.
+/// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The
+/// executable loads the library when a subcommand needs it and calls the entry points by name. Both
+/// are built together, so C++ types cross, and exceptions too: entry points throw shoal::Error.
 
 namespace shoal::apps {
 
@@ -18,8 +19,9 @@ namespace shoal::apps {
 struct RankArguments {
   int rank = 0, world = 1;              ///< in the job
   int local_rank = 0, local_world = 1;  ///< on this host
-  bool in_process = false;              ///< run all `world` ranks as threads of this process; rank is 0
-  /// Unique to this start of the job on this host and the same for all its ranks: names the rendezvous and is its secret.
+  bool in_process = false;  ///< run all `world` ranks as threads of this process; rank is 0
+  /// Unique to this start of the job on this host and the same for all its ranks: names the
+  /// rendezvous and is its secret.
   std::string job_key;
   /// Where ranks of several hosts meet, as wire::Rendezvous reads it; empty: all are on this host.
   std::string rendezvous;
@@ -27,13 +29,17 @@ struct RankArguments {
   std::string job_text;       ///< the job as resolved (train::to_toml); `parse_job` reads it
   std::string job_file;       ///< what to call it in messages
   int threads = 1;            ///< threads that compute, per rank
-  std::vector<int> cores;     ///< cores of this rank (in_process: of all ranks in turn, `threads` each); empty: not pinned
+  std::vector<int> cores;     ///< cores of this rank (in_process: of all ranks in turn, `threads`
+                              ///< each); empty: not pinned
   std::string program;        ///< path of the executable
-  bool plain_lines = false;   ///< the console belongs to another launcher, which may give ranks a terminal and write to a file itself
+  bool plain_lines = false;   ///< the console belongs to another launcher, which may give ranks a
+                              ///< terminal and write to a file itself
 
-  /// 0, or the signal that asks the run to stop: finish the step, save, return 128 + signal. Never null.
+  /// 0, or the signal that asks the run to stop: finish the step, save, return 128 + signal. Never
+  /// null.
   const std::atomic<int>* stop_signal = nullptr;
-  /// Where rank r tells what step it is in, counted from 1 (0: not begun): `progress[in_process ? r : 0]`. Read when a rank has died. Never null.
+  /// Where rank r tells what step it is in, counted from 1 (0: not begun): `progress[in_process ? r
+  /// : 0]`. Read when a rank has died. Never null.
   std::atomic<std::int64_t>* progress = nullptr;
 };
 
@@ -46,7 +52,8 @@ struct GenerateArguments {
   double top_p = 1.0;
   std::uint64_t seed = 0;
   bool cache = true;         ///< keep keys and values of earlier positions
-  std::string check_copies;  ///< a token data set: say how long a run the text copies from its training split; empty: do not look
+  std::string check_copies;  ///< a token data set: say how long a run the text copies from its
+                             ///< training split; empty: do not look
   int threads = 0;           ///< 0: all cores
 };
 
@@ -68,9 +75,10 @@ struct BenchArguments {
   int factor = 4;
   double seconds = 0.5;  ///< per size
   bool arena = true;
-  bool tcp = false;                  ///< through TCP, not shared memory
-  int hosts = 1;                     ///< that are played: ranks of different ones share no memory
-  std::string rendezvous;            ///< where ranks that are started one by one meet; empty: they are started here
+  bool tcp = false;  ///< through TCP, not shared memory
+  int hosts = 1;     ///< that are played: ranks of different ones share no memory
+  std::string
+      rendezvous;  ///< where ranks that are started one by one meet; empty: they are started here
   std::string algorithms;            ///< TCP: overrides, as collective::Choice reads them
   collective::CostModel link_costs;  ///< TCP: what algorithms are chosen by; rank 0's counts
   std::string type = "f32";          ///< of the elements, by the name of an ElementType
@@ -78,7 +86,9 @@ struct BenchArguments {
 };
 
 /// Whether an operation of the bench sends from one rank to another.
-inline bool is_of_messages(const std::string& op) { return op == "sendrecv" || op == "ping_pong" || op == "message_rate"; }
+inline bool is_of_messages(const std::string& op) {
+  return op == "sendrecv" || op == "ping_pong" || op == "message_rate";
+}
 
 struct TimedSample {
   double work = 0;  ///< FLOPs or bytes
@@ -86,22 +96,25 @@ struct TimedSample {
 };
 using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
 
-/// `ranks` threads measure at the same time, each computing with `threads`. Of kernels the times of all ranks count (KernelRounds), else rank 0's.
+/// `ranks` threads measure at the same time, each computing with `threads`. Of kernels the times of
+/// all ranks count (KernelRounds), else rank 0's.
 struct CalibrateArguments {
   int ranks = 1;
   int threads = 1;
-  std::vector<std::vector<int>> cores;                               ///< of each rank; empty: not pinned, they share all
-  double seconds = 0.2;                                              ///< per case
-  int rounds = 9;                                                    ///< in which kernels are measured, all cases in each
-  bool bf16 = true;                                                  ///< products and kernels in bf16 too
-  bool drift_only = false;                                           ///< only `kernels`, and of them only those that tell how the machine has changed
+  std::vector<std::vector<int>> cores;  ///< of each rank; empty: not pinned, they share all
+  double seconds = 0.2;                 ///< per case
+  int rounds = 9;                       ///< in which kernels are measured, all cases in each
+  bool bf16 = true;                     ///< products and kernels in bf16 too
+  bool drift_only =
+      false;  ///< only `kernels`, and of them only those that tell how the machine has changed
   std::vector<TimedSample> products_f32, products_bf16, traversals;  ///< out
-  TimedKernels kernels;                                              ///< out: what Shoal's own operators take, by plan::kernel_names
+  TimedKernels kernels;  ///< out: what Shoal's own operators take, by plan::kernel_names
 };
 
 }  // namespace shoal::apps
 
-/// Each returns the exit code: 0, or 128 + signal of a run that was asked to stop. Throws shoal::Error.
+/// Each returns the exit code: 0, or 128 + signal of a run that was asked to stop. Throws
+/// shoal::Error.
 extern "C" {
 int shoal_rank_main(const shoal::apps::RankArguments* arguments);
 int shoal_generate_main(const shoal::apps::GenerateArguments* arguments);

@@ -26,10 +26,11 @@
 namespace shoal::apps {
 namespace {
 
-/// Weights that a case goes through in turn, and as many gradients: far beyond the caches, so that each comes from memory, and beyond what the
-/// processor's tables of pages reach.
+/// Weights that a case goes through in turn, and as many gradients: far beyond the caches, so that
+/// each comes from memory, and beyond what the processor's tables of pages reach.
 constexpr std::int64_t kWeights = 40 << 20;
-/// Weights whose forward passes lie between those of a linear layer in a step, so that backward finds no weight in a cache where forward left it.
+/// Weights whose forward passes lie between those of a linear layer in a step, so that backward
+/// finds no weight in a cache where forward left it.
 constexpr std::int64_t kBetween = 6 << 20;
 /// With more rows a product hides where its weight comes from.
 constexpr std::int64_t kFewRows = 256;
@@ -40,10 +41,13 @@ constexpr std::size_t kLeastCalls = 1;
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double median(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                   times.end());
   return times[times.size() / 2];
 }
 
@@ -61,19 +65,26 @@ void fill(Module& module) {
   for (const auto& parameter : module.parameters()) parameter->tensor().detach().fill_(0.01);
 }
 
-/// Memory that one case after the other lays its weights into: it is touched for the first time once.
+/// Memory that one case after the other lays its weights into: it is touched for the first time
+/// once.
 class Places {
  public:
-  explicit Places(bool bf16) : weights_(at::full({kWeights}, 0.01, at::kFloat)), gradients_(at::full({kWeights}, 0.01, at::kFloat)) {
+  explicit Places(bool bf16)
+      : weights_(at::full({kWeights}, 0.01, at::kFloat)),
+        gradients_(at::full({kWeights}, 0.01, at::kFloat)) {
     if (bf16) narrow_ = at::full({kWeights}, 0.01, at::kBFloat16);
   }
 
-  static std::int64_t copies(std::int64_t count) { return std::clamp<std::int64_t>(kWeights / count, 1, kMostCopies); }
+  static std::int64_t copies(std::int64_t count) {
+    return std::clamp<std::int64_t>(kWeights / count, 1, kMostCopies);
+  }
   void clear() { next_ = 0; }
   void give(nn::Parameter& parameter, at::ScalarType type) {
     const std::int64_t count = parameter.global_count();
     parameter.set_types(type, at::kFloat);
-    parameter.set_tensor((type == at::kFloat ? weights_ : narrow_).narrow(0, next_, count).view(parameter.global_shape()));
+    parameter.set_tensor((type == at::kFloat ? weights_ : narrow_)
+                             .narrow(0, next_, count)
+                             .view(parameter.global_shape()));
     parameter.set_sink(gradients_.narrow(0, next_, count).view(parameter.global_shape()));
     next_ += count;
   }
@@ -85,11 +96,13 @@ class Places {
 
 class Measuring {
  public:
-  Measuring(comm::Group group, double seconds, bool bf16) : group_(std::move(group)), seconds_(seconds), bf16_(bf16), places_(bf16) {}
+  Measuring(comm::Group group, double seconds, bool bf16)
+      : group_(std::move(group)), seconds_(seconds), bf16_(bf16), places_(bf16) {}
 
   /// Cases whose time is the processor's and cases whose time is the memory's.
   TimedKernels drift_round() {
-    for (const std::int64_t rows : {64, 1024}) linear(rows, 768, 3072, at::kFloat), linear(rows, 3072, 768, at::kFloat);
+    for (const std::int64_t rows : {64, 1024})
+      linear(rows, 768, 3072, at::kFloat), linear(rows, 3072, 768, at::kFloat);
     optimizer(1 << 18, at::kFloat);
     return std::exchange(times_, {});
   }
@@ -98,12 +111,18 @@ class Measuring {
   TimedKernels round() {
     for (const std::int64_t width : {256, 512, 768})
       for (const std::int64_t rows : {64, 256, 1024})
-        for (const auto& [in, out] : {std::pair{width, 3 * width}, {width, width}, {width, 4 * width}, {4 * width, width}})
+        for (const auto& [in, out] :
+             {std::pair{width, 3 * width}, {width, width}, {width, 4 * width}, {4 * width, width}})
           for (const at::ScalarType type : types()) linear(rows, in, out, type);
     for (const std::int64_t rows : {64, 256, 1024})
-      for (const std::int64_t width : {256, 768}) norm(rows, width), activation(rows, 4 * width), embedding(rows, width);
-    for (const std::int64_t length : {64, 128, 256, 512, 1024}) attention(std::max<std::int64_t>(1, 256 / length), length, 8, 64);
-    for (const auto& [width, vocab] : {std::pair<std::int64_t, std::int64_t>{256, 4096}, {384, 8192}, {512, 32768}, {768, 50257}})
+      for (const std::int64_t width : {256, 768})
+        norm(rows, width), activation(rows, 4 * width), embedding(rows, width);
+    for (const std::int64_t length : {64, 128, 256, 512, 1024})
+      attention(std::max<std::int64_t>(1, 256 / length), length, 8, 64);
+    for (const auto& [width, vocab] : {std::pair<std::int64_t, std::int64_t>{256, 4096},
+                                       {384, 8192},
+                                       {512, 32768},
+                                       {768, 50257}})
       for (const std::int64_t rows : {64, 256})
         for (const at::ScalarType type : types()) loss(rows, width, vocab, type);
     for (const std::int64_t count : {1 << 18, 1 << 21, 1 << 24})
@@ -114,30 +133,41 @@ class Measuring {
   }
 
  private:
-  std::vector<at::ScalarType> types() const { return bf16_ ? std::vector{at::kFloat, at::kBFloat16} : std::vector{at::kFloat}; }
-  static std::string of(const char* name, at::ScalarType type) { return std::string(name) + (type == at::kBFloat16 ? "_bf16" : ""); }
+  std::vector<at::ScalarType> types() const {
+    return bf16_ ? std::vector{at::kFloat, at::kBFloat16} : std::vector{at::kFloat};
+  }
+  static std::string of(const char* name, at::ScalarType type) {
+    return std::string(name) + (type == at::kBFloat16 ? "_bf16" : "");
+  }
 
-  void add(const std::string& name, const plan::KernelWork& work, const std::vector<double>& times) {
+  void add(const std::string& name, const plan::KernelWork& work,
+           const std::vector<double>& times) {
     times_[name].push_back({work, plan::mean_time(times)});
   }
 
-  /// Calls `once` until the time is up, all ranks beginning together; the first call does not count.
-  void repeat(std::int64_t copies, std::vector<std::vector<double>*> times, const std::function<void(std::int64_t)>& once) const {
+  /// Calls `once` until the time is up, all ranks beginning together; the first call does not
+  /// count.
+  void repeat(std::int64_t copies, std::vector<std::vector<double>*> times,
+              const std::function<void(std::int64_t)>& once) const {
     group_.barrier();
     std::int64_t turn = 0;
     once(turn++);
     for (auto* list : times) list->clear();
     const auto start = Clock::now();
-    for (; times.front()->size() < kLeastCalls || seconds_since(start) < seconds_; ++turn) once(turn % copies);
+    for (; times.front()->size() < kLeastCalls || seconds_since(start) < seconds_; ++turn)
+      once(turn % copies);
   }
 
-  /// Times of forward and of backward of an operator with `copies` sets of weights; `behind` forward passes of others come between the two.
-  std::pair<std::vector<double>, std::vector<double>> both(std::int64_t copies, const std::function<at::Tensor(std::int64_t)>& forward,
-                                                           const at::Tensor& gradient, const std::function<void(std::int64_t)>& clear,
-                                                           std::int64_t behind = 0) const {
+  /// Times of forward and of backward of an operator with `copies` sets of weights; `behind`
+  /// forward passes of others come between the two.
+  std::pair<std::vector<double>, std::vector<double>> both(
+      std::int64_t copies, const std::function<at::Tensor(std::int64_t)>& forward,
+      const at::Tensor& gradient, const std::function<void(std::int64_t)>& clear,
+      std::int64_t behind = 0) const {
     std::vector<double> there, back;
     std::deque<std::pair<std::int64_t, at::Tensor>> waiting;
-    for (std::int64_t i = 0; i < behind; ++i) waiting.emplace_back(copies - behind + i, forward(copies - behind + i));
+    for (std::int64_t i = 0; i < behind; ++i)
+      waiting.emplace_back(copies - behind + i, forward(copies - behind + i));
     repeat(copies, {&there, &back}, [&](std::int64_t copy) {
       auto start = Clock::now();
       waiting.emplace_back(copy, forward(copy));
@@ -153,7 +183,8 @@ class Measuring {
 
   static std::vector<double> sums(const std::pair<std::vector<double>, std::vector<double>>& both) {
     std::vector<double> all;
-    for (std::size_t i = 0; i < both.first.size(); ++i) all.push_back(both.first[i] + both.second[i]);
+    for (std::size_t i = 0; i < both.first.size(); ++i)
+      all.push_back(both.first[i] + both.second[i]);
     return all;
   }
 
@@ -166,13 +197,19 @@ class Measuring {
       places_.give(*layers.back()->weight(), type);
       layers.back()->materialize();
     }
-    const at::Tensor x = leaf({rows, in}), gradient = values({rows, out}), residual = in == 4 * out ? values({rows, out}) : at::Tensor();
+    const at::Tensor x = leaf({rows, in}), gradient = values({rows, out}),
+                     residual = in == 4 * out ? values({rows, out}) : at::Tensor();
     const auto times = both(
-        copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); }, gradient,
-        [&](std::int64_t copy) { layers[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); },
+        copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); },
+        gradient,
+        [&](std::int64_t copy) {
+          layers[copy]->clear_gradients(), x.mutable_grad() = at::Tensor();
+        },
         rows > kFewRows ? 0 : std::min(kBetween / (in * out), copies - 1));
-    const auto work = plan::linear_work(static_cast<double>(rows), static_cast<double>(in), static_cast<double>(out));
-    add(of("linear", type), work, times.first), add(of("linear_backward", type), work, times.second);
+    const auto work = plan::linear_work(static_cast<double>(rows), static_cast<double>(in),
+                                        static_cast<double>(out));
+    add(of("linear", type), work, times.first),
+        add(of("linear_backward", type), work, times.second);
   }
 
   void norm(std::int64_t rows, std::int64_t width) {
@@ -189,7 +226,8 @@ class Measuring {
   void activation(std::int64_t rows, std::int64_t width) {
     const at::Tensor x = leaf({rows, width}), bias = leaf({width});
     const auto times = both(
-        1, [&](std::int64_t) { return ops::activate(ops::Activation::kGeluTanh, x, bias); }, values({rows, width}),
+        1, [&](std::int64_t) { return ops::activate(ops::Activation::kGeluTanh, x, bias); },
+        values({rows, width}),
         [&](std::int64_t) { bias.mutable_grad() = x.mutable_grad() = at::Tensor(); });
     const auto work = plan::pass_work(static_cast<double>(rows * width));
     add("activation", work, times.first), add("activation_backward", work, times.second);
@@ -200,9 +238,11 @@ class Measuring {
     nn::Embedding module(kTable, width, 0.02);
     fill(module);
     module.weight()->zero_gradient();  // the head has written it already
-    const at::Tensor index = at::arange(rows, at::kLong).mul_(7919).remainder_(kTable).view({1, rows});
+    const at::Tensor index =
+        at::arange(rows, at::kLong).mul_(7919).remainder_(kTable).view({1, rows});
     const auto times = both(
-        1, [&](std::int64_t) { return module(index, nn::Context()); }, values({1, rows, width}), [](std::int64_t) {});
+        1, [&](std::int64_t) { return module(index, nn::Context()); }, values({1, rows, width}),
+        [](std::int64_t) {});
     add("embedding", plan::pass_work(static_cast<double>(rows * width)), sums(times));
   }
 
@@ -213,8 +253,10 @@ class Measuring {
         [&](std::int64_t) {
           return ops::attention(qkv, {1, size});
         },
-        values({samples, length, heads * size}), [&](std::int64_t) { qkv.mutable_grad() = at::Tensor(); });
-    const auto work = plan::attention_work(static_cast<double>(samples), length, static_cast<double>(heads), static_cast<double>(size));
+        values({samples, length, heads * size}),
+        [&](std::int64_t) { qkv.mutable_grad() = at::Tensor(); });
+    const auto work = plan::attention_work(static_cast<double>(samples), length,
+                                           static_cast<double>(heads), static_cast<double>(size));
     add("attention", work, times.first), add("attention_backward", work, times.second);
   }
 
@@ -222,13 +264,25 @@ class Measuring {
     const std::int64_t copies = Places::copies(width * vocab);
     places_.clear();
     std::vector<std::unique_ptr<nn::Embedding>> tables;
-    for (std::int64_t i = 0; i < copies; ++i) places_.give(*tables.emplace_back(std::make_unique<nn::Embedding>(vocab, width, 0.02))->weight(), type);
+    for (std::int64_t i = 0; i < copies; ++i)
+      places_.give(
+          *tables.emplace_back(std::make_unique<nn::Embedding>(vocab, width, 0.02))->weight(),
+          type);
     const at::Tensor x = leaf({rows, width}), labels = at::arange(rows, at::kLong);
     const auto times = both(
         copies,
-        [&](std::int64_t copy) { return ops::linear_cross_entropy(x, tables[copy]->weight()->weight(), labels, 1.0 / static_cast<double>(rows)); },
-        {}, [&](std::int64_t copy) { tables[copy]->clear_gradients(), x.mutable_grad() = at::Tensor(); });
-    add(of("loss", type), plan::loss_work(static_cast<double>(rows), static_cast<double>(width), static_cast<double>(vocab)), sums(times));
+        [&](std::int64_t copy) {
+          return ops::linear_cross_entropy(x, tables[copy]->weight()->weight(), labels,
+                                           1.0 / static_cast<double>(rows));
+        },
+        {},
+        [&](std::int64_t copy) {
+          tables[copy]->clear_gradients(), x.mutable_grad() = at::Tensor();
+        });
+    add(of("loss", type),
+        plan::loss_work(static_cast<double>(rows), static_cast<double>(width),
+                        static_cast<double>(vocab)),
+        sums(times));
   }
 
   void optimizer(std::int64_t count, at::ScalarType type) {
@@ -236,7 +290,9 @@ class Measuring {
     const std::int64_t copies = std::clamp<std::int64_t>(kWeights / count, 1, 24);
     std::vector<optim::Slice> slices;
     std::vector<at::Tensor> gradients;
-    for (std::int64_t i = 0; i < copies; ++i) slices.push_back({"weight", values({count}).to(type), true}), gradients.push_back(values({count}));
+    for (std::int64_t i = 0; i < copies; ++i)
+      slices.push_back({"weight", values({count}).to(type), true}),
+          gradients.push_back(values({count}));
     const auto adam = optim::make_optimizer(slices, optim::AdamWOptions{});
     std::vector<double> times;
     repeat(1, {&times}, [&](std::int64_t) {
@@ -250,10 +306,14 @@ class Measuring {
 
   /// Tensors of one size one after the other, as gradients leave; every rank makes as many calls.
   void exchange(std::int64_t count) {
-    const std::int64_t copies = std::clamp<std::int64_t>(kExchanged / count, 1, kMostCopies), rounds = count > 1 << 20 ? 4 : 8;
+    const std::int64_t copies = std::clamp<std::int64_t>(kExchanged / count, 1, kMostCopies),
+                       rounds = count > 1 << 20 ? 4 : 8;
     std::vector<at::Tensor> whole, shards;
-    for (std::int64_t i = 0; i < copies; ++i) whole.push_back(values({count})), shards.push_back(at::empty({count / group_.size()}, at::kFloat));
-    const auto measure = [&](const char* name, const std::function<comm::Work(std::int64_t)>& start_one) {
+    for (std::int64_t i = 0; i < copies; ++i)
+      whole.push_back(values({count})),
+          shards.push_back(at::empty({count / group_.size()}, at::kFloat));
+    const auto measure = [&](const char* name,
+                             const std::function<comm::Work(std::int64_t)>& start_one) {
       std::vector<double> times;
       for (std::int64_t round = 0; round < rounds; ++round) {
         group_.barrier();
@@ -265,9 +325,12 @@ class Measuring {
       }
       add(name, plan::memory_work(static_cast<double>(count)), times);
     };
-    measure("all_reduce", [&](std::int64_t i) { return group_.all_reduce(whole[i], {.async = true}); });
+    measure("all_reduce",
+            [&](std::int64_t i) { return group_.all_reduce(whole[i], {.async = true}); });
     for (const at::Tensor& tensor : whole) tensor.fill_(0.01);
-    measure("reduce_scatter", [&](std::int64_t i) { return group_.reduce_scatter(shards[i], whole[i], {.async = true}); });
+    measure("reduce_scatter", [&](std::int64_t i) {
+      return group_.reduce_scatter(shards[i], whole[i], {.async = true});
+    });
   }
 
   comm::Group group_;
@@ -277,8 +340,9 @@ class Measuring {
   TimedKernels times_;
 };
 
-/// Case by case what counts of all ranks' times. A step waits for its slowest rank, which may be this one now and that one a moment later: the
-/// longest. Where ranks share cores, one computes while another waits, and what adds up is the work of all: the mean.
+/// Case by case what counts of all ranks' times. A step waits for its slowest rank, which may be
+/// this one now and that one a moment later: the longest. Where ranks share cores, one computes
+/// while another waits, and what adds up is the work of all: the mean.
 TimedKernels of_all_ranks(const comm::Group& group, bool own_cores, TimedKernels own) {
   std::vector<double*> cells;
   for (auto& [name, list] : own)
@@ -286,7 +350,10 @@ TimedKernels of_all_ranks(const comm::Group& group, bool own_cores, TimedKernels
   const at::Tensor table = at::empty({static_cast<std::int64_t>(cells.size())}, at::kDouble);
   double* times = table.mutable_data_ptr<double>();
   for (std::size_t i = 0; i < cells.size(); ++i) times[i] = *cells[i];
-  group.all_reduce(table, {.reduction = own_cores ? comm::Reduction::kMax : comm::Reduction::kAverage}).order();
+  group
+      .all_reduce(table,
+                  {.reduction = own_cores ? comm::Reduction::kMax : comm::Reduction::kAverage})
+      .order();
   for (std::size_t i = 0; i < cells.size(); ++i) *cells[i] = times[i];
   return own;
 }
@@ -303,17 +370,20 @@ TimedKernels typical(const std::vector<TimedKernels>& rounds) {
   return all;
 }
 
-TimedKernels in_rounds(const comm::Group& group, const KernelRounds& rounds, bool bf16, TimedKernels (Measuring::*round)()) {
+TimedKernels in_rounds(const comm::Group& group, const KernelRounds& rounds, bool bf16,
+                       TimedKernels (Measuring::*round)()) {
   const c10::AutoGradMode recording(true);
   Measuring measuring(group, rounds.seconds / rounds.count, bf16);
   std::vector<TimedKernels> measured;
-  for (int i = 0; i < rounds.count; ++i) measured.push_back(of_all_ranks(group, rounds.own_cores, (measuring.*round)()));
+  for (int i = 0; i < rounds.count; ++i)
+    measured.push_back(of_all_ranks(group, rounds.own_cores, (measuring.*round)()));
   return typical(measured);
 }
 
 }  // namespace
 
-double median_s(const std::function<void()>& call, double seconds, const std::function<void()>& together) {
+double median_s(const std::function<void()>& call, double seconds,
+                const std::function<void()>& together) {
   for (int i = 0; i < 3; ++i) call();
   together();
   std::vector<double> times;

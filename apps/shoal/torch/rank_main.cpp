@@ -31,27 +31,32 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.interface = config.parallelism.interface;
   options.ports = wire::parse_port_range(config.parallelism.ports);
   options.algorithms = config.parallelism.algorithms;
-  if (arguments.rank == 0 && !config.parallelism.link_costs.empty()) options.link_costs = train::read_link_costs(config.parallelism.link_costs);
+  if (arguments.rank == 0 && !config.parallelism.link_costs.empty())
+    options.link_costs = train::read_link_costs(config.parallelism.link_costs);
   options.in_rank_order = config.parallelism.in_rank_order;
   options.flight = std::make_shared<collective::FlightBook>();
   options.arena = config.parallelism.arena;
   // Threads of one process share its arena.
-  const double limit = config.parallelism.memory_limit_mb * 1e6 * (arguments.in_process ? arguments.world : 1);
+  const double limit =
+      config.parallelism.memory_limit_mb * 1e6 * (arguments.in_process ? arguments.world : 1);
   options.memory_limit_bytes = static_cast<std::size_t>(limit);
-  options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(config.parallelism.timeout_s));
+  options.timeout = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(config.parallelism.timeout_s));
   options.meeting_timeout = std::min(options.meeting_timeout, options.timeout);
   return options;
 }
 
 /// The rank's own file; the console is the progress line's and the launcher's.
 Log rank_log(const RankArguments& arguments, int rank) {
-  return Log(fmt::format("{}/logs/rank-{}.log", arguments.run_directory, rank), rank, LogLevel::kInfo, LogLevel::kNothing);
+  return Log(fmt::format("{}/logs/rank-{}.log", arguments.run_directory, rank), rank,
+             LogLevel::kInfo, LogLevel::kNothing);
 }
 
 int run_one(const RankArguments& arguments, const train::Job& job, const comm::Group& world) {
   at::set_num_threads(arguments.threads);
   const Log log = rank_log(arguments, world.rank());
-  log.info("rank {} of {} in process {}, {} threads", world.rank(), world.size(), ::getpid(), arguments.threads);
+  log.info("rank {} of {} in process {}, {} threads", world.rank(), world.size(), ::getpid(),
+           arguments.threads);
   auto& step = arguments.progress[arguments.in_process ? world.rank() : 0];
   const int code = train::train({.job = job,
                                  .run_directory = arguments.run_directory,
@@ -64,17 +69,21 @@ int run_one(const RankArguments& arguments, const train::Job& job, const comm::G
   return code;
 }
 
-/// Runs `body`. When it fails, what this rank remembers of its operations goes into files beside its log.
+/// Runs `body`. When it fails, what this rank remembers of its operations goes into files beside
+/// its log.
 template <class Body>
-int recorded(const RankArguments& arguments, int rank, const collective::FlightBook& book, Body&& body) {
+int recorded(const RankArguments& arguments, int rank, const collective::FlightBook& book,
+             Body&& body) {
   const std::string logs = arguments.run_directory + "/logs";
-  // The key is a secret; 32 bits of its hash tell one start of the job from another and nothing else.
+  // The key is a secret; 32 bits of its hash tell one start of the job from another and nothing
+  // else.
   const std::string run = fmt::format("{:08x}", Key(0).child(arguments.job_key).value() >> 32);
   const auto write = [&](const Error& cause) {
     try {
       collective::write_flight(logs, {run, rank, arguments.world}, book, cause);
     } catch (const Error& error) {
-      fmt::print(stderr, "shoal: rank {} could not write what it was doing: {}\n", rank, error.what());
+      fmt::print(stderr, "shoal: rank {} could not write what it was doing: {}\n", rank,
+                 error.what());
     }
   };
   collective::forget_flight(logs, rank);
@@ -102,15 +111,18 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   const train::Job job = train::parse_job(arguments->job_text, arguments->job_file);
   const comm::WorldOptions options = apps::world_options(*arguments, job.config);
   if (!arguments->in_process)
-    return apps::recorded(*arguments, arguments->rank, *options.flight, [&] { return apps::run_one(*arguments, job, comm::connect(options)); });
+    return apps::recorded(*arguments, arguments->rank, *options.flight,
+                          [&] { return apps::run_one(*arguments, job, comm::connect(options)); });
   std::atomic<int> code = 0;
   comm::run_on_threads(options, [&](const comm::Group& world) {
     memory_context().rank = world.rank();
     if (!arguments->cores.empty()) {
-      const auto first = arguments->cores.begin() + static_cast<std::ptrdiff_t>(world.rank()) * arguments->threads;
+      const auto first =
+          arguments->cores.begin() + static_cast<std::ptrdiff_t>(world.rank()) * arguments->threads;
       apps::keep_to({first, first + arguments->threads});
     }
-    const int mine = apps::recorded(*arguments, world.rank(), *options.flight, [&] { return apps::run_one(*arguments, job, world); });
+    const int mine = apps::recorded(*arguments, world.rank(), *options.flight,
+                                    [&] { return apps::run_one(*arguments, job, world); });
     if (world.rank() == 0) code = mine;
   });
   return code;

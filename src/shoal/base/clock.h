@@ -7,7 +7,8 @@ namespace shoal {
 using Clock = std::chrono::steady_clock;
 using Duration = std::chrono::nanoseconds;
 
-/// A point in time after which waiting is an error. Every wait has one; `never()` is for tests and interactive tools only.
+/// A point in time after which waiting is an error. Every wait has one; `never()` is for tests and
+/// interactive tools only.
 class Deadline {
  public:
   static Deadline in(Duration duration) { return Deadline(Clock::now() + duration); }

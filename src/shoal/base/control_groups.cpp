@@ -5,7 +5,8 @@
 
 namespace shoal {
 
-std::vector<ControlGroup> control_groups(const std::string& controller, const std::string& membership, const std::string& mount) {
+std::vector<ControlGroup> control_groups(const std::string& controller,
+                                         const std::string& membership, const std::string& mount) {
   std::vector<ControlGroup> found;
   std::ifstream groups(membership);
   for (std::string line; std::getline(groups, line);) {
@@ -34,7 +35,8 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
 }
 
 std::optional<std::uint64_t> memory_limit(const ControlGroup& group) {
-  const auto limit = number_in(group.folder + (group.unified ? "/memory.max" : "/memory.limit_in_bytes"));
+  const auto limit =
+      number_in(group.folder + (group.unified ? "/memory.max" : "/memory.limit_in_bytes"));
   // Version 1 writes a number near 2^63 for no limit.
   return limit && *limit <= (std::uint64_t{1} << 60) ? limit : std::nullopt;
 }
@@ -49,10 +51,14 @@ std::optional<std::uint64_t> memory_limit(const std::vector<ControlGroup>& group
 double processor_quota(const std::vector<ControlGroup>& groups) {
   double least = 0;
   for (const ControlGroup& group : groups) {
-    // Time granted in each period: "max 100000" or "150000 100000", or in two files, of which -1 means no limit.
-    std::ifstream first(group.folder + (group.unified ? "/cpu.max" : "/cpu.cfs_quota_us")), second(group.folder + "/cpu.cfs_period_us");
+    // Time granted in each period: "max 100000" or "150000 100000", or in two files, of which -1
+    // means no limit.
+    std::ifstream first(group.folder + (group.unified ? "/cpu.max" : "/cpu.cfs_quota_us")),
+        second(group.folder + "/cpu.cfs_period_us");
     double granted = 0, period = 0;
-    if (!(first >> granted) || !((group.unified ? first : second) >> period) || granted <= 0 || period <= 0) continue;
+    if (!(first >> granted) || !((group.unified ? first : second) >> period) || granted <= 0 ||
+        period <= 0)
+      continue;
     least = least == 0 ? granted / period : std::min(least, granted / period);
   }
   return least;

@@ -13,9 +13,10 @@ struct ControlGroup {
   bool unified = true;  ///< version 2, whose files have other names than those of version 1
 };
 
-/// The groups that bear on `controller` ("memory", "cpu"): this process's own and all above it, of either version. `membership` and `mount` are other
-/// files in tests.
-std::vector<ControlGroup> control_groups(const std::string& controller, const std::string& membership = "/proc/self/cgroup",
+/// The groups that bear on `controller` ("memory", "cpu"): this process's own and all above it, of
+/// either version. `membership` and `mount` are other files in tests.
+std::vector<ControlGroup> control_groups(const std::string& controller,
+                                         const std::string& membership = "/proc/self/cgroup",
                                          const std::string& mount = "/sys/fs/cgroup");
 
 /// The first number in a file of a group; empty for "max" and for a file that is not there.

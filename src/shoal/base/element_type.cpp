@@ -37,7 +37,9 @@ const Entry& entry(ElementType type) { return kEntries[static_cast<std::size_t>(
 }  // namespace
 
 std::size_t size_of(ElementType type) { return entry(type).size; }
-const char* name(ElementType type) { return static_cast<std::size_t>(type) < kEntries.size() ? entry(type).name : "unknown"; }
+const char* name(ElementType type) {
+  return static_cast<std::size_t>(type) < kEntries.size() ? entry(type).name : "unknown";
+}
 bool is_floating(ElementType type) { return entry(type).floating; }
 
 std::optional<ElementType> element_type(std::string_view name) {

@@ -62,7 +62,10 @@ int exit_code(ErrorKind kind) {
 }
 
 Error::Error(ErrorKind kind, std::string operation, std::string what)
-    : std::runtime_error(what), kind_(kind), operation_(std::move(operation)), message_(std::move(what)) {
+    : std::runtime_error(what),
+      kind_(kind),
+      operation_(std::move(operation)),
+      message_(std::move(what)) {
   compose();
 }
 
@@ -75,7 +78,9 @@ Error& Error::may_retry(bool retriable) { return retriable_ = retriable, *this; 
 
 Error& Error::compose() {
   std::string where;
-  const auto add = [&](std::string part) { where += (where.empty() ? "" : ", ") + std::move(part); };
+  const auto add = [&](std::string part) {
+    where += (where.empty() ? "" : ", ") + std::move(part);
+  };
   if (rank_ >= 0) add(fmt::format("rank {} of {}", rank_, size_));
   if (peer_ >= 0) add(fmt::format("peer {}", peer_));
   if (sequence_ > 0) add(fmt::format("operation #{}", sequence_));

@@ -6,7 +6,8 @@
 
 namespace shoal {
 
-/// What kind of thing went wrong; decides the exit code of the program and whether a retry can help.
+/// What kind of thing went wrong; decides the exit code of the program and whether a retry can
+/// help.
 enum class ErrorKind : std::uint8_t {
   kInternal,      ///< a broken invariant of Shoal itself
   kUsage,         ///< a call or command line that makes no sense
@@ -24,13 +25,16 @@ enum class ErrorKind : std::uint8_t {
 
 const char* name(ErrorKind kind);
 
-/// The exit code of a program that ends with such an error: those of sysexits.h where one fits (2, 65, 66, 74, 78),
-/// 80 non-finite loss, 81 out of memory, 201 timed out, 202 peer lost, 1 otherwise.
+/// The exit code of a program that ends with such an error: those of sysexits.h where one fits (2,
+/// 65, 66, 74, 78), 80 non-finite loss, 81 out of memory, 201 timed out, 202 peer lost, 1
+/// otherwise.
 int exit_code(ErrorKind kind);
 
-/// The one error type of Shoal. Reads `[operation] what happened: values (rank r of n, peer p, ...). Hint: what to do.`
+/// The one error type of Shoal. Reads `[operation] what happened: values (rank r of n, peer p,
+/// ...). Hint: what to do.`
 ///
-/// Build it in steps: `throw Error(ErrorKind::kTimeout, "all_reduce", "no answer in 30 s").at(rank, size).from(peer).hint("...")`.
+/// Build it in steps: `throw Error(ErrorKind::kTimeout, "all_reduce", "no answer in 30 s").at(rank,
+/// size).from(peer).hint("...")`.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, std::string operation, std::string what);
@@ -49,7 +53,9 @@ class Error : public std::runtime_error {
   int peer() const { return peer_; }  ///< -1: none
   std::uint64_t sequence() const { return sequence_; }
   const std::string& operation() const { return operation_; }
-  const std::string& message() const { return message_; }  ///< what happened, without the frame around it
+  const std::string& message() const {
+    return message_;
+  }  ///< what happened, without the frame around it
   const std::string& awaited() const { return awaited_; }
   const std::string& hint() const { return hint_; }
 

@@ -13,12 +13,13 @@ namespace shoal {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kNothing };
 
-/// Where one rank's words go: its own file and, for chosen levels, the console. A value over a shared logger; thread-safe.
-/// A default-constructed Log swallows everything.
+/// Where one rank's words go: its own file and, for chosen levels, the console. A value over a
+/// shared logger; thread-safe. A default-constructed Log swallows everything.
 class Log {
  public:
   Log() = default;
-  /// Lines go to `file` (empty: none) from `level` up, and to standard error from `console` up, each with time, rank and level.
+  /// Lines go to `file` (empty: none) from `level` up, and to standard error from `console` up,
+  /// each with time, rank and level.
   Log(const std::string& file, int rank, LogLevel level, LogLevel console);
 
   template <class... Args>

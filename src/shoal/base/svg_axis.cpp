@@ -16,20 +16,25 @@ double round_step(double span, int most) {
 }  // namespace
 
 double Axis::operator()(double value) const {
-  const double part = logarithmic ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
+  const double part =
+      logarithmic ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
   return from + (to - from) * part;
 }
 
 std::vector<double> ticks(const Axis& axis, int most) {
   std::vector<double> values;
   if (axis.logarithmic) {
-    for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high; power *= 10)
+    for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high;
+         power *= 10)
       for (const double factor : {1.0, 2.0, 5.0})
-        if (const double value = factor * power; value >= axis.low * 0.999 && value <= axis.high * 1.001) values.push_back(value);
+        if (const double value = factor * power;
+            value >= axis.low * 0.999 && value <= axis.high * 1.001)
+          values.push_back(value);
     return values;
   }
   const double step = round_step(axis.high - axis.low, most);
-  for (double value = std::ceil(axis.low / step - 1e-9) * step; value <= axis.high + 1e-9 * step; value += step)
+  for (double value = std::ceil(axis.low / step - 1e-9) * step; value <= axis.high + 1e-9 * step;
+       value += step)
     values.push_back(std::abs(value) < 1e-9 * step ? 0 : value);
   return values;
 }

@@ -13,7 +13,8 @@ struct Axis {
   double operator()(double value) const;
 };
 
-/// Round values within the axis: at most `most` parts of 1, 2 or 5 times a power of ten, or every 1, 2 and 5 of a decade.
+/// Round values within the axis: at most `most` parts of 1, 2 or 5 times a power of ten, or every
+/// 1, 2 and 5 of a decade.
 std::vector<double> ticks(const Axis& axis, int most);
 
 /// Text as XML has it.

@@ -15,22 +15,26 @@ namespace {
 
 /// What an item is and which part of it lies here.
 std::string identity(const StateItem& item) {
-  std::string text = fmt::format("{} {} {}", item.name, static_cast<int>(item.local.scalar_type()), item.global_shape);
+  std::string text = fmt::format("{} {} {}", item.name, static_cast<int>(item.local.scalar_type()),
+                                 item.global_shape);
   for (const mesh::Box& box : item.boxes) text += fmt::format(" {}-{}", box.begin, box.end);
   return text;
 }
 
-/// Items by how many ranks hold them, and for each number what they are: two ranks with the same have the same items in the same order.
+/// Items by how many ranks hold them, and for each number what they are: two ranks with the same
+/// have the same items in the same order.
 std::map<int, std::vector<std::size_t>> by_replicas(const std::vector<StateItem>& items) {
   std::map<int, std::vector<std::size_t>> classes;
   for (std::size_t i = 0; i < items.size(); ++i)
-    if (items[i].replicas > 1 && items[i].local.numel() > 0) classes[items[i].replicas].push_back(i);
+    if (items[i].replicas > 1 && items[i].local.numel() > 0)
+      classes[items[i].replicas].push_back(i);
   return classes;
 }
 
 }  // namespace
 
-HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group& group, Duration timeout) {
+HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group& group,
+                         Duration timeout) {
   const comm::Group host = group.on_host();
   if (host.size() == 1) return;
   std::map<std::uint64_t, std::vector<std::size_t>> own;
@@ -46,11 +50,13 @@ HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group&
   });
   std::map<std::uint64_t, int> holders;
   for (const std::string& keys : said)
-    for (const auto key : nlohmann::json::parse(keys).get<std::vector<std::uint64_t>>()) ++holders[key];
+    for (const auto key : nlohmann::json::parse(keys).get<std::vector<std::uint64_t>>())
+      ++holders[key];
   for (const auto& [key, ranks] : holders) {
     if (ranks < 2) continue;
     const auto mine = own.find(key);
-    Alike alike{.ranks = host.split(mine == own.end() ? -1 : 0, host.rank()), .items = {}, .readers = {}};
+    Alike alike{
+        .ranks = host.split(mine == own.end() ? -1 : 0, host.rank()), .items = {}, .readers = {}};
     if (mine == own.end()) continue;
     std::vector<std::size_t> bytes(static_cast<std::size_t>(ranks));
     for (const std::size_t i : mine->second) {
@@ -65,14 +71,17 @@ HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group&
 bool HostReading::reads(std::size_t index) const {
   for (const Alike& alike : alike_) {
     const auto found = std::find(alike.items.begin(), alike.items.end(), index);
-    if (found != alike.items.end()) return alike.readers[static_cast<std::size_t>(found - alike.items.begin())] == alike.ranks.rank();
+    if (found != alike.items.end())
+      return alike.readers[static_cast<std::size_t>(found - alike.items.begin())] ==
+             alike.ranks.rank();
   }
   return true;
 }
 
 void HostReading::share(const std::vector<StateItem>& items) const {
   for (const Alike& alike : alike_)
-    for (std::size_t i = 0; i < alike.items.size(); ++i) alike.ranks.broadcast(items[alike.items[i]].local, alike.readers[i]);
+    for (std::size_t i = 0; i < alike.items.size(); ++i)
+      alike.ranks.broadcast(items[alike.items[i]].local, alike.readers[i]);
 }
 
 }  // namespace shoal::checkpoint

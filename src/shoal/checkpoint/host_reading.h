@@ -8,7 +8,8 @@
 
 namespace shoal::checkpoint {
 
-/// Who reads what: of items that several ranks of one host hold alike each is read by one of them, so that a host reads every byte once.
+/// Who reads what: of items that several ranks of one host hold alike each is read by one of them,
+/// so that a host reads every byte once.
 class HostReading {
  public:
   /// Collective over `group`.

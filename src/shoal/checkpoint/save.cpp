@@ -10,7 +10,8 @@ std::vector<format::Source> sources_of(const std::vector<StateItem>& items) {
   std::vector<format::Source> sources;
   for (OwnBox& own : own_boxes(items)) {
     // The closure keeps the memory until it dies with the sources.
-    own.source.block = format::blocks_of(own.source.type, [local = own.local, data = own.data]() -> const void* { return data; });
+    own.source.block = format::blocks_of(
+        own.source.type, [local = own.local, data = own.data]() -> const void* { return data; });
     sources.push_back(std::move(own.source));
   }
   return sources;
@@ -18,14 +19,21 @@ std::vector<format::Source> sources_of(const std::vector<StateItem>& items) {
 
 }  // namespace
 
-std::string save(const std::string& directory, std::int64_t step, const std::vector<StateItem>& items, const std::string& metadata,
+std::string save(const std::string& directory, std::int64_t step,
+                 const std::vector<StateItem>& items, const std::string& metadata,
                  const comm::Group& group, const SaveOptions& options) {
   check_save(step, options);
   const bool first = group.rank() == 0;
   try {
-    const std::string folder = agree(group, options.timeout, [&] { return first ? format::begin_step(directory, step) : ""; })[0];
-    const auto parts = agree(group, options.timeout, [&] { return write_own(folder, group.rank(), sources_of(items), options); });
-    return agree(group, options.timeout, [&] { return first ? complete(directory, folder, step, metadata, parts, options) : ""; })[0];
+    const std::string folder = agree(group, options.timeout, [&] {
+      return first ? format::begin_step(directory, step) : "";
+    })[0];
+    const auto parts = agree(group, options.timeout, [&] {
+      return write_own(folder, group.rank(), sources_of(items), options);
+    });
+    return agree(group, options.timeout, [&] {
+      return first ? complete(directory, folder, step, metadata, parts, options) : "";
+    })[0];
   } catch (...) {
     if (first) format::abandon_step(directory, step);
     throw;

@@ -77,7 +77,10 @@ struct Saver::Task {
   Clock::time_point marked = Clock::now();
 
   static std::string write(Task& task);
-  static std::string commit(Task& task) { return complete(task.directory, task.folder, task.step, task.metadata, task.parts, task.options); }
+  static std::string commit(Task& task) {
+    return complete(task.directory, task.folder, task.step, task.metadata, task.parts,
+                    task.options);
+  }
 };
 
 std::string Saver::Task::write(Task& task) {
@@ -93,24 +96,30 @@ std::string Saver::Task::write(Task& task) {
   return write_own(task.folder, task.rank, std::move(sources), task.options);
 }
 
-Saver::Saver(comm::Group group, const SaverOptions& options) : group_(std::move(group)), options_(options) {
+Saver::Saver(comm::Group group, const SaverOptions& options)
+    : group_(std::move(group)), options_(options) {
   if (options.staging_bytes < 0 || !(options.writer_share > 0 && options.writer_share <= 1))
-    throw Error(ErrorKind::kConfig, "checkpoint", fmt::format("staging_bytes={}, writer_share={}", options.staging_bytes, options.writer_share));
+    throw Error(ErrorKind::kConfig, "checkpoint",
+                fmt::format("staging_bytes={}, writer_share={}", options.staging_bytes,
+                            options.writer_share));
 }
 
 Saver::~Saver() { give_up(); }
 
-void Saver::start(const std::string& directory, std::int64_t step, std::vector<StateItem> items, const std::string& metadata,
-                  const SaveOptions& options) {
+void Saver::start(const std::string& directory, std::int64_t step, std::vector<StateItem> items,
+                  const std::string& metadata, const SaveOptions& options) {
   SHOAL_USER_CHECK(!busy(), "checkpoint", "step {} is still being saved", task_->step);
   check_save(step, options);
   held_up_ = Duration::zero();
   task_ = std::make_unique<Task>();  // its time begins here and holds all that the caller waits
   const Stopwatch watch(held_up_);
-  task_->directory = directory, task_->metadata = metadata, task_->step = step, task_->options = options;
+  task_->directory = directory, task_->metadata = metadata, task_->step = step,
+  task_->options = options;
   task_->rank = group_.rank(), task_->share = options_.writer_share;
   try {
-    task_->folder = agree(group_, options.timeout, [&] { return group_.rank() == 0 ? format::begin_step(directory, step) : ""; })[0];
+    task_->folder = agree(group_, options.timeout, [&] {
+      return group_.rank() == 0 ? format::begin_step(directory, step) : "";
+    })[0];
     agree(group_, options.timeout, [&] {
       make_snapshot(items);
       return std::string();
@@ -126,14 +135,16 @@ void Saver::make_snapshot(const std::vector<StateItem>& items) {
   task_->own = own_boxes(items);
   std::vector<Snapshot::Range> ranges;
   for (const OwnBox& own : task_->own)
-    ranges.push_back({own.data, static_cast<std::size_t>(own.source.bytes()), format::kBlockElements * size_of(own.source.type)});
-  task_->snapshot = std::make_unique<Snapshot>(ranges, static_cast<std::size_t>(options_.staging_bytes), [this](std::size_t bytes) {
-    if (!staging_.defined() || staging_.numel() < static_cast<std::int64_t>(bytes)) {
-      staging_ = at::Tensor();
-      staging_ = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
-    }
-    return static_cast<char*>(staging_.data_ptr());
-  });
+    ranges.push_back({own.data, static_cast<std::size_t>(own.source.bytes()),
+                      format::kBlockElements * size_of(own.source.type)});
+  task_->snapshot = std::make_unique<Snapshot>(
+      ranges, static_cast<std::size_t>(options_.staging_bytes), [this](std::size_t bytes) {
+        if (!staging_.defined() || staging_.numel() < static_cast<std::int64_t>(bytes)) {
+          staging_ = at::Tensor();
+          staging_ = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+        }
+        return static_cast<char*>(staging_.data_ptr());
+      });
 }
 
 void Saver::run(std::string (*work)(Task&)) {
@@ -154,7 +165,8 @@ void Saver::run(std::string (*work)(Task&)) {
 void Saver::before_update() {
   if (!busy() || task_->detached) return;
   const Stopwatch watch(held_up_);
-  // Ranks whose disk is faster wait for the others, however long; one that died or stands still is missed as in any other operation.
+  // Ranks whose disk is faster wait for the others, however long; one that died or stands still is
+  // missed as in any other operation.
   while (any_rank(!task_->snapshot->detach(std::chrono::milliseconds(200)))) {
   }
   task_->detached = true;
@@ -181,7 +193,8 @@ Saved Saver::wait() {
     if (auto saved = advance()) return *saved;
 }
 
-/// To the next part when every rank is through with this one: written by all, then named by rank 0. Waits for this rank's thread.
+/// To the next part when every rank is through with this one: written by all, then named by rank 0.
+/// Waits for this rank's thread.
 std::optional<Saved> Saver::advance() {
   Saved saved;
   try {

@@ -15,7 +15,8 @@
 namespace shoal::checkpoint {
 
 struct SaverOptions {
-  std::int64_t staging_bytes = std::int64_t{512} << 20;  ///< what of a state may be held twice; taken when needed and kept
+  std::int64_t staging_bytes =
+      std::int64_t{512} << 20;  ///< what of a state may be held twice; taken when needed and kept
   /// The part of one core's time that the writer may take while nobody waits for it, in (0, 1].
   double writer_share = 0.2;
 };
@@ -27,7 +28,8 @@ struct Saved {
   Duration held_up{};  ///< how much of it the calling thread spent in here
 };
 
-/// Saves behind the calling thread: `start` marks the state as it is and returns; a thread writes it. The bytes are those that `save` writes.
+/// Saves behind the calling thread: `start` marks the state as it is and returns; a thread writes
+/// it. The bytes are those that `save` writes.
 ///
 ///     saver.start(directory, step, items, metadata);   // what items hold stays as it is until
 ///     ...                                              // forward, backward
@@ -35,8 +37,9 @@ struct Saved {
 ///     optimizer.step(...);
 ///     if (auto saved = saver.poll()) log(saved->path); // once a step
 ///
-/// The checkpoint gets its name after every rank has written; until then, and when a rank dies or writing fails, the one before stays the newest.
-/// Members are collective, but `busy`. Where writing failed on a rank, the next of poll, wait and start throws on every rank, as save does.
+/// The checkpoint gets its name after every rank has written; until then, and when a rank dies or
+/// writing fails, the one before stays the newest. Members are collective, but `busy`. Where
+/// writing failed on a rank, the next of poll, wait and start throws on every rank, as save does.
 /// Threads: one at a time.
 class Saver {
  public:
@@ -48,13 +51,14 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   /// Throws Error(usage) while a save is under way: `wait` first.
-  void start(const std::string& directory, std::int64_t step, std::vector<StateItem> items, const std::string& metadata,
-             const SaveOptions& options = {});
+  void start(const std::string& directory, std::int64_t step, std::vector<StateItem> items,
+             const std::string& metadata, const SaveOptions& options = {});
   /// What it holds aside, to be used again by the next save.
   std::int64_t staged_bytes() const { return staging_.defined() ? staging_.numel() : 0; }
   /// A save is under way.
   bool busy() const { return task_ != nullptr; }
-  /// Call it before anything changes that the items of `start` hold: what is not yet read is copied, or waited for where it does not fit.
+  /// Call it before anything changes that the items of `start` hold: what is not yet read is
+  /// copied, or waited for where it does not fit.
   void before_update();
   /// What has been done, once; nothing while it goes on.
   std::optional<Saved> poll();

@@ -67,11 +67,14 @@ void Snapshot::stage() {
   std::vector<std::size_t> place(chosen.size() + 1);
   for (std::size_t i = 0; i < chosen.size(); ++i) place[i + 1] = place[i] + chosen[i]->bytes;
   char* const to = chosen.empty() ? nullptr : staging_(place.back());
-  at::parallel_for(0, static_cast<std::int64_t>(chosen.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) std::memcpy(to + place[i], chosen[i]->data, chosen[i]->bytes);
-  });
+  at::parallel_for(0, static_cast<std::int64_t>(chosen.size()), 1,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i)
+                       std::memcpy(to + place[i], chosen[i]->data, chosen[i]->bytes);
+                   });
   lock.lock();
-  for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i]->data = to + place[i], chosen[i]->state = State::kStaged;
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    chosen[i]->data = to + place[i], chosen[i]->state = State::kStaged;
   --waiting_;
   changed_.notify_all();
 }

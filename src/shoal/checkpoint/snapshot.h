@@ -12,12 +12,15 @@
 
 namespace shoal::checkpoint {
 
-/// Memory as it was at one instant, for a writer that reads it while its owner goes on: copy-on-write in software (ARCHITECTURE.md §3).
+/// Memory as it was at one instant, for a writer that reads it while its owner goes on:
+/// copy-on-write in software (ARCHITECTURE.md §3).
 ///
-/// The owner calls `detach` before it changes any of it. Blocks that the writer has read by then concern it no more. Of the others it copies as many
-/// as staging holds, the last first; the rest the writer reads while the owner waits.
+/// The owner calls `detach` before it changes any of it. Blocks that the writer has read by then
+/// concern it no more. Of the others it copies as many as staging holds, the last first; the rest
+/// the writer reads while the owner waits.
 ///
-/// Threads: one writer calls `read` and `rest`; one owner calls `detach`; `hurry` and `cancel` come from any.
+/// Threads: one writer calls `read` and `rest`; one owner calls `detach`; `hurry` and `cancel` come
+/// from any.
 class Snapshot {
  public:
   /// A stretch of memory that is read block by block; each block but the last has `block_bytes`.
@@ -30,12 +33,14 @@ class Snapshot {
   /// The memory of the ranges outlives this. At most `staging_bytes` are asked of `staging`.
   Snapshot(const std::vector<Range>& ranges, std::size_t staging_bytes, Staging staging);
 
-  /// Block `block` of range `range` as it was; valid until the next call. Each block is read once. Throws Error(aborted) after `cancel`.
+  /// Block `block` of range `range` as it was; valid until the next call. Each block is read once.
+  /// Throws Error(aborted) after `cancel`.
   const void* read(std::size_t range, std::size_t block);
   /// The writer pauses; less when somebody waits for it.
   void rest(Duration duration);
 
-  /// True when the writer needs nothing of the memory any more: it may change. False when `limit` passed first: call again.
+  /// True when the writer needs nothing of the memory any more: it may change. False when `limit`
+  /// passed first: call again.
   [[nodiscard]] bool detach(Duration limit);
   /// From here on the writer does not rest.
   void hurry();
@@ -55,7 +60,8 @@ class Snapshot {
 
   std::vector<Block> blocks_;
   std::vector<std::size_t> first_;  ///< by range: its first block
-  std::unique_ptr<char[]> bounce_;  ///< where the writer copies a block that lies in the owner's memory, so that the owner never waits for a disk
+  std::unique_ptr<char[]> bounce_;  ///< where the writer copies a block that lies in the owner's
+                                    ///< memory, so that the owner never waits for a disk
   std::size_t staging_bytes_;
   Staging staging_;
 

@@ -15,7 +15,8 @@
 namespace shoal::checkpoint {
 namespace {
 
-/// All holders of a box see the same items with as many replicas, so they come to the same answer without a word.
+/// All holders of a box see the same items with as many replicas, so they come to the same answer
+/// without a word.
 std::vector<const StateItem*> items_to_write(const std::vector<StateItem>& items) {
   std::map<int, std::vector<std::size_t>> bytes_of_replica;
   std::vector<const StateItem*> mine;
@@ -39,30 +40,38 @@ std::vector<OwnBox> own_boxes(const std::vector<StateItem>& items) {
     const at::Tensor local = item->local.is_cpu() ? item->local : item->local.cpu();
     const auto* data = static_cast<const char*>(local.const_data_ptr());
     for (const format::Box& box : boxes) {
-      own.push_back({{item->name, comm::element_type(local.scalar_type()), item->global_shape, box, {}}, local, data});
+      own.push_back(
+          {{item->name, comm::element_type(local.scalar_type()), item->global_shape, box, {}},
+           local,
+           data});
       data += own.back().source.bytes();
     }
   }
   return own;
 }
 
-std::string write_own(const std::string& folder, int rank, std::vector<format::Source> sources, const SaveOptions& options) {
-  return to_json(format::write_shards(folder, fmt::format("shard-{:04}", rank), std::move(sources), options.max_shard_bytes, options.fsync));
+std::string write_own(const std::string& folder, int rank, std::vector<format::Source> sources,
+                      const SaveOptions& options) {
+  return to_json(format::write_shards(folder, fmt::format("shard-{:04}", rank), std::move(sources),
+                                      options.max_shard_bytes, options.fsync));
 }
 
-std::string complete(const std::string& directory, const std::string& folder, std::int64_t step, const std::string& metadata,
-                     const std::vector<std::string>& parts, const SaveOptions& options) {
+std::string complete(const std::string& directory, const std::string& folder, std::int64_t step,
+                     const std::string& metadata, const std::vector<std::string>& parts,
+                     const SaveOptions& options) {
   format::Manifest manifest{.step = step, .metadata = metadata};
   for (const std::string& part : parts) format::add_written(manifest, written_from_json(part));
-  format::write_text(folder + "/" + format::kManifestName, format::to_json(manifest), options.fsync);
+  format::write_text(folder + "/" + format::kManifestName, format::to_json(manifest),
+                     options.fsync);
   const std::string path = format::commit_step(directory, step, options.fsync);
   format::prune_steps(directory, options.keep_last, step);
   return path;
 }
 
 void check_save(std::int64_t step, const SaveOptions& options) {
-  SHOAL_USER_CHECK(step >= 0 && options.max_shard_bytes > 0 && options.keep_last >= 0, "checkpoint", "step={}, max_shard_bytes={}, keep_last={}",
-                   step, options.max_shard_bytes, options.keep_last);
+  SHOAL_USER_CHECK(step >= 0 && options.max_shard_bytes > 0 && options.keep_last >= 0, "checkpoint",
+                   "step={}, max_shard_bytes={}, keep_last={}", step, options.max_shard_bytes,
+                   options.keep_last);
 }
 
 }  // namespace shoal::checkpoint

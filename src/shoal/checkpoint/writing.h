@@ -17,16 +17,19 @@ struct OwnBox {
   const char* data = nullptr;
 };
 
-/// What of the items this rank writes: of those with equally many replicas each goes to the replica with the fewest bytes so far. Throws
-/// Error(usage).
+/// What of the items this rank writes: of those with equally many replicas each goes to the replica
+/// with the fewest bytes so far. Throws Error(usage).
 std::vector<OwnBox> own_boxes(const std::vector<StateItem>& items);
 
 /// Writes this rank's files; returns what was written, as text for rank 0. Throws Error(output).
-std::string write_own(const std::string& folder, int rank, std::vector<format::Source> sources, const SaveOptions& options);
+std::string write_own(const std::string& folder, int rank, std::vector<format::Source> sources,
+                      const SaveOptions& options);
 
-/// Rank 0, when all have written: the manifest, the final name, and older checkpoints go. Returns the path. Throws Error(output).
-std::string complete(const std::string& directory, const std::string& folder, std::int64_t step, const std::string& metadata,
-                     const std::vector<std::string>& parts, const SaveOptions& options);
+/// Rank 0, when all have written: the manifest, the final name, and older checkpoints go. Returns
+/// the path. Throws Error(output).
+std::string complete(const std::string& directory, const std::string& folder, std::int64_t step,
+                     const std::string& metadata, const std::vector<std::string>& parts,
+                     const SaveOptions& options);
 
 /// Throws Error(usage).
 void check_save(std::int64_t step, const SaveOptions& options);

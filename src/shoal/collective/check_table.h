@@ -20,11 +20,13 @@ struct TableCheck {
 };
 
 /// Plays `table` on symbols and says whether it is
-///   complete: every result holds every contribution exactly once, and nothing is sent that was never filled;
-///   free of deadlock, with no message left over and none of the wrong size;
-///   reproducible: each element was added in the same order on all ranks, so that they end with the same bits, rounding included.
-/// An element's contributions are random 64-bit numbers that are added modulo 2^64; the order is a hash of the tree of additions. A wrong table
-/// passes with probability about 2^-64. `count` is as in Buffer; `root` for the kinds that have one.
+///   complete: every result holds every contribution exactly once, and nothing is sent that was
+///   never filled; free of deadlock, with no message left over and none of the wrong size;
+///   reproducible: each element was added in the same order on all ranks, so that they end with the
+///   same bits, rounding included.
+/// An element's contributions are random 64-bit numbers that are added modulo 2^64; the order is a
+/// hash of the tree of additions. A wrong table passes with probability about 2^-64. `count` is as
+/// in Buffer; `root` for the kinds that have one.
 TableCheck check_table(const StepTable& table, Kind kind, std::size_t count, int root = 0);
 
 }  // namespace shoal::collective

@@ -26,8 +26,9 @@ constexpr std::pair<Algorithm, const char*> kNames[] = {
     {Algorithm::kHierarchical, "hierarchical"},
 };
 
-constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather, Kind::kReduceScatter,
-                           Kind::kAllToAll,  Kind::kGather, Kind::kScatter,   Kind::kBarrier};
+constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadcast,
+                           Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
+                           Kind::kGather,    Kind::kScatter,       Kind::kBarrier};
 
 StepTable all_reduce_table(Algorithm algorithm, std::size_t count, std::span<const int> hosts) {
   const int ranks = static_cast<int>(hosts.size());
@@ -66,8 +67,9 @@ std::optional<Algorithm> algorithm(std::string_view name) {
 std::vector<Algorithm> algorithms_for(Kind kind) {
   switch (kind) {
     case Kind::kAllReduce:
-      return {Algorithm::kOneShot, Algorithm::kDirect,           Algorithm::kRecursiveDoubling, Algorithm::kHalvingDoubling,
-              Algorithm::kRing,    Algorithm::kDoubleBinaryTree, Algorithm::kHierarchical};
+      return {Algorithm::kOneShot,         Algorithm::kDirect, Algorithm::kRecursiveDoubling,
+              Algorithm::kHalvingDoubling, Algorithm::kRing,   Algorithm::kDoubleBinaryTree,
+              Algorithm::kHierarchical};
     case Kind::kBarrier:
       return {Algorithm::kRecursiveDoubling, Algorithm::kOneShot};
     case Kind::kReduce:
@@ -85,11 +87,15 @@ std::vector<Algorithm> algorithms_for(Kind kind) {
   }
 }
 
-bool folds_once(Algorithm algorithm) { return algorithm == Algorithm::kOneShot || algorithm == Algorithm::kDirect; }
+bool folds_once(Algorithm algorithm) {
+  return algorithm == Algorithm::kOneShot || algorithm == Algorithm::kDirect;
+}
 
-StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root, std::span<const int> hosts) {
+StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
+                     std::span<const int> hosts) {
   const auto known = algorithms_for(kind);
-  SHOAL_USER_CHECK(std::find(known.begin(), known.end(), algorithm) != known.end(), name(kind), "there is no {} {}", name(algorithm), name(kind));
+  SHOAL_USER_CHECK(std::find(known.begin(), known.end(), algorithm) != known.end(), name(kind),
+                   "there is no {} {}", name(algorithm), name(kind));
   const int ranks = static_cast<int>(hosts.size());
   const bool direct = algorithm == Algorithm::kDirect;
   switch (kind) {
@@ -114,33 +120,44 @@ StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root
   }
 }
 
-Choice::Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides) : hosts_(std::move(hosts)), model_(model) {
+Choice::Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides)
+    : hosts_(std::move(hosts)), model_(model) {
   SHOAL_USER_CHECK(!hosts_.empty(), "choice", "at least one rank is needed");
   while (!overrides.empty()) {
     const std::string_view word = overrides.substr(0, overrides.find(','));
     overrides.remove_prefix(std::min(overrides.size(), word.size() + 1));
     const auto equals = word.find('=');
-    const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](Kind k) { return name(k) == word.substr(0, equals); });
+    const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                   [&](Kind k) { return name(k) == word.substr(0, equals); });
     const auto chosen = equals == word.npos ? std::nullopt : algorithm(word.substr(equals + 1));
     if (kind == std::end(kKinds) || !chosen)
-      throw Error(ErrorKind::kConfig, "choice", fmt::format("'{}' is not an operation and its algorithm", word)).hint("write all_reduce=ring");
+      throw Error(ErrorKind::kConfig, "choice",
+                  fmt::format("'{}' is not an operation and its algorithm", word))
+          .hint("write all_reduce=ring");
     const auto known = algorithms_for(*kind);
     if (std::find(known.begin(), known.end(), *chosen) == known.end())
-      throw Error(ErrorKind::kConfig, "choice", fmt::format("there is no {} {}", name(*chosen), name(*kind)));
+      throw Error(ErrorKind::kConfig, "choice",
+                  fmt::format("there is no {} {}", name(*chosen), name(*kind)));
     overrides_[*kind] = *chosen;
   }
 }
 
 std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
   auto all = algorithms_for(kind);
-  const bool one_host = std::adjacent_find(hosts_.begin(), hosts_.end(), std::not_equal_to<>()) == hosts_.end();
-  std::erase_if(all, [&](Algorithm a) { return (once && !folds_once(a)) || (one_host && a == Algorithm::kHierarchical); });
-  if (const auto fixed = overrides_.find(kind); fixed != overrides_.end() && (!once || folds_once(fixed->second))) return {fixed->second};
+  const bool one_host =
+      std::adjacent_find(hosts_.begin(), hosts_.end(), std::not_equal_to<>()) == hosts_.end();
+  std::erase_if(all, [&](Algorithm a) {
+    return (once && !folds_once(a)) || (one_host && a == Algorithm::kHierarchical);
+  });
+  if (const auto fixed = overrides_.find(kind);
+      fixed != overrides_.end() && (!once || folds_once(fixed->second)))
+    return {fixed->second};
   return all;
 }
 
 double Choice::predict(Algorithm algorithm, Kind kind, int log2_bytes) const {
-  return predict_seconds(make_table(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_), 1, model_, hosts_);
+  return predict_seconds(make_table(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_), 1,
+                         model_, hosts_);
 }
 
 Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {
@@ -151,17 +168,21 @@ Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {
   SHOAL_CHECK(!all.empty(), "no algorithm for {}", name(kind));
   double best = 0;
   for (std::size_t i = 0; i < all.size() && all.size() > 1; ++i)
-    if (const double seconds = predict(all[i], kind, log2_bytes); i == 0 || seconds < best) best = seconds, entry->second = all[i];
+    if (const double seconds = predict(all[i], kind, log2_bytes); i == 0 || seconds < best)
+      best = seconds, entry->second = all[i];
   if (all.size() == 1) entry->second = all.front();
   return entry->second;
 }
 
 std::string Choice::print() const {
-  std::string text = fmt::format("{} ranks; bytes are those of one rank's count; times in us, as predicted\n", hosts_.size());
+  std::string text = fmt::format(
+      "{} ranks; bytes are those of one rank's count; times in us, as predicted\n", hosts_.size());
   for (const Kind kind : kKinds)
     for (int log2_bytes = 2; log2_bytes <= (kind == Kind::kBarrier ? 2 : 28); log2_bytes += 2) {
-      text += fmt::format("{:<14} {:>10}  {:<18}", name(kind), std::size_t{1} << log2_bytes, name((*this)(kind, std::size_t{1} << log2_bytes)));
-      for (const Algorithm a : algorithms_for(kind)) text += fmt::format("  {} {:.0f}", name(a), 1e6 * predict(a, kind, log2_bytes));
+      text += fmt::format("{:<14} {:>10}  {:<18}", name(kind), std::size_t{1} << log2_bytes,
+                          name((*this)(kind, std::size_t{1} << log2_bytes)));
+      for (const Algorithm a : algorithms_for(kind))
+        text += fmt::format("  {} {:.0f}", name(a), 1e6 * predict(a, kind, log2_bytes));
       text += '\n';
     }
   return text;

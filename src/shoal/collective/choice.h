@@ -32,26 +32,32 @@ std::optional<Algorithm> algorithm(std::string_view name);
 /// The algorithms that there are for a kind; none for send and receive.
 std::vector<Algorithm> algorithms_for(Kind kind);
 
-/// True when contributions are folded once, in the order of ranks: such algorithms all give the same bits, those of a plain loop, and types narrower
-/// than fp32 round once. The others add partial sums; all ranks still end with the same bits.
+/// True when contributions are folded once, in the order of ranks: such algorithms all give the
+/// same bits, those of a plain loop, and types narrower than fp32 round once. The others add
+/// partial sums; all ranks still end with the same bits.
 bool folds_once(Algorithm algorithm);
 
-/// The table of `algorithm` for `kind`, `hosts.size()` ranks and `count` as in Buffer. Barrier: an all-reduce of one element. Throws Error(usage)
-/// when the algorithm has none.
-StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root, std::span<const int> hosts);
+/// The table of `algorithm` for `kind`, `hosts.size()` ranks and `count` as in Buffer. Barrier: an
+/// all-reduce of one element. Throws Error(usage) when the algorithm has none.
+StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
+                     std::span<const int> hosts);
 
-/// Picks algorithms by predicted time. Every rank must be given the same arguments: the choice is part of what ranks compare.
+/// Picks algorithms by predicted time. Every rank must be given the same arguments: the choice is
+/// part of what ranks compare.
 class Choice {
  public:
-  /// `overrides`: "all_reduce=ring,broadcast=direct"; empty: none. They hold for every size. An overridden all_reduce, reduce or reduce_scatter of a
-  /// type narrower than fp32, or of kAverage or kPremulSum, keeps to the algorithms that fold once. Throws Error(config) for words that it does not
-  /// know.
+  /// `overrides`: "all_reduce=ring,broadcast=direct"; empty: none. They hold for every size. An
+  /// overridden all_reduce, reduce or reduce_scatter of a type narrower than fp32, or of kAverage
+  /// or kPremulSum, keeps to the algorithms that fold once. Throws Error(config) for words that it
+  /// does not know.
   Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides = {});
 
-  /// The fastest for `bytes` of Buffer::count, as predicted for the next larger power of two. `once`: only algorithms that fold once.
+  /// The fastest for `bytes` of Buffer::count, as predicted for the next larger power of two.
+  /// `once`: only algorithms that fold once.
   Algorithm operator()(Kind kind, std::size_t bytes, bool once = false) const;
 
-  /// A line for each kind and power of two with the choice and what each algorithm is predicted to take, in microseconds.
+  /// A line for each kind and power of two with the choice and what each algorithm is predicted to
+  /// take, in microseconds.
   std::string print() const;
 
   const std::vector<int>& hosts() const { return hosts_; }

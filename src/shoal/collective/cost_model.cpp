@@ -14,12 +14,15 @@ namespace {
 struct Port {
   double free_at = 0;
   /// When a message that is there at `ready` and takes `duration` has passed.
-  double pass(double ready, double duration) { return free_at = std::max(free_at, ready) + duration; }
+  double pass(double ready, double duration) {
+    return free_at = std::max(free_at, ready) + duration;
+  }
 };
 
 class Simulation {
  public:
-  Simulation(const StepTable& table, std::size_t element_bytes, const CostModel& model, std::span<const int> hosts)
+  Simulation(const StepTable& table, std::size_t element_bytes, const CostModel& model,
+             std::span<const int> hosts)
       : table_(table),
         element_bytes_(element_bytes),
         model_(model),
@@ -81,7 +84,8 @@ class Simulation {
     now_[rank] += model_.overhead;
     double left = out_[rank].pass(now_[rank], bytes * link.beta);
     if (far) left = std::max(left, host_out_[hosts_[rank]].pass(now_[rank], bytes * link.beta));
-    // The head of a message arrives alpha after it left; the receiving side is busy while the rest comes in.
+    // The head of a message arrives alpha after it left; the receiving side is busy while the rest
+    // comes in.
     const double head = left - bytes * link.beta + link.alpha;
     double arrived = in_[peer].pass(head, bytes * link.beta);
     if (far) arrived = std::max(arrived, host_in_[hosts_[peer]].pass(head, bytes * link.beta));
@@ -102,8 +106,10 @@ class Simulation {
 
 }  // namespace
 
-double predict_seconds(const StepTable& table, std::size_t element_bytes, const CostModel& model, std::span<const int> hosts) {
-  SHOAL_USER_CHECK(hosts.empty() || hosts.size() == table.size(), "predict_seconds", "{} hosts for {} ranks", hosts.size(), table.size());
+double predict_seconds(const StepTable& table, std::size_t element_bytes, const CostModel& model,
+                       std::span<const int> hosts) {
+  SHOAL_USER_CHECK(hosts.empty() || hosts.size() == table.size(), "predict_seconds",
+                   "{} hosts for {} ranks", hosts.size(), table.size());
   return Simulation(table, element_bytes, model, hosts).run();
 }
 

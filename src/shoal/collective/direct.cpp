@@ -29,8 +29,12 @@ template <class PartOf>
 void scatter_and_fold(StepTable& table, PartOf&& part) {
   const int ranks = static_cast<int>(table.size());
   for (int rank = 0; rank < ranks; ++rank) {
-    for_others(rank, ranks, [&](int peer) { table[rank].push_back({Action::kSend, peer, part(peer)}); });
-    for_others(rank, ranks, [&](int peer) { table[rank].push_back({Action::kHold, peer, part(rank)}); });
+    for_others(rank, ranks, [&](int peer) {
+      table[rank].push_back({Action::kSend, peer, part(peer)});
+    });
+    for_others(rank, ranks, [&](int peer) {
+      table[rank].push_back({Action::kHold, peer, part(rank)});
+    });
     table[rank].push_back({Action::kFold, rank, part(rank)});
   }
 }
@@ -39,13 +43,20 @@ template <class PartOf>
 void gather_parts(StepTable& table, PartOf&& part) {
   const int ranks = static_cast<int>(table.size());
   for (int rank = 0; rank < ranks; ++rank) {
-    for_others(rank, ranks, [&](int peer) { table[rank].push_back({Action::kSend, peer, part(rank)}); });
-    for_others(rank, ranks, [&](int peer) { table[rank].push_back({Action::kReceiveCopy, peer, part(peer)}); });
+    for_others(rank, ranks, [&](int peer) {
+      table[rank].push_back({Action::kSend, peer, part(rank)});
+    });
+    for_others(rank, ranks, [&](int peer) {
+      table[rank].push_back({Action::kReceiveCopy, peer, part(peer)});
+    });
   }
 }
 
 auto equal_parts(std::size_t count) {
-  return [count](int rank) { return Range{static_cast<std::size_t>(rank) * count, (static_cast<std::size_t>(rank) + 1) * count}; };
+  return [count](int rank) {
+    return Range{static_cast<std::size_t>(rank) * count,
+                 (static_cast<std::size_t>(rank) + 1) * count};
+  };
 }
 
 }  // namespace
@@ -115,17 +126,20 @@ StepTable direct_scatter(int ranks, std::size_t count, int root) {
   return table;
 }
 
-std::vector<Step> exchange_steps(int rank, std::span<const std::size_t> send, std::span<const std::size_t> receive) {
+std::vector<Step> exchange_steps(int rank, std::span<const std::size_t> send,
+                                 std::span<const std::size_t> receive) {
   const int ranks = static_cast<int>(send.size());
-  SHOAL_USER_CHECK(send.size() == receive.size() && rank >= 0 && rank < ranks, "all_to_all", "{} counts to send, {} to receive", send.size(),
-                   receive.size());
+  SHOAL_USER_CHECK(send.size() == receive.size() && rank >= 0 && rank < ranks, "all_to_all",
+                   "{} counts to send, {} to receive", send.size(), receive.size());
   const auto range_of = [](std::span<const std::size_t> counts, std::size_t base, int peer) {
     const std::size_t begin = std::accumulate(counts.begin(), counts.begin() + peer, base);
     return Range{begin, begin + counts[peer]};
   };
   const std::size_t sent = std::accumulate(send.begin(), send.end(), std::size_t{0});
   std::vector<Step> steps;
-  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, range_of(send, 0, peer)}); });
+  for_others(rank, ranks, [&](int peer) {
+    steps.push_back({Action::kSend, peer, range_of(send, 0, peer)});
+  });
   for (int distance = 1; distance < ranks; ++distance) {
     const int peer = (rank + ranks - distance) % ranks;
     steps.push_back({Action::kReceiveCopy, peer, range_of(receive, sent, peer)});

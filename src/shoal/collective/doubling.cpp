@@ -15,7 +15,9 @@ class Participants {
     size = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
     surplus = ranks - size;
   }
-  int rank_of(int participant) const { return participant < surplus ? 2 * participant : participant + surplus; }
+  int rank_of(int participant) const {
+    return participant < surplus ? 2 * participant : participant + surplus;
+  }
 
   int size, surplus;
 };
@@ -54,10 +56,12 @@ StepTable halving_doubling_all_reduce(int ranks, std::size_t count) {
   const Participants all(ranks, "halving_doubling_all_reduce");
   StepTable table(static_cast<std::size_t>(ranks));
   take_in_surplus(table, all, count);
-  // Participant i works on the `width` parts that begin where i's bits above `width` say; in the end on part i alone.
+  // Participant i works on the `width` parts that begin where i's bits above `width` say; in the
+  // end on part i alone.
   const auto window = [&](int i, int width) {
     const int first = i & ~(width - 1);
-    return Range{part_of(count, all.size, first).begin, part_of(count, all.size, first + width - 1).end};
+    return Range{part_of(count, all.size, first).begin,
+                 part_of(count, all.size, first + width - 1).end};
   };
   for (int distance = all.size / 2; distance >= 1; distance /= 2)
     for (int i = 0; i < all.size; ++i) {

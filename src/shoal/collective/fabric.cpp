@@ -18,7 +18,8 @@
 namespace shoal::collective {
 namespace {
 
-constexpr Duration kFirstWords = std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
+constexpr Duration kFirstWords =
+    std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
 
 bool nobody_shares(std::vector<int> hosts) {
   std::sort(hosts.begin(), hosts.end());
@@ -30,10 +31,12 @@ std::size_t place_of(const std::vector<int>& ranks, int rank) {
 }
 
 /// Rank 0's costs: by others another rank would choose other algorithms.
-CostModel agree_on_costs(wire::KeyValues& store, int rank, const CostModel& own, Deadline deadline) {
+CostModel agree_on_costs(wire::KeyValues& store, int rank, const CostModel& own,
+                         Deadline deadline) {
   constexpr const char* kKey = "link_costs";
   CostModel costs = own;
-  double* const numbers[] = {&costs.inside.alpha, &costs.inside.beta, &costs.between.alpha, &costs.between.beta, &costs.overhead, &costs.fold};
+  double* const numbers[] = {&costs.inside.alpha, &costs.inside.beta, &costs.between.alpha,
+                             &costs.between.beta, &costs.overhead,    &costs.fold};
   if (rank == 0) {
     std::string text;
     for (const double* number : numbers) text += fmt::format("{:a} ", *number);
@@ -50,11 +53,14 @@ CostModel agree_on_costs(wire::KeyValues& store, int rank, const CostModel& own,
 }
 
 std::shared_ptr<HostWorld> alone() {
-  return std::make_shared<HostWorld>(0, 1,
-                                     std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("shoal-control", HostWorld::control_bytes())));
+  return std::make_shared<HostWorld>(
+      0, 1,
+      std::make_shared<wire::SharedSegment>(
+          wire::SharedSegment::create("shoal-control", HostWorld::control_bytes())));
 }
 
-/// One that no other group has: those that split off have numbers made of that of their parent, the world is 1.
+/// One that no other group has: those that split off have numbers made of that of their parent, the
+/// world is 1.
 std::uint64_t new_group_number() {
   std::random_device random;
   return (std::uint64_t{random()} << 32 | random()) | 2;
@@ -62,7 +68,8 @@ std::uint64_t new_group_number() {
 
 }  // namespace
 
-std::shared_ptr<Fabric> Fabric::on_one_host(Settings settings, const ArenaFor& arena_for, Deadline deadline) {
+std::shared_ptr<Fabric> Fabric::on_one_host(Settings settings, const ArenaFor& arena_for,
+                                            Deadline deadline) {
   const std::shared_ptr<Fabric> fabric(new Fabric(std::move(settings)));
   fabric->hosts_.assign(static_cast<std::size_t>(fabric->settings_.size), 0);
   fabric->arena_ = arena_for(fabric->settings_.size);
@@ -70,7 +77,8 @@ std::shared_ptr<Fabric> Fabric::on_one_host(Settings settings, const ArenaFor& a
   return fabric;
 }
 
-std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& store, const ArenaFor& arena_for, Deadline deadline) {
+std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& store,
+                                         const ArenaFor& arena_for, Deadline deadline) {
   const std::shared_ptr<Fabric> fabric(new Fabric(std::move(settings)));
   Settings& s = fabric->settings_;
   auto& hosts = fabric->hosts_;
@@ -85,7 +93,10 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
         fabric->meet_mates(Deadline::in(deadline.left() / 2));
       } catch (const Error& error) {
         if (error.kind() == ErrorKind::kUsage) throw;
-        fmt::print(stderr, "shoal: rank {} shares no memory with the other ranks of its host, TCP carries all: {}\n", s.rank, error.what());
+        fmt::print(stderr,
+                   "shoal: rank {} shares no memory with the other ranks of its host, TCP carries "
+                   "all: {}\n",
+                   s.rank, error.what());
       }
     }
     hosts = wire::agree_on_hosts(store, s.rank, hosts, here == 1 || world, deadline);
@@ -97,23 +108,28 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
     world = alone();
     return fabric;
   }
-  fabric->peers_ =
-      std::make_shared<wire::Peers>(wire::Peers::Settings{.key = s.key, .host = s.address, .ports = s.ports}, store, s.rank, s.size, deadline);
+  fabric->peers_ = std::make_shared<wire::Peers>(
+      wire::Peers::Settings{.key = s.key, .host = s.address, .ports = s.ports}, store, s.rank,
+      s.size, deadline);
   return fabric;
 }
 
 std::vector<int> Fabric::mates() const {
   std::vector<int> result;
   for (std::size_t r = 0; r < hosts_.size(); ++r)
-    if (hosts_[r] == hosts_[static_cast<std::size_t>(settings_.rank)]) result.push_back(static_cast<int>(r));
+    if (hosts_[r] == hosts_[static_cast<std::size_t>(settings_.rank)])
+      result.push_back(static_cast<int>(r));
   return result;
 }
 
 void Fabric::meet_mates(Deadline deadline) {
   const auto here = mates();
-  const int rank = static_cast<int>(place_of(here, settings_.rank)), size = static_cast<int>(here.size());
+  const int rank = static_cast<int>(place_of(here, settings_.rank)),
+            size = static_cast<int>(here.size());
   const wire::SharedSegment* memory = arena_ ? &arena_->segment() : nullptr;
-  const wire::Meeting meeting{.name = size == settings_.size ? settings_.name : fmt::format("{}.{}", settings_.name, here.front()),
+  const wire::Meeting meeting{.name = size == settings_.size
+                                          ? settings_.name
+                                          : fmt::format("{}.{}", settings_.name, here.front()),
                               .key = settings_.key,
                               .rank = rank,
                               .size = size,
@@ -123,7 +139,9 @@ void Fabric::meet_mates(Deadline deadline) {
 }
 
 HostCommunicator::Settings Fabric::host_settings() const {
-  return {.timeout = settings_.timeout, .flight = settings_.flight, .world_ranks = in_one_memory() ? std::vector<int>() : mates()};
+  return {.timeout = settings_.timeout,
+          .flight = settings_.flight,
+          .world_ranks = in_one_memory() ? std::vector<int>() : mates()};
 }
 
 TcpCommunicator::Settings Fabric::tcp_settings() const {
@@ -135,12 +153,14 @@ TcpCommunicator::Settings Fabric::tcp_settings() const {
           .in_rank_order = settings_.in_rank_order};
 }
 
-std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator> host, std::unique_ptr<TcpCommunicator> all) const {
-  return std::make_unique<HierarchicalCommunicator>(std::move(host), std::move(all),
-                                                    HierarchicalCommunicator::Settings{.timeout = settings_.timeout,
-                                                                                       .arena = world_->size() > 1 ? arena_ : nullptr,
-                                                                                       .world_ranks = mates(),
-                                                                                       .in_rank_order = settings_.in_rank_order});
+std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator> host,
+                                                std::unique_ptr<TcpCommunicator> all) const {
+  return std::make_unique<HierarchicalCommunicator>(
+      std::move(host), std::move(all),
+      HierarchicalCommunicator::Settings{.timeout = settings_.timeout,
+                                         .arena = world_->size() > 1 ? arena_ : nullptr,
+                                         .world_ranks = mates(),
+                                         .in_rank_order = settings_.in_rank_order});
 }
 
 std::unique_ptr<Communicator> Fabric::group_of_all() const {
@@ -151,34 +171,45 @@ std::unique_ptr<Communicator> Fabric::group_of_all() const {
   return hierarchy(std::move(host), std::move(tcp));
 }
 
-std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wire::KeyValues& store, Deadline deadline) {
+std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wire::KeyValues& store,
+                                            Deadline deadline) {
   const std::size_t own = place_of(members, settings_.rank);
-  SHOAL_USER_CHECK(own < members.size(), "group", "rank {} is not one of the group's {} members", settings_.rank, members.size());
+  SHOAL_USER_CHECK(own < members.size(), "group", "rank {} is not one of the group's {} members",
+                   settings_.rank, members.size());
   std::vector<int> hosts;
   for (const int rank : members) hosts.push_back(hosts_.at(static_cast<std::size_t>(rank)));
   const HostLayout layout(hosts, static_cast<int>(own));
-  const bool on_one_host = world_ && layout.hosts() == 1, apart = !world_ || layout.hosts() == static_cast<int>(members.size());
+  const bool on_one_host = world_ && layout.hosts() == 1,
+             apart = !world_ || layout.hosts() == static_cast<int>(members.size());
   std::unique_ptr<HostCommunicator> host;
   if (on_one_host || !apart) {
     std::vector<int> here;
-    for (const int member : layout.members[static_cast<std::size_t>(layout.host)]) here.push_back(members[static_cast<std::size_t>(member)]);
+    for (const int member : layout.members[static_cast<std::size_t>(layout.host)])
+      here.push_back(members[static_cast<std::size_t>(member)]);
     host = host_group(here, store, deadline);
   }
   if (on_one_host) return host;
   if (own == 0) store.set("group", std::to_string(new_group_number()), deadline);
-  auto tcp = TcpCommunicator::of_members(peers_, tcp_settings(), members, std::stoull(store.wait("group", deadline)));
+  auto tcp = TcpCommunicator::of_members(peers_, tcp_settings(), members,
+                                         std::stoull(store.wait("group", deadline)));
   if (apart) return tcp;
   return hierarchy(std::move(host), std::move(tcp));
 }
 
-std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& members, wire::KeyValues& store, Deadline deadline) const {
+std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& members,
+                                                     wire::KeyValues& store,
+                                                     Deadline deadline) const {
   const auto all = mates();
   const std::string key = fmt::format("block/{}", members.front());
   if (members.front() == settings_.rank)
-    store.set(key, std::to_string(world_->take_control(HostCommunicator::block_bytes(static_cast<int>(members.size())))), deadline);
+    store.set(key,
+              std::to_string(world_->take_control(
+                  HostCommunicator::block_bytes(static_cast<int>(members.size())))),
+              deadline);
   std::vector<int> here;
   for (const int member : members) here.push_back(static_cast<int>(place_of(all, member)));
-  return HostCommunicator::on_block(world_, host_settings(), std::stoull(store.wait(key, deadline)), std::move(here));
+  return HostCommunicator::on_block(world_, host_settings(), std::stoull(store.wait(key, deadline)),
+                                    std::move(here));
 }
 
 void Fabric::check() {
@@ -223,11 +254,13 @@ void Fabric::spread(const Error& error) {
 }
 
 Error Fabric::as_seen_by_all(const Error& error) const {
-  if (!peers_ || !world_ || error.size() != world_->size() || error.size() == settings_.size) return error;
+  if (!peers_ || !world_ || error.size() != world_->size() || error.size() == settings_.size)
+    return error;
   const auto ranks = mates();
   const bool known = error.peer() >= 0 && error.peer() < static_cast<int>(ranks.size());
   Error result(error.kind(), error.operation(),
-               fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}", fmt::join(ranks, ", "), error.message()));
+               fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}",
+                           fmt::join(ranks, ", "), error.message()));
   return result.at(settings_.rank, settings_.size)
       .from(known ? ranks[static_cast<std::size_t>(error.peer())] : -1)
       .in(error.sequence())

@@ -16,10 +16,12 @@
 
 namespace shoal::collective {
 
-/// What lies between the ranks of a job once they have met: memory that those of a host share, TCP connections of each to each. Groups stand on it:
-/// ranks that share a host get a HostCommunicator, ranks of which no two do a TcpCommunicator, the others a HierarchicalCommunicator of both.
+/// What lies between the ranks of a job once they have met: memory that those of a host share, TCP
+/// connections of each to each. Groups stand on it: ranks that share a host get a HostCommunicator,
+/// ranks of which no two do a TcpCommunicator, the others a HierarchicalCommunicator of both.
 ///
-/// All failures are the whole job's. Threads: one at a time, as Communicator; `abort` and `spread` any.
+/// All failures are the whole job's. Threads: one at a time, as Communicator; `abort` and `spread`
+/// any.
 class Fabric {
  public:
   struct Settings {
@@ -27,24 +29,32 @@ class Fabric {
     std::string key;   ///< what members must show; at most 64 bytes
     int rank = 0;
     int size = 1;
-    bool shares_memory = true;                    ///< false: TCP also between ranks of one host
-    std::string host;                             ///< ranks that name different hosts share no memory, whatever is true (so that tests play several)
-    std::string address;                          ///< TCP: to listen on; empty: that which the store knows
-    wire::PortRange ports;                        ///< TCP: of which this rank listens on the first that is free; 0: the system chooses
-    CostModel costs;                              ///< TCP: what algorithms are chosen by; rank 0's count, for all
-    std::string algorithms;                       ///< TCP: overrides of that choice, as Choice reads them
-    bool in_rank_order = false;                   ///< reductions fold in the order of ranks, whatever carries them
-    std::shared_ptr<FlightBook> flight;           ///< where all groups leave what they remember; null: nowhere
+    bool shares_memory = true;  ///< false: TCP also between ranks of one host
+    std::string host;     ///< ranks that name different hosts share no memory, whatever is true (so
+                          ///< that tests play several)
+    std::string address;  ///< TCP: to listen on; empty: that which the store knows
+    wire::PortRange ports;   ///< TCP: of which this rank listens on the first that is free; 0: the
+                             ///< system chooses
+    CostModel costs;         ///< TCP: what algorithms are chosen by; rank 0's count, for all
+    std::string algorithms;  ///< TCP: overrides of that choice, as Choice reads them
+    bool in_rank_order = false;  ///< reductions fold in the order of ranks, whatever carries them
+    std::shared_ptr<FlightBook>
+        flight;  ///< where all groups leave what they remember; null: nowhere
     Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
   };
-  /// Gives this rank the memory that its peers map, once it is known how many ranks share the host; null: none.
+  /// Gives this rank the memory that its peers map, once it is known how many ranks share the host;
+  /// null: none.
   using ArenaFor = std::function<std::shared_ptr<wire::Arena>(int ranks_on_host)>;
 
-  /// All ranks are on this host and meet at `settings.name`, without anybody's help. Throws what wire::meet throws.
-  static std::shared_ptr<Fabric> on_one_host(Settings settings, const ArenaFor& arena_for, Deadline deadline);
-  /// Ranks on any hosts meet through `store`, under keys that nobody else uses. Where passing memory around fails they are told on stderr, and TCP
-  /// carries all. Throws what wire::Peers throws.
-  static std::shared_ptr<Fabric> on_hosts(Settings settings, wire::KeyValues& store, const ArenaFor& arena_for, Deadline deadline);
+  /// All ranks are on this host and meet at `settings.name`, without anybody's help. Throws what
+  /// wire::meet throws.
+  static std::shared_ptr<Fabric> on_one_host(Settings settings, const ArenaFor& arena_for,
+                                             Deadline deadline);
+  /// Ranks on any hosts meet through `store`, under keys that nobody else uses. Where passing
+  /// memory around fails they are told on stderr, and TCP carries all. Throws what wire::Peers
+  /// throws.
+  static std::shared_ptr<Fabric> on_hosts(Settings settings, wire::KeyValues& store,
+                                          const ArenaFor& arena_for, Deadline deadline);
 
   const Settings& settings() const { return settings_; }
   const std::shared_ptr<wire::Arena>& arena() const { return arena_; }
@@ -55,17 +65,21 @@ class Fabric {
 
   /// All ranks. Collective.
   std::unique_ptr<Communicator> group_of_all() const;
-  /// The ranks `members`, of which this is one, in that order; nobody else takes part. They find each other through `store`, under keys that no other
-  /// group uses. Collective.
-  std::unique_ptr<Communicator> group(const std::vector<int>& members, wire::KeyValues& store, Deadline deadline);
+  /// The ranks `members`, of which this is one, in that order; nobody else takes part. They find
+  /// each other through `store`, under keys that no other group uses. Collective.
+  std::unique_ptr<Communicator> group(const std::vector<int>& members, wire::KeyValues& store,
+                                      Deadline deadline);
 
-  /// Throws the first cause once something has failed on any rank, and tells it to those who hear only of memory, or only of connections.
+  /// Throws the first cause once something has failed on any rank, and tells it to those who hear
+  /// only of memory, or only of connections.
   void check();
   /// Ends everything on all ranks.
   void abort(const Error& cause);
-  /// One of the groups has failed with `error` on this rank: ranks of other hosts may not have heard of it.
+  /// One of the groups has failed with `error` on this rank: ranks of other hosts may not have
+  /// heard of it.
   void spread(const Error& error);
-  /// `error` of a HostCommunicator, which counts the ranks of its host, for people who count those of the job.
+  /// `error` of a HostCommunicator, which counts the ranks of its host, for people who count those
+  /// of the job.
   Error as_seen_by_all(const Error& error) const;
   /// This rank is done and about to go: its end is no failure.
   void leave();
@@ -76,8 +90,10 @@ class Fabric {
   void meet_mates(Deadline deadline);
   HostCommunicator::Settings host_settings() const;
   TcpCommunicator::Settings tcp_settings() const;
-  std::unique_ptr<HostCommunicator> host_group(const std::vector<int>& members, wire::KeyValues& store, Deadline deadline) const;
-  std::unique_ptr<Communicator> hierarchy(std::unique_ptr<HostCommunicator> host, std::unique_ptr<TcpCommunicator> all) const;
+  std::unique_ptr<HostCommunicator> host_group(const std::vector<int>& members,
+                                               wire::KeyValues& store, Deadline deadline) const;
+  std::unique_ptr<Communicator> hierarchy(std::unique_ptr<HostCommunicator> host,
+                                          std::unique_ptr<TcpCommunicator> all) const;
 
   Settings settings_;
   std::shared_ptr<wire::Arena> arena_;

@@ -27,14 +27,15 @@ struct FlightPage {
   std::vector<FlightEntry> entries;
 };
 
-/// Where the communicators of a process leave what they remember, so that it can still be read when a failure has unwound them. Keeps the first group
-/// and the last kGroups. Threads: any.
+/// Where the communicators of a process leave what they remember, so that it can still be read when
+/// a failure has unwound them. Keeps the first group and the last kGroups. Threads: any.
 class FlightBook {
  public:
   static constexpr std::size_t kGroups = 256;
-  /// `entries` owns what it reads, and takes the place of what was there under the same name. It is called while other ranks go on, and says what it
-  /// finds.
-  void add(std::string group, std::vector<int> members, std::function<std::vector<FlightEntry>()> entries);
+  /// `entries` owns what it reads, and takes the place of what was there under the same name. It is
+  /// called while other ranks go on, and says what it finds.
+  void add(std::string group, std::vector<int> members,
+           std::function<std::vector<FlightEntry>()> entries);
   std::vector<FlightPage> pages() const;
 
  private:

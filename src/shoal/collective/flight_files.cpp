@@ -27,14 +27,19 @@ namespace fs = std::filesystem;
 constexpr const char* kMerged = "flight.jsonl";
 constexpr const char* kPrefix = "flight-rank-";
 
-std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
-double seconds_since_1970(std::chrono::system_clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+double seconds_since_1970(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
 
 /// Ranks' clocks of one host agree; those of hosts do as far as somebody keeps them.
 double wall_time(Clock::time_point time) {
   const auto now = std::chrono::system_clock::now();
-  return seconds_since_1970(now - std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - time));
+  return seconds_since_1970(
+      now - std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - time));
 }
 
 std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Error& cause) {
@@ -48,7 +53,8 @@ std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Err
   for (const FlightPage& page : book.pages())
     for (const FlightEntry& entry : page.entries) {
       const bool complete = entry.ended != Clock::time_point{};
-      const double took = std::chrono::duration<double, std::micro>(entry.ended - entry.began).count();
+      const double took =
+          std::chrono::duration<double, std::micro>(entry.ended - entry.began).count();
       text += line_of({{"record", "call"},
                        {"run", owner.run},
                        {"group", page.group},
@@ -74,8 +80,10 @@ void replace_file(const fs::path& path, const std::string& text) {
 /// Holds a directory against others that merge there.
 class Hold {
  public:
-  explicit Hold(const std::string& directory) : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (fd_ < 0 || ::flock(fd_, LOCK_EX) != 0) throw system_error(ErrorKind::kOutput, "flight recorder", "cannot lock " + directory);
+  explicit Hold(const std::string& directory)
+      : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (fd_ < 0 || ::flock(fd_, LOCK_EX) != 0)
+      throw system_error(ErrorKind::kOutput, "flight recorder", "cannot lock " + directory);
   }
   ~Hold() { ::close(fd_); }
   Hold(const Hold&) = delete;
@@ -119,7 +127,8 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
       if (!call.complete && (!stuck || sequence < *stuck)) stuck = sequence;
   }
   for (const auto& [rank, calls] : history.calls)
-    if (const auto own = calls.rbegin()->first; own < last && (!stuck || own + 1 < *stuck)) stuck = own + 1;
+    if (const auto own = calls.rbegin()->first; own < last && (!stuck || own + 1 < *stuck))
+      stuck = own + 1;
   if (!stuck) return std::nullopt;
   std::vector<std::string> absent, parts;
   std::vector<int> inside, silent;
@@ -134,27 +143,37 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
     const auto at = found->second.find(*stuck);
     if (at != found->second.end()) what = at->second.line["call"];
     if (own_last < *stuck)
-      absent.push_back(fmt::format("rank {} never entered it (its last was #{} {})", rank, own_last, last_call.line["call"].get<std::string>()));
+      absent.push_back(fmt::format("rank {} never entered it (its last was #{} {})", rank, own_last,
+                                   last_call.line["call"].get<std::string>()));
     else if (at != found->second.end() && !at->second.complete)
       inside.push_back(rank);
   }
   parts = absent;
-  const auto many = [](const std::vector<int>& ranks) { return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", ")); };
-  if (!inside.empty()) parts.push_back(fmt::format("{} {} inside it", many(inside), inside.size() > 1 ? "are" : "is"));
+  const auto many = [](const std::vector<int>& ranks) {
+    return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  };
+  if (!inside.empty())
+    parts.push_back(fmt::format("{} {} inside it", many(inside), inside.size() > 1 ? "are" : "is"));
   if (!silent.empty()) parts.push_back(fmt::format("{} left no record", many(silent)));
   return Json{{"record", "verdict"},
               {"group", group},
               {"sequence", *stuck},
-              {"text", fmt::format("#{}{}{}: {}", *stuck, what.empty() ? "" : " ", what, fmt::join(parts, "; "))}};
+              {"text", fmt::format("#{}{}{}: {}", *stuck, what.empty() ? "" : " ", what,
+                                   fmt::join(parts, "; "))}};
 }
 
-bool is_rank_line(Json& line) { return line.value("record", "") == "rank" && line["rank"].is_number_integer() && line["written"].is_number(); }
+bool is_rank_line(Json& line) {
+  return line.value("record", "") == "rank" && line["rank"].is_number_integer() &&
+         line["written"].is_number();
+}
 
 bool is_call_line(Json& line) {
-  if (line.value("record", "") != "call" || !line["rank"].is_number_integer() || !line["sequence"].is_number_unsigned() ||
-      !line["call"].is_string() || !line["group"].is_string() || !line["members"].is_array())
+  if (line.value("record", "") != "call" || !line["rank"].is_number_integer() ||
+      !line["sequence"].is_number_unsigned() || !line["call"].is_string() ||
+      !line["group"].is_string() || !line["members"].is_array())
     return false;
-  return std::all_of(line["members"].begin(), line["members"].end(), [](const Json& rank) { return rank.is_number_integer(); });
+  return std::all_of(line["members"].begin(), line["members"].end(),
+                     [](const Json& rank) { return rank.is_number_integer(); });
 }
 
 /// The lines of one run, in no order.
@@ -164,7 +183,9 @@ std::vector<Json> lines_of_run(const std::vector<std::string>& files, const std:
     std::istringstream text(file);
     for (std::string one; std::getline(text, one);) {
       Json line = Json::parse(one, nullptr, false);
-      if (!line.is_object() || !line["run"].is_string() || line["run"] != run || !line["record"].is_string()) continue;
+      if (!line.is_object() || !line["run"].is_string() || line["run"] != run ||
+          !line["record"].is_string())
+        continue;
       if (is_rank_line(line) || is_call_line(line)) lines.push_back(std::move(line));
     }
   }
@@ -201,11 +222,13 @@ std::string merge_flights(const std::vector<std::string>& files, const std::stri
   return text;
 }
 
-void write_flight(const std::string& directory, const FlightOwner& owner, const FlightBook& book, const Error& cause) {
+void write_flight(const std::string& directory, const FlightOwner& owner, const FlightBook& book,
+                  const Error& cause) {
   std::error_code failed;
   fs::create_directories(directory, failed);
   const Hold hold(directory);
-  replace_file(fs::path(directory) / fmt::format("{}{}.jsonl", kPrefix, owner.rank), lines_of(owner, book, cause));
+  replace_file(fs::path(directory) / fmt::format("{}{}.jsonl", kPrefix, owner.rank),
+               lines_of(owner, book, cause));
   replace_file(fs::path(directory) / kMerged, merge_flights(rank_files(directory), owner.run));
 }
 

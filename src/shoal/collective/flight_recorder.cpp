@@ -26,9 +26,13 @@ std::optional<Standing> Standing::unpack(std::span<const std::byte> bytes) {
 
 std::string Standing::against(std::uint64_t sequence) const {
   const std::string call = entered == 0 ? "" : fmt::format("#{}, {}", entered, last.text());
-  if (entered < sequence) return fmt::format("never entered #{} ({})", sequence, entered == 0 ? "nor any before" : "its last was " + call);
+  if (entered < sequence)
+    return fmt::format("never entered #{} ({})", sequence,
+                       entered == 0 ? "nor any before" : "its last was " + call);
   if (left >= sequence) return fmt::format("has left #{}", sequence);
-  return fmt::format("is inside #{}{}", sequence, entered > sequence ? fmt::format(" and has begun {}", call) : fmt::format(", {}", last.text()));
+  return fmt::format("is inside #{}{}", sequence,
+                     entered > sequence ? fmt::format(" and has begun {}", call)
+                                        : fmt::format(", {}", last.text()));
 }
 
 void FlightRecorder::enter(std::uint64_t sequence, const TcpCall& call) {
@@ -57,7 +61,8 @@ Standing FlightRecorder::standing() const {
 std::vector<FlightEntry> FlightRecorder::entries(int rank) const {
   const std::lock_guard lock(mutex_);
   std::vector<FlightEntry> result;
-  for (std::uint64_t s = entered_ - std::min<std::uint64_t>(entered_, kKept) + 1; s <= entered_; ++s) {
+  for (std::uint64_t s = entered_ - std::min<std::uint64_t>(entered_, kKept) + 1; s <= entered_;
+       ++s) {
     const Entry& entry = entries_[s % kKept];
     result.push_back({rank, s, entry.call.text(), entry.began, entry.ended});
   }
@@ -69,11 +74,14 @@ std::string FlightRecorder::text() const {
   const auto now = Clock::now();
   const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
   std::string text;
-  for (std::uint64_t s = entered_ - std::min<std::uint64_t>(entered_, kKept) + 1; s <= entered_; ++s) {
+  for (std::uint64_t s = entered_ - std::min<std::uint64_t>(entered_, kKept) + 1; s <= entered_;
+       ++s) {
     const Entry& entry = entries_[s % kKept];
-    text +=
-        fmt::format("#{} {}, began {:.3f} s ago, {}\n", s, entry.call.text(), seconds(now - entry.began),
-                    entry.ended == Clock::time_point{} ? "not complete" : fmt::format("took {:.3f} ms", 1e3 * seconds(entry.ended - entry.began)));
+    text += fmt::format(
+        "#{} {}, began {:.3f} s ago, {}\n", s, entry.call.text(), seconds(now - entry.began),
+        entry.ended == Clock::time_point{}
+            ? "not complete"
+            : fmt::format("took {:.3f} ms", 1e3 * seconds(entry.ended - entry.began)));
   }
   return text;
 }

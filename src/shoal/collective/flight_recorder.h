@@ -14,7 +14,8 @@
 
 namespace shoal::collective {
 
-/// How far one rank has come with the collectives of a group: what it answers when a peer asks why nothing arrives.
+/// How far one rank has come with the collectives of a group: what it answers when a peer asks why
+/// nothing arrives.
 struct Standing {
   static constexpr std::size_t kBytes = 16 + TcpCall::kBytes;
 
@@ -25,12 +26,14 @@ struct Standing {
   wire::Bytes pack() const;
   /// Nothing for what no rank of ours says.
   static std::optional<Standing> unpack(std::span<const std::byte> bytes);
-  /// Where this leaves somebody who waits in collective `sequence`: "never entered #412 (its last was #411, all_reduce of ...)", "is inside #412
+  /// Where this leaves somebody who waits in collective `sequence`: "never entered #412 (its last
+  /// was #411, all_reduce of ...)", "is inside #412
   /// ...".
   std::string against(std::uint64_t sequence) const;
 };
 
-/// Remembers the last collectives that one rank has begun in one group: what they were, when they began, when they were complete. Threads: any.
+/// Remembers the last collectives that one rank has begun in one group: what they were, when they
+/// began, when they were complete. Threads: any.
 class FlightRecorder {
  public:
   static constexpr std::size_t kKept = 64;
@@ -40,7 +43,8 @@ class FlightRecorder {
   Standing standing() const;
   /// Those that are remembered, the oldest first, as those of `rank`.
   std::vector<FlightEntry> entries(int rank) const;
-  /// A line for each that is remembered, the oldest first: "#412 all_reduce of 5 x f32 (ring), began 1.203 s ago, took 0.4 ms".
+  /// A line for each that is remembered, the oldest first: "#412 all_reduce of 5 x f32 (ring),
+  /// began 1.203 s ago, took 0.4 ms".
   std::string text() const;
 
  private:

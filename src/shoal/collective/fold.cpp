@@ -17,8 +17,8 @@ namespace HWY_NAMESPACE {
 
 #include "shoal/collective/fold_kernel.h"
 
-void fold_all(ElementType type, Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count,
-              double scale) {
+void fold_all(ElementType type, Reduction reduction, const void* const* source, int sources,
+              void* const* target, int targets, std::size_t count, double scale) {
   switch (type) {
     case ElementType::kBool: {
       // One byte, 0 or 1: sum and maximum are "or", product and minimum "and".
@@ -101,16 +101,21 @@ HWY_EXPORT(fold_all);
 HWY_EXPORT(widen_narrow);
 HWY_EXPORT(narrow_wide);
 
-void widen(ElementType type, const void* from, float* to, std::size_t count) { HWY_DYNAMIC_DISPATCH(widen_narrow)(type, from, to, count); }
-void narrow(ElementType type, const float* from, void* to, std::size_t count) { HWY_DYNAMIC_DISPATCH(narrow_wide)(type, from, to, count); }
+void widen(ElementType type, const void* from, float* to, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(widen_narrow)(type, from, to, count);
+}
+void narrow(ElementType type, const float* from, void* to, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(narrow_wide)(type, from, to, count);
+}
 
-void fold(ElementType type, Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count,
-          double scale) {
+void fold(ElementType type, Reduction reduction, const void* const* source, int sources,
+          void* const* target, int targets, std::size_t count, double scale) {
   HWY_DYNAMIC_DISPATCH(fold_all)(type, reduction, source, sources, target, targets, count, scale);
 }
 
 bool supports_fold(ElementType type, Reduction reduction) {
-  const bool complex = type == ElementType::kC64 || type == ElementType::kC128, floating = is_floating(type);
+  const bool complex = type == ElementType::kC64 || type == ElementType::kC128,
+             floating = is_floating(type);
   switch (reduction) {
     case Reduction::kSum:
       return true;

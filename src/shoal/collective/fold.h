@@ -7,24 +7,28 @@
 
 namespace shoal::collective {
 
-/// Reduces `sources` buffers of `count` elements, in order 0, 1, 2 ..., and writes the result to each of `targets`:
+/// Reduces `sources` buffers of `count` elements, in order 0, 1, 2 ..., and writes the result to
+/// each of `targets`:
 ///   target[t][i] = ((source[0][i] op source[1][i]) op source[2][i]) ...
-/// A target may be one of the sources; otherwise buffers do not overlap. fp16, bf16 and fp8 accumulate in fp32 and round once, to nearest even;
-/// kAverage divides the sum by `sources`, kPremulSum multiplies every element by `scale` first. The order is fixed, so the bits do not depend on who
-/// computes. Uses the widest vectors that the processor has, found at run time. `supports_fold` must hold.
-void fold(ElementType type, Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count,
-          double scale = 1);
+/// A target may be one of the sources; otherwise buffers do not overlap. fp16, bf16 and fp8
+/// accumulate in fp32 and round once, to nearest even; kAverage divides the sum by `sources`,
+/// kPremulSum multiplies every element by `scale` first. The order is fixed, so the bits do not
+/// depend on who computes. Uses the widest vectors that the processor has, found at run time.
+/// `supports_fold` must hold.
+void fold(ElementType type, Reduction reduction, const void* const* source, int sources,
+          void* const* target, int targets, std::size_t count, double scale = 1);
 
 /// The same, one element at a time in the plainest way: what `fold` is tested against.
-void fold_plain(ElementType type, Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count,
-                double scale = 1);
+void fold_plain(ElementType type, Reduction reduction, const void* const* source, int sources,
+                void* const* target, int targets, std::size_t count, double scale = 1);
 
-/// `count` elements of a floating type narrower than fp32 as fp32, and back, to nearest even. The two do not overlap.
+/// `count` elements of a floating type narrower than fp32 as fp32, and back, to nearest even. The
+/// two do not overlap.
 void widen(ElementType type, const void* from, float* to, std::size_t count);
 void narrow(ElementType type, const float* from, void* to, std::size_t count);
 
-/// Bitwise reductions take integers and bool; minimum and maximum any type but complex; kAverage and kPremulSum floating and complex types; bool
-/// takes sum as "or", product as "and".
+/// Bitwise reductions take integers and bool; minimum and maximum any type but complex; kAverage
+/// and kPremulSum floating and complex types; bool takes sum as "or", product as "and".
 bool supports_fold(ElementType type, Reduction reduction);
 
 }  // namespace shoal::collective

@@ -1,5 +1,6 @@
-// The body of every fold, as plain loops that the compiler vectorises. Included once for the plain version and once per vector width, each time in a
-// namespace of its own and under that width's target options; therefore no include guard, and no lambdas (they would not inherit the target).
+// The body of every fold, as plain loops that the compiler vectorises. Included once for the plain
+// version and once per vector width, each time in a namespace of its own and under that width's
+// target options; therefore no include guard, and no lambdas (they would not inherit the target).
 
 template <class T>
 struct Wide {  // integers and complex parts: computed as they are
@@ -32,7 +33,8 @@ struct Wide<Float8E5M2> {
   static Float8E5M2 store(float x) { return narrow_e5m2(x); }
 };
 
-// Signed overflow wraps, as on every peer: sums and products of integers are taken on the unsigned type.
+// Signed overflow wraps, as on every peer: sums and products of integers are taken on the unsigned
+// type.
 template <class W>
 W wrapping_add(W a, W b) {
   if constexpr (std::is_integral_v<W>) {
@@ -116,28 +118,33 @@ void narrow_all(const float* __restrict from, T* __restrict to, std::size_t coun
 
 template <class T, class Op>
 void fold_two_in_place(T* __restrict a, T* __restrict b, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) a[i] = b[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
+  for (std::size_t i = 0; i < count; ++i)
+    a[i] = b[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
 }
 
 template <class T, class Op>
 void fold_two_into_first(T* __restrict a, const T* __restrict b, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) a[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
+  for (std::size_t i = 0; i < count; ++i)
+    a[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
 }
 
 template <class T, class Op>
 void fold_two_into_second(const T* __restrict a, T* __restrict b, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) b[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
+  for (std::size_t i = 0; i < count; ++i)
+    b[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
 }
 
 template <class T, class Op>
 void fold_two(const T* __restrict a, const T* __restrict b, T* __restrict c, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) c[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
+  for (std::size_t i = 0; i < count; ++i)
+    c[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
 }
 
 inline constexpr std::size_t kBlock = 1024;  // accumulators that stay in the first-level cache
 
 template <class T, class Op>
-void fold_blocks(const T* const* source, int sources, T* const* target, int targets, std::size_t count, double scale, double divisor) {
+void fold_blocks(const T* const* source, int sources, T* const* target, int targets,
+                 std::size_t count, double scale, double divisor) {
   using W = typename Wide<T>::type;
   alignas(64) W sum[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
@@ -150,7 +157,8 @@ void fold_blocks(const T* const* source, int sources, T* const* target, int targ
           if (s == 0)
             for (std::size_t i = 0; i < n; ++i) sum[i] = Wide<T>::load(from[i]) * factor;
           else
-            for (std::size_t i = 0; i < n; ++i) sum[i] = Op::apply(sum[i], static_cast<W>(Wide<T>::load(from[i]) * factor));
+            for (std::size_t i = 0; i < n; ++i)
+              sum[i] = Op::apply(sum[i], static_cast<W>(Wide<T>::load(from[i]) * factor));
           continue;
         }
       }
@@ -161,7 +169,8 @@ void fold_blocks(const T* const* source, int sources, T* const* target, int targ
     }
     if constexpr (std::is_floating_point_v<W>)
       if (divisor != 1)
-        for (std::size_t i = 0; i < n; ++i) sum[i] = static_cast<W>(sum[i] / static_cast<W>(divisor));
+        for (std::size_t i = 0; i < n; ++i)
+          sum[i] = static_cast<W>(sum[i] / static_cast<W>(divisor));
     for (int t = 0; t < targets; ++t) {
       T* __restrict to = target[t] + begin;
       for (std::size_t i = 0; i < n; ++i) to[i] = Wide<T>::store(sum[i]);
@@ -170,21 +179,30 @@ void fold_blocks(const T* const* source, int sources, T* const* target, int targ
 }
 
 template <class T, class Op>
-void fold_typed(const void* const* source, int sources, void* const* target, int targets, std::size_t count, double scale, double divisor) {
+void fold_typed(const void* const* source, int sources, void* const* target, int targets,
+                std::size_t count, double scale, double divisor) {
   if (sources == 2 && scale == 1 && divisor == 1) {
     const void *a = source[0], *b = source[1];
     if (targets == 2 && ((target[0] == a && target[1] == b) || (target[0] == b && target[1] == a)))
-      return fold_two_in_place<T, Op>(static_cast<T*>(const_cast<void*>(a)), static_cast<T*>(const_cast<void*>(b)), count);
-    if (targets == 1 && a != b && target[0] == a) return fold_two_into_first<T, Op>(static_cast<T*>(target[0]), static_cast<const T*>(b), count);
-    if (targets == 1 && a != b && target[0] == b) return fold_two_into_second<T, Op>(static_cast<const T*>(a), static_cast<T*>(target[0]), count);
+      return fold_two_in_place<T, Op>(static_cast<T*>(const_cast<void*>(a)),
+                                      static_cast<T*>(const_cast<void*>(b)), count);
+    if (targets == 1 && a != b && target[0] == a)
+      return fold_two_into_first<T, Op>(static_cast<T*>(target[0]), static_cast<const T*>(b),
+                                        count);
+    if (targets == 1 && a != b && target[0] == b)
+      return fold_two_into_second<T, Op>(static_cast<const T*>(a), static_cast<T*>(target[0]),
+                                         count);
     if (targets == 1 && target[0] != a && target[0] != b)
-      return fold_two<T, Op>(static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(target[0]), count);
+      return fold_two<T, Op>(static_cast<const T*>(a), static_cast<const T*>(b),
+                             static_cast<T*>(target[0]), count);
   }
-  fold_blocks<T, Op>(reinterpret_cast<const T* const*>(source), sources, reinterpret_cast<T* const*>(target), targets, count, scale, divisor);
+  fold_blocks<T, Op>(reinterpret_cast<const T* const*>(source), sources,
+                     reinterpret_cast<T* const*>(target), targets, count, scale, divisor);
 }
 
 template <class T>
-void fold_reduction(Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count, double scale) {
+void fold_reduction(Reduction reduction, const void* const* source, int sources,
+                    void* const* target, int targets, std::size_t count, double scale) {
   switch (reduction) {
     case Reduction::kSum:
       return fold_typed<T, Sum>(source, sources, target, targets, count, 1, 1);

@@ -49,11 +49,14 @@ W combine(Reduction reduction, W a, W b) {
 }
 
 template <class T>
-void fold_elements(Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count, double scale) {
+void fold_elements(Reduction reduction, const void* const* source, int sources, void* const* target,
+                   int targets, std::size_t count, double scale) {
   for (std::size_t i = 0; i < count; ++i) {
     using W = decltype(load<T>(source[0], i));
     const auto term = [&](int s) {
-      return reduction == Reduction::kPremulSum ? static_cast<W>(load<T>(source[s], i) * static_cast<W>(scale)) : load<T>(source[s], i);
+      return reduction == Reduction::kPremulSum
+                 ? static_cast<W>(load<T>(source[s], i) * static_cast<W>(scale))
+                 : load<T>(source[s], i);
     };
     W value = term(0);
     for (int s = 1; s < sources; ++s) value = combine<W>(reduction, value, term(s));
@@ -64,13 +67,17 @@ void fold_elements(Reduction reduction, const void* const* source, int sources, 
 
 }  // namespace
 
-void fold_plain(ElementType type, Reduction reduction, const void* const* source, int sources, void* const* target, int targets, std::size_t count,
-                double scale) {
-  const auto run = [&]<class T>(T, std::size_t n) { fold_elements<T>(reduction, source, sources, target, targets, n, scale); };
+void fold_plain(ElementType type, Reduction reduction, const void* const* source, int sources,
+                void* const* target, int targets, std::size_t count, double scale) {
+  const auto run = [&]<class T>(T, std::size_t n) {
+    fold_elements<T>(reduction, source, sources, target, targets, n, scale);
+  };
   switch (type) {
     case ElementType::kBool:
-      if (reduction == Reduction::kSum || reduction == Reduction::kMax) reduction = Reduction::kBitOr;
-      if (reduction == Reduction::kProduct || reduction == Reduction::kMin) reduction = Reduction::kBitAnd;
+      if (reduction == Reduction::kSum || reduction == Reduction::kMax)
+        reduction = Reduction::kBitOr;
+      if (reduction == Reduction::kProduct || reduction == Reduction::kMin)
+        reduction = Reduction::kBitAnd;
       return run(std::uint8_t{}, count);
     case ElementType::kU8:
       return run(std::uint8_t{}, count);

@@ -16,7 +16,8 @@ void hold_from(std::vector<Step>& steps, const Members& members, int self, Range
   steps.push_back({Action::kFold, self, range});
 }
 
-/// Each owner of a slice folds its part of it and gives the result to the others: a direct all-reduce among `owners`.
+/// Each owner of a slice folds its part of it and gives the result to the others: a direct
+/// all-reduce among `owners`.
 void exchange(StepTable& table, const Members& owners, Range slice) {
   const int parts = static_cast<int>(owners.size());
   if (parts < 2) return;
@@ -27,9 +28,11 @@ void exchange(StepTable& table, const Members& owners, Range slice) {
   for (int i = 0; i < parts; ++i) {
     auto& steps = table[owners[i]];
     // Each begins with its successor, so that no host is everybody's first.
-    for (int d = 1; d < parts; ++d) steps.push_back({Action::kSend, owners[(i + d) % parts], part((i + d) % parts)});
+    for (int d = 1; d < parts; ++d)
+      steps.push_back({Action::kSend, owners[(i + d) % parts], part((i + d) % parts)});
     hold_from(steps, owners, owners[i], part(i));
-    for (int d = 1; d < parts; ++d) steps.push_back({Action::kSend, owners[(i + d) % parts], part(i)});
+    for (int d = 1; d < parts; ++d)
+      steps.push_back({Action::kSend, owners[(i + d) % parts], part(i)});
     for (int j = 0; j < parts; ++j)
       if (j != i) steps.push_back({Action::kReceiveCopy, owners[j], part(j)});
   }
@@ -40,7 +43,8 @@ void exchange(StepTable& table, const Members& owners, Range slice) {
 StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count) {
   SHOAL_USER_CHECK(!hosts.empty(), "hierarchical_all_reduce", "at least one rank is needed");
   std::map<int, Members> by_host;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) by_host[hosts[rank]].push_back(static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank)
+    by_host[hosts[rank]].push_back(static_cast<int>(rank));
   std::size_t slices = hosts.size();
   for (const auto& [host, members] : by_host) slices = std::min(slices, members.size());
   const int parts = static_cast<int>(slices);
@@ -56,7 +60,8 @@ StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count)
     for (const int rank : members) {
       sends(members, rank, false);
       for (int slice = 0; slice < parts; ++slice)
-        if (members[slice] == rank && members.size() > 1) hold_from(table[rank], members, rank, part_of(count, parts, slice));
+        if (members[slice] == rank && members.size() > 1)
+          hold_from(table[rank], members, rank, part_of(count, parts, slice));
     }
   for (int slice = 0; slice < parts; ++slice) {
     Members owners;
@@ -67,7 +72,9 @@ StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count)
     for (const int rank : members) {
       sends(members, rank, true);
       for (int slice = 0; slice < parts; ++slice)
-        if (members[slice] != rank) table[rank].push_back({Action::kReceiveCopy, members[slice], part_of(count, parts, slice)});
+        if (members[slice] != rank)
+          table[rank].push_back(
+              {Action::kReceiveCopy, members[slice], part_of(count, parts, slice)});
     }
   return table;
 }
@@ -76,7 +83,8 @@ std::size_t elements_between_hosts(const StepTable& table, std::span<const int> 
   std::size_t sent = 0;
   for (std::size_t rank = 0; rank < table.size(); ++rank)
     for (const Step& step : table[rank])
-      if (step.action == Action::kSend && hosts[rank] != hosts[step.peer]) sent += step.range.size();
+      if (step.action == Action::kSend && hosts[rank] != hosts[step.peer])
+        sent += step.range.size();
   return sent;
 }
 

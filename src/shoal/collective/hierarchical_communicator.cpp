@@ -12,10 +12,13 @@
 namespace shoal::collective {
 namespace {
 
-constexpr Duration kTurn = std::chrono::milliseconds(1);          // in one lane while others may have something to do
-constexpr Duration kMoment = std::chrono::microseconds(50);       // for a message that may come either way
-constexpr Duration kLongTurn = std::chrono::milliseconds(20);     // while only one is under way
-constexpr Duration kFirstWords = std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
+constexpr Duration kTurn =
+    std::chrono::milliseconds(1);  // in one lane while others may have something to do
+constexpr Duration kMoment =
+    std::chrono::microseconds(50);  // for a message that may come either way
+constexpr Duration kLongTurn = std::chrono::milliseconds(20);  // while only one is under way
+constexpr Duration kFirstWords =
+    std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
 
 std::unique_ptr<TcpCommunicator> as_tcp(std::unique_ptr<Communicator> communicator) {
   return std::unique_ptr<TcpCommunicator>(static_cast<TcpCommunicator*>(communicator.release()));
@@ -25,12 +28,19 @@ bool on_host(Lane lane) { return lane == Lane::kGather || lane == Lane::kSpread;
 
 }  // namespace
 
-HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunicator> host, std::unique_ptr<TcpCommunicator> all, Settings settings)
-    : gather_(std::move(host)), all_(std::move(all)), settings_(std::move(settings)), layout_(all_->choice().hosts(), all_->rank()) {
-  SHOAL_CHECK(gather_->size() == layout_.local_size() && gather_->rank() == layout_.local, "rank {} of {} on its host, not {} of {}", gather_->rank(),
-              gather_->size(), layout_.local, layout_.local_size());
+HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunicator> host,
+                                                   std::unique_ptr<TcpCommunicator> all,
+                                                   Settings settings)
+    : gather_(std::move(host)),
+      all_(std::move(all)),
+      settings_(std::move(settings)),
+      layout_(all_->choice().hosts(), all_->rank()) {
+  SHOAL_CHECK(gather_->size() == layout_.local_size() && gather_->rank() == layout_.local,
+              "rank {} of {} on its host, not {} of {}", gather_->rank(), gather_->size(),
+              layout_.local, layout_.local_size());
   spread_ = gather_->split(0, layout_.local);
-  if (settings_.world_ranks.empty()) settings_.world_ranks = layout_.members[static_cast<std::size_t>(layout_.host)];
+  if (settings_.world_ranks.empty())
+    settings_.world_ranks = layout_.members[static_cast<std::size_t>(layout_.host)];
   column_ = all_->split(layout_.local < layout_.columns ? layout_.local : -1, layout_.host);
 }
 
@@ -52,13 +62,18 @@ Communicator* HierarchicalCommunicator::in_lane(Lane lane) const {
 
 std::shared_ptr<std::byte> HierarchicalCommunicator::scratch(std::size_t bytes) const {
   if (bytes == 0) return nullptr;
-  if (!settings_.arena) return {static_cast<std::byte*>(::operator new(bytes)), [](std::byte* p) { ::operator delete(p); }};
-  return {static_cast<std::byte*>(settings_.arena->allocate(bytes)), [arena = settings_.arena](std::byte* p) { arena->free(p); }};
+  if (!settings_.arena)
+    return {static_cast<std::byte*>(::operator new(bytes)),
+            [](std::byte* p) { ::operator delete(p); }};
+  return {static_cast<std::byte*>(settings_.arena->allocate(bytes)),
+          [arena = settings_.arena](std::byte* p) { arena->free(p); }};
 }
 
 Handle HierarchicalCommunicator::start(const Operation& operation) {
-  SHOAL_USER_CHECK(!operation.shared_output || (operation.kind == Kind::kAllGather && layout_.in_blocks), name(operation.kind),
-                   "one output a host is of all_gather among hosts that hold equal blocks of ranks");
+  SHOAL_USER_CHECK(
+      !operation.shared_output || (operation.kind == Kind::kAllGather && layout_.in_blocks),
+      name(operation.kind),
+      "one output a host is of all_gather among hosts that hold equal blocks of ranks");
   Operation plain = operation;
   plain.shared_output = false;
   all_->validate(plain);
@@ -77,7 +92,8 @@ Handle HierarchicalCommunicator::start(const Operation& operation) {
   return handle;
 }
 
-HierarchicalCommunicator::Pending& HierarchicalCommunicator::add_pending(const Operation& operation, Handle handle) {
+HierarchicalCommunicator::Pending& HierarchicalCommunicator::add_pending(const Operation& operation,
+                                                                         Handle handle) {
   Pending& p = in_flight_.emplace_back();
   p.handle = handle;
   p.give_up = Clock::now() + operation.timeout;
@@ -89,7 +105,8 @@ HierarchicalCommunicator::Pending& HierarchicalCommunicator::add_pending(const O
 void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
   operation.more = {};
   if (operation.timeout == Duration::zero()) operation.timeout = settings_.timeout;
-  if (operation.kind == Kind::kAllToAll || operation.kind == Kind::kGather || operation.kind == Kind::kScatter)
+  if (operation.kind == Kind::kAllToAll || operation.kind == Kind::kGather ||
+      operation.kind == Kind::kScatter)
     return enqueue_exchange(operation, handle);
   Pending& p = add_pending(operation, handle);
   if (operation.kind == Kind::kSend) return start_message(p);
@@ -107,11 +124,13 @@ void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
 void HierarchicalCommunicator::start_now(Pending& p, Lane lane, std::vector<Operation> operations) {
   p.program.phases = {{lane, std::move(operations), {}}};
   work_on(p);
-  for (const Operation& operation : p.program.phases.front().operations) p.running.push_back(in_lane(lane)->start(operation));
+  for (const Operation& operation : p.program.phases.front().operations)
+    p.running.push_back(in_lane(lane)->start(operation));
 }
 
-// Between hosts over TCP, which compares the calls of all ranks; on this host by messages of a mailbox in which nobody else's are. Each of the two
-// is an entry of its own. The counts are there only now.
+// Between hosts over TCP, which compares the calls of all ranks; on this host by messages of a
+// mailbox in which nobody else's are. Each of the two is an entry of its own. The counts are there
+// only now.
 void HierarchicalCommunicator::enqueue_exchange(const Operation& operation, Handle handle) {
   Pending& between = add_pending(operation, handle);
   between.program.phases = {{Lane::kFlat, {operation}, {}}};
@@ -129,17 +148,21 @@ void HierarchicalCommunicator::start_message(Pending& p) {
   start_now(p, here ? Lane::kGather : Lane::kFlat, {message});
 }
 
-/// Begins a receive once it is known where its message comes from. Earlier receives with its tag have the first choice.
+/// Begins a receive once it is known where its message comes from. Earlier receives with its tag
+/// have the first choice.
 bool HierarchicalCommunicator::match(Pending& p) {
   for (const Pending& other : in_flight_) {
     if (&other == &p) break;
     const int wanted = other.operation.peer, peer = p.operation.peer;
-    if (other.unmatched && other.operation.tag == p.operation.tag && (wanted < 0 || peer < 0 || wanted == peer)) return false;
+    if (other.unmatched && other.operation.tag == p.operation.tag &&
+        (wanted < 0 || peer < 0 || wanted == peer))
+      return false;
   }
   if (p.operation.peer < 0) {
     const int mate = gather_->find_message(p.operation.tag);
-    p.operation.peer =
-        mate >= 0 ? layout_.members[static_cast<std::size_t>(layout_.host)][static_cast<std::size_t>(mate)] : all_->find_message(p.operation.tag);
+    p.operation.peer = mate >= 0 ? layout_.members[static_cast<std::size_t>(layout_.host)]
+                                                  [static_cast<std::size_t>(mate)]
+                                 : all_->find_message(p.operation.tag);
     if (p.operation.peer < 0) return false;
     sources_[p.handle] = p.operation.peer;
   }
@@ -157,41 +180,52 @@ bool HierarchicalCommunicator::advance(Pending& p, bool (&taken)[kLanes]) {
     if (p.running.empty()) {
       if (taken[lane] || !has_room(phases[p.at])) break;
       work_on(p);
-      if (const Buffer& copy = phases[p.at].copy; copy.count > 0) std::memcpy(copy.output, copy.input, copy.count);
+      if (const Buffer& copy = phases[p.at].copy; copy.count > 0)
+        std::memcpy(copy.output, copy.input, copy.count);
       for (const Conversion& conversion : phases[p.at].before) conversion.run();
-      for (const Operation& operation : phases[p.at].operations) p.running.push_back(communicator.start(operation));
+      for (const Operation& operation : phases[p.at].operations)
+        p.running.push_back(communicator.start(operation));
     }
-    if (!std::all_of(p.running.begin(), p.running.end(), [&](Handle handle) { return communicator.complete(handle); })) break;
+    if (!std::all_of(p.running.begin(), p.running.end(),
+                     [&](Handle handle) { return communicator.complete(handle); }))
+      break;
     p.running.clear();
     ++p.at;
   }
-  for (std::size_t i = p.at + (p.running.empty() ? 0 : 1); i < phases.size(); ++i) taken[static_cast<std::size_t>(phases[i].lane)] = true;
+  for (std::size_t i = p.at + (p.running.empty() ? 0 : 1); i < phases.size(); ++i)
+    taken[static_cast<std::size_t>(phases[i].lane)] = true;
   if (p.at < phases.size()) return false;
   for (const Conversion& conversion : p.program.after) conversion.run();
   return true;
 }
 
-// With too many under way the communicator of a host waits for its ranks, and these perhaps for what this rank would do in another lane.
+// With too many under way the communicator of a host waits for its ranks, and these perhaps for
+// what this rank would do in another lane.
 bool HierarchicalCommunicator::has_room(const Phase& phase) const {
   if (!on_host(phase.lane)) return true;
-  const std::size_t under_way = static_cast<const HostCommunicator*>(in_lane(phase.lane))->in_flight();
+  const std::size_t under_way =
+      static_cast<const HostCommunicator*>(in_lane(phase.lane))->in_flight();
   return under_way == 0 || under_way + phase.operations.size() <= kSlots;
 }
 
 // What an earlier operation has still to do in a lane comes first there.
 void HierarchicalCommunicator::advance() {
   bool taken[kLanes] = {};
-  for (auto it = in_flight_.begin(); it != in_flight_.end();) it = advance(*it, taken) ? in_flight_.erase(it) : std::next(it);
+  for (auto it = in_flight_.begin(); it != in_flight_.end();)
+    it = advance(*it, taken) ? in_flight_.erase(it) : std::next(it);
 }
 
 void HierarchicalCommunicator::make_progress() {
   bool polled[kLanes] = {};
   for (const Pending& p : in_flight_) {
-    if (p.running.empty() || std::exchange(polled[static_cast<std::size_t>(p.program.phases[p.at].lane)], true)) continue;
+    if (p.running.empty() ||
+        std::exchange(polled[static_cast<std::size_t>(p.program.phases[p.at].lane)], true))
+      continue;
     work_on(p);
     in_lane(at_work_.lane)->poll(Duration::zero());
   }
-  const bool listens = std::any_of(in_flight_.begin(), in_flight_.end(), [](const Pending& p) { return p.unmatched; });
+  const bool listens = std::any_of(in_flight_.begin(), in_flight_.end(),
+                                   [](const Pending& p) { return p.unmatched; });
   if (listens && !polled[static_cast<std::size_t>(Lane::kFlat)]) all_->poll(Duration::zero());
   check();
   advance();
@@ -204,7 +238,8 @@ void HierarchicalCommunicator::check() {
 }
 
 bool HierarchicalCommunicator::complete(Handle handle) const {
-  return std::none_of(in_flight_.begin(), in_flight_.end(), [&](const Pending& p) { return p.handle == handle; });
+  return std::none_of(in_flight_.begin(), in_flight_.end(),
+                      [&](const Pending& p) { return p.handle == handle; });
 }
 
 bool HierarchicalCommunicator::test(Handle handle) {
@@ -227,7 +262,8 @@ void HierarchicalCommunicator::poll(Duration budget) {
 }
 
 void HierarchicalCommunicator::wait(Handle handle, Deadline deadline) {
-  SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle, started_);
+  SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle,
+              started_);
   if (complete(handle)) return;
   while (!approach(handle, kLongTurn, deadline)) {
   }
@@ -246,8 +282,10 @@ bool HierarchicalCommunicator::approach(Handle handle, Duration longest, Deadlin
   guarded([&] {
     advance();
     if (complete(handle)) return;
-    // One that has nothing under way stands behind an earlier one, or is a receive that listens; else the first has.
-    const auto own = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const Pending& p) { return p.handle == handle; });
+    // One that has nothing under way stands behind an earlier one, or is a receive that listens;
+    // else the first has.
+    const auto own = std::find_if(in_flight_.begin(), in_flight_.end(),
+                                  [&](const Pending& p) { return p.handle == handle; });
     block(own->running.empty() ? in_flight_.front() : *own, longest);
     if (in_flight_.size() > 1) make_progress();
     check();
@@ -276,20 +314,25 @@ void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
     at_work_ = {};
     const bool started = !p.running.empty(), here = started && on_host(p.program.phases[p.at].lane);
     throw Error(ErrorKind::kTimeout, name(p.operation.kind),
-                fmt::format("{} x {} did not complete in time", p.operation.buffer.count, name(p.operation.type)))
+                fmt::format("{} x {} did not complete in time", p.operation.buffer.count,
+                            name(p.operation.type)))
         .at(all_->world_rank(), all_->world_size())
         .in(p.handle)
         .awaiting(p.unmatched ? fmt::format("a message with tag {}", p.operation.tag)
                   : !started
                       ? "an earlier operation"
-                      : fmt::format("{} ({})", here ? "ranks of its own host" : "other hosts", in_lane(p.program.phases[p.at].lane)->report()));
+                      : fmt::format("{} ({})", here ? "ranks of its own host" : "other hosts",
+                                    in_lane(p.program.phases[p.at].lane)->report()));
   }
 }
 
 std::string HierarchicalCommunicator::report() const {
-  std::string text = fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}; between hosts: {}",
-                                 fmt::join(layout_.members[static_cast<std::size_t>(layout_.host)], ", "), gather_->report(), all_->report());
-  return column_ && !column_->idle() ? text + "; of the same local rank: " + column_->report() : text;
+  std::string text =
+      fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}; between hosts: {}",
+                  fmt::join(layout_.members[static_cast<std::size_t>(layout_.host)], ", "),
+                  gather_->report(), all_->report());
+  return column_ && !column_->idle() ? text + "; of the same local rank: " + column_->report()
+                                     : text;
 }
 
 int HierarchicalCommunicator::take_source(Handle handle) {
@@ -297,7 +340,8 @@ int HierarchicalCommunicator::take_source(Handle handle) {
   return found ? found.mapped() : -1;
 }
 
-/// Runs `body`; what a lane throws becomes the error of the operation on whose behalf it was called, on all ranks.
+/// Runs `body`; what a lane throws becomes the error of the operation on whose behalf it was
+/// called, on all ranks.
 template <class Body>
 void HierarchicalCommunicator::guarded(Body&& body) {
   at_work_ = {};
@@ -308,14 +352,17 @@ void HierarchicalCommunicator::guarded(Body&& body) {
   }
 }
 
-// A rank of this host may have recorded what another has told it of the cause: that one's own words are waited for.
+// A rank of this host may have recorded what another has told it of the cause: that one's own words
+// are waited for.
 void HierarchicalCommunicator::fail(const Error& error) {
   const Error cause = seen_by_all(error);
   const bool met_here = on_host(at_work_.lane);
   try {
-    for (const Deadline end = Deadline::in(kFirstWords); met_here; std::this_thread::sleep_for(kTurn)) {
+    for (const Deadline end = Deadline::in(kFirstWords); met_here;
+         std::this_thread::sleep_for(kTurn)) {
       const bool late = end.passed();
-      all_->poll(kTurn);  // once at least, however long this rank was held up: those words may lie here unread
+      all_->poll(kTurn);  // once at least, however long this rank was held up: those words may lie
+                          // here unread
       if (late) break;
     }
     all_->check();
@@ -334,7 +381,8 @@ Error HierarchicalCommunicator::seen_by_all(const Error& error) const {
   const auto& ranks = settings_.world_ranks;
   const bool known = error.peer() >= 0 && error.peer() < static_cast<int>(ranks.size());
   Error result(error.kind(), name(at_work_.kind),
-               fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}", fmt::join(ranks, ", "), error.message()));
+               fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}",
+                           fmt::join(ranks, ", "), error.message()));
   return result.at(all_->world_rank(), all_->world_size())
       .from(known ? ranks[static_cast<std::size_t>(error.peer())] : -1)
       .in(at_work_.handle)

@@ -13,9 +13,12 @@
 namespace shoal::collective {
 namespace {
 
-constexpr std::size_t kWhole = 8 << 10;  // bytes up to which one rank of each host speaks for it where slices are of different sizes
+constexpr std::size_t kWhole = 8 << 10;  // bytes up to which one rank of each host speaks for it
+                                         // where slices are of different sizes
 
-std::byte* plus(const void* p, std::size_t bytes) { return static_cast<std::byte*>(const_cast<void*>(p)) + bytes; }
+std::byte* plus(const void* p, std::size_t bytes) {
+  return static_cast<std::byte*>(const_cast<void*>(p)) + bytes;
+}
 
 bool is_flat(const Operation& o, const HostLayout& layout, bool in_rank_order) {
   if (o.kind == Kind::kBarrier) return false;
@@ -27,7 +30,8 @@ bool is_flat(const Operation& o, const HostLayout& layout, bool in_rank_order) {
 /// Makes the phases of one operation on one rank.
 class Planner {
  public:
-  Planner(const Operation& o, const HostLayout& layout, std::byte* scratch) : o_(o), l_(layout), scratch_(scratch), rounds_once_(must_round_once(o)) {
+  Planner(const Operation& o, const HostLayout& layout, std::byte* scratch)
+      : o_(o), l_(layout), scratch_(scratch), rounds_once_(must_round_once(o)) {
     travel_as(o.type, o.buffer.input, o.buffer.output);
   }
 
@@ -47,7 +51,8 @@ class Planner {
 
   HierarchicalProgram all_reduce() {
     const std::size_t n = o_.buffer.count, m = static_cast<std::size_t>(l_.local_size());
-    const bool equal = l_.in_blocks && n % m == 0, large = n * size_of(o_.type) > kWhole, slices = equal || large;
+    const bool equal = l_.in_blocks && n % m == 0, large = n * size_of(o_.type) > kWhole,
+               slices = equal || large;
     const int parts = slices ? l_.columns : 1;
     const Range own = l_.local < parts ? part_of(n, parts, l_.local) : Range{};
     if (rounds_once_) widen_input(n);
@@ -73,7 +78,8 @@ class Planner {
   HierarchicalProgram reduce() {
     const std::size_t n = o_.buffer.count;
     const int host = l_.host_of[o_.peer];
-    void* result = l_.rank == o_.peer ? o_.buffer.output : scratch_ + (rounds_once_ ? n * sizeof(float) : 0);
+    void* result =
+        l_.rank == o_.peer ? o_.buffer.output : scratch_ + (rounds_once_ ? n * sizeof(float) : 0);
     if (rounds_once_) widen_input(n);
     void* sum = rounds_once_ ? scratch_ : result;
     add(Lane::kGather, Kind::kReduce, {input_, sum, n}, 0);
@@ -97,37 +103,51 @@ class Planner {
     return std::move(program_);
   }
 
-  // This rank's contribution goes to its like on every other host, straight to where it belongs; then each host shares what it has got.
+  // This rank's contribution goes to its like on every other host, straight to where it belongs;
+  // then each host shares what it has got.
   HierarchicalProgram all_gather() {
     const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns);
-    const auto place = [&](int h) { return (static_cast<std::size_t>(h) * m + static_cast<std::size_t>(l_.local)) * c; };
-    if (c > 0 && out(place(l_.host)) != o_.buffer.input) std::memmove(out(place(l_.host)), o_.buffer.input, c * element_);
-    for (int d = 1; d < l_.hosts(); ++d) add(Lane::kBetween, Kind::kSend, {out(place(l_.host)), nullptr, c}, (l_.host + d) % l_.hosts());
+    const auto place = [&](int h) {
+      return (static_cast<std::size_t>(h) * m + static_cast<std::size_t>(l_.local)) * c;
+    };
+    if (c > 0 && out(place(l_.host)) != o_.buffer.input)
+      std::memmove(out(place(l_.host)), o_.buffer.input, c * element_);
+    for (int d = 1; d < l_.hosts(); ++d)
+      add(Lane::kBetween, Kind::kSend, {out(place(l_.host)), nullptr, c},
+          (l_.host + d) % l_.hosts());
     for (int d = 1; d < l_.hosts(); ++d) {
       const int h = (l_.host + l_.hosts() - d) % l_.hosts();
       add(Lane::kBetween, Kind::kReceive, {nullptr, out(place(h)), c}, h);
     }
-    for (int h = 0; h < l_.hosts(); ++h) add(Lane::kSpread, Kind::kAllGather, {out(place(h)), out(static_cast<std::size_t>(h) * m * c), c});
+    for (int h = 0; h < l_.hosts(); ++h)
+      add(Lane::kSpread, Kind::kAllGather,
+          {out(place(h)), out(static_cast<std::size_t>(h) * m * c), c});
     return std::move(program_);
   }
 
-  // The ranks of a host have one output: each writes its part and those of its likes, once none of them wants what is there.
+  // The ranks of a host have one output: each writes its part and those of its likes, once none of
+  // them wants what is there.
   HierarchicalProgram all_gather_shared() {
     const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns);
-    const auto place = [&](int h) { return (static_cast<std::size_t>(h) * m + static_cast<std::size_t>(l_.local)) * c; };
+    const auto place = [&](int h) {
+      return (static_cast<std::size_t>(h) * m + static_cast<std::size_t>(l_.local)) * c;
+    };
     add(Lane::kGather, Kind::kBarrier, {});
-    for (int d = 1; d < l_.hosts(); ++d) add(Lane::kBetween, Kind::kSend, {o_.buffer.input, nullptr, c}, (l_.host + d) % l_.hosts());
+    for (int d = 1; d < l_.hosts(); ++d)
+      add(Lane::kBetween, Kind::kSend, {o_.buffer.input, nullptr, c}, (l_.host + d) % l_.hosts());
     for (int d = 1; d < l_.hosts(); ++d) {
       const int h = (l_.host + l_.hosts() - d) % l_.hosts();
       add(Lane::kBetween, Kind::kReceive, {nullptr, out(place(h)), c}, h);
     }
-    if (out(place(l_.host)) != o_.buffer.input) program_.phases.back().copy = {o_.buffer.input, out(place(l_.host)), c * element_};
+    if (out(place(l_.host)) != o_.buffer.input)
+      program_.phases.back().copy = {o_.buffer.input, out(place(l_.host)), c * element_};
     add(Lane::kSpread, Kind::kBarrier, {});
     return std::move(program_);
   }
 
   HierarchicalProgram reduce_scatter() {
-    const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns), all = c * l_.host_of.size();
+    const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns),
+                      all = c * l_.host_of.size();
     if (rounds_once_) widen_input(all);
     std::byte* sums = scratch_ + (rounds_once_ ? all * element_ : 0);
     for (int h = 0; h < l_.hosts(); ++h) {
@@ -163,10 +183,12 @@ class Planner {
   /// Rounds elements of the fp32 result to their place behind `to`.
   void round(Range range, void* to) {
     if (range.size() > 0)
-      pending_.push_back({false, o_.type, scratch_ + range.begin * sizeof(float), plus(to, range.begin * size_of(o_.type)), range.size()});
+      pending_.push_back({false, o_.type, scratch_ + range.begin * sizeof(float),
+                          plus(to, range.begin * size_of(o_.type)), range.size()});
   }
 
-  /// All-reduces `own` within the column: as fp32, until one rank has the sum of a part of it; rounded from there on.
+  /// All-reduces `own` within the column: as fp32, until one rank has the sum of a part of it;
+  /// rounded from there on.
   void exchange_rounded(Range own, bool large) {
     const auto part = [&](int host) {
       const Range inside = part_of(own.size(), l_.hosts(), host);
@@ -174,9 +196,11 @@ class Planner {
     };
     const auto for_each_part = [&](Kind kind) {
       for (int h = 0; h < l_.hosts(); ++h)
-        if (const Range r = part(h); r.size() > 0) add(Lane::kBetween, kind, {out(r.begin), out(r.begin), r.size()}, h);
+        if (const Range r = part(h); r.size() > 0)
+          add(Lane::kBetween, kind, {out(r.begin), out(r.begin), r.size()}, h);
     };
-    if (own.size() > 0 && !large) add(Lane::kBetween, Kind::kAllReduce, {out(own.begin), out(own.begin), own.size()});
+    if (own.size() > 0 && !large)
+      add(Lane::kBetween, Kind::kAllReduce, {out(own.begin), out(own.begin), own.size()});
     if (own.size() > 0 && large) for_each_part(Kind::kReduce);
     travel_as(o_.type, o_.buffer.output, o_.buffer.output);
     round(large ? part(l_.host) : own, o_.buffer.output);
@@ -193,9 +217,12 @@ class Planner {
 
   void add(Lane lane, Kind kind, const Buffer& buffer, int peer = -1) {
     if (program_.phases.empty() || program_.phases.back().lane != lane || !pending_.empty())
-      program_.phases.push_back({.lane = lane, .operations = {}, .copy = {}, .before = std::exchange(pending_, {})});
-    // Every contribution is scaled once, where the ranks of a host reduce theirs; what follows are sums.
-    const bool average = o_.reduction == Reduction::kAverage, scaled = average || o_.reduction == Reduction::kPremulSum,
+      program_.phases.push_back(
+          {.lane = lane, .operations = {}, .copy = {}, .before = std::exchange(pending_, {})});
+    // Every contribution is scaled once, where the ranks of a host reduce theirs; what follows are
+    // sums.
+    const bool average = o_.reduction == Reduction::kAverage,
+               scaled = average || o_.reduction == Reduction::kPremulSum,
                scales = lane == Lane::kGather;
     const double scale = average ? 1.0 / static_cast<double>(l_.host_of.size()) : o_.scale;
     program_.phases.back().operations.push_back({.kind = kind,
@@ -243,16 +270,20 @@ void Conversion::run() const {
     narrow(type, static_cast<const float*>(from), to, count);
 }
 
-std::size_t hierarchical_scratch_bytes(const Operation& o, const HostLayout& layout, bool in_rank_order) {
+std::size_t hierarchical_scratch_bytes(const Operation& o, const HostLayout& layout,
+                                       bool in_rank_order) {
   if (is_flat(o, layout, in_rank_order)) return 0;
-  const std::size_t n = o.buffer.count, bytes = n * size_of(o.type), hosts = static_cast<std::size_t>(layout.hosts());
+  const std::size_t n = o.buffer.count, bytes = n * size_of(o.type),
+                    hosts = static_cast<std::size_t>(layout.hosts());
   const std::size_t wide = must_round_once(o) ? n * sizeof(float) : 0;
   if (o.kind == Kind::kReduce) return wide + (layout.rank == o.peer ? 0 : bytes);
-  if (o.kind == Kind::kReduceScatter) return wide > 0 ? wide * (layout.host_of.size() + hosts) : bytes * hosts;
+  if (o.kind == Kind::kReduceScatter)
+    return wide > 0 ? wide * (layout.host_of.size() + hosts) : bytes * hosts;
   return wide;
 }
 
-HierarchicalProgram plan_hierarchical(const Operation& o, const HostLayout& layout, bool in_rank_order, std::byte* scratch) {
+HierarchicalProgram plan_hierarchical(const Operation& o, const HostLayout& layout,
+                                      bool in_rank_order, std::byte* scratch) {
   Planner planner(o, layout, scratch);
   if (is_flat(o, layout, in_rank_order)) return planner.flat();
   switch (o.kind) {
@@ -276,21 +307,26 @@ std::vector<Operation> messages_on_host(const Operation& o, const HostLayout& la
   std::vector<Operation> messages;
   const auto& mates = layout.members[static_cast<std::size_t>(layout.host)];
   const std::size_t element = size_of(o.type);
-  const auto add = [&](Kind kind, int mate, const void* memory, std::span<const std::size_t> counts, int part) {
-    const std::size_t count = counts.empty() ? o.buffer.count : counts[static_cast<std::size_t>(part)];
+  const auto add = [&](Kind kind, int mate, const void* memory, std::span<const std::size_t> counts,
+                       int part) {
+    const std::size_t count =
+        counts.empty() ? o.buffer.count : counts[static_cast<std::size_t>(part)];
     if (count == 0) return;
     std::byte* at = plus(memory, before(counts, o.buffer.count, part) * element);
-    messages.push_back({.kind = kind,
-                        .type = o.type,
-                        .buffer = kind == Kind::kSend ? Buffer{at, nullptr, count} : Buffer{nullptr, at, count},
-                        .peer = mate,
-                        .priority = o.priority,
-                        .timeout = o.timeout});
+    messages.push_back(
+        {.kind = kind,
+         .type = o.type,
+         .buffer = kind == Kind::kSend ? Buffer{at, nullptr, count} : Buffer{nullptr, at, count},
+         .peer = mate,
+         .priority = o.priority,
+         .timeout = o.timeout});
   };
-  const bool root_here = o.peer >= 0 && layout.host_of[static_cast<std::size_t>(o.peer)] == layout.host;
+  const bool root_here =
+      o.peer >= 0 && layout.host_of[static_cast<std::size_t>(o.peer)] == layout.host;
   const int root = root_here ? layout.local_of[static_cast<std::size_t>(o.peer)] : -1;
   for (int d = 1; d < layout.local_size(); ++d) {
-    const int mate = (layout.local + d) % layout.local_size(), rank = mates[static_cast<std::size_t>(mate)];
+    const int mate = (layout.local + d) % layout.local_size(),
+              rank = mates[static_cast<std::size_t>(mate)];
     if (o.kind == Kind::kAllToAll) {
       add(Kind::kSend, mate, o.buffer.input, o.send_counts, rank);
       add(Kind::kReceive, mate, o.buffer.output, o.receive_counts, rank);

@@ -8,7 +8,8 @@
 namespace shoal::collective {
 
 HostLayout::HostLayout(std::span<const int> hosts, int own_rank) : rank(own_rank) {
-  SHOAL_USER_CHECK(own_rank >= 0 && own_rank < static_cast<int>(hosts.size()), "hosts", "rank {} of {}", own_rank, hosts.size());
+  SHOAL_USER_CHECK(own_rank >= 0 && own_rank < static_cast<int>(hosts.size()), "hosts",
+                   "rank {} of {}", own_rank, hosts.size());
   std::map<int, int> index;
   for (std::size_t r = 0; r < hosts.size(); ++r) {
     const int h = index.try_emplace(hosts[r], static_cast<int>(index.size())).first->second;
@@ -24,7 +25,8 @@ HostLayout::HostLayout(std::span<const int> hosts, int own_rank) : rank(own_rank
   in_blocks = true;
   for (int h = 0; h < this->hosts(); ++h)
     for (std::size_t i = 0; i < members[h].size(); ++i)
-      in_blocks = in_blocks && members[h].size() == least && members[h][i] == h * columns + static_cast<int>(i);
+      in_blocks = in_blocks && members[h].size() == least &&
+                  members[h][i] == h * columns + static_cast<int>(i);
 }
 
 }  // namespace shoal::collective

@@ -16,12 +16,16 @@ namespace shoal::collective {
 
 /// Messages between two ranks of a group on one host.
 ///
-/// Every ordered pair of ranks has a ring of kLetters letters in shared memory. A sender posts a letter, the receiver looks for the oldest one with
-/// its tag, so messages of one sender and tag arrive in the order in which they were sent and different tags may overtake each other. Three ways:
+/// Every ordered pair of ranks has a ring of kLetters letters in shared memory. A sender posts a
+/// letter, the receiver looks for the oldest one with its tag, so messages of one sender and tag
+/// arrive in the order in which they were sent and different tags may overtake each other. Three
+/// ways:
 ///   small: at most kLetterBytes travel inside the letter, and the sender is done at once;
 ///   direct: the sender's buffer lies in an arena, and the receiver copies from it;
-///   staged: the receiver accepts the letter, and the sender passes the data through its two halves of shared memory, one letter at a time.
-/// Nothing here waits: `advance` does what can be done. Threads: one at a time, as its communicator.
+///   staged: the receiver accepts the letter, and the sender passes the data through its two halves
+///   of shared memory, one letter at a time.
+/// Nothing here waits: `advance` does what can be done. Threads: one at a time, as its
+/// communicator.
 class HostMailbox {
  public:
   using Ticket = std::uint64_t;  ///< counted from 1
@@ -33,9 +37,11 @@ class HostMailbox {
   HostMailbox(std::byte* base, int ranks, int rank, const MemoryMap& memory, wire::ParkingLot& lot);
   static std::size_t bytes(int ranks);
 
-  /// Begins a send, or a receive (`peer` -1: from any rank). The other side must name the same type and count.
+  /// Begins a send, or a receive (`peer` -1: from any rank). The other side must name the same type
+  /// and count.
   Ticket start(const Operation& operation);
-  /// Does what is possible now. Throws Error(mismatch) when a letter does not fit the receive that asks for it.
+  /// Does what is possible now. Throws Error(mismatch) when a letter does not fit the receive that
+  /// asks for it.
   void advance();
 
   bool idle() const { return open_.empty(); }
@@ -45,7 +51,8 @@ class HostMailbox {
   const Operation* find(Ticket ticket) const;
   /// Where a completed receive from any rank came from; to be asked once.
   int take_source(Ticket ticket);
-  /// A rank from which a message with that tag has arrived that no receive under way asks for; -1: none.
+  /// A rank from which a message with that tag has arrived that no receive under way asks for; -1:
+  /// none.
   int find_message(std::uint32_t tag) const;
   /// What is in flight and what has arrived unasked, for people.
   std::string report() const;

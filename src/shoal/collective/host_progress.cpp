@@ -1,4 +1,5 @@
-// HostCommunicator's progress: what of the operations in flight this rank announces, carries out and is done with, and in which order.
+// HostCommunicator's progress: what of the operations in flight this rank announces, carries out
+// and is done with, and in which order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +13,12 @@
 namespace shoal::collective {
 namespace {
 
-/// Does a rank write its result over what others still read? It does not where the result takes the place of its own part, or of nothing.
-bool overwrites(const Operation& operation, const Buffer& buffer, std::size_t bytes, std::size_t bytes_in, std::size_t bytes_out, int rank) {
-  const auto *input = static_cast<const std::byte*>(buffer.input), *output = static_cast<const std::byte*>(buffer.output);
+/// Does a rank write its result over what others still read? It does not where the result takes the
+/// place of its own part, or of nothing.
+bool overwrites(const Operation& operation, const Buffer& buffer, std::size_t bytes,
+                std::size_t bytes_in, std::size_t bytes_out, int rank) {
+  const auto *input = static_cast<const std::byte*>(buffer.input),
+             *output = static_cast<const std::byte*>(buffer.output);
   const std::size_t before = static_cast<std::size_t>(rank) * bytes;
   switch (operation.kind) {
     case Kind::kAllGather:
@@ -46,12 +50,15 @@ void HostCommunicator::advance(Handle until, Amount amount) {
   conclude();
 }
 
-// An operation has its turn when all that are before it and not executed are less urgent. Of what can be carried out, one piece.
+// An operation has its turn when all that are before it and not executed are less urgent. Of what
+// can be carried out, one piece.
 bool HostCommunicator::advance_most_urgent(Amount amount) {
   std::array<std::uint64_t, kSlots> turns;  // by rising priority
   std::size_t count = 0;
   for (std::uint64_t s = executed_ + 1; s <= published_; ++s)
-    if (!pending(s).executed && (count == 0 || pending(s).operation.priority > pending(turns[count - 1]).operation.priority)) turns[count++] = s;
+    if (!pending(s).executed && (count == 0 || pending(s).operation.priority >
+                                                   pending(turns[count - 1]).operation.priority))
+      turns[count++] = s;
   while (count > 0) {
     const std::uint64_t s = turns[--count];
     const Outcome outcome = execute(s, amount == Amount::kAll ? Amount::kPiece : amount);
@@ -75,11 +82,14 @@ void HostCommunicator::conclude() {
   while (settled_ < executed_ && settle(settled_ + 1)) ++settled_;
   if (completed_ < mixed_) return conclude_by_priority();
   // Only the direct way has others touch this rank's buffers.
-  while (completed_ < executed_ && (pending(completed_ + 1).way != Way::kDirect || (completed_ < settled_ && all_finished(completed_ + 1))))
-    block_.descriptor(rank_, ++completed_).finished.store(TickClock::now(), std::memory_order_relaxed);
+  while (completed_ < executed_ && (pending(completed_ + 1).way != Way::kDirect ||
+                                    (completed_ < settled_ && all_finished(completed_ + 1))))
+    block_.descriptor(rank_, ++completed_)
+        .finished.store(TickClock::now(), std::memory_order_relaxed);
 }
 
-// What comes behind one that is as urgent and not complete is not complete either: the last operation of a call of several stands for all.
+// What comes behind one that is as urgent and not complete is not complete either: the last
+// operation of a call of several stands for all.
 void HostCommunicator::conclude_by_priority() {
   std::optional<int> open;  // the highest priority of those before that are not complete
   for (std::uint64_t s = completed_ + 1; s <= published_; ++s) {
@@ -87,7 +97,8 @@ void HostCommunicator::conclude_by_priority() {
     if (p.complete) continue;
     const int priority = p.operation.priority;
     const bool executed = s <= executed_ || p.executed;
-    p.complete = executed && (!open || priority > *open) && (p.way != Way::kDirect || done_by_others(s));
+    p.complete =
+        executed && (!open || priority > *open) && (p.way != Way::kDirect || done_by_others(s));
     if (p.complete)
       block_.descriptor(rank_, s).finished.store(TickClock::now(), std::memory_order_relaxed);
     else
@@ -109,11 +120,13 @@ std::uint64_t HostCommunicator::awaited_by(std::uint64_t sequence) const {
   return sequence;
 }
 
-// Of a small broadcast or scatter a rank needs the root's announcement only, of a small reduce or gather only the root needs any.
+// Of a small broadcast or scatter a rank needs the root's announcement only, of a small reduce or
+// gather only the root needs any.
 HostCommunicator::Awaited HostCommunicator::awaited(const Pending& p) const {
   const Kind kind = p.operation.kind;
   if (!p.small || !has_root(kind)) return Awaited::kAll;
-  const bool root = p.operation.peer == rank_, gives = kind == Kind::kBroadcast || kind == Kind::kScatter;
+  const bool root = p.operation.peer == rank_,
+             gives = kind == Kind::kBroadcast || kind == Kind::kScatter;
   if (gives) return root ? Awaited::kNobody : Awaited::kRoot;
   return root ? Awaited::kAll : Awaited::kNobody;
 }
@@ -124,7 +137,8 @@ bool HostCommunicator::may_publish(std::uint64_t sequence) {
   const std::uint64_t depth = list ? kLists : p.small ? kPayloads : kSlots;
   if (sequence <= freed_ + depth) return true;
   freed_ = ~std::uint64_t{0};
-  for (int r = 0; r < size(); ++r) freed_ = std::min(freed_, block_.line(r).finished.load(std::memory_order_acquire));
+  for (int r = 0; r < size(); ++r)
+    freed_ = std::min(freed_, block_.line(r).finished.load(std::memory_order_acquire));
   return sequence <= freed_ + depth;
 }
 
@@ -133,8 +147,12 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   const Operation& o = p.operation;
   Descriptor& d = block_.descriptor(rank_, sequence);
   const std::size_t element = size_of(o.type), parts = static_cast<std::size_t>(size());
-  const auto bytes_in = [&](std::size_t count) { return count * element * (for_each_rank(o.kind) ? parts : 1); };
-  const auto bytes_out = [&](std::size_t count) { return result_bytes(o.kind, count * element, size()); };
+  const auto bytes_in = [&](std::size_t count) {
+    return count * element * (for_each_rank(o.kind) ? parts : 1);
+  };
+  const auto bytes_out = [&](std::size_t count) {
+    return result_bytes(o.kind, count * element, size());
+  };
   d.kind = o.kind, d.type = o.type, d.reduction = o.reduction, d.visible = true;
   d.peer = o.peer, d.buffers = static_cast<std::uint32_t>(p.buffers.size()), d.tag = o.tag;
   d.count = total_count(p.buffers), d.scale = o.scale;
@@ -142,11 +160,15 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   d.finished.store(0, std::memory_order_relaxed);
   const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
     if (buffer.count == 0) return;
-    const bool reads = o.kind != Kind::kScatter || o.peer == rank_, writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
+    const bool reads = o.kind != Kind::kScatter || o.peer == rank_,
+               writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
     if (reads) input = world_->memory().locate(buffer.input, bytes_in(buffer.count));
     if (writes) output = world_->memory().locate(buffer.output, bytes_out(buffer.count));
     d.visible = d.visible && (!reads || input.visible()) && (!writes || output.visible());
-    if (reads && writes && overwrites(o, buffer, buffer.count * element, bytes_in(buffer.count), bytes_out(buffer.count), rank_)) d.visible = false;
+    if (reads && writes &&
+        overwrites(o, buffer, buffer.count * element, bytes_in(buffer.count),
+                   bytes_out(buffer.count), rank_))
+      d.visible = false;
   };
   if (!p.send_counts.empty()) {
     d.visible = false;  // parts of different sizes always go through staging
@@ -182,8 +204,8 @@ bool HostCommunicator::all_finished(std::uint64_t sequence) const {
   return true;
 }
 
-// A small one needs no more of a rank than its announcement; of the others a rank tells by the count of those that it has finished, or by this very
-// one where that has overtaken.
+// A small one needs no more of a rank than its announcement; of the others a rank tells by the
+// count of those that it has finished, or by this very one where that has overtaken.
 bool HostCommunicator::done_by(int r, std::uint64_t sequence) const {
   if (pending(sequence).small) return published(r, sequence);
   return block_.line(r).finished.load(std::memory_order_acquire) >= sequence ||
@@ -228,14 +250,16 @@ bool HostCommunicator::decide(std::uint64_t sequence, Pending& p) {
   return true;
 }
 
-// Ranks announce in the order of the calls: where all have announced this one, they have those before it.
+// Ranks announce in the order of the calls: where all have announced this one, they have those
+// before it.
 bool HostCommunicator::behind_a_staged_one(std::uint64_t sequence) const {
   for (std::uint64_t s = executed_ + 1; s < sequence; ++s)
     if (!pending(s).executed && choose(s, pending(s)) == Way::kStaged) return true;
   return false;
 }
 
-// What was carried out before all had announced it is compared with the rest when they have: their descriptors stay until this rank has finished.
+// What was carried out before all had announced it is compared with the rest when they have: their
+// descriptors stay until this rank has finished.
 bool HostCommunicator::settle(std::uint64_t sequence) {
   if (pending(sequence).awaited != Awaited::kAll) {
     if (!all_published(sequence)) return false;
@@ -246,31 +270,39 @@ bool HostCommunicator::settle(std::uint64_t sequence) {
   return true;
 }
 
-// Every rank compares every other with itself, so that all see a disagreement, whoever is the odd one out.
+// Every rank compares every other with itself, so that all see a disagreement, whoever is the odd
+// one out.
 void HostCommunicator::compare(std::uint64_t sequence, int r) const {
   const Descriptor &mine = descriptor(rank_, sequence), &theirs = descriptor(r, sequence);
-  const bool same = theirs.sequence.load(std::memory_order_relaxed) == sequence && theirs.kind == mine.kind && theirs.type == mine.type &&
-                    theirs.reduction == mine.reduction && theirs.peer == mine.peer && theirs.tag == mine.tag && theirs.scale == mine.scale &&
-                    theirs.buffers == mine.buffers && (mine.buffers == 0 || theirs.count == mine.count);
+  const bool same =
+      theirs.sequence.load(std::memory_order_relaxed) == sequence && theirs.kind == mine.kind &&
+      theirs.type == mine.type && theirs.reduction == mine.reduction && theirs.peer == mine.peer &&
+      theirs.tag == mine.tag && theirs.scale == mine.scale && theirs.buffers == mine.buffers &&
+      (mine.buffers == 0 || theirs.count == mine.count);
   if (!same)
-    throw error_at(ErrorKind::kMismatch, sequence,
-                   fmt::format("ranks call different collectives: rank {} calls {}, rank {} calls {}", rank_, describe_call(rank_, sequence), r,
-                               describe_call(r, sequence)))
+    throw error_at(
+        ErrorKind::kMismatch, sequence,
+        fmt::format("ranks call different collectives: rank {} calls {}, rank {} calls {}", rank_,
+                    describe_call(rank_, sequence), r, describe_call(r, sequence)))
         .from(r)
         .hint("every rank must make the same calls in the same order");
   if (mine.buffers > 1) {
     const ListEntry* own = block_.list(rank_, sequence);
     for (std::uint32_t i = 0; i < mine.buffers; ++i)
       if (const auto count = block_.list(r, sequence)[i].count; count != own[i].count)
-        throw error_at(ErrorKind::kMismatch, sequence,
-                       fmt::format("tensor {} of a coalesced call has {} elements on rank {}, {} on rank {}", i, own[i].count, rank_, count, r))
+        throw error_at(
+            ErrorKind::kMismatch, sequence,
+            fmt::format("tensor {} of a coalesced call has {} elements on rank {}, {} on rank {}",
+                        i, own[i].count, rank_, count, r))
             .from(r);
   }
   const auto& counts = pending(sequence).receive_counts;
   if (counts.empty()) return;
   const std::uint64_t expected = counts[static_cast<std::size_t>(r)];
   if (const auto sent = block_.list(r, sequence)[rank_].count; sent != expected)
-    throw error_at(ErrorKind::kMismatch, sequence, fmt::format("rank {} sends {} elements where rank {} expects {}", r, sent, rank_, expected))
+    throw error_at(
+        ErrorKind::kMismatch, sequence,
+        fmt::format("rank {} sends {} elements where rank {} expects {}", r, sent, rank_, expected))
         .from(r);
 }
 
@@ -284,7 +316,8 @@ HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pen
 void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
   if (p.operation.kind == Kind::kBarrier) return;
   const Operation& o = p.operation;
-  const std::size_t count = descriptor(rank_, sequence).count, bytes = payload_bytes(descriptor(rank_, sequence));
+  const std::size_t count = descriptor(rank_, sequence).count,
+                    bytes = payload_bytes(descriptor(rank_, sequence));
   if (count == 0) return;
   for (int r = 0; r < size(); ++r) offered_[r] = block_.payload(r, sequence, bytes);
   consume({o, p.buffers, p.send_counts, p.receive_counts, rank_, size()}, 0, count, offered_);

@@ -13,8 +13,9 @@
 
 namespace shoal::collective {
 
-/// What the ranks of one host share besides their arenas: the control segment with the record of the first failure, and the means to notice that a
-/// peer has ended. One per rank; all groups of the rank stand on it. Threads: any, but for `check`, which belongs to the rank's own thread.
+/// What the ranks of one host share besides their arenas: the control segment with the record of
+/// the first failure, and the means to notice that a peer has ended. One per rank; all groups of
+/// the rank stand on it. Threads: any, but for `check`, which belongs to the rank's own thread.
 class HostWorld {
  public:
   /// Ranks as processes that have met.
@@ -27,8 +28,8 @@ class HostWorld {
   const MemoryMap& memory() const { return memory_; }
   std::byte* control() const { return control_; }
 
-  /// Takes `bytes` of the control segment, 4096-aligned and zero; for one rank to take and to tell the others. Throws Error(resource) when it is
-  /// full.
+  /// Takes `bytes` of the control segment, 4096-aligned and zero; for one rank to take and to tell
+  /// the others. Throws Error(resource) when it is full.
   std::size_t take_control(std::size_t bytes);
   std::byte* at(std::size_t control_offset, std::size_t bytes) const;
   /// Where the first group of all ranks lies, in every control segment.
@@ -37,14 +38,16 @@ class HostWorld {
 
   /// Records why everything ends; only the first call on any rank counts.
   void abort(const Error& cause);
-  /// Throws the recorded cause as this rank's error, if there is one; notices peers that have ended (a peer that dies without words is recorded as
-  /// the cause after a short grace in which its own words may still arrive).
+  /// Throws the recorded cause as this rank's error, if there is one; notices peers that have ended
+  /// (a peer that dies without words is recorded as the cause after a short grace in which its own
+  /// words may still arrive).
   void check();
   /// Has any rank recorded why everything ends?
   bool ended() const;
   /// The rank that recorded it; -1: none has.
   int cause_rank() const;
-  /// This rank is done and about to go: its end is no failure. A group that still waits for it says so.
+  /// This rank is done and about to go: its end is no failure. A group that still waits for it says
+  /// so.
   void leave();
   bool has_left(int rank) const;
 

@@ -8,14 +8,16 @@ namespace shoal::collective {
 
 /// A place in the memory of one rank of this host, as its peers can name it.
 struct Location {
-  std::int32_t region = -1;  ///< the rank whose memory it is; -1: memory that only its own process sees
+  std::int32_t region =
+      -1;  ///< the rank whose memory it is; -1: memory that only its own process sees
   std::uint64_t offset = 0;
 
   bool visible() const { return region >= 0; }
 };
 
-/// The memory of all ranks of a host, as mapped into this process: turns pointers into locations and back, bounds-checked.
-/// Where ranks are threads they share one address space: every pointer is visible and stands for itself.
+/// The memory of all ranks of a host, as mapped into this process: turns pointers into locations
+/// and back, bounds-checked. Where ranks are threads they share one address space: every pointer is
+/// visible and stands for itself.
 class MemoryMap {
  public:
   struct Region {
@@ -25,11 +27,14 @@ class MemoryMap {
 
   static MemoryMap one_address_space() { return MemoryMap({}, 0, true); }
   /// `regions[r]` is where rank r's arena lies here; empty for a rank that shares none.
-  static MemoryMap of_processes(std::vector<Region> regions, int own) { return MemoryMap(std::move(regions), own, false); }
+  static MemoryMap of_processes(std::vector<Region> regions, int own) {
+    return MemoryMap(std::move(regions), own, false);
+  }
 
   /// Any region may hold `p`: a tensor over a SharedBuffer lies in its owner's arena.
   Location locate(const void* p, std::size_t bytes) const;
-  /// Throws Error(data) when `[offset, offset + bytes)` is not inside the region: a peer's descriptor is not trusted.
+  /// Throws Error(data) when `[offset, offset + bytes)` is not inside the region: a peer's
+  /// descriptor is not trusted.
   std::byte* resolve(Location location, std::size_t bytes) const;
 
  private:

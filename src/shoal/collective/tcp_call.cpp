@@ -12,7 +12,8 @@ bool must_round_once(const Operation& o) {
 }
 
 bool must_fold_once(const Operation& o) {
-  return must_round_once(o) || (reduces(o.kind) && (o.reduction == Reduction::kAverage || o.reduction == Reduction::kPremulSum));
+  return must_round_once(o) || (reduces(o.kind) && (o.reduction == Reduction::kAverage ||
+                                                    o.reduction == Reduction::kPremulSum));
 }
 
 TcpCall TcpCall::of(const Operation& o, Algorithm algorithm) {
@@ -42,8 +43,9 @@ std::string TcpCall::text() const {
   const auto k = static_cast<Kind>(kind);
   std::string text = name(k);
   if (reduces(k)) text += fmt::format(" by {}", name(static_cast<Reduction>(reduction)));
-  text += count == ~std::uint64_t{0} ? fmt::format(" of {} with per-rank counts", name(static_cast<ElementType>(type)))
-                                     : fmt::format(" of {} x {}", count, name(static_cast<ElementType>(type)));
+  text += count == ~std::uint64_t{0}
+              ? fmt::format(" of {} with per-rank counts", name(static_cast<ElementType>(type)))
+              : fmt::format(" of {} x {}", count, name(static_cast<ElementType>(type)));
   if (peer >= 0) text += fmt::format(" with root {}", peer);
   if (tag > 0) text += fmt::format(" with label {}", tag);
   return text + fmt::format(" ({})", name(static_cast<Algorithm>(algorithm)));

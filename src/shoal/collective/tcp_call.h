@@ -9,14 +9,17 @@
 
 namespace shoal::collective {
 
-/// True for reductions of types narrower than fp32 whose partial results would round more than once: all but minimum and maximum.
+/// True for reductions of types narrower than fp32 whose partial results would round more than
+/// once: all but minimum and maximum.
 bool must_round_once(const Operation& operation);
 /// True for those, and for reductions whose partial sums would not know when to divide.
 bool must_fold_once(const Operation& operation);
 
-/// What an operation says of itself in front of every message, so that ranks that call something else find out: plain bytes.
+/// What an operation says of itself in front of every message, so that ranks that call something
+/// else find out: plain bytes.
 struct TcpCall {
-  static constexpr std::size_t kBytes = 32;  ///< in front of a message; a multiple of what any element is aligned to
+  static constexpr std::size_t kBytes =
+      32;  ///< in front of a message; a multiple of what any element is aligned to
 
   std::uint8_t kind = 0, type = 0, reduction = 0, algorithm = 0;
   std::int32_t peer = -1;

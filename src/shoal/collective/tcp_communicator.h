@@ -14,27 +14,34 @@
 
 namespace shoal::collective {
 
-/// Collectives among ranks on any hosts, over messages (TCP): each operation is a rank's column of a step table, taken up again whenever a message
-/// has arrived.
+/// Collectives among ranks on any hosts, over messages (TCP): each operation is a rank's column of
+/// a step table, taken up again whenever a message has arrived.
 ///
-/// Any number of operations may be in flight, messages are matched by group and sequence number, and those of higher priority overtake. Every message
-/// says which call it belongs to, and at the start of an operation each rank tells its successor what it calls: a disagreement is an Error(mismatch)
-/// on all ranks that names both calls. What is sent is read where it lies, until the operation is complete. All ranks end with the same bits; types
-/// narrower than fp32, kAverage and kPremulSum are folded once, in the order of ranks.
+/// Any number of operations may be in flight, messages are matched by group and sequence number,
+/// and those of higher priority overtake. Every message says which call it belongs to, and at the
+/// start of an operation each rank tells its successor what it calls: a disagreement is an
+/// Error(mismatch) on all ranks that names both calls. What is sent is read where it lies, until
+/// the operation is complete. All ranks end with the same bits; types narrower than fp32, kAverage
+/// and kPremulSum are folded once, in the order of ranks.
 class TcpCommunicator final : public Communicator {
  public:
   struct Settings {
     Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
-    std::vector<int> hosts;                       ///< of each rank, for the choice of algorithms; empty: all ranks have equal links
+    std::vector<int>
+        hosts;  ///< of each rank, for the choice of algorithms; empty: all ranks have equal links
     CostModel model;
-    std::string algorithms;              ///< overrides, as Choice reads them
-    std::shared_ptr<FlightBook> flight;  ///< where this group and its splits leave what they remember; null: nowhere
-    bool in_rank_order = false;          ///< every reduction folds once, in the order of ranks: the bits of shared memory
+    std::string algorithms;  ///< overrides, as Choice reads them
+    std::shared_ptr<FlightBook>
+        flight;  ///< where this group and its splits leave what they remember; null: nowhere
+    bool in_rank_order =
+        false;  ///< every reduction folds once, in the order of ranks: the bits of shared memory
   };
   TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings);
-  /// A group of `members` (ranks in the world, of which this is one, in the group's order) that they agree to call `group`: no number that another
-  /// group has, above 1. For callers that tell the others by means of their own; `split` does all of it.
-  static std::unique_ptr<TcpCommunicator> of_members(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> members,
+  /// A group of `members` (ranks in the world, of which this is one, in the group's order) that
+  /// they agree to call `group`: no number that another group has, above 1. For callers that tell
+  /// the others by means of their own; `split` does all of it.
+  static std::unique_ptr<TcpCommunicator> of_members(std::shared_ptr<wire::Transport> peers,
+                                                     Settings settings, std::vector<int> members,
                                                      std::uint64_t group);
   ~TcpCommunicator() override;
 
@@ -44,9 +51,11 @@ class TcpCommunicator final : public Communicator {
   /// Throws Error(usage) for an operation that makes no sense here.
   void validate(const Operation& operation) const;
   Handle start(const Operation& operation) override;
-  /// The same without what travels between ranks of one host, as `hosts` names them: somebody else brings it. For kinds that reduce nothing.
+  /// The same without what travels between ranks of one host, as `hosts` names them: somebody else
+  /// brings it. For kinds that reduce nothing.
   Handle start_between_hosts(const Operation& operation);
-  /// A rank from which a message with that tag has arrived that no receive under way may take; -1: none.
+  /// A rank from which a message with that tag has arrived that no receive under way may take; -1:
+  /// none.
   int find_message(std::uint32_t tag) const;
   bool test(Handle handle) override;
   bool complete(Handle handle) const override;
@@ -66,21 +75,26 @@ class TcpCommunicator final : public Communicator {
   /// Throws the first cause once something has failed on any rank.
   void check() const { peers_->check(); }
   const Choice& choice() const { return choice_; }
-  /// Where every rank of the group stands, as seen from this rank's oldest collective that is not complete.
+  /// Where every rank of the group stands, as seen from this rank's oldest collective that is not
+  /// complete.
   std::string report() const override;
   /// The last collectives of this rank in this group.
   const FlightRecorder& recorder() const { return *recorder_; }
-  /// What this rank has sent to ranks of other hosts, as `hosts` names them: headers included, heartbeats not.
+  /// What this rank has sent to ranks of other hosts, as `hosts` names them: headers included,
+  /// heartbeats not.
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
   /// The same of all groups on these connections: heartbeats included.
   std::uint64_t bytes_between_hosts_of_all() const;
 
  private:
-  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> ranks, int rank, std::uint64_t group);
+  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> ranks,
+                  int rank, std::uint64_t group);
   Handle start(const Operation& operation, bool between_hosts);
   void enqueue(const Operation& operation, Handle handle, bool between_hosts);
-  std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation, Algorithm algorithm, bool between_hosts);
-  std::vector<Step> make_steps(const Operation& operation, Algorithm algorithm, bool between_hosts) const;
+  std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation,
+                                                     Algorithm algorithm, bool between_hosts);
+  std::vector<Step> make_steps(const Operation& operation, Algorithm algorithm,
+                               bool between_hosts) const;
   wire::Stream stream_of_messages(std::uint32_t tag) const;
   void advance_all();
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
@@ -96,7 +110,9 @@ class TcpCommunicator final : public Communicator {
   std::map<Handle, int> sources_;  ///< of completed receives from any rank
   std::shared_ptr<FlightRecorder> recorder_ = std::make_shared<FlightRecorder>();
   /// This rank's columns, by algorithm, kind, count, root, and whether only between hosts.
-  std::map<std::tuple<Algorithm, Kind, std::size_t, int, bool>, std::shared_ptr<const std::vector<Step>>> tables_;
+  std::map<std::tuple<Algorithm, Kind, std::size_t, int, bool>,
+           std::shared_ptr<const std::vector<Step>>>
+      tables_;
 };
 
 }  // namespace shoal::collective

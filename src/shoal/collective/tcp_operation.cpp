@@ -12,12 +12,15 @@
 namespace shoal::collective {
 namespace {
 
-constexpr std::uint64_t kAnnouncements = std::uint64_t{1} << 62;  // streams on which a rank says what it calls: this bit and the sequence
-constexpr std::size_t kCopied = 1024;                             // what is sent and smaller is copied
+constexpr std::uint64_t kAnnouncements =
+    std::uint64_t{1}
+    << 62;  // streams on which a rank says what it calls: this bit and the sequence
+constexpr std::size_t kCopied = 1024;  // what is sent and smaller is copied
 
 }  // namespace
 
-TcpOperation::TcpOperation(TcpMembers& members, Handle handle, const Operation& operation, Algorithm algorithm, wire::Stream stream,
+TcpOperation::TcpOperation(TcpMembers& members, Handle handle, const Operation& operation,
+                           Algorithm algorithm, wire::Stream stream,
                            std::shared_ptr<const std::vector<Step>> steps)
     : members_(members),
       handle_(handle),
@@ -32,7 +35,8 @@ TcpOperation::TcpOperation(TcpMembers& members, Handle handle, const Operation& 
 }
 
 TcpOperation::~TcpOperation() {
-  const bool lands = std::any_of(batch_.begin(), batch_.end(), [](const Arrival& a) { return a.landing && !a.complete; });
+  const bool lands = std::any_of(batch_.begin(), batch_.end(),
+                                 [](const Arrival& a) { return a.landing && !a.complete; });
   if (lands || !all_released()) members_.peers->let_go(stream_);
 }
 
@@ -40,19 +44,25 @@ void TcpOperation::announce() {
   announced_ = false;
   wire::Bytes message(TcpCall::kBytes);
   call_.write(message.data());
-  deliver((members_.rank + 1) % members_.size(), {stream_.group, kAnnouncements | stream_.sequence}, std::move(message));
+  deliver((members_.rank + 1) % members_.size(), {stream_.group, kAnnouncements | stream_.sequence},
+          std::move(message));
 }
 
-void TcpOperation::deliver(int peer, wire::Stream stream, wire::Bytes head, std::span<const std::byte> body, wire::Released released) {
-  const std::size_t bytes = head.size() + body.size(), chunks = (bytes + wire::Assembler::kChunkBytes - 1) / wire::Assembler::kChunkBytes;
+void TcpOperation::deliver(int peer, wire::Stream stream, wire::Bytes head,
+                           std::span<const std::byte> body, wire::Released released) {
+  const std::size_t bytes = head.size() + body.size(),
+                    chunks =
+                        (bytes + wire::Assembler::kChunkBytes - 1) / wire::Assembler::kChunkBytes;
   if (!members_.hosts.empty() && members_.hosts[peer] != members_.hosts[members_.rank])
     members_.bytes_between_hosts += bytes + chunks * wire::Assembler::kHeaderBytes;
-  members_.peers->send(world_rank(peer), stream, operation_.priority, std::move(head), body, std::move(released));
+  members_.peers->send(world_rank(peer), stream, operation_.priority, std::move(head), body,
+                       std::move(released));
 }
 
 bool TcpOperation::hear_announcement() {
   if (announced_) return true;
-  const auto piece = members_.peers->take(world_rank(previous()), {stream_.group, kAnnouncements | stream_.sequence});
+  const auto piece = members_.peers->take(world_rank(previous()),
+                                          {stream_.group, kAnnouncements | stream_.sequence});
   if (!piece) return false;
   compare(*piece, previous());
   return announced_ = true;
@@ -111,9 +121,11 @@ void TcpOperation::open_batch() {
     }
   }
   if (batch_action_ == Action::kHold || batch_action_ == Action::kFold) {
-    SHOAL_CHECK(i < steps.size() && steps[i].action == Action::kFold, "step {}: what is held is folded next", i);
+    SHOAL_CHECK(i < steps.size() && steps[i].action == Action::kFold,
+                "step {}: what is held is folded next", i);
     batch_action_ = Action::kFold;
-    for (const Arrival& arrival : batch_) SHOAL_CHECK(arrival.range == steps[i].range, "step {}: ranges to be folded differ", i);
+    for (const Arrival& arrival : batch_)
+      SHOAL_CHECK(arrival.range == steps[i].range, "step {}: ranges to be folded differ", i);
     at_ = i++;
   }
   batch_end_ = i;
@@ -124,8 +136,9 @@ bool TcpOperation::advance_batch() {
     Arrival& arrival = batch_[i];
     if (arrival.complete) continue;
     // Of one sender messages come in order.
-    const bool waits = std::any_of(batch_.begin(), batch_.begin() + static_cast<std::ptrdiff_t>(i),
-                                   [&](const Arrival& a) { return a.peer == arrival.peer && !a.complete; });
+    const bool waits =
+        std::any_of(batch_.begin(), batch_.begin() + static_cast<std::ptrdiff_t>(i),
+                    [&](const Arrival& a) { return a.peer == arrival.peer && !a.complete; });
     if (!waits) advance_arrival(arrival);
   }
   if (batch_action_ == Action::kFold) {
@@ -145,7 +158,9 @@ void TcpOperation::advance_arrival(Arrival& arrival) {
     auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
     if (!piece) return;
     if (piece->total() != bytes)
-      throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", piece->total(), bytes)).from(world_rank(arrival.peer));
+      throw error(ErrorKind::kMismatch,
+                  fmt::format("a message of {} bytes, not {}", piece->total(), bytes))
+          .from(world_rank(arrival.peer));
     arrival.done += piece->bytes();
     arrival.pieces.push_back(std::move(*piece));
   }
@@ -161,8 +176,10 @@ bool TcpOperation::name_arrival(Arrival& arrival) {
   if (!piece) return false;
   compare(*piece, arrival.peer);
   if (piece->total() != TcpCall::kBytes + small || piece->bytes() != piece->total())
-    throw error(ErrorKind::kMismatch, fmt::format("rank {} sends {} bytes where rank {} expects {}", world_rank(arrival.peer),
-                                                  piece->total() - TcpCall::kBytes, world_rank(members_.rank), small))
+    throw error(
+        ErrorKind::kMismatch,
+        fmt::format("rank {} sends {} bytes where rank {} expects {}", world_rank(arrival.peer),
+                    piece->total() - TcpCall::kBytes, world_rank(members_.rank), small))
         .from(world_rank(arrival.peer));
   arrival.named = true;
   heard_ = arrival.peer;
@@ -173,7 +190,8 @@ bool TcpOperation::name_arrival(Arrival& arrival) {
   if (batch_action_ == Action::kReceiveCopy) {
     std::memcpy(at(arrival.range), piece->data() + TcpCall::kBytes, bytes);
   } else if (batch_action_ == Action::kReceiveReduce) {
-    std::vector<std::pair<int, const std::byte*>> others{{arrival.peer, piece->data() + TcpCall::kBytes}};
+    std::vector<std::pair<int, const std::byte*>> others{
+        {arrival.peer, piece->data() + TcpCall::kBytes}};
     fold_into(arrival.range, 0, bytes, others);
   } else {
     arrival.pieces.push_back(std::move(*piece));
@@ -185,7 +203,9 @@ bool TcpOperation::name_arrival(Arrival& arrival) {
 int TcpOperation::sender() const {
   const int asked = operation_.peer;
   for (int peer = std::max(asked, 0); peer < (asked < 0 ? members_.size() : asked + 1); ++peer)
-    if (peer != members_.rank && members_.peers->has_arrived(world_rank(peer), stream_) && may_take_from(peer)) return peer;
+    if (peer != members_.rank && members_.peers->has_arrived(world_rank(peer), stream_) &&
+        may_take_from(peer))
+      return peer;
   return -1;
 }
 
@@ -211,7 +231,8 @@ void TcpOperation::land(Arrival& arrival) {
     members_.peers->land(world_rank(arrival.peer), stream_, arrival.landing);
   }
   if (const auto actual = arrival.landing->actual.load(); actual != 0)
-    throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", actual, bytes)).from(world_rank(arrival.peer));
+    throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", actual, bytes))
+        .from(world_rank(arrival.peer));
   arrival.complete = arrival.landing->arrived.load(std::memory_order_acquire) == bytes;
 }
 
@@ -222,7 +243,9 @@ void TcpOperation::fold_pieces(Arrival& arrival) {
     const auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
     if (!piece) return;
     if (piece->total() != bytes)
-      throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", piece->total(), bytes)).from(world_rank(arrival.peer));
+      throw error(ErrorKind::kMismatch,
+                  fmt::format("a message of {} bytes, not {}", piece->total(), bytes))
+          .from(world_rank(arrival.peer));
     std::vector<std::pair<int, const std::byte*>> others{{arrival.peer, piece->data()}};
     fold_into(arrival.range, arrival.done, piece->bytes(), others);
     arrival.done += piece->bytes();
@@ -230,7 +253,8 @@ void TcpOperation::fold_pieces(Arrival& arrival) {
   arrival.complete = true;
 }
 
-// All messages have the same length and are cut at the same places, so their next pieces belong together.
+// All messages have the same length and are cut at the same places, so their next pieces belong
+// together.
 void TcpOperation::fold_batch() {
   const Range range = (*steps_)[at_].range;
   const std::size_t bytes = bytes_of(range), front = bytes <= kTogether ? TcpCall::kBytes : 0;
@@ -249,7 +273,8 @@ void TcpOperation::fold_batch() {
 }
 
 // In the order of ranks, this one's own among them.
-void TcpOperation::fold_into(Range range, std::size_t from_byte, std::size_t bytes, std::vector<std::pair<int, const std::byte*>>& others) {
+void TcpOperation::fold_into(Range range, std::size_t from_byte, std::size_t bytes,
+                             std::vector<std::pair<int, const std::byte*>>& others) {
   if (operation_.kind == Kind::kBarrier) return;
   std::byte* mine = at(range) + from_byte;
   others.emplace_back(members_.rank, mine);
@@ -257,12 +282,15 @@ void TcpOperation::fold_into(Range range, std::size_t from_byte, std::size_t byt
   std::vector<const void*> sources;
   for (const auto& [rank, data] : others) sources.push_back(data);
   void* target = mine;
-  fold(operation_.type, operation_.reduction, sources.data(), static_cast<int>(sources.size()), &target, 1, bytes / element_, operation_.scale);
+  fold(operation_.type, operation_.reduction, sources.data(), static_cast<int>(sources.size()),
+       &target, 1, bytes / element_, operation_.scale);
 }
 
 bool TcpOperation::may_write(Range range) {
   all_released();
-  return std::none_of(sent_.begin(), sent_.end(), [&](const Sent& s) { return s.range.begin < range.end && range.begin < s.range.end; });
+  return std::none_of(sent_.begin(), sent_.end(), [&](const Sent& s) {
+    return s.range.begin < range.end && range.begin < s.range.end;
+  });
 }
 
 bool TcpOperation::all_released() {
@@ -272,28 +300,35 @@ bool TcpOperation::all_released() {
 
 int TcpOperation::awaited() const {
   for (const Arrival& arrival : batch_)
-    if (!arrival.complete) return operation_.kind == Kind::kReceive && !arrival.named ? operation_.peer : arrival.peer;
+    if (!arrival.complete)
+      return operation_.kind == Kind::kReceive && !arrival.named ? operation_.peer : arrival.peer;
   if (!announced_ || sent_.empty()) return at_ < steps_->size() ? (*steps_)[at_].peer : previous();
   return sent_.front().peer;
 }
 
 void TcpOperation::compare(const wire::Piece& piece, int from) const {
-  if (piece.bytes() < TcpCall::kBytes) throw error(ErrorKind::kMismatch, "a message too short to name its call").from(world_rank(from));
+  if (piece.bytes() < TcpCall::kBytes)
+    throw error(ErrorKind::kMismatch, "a message too short to name its call")
+        .from(world_rank(from));
   const TcpCall theirs = TcpCall::read(piece.data());
   if (theirs == call_) return;
-  throw error(ErrorKind::kMismatch, fmt::format("ranks call different operations: rank {} calls {}, rank {} calls {}", world_rank(members_.rank),
-                                                call_.text(), world_rank(from), theirs.text()))
+  throw error(ErrorKind::kMismatch,
+              fmt::format("ranks call different operations: rank {} calls {}, rank {} calls {}",
+                          world_rank(members_.rank), call_.text(), world_rank(from), theirs.text()))
       .from(world_rank(from))
       .hint("every rank must make the same calls in the same order");
 }
 
 std::byte* TcpOperation::at(Range range) const {
   if (std::byte* data = work_.at(range)) return data;
-  throw error(ErrorKind::kInternal, fmt::format("a step touches [{}, {}), which has no memory here", range.begin, range.end));
+  throw error(ErrorKind::kInternal, fmt::format("a step touches [{}, {}), which has no memory here",
+                                                range.begin, range.end));
 }
 
 Error TcpOperation::error(ErrorKind kind, std::string what) const {
-  return Error(kind, name(operation_.kind), std::move(what)).at(members_.peers->rank(), members_.peers->size()).in(handle_);
+  return Error(kind, name(operation_.kind), std::move(what))
+      .at(members_.peers->rank(), members_.peers->size())
+      .in(handle_);
 }
 
 }  // namespace shoal::collective

@@ -17,21 +17,24 @@ struct TcpMembers {
   std::shared_ptr<wire::Transport> peers;
   std::vector<int> ranks;  ///< rank here -> rank in the world
   int rank = 0;
-  std::vector<int> hosts;                 ///< of each rank; empty: unknown
-  std::uint64_t bytes_between_hosts = 0;  ///< sent by this rank to ranks of other hosts, headers of messages and chunks included
+  std::vector<int> hosts;  ///< of each rank; empty: unknown
+  std::uint64_t bytes_between_hosts =
+      0;  ///< sent by this rank to ranks of other hosts, headers of messages and chunks included
 
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-/// One operation of one rank under way over TCP: its column of a step table, taken up again whenever something has arrived.
+/// One operation of one rank under way over TCP: its column of a step table, taken up again
+/// whenever something has arrived.
 ///
-/// A message of up to kTogether bytes is one with its call in front. A larger one follows its call as a message of its own: it lands in the work
-/// vector, or is folded into it chunk by chunk as it comes. What is sent is read where it lies, and nothing is written over it before that is over.
+/// A message of up to kTogether bytes is one with its call in front. A larger one follows its call
+/// as a message of its own: it lands in the work vector, or is folded into it chunk by chunk as it
+/// comes. What is sent is read where it lies, and nothing is written over it before that is over.
 class TcpOperation {
  public:
   static constexpr std::size_t kTogether = 64 << 10;
-  TcpOperation(TcpMembers& members, Handle handle, const Operation& operation, Algorithm algorithm, wire::Stream stream,
-               std::shared_ptr<const std::vector<Step>> steps);
+  TcpOperation(TcpMembers& members, Handle handle, const Operation& operation, Algorithm algorithm,
+               wire::Stream stream, std::shared_ptr<const std::vector<Step>> steps);
   ~TcpOperation();
   TcpOperation(const TcpOperation&) = delete;
   TcpOperation& operator=(const TcpOperation&) = delete;
@@ -50,7 +53,8 @@ class TcpOperation {
   bool takes_from_any() const { return operation_.kind == Kind::kReceive && operation_.peer < 0; }
   /// Of a receive that is complete: the rank whose message it took.
   int heard() const { return heard_; }
-  /// For a receive: all that is under way, in the order of start. Those before this one have the first choice among messages.
+  /// For a receive: all that is under way, in the order of start. Those before this one have the
+  /// first choice among messages.
   void stand_in(const std::list<TcpOperation>& line) { line_ = &line; }
   /// Errors name ranks as the world counts them.
   Error error(ErrorKind kind, std::string what) const;
@@ -62,8 +66,9 @@ class TcpOperation {
   struct Arrival {
     int peer;
     Range range;
-    std::uint64_t done = 0;  ///< bytes of the range that have been used, or, to be folded, that are here
-    bool named = false;      ///< its call has come
+    std::uint64_t done =
+        0;  ///< bytes of the range that have been used, or, to be folded, that are here
+    bool named = false;  ///< its call has come
     std::shared_ptr<wire::Landing> landing;
     std::list<wire::Piece> pieces;  ///< to be folded with those of others
     bool complete = false;
@@ -75,7 +80,8 @@ class TcpOperation {
   };
 
   void announce();
-  void deliver(int peer, wire::Stream stream, wire::Bytes head, std::span<const std::byte> body = {}, wire::Released released = nullptr);
+  void deliver(int peer, wire::Stream stream, wire::Bytes head,
+               std::span<const std::byte> body = {}, wire::Released released = nullptr);
   bool hear_announcement();
   void send(const Step& step);
   void open_batch();
@@ -86,7 +92,8 @@ class TcpOperation {
   void land(Arrival& arrival);
   void fold_pieces(Arrival& arrival);
   void fold_batch();
-  void fold_into(Range range, std::size_t from_byte, std::size_t bytes, std::vector<std::pair<int, const std::byte*>>& others);
+  void fold_into(Range range, std::size_t from_byte, std::size_t bytes,
+                 std::vector<std::pair<int, const std::byte*>>& others);
   bool may_write(Range range);
   bool all_released();
   int sender() const;
@@ -95,7 +102,9 @@ class TcpOperation {
   std::byte* at(Range range) const;
   std::size_t bytes_of(Range range) const { return range.size() * element_; }
   /// A part of nothing is not sent; a message of nothing is.
-  bool skips(const Step& step) const { return step.range.size() == 0 && !point_to_point(operation_.kind); }
+  bool skips(const Step& step) const {
+    return step.range.size() == 0 && !point_to_point(operation_.kind);
+  }
   int world_rank(int rank) const { return members_.ranks[static_cast<std::size_t>(rank)]; }
   int previous() const { return (members_.rank + members_.size() - 1) % members_.size(); }
 

@@ -5,7 +5,8 @@
 namespace shoal::collective {
 namespace {
 
-/// The parent of `rank` in a binary tree in which odd ranks are leaves and rank 0 is the root; -1 for the root.
+/// The parent of `rank` in a binary tree in which odd ranks are leaves and rank 0 is the root; -1
+/// for the root.
 int parent_of(int rank, int ranks) {
   if (rank == 0) return -1;
   const int bit = rank & -rank, up = (rank ^ bit) | (bit << 1);
@@ -15,7 +16,9 @@ int parent_of(int rank, int ranks) {
 /// One of the two trees: who is above and below each rank.
 struct Tree {
   Tree(int ranks, bool second) : parent(ranks, -1), children(ranks) {
-    const auto seat = [&](int rank) { return !second ? rank : ranks % 2 == 0 ? ranks - 1 - rank : (rank + 1) % ranks; };
+    const auto seat = [&](int rank) {
+      return !second ? rank : ranks % 2 == 0 ? ranks - 1 - rank : (rank + 1) % ranks;
+    };
     for (int rank = 0; rank < ranks; ++rank)
       if (const int up = parent_of(rank, ranks); up >= 0) {
         parent[seat(rank)] = seat(up);
@@ -26,18 +29,22 @@ struct Tree {
   std::vector<std::vector<int>> children;
 };
 
-/// Visits (parent, child) of a binomial tree of `ranks` from the root down, parents before their children.
+/// Visits (parent, child) of a binomial tree of `ranks` from the root down, parents before their
+/// children.
 template <class Visit>
 void for_binomial_edges(int ranks, int root, Visit&& visit) {
   int reach = 1;
   while (reach < ranks) reach *= 2;
-  // In the round of distance d every rank that has the data (a multiple of 2 d) sends to the one d further.
+  // In the round of distance d every rank that has the data (a multiple of 2 d) sends to the one d
+  // further.
   for (int distance = reach / 2; distance >= 1; distance /= 2)
-    for (int from = 0; from + distance < ranks; from += 2 * distance) visit((from + root) % ranks, (from + distance + root) % ranks);
+    for (int from = 0; from + distance < ranks; from += 2 * distance)
+      visit((from + root) % ranks, (from + distance + root) % ranks);
 }
 
 StepTable rooted_table(int ranks, int root, const char* who) {
-  SHOAL_USER_CHECK(ranks >= 1 && root >= 0 && root < ranks, who, "root {} is not one of {} ranks", root, ranks);
+  SHOAL_USER_CHECK(ranks >= 1 && root >= 0 && root < ranks, who, "root {} is not one of {} ranks",
+                   root, ranks);
   return StepTable(static_cast<std::size_t>(ranks));
 }
 
@@ -64,7 +71,8 @@ StepTable binomial_reduce(int ranks, std::size_t count, int root) {
 }
 
 StepTable double_binary_tree_all_reduce(int ranks, std::size_t count, int pieces) {
-  SHOAL_USER_CHECK(ranks >= 1 && pieces >= 1, "double_binary_tree_all_reduce", "ranks={} pieces={}", ranks, pieces);
+  SHOAL_USER_CHECK(ranks >= 1 && pieces >= 1, "double_binary_tree_all_reduce", "ranks={} pieces={}",
+                   ranks, pieces);
   StepTable table(static_cast<std::size_t>(ranks));
   const Tree trees[] = {Tree(ranks, false), Tree(ranks, true)};
   const auto part = [&](int tree, int piece) {
@@ -75,7 +83,8 @@ StepTable double_binary_tree_all_reduce(int ranks, std::size_t count, int pieces
     auto& steps = table[rank];
     for (int piece = 0; piece < pieces; ++piece)
       for (int t = 0; t < 2; ++t) {
-        for (const int child : trees[t].children[rank]) steps.push_back({Action::kReceiveReduce, child, part(t, piece)});
+        for (const int child : trees[t].children[rank])
+          steps.push_back({Action::kReceiveReduce, child, part(t, piece)});
         const int up = trees[t].parent[rank];
         if (up >= 0) steps.push_back({Action::kSend, up, part(t, piece)});
       }
@@ -83,7 +92,8 @@ StepTable double_binary_tree_all_reduce(int ranks, std::size_t count, int pieces
       for (int t = 0; t < 2; ++t) {
         const int up = trees[t].parent[rank];
         if (up >= 0) steps.push_back({Action::kReceiveCopy, up, part(t, piece)});
-        for (const int child : trees[t].children[rank]) steps.push_back({Action::kSend, child, part(t, piece)});
+        for (const int child : trees[t].children[rank])
+          steps.push_back({Action::kSend, child, part(t, piece)});
       }
   }
   return table;

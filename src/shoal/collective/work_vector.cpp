@@ -14,12 +14,14 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 
 }  // namespace
 
-WorkVector::WorkVector(const Operation& o, int rank, int ranks, bool partial_sums) : element_(size_of(o.type)) {
+WorkVector::WorkVector(const Operation& o, int rank, int ranks, bool partial_sums)
+    : element_(size_of(o.type)) {
   lay_out(o, rank, ranks, partial_sums);
 }
 
 void WorkVector::lay_out(const Operation& o, int rank, int ranks, bool partial_sums) {
-  const std::size_t n = o.buffer.count, all = n * static_cast<std::size_t>(ranks), own = n * static_cast<std::size_t>(rank);
+  const std::size_t n = o.buffer.count, all = n * static_cast<std::size_t>(ranks),
+                    own = n * static_cast<std::size_t>(rank);
   auto* in = static_cast<std::byte*>(const_cast<void*>(o.buffer.input));
   auto* out = static_cast<std::byte*>(o.buffer.output);
   const bool root = o.peer == rank;
@@ -55,7 +57,9 @@ void WorkVector::lay_out(const Operation& o, int rank, int ranks, bool partial_s
       segments_ = {{0, n, out}};
       return;
     case Kind::kReduceScatter:
-      if (partial_sums || (out < in + all * element_ && in < out + n * element_ && out != in + own * element_)) return copied(all);
+      if (partial_sums ||
+          (out < in + all * element_ && in < out + n * element_ && out != in + own * element_))
+        return copied(all);
       // The output is the own part of the input, or elsewhere.
       copy_bytes(out, in + own * element_, n * element_);
       segments_ = {{0, own, in}, {own, own + n, out}, {own + n, all, in + (own + n) * element_}};
@@ -83,9 +87,11 @@ void WorkVector::lay_out_exchange(const Operation& o, int rank, int ranks) {
   auto* in = static_cast<std::byte*>(const_cast<void*>(o.buffer.input));
   auto* out = static_cast<std::byte*>(o.buffer.output);
   const std::vector<std::size_t> equal(static_cast<std::size_t>(ranks), o.buffer.count);
-  const std::span<const std::size_t> send = o.send_counts.empty() ? equal : o.send_counts, receive = o.send_counts.empty() ? equal : o.receive_counts;
+  const std::span<const std::size_t> send = o.send_counts.empty() ? equal : o.send_counts,
+                                     receive = o.send_counts.empty() ? equal : o.receive_counts;
   const auto sum = [](std::span<const std::size_t> counts, std::size_t until) {
-    return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(until), std::size_t{0});
+    return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(until),
+                           std::size_t{0});
   };
   const auto me = static_cast<std::size_t>(rank);
   const std::size_t sent = sum(send, send.size()), received = sum(receive, receive.size());
@@ -95,7 +101,8 @@ void WorkVector::lay_out_exchange(const Operation& o, int rank, int ranks) {
 
 std::byte* WorkVector::at(Range range) const {
   for (const Segment& s : segments_)
-    if (s.begin <= range.begin && range.end <= s.end) return s.data + (range.begin - s.begin) * element_;
+    if (s.begin <= range.begin && range.end <= s.end)
+      return s.data + (range.begin - s.begin) * element_;
   return nullptr;
 }
 

@@ -23,13 +23,16 @@ class ArenaAllocator final : public c10::Allocator {
     return {p, p, raw_deleter(), c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override;
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
 
  private:
   wire::Arena& arena_;
 };
 
-/// The one process-wide allocator (docs/architecture.md, contracts). Never destroyed: tensors of static lifetime are freed after everything else.
+/// The one process-wide allocator (docs/architecture.md, contracts). Never destroyed: tensors of
+/// static lifetime are freed after everything else.
 struct Installed {
   std::mutex mutex;
   std::shared_ptr<wire::Arena> arena;
@@ -40,8 +43,8 @@ Installed& installed() {
   return *state;
 }
 
-// raw_deallocate uses the allocator that is current when memory is freed, so blocks that are older than the arena come here too; Arena::free tells
-// them apart.
+// raw_deallocate uses the allocator that is current when memory is freed, so blocks that are older
+// than the arena come here too; Arena::free tells them apart.
 void free_block(void* p) { installed().arena->free(p); }
 void enter_child() { installed().arena->enter_child(); }
 
@@ -69,7 +72,8 @@ std::shared_ptr<wire::Arena> installed_arena() {
 
 std::shared_ptr<wire::Arena> ensure_arena(std::size_t limit_bytes, int ranks_on_host) {
   if (auto arena = installed_arena()) return arena;
-  auto arena = std::make_shared<wire::Arena>(wire::Arena::Options{.limit_bytes = limit_bytes, .ranks_on_host = ranks_on_host});
+  auto arena = std::make_shared<wire::Arena>(
+      wire::Arena::Options{.limit_bytes = limit_bytes, .ranks_on_host = ranks_on_host});
   install_arena(arena);
   return arena;
 }
@@ -77,8 +81,10 @@ std::shared_ptr<wire::Arena> ensure_arena(std::size_t limit_bytes, int ranks_on_
 void retag(const at::Tensor& tensor, MemoryCategory from, MemoryCategory to) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   const c10::DataPtr& data = tensor.storage().data_ptr();
-  // Its deleter tells a block of the arena from views of other memory, which may lie within a block.
-  if (data.get() != nullptr && data.get_deleter() == &free_block) installed().arena->retag(data.get(), from, to);
+  // Its deleter tells a block of the arena from views of other memory, which may lie within a
+  // block.
+  if (data.get() != nullptr && data.get_deleter() == &free_block)
+    installed().arena->retag(data.get(), from, to);
 }
 
 }  // namespace shoal::comm

@@ -9,19 +9,23 @@
 
 namespace shoal::comm {
 
-/// Makes `arena` LibTorch's CPU allocator for the rest of the process: from here on every CPU tensor lies in memory that peers can map. Blocks of the
-/// allocator before are still freed as they were. Survives fork: a child allocates from the C library. Throws Error(usage) when another arena is
-/// installed already; installing the same one again does nothing. The arena is never destroyed.
+/// Makes `arena` LibTorch's CPU allocator for the rest of the process: from here on every CPU
+/// tensor lies in memory that peers can map. Blocks of the allocator before are still freed as they
+/// were. Survives fork: a child allocates from the C library. Throws Error(usage) when another
+/// arena is installed already; installing the same one again does nothing. The arena is never
+/// destroyed.
 void install_arena(const std::shared_ptr<wire::Arena>& arena);
 
 /// The arena that is installed; null when none is.
 std::shared_ptr<wire::Arena> installed_arena();
 
-/// The same, installed now if none is: with `limit_bytes` (0: this rank's share of what the host has, by `ranks_on_host`).
+/// The same, installed now if none is: with `limit_bytes` (0: this rank's share of what the host
+/// has, by `ranks_on_host`).
 std::shared_ptr<wire::Arena> ensure_arena(std::size_t limit_bytes, int ranks_on_host);
 
-/// Moves the memory of `tensor` from one category to another, if it is a block of the installed arena that is of category `from`; otherwise nothing
-/// happens. What was taken as temporary turns out to stay: a result that backward needs, a gradient that autograd accumulated.
+/// Moves the memory of `tensor` from one category to another, if it is a block of the installed
+/// arena that is of category `from`; otherwise nothing happens. What was taken as temporary turns
+/// out to stay: a result that backward needs, a gradient that autograd accumulated.
 void retag(const at::Tensor& tensor, MemoryCategory from, MemoryCategory to);
 
 }  // namespace shoal::comm

@@ -42,7 +42,8 @@ T narrow(W x) {
 template <class W>
 using Bits = std::conditional_t<sizeof(W) == 4, std::int32_t, std::int64_t>;
 
-/// Negative floats are stored as sign and magnitude: turning their magnitude around puts the bits in the order of the values. Its own inverse.
+/// Negative floats are stored as sign and magnitude: turning their magnitude around puts the bits
+/// in the order of the values. Its own inverse.
 template <class B>
 B turned(B bits) {
   return bits ^ ((bits >> (8 * sizeof(B) - 1)) & std::numeric_limits<B>::max());
@@ -52,7 +53,9 @@ template <class W>
 Bits<W> ordered(W x, Reduction reduction) {
   using B = Bits<W>;
   // Both are what `turned` makes of a NaN.
-  if (x != x) return reduction == Reduction::kMax ? std::numeric_limits<B>::max() : std::numeric_limits<B>::min();
+  if (x != x)
+    return reduction == Reduction::kMax ? std::numeric_limits<B>::max()
+                                        : std::numeric_limits<B>::min();
   return turned(std::bit_cast<B>(x));
 }
 
@@ -99,15 +102,20 @@ void with_small_integer(ElementType type, F&& f) {
   }
 }
 
-bool picks(Reduction reduction) { return reduction == Reduction::kMin || reduction == Reduction::kMax; }
-bool is_complex(ElementType type) { return type == ElementType::kC64 || type == ElementType::kC128; }
+bool picks(Reduction reduction) {
+  return reduction == Reduction::kMin || reduction == Reduction::kMax;
+}
+bool is_complex(ElementType type) {
+  return type == ElementType::kC64 || type == ElementType::kC128;
+}
 
 constexpr std::uint64_t kTop = std::uint64_t{1} << 63;  // u64 to i64, order kept
 
 Carrier carrier_of_float(ElementType type, Reduction reduction) {
   const bool doubles = type == ElementType::kF64 || type == ElementType::kC128;
   const bool narrow = size_of(type) < 4;
-  if (picks(reduction)) return {doubles ? ElementType::kI64 : ElementType::kI32, reduction, 1, true, true};
+  if (picks(reduction))
+    return {doubles ? ElementType::kI64 : ElementType::kI32, reduction, 1, true, true};
   return {.type = doubles ? ElementType::kF64 : ElementType::kF32,
           .reduction = reduction == Reduction::kProduct ? Reduction::kProduct : Reduction::kSum,
           .parts = is_complex(type) ? 2u : 1u,
@@ -147,13 +155,16 @@ Carrier carrier_of(ElementType type, Reduction reduction, Integers integers) {
   }
 }
 
-void pack(const Carrier& carrier, ElementType type, Reduction reduction, double scale, const void* from, void* to, std::size_t count) {
+void pack(const Carrier& carrier, ElementType type, Reduction reduction, double scale,
+          const void* from, void* to, std::size_t count) {
   if (!carrier.packs) {
     if (count > 0) std::memcpy(to, from, count * size_of(type));
   } else if (type == ElementType::kU64) {
     each<std::uint64_t, std::uint64_t>(from, to, count, [](std::uint64_t x) { return x ^ kTop; });
   } else if (!is_floating(type) && !is_complex(type)) {
-    with_small_integer(type, [&]<class T, class W>(T, W) { each<W, T>(from, to, count, [](T x) { return static_cast<W>(x); }); });
+    with_small_integer(type, [&]<class T, class W>(T, W) {
+      each<W, T>(from, to, count, [](T x) { return static_cast<W>(x); });
+    });
   } else {
     with_float(type, [&]<class T>(T) {
       using W = decltype(wide(T{}));
@@ -166,21 +177,26 @@ void pack(const Carrier& carrier, ElementType type, Reduction reduction, double 
   }
 }
 
-void unpack(const Carrier& carrier, ElementType type, Reduction reduction, int ranks, const void* from, void* to, std::size_t count) {
+void unpack(const Carrier& carrier, ElementType type, Reduction reduction, int ranks,
+            const void* from, void* to, std::size_t count) {
   if (!carrier.unpacks) {
     if (count > 0 && from != to) std::memmove(to, from, count * size_of(type));
   } else if (type == ElementType::kU64) {
     each<std::uint64_t, std::uint64_t>(from, to, count, [](std::uint64_t x) { return x ^ kTop; });
   } else if (!is_floating(type) && !is_complex(type)) {
-    with_small_integer(type, [&]<class T, class W>(T, W) { each<T, W>(from, to, count, [](W x) { return static_cast<T>(x); }); });
+    with_small_integer(type, [&]<class T, class W>(T, W) {
+      each<T, W>(from, to, count, [](W x) { return static_cast<T>(x); });
+    });
   } else {
     with_float(type, [&]<class T>(T) {
       using W = decltype(wide(T{}));
       const W divisor = reduction == Reduction::kAverage ? static_cast<W>(ranks) : W(1);
       if (picks(reduction))
-        each<T, Bits<W>>(from, to, count, [](Bits<W> x) { return narrow<T>(std::bit_cast<W>(turned(x))); });
+        each<T, Bits<W>>(from, to, count,
+                         [](Bits<W> x) { return narrow<T>(std::bit_cast<W>(turned(x))); });
       else
-        each<T, W>(from, to, count * carrier.parts, [&](W x) { return narrow<T>(static_cast<W>(x / divisor)); });
+        each<T, W>(from, to, count * carrier.parts,
+                   [&](W x) { return narrow<T>(static_cast<W>(x / divisor)); });
     });
   }
 }

@@ -26,7 +26,9 @@ class CommunicatorWork final : public WorkState {
   bool test() override {
     return watch([&] { return communicator_->test(handle_); });
   }
-  void abort() override { communicator_->abort(Error(ErrorKind::kAborted, "work", "the caller aborted it").in(handle_)); }
+  void abort() override {
+    communicator_->abort(Error(ErrorKind::kAborted, "work", "the caller aborted it").in(handle_));
+  }
   std::exception_ptr error() const override { return error_; }
   Duration duration() const override { return duration_; }
 
@@ -52,7 +54,8 @@ class CommunicatorWork final : public WorkState {
 
 }  // namespace
 
-CommunicatorEngine::CommunicatorEngine(std::shared_ptr<Communicator> communicator, std::shared_ptr<void> keep)
+CommunicatorEngine::CommunicatorEngine(std::shared_ptr<Communicator> communicator,
+                                       std::shared_ptr<void> keep)
     : keep_(std::move(keep)), communicator_(std::move(communicator)) {}
 
 Work CommunicatorEngine::start(const Call& call) {
@@ -74,7 +77,8 @@ void CommunicatorEngine::poll() {
 }
 
 void CommunicatorEngine::release() {
-  std::erase_if(in_flight_, [&](const InFlight& entry) { return communicator_->complete(entry.handle); });
+  std::erase_if(in_flight_,
+                [&](const InFlight& entry) { return communicator_->complete(entry.handle); });
 }
 
 std::shared_ptr<Engine> CommunicatorEngine::split(int color, int key) {

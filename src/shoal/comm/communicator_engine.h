@@ -9,15 +9,17 @@
 
 namespace shoal::comm {
 
-/// Any collective::Communicator. By itself for ranks that share no memory: TCP. `keep` lives as long as the engine and its splits: what the
-/// communicator stands on.
+/// Any collective::Communicator. By itself for ranks that share no memory: TCP. `keep` lives as
+/// long as the engine and its splits: what the communicator stands on.
 class CommunicatorEngine : public Engine {
  public:
-  CommunicatorEngine(std::shared_ptr<collective::Communicator> communicator, std::shared_ptr<void> keep);
+  CommunicatorEngine(std::shared_ptr<collective::Communicator> communicator,
+                     std::shared_ptr<void> keep);
 
   int rank() const override { return communicator_->rank(); }
   int size() const override { return communicator_->size(); }
-  bool supports(collective::Kind kind, ElementType type, collective::Reduction reduction) const override {
+  bool supports(collective::Kind kind, ElementType type,
+                collective::Reduction reduction) const override {
     return communicator_->supports(kind, type, reduction);
   }
   Work start(const Call& call) override;
@@ -36,7 +38,8 @@ class CommunicatorEngine : public Engine {
 
   std::shared_ptr<void> keep_;  ///< goes after the communicator
   std::shared_ptr<collective::Communicator> communicator_;
-  std::deque<InFlight> in_flight_;  ///< tensors live until every rank has finished with them, whether or not anybody keeps the Work
+  std::deque<InFlight> in_flight_;  ///< tensors live until every rank has finished with them,
+                                    ///< whether or not anybody keeps the Work
 };
 
 }  // namespace shoal::comm

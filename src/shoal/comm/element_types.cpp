@@ -35,7 +35,8 @@ constexpr Pair kPairs[] = {
 ElementType element_type(at::ScalarType type) {
   for (const Pair& pair : kPairs)
     if (pair.scalar == type) return pair.element;
-  throw Error(ErrorKind::kUsage, "group", fmt::format("no collective carries {}", c10::toString(type)));
+  throw Error(ErrorKind::kUsage, "group",
+              fmt::format("no collective carries {}", c10::toString(type)));
 }
 
 at::ScalarType scalar_type(ElementType type) {

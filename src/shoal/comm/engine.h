@@ -11,8 +11,9 @@
 
 namespace shoal::comm {
 
-/// One collective on tensors. `operation` is complete but for buffers of engines that take the tensors themselves (c10d, NCCL).
-/// All tensors are contiguous; the lists pair up, `inputs[i]` with `outputs[i]`. Valid during Engine::start only.
+/// One collective on tensors. `operation` is complete but for buffers of engines that take the
+/// tensors themselves (c10d, NCCL). All tensors are contiguous; the lists pair up, `inputs[i]` with
+/// `outputs[i]`. Valid during Engine::start only.
 struct Call {
   const collective::Operation& operation;
   at::ArrayRef<at::Tensor> inputs;
@@ -20,15 +21,16 @@ struct Call {
   bool blocking = false;  ///< complete before returning; the Work returned is then empty
 };
 
-/// What a Group stands on: Shoal's own communicator, ranks as threads, MPI, any c10d process group, or a fake.
-/// Threads: as collective::Communicator.
+/// What a Group stands on: Shoal's own communicator, ranks as threads, MPI, any c10d process group,
+/// or a fake. Threads: as collective::Communicator.
 class Engine {
  public:
   virtual ~Engine() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual bool supports(collective::Kind kind, ElementType type, collective::Reduction reduction) const = 0;
+  virtual bool supports(collective::Kind kind, ElementType type,
+                        collective::Reduction reduction) const = 0;
   virtual Work start(const Call& call) = 0;
   virtual void poll() {}
   virtual std::shared_ptr<Engine> split(int color, int key) = 0;
@@ -38,7 +40,8 @@ class Engine {
   virtual int host() const { return rank(); }
   /// Null where ranks share no memory.
   virtual std::shared_ptr<SharedBuffer> shared_buffer(std::size_t bytes) { return nullptr; }
-  /// True when every rank lies on this host and reads this tensor in place, so that reducing many small tensors costs no copy.
+  /// True when every rank lies on this host and reads this tensor in place, so that reducing many
+  /// small tensors costs no copy.
   virtual bool visible_to_peers(const at::Tensor& tensor) const { return false; }
 };
 

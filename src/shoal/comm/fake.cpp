@@ -13,14 +13,17 @@ using collective::Buffer;
 using collective::Kind;
 
 bool FakeEngine::supports(Kind kind, ElementType type, collective::Reduction reduction) const {
-  return !collective::point_to_point(kind) && (!collective::reduces(kind) || collective::supports_fold(type, reduction));
+  return !collective::point_to_point(kind) &&
+         (!collective::reduces(kind) || collective::supports_fold(type, reduction));
 }
 
 Work FakeEngine::start(const Call& call) {
   if (cause_) throw Error(*cause_);
   const collective::Operation& o = call.operation;
-  SHOAL_USER_CHECK(supports(o.kind, o.type, o.reduction), name(o.kind), "the fake engine has no such operation");
-  SHOAL_USER_CHECK(o.send_counts.empty(), name(o.kind), "the fake engine exchanges equal parts only");
+  SHOAL_USER_CHECK(supports(o.kind, o.type, o.reduction), name(o.kind),
+                   "the fake engine has no such operation");
+  SHOAL_USER_CHECK(o.send_counts.empty(), name(o.kind),
+                   "the fake engine exchanges equal parts only");
   std::vector<Buffer> buffers{o.buffer};
   buffers.insert(buffers.end(), o.more.begin(), o.more.end());
   const std::size_t count = collective::total_count(buffers);
@@ -31,7 +34,8 @@ Work FakeEngine::start(const Call& call) {
   if (o.kind == Kind::kBroadcast || o.kind == Kind::kScatter) as_root.peer = rank_;
   const std::size_t parts = collective::for_each_rank(o.kind) ? static_cast<std::size_t>(size_) : 1;
   const auto as = [&](int rank) { return collective::Call{as_root, buffers, {}, {}, rank, size_}; };
-  // No rank offers a part for itself: those before this one have its part in another place than those behind it.
+  // No rank offers a part for itself: those before this one have its part in another place than
+  // those behind it.
   std::vector<std::byte> before(count * size_of(o.type) * parts), behind(before.size());
   collective::offer(as(0), 0, count, before.data());
   collective::offer(as(size_ - 1), 0, count, behind.data());

@@ -45,9 +45,11 @@ bool receives(const Operation& operation, int rank) {
 }
 
 /// A reduction among one: the tensor itself, unless it is scaled.
-Work reduce_alone(Kind kind, const at::Tensor& output, const at::Tensor& input, const Options& options) {
+Work reduce_alone(Kind kind, const at::Tensor& output, const at::Tensor& input,
+                  const Options& options) {
   const ElementType type = element_type(input.scalar_type());
-  SHOAL_USER_CHECK(collective::supports_fold(type, options.reduction), name(kind), "there is no {} of {} by {}", name(kind), shoal::name(type),
+  SHOAL_USER_CHECK(collective::supports_fold(type, options.reduction), name(kind),
+                   "there is no {} of {} by {}", name(kind), shoal::name(type),
                    name(options.reduction));
   const at::NoGradGuard no_grad;
   at::Tensor result = input;
@@ -58,7 +60,8 @@ Work reduce_alone(Kind kind, const at::Tensor& output, const at::Tensor& input, 
     result = at::empty(input.sizes(), input.options());
     const void* source = in.const_data_ptr();
     void* target = result.data_ptr();
-    collective::fold(type, options.reduction, &source, 1, &target, 1, static_cast<std::size_t>(in.numel()), options.scale);
+    collective::fold(type, options.reduction, &source, 1, &target, 1,
+                     static_cast<std::size_t>(in.numel()), options.scale);
   }
   if (!result.is_same(output)) output.copy_(result.reshape(output.sizes()));
   return {};
@@ -78,16 +81,21 @@ bool Group::supports(Kind kind, at::ScalarType type, Reduction reduction) const 
   return size() == 1 || engine_->supports(kind, element_type(type), reduction);
 }
 
-/// Carries out a collective whose output and input are single tensors, by way of contiguous copies where they are not.
-Work Group::call(Operation& operation, const at::Tensor& output, const at::Tensor& input, const Options& options) const {
-  SHOAL_USER_CHECK(output.scalar_type() == input.scalar_type(), name(operation.kind), "input is {}, output {}", c10::toString(input.scalar_type()),
+/// Carries out a collective whose output and input are single tensors, by way of contiguous copies
+/// where they are not.
+Work Group::call(Operation& operation, const at::Tensor& output, const at::Tensor& input,
+                 const Options& options) const {
+  SHOAL_USER_CHECK(output.scalar_type() == input.scalar_type(), name(operation.kind),
+                   "input is {}, output {}", c10::toString(input.scalar_type()),
                    c10::toString(output.scalar_type()));
   if (output.is_contiguous() && input.is_contiguous()) {
     operation.buffer.input = input.const_data_ptr(), operation.buffer.output = output.data_ptr();
     return engine_->start({operation, input, output, !options.async});
   }
   const at::Tensor in = input.contiguous();
-  const at::Tensor out = output.is_contiguous() ? output : input.is_same(output) ? in : output.contiguous();
+  const at::Tensor out = output.is_contiguous()  ? output
+                         : input.is_same(output) ? in
+                                                 : output.contiguous();
   operation.buffer.input = in.const_data_ptr(), operation.buffer.output = out.data_ptr();
   const bool copies_out = !out.is_same(output) && receives(operation, rank());
   Work work = engine_->start({operation, in, out, !options.async || copies_out});
@@ -96,19 +104,23 @@ Work Group::call(Operation& operation, const at::Tensor& output, const at::Tenso
   return work;
 }
 
-/// The same for several, by which `operation` says what is done with each; its counts are those of `inputs`, or of `outputs` in a reduce_scatter.
-Work Group::call(Operation& operation, at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options) const {
+/// The same for several, by which `operation` says what is done with each; its counts are those of
+/// `inputs`, or of `outputs` in a reduce_scatter.
+Work Group::call(Operation& operation, at::ArrayRef<at::Tensor> outputs,
+                 at::ArrayRef<at::Tensor> inputs, const Options& options) const {
   std::vector<at::Tensor> in, out;
   std::vector<Buffer> buffers;
   bool copies_out = false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     for (const at::Tensor& tensor : {inputs[i], outputs[i]})
-      SHOAL_USER_CHECK(tensor.scalar_type() == inputs[0].scalar_type(), name(operation.kind), "a coalesced call takes one type: {} and {}",
+      SHOAL_USER_CHECK(tensor.scalar_type() == inputs[0].scalar_type(), name(operation.kind),
+                       "a coalesced call takes one type: {} and {}",
                        c10::toString(inputs[0].scalar_type()), c10::toString(tensor.scalar_type()));
     in.push_back(inputs[i].contiguous());
     out.push_back(inputs[i].is_same(outputs[i]) ? in.back() : outputs[i].contiguous());
     copies_out = copies_out || !out.back().is_same(outputs[i]);
-    buffers.push_back({in.back().const_data_ptr(), out.back().data_ptr(), count_of(operation.kind == Kind::kReduceScatter ? out.back() : in.back())});
+    buffers.push_back({in.back().const_data_ptr(), out.back().data_ptr(),
+                       count_of(operation.kind == Kind::kReduceScatter ? out.back() : in.back())});
   }
   operation.buffer = buffers[0], operation.more = std::span(buffers).subspan(1);
   Work work = engine_->start({operation, in, out, !options.async || copies_out});
@@ -127,15 +139,17 @@ Work Group::all_reduce(const at::Tensor& tensor, const Options& options) const {
 
 Work Group::all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options) const {
   if (size() == 1)
-    for (const at::Tensor& tensor : tensors) reduce_alone(Kind::kAllReduce, tensor, tensor, options);
+    for (const at::Tensor& tensor : tensors)
+      reduce_alone(Kind::kAllReduce, tensor, tensor, options);
   if (size() == 1 || tensors.empty()) return {};
   Operation operation = operation_of(Kind::kAllReduce, tensors[0], options);
   return call(operation, tensors, tensors, options);
 }
 
-Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, const Options& options) const {
-  SHOAL_USER_CHECK(output.numel() == input.numel() * size(), "all_gather", "output has {} elements, not {} x {}", output.numel(), size(),
-                   input.numel());
+Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
+                       const Options& options) const {
+  SHOAL_USER_CHECK(output.numel() == input.numel() * size(), "all_gather",
+                   "output has {} elements, not {} x {}", output.numel(), size(), input.numel());
   if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllGather, input, options);
   operation.buffer.count = count_of(input);
@@ -143,12 +157,16 @@ Work Group::all_gather(const at::Tensor& output, const at::Tensor& input, const 
   return call(operation, output, input, options);
 }
 
-Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options) const {
-  SHOAL_USER_CHECK(outputs.size() == inputs.size(), "all_gather", "{} outputs for {} inputs", outputs.size(), inputs.size());
-  SHOAL_USER_CHECK(!options.shared_output, "all_gather", "one output a host is of calls with one tensor");
+Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
+                       const Options& options) const {
+  SHOAL_USER_CHECK(outputs.size() == inputs.size(), "all_gather", "{} outputs for {} inputs",
+                   outputs.size(), inputs.size());
+  SHOAL_USER_CHECK(!options.shared_output, "all_gather",
+                   "one output a host is of calls with one tensor");
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    SHOAL_USER_CHECK(outputs[i].numel() == inputs[i].numel() * size(), "all_gather", "output {} has {} elements, not {} x {}", i, outputs[i].numel(),
-                     size(), inputs[i].numel());
+    SHOAL_USER_CHECK(outputs[i].numel() == inputs[i].numel() * size(), "all_gather",
+                     "output {} has {} elements, not {} x {}", i, outputs[i].numel(), size(),
+                     inputs[i].numel());
   if (size() == 1)
     for (std::size_t i = 0; i < inputs.size(); ++i) all_gather(outputs[i], inputs[i], options);
   if (size() == 1 || inputs.empty()) return {};
@@ -156,28 +174,34 @@ Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor
   return call(operation, outputs, inputs, options);
 }
 
-Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Options& options) const {
-  SHOAL_USER_CHECK(input.numel() == output.numel() * size(), "reduce_scatter", "input has {} elements, not {} x {}", input.numel(), size(),
-                   output.numel());
+Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                           const Options& options) const {
+  SHOAL_USER_CHECK(input.numel() == output.numel() * size(), "reduce_scatter",
+                   "input has {} elements, not {} x {}", input.numel(), size(), output.numel());
   if (size() == 1) return reduce_alone(Kind::kReduceScatter, output, input, options);
   Operation operation = operation_of(Kind::kReduceScatter, input, options);
   operation.buffer.count = count_of(output);
   return call(operation, output, input, options);
 }
 
-Work Group::reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options) const {
-  SHOAL_USER_CHECK(outputs.size() == inputs.size(), "reduce_scatter", "{} outputs for {} inputs", outputs.size(), inputs.size());
+Work Group::reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
+                           const Options& options) const {
+  SHOAL_USER_CHECK(outputs.size() == inputs.size(), "reduce_scatter", "{} outputs for {} inputs",
+                   outputs.size(), inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    SHOAL_USER_CHECK(inputs[i].numel() == outputs[i].numel() * size(), "reduce_scatter", "input {} has {} elements, not {} x {}", i,
-                     inputs[i].numel(), size(), outputs[i].numel());
+    SHOAL_USER_CHECK(inputs[i].numel() == outputs[i].numel() * size(), "reduce_scatter",
+                     "input {} has {} elements, not {} x {}", i, inputs[i].numel(), size(),
+                     outputs[i].numel());
   if (size() == 1)
-    for (std::size_t i = 0; i < inputs.size(); ++i) reduce_alone(Kind::kReduceScatter, outputs[i], inputs[i], options);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      reduce_alone(Kind::kReduceScatter, outputs[i], inputs[i], options);
   if (size() == 1 || inputs.empty()) return {};
   Operation operation = operation_of(Kind::kReduceScatter, inputs[0], options);
   return call(operation, outputs, inputs, options);
 }
 
-Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<std::size_t> receive_counts,
+Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
+                       std::vector<std::size_t> receive_counts,
                        std::vector<std::size_t> send_counts, const Options& options) const {
   const auto ranks = static_cast<std::size_t>(size());
   const auto sum = [](const std::vector<std::size_t>& counts) {
@@ -186,12 +210,14 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input, std::v
     return static_cast<std::int64_t>(total);
   };
   if (receive_counts.empty() && send_counts.empty()) {
-    SHOAL_USER_CHECK(input.numel() == output.numel() && input.numel() % size() == 0, "all_to_all", "input has {} elements, output {}, for {} ranks",
-                     input.numel(), output.numel(), size());
+    SHOAL_USER_CHECK(input.numel() == output.numel() && input.numel() % size() == 0, "all_to_all",
+                     "input has {} elements, output {}, for {} ranks", input.numel(),
+                     output.numel(), size());
   } else {
-    SHOAL_USER_CHECK(
-        send_counts.size() == ranks && receive_counts.size() == ranks && sum(send_counts) == input.numel() && sum(receive_counts) == output.numel(),
-        "all_to_all", "counts to send {} of {} elements and to receive {} of {}", send_counts, input.numel(), receive_counts, output.numel());
+    SHOAL_USER_CHECK(send_counts.size() == ranks && receive_counts.size() == ranks &&
+                         sum(send_counts) == input.numel() && sum(receive_counts) == output.numel(),
+                     "all_to_all", "counts to send {} of {} elements and to receive {} of {}",
+                     send_counts, input.numel(), receive_counts, output.numel());
   }
   if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllToAll, input, options);
@@ -223,39 +249,44 @@ Work Group::reduce(const at::Tensor& tensor, int root, const Options& options) c
   return call(operation, tensor, tensor, options);
 }
 
-Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root, const Options& options) const {
+Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
+                   const Options& options) const {
   if (size() == 1) return copy_alone(output, input);
   const at::Tensor& target = rank() == root ? output : input;
-  SHOAL_USER_CHECK(rank() != root || output.numel() == input.numel() * size(), "gather", "output has {} elements, not {} x {}", output.numel(),
-                   size(), input.numel());
+  SHOAL_USER_CHECK(rank() != root || output.numel() == input.numel() * size(), "gather",
+                   "output has {} elements, not {} x {}", output.numel(), size(), input.numel());
   Operation operation = operation_of(Kind::kGather, input, options);
   operation.buffer.count = count_of(input);
   operation.peer = root;
   return call(operation, target, input, options);
 }
 
-Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root, const Options& options) const {
+Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root,
+                    const Options& options) const {
   if (size() == 1) return copy_alone(output, input);
   const at::Tensor& source = rank() == root ? input : output;
-  SHOAL_USER_CHECK(rank() != root || input.numel() == output.numel() * size(), "scatter", "input has {} elements, not {} x {}", input.numel(), size(),
-                   output.numel());
+  SHOAL_USER_CHECK(rank() != root || input.numel() == output.numel() * size(), "scatter",
+                   "input has {} elements, not {} x {}", input.numel(), size(), output.numel());
   Operation operation = operation_of(Kind::kScatter, output, options);
   operation.buffer.count = count_of(output);
   operation.peer = root;
   return call(operation, output, source, options);
 }
 
-Work Group::send(const at::Tensor& tensor, int destination, std::uint32_t tag, const Options& options) const {
-  SHOAL_USER_CHECK(destination >= 0 && destination < size() && destination != rank(), "send", "rank {} cannot send to rank {} of {}", rank(),
-                   destination, size());
+Work Group::send(const at::Tensor& tensor, int destination, std::uint32_t tag,
+                 const Options& options) const {
+  SHOAL_USER_CHECK(destination >= 0 && destination < size() && destination != rank(), "send",
+                   "rank {} cannot send to rank {} of {}", rank(), destination, size());
   Operation operation = operation_of(Kind::kSend, tensor, options);
   operation.buffer.count = count_of(tensor);
   operation.peer = destination, operation.tag = tag;
   return call(operation, tensor, tensor, options);
 }
 
-Work Group::recv(const at::Tensor& tensor, int source, std::uint32_t tag, const Options& options) const {
-  SHOAL_USER_CHECK(source >= -1 && source < size() && source != rank(), "recv", "rank {} cannot receive from rank {} of {}", rank(), source, size());
+Work Group::recv(const at::Tensor& tensor, int source, std::uint32_t tag,
+                 const Options& options) const {
+  SHOAL_USER_CHECK(source >= -1 && source < size() && source != rank(), "recv",
+                   "rank {} cannot receive from rank {} of {}", rank(), source, size());
   Operation operation = operation_of(Kind::kReceive, tensor, options);
   operation.buffer.count = count_of(tensor);
   operation.peer = source, operation.tag = tag;
@@ -264,7 +295,10 @@ Work Group::recv(const at::Tensor& tensor, int source, std::uint32_t tag, const 
 
 Work Group::barrier(const Options& options) const {
   if (size() == 1) return {};
-  const Operation operation{.kind = Kind::kBarrier, .tag = options.label, .priority = options.priority, .timeout = options.timeout};
+  const Operation operation{.kind = Kind::kBarrier,
+                            .tag = options.label,
+                            .priority = options.priority,
+                            .timeout = options.timeout};
   return engine_->start({operation, {}, {}, !options.async});
 }
 

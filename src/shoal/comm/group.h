@@ -19,22 +19,28 @@ using collective::Reduction;
 struct Options {
   Reduction reduction = Reduction::kSum;
   bool async = false;  ///< return at once; complete when the Work says so
-  int priority = 0;    ///< higher overtakes lower; over a library (MPI, a c10d process group) it does nothing
+  int priority =
+      0;  ///< higher overtakes lower; over a library (MPI, a c10d process group) it does nothing
   Duration timeout{};  ///< zero: the group's default
   double scale = 1;    ///< the factor of Reduction::kPremulSum
-  /// Collectives: ranks compare it with the rest of the call, so that one is not taken for another of the same shape.
+  /// Collectives: ranks compare it with the rest of the call, so that one is not taken for another
+  /// of the same shape.
   std::uint32_t label = 0;
-  /// all_gather: `output` is the memory of a `shared_buffer` of `on_host`, written once a host, from when all its ranks have called. Only where every
-  /// host holds the same number of consecutive ranks, several.
+  /// all_gather: `output` is the memory of a `shared_buffer` of `on_host`, written once a host,
+  /// from when all its ranks have called. Only where every host holds the same number of
+  /// consecutive ranks, several.
   bool shared_output = false;
 };
 
-/// A set of ranks that act together on tensors. A value over a shared engine; copies name the same group. A default-constructed Group, like any
-/// group of one rank, turns every collective into a local copy or nothing (a pre-multiplied sum: into that factor).
+/// A set of ranks that act together on tensors. A value over a shared engine; copies name the same
+/// group. A default-constructed Group, like any group of one rank, turns every collective into a
+/// local copy or nothing (a pre-multiplied sum: into that factor).
 ///
-/// Names, shapes and meaning are those of torch.distributed. Every rank calls the same operations in the same order. Tensors may be non-contiguous
-/// (they are then copied in and out; a call whose result is copied out is complete when it returns). Errors are shoal::Error: usage for shapes that
-/// do not fit, mismatch when ranks disagree, timeout, peer_lost, aborted. Threads: one at a time per group, but `abort` from any.
+/// Names, shapes and meaning are those of torch.distributed. Every rank calls the same operations
+/// in the same order. Tensors may be non-contiguous (they are then copied in and out; a call whose
+/// result is copied out is complete when it returns). Errors are shoal::Error: usage for shapes
+/// that do not fit, mismatch when ranks disagree, timeout, peer_lost, aborted. Threads: one at a
+/// time per group, but `abort` from any.
 class Group {
  public:
   Group() = default;
@@ -48,44 +54,60 @@ class Group {
   /// Many tensors of one type in one call.
   Work all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options = {}) const;
   /// `output` [size x input.numel()] in rank order.
-  Work all_gather(const at::Tensor& output, const at::Tensor& input, const Options& options = {}) const;
+  Work all_gather(const at::Tensor& output, const at::Tensor& input,
+                  const Options& options = {}) const;
   /// As many calls as there are pairs, in one: `outputs[i]` from `inputs[i]`. All of one type.
-  Work all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options = {}) const;
+  Work all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
+                  const Options& options = {}) const;
   /// `input` [size x output.numel()]; rank r gets the reduction of part r.
-  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Options& options = {}) const;
-  Work reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options = {}) const;
+  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                      const Options& options = {}) const;
+  Work reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
+                      const Options& options = {}) const;
   /// Part r of `input` goes to rank r. Empty counts: equal parts. Counts are elements.
-  Work all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<std::size_t> receive_counts = {},
+  Work all_to_all(const at::Tensor& output, const at::Tensor& input,
+                  std::vector<std::size_t> receive_counts = {},
                   std::vector<std::size_t> send_counts = {}, const Options& options = {}) const;
   Work broadcast(const at::Tensor& tensor, int root, const Options& options = {}) const;
   Work broadcast(at::ArrayRef<at::Tensor> tensors, int root, const Options& options = {}) const;
   Work reduce(const at::Tensor& tensor, int root, const Options& options = {}) const;
-  Work gather(const at::Tensor& output, const at::Tensor& input, int root, const Options& options = {}) const;
-  Work scatter(const at::Tensor& output, const at::Tensor& input, int root, const Options& options = {}) const;
-  Work send(const at::Tensor& tensor, int destination, std::uint32_t tag = 0, const Options& options = {}) const;
-  Work recv(const at::Tensor& tensor, int source, std::uint32_t tag = 0, const Options& options = {}) const;
+  Work gather(const at::Tensor& output, const at::Tensor& input, int root,
+              const Options& options = {}) const;
+  Work scatter(const at::Tensor& output, const at::Tensor& input, int root,
+               const Options& options = {}) const;
+  Work send(const at::Tensor& tensor, int destination, std::uint32_t tag = 0,
+            const Options& options = {}) const;
+  Work recv(const at::Tensor& tensor, int source, std::uint32_t tag = 0,
+            const Options& options = {}) const;
   Work barrier(const Options& options = {}) const;
 
-  /// The ranks that gave the same `color`, ordered by `key`, then by rank here. Collective. A negative color joins nothing and gets a group of one.
+  /// The ranks that gave the same `color`, ordered by `key`, then by rank here. Collective. A
+  /// negative color joins nothing and gets a group of one.
   Group split(int color, int key) const;
   /// The ranks that share memory with this one, in their order here. Collective.
   Group on_host() const;
   void abort(const Error& cause) const;
   void poll() const;
 
-  /// One copy per host, mapped by all; null where the engine cannot. Collective. A group of one gets plain memory.
+  /// One copy per host, mapped by all; null where the engine cannot. Collective. A group of one
+  /// gets plain memory.
   std::shared_ptr<SharedBuffer> shared_buffer(std::size_t bytes) const;
-  bool visible_to_peers(const at::Tensor& tensor) const { return size() == 1 || engine_->visible_to_peers(tensor); }
+  bool visible_to_peers(const at::Tensor& tensor) const {
+    return size() == 1 || engine_->visible_to_peers(tensor);
+  }
   const std::shared_ptr<Engine>& engine() const { return engine_; }
 
  private:
-  Work call(collective::Operation& operation, const at::Tensor& output, const at::Tensor& input, const Options& options) const;
-  Work call(collective::Operation& operation, at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs, const Options& options) const;
+  Work call(collective::Operation& operation, const at::Tensor& output, const at::Tensor& input,
+            const Options& options) const;
+  Work call(collective::Operation& operation, at::ArrayRef<at::Tensor> outputs,
+            at::ArrayRef<at::Tensor> inputs, const Options& options) const;
 
   std::shared_ptr<Engine> engine_;
 };
 
-/// The element type of a tensor in Shoal's terms. Throws Error(usage) for a type that no collective carries.
+/// The element type of a tensor in Shoal's terms. Throws Error(usage) for a type that no collective
+/// carries.
 ElementType element_type(at::ScalarType type);
 at::ScalarType scalar_type(ElementType type);
 

@@ -11,8 +11,10 @@ namespace shoal::comm {
 /// The ranks of one host, processes or threads, over collective::HostCommunicator.
 class HostEngine final : public CommunicatorEngine {
  public:
-  /// `arena`: where shared buffers come from; null where ranks share none (shared_buffer then gives null).
-  HostEngine(std::shared_ptr<collective::HostCommunicator> communicator, std::shared_ptr<wire::Arena> arena, bool threads);
+  /// `arena`: where shared buffers come from; null where ranks share none (shared_buffer then gives
+  /// null).
+  HostEngine(std::shared_ptr<collective::HostCommunicator> communicator,
+             std::shared_ptr<wire::Arena> arena, bool threads);
 
   int host() const override { return 0; }
   std::shared_ptr<Engine> split(int color, int key) override;

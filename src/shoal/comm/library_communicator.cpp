@@ -20,7 +20,8 @@ using collective::Handle;
 using collective::Kind;
 using collective::Operation;
 
-constexpr Duration kSlice = std::chrono::milliseconds(20);  // of a wait, between looks at whether another rank has failed
+constexpr Duration kSlice =
+    std::chrono::milliseconds(20);  // of a wait, between looks at whether another rank has failed
 
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
   const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
@@ -38,19 +39,27 @@ struct Step {
     memory = std::make_unique_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1));
     return memory.get();
   }
-  Request of_reduction(const Operation& o, std::vector<Buffer> pieces, Integers integers, int rank, int ranks);
+  Request of_reduction(const Operation& o, std::vector<Buffer> pieces, Integers integers, int rank,
+                       int ranks);
   Request of_exchange(const Operation& o, const Buffer& buffer, int ranks);
   Request of_bytes(const Operation& o, const Buffer& buffer, int rank);
 };
 
 /// Puts a reduction of `pieces`, as if they were one behind the other, in the carrier's terms.
-Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integers integers, int rank, int ranks) {
+Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integers integers,
+                           int rank, int ranks) {
   const Carrier carrier = carrier_of(o.type, o.reduction, integers);
-  const bool scattered = o.kind == Kind::kReduceScatter, has_result = o.kind != Kind::kReduce || o.peer == rank;
-  const std::size_t count = collective::total_count(pieces), each = count * carrier.parts * size_of(carrier.type);
+  const bool scattered = o.kind == Kind::kReduceScatter,
+             has_result = o.kind != Kind::kReduce || o.peer == rank;
+  const std::size_t count = collective::total_count(pieces),
+                    each = count * carrier.parts * size_of(carrier.type);
   const std::size_t given = scattered ? static_cast<std::size_t>(ranks) : 1, size = size_of(o.type);
   const bool several = pieces.size() > 1;
-  Request request{.kind = o.kind, .type = carrier.type, .reduction = carrier.reduction, .count = count * carrier.parts, .peer = o.peer};
+  Request request{.kind = o.kind,
+                  .type = carrier.type,
+                  .reduction = carrier.reduction,
+                  .count = count * carrier.parts,
+                  .peer = o.peer};
 
   request.input = pieces.front().input;
   if (carrier.packs || several) {
@@ -65,7 +74,8 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
 
   void* const direct = pieces.front().output;
   const bool same_size = carrier.parts * size_of(carrier.type) == size;
-  const bool in_the_way = scattered && overlap(direct, count * size, request.input, count * given * size);
+  const bool in_the_way =
+      scattered && overlap(direct, count * size, request.input, count * given * size);
   if (several || !same_size || in_the_way)
     request.output = contribution && !scattered ? contribution.get() : stage(result, each);
   else
@@ -81,22 +91,30 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
   return request;
 }
 
-/// A reduce-scatter without the library's: each rank gets all contributions to its part, and folds them in the order of ranks.
+/// A reduce-scatter without the library's: each rank gets all contributions to its part, and folds
+/// them in the order of ranks.
 Request Step::of_exchange(const Operation& o, const Buffer& buffer, int ranks) {
   const std::size_t bytes = buffer.count * size_of(o.type);
   std::byte* const parts = stage(result, bytes * static_cast<std::size_t>(ranks));
   finish = [=, type = o.type, reduction = o.reduction, scale = o.scale] {
     std::vector<const void*> sources;
     for (int r = 0; r < ranks; ++r) sources.push_back(parts + static_cast<std::size_t>(r) * bytes);
-    collective::fold(type, reduction, sources.data(), ranks, &buffer.output, 1, buffer.count, scale);
+    collective::fold(type, reduction, sources.data(), ranks, &buffer.output, 1, buffer.count,
+                     scale);
   };
   return {.kind = Kind::kAllToAll, .input = buffer.input, .output = parts, .count = bytes};
 }
 
 Request Step::of_bytes(const Operation& o, const Buffer& buffer, int rank) {
   const std::size_t size = size_of(o.type), bytes = buffer.count * size;
-  Request request{.kind = o.kind, .input = buffer.input, .output = buffer.output, .count = bytes, .peer = o.peer, .tag = o.tag};
-  if (o.kind == Kind::kBroadcast && o.peer == rank && buffer.output != buffer.input && bytes > 0) std::memmove(request.output, buffer.input, bytes);
+  Request request{.kind = o.kind,
+                  .input = buffer.input,
+                  .output = buffer.output,
+                  .count = bytes,
+                  .peer = o.peer,
+                  .tag = o.tag};
+  if (o.kind == Kind::kBroadcast && o.peer == rank && buffer.output != buffer.input && bytes > 0)
+    std::memmove(request.output, buffer.input, bytes);
   for (const std::size_t count : o.send_counts) request.send_counts.push_back(count * size);
   for (const std::size_t count : o.receive_counts) request.receive_counts.push_back(count * size);
   return request;
@@ -112,23 +130,28 @@ struct LibraryCommunicator::InFlight {
   std::vector<Step> steps;
 };
 
-LibraryCommunicator::LibraryCommunicator(const char* library, int rank, int size, Duration timeout, Abilities abilities)
+LibraryCommunicator::LibraryCommunicator(const char* library, int rank, int size, Duration timeout,
+                                         Abilities abilities)
     : library_(library), rank_(rank), size_(size), timeout_(timeout), abilities_(abilities) {}
 
-bool LibraryCommunicator::supports(Kind kind, ElementType type, collective::Reduction reduction) const {
+bool LibraryCommunicator::supports(Kind kind, ElementType type,
+                                   collective::Reduction reduction) const {
   return !collective::reduces(kind) || collective::supports_fold(type, reduction);
 }
 
 Handle LibraryCommunicator::start(const Operation& o) {
   check();
   collective::check_operation(o, rank_, size_, library_);
-  SHOAL_USER_CHECK(supports(o.kind, o.type, o.reduction), name(o.kind), "{} has no {} of {} by {}", library_, name(o.kind), name(o.type),
-                   name(o.reduction));
+  SHOAL_USER_CHECK(supports(o.kind, o.type, o.reduction), name(o.kind), "{} has no {} of {} by {}",
+                   library_, name(o.kind), name(o.type), name(o.reduction));
   const Duration timeout = o.timeout == Duration::zero() ? timeout_ : o.timeout;
   const bool reduces = collective::reduces(o.kind);
   auto operation = std::make_shared<InFlight>();
-  operation->handle = ++started_, operation->kind = o.kind, operation->give_up = Clock::now() + timeout;
-  operation->text = o.kind == Kind::kBarrier ? std::string("barrier") : fmt::format("{} of {} x {}", name(o.kind), o.buffer.count, name(o.type));
+  operation->handle = ++started_, operation->kind = o.kind,
+  operation->give_up = Clock::now() + timeout;
+  operation->text = o.kind == Kind::kBarrier
+                        ? std::string("barrier")
+                        : fmt::format("{} of {} x {}", name(o.kind), o.buffer.count, name(o.type));
   std::vector<Buffer> buffers{o.buffer};
   buffers.insert(buffers.end(), o.more.begin(), o.more.end());
   const bool together = reduces && o.kind != Kind::kReduceScatter;
@@ -137,10 +160,11 @@ Handle LibraryCommunicator::start(const Operation& o) {
   try {
     for (std::size_t i = 0; i < operation->steps.size(); ++i) {
       Step& step = operation->steps[i];
-      Request request = together                    ? step.of_reduction(o, buffers, abilities_.integers, rank_, size_)
-                        : !reduces                  ? step.of_bytes(o, buffers[i], rank_)
-                        : abilities_.reduce_scatter ? step.of_reduction(o, {buffers[i]}, abilities_.integers, rank_, size_)
-                                                    : step.of_exchange(o, buffers[i], size_);
+      Request request = together ? step.of_reduction(o, buffers, abilities_.integers, rank_, size_)
+                        : !reduces ? step.of_bytes(o, buffers[i], rank_)
+                        : abilities_.reduce_scatter
+                            ? step.of_reduction(o, {buffers[i]}, abilities_.integers, rank_, size_)
+                            : step.of_exchange(o, buffers[i], size_);
       request.timeout = timeout;
       step.transfer = post(request);
     }
@@ -166,7 +190,8 @@ bool LibraryCommunicator::advance(InFlight& operation) {
 }
 
 bool LibraryCommunicator::complete(Handle handle) const {
-  return std::none_of(in_flight_.begin(), in_flight_.end(), [&](const auto& operation) { return operation->handle == handle; });
+  return std::none_of(in_flight_.begin(), in_flight_.end(),
+                      [&](const auto& operation) { return operation->handle == handle; });
 }
 
 void LibraryCommunicator::check() {
@@ -182,7 +207,8 @@ void LibraryCommunicator::check() {
 
 void LibraryCommunicator::check_time(const InFlight& operation, Deadline deadline) {
   if (!deadline.passed() && Clock::now() < operation.give_up) return;
-  fail(Error(ErrorKind::kTimeout, name(operation.kind), fmt::format("{} did not complete in time over {}", operation.text, library_))
+  fail(Error(ErrorKind::kTimeout, name(operation.kind),
+             fmt::format("{} did not complete in time over {}", operation.text, library_))
            .at(rank_, size_)
            .in(operation.handle)
            .awaiting("any rank"));
@@ -227,15 +253,19 @@ bool LibraryCommunicator::test(Handle handle) {
 }
 
 void LibraryCommunicator::wait(Handle handle, Deadline deadline) {
-  SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle, started_);
-  const auto it = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const auto& operation) { return operation->handle == handle; });
+  SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle,
+              started_);
+  const auto it = std::find_if(in_flight_.begin(), in_flight_.end(),
+                               [&](const auto& operation) { return operation->handle == handle; });
   if (it == in_flight_.end()) return;
   const auto operation = *it;
   while (true) {
     try {
       if (advance(*operation)) break;
-      const auto step = std::find_if(operation->steps.begin(), operation->steps.end(), [](const Step& s) { return !s.complete; });
-      const auto left = std::max<Duration>(std::min<Duration>(deadline.left(), operation->give_up - Clock::now()), Duration::zero());
+      const auto step = std::find_if(operation->steps.begin(), operation->steps.end(),
+                                     [](const Step& s) { return !s.complete; });
+      const auto left = std::max<Duration>(
+          std::min<Duration>(deadline.left(), operation->give_up - Clock::now()), Duration::zero());
       if (step->transfer->wait_briefly(std::min(kSlice, left))) continue;
     } catch (const Error& error) {
       fail(error);
@@ -250,19 +280,24 @@ void LibraryCommunicator::poll(Duration budget) {
   const Deadline end = Deadline::in(budget);
   do {
     test(0);
-    if (!in_flight_.empty() && !end.passed()) in_flight_.front()->steps.back().transfer->wait_briefly(std::min<Duration>(end.left(), kSlice));
+    if (!in_flight_.empty() && !end.passed())
+      in_flight_.front()->steps.back().transfer->wait_briefly(
+          std::min<Duration>(end.left(), kSlice));
   } while (!in_flight_.empty() && !end.passed());
 }
 
-// The library's own split may wait for ranks without end: all have come when the exchange of colors is complete.
+// The library's own split may wait for ranks without end: all have come when the exchange of colors
+// is complete.
 std::unique_ptr<collective::Communicator> LibraryCommunicator::split(int color, int key) {
   const std::int32_t own[2] = {color, key};
   std::vector<std::int32_t> all(2 * static_cast<std::size_t>(size_));
-  run({.kind = Kind::kAllGather, .type = ElementType::kI32, .buffer = {own, all.data(), 2}}, Deadline::in(timeout_));
+  run({.kind = Kind::kAllGather, .type = ElementType::kI32, .buffer = {own, all.data(), 2}},
+      Deadline::in(timeout_));
   std::vector<int> members;
   for (int r = 0; r < size_; ++r)
     if (color >= 0 && all[2 * r] == color) members.push_back(r);
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return all[2 * a + 1] < all[2 * b + 1]; });
+  std::stable_sort(members.begin(), members.end(),
+                   [&](int a, int b) { return all[2 * a + 1] < all[2 * b + 1]; });
   return part(color, key, members);
 }
 

@@ -64,8 +64,8 @@ MPI_Op operation_of(Reduction reduction) {
   }
 }
 
-/// Any number of bytes as an MPI count and type: one element of a type of blocks where the number is too large to count. Freed here, it lives in MPI
-/// until what uses it is complete.
+/// Any number of bytes as an MPI count and type: one element of a type of blocks where the number
+/// is too large to count. Freed here, it lives in MPI until what uses it is complete.
 class Bytes {
  public:
   Bytes(std::size_t bytes, std::size_t largest) : count_(static_cast<int>(bytes)) {
@@ -99,7 +99,11 @@ class Bytes {
 class MpiTransfer final : public Transfer {
  public:
   MpiTransfer(std::shared_ptr<MpiWorld> world, const Request& request, int rank, int size)
-      : world_(std::move(world)), kind_(request.kind), rank_(rank), size_(size), expected_(request.count) {}
+      : world_(std::move(world)),
+        kind_(request.kind),
+        rank_(rank),
+        size_(size),
+        expected_(request.count) {}
 
   /// For the next call of MPI.
   MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
@@ -109,7 +113,9 @@ class MpiTransfer final : public Transfer {
     MPI_Status status{};
     int done = 0;
     if (kind_ != Kind::kReceive) {
-      check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), name(kind_), rank_, size_);
+      check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                            MPI_STATUSES_IGNORE),
+                name(kind_), rank_, size_);
       return done;
     }
     check_mpi(MPI_Test(requests_.data(), &done, &status), name(kind_), rank_, size_);
@@ -117,7 +123,8 @@ class MpiTransfer final : public Transfer {
     MPI_Count bytes = 0;
     MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
     if (static_cast<std::size_t>(bytes) != expected_)
-      throw Error(ErrorKind::kMismatch, "recv", fmt::format("{} bytes are expected, {} have come", expected_, bytes))
+      throw Error(ErrorKind::kMismatch, "recv",
+                  fmt::format("{} bytes are expected, {} have come", expected_, bytes))
           .at(rank_, size_)
           .from(status.MPI_SOURCE);
     return true;
@@ -125,7 +132,8 @@ class MpiTransfer final : public Transfer {
 
   bool wait_briefly(Duration longest) override {
     const Deadline end = Deadline::in(longest);
-    // MPI moves nothing by itself. Ranks may be more than cores: the longer it takes, the more is left to the others.
+    // MPI moves nothing by itself. Ranks may be more than cores: the longer it takes, the more is
+    // left to the others.
     for (int turn = 0; !done(); ++turn) {
       if (turn % 16 == 15 && end.passed()) return false;
       if (turn > 2000) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -143,13 +151,17 @@ class MpiTransfer final : public Transfer {
   std::vector<MPI_Request> requests_;
 };
 
-const std::byte* at(const void* p, std::size_t offset) { return static_cast<const std::byte*>(p) + offset; }
+const std::byte* at(const void* p, std::size_t offset) {
+  return static_cast<const std::byte*>(p) + offset;
+}
 std::byte* at(void* p, std::size_t offset) { return static_cast<std::byte*>(p) + offset; }
 
 class MpiCommunicator final : public LibraryCommunicator {
  public:
-  MpiCommunicator(std::shared_ptr<MpiWorld> world, MPI_Comm comm, int rank, int size, Duration timeout, std::size_t largest)
-      : LibraryCommunicator("MPI", rank, size, timeout, {.integers = Integers::kAll, .reduce_scatter = true}),
+  MpiCommunicator(std::shared_ptr<MpiWorld> world, MPI_Comm comm, int rank, int size,
+                  Duration timeout, std::size_t largest)
+      : LibraryCommunicator("MPI", rank, size, timeout,
+                            {.integers = Integers::kAll, .reduce_scatter = true}),
         world_(std::move(world)),
         comm_(comm),
         largest_(largest) {
@@ -164,7 +176,8 @@ class MpiCommunicator final : public LibraryCommunicator {
 
  protected:
   std::unique_ptr<Transfer> post(const Request& request) override;
-  std::unique_ptr<collective::Communicator> part(int color, int key, const std::vector<int>& members) override;
+  std::unique_ptr<collective::Communicator> part(int color, int key,
+                                                 const std::vector<int>& members) override;
   void tell(const Error& cause) override { world_->tell(cause); }
   std::optional<Error> heard(bool) override { return world_->heard(); }
 
@@ -186,33 +199,41 @@ void MpiCommunicator::reduce(const Request& r, MpiTransfer& transfer) const {
   const MPI_Op op = operation_of(r.reduction);
   const std::size_t size_of_one = size_of(r.type), ranks = static_cast<std::size_t>(size());
   if (r.kind == Kind::kReduceScatter && r.count * ranks <= largest_)
-    return ok(MPI_Ireduce_scatter_block(r.input, r.output, static_cast<int>(r.count), type, op, comm_, transfer.next()), "MPI_Ireduce_scatter_block");
+    return ok(MPI_Ireduce_scatter_block(r.input, r.output, static_cast<int>(r.count), type, op,
+                                        comm_, transfer.next()),
+              "MPI_Ireduce_scatter_block");
   const auto to_root = [&](int root, std::size_t first, std::size_t begin, int count) {
     const void* from = at(r.input, (first + begin) * size_of_one);
     void* to = rank() == root ? at(r.output, begin * size_of_one) : nullptr;
-    ok(MPI_Ireduce(from == to ? MPI_IN_PLACE : from, to, count, type, op, root, comm_, transfer.next()), "MPI_Ireduce");
+    ok(MPI_Ireduce(from == to ? MPI_IN_PLACE : from, to, count, type, op, root, comm_,
+                   transfer.next()),
+       "MPI_Ireduce");
   };
   for (std::size_t begin = 0; begin < r.count; begin += largest_) {
     const int count = static_cast<int>(std::min(largest_, r.count - begin));
     if (r.kind == Kind::kReduceScatter) {
-      for (std::size_t part = 0; part < ranks; ++part) to_root(static_cast<int>(part), part * r.count, begin, count);
+      for (std::size_t part = 0; part < ranks; ++part)
+        to_root(static_cast<int>(part), part * r.count, begin, count);
     } else if (r.kind == Kind::kReduce) {
       to_root(r.peer, 0, begin, count);
     } else {
       const void* from = r.input == r.output ? MPI_IN_PLACE : at(r.input, begin * size_of_one);
-      ok(MPI_Iallreduce(from, at(r.output, begin * size_of_one), count, type, op, comm_, transfer.next()), "MPI_Iallreduce");
+      ok(MPI_Iallreduce(from, at(r.output, begin * size_of_one), count, type, op, comm_,
+                        transfer.next()),
+         "MPI_Iallreduce");
     }
   }
 }
 
 int MpiCommunicator::tag(std::uint32_t tag) const {
   // The largest is for exchanges.
-  SHOAL_USER_CHECK(tag < static_cast<std::uint32_t>(world_->largest_tag()), "send or recv", "tag {}: this MPI has tags up to {}", tag,
-                   world_->largest_tag() - 1);
+  SHOAL_USER_CHECK(tag < static_cast<std::uint32_t>(world_->largest_tag()), "send or recv",
+                   "tag {}: this MPI has tags up to {}", tag, world_->largest_tag() - 1);
   return static_cast<int>(tag);
 }
 
-/// all_to_all with per-rank sizes, pair by pair: MPI_Alltoallv counts in int what lies before a part too.
+/// all_to_all with per-rank sizes, pair by pair: MPI_Alltoallv counts in int what lies before a
+/// part too.
 void MpiCommunicator::exchange(const Request& r, MpiTransfer& transfer) const {
   std::size_t from = 0, to = 0;
   for (int peer = 0; peer < size(); ++peer) {
@@ -220,11 +241,15 @@ void MpiCommunicator::exchange(const Request& r, MpiTransfer& transfer) const {
     if (peer == rank() && sent > 0) std::memmove(at(r.output, to), at(r.input, from), sent);
     if (peer != rank() && received > 0) {
       const Bytes block(received, largest_);
-      ok(MPI_Irecv(at(r.output, to), block.count(), block.type(), peer, world_->largest_tag(), comm_, transfer.next()), "MPI_Irecv");
+      ok(MPI_Irecv(at(r.output, to), block.count(), block.type(), peer, world_->largest_tag(),
+                   comm_, transfer.next()),
+         "MPI_Irecv");
     }
     if (peer != rank() && sent > 0) {
       const Bytes block(sent, largest_);
-      ok(MPI_Isend(at(r.input, from), block.count(), block.type(), peer, world_->largest_tag(), comm_, transfer.next()), "MPI_Isend");
+      ok(MPI_Isend(at(r.input, from), block.count(), block.type(), peer, world_->largest_tag(),
+                   comm_, transfer.next()),
+         "MPI_Isend");
     }
     from += sent, to += received;
   }
@@ -242,22 +267,31 @@ void MpiCommunicator::move(const Request& r, MpiTransfer& transfer) const {
       return ok(MPI_Ibcast(r.output, n, type, r.peer, comm_, request), "MPI_Ibcast");
     case Kind::kAllGather: {
       const bool in_place = r.input == at(r.output, mine);
-      return ok(MPI_Iallgather(in_place ? MPI_IN_PLACE : r.input, n, type, r.output, n, type, comm_, request), "MPI_Iallgather");
+      return ok(MPI_Iallgather(in_place ? MPI_IN_PLACE : r.input, n, type, r.output, n, type, comm_,
+                               request),
+                "MPI_Iallgather");
     }
     case Kind::kGather: {
       const bool in_place = root && r.input == at(r.output, mine);
-      return ok(MPI_Igather(in_place ? MPI_IN_PLACE : r.input, n, type, root ? r.output : nullptr, n, type, r.peer, comm_, request), "MPI_Igather");
+      return ok(MPI_Igather(in_place ? MPI_IN_PLACE : r.input, n, type, root ? r.output : nullptr,
+                            n, type, r.peer, comm_, request),
+                "MPI_Igather");
     }
     case Kind::kScatter: {
       const bool in_place = root && r.output == at(r.input, mine);
-      return ok(MPI_Iscatter(root ? r.input : nullptr, n, type, in_place ? MPI_IN_PLACE : r.output, n, type, r.peer, comm_, request), "MPI_Iscatter");
+      return ok(MPI_Iscatter(root ? r.input : nullptr, n, type, in_place ? MPI_IN_PLACE : r.output,
+                             n, type, r.peer, comm_, request),
+                "MPI_Iscatter");
     }
     case Kind::kAllToAll:
-      return ok(MPI_Ialltoall(r.input, n, type, r.output, n, type, comm_, request), "MPI_Ialltoall");
+      return ok(MPI_Ialltoall(r.input, n, type, r.output, n, type, comm_, request),
+                "MPI_Ialltoall");
     case Kind::kSend:
       return ok(MPI_Isend(r.input, n, type, r.peer, tag(r.tag), comm_, request), "MPI_Isend");
     case Kind::kReceive:
-      return ok(MPI_Irecv(r.output, n, type, r.peer < 0 ? MPI_ANY_SOURCE : r.peer, tag(r.tag), comm_, request), "MPI_Irecv");
+      return ok(MPI_Irecv(r.output, n, type, r.peer < 0 ? MPI_ANY_SOURCE : r.peer, tag(r.tag),
+                          comm_, request),
+                "MPI_Irecv");
     default:
       return ok(MPI_Ibarrier(comm_, request), "MPI_Ibarrier");
   }
@@ -266,7 +300,8 @@ void MpiCommunicator::move(const Request& r, MpiTransfer& transfer) const {
 std::unique_ptr<Transfer> MpiCommunicator::post(const Request& request) {
   const std::lock_guard lock(world_->mutex());
   auto transfer = std::make_unique<MpiTransfer>(world_, request, rank(), size());
-  const bool empty = request.count == 0 && request.kind != Kind::kBarrier && !collective::point_to_point(request.kind);
+  const bool empty = request.count == 0 && request.kind != Kind::kBarrier &&
+                     !collective::point_to_point(request.kind);
   if (!request.send_counts.empty())
     exchange(request, *transfer);
   else if (collective::reduces(request.kind))
@@ -276,18 +311,22 @@ std::unique_ptr<Transfer> MpiCommunicator::post(const Request& request) {
   return transfer;
 }
 
-std::unique_ptr<collective::Communicator> MpiCommunicator::part(int color, int key, const std::vector<int>& members) {
+std::unique_ptr<collective::Communicator> MpiCommunicator::part(int color, int key,
+                                                                const std::vector<int>& members) {
   const std::lock_guard lock(world_->mutex());
   MPI_Comm comm = MPI_COMM_NULL;
   ok(MPI_Comm_split(comm_, color < 0 ? MPI_UNDEFINED : color, key, &comm), "MPI_Comm_split");
   if (comm == MPI_COMM_NULL) return nullptr;
-  const int rank_there = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
-  return std::make_unique<MpiCommunicator>(world_, comm, rank_there, static_cast<int>(members.size()), timeout(), largest_);
+  const int rank_there =
+      static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  return std::make_unique<MpiCommunicator>(world_, comm, rank_there,
+                                           static_cast<int>(members.size()), timeout(), largest_);
 }
 
 }  // namespace
 
-std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWorld> world, Duration timeout, std::size_t largest) {
+std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWorld> world,
+                                                           Duration timeout, std::size_t largest) {
   MPI_Comm comm = MPI_COMM_NULL;
   {
     const std::lock_guard lock(world->mutex());

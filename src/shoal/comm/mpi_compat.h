@@ -1,6 +1,7 @@
 #pragma once
 
-// mpi.h, and what stands on it directly. For the .cpp files of the engine over MPI, in builds that have one.
+// mpi.h, and what stands on it directly. For the .cpp files of the engine over MPI, in builds that
+// have one.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -15,11 +16,14 @@
 
 namespace shoal::comm {
 
-/// MPI as this process has it, from MPI_Init_thread to MPI_Finalize. A program that has initialised MPI itself finalises it itself too.
+/// MPI as this process has it, from MPI_Init_thread to MPI_Finalize. A program that has initialised
+/// MPI itself finalises it itself too.
 ///
-/// Every call of MPI from this process holds `mutex`: thread level MPI_THREAD_SERIALIZED is needed, and enough for any number of groups and threads.
-/// What has no deadline in MPI is called only where all ranks are known to have come, but for the beginning and the end: MPI_Init and MPI_Finalize
-/// wait for ranks as long as the launcher lets them. After an abort MPI is left as it is, which ends the job under mpirun.
+/// Every call of MPI from this process holds `mutex`: thread level MPI_THREAD_SERIALIZED is needed,
+/// and enough for any number of groups and threads. What has no deadline in MPI is called only
+/// where all ranks are known to have come, but for the beginning and the end: MPI_Init and
+/// MPI_Finalize wait for ranks as long as the launcher lets them. After an abort MPI is left as it
+/// is, which ends the job under mpirun.
 class MpiWorld {
  public:
   /// Throws Error(config) when MPI cannot be had at that thread level.
@@ -54,7 +58,9 @@ class MpiWorld {
 /// Throws the Error for a call of MPI that failed.
 void check_mpi(int code, const char* call, int rank, int size);
 
-/// All ranks of the world. `largest`: what a call may count; larger ones are cut, or counted in blocks.
-std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWorld> world, Duration timeout, std::size_t largest);
+/// All ranks of the world. `largest`: what a call may count; larger ones are cut, or counted in
+/// blocks.
+std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWorld> world,
+                                                           Duration timeout, std::size_t largest);
 
 }  // namespace shoal::comm

@@ -15,13 +15,15 @@ namespace shoal::comm {
 Group connect_over_mpi(const WorldOptions& options, std::size_t largest_count) {
   const auto world = std::make_shared<MpiWorld>();
   if (world->rank() != options.rank || world->size() != options.size)
-    throw Error(
-        ErrorKind::kConfig, "connect",
-        fmt::format("MPI counts this process as rank {} of {}, its launcher as {} of {}", world->rank(), world->size(), options.rank, options.size))
+    throw Error(ErrorKind::kConfig, "connect",
+                fmt::format("MPI counts this process as rank {} of {}, its launcher as {} of {}",
+                            world->rank(), world->size(), options.rank, options.size))
         .hint("start the ranks with the mpirun of the MPI that `shoal env` shows");
-  const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, world->ranks_on_host()) : nullptr;
+  const auto arena =
+      options.arena ? ensure_arena(options.memory_limit_bytes, world->ranks_on_host()) : nullptr;
   if (options.size == 1) return {};
-  return Group(std::make_shared<CommunicatorEngine>(mpi_communicator(world, options.timeout, largest_count), arena));
+  return Group(std::make_shared<CommunicatorEngine>(
+      mpi_communicator(world, options.timeout, largest_count), arena));
 }
 
 std::string mpi_library() {
@@ -40,7 +42,9 @@ namespace shoal::comm {
 
 Group connect_over_mpi(const WorldOptions&, std::size_t) {
   throw Error(ErrorKind::kConfig, "connect", "this Shoal is built without MPI")
-      .hint("install one (Debian: libopenmpi-dev and openmpi-bin) and build again, or choose another parallelism.transport");
+      .hint(
+          "install one (Debian: libopenmpi-dev and openmpi-bin) and build again, or choose another "
+          "parallelism.transport");
 }
 
 std::string mpi_library() { return ""; }

@@ -12,7 +12,8 @@
 namespace shoal::comm {
 namespace {
 
-constexpr Duration kToldWithin = std::chrono::seconds(1);  // how long the bearer of bad news stays for it to leave
+constexpr Duration kToldWithin =
+    std::chrono::seconds(1);  // how long the bearer of bad news stays for it to leave
 
 }  // namespace
 
@@ -28,31 +29,42 @@ void check_mpi(int code, const char* call, int rank, int size) {
   int length = 0, kind = MPI_ERR_OTHER;
   MPI_Error_string(code, text, &length);
   MPI_Error_class(code, &kind);
-  const bool mismatch = kind == MPI_ERR_TRUNCATE || kind == MPI_ERR_COUNT, resource = kind == MPI_ERR_NO_MEM;
-  throw Error(mismatch ? ErrorKind::kMismatch : resource ? ErrorKind::kResource : ErrorKind::kPeerLost, call, text).at(rank, size);
+  const bool mismatch = kind == MPI_ERR_TRUNCATE || kind == MPI_ERR_COUNT,
+             resource = kind == MPI_ERR_NO_MEM;
+  throw Error(mismatch   ? ErrorKind::kMismatch
+              : resource ? ErrorKind::kResource
+                         : ErrorKind::kPeerLost,
+              call, text)
+      .at(rank, size);
 }
 
 MpiWorld::MpiWorld() {
   int initialized = 0, finalized = 0, level = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (finalized) throw Error(ErrorKind::kConfig, "MPI_Init_thread", "MPI has been finalised in this process, and cannot begin again");
+  if (finalized)
+    throw Error(ErrorKind::kConfig, "MPI_Init_thread",
+                "MPI has been finalised in this process, and cannot begin again");
   if (initialized)
     MPI_Query_thread(&level);
   else
-    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread", -1, 0);
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread",
+              -1, 0);
   owns_ = !initialized;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   if (level < MPI_THREAD_SERIALIZED)
     throw Error(ErrorKind::kConfig, "MPI_Init_thread",
-                fmt::format("MPI offers thread level {}, MPI_THREAD_SERIALIZED ({}) is needed", level, static_cast<int>(MPI_THREAD_SERIALIZED)))
+                fmt::format("MPI offers thread level {}, MPI_THREAD_SERIALIZED ({}) is needed",
+                            level, static_cast<int>(MPI_THREAD_SERIALIZED)))
         .at(rank_, size_)
-        .hint(initialized ? "initialise MPI with MPI_Init_thread and that level" : "use an MPI that is built with threads");
+        .hint(initialized ? "initialise MPI with MPI_Init_thread and that level"
+                          : "use an MPI that is built with threads");
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &control_), "MPI_Comm_dup", rank_, size_);
   MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
   MPI_Comm host = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(control_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type", rank_, size_);
+  check_mpi(MPI_Comm_split_type(control_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+            "MPI_Comm_split_type", rank_, size_);
   MPI_Comm_size(host, &ranks_on_host_);
   MPI_Comm_free(&host);
   int found = 0;
@@ -60,7 +72,9 @@ MpiWorld::MpiWorld() {
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
   if (found) largest_tag_ = *static_cast<int*>(value);
   incoming_ = std::make_unique<Message>();
-  check_mpi(MPI_Irecv(incoming_.get(), sizeof(Message), MPI_BYTE, MPI_ANY_SOURCE, 0, control_, &listening_), "MPI_Irecv", rank_, size_);
+  check_mpi(MPI_Irecv(incoming_.get(), sizeof(Message), MPI_BYTE, MPI_ANY_SOURCE, 0, control_,
+                      &listening_),
+            "MPI_Irecv", rank_, size_);
 }
 
 MpiWorld::~MpiWorld() {
@@ -83,23 +97,31 @@ void MpiWorld::tell(const Error& cause) {
   auto* message = new Message;  // MPI may read it until the process ends
   wire::Bytes bytes = wire::encode(cause);
   if (bytes.size() > sizeof message->text)
-    bytes = wire::encode(Error(cause.kind(), cause.operation(), cause.message().substr(0, 1000)).at(cause.rank(), cause.size()));
+    bytes = wire::encode(Error(cause.kind(), cause.operation(), cause.message().substr(0, 1000))
+                             .at(cause.rank(), cause.size()));
   message->bytes = static_cast<std::uint32_t>(std::min(bytes.size(), sizeof message->text));
   std::memcpy(message->text, bytes.data(), message->bytes);
   std::vector<MPI_Request> sent;
   for (int r = 0; r < size_; ++r)
-    if (r != rank_) MPI_Isend(message, sizeof(Message), MPI_BYTE, r, 0, control_, &sent.emplace_back(MPI_REQUEST_NULL));
+    if (r != rank_)
+      MPI_Isend(message, sizeof(Message), MPI_BYTE, r, 0, control_,
+                &sent.emplace_back(MPI_REQUEST_NULL));
   int done = 0;
-  for (const Deadline end = Deadline::in(kToldWithin); !done && !end.passed(); std::this_thread::yield())
-    if (MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS) return;
+  for (const Deadline end = Deadline::in(kToldWithin); !done && !end.passed();
+       std::this_thread::yield())
+    if (MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE) !=
+        MPI_SUCCESS)
+      return;
 }
 
 std::optional<Error> MpiWorld::heard() {
   const std::lock_guard lock(mutex_);
   if (cause_) return cause_;
   int arrived = 0;
-  if (MPI_Test(&listening_, &arrived, MPI_STATUS_IGNORE) != MPI_SUCCESS || !arrived) return std::nullopt;
-  cause_ = wire::decode_error(std::span(incoming_->text, std::min<std::size_t>(incoming_->bytes, sizeof incoming_->text)));
+  if (MPI_Test(&listening_, &arrived, MPI_STATUS_IGNORE) != MPI_SUCCESS || !arrived)
+    return std::nullopt;
+  cause_ = wire::decode_error(
+      std::span(incoming_->text, std::min<std::size_t>(incoming_->bytes, sizeof incoming_->text)));
   return cause_;
 }
 

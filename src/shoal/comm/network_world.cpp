@@ -17,32 +17,45 @@ namespace shoal::comm {
 Group connect_over_network(const WorldOptions& options) {
   const Deadline deadline = Deadline::in(options.meeting_timeout);
   const bool one_host = options.rendezvous.empty();
-  const std::string place = one_host ? "file:" + wire::meeting_directory() + "/" + options.name + ".store" : options.rendezvous;
+  const std::string place =
+      one_host ? "file:" + wire::meeting_directory() + "/" + options.name + ".store"
+               : options.rendezvous;
   if (!one_host && place.starts_with("file:") && options.interface.empty())
-    throw Error(ErrorKind::kConfig, "connect", fmt::format("ranks that meet at {} do not know which address leads to rank 0", place))
+    throw Error(
+        ErrorKind::kConfig, "connect",
+        fmt::format("ranks that meet at {} do not know which address leads to rank 0", place))
         .hint("name the network interface (parallelism.interface), or meet at host:port");
-  const std::string address = options.interface.empty() ? "" : wire::interface_address(options.interface);
-  // The store serves until the last group of this process is gone: others may still be on their way to each other.
-  const auto meeting = std::make_shared<wire::Rendezvous>(place, options.key, options.rank, address.empty() ? "127.0.0.1" : address, deadline);
+  const std::string address =
+      options.interface.empty() ? "" : wire::interface_address(options.interface);
+  // The store serves until the last group of this process is gone: others may still be on their way
+  // to each other.
+  const auto meeting = std::make_shared<wire::Rendezvous>(
+      place, options.key, options.rank, address.empty() ? "127.0.0.1" : address, deadline);
 
-  // Where TCP carries everything no peer maps the arena; it counts memory and holds a rank to its limit all the same.
-  const auto arena_for = [&](int ranks_on_host) { return options.arena ? ensure_arena(options.memory_limit_bytes, ranks_on_host) : nullptr; };
-  const auto fabric = collective::Fabric::on_hosts({.name = options.name,
-                                                    .key = options.key,
-                                                    .rank = options.rank,
-                                                    .size = options.size,
-                                                    .shares_memory = options.transport != Transport::kTcp,
-                                                    .host = options.host,
-                                                    .address = address,
-                                                    .ports = options.ports,
-                                                    .costs = options.link_costs,
-                                                    .algorithms = options.algorithms,
-                                                    .in_rank_order = options.in_rank_order,
-                                                    .flight = options.flight,
-                                                    .timeout = options.timeout},
-                                                   meeting->store(), arena_for, deadline);
+  // Where TCP carries everything no peer maps the arena; it counts memory and holds a rank to its
+  // limit all the same.
+  const auto arena_for = [&](int ranks_on_host) {
+    return options.arena ? ensure_arena(options.memory_limit_bytes, ranks_on_host) : nullptr;
+  };
+  const auto fabric =
+      collective::Fabric::on_hosts({.name = options.name,
+                                    .key = options.key,
+                                    .rank = options.rank,
+                                    .size = options.size,
+                                    .shares_memory = options.transport != Transport::kTcp,
+                                    .host = options.host,
+                                    .address = address,
+                                    .ports = options.ports,
+                                    .costs = options.link_costs,
+                                    .algorithms = options.algorithms,
+                                    .in_rank_order = options.in_rank_order,
+                                    .flight = options.flight,
+                                    .timeout = options.timeout},
+                                   meeting->store(), arena_for, deadline);
   std::shared_ptr<collective::Communicator> all = fabric->group_of_all();
-  if (fabric->in_one_memory()) all->run({.kind = collective::Kind::kBarrier}, deadline);  // all have read what they need from the store
+  if (fabric->in_one_memory())
+    all->run({.kind = collective::Kind::kBarrier},
+             deadline);  // all have read what they need from the store
   meeting->all_have_come();
   return Group(engine_over(std::move(all), fabric->arena(), meeting));
 }

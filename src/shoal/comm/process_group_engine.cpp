@@ -30,12 +30,14 @@ constexpr auto kCause = "shoal/cause";
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // into the store
 
 std::chrono::milliseconds milliseconds(Duration duration) {
-  return std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(duration));
+  return std::max(std::chrono::milliseconds(1),
+                  std::chrono::ceil<std::chrono::milliseconds>(duration));
 }
 
 /// Runs `body`, and makes one of our errors of what a backend throws.
 template <class Body>
-auto translating(const char* operation, const std::string& backend, int rank, int size, Body&& body) {
+auto translating(const char* operation, const std::string& backend, int rank, int size,
+                 Body&& body) {
   try {
     return body();
   } catch (const Error&) {
@@ -46,7 +48,8 @@ auto translating(const char* operation, const std::string& backend, int rank, in
     text = text.substr(0, text.find('\n'));
     const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
     const bool late = says("imed out") || says("imeout");
-    const bool lacks = says("does not support") || says("not implement") || says("is missing implementation") || says("Invalid scalar type");
+    const bool lacks = says("does not support") || says("not implement") ||
+                       says("is missing implementation") || says("Invalid scalar type");
     throw Error(late    ? ErrorKind::kTimeout
                 : lacks ? ErrorKind::kUsage
                         : ErrorKind::kPeerLost,
@@ -78,14 +81,17 @@ ReduceOp operation_of(Reduction reduction) {
 
 /// A tensor over memory that outlives the request.
 at::Tensor tensor_of(const void* data, std::size_t count, ElementType type, std::size_t first = 0) {
-  return at::from_blob(static_cast<std::byte*>(const_cast<void*>(data)) + first * size_of(type), {static_cast<std::int64_t>(count)},
+  return at::from_blob(static_cast<std::byte*>(const_cast<void*>(data)) + first * size_of(type),
+                       {static_cast<std::int64_t>(count)},
                        at::TensorOptions().dtype(scalar_type(type)));
 }
 
-/// A collective of the backend, which its own threads carry out. `scratch`: what it needs beside the caller's memory.
+/// A collective of the backend, which its own threads carry out. `scratch`: what it needs beside
+/// the caller's memory.
 class CollectiveTransfer final : public Transfer {
  public:
-  CollectiveTransfer(Pending work, at::Tensor scratch) : work_(std::move(work)), scratch_(std::move(scratch)) {}
+  CollectiveTransfer(Pending work, at::Tensor scratch)
+      : work_(std::move(work)), scratch_(std::move(scratch)) {}
 
   bool done() override {
     if (!work_) return true;
@@ -111,7 +117,8 @@ class CollectiveTransfer final : public Transfer {
   at::Tensor scratch_;
 };
 
-/// A message. Gloo says that it has arrived only to somebody who waits for it, so that somebody is a thread.
+/// A message. Gloo says that it has arrived only to somebody who waits for it, so that somebody is
+/// a thread.
 class MessageTransfer final : public Transfer {
  public:
   MessageTransfer(Pending work, Duration timeout)
@@ -159,13 +166,19 @@ class MessageTransfer final : public Transfer {
 /// Any transfer, with the backend's errors as ours.
 class Translated final : public Transfer {
  public:
-  Translated(std::unique_ptr<Transfer> transfer, collective::Kind kind, std::string backend, int rank, int size)
-      : transfer_(std::move(transfer)), kind_(kind), backend_(std::move(backend)), rank_(rank), size_(size) {}
+  Translated(std::unique_ptr<Transfer> transfer, collective::Kind kind, std::string backend,
+             int rank, int size)
+      : transfer_(std::move(transfer)),
+        kind_(kind),
+        backend_(std::move(backend)),
+        rank_(rank),
+        size_(size) {}
   bool done() override {
     return translating(name(kind_), backend_, rank_, size_, [&] { return transfer_->done(); });
   }
   bool wait_briefly(Duration longest) override {
-    return translating(name(kind_), backend_, rank_, size_, [&] { return transfer_->wait_briefly(longest); });
+    return translating(name(kind_), backend_, rank_, size_,
+                       [&] { return transfer_->wait_briefly(longest); });
   }
 
  private:
@@ -178,10 +191,13 @@ class Translated final : public Transfer {
 class ProcessGroupCommunicator final : public LibraryCommunicator {
  public:
   /// `path` names the group in the store. Of a group of one there is no backend.
-  ProcessGroupCommunicator(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Store> store, Duration timeout, std::string path,
-                           std::vector<std::uint64_t> world_ranks, int rank)
-      // PyTorch 2.11's Gloo has waited without end in a reduce-scatter of two bytes by two ranks, and other backends have none.
-      : LibraryCommunicator("c10d", rank, static_cast<int>(world_ranks.size()), timeout, {.integers = Integers::kBasic, .reduce_scatter = false}),
+  ProcessGroupCommunicator(c10::intrusive_ptr<c10d::Backend> backend,
+                           c10::intrusive_ptr<c10d::Store> store, Duration timeout,
+                           std::string path, std::vector<std::uint64_t> world_ranks, int rank)
+      // PyTorch 2.11's Gloo has waited without end in a reduce-scatter of two bytes by two ranks,
+      // and other backends have none.
+      : LibraryCommunicator("c10d", rank, static_cast<int>(world_ranks.size()), timeout,
+                            {.integers = Integers::kBasic, .reduce_scatter = false}),
         backend_(std::move(backend)),
         store_(std::move(store)),
         path_(std::move(path)),
@@ -208,7 +224,8 @@ class ProcessGroupCommunicator final : public LibraryCommunicator {
 
 std::unique_ptr<Transfer> ProcessGroupCommunicator::post(const Request& request) {
   at::Tensor scratch;
-  Pending work = translating(name(request.kind), name_, rank(), size(), [&] { return begin(request, scratch); });
+  Pending work = translating(name(request.kind), name_, rank(), size(),
+                             [&] { return begin(request, scratch); });
   std::unique_ptr<Transfer> transfer;
   if (collective::point_to_point(request.kind))
     transfer = std::make_unique<MessageTransfer>(std::move(work), request.timeout);
@@ -223,12 +240,16 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
   const auto ranks = static_cast<std::size_t>(size());
   const bool message = collective::point_to_point(r.kind), root = r.peer == rank();
   if (r.count == 0 && r.send_counts.empty() && !message && r.kind != Kind::kBarrier) return {};
-  SHOAL_USER_CHECK(!message || r.tag <= std::numeric_limits<int>::max(), name(r.kind), "tag {}: c10d has tags up to 2^31 - 1", r.tag);
+  SHOAL_USER_CHECK(!message || r.tag <= std::numeric_limits<int>::max(), name(r.kind),
+                   "tag {}: c10d has tags up to 2^31 - 1", r.tag);
   const int tag = static_cast<int>(r.tag);
-  const auto whole = [&](const void* data, std::size_t parts = 1) { return tensor_of(data, r.count * parts, r.type); };
+  const auto whole = [&](const void* data, std::size_t parts = 1) {
+    return tensor_of(data, r.count * parts, r.type);
+  };
   const auto in_parts = [&](const void* data) {
     Tensors parts;
-    for (std::size_t i = 0; i < ranks; ++i) parts.push_back(tensor_of(data, r.count, r.type, i * r.count));
+    for (std::size_t i = 0; i < ranks; ++i)
+      parts.push_back(tensor_of(data, r.count, r.type, i * r.count));
     return parts;
   };
   switch (r.kind) {
@@ -245,7 +266,8 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
       Tensors tensors{root ? whole(r.output) : scratch};
       if (root && r.input != r.output) tensors[0].copy_(whole(r.input));
       c10d::ReduceOptions options;
-      options.reduceOp = operation_of(r.reduction), options.rootRank = r.peer, options.timeout = timeout;
+      options.reduceOp = operation_of(r.reduction), options.rootRank = r.peer,
+      options.timeout = timeout;
       return backend_->reduce(tensors, options);
     }
     case Kind::kBroadcast: {
@@ -277,10 +299,12 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
       return backend_->scatter(outputs, inputs, options);
     }
     case Kind::kAllToAll: {
-      std::vector<std::int64_t> sent(r.send_counts.begin(), r.send_counts.end()), received(r.receive_counts.begin(), r.receive_counts.end());
+      std::vector<std::int64_t> sent(r.send_counts.begin(), r.send_counts.end()),
+          received(r.receive_counts.begin(), r.receive_counts.end());
       const bool equal = sent.empty();
       const auto total = [](const std::vector<std::int64_t>& counts) {
-        return static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+        return static_cast<std::size_t>(
+            std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
       };
       at::Tensor output = tensor_of(r.output, equal ? r.count * ranks : total(received), r.type);
       at::Tensor input = tensor_of(r.input, equal ? r.count * ranks : total(sent), r.type);
@@ -294,7 +318,8 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
     }
     case Kind::kReceive: {
       Tensors tensors{whole(r.output)};
-      return r.peer < 0 ? backend_->recvAnysource(tensors, tag) : backend_->recv(tensors, r.peer, tag);
+      return r.peer < 0 ? backend_->recvAnysource(tensors, tag)
+                        : backend_->recv(tensors, r.peer, tag);
     }
     case Kind::kBarrier: {
       c10d::BarrierOptions options;
@@ -307,25 +332,32 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
   SHOAL_CHECK(false, "{} is carried by all_to_all", name(r.kind));
 }
 
-std::unique_ptr<Communicator> ProcessGroupCommunicator::part(int color, int, const std::vector<int>& members) {
+std::unique_ptr<Communicator> ProcessGroupCommunicator::part(int color, int,
+                                                             const std::vector<int>& members) {
   const int number = splits_++;
   if (color < 0) return nullptr;
-  const int rank_there = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  const int rank_there =
+      static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   std::vector<std::uint64_t> world_ranks;
-  for (const int member : members) world_ranks.push_back(world_ranks_[static_cast<std::size_t>(member)]);
+  for (const int member : members)
+    world_ranks.push_back(world_ranks_[static_cast<std::size_t>(member)]);
   const std::string path = fmt::format("{}/{}.{}", path_, number, color);
   c10::intrusive_ptr<c10d::Backend> backend;
   if (members.size() > 1) {
     SHOAL_USER_CHECK(store_ && backend_->supportsSplitting(), "split", "{} {}", name_,
-                     store_ ? "cannot split" : "was handed in without a store, in which the ranks of a part meet");
+                     store_ ? "cannot split"
+                            : "was handed in without a store, in which the ranks of a part meet");
     backend = translating("split", name_, rank(), size(), [&] {
-      // The options of all parts may be one object, in which Gloo looks up what it takes to be the ranks of this group.
+      // The options of all parts may be one object, in which Gloo looks up what it takes to be the
+      // ranks of this group.
       const auto options = backend_->getBackendOptions();
       options->global_ranks_in_group = world_ranks_;
-      return backend_->split(c10::make_intrusive<c10d::PrefixStore>(path, store_), members, options);
+      return backend_->split(c10::make_intrusive<c10d::PrefixStore>(path, store_), members,
+                             options);
     });
   }
-  return std::make_unique<ProcessGroupCommunicator>(std::move(backend), store_, timeout(), path, std::move(world_ranks), rank_there);
+  return std::make_unique<ProcessGroupCommunicator>(std::move(backend), store_, timeout(), path,
+                                                    std::move(world_ranks), rank_there);
 }
 
 void ProcessGroupCommunicator::tell(const Error& cause) {
@@ -357,7 +389,8 @@ std::optional<Error> ProcessGroupCommunicator::heard(bool at_once) {
 
 class ProcessGroupEngine final : public CommunicatorEngine {
  public:
-  explicit ProcessGroupEngine(std::shared_ptr<Communicator> communicator) : CommunicatorEngine(std::move(communicator), nullptr) {}
+  explicit ProcessGroupEngine(std::shared_ptr<Communicator> communicator)
+      : CommunicatorEngine(std::move(communicator), nullptr) {}
 
   /// The backend's threads may still be at work on the tensors of a call that has failed.
   Work start(const Call& call) override {
@@ -380,19 +413,25 @@ class ProcessGroupEngine final : public CommunicatorEngine {
 
 }  // namespace
 
-std::shared_ptr<Engine> process_group_engine(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Store> store, Duration timeout) {
+std::shared_ptr<Engine> process_group_engine(c10::intrusive_ptr<c10d::Backend> backend,
+                                             c10::intrusive_ptr<c10d::Store> store,
+                                             Duration timeout) {
   SHOAL_USER_CHECK(backend, "process_group_engine", "no backend");
   std::vector<std::uint64_t> world_ranks(static_cast<std::size_t>(backend->getSize()));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   const int rank = backend->getRank();
-  return std::make_shared<ProcessGroupEngine>(
-      std::make_shared<ProcessGroupCommunicator>(std::move(backend), std::move(store), timeout, "shoal/split", std::move(world_ranks), rank));
+  return std::make_shared<ProcessGroupEngine>(std::make_shared<ProcessGroupCommunicator>(
+      std::move(backend), std::move(store), timeout, "shoal/split", std::move(world_ranks), rank));
 }
 
-std::shared_ptr<Engine> process_group_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group, Duration timeout) {
+std::shared_ptr<Engine> process_group_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                             Duration timeout) {
   SHOAL_USER_CHECK(group, "process_group_engine", "no process group");
-  return translating("process_group_engine", group->getBackendName(), group->getRank(), group->getSize(),
-                     [&] { return process_group_engine(group->getBackend(c10::DeviceType::CPU), group->getStore(), timeout); });
+  return translating("process_group_engine", group->getBackendName(), group->getRank(),
+                     group->getSize(), [&] {
+                       return process_group_engine(group->getBackend(c10::DeviceType::CPU),
+                                                   group->getStore(), timeout);
+                     });
 }
 
 }  // namespace shoal::comm

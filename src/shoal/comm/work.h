@@ -7,7 +7,8 @@
 
 namespace shoal::comm {
 
-/// What an engine keeps of one operation in flight. Holds references to the tensors until every rank has finished with them.
+/// What an engine keeps of one operation in flight. Holds references to the tensors until every
+/// rank has finished with them.
 class WorkState {
  public:
   virtual ~WorkState() = default;
@@ -19,18 +20,21 @@ class WorkState {
   virtual Duration duration() const = 0;
 };
 
-/// A collective in flight. Complete on a rank when its outputs are valid *and* every peer has finished touching its inputs.
-/// A value over shared state; a default-constructed Work is complete. Dropping it does not cancel the operation.
+/// A collective in flight. Complete on a rank when its outputs are valid *and* every peer has
+/// finished touching its inputs. A value over shared state; a default-constructed Work is complete.
+/// Dropping it does not cancel the operation.
 class Work {
  public:
   Work() = default;
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
 
-  /// The caller's later operations see the result: a host wait on CPU, a stream wait on CUDA. What techniques use.
+  /// The caller's later operations see the result: a host wait on CPU, a stream wait on CUDA. What
+  /// techniques use.
   void order() {
     if (state_) state_->order();
   }
-  /// Blocks the host until complete. Throws the operation's Error, or Error(timeout) when `deadline` passes.
+  /// Blocks the host until complete. Throws the operation's Error, or Error(timeout) when
+  /// `deadline` passes.
   void wait(Deadline deadline) {
     if (state_) state_->wait(deadline);
   }

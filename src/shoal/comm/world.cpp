@@ -24,20 +24,28 @@ HostCommunicator::Settings host_settings(const WorldOptions& options) {
 }
 
 bool over_network(const WorldOptions& options) {
-  return options.transport == Transport::kTcp || (options.transport == Transport::kAutomatic && !options.rendezvous.empty());
+  return options.transport == Transport::kTcp ||
+         (options.transport == Transport::kAutomatic && !options.rendezvous.empty());
 }
 
 }  // namespace
 
 Group connect(const WorldOptions& options) {
-  SHOAL_USER_CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size, "connect", "rank {} of {}", options.rank, options.size);
+  SHOAL_USER_CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size, "connect",
+                   "rank {} of {}", options.rank, options.size);
   memory_context().rank = options.rank;
   if (options.transport == Transport::kMpi) return connect_over_mpi(options);
   if (options.size > 1 && over_network(options)) return connect_over_network(options);
-  const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, options.size) : nullptr;
+  const auto arena =
+      options.arena ? ensure_arena(options.memory_limit_bytes, options.size) : nullptr;
   if (options.size == 1) return {};
   const auto fabric = collective::Fabric::on_one_host(
-      {.name = options.name, .key = options.key, .rank = options.rank, .size = options.size, .flight = options.flight, .timeout = options.timeout},
+      {.name = options.name,
+       .key = options.key,
+       .rank = options.rank,
+       .size = options.size,
+       .flight = options.flight,
+       .timeout = options.timeout},
       [&](int) { return arena; }, Deadline::in(options.meeting_timeout));
   return Group(engine_over(fabric->group_of_all(), arena, nullptr));
 }
@@ -46,19 +54,24 @@ void run_on_threads(const WorldOptions& options, const std::function<void(const 
   SHOAL_USER_CHECK(options.size >= 1, "run_on_threads", "{} ranks", options.size);
   const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, 1) : nullptr;
   if (options.size == 1) return body({});
-  const auto control = std::make_shared<wire::SharedSegment>(wire::SharedSegment::create("shoal-control", HostWorld::control_bytes()));
+  const auto control = std::make_shared<wire::SharedSegment>(
+      wire::SharedSegment::create("shoal-control", HostWorld::control_bytes()));
   std::vector<std::shared_ptr<HostWorld>> worlds;
-  for (int rank = 0; rank < options.size; ++rank) worlds.push_back(std::make_shared<HostWorld>(rank, options.size, control));
+  for (int rank = 0; rank < options.size; ++rank)
+    worlds.push_back(std::make_shared<HostWorld>(rank, options.size, control));
   std::vector<std::exception_ptr> failures(worlds.size());
   const auto rank_main = [&](int rank) {
     memory_context().rank = rank;
-    const Group group(std::make_shared<HostEngine>(std::make_shared<HostCommunicator>(worlds[rank], host_settings(options)), arena, true));
+    const Group group(std::make_shared<HostEngine>(
+        std::make_shared<HostCommunicator>(worlds[rank], host_settings(options)), arena, true));
     try {
       body(group);
     } catch (const std::exception& thrown) {
       failures[rank] = std::current_exception();
       const auto* error = dynamic_cast<const Error*>(&thrown);
-      group.abort(error ? *error : Error(ErrorKind::kInternal, "rank", thrown.what()).at(rank, options.size));
+      group.abort(error
+                      ? *error
+                      : Error(ErrorKind::kInternal, "rank", thrown.what()).at(rank, options.size));
     }
   };
   std::vector<std::thread> threads;

@@ -18,10 +18,13 @@ namespace {
 
 struct StringHash {
   using is_transparent = void;
-  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  std::size_t operator()(std::string_view text) const {
+    return std::hash<std::string_view>()(text);
+  }
 };
 
-/// Remembers the tokens of pre-tokens, of which a text has few different ones. Shared by the threads that encode; bounded.
+/// Remembers the tokens of pre-tokens, of which a text has few different ones. Shared by the
+/// threads that encode; bounded.
 class PretokenCache {
  public:
   using Ids = std::vector<std::uint32_t>;
@@ -57,16 +60,21 @@ class PretokenCache {
 class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(std::string model, const std::string& origin) : model_(std::move(model)) {
-    const auto fail = [&](const std::string& why) { throw Error(ErrorKind::kData, "tokenizer", fmt::format("{}: {}", origin, why)); };
-    if (const auto status = pieces_.LoadFromSerializedProto(model_); !status.ok()) fail("not a SentencePiece model: " + status.ToString());
+    const auto fail = [&](const std::string& why) {
+      throw Error(ErrorKind::kData, "tokenizer", fmt::format("{}: {}", origin, why));
+    };
+    if (const auto status = pieces_.LoadFromSerializedProto(model_); !status.ok())
+      fail("not a SentencePiece model: " + status.ToString());
     bytes_.resize(pieces_.GetPieceSize());
     std::array<bool, 256> present{};
     for (int id = 1; id < pieces_.GetPieceSize(); ++id) {
-      if (!characters_.read(pieces_.IdToPiece(id), bytes_[id]) || bytes_[id].empty()) fail(fmt::format("entry {} stands for no bytes", id));
+      if (!characters_.read(pieces_.IdToPiece(id), bytes_[id]) || bytes_[id].empty())
+        fail(fmt::format("entry {} stands for no bytes", id));
       if (bytes_[id].size() == 1) present[static_cast<unsigned char>(bytes_[id][0])] = true;
     }
     if (pieces_.unk_id() != 0) fail("entry 0 is not the end of a document");
-    if (const auto absent = std::find(present.begin(), present.end(), false); absent != present.end())
+    if (const auto absent = std::find(present.begin(), present.end(), false);
+        absent != present.end())
       fail(fmt::format("no entry for byte {}", absent - present.begin()));
   }
 
@@ -83,7 +91,8 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   std::string_view bytes_of(std::uint32_t id) const override {
-    SHOAL_USER_CHECK(id < vocab_size(), "decode", "token {} is not in a vocabulary of {}", id, vocab_size());
+    SHOAL_USER_CHECK(id < vocab_size(), "decode", "token {} is not in a vocabulary of {}", id,
+                     vocab_size());
     return bytes_[id];
   }
 
@@ -97,7 +106,8 @@ class BpeTokenizer final : public Tokenizer {
     const std::vector<std::uint32_t> tokens(found.begin(), found.end());
     std::string joined;
     for (const std::uint32_t id : tokens) joined += bytes_[id];
-    SHOAL_CHECK(joined == word, "the tokens of a pre-token of {} bytes stand for {} other bytes", word.size(), joined.size());
+    SHOAL_CHECK(joined == word, "the tokens of a pre-token of {} bytes stand for {} other bytes",
+                word.size(), joined.size());
     cache_.remember(word, tokens);
     ids.insert(ids.end(), tokens.begin(), tokens.end());
   }
@@ -126,9 +136,12 @@ class CountedWords final : public sentencepiece::SentenceIterator {
 std::vector<std::string> training_lines(const PretokenCounts& counts) {
   const ByteCharacters characters;
   std::vector<std::string> lines;
-  for (const auto& [word, count] : counts) lines.push_back(fmt::format("{}\t{}", characters.write(word), count));
-  // Every byte occurs, so every byte gets an entry. (The option required_chars aborts in SentencePiece 0.1.97 for one that does not.)
-  for (int byte = 0; byte < 256; ++byte) lines.push_back(fmt::format("{}\t1", characters[static_cast<unsigned char>(byte)]));
+  for (const auto& [word, count] : counts)
+    lines.push_back(fmt::format("{}\t{}", characters.write(word), count));
+  // Every byte occurs, so every byte gets an entry. (The option required_chars aborts in
+  // SentencePiece 0.1.97 for one that does not.)
+  for (int byte = 0; byte < 256; ++byte)
+    lines.push_back(fmt::format("{}\t1", characters[static_cast<unsigned char>(byte)]));
   return lines;
 }
 
@@ -148,7 +161,8 @@ void count_pretokens(std::string_view text, PretokenCounts& counts) {
 }
 
 std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::uint32_t vocab_size) {
-  SHOAL_USER_CHECK(vocab_size >= 258 && vocab_size <= 1'000'000, "tokenizer", "vocabulary of {} entries; allowed are 258 to 1000000", vocab_size);
+  SHOAL_USER_CHECK(vocab_size >= 258 && vocab_size <= 1'000'000, "tokenizer",
+                   "vocabulary of {} entries; allowed are 258 to 1000000", vocab_size);
   if (counts.empty()) throw Error(ErrorKind::kData, "tokenizer", "there is no text to train on");
   CountedWords words(training_lines(counts));
   std::string model;
@@ -175,7 +189,9 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
           {"minloglevel", "2"},
       },
       &words, &model);
-  if (!status.ok()) throw Error(ErrorKind::kData, "tokenizer", "SentencePiece could not train: " + status.ToString());
+  if (!status.ok())
+    throw Error(ErrorKind::kData, "tokenizer",
+                "SentencePiece could not train: " + status.ToString());
   return parse_bpe(model, "the model just trained");
 }
 

@@ -3,11 +3,14 @@
 namespace shoal::data {
 namespace {
 
-bool stands_for_itself(int byte) { return (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad && byte <= 0xff); }
+bool stands_for_itself(int byte) {
+  return (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad && byte <= 0xff);
+}
 
 std::string utf8(int code_point) {
   if (code_point < 0x80) return std::string(1, static_cast<char>(code_point));
-  return {static_cast<char>(0xc0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 0x3f))};
+  return {static_cast<char>(0xc0 | (code_point >> 6)),
+          static_cast<char>(0x80 | (code_point & 0x3f))};
 }
 
 }  // namespace
@@ -35,7 +38,8 @@ bool ByteCharacters::read(std::string_view text, std::string& bytes) const {
     const std::size_t length = first < 0x80 ? 1 : 2;
     if (length > text.size()) return false;
     const int code_point = length == 1 ? first : (first & 0x1f) << 6 | (text[1] & 0x3f);
-    if (code_point >= 512 || byte_of_[code_point] < 0 || utf8(code_point) != text.substr(0, length)) return false;
+    if (code_point >= 512 || byte_of_[code_point] < 0 || utf8(code_point) != text.substr(0, length))
+      return false;
     bytes += static_cast<char>(byte_of_[code_point]);
     text.remove_prefix(length);
   }

@@ -6,8 +6,9 @@
 
 namespace shoal::data {
 
-/// Bytes written as characters that no text tool gives a meaning, one character a byte (the table of GPT-2): printable ASCII and Latin-1 stand
-/// for themselves, the other bytes, blanks and control signs among them, are U+0100 and up in order.
+/// Bytes written as characters that no text tool gives a meaning, one character a byte (the table
+/// of GPT-2): printable ASCII and Latin-1 stand for themselves, the other bytes, blanks and control
+/// signs among them, are U+0100 and up in order.
 class ByteCharacters {
  public:
   ByteCharacters();

@@ -18,30 +18,38 @@ bool hidden(const fs::path& path) { return path.filename().native().starts_with(
 
 InputFile input_file(std::string name, const fs::path& path) {
   const auto modified = fs::last_write_time(path).time_since_epoch();
-  return {std::move(name), path, fs::file_size(path), std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count()};
+  return {std::move(name), path, fs::file_size(path),
+          std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count()};
 }
 
-void find_below(const fs::path& folder, const std::vector<std::string>& suffixes, std::vector<InputFile>& files) {
+void find_below(const fs::path& folder, const std::vector<std::string>& suffixes,
+                std::vector<InputFile>& files) {
   const fs::path above = fs::canonical(folder).parent_path();
-  for (auto it = fs::recursive_directory_iterator(fs::canonical(folder)); it != fs::recursive_directory_iterator(); ++it) {
+  for (auto it = fs::recursive_directory_iterator(fs::canonical(folder));
+       it != fs::recursive_directory_iterator(); ++it) {
     if (hidden(it->path())) {
       if (it->is_directory()) it.disable_recursion_pending();
       continue;
     }
     const std::string path = it->path();
     const auto ends_so = [&](const std::string& suffix) { return path.ends_with(suffix); };
-    if (!it->is_regular_file() || (!suffixes.empty() && std::none_of(suffixes.begin(), suffixes.end(), ends_so))) continue;
+    if (!it->is_regular_file() ||
+        (!suffixes.empty() && std::none_of(suffixes.begin(), suffixes.end(), ends_so)))
+      continue;
     files.push_back(input_file(it->path().lexically_relative(above), it->path()));
   }
 }
 
 }  // namespace
 
-std::vector<InputFile> find_files(const std::vector<std::string>& inputs, const std::vector<std::string>& suffixes) {
+std::vector<InputFile> find_files(const std::vector<std::string>& inputs,
+                                  const std::vector<std::string>& suffixes) {
   std::vector<InputFile> files;
   try {
     for (const std::string& input : inputs) {
-      if (!fs::exists(input)) throw Error(ErrorKind::kInputMissing, "data prepare", fmt::format("there is no file or folder {}", input));
+      if (!fs::exists(input))
+        throw Error(ErrorKind::kInputMissing, "data prepare",
+                    fmt::format("there is no file or folder {}", input));
       if (fs::is_directory(input)) {
         find_below(input, suffixes, files);
       } else {
@@ -49,32 +57,46 @@ std::vector<InputFile> find_files(const std::vector<std::string>& inputs, const 
       }
     }
   } catch (const fs::filesystem_error& error) {
-    throw Error(ErrorKind::kData, "data prepare", fmt::format("cannot list {}: {}", error.path1().string(), error.code().message()));
+    throw Error(ErrorKind::kData, "data prepare",
+                fmt::format("cannot list {}: {}", error.path1().string(), error.code().message()));
   }
-  if (files.empty()) throw Error(ErrorKind::kData, "data prepare", "the inputs hold no file that is wanted");
-  std::sort(files.begin(), files.end(), [](const InputFile& a, const InputFile& b) { return a.name < b.name; });
-  const auto twin = std::adjacent_find(files.begin(), files.end(), [](const InputFile& a, const InputFile& b) { return a.name == b.name; });
+  if (files.empty())
+    throw Error(ErrorKind::kData, "data prepare", "the inputs hold no file that is wanted");
+  std::sort(files.begin(), files.end(),
+            [](const InputFile& a, const InputFile& b) { return a.name < b.name; });
+  const auto twin =
+      std::adjacent_find(files.begin(), files.end(),
+                         [](const InputFile& a, const InputFile& b) { return a.name == b.name; });
   if (twin != files.end())
-    throw Error(ErrorKind::kData, "data prepare", fmt::format("{} and {} would both be called {}", twin->path, (twin + 1)->path, twin->name))
+    throw Error(
+        ErrorKind::kData, "data prepare",
+        fmt::format("{} and {} would both be called {}", twin->path, (twin + 1)->path, twin->name))
         .hint("name each input once, or the folder that holds both");
   return files;
 }
 
-std::vector<InputFile> find_pinned(const std::string& folder, const std::vector<PinnedFile>& pinned) {
+std::vector<InputFile> find_pinned(const std::string& folder,
+                                   const std::vector<PinnedFile>& pinned) {
   constexpr const char* kHint =
-      "the header corpus is that of the torch 2.11.0 wheel from PyPI; name its include folder, or prepare your own files with --input";
+      "the header corpus is that of the torch 2.11.0 wheel from PyPI; name its include folder, or "
+      "prepare your own files with --input";
   if (!fs::is_directory(folder))
-    throw Error(ErrorKind::kInputMissing, "data prepare", fmt::format("the include folder of Torch is not there: '{}'", folder)).hint(kHint);
+    throw Error(ErrorKind::kInputMissing, "data prepare",
+                fmt::format("the include folder of Torch is not there: '{}'", folder))
+        .hint(kHint);
   std::vector<InputFile> files;
   for (const PinnedFile& want : pinned) {
     const std::string path = folder + "/" + want.path;
     std::error_code error;
     if (!fs::is_regular_file(path, error))
-      throw Error(ErrorKind::kInputMissing, "data prepare", fmt::format("{} is missing; it is in the pinned list of headers", path)).hint(kHint);
+      throw Error(ErrorKind::kInputMissing, "data prepare",
+                  fmt::format("{} is missing; it is in the pinned list of headers", path))
+          .hint(kHint);
     files.push_back(input_file(want.path, path));
     if (files.back().bytes != want.bytes)
       throw Error(ErrorKind::kData, "data prepare",
-                  fmt::format("{} has {} bytes; the pinned list of headers says {}", path, files.back().bytes, want.bytes))
+                  fmt::format("{} has {} bytes; the pinned list of headers says {}", path,
+                              files.back().bytes, want.bytes))
           .hint(kHint);
   }
   return files;
@@ -82,24 +104,32 @@ std::vector<InputFile> find_pinned(const std::string& folder, const std::vector<
 
 std::vector<Document> read_documents(const std::vector<InputFile>& files, int threads) {
   std::vector<Document> documents(files.size());
-  for_each_index(files.size(), threads, [&](std::size_t i) { documents[i] = {files[i].name, read_file(files[i].path)}; });
+  for_each_index(files.size(), threads, [&](std::size_t i) {
+    documents[i] = {files[i].name, read_file(files[i].path)};
+  });
   return documents;
 }
 
 void check_pinned(const std::vector<Document>& documents, const std::vector<PinnedFile>& pinned) {
-  SHOAL_CHECK(documents.size() == pinned.size(), "{} documents, {} pinned", documents.size(), pinned.size());
+  SHOAL_CHECK(documents.size() == pinned.size(), "{} documents, {} pinned", documents.size(),
+              pinned.size());
   std::size_t differ = 0, first = 0;
   for (std::size_t i = documents.size(); i-- > 0;)
     if (crc32(documents[i].text) != pinned[i].crc32) ++differ, first = i;
   if (differ == 0) return;
   throw Error(ErrorKind::kData, "data prepare",
-              fmt::format("{} of {} headers are not those of the pinned list, the first is {}: CRC-32 {:08x} where the list says {:08x}", differ,
-                          pinned.size(), documents[first].name, crc32(documents[first].text), pinned[first].crc32))
-      .hint("the header corpus is that of the torch 2.11.0 wheel from PyPI; install it anew, or prepare your own files with --input");
+              fmt::format("{} of {} headers are not those of the pinned list, the first is {}: "
+                          "CRC-32 {:08x} where the list says {:08x}",
+                          differ, pinned.size(), documents[first].name,
+                          crc32(documents[first].text), pinned[first].crc32))
+      .hint(
+          "the header corpus is that of the torch 2.11.0 wheel from PyPI; install it anew, or "
+          "prepare your own files with --input");
 }
 
 Split split_documents(std::vector<Document> documents, double fraction, std::uint64_t seed) {
-  SHOAL_USER_CHECK(fraction >= 0 && fraction < 1, "data prepare", "a validation fraction of {}; allowed is 0 to less than 1", fraction);
+  SHOAL_USER_CHECK(fraction >= 0 && fraction < 1, "data prepare",
+                   "a validation fraction of {}; allowed is 0 to less than 1", fraction);
   Split split;
   if (fraction == 0) return {std::move(documents), {}};
   if (documents.size() == 1) {

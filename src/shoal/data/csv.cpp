@@ -21,7 +21,8 @@ std::vector<std::string_view> fields_of(std::string_view line, char separator) {
   for (bool more = true; more;) {
     const auto end = line.find(separator);
     auto field = trim(line.substr(0, end));
-    if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = trim(field.substr(1, field.size() - 2));
+    if (field.size() >= 2 && field.front() == '"' && field.back() == '"')
+      field = trim(field.substr(1, field.size() - 2));
     fields.push_back(field);
     more = end != std::string_view::npos;
     line.remove_prefix(more ? end + 1 : line.size());
@@ -40,7 +41,8 @@ std::optional<double> number(std::string_view text) {
 /// Reads line by line and knows where it is.
 class CsvReader {
  public:
-  CsvReader(std::string_view text, const std::string& origin, const CsvOptions& options) : rest_(text), origin_(origin), options_(options) {}
+  CsvReader(std::string_view text, const std::string& origin, const CsvOptions& options)
+      : rest_(text), origin_(origin), options_(options) {}
 
   TableDataset read() {
     if (rest_.starts_with("\xef\xbb\xbf")) rest_.remove_prefix(3);
@@ -62,7 +64,9 @@ class CsvReader {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw Error(ErrorKind::kData, "csv", fmt::format("{}:{}: {}", origin_, line_, what)); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(ErrorKind::kData, "csv", fmt::format("{}:{}: {}", origin_, line_, what));
+  }
 
   bool next_line(std::string_view& line) {
     while (!rest_.empty()) {
@@ -77,28 +81,36 @@ class CsvReader {
 
   bool is_header(const std::vector<std::string_view>& fields) const {
     if (options_.header != Header::kDetect) return options_.header == Header::kPresent;
-    return !std::all_of(fields.begin(), fields.end(), [](std::string_view field) { return number(field).has_value(); });
+    return !std::all_of(fields.begin(), fields.end(),
+                        [](std::string_view field) { return number(field).has_value(); });
   }
 
   void find_target(const std::vector<std::string_view>& header) {
-    if (width_ < 2) fail(fmt::format("one column; a feature and a target are needed (separator '{}')", options_.separator));
+    if (width_ < 2)
+      fail(fmt::format("one column; a feature and a target are needed (separator '{}')",
+                       options_.separator));
     const auto width = static_cast<std::int64_t>(width_);
-    std::int64_t index = options_.target_index < 0 ? width + options_.target_index : options_.target_index;
+    std::int64_t index =
+        options_.target_index < 0 ? width + options_.target_index : options_.target_index;
     if (options_.target_name) {
       index = std::find(header.begin(), header.end(), *options_.target_name) - header.begin();
-      if (index == static_cast<std::int64_t>(header.size())) fail(fmt::format("the header line has no column '{}'", *options_.target_name));
+      if (index == static_cast<std::int64_t>(header.size()))
+        fail(fmt::format("the header line has no column '{}'", *options_.target_name));
     }
-    if (index < 0 || index >= width) fail(fmt::format("no column {} in a row of {}", options_.target_index, width_));
+    if (index < 0 || index >= width)
+      fail(fmt::format("no column {} in a row of {}", options_.target_index, width_));
     target_ = static_cast<std::size_t>(index);
     for (std::size_t k = 0; k < header.size(); ++k)
       if (k != target_) table_.names.emplace_back(header[k]);
   }
 
   void add_row(const std::vector<std::string_view>& fields) {
-    if (fields.size() != width_) fail(fmt::format("{} fields where the first line has {}", fields.size(), width_));
+    if (fields.size() != width_)
+      fail(fmt::format("{} fields where the first line has {}", fields.size(), width_));
     for (std::size_t k = 0; k < fields.size(); ++k) {
       const auto value = number(fields[k]);
-      if (!value || !std::isfinite(*value) || std::fabs(*value) > 3.4e38) fail(fmt::format("field {} is no finite number: '{}'", k + 1, fields[k]));
+      if (!value || !std::isfinite(*value) || std::fabs(*value) > 3.4e38)
+        fail(fmt::format("field {} is no finite number: '{}'", k + 1, fields[k]));
       (k == target_ ? table_.targets : table_.features).push_back(static_cast<float>(*value));
       if (k == target_ && options_.classes) add_class(*value);
     }
@@ -121,11 +133,14 @@ class CsvReader {
 
 }  // namespace
 
-TableDataset parse_csv(std::string_view text, const std::string& origin, const CsvOptions& options) {
+TableDataset parse_csv(std::string_view text, const std::string& origin,
+                       const CsvOptions& options) {
   return CsvReader(text, origin, options).read();
 }
 
-TableDataset read_csv(const std::string& path, const CsvOptions& options) { return parse_csv(read_file(path), path, options); }
+TableDataset read_csv(const std::string& path, const CsvOptions& options) {
+  return parse_csv(read_file(path), path, options);
+}
 
 TableDataset read_digits(const std::string& path) {
   CsvOptions options;
@@ -133,7 +148,9 @@ TableDataset read_digits(const std::string& path) {
   options.classes = true;
   TableDataset table = read_csv(path, options);
   if (table.columns != 64 || table.class_count > 10)
-    throw Error(ErrorKind::kData, "data", fmt::format("{} is not the set of digits: {} columns, {} classes", path, table.columns, table.class_count));
+    throw Error(ErrorKind::kData, "data",
+                fmt::format("{} is not the set of digits: {} columns, {} classes", path,
+                            table.columns, table.class_count));
   for (float& pixel : table.features) pixel /= 16;
   return table;
 }

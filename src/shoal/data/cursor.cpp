@@ -10,9 +10,11 @@
 namespace shoal::data {
 namespace {
 
-/// How many of the first `draws` go to the first half, whose share is `share` / 2^32, rounded to the nearest.
+/// How many of the first `draws` go to the first half, whose share is `share` / 2^32, rounded to
+/// the nearest.
 std::uint64_t first_half(std::uint64_t draws, std::uint64_t share) {
-  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(draws) * share + (std::uint64_t{1} << 31)) >> 32);
+  return static_cast<std::uint64_t>(
+      (static_cast<unsigned __int128>(draws) * share + (std::uint64_t{1} << 31)) >> 32);
 }
 
 }  // namespace
@@ -21,7 +23,8 @@ MixtureDraw mixture_draw(std::span<const double> weights, std::uint64_t index) {
   MixtureDraw draw{0, index};
   while (weights.size() > 1) {
     const auto half = weights.size() / 2;
-    const double first = std::accumulate(weights.begin(), weights.begin() + half, 0.0), all = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const double first = std::accumulate(weights.begin(), weights.begin() + half, 0.0),
+                 all = std::accumulate(weights.begin(), weights.end(), 0.0);
     const auto share = static_cast<std::uint64_t>(std::llround(first / all * 0x1p32));
     const std::uint64_t before = first_half(draw.before, share);
     if (first_half(draw.before + 1, share) > before) {
@@ -36,26 +39,35 @@ MixtureDraw mixture_draw(std::span<const double> weights, std::uint64_t index) {
   return draw;
 }
 
-SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t sequence_length, std::uint64_t seed)
+SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t sequence_length,
+                           std::uint64_t seed)
     : length_(sequence_length), seed_(seed) {
-  SHOAL_USER_CHECK(!corpora.empty() && sequence_length >= 1, "data", "{} corpora, sequences of {} tokens", corpora.size(), sequence_length);
+  SHOAL_USER_CHECK(!corpora.empty() && sequence_length >= 1, "data",
+                   "{} corpora, sequences of {} tokens", corpora.size(), sequence_length);
   Key fingerprint(2);
   double total = 0;
   for (const auto& corpus : corpora) total += corpus.weight;
   for (auto& [tokens, weight] : corpora) {
-    SHOAL_USER_CHECK(std::isfinite(weight) && weight > 0, "data", "a weight of {} for {}; it must be above 0", weight, tokens->name());
+    SHOAL_USER_CHECK(std::isfinite(weight) && weight > 0, "data",
+                     "a weight of {} for {}; it must be above 0", weight, tokens->name());
     const std::uint64_t count = tokens->tokens();
     if (count < length_ + 1)
       throw Error(ErrorKind::kData, "data",
-                  fmt::format("{} has {} tokens, less than one sequence of {} and its last label", tokens->name(), count, length_))
+                  fmt::format("{} has {} tokens, less than one sequence of {} and its last label",
+                              tokens->name(), count, length_))
           .hint("choose a shorter sequence or more data");
     if (tokens->tokenizer().checksum() != corpora[0].tokens->tokenizer().checksum())
-      throw Error(ErrorKind::kData, "data", fmt::format("{} and {} have different tokenizers", corpora[0].tokens->name(), tokens->name()));
-    // Every offset below the length leaves the same number of windows when the last, partly free one is given up.
+      throw Error(ErrorKind::kData, "data",
+                  fmt::format("{} and {} have different tokenizers", corpora[0].tokens->name(),
+                              tokens->name()));
+    // Every offset below the length leaves the same number of windows when the last, partly free
+    // one is given up.
     const bool room = count >= 2 * length_;
-    corpora_.push_back({tokens, room ? count / length_ - 1 : (count - 1) / length_, room ? length_ : 1, weight});
+    corpora_.push_back(
+        {tokens, room ? count / length_ - 1 : (count - 1) / length_, room ? length_ : 1, weight});
     const double share = weight / total;
-    fingerprint = fingerprint.child(tokens->fingerprint()).child(static_cast<std::uint64_t>(std::llround(share * 0x1p32)));
+    fingerprint = fingerprint.child(tokens->fingerprint())
+                      .child(static_cast<std::uint64_t>(std::llround(share * 0x1p32)));
   }
   fingerprint_ = fingerprint.value();
 }
@@ -68,23 +80,29 @@ Sample SampleCursor::at(std::uint64_t sample) const {
   const std::uint64_t epoch = draw.before / corpus.windows;
   const Key key = Key(seed_).child("sample order").child(draw.member).child(epoch);
   const std::uint64_t offset = key.child("offset").below(0, corpus.offsets);
-  const std::uint64_t window = Permutation(key.child("order"), corpus.windows)[draw.before % corpus.windows];
+  const std::uint64_t window =
+      Permutation(key.child("order"), corpus.windows)[draw.before % corpus.windows];
   return {draw.member, epoch, offset + window * length_};
 }
 
 void SampleCursor::fill(const Sample& sample, std::span<std::int64_t> out) const {
-  SHOAL_USER_CHECK(out.size() == length_ + 1, "data", "room for {} tokens; a sample has {}", out.size(), length_ + 1);
+  SHOAL_USER_CHECK(out.size() == length_ + 1, "data", "room for {} tokens; a sample has {}",
+                   out.size(), length_ + 1);
   corpora_.at(sample.corpus).tokens->copy(sample.start, out);
 }
 
 std::uint64_t SampleCursor::resume(const CursorPosition& position) const {
   const auto fail = [](const std::string& what, std::uint64_t was, std::uint64_t is) {
-    throw Error(ErrorKind::kConfig, "data", fmt::format("the checkpoint's place in the data is of another {}: {}, now {}", what, was, is))
+    throw Error(ErrorKind::kConfig, "data",
+                fmt::format("the checkpoint's place in the data is of another {}: {}, now {}", what,
+                            was, is))
         .hint("resume with the options of the run that saved it, or start anew");
   };
   if (position.seed != seed_) fail("seed", position.seed, seed_);
-  if (position.sequence_length != length_) fail("sequence length", position.sequence_length, length_);
-  if (position.corpora != fingerprint_) fail("set of corpora (fingerprint)", position.corpora, fingerprint_);
+  if (position.sequence_length != length_)
+    fail("sequence length", position.sequence_length, length_);
+  if (position.corpora != fingerprint_)
+    fail("set of corpora (fingerprint)", position.corpora, fingerprint_);
   return position.next_sample;
 }
 

@@ -24,7 +24,8 @@ struct Sample {
   bool operator==(const Sample&) const = default;
 };
 
-/// The position in the data, as a checkpoint keeps it. With the corpora and the job's options it determines every sample to come.
+/// The position in the data, as a checkpoint keeps it. With the corpora and the job's options it
+/// determines every sample to come.
 struct CursorPosition {
   std::uint64_t next_sample = 0;
   std::uint64_t seed = 0;
@@ -34,30 +35,37 @@ struct CursorPosition {
   bool operator==(const CursorPosition&) const = default;
 };
 
-/// The order in which a training run sees its data. Which tokens sample number i holds is a pure function of the seed, the corpora with their
-/// weights, the sequence length and i: the number of ranks, the batch size and the history of the run do not enter. Any sample can be asked
-/// for at any time; nothing is read to find one. Immutable and thread-safe.
+/// The order in which a training run sees its data. Which tokens sample number i holds is a pure
+/// function of the seed, the corpora with their weights, the sequence length and i: the number of
+/// ranks, the batch size and the history of the run do not enter. Any sample can be asked for at
+/// any time; nothing is read to find one. Immutable and thread-safe.
 ///
-/// One epoch of a corpus cuts it into windows of `sequence_length` tokens from a random offset on and goes through all of them in random
-/// order (Permutation). Of several corpora each prefix of the samples holds each in proportion to its weight, within about one sample per
-/// doubling of their number; none waits for another to end.
+/// One epoch of a corpus cuts it into windows of `sequence_length` tokens from a random offset on
+/// and goes through all of them in random order (Permutation). Of several corpora each prefix of
+/// the samples holds each in proportion to its weight, within about one sample per doubling of
+/// their number; none waits for another to end.
 class SampleCursor {
  public:
-  /// Throws Error(usage) for no corpus, a weight that is not positive or a sequence length of 0, Error(data) for a corpus shorter than
-  /// sequence_length + 1 tokens and for corpora with different tokenizers.
-  SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t sequence_length, std::uint64_t seed);
+  /// Throws Error(usage) for no corpus, a weight that is not positive or a sequence length of 0,
+  /// Error(data) for a corpus shorter than sequence_length + 1 tokens and for corpora with
+  /// different tokenizers.
+  SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t sequence_length,
+               std::uint64_t seed);
 
   Sample at(std::uint64_t sample) const;
-  /// Reads the sample: its inputs are out[0, n), its labels out[1, n + 1). `out` has sequence_length + 1 elements.
+  /// Reads the sample: its inputs are out[0, n), its labels out[1, n + 1). `out` has
+  /// sequence_length + 1 elements.
   void fill(const Sample& sample, std::span<std::int64_t> out) const;
 
   std::uint64_t sequence_length() const { return length_; }
   std::uint64_t samples_per_epoch(std::size_t corpus) const { return corpora_[corpus].windows; }
 
   /// The position before sample number `next_sample`.
-  CursorPosition position(std::uint64_t next_sample) const { return {next_sample, seed_, length_, fingerprint_}; }
-  /// The sample number to go on with. Throws Error(config), which names what differs, when the position is one of other data, of another seed
-  /// or sequence length.
+  CursorPosition position(std::uint64_t next_sample) const {
+    return {next_sample, seed_, length_, fingerprint_};
+  }
+  /// The sample number to go on with. Throws Error(config), which names what differs, when the
+  /// position is one of other data, of another seed or sequence length.
   std::uint64_t resume(const CursorPosition& position) const;
 
  private:
@@ -71,8 +79,9 @@ class SampleCursor {
   std::uint64_t length_, seed_, fingerprint_ = 0;
 };
 
-/// Of `index + 1` draws from `weights`, which the last one is and how many of the same were before it. Divides the draws between the halves
-/// of the list, each half again between its halves: in every prefix each half has its share, rounded.
+/// Of `index + 1` draws from `weights`, which the last one is and how many of the same were before
+/// it. Divides the draws between the halves of the list, each half again between its halves: in
+/// every prefix each half has its share, rounded.
 struct MixtureDraw {
   std::size_t member = 0;
   std::uint64_t before = 0;

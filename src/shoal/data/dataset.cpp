@@ -9,23 +9,27 @@
 namespace shoal::data {
 namespace {
 
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder, const Manifest& manifest) {
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder,
+                                                const Manifest& manifest) {
   const std::string path = folder + "/" + kTokenizerFile;
   const std::string bytes = read_file(path);
   if (crc32(bytes) != manifest.tokenizer_crc32)
     throw Error(ErrorKind::kData, "dataset",
-                fmt::format("{} is not the tokenizer of {}: its checksum is {:08x}, not {:08x}", path, kManifestFile, crc32(bytes),
-                            manifest.tokenizer_crc32));
+                fmt::format("{} is not the tokenizer of {}: its checksum is {:08x}, not {:08x}",
+                            path, kManifestFile, crc32(bytes), manifest.tokenizer_crc32));
   return parse_tokenizer(bytes, path);
 }
 
 void check_entry(const TokenShard& shard, const ShardEntry& entry, const Manifest& manifest) {
   const ShardHeader& header = shard.header();
-  const bool same = header.tokens == entry.tokens && header.documents == entry.documents && header.text_bytes == entry.bytes &&
-                    header.body_crc32 == entry.crc32 && header.fingerprint == manifest.fingerprint &&
+  const bool same = header.tokens == entry.tokens && header.documents == entry.documents &&
+                    header.text_bytes == entry.bytes && header.body_crc32 == entry.crc32 &&
+                    header.fingerprint == manifest.fingerprint &&
                     header.tokenizer_crc32 == manifest.tokenizer_crc32;
   if (!same)
-    throw Error(ErrorKind::kData, "dataset", fmt::format("{} belongs to another dataset than the {} beside it", shard.path(), kManifestFile));
+    throw Error(ErrorKind::kData, "dataset",
+                fmt::format("{} belongs to another dataset than the {} beside it", shard.path(),
+                            kManifestFile));
 }
 
 }  // namespace
@@ -34,8 +38,11 @@ TokenDataset TokenDataset::open(const std::string& folder, const std::string& sp
   const Manifest manifest = read_manifest(folder);
   const auto found = manifest.splits.find(split);
   if (found == manifest.splits.end())
-    throw Error(ErrorKind::kData, "dataset", fmt::format("{} has no split '{}'; it has train and validation", folder, split));
-  if (found->second.tokens == 0) throw Error(ErrorKind::kData, "dataset", fmt::format("the split '{}' of {} is empty", split, folder));
+    throw Error(ErrorKind::kData, "dataset",
+                fmt::format("{} has no split '{}'; it has train and validation", folder, split));
+  if (found->second.tokens == 0)
+    throw Error(ErrorKind::kData, "dataset",
+                fmt::format("the split '{}' of {} is empty", split, folder));
   TokenDataset dataset;
   dataset.name_ = folder + " (" + split + ")";
   dataset.tokenizer_ = open_tokenizer(folder, manifest);
@@ -44,21 +51,27 @@ TokenDataset TokenDataset::open(const std::string& folder, const std::string& sp
     TokenShard shard(folder + "/" + entry.file, check == Check::kBodies);
     check_entry(shard, entry, manifest);
     const std::uint64_t begin = dataset.begins_.back();
-    for (const std::uint64_t at : shard.document_tokens().subspan(1)) dataset.document_begins_.push_back(begin + at);
+    for (const std::uint64_t at : shard.document_tokens().subspan(1))
+      dataset.document_begins_.push_back(begin + at);
     dataset.begins_.push_back(begin + entry.tokens);
     dataset.bytes_ += entry.bytes;
     dataset.shards_.push_back(std::move(shard));
   }
   dataset.files_ = found->second.files;
-  const bool whole = dataset.tokens() == found->second.tokens && dataset.documents() == dataset.files_.size();
-  if (!whole) throw Error(ErrorKind::kData, "dataset", fmt::format("{}/{} contradicts itself on split '{}'", folder, kManifestFile, split));
+  const bool whole =
+      dataset.tokens() == found->second.tokens && dataset.documents() == dataset.files_.size();
+  if (!whole)
+    throw Error(
+        ErrorKind::kData, "dataset",
+        fmt::format("{}/{} contradicts itself on split '{}'", folder, kManifestFile, split));
   return dataset;
 }
 
 template <class T>
 void TokenDataset::copy_across(std::uint64_t start, std::span<T> out) const {
-  SHOAL_USER_CHECK(start <= tokens() && out.size() <= tokens() - start, "dataset", "tokens {} to {} of {}, which has {}", start, start + out.size(),
-                   name_, tokens());
+  SHOAL_USER_CHECK(start <= tokens() && out.size() <= tokens() - start, "dataset",
+                   "tokens {} to {} of {}, which has {}", start, start + out.size(), name_,
+                   tokens());
   std::size_t shard = std::upper_bound(begins_.begin(), begins_.end(), start) - begins_.begin() - 1;
   while (!out.empty()) {
     const std::uint64_t count = std::min<std::uint64_t>(out.size(), begins_[shard + 1] - start);
@@ -69,8 +82,12 @@ void TokenDataset::copy_across(std::uint64_t start, std::span<T> out) const {
   }
 }
 
-void TokenDataset::copy(std::uint64_t start, std::span<std::int64_t> out) const { copy_across(start, out); }
-void TokenDataset::copy(std::uint64_t start, std::span<std::uint32_t> out) const { copy_across(start, out); }
+void TokenDataset::copy(std::uint64_t start, std::span<std::int64_t> out) const {
+  copy_across(start, out);
+}
+void TokenDataset::copy(std::uint64_t start, std::span<std::uint32_t> out) const {
+  copy_across(start, out);
+}
 
 std::uint64_t TokenDataset::bytes_of(std::uint64_t start, std::uint64_t count) const {
   std::vector<std::uint32_t> ids(count);

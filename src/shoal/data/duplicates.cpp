@@ -24,10 +24,14 @@ std::uint64_t mix(std::uint64_t x) {
 }
 
 constexpr std::uint64_t kHashStart = 0xcbf29ce484222325u;
-std::uint64_t add_byte(std::uint64_t hash, char byte) { return (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u; }  // FNV-1a
+std::uint64_t add_byte(std::uint64_t hash, char byte) {
+  return (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
+}  // FNV-1a
 
 bool blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-bool in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || (c & 0x80); }
+bool in_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || (c & 0x80);
+}
 
 /// Hashes of the words and single signs of a text; white space does not count.
 std::vector<std::uint64_t> word_hashes(std::string_view text) {
@@ -94,7 +98,8 @@ DocumentSketch sketch(std::string_view text) {
   std::array<std::uint64_t, kBands * kRows> least;
   least.fill(std::numeric_limits<std::uint64_t>::max());
   for (const std::uint64_t shingle : all)
-    for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], mix(shingle + (i + 1) * 0x9e3779b97f4a7c15u));
+    for (std::size_t i = 0; i < least.size(); ++i)
+      least[i] = std::min(least[i], mix(shingle + (i + 1) * 0x9e3779b97f4a7c15u));
   for (int band = 0; band < kBands; ++band) {
     std::uint64_t hash = band + 1;
     for (int row = 0; row < kRows; ++row) hash = mix(hash + least[band * kRows + row]);
@@ -107,8 +112,10 @@ DocumentSketch sketch(std::string_view text) {
 double similarity(const DocumentSketch& a, const DocumentSketch& b) {
   std::size_t both = 0, either = 0, i = 0, j = 0;
   while (either < kSketch && (i < a.smallest.size() || j < b.smallest.size())) {
-    const bool from_a = j == b.smallest.size() || (i < a.smallest.size() && a.smallest[i] <= b.smallest[j]);
-    const bool from_b = i == a.smallest.size() || (j < b.smallest.size() && b.smallest[j] <= a.smallest[i]);
+    const bool from_a =
+        j == b.smallest.size() || (i < a.smallest.size() && a.smallest[i] <= b.smallest[j]);
+    const bool from_b =
+        i == a.smallest.size() || (j < b.smallest.size() && b.smallest[j] <= a.smallest[i]);
     both += from_a && from_b;
     i += from_a;
     j += from_b;
@@ -119,13 +126,18 @@ double similarity(const DocumentSketch& a, const DocumentSketch& b) {
 
 Removed remove_near_duplicates(std::vector<Document>& documents, int threads) {
   std::vector<DocumentSketch> sketches(documents.size());
-  for_each_index(documents.size(), threads, [&](std::size_t i) { sketches[i] = sketch(documents[i].text); });
+  for_each_index(documents.size(), threads,
+                 [&](std::size_t i) { sketches[i] = sketch(documents[i].text); });
   std::unordered_map<std::uint64_t, std::vector<std::size_t>> by_band;
   std::vector<Document> kept;
   Removed removed;
   for (std::size_t i = 0; i < documents.size(); ++i) {
-    const auto alike = [&](std::size_t earlier) { return similarity(sketches[earlier], sketches[i]) >= kNearDuplicate; };
-    const auto in_band = [&](std::uint64_t band) { return std::any_of(by_band[band].begin(), by_band[band].end(), alike); };
+    const auto alike = [&](std::size_t earlier) {
+      return similarity(sketches[earlier], sketches[i]) >= kNearDuplicate;
+    };
+    const auto in_band = [&](std::uint64_t band) {
+      return std::any_of(by_band[band].begin(), by_band[band].end(), alike);
+    };
     if (std::any_of(sketches[i].band_hashes.begin(), sketches[i].band_hashes.end(), in_band)) {
       ++removed.count;
       removed.bytes += documents[i].text.size();

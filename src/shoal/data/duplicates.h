@@ -7,7 +7,8 @@
 
 namespace shoal::data {
 
-/// How alike two documents are at which they count as one: the Jaccard index of their sets of eight consecutive words.
+/// How alike two documents are at which they count as one: the Jaccard index of their sets of eight
+/// consecutive words.
 inline constexpr double kNearDuplicate = 0.7;
 
 /// What a document looks like to the search for near-duplicates: made once, compared often.
@@ -18,19 +19,22 @@ struct DocumentSketch {
 
 DocumentSketch sketch(std::string_view text);
 
-/// An estimate of the Jaccard index from the smallest hashes of the union (Bar-Yossef et al., 2002); exact for short documents.
+/// An estimate of the Jaccard index from the smallest hashes of the union (Bar-Yossef et al.,
+/// 2002); exact for short documents.
 double similarity(const DocumentSketch& a, const DocumentSketch& b);
 
-/// Removes documents that are near-duplicates of an earlier one that stays: candidates share a band of min-hashes (Broder, 1997; Leskovec
-/// et al., *Mining of Massive Datasets*, ch. 3), and are compared by `similarity`. Returns how many documents and bytes went.
+/// Removes documents that are near-duplicates of an earlier one that stays: candidates share a band
+/// of min-hashes (Broder, 1997; Leskovec et al., *Mining of Massive Datasets*, ch. 3), and are
+/// compared by `similarity`. Returns how many documents and bytes went.
 struct Removed {
   std::uint64_t count = 0, bytes = 0;
 };
 Removed remove_near_duplicates(std::vector<Document>& documents, int threads);
 
-/// Cuts passages that stood before, in the same or an earlier document: what lies between blank lines, of at least 100 signs without
-/// indentation. Licence texts and copied functions stay once, so that a validation text holds nothing that was trained on (Lee et al., 2022)
-/// and a model does not learn to recite them. The rest of a document is left as it is.
+/// Cuts passages that stood before, in the same or an earlier document: what lies between blank
+/// lines, of at least 100 signs without indentation. Licence texts and copied functions stay once,
+/// so that a validation text holds nothing that was trained on (Lee et al., 2022) and a model does
+/// not learn to recite them. The rest of a document is left as it is.
 Removed remove_repeated_passages(std::vector<Document>& documents);
 
 }  // namespace shoal::data

@@ -29,9 +29,12 @@ struct Descriptor {
 
 std::size_t open_for_reading(const std::string& path, Descriptor& file) {
   file.value = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file.value < 0) throw system_error(errno == ENOENT ? ErrorKind::kInputMissing : ErrorKind::kData, "data", "cannot open " + path);
+  if (file.value < 0)
+    throw system_error(errno == ENOENT ? ErrorKind::kInputMissing : ErrorKind::kData, "data",
+                       "cannot open " + path);
   struct stat status {};
-  if (::fstat(file.value, &status) != 0) throw system_error(ErrorKind::kData, "data", "cannot read " + path);
+  if (::fstat(file.value, &status) != 0)
+    throw system_error(ErrorKind::kData, "data", "cannot read " + path);
   if (!S_ISREG(status.st_mode)) throw Error(ErrorKind::kData, "data", path + " is not a file");
   return static_cast<std::size_t>(status.st_size);
 }
@@ -48,7 +51,8 @@ void write_all(int descriptor, std::string_view bytes, const std::string& path) 
 }  // namespace
 
 std::uint32_t crc32(std::string_view bytes, std::uint32_t before) {
-  return static_cast<std::uint32_t>(::crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+  return static_cast<std::uint32_t>(
+      ::crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 std::string read_file(const std::string& path) {
@@ -59,7 +63,9 @@ std::string read_file(const std::string& path) {
     const ssize_t got = ::read(file.value, text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw system_error(ErrorKind::kData, "data", "cannot read " + path);
-    if (got == 0) throw Error(ErrorKind::kData, "data", fmt::format("{} ended after {} of {} bytes", path, done, text.size()));
+    if (got == 0)
+      throw Error(ErrorKind::kData, "data",
+                  fmt::format("{} ended after {} of {} bytes", path, done, text.size()));
     done += static_cast<std::size_t>(got);
   }
   return text;
@@ -71,8 +77,10 @@ void write_file(const std::string& path, std::string_view bytes) {
     const Descriptor file{::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
     if (file.value < 0) throw system_error(ErrorKind::kOutput, "data", "cannot write " + aside);
     write_all(file.value, bytes, aside);
-    if (::fsync(file.value) != 0) throw system_error(ErrorKind::kOutput, "data", "cannot write " + aside);
-    if (std::rename(aside.c_str(), path.c_str()) != 0) throw system_error(ErrorKind::kOutput, "data", "cannot write " + path);
+    if (::fsync(file.value) != 0)
+      throw system_error(ErrorKind::kOutput, "data", "cannot write " + aside);
+    if (std::rename(aside.c_str(), path.c_str()) != 0)
+      throw system_error(ErrorKind::kOutput, "data", "cannot write " + path);
   } catch (...) {
     ::unlink(aside.c_str());
     throw;
@@ -94,7 +102,8 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(data_, size_);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
@@ -102,7 +111,8 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-FileLock::FileLock(const std::string& path, Duration patience) : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+FileLock::FileLock(const std::string& path, Duration patience)
+    : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
   if (descriptor_ < 0) throw system_error(ErrorKind::kOutput, "data", "cannot write " + path);
   const Deadline deadline = Deadline::in(patience);
   do {
@@ -110,7 +120,8 @@ FileLock::FileLock(const std::string& path, Duration patience) : descriptor_(::o
     std::this_thread::sleep_for(std::min<Duration>(deadline.left(), std::chrono::milliseconds(50)));
   } while (!deadline.passed());
   ::close(descriptor_);
-  throw Error(ErrorKind::kOutput, "data", "another process is at work in the folder of " + path).hint("wait until it has finished");
+  throw Error(ErrorKind::kOutput, "data", "another process is at work in the folder of " + path)
+      .hint("wait until it has finished");
 }
 
 FileLock::~FileLock() { ::close(descriptor_); }

@@ -12,11 +12,12 @@ namespace shoal::data {
 /// CRC-32 (ISO 3309, as in zlib and gzip) of `bytes`, continuing from `before`.
 std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0);
 
-/// A whole file in memory. Throws Error(input missing) when it is not there, Error(data) when it cannot be read.
+/// A whole file in memory. Throws Error(input missing) when it is not there, Error(data) when it
+/// cannot be read.
 std::string read_file(const std::string& path);
 
-/// Writes `bytes` to a file beside `path`, flushes it to the disk and renames it over `path`: a reader, or a run after a crash, sees the old
-/// file or the whole new one. Throws Error(output).
+/// Writes `bytes` to a file beside `path`, flushes it to the disk and renames it over `path`: a
+/// reader, or a run after a crash, sees the old file or the whole new one. Throws Error(output).
 void write_file(const std::string& path, std::string_view bytes);
 
 /// A file mapped for reading. Movable; the view lives as long as the object.
@@ -36,10 +37,12 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// An advisory lock on a file, held until destruction and given up by the kernel when the process dies.
+/// An advisory lock on a file, held until destruction and given up by the kernel when the process
+/// dies.
 class FileLock {
  public:
-  /// Waits up to `patience` for another process that holds it, then throws Error(output), as when the file cannot be made.
+  /// Waits up to `patience` for another process that holds it, then throws Error(output), as when
+  /// the file cannot be made.
   explicit FileLock(const std::string& path, Duration patience = {});
   ~FileLock();
   FileLock(const FileLock&) = delete;

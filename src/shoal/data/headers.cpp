@@ -31,8 +31,11 @@ std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     if (line.empty() || line[0] == '#') continue;
     PinnedFile file;
-    const bool parsed = parse(next_field(line), file.crc32, 16) && parse(next_field(line), file.bytes, 10) && !line.empty();
-    if (!parsed) throw Error(ErrorKind::kData, "data prepare", fmt::format("file list, line {}: expected `crc32 bytes path`", number));
+    const bool parsed = parse(next_field(line), file.crc32, 16) &&
+                        parse(next_field(line), file.bytes, 10) && !line.empty();
+    if (!parsed)
+      throw Error(ErrorKind::kData, "data prepare",
+                  fmt::format("file list, line {}: expected `crc32 bytes path`", number));
     file.path = line;
     files.push_back(std::move(file));
   }
@@ -40,10 +43,12 @@ std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
 }
 
 std::string_view without_packaging_guard(std::string_view text) {
-  constexpr std::string_view kOpens = "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";
+  constexpr std::string_view kOpens =
+      "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";
   constexpr std::string_view kCloses =
       "#else\n"
-      "#error \"This file should not be included when either TORCH_STABLE_ONLY or TORCH_TARGET_VERSION is defined.\"\n"
+      "#error \"This file should not be included when either TORCH_STABLE_ONLY or "
+      "TORCH_TARGET_VERSION is defined.\"\n"
       "#endif  // !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";
   if (!text.starts_with(kOpens) || !text.ends_with(kCloses)) return text;
   text.remove_prefix(kOpens.size());

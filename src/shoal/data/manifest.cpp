@@ -15,7 +15,8 @@ using Json = nlohmann::ordered_json;
 std::uint64_t parse_hex(const std::string& text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size()) throw std::invalid_argument("'" + text + "' is not a hexadecimal number");
+  if (error != std::errc() || end != text.data() + text.size())
+    throw std::invalid_argument("'" + text + "' is not a hexadecimal number");
   return value;
 }
 
@@ -27,21 +28,29 @@ Json to_object(const SplitEntry& split) {
                       {"documents", shard.documents},
                       {"bytes", shard.bytes},
                       {"crc32", fmt::format("{:08x}", shard.crc32)}});
-  return {{"tokens", split.tokens}, {"documents", split.documents}, {"bytes", split.bytes}, {"shards", shards}, {"files", split.files}};
+  return {{"tokens", split.tokens},
+          {"documents", split.documents},
+          {"bytes", split.bytes},
+          {"shards", shards},
+          {"files", split.files}};
 }
 
 SplitEntry to_split(const Json& json) {
   SplitEntry split{json.at("tokens"), json.at("documents"), json.at("bytes"), {}, json.at("files")};
   for (const Json& shard : json.at("shards"))
-    split.shards.push_back(
-        {shard.at("file"), shard.at("tokens"), shard.at("documents"), shard.at("bytes"), static_cast<std::uint32_t>(parse_hex(shard.at("crc32")))});
+    split.shards.push_back({shard.at("file"), shard.at("tokens"), shard.at("documents"),
+                            shard.at("bytes"),
+                            static_cast<std::uint32_t>(parse_hex(shard.at("crc32")))});
   return split;
 }
 
 }  // namespace
 
 std::string to_json(const Manifest& m) {
-  Json json = {{"format", "shoal-dataset"}, {"version", 1}, {"fingerprint", fmt::format("{:016x}", m.fingerprint)}, {"options", m.options}};
+  Json json = {{"format", "shoal-dataset"},
+               {"version", 1},
+               {"fingerprint", fmt::format("{:016x}", m.fingerprint)},
+               {"options", m.options}};
   json["source"] = {{"files", m.source.files},
                     {"bytes", m.source.bytes},
                     {"empty_files", m.source.empty_files},
@@ -49,8 +58,10 @@ std::string to_json(const Manifest& m) {
                     {"near_duplicate_bytes", m.source.near_duplicate_bytes},
                     {"repeated_passages", m.source.repeated_passages},
                     {"repeated_passage_bytes", m.source.repeated_passage_bytes}};
-  json["tokenizer"] = {
-      {"file", kTokenizerFile}, {"name", m.tokenizer_name}, {"vocab_size", m.vocab_size}, {"crc32", fmt::format("{:08x}", m.tokenizer_crc32)}};
+  json["tokenizer"] = {{"file", kTokenizerFile},
+                       {"name", m.tokenizer_name},
+                       {"vocab_size", m.vocab_size},
+                       {"crc32", fmt::format("{:08x}", m.tokenizer_crc32)}};
   for (const auto& [name, split] : m.splits) json["splits"][name] = to_object(split);
   // Paths may hold bytes that are not UTF-8.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -59,7 +70,8 @@ std::string to_json(const Manifest& m) {
 Manifest parse_manifest(const std::string& text, const std::string& origin) {
   try {
     const Json json = Json::parse(text);
-    if (json.at("format") != "shoal-dataset" || json.at("version") != 1) throw std::invalid_argument("not a shoal-dataset of version 1");
+    if (json.at("format") != "shoal-dataset" || json.at("version") != 1)
+      throw std::invalid_argument("not a shoal-dataset of version 1");
     Manifest m;
     m.fingerprint = parse_hex(json.at("fingerprint"));
     m.options = json.at("options").get<std::map<std::string, std::string>>();
@@ -77,7 +89,8 @@ Manifest parse_manifest(const std::string& text, const std::string& origin) {
     for (const auto& [name, split] : json.at("splits").items()) m.splits[name] = to_split(split);
     return m;
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::kData, "dataset", fmt::format("{} is not a manifest: {}", origin, error.what()))
+    throw Error(ErrorKind::kData, "dataset",
+                fmt::format("{} is not a manifest: {}", origin, error.what()))
         .hint("delete it and run `shoal data prepare` again");
   }
 }
@@ -85,9 +98,11 @@ Manifest parse_manifest(const std::string& text, const std::string& origin) {
 Manifest read_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifestFile;
   if (!std::filesystem::exists(path)) {
-    Error error(ErrorKind::kInputMissing, "dataset", fmt::format("{} holds no dataset: there is no {}", folder, kManifestFile));
-    throw error.hint(std::filesystem::exists(folder + "/" + kTokenizerFile) ? "preparing it was interrupted; run `shoal data prepare` again"
-                                                                            : "make one with `shoal data prepare`");
+    Error error(ErrorKind::kInputMissing, "dataset",
+                fmt::format("{} holds no dataset: there is no {}", folder, kManifestFile));
+    throw error.hint(std::filesystem::exists(folder + "/" + kTokenizerFile)
+                         ? "preparing it was interrupted; run `shoal data prepare` again"
+                         : "make one with `shoal data prepare`");
   }
   return parse_manifest(read_file(path), path);
 }

@@ -9,7 +9,8 @@
 namespace shoal::data {
 namespace {
 
-constexpr int kRounds = 30;           // of EM; the likelihood changes by less than 1e-5 bits a token long before
+constexpr int kRounds =
+    30;  // of EM; the likelihood changes by less than 1e-5 bits a token long before
 constexpr std::size_t kHeldOut = 10;  // every tenth part
 
 std::uint64_t mix_bits(std::uint64_t x) {
@@ -19,20 +20,28 @@ std::uint64_t mix_bits(std::uint64_t x) {
 }
 
 /// The hash of a history grows towards the past, so that those of all lengths come from one pass.
-std::uint64_t extend(std::uint64_t hash, std::uint32_t older) { return mix_bits(hash + older + 0x9e3779b97f4a7c15u); }
-std::uint64_t ngram_key(std::uint64_t history, std::uint32_t token) { return mix_bits(history ^ (token + 1) * 0xd6e8feb86659fd93u) | 1; }
+std::uint64_t extend(std::uint64_t hash, std::uint32_t older) {
+  return mix_bits(hash + older + 0x9e3779b97f4a7c15u);
+}
+std::uint64_t ngram_key(std::uint64_t history, std::uint32_t token) {
+  return mix_bits(history ^ (token + 1) * 0xd6e8feb86659fd93u) | 1;
+}
 
-int bucket_of(std::uint32_t count) { return std::min<int>(std::bit_width(count), NgramModel::kBuckets - 1); }
+int bucket_of(std::uint32_t count) {
+  return std::min<int>(std::bit_width(count), NgramModel::kBuckets - 1);
+}
 
-/// Calls visit(k, history hash, token index) for each of the tokens [begin, end) of `tokens` and every order k that it has a whole history for.
+/// Calls visit(k, history hash, token index) for each of the tokens [begin, end) of `tokens` and
+/// every order k that it has a whole history for.
 template <class Visit>
-void visit_histories(std::span<const std::uint32_t> tokens, std::size_t begin, std::size_t end, std::uint32_t end_of_document, int order,
-                     Visit visit) {
+void visit_histories(std::span<const std::uint32_t> tokens, std::size_t begin, std::size_t end,
+                     std::uint32_t end_of_document, int order, Visit visit) {
   for (std::size_t i = begin; i < end; ++i) {
     std::uint64_t hash = 0;
     visit(1, hash, i);
     for (std::size_t back = 1; back < static_cast<std::size_t>(order) && back <= i + 1; ++back) {
-      // Before the first token stands an end of document that is not stored; nothing lies before one.
+      // Before the first token stands an end of document that is not stored; nothing lies before
+      // one.
       const std::uint32_t older = back == i + 1 ? end_of_document : tokens[i - back];
       hash = extend(hash, older);
       visit(static_cast<int>(back) + 1, hash, i);
@@ -41,14 +50,17 @@ void visit_histories(std::span<const std::uint32_t> tokens, std::size_t begin, s
   }
 }
 
-/// Cuts a text into parts, of which every tenth will be held out: documents, or tenths of the text when there are few of them.
+/// Cuts a text into parts, of which every tenth will be held out: documents, or tenths of the text
+/// when there are few of them.
 std::vector<std::size_t> part_ends(const TokenText& text) {
   std::vector<std::size_t> ends;
   for (std::size_t i = 0; i < text.tokens.size(); ++i)
-    if (text.tokens[i] == text.end_of_document || i + 1 == text.tokens.size()) ends.push_back(i + 1);
+    if (text.tokens[i] == text.end_of_document || i + 1 == text.tokens.size())
+      ends.push_back(i + 1);
   if (ends.size() >= 2 * kHeldOut) return ends;
   ends.clear();
-  for (std::size_t part = 1; part <= kHeldOut; ++part) ends.push_back(text.tokens.size() * part / kHeldOut);
+  for (std::size_t part = 1; part <= kHeldOut; ++part)
+    ends.push_back(text.tokens.size() * part / kHeldOut);
   return ends;
 }
 
@@ -88,7 +100,8 @@ NgramModel::NgramModel(const TokenText& text, int order)
       ngrams_(order),
       histories_(order),
       weights_(order, std::vector<double>(kBuckets, 0.5)) {
-  SHOAL_USER_CHECK(order >= 1 && vocab_size_ >= 1, "n-gram", "order {}, {} tokens in the vocabulary", order, vocab_size_);
+  SHOAL_USER_CHECK(order >= 1 && vocab_size_ >= 1, "n-gram",
+                   "order {}, {} tokens in the vocabulary", order, vocab_size_);
   if (text.tokens.empty()) throw Error(ErrorKind::kData, "n-gram", "there is no text to count");
   for (auto& weights : weights_) weights[0] = 0;
   std::vector<Range> counted, held_out;
@@ -104,20 +117,24 @@ NgramModel::NgramModel(const TokenText& text, int order)
 }
 
 void NgramModel::count(const TokenText& text, Range range) {
-  visit_histories(text.tokens, range.begin, range.end, end_of_document_, order_, [&](int k, std::uint64_t history, std::size_t i) {
-    ngrams_[k - 1].add(ngram_key(history, text.tokens[i]));
-    histories_[k - 1].add(history | 1);
-  });
+  visit_histories(text.tokens, range.begin, range.end, end_of_document_, order_,
+                  [&](int k, std::uint64_t history, std::size_t i) {
+                    ngrams_[k - 1].add(ngram_key(history, text.tokens[i]));
+                    histories_[k - 1].add(history | 1);
+                  });
 }
 
 std::vector<NgramModel::Estimate> NgramModel::estimates(const TokenText& text, Range range) const {
   std::vector<Estimate> all((range.end - range.begin) * order_, Estimate{0, 0});
-  visit_histories(text.tokens, range.begin, range.end, end_of_document_, order_, [&](int k, std::uint64_t history, std::size_t i) {
-    const std::uint32_t seen = histories_[k - 1][history | 1];
-    if (seen == 0) return;
-    const std::uint32_t together = ngrams_[k - 1][ngram_key(history, text.tokens[i])];
-    all[(i - range.begin) * order_ + k - 1] = {static_cast<double>(together) / seen, bucket_of(seen)};
-  });
+  visit_histories(text.tokens, range.begin, range.end, end_of_document_, order_,
+                  [&](int k, std::uint64_t history, std::size_t i) {
+                    const std::uint32_t seen = histories_[k - 1][history | 1];
+                    if (seen == 0) return;
+                    const std::uint32_t together =
+                        ngrams_[k - 1][ngram_key(history, text.tokens[i])];
+                    all[(i - range.begin) * order_ + k - 1] = {static_cast<double>(together) / seen,
+                                                               bucket_of(seen)};
+                  });
   return all;
 }
 
@@ -137,7 +154,8 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
     all.insert(all.end(), part.begin(), part.end());
   }
   for (int round = 0; round < kRounds; ++round) {
-    // How often, in expectation, the walk from the longest history down stopped at an order and how often it came by.
+    // How often, in expectation, the walk from the longest history down stopped at an order and how
+    // often it came by.
     std::vector<std::vector<double>> stopped(order_, std::vector<double>(kBuckets)), came(stopped);
     for (const Estimate* at = all.data(); at != all.data() + all.size(); at += order_) {
       double below = 1.0 / vocab_size_;
@@ -150,7 +168,8 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
       double reach = 1;
       for (int k = order_ - 1; k >= 0; --k) {
         const double weight = weights_[k][at[k].bucket];
-        const double here = weight * at[k].likelihood, share = here / (here + (1 - weight) * lower[k]);
+        const double here = weight * at[k].likelihood,
+                     share = here / (here + (1 - weight) * lower[k]);
         stopped[k][at[k].bucket] += reach * share;
         came[k][at[k].bucket] += reach;
         reach *= 1 - share;
@@ -158,7 +177,8 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
     }
     for (int k = 0; k < order_; ++k)
       for (int bucket = 1; bucket < kBuckets; ++bucket)
-        if (came[k][bucket] > 0) weights_[k][bucket] = std::min(stopped[k][bucket] / came[k][bucket], 1 - 1e-6);
+        if (came[k][bucket] > 0)
+          weights_[k][bucket] = std::min(stopped[k][bucket] / came[k][bucket], 1 - 1e-6);
   }
   // A bucket that the held-out text never came by takes the weight of the one below.
   std::vector<std::vector<bool>> met(order_, std::vector<bool>(kBuckets));
@@ -178,7 +198,8 @@ double NgramModel::bits(const TokenText& text) const {
 double NgramModel::probability(std::span<const std::uint32_t> history, std::uint32_t token) const {
   std::vector<std::uint32_t> tokens(history.begin(), history.end());
   tokens.push_back(token);
-  return mix(estimates({tokens, vocab_size_, end_of_document_}, {history.size(), tokens.size()}).data());
+  return mix(
+      estimates({tokens, vocab_size_, end_of_document_}, {history.size(), tokens.size()}).data());
 }
 
 }  // namespace shoal::data

@@ -6,7 +6,8 @@
 
 namespace shoal::data {
 
-/// A text as documents of tokens: `tokens` one after another, each document closed by `end_of_document`.
+/// A text as documents of tokens: `tokens` one after another, each document closed by
+/// `end_of_document`.
 struct TokenText {
   std::span<const std::uint32_t> tokens;
   std::uint32_t vocab_size = 0;
@@ -15,14 +16,18 @@ struct TokenText {
 
 /// An interpolated n-gram model (Jelinek and Mercer, 1980; Chen and Goodman, 1999, section 2.3):
 ///
-///     P_k(w | h_k) = l_k(c(h_k)) c(h_k w) / c(h_k) + (1 - l_k(c(h_k))) P_{k-1}(w | h_{k-1}),   P_0 = 1 / vocab_size
+///     P_k(w | h_k) = l_k(c(h_k)) c(h_k w) / c(h_k) + (1 - l_k(c(h_k))) P_{k-1}(w | h_{k-1}),   P_0
+///     = 1 / vocab_size
 ///
-/// where h_k are the k - 1 tokens before w and c counts in the training text. The weights l_k depend on how often the history was seen (one
-/// for every doubling) and maximise the likelihood of a tenth of the training documents under counts of the other nine (EM), after which all
-/// of them are counted. A history does not reach over the beginning of a document; the end-of-document token before it belongs to it.
+/// where h_k are the k - 1 tokens before w and c counts in the training text. The weights l_k
+/// depend on how often the history was seen (one for every doubling) and maximise the likelihood of
+/// a tenth of the training documents under counts of the other nine (EM), after which all of them
+/// are counted. A history does not reach over the beginning of a document; the end-of-document
+/// token before it belongs to it.
 class NgramModel {
  public:
-  /// Counts and tunes on `text`. `order` >= 1: 2 is a bigram. Throws Error(usage), Error(data) for a text without tokens.
+  /// Counts and tunes on `text`. `order` >= 1: 2 is a bigram. Throws Error(usage), Error(data) for
+  /// a text without tokens.
   NgramModel(const TokenText& text, int order);
 
   int order() const { return order_; }
@@ -32,7 +37,8 @@ class NgramModel {
   double probability(std::span<const std::uint32_t> history, std::uint32_t token) const;
 
   static constexpr int kBuckets = 24;
-  /// l_k by the bucket of the history's count: index [k - 1][bucket]. Bucket 0 is a history never seen.
+  /// l_k by the bucket of the history's count: index [k - 1][bucket]. Bucket 0 is a history never
+  /// seen.
   const std::vector<std::vector<double>>& weights() const { return weights_; }
 
  private:

@@ -10,8 +10,10 @@
 
 namespace shoal::data {
 
-/// Calls `body(i)` for every i below `count` on up to `threads` threads. The first exception stops the rest and is thrown to the caller.
-inline void for_each_index(std::size_t count, int threads, const std::function<void(std::size_t)>& body) {
+/// Calls `body(i)` for every i below `count` on up to `threads` threads. The first exception stops
+/// the rest and is thrown to the caller.
+inline void for_each_index(std::size_t count, int threads,
+                           const std::function<void(std::size_t)>& body) {
   std::atomic<std::size_t> next{0};
   std::exception_ptr first;
   std::mutex mutex;
@@ -27,7 +29,8 @@ inline void for_each_index(std::size_t count, int threads, const std::function<v
     }
   };
   std::vector<std::jthread> workers;
-  for (int i = 1; i < threads && static_cast<std::size_t>(i) < count; ++i) workers.emplace_back(work);
+  for (int i = 1; i < threads && static_cast<std::size_t>(i) < count; ++i)
+    workers.emplace_back(work);
   work();
   workers.clear();
   if (first) std::rethrow_exception(first);

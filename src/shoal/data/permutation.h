@@ -6,8 +6,9 @@
 
 namespace shoal::data {
 
-/// A random order of the numbers below `size` of which any place can be computed by itself: a Feistel network over Philox on the next even
-/// power of two (Luby and Rackoff, 1988), applied again while it leads outside (cycle walking; Black and Rogaway, 2002).
+/// A random order of the numbers below `size` of which any place can be computed by itself: a
+/// Feistel network over Philox on the next even power of two (Luby and Rackoff, 1988), applied
+/// again while it leads outside (cycle walking; Black and Rogaway, 2002).
 class Permutation {
  public:
   /// The order named by `key`; `size` >= 1.

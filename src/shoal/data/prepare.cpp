@@ -22,14 +22,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kInputsFile = ".inputs";      // the options and the sizes and times of the inputs of the finished dataset
-constexpr const char* kProgressFile = ".progress";  // the fingerprint of a dataset that is being made
-constexpr std::uint64_t kBatchBytes = 8 << 20;      // of text between two reports
+constexpr const char* kInputsFile =
+    ".inputs";  // the options and the sizes and times of the inputs of the finished dataset
+constexpr const char* kProgressFile =
+    ".progress";                                // the fingerprint of a dataset that is being made
+constexpr std::uint64_t kBatchBytes = 8 << 20;  // of text between two reports
 
 /// The work of one call of prepare().
 class Preparation {
  public:
-  Preparation(const PrepareOptions& options, const Progress& progress) : options_(options), progress_(progress) {}
+  Preparation(const PrepareOptions& options, const Progress& progress)
+      : options_(options), progress_(progress) {}
 
   PrepareResult run() {
     check_options();
@@ -63,11 +66,14 @@ class Preparation {
   void make_tokenizer(const std::vector<Document>& documents);
   void write_split(const std::string& name, const std::vector<Document>& documents);
   void write_shard(const std::string& name, SplitEntry& split, ShardWriter& writer);
-  std::size_t reuse_shards(const std::string& name, SplitEntry& split, const std::vector<Document>& documents);
+  std::size_t reuse_shards(const std::string& name, SplitEntry& split,
+                           const std::vector<Document>& documents);
   void finish();
 
   bool shards_exist(const Manifest& manifest) const;
-  std::string shard_file(const std::string& split, std::size_t index) const { return fmt::format("{}-{:05}.tokens", split, index); }
+  std::string shard_file(const std::string& split, std::size_t index) const {
+    return fmt::format("{}-{:05}.tokens", split, index);
+  }
 
   const PrepareOptions& options_;
   const Progress& progress_;
@@ -100,27 +106,37 @@ std::map<std::string, std::string> describe(const PrepareOptions& o) {
 std::vector<InputFile> input_files(const PrepareOptions& options) {
   auto files = find_files(options.inputs, options.suffixes);
   const std::string own = fs::canonical(options.out).string() + "/";
-  std::erase_if(files, [&](const InputFile& file) { return fs::path(file.path).is_absolute() && file.path.starts_with(own); });
+  std::erase_if(files, [&](const InputFile& file) {
+    return fs::path(file.path).is_absolute() && file.path.starts_with(own);
+  });
   return files;
 }
 
 void Preparation::check_options() const {
   constexpr const char* kWhere = "data prepare";
   SHOAL_USER_CHECK(!options_.out.empty(), kWhere, "no folder was named for the dataset");
-  SHOAL_USER_CHECK(options_.inputs.empty() != options_.headers.empty(), kWhere, "name either inputs or the header corpus");
+  SHOAL_USER_CHECK(options_.inputs.empty() != options_.headers.empty(), kWhere,
+                   "name either inputs or the header corpus");
   SHOAL_USER_CHECK(options_.validation_fraction >= 0 && options_.validation_fraction < 1, kWhere,
-                   "a validation fraction of {}; allowed is 0 to less than 1", options_.validation_fraction);
-  SHOAL_USER_CHECK(options_.tokenizer == TokenizerKind::kBytes || (options_.vocab_size >= 258 && options_.vocab_size <= 1'000'000), kWhere,
-                   "a vocabulary of {} entries; allowed are 258 to 1000000", options_.vocab_size);
-  SHOAL_USER_CHECK(options_.shard_tokens >= 1, kWhere, "shards of {} tokens", options_.shard_tokens);
-  SHOAL_USER_CHECK(options_.tokenizer_bytes >= 1, kWhere, "a tokenizer that sees {} bytes", options_.tokenizer_bytes);
+                   "a validation fraction of {}; allowed is 0 to less than 1",
+                   options_.validation_fraction);
+  SHOAL_USER_CHECK(options_.tokenizer == TokenizerKind::kBytes ||
+                       (options_.vocab_size >= 258 && options_.vocab_size <= 1'000'000),
+                   kWhere, "a vocabulary of {} entries; allowed are 258 to 1000000",
+                   options_.vocab_size);
+  SHOAL_USER_CHECK(options_.shard_tokens >= 1, kWhere, "shards of {} tokens",
+                   options_.shard_tokens);
+  SHOAL_USER_CHECK(options_.tokenizer_bytes >= 1, kWhere, "a tokenizer that sees {} bytes",
+                   options_.tokenizer_bytes);
   SHOAL_USER_CHECK(options_.threads >= 1, kWhere, "{} threads", options_.threads);
 }
 
 void Preparation::make_folder() const {
   std::error_code error;
   fs::create_directories(options_.out, error);
-  if (error) throw Error(ErrorKind::kOutput, "data prepare", fmt::format("cannot make the folder {}: {}", options_.out, error.message()));
+  if (error)
+    throw Error(ErrorKind::kOutput, "data prepare",
+                fmt::format("cannot make the folder {}: {}", options_.out, error.message()));
 }
 
 void Preparation::find_inputs() {
@@ -131,9 +147,11 @@ void Preparation::find_inputs() {
     inputs_ = find_pinned(options_.headers, pinned_);
   }
   manifest_.options = describe(options_);
-  for (const auto& [key, value] : manifest_.options) inputs_seen_ += fmt::format("{}={}\n", key, value);
+  for (const auto& [key, value] : manifest_.options)
+    inputs_seen_ += fmt::format("{}={}\n", key, value);
   for (const InputFile& file : inputs_)
-    inputs_seen_ += fmt::format("{} {} {} {}\n", file.bytes, file.modified_ns, file.name, fs::absolute(file.path).string());
+    inputs_seen_ += fmt::format("{} {} {} {}\n", file.bytes, file.modified_ns, file.name,
+                                fs::absolute(file.path).string());
 }
 
 bool Preparation::shards_exist(const Manifest& manifest) const {
@@ -144,7 +162,9 @@ bool Preparation::shards_exist(const Manifest& manifest) const {
 }
 
 std::optional<Manifest> Preparation::finished_before() const {
-  if (!fs::exists(path(kManifestFile)) || !fs::exists(path(kInputsFile)) || read_file(path(kInputsFile)) != inputs_seen_) return {};
+  if (!fs::exists(path(kManifestFile)) || !fs::exists(path(kInputsFile)) ||
+      read_file(path(kInputsFile)) != inputs_seen_)
+    return {};
   Manifest manifest = read_manifest(options_.out);
   if (!shards_exist(manifest)) return {};
   return manifest;
@@ -155,12 +175,14 @@ Split Preparation::read_corpus() {
   auto documents = read_documents(inputs_, options_.threads);
   if (!pinned_.empty()) {
     check_pinned(documents, pinned_);
-    for (Document& document : documents) document.text = std::string(without_packaging_guard(document.text));
+    for (Document& document : documents)
+      document.text = std::string(without_packaging_guard(document.text));
   }
   std::string identity;
   for (const auto& [key, value] : manifest_.options) identity += fmt::format("{}={}\n", key, value);
   for (const Document& document : documents) {
-    identity += fmt::format("{:08x} {} {}\n", crc32(document.text), document.text.size(), document.name);
+    identity +=
+        fmt::format("{:08x} {} {}\n", crc32(document.text), document.text.size(), document.name);
     manifest_.source.bytes += document.text.size();
   }
   manifest_.source.files = documents.size();
@@ -176,9 +198,11 @@ Split Preparation::read_corpus() {
     manifest_.source.repeated_passage_bytes = passages.bytes;
     report("removing duplicates", manifest_.source.files, manifest_.source.files);
   }
-  manifest_.source.empty_files = std::erase_if(documents, [](const Document& document) { return document.text.empty(); });
+  manifest_.source.empty_files =
+      std::erase_if(documents, [](const Document& document) { return document.text.empty(); });
   if (documents.empty())
-    throw Error(ErrorKind::kData, "data prepare", fmt::format("the corpus is empty: {} files hold no text", manifest_.source.files));
+    throw Error(ErrorKind::kData, "data prepare",
+                fmt::format("the corpus is empty: {} files hold no text", manifest_.source.files));
   return split_documents(std::move(documents), options_.validation_fraction, options_.seed);
 }
 
@@ -189,9 +213,11 @@ std::optional<Manifest> Preparation::refuse_or_take_over() const {
     std::string differences;
     for (const auto& [key, value] : manifest_.options)
       if (there.options[key] != value)
-        differences += fmt::format("{}{} is {}, not {}", differences.empty() ? "" : "; ", key, there.options[key], value);
+        differences += fmt::format("{}{} is {}, not {}", differences.empty() ? "" : "; ", key,
+                                   there.options[key], value);
     throw Error(ErrorKind::kUsage, "data prepare",
-                fmt::format("{} holds another dataset: {}", options_.out, differences.empty() ? "its input files were other ones" : differences))
+                fmt::format("{} holds another dataset: {}", options_.out,
+                            differences.empty() ? "its input files were other ones" : differences))
         .hint("choose another --out, or delete that folder");
   }
   if (!shards_exist(there)) return {};
@@ -202,7 +228,8 @@ std::optional<Manifest> Preparation::refuse_or_take_over() const {
 void Preparation::start_or_continue() const {
   const std::string mark = fmt::format("{:016x}\n", manifest_.fingerprint);
   if (fs::exists(path(kProgressFile)) && read_file(path(kProgressFile)) == mark) return;
-  if (fs::exists(path(kManifestFile))) {  // a finished dataset of the same inputs that lost files: its other files stay
+  if (fs::exists(path(kManifestFile))) {  // a finished dataset of the same inputs that lost files:
+                                          // its other files stay
     write_file(path(kProgressFile), mark);
     return;
   }
@@ -220,13 +247,16 @@ void Preparation::make_tokenizer(const std::vector<Document>& documents) {
     report("training the tokenizer", 0, 1);
     std::uint64_t total = 0;
     for (const Document& document : documents) total += document.text.size();
-    // A share of every document, in whole documents by a hash of the name, when there is more text than is wanted.
-    const double share = static_cast<double>(options_.tokenizer_bytes) / static_cast<double>(std::max<std::uint64_t>(total, 1));
+    // A share of every document, in whole documents by a hash of the name, when there is more text
+    // than is wanted.
+    const double share = static_cast<double>(options_.tokenizer_bytes) /
+                         static_cast<double>(std::max<std::uint64_t>(total, 1));
     const Key key = Key(options_.seed).child("tokenizer sample");
     std::vector<PretokenCounts> counts(options_.threads);
     for_each_index(counts.size(), options_.threads, [&](std::size_t part) {
       for (std::size_t i = part; i < documents.size(); i += counts.size())
-        if (share >= 1 || documents.size() == 1 || key.child(documents[i].name).uniform(0) < share) count_pretokens(documents[i].text, counts[part]);
+        if (share >= 1 || documents.size() == 1 || key.child(documents[i].name).uniform(0) < share)
+          count_pretokens(documents[i].text, counts[part]);
     });
     for (std::size_t part = 1; part < counts.size(); ++part)
       for (const auto& [word, count] : counts[part]) counts[0][word] += count;
@@ -239,18 +269,23 @@ void Preparation::make_tokenizer(const std::vector<Document>& documents) {
   manifest_.tokenizer_crc32 = tokenizer_->checksum();
 }
 
-/// Takes the shards of an interrupted run, from the first on, as far as they are whole. Returns how many documents they hold.
-std::size_t Preparation::reuse_shards(const std::string& name, SplitEntry& split, const std::vector<Document>& documents) {
+/// Takes the shards of an interrupted run, from the first on, as far as they are whole. Returns how
+/// many documents they hold.
+std::size_t Preparation::reuse_shards(const std::string& name, SplitEntry& split,
+                                      const std::vector<Document>& documents) {
   std::size_t taken = 0;
-  for (std::string file; taken < documents.size() && fs::exists(path(file = shard_file(name, split.shards.size())));) {
+  for (std::string file; taken < documents.size() &&
+                         fs::exists(path(file = shard_file(name, split.shards.size())));) {
     try {
       const TokenShard shard(path(file), true);
       const ShardHeader& header = shard.header();
-      const bool ours = header.fingerprint == manifest_.fingerprint && header.tokenizer_crc32 == manifest_.tokenizer_crc32 &&
+      const bool ours = header.fingerprint == manifest_.fingerprint &&
+                        header.tokenizer_crc32 == manifest_.tokenizer_crc32 &&
                         header.documents <= documents.size() - taken;
       if (!ours) break;
       taken += header.documents;
-      split.shards.push_back({file, header.tokens, header.documents, header.text_bytes, header.body_crc32});
+      split.shards.push_back(
+          {file, header.tokens, header.documents, header.text_bytes, header.body_crc32});
       ++reused_;
     } catch (const Error&) {
       break;  // damaged: made again
@@ -262,8 +297,10 @@ std::size_t Preparation::reuse_shards(const std::string& name, SplitEntry& split
 void Preparation::write_shard(const std::string& name, SplitEntry& split, ShardWriter& writer) {
   const std::string file = shard_file(name, split.shards.size());
   const std::uint32_t token_bytes = tokenizer_->vocab_size() <= 65536 ? 2 : 4;
-  const ShardHeader header = writer.write(path(file), token_bytes, manifest_.fingerprint, manifest_.tokenizer_crc32);
-  split.shards.push_back({file, header.tokens, header.documents, header.text_bytes, header.body_crc32});
+  const ShardHeader header =
+      writer.write(path(file), token_bytes, manifest_.fingerprint, manifest_.tokenizer_crc32);
+  split.shards.push_back(
+      {file, header.tokens, header.documents, header.text_bytes, header.body_crc32});
 }
 
 void Preparation::write_split(const std::string& name, const std::vector<Document>& documents) {
@@ -279,7 +316,8 @@ void Preparation::write_split(const std::string& name, const std::vector<Documen
   while (next < documents.size()) {
     report("tokenizing " + name, done, total);
     std::size_t end = next;
-    for (std::uint64_t bytes = 0; end < documents.size() && bytes < kBatchBytes; ++end) bytes += documents[end].text.size();
+    for (std::uint64_t bytes = 0; end < documents.size() && bytes < kBatchBytes; ++end)
+      bytes += documents[end].text.size();
     std::vector<std::vector<std::uint32_t>> tokens(end - next);
     for_each_index(tokens.size(), options_.threads, [&](std::size_t i) {
       tokenizer_->encode(documents[next + i].text, tokens[i]);
@@ -318,22 +356,30 @@ void Preparation::finish() {
 std::map<std::string, std::string> prepared_otherwise(const PrepareOptions& options) {
   const Manifest there = read_manifest(options.out);
   std::map<std::string, std::string> others;
-  for (const auto& [option, wanted] : describe(options))  // of an option that one kind of tokenizer alone has, the kind says enough
-    if (const auto found = there.options.find(option); found != there.options.end() && found->second != wanted) others[option] = found->second;
+  for (const auto& [option, wanted] : describe(
+           options))  // of an option that one kind of tokenizer alone has, the kind says enough
+    if (const auto found = there.options.find(option);
+        found != there.options.end() && found->second != wanted)
+      others[option] = found->second;
   if (options.inputs.empty()) return others;
   std::set<std::string> names;
   std::uint64_t bytes = 0;
   for (const InputFile& file : input_files(options)) names.insert(file.name), bytes += file.bytes;
   bool same = names.size() == there.source.files && bytes == there.source.bytes;
   // A manifest has U+FFFD in the place of bytes that are not UTF-8.
-  const auto known = [&](const std::string& name) { return names.contains(name) || name.find("\xef\xbf\xbd") != std::string::npos; };
-  for (const auto& [split, entry] : there.splits) same = same && std::all_of(entry.files.begin(), entry.files.end(), known);
+  const auto known = [&](const std::string& name) {
+    return names.contains(name) || name.find("\xef\xbf\xbd") != std::string::npos;
+  };
+  for (const auto& [split, entry] : there.splits)
+    same = same && std::all_of(entry.files.begin(), entry.files.end(), known);
   if (!same)
-    others["inputs"] =
-        fmt::format("{} files of {} bytes, now {} of {} or of other names", there.source.files, there.source.bytes, names.size(), bytes);
+    others["inputs"] = fmt::format("{} files of {} bytes, now {} of {} or of other names",
+                                   there.source.files, there.source.bytes, names.size(), bytes);
   return others;
 }
 
-PrepareResult prepare(const PrepareOptions& options, const Progress& progress) { return Preparation(options, progress).run(); }
+PrepareResult prepare(const PrepareOptions& options, const Progress& progress) {
+  return Preparation(options, progress).run();
+}
 
 }  // namespace shoal::data

@@ -20,18 +20,23 @@ struct PrepareOptions {
   std::vector<std::string> suffixes;  ///< of the files wanted from folders; empty: all
   std::string headers;                ///< include folder of the pinned Torch: the header corpus
   TokenizerKind tokenizer = TokenizerKind::kBpe;
-  std::uint32_t vocab_size = 4096;                           ///< of BPE
-  std::uint64_t tokenizer_bytes = std::uint64_t{256} << 20;  ///< how much training text BPE sees at most
-  double validation_fraction = 0.05;                         ///< of the documents, by a hash of their names
-  bool drop_duplicates = true;                               ///< near-duplicate files and repeated passages
-  std::uint64_t shard_tokens = std::uint64_t{64} << 20;      ///< a shard is closed when it has that many
-  std::uint64_t seed = 0;                                    ///< of the split
+  std::uint32_t vocab_size = 4096;  ///< of BPE
+  std::uint64_t tokenizer_bytes = std::uint64_t{256}
+                                  << 20;  ///< how much training text BPE sees at most
+  double validation_fraction = 0.05;      ///< of the documents, by a hash of their names
+  bool drop_duplicates = true;            ///< near-duplicate files and repeated passages
+  std::uint64_t shard_tokens = std::uint64_t{64}
+                               << 20;  ///< a shard is closed when it has that many
+  std::uint64_t seed = 0;              ///< of the split
   int threads = 1;
-  Duration patience{};  ///< how long to wait for another process that is at work in `out`; zero: not at all
+  Duration patience{};  ///< how long to wait for another process that is at work in `out`; zero:
+                        ///< not at all
 };
 
-/// Told about progress from the calling thread: a stage ("tokenizing train"), how much of `total` is done; the last call of a stage has both equal.
-using Progress = std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)>;
+/// Told about progress from the calling thread: a stage ("tokenizing train"), how much of `total`
+/// is done; the last call of a stage has both equal.
+using Progress =
+    std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)>;
 
 struct PrepareResult {
   Manifest manifest;
@@ -39,19 +44,22 @@ struct PrepareResult {
   std::uint64_t shards_reused = 0;  ///< found whole from a run that was interrupted
 };
 
-/// Makes a dataset: reads the inputs, removes duplicates, splits by file, trains the tokenizer on the training split, writes token shards and
-/// last the manifest. The same inputs and options give the same bytes on every machine and with any number of threads; file times are not
-/// part of them.
+/// Makes a dataset: reads the inputs, removes duplicates, splits by file, trains the tokenizer on
+/// the training split, writes token shards and last the manifest. The same inputs and options give
+/// the same bytes on every machine and with any number of threads; file times are not part of them.
 ///
-/// Each file is written aside and renamed. A run after an interrupted one keeps the tokenizer and the shards that are whole and makes the
-/// rest. A folder that holds a dataset of other inputs or options is refused, Error(usage), and left as it is. Throws Error(data) for an empty
-/// corpus, Error(input missing), Error(output).
+/// Each file is written aside and renamed. A run after an interrupted one keeps the tokenizer and
+/// the shards that are whole and makes the rest. A folder that holds a dataset of other inputs or
+/// options is refused, Error(usage), and left as it is. Throws Error(data) for an empty corpus,
+/// Error(input missing), Error(output).
 ///
 /// All text is in memory while it runs.
 PrepareResult prepare(const PrepareOptions& options, const Progress& progress = {});
 
-/// What of the dataset in `options.out` is other than `options` would make it: option ("tokenizer", "vocab_size") -> value there. "inputs" stands for
-/// files that differ in number, names or bytes together; no input is read. Throws Error(input missing) when there is no dataset, or an input is gone.
+/// What of the dataset in `options.out` is other than `options` would make it: option ("tokenizer",
+/// "vocab_size") -> value there. "inputs" stands for files that differ in number, names or bytes
+/// together; no input is read. Throws Error(input missing) when there is no dataset, or an input is
+/// gone.
 std::map<std::string, std::string> prepared_otherwise(const PrepareOptions& options);
 
 }  // namespace shoal::data

@@ -11,7 +11,8 @@ enum Class : std::uint8_t { kControl, kSpace, kWord, kSign };
 constexpr std::array<Class, 256> classes() {
   std::array<Class, 256> table{};
   for (int byte = 0; byte < 256; ++byte) {
-    const bool letter = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') || byte == '_';
+    const bool letter = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
+                        (byte >= '0' && byte <= '9') || byte == '_';
     if (letter || byte >= 0x80) {
       table[byte] = kWord;
     } else if (byte == ' ' || (byte >= '\t' && byte <= '\r')) {
@@ -34,9 +35,11 @@ std::string_view next_pretoken(std::string_view& bytes) {
   const std::size_t limit = bytes.size() < kLongestPretoken ? bytes.size() : kLongestPretoken;
   std::size_t end = 1;
   Class kind = class_of(bytes[0]);
-  if (bytes[0] == ' ' && limit > 1 && (class_of(bytes[1]) == kWord || class_of(bytes[1]) == kSign)) kind = class_of(bytes[end++]);
+  if (bytes[0] == ' ' && limit > 1 && (class_of(bytes[1]) == kWord || class_of(bytes[1]) == kSign))
+    kind = class_of(bytes[end++]);
   while (end < limit && class_of(bytes[end]) == kind) ++end;
-  const bool word_follows = end < bytes.size() && (class_of(bytes[end]) == kWord || class_of(bytes[end]) == kSign);
+  const bool word_follows =
+      end < bytes.size() && (class_of(bytes[end]) == kWord || class_of(bytes[end]) == kSign);
   if (kind == kSpace && end > 1 && bytes[end - 1] == ' ' && word_follows) --end;
   const auto token = bytes.substr(0, end);
   bytes.remove_prefix(end);

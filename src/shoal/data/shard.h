@@ -12,8 +12,9 @@ namespace shoal::data {
 /// The first 64 bytes of a token shard, little-endian. After it come, without gaps,
 ///
 ///     (documents + 1) x u64   where each document begins, in tokens; the last entry is `tokens`
-///     (documents + 1) x u64   where each document begins, in bytes of its text; the last entry is `text_bytes`
-///     tokens x u16 or u32     the documents one after another, each with an end-of-document token behind it
+///     (documents + 1) x u64   where each document begins, in bytes of its text; the last entry is
+///     `text_bytes` tokens x u16 or u32     the documents one after another, each with an
+///     end-of-document token behind it
 ///
 /// and nothing else. A document never crosses from one shard into the next.
 struct ShardHeader {
@@ -38,8 +39,10 @@ class ShardWriter {
   std::uint64_t tokens() const { return tokens_.size(); }
   bool empty() const { return document_tokens_.size() == 1; }
 
-  /// Writes the shard to `path`, whole or not at all, and starts an empty one. `token_bytes` is 2 or 4. Throws Error(output).
-  ShardHeader write(const std::string& path, std::uint32_t token_bytes, std::uint64_t fingerprint, std::uint32_t tokenizer_crc32);
+  /// Writes the shard to `path`, whole or not at all, and starts an empty one. `token_bytes` is 2
+  /// or 4. Throws Error(output).
+  ShardHeader write(const std::string& path, std::uint32_t token_bytes, std::uint64_t fingerprint,
+                    std::uint32_t tokenizer_crc32);
 
  private:
   std::vector<std::uint32_t> tokens_;
@@ -49,14 +52,19 @@ class ShardWriter {
 /// A shard mapped into memory.
 class TokenShard {
  public:
-  /// Throws Error(input missing) without the file and Error(data), which names the file and what is wrong, when it is cut short, damaged or
-  /// of another version. The checksum of the body is compared only if `check_body`: it takes about a second per gigabyte.
+  /// Throws Error(input missing) without the file and Error(data), which names the file and what is
+  /// wrong, when it is cut short, damaged or of another version. The checksum of the body is
+  /// compared only if `check_body`: it takes about a second per gigabyte.
   TokenShard(const std::string& path, bool check_body);
 
   const ShardHeader& header() const { return header_; }
   const std::string& path() const { return path_; }
-  std::span<const std::uint64_t> document_tokens() const { return document_tokens_; }  // [documents + 1]
-  std::span<const std::uint64_t> document_bytes() const { return document_bytes_; }    // [documents + 1]
+  std::span<const std::uint64_t> document_tokens() const {
+    return document_tokens_;
+  }  // [documents + 1]
+  std::span<const std::uint64_t> document_bytes() const {
+    return document_bytes_;
+  }  // [documents + 1]
 
   /// Writes tokens [start, start + out.size()), which must exist, to `out`.
   void copy(std::uint64_t start, std::span<std::int64_t> out) const;

@@ -10,12 +10,15 @@
 namespace shoal::data {
 
 RegressionProblem make_regression(const RegressionOptions& options) {
-  SHOAL_USER_CHECK(options.rows >= 1 && options.columns >= 1, "data", "a table of {} rows and {} columns", options.rows, options.columns);
-  SHOAL_USER_CHECK(std::isfinite(options.noise) && options.noise >= 0, "data", "noise of {}; it must be 0 or more", options.noise);
+  SHOAL_USER_CHECK(options.rows >= 1 && options.columns >= 1, "data",
+                   "a table of {} rows and {} columns", options.rows, options.columns);
+  SHOAL_USER_CHECK(std::isfinite(options.noise) && options.noise >= 0, "data",
+                   "noise of {}; it must be 0 or more", options.noise);
   const Key key = Key(options.seed).child("regression");
   RegressionProblem problem;
   for (std::uint64_t k = 0; k < options.columns; ++k)
-    problem.weights.push_back(key.child("weights").normal(k) / std::sqrt(static_cast<double>(options.columns)));
+    problem.weights.push_back(key.child("weights").normal(k) /
+                              std::sqrt(static_cast<double>(options.columns)));
   problem.bias = key.child("bias").normal(0);
   TableDataset& table = problem.table;
   table.rows = options.rows;
@@ -23,8 +26,10 @@ RegressionProblem make_regression(const RegressionOptions& options) {
   for (std::uint64_t i = 0; i < options.rows; ++i) {
     double target = problem.bias + options.noise * key.child("noise").normal(i);
     for (std::uint64_t k = 0; k < options.columns; ++k) {
-      // The feature as it is stored enters the target, so that the problem holds for the rounded table.
-      const auto feature = static_cast<float>(key.child("features").normal(i * options.columns + k));
+      // The feature as it is stored enters the target, so that the problem holds for the rounded
+      // table.
+      const auto feature =
+          static_cast<float>(key.child("features").normal(i * options.columns + k));
       table.features.push_back(feature);
       target += problem.weights[k] * feature;
     }
@@ -34,7 +39,8 @@ RegressionProblem make_regression(const RegressionOptions& options) {
 }
 
 TableSplit split_table(const TableDataset& table, double test_fraction, std::uint64_t seed) {
-  SHOAL_USER_CHECK(test_fraction > 0 && test_fraction < 1, "data", "a test fraction of {}; allowed is more than 0 and less than 1", test_fraction);
+  SHOAL_USER_CHECK(test_fraction > 0 && test_fraction < 1, "data",
+                   "a test fraction of {}; allowed is more than 0 and less than 1", test_fraction);
   const Key key = Key(seed).child("table split");
   TableSplit split;
   for (TableDataset* part : {&split.train, &split.test}) {
@@ -51,7 +57,9 @@ TableSplit split_table(const TableDataset& table, double test_fraction, std::uin
     ++part.rows;
   }
   if (split.train.rows == 0 || split.test.rows == 0)
-    throw Error(ErrorKind::kData, "data", fmt::format("{} rows with a test fraction of {} leave one part empty", table.rows, test_fraction));
+    throw Error(ErrorKind::kData, "data",
+                fmt::format("{} rows with a test fraction of {} leave one part empty", table.rows,
+                            test_fraction));
   return split;
 }
 

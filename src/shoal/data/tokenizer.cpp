@@ -22,7 +22,8 @@ class ByteTokenizer final : public Tokenizer {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
   std::string_view bytes_of(std::uint32_t id) const override {
-    SHOAL_USER_CHECK(id < vocab_size(), "decode", "token {} is not in a vocabulary of {}", id, vocab_size());
+    SHOAL_USER_CHECK(id < vocab_size(), "decode", "token {} is not in a vocabulary of {}", id,
+                     vocab_size());
     return id == end_of_document() ? std::string_view() : std::string_view(bytes_ + id, 1);
   }
   std::string serialize() const override { return std::string(kByteFile); }
@@ -49,14 +50,21 @@ std::uint32_t Tokenizer::checksum() const { return crc32(serialize()); }
 
 void Tokenizer::save(const std::string& path) const { write_file(path, serialize()); }
 
-std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized, const std::string& origin) {
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized,
+                                                 const std::string& origin) {
   if (serialized == kByteFile) return byte_tokenizer();
-  if (serialized.starts_with(kBpeFile)) return parse_bpe(serialized.substr(kBpeFile.size()), origin);
-  throw Error(ErrorKind::kData, "tokenizer",
-              fmt::format("{} is not a tokenizer: it does not begin with `shoal-tokenizer 1 byte` or `... bpe`", origin));
+  if (serialized.starts_with(kBpeFile))
+    return parse_bpe(serialized.substr(kBpeFile.size()), origin);
+  throw Error(
+      ErrorKind::kData, "tokenizer",
+      fmt::format(
+          "{} is not a tokenizer: it does not begin with `shoal-tokenizer 1 byte` or `... bpe`",
+          origin));
 }
 
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) { return parse_tokenizer(read_file(path), path); }
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
+  return parse_tokenizer(read_file(path), path);
+}
 
 std::shared_ptr<const Tokenizer> byte_tokenizer() { return std::make_shared<ByteTokenizer>(); }
 

@@ -9,9 +9,10 @@
 
 namespace shoal::data {
 
-/// Turns bytes into tokens and back without loss: `decode(encode(text)) == text` for any bytes, valid UTF-8 or not.
-/// A token stands for a fixed string of bytes, so decoding is joining. One id, `end_of_document()`, is no text; encode never returns it.
-/// Immutable after construction: any number of threads may encode and decode.
+/// Turns bytes into tokens and back without loss: `decode(encode(text)) == text` for any bytes,
+/// valid UTF-8 or not. A token stands for a fixed string of bytes, so decoding is joining. One id,
+/// `end_of_document()`, is no text; encode never returns it. Immutable after construction: any
+/// number of threads may encode and decode.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -21,7 +22,8 @@ class Tokenizer {
   virtual std::uint32_t end_of_document() const = 0;
   /// Appends the tokens of `text` to `ids`.
   virtual void encode(std::string_view text, std::vector<std::uint32_t>& ids) const = 0;
-  /// The bytes of one token; empty for end_of_document(). Throws Error(usage) when `id` >= vocab_size().
+  /// The bytes of one token; empty for end_of_document(). Throws Error(usage) when `id` >=
+  /// vocab_size().
   virtual std::string_view bytes_of(std::uint32_t id) const = 0;
   /// The tokenizer as a file: a line `shoal-tokenizer 1 <name>`, then what the kind needs.
   virtual std::string serialize() const = 0;
@@ -32,10 +34,13 @@ class Tokenizer {
   void save(const std::string& path) const;
 };
 
-/// Reads what `serialize` wrote; `origin` (a path) goes into errors. Throws Error(data) when it is no tokenizer or a damaged one.
-std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized, const std::string& origin);
+/// Reads what `serialize` wrote; `origin` (a path) goes into errors. Throws Error(data) when it is
+/// no tokenizer or a damaged one.
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized,
+                                                 const std::string& origin);
 
-/// Reads a file that `save` wrote. Throws Error(input missing) when it is not there, Error(data) as parse_tokenizer does.
+/// Reads a file that `save` wrote. Throws Error(input missing) when it is not there, Error(data) as
+/// parse_tokenizer does.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
 /// One token a byte; 256 is the end of a document. Needs no training.

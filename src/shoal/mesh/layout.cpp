@@ -18,8 +18,10 @@ std::int64_t stride_of(const Sizes& extent, std::size_t dim) {
   return stride;
 }
 
-/// Appends the boxes of the element range [begin, end) of the sub-box in which dimensions below `dim` are fixed to one index each: `first`.
-void cut(const Box& box, const Sizes& extent, std::size_t dim, Sizes first, std::int64_t begin, std::int64_t end, std::vector<Box>& boxes) {
+/// Appends the boxes of the element range [begin, end) of the sub-box in which dimensions below
+/// `dim` are fixed to one index each: `first`.
+void cut(const Box& box, const Sizes& extent, std::size_t dim, Sizes first, std::int64_t begin,
+         std::int64_t end, std::vector<Box>& boxes) {
   if (begin >= end) return;
   const auto emit = [&](std::int64_t from, std::int64_t to) {  // whole slices [from, to) of `dim`
     if (from >= to) return;
@@ -63,33 +65,42 @@ std::int64_t Box::count() const {
 }
 
 bool Layout::replicated() const {
-  return std::all_of(axes.begin(), axes.end(), [](const Placement& placement) { return placement.kind == Placement::Kind::kReplicate; });
+  return std::all_of(axes.begin(), axes.end(), [](const Placement& placement) {
+    return placement.kind == Placement::Kind::kReplicate;
+  });
 }
 
 std::string Layout::text() const {
   std::string joined;
-  for (const Placement& placement : axes) joined += (joined.empty() ? "" : ", ") + text_of(placement);
+  for (const Placement& placement : axes)
+    joined += (joined.empty() ? "" : ", ") + text_of(placement);
   return "(" + joined + ")";
 }
 
-std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t parts, std::int64_t index) {
-  SHOAL_USER_CHECK(size >= 0 && parts > 0 && index >= 0 && index < parts, "layout", "part {} of {} of {} elements", index, parts, size);
+std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t parts,
+                                                std::int64_t index) {
+  SHOAL_USER_CHECK(size >= 0 && parts > 0 && index >= 0 && index < parts, "layout",
+                   "part {} of {} of {} elements", index, parts, size);
   const std::int64_t share = size / parts, larger = size % parts;
   const std::int64_t begin = index * share + std::min(index, larger);
   return {begin, begin + share + (index < larger ? 1 : 0)};
 }
 
-Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout, const std::vector<int>& extent, const std::vector<int>& coordinate) {
-  SHOAL_USER_CHECK(extent.size() == coordinate.size() && layout.axes.size() <= extent.size(), "layout", "{} placements, {} axes, {} coordinates",
-                   layout.axes.size(), extent.size(), coordinate.size());
+Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout,
+              const std::vector<int>& extent, const std::vector<int>& coordinate) {
+  SHOAL_USER_CHECK(extent.size() == coordinate.size() && layout.axes.size() <= extent.size(),
+                   "layout", "{} placements, {} axes, {} coordinates", layout.axes.size(),
+                   extent.size(), coordinate.size());
   Box box{Sizes(shape.size(), 0), shape};
   for (std::size_t axis = 0; axis < layout.axes.size(); ++axis) {
     const Placement& placement = layout.axes[axis];
     if (placement.kind != Placement::Kind::kShard) continue;
-    const int dim = placement.dim < 0 ? placement.dim + static_cast<int>(shape.size()) : placement.dim;
-    SHOAL_USER_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()), "layout", "shard({}) of a tensor of {} dimensions", placement.dim,
-                     shape.size());
-    const auto [begin, end] = even_part(box.end[dim] - box.begin[dim], extent[axis], coordinate[axis]);
+    const int dim =
+        placement.dim < 0 ? placement.dim + static_cast<int>(shape.size()) : placement.dim;
+    SHOAL_USER_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()), "layout",
+                     "shard({}) of a tensor of {} dimensions", placement.dim, shape.size());
+    const auto [begin, end] =
+        even_part(box.end[dim] - box.begin[dim], extent[axis], coordinate[axis]);
     box.end[dim] = box.begin[dim] + end;
     box.begin[dim] += begin;
   }
@@ -97,7 +108,8 @@ Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout, cons
 }
 
 std::vector<Box> boxes_of(const Box& box, std::int64_t begin, std::int64_t end) {
-  SHOAL_USER_CHECK(begin >= 0 && begin <= end && end <= box.count(), "layout", "elements [{}, {}) of a box of {}", begin, end, box.count());
+  SHOAL_USER_CHECK(begin >= 0 && begin <= end && end <= box.count(), "layout",
+                   "elements [{}, {}) of a box of {}", begin, end, box.count());
   if (begin == end) return {};
   if (box.begin.empty()) return {box};
   Sizes extent(box.begin.size());

@@ -15,14 +15,21 @@ struct Placement {
   enum class Kind { kReplicate, kShard, kPartial, kFlat };
 
   Kind kind = Kind::kReplicate;
-  int dim = 0;                            ///< kShard: the tensor dimension that is cut, as evenly as possible, earlier ranks larger
-  Reduction reduction = Reduction::kSum;  ///< kPartial: what makes the full value of the ranks' values
-  std::int64_t begin = 0, end = 0;        ///< kFlat: this rank's element range of the (already dimension-sharded) parameter, row-major
+  int dim =
+      0;  ///< kShard: the tensor dimension that is cut, as evenly as possible, earlier ranks larger
+  Reduction reduction =
+      Reduction::kSum;              ///< kPartial: what makes the full value of the ranks' values
+  std::int64_t begin = 0, end = 0;  ///< kFlat: this rank's element range of the (already
+                                    ///< dimension-sharded) parameter, row-major
 
   static Placement replicate() { return {}; }
   static Placement shard(int dim) { return {.kind = Kind::kShard, .dim = dim}; }
-  static Placement partial(Reduction reduction = Reduction::kSum) { return {.kind = Kind::kPartial, .reduction = reduction}; }
-  static Placement flat(std::int64_t begin, std::int64_t end) { return {.kind = Kind::kFlat, .begin = begin, .end = end}; }
+  static Placement partial(Reduction reduction = Reduction::kSum) {
+    return {.kind = Kind::kPartial, .reduction = reduction};
+  }
+  static Placement flat(std::int64_t begin, std::int64_t end) {
+    return {.kind = Kind::kFlat, .begin = begin, .end = end};
+  }
   bool operator==(const Placement&) const = default;
 };
 
@@ -34,7 +41,8 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// How a tensor lies on a mesh: one placement per axis, in the mesh's axis order. Data, not behaviour; empty means replicated everywhere.
+/// How a tensor lies on a mesh: one placement per axis, in the mesh's axis order. Data, not
+/// behaviour; empty means replicated everywhere.
 struct Layout {
   std::vector<Placement> axes;
 
@@ -43,12 +51,16 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-/// The part of `[0, size)` that belongs to `index` of `parts`, as evenly as possible, earlier parts never smaller.
-std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t parts, std::int64_t index);
+/// The part of `[0, size)` that belongs to `index` of `parts`, as evenly as possible, earlier parts
+/// never smaller.
+std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t parts,
+                                                std::int64_t index);
 
-/// Where the dimension shards of the rank at `coordinate` (one index per axis, of a mesh of `extent`) lie in a tensor of `shape`. Partial and
-/// replicated axes do not cut; a flat range is cut afterwards, by boxes_of.
-Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout, const std::vector<int>& extent, const std::vector<int>& coordinate);
+/// Where the dimension shards of the rank at `coordinate` (one index per axis, of a mesh of
+/// `extent`) lie in a tensor of `shape`. Partial and replicated axes do not cut; a flat range is
+/// cut afterwards, by boxes_of.
+Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout,
+              const std::vector<int>& extent, const std::vector<int>& coordinate);
 
 /// A row-major element range of `box` as the fewest boxes (at most 2 dimensions - 1), in order.
 std::vector<Box> boxes_of(const Box& box, std::int64_t begin, std::int64_t end);

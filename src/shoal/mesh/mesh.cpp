@@ -4,21 +4,27 @@
 
 namespace shoal::mesh {
 
-Mesh::Mesh(comm::Group world, std::vector<Axis> axes) : world_(std::move(world)), axes_(std::move(axes)) {
+Mesh::Mesh(comm::Group world, std::vector<Axis> axes)
+    : world_(std::move(world)), axes_(std::move(axes)) {
   int product = 1;
   for (std::size_t i = 0; i < axes_.size(); ++i) {
-    SHOAL_USER_CHECK(axes_[i].size >= 1, "mesh", "axis '{}' has size {}", axes_[i].name, axes_[i].size);
-    SHOAL_USER_CHECK(index_of(axes_[i].name) == static_cast<int>(i), "mesh", "two axes are called '{}'", axes_[i].name);
+    SHOAL_USER_CHECK(axes_[i].size >= 1, "mesh", "axis '{}' has size {}", axes_[i].name,
+                     axes_[i].size);
+    SHOAL_USER_CHECK(index_of(axes_[i].name) == static_cast<int>(i), "mesh",
+                     "two axes are called '{}'", axes_[i].name);
     product *= axes_[i].size;
   }
-  SHOAL_USER_CHECK(product == world_.size(), "mesh", "the axes multiply to {}, but there are {} ranks", product, world_.size());
+  SHOAL_USER_CHECK(product == world_.size(), "mesh",
+                   "the axes multiply to {}, but there are {} ranks", product, world_.size());
   coordinates_.resize(axes_.size());
   int rest = world_.rank();
-  for (std::size_t i = axes_.size(); i-- > 0; rest /= axes_[i].size) coordinates_[i] = rest % axes_[i].size;
+  for (std::size_t i = axes_.size(); i-- > 0; rest /= axes_[i].size)
+    coordinates_[i] = rest % axes_[i].size;
   int stride = world_.size();
   for (std::size_t i = 0; i < axes_.size(); ++i) {
     stride /= axes_[i].size;
-    // The rank with this coordinate set to zero names the group: all that differ only here give the same color.
+    // The rank with this coordinate set to zero names the group: all that differ only here give the
+    // same color.
     const int color = world_.rank() - coordinates_[i] * stride;
     const bool whole = axes_[i].size == world_.size();
     groups_.push_back(axes_[i].size == 1 ? comm::Group() : whole ? world_ : comm::Group());
@@ -34,7 +40,9 @@ int Mesh::index_of(std::string_view axis) const {
 
 bool Mesh::has(std::string_view axis) const { return index_of(axis) >= 0; }
 int Mesh::extent(std::string_view axis) const { return has(axis) ? axes_[index_of(axis)].size : 1; }
-int Mesh::coordinate(std::string_view axis) const { return has(axis) ? coordinates_[index_of(axis)] : 0; }
+int Mesh::coordinate(std::string_view axis) const {
+  return has(axis) ? coordinates_[index_of(axis)] : 0;
+}
 
 std::vector<int> Mesh::extents() const {
   std::vector<int> sizes;

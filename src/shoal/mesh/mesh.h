@@ -14,8 +14,9 @@ struct Axis {
   int size = 1;
 };
 
-/// Ranks as a grid with named axes, the last axis varying fastest: rank = ((c0 * n1) + c1) * n2 + c2 ...
-/// A value; holds the group of every axis (the ranks that differ in that coordinate only) and of all ranks. Making one is collective.
+/// Ranks as a grid with named axes, the last axis varying fastest: rank = ((c0 * n1) + c1) * n2 +
+/// c2 ... A value; holds the group of every axis (the ranks that differ in that coordinate only)
+/// and of all ranks. Making one is collective.
 class Mesh {
  public:
   /// One rank, no axes.

@@ -21,7 +21,8 @@ class Hook final : public torch::autograd::PostAccumulateGradHook {
 }  // namespace
 
 void set_post_accumulate_hook(const at::Tensor& tensor, std::function<void()> hook) {
-  torch::autograd::impl::set_post_acc_grad_hooks(tensor, hook ? std::make_unique<Hook>(std::move(hook)) : nullptr);
+  torch::autograd::impl::set_post_acc_grad_hooks(
+      tensor, hook ? std::make_unique<Hook>(std::move(hook)) : nullptr);
 }
 
 }  // namespace shoal::nn

@@ -6,8 +6,8 @@
 
 namespace shoal::nn {
 
-/// Calls `hook` in every backward pass that reaches the leaf `tensor`, after its gradient (possibly an undefined one) has been accumulated.
-/// A tensor has one such hook; null takes it away.
+/// Calls `hook` in every backward pass that reaches the leaf `tensor`, after its gradient (possibly
+/// an undefined one) has been accumulated. A tensor has one such hook; null takes it away.
 void set_post_accumulate_hook(const at::Tensor& tensor, std::function<void()> hook);
 
 }  // namespace shoal::nn

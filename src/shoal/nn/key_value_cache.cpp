@@ -18,22 +18,28 @@ std::int64_t KeyValueCache::length() const {
 void KeyValueCache::make_room(Layer& layer, std::int64_t positions, const at::Tensor& like) const {
   const std::int64_t room = layer.keys.defined() ? layer.keys.size(2) : 0;
   if (positions <= room) return;
-  const std::int64_t wanted = std::min(capacity_, std::max({positions, 2 * room, std::int64_t{64}}));
+  const std::int64_t wanted =
+      std::min(capacity_, std::max({positions, 2 * room, std::int64_t{64}}));
   for (at::Tensor* tensor : {&layer.keys, &layer.values}) {
-    const at::Tensor larger = at::empty({like.size(0), like.size(1), wanted, like.size(3)}, like.options().requires_grad(false));
-    if (layer.length > 0) larger.narrow(2, 0, layer.length).copy_(tensor->narrow(2, 0, layer.length));
+    const at::Tensor larger = at::empty({like.size(0), like.size(1), wanted, like.size(3)},
+                                        like.options().requires_grad(false));
+    if (layer.length > 0)
+      larger.narrow(2, 0, layer.length).copy_(tensor->narrow(2, 0, layer.length));
     *tensor = larger;
   }
 }
 
-std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(const std::string& name, std::int64_t begin, const at::Tensor& keys,
+std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(const std::string& name, std::int64_t begin,
+                                                        const at::Tensor& keys,
                                                         const at::Tensor& values) {
   Layer& layer = layers_[name];
   const std::int64_t count = keys.size(2), end = begin + count;
-  SHOAL_USER_CHECK(begin <= layer.length, "key_value_cache", "{}: positions from {} after only {}", name, begin, layer.length);
-  SHOAL_USER_CHECK(end <= capacity_, "key_value_cache", "{}: position {} is beyond the capacity of {}", name, end - 1, capacity_);
-  SHOAL_USER_CHECK(!layer.keys.defined() || layer.keys.size(0) == keys.size(0), "key_value_cache", "{}: {} sequences, {} before", name, keys.size(0),
-                   layer.keys.size(0));
+  SHOAL_USER_CHECK(begin <= layer.length, "key_value_cache", "{}: positions from {} after only {}",
+                   name, begin, layer.length);
+  SHOAL_USER_CHECK(end <= capacity_, "key_value_cache",
+                   "{}: position {} is beyond the capacity of {}", name, end - 1, capacity_);
+  SHOAL_USER_CHECK(!layer.keys.defined() || layer.keys.size(0) == keys.size(0), "key_value_cache",
+                   "{}: {} sequences, {} before", name, keys.size(0), layer.keys.size(0));
   make_room(layer, end, keys);
   layer.keys.narrow(2, begin, count).copy_(keys);
   layer.values.narrow(2, begin, count).copy_(values);

@@ -9,10 +9,12 @@
 
 namespace shoal::nn {
 
-/// Keys and values of the positions that a generation has seen, one pair of tensors [B, heads, positions, head_size] for each attention layer.
+/// Keys and values of the positions that a generation has seen, one pair of tensors [B, heads,
+/// positions, head_size] for each attention layer.
 ///
-/// A forward pass with `Context::cache` and `position_begin` = p writes those of its T columns at p ... p + T - 1 and attends to 0 ... p + T - 1:
-/// writing the same place again overwrites. Grows by doubling up to `capacity` positions. Not thread-safe.
+/// A forward pass with `Context::cache` and `position_begin` = p writes those of its T columns at p
+/// ... p + T - 1 and attends to 0 ... p + T - 1: writing the same place again overwrites. Grows by
+/// doubling up to `capacity` positions. Not thread-safe.
 class KeyValueCache {
  public:
   explicit KeyValueCache(std::int64_t capacity) : capacity_(capacity) {}
@@ -22,9 +24,11 @@ class KeyValueCache {
   std::int64_t length() const;
   void clear() { layers_.clear(); }
 
-  /// Stores `keys` and `values` [B, heads, T, head_size] of positions from `begin` and returns all up to the last of them, as views.
-  /// Throws Error(usage) when they leave a gap or pass the capacity.
-  std::pair<at::Tensor, at::Tensor> extend(const std::string& layer, std::int64_t begin, const at::Tensor& keys, const at::Tensor& values);
+  /// Stores `keys` and `values` [B, heads, T, head_size] of positions from `begin` and returns all
+  /// up to the last of them, as views. Throws Error(usage) when they leave a gap or pass the
+  /// capacity.
+  std::pair<at::Tensor, at::Tensor> extend(const std::string& layer, std::int64_t begin,
+                                           const at::Tensor& keys, const at::Tensor& values);
 
  private:
   struct Layer {

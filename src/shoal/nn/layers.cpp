@@ -12,27 +12,37 @@
 namespace shoal::nn {
 namespace {
 
-ops::Weight weight_of(const std::shared_ptr<Parameter>& parameter) { return parameter ? parameter->weight() : ops::Weight(); }
+ops::Weight weight_of(const std::shared_ptr<Parameter>& parameter) {
+  return parameter ? parameter->weight() : ops::Weight();
+}
 
 }  // namespace
 
 Linear::Linear(std::int64_t in, std::int64_t out, const Options& options) {
   weight_ = parameter("weight", {out, in}, options.init, options.scale, true);
-  if (options.bias) bias_ = parameter("bias", {out}, options.bias_init, options.bias_init == plan::Init::kZeros ? 0 : options.scale);
+  if (options.bias)
+    bias_ = parameter("bias", {out}, options.bias_init,
+                      options.bias_init == plan::Init::kZeros ? 0 : options.scale);
 }
 
-at::Tensor Linear::forward(const at::Tensor& x, const Context& context) { return onto({}, x, context); }
+at::Tensor Linear::forward(const at::Tensor& x, const Context& context) {
+  return onto({}, x, context);
+}
 
-at::Tensor Linear::onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) const {
+at::Tensor Linear::onto(const at::Tensor& residual, const at::Tensor& x,
+                        const Context& context) const {
   return product(context, x, weight_->weight(), weight_of(bias_), residual);
 }
 
-Norm::Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon) : kind_(kind), epsilon_(epsilon) {
+Norm::Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon)
+    : kind_(kind), epsilon_(epsilon) {
   weight_ = parameter("weight", {width}, plan::Init::kOnes);
   if (bias && kind == ops::NormKind::kLayer) bias_ = parameter("bias", {width}, plan::Init::kZeros);
 }
 
-at::Tensor Norm::forward(const at::Tensor& x, const Context&) { return ops::norm(kind_, x, weight_->weight(), weight_of(bias_), epsilon_); }
+at::Tensor Norm::forward(const at::Tensor& x, const Context&) {
+  return ops::norm(kind_, x, weight_->weight(), weight_of(bias_), epsilon_);
+}
 
 std::pair<at::Tensor, at::Tensor> Norm::split(const at::Tensor& x) const {
   return ops::norm_residual(kind_, x, weight_->weight(), weight_of(bias_), epsilon_);
@@ -42,7 +52,9 @@ Embedding::Embedding(std::int64_t rows, std::int64_t width, double scale) {
   weight_ = parameter("weight", {rows, width}, plan::Init::kNormal, scale, true);
 }
 
-at::Tensor Embedding::forward(const at::Tensor& x, const Context&) { return ops::embedding(x, weight_->weight()); }
+at::Tensor Embedding::forward(const at::Tensor& x, const Context&) {
+  return ops::embedding(x, weight_->weight());
+}
 
 LearnedPositions::LearnedPositions(std::int64_t positions, std::int64_t width, double scale) {
   weight_ = parameter("weight", {positions, width}, plan::Init::kNormal, scale, true);
@@ -50,13 +62,17 @@ LearnedPositions::LearnedPositions(std::int64_t positions, std::int64_t width, d
 
 at::Tensor LearnedPositions::forward(const at::Tensor& x, const Context& context) {
   const std::int64_t begin = context.position_begin, columns = x.size(1);
-  SHOAL_USER_CHECK(context.positions.defined() || begin + columns <= weight_->tensor().size(0), "positions",
-                   "column {} lies beyond the {} positions of the model", begin + columns - 1, weight_->tensor().size(0));
-  const at::Tensor index = context.positions.defined() ? context.positions : at::arange(begin, begin + columns, at::kLong);
+  SHOAL_USER_CHECK(context.positions.defined() || begin + columns <= weight_->tensor().size(0),
+                   "positions", "column {} lies beyond the {} positions of the model",
+                   begin + columns - 1, weight_->tensor().size(0));
+  const at::Tensor index = context.positions.defined()
+                               ? context.positions
+                               : at::arange(begin, begin + columns, at::kLong);
   return x + ops::embedding(index, weight_->weight());
 }
 
-at::Tensor dropout(const at::Tensor& x, double probability, const std::string& name, const Context& context, const at::Tensor& residual) {
+at::Tensor dropout(const at::Tensor& x, double probability, const std::string& name,
+                   const Context& context, const at::Tensor& residual) {
   if (probability == 0 || !context.training) return residual.defined() ? residual + x : x;
   const ops::RowPlace place{context.samples, context.positions, context.position_begin};
   return ops::dropout(x, probability, context.key.child(name), place, residual);

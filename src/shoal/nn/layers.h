@@ -5,7 +5,8 @@
 
 namespace shoal::nn {
 
-/// x weight^T + bias: weight [out, in], bias [out] (zeros at first unless `bias_init` says otherwise).
+/// x weight^T + bias: weight [out, in], bias [out] (zeros at first unless `bias_init` says
+/// otherwise).
 class Linear : public Module {
  public:
   struct Options {
@@ -71,8 +72,10 @@ class LearnedPositions : public Module {
   std::shared_ptr<Parameter> weight_;
 };
 
-/// residual + dropout(x) as the context says: the mask is a function of (context.key, `name`, sample, position, feature). Without training or with
-/// probability 0 just the sum. `residual` may be undefined.
-at::Tensor dropout(const at::Tensor& x, double probability, const std::string& name, const Context& context, const at::Tensor& residual = {});
+/// residual + dropout(x) as the context says: the mask is a function of (context.key, `name`,
+/// sample, position, feature). Without training or with probability 0 just the sum. `residual` may
+/// be undefined.
+at::Tensor dropout(const at::Tensor& x, double probability, const std::string& name,
+                   const Context& context, const at::Tensor& residual = {});
 
 }  // namespace shoal::nn

@@ -7,7 +7,9 @@ namespace shoal::nn {
 std::shared_ptr<Model> make_model(const plan::ModelSpec& spec, Loss loss) {
   plan::validate(spec);
   if (spec.family == plan::Family::kMlp) return std::make_shared<Perceptron>(spec, loss);
-  if (loss != Loss::kCrossEntropy) throw Error(ErrorKind::kConfig, "model", "a transformer predicts tokens: its loss is cross-entropy");
+  if (loss != Loss::kCrossEntropy)
+    throw Error(ErrorKind::kConfig, "model",
+                "a transformer predicts tokens: its loss is cross-entropy");
   return std::make_shared<Transformer>(spec);
 }
 

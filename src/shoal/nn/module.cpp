@@ -9,7 +9,9 @@
 namespace shoal::nn {
 namespace {
 
-std::string join(const std::string& path, std::string_view name) { return path.empty() ? std::string(name) : path + "." + std::string(name); }
+std::string join(const std::string& path, std::string_view name) {
+  return path.empty() ? std::string(name) : path + "." + std::string(name);
+}
 
 void collect(const Module& module, std::vector<std::shared_ptr<Parameter>>& list) {
   for (const auto& [name, parameter] : module.own_parameters())
@@ -17,7 +19,8 @@ void collect(const Module& module, std::vector<std::shared_ptr<Parameter>>& list
   for (const auto& [name, child] : module.children()) collect(*child, list);
 }
 
-/// What of `path` is left below a child called `name`, which may hold dots itself; empty for the child, none when it leads elsewhere.
+/// What of `path` is left below a child called `name`, which may hold dots itself; empty for the
+/// child, none when it leads elsewhere.
 std::optional<std::string_view> below(std::string_view path, std::string_view name) {
   if (!path.starts_with(name)) return std::nullopt;
   path.remove_prefix(name.size());
@@ -28,16 +31,20 @@ std::optional<std::string_view> below(std::string_view path, std::string_view na
 
 }  // namespace
 
-at::Tensor Module::operator()(const at::Tensor& x, const Context& context) { return around_ ? around_(*this, x, context) : direct(x, context); }
+at::Tensor Module::operator()(const at::Tensor& x, const Context& context) {
+  return around_ ? around_(*this, x, context) : direct(x, context);
+}
 
 at::Tensor Module::direct(const at::Tensor& x, const Context& context) {
   if (pre_.empty() && post_.empty()) return forward(x, context);
   at::Tensor value = x;
   for (const Hook& hook : pre_)
-    if (at::Tensor replaced = hook(*this, value, context); replaced.defined()) value = std::move(replaced);
+    if (at::Tensor replaced = hook(*this, value, context); replaced.defined())
+      value = std::move(replaced);
   value = forward(value, context);
   for (const Hook& hook : post_)
-    if (at::Tensor replaced = hook(*this, value, context); replaced.defined()) value = std::move(replaced);
+    if (at::Tensor replaced = hook(*this, value, context); replaced.defined())
+      value = std::move(replaced);
   return value;
 }
 
@@ -72,7 +79,8 @@ void Module::replace_module(std::string_view path, std::shared_ptr<Module> modul
     on_replaced(name, child);
     return;
   }
-  throw Error(ErrorKind::kUsage, "replace_module", fmt::format("'{}' has no module '{}'", path_, path));
+  throw Error(ErrorKind::kUsage, "replace_module",
+              fmt::format("'{}' has no module '{}'", path_, path));
 }
 
 void Module::materialize(std::optional<at::ScalarType> type) {
@@ -90,7 +98,8 @@ void Module::clear_gradients() {
   for (const auto& parameter : parameters()) parameter->clear_gradient();
 }
 
-std::shared_ptr<Parameter> Module::parameter(std::string name, std::vector<std::int64_t> shape, plan::Init init, double scale, bool decay) {
+std::shared_ptr<Parameter> Module::parameter(std::string name, std::vector<std::int64_t> shape,
+                                             plan::Init init, double scale, bool decay) {
   auto parameter = std::make_shared<Parameter>(std::move(shape), init, scale, decay);
   tie(std::move(name), parameter);
   return parameter;
@@ -108,7 +117,8 @@ void Module::adopt(std::string name, std::shared_ptr<Module> module) {
 }
 
 void Module::rename(const std::string& path) {
-  for (const auto& [name, parameter] : parameters_) parameter->rename(join(path_, name), join(path, name));
+  for (const auto& [name, parameter] : parameters_)
+    parameter->rename(join(path_, name), join(path, name));
   path_ = path;
   for (const auto& [name, child] : children_) child->rename(join(path, name));
 }

@@ -18,8 +18,9 @@ namespace shoal::nn {
 
 /// Base of every layer and model: a tensor in, a tensor out, with named children and parameters.
 ///
-/// Construction takes no memory: parameters lie on the meta device until `materialize`. Local sizes come from the tensors that a module holds,
-/// never from the configuration, so that a sharded module computes with the same code. A module knows no rank, group or axis.
+/// Construction takes no memory: parameters lie on the meta device until `materialize`. Local sizes
+/// come from the tensors that a module holds, never from the configuration, so that a sharded
+/// module computes with the same code. A module knows no rank, group or axis.
 class Module {
  public:
   Module() = default;
@@ -32,48 +33,60 @@ class Module {
   /// Pre-hooks, forward, post-hooks.
   at::Tensor direct(const at::Tensor& x, const Context& context);
 
-  /// A pre-hook may replace the input, a post-hook the output, by returning a defined tensor. They run in the order of registration.
+  /// A pre-hook may replace the input, a post-hook the output, by returning a defined tensor. They
+  /// run in the order of registration.
   using Hook = std::function<at::Tensor(Module&, const at::Tensor&, const Context&)>;
   void on_pre_forward(Hook hook) { pre_.push_back(std::move(hook)); }
   void on_post_forward(Hook hook) { post_.push_back(std::move(hook)); }
 
-  /// Runs in the place of `direct`, which it calls itself: now, and again in the backward pass when activations are recomputed. One a module; null
-  /// takes it away.
+  /// Runs in the place of `direct`, which it calls itself: now, and again in the backward pass when
+  /// activations are recomputed. One a module; null takes it away.
   using Around = std::function<at::Tensor(Module&, const at::Tensor&, const Context&)>;
   void set_around(Around around) { around_ = std::move(around); }
 
-  /// True when calling the module is its forward and nothing else: a parent may then take a fused path through it.
+  /// True when calling the module is its forward and nothing else: a parent may then take a fused
+  /// path through it.
   bool plain() const { return pre_.empty() && post_.empty() && !around_; }
 
   /// The dotted name from the root ("blocks.0.attention"); empty for the root.
   const std::string& path() const { return path_; }
 
-  /// Each parameter once, in registration order (that in which units run), whatever its number of names.
+  /// Each parameter once, in registration order (that in which units run), whatever its number of
+  /// names.
   std::vector<std::shared_ptr<Parameter>> parameters() const;
   /// The parameters registered at this module itself, under their local names.
-  const std::vector<std::pair<std::string, std::shared_ptr<Parameter>>>& own_parameters() const { return parameters_; }
+  const std::vector<std::pair<std::string, std::shared_ptr<Parameter>>>& own_parameters() const {
+    return parameters_;
+  }
   /// By any of its names; null when there is none.
   std::shared_ptr<Parameter> find_parameter(std::string_view name) const;
 
-  const std::vector<std::pair<std::string, std::shared_ptr<Module>>>& children() const { return children_; }
+  const std::vector<std::pair<std::string, std::shared_ptr<Module>>>& children() const {
+    return children_;
+  }
   /// By dotted path below this module; null when there is none.
   Module* find_module(std::string_view path);
-  /// Puts a module with the same interface and parameter names in the place of the child at `path` (vocabulary-parallel, expert-parallel ...).
+  /// Puts a module with the same interface and parameter names in the place of the child at `path`
+  /// (vocabulary-parallel, expert-parallel ...).
   void replace_module(std::string_view path, std::shared_ptr<Module> module);
 
-  /// How input and output lie on the mesh when a technique has been applied: what `parallel::apply` redistributes between. Empty: replicated.
+  /// How input and output lie on the mesh when a technique has been applied: what `parallel::apply`
+  /// redistributes between. Empty: replicated.
   mesh::Layout input_layout, output_layout;
 
-  /// Memory for every parameter that has none yet; with `type` all of them and their gradients get it, else each its own (float32 unless said).
+  /// Memory for every parameter that has none yet; with `type` all of them and their gradients get
+  /// it, else each its own (float32 unless said).
   void materialize(std::optional<at::ScalarType> type = {});
-  /// The weights that `key` gives: a function of names and global indices, the same for any number of ranks and any layout.
+  /// The weights that `key` gives: a function of names and global indices, the same for any number
+  /// of ranks and any layout.
   void reset_parameters(Key key);
   void clear_gradients();
 
  protected:
   virtual at::Tensor forward(const at::Tensor& x, const Context& context) = 0;
 
-  std::shared_ptr<Parameter> parameter(std::string name, std::vector<std::int64_t> shape, plan::Init init, double scale = 0, bool decay = false);
+  std::shared_ptr<Parameter> parameter(std::string name, std::vector<std::int64_t> shape,
+                                       plan::Init init, double scale = 0, bool decay = false);
   /// Registers a parameter that another module owns under a further name: tied weights.
   void tie(std::string name, std::shared_ptr<Parameter> parameter);
 
@@ -84,7 +97,8 @@ class Module {
     return module;
   }
   void adopt(std::string name, std::shared_ptr<Module> module);
-  /// Called when the child registered as `name` was replaced, so that typed pointers to it can be renewed.
+  /// Called when the child registered as `name` was replaced, so that typed pointers to it can be
+  /// renewed.
   virtual void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {}
 
  private:
@@ -97,8 +111,9 @@ class Module {
   Around around_;
 };
 
-/// A model is a sequence of units (embedding, blocks, head) through which one tensor flows; pipeline stages, sharding units and
-/// checkpointed blocks are cuts of this list. The last unit returns the scaled loss (a scalar) when the context has labels, else logits [B, T, V].
+/// A model is a sequence of units (embedding, blocks, head) through which one tensor flows;
+/// pipeline stages, sharding units and checkpointed blocks are cuts of this list. The last unit
+/// returns the scaled loss (a scalar) when the context has labels, else logits [B, T, V].
 class Model : public Module {
  public:
   explicit Model(plan::ModelSpec spec) : spec_(std::move(spec)) {}
@@ -117,10 +132,12 @@ class Model : public Module {
   std::vector<std::string> unit_names_;
 };
 
-/// What the head of a model computes from `Context::labels`. Each is a sum over labels (elements of the target) times the context's scale.
+/// What the head of a model computes from `Context::labels`. Each is a sum over labels (elements of
+/// the target) times the context's scale.
 enum class Loss { kCrossEntropy, kSquaredError, kAbsoluteError };
 
-/// The model that `spec` describes, on the meta device. Throws Error(config) when `spec` is not valid, or for a loss that its family does not have.
+/// The model that `spec` describes, on the meta device. Throws Error(config) when `spec` is not
+/// valid, or for a loss that its family does not have.
 std::shared_ptr<Model> make_model(const plan::ModelSpec& spec, Loss loss = Loss::kCrossEntropy);
 
 }  // namespace shoal::nn

@@ -16,7 +16,8 @@
 
 namespace shoal::nn {
 
-/// What operators write gradients through. Outlives the parameter only within a graph that nobody runs any more.
+/// What operators write gradients through. Outlives the parameter only within a graph that nobody
+/// runs any more.
 class Parameter::Target final : public ops::GradientSink {
  public:
   explicit Target(Parameter& owner) : owner_(owner) {}
@@ -27,7 +28,8 @@ class Parameter::Target final : public ops::GradientSink {
     if (gradient.defined()) return {gradient, true};
     if (!owner_.spare_.defined()) {
       const ScopedCategory category(MemoryCategory::kGradients);
-      owner_.spare_ = at::empty_like(owner_.tensor_.detach(), at::TensorOptions(owner_.gradient_type_));
+      owner_.spare_ =
+          at::empty_like(owner_.tensor_.detach(), at::TensorOptions(owner_.gradient_type_));
     }
     gradient = std::exchange(owner_.spare_, at::Tensor());
     return {gradient, false};
@@ -41,15 +43,21 @@ class Parameter::Target final : public ops::GradientSink {
 };
 
 Parameter::Parameter(std::vector<std::int64_t> shape, plan::Init init, double scale, bool decay)
-    : shape_(std::move(shape)), init_(init), scale_(scale), decay_(decay), target_(std::make_shared<Target>(*this)) {
+    : shape_(std::move(shape)),
+      init_(init),
+      scale_(scale),
+      decay_(decay),
+      target_(std::make_shared<Target>(*this)) {
   box_ = {std::vector<std::int64_t>(shape_.size(), 0), shape_};
-  tensor_ = at::empty(shape_, at::TensorOptions(at::kFloat).device(at::kMeta)).set_requires_grad(true);
+  tensor_ =
+      at::empty(shape_, at::TensorOptions(at::kFloat).device(at::kMeta)).set_requires_grad(true);
 }
 
 Parameter::~Parameter() { unwatch(); }
 
 void Parameter::add_name(std::string name) {
-  if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(std::move(name));
+  if (std::find(names_.begin(), names_.end(), name) == names_.end())
+    names_.push_back(std::move(name));
 }
 
 void Parameter::rename(const std::string& before, const std::string& after) {
@@ -73,12 +81,14 @@ std::int64_t Parameter::global_count() const {
 
 void Parameter::set_layout(mesh::Layout layout, mesh::Box box) {
   SHOAL_USER_CHECK(!materialized(), "set_layout", "{} has memory already", name());
-  SHOAL_USER_CHECK(box.begin.size() == shape_.size() && box.end.size() == shape_.size(), "set_layout",
-                   "{}: a box of {} dimensions for a tensor of {}", name(), box.begin.size(), shape_.size());
+  SHOAL_USER_CHECK(box.begin.size() == shape_.size() && box.end.size() == shape_.size(),
+                   "set_layout", "{}: a box of {} dimensions for a tensor of {}", name(),
+                   box.begin.size(), shape_.size());
   std::vector<std::int64_t> local(shape_.size());
   for (std::size_t d = 0; d < local.size(); ++d) {
-    SHOAL_USER_CHECK(box.begin[d] >= 0 && box.begin[d] <= box.end[d] && box.end[d] <= shape_[d], "set_layout", "{}: [{}, {}) of {} in dimension {}",
-                     name(), box.begin[d], box.end[d], shape_[d], d);
+    SHOAL_USER_CHECK(box.begin[d] >= 0 && box.begin[d] <= box.end[d] && box.end[d] <= shape_[d],
+                     "set_layout", "{}: [{}, {}) of {} in dimension {}", name(), box.begin[d],
+                     box.end[d], shape_[d], d);
     local[d] = box.end[d] - box.begin[d];
   }
   layout_ = std::move(layout), box_ = std::move(box);
@@ -87,7 +97,8 @@ void Parameter::set_layout(mesh::Layout layout, mesh::Box box) {
 
 void Parameter::set_types(at::ScalarType compute, at::ScalarType gradient) {
   SHOAL_USER_CHECK(!materialized(), "set_types", "{} has memory already", name());
-  tensor_ = at::empty(tensor_.sizes(), tensor_.options().dtype(compute)).set_requires_grad(trainable_);
+  tensor_ =
+      at::empty(tensor_.sizes(), tensor_.options().dtype(compute)).set_requires_grad(trainable_);
   gradient_type_ = gradient;
 }
 
@@ -100,7 +111,8 @@ void Parameter::materialize() {
 }
 
 void Parameter::set_tensor(const at::Tensor& storage) {
-  SHOAL_USER_CHECK(storage.sizes() == tensor_.sizes(), "set_tensor", "{}: storage of {} elements for {} local ones, or another shape",
+  SHOAL_USER_CHECK(storage.sizes() == tensor_.sizes(), "set_tensor",
+                   "{}: storage of {} elements for {} local ones, or another shape",
                    names_.empty() ? "parameter" : name(), storage.numel(), tensor_.numel());
   unwatch();
   if (gradient_type_ == tensor_.scalar_type()) gradient_type_ = storage.scalar_type();
@@ -130,8 +142,12 @@ void Parameter::set_requires_grad(bool trainable) {
 }
 
 void Parameter::set_sink(at::Tensor sink) {
-  SHOAL_USER_CHECK(!sink.defined() || (sink.sizes() == tensor_.sizes() && sink.is_contiguous() && sink.scalar_type() == gradient_type_), "set_sink",
-                   "{}: the sink must be contiguous, of the local shape and in the gradient's type {}", name(), c10::toString(gradient_type_));
+  SHOAL_USER_CHECK(
+      !sink.defined() || (sink.sizes() == tensor_.sizes() && sink.is_contiguous() &&
+                          sink.scalar_type() == gradient_type_),
+      "set_sink",
+      "{}: the sink must be contiguous, of the local shape and in the gradient's type {}", name(),
+      c10::toString(gradient_type_));
   sink_ = std::move(sink);
   sink_written_ = false;
   spare_ = at::Tensor();

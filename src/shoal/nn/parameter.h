@@ -15,10 +15,12 @@
 
 namespace shoal::nn {
 
-/// One logical parameter of a model: what it is called and how large it is everywhere, and what this rank holds of it.
+/// One logical parameter of a model: what it is called and how large it is everywhere, and what
+/// this rank holds of it.
 ///
-/// A tied weight is one Parameter with two names. Parallel techniques change `layout`, the compute tensor and the owned shard before `materialize`;
-/// the model only ever uses `tensor()`. Made by Module::parameter; lives as long as any module that registered it. Not thread-safe.
+/// A tied weight is one Parameter with two names. Parallel techniques change `layout`, the compute
+/// tensor and the owned shard before `materialize`; the model only ever uses `tensor()`. Made by
+/// Module::parameter; lives as long as any module that registered it. Not thread-safe.
 class Parameter {
  public:
   /// `shape` is global. The tensor is on the meta device until `materialize`.
@@ -31,7 +33,8 @@ class Parameter {
   const std::string& name() const { return names_.front(); }
   const std::vector<std::string>& names() const { return names_; }
   void add_name(std::string name);
-  /// The name `before` becomes `after`, in its place (a module was adopted by another); one that is there already is not doubled.
+  /// The name `before` becomes `after`, in its place (a module was adopted by another); one that is
+  /// there already is not doubled.
   void rename(const std::string& before, const std::string& after);
 
   const std::vector<std::int64_t>& global_shape() const { return shape_; }
@@ -40,54 +43,63 @@ class Parameter {
   double scale() const { return scale_; }
   bool decay() const { return decay_; }
 
-  /// How the global tensor lies on the mesh, and the box of it that this rank's compute tensor holds (all of it by default).
+  /// How the global tensor lies on the mesh, and the box of it that this rank's compute tensor
+  /// holds (all of it by default).
   const mesh::Layout& layout() const { return layout_; }
   const mesh::Box& box() const { return box_; }
   void set_layout(mesh::Layout layout, mesh::Box box);
 
   /// What forward computes with: a leaf that requires grad, of the local box's shape.
   const at::Tensor& tensor() const { return tensor_; }
-  /// In which type forward computes with it, and in which its gradient is kept and summed up; float32 both unless said. Before it has memory.
+  /// In which type forward computes with it, and in which its gradient is kept and summed up;
+  /// float32 both unless said. Before it has memory.
   void set_types(at::ScalarType compute, at::ScalarType gradient);
   at::ScalarType gradient_type() const { return gradient_type_; }
   bool materialized() const;
-  /// What operators take: the compute tensor and where its gradient goes. Such a gradient is written once, straight into the sink or, without one,
-  /// into `tensor().grad()`; autograd sees an undefined gradient. The parameter must outlive the backward pass.
+  /// What operators take: the compute tensor and where its gradient goes. Such a gradient is
+  /// written once, straight into the sink or, without one, into `tensor().grad()`; autograd sees an
+  /// undefined gradient. The parameter must outlive the backward pass.
   ops::Weight weight() const { return {tensor_, target_}; }
 
   /// Takes memory for the compute tensor (category parameters) unless `set_tensor` gave it some.
   void materialize();
-  /// Lets the parameter live in `storage` (of the local shape): a view of a flat buffer or of a SharedBuffer. Becomes a leaf of its own.
+  /// Lets the parameter live in `storage` (of the local shape): a view of a flat buffer or of a
+  /// SharedBuffer. Becomes a leaf of its own.
   void set_tensor(const at::Tensor& storage);
-  /// Fills the local box with what (key, canonical name, global element index) say: the same global tensor for any layout. Never touches other
-  /// elements.
+  /// Fills the local box with what (key, canonical name, global element index) say: the same global
+  /// tensor for any layout. Never touches other elements.
   void reset(Key key);
-  /// The same values in float32, before they are rounded to the type of the compute tensor: what master weights begin with.
+  /// The same values in float32, before they are rounded to the type of the compute tensor: what
+  /// master weights begin with.
   at::Tensor initial(Key key) const;
   bool requires_grad() const { return trainable_; }
   void set_requires_grad(bool trainable);  ///< false: frozen, no gradient is computed for it
 
-  /// Where the gradient of this parameter is wanted: a view of the local shape (a bucket's) in the gradient's type, or undefined to let autograd keep
-  /// its own.
-  /// An operator may write there itself (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
+  /// Where the gradient of this parameter is wanted: a view of the local shape (a bucket's) in the
+  /// gradient's type, or undefined to let autograd keep its own. An operator may write there itself
+  /// (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
   const at::Tensor& sink() const { return sink_; }
   void set_sink(at::Tensor sink);
-  /// Called before a gradient is written while there is no sink: it may set one. Null: none is made.
+  /// Called before a gradient is written while there is no sink: it may set one. Null: none is
+  /// made.
   void on_sink_wanted(std::function<void()> maker) { make_sink_ = std::move(maker); }
 
-  /// The gradient of the micro-batches so far: the sink if there is one, else what autograd left. Undefined when there was none.
+  /// The gradient of the micro-batches so far: the sink if there is one, else what autograd left.
+  /// Undefined when there was none.
   at::Tensor gradient() const;
   /// The gradient becomes defined and zero: other ranks have one for this parameter.
   void zero_gradient();
   /// The next gradient overwrites. Its memory is kept for it.
   void clear_gradient();
 
-  /// Called in registration order each time this parameter's gradient of one backward pass is complete. Only Shoal calls `ready`: from the
-  /// post-accumulate hook, or from an operator that wrote the sink itself, possibly after backward has returned.
+  /// Called in registration order each time this parameter's gradient of one backward pass is
+  /// complete. Only Shoal calls `ready`: from the post-accumulate hook, or from an operator that
+  /// wrote the sink itself, possibly after backward has returned.
   using Listener = std::function<void(Parameter&)>;
   void on_gradient_ready(Listener listener) { listeners_.push_back(std::move(listener)); }
   void ready();
-  /// How often the gradient accumulates in one backward pass before it is complete: 1, or more when an operator reports each use itself.
+  /// How often the gradient accumulates in one backward pass before it is complete: 1, or more when
+  /// an operator reports each use itself.
   int expected_uses() const { return expected_uses_; }
   void set_expected_uses(int uses) { expected_uses_ = uses; }
 

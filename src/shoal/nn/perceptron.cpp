@@ -12,19 +12,25 @@ namespace {
 
 /// torch.nn.Linear's default: weight and bias uniform in +-1 / sqrt(in).
 Linear::Options options(std::int64_t in, bool bias) {
-  return {.bias = bias, .init = plan::Init::kUniform, .scale = 1 / std::sqrt(static_cast<double>(in)), .bias_init = plan::Init::kUniform};
+  return {.bias = bias,
+          .init = plan::Init::kUniform,
+          .scale = 1 / std::sqrt(static_cast<double>(in)),
+          .bias_init = plan::Init::kUniform};
 }
 
 }  // namespace
 
-PerceptronLayer::PerceptronLayer(std::int64_t in, std::int64_t out, bool bias, plan::Activation activation)
+PerceptronLayer::PerceptronLayer(std::int64_t in, std::int64_t out, bool bias,
+                                 plan::Activation activation)
     : Linear(in, out, options(in, bias)), activation_(activation) {}
 
 at::Tensor PerceptronLayer::forward(const at::Tensor& x, const Context& context) {
-  return ops::activate(activation_, product(context, x, weight()->weight()), bias() ? bias()->weight() : ops::Weight());
+  return ops::activate(activation_, product(context, x, weight()->weight()),
+                       bias() ? bias()->weight() : ops::Weight());
 }
 
-PerceptronHead::PerceptronHead(std::int64_t in, std::int64_t out, bool bias, Loss loss) : Linear(in, out, options(in, bias)), loss_(loss) {}
+PerceptronHead::PerceptronHead(std::int64_t in, std::int64_t out, bool bias, Loss loss)
+    : Linear(in, out, options(in, bias)), loss_(loss) {}
 
 at::Tensor PerceptronHead::forward(const at::Tensor& x, const Context& context) {
   const at::Tensor y = Linear::forward(x, context);
@@ -43,10 +49,12 @@ at::Tensor PerceptronHead::forward(const at::Tensor& x, const Context& context) 
 Perceptron::Perceptron(const plan::ModelSpec& spec, Loss loss) : Model(spec) {
   std::int64_t in = spec.inputs, layer = 0;
   for (const std::int64_t width : spec.widths) {
-    unit(fmt::format("layers.{}", layer++), std::make_shared<PerceptronLayer>(in, width, spec.bias, spec.activation));
+    unit(fmt::format("layers.{}", layer++),
+         std::make_shared<PerceptronLayer>(in, width, spec.bias, spec.activation));
     in = width;
   }
-  unit(fmt::format("layers.{}", layer), std::make_shared<PerceptronHead>(in, spec.outputs, spec.bias, loss));
+  unit(fmt::format("layers.{}", layer),
+       std::make_shared<PerceptronHead>(in, spec.outputs, spec.bias, loss));
 }
 
 }  // namespace shoal::nn

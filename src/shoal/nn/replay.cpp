@@ -6,11 +6,14 @@
 namespace shoal::nn {
 
 const at::Tensor& Replay::next() {
-  SHOAL_CHECK(next_ < kept_.size(), "a recomputed pass makes more matrix products than the {} of the first pass", kept_.size());
+  SHOAL_CHECK(next_ < kept_.size(),
+              "a recomputed pass makes more matrix products than the {} of the first pass",
+              kept_.size());
   return kept_[next_++];
 }
 
-at::Tensor product(const Context& context, const at::Tensor& x, const ops::Weight& weight, const ops::Weight& bias, const at::Tensor& residual) {
+at::Tensor product(const Context& context, const at::Tensor& x, const ops::Weight& weight,
+                   const ops::Weight& bias, const at::Tensor& residual) {
   Replay* replay = context.replay;
   if (replay && replay->repeating()) return ops::linear(x, weight, bias, residual, replay->next());
   at::Tensor y = ops::linear(x, weight, bias, residual);

@@ -9,8 +9,9 @@
 
 namespace shoal::nn {
 
-/// Results of matrix products that a recomputed pass takes over from the first one instead of computing them again, in the order of the calls.
-/// The first pass keeps; the pass that repeats it is given what was kept. Reaches layers as `Context::replay`.
+/// Results of matrix products that a recomputed pass takes over from the first one instead of
+/// computing them again, in the order of the calls. The first pass keeps; the pass that repeats it
+/// is given what was kept. Reaches layers as `Context::replay`.
 class Replay {
  public:
   Replay() = default;
@@ -28,8 +29,9 @@ class Replay {
   std::size_t next_ = 0;
 };
 
-/// ops::linear under the replay of `context`, if it has one: what every layer that multiplies by a weight calls.
-at::Tensor product(const Context& context, const at::Tensor& x, const ops::Weight& weight, const ops::Weight& bias = {},
-                   const at::Tensor& residual = {});
+/// ops::linear under the replay of `context`, if it has one: what every layer that multiplies by a
+/// weight calls.
+at::Tensor product(const Context& context, const at::Tensor& x, const ops::Weight& weight,
+                   const ops::Weight& bias = {}, const at::Tensor& residual = {});
 
 }  // namespace shoal::nn

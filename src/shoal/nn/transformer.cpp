@@ -25,20 +25,26 @@ std::shared_ptr<Norm> make_norm(const plan::ModelSpec& spec) {
   return std::make_shared<Norm>(kind, spec.hidden, spec.bias, spec.norm_epsilon);
 }
 
-Linear::Options inner(const plan::ModelSpec& spec) { return {.bias = spec.bias, .scale = spec.init_std}; }
-/// Projections onto the residual stream start smaller, so that its variance does not grow with depth (Radford et al., 2019).
+Linear::Options inner(const plan::ModelSpec& spec) {
+  return {.bias = spec.bias, .scale = spec.init_std};
+}
+/// Projections onto the residual stream start smaller, so that its variance does not grow with
+/// depth (Radford et al., 2019).
 Linear::Options residual(const plan::ModelSpec& spec) {
-  return {.bias = spec.bias, .scale = spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.layers))};
+  return {.bias = spec.bias,
+          .scale = spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.layers))};
 }
 
-/// The module as an M that nothing was hung on, so that a fused path may go through it; null otherwise.
+/// The module as an M that nothing was hung on, so that a fused path may go through it; null
+/// otherwise.
 template <class M>
 M* fusable(const std::shared_ptr<Module>& module) {
   return module->plain() ? dynamic_cast<M*>(module.get()) : nullptr;
 }
 
 /// residual + module(x).
-at::Tensor project(const at::Tensor& residual, const std::shared_ptr<Module>& module, const at::Tensor& x, const Context& context) {
+at::Tensor project(const at::Tensor& residual, const std::shared_ptr<Module>& module,
+                   const at::Tensor& x, const Context& context) {
   if (const Linear* linear = fusable<Linear>(module)) return linear->onto(residual, x, context);
   const at::Tensor y = (*module)(x, context);
   return residual.defined() ? residual + y : y;
@@ -50,11 +56,13 @@ TokenEmbedding::TokenEmbedding(const plan::ModelSpec& spec) : dropout_(spec.drop
   const auto tokens = child<Embedding>("tokens", spec.vocab, spec.hidden, spec.init_std);
   weight_ = tokens->weight();
   tokens_ = tokens;
-  if (spec.positions == plan::Positions::kLearned) positions_ = child<LearnedPositions>("positions", spec.sequence, spec.hidden, spec.init_std);
+  if (spec.positions == plan::Positions::kLearned)
+    positions_ = child<LearnedPositions>("positions", spec.sequence, spec.hidden, spec.init_std);
 }
 
 at::Tensor TokenEmbedding::forward(const at::Tensor& x, const Context& context) {
-  SHOAL_USER_CHECK(x.dim() == 2, "embedding", "tokens must be [B, T], not of {} dimensions", x.dim());
+  SHOAL_USER_CHECK(x.dim() == 2, "embedding", "tokens must be [B, T], not of {} dimensions",
+                   x.dim());
   at::Tensor y = (*tokens_)(x, context);
   if (positions_) y = (*positions_)(y, context);
   return dropout(y, dropout_, path(), context);
@@ -85,42 +93,57 @@ at::Tensor Attention::normed(const at::Tensor& qkv, const Context& context) cons
   if (!query_norm_) return qkv;
   const Norm *queries = fusable<Norm>(query_norm_), *keys = fusable<Norm>(key_norm_);
   const std::int64_t per = heads_per_group_;
-  if (queries && keys) return ops::head_norm(qkv, {per, head_size_}, queries->weight()->weight(), keys->weight()->weight(), norm_epsilon_);
+  if (queries && keys)
+    return ops::head_norm(qkv, {per, head_size_}, queries->weight()->weight(),
+                          keys->weight()->weight(), norm_epsilon_);
   const at::Tensor parts = qkv.unflatten(2, {-1, per + 2, head_size_});
-  return at::cat({(*query_norm_)(parts.narrow(3, 0, per), context), (*key_norm_)(parts.narrow(3, per, 1), context), parts.narrow(3, per + 1, 1)}, 3)
+  return at::cat({(*query_norm_)(parts.narrow(3, 0, per), context),
+                  (*key_norm_)(parts.narrow(3, per, 1), context), parts.narrow(3, per + 1, 1)},
+                 3)
       .flatten(2);
 }
 
 at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
   if (!rotary_) return qkv;
-  const std::int64_t needed = context.positions.defined() ? context.positions.max().item<std::int64_t>() + 1 : context.position_begin + qkv.size(1);
+  const std::int64_t needed = context.positions.defined()
+                                  ? context.positions.max().item<std::int64_t>() + 1
+                                  : context.position_begin + qkv.size(1);
   if (!table_.defined() || table_.size(1) < needed) {
     const std::int64_t room = table_.defined() ? std::max(needed, 2 * table_.size(1)) : needed;
     table_ = ops::rotary_table(room, head_size_, theta_, scaling_);
   }
-  return ops::rotary(qkv, table_, heads_per_group_, head_size_, context.positions, context.position_begin);
+  return ops::rotary(qkv, table_, heads_per_group_, head_size_, context.positions,
+                     context.position_begin);
 }
 
 at::Tensor Attention::attend(const at::Tensor& qkv, const Context& context) const {
   const ops::HeadShape shape{heads_per_group_, head_size_};
   if (context.cache != nullptr) {
-    SHOAL_USER_CHECK(!context.documents.defined() && !context.positions.defined(), "attention", "a key-value cache takes one contiguous document");
+    SHOAL_USER_CHECK(!context.documents.defined() && !context.positions.defined(), "attention",
+                     "a key-value cache takes one contiguous document");
     const auto [k, v] = ops::keys_and_values(qkv, shape);
     const auto [keys, values] = context.cache->extend(path(), context.position_begin, k, v);
     return ops::attention_over(qkv, keys, values, shape);
   }
-  if (!context.documents.defined() && !context.positions.defined()) return ops::attention(qkv, shape);
+  if (!context.documents.defined() && !context.positions.defined())
+    return ops::attention(qkv, shape);
   const std::int64_t columns = qkv.size(1);
-  return ops::attention(qkv, shape, ops::causal_mask(columns, columns, context.documents, context.positions, qkv.scalar_type()));
+  return ops::attention(
+      qkv, shape,
+      ops::causal_mask(columns, columns, context.documents, context.positions, qkv.scalar_type()));
 }
 
-at::Tensor Attention::onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) {
+at::Tensor Attention::onto(const at::Tensor& residual, const at::Tensor& x,
+                           const Context& context) {
   const at::Tensor qkv = turn(normed((*qkv_)(x, context), context), context);
   return project(residual, out_, attend(qkv, context), context);
 }
 
 void Attention::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
-  (name == "qkv" ? qkv_ : name == "query_norm" ? query_norm_ : name == "key_norm" ? key_norm_ : out_) = module;
+  (name == "qkv"          ? qkv_
+   : name == "query_norm" ? query_norm_
+   : name == "key_norm"   ? key_norm_
+                          : out_) = module;
 }
 
 Mlp::Mlp(const plan::ModelSpec& spec) : activation_(spec.activation) {
@@ -132,7 +155,8 @@ Mlp::Mlp(const plan::ModelSpec& spec) : activation_(spec.activation) {
 at::Tensor Mlp::hidden(const at::Tensor& x, const Context& context) {
   if (gate_) return ops::gated(activation_, (*gate_)(x, context), (*up_)(x, context));
   if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias())
-    return ops::activate(activation_, product(context, x, up->weight()->weight()), up->bias()->weight());
+    return ops::activate(activation_, product(context, x, up->weight()->weight()),
+                         up->bias()->weight());
   return ops::activate(activation_, (*up_)(x, context));
 }
 
@@ -146,7 +170,9 @@ void Mlp::on_replaced(const std::string& name, const std::shared_ptr<Module>& mo
 
 Block::Block(const plan::ModelSpec& spec) : dropout_(spec.dropout) {
   if (spec.experts > 0)
-    throw Error(ErrorKind::kConfig, "model", fmt::format("{}: experts = {}: mixture-of-experts layers cannot be built yet", spec.name, spec.experts))
+    throw Error(ErrorKind::kConfig, "model",
+                fmt::format("{}: experts = {}: mixture-of-experts layers cannot be built yet",
+                            spec.name, spec.experts))
         .hint("choose a dense model (experts = 0)");
   adopt("norm_1", norm_1_ = make_norm(spec));
   attention_ = child<Attention>("attention", spec);
@@ -155,7 +181,8 @@ Block::Block(const plan::ModelSpec& spec) : dropout_(spec.dropout) {
 }
 
 template <class Branch>
-at::Tensor Block::add(Module& norm, Module& branch, const at::Tensor& x, const Context& context) const {
+at::Tensor Block::add(Module& norm, Module& branch, const at::Tensor& x,
+                      const Context& context) const {
   Norm* fused_norm = norm.plain() ? dynamic_cast<Norm*>(&norm) : nullptr;
   const auto [residual, y] = fused_norm ? fused_norm->split(x) : std::pair(x, norm(x, context));
   Branch* fused = branch.plain() ? dynamic_cast<Branch*>(&branch) : nullptr;
@@ -168,31 +195,45 @@ at::Tensor Block::forward(const at::Tensor& x, const Context& context) {
 }
 
 void Block::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
-  (name == "norm_1" ? norm_1_ : name == "attention" ? attention_ : name == "norm_2" ? norm_2_ : mlp_) = module;
+  (name == "norm_1"      ? norm_1_
+   : name == "attention" ? attention_
+   : name == "norm_2"    ? norm_2_
+                         : mlp_) = module;
 }
 
-Output::Output(std::int64_t in, std::int64_t out, double scale) { weight_ = parameter("weight", {out, in}, plan::Init::kNormal, scale, true); }
+Output::Output(std::int64_t in, std::int64_t out, double scale) {
+  weight_ = parameter("weight", {out, in}, plan::Init::kNormal, scale, true);
+}
 
-Output::Output(std::shared_ptr<Parameter> tied) : weight_(std::move(tied)) { tie("weight", weight_); }
+Output::Output(std::shared_ptr<Parameter> tied) : weight_(std::move(tied)) {
+  tie("weight", weight_);
+}
 
 at::Tensor Output::forward(const at::Tensor& x, const Context& context) {
-  if (context.labels.defined()) return ops::linear_cross_entropy(x, weight_->weight(), context.labels, context.loss_scale);
+  if (context.labels.defined())
+    return ops::linear_cross_entropy(x, weight_->weight(), context.labels, context.loss_scale);
   return ops::linear(x, weight_->weight());
 }
 
 Head::Head(const plan::ModelSpec& spec, std::shared_ptr<Parameter> tied) {
   adopt("norm", norm_ = make_norm(spec));
-  output_ = tied ? child<Output>("output", std::move(tied)) : child<Output>("output", spec.hidden, spec.vocab, spec.init_std);
+  output_ = tied ? child<Output>("output", std::move(tied))
+                 : child<Output>("output", spec.hidden, spec.vocab, spec.init_std);
 }
 
-at::Tensor Head::forward(const at::Tensor& x, const Context& context) { return (*output_)((*norm_)(x, context), context); }
+at::Tensor Head::forward(const at::Tensor& x, const Context& context) {
+  return (*output_)((*norm_)(x, context), context);
+}
 
-void Head::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) { (name == "norm" ? norm_ : output_) = module; }
+void Head::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
+  (name == "norm" ? norm_ : output_) = module;
+}
 
 Transformer::Transformer(const plan::ModelSpec& spec) : Model(spec) {
   const auto embedding = std::make_shared<TokenEmbedding>(spec);
   unit("embedding", embedding);
-  for (std::int64_t i = 0; i < spec.layers; ++i) unit(fmt::format("blocks.{}", i), std::make_shared<Block>(spec));
+  for (std::int64_t i = 0; i < spec.layers; ++i)
+    unit(fmt::format("blocks.{}", i), std::make_shared<Block>(spec));
   unit("head", std::make_shared<Head>(spec, spec.tied_embeddings ? embedding->weight() : nullptr));
 }
 

@@ -5,7 +5,8 @@
 
 namespace shoal::nn {
 
-/// The first unit: tokens [B, T] to [B, T, h]. Children `tokens` and, with learned positions, `positions`.
+/// The first unit: tokens [B, T] to [B, T, h]. Children `tokens` and, with learned positions,
+/// `positions`.
 class TokenEmbedding : public Module {
  public:
   explicit TokenEmbedding(const plan::ModelSpec& spec);
@@ -21,10 +22,11 @@ class TokenEmbedding : public Module {
   std::shared_ptr<Module> tokens_, positions_;
 };
 
-/// Causal self-attention with grouped key-value heads (Ainslie et al., "GQA", 2023). Children `qkv`, whose rows lie by key-value head (its query
-/// heads, its key, its value), `query_norm` and `key_norm` where the model has them, and `out`. x [B, T, h] to [B, T, h]. The number of heads follows
-/// from what `qkv` returns. The probabilities are not dropped out (they are never stored); dropout acts on the sum that joins the residual stream,
-/// see Block.
+/// Causal self-attention with grouped key-value heads (Ainslie et al., "GQA", 2023). Children
+/// `qkv`, whose rows lie by key-value head (its query heads, its key, its value), `query_norm` and
+/// `key_norm` where the model has them, and `out`. x [B, T, h] to [B, T, h]. The number of heads
+/// follows from what `qkv` returns. The probabilities are not dropped out (they are never stored);
+/// dropout acts on the sum that joins the residual stream, see Block.
 class Attention : public Module {
  public:
   explicit Attention(const plan::ModelSpec& spec);
@@ -33,7 +35,9 @@ class Attention : public Module {
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
 
  protected:
-  at::Tensor forward(const at::Tensor& x, const Context& context) override { return onto({}, x, context); }
+  at::Tensor forward(const at::Tensor& x, const Context& context) override {
+    return onto({}, x, context);
+  }
   void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
 
  private:
@@ -49,14 +53,17 @@ class Attention : public Module {
   std::shared_ptr<Module> qkv_, query_norm_, key_norm_, out_;
 };
 
-/// down(act(up x)), or down(act(gate x) * up x) when gated. Children `up`, `down`, and `gate` before them.
+/// down(act(up x)), or down(act(gate x) * up x) when gated. Children `up`, `down`, and `gate`
+/// before them.
 class Mlp : public Module {
  public:
   explicit Mlp(const plan::ModelSpec& spec);
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
 
  protected:
-  at::Tensor forward(const at::Tensor& x, const Context& context) override { return onto({}, x, context); }
+  at::Tensor forward(const at::Tensor& x, const Context& context) override {
+    return onto({}, x, context);
+  }
   void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
 
  private:
@@ -66,7 +73,8 @@ class Mlp : public Module {
   std::shared_ptr<Module> gate_, up_, down_;
 };
 
-/// x + attention(norm_1 x), then x + mlp(norm_2 x): pre-norm residual. With dropout each sum drops what it adds.
+/// x + attention(norm_1 x), then x + mlp(norm_2 x): pre-norm residual. With dropout each sum drops
+/// what it adds.
 class Block : public Module {
  public:
   explicit Block(const plan::ModelSpec& spec);
@@ -110,8 +118,9 @@ class Head : public Module {
   std::shared_ptr<Module> norm_, output_;
 };
 
-/// GPT-2 (learned positions, LayerNorm, GELU, tied head) and Llama (rotary positions, RMSNorm, SwiGLU, grouped heads), to which Qwen2 adds
-/// biases and Qwen3 norms of queries and keys, alike: units `embedding`, `blocks.0` ..., `head`.
+/// GPT-2 (learned positions, LayerNorm, GELU, tied head) and Llama (rotary positions, RMSNorm,
+/// SwiGLU, grouped heads), to which Qwen2 adds biases and Qwen3 norms of queries and keys, alike:
+/// units `embedding`, `blocks.0` ..., `head`.
 class Transformer : public Model {
  public:
   explicit Transformer(const plan::ModelSpec& spec);

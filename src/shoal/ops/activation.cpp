@@ -23,9 +23,12 @@ namespace shoal::ops {
 namespace {
 
 bool has_kernel(Activation activation, const at::Tensor& x) {
-  return (activation == Activation::kGeluTanh || activation == Activation::kSilu) && x.scalar_type() == at::kFloat && x.device().is_cpu();
+  return (activation == Activation::kGeluTanh || activation == Activation::kSilu) &&
+         x.scalar_type() == at::kFloat && x.device().is_cpu();
 }
-kernels::Curve curve(Activation activation) { return activation == Activation::kSilu ? kernels::Curve::kSilu : kernels::Curve::kGeluTanh; }
+kernels::Curve curve(Activation activation) {
+  return activation == Activation::kSilu ? kernels::Curve::kSilu : kernels::Curve::kGeluTanh;
+}
 
 at::Tensor plain_forward(Activation activation, const at::Tensor& x) {
   switch (activation) {
@@ -63,10 +66,15 @@ at::Tensor plain_backward(Activation activation, const at::Tensor& dy, const at:
   SHOAL_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-at::Tensor biased(const at::Tensor& x, const at::Tensor& bias) { return bias.defined() ? x + bias : x; }
-const float* pointer(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr; }
+at::Tensor biased(const at::Tensor& x, const at::Tensor& bias) {
+  return bias.defined() ? x + bias : x;
+}
+const float* pointer(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
 
-at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& kept_bias, bool bias_wanted,
+at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tensor& x,
+                    const at::Tensor& kept_bias, bool bias_wanted,
                     const std::shared_ptr<GradientSink>& sink, at::Tensor& d_bias) {
   const std::int64_t width = x.size(-1);
   const at::Tensor bias = summand(kept_bias, x);
@@ -82,8 +90,8 @@ at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tenso
   }
   const at::Tensor dx = at::empty_like(x);
   const auto run = [&](float* sums) {
-    kernels::activation_backward(curve(activation), x.numel() / width, width, pointer(x), pointer(bias), pointer(dy), dx.mutable_data_ptr<float>(),
-                                 sums);
+    kernels::activation_backward(curve(activation), x.numel() / width, width, pointer(x),
+                                 pointer(bias), pointer(dy), dx.mutable_data_ptr<float>(), sums);
   };
   if (!bias_wanted) {
     run(nullptr);
@@ -101,46 +109,57 @@ at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tenso
 }  // namespace
 
 at::Tensor activate(Activation activation, const at::Tensor& input, const Weight& bias) {
-  SHOAL_USER_CHECK(!bias.defined() || (input.dim() > 0 && bias.tensor.numel() == input.size(-1)), "activate", "bias of {} for a last dimension of {}",
-                   bias.tensor.numel(), input.dim() ? input.size(-1) : 0);
+  SHOAL_USER_CHECK(!bias.defined() || (input.dim() > 0 && bias.tensor.numel() == input.size(-1)),
+                   "activate", "bias of {} for a last dimension of {}", bias.tensor.numel(),
+                   input.dim() ? input.size(-1) : 0);
   return differentiable("activate", {input, bias.tensor}, [&](const Wanted& wanted) {
     const at::Tensor x = input.contiguous(), added = summand(bias.tensor, x);
     at::Tensor y;
     if (has_kernel(activation, x) && x.numel() > 0) {
       y = at::empty_like(x);
       const std::int64_t width = x.dim() ? x.size(-1) : 1;
-      kernels::activation_forward(curve(activation), x.numel() / width, width, pointer(x), pointer(added), y.mutable_data_ptr<float>());
+      kernels::activation_forward(curve(activation), x.numel() / width, width, pointer(x),
+                                  pointer(added), y.mutable_data_ptr<float>());
     } else {
       y = plain_forward(activation, biased(x, added));
     }
-    return Recorded{{y}, {x, bias.tensor}, [activation, wanted, sink = bias.sink](const Tensors& saved, const Tensors& gradients) {
-                      at::Tensor d_bias;
-                      at::Tensor dx = backward(activation, gradients[0].contiguous(), saved[0], saved[1], wanted.input[1], sink, d_bias);
-                      return Tensors{dx, d_bias};
-                    }};
+    return Recorded{
+        {y},
+        {x, bias.tensor},
+        [activation, wanted, sink = bias.sink](const Tensors& saved, const Tensors& gradients) {
+          at::Tensor d_bias;
+          at::Tensor dx = backward(activation, gradients[0].contiguous(), saved[0], saved[1],
+                                   wanted.input[1], sink, d_bias);
+          return Tensors{dx, d_bias};
+        }};
   })[0];
 }
 
 at::Tensor gated(Activation activation, const at::Tensor& gate_input, const at::Tensor& up_input) {
-  SHOAL_USER_CHECK(gate_input.sizes() == up_input.sizes(), "gated", "{} and {} elements", gate_input.numel(), up_input.numel());
+  SHOAL_USER_CHECK(gate_input.sizes() == up_input.sizes(), "gated", "{} and {} elements",
+                   gate_input.numel(), up_input.numel());
   return differentiable("gated", {gate_input, up_input}, [&](const Wanted&) {
     const at::Tensor gate = gate_input.contiguous(), up = up_input.contiguous();
     at::Tensor y;
     if (has_kernel(activation, gate)) {
       y = at::empty_like(gate);
-      kernels::gated_forward(curve(activation), 1, gate.numel(), pointer(gate), pointer(up), y.mutable_data_ptr<float>());
+      kernels::gated_forward(curve(activation), 1, gate.numel(), pointer(gate), pointer(up),
+                             y.mutable_data_ptr<float>());
     } else {
       y = plain_forward(activation, gate) * up;
     }
-    return Recorded{{y}, {gate, up}, [activation](const Tensors& saved, const Tensors& gradients) {
-                      const at::Tensor &gate = saved[0], &up = saved[1], dy = gradients[0].contiguous();
-                      if (!has_kernel(activation, gate))
-                        return Tensors{plain_backward(activation, dy * up, gate), dy * plain_forward(activation, gate)};
-                      const at::Tensor d_gate = at::empty_like(gate), d_up = at::empty_like(up);
-                      kernels::gated_backward(curve(activation), 1, gate.numel(), pointer(gate), pointer(up), pointer(dy),
-                                              d_gate.mutable_data_ptr<float>(), d_up.mutable_data_ptr<float>());
-                      return Tensors{d_gate, d_up};
-                    }};
+    return Recorded{
+        {y}, {gate, up}, [activation](const Tensors& saved, const Tensors& gradients) {
+          const at::Tensor &gate = saved[0], &up = saved[1], dy = gradients[0].contiguous();
+          if (!has_kernel(activation, gate))
+            return Tensors{plain_backward(activation, dy * up, gate),
+                           dy * plain_forward(activation, gate)};
+          const at::Tensor d_gate = at::empty_like(gate), d_up = at::empty_like(up);
+          kernels::gated_backward(curve(activation), 1, gate.numel(), pointer(gate), pointer(up),
+                                  pointer(dy), d_gate.mutable_data_ptr<float>(),
+                                  d_up.mutable_data_ptr<float>());
+          return Tensors{d_gate, d_up};
+        }};
   })[0];
 }
 

@@ -13,7 +13,8 @@ namespace HWY_NAMESPACE {
 
 using kernels::Curve;
 
-/// Hendrycks and Gimpel, 2016: x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), that is x sigmoid(2 u).
+/// Hendrycks and Gimpel, 2016: x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), that is
+/// x sigmoid(2 u).
 struct GeluTanh {
   static constexpr float kScale = 2 * 0.7978845608028654f, kCubic = 0.044715f;
 
@@ -25,7 +26,9 @@ struct GeluTanh {
   }
 
  private:
-  static Vector gate(Vector x, Vector square) { return sigmoid(hn::Mul(hn::Mul(x, set(kScale)), hn::MulAdd(square, set(kCubic), set(1)))); }
+  static Vector gate(Vector x, Vector square) {
+    return sigmoid(hn::Mul(hn::Mul(x, set(kScale)), hn::MulAdd(square, set(kCubic), set(1))));
+  }
 };
 
 /// x sigmoid(x).
@@ -46,7 +49,8 @@ void with_curve(Curve curve, Body&& body) {
   }
 }
 
-void ActivationForward(Curve curve, std::int64_t rows, std::int64_t width, const float* x, const float* bias, float* y) {
+void ActivationForward(Curve curve, std::int64_t rows, std::int64_t width, const float* x,
+                       const float* bias, float* y) {
   with_curve(curve, [&](auto shape) {
     for (std::int64_t row = 0; row < rows; ++row, x += width, y += width)
       for_vectors(width, [&](std::size_t i, auto access) {
@@ -56,28 +60,32 @@ void ActivationForward(Curve curve, std::int64_t rows, std::int64_t width, const
   });
 }
 
-void ActivationBackward(Curve curve, std::int64_t rows, std::int64_t width, const float* x, const float* bias, const float* dy, float* dx,
-                        float* d_bias) {
+void ActivationBackward(Curve curve, std::int64_t rows, std::int64_t width, const float* x,
+                        const float* bias, const float* dy, float* dx, float* d_bias) {
   with_curve(curve, [&](auto shape) {
     for (std::int64_t row = 0; row < rows; ++row, x += width, dy += width, dx += width)
       for_vectors(width, [&](std::size_t i, auto access) {
         const Vector v = access.load(x + i);
-        const Vector d = hn::Mul(access.load(dy + i), shape.slope(bias == nullptr ? v : hn::Add(v, access.load(bias + i))));
+        const Vector d =
+            hn::Mul(access.load(dy + i),
+                    shape.slope(bias == nullptr ? v : hn::Add(v, access.load(bias + i))));
         access.store(d, dx + i);
         if (d_bias != nullptr) access.store(hn::Add(d, access.load(d_bias + i)), d_bias + i);
       });
   });
 }
 
-void GatedForward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate, const float* up, float* y) {
+void GatedForward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate,
+                  const float* up, float* y) {
   with_curve(curve, [&](auto shape) {
-    for_vectors(rows * width,
-                [&](std::size_t i, auto access) { access.store(hn::Mul(shape.value(access.load(gate + i)), access.load(up + i)), y + i); });
+    for_vectors(rows * width, [&](std::size_t i, auto access) {
+      access.store(hn::Mul(shape.value(access.load(gate + i)), access.load(up + i)), y + i);
+    });
   });
 }
 
-void GatedBackward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate, const float* up, const float* dy, float* d_gate,
-                   float* d_up) {
+void GatedBackward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate,
+                   const float* up, const float* dy, float* d_gate, float* d_up) {
   with_curve(curve, [&](auto shape) {
     for_vectors(rows * width, [&](std::size_t i, auto access) {
       const Vector g = access.load(gate + i), d = access.load(dy + i);
@@ -99,7 +107,9 @@ void FillRows(std::int64_t rows, std::int64_t width, const float* x, const float
 
 void ColumnSum(std::int64_t rows, std::int64_t width, const float* x, float* sums) {
   for (std::int64_t row = 0; row < rows; ++row, x += width)
-    for_vectors(width, [&](std::size_t i, auto access) { access.store(hn::Add(access.load(x + i), access.load(sums + i)), sums + i); });
+    for_vectors(width, [&](std::size_t i, auto access) {
+      access.store(hn::Add(access.load(x + i), access.load(sums + i)), sums + i);
+    });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -117,21 +127,23 @@ HWY_EXPORT(ColumnSum);
 
 namespace kernels {
 
-void activation_forward(Curve curve, std::int64_t rows, std::int64_t width, const float* x, const float* bias, float* y) {
+void activation_forward(Curve curve, std::int64_t rows, std::int64_t width, const float* x,
+                        const float* bias, float* y) {
   HWY_DYNAMIC_DISPATCH(ActivationForward)(curve, rows, width, x, bias, y);
 }
 
-void activation_backward(Curve curve, std::int64_t rows, std::int64_t width, const float* x, const float* bias, const float* dy, float* dx,
-                         float* d_bias) {
+void activation_backward(Curve curve, std::int64_t rows, std::int64_t width, const float* x,
+                         const float* bias, const float* dy, float* dx, float* d_bias) {
   HWY_DYNAMIC_DISPATCH(ActivationBackward)(curve, rows, width, x, bias, dy, dx, d_bias);
 }
 
-void gated_forward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate, const float* up, float* y) {
+void gated_forward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate,
+                   const float* up, float* y) {
   HWY_DYNAMIC_DISPATCH(GatedForward)(curve, rows, width, gate, up, y);
 }
 
-void gated_backward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate, const float* up, const float* dy, float* d_gate,
-                    float* d_up) {
+void gated_backward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate,
+                    const float* up, const float* dy, float* d_gate, float* d_up) {
   HWY_DYNAMIC_DISPATCH(GatedBackward)(curve, rows, width, gate, up, dy, d_gate, d_up);
 }
 
@@ -139,7 +151,9 @@ void fill_rows(std::int64_t rows, std::int64_t width, const float* x, const floa
   HWY_DYNAMIC_DISPATCH(FillRows)(rows, width, x, bias, y);
 }
 
-void column_sum(std::int64_t rows, std::int64_t width, const float* x, float* sums) { HWY_DYNAMIC_DISPATCH(ColumnSum)(rows, width, x, sums); }
+void column_sum(std::int64_t rows, std::int64_t width, const float* x, float* sums) {
+  HWY_DYNAMIC_DISPATCH(ColumnSum)(rows, width, x, sums);
+}
 
 }  // namespace kernels
 }  // namespace shoal::ops

@@ -27,11 +27,14 @@ struct Heads {
 };
 
 Heads split(const at::Tensor& qkv, const HeadShape& shape) {
-  const at::Tensor parts = qkv.view({qkv.size(0), qkv.size(1), -1, shape.heads_per_group + 2, shape.head_size});
-  return {parts.narrow(3, 0, shape.heads_per_group), parts.narrow(3, shape.heads_per_group, 1), parts.narrow(3, shape.heads_per_group + 1, 1)};
+  const at::Tensor parts =
+      qkv.view({qkv.size(0), qkv.size(1), -1, shape.heads_per_group + 2, shape.head_size});
+  return {parts.narrow(3, 0, shape.heads_per_group), parts.narrow(3, shape.heads_per_group, 1),
+          parts.narrow(3, shape.heads_per_group + 1, 1)};
 }
 
-/// [B, T, groups, 1 or per, d] as LibTorch's kernel takes it: [B, heads, T, d], a view unless keys must be repeated for their query heads.
+/// [B, T, groups, 1 or per, d] as LibTorch's kernel takes it: [B, heads, T, d], a view unless keys
+/// must be repeated for their query heads.
 at::Tensor by_head(const at::Tensor& x, std::int64_t per) {
   return x.expand({x.size(0), x.size(1), x.size(2), per, x.size(4)}).flatten(2, 3).transpose(1, 2);
 }
@@ -51,80 +54,117 @@ std::optional<at::Tensor> optional(const at::Tensor& mask, std::int64_t batch, s
 
 /// Our own kernel where our product is the faster one, LibTorch's elsewhere and for other types.
 bool has_kernel(const at::Tensor& qkv, const at::Tensor& mask) {
-  return kernels::gemm_preferred() && qkv.scalar_type() == at::kFloat && qkv.device().is_cpu() && qkv.numel() > 0 &&
-         (!mask.defined() || mask.scalar_type() == at::kFloat);
+  return kernels::gemm_preferred() && qkv.scalar_type() == at::kFloat && qkv.device().is_cpu() &&
+         qkv.numel() > 0 && (!mask.defined() || mask.scalar_type() == at::kFloat);
 }
 
-/// Calls `run(group, number of the group, first element of it in qkv, in out, workspace)` for each key-value head of each sequence.
+/// Calls `run(group, number of the group, first element of it in qkv, in out, workspace)` for each
+/// key-value head of each sequence.
 template <class Run>
 void for_groups(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& mask, Run&& run) {
-  const std::int64_t per = shape.heads_per_group, d = shape.head_size, length = qkv.size(1), stride = qkv.size(2);
+  const std::int64_t per = shape.heads_per_group, d = shape.head_size, length = qkv.size(1),
+                     stride = qkv.size(2);
   const std::int64_t groups = stride / ((per + 2) * d), out_stride = groups * per * d;
   const float* base = qkv.const_data_ptr<float>();
   at::parallel_for(0, qkv.size(0) * groups, 1, [&](std::int64_t begin, std::int64_t end) {
     const at::Tensor workspace = at::empty({kernels::attention_workspace(length, d)}, at::kFloat);
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t sample = i / groups, at = sample * length * stride + i % groups * (per + 2) * d;
-      const float* rule = mask.defined() ? mask.const_data_ptr<float>() + (mask.size(0) > 1 ? sample : 0) * length * length : nullptr;
-      const kernels::AttentionGroup group{per, length, d, stride, out_stride, base + at, base + at + per * d, base + at + (per + 1) * d, rule};
-      run(group, i, at, sample * length * out_stride + i % groups * per * d, workspace.mutable_data_ptr<float>());
+      const std::int64_t sample = i / groups,
+                         at = sample * length * stride + i % groups * (per + 2) * d;
+      const float* rule = mask.defined() ? mask.const_data_ptr<float>() +
+                                               (mask.size(0) > 1 ? sample : 0) * length * length
+                                         : nullptr;
+      const kernels::AttentionGroup group{per,
+                                          length,
+                                          d,
+                                          stride,
+                                          out_stride,
+                                          base + at,
+                                          base + at + per * d,
+                                          base + at + (per + 1) * d,
+                                          rule};
+      run(group, i, at, sample * length * out_stride + i % groups * per * d,
+          workspace.mutable_data_ptr<float>());
     }
   });
 }
 
 Recorded by_kernel(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& any_mask) {
   const at::Tensor mask = any_mask.defined() ? any_mask.contiguous() : any_mask;
-  const std::int64_t per = shape.heads_per_group, length = qkv.size(1), groups = qkv.size(2) / ((per + 2) * shape.head_size);
-  const at::Tensor out = at::empty({qkv.size(0), length, groups * per * shape.head_size}, qkv.options());
+  const std::int64_t per = shape.heads_per_group, length = qkv.size(1),
+                     groups = qkv.size(2) / ((per + 2) * shape.head_size);
+  const at::Tensor out =
+      at::empty({qkv.size(0), length, groups * per * shape.head_size}, qkv.options());
   const at::Tensor log_sum = at::empty({qkv.size(0) * groups, per, length}, qkv.options());
-  for_groups(qkv, shape, mask, [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t, std::int64_t to, float* workspace) {
-    kernels::attention_forward(group, out.mutable_data_ptr<float>() + to, log_sum.mutable_data_ptr<float>() + i * per * length, workspace);
-  });
-  return {{out}, {qkv, out, log_sum}, [shape, mask](const Tensors& saved, const Tensors& gradients) {
-            const at::Tensor &qkv = saved[0], &out = saved[1], &log_sum = saved[2], d_out = gradients[0].contiguous(), d_qkv = at::empty_like(qkv);
-            const std::int64_t per = shape.heads_per_group;
-            for_groups(qkv, shape, mask,
-                       [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t from, std::int64_t to, float* workspace) {
-                         float* dq = d_qkv.mutable_data_ptr<float>() + from;
-                         kernels::attention_backward(group, out.const_data_ptr<float>() + to,
-                                                     log_sum.const_data_ptr<float>() + i * per * group.length, d_out.const_data_ptr<float>() + to, dq,
-                                                     dq + per * shape.head_size, dq + (per + 1) * shape.head_size, workspace);
-                       });
-            return Tensors{d_qkv};
-          }};
+  for_groups(qkv, shape, mask,
+             [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t,
+                 std::int64_t to, float* workspace) {
+               kernels::attention_forward(group, out.mutable_data_ptr<float>() + to,
+                                          log_sum.mutable_data_ptr<float>() + i * per * length,
+                                          workspace);
+             });
+  return {
+      {out}, {qkv, out, log_sum}, [shape, mask](const Tensors& saved, const Tensors& gradients) {
+        const at::Tensor &qkv = saved[0], &out = saved[1], &log_sum = saved[2],
+                         d_out = gradients[0].contiguous(), d_qkv = at::empty_like(qkv);
+        const std::int64_t per = shape.heads_per_group;
+        for_groups(qkv, shape, mask,
+                   [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t from,
+                       std::int64_t to, float* workspace) {
+                     float* dq = d_qkv.mutable_data_ptr<float>() + from;
+                     kernels::attention_backward(
+                         group, out.const_data_ptr<float>() + to,
+                         log_sum.const_data_ptr<float>() + i * per * group.length,
+                         d_out.const_data_ptr<float>() + to, dq, dq + per * shape.head_size,
+                         dq + (per + 1) * shape.head_size, workspace);
+                   });
+        return Tensors{d_qkv};
+      }};
 }
 
 }  // namespace
 
 at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::Tensor& mask) {
-  SHOAL_USER_CHECK(input.dim() == 3 && input.size(2) % ((shape.heads_per_group + 2) * shape.head_size) == 0, "attention",
-                   "input must be [B, T, groups * ({} + 2) * {}], its last dimension is {}", shape.heads_per_group, shape.head_size, input.size(-1));
-  SHOAL_USER_CHECK(!mask.defined() || (mask.dim() == 4 && (mask.size(0) == 1 || mask.size(0) == input.size(0)) && mask.size(1) == 1 &&
-                                       mask.size(2) == input.size(1) && mask.size(3) == input.size(1)),
-                   "attention", "the mask must be [B or 1, 1, T, T]");
+  SHOAL_USER_CHECK(
+      input.dim() == 3 && input.size(2) % ((shape.heads_per_group + 2) * shape.head_size) == 0,
+      "attention", "input must be [B, T, groups * ({} + 2) * {}], its last dimension is {}",
+      shape.heads_per_group, shape.head_size, input.size(-1));
+  SHOAL_USER_CHECK(
+      !mask.defined() ||
+          (mask.dim() == 4 && (mask.size(0) == 1 || mask.size(0) == input.size(0)) &&
+           mask.size(1) == 1 && mask.size(2) == input.size(1) && mask.size(3) == input.size(1)),
+      "attention", "the mask must be [B or 1, 1, T, T]");
   return differentiable("attention", {input}, [&](const Wanted&) {
     const at::Tensor qkv = input.contiguous();
     if (has_kernel(qkv, mask)) return by_kernel(qkv, shape, mask);
     const Heads heads = split(qkv, shape);
     const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
     const auto bias = optional(mask, qkv.size(0), count);
-    const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per),
-                                                                                  0, !mask.defined(), bias);
-    const at::Tensor joined = at::empty({qkv.size(0), qkv.size(1), count * shape.head_size}, qkv.options());
+    const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per), 0, !mask.defined(),
+        bias);
+    const at::Tensor joined =
+        at::empty({qkv.size(0), qkv.size(1), count * shape.head_size}, qkv.options());
     joined.view({qkv.size(0), qkv.size(1), count, shape.head_size}).copy_(out.transpose(1, 2));
-    return Recorded{{joined}, {qkv, joined, logsumexp}, [shape, mask](const Tensors& saved, const Tensors& gradients) {
-                      const at::Tensor &qkv = saved[0], &joined = saved[1];
-                      const Heads heads = split(qkv, shape);
-                      const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
-                      const auto rows = [&](const at::Tensor& x) { return x.view({x.size(0), x.size(1), count, shape.head_size}).transpose(1, 2); };
-                      const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-                          rows(gradients[0].contiguous()), by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per), rows(joined),
-                          saved[2], 0, !mask.defined(), optional(mask, qkv.size(0), count));
-                      const at::Tensor d_qkv = at::empty_like(qkv);
-                      const Heads places = split(d_qkv, shape);
-                      back(dq, places.q), back(dk, places.k), back(dv, places.v);
-                      return Tensors{d_qkv};
-                    }};
+    return Recorded{
+        {joined},
+        {qkv, joined, logsumexp},
+        [shape, mask](const Tensors& saved, const Tensors& gradients) {
+          const at::Tensor &qkv = saved[0], &joined = saved[1];
+          const Heads heads = split(qkv, shape);
+          const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
+          const auto rows = [&](const at::Tensor& x) {
+            return x.view({x.size(0), x.size(1), count, shape.head_size}).transpose(1, 2);
+          };
+          const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+              rows(gradients[0].contiguous()), by_head(heads.q, per), by_head(heads.k, per),
+              by_head(heads.v, per), rows(joined), saved[2], 0, !mask.defined(),
+              optional(mask, qkv.size(0), count));
+          const at::Tensor d_qkv = at::empty_like(qkv);
+          const Heads places = split(d_qkv, shape);
+          back(dq, places.q), back(dk, places.k), back(dv, places.v);
+          return Tensors{d_qkv};
+        }};
   })[0];
 }
 
@@ -133,17 +173,26 @@ std::pair<at::Tensor, at::Tensor> keys_and_values(const at::Tensor& qkv, const H
   return {heads.k.select(3, 0).transpose(1, 2), heads.v.select(3, 0).transpose(1, 2)};
 }
 
-at::Tensor attention_over(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values, const HeadShape& shape, const at::Tensor& mask) {
+at::Tensor attention_over(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
+                          const HeadShape& shape, const at::Tensor& mask) {
   const Heads heads = split(qkv, shape);
-  const std::int64_t per = shape.heads_per_group, queries = qkv.size(1), count = heads.q.size(2) * per;
-  const auto repeated = [&](const at::Tensor& x) { return by_head(x.transpose(1, 2).unsqueeze(3), per); };
-  const at::Tensor rule = mask.defined() || queries == 1 ? mask : causal_mask(queries, keys.size(2), {}, {}, qkv.scalar_type());
-  const auto result = at::_scaled_dot_product_flash_attention_for_cpu(by_head(heads.q, per), repeated(keys), repeated(values), 0, false,
-                                                                      optional(rule, qkv.size(0), count));
-  return std::get<0>(result).transpose(1, 2).reshape({qkv.size(0), queries, count * shape.head_size});
+  const std::int64_t per = shape.heads_per_group, queries = qkv.size(1),
+                     count = heads.q.size(2) * per;
+  const auto repeated = [&](const at::Tensor& x) {
+    return by_head(x.transpose(1, 2).unsqueeze(3), per);
+  };
+  const at::Tensor rule = mask.defined() || queries == 1
+                              ? mask
+                              : causal_mask(queries, keys.size(2), {}, {}, qkv.scalar_type());
+  const auto result = at::_scaled_dot_product_flash_attention_for_cpu(
+      by_head(heads.q, per), repeated(keys), repeated(values), 0, false,
+      optional(rule, qkv.size(0), count));
+  return std::get<0>(result).transpose(1, 2).reshape(
+      {qkv.size(0), queries, count * shape.head_size});
 }
 
-at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const at::Tensor& documents, const at::Tensor& positions, at::ScalarType type) {
+at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const at::Tensor& documents,
+                       const at::Tensor& positions, at::ScalarType type) {
   const at::Tensor order = positions.defined() ? positions : at::arange(keys, at::kLong);
   const auto pairs = [&](const at::Tensor& x) {  // [.., S] to ([.., T, 1], [.., 1, S])
     return std::pair(x.narrow(-1, keys - queries, queries).unsqueeze(-1), x.unsqueeze(-2));
@@ -154,7 +203,9 @@ at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const at::Tensor
     const auto [mine, other] = pairs(documents);
     hidden = hidden.logical_or(mine != other);
   }
-  return at::zeros(hidden.sizes(), type).masked_fill_(hidden, -std::numeric_limits<double>::infinity()).unsqueeze(1);
+  return at::zeros(hidden.sizes(), type)
+      .masked_fill_(hidden, -std::numeric_limits<double>::infinity())
+      .unsqueeze(1);
 }
 
 }  // namespace shoal::ops

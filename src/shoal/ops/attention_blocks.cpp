@@ -17,29 +17,41 @@ struct Block {
   std::int64_t begin, rows, width;  // queries [begin, begin + rows) see keys [0, width) at most
 
   Block(const AttentionGroup& group, std::int64_t index)
-      : begin(index * kBlockRows), rows(std::min(kBlockRows, group.length - begin)), width(group.mask == nullptr ? begin + rows : group.length) {}
+      : begin(index * kBlockRows),
+        rows(std::min(kBlockRows, group.length - begin)),
+        width(group.mask == nullptr ? begin + rows : group.length) {}
 
-  std::int64_t seen(const AttentionGroup& group, std::int64_t row) const { return group.mask == nullptr ? begin + row + 1 : width; }
+  std::int64_t seen(const AttentionGroup& group, std::int64_t row) const {
+    return group.mask == nullptr ? begin + row + 1 : width;
+  }
   const float* mask(const AttentionGroup& group, std::int64_t row) const {
     return group.mask == nullptr ? nullptr : group.mask + (begin + row) * group.length;
   }
 };
 
-std::int64_t block_count(const AttentionGroup& group) { return (group.length + kBlockRows - 1) / kBlockRows; }
-float scale_of(const AttentionGroup& group) { return 1 / std::sqrt(static_cast<float>(group.size)); }
+std::int64_t block_count(const AttentionGroup& group) {
+  return (group.length + kBlockRows - 1) / kBlockRows;
+}
+float scale_of(const AttentionGroup& group) {
+  return 1 / std::sqrt(static_cast<float>(group.size));
+}
 
 std::int64_t products_workspace(std::int64_t length, std::int64_t size) {
   const std::int64_t rows = std::min(kBlockRows, length);
-  const std::size_t wanted = std::max({gemm_workspace(rows, length, size), gemm_workspace(rows, size, length), gemm_workspace(length, size, rows)});
+  const std::size_t wanted =
+      std::max({gemm_workspace(rows, length, size), gemm_workspace(rows, size, length),
+                gemm_workspace(length, size, rows)});
   return static_cast<std::int64_t>((wanted + 15) / 16 * 16);
 }
 
 }  // namespace
 
-// gemm_workspace grows with none of its arguments evenly (blocks of depth are cut evenly), so every depth that occurs is covered by its largest.
+// gemm_workspace grows with none of its arguments evenly (blocks of depth are cut evenly), so every
+// depth that occurs is covered by its largest.
 std::int64_t attention_workspace(std::int64_t length, std::int64_t size) {
   std::int64_t products = 0;
-  for (std::int64_t width = std::min(kBlockRows, length);; width = std::min(width + kBlockRows, length)) {
+  for (std::int64_t width = std::min(kBlockRows, length);;
+       width = std::min(width + kBlockRows, length)) {
     products = std::max(products, products_workspace(width, size));
     if (width == length) break;
   }
@@ -47,42 +59,54 @@ std::int64_t attention_workspace(std::int64_t length, std::int64_t size) {
 }
 
 void attention_forward(const AttentionGroup& group, float* out, float* log_sum, float* workspace) {
-  float *scores = workspace, *products = workspace + 2 * std::min(kBlockRows, group.length) * ((group.length + 15) / 16 * 16);
+  float *scores = workspace, *products = workspace + 2 * std::min(kBlockRows, group.length) *
+                                                         ((group.length + 15) / 16 * 16);
   for (std::int64_t head = 0; head < group.heads; ++head) {
     const float* q = group.q + head * group.size;
     for (std::int64_t index = 0; index < block_count(group); ++index) {
       const Block block(group, index);
-      gemm(block.rows, block.width, group.size, {q + block.begin * group.stride, group.stride, 1}, {group.k, 1, group.stride}, scores, block.width,
-           false, products);
+      gemm(block.rows, block.width, group.size, {q + block.begin * group.stride, group.stride, 1},
+           {group.k, 1, group.stride}, scores, block.width, false, products);
       for (std::int64_t row = 0; row < block.rows; ++row)
         log_sum[head * group.length + block.begin + row] =
-            softmax_row(block.seen(group, row), block.width, scale_of(group), block.mask(group, row), scores + row * block.width);
-      gemm(block.rows, group.size, block.width, {scores, block.width, 1}, {group.v, group.stride, 1},
-           out + block.begin * group.out_stride + head * group.size, group.out_stride, false, products);
+            softmax_row(block.seen(group, row), block.width, scale_of(group),
+                        block.mask(group, row), scores + row * block.width);
+      gemm(block.rows, group.size, block.width, {scores, block.width, 1},
+           {group.v, group.stride, 1}, out + block.begin * group.out_stride + head * group.size,
+           group.out_stride, false, products);
     }
   }
 }
 
-void attention_backward(const AttentionGroup& group, const float* out, const float* log_sum, const float* d_out, float* dq, float* dk, float* dv,
-                        float* workspace) {
+void attention_backward(const AttentionGroup& group, const float* out, const float* log_sum,
+                        const float* d_out, float* dq, float* dk, float* dv, float* workspace) {
   const std::int64_t plane = std::min(kBlockRows, group.length) * ((group.length + 15) / 16 * 16);
   float *scores = workspace, *d_scores = workspace + plane, *products = workspace + 2 * plane;
   bool first = true;  // the last block reaches every key: it overwrites dk and dv, the others add
   for (std::int64_t head = 0; head < group.heads; ++head) {
     for (std::int64_t index = block_count(group); index-- > 0; first = false) {
       const Block block(group, index);
-      const std::int64_t from = block.begin * group.stride + head * group.size, out_from = block.begin * group.out_stride + head * group.size;
+      const std::int64_t from = block.begin * group.stride + head * group.size,
+                         out_from = block.begin * group.out_stride + head * group.size;
       const MatrixView q{group.q + from, group.stride, 1}, d{d_out + out_from, group.out_stride, 1};
-      gemm(block.rows, block.width, group.size, q, {group.k, 1, group.stride}, scores, block.width, false, products);
-      gemm(block.rows, block.width, group.size, d, {group.v, 1, group.stride}, d_scores, block.width, false, products);
+      gemm(block.rows, block.width, group.size, q, {group.k, 1, group.stride}, scores, block.width,
+           false, products);
+      gemm(block.rows, block.width, group.size, d, {group.v, 1, group.stride}, d_scores,
+           block.width, false, products);
       for (std::int64_t row = 0; row < block.rows; ++row) {
-        const float mean = dot(group.size, d_out + out_from + row * group.out_stride, out + out_from + row * group.out_stride);
-        softmax_row_backward(block.seen(group, row), block.width, scale_of(group), block.mask(group, row),
-                             log_sum[head * group.length + block.begin + row], mean, scores + row * block.width, d_scores + row * block.width);
+        const float mean = dot(group.size, d_out + out_from + row * group.out_stride,
+                               out + out_from + row * group.out_stride);
+        softmax_row_backward(block.seen(group, row), block.width, scale_of(group),
+                             block.mask(group, row),
+                             log_sum[head * group.length + block.begin + row], mean,
+                             scores + row * block.width, d_scores + row * block.width);
       }
-      gemm(block.width, group.size, block.rows, {scores, 1, block.width}, d, dv, group.stride, !first, products);
-      gemm(block.width, group.size, block.rows, {d_scores, 1, block.width}, q, dk, group.stride, !first, products);
-      gemm(block.rows, group.size, block.width, {d_scores, block.width, 1}, {group.k, group.stride, 1}, dq + from, group.stride, false, products);
+      gemm(block.width, group.size, block.rows, {scores, 1, block.width}, d, dv, group.stride,
+           !first, products);
+      gemm(block.width, group.size, block.rows, {d_scores, 1, block.width}, q, dk, group.stride,
+           !first, products);
+      gemm(block.rows, group.size, block.width, {d_scores, block.width, 1},
+           {group.k, group.stride, 1}, dq + from, group.stride, false, products);
     }
   }
 }

@@ -22,24 +22,31 @@ bool is_narrow(at::ScalarType type) { return type == at::kBFloat16 || type == at
 
 at::Tensor converted(const at::Tensor& x, at::ScalarType type) {
   if (!x.defined() || x.scalar_type() == type) return x;
-  const bool narrows = x.scalar_type() == at::kFloat && is_narrow(type), widens = is_narrow(x.scalar_type()) && type == at::kFloat;
+  const bool narrows = x.scalar_type() == at::kFloat && is_narrow(type),
+             widens = is_narrow(x.scalar_type()) && type == at::kFloat;
   if (!x.device().is_cpu() || !(narrows || widens)) return x.detach().to(type);
-  const at::Tensor from = x.detach().contiguous(), to = at::empty(x.sizes(), x.options().dtype(type).requires_grad(false));
+  const at::Tensor from = x.detach().contiguous(),
+                   to = at::empty(x.sizes(), x.options().dtype(type).requires_grad(false));
   const ElementType before = comm::element_type(x.scalar_type()), after = comm::element_type(type);
-  void *source = const_cast<void*>(from.const_data_ptr()), *out = to.mutable_data_ptr();  // NOLINT: only read
+  void *source = const_cast<void*>(from.const_data_ptr()),
+       *out = to.mutable_data_ptr();  // NOLINT: only read
   at::parallel_for(0, x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     const auto count = static_cast<std::size_t>(end - begin);
     const void* part = at_element(source, begin, before);
     void* place = at_element(out, begin, after);
-    narrows ? kernels::narrow(after, static_cast<const float*>(part), count, place) : kernels::widen(before, part, count, static_cast<float*>(place));
+    narrows ? kernels::narrow(after, static_cast<const float*>(part), count, place)
+            : kernels::widen(before, part, count, static_cast<float*>(place));
   });
   return to;
 }
 
-at::Tensor factor(const at::Tensor& x, at::ScalarType type) { return x.scalar_type() == at::kFloat && is_narrow(type) ? converted(x, type) : x; }
+at::Tensor factor(const at::Tensor& x, at::ScalarType type) {
+  return x.scalar_type() == at::kFloat && is_narrow(type) ? converted(x, type) : x;
+}
 
 at::Tensor summand(const at::Tensor& parameter, const at::Tensor& x) {
-  if (!parameter.defined() || !is_narrow(parameter.scalar_type()) || x.scalar_type() != at::kFloat) return parameter;
+  if (!parameter.defined() || !is_narrow(parameter.scalar_type()) || x.scalar_type() != at::kFloat)
+    return parameter;
   return converted(parameter, at::kFloat);
 }
 

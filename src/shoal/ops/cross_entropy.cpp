@@ -18,16 +18,19 @@ namespace shoal::ops {
 namespace {
 
 void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t classes) {
-  SHOAL_USER_CHECK(labels.scalar_type() == at::kLong && labels.numel() == rows, "cross_entropy", "{} int64 labels wanted, {} given", rows,
-                   labels.numel());
+  SHOAL_USER_CHECK(labels.scalar_type() == at::kLong && labels.numel() == rows, "cross_entropy",
+                   "{} int64 labels wanted, {} given", rows, labels.numel());
   const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < rows; ++i)
     if (label[i] != kIgnoredLabel && (label[i] < 0 || label[i] >= classes))
-      throw Error(ErrorKind::kData, "cross_entropy", fmt::format("label {} at element {}: there are {} classes", label[i], i, classes));
+      throw Error(
+          ErrorKind::kData, "cross_entropy",
+          fmt::format("label {} at element {}: there are {} classes", label[i], i, classes));
 }
 
 /// The plain path, any floating type: logits become their gradient.
-double plain_rows(const at::Tensor& logits, const std::int64_t* label, double scale, bool gradient) {
+double plain_rows(const at::Tensor& logits, const std::int64_t* label, double scale,
+                  bool gradient) {
   const at::Tensor log_probability = at::_log_softmax(logits, -1, false);
   if (gradient) logits.copy_(log_probability.exp().mul_(scale));
   double loss = 0;
@@ -42,9 +45,12 @@ double plain_rows(const at::Tensor& logits, const std::int64_t* label, double sc
   return loss;
 }
 
-/// The summed loss of contiguous `logits` [rows, V], which become their gradient times `scale` when `gradient`.
-double entropy_rows(const at::Tensor& logits, const std::int64_t* label, double scale, bool gradient) {
-  if (logits.scalar_type() != at::kFloat || !logits.device().is_cpu()) return plain_rows(logits, label, scale, gradient);
+/// The summed loss of contiguous `logits` [rows, V], which become their gradient times `scale` when
+/// `gradient`.
+double entropy_rows(const at::Tensor& logits, const std::int64_t* label, double scale,
+                    bool gradient) {
+  if (logits.scalar_type() != at::kFloat || !logits.device().is_cpu())
+    return plain_rows(logits, label, scale, gradient);
   float* row = logits.mutable_data_ptr<float>();
   const std::int64_t width = logits.size(1);
   double loss = 0;
@@ -58,15 +64,22 @@ double entropy_rows(const at::Tensor& logits, const std::int64_t* label, double 
   return loss;
 }
 
-at::Tensor scalar(double value, const at::Tensor& like) { return at::full({}, value, like.options().requires_grad(false)); }
+at::Tensor scalar(double value, const at::Tensor& like) {
+  return at::full({}, value, like.options().requires_grad(false));
+}
 
-at::Tensor times(const at::Tensor& tensor, double factor) { return factor == 1 ? tensor : tensor * factor; }
+at::Tensor times(const at::Tensor& tensor, double factor) {
+  return factor == 1 ? tensor : tensor * factor;
+}
 
-/// dx and dW from the gradient of the logits of all rows, in backward. `x` as it was multiplied; the gradient of the input is of type `input`.
-Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::Tensor& gradient, at::Tensor loss, const Wanted& wanted,
-                          at::ScalarType input) {
+/// dx and dW from the gradient of the logits of all rows, in backward. `x` as it was multiplied;
+/// the gradient of the input is of type `input`.
+Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::Tensor& gradient,
+                          at::Tensor loss, const Wanted& wanted, at::ScalarType input) {
   const at::Tensor factor_g = factor(gradient, weight.tensor.scalar_type());
-  return {{std::move(loss)}, {x, weight.tensor, factor_g}, [wanted, sink = weight.sink, input](const Tensors& saved, const Tensors& upstream) {
+  return {{std::move(loss)},
+          {x, weight.tensor, factor_g},
+          [wanted, sink = weight.sink, input](const Tensors& saved, const Tensors& upstream) {
             const at::Tensor x = saved[0].reshape({-1, saved[0].size(-1)}), &w = saved[1];
             const at::Tensor g = times(saved[2], upstream[0].item<double>());
             Tensors result(2);
@@ -75,19 +88,25 @@ Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::T
               matmul(result[0].view({-1, w.size(1)}), g, w);
             }
             if (wanted.input[1])
-              result[1] = deliver(sink, w, [&](const at::Tensor& target, bool accumulate) { matmul(target, g.t(), x, accumulate); });
+              result[1] = deliver(sink, w, [&](const at::Tensor& target, bool accumulate) {
+                matmul(target, g.t(), x, accumulate);
+              });
             return result;
           }};
 }
 
 /// Block by block, with dx and dW finished here.
-Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const std::int64_t* label, double scale, std::int64_t block_rows,
+Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
+                            const std::int64_t* label, double scale, std::int64_t block_rows,
                             const Wanted& wanted) {
-  const at::Tensor x = input.view({-1, input.size(-1)}), &w = weight.tensor, multiplied = factor(x, w.scalar_type());
+  const at::Tensor x = input.view({-1, input.size(-1)}), &w = weight.tensor,
+                   multiplied = factor(x, w.scalar_type());
   const std::int64_t rows = x.size(0);
   const at::Tensor logits = at::empty({std::min(rows, block_rows), w.size(0)}, x.options());
-  const at::Tensor dx = wanted.any && wanted.input[0] ? at::empty(input.sizes(), x.options()) : at::Tensor();
-  const at::Tensor dw = wanted.any && wanted.input[1] ? at::empty(w.sizes(), x.options()) : at::Tensor();
+  const at::Tensor dx =
+      wanted.any && wanted.input[0] ? at::empty(input.sizes(), x.options()) : at::Tensor();
+  const at::Tensor dw =
+      wanted.any && wanted.input[1] ? at::empty(w.sizes(), x.options()) : at::Tensor();
   double loss = 0;
   for (std::int64_t begin = 0; begin < rows; begin += block_rows) {
     const std::int64_t count = std::min(block_rows, rows - begin);
@@ -99,7 +118,9 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const
     if (dx.defined()) matmul(dx.view({rows, -1}).narrow(0, begin, count), g, w);
     if (dw.defined()) matmul(dw, g.t(), part, begin > 0);
   }
-  return {{scalar(loss * scale, x)}, {dx, dw}, [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
+  return {{scalar(loss * scale, x)},
+          {dx, dw},
+          [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
             const at::Tensor &dx = saved[0], &dw = saved[1];
             const double factor = upstream[0].item<double>();
             Tensors result{dx.defined() ? times(dx, factor) : dx, {}};
@@ -116,9 +137,11 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight, const at::Tensor& labels, double scale, std::int64_t block_rows) {
+at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
+                                const at::Tensor& labels, double scale, std::int64_t block_rows) {
   const at::Tensor& w = weight.tensor;
-  SHOAL_USER_CHECK(w.dim() == 2 && input.dim() >= 1 && input.size(-1) == w.size(1), "linear_cross_entropy", "input [..., {}], weight of {} elements",
+  SHOAL_USER_CHECK(w.dim() == 2 && input.dim() >= 1 && input.size(-1) == w.size(1),
+                   "linear_cross_entropy", "input [..., {}], weight of {} elements",
                    input.dim() ? input.size(-1) : 0, w.numel());
   SHOAL_USER_CHECK(block_rows > 0, "linear_cross_entropy", "block_rows {}", block_rows);
   return differentiable("linear_cross_entropy", {input, w}, [&](const Wanted& wanted) {
@@ -126,11 +149,14 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight, c
     const std::int64_t rows = x.numel() / x.size(-1);
     check_labels(label, rows, w.size(0));
     const std::int64_t* first = label.const_data_ptr<std::int64_t>();
-    if (!wanted.any || rows > block_rows) return recorded_by_blocks(x, weight, first, scale, block_rows, wanted);
-    const at::Tensor logits = at::empty({rows, w.size(0)}, x.options()), multiplied = factor(x, w.scalar_type());
+    if (!wanted.any || rows > block_rows)
+      return recorded_by_blocks(x, weight, first, scale, block_rows, wanted);
+    const at::Tensor logits = at::empty({rows, w.size(0)}, x.options()),
+                     multiplied = factor(x, w.scalar_type());
     matmul(logits, multiplied.view({rows, -1}), w.t());
     const double loss = entropy_rows(logits, first, scale, true);
-    return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted, x.scalar_type());
+    return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted,
+                            x.scalar_type());
   })[0];
 }
 
@@ -140,8 +166,11 @@ at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, doub
     const at::Tensor logits = input.contiguous().clone(), label = labels.contiguous();
     const std::int64_t rows = logits.numel() / logits.size(-1);
     check_labels(label, rows, logits.size(-1));
-    const double loss = entropy_rows(logits.view({rows, -1}), label.const_data_ptr<std::int64_t>(), scale, wanted.any);
-    return Recorded{{scalar(loss * scale, logits)}, {logits}, [](const Tensors& saved, const Tensors& upstream) {
+    const double loss = entropy_rows(logits.view({rows, -1}), label.const_data_ptr<std::int64_t>(),
+                                     scale, wanted.any);
+    return Recorded{{scalar(loss * scale, logits)},
+                    {logits},
+                    [](const Tensors& saved, const Tensors& upstream) {
                       return Tensors{times(saved[0], upstream[0].item<double>())};
                     }};
   })[0];

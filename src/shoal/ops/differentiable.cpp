@@ -22,7 +22,8 @@ using torch::autograd::SavedVariable;
 
 class Operator final : public Node {
  public:
-  Operator(const char* name, torch::autograd::edge_list&& edges) : Node(std::move(edges)), name_(name) {}
+  Operator(const char* name, torch::autograd::edge_list&& edges)
+      : Node(std::move(edges)), name_(name) {}
 
   std::string name() const override { return std::string("shoal::") + name_; }
 
@@ -32,7 +33,8 @@ class Operator final : public Node {
     for (const at::Tensor& tensor : recorded.saved) {
       comm::retag(tensor, MemoryCategory::kTemporary, MemoryCategory::kActivations);
       const bool is_output =
-          std::any_of(recorded.outputs.begin(), recorded.outputs.end(), [&](const at::Tensor& output) { return output.is_same(tensor); });
+          std::any_of(recorded.outputs.begin(), recorded.outputs.end(),
+                      [&](const at::Tensor& output) { return output.is_same(tensor); });
       saved_.emplace_back(tensor, is_output);
     }
   }
@@ -46,14 +48,20 @@ class Operator final : public Node {
  protected:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    SHOAL_USER_CHECK(!at::GradMode::is_enabled(), name_, "second derivatives (create_graph) are not supported");
-    SHOAL_USER_CHECK(backward_ != nullptr, name_, "backward ran already and freed what forward saved");
-    if (std::none_of(gradients.begin(), gradients.end(), [](const at::Tensor& g) { return g.defined(); })) return Tensors(num_outputs());
+    SHOAL_USER_CHECK(!at::GradMode::is_enabled(), name_,
+                     "second derivatives (create_graph) are not supported");
+    SHOAL_USER_CHECK(backward_ != nullptr, name_,
+                     "backward ran already and freed what forward saved");
+    if (std::none_of(gradients.begin(), gradients.end(),
+                     [](const at::Tensor& g) { return g.defined(); }))
+      return Tensors(num_outputs());
     Tensors saved;
     saved.reserve(saved_.size());
-    for (const SavedVariable& variable : saved_) saved.push_back(variable.unpack(shared_from_this()));
+    for (const SavedVariable& variable : saved_)
+      saved.push_back(variable.unpack(shared_from_this()));
     Tensors result = backward_(saved, gradients);
-    SHOAL_CHECK(result.size() == num_outputs(), "{}: {} gradients for {} inputs", name_, result.size(), num_outputs());
+    SHOAL_CHECK(result.size() == num_outputs(), "{}: {} gradients for {} inputs", name_,
+                result.size(), num_outputs());
     return result;
   }
 
@@ -65,7 +73,8 @@ class Operator final : public Node {
 
 }  // namespace
 
-Tensors differentiable(const char* name, const Tensors& inputs, const std::function<Recorded(const Wanted&)>& forward) {
+Tensors differentiable(const char* name, const Tensors& inputs,
+                       const std::function<Recorded(const Wanted&)>& forward) {
   Wanted wanted;
   wanted.input.resize(inputs.size());
   if (at::GradMode::is_enabled()) {

@@ -9,12 +9,14 @@ namespace shoal::ops {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// Gradients of the outputs (undefined: zero) to gradients of the inputs, one each (undefined: zero, or delivered elsewhere).
-/// `saved` is what forward asked to keep, checked for in-place changes since. Runs without recording: once differentiable.
+/// Gradients of the outputs (undefined: zero) to gradients of the inputs, one each (undefined:
+/// zero, or delivered elsewhere). `saved` is what forward asked to keep, checked for in-place
+/// changes since. Runs without recording: once differentiable.
 using Backward = std::function<Tensors(const Tensors& saved, const Tensors& gradients)>;
 
-/// What a forward pass hands to autograd. Outputs are fresh tensors; `saved` may hold inputs, outputs and anything else; the closure of `backward`
-/// holds numbers and shapes, never inputs or outputs (that would leak the graph).
+/// What a forward pass hands to autograd. Outputs are fresh tensors; `saved` may hold inputs,
+/// outputs and anything else; the closure of `backward` holds numbers and shapes, never inputs or
+/// outputs (that would leak the graph).
 struct Recorded {
   Tensors outputs;
   Tensors saved;
@@ -27,8 +29,10 @@ struct Wanted {
   std::vector<bool> input;
 };
 
-/// Runs `forward` as one autograd function of `inputs` (undefined ones are skipped) and returns its outputs. When no gradient is wanted only the
-/// outputs matter. One wrapper for all operators, so that only its .cpp includes autograd's internals.
-Tensors differentiable(const char* name, const Tensors& inputs, const std::function<Recorded(const Wanted&)>& forward);
+/// Runs `forward` as one autograd function of `inputs` (undefined ones are skipped) and returns its
+/// outputs. When no gradient is wanted only the outputs matter. One wrapper for all operators, so
+/// that only its .cpp includes autograd's internals.
+Tensors differentiable(const char* name, const Tensors& inputs,
+                       const std::function<Recorded(const Wanted&)>& forward);
 
 }  // namespace shoal::ops

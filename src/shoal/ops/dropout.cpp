@@ -23,13 +23,18 @@ struct Mask {
   double scale() const { return 65536.0 / (65536.0 - threshold); }
 
   /// Calls `row(sample, position, index)` for every row of a tensor [B, T, D] or [B, D].
-  void rows(const at::Tensor& x, const std::function<void(std::uint64_t, std::uint32_t, std::int64_t)>& row) const {
+  void rows(const at::Tensor& x,
+            const std::function<void(std::uint64_t, std::uint32_t, std::int64_t)>& row) const {
     const std::int64_t columns = x.dim() > 2 ? x.size(1) : 1, samples = x.dim() > 1 ? x.size(0) : 1;
-    const std::int64_t* sample = place.samples.defined() ? place.samples.const_data_ptr<std::int64_t>() : nullptr;
-    const std::int64_t* position = place.positions.defined() ? place.positions.const_data_ptr<std::int64_t>() : nullptr;
+    const std::int64_t* sample =
+        place.samples.defined() ? place.samples.const_data_ptr<std::int64_t>() : nullptr;
+    const std::int64_t* position =
+        place.positions.defined() ? place.positions.const_data_ptr<std::int64_t>() : nullptr;
     for (std::int64_t b = 0; b < samples; ++b)
       for (std::int64_t t = 0; t < columns; ++t)
-        row(sample ? sample[b] : b, static_cast<std::uint32_t>(position ? position[t] : place.position_begin + t), b * columns + t);
+        row(sample ? sample[b] : b,
+            static_cast<std::uint32_t>(position ? position[t] : place.position_begin + t),
+            b * columns + t);
   }
 
   at::Tensor apply(const at::Tensor& x, const at::Tensor& residual) const {
@@ -39,11 +44,13 @@ struct Mask {
     }
     const at::Tensor y = at::empty_like(x);
     const std::int64_t width = x.size(-1);
-    const float *from = x.const_data_ptr<float>(), *base = residual.defined() ? residual.const_data_ptr<float>() : nullptr;
+    const float *from = x.const_data_ptr<float>(),
+                *base = residual.defined() ? residual.const_data_ptr<float>() : nullptr;
     float* to = y.mutable_data_ptr<float>();
     rows(x, [&](std::uint64_t sample, std::uint32_t position, std::int64_t index) {
-      kernels::dropout_row(key.value(), sample, position, threshold, static_cast<float>(scale()), width, from + index * width,
-                           base ? base + index * width : nullptr, to + index * width);
+      kernels::dropout_row(key.value(), sample, position, threshold, static_cast<float>(scale()),
+                           width, from + index * width, base ? base + index * width : nullptr,
+                           to + index * width);
     });
     return y;
   }
@@ -58,16 +65,21 @@ struct Mask {
 
 }  // namespace
 
-at::Tensor dropout(const at::Tensor& input, double probability, Key key, const RowPlace& place, const at::Tensor& residual) {
+at::Tensor dropout(const at::Tensor& input, double probability, Key key, const RowPlace& place,
+                   const at::Tensor& residual) {
   SHOAL_USER_CHECK(probability >= 0 && probability < 1, "dropout", "probability {}", probability);
-  SHOAL_USER_CHECK(input.dim() == 2 || input.dim() == 3, "dropout", "takes [B, T, D] or [B, D], not {} dimensions", input.dim());
-  const Mask mask{key, static_cast<std::uint32_t>(std::min(std::lround(probability * 65536), 65535L)), place};
+  SHOAL_USER_CHECK(input.dim() == 2 || input.dim() == 3, "dropout",
+                   "takes [B, T, D] or [B, D], not {} dimensions", input.dim());
+  const Mask mask{
+      key, static_cast<std::uint32_t>(std::min(std::lround(probability * 65536), 65535L)), place};
   return differentiable("dropout", {input, residual}, [&](const Wanted& wanted) {
-    return Recorded{{mask.apply(input.contiguous(), residual.defined() ? residual.contiguous() : residual)},
-                    {},
-                    [mask, wanted](const Tensors&, const Tensors& gradients) {
-                      return Tensors{wanted.input[0] ? mask.apply(gradients[0].contiguous(), {}) : at::Tensor(), gradients[0]};
-                    }};
+    return Recorded{
+        {mask.apply(input.contiguous(), residual.defined() ? residual.contiguous() : residual)},
+        {},
+        [mask, wanted](const Tensors&, const Tensors& gradients) {
+          return Tensors{wanted.input[0] ? mask.apply(gradients[0].contiguous(), {}) : at::Tensor(),
+                         gradients[0]};
+        }};
   })[0];
 }
 

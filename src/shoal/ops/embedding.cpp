@@ -19,11 +19,14 @@ void check_range(const at::Tensor& index, std::int64_t rows) {
   const std::int64_t* values = index.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < index.numel(); ++i) {
     if (values[i] < 0 || values[i] >= rows)
-      throw Error(ErrorKind::kData, "embedding", fmt::format("index {} at element {} lies outside a table of {} rows", values[i], i, rows));
+      throw Error(ErrorKind::kData, "embedding",
+                  fmt::format("index {} at element {} lies outside a table of {} rows", values[i],
+                              i, rows));
   }
 }
 
-/// Adds `rows` to the 16-bit rows of `target` that `flat` names: those of one index are added up in float32 and rounded once.
+/// Adds `rows` to the 16-bit rows of `target` that `flat` names: those of one index are added up in
+/// float32 and rounded once.
 void add_narrow_rows(const at::Tensor& target, const at::Tensor& flat, const at::Tensor& rows) {
   const std::int64_t* index = flat.const_data_ptr<std::int64_t>();
   std::map<std::int64_t, std::vector<std::int64_t>> uses;
@@ -36,7 +39,8 @@ void add_narrow_rows(const at::Tensor& target, const at::Tensor& flat, const at:
   for (const auto& [row, places] : uses) {
     kernels::widen(type, table + row * width, sum.size(), sum.data());
     for (const std::int64_t place : places)
-      for (std::int64_t j = 0; j < width; ++j) sum[j] += values.const_data_ptr<float>()[place * width + j];
+      for (std::int64_t j = 0; j < width; ++j)
+        sum[j] += values.const_data_ptr<float>()[place * width + j];
     kernels::narrow(type, sum.data(), sum.size(), table + row * width);
   }
 }
@@ -45,14 +49,19 @@ void add_narrow_rows(const at::Tensor& target, const at::Tensor& flat, const at:
 
 at::Tensor embedding(const at::Tensor& index, const Weight& weight) {
   const at::Tensor& table = weight.tensor;
-  SHOAL_USER_CHECK(index.scalar_type() == at::kLong && table.dim() == 2, "embedding", "needs int64 indices and a 2-D table");
+  SHOAL_USER_CHECK(index.scalar_type() == at::kLong && table.dim() == 2, "embedding",
+                   "needs int64 indices and a 2-D table");
   return differentiable("embedding", {table}, [&](const Wanted& wanted) {
     const at::Tensor flat = index.contiguous().view({-1});
     if (flat.device().is_cpu()) check_range(flat, table.size(0));
     auto shape = index.sizes().vec();
     shape.push_back(table.size(1));
     const at::Tensor rows = at::index_select(table.detach(), 0, flat);
-    Recorded recorded{{converted(rows, is_narrow(table.scalar_type()) ? at::kFloat : table.scalar_type()).view(shape)}, {}, {}};
+    Recorded recorded{
+        {converted(rows, is_narrow(table.scalar_type()) ? at::kFloat : table.scalar_type())
+             .view(shape)},
+        {},
+        {}};
     if (!wanted.any) return recorded;
     recorded.saved = {table};
     recorded.backward = [flat, sink = weight.sink](const Tensors& saved, const Tensors& gradients) {

@@ -12,16 +12,20 @@
 namespace shoal::ops::kernels {
 
 #if defined(__x86_64__)
-// Highway knows no instruction of AVX512-BF16, so this file does. Chosen at run time: nothing here runs on a processor without it.
+// Highway knows no instruction of AVX512-BF16, so this file does. Chosen at run time: nothing here
+// runs on a processor without it.
 #define SHOAL_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 
 namespace {
 
-// As in gemm_kernels.cpp, with a word of two neighbours along the depth in the place of a float: 24 sums stay in registers.
+// As in gemm_kernels.cpp, with a word of two neighbours along the depth in the place of a float: 24
+// sums stay in registers.
 constexpr std::int64_t kTileRows = 12, kTileColumns = 32;
 constexpr std::int64_t kBlockWords = 512, kBlockColumns = 320, kBlockRows = 1536;
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 std::int64_t words_of(std::int64_t depth) { return (depth + 1) / 2; }
 
 /// Words of a block: as even as possible.
@@ -30,18 +34,27 @@ std::int64_t block_words(std::int64_t depth) {
   return (words + blocks - 1) / std::max<std::int64_t>(blocks, 1);
 }
 
-const std::uint16_t* bits(const MatrixView& view) { return static_cast<const std::uint16_t*>(view.data); }
+const std::uint16_t* bits(const MatrixView& view) {
+  return static_cast<const std::uint16_t*>(view.data);
+}
 
 std::uint32_t word(const std::uint16_t* first, std::int64_t stride, bool pair) {
   return *first | (pair ? static_cast<std::uint32_t>(first[stride]) << 16 : 0);
 }
 
-SHOAL_AVX512_BF16 inline __m128i four_words(const std::uint16_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
-SHOAL_AVX512_BF16 inline void put(std::uint32_t* to, __m128i words) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), words); }
+SHOAL_AVX512_BF16 inline __m128i four_words(const std::uint16_t* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+SHOAL_AVX512_BF16 inline void put(std::uint32_t* to, __m128i words) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), words);
+}
 
-/// to[w * width + i] = the two neighbours 2 w, 2 w + 1 of row i, for 4 rows and 4 words, depth contiguous.
-SHOAL_AVX512_BF16 inline void transpose_4x4(const std::uint16_t* from, std::int64_t stride, std::uint32_t* to, std::int64_t width) {
-  const __m128i r0 = four_words(from), r1 = four_words(from + stride), r2 = four_words(from + 2 * stride), r3 = four_words(from + 3 * stride);
+/// to[w * width + i] = the two neighbours 2 w, 2 w + 1 of row i, for 4 rows and 4 words, depth
+/// contiguous.
+SHOAL_AVX512_BF16 inline void transpose_4x4(const std::uint16_t* from, std::int64_t stride,
+                                            std::uint32_t* to, std::int64_t width) {
+  const __m128i r0 = four_words(from), r1 = four_words(from + stride),
+                r2 = four_words(from + 2 * stride), r3 = four_words(from + 3 * stride);
   const __m128i low01 = _mm_unpacklo_epi32(r0, r1), high01 = _mm_unpackhi_epi32(r0, r1);
   const __m128i low23 = _mm_unpacklo_epi32(r2, r3), high23 = _mm_unpackhi_epi32(r2, r3);
   put(to, _mm_unpacklo_epi64(low01, low23));
@@ -50,46 +63,57 @@ SHOAL_AVX512_BF16 inline void transpose_4x4(const std::uint16_t* from, std::int6
   put(to + 3 * width, _mm_unpackhi_epi64(high01, high23));
 }
 
-__mmask16 first_lanes(std::int64_t count) { return static_cast<__mmask16>((1u << std::clamp<std::int64_t>(count, 0, 16)) - 1); }
+__mmask16 first_lanes(std::int64_t count) {
+  return static_cast<__mmask16>((1u << std::clamp<std::int64_t>(count, 0, 16)) - 1);
+}
 
 // The forms with a mask of ones: g++ 12 takes the others for reads of something undefined.
 /// Rows that lie side by side: two of the depth are interleaved, 16 rows at a time.
-SHOAL_AVX512_BF16 void pack_side_by_side(const std::uint16_t* from, std::int64_t stride, std::int64_t count, std::int64_t width, std::int64_t depth,
+SHOAL_AVX512_BF16 void pack_side_by_side(const std::uint16_t* from, std::int64_t stride,
+                                         std::int64_t count, std::int64_t width, std::int64_t depth,
                                          std::uint32_t* to) {
   for (std::int64_t k = 0; k < depth; k += 2, to += width) {
     const std::uint16_t *even = from + k * stride, *odd = even + stride;
     for (std::int64_t i = 0; i < width; i += 16) {
       const __mmask16 there = first_lanes(count - i), odd_there = k + 1 < depth ? there : 0;
-      const __m512i low = _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(there, even + i));
-      const __m512i high = _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(odd_there, odd + i));
-      _mm512_mask_storeu_epi32(to + i, first_lanes(width - i), _mm512_or_si512(low, _mm512_maskz_slli_epi32(0xffff, high, 16)));
+      const __m512i low =
+          _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(there, even + i));
+      const __m512i high =
+          _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(odd_there, odd + i));
+      _mm512_mask_storeu_epi32(to + i, first_lanes(width - i),
+                               _mm512_or_si512(low, _mm512_maskz_slli_epi32(0xffff, high, 16)));
     }
   }
 }
 
 /// One panel: to[w * width + i] = word w of row i for i < count, zero for the rest of the width.
-SHOAL_AVX512_BF16 void pack_panel(const MatrixView& from, std::int64_t count, std::int64_t width, std::int64_t depth, std::uint32_t* to) {
+SHOAL_AVX512_BF16 void pack_panel(const MatrixView& from, std::int64_t count, std::int64_t width,
+                                  std::int64_t depth, std::uint32_t* to) {
   const std::int64_t stride = from.row_stride, step = from.column_stride, words = words_of(depth);
   if (stride == 1) return pack_side_by_side(bits(from), step, count, width, depth, to);
   std::int64_t done = 0;
   if (step == 1 && count == width) {
     done = depth / 8 * 4;
     for (std::int64_t w = 0; w < done; w += 4)
-      for (std::int64_t i = 0; i < width; i += 4) transpose_4x4(bits(from) + i * stride + 2 * w, stride, to + w * width + i, width);
+      for (std::int64_t i = 0; i < width; i += 4)
+        transpose_4x4(bits(from) + i * stride + 2 * w, stride, to + w * width + i, width);
   }
   for (std::int64_t w = done; w < words; ++w) {
-    for (std::int64_t i = 0; i < count; ++i) to[w * width + i] = word(bits(from) + i * stride + 2 * w * step, step, 2 * w + 1 < depth);
+    for (std::int64_t i = 0; i < count; ++i)
+      to[w * width + i] = word(bits(from) + i * stride + 2 * w * step, step, 2 * w + 1 < depth);
     std::fill(to + w * width + count, to + (w + 1) * width, 0u);
   }
 }
 
-SHOAL_AVX512_BF16 void pack(const MatrixView& view, std::int64_t count, std::int64_t width, std::int64_t depth, std::uint32_t* to) {
+SHOAL_AVX512_BF16 void pack(const MatrixView& view, std::int64_t count, std::int64_t width,
+                            std::int64_t depth, std::uint32_t* to) {
   for (std::int64_t i = 0; i < count; i += width, to += width * words_of(depth))
     pack_panel(from(view, i, 0), std::min(width, count - i), width, depth, to);
 }
 
 /// One tile of c from a panel of each.
-SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a, const std::uint32_t* b, float* c, std::int64_t stride,
+SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a,
+                                   const std::uint32_t* b, float* c, std::int64_t stride,
                                    bool accumulate) {
   __m512 left[kTileRows], right[kTileRows];
 #pragma GCC unroll 12
@@ -107,21 +131,25 @@ SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a, c
   for (std::int64_t i = 0; i < kTileRows; ++i) {
     float* row = c + i * stride;
     _mm512_storeu_ps(row, accumulate ? _mm512_add_ps(left[i], _mm512_loadu_ps(row)) : left[i]);
-    _mm512_storeu_ps(row + 16, accumulate ? _mm512_add_ps(right[i], _mm512_loadu_ps(row + 16)) : right[i]);
+    _mm512_storeu_ps(row + 16,
+                     accumulate ? _mm512_add_ps(right[i], _mm512_loadu_ps(row + 16)) : right[i]);
   }
 }
 
 /// A tile of which only [rows, columns] lie inside c.
-SHOAL_AVX512_BF16 void edge_tile(std::int64_t words, const std::uint32_t* a, const std::uint32_t* b, float* c, std::int64_t stride, bool accumulate,
-                                 std::int64_t rows, std::int64_t columns) {
+SHOAL_AVX512_BF16 void edge_tile(std::int64_t words, const std::uint32_t* a, const std::uint32_t* b,
+                                 float* c, std::int64_t stride, bool accumulate, std::int64_t rows,
+                                 std::int64_t columns) {
   alignas(64) float whole[kTileRows * kTileColumns];
   tile(words, a, b, whole, kTileColumns, false);
   for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < columns; ++j) c[i * stride + j] = whole[i * kTileColumns + j] + (accumulate ? c[i * stride + j] : 0);
+    for (std::int64_t j = 0; j < columns; ++j)
+      c[i * stride + j] = whole[i * kTileColumns + j] + (accumulate ? c[i * stride + j] : 0);
 }
 
 /// A packed block of a times a packed block of b.
-SHOAL_AVX512_BF16 void block(std::int64_t rows, std::int64_t columns, std::int64_t words, const std::uint32_t* a, const std::uint32_t* b, float* c,
+SHOAL_AVX512_BF16 void block(std::int64_t rows, std::int64_t columns, std::int64_t words,
+                             const std::uint32_t* a, const std::uint32_t* b, float* c,
                              std::int64_t stride, bool accumulate) {
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     for (std::int64_t j = 0; j < columns; j += kTileColumns) {
@@ -129,8 +157,8 @@ SHOAL_AVX512_BF16 void block(std::int64_t rows, std::int64_t columns, std::int64
       if (i + kTileRows <= rows && j + kTileColumns <= columns) {
         tile(words, panel_a, panel_b, c + i * stride + j, stride, accumulate);
       } else {
-        edge_tile(words, panel_a, panel_b, c + i * stride + j, stride, accumulate, std::min(kTileRows, rows - i),
-                  std::min(kTileColumns, columns - j));
+        edge_tile(words, panel_a, panel_b, c + i * stride + j, stride, accumulate,
+                  std::min(kTileRows, rows - i), std::min(kTileColumns, columns - j));
       }
     }
   }
@@ -143,14 +171,19 @@ std::int64_t packed_rows(std::int64_t rows, std::int64_t depth) {
 
 }  // namespace
 
-bool bf16_products() { return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"); }
-
-std::size_t gemm_bf16_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-  return static_cast<std::size_t>(packed_rows(rows, depth) + round_up(std::min(columns, kBlockColumns), kTileColumns) * block_words(depth));
+bool bf16_products() {
+  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl");
 }
 
-void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b, float* c, std::int64_t c_stride,
-               bool accumulate, float* workspace) {
+std::size_t gemm_bf16_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+  return static_cast<std::size_t>(packed_rows(rows, depth) +
+                                  round_up(std::min(columns, kBlockColumns), kTileColumns) *
+                                      block_words(depth));
+}
+
+void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a,
+               MatrixView b, float* c, std::int64_t c_stride, bool accumulate, float* workspace) {
   const std::int64_t step = 2 * block_words(depth);
   auto* packed_a = reinterpret_cast<std::uint32_t*>(workspace);
   auto* packed_b = packed_a + packed_rows(rows, depth);
@@ -162,8 +195,10 @@ void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, Matr
       for (std::int64_t j = 0; j < columns; j += kBlockColumns) {
         const std::int64_t wide = std::min(kBlockColumns, columns - j);
         const MatrixView right = from(b, k, j);
-        pack({right.data, right.column_stride, right.row_stride, right.type}, wide, kTileColumns, deep, packed_b);
-        block(high, wide, words_of(deep), packed_a, packed_b, c + i * c_stride + j, c_stride, accumulate || k > 0);
+        pack({right.data, right.column_stride, right.row_stride, right.type}, wide, kTileColumns,
+             deep, packed_b);
+        block(high, wide, words_of(deep), packed_a, packed_b, c + i * c_stride + j, c_stride,
+              accumulate || k > 0);
       }
     }
   }
@@ -173,7 +208,8 @@ void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, Matr
 
 bool bf16_products() { return false; }
 std::size_t gemm_bf16_workspace(std::int64_t, std::int64_t, std::int64_t) { return 0; }
-void gemm_bf16(std::int64_t, std::int64_t, std::int64_t, MatrixView, MatrixView, float*, std::int64_t, bool, float*) {
+void gemm_bf16(std::int64_t, std::int64_t, std::int64_t, MatrixView, MatrixView, float*,
+               std::int64_t, bool, float*) {
   SHOAL_CHECK(false, "called where bf16_products() is false");
 }
 

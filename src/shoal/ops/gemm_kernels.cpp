@@ -18,14 +18,15 @@ namespace HWY_NAMESPACE {
 
 using kernels::MatrixView;
 
-// The tile that stays in registers: kTileRows rows of two vectors. 32 registers hold 24 sums, 16 hold 12.
+// The tile that stays in registers: kTileRows rows of two vectors. 32 registers hold 24 sums, 16
+// hold 12.
 #if HWY_TARGET <= HWY_AVX3
 constexpr std::int64_t kTileRows = 12;
 #else
 constexpr std::int64_t kTileRows = 4;
 #endif
-// A panel of a (kTileRows x depth, 24 KiB) stays in the first cache, a block of b (depth x columns, 640 KiB) in the second, a block of a in the
-// third.
+// A panel of a (kTileRows x depth, 24 KiB) stays in the first cache, a block of b (depth x columns,
+// 640 KiB) in the second, a block of a in the third.
 constexpr std::int64_t kBlockDepth = 512, kBlockColumns = 320, kBlockRows = 1536;
 
 constexpr std::int64_t kWidestTile = 64;
@@ -36,7 +37,9 @@ MatrixView transposed(MatrixView view) {
 }
 
 std::int64_t tile_columns() { return 2 * static_cast<std::int64_t>(hn::Lanes(Floats())); }
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 /// Depth of a block: as even as possible.
 std::int64_t block_depth(std::int64_t depth) {
@@ -46,12 +49,16 @@ std::int64_t block_depth(std::int64_t depth) {
 
 #if HWY_TARGET != HWY_SCALAR
 /// to[k * width + i] = from[i * stride + k] for 4 x 4 elements.
-HWY_INLINE void transpose_4x4(const float* from, std::int64_t stride, float* to, std::int64_t width) {
+HWY_INLINE void transpose_4x4(const float* from, std::int64_t stride, float* to,
+                              std::int64_t width) {
   const hn::FixedTag<float, 4> d;
   const hn::Repartition<double, decltype(d)> wide;
-  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride), r2 = hn::LoadU(d, from + 2 * stride), r3 = hn::LoadU(d, from + 3 * stride);
-  const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1)), high01 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
-  const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3)), high23 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
+  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride),
+             r2 = hn::LoadU(d, from + 2 * stride), r3 = hn::LoadU(d, from + 3 * stride);
+  const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1)),
+             high01 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
+  const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3)),
+             high23 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), d, to);
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)), d, to + width);
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, to + 2 * width);
@@ -60,10 +67,11 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t stride, float* to,
 #endif
 
 /// One panel: to[k * width + i] = element (i, k) for i < count, zero for the rest of the width.
-void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_stride, std::int64_t count, std::int64_t width, std::int64_t depth,
-                float* to) {
+void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_stride,
+                std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
   if (count == width && stride == 1) {
-    for (std::int64_t k = 0; k < depth; ++k) std::memcpy(to + k * width, from + k * depth_stride, width * sizeof(float));
+    for (std::int64_t k = 0; k < depth; ++k)
+      std::memcpy(to + k * width, from + k * depth_stride, width * sizeof(float));
     return;
   }
   std::int64_t done = 0;
@@ -71,20 +79,24 @@ void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_strid
   if (count == width && depth_stride == 1 && width % 4 == 0) {
     done = depth - depth % 4;
     for (std::int64_t k = 0; k < done; k += 4)
-      for (std::int64_t i = 0; i < width; i += 4) transpose_4x4(from + i * stride + k, stride, to + k * width + i, width);
+      for (std::int64_t i = 0; i < width; i += 4)
+        transpose_4x4(from + i * stride + k, stride, to + k * width + i, width);
   }
 #endif
   for (std::int64_t k = done; k < depth; ++k) {
-    for (std::int64_t i = 0; i < count; ++i) to[k * width + i] = from[i * stride + k * depth_stride];
+    for (std::int64_t i = 0; i < count; ++i)
+      to[k * width + i] = from[i * stride + k * depth_stride];
     std::fill(to + k * width + count, to + (k + 1) * width, 0.0f);
   }
 }
 
 /// Panels of 16-bit rows that lie side by side: what is neighbours in memory becomes float at once.
-void pack_narrow_side_by_side(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
+void pack_narrow_side_by_side(MatrixView from, std::int64_t count, std::int64_t width,
+                              std::int64_t depth, float* to) {
   HWY_ALIGN float wide[kBlockRows];
   for (std::int64_t k = 0; k < depth; ++k) {
-    kernels::widen(from.type, kernels::from(from, 0, k).data, static_cast<std::size_t>(count), wide);
+    kernels::widen(from.type, kernels::from(from, 0, k).data, static_cast<std::size_t>(count),
+                   wide);
     for (std::int64_t i = 0; i < count; i += width) {
       float* place = to + i * depth + k * width;
       const std::int64_t size = std::min(width, count - i);
@@ -95,13 +107,16 @@ void pack_narrow_side_by_side(MatrixView from, std::int64_t count, std::int64_t 
 }
 
 /// A panel of other 16-bit elements.
-void pack_narrow_panel(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
+void pack_narrow_panel(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t depth,
+                       float* to) {
   HWY_ALIGN float wide[kWidestTile * kBlockDepth];
   for (std::int64_t i = 0; i < count; ++i) {
     if (from.column_stride == 1) {
-      kernels::widen(from.type, kernels::from(from, i, 0).data, static_cast<std::size_t>(depth), wide + i * depth);
+      kernels::widen(from.type, kernels::from(from, i, 0).data, static_cast<std::size_t>(depth),
+                     wide + i * depth);
     } else {
-      for (std::int64_t k = 0; k < depth; ++k) kernels::widen(from.type, kernels::from(from, i, k).data, 1, wide + i * depth + k);
+      for (std::int64_t k = 0; k < depth; ++k)
+        kernels::widen(from.type, kernels::from(from, i, k).data, 1, wide + i * depth + k);
     }
   }
   pack_panel(wide, depth, 1, count, width, depth, to);
@@ -109,12 +124,14 @@ void pack_narrow_panel(MatrixView from, std::int64_t count, std::int64_t width, 
 
 /// All panels of a block of `count` rows of `from`.
 void pack(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
-  if (from.type != ElementType::kF32 && from.row_stride == 1) return pack_narrow_side_by_side(from, count, width, depth, to);
+  if (from.type != ElementType::kF32 && from.row_stride == 1)
+    return pack_narrow_side_by_side(from, count, width, depth, to);
   for (std::int64_t i = 0; i < count; i += width, to += width * depth) {
     const MatrixView panel = kernels::from(from, i, 0);
     const std::int64_t size = std::min(width, count - i);
     if (from.type == ElementType::kF32) {
-      pack_panel(static_cast<const float*>(panel.data), from.row_stride, from.column_stride, size, width, depth, to);
+      pack_panel(static_cast<const float*>(panel.data), from.row_stride, from.column_stride, size,
+                 width, depth, to);
     } else {
       pack_narrow_panel(panel, size, width, depth, to);
     }
@@ -122,8 +139,8 @@ void pack(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t 
 }
 
 /// One tile of c from a panel of each.
-HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, float* HWY_RESTRICT c, std::int64_t stride,
-                     bool accumulate) {
+HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+                     float* HWY_RESTRICT c, std::int64_t stride, bool accumulate) {
   const Floats d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   Vector left[kTileRows], right[kTileRows];
@@ -142,22 +159,24 @@ HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const floa
   for (std::int64_t i = 0; i < kTileRows; ++i) {
     float* row = c + i * stride;
     hn::StoreU(accumulate ? hn::Add(left[i], hn::LoadU(d, row)) : left[i], d, row);
-    hn::StoreU(accumulate ? hn::Add(right[i], hn::LoadU(d, row + lanes)) : right[i], d, row + lanes);
+    hn::StoreU(accumulate ? hn::Add(right[i], hn::LoadU(d, row + lanes)) : right[i], d,
+               row + lanes);
   }
 }
 
 /// A tile of which only [rows, columns] lie inside c.
-void edge_tile(std::int64_t depth, const float* a, const float* b, float* c, std::int64_t stride, bool accumulate, std::int64_t rows,
-               std::int64_t columns) {
+void edge_tile(std::int64_t depth, const float* a, const float* b, float* c, std::int64_t stride,
+               bool accumulate, std::int64_t rows, std::int64_t columns) {
   HWY_ALIGN float whole[kTileRows * kWidestTile];
   tile(depth, a, b, whole, tile_columns(), false);
   for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < columns; ++j) c[i * stride + j] = whole[i * tile_columns() + j] + (accumulate ? c[i * stride + j] : 0);
+    for (std::int64_t j = 0; j < columns; ++j)
+      c[i * stride + j] = whole[i * tile_columns() + j] + (accumulate ? c[i * stride + j] : 0);
 }
 
 /// A packed block of a times a packed block of b.
-void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a, const float* b, float* c, std::int64_t stride,
-           bool accumulate) {
+void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
+           const float* b, float* c, std::int64_t stride, bool accumulate) {
   const std::int64_t width = tile_columns();
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     for (std::int64_t j = 0; j < columns; j += width) {
@@ -165,22 +184,25 @@ void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const fl
       if (i + kTileRows <= rows && j + width <= columns) {
         tile(depth, panel_a, panel_b, c + i * stride + j, stride, accumulate);
       } else {
-        edge_tile(depth, panel_a, panel_b, c + i * stride + j, stride, accumulate, std::min(kTileRows, rows - i), std::min(width, columns - j));
+        edge_tile(depth, panel_a, panel_b, c + i * stride + j, stride, accumulate,
+                  std::min(kTileRows, rows - i), std::min(width, columns - j));
       }
     }
   }
 }
 
 std::size_t GemmWorkspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-  const std::int64_t a = round_up(std::min(rows, kBlockRows), kTileRows), b = round_up(std::min(columns, kBlockColumns), tile_columns());
+  const std::int64_t a = round_up(std::min(rows, kBlockRows), kTileRows),
+                     b = round_up(std::min(columns, kBlockColumns), tile_columns());
   return static_cast<std::size_t>(round_up(a * block_depth(depth), 16) + b * block_depth(depth));
 }
 
-void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b, float* c, std::int64_t c_stride, bool accumulate,
-          float* workspace) {
+void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b,
+          float* c, std::int64_t c_stride, bool accumulate, float* workspace) {
   const std::int64_t step = block_depth(depth);
   float* packed_a = workspace;
-  float* packed_b = workspace + round_up(round_up(std::min(rows, kBlockRows), kTileRows) * step, 16);
+  float* packed_b =
+      workspace + round_up(round_up(std::min(rows, kBlockRows), kTileRows) * step, 16);
   for (std::int64_t k = 0; k < depth; k += step) {
     const std::int64_t deep = std::min(step, depth - k);
     for (std::int64_t i = 0; i < rows; i += kBlockRows) {
@@ -189,7 +211,8 @@ void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixVie
       for (std::int64_t j = 0; j < columns; j += kBlockColumns) {
         const std::int64_t wide = std::min(kBlockColumns, columns - j);
         pack(transposed(kernels::from(b, k, j)), wide, tile_columns(), deep, packed_b);
-        block(high, wide, deep, packed_a, packed_b, c + i * c_stride + j, c_stride, accumulate || k > 0);
+        block(high, wide, deep, packed_a, packed_b, c + i * c_stride + j, c_stride,
+              accumulate || k > 0);
       }
     }
   }
@@ -206,20 +229,23 @@ HWY_EXPORT(GemmWorkspace);
 
 namespace kernels {
 
-void gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b, float* c, std::int64_t c_stride, bool accumulate,
-          float* workspace) {
-  if (a.type == ElementType::kBF16 && bf16_products()) return gemm_bf16(rows, columns, depth, a, b, c, c_stride, accumulate, workspace);
+void gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b,
+          float* c, std::int64_t c_stride, bool accumulate, float* workspace) {
+  if (a.type == ElementType::kBF16 && bf16_products())
+    return gemm_bf16(rows, columns, depth, a, b, c, c_stride, accumulate, workspace);
   HWY_DYNAMIC_DISPATCH(Gemm)(rows, columns, depth, a, b, c, c_stride, accumulate, workspace);
 }
 
 std::size_t gemm_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-  return std::max(HWY_DYNAMIC_DISPATCH(GemmWorkspace)(rows, columns, depth), gemm_bf16_workspace(rows, columns, depth));
+  return std::max(HWY_DYNAMIC_DISPATCH(GemmWorkspace)(rows, columns, depth),
+                  gemm_bf16_workspace(rows, columns, depth));
 }
 
 bool gemm_preferred() {
 #if HWY_ARCH_X86
   // Asked once: in a virtual machine the instruction that tells takes 20 us.
-  static const bool preferred = (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_is("amd");
+  static const bool preferred =
+      (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_is("amd");
   return preferred;
 #else
   return false;

@@ -7,7 +7,8 @@
 
 namespace shoal::ops::kernels {
 
-/// A matrix in place: element (i, j) at data[i * row_stride + j * column_stride], counted in elements.
+/// A matrix in place: element (i, j) at data[i * row_stride + j * column_stride], counted in
+/// elements.
 struct MatrixView {
   const void* data;
   std::int64_t row_stride, column_stride;
@@ -17,29 +18,35 @@ struct MatrixView {
 /// The view whose element (0, 0) is element (i, j) of `view`.
 inline MatrixView from(MatrixView view, std::int64_t i, std::int64_t j) {
   const std::int64_t element = i * view.row_stride + j * view.column_stride;
-  view.data = static_cast<const char*>(view.data) + element * static_cast<std::int64_t>(size_of(view.type));
+  view.data =
+      static_cast<const char*>(view.data) + element * static_cast<std::int64_t>(size_of(view.type));
   return view;
 }
 
-/// c [rows, columns] (row stride `c_stride`, columns contiguous) = a [rows, depth] times b [depth, columns], plus c when `accumulate`. c and all sums
-/// are fp32, whatever type a and b (both the same) are stored in.
+/// c [rows, columns] (row stride `c_stride`, columns contiguous) = a [rows, depth] times b [depth,
+/// columns], plus c when `accumulate`. c and all sums are fp32, whatever type a and b (both the
+/// same) are stored in.
 ///
-/// Blocked and packed as in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008. The order in which an element is summed
-/// depends on `depth` alone: any cut of rows and columns gives the same bits. 16-bit elements become fp32 as they are packed, unless the processor
-/// multiplies bf16 itself (bf16_products). `workspace`: gemm_workspace(...) floats, aligned to 64 bytes.
-void gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b, float* c, std::int64_t c_stride, bool accumulate,
-          float* workspace);
+/// Blocked and packed as in Goto and van de Geijn, "Anatomy of high-performance matrix
+/// multiplication", 2008. The order in which an element is summed depends on `depth` alone: any cut
+/// of rows and columns gives the same bits. 16-bit elements become fp32 as they are packed, unless
+/// the processor multiplies bf16 itself (bf16_products). `workspace`: gemm_workspace(...) floats,
+/// aligned to 64 bytes.
+void gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b,
+          float* c, std::int64_t c_stride, bool accumulate, float* workspace);
 std::size_t gemm_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth);
 
-/// True where `gemm` is known to beat the BLAS in LibTorch in fp32: processors with AVX-512 on which MKL, by their maker's name, stays with AVX2.
+/// True where `gemm` is known to beat the BLAS in LibTorch in fp32: processors with AVX-512 on
+/// which MKL, by their maker's name, stays with AVX2.
 bool gemm_preferred();
 
 /// True where the processor adds up products of pairs of bf16 (AVX512-BF16), and gemm uses it.
 bool bf16_products();
 
-/// What gemm calls there: `a` and `b` are bf16. Two numbers of the depth are one word; subnormal factors count as zero, sums round to nearest.
-void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b, float* c, std::int64_t c_stride,
-               bool accumulate, float* workspace);
+/// What gemm calls there: `a` and `b` are bf16. Two numbers of the depth are one word; subnormal
+/// factors count as zero, sums round to nearest.
+void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a,
+               MatrixView b, float* c, std::int64_t c_stride, bool accumulate, float* workspace);
 std::size_t gemm_bf16_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth);
 
 }  // namespace shoal::ops::kernels

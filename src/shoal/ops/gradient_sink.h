@@ -7,7 +7,8 @@
 
 namespace shoal::ops {
 
-/// Who owns a weight and wants its gradient in a place of its own: operators write there instead of handing autograd a tensor to copy or add.
+/// Who owns a weight and wants its gradient in a place of its own: operators write there instead of
+/// handing autograd a tensor to copy or add.
 class GradientSink {
  public:
   struct Target {
@@ -16,27 +17,32 @@ class GradientSink {
   };
 
   virtual ~GradientSink() = default;
-  /// Where the gradient of one use goes. `written` follows when it is there; what follows then is an undefined gradient to autograd, which
-  /// still fires the weight's post-accumulate hook when all uses are through.
+  /// Where the gradient of one use goes. `written` follows when it is there; what follows then is
+  /// an undefined gradient to autograd, which still fires the weight's post-accumulate hook when
+  /// all uses are through.
   virtual Target target() = 0;
   virtual void written() = 0;
 };
 
-/// A weight as operators take it: the tensor and, if its owner wants the gradient in place, the sink. Converts from a plain tensor.
+/// A weight as operators take it: the tensor and, if its owner wants the gradient in place, the
+/// sink. Converts from a plain tensor.
 struct Weight {
   at::Tensor tensor;
   std::shared_ptr<GradientSink> sink;
 
   Weight() = default;
-  Weight(at::Tensor plain) : tensor(std::move(plain)) {}  // NOLINT: a tensor is a weight without a sink
-  Weight(at::Tensor owned, std::shared_ptr<GradientSink> owner) : tensor(std::move(owned)), sink(std::move(owner)) {}
+  Weight(at::Tensor plain)
+      : tensor(std::move(plain)) {}  // NOLINT: a tensor is a weight without a sink
+  Weight(at::Tensor owned, std::shared_ptr<GradientSink> owner)
+      : tensor(std::move(owned)), sink(std::move(owner)) {}
   bool defined() const { return tensor.defined(); }
 };
 
-/// Lets `write(tensor, accumulate)` produce a gradient of the shape and type of `weight`: in the sink (then the result is undefined) or in a
-/// fresh tensor for autograd.
+/// Lets `write(tensor, accumulate)` produce a gradient of the shape and type of `weight`: in the
+/// sink (then the result is undefined) or in a fresh tensor for autograd.
 template <class Write>
-at::Tensor deliver(const std::shared_ptr<GradientSink>& sink, const at::Tensor& weight, Write&& write) {
+at::Tensor deliver(const std::shared_ptr<GradientSink>& sink, const at::Tensor& weight,
+                   Write&& write) {
   if (!sink) {
     at::Tensor fresh = weight.new_empty(weight.sizes());
     write(fresh, false);
@@ -51,7 +57,9 @@ at::Tensor deliver(const std::shared_ptr<GradientSink>& sink, const at::Tensor& 
 /// The same of a gradient that is there already; an undefined one stays so.
 inline at::Tensor hand_over(const std::shared_ptr<GradientSink>& sink, const at::Tensor& gradient) {
   if (!sink || !gradient.defined()) return gradient;
-  return deliver(sink, gradient, [&](const at::Tensor& target, bool accumulate) { accumulate ? target.add_(gradient) : target.copy_(gradient); });
+  return deliver(sink, gradient, [&](const at::Tensor& target, bool accumulate) {
+    accumulate ? target.add_(gradient) : target.copy_(gradient);
+  });
 }
 
 }  // namespace shoal::ops

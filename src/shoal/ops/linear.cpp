@@ -12,15 +12,20 @@
 namespace shoal::ops {
 namespace {
 
-bool has_kernel(const at::Tensor& x) { return x.scalar_type() == at::kFloat && x.device().is_cpu(); }
-const float* pointer(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr; }
+bool has_kernel(const at::Tensor& x) {
+  return x.scalar_type() == at::kFloat && x.device().is_cpu();
+}
+const float* pointer(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 /// out [rows, N] = residual + bias: what the product is added to.
 void fill(const at::Tensor& out, const at::Tensor& residual, const at::Tensor& bias) {
   if (has_kernel(out)) {
     const at::Tensor from = residual.defined() ? residual.contiguous() : residual;
-    kernels::fill_rows(out.size(0), out.size(1), pointer(from), pointer(bias), out.mutable_data_ptr<float>());
+    kernels::fill_rows(out.size(0), out.size(1), pointer(from), pointer(bias),
+                       out.mutable_data_ptr<float>());
     return;
   }
   residual.defined() ? out.copy_(rows_of(residual)) : out.zero_();
@@ -38,15 +43,18 @@ void add_columns(const at::Tensor& x, const at::Tensor& target, bool accumulate)
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& bias, const at::Tensor& residual, const at::Tensor& known) {
+at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& bias,
+                  const at::Tensor& residual, const at::Tensor& known) {
   const at::Tensor& w = weight.tensor;
-  SHOAL_USER_CHECK(w.dim() == 2 && input.dim() >= 1 && input.size(-1) == w.size(1), "linear", "input [..., {}] times weight [{}, {}]",
-                   input.dim() ? input.size(-1) : 0, w.size(0), w.dim() > 1 ? w.size(1) : 0);
+  SHOAL_USER_CHECK(w.dim() == 2 && input.dim() >= 1 && input.size(-1) == w.size(1), "linear",
+                   "input [..., {}] times weight [{}, {}]", input.dim() ? input.size(-1) : 0,
+                   w.size(0), w.dim() > 1 ? w.size(1) : 0);
   return differentiable("linear", {input, w, bias.tensor, residual}, [&](const Wanted& wanted) {
     const at::Tensor x = input.contiguous();
     auto shape = input.sizes().vec();
     shape.back() = w.size(0);
-    SHOAL_CHECK(!known.defined() || known.sizes() == shape, "the known result has {} elements", known.numel());
+    SHOAL_CHECK(!known.defined() || known.sizes() == shape, "the known result has {} elements",
+                known.numel());
     // What is kept for backward has 16 bits where the weight has.
     const at::Tensor multiplied = factor(x, w.scalar_type());
     const at::Tensor out = known.defined() ? known.detach() : at::empty(shape, x.options());
@@ -56,34 +64,40 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
       if (onto) fill(rows, residual, summand(bias.tensor, x));
       matmul(rows, rows_of(multiplied), w.t(), onto);
     }
-    return Recorded{{out},
-                    {wanted.input[1] ? multiplied : at::Tensor(), wanted.input[0] ? w : at::Tensor(), wanted.input[2] ? bias.tensor : at::Tensor()},
-                    [wanted, sizes = input.sizes().vec(), weight_sink = weight.sink, bias_sink = bias.sink, shape_of_weight = w.sizes().vec(),
-                     type = w.scalar_type()](const Tensors& saved, const Tensors& gradients) {
-                      const at::Tensor dy = rows_of(gradients[0]).contiguous(), factor_dy = factor(dy, type);
-                      Tensors result(4);
-                      if (wanted.input[0]) {
-                        result[0] = at::empty(sizes, dy.options());
-                        matmul(rows_of(result[0]), factor_dy, saved[1]);
-                      }
-                      if (wanted.input[1]) {
-                        const auto write = [&](const at::Tensor& target, bool accumulate) {
-                          matmul(target, factor_dy.t(), rows_of(saved[0]), accumulate);
-                        };
-                        if (weight_sink) {
-                          result[1] = deliver(weight_sink, {}, write);
-                        } else {
-                          result[1] = at::empty(shape_of_weight, dy.options().dtype(type));
-                          write(result[1], false);
-                        }
-                      }
-                      if (wanted.input[2])
-                        result[2] = deliver(bias_sink, saved[2], [&](const at::Tensor& target, bool accumulate) {
-                          write_widened(target, accumulate, [&](const at::Tensor& sum, bool onto) { add_columns(dy, sum, onto); });
-                        });
-                      if (wanted.input[3]) result[3] = gradients[0];
-                      return result;
-                    }};
+    return Recorded{
+        {out},
+        {wanted.input[1] ? multiplied : at::Tensor(), wanted.input[0] ? w : at::Tensor(),
+         wanted.input[2] ? bias.tensor : at::Tensor()},
+        [wanted, sizes = input.sizes().vec(), weight_sink = weight.sink, bias_sink = bias.sink,
+         shape_of_weight = w.sizes().vec(),
+         type = w.scalar_type()](const Tensors& saved, const Tensors& gradients) {
+          const at::Tensor dy = rows_of(gradients[0]).contiguous(), factor_dy = factor(dy, type);
+          Tensors result(4);
+          if (wanted.input[0]) {
+            result[0] = at::empty(sizes, dy.options());
+            matmul(rows_of(result[0]), factor_dy, saved[1]);
+          }
+          if (wanted.input[1]) {
+            const auto write = [&](const at::Tensor& target, bool accumulate) {
+              matmul(target, factor_dy.t(), rows_of(saved[0]), accumulate);
+            };
+            if (weight_sink) {
+              result[1] = deliver(weight_sink, {}, write);
+            } else {
+              result[1] = at::empty(shape_of_weight, dy.options().dtype(type));
+              write(result[1], false);
+            }
+          }
+          if (wanted.input[2])
+            result[2] =
+                deliver(bias_sink, saved[2], [&](const at::Tensor& target, bool accumulate) {
+                  write_widened(target, accumulate, [&](const at::Tensor& sum, bool onto) {
+                    add_columns(dy, sum, onto);
+                  });
+                });
+          if (wanted.input[3]) result[3] = gradients[0];
+          return result;
+        }};
   })[0];
 }
 

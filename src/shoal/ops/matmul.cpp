@@ -17,7 +17,8 @@ namespace shoal::ops {
 namespace {
 
 kernels::MatrixView view(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1), comm::element_type(tensor.scalar_type())};
+  return {tensor.const_data_ptr(), tensor.stride(0), tensor.stride(1),
+          comm::element_type(tensor.scalar_type())};
 }
 
 /// Below this many multiplications threads cost more than they save.
@@ -28,12 +29,14 @@ void by_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bo
   const kernels::MatrixView left = view(a), right = view(b);
   float* out = c.mutable_data_ptr<float>();
   const auto part = [&](std::int64_t i, std::int64_t height, std::int64_t j, std::int64_t width) {
-    const at::Tensor workspace = at::empty({static_cast<std::int64_t>(kernels::gemm_workspace(height, width, depth))}, at::kFloat);
-    kernels::gemm(height, width, depth, kernels::from(left, i, 0), kernels::from(right, 0, j), out + i * stride + j, stride, accumulate,
-                  workspace.mutable_data_ptr<float>());
+    const at::Tensor workspace = at::empty(
+        {static_cast<std::int64_t>(kernels::gemm_workspace(height, width, depth))}, at::kFloat);
+    kernels::gemm(height, width, depth, kernels::from(left, i, 0), kernels::from(right, 0, j),
+                  out + i * stride + j, stride, accumulate, workspace.mutable_data_ptr<float>());
   };
   const std::int64_t threads = rows * columns * depth < kWorthThreads ? 1 : at::get_num_threads();
-  const std::int64_t longer = std::max(rows, columns), share = std::max<std::int64_t>(64, (longer / threads + 63) / 64 * 64);
+  const std::int64_t longer = std::max(rows, columns),
+                     share = std::max<std::int64_t>(64, (longer / threads + 63) / 64 * 64);
   if (threads == 1 || share >= longer) return part(0, rows, 0, columns);
   at::parallel_for(0, (longer + share - 1) / share, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t from = begin * share, count = std::min(longer, end * share) - from;
@@ -41,7 +44,8 @@ void by_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bo
   });
 }
 
-/// Elements of a 16-bit result that exist in float32 at a time. Each block packs `b` anew, so blocks are high.
+/// Elements of a 16-bit result that exist in float32 at a time. Each block packs `b` anew, so
+/// blocks are high.
 constexpr std::int64_t kWideElements = 1 << 21;
 
 /// The sums are float32 and rounded once.
@@ -50,32 +54,42 @@ void into_narrow(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, 
   for (std::int64_t begin = 0; begin < c.size(0); begin += height) {
     const std::int64_t rows = std::min(height, c.size(0) - begin);
     const at::Tensor place = c.narrow(0, begin, rows);
-    const at::Tensor wide = accumulate ? converted(place, at::kFloat) : at::empty({rows, c.size(1)}, at::kFloat);
+    const at::Tensor wide =
+        accumulate ? converted(place, at::kFloat) : at::empty({rows, c.size(1)}, at::kFloat);
     by_kernel(wide, a.narrow(0, begin, rows), b, accumulate);
     const ElementType type = comm::element_type(c.scalar_type());
     const std::int64_t width = c.size(1), stride = c.stride(0);
     auto* out = static_cast<std::uint16_t*>(place.mutable_data_ptr());
     const float* sums = wide.const_data_ptr<float>();
     at::parallel_for(0, rows, 16, [&](std::int64_t first, std::int64_t end) {
-      for (std::int64_t row = first; row < end; ++row) kernels::narrow(type, sums + row * width, static_cast<std::size_t>(width), out + row * stride);
+      for (std::int64_t row = first; row < end; ++row)
+        kernels::narrow(type, sums + row * width, static_cast<std::size_t>(width),
+                        out + row * stride);
     });
   }
 }
 
-bool same_type(const at::Tensor& a, const at::Tensor& b) { return a.scalar_type() == b.scalar_type(); }
+bool same_type(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type();
+}
 
-/// Factors of 16 bits are ours on every processor, with float32 sums; of float32 where ours is the faster product.
+/// Factors of 16 bits are ours on every processor, with float32 sums; of float32 where ours is the
+/// faster product.
 bool fits_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
-  if (!c.device().is_cpu() || !same_type(a, b) || c.stride(1) != 1 || a.size(1) == 0 || c.numel() == 0) return false;
+  if (!c.device().is_cpu() || !same_type(a, b) || c.stride(1) != 1 || a.size(1) == 0 ||
+      c.numel() == 0)
+    return false;
   const bool result = c.scalar_type() == at::kFloat || is_narrow(c.scalar_type());
   if (is_narrow(a.scalar_type())) return result;
-  return a.scalar_type() == at::kFloat && result && (is_narrow(c.scalar_type()) || kernels::gemm_preferred());
+  return a.scalar_type() == at::kFloat && result &&
+         (is_narrow(c.scalar_type()) || kernels::gemm_preferred());
 }
 
 }  // namespace
 
 void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
-  SHOAL_CHECK(a.dim() == 2 && b.dim() == 2 && c.dim() == 2 && a.size(1) == b.size(0) && c.size(0) == a.size(0) && c.size(1) == b.size(1),
+  SHOAL_CHECK(a.dim() == 2 && b.dim() == 2 && c.dim() == 2 && a.size(1) == b.size(0) &&
+                  c.size(0) == a.size(0) && c.size(1) == b.size(1),
               "product of matrices whose sizes do not fit");
   if (fits_kernel(c, a, b)) {
     is_narrow(c.scalar_type()) ? into_narrow(c, a, b, accumulate) : by_kernel(c, a, b, accumulate);

@@ -4,10 +4,12 @@
 
 namespace shoal::ops {
 
-/// `c` [M, N] = `a` [M, K] times `b` [K, N], plus what `c` holds when `accumulate`. All two-dimensional; transposed views are read in place.
-/// The one door through which operators multiply matrices. Not recorded by autograd.
+/// `c` [M, N] = `a` [M, K] times `b` [K, N], plus what `c` holds when `accumulate`. All
+/// two-dimensional; transposed views are read in place. The one door through which operators
+/// multiply matrices. Not recorded by autograd.
 ///
-/// `a` and `b` have one type; where it has 16 bits, products and sums are float32. `c` may have another type and is rounded once.
+/// `a` and `b` have one type; where it has 16 bits, products and sums are float32. `c` may have
+/// another type and is rounded once.
 void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate = false);
 
 }  // namespace shoal::ops

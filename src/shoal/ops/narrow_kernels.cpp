@@ -15,20 +15,28 @@ namespace shoal::ops {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
-void Widen(ElementType type, const void* from, std::size_t count, float* to) { kernels::plain::widen(type, from, count, to); }
-void Narrow(ElementType type, const float* from, std::size_t count, void* to) { kernels::plain::narrow(type, from, count, to); }
-void NarrowStochastically(std::uint64_t key, std::uint64_t first, const float* from, std::size_t count, std::uint16_t* to) {
+void Widen(ElementType type, const void* from, std::size_t count, float* to) {
+  kernels::plain::widen(type, from, count, to);
+}
+void Narrow(ElementType type, const float* from, std::size_t count, void* to) {
+  kernels::plain::narrow(type, from, count, to);
+}
+void NarrowStochastically(std::uint64_t key, std::uint64_t first, const float* from,
+                          std::size_t count, std::uint16_t* to) {
   kernels::plain::narrow_stochastically(key, first, from, count, to);
 }
 #else
 
 using HalfWords = hn::Rebind<std::uint16_t, Words>;
 
-/// The upper halves of `bits`, or a quiet NaN where `value` is one (adding to its bits could have made it an infinity or wrapped around).
+/// The upper halves of `bits`, or a quiet NaN where `value` is one (adding to its bits could have
+/// made it an infinity or wrapped around).
 HWY_INLINE hn::Vec<HalfWords> upper_halves(WordVector bits, WordVector value) {
   const Words d;
   const auto nan = hn::Gt(hn::And(value, hn::Set(d, 0x7fffffffu)), hn::Set(d, 0x7f800000u));
-  return hn::TruncateTo(HalfWords(), hn::IfThenElse(nan, hn::Or(hn::ShiftRight<16>(value), hn::Set(d, 0x40u)), hn::ShiftRight<16>(bits)));
+  return hn::TruncateTo(HalfWords(),
+                        hn::IfThenElse(nan, hn::Or(hn::ShiftRight<16>(value), hn::Set(d, 0x40u)),
+                                       hn::ShiftRight<16>(bits)));
 }
 
 HWY_INLINE hn::Vec<HalfWords> nearest(WordVector u) {
@@ -37,7 +45,9 @@ HWY_INLINE hn::Vec<HalfWords> nearest(WordVector u) {
   return upper_halves(hn::Add(hn::Add(u, hn::Set(d, 0x7fffu)), odd), u);
 }
 
-HWY_INLINE WordVector words_of(const float* from) { return hn::LoadU(Words(), reinterpret_cast<const std::uint32_t*>(from)); }
+HWY_INLINE WordVector words_of(const float* from) {
+  return hn::LoadU(Words(), reinterpret_cast<const std::uint32_t*>(from));
+}
 
 void Widen(ElementType type, const void* from, std::size_t count, float* to) {
   const std::size_t lanes = hn::Lanes(Words());
@@ -45,15 +55,19 @@ void Widen(ElementType type, const void* from, std::size_t count, float* to) {
   std::size_t done = 0;
   if (type == ElementType::kBF16)
     for (; done + lanes <= count; done += lanes)
-      hn::StoreU(hn::ShiftLeft<16>(hn::PromoteTo(Words(), hn::LoadU(HalfWords(), bits + done))), Words(),
-                 reinterpret_cast<std::uint32_t*>(to + done));
+      hn::StoreU(hn::ShiftLeft<16>(hn::PromoteTo(Words(), hn::LoadU(HalfWords(), bits + done))),
+                 Words(), reinterpret_cast<std::uint32_t*>(to + done));
 #if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, Reals> halves;
   if (type == ElementType::kF16)
     for (; done + lanes <= count; done += lanes)
-      hn::StoreU(hn::PromoteTo(Reals(), hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(bits + done))), Reals(), to + done);
+      hn::StoreU(
+          hn::PromoteTo(Reals(),
+                        hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(bits + done))),
+          Reals(), to + done);
 #endif
-  kernels::plain::widen(type, static_cast<const char*>(from) + done * size_of(type), count - done, to + done);
+  kernels::plain::widen(type, static_cast<const char*>(from) + done * size_of(type), count - done,
+                        to + done);
 }
 
 void Narrow(ElementType type, const float* from, std::size_t count, void* to) {
@@ -61,24 +75,30 @@ void Narrow(ElementType type, const float* from, std::size_t count, void* to) {
   auto* bits = static_cast<std::uint16_t*>(to);
   std::size_t done = 0;
   if (type == ElementType::kBF16)
-    for (; done + lanes <= count; done += lanes) hn::StoreU(nearest(words_of(from + done)), HalfWords(), bits + done);
+    for (; done + lanes <= count; done += lanes)
+      hn::StoreU(nearest(words_of(from + done)), HalfWords(), bits + done);
 #if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, Reals> halves;
   if (type == ElementType::kF16)
     for (; done + lanes <= count; done += lanes)
-      hn::StoreU(hn::DemoteTo(halves, hn::LoadU(Reals(), from + done)), halves, reinterpret_cast<hwy::float16_t*>(bits + done));
+      hn::StoreU(hn::DemoteTo(halves, hn::LoadU(Reals(), from + done)), halves,
+                 reinterpret_cast<hwy::float16_t*>(bits + done));
 #endif
-  kernels::plain::narrow(type, from + done, count - done, static_cast<char*>(to) + done * size_of(type));
+  kernels::plain::narrow(type, from + done, count - done,
+                         static_cast<char*>(to) + done * size_of(type));
 }
 
 /// The 128 elements of one group of sixteen counters.
-void stochastic_group(std::uint64_t key, std::uint64_t group, const float* from, std::uint16_t* to) {
+void stochastic_group(std::uint64_t key, std::uint64_t group, const float* from,
+                      std::uint16_t* to) {
   const Words d;
   for (std::size_t lane = 0; lane < 16; lane += hn::Lanes(d)) {
     const Draw draw = element_draw(key, group * 16, lane);
     const auto half = [&](WordVector word, std::size_t index) {
       const std::size_t i = index * 16 + lane;
-      const WordVector u = words_of(from + i), r = index % 2 == 0 ? hn::And(word, hn::Set(d, 0xffffu)) : hn::ShiftRight<16>(word);
+      const WordVector u = words_of(from + i), r = index % 2 == 0
+                                                       ? hn::And(word, hn::Set(d, 0xffffu))
+                                                       : hn::ShiftRight<16>(word);
       hn::StoreU(upper_halves(hn::Add(u, r), u), HalfWords(), to + i);
     };
     half(draw.word0, 0), half(draw.word0, 1), half(draw.word1, 2), half(draw.word1, 3);
@@ -87,7 +107,8 @@ void stochastic_group(std::uint64_t key, std::uint64_t group, const float* from,
 }
 
 /// Whole groups in place, cut ones through a buffer.
-void NarrowStochastically(std::uint64_t key, std::uint64_t first, const float* from, std::size_t count, std::uint16_t* to) {
+void NarrowStochastically(std::uint64_t key, std::uint64_t first, const float* from,
+                          std::size_t count, std::uint16_t* to) {
   constexpr std::size_t kGroup = 128;
   while (count > 0) {
     const std::size_t offset = first % kGroup, take = std::min(kGroup - offset, count);
@@ -118,11 +139,16 @@ HWY_EXPORT(NarrowStochastically);
 
 namespace kernels {
 
-void widen(ElementType type, const void* from, std::size_t count, float* to) { HWY_DYNAMIC_DISPATCH(Widen)(type, from, count, to); }
+void widen(ElementType type, const void* from, std::size_t count, float* to) {
+  HWY_DYNAMIC_DISPATCH(Widen)(type, from, count, to);
+}
 
-void narrow(ElementType type, const float* from, std::size_t count, void* to) { HWY_DYNAMIC_DISPATCH(Narrow)(type, from, count, to); }
+void narrow(ElementType type, const float* from, std::size_t count, void* to) {
+  HWY_DYNAMIC_DISPATCH(Narrow)(type, from, count, to);
+}
 
-void narrow_stochastically(std::uint64_t key, std::uint64_t first, const float* from, std::size_t count, std::uint16_t* to) {
+void narrow_stochastically(std::uint64_t key, std::uint64_t first, const float* from,
+                           std::size_t count, std::uint16_t* to) {
   HWY_DYNAMIC_DISPATCH(NarrowStochastically)(key, first, from, count, to);
 }
 

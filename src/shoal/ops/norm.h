@@ -10,10 +10,15 @@ namespace shoal::ops {
 
 enum class NormKind { kLayer, kRms };
 
-/// LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last dimension. `bias` may be undefined. x [..., D], weight [D].
-at::Tensor norm(NormKind kind, const at::Tensor& x, const Weight& weight, const Weight& bias, double epsilon);
+/// LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last dimension.
+/// `bias` may be undefined. x [..., D], weight [D].
+at::Tensor norm(NormKind kind, const at::Tensor& x, const Weight& weight, const Weight& bias,
+                double epsilon);
 
-/// The same for a residual stream: returns (x, norm(x)). Using the first for the residual connection lets one backward pass add both gradients.
-std::pair<at::Tensor, at::Tensor> norm_residual(NormKind kind, const at::Tensor& x, const Weight& weight, const Weight& bias, double epsilon);
+/// The same for a residual stream: returns (x, norm(x)). Using the first for the residual
+/// connection lets one backward pass add both gradients.
+std::pair<at::Tensor, at::Tensor> norm_residual(NormKind kind, const at::Tensor& x,
+                                                const Weight& weight, const Weight& bias,
+                                                double epsilon);
 
 }  // namespace shoal::ops

@@ -4,7 +4,8 @@
 
 namespace shoal::ops::kernels {
 
-/// One normalisation over rows of `width`: LayerNorm (centred) or RMSNorm (not). Plain C arrays, row-major, fp32.
+/// One normalisation over rows of `width`: LayerNorm (centred) or RMSNorm (not). Plain C arrays,
+/// row-major, fp32.
 struct NormShape {
   std::int64_t rows, width;
   bool centred;
@@ -12,10 +13,13 @@ struct NormShape {
 };
 
 /// y = (x - mean) rstd weight + bias. `bias` may be null; `mean` is written only when centred.
-void norm_forward(const NormShape& shape, const float* x, const float* weight, const float* bias, float* y, float* mean, float* rstd);
+void norm_forward(const NormShape& shape, const float* x, const float* weight, const float* bias,
+                  float* y, float* mean, float* rstd);
 
-/// dx = d_residual (if not null) + the gradient through the norm; `d_weight` and `d_bias` (may be null) are added to.
-void norm_backward(const NormShape& shape, const float* dy, const float* x, const float* weight, const float* mean, const float* rstd,
-                   const float* d_residual, float* dx, float* d_weight, float* d_bias);
+/// dx = d_residual (if not null) + the gradient through the norm; `d_weight` and `d_bias` (may be
+/// null) are added to.
+void norm_backward(const NormShape& shape, const float* dy, const float* x, const float* weight,
+                   const float* mean, const float* rstd, const float* d_residual, float* dx,
+                   float* d_weight, float* d_bias);
 
 }  // namespace shoal::ops::kernels

@@ -30,7 +30,8 @@ struct Draw {
 HWY_INLINE void multiply(WordVector a, WordVector m, WordVector& high, WordVector& low) {
   const Words d;
   const hn::Repartition<std::uint64_t, Words> wide;
-  const auto even = hn::MulEven(a, m), odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), m);
+  const auto even = hn::MulEven(a, m),
+             odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), m);
   high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
   low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
 }
@@ -44,16 +45,20 @@ HWY_INLINE Draw philox_lanes(Draw c, std::uint64_t key) {
     WordVector high0, low0, high1, low1;
     multiply(c.word0, m0, high0, low0);
     multiply(c.word2, m1, high1, low1);
-    c = {hn::Xor(hn::Xor(high1, c.word1), hn::Set(d, k0)), low1, hn::Xor(hn::Xor(high0, c.word3), hn::Set(d, k1)), low0};
+    c = {hn::Xor(hn::Xor(high1, c.word1), hn::Set(d, k0)), low1,
+         hn::Xor(hn::Xor(high0, c.word3), hn::Set(d, k1)), low0};
   }
   return c;
 }
 
-/// The draws of the counters `first` + lane, lanes `lane` onwards of a group of sixteen (`first` is a multiple of 16: no carry between words).
+/// The draws of the counters `first` + lane, lanes `lane` onwards of a group of sixteen (`first` is
+/// a multiple of 16: no carry between words).
 HWY_INLINE Draw element_draw(std::uint64_t key, std::uint64_t first, std::size_t lane) {
   const Words d;
-  const WordVector low = hn::Iota(d, static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(lane));
-  return philox_lanes({low, hn::Set(d, static_cast<std::uint32_t>(first >> 32)), hn::Zero(d), hn::Zero(d)}, key);
+  const WordVector low =
+      hn::Iota(d, static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(lane));
+  return philox_lanes(
+      {low, hn::Set(d, static_cast<std::uint32_t>(first >> 32)), hn::Zero(d), hn::Zero(d)}, key);
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR

@@ -9,9 +9,11 @@
 namespace shoal::ops {
 namespace {
 
-/// Calls `run(global index, local index, count)` for each run of elements that is contiguous in the global tensor.
+/// Calls `run(global index, local index, count)` for each run of elements that is contiguous in the
+/// global tensor.
 template <class Run>
-void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global, const std::vector<std::int64_t>& begin, Run&& run) {
+void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global,
+              const std::vector<std::int64_t>& begin, Run&& run) {
   std::size_t split = local.size();  // dimensions from here on are whole
   std::int64_t length = 1;
   while (split > 0 && local[split - 1] == global[split - 1]) length *= local[--split];
@@ -30,10 +32,11 @@ void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global, co
 
 }  // namespace
 
-void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_shape, const std::vector<std::int64_t>& begin, plan::Init init,
-              double scale, Key key) {
-  SHOAL_USER_CHECK(box.is_contiguous() && box.dim() == static_cast<std::int64_t>(global_shape.size()), "fill_box", "box of {} dimensions for {}",
-                   box.dim(), global_shape.size());
+void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_shape,
+              const std::vector<std::int64_t>& begin, plan::Init init, double scale, Key key) {
+  SHOAL_USER_CHECK(
+      box.is_contiguous() && box.dim() == static_cast<std::int64_t>(global_shape.size()),
+      "fill_box", "box of {} dimensions for {}", box.dim(), global_shape.size());
   if (init == plan::Init::kZeros || init == plan::Init::kOnes) {
     box.fill_(init == plan::Init::kOnes ? 1 : 0);
     return;
@@ -41,13 +44,15 @@ void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_sha
   const bool direct = box.scalar_type() == at::kFloat;
   const at::Tensor values = direct ? box : at::empty_like(box, box.options().dtype(at::kFloat));
   float* out = values.mutable_data_ptr<float>();
-  for_runs(box.sizes(), global_shape, begin, [&](std::int64_t global, std::int64_t local, std::int64_t count) {
-    if (init == plan::Init::kNormal) {
-      kernels::fill_normal(key.value(), global, count, static_cast<float>(scale), out + local);
-    } else {
-      kernels::fill_uniform(key.value(), global, count, static_cast<float>(scale), out + local);
-    }
-  });
+  for_runs(
+      box.sizes(), global_shape, begin,
+      [&](std::int64_t global, std::int64_t local, std::int64_t count) {
+        if (init == plan::Init::kNormal) {
+          kernels::fill_normal(key.value(), global, count, static_cast<float>(scale), out + local);
+        } else {
+          kernels::fill_uniform(key.value(), global, count, static_cast<float>(scale), out + local);
+        }
+      });
   if (!direct) box.copy_(values);
 }
 

@@ -16,20 +16,25 @@ namespace shoal::ops {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
-void FillNormal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+void FillNormal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale,
+                float* out) {
   kernels::plain::fill_normal(key, begin, count, scale, out);
 }
-void FillUniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+void FillUniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale,
+                 float* out) {
   kernels::plain::fill_uniform(key, begin, count, scale, out);
 }
-void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position, std::uint32_t threshold, float scale, std::int64_t width,
-                const float* x, const float* residual, float* y) {
+void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position,
+                std::uint32_t threshold, float scale, std::int64_t width, const float* x,
+                const float* residual, float* y) {
   kernels::plain::dropout_row(key, sample, position, threshold, scale, width, x, residual, y);
 }
 #else
 
 /// The upper 24 bits as a number in [0, 2^24), exact.
-HWY_INLINE hn::Vec<Reals> upper(WordVector word) { return hn::ConvertTo(Reals(), hn::BitCast(hn::RebindToSigned<Words>(), hn::ShiftRight<8>(word))); }
+HWY_INLINE hn::Vec<Reals> upper(WordVector word) {
+  return hn::ConvertTo(Reals(), hn::BitCast(hn::RebindToSigned<Words>(), hn::ShiftRight<8>(word)));
+}
 
 HWY_INLINE void box_muller(WordVector a, WordVector b, float scale, float* cosine, float* sine) {
   const Reals d;
@@ -51,7 +56,9 @@ void normal_group(std::uint64_t key, std::uint64_t group, float scale, float* ou
 void uniform_group(std::uint64_t key, std::uint64_t group, float scale, float* out) {
   const Reals d;
   const auto write = [&](WordVector word, float* p) {
-    hn::StoreU(hn::Mul(hn::Set(d, scale), hn::Sub(hn::Mul(upper(word), hn::Set(d, 0x1p-23f)), hn::Set(d, 1))), d, p);
+    hn::StoreU(hn::Mul(hn::Set(d, scale),
+                       hn::Sub(hn::Mul(upper(word), hn::Set(d, 0x1p-23f)), hn::Set(d, 1))),
+               d, p);
   };
   for (std::size_t lane = 0; lane < 16; lane += hn::Lanes(Words())) {
     const Draw draw = element_draw(key, group * 16, lane);
@@ -62,7 +69,8 @@ void uniform_group(std::uint64_t key, std::uint64_t group, float scale, float* o
   }
 }
 
-/// Whole groups straight to `out`, cut ones through a buffer: an element never depends on where the range begins.
+/// Whole groups straight to `out`, cut ones through a buffer: an element never depends on where the
+/// range begins.
 template <class Group>
 void fill(std::uint64_t begin, std::uint64_t count, float* out, Group&& group) {
   constexpr std::uint64_t kGroup = 64;
@@ -79,39 +87,51 @@ void fill(std::uint64_t begin, std::uint64_t count, float* out, Group&& group) {
   }
 }
 
-void FillNormal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
-  fill(begin, count, out, [&](std::uint64_t group, float* to) { normal_group(key, group, scale, to); });
+void FillNormal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale,
+                float* out) {
+  fill(begin, count, out,
+       [&](std::uint64_t group, float* to) { normal_group(key, group, scale, to); });
 }
 
-void FillUniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
-  fill(begin, count, out, [&](std::uint64_t group, float* to) { uniform_group(key, group, scale, to); });
+void FillUniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale,
+                 float* out) {
+  fill(begin, count, out,
+       [&](std::uint64_t group, float* to) { uniform_group(key, group, scale, to); });
 }
 
 /// Sixteen features at most, from `bits`: the half-word of each lane.
-HWY_INLINE void drop(WordVector bits, std::uint32_t threshold, float scale, std::size_t count, const float* x, const float* residual, float* y) {
+HWY_INLINE void drop(WordVector bits, std::uint32_t threshold, float scale, std::size_t count,
+                     const float* x, const float* residual, float* y) {
   const Reals d;
   const auto first = hn::FirstN(d, std::min(count, hn::Lanes(d)));
   const auto keep =
-      hn::RebindMask(d, hn::Not(hn::Lt(hn::BitCast(hn::RebindToSigned<Words>(), bits), hn::Set(hn::RebindToSigned<Words>(), threshold))));
-  const auto kept = hn::IfThenElseZero(keep, hn::Mul(hn::Set(d, scale), hn::MaskedLoad(first, d, x)));
-  hn::BlendedStore(residual == nullptr ? kept : hn::Add(hn::MaskedLoad(first, d, residual), kept), first, d, y);
+      hn::RebindMask(d, hn::Not(hn::Lt(hn::BitCast(hn::RebindToSigned<Words>(), bits),
+                                       hn::Set(hn::RebindToSigned<Words>(), threshold))));
+  const auto kept =
+      hn::IfThenElseZero(keep, hn::Mul(hn::Set(d, scale), hn::MaskedLoad(first, d, x)));
+  hn::BlendedStore(residual == nullptr ? kept : hn::Add(hn::MaskedLoad(first, d, residual), kept),
+                   first, d, y);
 }
 
-void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position, std::uint32_t threshold, float scale, std::int64_t width,
-                const float* x, const float* residual, float* y) {
+void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position,
+                std::uint32_t threshold, float scale, std::int64_t width, const float* x,
+                const float* residual, float* y) {
   const Words d;
   const std::size_t lanes = hn::Lanes(d);
   for (std::int64_t begin = 0; begin < width; begin += 128) {
     for (std::size_t lane = 0; lane < 16; lane += lanes) {
       const std::uint32_t counter = static_cast<std::uint32_t>(begin / 128 * 16 + lane);
-      const Draw draw = philox_lanes({hn::Iota(d, counter), hn::Set(d, position), hn::Set(d, static_cast<std::uint32_t>(sample)),
+      const Draw draw = philox_lanes({hn::Iota(d, counter), hn::Set(d, position),
+                                      hn::Set(d, static_cast<std::uint32_t>(sample)),
                                       hn::Set(d, static_cast<std::uint32_t>(sample >> 32))},
                                      key);
       const auto half = [&](WordVector word, int index) {
         const std::int64_t feature = begin + index * 16 + static_cast<std::int64_t>(lane);
         if (feature >= width) return;
-        const WordVector bits = index % 2 == 0 ? hn::And(word, hn::Set(d, 0xffff)) : hn::ShiftRight<16>(word);
-        drop(bits, threshold, scale, width - feature, x + feature, residual == nullptr ? nullptr : residual + feature, y + feature);
+        const WordVector bits =
+            index % 2 == 0 ? hn::And(word, hn::Set(d, 0xffff)) : hn::ShiftRight<16>(word);
+        drop(bits, threshold, scale, width - feature, x + feature,
+             residual == nullptr ? nullptr : residual + feature, y + feature);
       };
       half(draw.word0, 0), half(draw.word0, 1), half(draw.word1, 2), half(draw.word1, 3);
       half(draw.word2, 4), half(draw.word2, 5), half(draw.word3, 6), half(draw.word3, 7);
@@ -133,16 +153,19 @@ HWY_EXPORT(DropoutRow);
 
 namespace kernels {
 
-void fill_normal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+void fill_normal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale,
+                 float* out) {
   HWY_DYNAMIC_DISPATCH(FillNormal)(key, begin, count, scale, out);
 }
 
-void fill_uniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale, float* out) {
+void fill_uniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, float scale,
+                  float* out) {
   HWY_DYNAMIC_DISPATCH(FillUniform)(key, begin, count, scale, out);
 }
 
-void dropout_row(std::uint64_t key, std::uint64_t sample, std::uint32_t position, std::uint32_t threshold, float scale, std::int64_t width,
-                 const float* x, const float* residual, float* y) {
+void dropout_row(std::uint64_t key, std::uint64_t sample, std::uint32_t position,
+                 std::uint32_t threshold, float scale, std::int64_t width, const float* x,
+                 const float* residual, float* y) {
   HWY_DYNAMIC_DISPATCH(DropoutRow)(key, sample, position, threshold, scale, width, x, residual, y);
 }
 

@@ -9,8 +9,9 @@ namespace shoal::ops {
 namespace {
 
 void check_shapes(const at::Tensor& x, const at::Tensor& target) {
-  SHOAL_USER_CHECK(x.sizes() == target.sizes(), "loss", "prediction of {} elements ({} dimensions), target of {} ({} dimensions)", x.numel(), x.dim(),
-                   target.numel(), target.dim());
+  SHOAL_USER_CHECK(x.sizes() == target.sizes(), "loss",
+                   "prediction of {} elements ({} dimensions), target of {} ({} dimensions)",
+                   x.numel(), x.dim(), target.numel(), target.dim());
 }
 
 }  // namespace
@@ -19,7 +20,9 @@ at::Tensor squared_error(const at::Tensor& x, const at::Tensor& target, double s
   check_shapes(x, target);
   return differentiable("squared_error", {x}, [&](const Wanted&) {
     const at::Tensor difference = x - target;
-    return Recorded{{difference.square().sum() * scale}, {}, [difference, scale](const Tensors&, const Tensors& upstream) {
+    return Recorded{{difference.square().sum() * scale},
+                    {},
+                    [difference, scale](const Tensors&, const Tensors& upstream) {
                       return Tensors{difference * (2 * scale * upstream[0])};
                     }};
   })[0];
@@ -29,7 +32,9 @@ at::Tensor absolute_error(const at::Tensor& x, const at::Tensor& target, double 
   check_shapes(x, target);
   return differentiable("absolute_error", {x}, [&](const Wanted&) {
     const at::Tensor difference = x - target;
-    return Recorded{{difference.abs().sum() * scale}, {}, [difference, scale](const Tensors&, const Tensors& upstream) {
+    return Recorded{{difference.abs().sum() * scale},
+                    {},
+                    [difference, scale](const Tensors&, const Tensors& upstream) {
                       return Tensors{difference.sign() * (scale * upstream[0])};
                     }};
   })[0];

@@ -17,10 +17,12 @@ namespace {
 
 double stretched(double frequency, const plan::RopeScaling& scaling) {
   if (scaling.factor == 1) return frequency;
-  const double wave = 2 * std::numbers::pi / frequency, original = static_cast<double>(scaling.original_sequence);
+  const double wave = 2 * std::numbers::pi / frequency,
+               original = static_cast<double>(scaling.original_sequence);
   if (wave < original / scaling.high_frequency) return frequency;
   if (wave > original / scaling.low_frequency) return frequency / scaling.factor;
-  const double smooth = (original / wave - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency);
+  const double smooth =
+      (original / wave - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency);
   return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
 }
 
@@ -28,13 +30,16 @@ struct Shape {
   std::int64_t batch, columns, groups, heads_per_group, head_size;
 };
 
-/// direction 1: by the position's angle; -1: back, which is the gradient. The inner loop vectorises.
+/// direction 1: by the position's angle; -1: back, which is the gradient. The inner loop
+/// vectorises.
 template <class T>
-void turn(const Shape& shape, const T* from, T* to, const float* table, std::int64_t table_rows, const std::int64_t* positions, std::int64_t begin,
-          T direction) {
-  const std::int64_t half = shape.head_size / 2, turned = (shape.heads_per_group + 1) * shape.head_size;
+void turn(const Shape& shape, const T* from, T* to, const float* table, std::int64_t table_rows,
+          const std::int64_t* positions, std::int64_t begin, T direction) {
+  const std::int64_t half = shape.head_size / 2,
+                     turned = (shape.heads_per_group + 1) * shape.head_size;
   for (std::int64_t row = 0; row < shape.batch * shape.columns; ++row) {
-    const std::int64_t column = row % shape.columns, position = positions ? positions[column] : begin + column;
+    const std::int64_t column = row % shape.columns,
+                       position = positions ? positions[column] : begin + column;
     const float *cosine = table + position * half, *sine = table + (table_rows + position) * half;
     for (std::int64_t group = 0; group < shape.groups; ++group) {
       for (std::int64_t head = 0; head < turned; head += shape.head_size) {
@@ -52,11 +57,14 @@ void turn(const Shape& shape, const T* from, T* to, const float* table, std::int
   }
 }
 
-at::Tensor turned(const at::Tensor& x, const Shape& shape, const at::Tensor& table, const at::Tensor& positions, std::int64_t begin, int direction) {
+at::Tensor turned(const at::Tensor& x, const Shape& shape, const at::Tensor& table,
+                  const at::Tensor& positions, std::int64_t begin, int direction) {
   const at::Tensor y = at::empty_like(x);
-  const std::int64_t* position = positions.defined() ? positions.const_data_ptr<std::int64_t>() : nullptr;
+  const std::int64_t* position =
+      positions.defined() ? positions.const_data_ptr<std::int64_t>() : nullptr;
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "rotary", [&] {
-    turn<scalar_t>(shape, x.const_data_ptr<scalar_t>(), y.mutable_data_ptr<scalar_t>(), table.const_data_ptr<float>(), table.size(1), position, begin,
+    turn<scalar_t>(shape, x.const_data_ptr<scalar_t>(), y.mutable_data_ptr<scalar_t>(),
+                   table.const_data_ptr<float>(), table.size(1), position, begin,
                    static_cast<scalar_t>(direction));
   });
   return y;
@@ -64,7 +72,8 @@ at::Tensor turned(const at::Tensor& x, const Shape& shape, const at::Tensor& tab
 
 }  // namespace
 
-at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double theta, const plan::RopeScaling& scaling) {
+at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double theta,
+                        const plan::RopeScaling& scaling) {
   const at::Tensor table = at::empty({2, positions, head_size / 2}, at::kFloat);
   float *cosine = table.mutable_data_ptr<float>(), *sine = cosine + positions * (head_size / 2);
   for (std::int64_t i = 0; i < head_size / 2; ++i) {
@@ -77,19 +86,30 @@ at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double t
   return table;
 }
 
-at::Tensor rotary(const at::Tensor& input, const at::Tensor& table, std::int64_t heads_per_group, std::int64_t head_size, const at::Tensor& positions,
+at::Tensor rotary(const at::Tensor& input, const at::Tensor& table, std::int64_t heads_per_group,
+                  std::int64_t head_size, const at::Tensor& positions,
                   std::int64_t position_begin) {
-  SHOAL_USER_CHECK(input.dim() == 3 && head_size % 2 == 0 && input.size(2) % ((heads_per_group + 2) * head_size) == 0, "rotary",
-                   "input must be [B, T, groups * ({} + 2) * {}], its last dimension is {}", heads_per_group, head_size, input.size(-1));
-  const Shape shape{input.size(0), input.size(1), input.size(2) / ((heads_per_group + 2) * head_size), heads_per_group, head_size};
-  const std::int64_t last = positions.defined() ? (positions.numel() ? positions.max().item<std::int64_t>() : 0) : position_begin + shape.columns - 1;
-  SHOAL_USER_CHECK(last < table.size(1), "rotary", "position {} is beyond the table's {}", last, table.size(1));
+  SHOAL_USER_CHECK(input.dim() == 3 && head_size % 2 == 0 &&
+                       input.size(2) % ((heads_per_group + 2) * head_size) == 0,
+                   "rotary",
+                   "input must be [B, T, groups * ({} + 2) * {}], its last dimension is {}",
+                   heads_per_group, head_size, input.size(-1));
+  const Shape shape{input.size(0), input.size(1),
+                    input.size(2) / ((heads_per_group + 2) * head_size), heads_per_group,
+                    head_size};
+  const std::int64_t last = positions.defined()
+                                ? (positions.numel() ? positions.max().item<std::int64_t>() : 0)
+                                : position_begin + shape.columns - 1;
+  SHOAL_USER_CHECK(last < table.size(1), "rotary", "position {} is beyond the table's {}", last,
+                   table.size(1));
   return differentiable("rotary", {input}, [&](const Wanted&) {
-    return Recorded{{turned(input.contiguous(), shape, table, positions, position_begin, 1)},
-                    {},
-                    [shape, table, positions, position_begin](const Tensors&, const Tensors& gradients) {
-                      return Tensors{turned(gradients[0].contiguous(), shape, table, positions, position_begin, -1)};
-                    }};
+    return Recorded{
+        {turned(input.contiguous(), shape, table, positions, position_begin, 1)},
+        {},
+        [shape, table, positions, position_begin](const Tensors&, const Tensors& gradients) {
+          return Tensors{
+              turned(gradients[0].contiguous(), shape, table, positions, position_begin, -1)};
+        }};
   })[0];
 }
 

@@ -30,10 +30,16 @@ struct Whole {
 /// Access to the first `count` lanes; the others read as zero.
 struct Part {
   std::size_t count;
-  Vector load(const float* p) const { return hn::MaskedLoad(hn::FirstN(Floats(), count), Floats(), p); }
-  void store(Vector v, float* p) const { hn::BlendedStore(v, hn::FirstN(Floats(), count), Floats(), p); }
+  Vector load(const float* p) const {
+    return hn::MaskedLoad(hn::FirstN(Floats(), count), Floats(), p);
+  }
+  void store(Vector v, float* p) const {
+    hn::BlendedStore(v, hn::FirstN(Floats(), count), Floats(), p);
+  }
   /// `v` in the lanes that count, `outside` in the others.
-  Vector inside(Vector v, Vector outside) const { return hn::IfThenElse(hn::FirstN(Floats(), count), v, outside); }
+  Vector inside(Vector v, Vector outside) const {
+    return hn::IfThenElse(hn::FirstN(Floats(), count), v, outside);
+  }
 };
 
 /// Calls `body(index, access)` for every vector of `[0, count)`.
@@ -48,8 +54,11 @@ HWY_INLINE void for_vectors(std::size_t count, Body&& body) {
 HWY_INLINE Vector set(float x) { return hn::Set(Floats(), x); }
 HWY_INLINE float sum(Vector v) { return hn::GetLane(hn::SumOfLanes(Floats(), v)); }
 
-/// 1 / (1 + exp(-x)). Below -87, where the exponential of Highway overflows soon, it stays at 1.6e-38.
-HWY_INLINE Vector sigmoid(Vector x) { return hn::Div(set(1), hn::Add(set(1), hn::Exp(Floats(), hn::Min(hn::Neg(x), set(87))))); }
+/// 1 / (1 + exp(-x)). Below -87, where the exponential of Highway overflows soon, it stays
+/// at 1.6e-38.
+HWY_INLINE Vector sigmoid(Vector x) {
+  return hn::Div(set(1), hn::Add(set(1), hn::Exp(Floats(), hn::Min(hn::Neg(x), set(87)))));
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace shoal::ops

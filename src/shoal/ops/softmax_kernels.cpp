@@ -14,7 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace shoal::ops {
 namespace HWY_NAMESPACE {
 
-/// exp of every element less `maximum`; stored in place when `store`. The tail goes lane by lane, for a part of a vector would add exp(0 - maximum).
+/// exp of every element less `maximum`; stored in place when `store`. The tail goes lane by lane,
+/// for a part of a vector would add exp(0 - maximum).
 template <bool store>
 double exponentials(std::size_t width, float* row, float maximum) {
   const Floats d;
@@ -35,21 +36,26 @@ double exponentials(std::size_t width, float* row, float maximum) {
   return total;
 }
 
-double CrossEntropyRow(std::int64_t width, float* row, std::int64_t label, float scale, bool gradient) {
+double CrossEntropyRow(std::int64_t width, float* row, std::int64_t label, float scale,
+                       bool gradient) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d), count = width;
   float maximum = row[0];
   if (count >= lanes) {
     Vector top = hn::LoadU(d, row);
-    for (std::size_t i = lanes; i + lanes <= count; i += lanes) top = hn::Max(top, hn::LoadU(d, row + i));
+    for (std::size_t i = lanes; i + lanes <= count; i += lanes)
+      top = hn::Max(top, hn::LoadU(d, row + i));
     maximum = hn::GetLane(hn::MaxOfLanes(d, top));
   }
   for (std::size_t i = count - count % lanes; i < count; ++i) maximum = std::max(maximum, row[i]);
   const float target = row[label];
-  const double total = gradient ? exponentials<true>(count, row, maximum) : exponentials<false>(count, row, maximum);
+  const double total =
+      gradient ? exponentials<true>(count, row, maximum) : exponentials<false>(count, row, maximum);
   if (gradient) {
     const Vector factor = set(static_cast<float>(scale / total));
-    for_vectors(count, [&](std::size_t i, auto access) { access.store(hn::Mul(access.load(row + i), factor), row + i); });
+    for_vectors(count, [&](std::size_t i, auto access) {
+      access.store(hn::Mul(access.load(row + i), factor), row + i);
+    });
     row[label] -= scale;
   }
   return std::log(total) + maximum - target;
@@ -65,7 +71,8 @@ HWY_EXPORT(CrossEntropyRow);
 
 namespace kernels {
 
-double cross_entropy_row(std::int64_t width, float* row, std::int64_t label, float scale, bool gradient) {
+double cross_entropy_row(std::int64_t width, float* row, std::int64_t label, float scale,
+                         bool gradient) {
   return HWY_DYNAMIC_DISPATCH(CrossEntropyRow)(width, row, label, scale, gradient);
 }
 

@@ -4,7 +4,9 @@
 
 namespace shoal::ops::kernels {
 
-/// Cross-entropy of one row of logits: returns -log softmax(row)[label]. When `gradient` the row becomes (softmax - onehot) * scale.
-double cross_entropy_row(std::int64_t width, float* row, std::int64_t label, float scale, bool gradient);
+/// Cross-entropy of one row of logits: returns -log softmax(row)[label]. When `gradient` the row
+/// becomes (softmax - onehot) * scale.
+double cross_entropy_row(std::int64_t width, float* row, std::int64_t label, float scale,
+                         bool gradient);
 
 }  // namespace shoal::ops::kernels

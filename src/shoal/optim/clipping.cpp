@@ -11,17 +11,21 @@
 namespace shoal::optim {
 namespace {
 
-constexpr std::int64_t kPiece = 64 * kSumBlock;  // elements of one task; whole blocks, so that pieces sum as the whole does
+constexpr std::int64_t kPiece =
+    64 * kSumBlock;  // elements of one task; whole blocks, so that pieces sum as the whole does
 
 double squares_of(const at::Tensor& tensor) {
   const ElementType type = comm::element_type(tensor.scalar_type());
-  SHOAL_USER_CHECK(tensor.is_contiguous() && (type == ElementType::kF32 || type == ElementType::kBF16 || type == ElementType::kF16), "clipping",
-                   "gradients must be contiguous tensors of float32, bfloat16 or float16");
+  SHOAL_USER_CHECK(
+      tensor.is_contiguous() &&
+          (type == ElementType::kF32 || type == ElementType::kBF16 || type == ElementType::kF16),
+      "clipping", "gradients must be contiguous tensors of float32, bfloat16 or float16");
   const Stored values{const_cast<void*>(tensor.const_data_ptr()), type};  // NOLINT: only read
   const std::int64_t count = tensor.numel(), pieces = (count + kPiece - 1) / kPiece;
   std::vector<double> sums(pieces);
   at::parallel_for(0, pieces, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) sums[i] = sum_of_squares(values.from(i * kPiece), std::min(kPiece, count - i * kPiece));
+    for (std::int64_t i = begin; i < end; ++i)
+      sums[i] = sum_of_squares(values.from(i * kPiece), std::min(kPiece, count - i * kPiece));
   });
   double total = 0;
   for (const double sum : sums) total += sum;
@@ -48,6 +52,8 @@ double global_norm(double local_squares, const std::vector<comm::Group>& groups)
   return std::sqrt(local_squares);
 }
 
-double clip_factor(double norm, double max_norm) { return max_norm > 0 && norm > max_norm ? max_norm / norm : 1; }
+double clip_factor(double norm, double max_norm) {
+  return max_norm > 0 && norm > max_norm ? max_norm / norm : 1;
+}
 
 }  // namespace shoal::optim

@@ -8,16 +8,17 @@
 
 namespace shoal::optim {
 
-/// The sum of squares of all elements of the defined tensors (contiguous float32, bfloat16 or float16), in blocks of fixed size summed in order: the
-/// same bits for any number of threads.
+/// The sum of squares of all elements of the defined tensors (contiguous float32, bfloat16 or
+/// float16), in blocks of fixed size summed in order: the same bits for any number of threads.
 double sum_of_squares(at::ArrayRef<at::Tensor> tensors);
 
-/// The global 2-norm of gradients of which this rank holds parts: `local_squares` summed over each of `groups` in turn (the axes along which
-/// parameters are cut; none when every rank holds everything). Every rank of those groups calls it.
+/// The global 2-norm of gradients of which this rank holds parts: `local_squares` summed over each
+/// of `groups` in turn (the axes along which parameters are cut; none when every rank holds
+/// everything). Every rank of those groups calls it.
 double global_norm(double local_squares, const std::vector<comm::Group>& groups = {});
 
-/// The factor for gradients of this norm: max_norm / norm where the norm is larger, else 1. `max_norm` <= 0: no clipping.
-/// As torch.nn.utils.clip_grad_norm_, without its 1e-6.
+/// The factor for gradients of this norm: max_norm / norm where the norm is larger, else 1.
+/// `max_norm` <= 0: no clipping. As torch.nn.utils.clip_grad_norm_, without its 1e-6.
 double clip_factor(double norm, double max_norm);
 
 }  // namespace shoal::optim

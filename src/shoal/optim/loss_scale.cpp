@@ -12,27 +12,35 @@ namespace {
 constexpr double kLargest = 0x1p96;
 
 void require(bool holds, const char* field, double value, const char* rule) {
-  if (!holds) throw Error(ErrorKind::kConfig, "loss_scale", fmt::format("{}={}: {}", field, value, rule));
+  if (!holds)
+    throw Error(ErrorKind::kConfig, "loss_scale", fmt::format("{}={}: {}", field, value, rule));
 }
 
 }  // namespace
 
-LossScale::LossScale(const LossScaleOptions& options) : options_(options), state_{.scale = options.initial} {
+LossScale::LossScale(const LossScaleOptions& options)
+    : options_(options), state_{.scale = options.initial} {
   require(options.smallest > 0, "smallest", options.smallest, "must be above 0");
-  require(options.initial >= options.smallest && options.initial <= kLargest, "initial", options.initial, "must lie between the smallest and 2^96");
-  require(options.growth_interval >= 1, "growth_interval", static_cast<double>(options.growth_interval), "must be at least 1");
+  require(options.initial >= options.smallest && options.initial <= kLargest, "initial",
+          options.initial, "must lie between the smallest and 2^96");
+  require(options.growth_interval >= 1, "growth_interval",
+          static_cast<double>(options.growth_interval), "must be at least 1");
 }
 
 void LossScale::restore(const State& state) {
-  SHOAL_USER_CHECK(state.scale >= options_.smallest && state.scale <= kLargest && state.good_steps >= 0 && state.skipped >= 0, "loss_scale",
-                   "a state with scale {}, {} good steps and {} skipped ones", state.scale, state.good_steps, state.skipped);
+  SHOAL_USER_CHECK(state.scale >= options_.smallest && state.scale <= kLargest &&
+                       state.good_steps >= 0 && state.skipped >= 0,
+                   "loss_scale", "a state with scale {}, {} good steps and {} skipped ones",
+                   state.scale, state.good_steps, state.skipped);
   state_ = state;
 }
 
 bool LossScale::update(double scaled_norm) {
   if (!std::isfinite(scaled_norm)) {
     if (state_.scale <= options_.smallest)
-      throw Error(ErrorKind::kNonFinite, "loss_scale", fmt::format("the norm of the gradient is {} at loss scale {}", scaled_norm, state_.scale))
+      throw Error(
+          ErrorKind::kNonFinite, "loss_scale",
+          fmt::format("the norm of the gradient is {} at loss scale {}", scaled_norm, state_.scale))
           .hint("no smaller scale helps: activations overflow fp16; bf16 has the range of fp32");
     state_.scale = std::max(state_.scale / 2, options_.smallest);
     state_.good_steps = 0;

@@ -7,16 +7,18 @@ namespace shoal::optim {
 struct LossScaleOptions {
   double initial = 65536;
   std::int64_t growth_interval = 2000;  ///< steps without overflow after which the scale doubles
-  double smallest = 1;                  ///< an overflow at this scale is an error: it does not come from scaling
+  double smallest = 1;  ///< an overflow at this scale is an error: it does not come from scaling
 
   bool operator==(const LossScaleOptions&) const = default;
 };
 
-/// The factor by which an fp16 loss is multiplied so that small gradients do not vanish (Micikevicius et al., "Mixed precision training", 2018): as
-/// torch.amp.GradScaler, an overflow skips the step and halves the scale, and a number of good steps doubles it.
+/// The factor by which an fp16 loss is multiplied so that small gradients do not vanish
+/// (Micikevicius et al., "Mixed precision training", 2018): as torch.amp.GradScaler, an overflow
+/// skips the step and halves the scale, and a number of good steps doubles it.
 ///
-/// Every rank keeps its own and feeds it the same global gradient norm, so that all skip the same steps without a word. All scales are powers of two
-/// times the initial one; scaling by them rounds nothing.
+/// Every rank keeps its own and feeds it the same global gradient norm, so that all skip the same
+/// steps without a word. All scales are powers of two times the initial one; scaling by them rounds
+/// nothing.
 class LossScale {
  public:
   /// What a checkpoint keeps.
@@ -35,8 +37,9 @@ class LossScale {
   const State& state() const { return state_; }
   void restore(const State& state);
 
-  /// After the backward passes of a step, with the norm over all ranks of gradients that still carry the scale: true when the optimizer may use them,
-  /// false when the step must be skipped. Throws Error(non-finite) on an overflow at the smallest scale.
+  /// After the backward passes of a step, with the norm over all ranks of gradients that still
+  /// carry the scale: true when the optimizer may use them, false when the step must be skipped.
+  /// Throws Error(non-finite) on an overflow at the smallest scale.
   [[nodiscard]] bool update(double scaled_norm);
 
  private:

@@ -17,7 +17,8 @@ namespace {
 constexpr std::int64_t kGrain = 1 << 15;  // elements a thread takes at least
 
 void require(bool holds, const char* field, double value, const char* rule) {
-  if (!holds) throw Error(ErrorKind::kConfig, "optimizer", fmt::format("{}={}: {}", field, value, rule));
+  if (!holds)
+    throw Error(ErrorKind::kConfig, "optimizer", fmt::format("{}={}: {}", field, value, rule));
 }
 
 /// Elements up to the next multiple of 64 bytes.
@@ -26,11 +27,16 @@ std::int64_t aligned(std::int64_t count, at::ScalarType type) {
   return (count + multiple - 1) / multiple * multiple;
 }
 
-bool is_half(const at::Tensor& tensor) { return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf; }
-bool is_trained_type(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat || is_half(tensor); }
+bool is_half(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
+}
+bool is_trained_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat || is_half(tensor);
+}
 
 Stored stored(const at::Tensor& tensor) {
-  return {const_cast<void*>(tensor.const_data_ptr()), comm::element_type(tensor.scalar_type())};  // NOLINT: gradients are only read
+  return {const_cast<void*>(tensor.const_data_ptr()),
+          comm::element_type(tensor.scalar_type())};  // NOLINT: gradients are only read
 }
 
 class AdamW final : public Optimizer {
@@ -43,10 +49,12 @@ class AdamW final : public Optimizer {
     require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "must lie in [0, 1)");
     require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "must lie in [0, 1)");
     require(options.epsilon >= 0, "epsilon", options.epsilon, "must not be negative");
-    require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "must not be negative");
+    require(options.weight_decay >= 0, "weight_decay", options.weight_decay,
+            "must not be negative");
   }
 
-  void step(at::ArrayRef<at::Tensor> gradients, double learning_rate, double gradient_scale) override {
+  void step(at::ArrayRef<at::Tensor> gradients, double learning_rate,
+            double gradient_scale) override {
     check(gradients);
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       if (!gradients[i].defined()) continue;
@@ -73,11 +81,15 @@ class AdamW final : public Optimizer {
                              .exp_avg = stored(exp_avg_[i]),
                              .exp_avg_sq = stored(exp_avg_sq_[i])};
     const bool draws = arrays.parameter.type != ElementType::kF32 || storage_.moments != at::kFloat;
-    const Key key = draws ? storage_.rounding.child(slice.name).child(static_cast<std::uint64_t>(updates_[i])) : Key();
+    const Key key =
+        draws ? storage_.rounding.child(slice.name).child(static_cast<std::uint64_t>(updates_[i]))
+              : Key();
     at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin), arrays.gradient.from(begin), arrays.exp_avg.from(begin),
+      const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin),
+                             arrays.gradient.from(begin), arrays.exp_avg.from(begin),
                              arrays.exp_avg_sq.from(begin)};
-      adamw_update(part, end - begin, factors, {key, static_cast<std::uint64_t>(slice.begin + begin)});
+      adamw_update(part, end - begin, factors,
+                   {key, static_cast<std::uint64_t>(slice.begin + begin)});
     });
   }
 
@@ -87,21 +99,27 @@ class AdamW final : public Optimizer {
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(std::vector<Slice> slices, const SgdOptions& options, const Storage& storage) : Optimizer(std::move(slices), storage), options_(options) {
+  Sgd(std::vector<Slice> slices, const SgdOptions& options, const Storage& storage)
+      : Optimizer(std::move(slices), storage), options_(options) {
     for (const Slice& slice : slices_)
-      if (is_half(slice.parameter)) throw Error(ErrorKind::kConfig, "optimizer", fmt::format("{} has 16 bits: sgd trains in float32", slice.name));
+      if (is_half(slice.parameter))
+        throw Error(ErrorKind::kConfig, "optimizer",
+                    fmt::format("{} has 16 bits: sgd trains in float32", slice.name));
     require(options.momentum >= 0, "momentum", options.momentum, "must not be negative");
-    require(options.weight_decay >= 0, "weight_decay", options.weight_decay, "must not be negative");
-    require(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "nesterov", options.nesterov,
-            "needs momentum above 0 and dampening 0");
+    require(options.weight_decay >= 0, "weight_decay", options.weight_decay,
+            "must not be negative");
+    require(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "nesterov",
+            options.nesterov, "needs momentum above 0 and dampening 0");
     if (options.momentum > 0) buffer_ = flat_state("momentum_buffer");
   }
 
-  void step(at::ArrayRef<at::Tensor> gradients, double learning_rate, double gradient_scale) override {
+  void step(at::ArrayRef<at::Tensor> gradients, double learning_rate,
+            double gradient_scale) override {
     check(gradients);
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       if (!gradients[i].defined()) continue;
-      SHOAL_USER_CHECK(gradients[i].scalar_type() == at::kFloat, "optimizer", "the gradient of {} has 16 bits: sgd takes float32", slices_[i].name);
+      SHOAL_USER_CHECK(gradients[i].scalar_type() == at::kFloat, "optimizer",
+                       "the gradient of {} has 16 bits: sgd takes float32", slices_[i].name);
       const SgdFactors factors{.learning_rate = learning_rate,
                                .momentum = options_.momentum,
                                .dampening = options_.dampening,
@@ -125,25 +143,32 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Slice> slices, const Storage& storage) : slices_(std::move(slices)), updates_(slices_.size(), 0), storage_(storage) {
+Optimizer::Optimizer(std::vector<Slice> slices, const Storage& storage)
+    : slices_(std::move(slices)), updates_(slices_.size(), 0), storage_(storage) {
   if (storage.moments != at::kFloat && storage.moments != at::kBFloat16)
-    throw Error(ErrorKind::kConfig, "optimizer", fmt::format("moments in {}: float32 or bfloat16", c10::toString(storage.moments)));
+    throw Error(ErrorKind::kConfig, "optimizer",
+                fmt::format("moments in {}: float32 or bfloat16", c10::toString(storage.moments)));
   for (const Slice& slice : slices_) {
-    SHOAL_USER_CHECK(slice.parameter.defined() && is_trained_type(slice.parameter) && slice.parameter.is_contiguous(), "optimizer",
-                     "{} must be a contiguous tensor of float32, bfloat16 or float16", slice.name);
+    SHOAL_USER_CHECK(slice.parameter.defined() && is_trained_type(slice.parameter) &&
+                         slice.parameter.is_contiguous(),
+                     "optimizer", "{} must be a contiguous tensor of float32, bfloat16 or float16",
+                     slice.name);
     if (slice.parameter.scalar_type() == at::kHalf && !storage.master)
-      throw Error(ErrorKind::kConfig, "optimizer", fmt::format("{} is float16 and has no master weights", slice.name))
+      throw Error(ErrorKind::kConfig, "optimizer",
+                  fmt::format("{} is float16 and has no master weights", slice.name))
           .hint("float16 parameters need float32 masters; bfloat16 ones do without");
   }
   make_masters();
 }
 
-std::vector<at::Tensor> Optimizer::flat_views(at::ScalarType type, const std::vector<bool>& wanted) const {
+std::vector<at::Tensor> Optimizer::flat_views(at::ScalarType type,
+                                              const std::vector<bool>& wanted) const {
   std::int64_t total = 0;
   for (std::size_t i = 0; i < slices_.size(); ++i)
     if (wanted[i]) total += aligned(slices_[i].parameter.numel(), type);
   const ScopedCategory category(MemoryCategory::kOptimizer);
-  const at::Tensor flat = storage_.folder.empty() ? at::zeros({total}, type) : zeros_in_file(storage_.folder, total, type);
+  const at::Tensor flat = storage_.folder.empty() ? at::zeros({total}, type)
+                                                  : zeros_in_file(storage_.folder, total, type);
   std::vector<at::Tensor> views(slices_.size());
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < slices_.size(); ++i) {
@@ -171,7 +196,8 @@ void Optimizer::make_masters() {
 
 void Optimizer::copy_masters_to_parameters() {
   for (std::size_t i = 0; i < slices_.size(); ++i)
-    if (masters_[i].defined() && is_half(slices_[i].parameter)) slices_[i].parameter.detach().copy_(masters_[i]);
+    if (masters_[i].defined() && is_half(slices_[i].parameter))
+      slices_[i].parameter.detach().copy_(masters_[i]);
 }
 
 std::vector<at::Tensor> Optimizer::flat_state(const std::string& kind, at::ScalarType type) {
@@ -181,31 +207,40 @@ std::vector<at::Tensor> Optimizer::flat_state(const std::string& kind, at::Scala
 }
 
 void Optimizer::check(at::ArrayRef<at::Tensor> gradients) const {
-  SHOAL_USER_CHECK(gradients.size() == slices_.size(), "optimizer", "{} gradients for {} slices", gradients.size(), slices_.size());
+  SHOAL_USER_CHECK(gradients.size() == slices_.size(), "optimizer", "{} gradients for {} slices",
+                   gradients.size(), slices_.size());
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     const at::Tensor& g = gradients[i];
-    SHOAL_USER_CHECK(!g.defined() || (is_trained_type(g) && g.is_contiguous() && g.numel() == slices_[i].parameter.numel()), "optimizer",
-                     "the gradient of {} must be a contiguous tensor of {} elements, float32, bfloat16 or float16", slices_[i].name,
-                     slices_[i].parameter.numel());
+    SHOAL_USER_CHECK(!g.defined() || (is_trained_type(g) && g.is_contiguous() &&
+                                      g.numel() == slices_[i].parameter.numel()),
+                     "optimizer",
+                     "the gradient of {} must be a contiguous tensor of {} elements, float32, "
+                     "bfloat16 or float16",
+                     slices_[i].name, slices_[i].parameter.numel());
   }
 }
 
 void Optimizer::set_updates(std::vector<std::int64_t> updates) {
-  SHOAL_USER_CHECK(updates.size() == slices_.size(), "optimizer", "{} counts for {} slices", updates.size(), slices_.size());
+  SHOAL_USER_CHECK(updates.size() == slices_.size(), "optimizer", "{} counts for {} slices",
+                   updates.size(), slices_.size());
   updates_ = std::move(updates);
 }
 
 std::int64_t Optimizer::state_bytes() const {
   std::int64_t bytes = 0;
-  const auto add = [&](const at::Tensor& t) { bytes += aligned(t.numel(), t.scalar_type()) * static_cast<std::int64_t>(t.element_size()); };
+  const auto add = [&](const at::Tensor& t) {
+    bytes += aligned(t.numel(), t.scalar_type()) * static_cast<std::int64_t>(t.element_size());
+  };
   for (const State& state : states_) add(state.tensor);
   for (std::size_t i = 0; i < slices_.size(); ++i)
     if (masters_[i].defined() && is_half(slices_[i].parameter)) add(masters_[i]);
   return bytes;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options, const Storage& storage) {
-  if (const auto* adamw = std::get_if<AdamWOptions>(&options)) return std::make_unique<AdamW>(std::move(slices), *adamw, storage);
+std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options,
+                                          const Storage& storage) {
+  if (const auto* adamw = std::get_if<AdamWOptions>(&options))
+    return std::make_unique<AdamW>(std::move(slices), *adamw, storage);
   return std::make_unique<Sgd>(std::move(slices), std::get<SgdOptions>(options), storage);
 }
 

@@ -15,22 +15,28 @@ namespace shoal::optim {
 /// What one optimizer updates of one parameter: all of it, or the range of it that this rank owns.
 struct Slice {
   std::string name;        ///< the parameter's canonical name: state in checkpoints goes by it
-  at::Tensor parameter;    ///< what forward computes with: contiguous float32, bfloat16 or float16; written in place, without autograd noticing
+  at::Tensor parameter;    ///< what forward computes with: contiguous float32, bfloat16 or float16;
+                           ///< written in place, without autograd noticing
   bool decay = false;      ///< belongs to the weight-decay group
-  std::int64_t begin = 0;  ///< index within the flattened parameter of the slice's first element: random rounding goes by it
+  std::int64_t begin = 0;  ///< index within the flattened parameter of the slice's first element:
+                           ///< random rounding goes by it
 };
 
-/// In which precision parameters and state are kept. Parameters in float32 need no master weights, whatever `master` says.
+/// In which precision parameters and state are kept. Parameters in float32 need no master weights,
+/// whatever `master` says.
 struct Storage {
-  /// Parameters in 16 bits have a float32 master each, from which they are rounded to nearest after every update (Micikevicius et al., "Mixed
-  /// precision training", 2018). Without, bfloat16 parameters are updated in place and rounded stochastically; float16 ones always need masters.
+  /// Parameters in 16 bits have a float32 master each, from which they are rounded to nearest after
+  /// every update (Micikevicius et al., "Mixed precision training", 2018). Without, bfloat16
+  /// parameters are updated in place and rounded stochastically; float16 ones always need masters.
   bool master = true;
   at::ScalarType moments = at::kFloat;  ///< of AdamW: float32, or bfloat16 rounded stochastically
   Key rounding{};                       ///< names the random numbers that round: of (seed, purpose)
-  std::string folder;                   ///< where states and masters lie in files that are mapped into memory; empty: in memory
+  std::string folder;  ///< where states and masters lie in files that are mapped into memory;
+                       ///< empty: in memory
 };
 
-/// AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; defaults of torch.optim.AdamW.
+/// AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; defaults of
+/// torch.optim.AdamW.
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0.01;  ///< of slices with `decay`
@@ -45,29 +51,35 @@ struct SgdOptions {
 
 using Options = std::variant<AdamWOptions, SgdOptions>;
 
-/// One named state of one slice, a view of the flat buffer in the slice's shape: what a checkpoint saves and fills again.
+/// One named state of one slice, a view of the flat buffer in the slice's shape: what a checkpoint
+/// saves and fills again.
 struct State {
   std::string kind;       ///< "exp_avg", "exp_avg_sq", "momentum_buffer"
   std::size_t slice = 0;  ///< index into slices()
   at::Tensor tensor;
 };
 
-/// Updates slices from their gradients. State and masters lie in one flat buffer per kind, slices at multiples of 64 bytes, memory category
-/// optimizer; state starts as zeros. Not thread-safe; uses LibTorch's intra-op threads.
+/// Updates slices from their gradients. State and masters lie in one flat buffer per kind, slices
+/// at multiples of 64 bytes, memory category optimizer; state starts as zeros. Not thread-safe;
+/// uses LibTorch's intra-op threads.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// `gradients[i]` belongs to slices()[i]: contiguous float32, bfloat16 or float16 (SGD: float32) of as many elements, or undefined, and then the
-  /// slice is left alone, its decay and its count of steps included. Gradients are read once, multiplied by `gradient_scale`, never written.
-  virtual void step(at::ArrayRef<at::Tensor> gradients, double learning_rate, double gradient_scale = 1) = 0;
+  /// `gradients[i]` belongs to slices()[i]: contiguous float32, bfloat16 or float16 (SGD: float32)
+  /// of as many elements, or undefined, and then the slice is left alone, its decay and its count
+  /// of steps included. Gradients are read once, multiplied by `gradient_scale`, never written.
+  virtual void step(at::ArrayRef<at::Tensor> gradients, double learning_rate,
+                    double gradient_scale = 1) = 0;
 
   const std::vector<Slice>& slices() const { return slices_; }
   const std::vector<State>& states() const { return states_; }
-  /// The float32 value of slice i that updates are added to: its master weight, filled from the parameter when the optimizer is made. The parameter
-  /// itself where it is float32; undefined where the parameter is updated in place with stochastic rounding.
+  /// The float32 value of slice i that updates are added to: its master weight, filled from the
+  /// parameter when the optimizer is made. The parameter itself where it is float32; undefined
+  /// where the parameter is updated in place with stochastic rounding.
   const at::Tensor& master(std::size_t i) const { return masters_[i]; }
-  /// Rounds every master to its parameter anew: masters were filled from a checkpoint or with initial weights.
+  /// Rounds every master to its parameter anew: masters were filled from a checkpoint or with
+  /// initial weights.
   void copy_masters_to_parameters();
   /// How often each slice was updated; a checkpoint restores it with set_updates.
   const std::vector<std::int64_t>& updates() const { return updates_; }
@@ -92,8 +104,10 @@ class Optimizer {
   std::vector<State> states_;
 };
 
-/// Throws Error(config) for options outside their range or storage that does not go together (SGD keeps everything in float32), Error(usage) for
-/// slices that are not contiguous float32, bfloat16 or float16, Error(output) when `storage.folder` has no room.
-std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options, const Storage& storage = {});
+/// Throws Error(config) for options outside their range or storage that does not go together (SGD
+/// keeps everything in float32), Error(usage) for slices that are not contiguous float32, bfloat16
+/// or float16, Error(output) when `storage.folder` has no room.
+std::unique_ptr<Optimizer> make_optimizer(std::vector<Slice> slices, const Options& options,
+                                          const Storage& storage = {});
 
 }  // namespace shoal::optim

@@ -10,7 +10,8 @@ namespace shoal::optim {
 namespace {
 
 void require(bool holds, const char* field, double value, const char* rule) {
-  if (!holds) throw Error(ErrorKind::kConfig, "lr_scheduler", fmt::format("{}={}: {}", field, value, rule));
+  if (!holds)
+    throw Error(ErrorKind::kConfig, "lr_scheduler", fmt::format("{}={}: {}", field, value, rule));
 }
 
 /// How far `step` is from `begin` to `end`, from 0 to 1.
@@ -36,21 +37,28 @@ const char* name(ScheduleKind kind) {
 }
 
 std::optional<ScheduleKind> schedule_kind(std::string_view text) {
-  for (const ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine, ScheduleKind::kWarmupStableDecay})
+  for (const ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kLinear,
+                                  ScheduleKind::kCosine, ScheduleKind::kWarmupStableDecay})
     if (text == name(kind)) return kind;
   return std::nullopt;
 }
 
 void validate(const Schedule& s) {
-  require(std::isfinite(s.peak) && s.peak >= 0, "peak", s.peak, "must be a number and not negative");
-  require(s.final_ratio >= 0 && s.final_ratio <= 1, "final_ratio", s.final_ratio, "must lie between 0 and 1");
-  require(s.total_steps >= 1, "total_steps", static_cast<double>(s.total_steps), "must be at least 1");
-  require(s.warmup_steps >= 0, "warmup_steps", static_cast<double>(s.warmup_steps), "must not be negative");
-  require(s.decay_steps >= 0, "decay_steps", static_cast<double>(s.decay_steps), "must not be negative");
+  require(std::isfinite(s.peak) && s.peak >= 0, "peak", s.peak,
+          "must be a number and not negative");
+  require(s.final_ratio >= 0 && s.final_ratio <= 1, "final_ratio", s.final_ratio,
+          "must lie between 0 and 1");
+  require(s.total_steps >= 1, "total_steps", static_cast<double>(s.total_steps),
+          "must be at least 1");
+  require(s.warmup_steps >= 0, "warmup_steps", static_cast<double>(s.warmup_steps),
+          "must not be negative");
+  require(s.decay_steps >= 0, "decay_steps", static_cast<double>(s.decay_steps),
+          "must not be negative");
 }
 
 double learning_rate(const Schedule& s, std::int64_t step) {
-  if (step < s.warmup_steps) return s.peak * static_cast<double>(step + 1) / static_cast<double>(s.warmup_steps);
+  if (step < s.warmup_steps)
+    return s.peak * static_cast<double>(step + 1) / static_cast<double>(s.warmup_steps);
   const double r = s.final_ratio;
   switch (s.kind) {
     case ScheduleKind::kConstant:
@@ -58,7 +66,9 @@ double learning_rate(const Schedule& s, std::int64_t step) {
     case ScheduleKind::kLinear:
       return s.peak * (1 - (1 - r) * progress(step, s.warmup_steps, s.total_steps));
     case ScheduleKind::kCosine:
-      return s.peak * (r + (1 - r) * 0.5 * (1 + std::cos(std::numbers::pi * progress(step, s.warmup_steps, s.total_steps))));
+      return s.peak * (r + (1 - r) * 0.5 *
+                               (1 + std::cos(std::numbers::pi *
+                                             progress(step, s.warmup_steps, s.total_steps))));
     case ScheduleKind::kWarmupStableDecay: {
       const std::int64_t begin = std::max(s.warmup_steps, s.total_steps - s.decay_steps);
       return s.peak * (1 - (1 - r) * progress(step, begin, s.total_steps));

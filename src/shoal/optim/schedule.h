@@ -14,9 +14,11 @@ std::optional<ScheduleKind> schedule_kind(std::string_view name);
 /// How the learning rate moves over a run.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::kCosine;
-  double peak = 1e-3;             ///< the learning rate after the warm-up
-  double final_ratio = 0.1;       ///< what step total_steps, the first after the run, would train at, as a part of the peak; `constant` ignores it
-  std::int64_t warmup_steps = 0;  ///< the rate rises linearly: step 0 trains at peak / warmup_steps, step warmup_steps - 1 at the peak
+  double peak = 1e-3;        ///< the learning rate after the warm-up
+  double final_ratio = 0.1;  ///< what step total_steps, the first after the run, would train at, as
+                             ///< a part of the peak; `constant` ignores it
+  std::int64_t warmup_steps = 0;  ///< the rate rises linearly: step 0 trains at peak /
+                                  ///< warmup_steps, step warmup_steps - 1 at the peak
   std::int64_t total_steps = 1;   ///< length of the run; later steps keep the final rate
   std::int64_t decay_steps = 0;   ///< `wsd`: how many steps at the end decay, linearly
 };
@@ -24,10 +26,12 @@ struct Schedule {
 /// Throws Error(config) that names the value and the rule.
 void validate(const Schedule& schedule);
 
-/// The learning rate of `step`, counted from 0: a pure function, so that a resumed run needs no schedule state.
+/// The learning rate of `step`, counted from 0: a pure function, so that a resumed run needs no
+/// schedule state.
 ///
-/// After the warm-up of w steps, with x = (step - w) / (total - w): linear: peak (1 - (1 - r) x); cosine: peak (r + (1 - r) (1 + cos pi x) / 2)
-/// (Loshchilov and Hutter, 2017); wsd: the peak until total - decay, then linear to r peak (Hu et al., "MiniCPM", 2024).
+/// After the warm-up of w steps, with x = (step - w) / (total - w): linear: peak (1 - (1 - r) x);
+/// cosine: peak (r + (1 - r) (1 + cos pi x) / 2) (Loshchilov and Hutter, 2017); wsd: the peak until
+/// total - decay, then linear to r peak (Hu et al., "MiniCPM", 2024).
 double learning_rate(const Schedule& schedule, std::int64_t step);
 
 }  // namespace shoal::optim

@@ -26,7 +26,8 @@ int nameless_file(const std::string& folder) {
   return named;
 }
 
-/// The file's pages, room for all of them taken: a page that found none later would end the process. MAP_FAILED and errno when there is none.
+/// The file's pages, room for all of them taken: a page that found none later would end the
+/// process. MAP_FAILED and errno when there is none.
 void* map_zeros(int file, std::size_t bytes) {
   if (const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes))) {
     errno = error;
@@ -48,7 +49,8 @@ at::Tensor zeros_in_file(const std::string& folder, std::int64_t count, at::Scal
   if (file >= 0) ::close(file);
   errno = error;
   if (data == MAP_FAILED)
-    throw system_error(ErrorKind::kOutput, "optimizer", fmt::format("cannot map {} bytes of state in '{}'", bytes, folder))
+    throw system_error(ErrorKind::kOutput, "optimizer",
+                       fmt::format("cannot map {} bytes of state in '{}'", bytes, folder))
         .hint("name a folder on a disk with that much room");
   return at::from_blob(
       data, {count}, [bytes](void* mapped) { ::munmap(mapped, bytes); }, type);

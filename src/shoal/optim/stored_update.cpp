@@ -26,7 +26,8 @@ class Block {
   /// What was written at data() reaches the array.
   void close(const RoundingDraws& draws, const char* purpose) {
     if (direct()) return;
-    kernels::narrow_stochastically(draws.key.child(purpose).value(), draws.first, buffer_, count_, static_cast<std::uint16_t*>(array_.data));
+    kernels::narrow_stochastically(draws.key.child(purpose).value(), draws.first, buffer_, count_,
+                                   static_cast<std::uint16_t*>(array_.data));
   }
 
  private:
@@ -40,31 +41,43 @@ class Block {
 float* floats(const Stored& array) { return static_cast<float*>(array.data); }
 bool is_float(const Stored& array) { return array.type == ElementType::kF32; }
 
-bool running(const Stored& array) { return array.data != nullptr && (array.type == ElementType::kF32 || array.type == ElementType::kBF16); }
+bool running(const Stored& array) {
+  return array.data != nullptr &&
+         (array.type == ElementType::kF32 || array.type == ElementType::kBF16);
+}
 
 }  // namespace
 
-Stored Stored::from(std::size_t element) const { return {data ? static_cast<char*>(data) + element * size_of(type) : nullptr, type}; }
+Stored Stored::from(std::size_t element) const {
+  return {data ? static_cast<char*>(data) + element * size_of(type) : nullptr, type};
+}
 
-void adamw_update(const StoredAdamW& a, std::size_t count, const AdamWFactors& factors, const RoundingDraws& draws) {
-  SHOAL_CHECK(running(a.parameter) && running(a.exp_avg) && running(a.exp_avg_sq), "adamw: parameter {}, moments {} and {}", name(a.parameter.type),
+void adamw_update(const StoredAdamW& a, std::size_t count, const AdamWFactors& factors,
+                  const RoundingDraws& draws) {
+  SHOAL_CHECK(running(a.parameter) && running(a.exp_avg) && running(a.exp_avg_sq),
+              "adamw: parameter {}, moments {} and {}", name(a.parameter.type),
               name(a.exp_avg.type), name(a.exp_avg_sq.type));
-  if (is_float(a.parameter) && is_float(a.gradient) && is_float(a.exp_avg) && is_float(a.exp_avg_sq) && !a.copy.data)
-    return adamw_update(floats(a.parameter), floats(a.gradient), floats(a.exp_avg), floats(a.exp_avg_sq), count, factors);
+  if (is_float(a.parameter) && is_float(a.gradient) && is_float(a.exp_avg) &&
+      is_float(a.exp_avg_sq) && !a.copy.data)
+    return adamw_update(floats(a.parameter), floats(a.gradient), floats(a.exp_avg),
+                        floats(a.exp_avg_sq), count, factors);
   Block parameter, gradient, exp_avg, exp_avg_sq;
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t size = std::min(kBlock, count - begin);
     parameter.open(a.parameter.from(begin), size), gradient.open(a.gradient.from(begin), size);
     exp_avg.open(a.exp_avg.from(begin), size), exp_avg_sq.open(a.exp_avg_sq.from(begin), size);
-    adamw_update(parameter.data(), gradient.data(), exp_avg.data(), exp_avg_sq.data(), size, factors);
+    adamw_update(parameter.data(), gradient.data(), exp_avg.data(), exp_avg_sq.data(), size,
+                 factors);
     const RoundingDraws here{draws.key, draws.first + begin};
-    parameter.close(here, "parameter"), exp_avg.close(here, "exp_avg"), exp_avg_sq.close(here, "exp_avg_sq");
+    parameter.close(here, "parameter"), exp_avg.close(here, "exp_avg"),
+        exp_avg_sq.close(here, "exp_avg_sq");
     if (a.copy.data) kernels::narrow(a.copy.type, parameter.data(), size, a.copy.from(begin).data);
   }
 }
 
 double sum_of_squares(const Stored& values, std::size_t count) {
-  if (values.type == ElementType::kF32) return sum_of_squares(static_cast<const float*>(values.data), count);
+  if (values.type == ElementType::kF32)
+    return sum_of_squares(static_cast<const float*>(values.data), count);
   Block block;
   double total = 0;
   for (std::size_t begin = 0; begin < count; begin += kBlock) {

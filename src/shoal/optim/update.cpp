@@ -15,7 +15,8 @@ namespace shoal::optim::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 
-/// Room for one vector of any instruction set: where a tail goes, so that every element passes through the same instructions.
+/// Room for one vector of any instruction set: where a tail goes, so that every element passes
+/// through the same instructions.
 struct alignas(64) Tail {
   float lanes[HWY_MAX_BYTES / sizeof(float)] = {};
 
@@ -36,12 +37,14 @@ struct AdamW {
         epsilon(static_cast<float>(f.epsilon)),
         step(static_cast<float>(f.learning_rate / f.correction1)) {}
 
-  HWY_ATTR void vector(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq) const {
+  HWY_ATTR void vector(float* parameter, const float* gradient, float* exp_avg,
+                       float* exp_avg_sq) const {
     const Floats d;
     const auto g = hn::Mul(hn::LoadU(d, gradient), hn::Set(d, scale));
     auto m = hn::LoadU(d, exp_avg);
     m = hn::MulAdd(hn::Sub(g, m), hn::Set(d, one_minus_beta1), m);
-    const auto v = hn::MulAdd(hn::Mul(g, g), hn::Set(d, one_minus_beta2), hn::Mul(hn::LoadU(d, exp_avg_sq), hn::Set(d, beta2)));
+    const auto v = hn::MulAdd(hn::Mul(g, g), hn::Set(d, one_minus_beta2),
+                              hn::Mul(hn::LoadU(d, exp_avg_sq), hn::Set(d, beta2)));
     const auto denominator = hn::MulAdd(hn::Sqrt(v), hn::Set(d, root_scale), hn::Set(d, epsilon));
     const auto p = hn::Mul(hn::LoadU(d, parameter), hn::Set(d, decay));
     hn::StoreU(hn::NegMulAdd(hn::Set(d, step), hn::Div(m, denominator), p), d, parameter);
@@ -50,38 +53,48 @@ struct AdamW {
   }
 };
 
-HWY_ATTR void adamw(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq, std::size_t count, const AdamWFactors& factors) {
+HWY_ATTR void adamw(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq,
+                    std::size_t count, const AdamWFactors& factors) {
   const AdamW update(factors);
   const std::size_t lanes = hn::Lanes(Floats());
   std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) update.vector(parameter + i, gradient + i, exp_avg + i, exp_avg_sq + i);
+  for (; i + lanes <= count; i += lanes)
+    update.vector(parameter + i, gradient + i, exp_avg + i, exp_avg_sq + i);
   if (const std::size_t left = count - i) {
-    Tail p(parameter + i, left), g(gradient + i, left), m(exp_avg + i, left), v(exp_avg_sq + i, left);
+    Tail p(parameter + i, left), g(gradient + i, left), m(exp_avg + i, left),
+        v(exp_avg_sq + i, left);
     update.vector(p.lanes, g.lanes, m.lanes, v.lanes);
     p.back(parameter + i, left), m.back(exp_avg + i, left), v.back(exp_avg_sq + i, left);
   }
 }
 
-HWY_ATTR void sgd_vector(float* parameter, const float* gradient, float* buffer, const SgdFactors& f) {
+HWY_ATTR void sgd_vector(float* parameter, const float* gradient, float* buffer,
+                         const SgdFactors& f) {
   const Floats d;
   auto p = hn::LoadU(d, parameter);
-  auto g = hn::MulAdd(p, hn::Set(d, static_cast<float>(f.weight_decay)),
-                      hn::Mul(hn::LoadU(d, gradient), hn::Set(d, static_cast<float>(f.gradient_scale))));
+  auto g =
+      hn::MulAdd(p, hn::Set(d, static_cast<float>(f.weight_decay)),
+                 hn::Mul(hn::LoadU(d, gradient), hn::Set(d, static_cast<float>(f.gradient_scale))));
   if (buffer) {
     const auto momentum = hn::Set(d, static_cast<float>(f.momentum));
-    const auto b = f.first ? g : hn::MulAdd(hn::Set(d, static_cast<float>(1 - f.dampening)), g, hn::Mul(hn::LoadU(d, buffer), momentum));
+    const auto b = f.first ? g
+                           : hn::MulAdd(hn::Set(d, static_cast<float>(1 - f.dampening)), g,
+                                        hn::Mul(hn::LoadU(d, buffer), momentum));
     hn::StoreU(b, d, buffer);
     g = f.nesterov ? hn::MulAdd(b, momentum, g) : b;
   }
   hn::StoreU(hn::NegMulAdd(hn::Set(d, static_cast<float>(f.learning_rate)), g, p), d, parameter);
 }
 
-HWY_ATTR void sgd(float* parameter, const float* gradient, float* buffer, std::size_t count, const SgdFactors& factors) {
+HWY_ATTR void sgd(float* parameter, const float* gradient, float* buffer, std::size_t count,
+                  const SgdFactors& factors) {
   const std::size_t lanes = hn::Lanes(Floats());
   std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) sgd_vector(parameter + i, gradient + i, buffer ? buffer + i : nullptr, factors);
+  for (; i + lanes <= count; i += lanes)
+    sgd_vector(parameter + i, gradient + i, buffer ? buffer + i : nullptr, factors);
   if (const std::size_t left = count - i) {
-    Tail p(parameter + i, left), g(gradient + i, left), b(buffer ? buffer + i : parameter + i, left);
+    Tail p(parameter + i, left), g(gradient + i, left),
+        b(buffer ? buffer + i : parameter + i, left);
     sgd_vector(p.lanes, g.lanes, buffer ? b.lanes : nullptr, factors);
     p.back(parameter + i, left);
     if (buffer) b.back(buffer + i, left);
@@ -100,7 +113,8 @@ HWY_ATTR double squares(const float* values, std::size_t count) {
     for (; i + 4 * lanes <= end; i += 4 * lanes) {
       const auto a = hn::LoadU(d, values + i), b = hn::LoadU(d, values + i + lanes);
       const auto c = hn::LoadU(d, values + i + 2 * lanes), e = hn::LoadU(d, values + i + 3 * lanes);
-      s0 = hn::MulAdd(a, a, s0), s1 = hn::MulAdd(b, b, s1), s2 = hn::MulAdd(c, c, s2), s3 = hn::MulAdd(e, e, s3);
+      s0 = hn::MulAdd(a, a, s0), s1 = hn::MulAdd(b, b, s1), s2 = hn::MulAdd(c, c, s2),
+      s3 = hn::MulAdd(e, e, s3);
     }
     double block = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
     for (; i < end; ++i) block += static_cast<double>(values[i]) * values[i];
@@ -119,17 +133,22 @@ HWY_EXPORT(adamw);
 HWY_EXPORT(sgd);
 HWY_EXPORT(squares);
 
-void adamw_update(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq, std::size_t count, const AdamWFactors& factors) {
+void adamw_update(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq,
+                  std::size_t count, const AdamWFactors& factors) {
   HWY_DYNAMIC_DISPATCH(adamw)(parameter, gradient, exp_avg, exp_avg_sq, count, factors);
 }
 
-void sgd_update(float* parameter, const float* gradient, float* buffer, std::size_t count, const SgdFactors& factors) {
+void sgd_update(float* parameter, const float* gradient, float* buffer, std::size_t count,
+                const SgdFactors& factors) {
   HWY_DYNAMIC_DISPATCH(sgd)(parameter, gradient, buffer, count, factors);
 }
 
-double sum_of_squares(const float* values, std::size_t count) { return HWY_DYNAMIC_DISPATCH(squares)(values, count); }
+double sum_of_squares(const float* values, std::size_t count) {
+  return HWY_DYNAMIC_DISPATCH(squares)(values, count);
+}
 
-void adamw_update_plain(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq, std::size_t count, const AdamWFactors& f) {
+void adamw_update_plain(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq,
+                        std::size_t count, const AdamWFactors& f) {
   for (std::size_t i = 0; i < count; ++i) {
     const double g = f.gradient_scale * gradient[i];
     const double m = f.beta1 * exp_avg[i] + (1 - f.beta1) * g;
@@ -137,11 +156,14 @@ void adamw_update_plain(float* parameter, const float* gradient, float* exp_avg,
     const double p = parameter[i] * (1 - f.learning_rate * f.weight_decay);
     exp_avg[i] = static_cast<float>(m);
     exp_avg_sq[i] = static_cast<float>(v);
-    parameter[i] = static_cast<float>(p - f.learning_rate / f.correction1 * m / (std::sqrt(v) / std::sqrt(f.correction2) + f.epsilon));
+    parameter[i] =
+        static_cast<float>(p - f.learning_rate / f.correction1 * m /
+                                   (std::sqrt(v) / std::sqrt(f.correction2) + f.epsilon));
   }
 }
 
-void sgd_update_plain(float* parameter, const float* gradient, float* buffer, std::size_t count, const SgdFactors& f) {
+void sgd_update_plain(float* parameter, const float* gradient, float* buffer, std::size_t count,
+                      const SgdFactors& f) {
   for (std::size_t i = 0; i < count; ++i) {
     double g = f.gradient_scale * gradient[i] + f.weight_decay * parameter[i];
     if (buffer) {

@@ -13,12 +13,16 @@ struct AdamWFactors {
 };
 
 /// One pass of AdamW (Loshchilov and Hutter, 2019; torch.optim.AdamW): with g = scale * gradient,
-///   p -= lr wd p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g;  p -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
-/// Reads the four arrays once and writes three: bound by memory, vectorised for the processor at hand. The value of an element does not depend on
-/// its place, so a shard updates as the whole does.
-void adamw_update(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq, std::size_t count, const AdamWFactors& factors);
+///   p -= lr wd p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g;  p -= lr / c1 * m / (sqrt(v) /
+///   sqrt(c2) + eps).
+/// Reads the four arrays once and writes three: bound by memory, vectorised for the processor at
+/// hand. The value of an element does not depend on its place, so a shard updates as the whole
+/// does.
+void adamw_update(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq,
+                  std::size_t count, const AdamWFactors& factors);
 /// The same in a plain loop, computed in double: what the fast one is tested against.
-void adamw_update_plain(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq, std::size_t count, const AdamWFactors& factors);
+void adamw_update_plain(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq,
+                        std::size_t count, const AdamWFactors& factors);
 
 struct SgdFactors {
   double learning_rate, momentum, dampening, weight_decay;
@@ -28,13 +32,17 @@ struct SgdFactors {
 };
 
 /// One pass of SGD with momentum (torch.optim.SGD): with g = scale * gradient + wd p,
-///   buffer = first ? g : momentum buffer + (1 - dampening) g;  p -= lr (nesterov ? g + momentum buffer : buffer).
+///   buffer = first ? g : momentum buffer + (1 - dampening) g;  p -= lr (nesterov ? g + momentum
+///   buffer : buffer).
 /// `buffer` is null without momentum.
-void sgd_update(float* parameter, const float* gradient, float* buffer, std::size_t count, const SgdFactors& factors);
-void sgd_update_plain(float* parameter, const float* gradient, float* buffer, std::size_t count, const SgdFactors& factors);
+void sgd_update(float* parameter, const float* gradient, float* buffer, std::size_t count,
+                const SgdFactors& factors);
+void sgd_update_plain(float* parameter, const float* gradient, float* buffer, std::size_t count,
+                      const SgdFactors& factors);
 
-/// The sum of squares: blocks of kSumBlock elements in float lanes, then in double, in order. Depends on nothing but the values and `count`:
-/// not on alignment, threads, or the width of the vectors.
+/// The sum of squares: blocks of kSumBlock elements in float lanes, then in double, in order.
+/// Depends on nothing but the values and `count`: not on alignment, threads, or the width of the
+/// vectors.
 double sum_of_squares(const float* values, std::size_t count);
 double sum_of_squares_plain(const float* values, std::size_t count);
 inline constexpr std::size_t kSumBlock = 1024;

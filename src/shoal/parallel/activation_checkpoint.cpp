@@ -15,7 +15,8 @@ namespace shoal::parallel {
 namespace {
 
 /// One pass through the module: its output, then the extra losses that it added.
-ops::Tensors pass(nn::Module& module, const at::Tensor& x, nn::Context context, nn::Replay* replay) {
+ops::Tensors pass(nn::Module& module, const at::Tensor& x, nn::Context context,
+                  nn::Replay* replay) {
   nn::LossSink losses;
   if (context.extra_losses) context.extra_losses = &losses;
   context.replay = replay;
@@ -29,13 +30,15 @@ ops::Tensors pass(nn::Module& module, const at::Tensor& x, nn::Context context, 
 void run_backward(const ops::Tensors& outputs, const ops::Tensors& gradients) {
   ops::Tensors from, with;
   for (std::size_t i = 0; i < outputs.size(); ++i)
-    if (gradients[i].defined() && outputs[i].requires_grad()) from.push_back(outputs[i]), with.push_back(gradients[i]);
+    if (gradients[i].defined() && outputs[i].requires_grad())
+      from.push_back(outputs[i]), with.push_back(gradients[i]);
   if (!from.empty()) torch::autograd::backward(from, with);
 }
 
-/// The backward pass of the node: `saved` holds the input and the results of products that were kept.
-ops::Tensors repeat(nn::Module& module, const nn::Context& context, bool input_wanted, bool products, const ops::Tensors& saved,
-                    const ops::Tensors& gradients) {
+/// The backward pass of the node: `saved` holds the input and the results of products that were
+/// kept.
+ops::Tensors repeat(nn::Module& module, const nn::Context& context, bool input_wanted,
+                    bool products, const ops::Tensors& saved, const ops::Tensors& gradients) {
   const c10::AutoGradMode recording(true);
   at::Tensor x = saved[0].detach().set_requires_grad(input_wanted);
   nn::Context again = context;
@@ -44,7 +47,8 @@ ops::Tensors repeat(nn::Module& module, const nn::Context& context, bool input_w
   again.recomputing = true;
   nn::Replay replay({saved.begin() + 1, saved.end()});
   const ops::Tensors outputs = pass(module, x, again, products ? &replay : nullptr);
-  SHOAL_CHECK(outputs.size() == gradients.size(), "{}: {} outputs in the second pass, {} in the first", module.path(), outputs.size(),
+  SHOAL_CHECK(outputs.size() == gradients.size(),
+              "{}: {} outputs in the second pass, {} in the first", module.path(), outputs.size(),
               gradients.size());
   run_backward(outputs, gradients);
   return {std::move(x.mutable_grad()), {}};
@@ -52,15 +56,18 @@ ops::Tensors repeat(nn::Module& module, const nn::Context& context, bool input_w
 
 bool trains(const nn::Module& module) {
   const auto parameters = module.parameters();
-  return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->requires_grad(); });
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const auto& p) { return p->requires_grad(); });
 }
 
-/// A parameter that several recomputed blocks use, or one and the rest of the model, accumulates once in each backward pass within the pass.
+/// A parameter that several recomputed blocks use, or one and the rest of the model, accumulates
+/// once in each backward pass within the pass.
 void expect_uses(const nn::Model& model, const std::vector<nn::Module*>& blocks) {
   std::map<nn::Parameter*, int> inside, outside;
   for (const auto& unit : model.units()) {
     const bool recomputed = std::find(blocks.begin(), blocks.end(), unit.get()) != blocks.end();
-    for (const auto& parameter : unit->parameters()) recomputed ? ++inside[parameter.get()] : outside[parameter.get()] = 1;
+    for (const auto& parameter : unit->parameters())
+      recomputed ? ++inside[parameter.get()] : outside[parameter.get()] = 1;
   }
   for (const auto& [parameter, uses] : inside)
     if (uses + outside[parameter] > 1) parameter->set_expected_uses(uses + outside[parameter]);
@@ -68,38 +75,46 @@ void expect_uses(const nn::Model& model, const std::vector<nn::Module*>& blocks)
 
 }  // namespace
 
-at::Tensor recomputed(nn::Module& module, const at::Tensor& x, const nn::Context& context, plan::Keep keep) {
-  if (keep == plan::Keep::kEverything || !at::GradMode::is_enabled() || context.cache) return module.direct(x, context);
+at::Tensor recomputed(nn::Module& module, const at::Tensor& x, const nn::Context& context,
+                      plan::Keep keep) {
+  if (keep == plan::Keep::kEverything || !at::GradMode::is_enabled() || context.cache)
+    return module.direct(x, context);
   if (!x.requires_grad() && !trains(module)) return module.direct(x, context);
   // Where the input wants no gradient but parameters do, this carries the node into the graph.
-  const at::Tensor anchor = x.requires_grad() ? at::Tensor() : at::empty({0}, at::kFloat).set_requires_grad(true);
+  const at::Tensor anchor =
+      x.requires_grad() ? at::Tensor() : at::empty({0}, at::kFloat).set_requires_grad(true);
   const bool products = keep == plan::Keep::kProducts;
-  ops::Tensors outputs = ops::differentiable("recomputed", {x, anchor}, [&](const ops::Wanted& wanted) {
-    nn::Replay replay;
-    ops::Recorded recorded;
-    recorded.outputs = pass(module, x, context, products ? &replay : nullptr);
-    recorded.saved = {x};
-    recorded.saved.insert(recorded.saved.end(), replay.kept().begin(), replay.kept().end());
-    recorded.backward = [&module, context, input = bool(wanted.input[0]), products](const ops::Tensors& saved, const ops::Tensors& gradients) {
-      return repeat(module, context, input, products, saved, gradients);
-    };
-    return recorded;
-  });
+  ops::Tensors outputs =
+      ops::differentiable("recomputed", {x, anchor}, [&](const ops::Wanted& wanted) {
+        nn::Replay replay;
+        ops::Recorded recorded;
+        recorded.outputs = pass(module, x, context, products ? &replay : nullptr);
+        recorded.saved = {x};
+        recorded.saved.insert(recorded.saved.end(), replay.kept().begin(), replay.kept().end());
+        recorded.backward = [&module, context, input = bool(wanted.input[0]), products](
+                                const ops::Tensors& saved, const ops::Tensors& gradients) {
+          return repeat(module, context, input, products, saved, gradients);
+        };
+        return recorded;
+      });
   for (std::size_t i = 1; i < outputs.size(); ++i) context.extra_losses->add(outputs[i]);
   return outputs[0];
 }
 
 void checkpoint_activations(nn::Model& model, const std::vector<plan::Keep>& ways) {
-  // Of a transformer the embedding comes before the blocks; the head, like an MLP's last layer, comes after them.
+  // Of a transformer the embedding comes before the blocks; the head, like an MLP's last layer,
+  // comes after them.
   const std::size_t first = model.spec().family == plan::Family::kMlp ? 0 : 1;
-  SHOAL_USER_CHECK(first + ways.size() + 1 == model.units().size(), "activation_checkpoint", "{} ways for a model of {} units", ways.size(),
-                   model.units().size());
+  SHOAL_USER_CHECK(first + ways.size() + 1 == model.units().size(), "activation_checkpoint",
+                   "{} ways for a model of {} units", ways.size(), model.units().size());
   std::vector<nn::Module*> blocks;
   for (std::size_t b = 0; b < ways.size(); ++b) {
     if (ways[b] == plan::Keep::kEverything) continue;
     blocks.push_back(model.units()[first + b].get());
     blocks.back()->set_around(
-        [keep = ways[b]](nn::Module& module, const at::Tensor& x, const nn::Context& context) { return recomputed(module, x, context, keep); });
+        [keep = ways[b]](nn::Module& module, const at::Tensor& x, const nn::Context& context) {
+          return recomputed(module, x, context, keep);
+        });
   }
   expect_uses(model, blocks);
 }

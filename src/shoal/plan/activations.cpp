@@ -5,12 +5,14 @@
 namespace shoal::plan {
 namespace {
 
-void add_attention(const ModelSpec& spec, const Training& training, double tokens, double e, std::vector<SavedTensor>& list) {
+void add_attention(const ModelSpec& spec, const Training& training, double tokens, double e,
+                   std::vector<SavedTensor>& list) {
   const double h = spec.hidden, d = spec.head_size, a = spec.heads, k = spec.kv_heads;
   const double scores = tokens * a * training.length(spec);
   list.push_back({"input of norm 1", e * tokens * h, Cut::kSequence});
   list.push_back({"input of the query, key and value product", e * tokens * h, Cut::kSequence});
-  if (spec.qk_norm) list.push_back({"queries and keys before their norms", e * tokens * d * (a + k)});
+  if (spec.qk_norm)
+    list.push_back({"queries and keys before their norms", e * tokens * d * (a + k)});
   list.push_back({"queries, keys and values", e * tokens * d * (a + 2 * k)});
   if (training.flash_attention) {
     list.push_back({"log-sum-exp of the scores", 4 * tokens * a});
@@ -22,28 +24,35 @@ void add_attention(const ModelSpec& spec, const Training& training, double token
     }
   }
   list.push_back({"input of the output product", e * tokens * a * d});
-  if (spec.dropout > 0) list.push_back({"mask of the attention's output", tokens * h, Cut::kSequence, false, true});
+  if (spec.dropout > 0)
+    list.push_back({"mask of the attention's output", tokens * h, Cut::kSequence, false, true});
 }
 
-void add_feed_forward(const ModelSpec& spec, const Training& training, double tokens, double e, std::vector<SavedTensor>& list) {
+void add_feed_forward(const ModelSpec& spec, const Training& training, double tokens, double e,
+                      std::vector<SavedTensor>& list) {
   const double h = spec.hidden, f = spec.ffn;
   list.push_back({"input of norm 2", e * tokens * h, Cut::kSequence});
   if (spec.experts > 0) {
-    // Every tensor rank of an expert keeps all of its rows, and a slice of what is computed of them.
-    const double visits = tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
+    // Every tensor rank of an expert keeps all of its rows, and a slice of what is computed of
+    // them.
+    const double visits =
+        tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
     const double slice = visits / static_cast<double>(training.mesh.expert_tensor);
     list.push_back({"input of the router", e * tokens * h, Cut::kSequence});
     list.push_back({"router's probabilities", 4 * tokens * spec.experts, Cut::kSequence});
     list.push_back({"tokens sent to experts", e * visits * h, Cut::kSequence});
-    list.push_back({"input of the experts' activation", e * slice * f * (spec.gated ? 2 : 1), Cut::kSequence});
+    list.push_back(
+        {"input of the experts' activation", e * slice * f * (spec.gated ? 2 : 1), Cut::kSequence});
     list.push_back({"input of the experts' down product", e * slice * f, Cut::kSequence});
-    list.push_back({"outputs of the experts", e * visits / expert_copies(training) * h, Cut::kSequence});
+    list.push_back(
+        {"outputs of the experts", e * visits / expert_copies(training) * h, Cut::kSequence});
     return;
   }
   list.push_back({"input of the up product", e * tokens * h, Cut::kSequence});
   list.push_back({"input of the activation", e * tokens * f * (spec.gated ? 2 : 1)});
   list.push_back({"input of the down product", e * tokens * f});
-  if (spec.dropout > 0) list.push_back({"mask of the feed-forward output", tokens * h, Cut::kSequence, false, true});
+  if (spec.dropout > 0)
+    list.push_back({"mask of the feed-forward output", tokens * h, Cut::kSequence, false, true});
 }
 
 double divisor(const Training& training, Cut cut) {
@@ -59,8 +68,8 @@ double mlp_activation_bytes(const ModelSpec& spec, const Training& training, dou
   return e * training.micro_batch * width;
 }
 
-/// The share of a micro-batch's activations that stays until the weight gradient. With full recomputation everything is there between the two halves
-/// of a backward pass.
+/// The share of a micro-batch's activations that stays until the weight gradient. With full
+/// recomputation everything is there between the two halves of a backward pass.
 double kept_share(const ModelSpec& spec, const Training& training) {
   double all = 0, kept = 0;
   for (const SavedTensor& tensor : saved_tensors(spec, training)) {
@@ -72,7 +81,8 @@ double kept_share(const ModelSpec& spec, const Training& training) {
 }
 
 double in_flight_by_form(const Training& training, std::int64_t rank) {
-  const double p = training.mesh.pipeline, m = training.micro_batches(), v = training.mesh.virtual_stages;
+  const double p = training.mesh.pipeline, m = training.micro_batches(),
+               v = training.mesh.virtual_stages;
   if (p == 1) return 1;
   if (training.schedule == "gpipe") return m;
   if (v == 1) return std::min(m, p - rank);
@@ -83,17 +93,20 @@ double in_flight_by_form(const Training& training, std::int64_t rank) {
 
 std::vector<SavedTensor> saved_tensors(const ModelSpec& spec, const Training& training) {
   const double e = precision(training.precision)->activation_bytes;
-  const double tokens = static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;
+  const double tokens =
+      static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;
   std::vector<SavedTensor> list;
   add_attention(spec, training, tokens, e, list);
   add_feed_forward(spec, training, tokens, e, list);
   return list;
 }
 
-double block_activation_bytes(const ModelSpec& spec, const Training& training, Recompute recompute) {
+double block_activation_bytes(const ModelSpec& spec, const Training& training,
+                              Recompute recompute) {
   double bytes = 0;
   for (const SavedTensor& tensor : saved_tensors(spec, training)) {
-    if (recompute == Recompute::kFull) return tensor.bytes / divisor(training, tensor.cut);  // the block's input comes first
+    if (recompute == Recompute::kFull)
+      return tensor.bytes / divisor(training, tensor.cut);  // the block's input comes first
     if (recompute == Recompute::kSelective && tensor.core) continue;
     bytes += tensor.bytes / divisor(training, tensor.cut);
   }
@@ -101,20 +114,24 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training, R
 }
 
 double block_activation_bytes(const ModelSpec& spec, const Training& training) {
-  if (spec.family == Family::kMlp) return mlp_activation_bytes(spec, training, precision(training.precision)->activation_bytes);
+  if (spec.family == Family::kMlp)
+    return mlp_activation_bytes(spec, training, precision(training.precision)->activation_bytes);
   return block_activation_bytes(spec, training, training.recompute);
 }
 
-std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training, CarriedOut& known) {
+std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
+                                      CarriedOut& known) {
   const std::int64_t p = training.mesh.pipeline, chunks = training.chunks();
   if (has_closed_form(training)) {
     std::vector<double> ranks(p);
     for (std::int64_t rank = 0; rank < p; ++rank) ranks[rank] = in_flight_by_form(training, rank);
     return ranks;
   }
-  // The schedule itself, with so few micro-batches that it is small and so many that the peak is reached.
+  // The schedule itself, with so few micro-batches that it is small and so many that the peak is
+  // reached.
   const auto m = std::min(training.micro_batches(), 4 * p);
-  return known.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks), static_cast<int>(m), kept_share(spec, training));
+  return known.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks),
+                                static_cast<int>(m), kept_share(spec, training));
 }
 
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank) {

@@ -13,19 +13,22 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 [[noreturn]] void refuse(const Cluster& cluster, const std::string& what) {
-  throw Error(ErrorKind::kConfig, "cluster", cluster.name.empty() ? what : cluster.name + ": " + what);
+  throw Error(ErrorKind::kConfig, "cluster",
+              cluster.name.empty() ? what : cluster.name + ": " + what);
 }
 
-void require(const Cluster& cluster, bool holds, const char* field, double value, const char* rule) {
-  if (!holds || !std::isfinite(value)) refuse(cluster, fmt::format("{} = {}: {}", field, value, rule));
+void require(const Cluster& cluster, bool holds, const char* field, double value,
+             const char* rule) {
+  if (!holds || !std::isfinite(value))
+    refuse(cluster, fmt::format("{} = {}: {}", field, value, rule));
 }
 
 void require_share(const Cluster& cluster, const char* field, double value) {
   require(cluster, value > 0 && value <= 1, field, value, "must lie in (0, 1]");
 }
 
-Cluster dgx(const char* name, std::int64_t per_host, double memory_gib, double bandwidth_gbs, double f16, double f32, double inside_gbs,
-            double between_gbs) {
+Cluster dgx(const char* name, std::int64_t per_host, double memory_gib, double bandwidth_gbs,
+            double f16, double f32, double inside_gbs, double between_gbs) {
   Cluster cluster;
   cluster.name = name;
   cluster.devices_per_host = per_host;
@@ -37,13 +40,14 @@ Cluster dgx(const char* name, std::int64_t per_host, double memory_gib, double b
   cluster.between = {10e-6, between_gbs * 1e9};
   cluster.host = {2048 * kGiB, 400e9, 25e9};
   cluster.storage = {100e9, 50e9};
-  // Meta, "The Llama 3 herd of models", 2024: 419 unexpected interruptions of 16,384 devices in 54 days.
+  // Meta, "The Llama 3 herd of models", 2024: 419 unexpected interruptions of 16,384 devices in 54
+  // days.
   cluster.device.hours_between_failures = 16384 * 54 * 24.0 / 419;
   return cluster;
 }
 
-// Both efficiencies below are minima over rows that tests/plan/published_times_test.cpp names; it checks that they are, and what they make of the
-// other rows.
+// Both efficiencies below are minima over rows that tests/plan/published_times_test.cpp names; it
+// checks that they are, and what they make of the other rows.
 Cluster a100(double memory_gib);
 
 Cluster v100() {
@@ -55,9 +59,12 @@ Cluster v100() {
 }
 
 Cluster a100(double memory_gib) {
-  Cluster cluster = dgx(memory_gib > 40 ? "a100" : "a100-40gb", 8, memory_gib, memory_gib > 40 ? 2039 : 1555, 312, 19.5, 300, 25);
+  Cluster cluster = dgx(memory_gib > 40 ? "a100" : "a100-40gb", 8, memory_gib,
+                        memory_gib > 40 ? 2039 : 1555, 312, 19.5, 300, 25);
   cluster.device.peak_flops[ElementType::kBF16] = 312e12;
-  cluster.source = "DGX A100 data sheet; efficiency fitted on published step times, see docs/transformer-math.md";
+  cluster.source =
+      "DGX A100 data sheet; efficiency fitted on published step times, see "
+      "docs/transformer-math.md";
   cluster.device.efficiency = {0.7921, 1, 0.7184, 54.48e-6, 0.98, 0.5145};
   cluster.device.power_w = 812, cluster.device.price_per_hour = 2;
   return cluster;
@@ -67,7 +74,9 @@ Cluster h100(const char* name, double memory_gib, double bandwidth_gbs) {
   Cluster cluster = dgx(name, 8, memory_gib, bandwidth_gbs, 989.4, 67, 450, 50);
   cluster.device.peak_flops[ElementType::kBF16] = 989.4e12;
   cluster.device.peak_flops[ElementType::kF8E4M3] = 1978.9e12;
-  cluster.source = "DGX H100 data sheet; efficiency fitted on published step times, see docs/transformer-math.md";
+  cluster.source =
+      "DGX H100 data sheet; efficiency fitted on published step times, see "
+      "docs/transformer-math.md";
   cluster.device.efficiency = {0.6464, 17.11e9, 0.3219, 3.589e-6, 0.98, 0.5178};
   cluster.device.power_w = 1275, cluster.device.price_per_hour = 3;
   return cluster;
@@ -76,8 +85,10 @@ Cluster h100(const char* name, double memory_gib, double bandwidth_gbs) {
 Cluster b200() {
   Cluster cluster = h100("b200", 180, 8000);
   cluster.source = "DGX B200 data sheet; efficiency as fitted for h100";
-  cluster.device.peak_flops = {
-      {ElementType::kF16, 2250e12}, {ElementType::kBF16, 2250e12}, {ElementType::kF8E4M3, 4500e12}, {ElementType::kF32, 80e12}};
+  cluster.device.peak_flops = {{ElementType::kF16, 2250e12},
+                               {ElementType::kBF16, 2250e12},
+                               {ElementType::kF8E4M3, 4500e12},
+                               {ElementType::kF32, 80e12}};
   cluster.inside.bandwidth = 900e9;
   cluster.device.power_w = 1790, cluster.device.price_per_hour = 5;
   return cluster;
@@ -87,7 +98,8 @@ Cluster b200() {
 Cluster cpu() {
   Cluster cluster;
   cluster.name = cluster.device.name = "cpu";
-  cluster.source = "a 32-core server: 2.5 GHz x 64 FLOP a cycle a core, eight channels of DDR4-3200";
+  cluster.source =
+      "a 32-core server: 2.5 GHz x 64 FLOP a cycle a core, eight channels of DDR4-3200";
   cluster.device.memory_bytes = 256 * kGiB;
   cluster.device.memory_bandwidth = 204.8e9;
   cluster.device.peak_flops = {{ElementType::kF32, 5.12e12}, {ElementType::kBF16, 5.12e12}};
@@ -124,7 +136,9 @@ std::optional<Runtime> runtime(std::string_view name) {
 double Cluster::peak(ElementType type) const {
   const auto at = device.peak_flops.find(type);
   if (at == device.peak_flops.end())
-    throw Error(ErrorKind::kConfig, "cluster", fmt::format("{}: device {} has no peak for {}", name, device.name, shoal::name(type)))
+    throw Error(
+        ErrorKind::kConfig, "cluster",
+        fmt::format("{}: device {} has no peak for {}", name, device.name, shoal::name(type)))
         .hint("add it to the cluster file, or choose another precision");
   return at->second;
 }
@@ -133,46 +147,69 @@ void validate(const Cluster& cluster) {
   constexpr const char* kPositive = "must be positive";
   constexpr const char* kNotNegative = "must not be negative";
   const Device& device = cluster.device;
-  require(cluster, cluster.hosts >= 1 && cluster.hosts <= 10000000, "hosts", cluster.hosts, "must lie between 1 and 10,000,000");
-  require(cluster, cluster.devices_per_host >= 1 && cluster.devices_per_host <= 100000, "devices_per_host", cluster.devices_per_host,
-          "must lie between 1 and 100,000");
+  require(cluster, cluster.hosts >= 1 && cluster.hosts <= 10000000, "hosts", cluster.hosts,
+          "must lie between 1 and 10,000,000");
+  require(cluster, cluster.devices_per_host >= 1 && cluster.devices_per_host <= 100000,
+          "devices_per_host", cluster.devices_per_host, "must lie between 1 and 100,000");
   require(cluster, device.memory_bytes > 0, "device.memory_bytes", device.memory_bytes, kPositive);
-  require(cluster, device.memory_bandwidth > 0, "device.memory_bandwidth", device.memory_bandwidth, kPositive);
-  if (device.peak_flops.empty()) refuse(cluster, "device.peak_flops is empty: at least one element type needs a peak");
+  require(cluster, device.memory_bandwidth > 0, "device.memory_bandwidth", device.memory_bandwidth,
+          kPositive);
+  if (device.peak_flops.empty())
+    refuse(cluster, "device.peak_flops is empty: at least one element type needs a peak");
   for (const auto& [type, peak] : device.peak_flops)
-    require(cluster, peak > 0, fmt::format("device.peak_flops.{}", name(type)).c_str(), peak, kPositive);
+    require(cluster, peak > 0, fmt::format("device.peak_flops.{}", name(type)).c_str(), peak,
+            kPositive);
   require(cluster, device.power_w >= 0, "device.power_w", device.power_w, kNotNegative);
-  require(cluster, device.price_per_hour >= 0, "device.price_per_hour", device.price_per_hour, kNotNegative);
-  require(cluster, device.hours_between_failures >= 0, "device.hours_between_failures", device.hours_between_failures, kNotNegative);
+  require(cluster, device.price_per_hour >= 0, "device.price_per_hour", device.price_per_hour,
+          kNotNegative);
+  require(cluster, device.hours_between_failures >= 0, "device.hours_between_failures",
+          device.hours_between_failures, kNotNegative);
   const Efficiency& efficiency = device.efficiency;
   require_share(cluster, "efficiency.matmul", efficiency.matmul);
   require_share(cluster, "efficiency.memory", efficiency.memory);
   require_share(cluster, "efficiency.link_inside", efficiency.link_inside);
   require_share(cluster, "efficiency.link_between", efficiency.link_between);
-  require(cluster, efficiency.matmul_ramp_flops >= 0, "efficiency.matmul_ramp_flops", efficiency.matmul_ramp_flops, kNotNegative);
-  require(cluster, efficiency.operation_s >= 0, "efficiency.operation_s", efficiency.operation_s, kNotNegative);
-  for (const auto& [where, link] : {std::pair{"inside", cluster.inside}, std::pair{"between", cluster.between}}) {
-    require(cluster, link.latency_s >= 0, fmt::format("{}.latency_s", where).c_str(), link.latency_s, kNotNegative);
-    require(cluster, link.bandwidth > 0, fmt::format("{}.bandwidth", where).c_str(), link.bandwidth, kPositive);
+  require(cluster, efficiency.matmul_ramp_flops >= 0, "efficiency.matmul_ramp_flops",
+          efficiency.matmul_ramp_flops, kNotNegative);
+  require(cluster, efficiency.operation_s >= 0, "efficiency.operation_s", efficiency.operation_s,
+          kNotNegative);
+  for (const auto& [where, link] :
+       {std::pair{"inside", cluster.inside}, std::pair{"between", cluster.between}}) {
+    require(cluster, link.latency_s >= 0, fmt::format("{}.latency_s", where).c_str(),
+            link.latency_s, kNotNegative);
+    require(cluster, link.bandwidth > 0, fmt::format("{}.bandwidth", where).c_str(), link.bandwidth,
+            kPositive);
   }
-  require(cluster, cluster.host.memory_bytes >= 0, "host.memory_bytes", cluster.host.memory_bytes, kNotNegative);
-  require(cluster, cluster.host.memory_bandwidth >= 0, "host.memory_bandwidth", cluster.host.memory_bandwidth, kNotNegative);
-  require(cluster, cluster.host.link_bandwidth >= 0, "host.link_bandwidth", cluster.host.link_bandwidth, kNotNegative);
-  require(cluster, cluster.storage.read_bandwidth >= 0, "storage.read_bandwidth", cluster.storage.read_bandwidth, kNotNegative);
+  require(cluster, cluster.host.memory_bytes >= 0, "host.memory_bytes", cluster.host.memory_bytes,
+          kNotNegative);
+  require(cluster, cluster.host.memory_bandwidth >= 0, "host.memory_bandwidth",
+          cluster.host.memory_bandwidth, kNotNegative);
+  require(cluster, cluster.host.link_bandwidth >= 0, "host.link_bandwidth",
+          cluster.host.link_bandwidth, kNotNegative);
+  require(cluster, cluster.storage.read_bandwidth >= 0, "storage.read_bandwidth",
+          cluster.storage.read_bandwidth, kNotNegative);
   for (const auto& [kernel, rate] : cluster.kernels)
-    for (const auto& [part, value] :
-         {std::pair{"start_s", rate.start_s}, {"flop_s", rate.flop_s}, {"weight_s", rate.weight_s}, {"byte_s", rate.byte_s}})
-      require(cluster, value >= 0, fmt::format("kernels.{}.{}", kernel, part).c_str(), value, kNotNegative);
+    for (const auto& [part, value] : {std::pair{"start_s", rate.start_s},
+                                      {"flop_s", rate.flop_s},
+                                      {"weight_s", rate.weight_s},
+                                      {"byte_s", rate.byte_s}})
+      require(cluster, value >= 0, fmt::format("kernels.{}.{}", kernel, part).c_str(), value,
+              kNotNegative);
   for (const auto& [kernel, rate] : cluster.kernels)
     for (const auto& [work, seconds] : rate.timed) {
       const double least = std::min({work.flops, work.weights, work.bytes});
-      require(cluster, least >= 0, fmt::format("kernels.{}.timed", kernel).c_str(), least, kNotNegative);
-      require(cluster, seconds > 0, fmt::format("kernels.{}.timed", kernel).c_str(), seconds, kPositive);
+      require(cluster, least >= 0, fmt::format("kernels.{}.timed", kernel).c_str(), least,
+              kNotNegative);
+      require(cluster, seconds > 0, fmt::format("kernels.{}.timed", kernel).c_str(), seconds,
+              kPositive);
     }
-  require(cluster, cluster.storage.write_bandwidth >= 0, "storage.write_bandwidth", cluster.storage.write_bandwidth, kNotNegative);
+  require(cluster, cluster.storage.write_bandwidth >= 0, "storage.write_bandwidth",
+          cluster.storage.write_bandwidth, kNotNegative);
 }
 
-std::vector<std::string> cluster_names() { return {"v100", "a100", "a100-40gb", "h100", "h200", "b200", "cpu", "wan"}; }
+std::vector<std::string> cluster_names() {
+  return {"v100", "a100", "a100-40gb", "h100", "h200", "b200", "cpu", "wan"};
+}
 
 std::optional<Cluster> cluster_preset(std::string_view name) {
   if (name == "v100") return v100();
@@ -187,11 +224,14 @@ std::optional<Cluster> cluster_preset(std::string_view name) {
 }
 
 Cluster with_devices(Cluster cluster, std::int64_t devices) {
-  if (devices < 1) throw Error(ErrorKind::kUsage, "plan", fmt::format("devices = {}: must be at least 1", devices));
+  if (devices < 1)
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("devices = {}: must be at least 1", devices));
   if (devices < cluster.devices_per_host) cluster.devices_per_host = devices;
   if (devices % cluster.devices_per_host != 0)
     throw Error(ErrorKind::kUsage, "plan",
-                fmt::format("devices = {}: must be a multiple of the {} devices of a {} host", devices, cluster.devices_per_host, cluster.name));
+                fmt::format("devices = {}: must be a multiple of the {} devices of a {} host",
+                            devices, cluster.devices_per_host, cluster.name));
   cluster.hosts = devices / cluster.devices_per_host;
   return cluster;
 }

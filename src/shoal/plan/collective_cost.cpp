@@ -22,7 +22,9 @@ double ring_reduce_scatter_s(std::int64_t n, double bytes, AlphaBeta link) {
   return (n - 1) * link.alpha + share(n) * bytes * (link.beta + link.gamma);
 }
 
-double ring_all_gather_s(std::int64_t n, double bytes, AlphaBeta link) { return (n - 1) * link.alpha + share(n) * bytes * link.beta; }
+double ring_all_gather_s(std::int64_t n, double bytes, AlphaBeta link) {
+  return (n - 1) * link.alpha + share(n) * bytes * link.beta;
+}
 
 double recursive_doubling_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
   return rounds(n) * (link.alpha + bytes * (link.beta + link.gamma));
@@ -31,43 +33,63 @@ double recursive_doubling_all_reduce_s(std::int64_t n, double bytes, AlphaBeta l
 double halving_doubling_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
   const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n)));
   const double fold = power == n ? 0 : 2 * (link.alpha + bytes * link.beta);
-  return fold + 2 * rounds(power) * link.alpha + share(power) * bytes * (2 * link.beta + link.gamma);
+  return fold + 2 * rounds(power) * link.alpha +
+         share(power) * bytes * (2 * link.beta + link.gamma);
 }
 
-double tree_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) { return 2 * rounds(n) * (link.alpha + bytes * link.beta); }
+double tree_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
+  return 2 * rounds(n) * (link.alpha + bytes * link.beta);
+}
 
-double pipelined_tree_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link, std::int64_t pieces) {
+double pipelined_tree_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link,
+                                   std::int64_t pieces) {
   SHOAL_USER_CHECK(pieces >= 1, "pipelined_tree", "at least one piece: pieces={}", pieces);
-  return n == 1 ? 0 : 2 * (std::log2(static_cast<double>(n)) + pieces - 1) * (link.alpha + bytes * link.beta / pieces);
+  return n == 1 ? 0
+                : 2 * (std::log2(static_cast<double>(n)) + pieces - 1) *
+                      (link.alpha + bytes * link.beta / pieces);
 }
 
-double pairwise_all_to_all_s(std::int64_t n, double bytes, AlphaBeta link) { return (n - 1) * link.alpha + share(n) * bytes * link.beta; }
+double pairwise_all_to_all_s(std::int64_t n, double bytes, AlphaBeta link) {
+  return (n - 1) * link.alpha + share(n) * bytes * link.beta;
+}
 
-double bruck_all_to_all_s(std::int64_t n, double bytes, AlphaBeta link) { return rounds(n) * (link.alpha + bytes / 2 * link.beta); }
+double bruck_all_to_all_s(std::int64_t n, double bytes, AlphaBeta link) {
+  return rounds(n) * (link.alpha + bytes / 2 * link.beta);
+}
 
 double pipelined_broadcast_s(std::int64_t n, double bytes, AlphaBeta link, std::int64_t pieces) {
   SHOAL_USER_CHECK(pieces >= 1, "pipelined_broadcast", "at least one piece: pieces={}", pieces);
   return n == 1 ? 0 : (n - 2 + pieces) * (link.alpha + bytes * link.beta / pieces);
 }
 
-double tree_broadcast_s(std::int64_t n, double bytes, AlphaBeta link) { return rounds(n) * (link.alpha + bytes * link.beta); }
-
-double in_network_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) { return n == 1 ? 0 : 2 * link.alpha + bytes * link.beta; }
-
-double two_level_all_reduce_s(std::int64_t g, std::int64_t hosts, double bytes, AlphaBeta inside, AlphaBeta between) {
-  return ring_reduce_scatter_s(g, bytes, inside) + ring_all_gather_s(g, bytes, inside) + ring_all_reduce_s(hosts, bytes / g, between);
+double tree_broadcast_s(std::int64_t n, double bytes, AlphaBeta link) {
+  return rounds(n) * (link.alpha + bytes * link.beta);
 }
 
-double two_level_all_gather_s(std::int64_t g, std::int64_t hosts, double bytes, AlphaBeta inside, AlphaBeta between) {
+double in_network_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
+  return n == 1 ? 0 : 2 * link.alpha + bytes * link.beta;
+}
+
+double two_level_all_reduce_s(std::int64_t g, std::int64_t hosts, double bytes, AlphaBeta inside,
+                              AlphaBeta between) {
+  return ring_reduce_scatter_s(g, bytes, inside) + ring_all_gather_s(g, bytes, inside) +
+         ring_all_reduce_s(hosts, bytes / g, between);
+}
+
+double two_level_all_gather_s(std::int64_t g, std::int64_t hosts, double bytes, AlphaBeta inside,
+                              AlphaBeta between) {
   return ring_all_gather_s(hosts, bytes / g, between) + ring_all_gather_s(g, bytes, inside);
 }
 
 double bus_bandwidth(const std::string& collective, std::int64_t n, double bytes, double seconds) {
-  SHOAL_USER_CHECK(n >= 1 && seconds > 0, "bus_bandwidth", "ranks and time must be positive: n={} seconds={}", n, seconds);
+  SHOAL_USER_CHECK(n >= 1 && seconds > 0, "bus_bandwidth",
+                   "ranks and time must be positive: n={} seconds={}", n, seconds);
   const double rate = bytes / seconds;
   if (collective == "all_reduce") return rate * 2 * share(n);
-  if (collective == "reduce_scatter" || collective == "all_gather" || collective == "all_to_all") return rate * share(n);
-  SHOAL_USER_CHECK(collective == "broadcast" || collective == "reduce", "bus_bandwidth", "no factor for \"{}\"", collective);
+  if (collective == "reduce_scatter" || collective == "all_gather" || collective == "all_to_all")
+    return rate * share(n);
+  SHOAL_USER_CHECK(collective == "broadcast" || collective == "reduce", "bus_bandwidth",
+                   "no factor for \"{}\"", collective);
   return rate;
 }
 

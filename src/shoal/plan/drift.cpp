@@ -19,7 +19,9 @@ Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<Time
   Factor core, memory, both;
   for (const auto& [name, timed] : now) {
     const auto then = cluster.kernels.find(name);
-    SHOAL_USER_CHECK(then != cluster.kernels.end(), "drift", "{} has no kernels.{}: `shoal plan calibrate` writes them", cluster.name, name);
+    SHOAL_USER_CHECK(then != cluster.kernels.end(), "drift",
+                     "{} has no kernels.{}: `shoal plan calibrate` writes them", cluster.name,
+                     name);
     for (const TimedKernel& one : timed) {
       SHOAL_USER_CHECK(one.seconds > 0, "drift", "times must be positive: {} s", one.seconds);
       const double share = then->second.seconds(one.work) / one.seconds;
@@ -27,7 +29,8 @@ Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<Time
       both.add(share);
     }
   }
-  SHOAL_USER_CHECK(both.squares > 0, "drift", "{}: nothing was measured again that its kernels explain", cluster.name);
+  SHOAL_USER_CHECK(both.squares > 0, "drift",
+                   "{}: nothing was measured again that its kernels explain", cluster.name);
   return {(core.squares > 0 ? core : both).least(), (memory.squares > 0 ? memory : both).least()};
 }
 

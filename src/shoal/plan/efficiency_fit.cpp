@@ -14,7 +14,9 @@ using Point = std::array<double, kParameters>;
 /// Logarithms; shares bounded from above, the fixed costs from below.
 Efficiency efficiency_at(const Point& at) {
   const auto share = [](double log) { return std::min(kLargestShare, std::exp(log)); };
-  return {share(at[0]), std::max(1.0, std::exp(at[1])), share(at[2]), std::max(1e-7, std::exp(at[3])), share(at[4]), share(at[5])};
+  return {share(at[0]), std::max(1.0, std::exp(at[1])),
+          share(at[2]), std::max(1e-7, std::exp(at[3])),
+          share(at[4]), share(at[5])};
 }
 
 Point point_at(const Efficiency& efficiency) {
@@ -59,7 +61,8 @@ class Simplex {
     return {at, loss};
   }
   void sort() {
-    std::stable_sort(vertices_.begin(), vertices_.end(), [](const Vertex& a, const Vertex& b) { return a.loss < b.loss; });
+    std::stable_sort(vertices_.begin(), vertices_.end(),
+                     [](const Vertex& a, const Vertex& b) { return a.loss < b.loss; });
   }
   /// The worst vertex mirrored at the middle of the others, `by` times as far.
   Vertex mirrored(double by) const {
@@ -111,6 +114,8 @@ Efficiency fit_efficiency(const std::vector<TimedRow>& rows, const Efficiency& s
   return efficiency_at(best.at);
 }
 
-double error(const TimedRow& row, const Efficiency& efficiency) { return row.predicted_s(efficiency) / row.measured_s - 1; }
+double error(const TimedRow& row, const Efficiency& efficiency) {
+  return row.predicted_s(efficiency) / row.measured_s - 1;
+}
 
 }  // namespace shoal::plan

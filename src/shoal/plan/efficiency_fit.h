@@ -16,8 +16,9 @@ struct TimedRow {
   double weight = 1;
 };
 
-/// The six numbers that make the weighted mean of squared log ratios smallest. Nelder and Mead, "A simplex method for function minimization", 1965,
-/// in the logarithms, restarted until it stands still. Deterministic. Shares stay within (0, 0.98].
+/// The six numbers that make the weighted mean of squared log ratios smallest. Nelder and Mead, "A
+/// simplex method for function minimization", 1965, in the logarithms, restarted until it stands
+/// still. Deterministic. Shares stay within (0, 0.98].
 Efficiency fit_efficiency(const std::vector<TimedRow>& rows, const Efficiency& start);
 
 /// predicted / measured - 1.

@@ -3,10 +3,12 @@
 namespace shoal::plan {
 
 BlockFlops block_forward_flops(const ModelSpec& spec, double samples, double length) {
-  const double tokens = samples * length, h = spec.hidden, ad = static_cast<double>(spec.heads) * spec.head_size;
+  const double tokens = samples * length, h = spec.hidden,
+               ad = static_cast<double>(spec.heads) * spec.head_size;
   const double attention = 2 * tokens * h * (2 * ad + 2.0 * spec.kv_heads * spec.head_size);
   const double mlp = tokens * (spec.gated ? 6 : 4) * h * spec.ffn;
-  const double feed_forward = spec.experts > 0 ? spec.experts_per_token * mlp + 2 * tokens * h * spec.experts : mlp;
+  const double feed_forward =
+      spec.experts > 0 ? spec.experts_per_token * mlp + 2 * tokens * h * spec.experts : mlp;
   return {attention + feed_forward, 4 * tokens * length * ad};
 }
 
@@ -29,13 +31,17 @@ Flops step_flops(const ModelSpec& spec, const Training& training) {
   return {count(1, false), count(0.5, false), count(1, true), count(0.5, true)};
 }
 
-double packed_model_flops(const ModelSpec& spec, const std::vector<std::int64_t>& lengths, bool causal) {
+double packed_model_flops(const ModelSpec& spec, const std::vector<std::int64_t>& lengths,
+                          bool causal) {
   double flops = 0;
-  for (const std::int64_t length : lengths) flops += static_cast<double>(length) * training_flops_per_token(spec, length, causal);
+  for (const std::int64_t length : lengths)
+    flops += static_cast<double>(length) * training_flops_per_token(spec, length, causal);
   return flops;
 }
 
-double sc21_parameters(double L, double h, double V, double s) { return 12 * L * h * h * (1 + 13 / (12 * h) + (V + s) / (12 * L * h)); }
+double sc21_parameters(double L, double h, double V, double s) {
+  return 12 * L * h * h * (1 + 13 / (12 * h) + (V + s) / (12 * L * h));
+}
 double sc21_iteration_flops(double B, double L, double s, double h, double V) {
   return 96 * B * L * s * h * h * (1 + s / (6 * h) + V / (16 * L * h));
 }

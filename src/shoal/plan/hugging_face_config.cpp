@@ -5,12 +5,16 @@ namespace shoal::plan {
 namespace {
 
 /// Hugging Face's word for an activation (transformers/activations.py).
-Activation read_activation(JsonFields& fields, const std::string& key, const std::string& otherwise) {
+Activation read_activation(JsonFields& fields, const std::string& key,
+                           const std::string& otherwise) {
   const std::string word = fields.text(key, otherwise);
-  if (word == "gelu_new" || word == "gelu_pytorch_tanh" || word == "gelu_fast") return Activation::kGeluTanh;
+  if (word == "gelu_new" || word == "gelu_pytorch_tanh" || word == "gelu_fast")
+    return Activation::kGeluTanh;
   if (word == "swish") return Activation::kSilu;
   if (const auto known = activation(word)) return *known;
-  fields.refuse(key, fmt::format("= \"{}\": no such activation here (relu, gelu, gelu_new, gelu_pytorch_tanh, silu, tanh, sigmoid)", word));
+  fields.refuse(key, fmt::format("= \"{}\": no such activation here (relu, gelu, gelu_new, "
+                                 "gelu_pytorch_tanh, silu, tanh, sigmoid)",
+                                 word));
 }
 
 void require_absent(JsonFields& fields, const std::string& key, bool absent, const char* rule) {
@@ -29,10 +33,12 @@ ModelSpec read_gpt2(JsonFields& fields) {
   spec.init_std = fields.real("initializer_range", 0.02);
   spec.dropout = fields.real("resid_pdrop", 0.1);
   for (const char* key : {"embd_pdrop", "attn_pdrop"})
-    require_absent(fields, key, fields.real(key, 0.1) == spec.dropout, "must equal resid_pdrop: the model has one dropout rate");
+    require_absent(fields, key, fields.real(key, 0.1) == spec.dropout,
+                   "must equal resid_pdrop: the model has one dropout rate");
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
     require_absent(fields, key, !fields.boolean(key, false), "is not supported");
-  require_absent(fields, "scale_attn_weights", fields.boolean("scale_attn_weights", true), "is not supported");
+  require_absent(fields, "scale_attn_weights", fields.boolean("scale_attn_weights", true),
+                 "is not supported");
   spec.tied_embeddings = fields.boolean("tie_word_embeddings", true);
   spec.activation = read_activation(fields, "activation_function", "gelu_new");
   return spec;
@@ -42,8 +48,11 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
   JsonFields fields(json, file, "rope_scaling.");
   const std::string type = fields.text("rope_type", fields.text("type", "default"));
   if (type == "default") return {};
-  if (type != "llama3") fields.refuse("rope_type", fmt::format("= \"{}\": only \"llama3\" and \"default\" are supported", type));
-  return {fields.real("factor"), fields.real("low_freq_factor"), fields.real("high_freq_factor"), fields.integer("original_max_position_embeddings")};
+  if (type != "llama3")
+    fields.refuse("rope_type",
+                  fmt::format("= \"{}\": only \"llama3\" and \"default\" are supported", type));
+  return {fields.real("factor"), fields.real("low_freq_factor"), fields.real("high_freq_factor"),
+          fields.integer("original_max_position_embeddings")};
 }
 
 /// What Llama, Mistral, Mixtral, Qwen2 and Qwen3 have in common.
@@ -69,23 +78,28 @@ ModelSpec read_rotary(JsonFields& fields, const std::string& file) {
     spec.rope_scaling = read_rope_scaling(fields.at("rope_parameters"), file);
   } else {
     spec.rope_theta = fields.real("rope_theta", 10000);
-    if (fields.has("rope_scaling")) spec.rope_scaling = read_rope_scaling(fields.at("rope_scaling"), file);
+    if (fields.has("rope_scaling"))
+      spec.rope_scaling = read_rope_scaling(fields.at("rope_scaling"), file);
   }
-  require_absent(fields, "attention_dropout", fields.real("attention_dropout", 0) == 0, "dropout in attention alone is not supported");
+  require_absent(fields, "attention_dropout", fields.real("attention_dropout", 0) == 0,
+                 "dropout in attention alone is not supported");
   return spec;
 }
 
 ModelSpec read_llama(JsonFields& fields, const std::string& file) {
   const ModelSpec spec = read_rotary(fields, file);
-  for (const char* key : {"attention_bias", "mlp_bias"}) require_absent(fields, key, !fields.boolean(key, false), "these biases are not supported");
-  require_absent(fields, "sliding_window", !fields.has("sliding_window") || fields.integer("sliding_window") >= spec.sequence,
+  for (const char* key : {"attention_bias", "mlp_bias"})
+    require_absent(fields, key, !fields.boolean(key, false), "these biases are not supported");
+  require_absent(fields, "sliding_window",
+                 !fields.has("sliding_window") || fields.integer("sliding_window") >= spec.sequence,
                  "windowed attention is not supported");
   return spec;
 }
 
 /// A Qwen's window counts only where another key says so.
 void require_no_window(JsonFields& fields) {
-  require_absent(fields, "use_sliding_window", !fields.boolean("use_sliding_window", false), "windowed attention is not supported");
+  require_absent(fields, "use_sliding_window", !fields.boolean("use_sliding_window", false),
+                 "windowed attention is not supported");
 }
 
 // Its biases stand in no key.
@@ -93,7 +107,8 @@ ModelSpec read_qwen2(JsonFields& fields, const std::string& file) {
   ModelSpec spec = read_rotary(fields, file);
   spec.qkv_bias = true;
   require_no_window(fields);
-  require_absent(fields, "use_mrope", !fields.boolean("use_mrope", false), "rotary positions in three dimensions are not supported");
+  require_absent(fields, "use_mrope", !fields.boolean("use_mrope", false),
+                 "rotary positions in three dimensions are not supported");
   return spec;
 }
 
@@ -101,8 +116,10 @@ ModelSpec read_qwen2(JsonFields& fields, const std::string& file) {
 ModelSpec read_qwen3(JsonFields& fields, const std::string& file) {
   ModelSpec spec = read_rotary(fields, file);
   spec.qk_norm = true;
-  if (spec.head_size == 0) spec.head_size = 128;  // what Qwen3Config takes where it is not said, whatever the width
-  require_absent(fields, "attention_bias", !fields.boolean("attention_bias", false), "these biases are not supported");
+  if (spec.head_size == 0)
+    spec.head_size = 128;  // what Qwen3Config takes where it is not said, whatever the width
+  require_absent(fields, "attention_bias", !fields.boolean("attention_bias", false),
+                 "these biases are not supported");
   require_no_window(fields);
   return spec;
 }
@@ -133,7 +150,9 @@ ModelSpec from_hugging_face(std::string_view text, const std::string& file) {
   } else if (type == "mixtral") {
     spec = read_mixtral(fields, file);
   } else {
-    fields.refuse("model_type", fmt::format("= \"{}\": must be gpt2, llama, mistral, mixtral, qwen2 or qwen3", type));
+    fields.refuse(
+        "model_type",
+        fmt::format("= \"{}\": must be gpt2, llama, mistral, mixtral, qwen2 or qwen3", type));
   }
   spec.name = fields.text("_name_or_path", "");
   if (spec.name.empty()) spec.name = type;

@@ -22,15 +22,21 @@ class JsonFields {
 
   static nlohmann::json parse(std::string_view text, const std::string& file) {
     try {
-      // What is nested deeper nobody means, and printing it in a complaint would take a stack frame a level.
-      return nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-        if (depth > 64) throw Error(ErrorKind::kConfig, "model", fmt::format("{}: JSON nested more than 64 deep", file));
-        return true;
-      });
+      // What is nested deeper nobody means, and printing it in a complaint would take a stack frame
+      // a level.
+      return nlohmann::json::parse(
+          text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+            if (depth > 64)
+              throw Error(ErrorKind::kConfig, "model",
+                          fmt::format("{}: JSON nested more than 64 deep", file));
+            return true;
+          });
     } catch (const nlohmann::json::parse_error& error) {
-      throw Error(ErrorKind::kConfig, "model", fmt::format("{}: not JSON, at byte {}", file, error.byte));
+      throw Error(ErrorKind::kConfig, "model",
+                  fmt::format("{}: not JSON, at byte {}", file, error.byte));
     } catch (const nlohmann::json::out_of_range&) {
-      throw Error(ErrorKind::kConfig, "model", fmt::format("{}: holds a number that is too large", file));
+      throw Error(ErrorKind::kConfig, "model",
+                  fmt::format("{}: holds a number that is too large", file));
     }
   }
 
@@ -46,10 +52,13 @@ class JsonFields {
   }
   std::int64_t integer(const std::string& key) {
     const auto& value = at(key);
-    if (!value.is_number_integer()) refuse(key, fmt::format("= {}: must be a whole number", value.dump()));
+    if (!value.is_number_integer())
+      refuse(key, fmt::format("= {}: must be a whole number", value.dump()));
     return value.get<std::int64_t>();
   }
-  std::int64_t integer(const std::string& key, std::int64_t otherwise) { return has(key) ? integer(key) : otherwise; }
+  std::int64_t integer(const std::string& key, std::int64_t otherwise) {
+    return has(key) ? integer(key) : otherwise;
+  }
   double real(const std::string& key) {
     const auto& value = at(key);
     if (!value.is_number()) refuse(key, fmt::format("= {}: must be a number", value.dump()));
@@ -61,13 +70,17 @@ class JsonFields {
     if (!value.is_boolean()) refuse(key, fmt::format("= {}: must be true or false", value.dump()));
     return value.get<bool>();
   }
-  bool boolean(const std::string& key, bool otherwise) { return has(key) ? boolean(key) : otherwise; }
+  bool boolean(const std::string& key, bool otherwise) {
+    return has(key) ? boolean(key) : otherwise;
+  }
   std::string text(const std::string& key) {
     const auto& value = at(key);
     if (!value.is_string()) refuse(key, fmt::format("= {}: must be text", value.dump()));
     return value.get<std::string>();
   }
-  std::string text(const std::string& key, const std::string& otherwise) { return has(key) ? text(key) : otherwise; }
+  std::string text(const std::string& key, const std::string& otherwise) {
+    return has(key) ? text(key) : otherwise;
+  }
 
   /// Every key must have been asked for.
   void no_others() const {
@@ -77,7 +90,8 @@ class JsonFields {
   [[noreturn]] void refuse(const std::string& key, const std::string& rule) const {
     std::string where = path_ + key;
     if (where.ends_with('.')) where.pop_back();  // the object itself
-    throw Error(ErrorKind::kConfig, "model", fmt::format("{}: {}{}{}", file_, where, where.empty() ? "" : " ", rule));
+    throw Error(ErrorKind::kConfig, "model",
+                fmt::format("{}: {}{}{}", file_, where, where.empty() ? "" : " ", rule));
   }
 
  private:

@@ -7,10 +7,12 @@
 
 namespace shoal::plan {
 
-// What Shoal's own blocks keep from forward to backward, tensor by tensor as the operators save it. `memory` (memory.h) describes systems in general.
+// What Shoal's own blocks keep from forward to backward, tensor by tensor as the operators save it.
+// `memory` (memory.h) describes systems in general.
 
-/// How much of a block stays for its backward pass; what does not is computed again there (Chen et al., "Training deep nets with sublinear memory
-/// cost", 2016; Korthikanti et al., 2022). kProducts: results of matrix products stay; norms, activations, dropout and attention run twice.
+/// How much of a block stays for its backward pass; what does not is computed again there (Chen et
+/// al., "Training deep nets with sublinear memory cost", 2016; Korthikanti et al., 2022).
+/// kProducts: results of matrix products stay; norms, activations, dropout and attention run twice.
 enum class Keep { kEverything, kProducts, kInput };
 
 /// What a rank runs at once.
@@ -18,7 +20,8 @@ struct MicroBatch {
   std::int64_t samples = 1;
   std::int64_t columns = 1;  ///< tokens of a sample; 1 for rows of a table
   double element_bytes = 4;  ///< of an activation
-  double product_bytes = 4;  ///< of an activation that was multiplied by a weight: 2 where weights have 16 bits, which it was rounded to
+  double product_bytes = 4;  ///< of an activation that was multiplied by a weight: 2 where weights
+                             ///< have 16 bits, which it was rounded to
 
   double rows() const { return static_cast<double>(samples) * static_cast<double>(columns); }
 };
@@ -41,11 +44,14 @@ struct RecomputePolicy {
   double budget_bytes = 0;  ///< kBudget: for blocks_bytes
 };
 
-/// The way of each block. kBudget: the ways that compute least twice among those that fit. Throws Error(config) when none does, naming the least.
-std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch, const RecomputePolicy& policy);
+/// The way of each block. kBudget: the ways that compute least twice among those that fit. Throws
+/// Error(config) when none does, naming the least.
+std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch,
+                                const RecomputePolicy& policy);
 
-/// Bytes of all blocks together at the worst moment of a backward pass, which gives back what a block keeps when it is through with it: what a block
-/// and those before it keep, and what it rebuilds.
+/// Bytes of all blocks together at the worst moment of a backward pass, which gives back what a
+/// block keeps when it is through with it: what a block and those before it keep, and what it
+/// rebuilds.
 double blocks_bytes(const ModelSpec& spec, const MicroBatch& batch, const std::vector<Keep>& ways);
 
 }  // namespace shoal::plan

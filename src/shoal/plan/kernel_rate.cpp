@@ -12,14 +12,16 @@ namespace {
 
 constexpr int kParts = 4;
 constexpr double kElement = 4;
-/// Query rows that attention takes at a time, and rows of logits (ops/attention_blocks.cpp, ops/cross_entropy.cpp).
+/// Query rows that attention takes at a time, and rows of logits (ops/attention_blocks.cpp,
+/// ops/cross_entropy.cpp).
 constexpr std::int64_t kAttentionRows = 192;
 constexpr double kLossRows = 1024;
 
 using Row = std::array<double, kParts>;
 
 Row row_of(const TimedKernel& one) {
-  return {1 / one.seconds, one.work.flops / one.seconds, one.work.weights / one.seconds, one.work.bytes / one.seconds};
+  return {1 / one.seconds, one.work.flops / one.seconds, one.work.weights / one.seconds,
+          one.work.bytes / one.seconds};
 }
 
 /// Solves a x = b for the chosen parts by elimination; false where they cannot be told apart.
@@ -38,7 +40,8 @@ bool solve(std::array<Row, kParts> a, Row b, const std::vector<int>& chosen, Row
   x = {};
   for (std::size_t i = chosen.size(); i-- > 0;) {
     double rest = b[chosen[i]];
-    for (std::size_t j = i + 1; j < chosen.size(); ++j) rest -= a[chosen[i]][chosen[j]] * x[chosen[j]];
+    for (std::size_t j = i + 1; j < chosen.size(); ++j)
+      rest -= a[chosen[i]][chosen[j]] * x[chosen[j]];
     x[chosen[i]] = rest / a[chosen[i]][chosen[i]];
   }
   return std::all_of(x.begin(), x.end(), [](double part) { return part >= 0; });
@@ -55,7 +58,8 @@ KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>&
       for (int j = 0; j < kParts; ++j) a[i][j] += shares[k] * row[i] * row[j];
     }
   }
-  // Four parts: every choice of those that are not zero is looked at. The sum of squares is x a x - 2 x b + n.
+  // Four parts: every choice of those that are not zero is looked at. The sum of squares is x a x -
+  // 2 x b + n.
   Row best{};
   double least = INFINITY;
   for (int mask = 1; mask < 1 << kParts; ++mask) {
@@ -74,16 +78,19 @@ KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>&
   return {best[0], best[1], best[2], best[3]};
 }
 
-/// How unlike two calls are: the squares of the logarithms of what one has more of, summed over the parts.
+/// How unlike two calls are: the squares of the logarithms of what one has more of, summed over the
+/// parts.
 double distance(const KernelWork& one, const KernelWork& other) {
   double sum = 0;
-  for (const auto& [x, y] : {std::pair{one.flops, other.flops}, {one.weights, other.weights}, {one.bytes, other.bytes}})
+  for (const auto& [x, y] :
+       {std::pair{one.flops, other.flops}, {one.weights, other.weights}, {one.bytes, other.bytes}})
     if (x > 0 && y > 0) sum += std::log(x / y) * std::log(x / y);
   return sum;
 }
 
 double on_line(const KernelRate& rate, const KernelWork& work) {
-  return rate.start_s + rate.flop_s * work.flops + rate.weight_s * work.weights + rate.byte_s * work.bytes;
+  return rate.start_s + rate.flop_s * work.flops + rate.weight_s * work.weights +
+         rate.byte_s * work.bytes;
 }
 
 }  // namespace
@@ -99,14 +106,17 @@ KernelRate KernelRate::near(const KernelWork& work) const {
 
 KernelRate fit_kernel(const std::vector<TimedKernel>& timed) {
   SHOAL_USER_CHECK(!timed.empty(), "calibrate", "a kernel without measurements: {}", timed.size());
-  for (const TimedKernel& one : timed) SHOAL_USER_CHECK(one.seconds > 0, "calibrate", "times must be positive: {} s", one.seconds);
+  for (const TimedKernel& one : timed)
+    SHOAL_USER_CHECK(one.seconds > 0, "calibrate", "times must be positive: {} s", one.seconds);
   KernelRate rate = fit(timed, std::vector<double>(timed.size(), 1));
   rate.timed = timed;
   return rate;
 }
 
 KernelWork linear_work(double rows, double in, double out) {
-  return {.flops = 2 * rows * in * out, .weights = kElement * in * out, .bytes = kElement * rows * (in + out)};
+  return {.flops = 2 * rows * in * out,
+          .weights = kElement * in * out,
+          .bytes = kElement * rows * (in + out)};
 }
 
 KernelWork attention_work(double samples, std::int64_t length, double heads, double head_size) {
@@ -126,20 +136,36 @@ KernelWork pass_work(double elements) { return {.bytes = kElement * elements}; }
 
 KernelWork loss_work(double rows, double hidden, double vocab) {
   const double blocks = std::ceil(rows / kLossRows);
-  return {.flops = 6 * rows * hidden * vocab, .weights = kElement * hidden * vocab * blocks, .bytes = kElement * rows * vocab};
+  return {.flops = 6 * rows * hidden * vocab,
+          .weights = kElement * hidden * vocab * blocks,
+          .bytes = kElement * rows * vocab};
 }
 
 KernelWork memory_work(double elements) { return {.weights = kElement * elements}; }
 
 bool streams_memory(const std::string& name) {
-  return name == "optimizer" || name == "optimizer_bf16" || name == "all_reduce" || name == "reduce_scatter";
+  return name == "optimizer" || name == "optimizer_bf16" || name == "all_reduce" ||
+         name == "reduce_scatter";
 }
 
 const std::vector<std::string>& kernel_names() {
-  static const std::vector<std::string> names{"linear",        "linear_backward", "attention",           "attention_backward", "norm",
-                                              "norm_backward", "activation",      "activation_backward", "embedding",          "loss",
-                                              "optimizer",     "all_reduce",      "reduce_scatter",      "linear_bf16",        "linear_backward_bf16",
-                                              "loss_bf16",     "optimizer_bf16"};
+  static const std::vector<std::string> names{"linear",
+                                              "linear_backward",
+                                              "attention",
+                                              "attention_backward",
+                                              "norm",
+                                              "norm_backward",
+                                              "activation",
+                                              "activation_backward",
+                                              "embedding",
+                                              "loss",
+                                              "optimizer",
+                                              "all_reduce",
+                                              "reduce_scatter",
+                                              "linear_bf16",
+                                              "linear_backward_bf16",
+                                              "loss_bf16",
+                                              "optimizer_bf16"};
   return names;
 }
 

@@ -19,10 +19,15 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
   const StateBytes whole = precision(training.precision, training.optimizer)->state;
   const double ranks = training.mesh.shard_ranks();
   const StateBytes dense = state_bytes(whole, training.zero, ranks);
-  const StateBytes expert = state_bytes(whole, training.zero, std::min<double>(ranks, training.mesh.expert_data()));
-  use.parameters = training.offload_parameters ? 0 : held.dense() * dense.parameter + held.expert * expert.parameter;
+  const StateBytes expert =
+      state_bytes(whole, training.zero, std::min<double>(ranks, training.mesh.expert_data()));
+  use.parameters = training.offload_parameters
+                       ? 0
+                       : held.dense() * dense.parameter + held.expert * expert.parameter;
   use.gradients = held.dense() * dense.gradient + held.expert * expert.gradient;
-  use.optimizer = training.offload_optimizer ? 0 : held.dense() * dense.optimizer() + held.expert * expert.optimizer();
+  use.optimizer = training.offload_optimizer
+                      ? 0
+                      : held.dense() * dense.optimizer() + held.expert * expert.optimizer();
 }
 
 /// Whole parameters of the largest unit and of those gathered ahead.
@@ -30,11 +35,14 @@ double gathered_bytes(const ModelSpec& spec, const Training& training, const Hel
   if (training.zero < 3 || training.mesh.shard_ranks() == 1) return 0;
   const double bytes = precision(training.precision)->state.parameter;
   if (spec.family == Family::kMlp) return held.all() * bytes;
-  const double largest = std::max({held_by_block(spec, training).all(), held_by_embedding(spec, training).all(), held_by_head(spec, training).all()});
+  const double largest =
+      std::max({held_by_block(spec, training).all(), held_by_embedding(spec, training).all(),
+                held_by_head(spec, training).all()});
   return std::min(held.all(), largest * (1 + training.prefetch_units)) * bytes;
 }
 
-/// What the head keeps and works on: the inputs of norm and product, fp32 logits, and their gradient.
+/// What the head keeps and works on: the inputs of norm and product, fp32 logits, and their
+/// gradient.
 void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
   const double tokens = tokens_of(spec, training), t = training.mesh.tensor;
   const double e = precision(training.precision)->activation_bytes;
@@ -46,13 +54,16 @@ double communication_bytes(const ModelSpec& spec, const Training& training) {
   double bytes = 0;
   if (training.mesh.data * training.mesh.context > 1) bytes += 2 * kBucketBytes;
   if (spec.family == Family::kMlp) return bytes;
-  const double message = precision(training.precision)->activation_bytes * tokens_of(spec, training) * spec.hidden;
+  const double message =
+      precision(training.precision)->activation_bytes * tokens_of(spec, training) * spec.hidden;
   if (training.mesh.tensor > 1) bytes += message;  // the gathered input of a product
-  if (training.mesh.pipeline > 1) bytes += 4 * message / (training.sequence_parallel ? training.mesh.tensor : 1);
+  if (training.mesh.pipeline > 1)
+    bytes += 4 * message / (training.sequence_parallel ? training.mesh.tensor : 1);
   return bytes;
 }
 
-MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, std::int64_t rank, const HeldParameters& held, double flying) {
+MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, std::int64_t rank,
+                               const HeldParameters& held, double flying) {
   MemoryUse use;
   add_states(held, training, use);
   use.gathered = gathered_bytes(spec, training, held);
@@ -71,10 +82,12 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
   }
   use.activations = own * flying * block_activation_bytes(spec, training);
   const double sequence_ranks = training.sequence_parallel ? training.mesh.tensor : 1;
-  if (first && spec.dropout > 0) use.activations += flying * tokens_of(spec, training) * spec.hidden / sequence_ranks;
+  if (first && spec.dropout > 0)
+    use.activations += flying * tokens_of(spec, training) * spec.hidden / sequence_ranks;
   const double block = block_activation_bytes(spec, training, Recompute::kNone);
   if (training.recompute == Recompute::kFull) use.workspace = block;
-  if (training.recompute == Recompute::kSelective) use.workspace = block - block_activation_bytes(spec, training, Recompute::kSelective);
+  if (training.recompute == Recompute::kSelective)
+    use.workspace = block - block_activation_bytes(spec, training, Recompute::kSelective);
   if (last) add_head(spec, training, use);
   return use;
 }
@@ -82,7 +95,8 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
 }  // namespace
 
 const MemoryPhase& RankMemory::peak() const {
-  return *std::max_element(phases.begin(), phases.end(), [](const auto& a, const auto& b) { return a.use.all() < b.use.all(); });
+  return *std::max_element(phases.begin(), phases.end(),
+                           [](const auto& a, const auto& b) { return a.use.all() < b.use.all(); });
 }
 
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) {
@@ -101,29 +115,40 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, 
     steady.workspace = 0;
     add_states(held, training, optimizer);
     checkpoint = optimizer;
-    // Written beside training: what the optimizer would overwrite is copied aside, a block of the model at a time.
+    // Written beside training: what the optimizer would overwrite is copied aside, a block of the
+    // model at a time.
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const HeldParameters unit = spec.family == Family::kMlp ? held : held_by_block(spec, training);
-    checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) / (training.zero >= 1 ? training.mesh.shard_ranks() : 1);
-    ranks.push_back({rank, {{"steady state", steady}, {"backward", running}, {"optimizer", optimizer}, {"checkpoint", checkpoint}}});
+    checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) /
+                         (training.zero >= 1 ? training.mesh.shard_ranks() : 1);
+    ranks.push_back({rank,
+                     {{"steady state", steady},
+                      {"backward", running},
+                      {"optimizer", optimizer},
+                      {"checkpoint", checkpoint}}});
   }
   return ranks;
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
+                               const Cluster& cluster) {
   CarriedOut known;
   return memory(spec, training, cluster, known);
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known) {
-  if (cluster.runtime == Runtime::kShoal && shoal_counts(training)) return {shoal_memory(spec, training, cluster)};
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
+                               const Cluster& cluster, CarriedOut& known) {
+  if (cluster.runtime == Runtime::kShoal && shoal_counts(training))
+    return {shoal_memory(spec, training, cluster)};
   std::vector<RankMemory> ranks = memory(spec, training, known);
   if (training.zero_plus_plus) {
     // The second set of shards, each host a whole one.
     const auto held = held_by_rank(spec, training);
-    const double bytes = precision(training.precision)->state.parameter / static_cast<double>(shard_group(cluster, training.mesh).inside);
+    const double bytes = precision(training.precision)->state.parameter /
+                         static_cast<double>(shard_group(cluster, training.mesh).inside);
     for (RankMemory& rank : ranks)
-      for (MemoryPhase& phase : rank.phases) phase.use.parameters += held[static_cast<std::size_t>(rank.rank)].all() * bytes;
+      for (MemoryPhase& phase : rank.phases)
+        phase.use.parameters += held[static_cast<std::size_t>(rank.rank)].all() * bytes;
   }
   return ranks;
 }
@@ -141,7 +166,9 @@ double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cl
 }
 
 const RankMemory& worst(const std::vector<RankMemory>& ranks) {
-  return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.peak().use.all() < b.peak().use.all(); });
+  return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+    return a.peak().use.all() < b.peak().use.all();
+  });
 }
 
 }  // namespace shoal::plan

@@ -10,36 +10,40 @@
 
 namespace shoal::plan {
 
-// ---- model states -------------------------------------------------------------------------------------------------------------------------------
+// ---- model states ------------------------------------------------------------------------------
 
-/// Bytes of one parameter's states on one of `ranks` ranks under a ZeRO stage. Rajbhandari et al., "ZeRO", 2020, table 1.
+/// Bytes of one parameter's states on one of `ranks` ranks under a ZeRO stage. Rajbhandari et al.,
+/// "ZeRO", 2020, table 1.
 StateBytes state_bytes(const StateBytes& whole, int zero, double ranks);
 
 /// Parameters that one rank holds, before ZeRO, by what divides them.
 struct HeldParameters {
-  double split = 0;       ///< cut by tensor parallelism (already divided)
-  double replicated = 0;  ///< norms, routers, positions, biases of row-parallel layers: whole on every tensor rank
-  double expert = 0;      ///< routed experts (already divided by expert x expert_tensor)
+  double split = 0;  ///< cut by tensor parallelism (already divided)
+  double replicated =
+      0;  ///< norms, routers, positions, biases of row-parallel layers: whole on every tensor rank
+  double expert = 0;  ///< routed experts (already divided by expert x expert_tensor)
 
   double dense() const { return split + replicated; }
   double all() const { return split + replicated + expert; }
   HeldParameters& operator+=(const HeldParameters& other);
 };
 /// Of pipeline rank `rank`. With tied embeddings the last rank holds a copy of the token table.
-std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training);  ///< the same of every pipeline rank
+std::vector<HeldParameters> held_by_rank(
+    const ModelSpec& spec, const Training& training);  ///< the same of every pipeline rank
 HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank);
 /// Of one block, and of the embedding and head: the units that ZeRO-3 gathers.
 HeldParameters held_by_block(const ModelSpec& spec, const Training& training);
 HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training);
 HeldParameters held_by_head(const ModelSpec& spec, const Training& training);
 
-// ---- activations --------------------------------------------------------------------------------------------------------------------------------
+// ---- activations -------------------------------------------------------------------------------
 
 /// What divides a saved tensor.
 enum class Cut { kTensor, kSequence };
 
-/// One tensor that a block saves for its backward pass, for one micro-batch on one context rank, before tensor parallelism.
-/// Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, section 4, as a list.
+/// One tensor that a block saves for its backward pass, for one micro-batch on one context rank,
+/// before tensor parallelism. Korthikanti et al., "Reducing activation recomputation in large
+/// transformer models", 2022, section 4, as a list.
 struct SavedTensor {
   const char* what;
   double bytes;
@@ -54,11 +58,13 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training);
 /// The same under another choice.
 double block_activation_bytes(const ModelSpec& spec, const Training& training, Recompute recompute);
 
-/// Micro-batches' worth of its own blocks that pipeline rank `rank` holds at its peak, by the schedule.
+/// Micro-batches' worth of its own blocks that pipeline rank `rank` holds at its peak, by the
+/// schedule.
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank);
-std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training, CarriedOut& known);  ///< the same of every rank
+std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
+                                      CarriedOut& known);  ///< the same of every rank
 
-// ---- all of it ----------------------------------------------------------------------------------------------------------------------------------
+// ---- all of it ---------------------------------------------------------------------------------
 
 /// Bytes on one rank, by category.
 struct MemoryUse {
@@ -66,17 +72,21 @@ struct MemoryUse {
   double activations = 0;    ///< saved for the backward pass
   double gathered = 0;       ///< ZeRO-3: whole units around the one that runs
   double communication = 0;  ///< buckets and messages
-  double workspace = 0;      ///< of the running operation: a recomputed block, the gradient of the logits
-  double staging = 0;        ///< what a checkpoint in progress has copied aside
+  double workspace =
+      0;               ///< of the running operation: a recomputed block, the gradient of the logits
+  double staging = 0;  ///< what a checkpoint in progress has copied aside
 
   double states() const { return parameters + gradients + optimizer; }
-  double all() const { return states() + activations + gathered + communication + workspace + staging; }
+  double all() const {
+    return states() + activations + gathered + communication + workspace + staging;
+  }
 };
 
 /// One moment of a step on one pipeline rank.
 struct MemoryPhase {
-  /// "steady state": as many micro-batches in flight as there will be; "backward": and what one of them needs while it runs back; "optimizer";
-  /// "checkpoint". Shoal's own runtime names its moments in shoal_memory.cpp.
+  /// "steady state": as many micro-batches in flight as there will be; "backward": and what one of
+  /// them needs while it runs back; "optimizer"; "checkpoint". Shoal's own runtime names its
+  /// moments in shoal_memory.cpp.
   std::string name;
   MemoryUse use;
 };
@@ -88,13 +98,17 @@ struct RankMemory {
   const MemoryPhase& peak() const;
 };
 
-/// Of every pipeline rank. Data, tensor and context ranks of one stage are alike. As published systems have it.
+/// Of every pipeline rank. Data, tensor and context ranks of one stage are alike. As published
+/// systems have it.
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training);
 std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, CarriedOut& known);
 /// As the cluster's runtime has it.
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster);
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known);
-/// Bytes that offloading keeps in the memory of the fullest host: what all its devices left there. 0 where nothing is offloaded.
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
+                               const Cluster& cluster);
+std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
+                               const Cluster& cluster, CarriedOut& known);
+/// Bytes that offloading keeps in the memory of the fullest host: what all its devices left there.
+/// 0 where nothing is offloaded.
 double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 /// The rank that needs most.
 const RankMemory& worst(const std::vector<RankMemory>& ranks);

@@ -62,7 +62,8 @@ void read_transformer(JsonFields& fields, const std::string& file, ModelSpec& sp
   spec.positions = one_of<Positions>(fields, "positions", kPositions);
   spec.rope_theta = fields.real("rope_theta");
   JsonFields scaling(fields.at("rope_scaling"), file, "rope_scaling.");
-  spec.rope_scaling = {scaling.real("factor"), scaling.real("low_frequency"), scaling.real("high_frequency"), scaling.integer("original_sequence")};
+  spec.rope_scaling = {scaling.real("factor"), scaling.real("low_frequency"),
+                       scaling.real("high_frequency"), scaling.integer("original_sequence")};
   scaling.no_others();
   spec.norm = one_of<Norm>(fields, "norm", kNorms);
   spec.norm_epsilon = fields.real("norm_epsilon");
@@ -77,7 +78,9 @@ void read_mlp(JsonFields& fields, ModelSpec& spec) {
   const auto& widths = fields.at("widths");
   if (!widths.is_array()) fields.refuse("widths", "must be a list of whole numbers");
   for (const auto& width : widths) {
-    if (!width.is_number_integer()) fields.refuse("widths", fmt::format("holds {}: must be a list of whole numbers", width.dump()));
+    if (!width.is_number_integer())
+      fields.refuse("widths",
+                    fmt::format("holds {}: must be a list of whole numbers", width.dump()));
     spec.widths.push_back(width.get<std::int64_t>());
   }
 }
@@ -116,7 +119,10 @@ ModelSpec from_json(std::string_view text, const std::string& file) {
   spec.dropout = fields.real("dropout");
   const std::string word = fields.text("activation");
   const auto known = activation(word);
-  if (!known) fields.refuse("activation", fmt::format("= \"{}\": must be relu, gelu, gelu_tanh, silu, tanh or sigmoid", word));
+  if (!known)
+    fields.refuse(
+        "activation",
+        fmt::format("= \"{}\": must be relu, gelu, gelu_tanh, silu, tanh or sigmoid", word));
   spec.activation = *known;
   fields.no_others();
   try {

@@ -16,9 +16,10 @@ enum class Positions { kLearned, kRotary };
 const char* name(Activation activation);
 std::optional<Activation> activation(std::string_view name);
 
-/// Llama 3.1's stretching of rotary frequencies (Grattafiori et al., "The Llama 3 herd of models", 2024; as in Hugging Face "rope_type": "llama3"):
-/// wave lengths above `original_sequence` / `low_frequency` are divided by `factor`, those below `original_sequence` / `high_frequency` kept,
-/// those between interpolated. `factor` 1: none.
+/// Llama 3.1's stretching of rotary frequencies (Grattafiori et al., "The Llama 3 herd of models",
+/// 2024; as in Hugging Face "rope_type": "llama3"): wave lengths above `original_sequence` /
+/// `low_frequency` are divided by `factor`, those below `original_sequence` / `high_frequency`
+/// kept, those between interpolated. `factor` 1: none.
 struct RopeScaling {
   double factor = 1;
   double low_frequency = 1;
@@ -28,8 +29,8 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// The only description of an architecture: `nn/` builds modules from it, `plan/` counts from it, checkpoints store it.
-/// Plain data; `validate` says what is wrong with it.
+/// The only description of an architecture: `nn/` builds modules from it, `plan/` counts from it,
+/// checkpoints store it. Plain data; `validate` says what is wrong with it.
 struct ModelSpec {
   std::string name;
   Family family = Family::kTransformer;
@@ -38,16 +39,18 @@ struct ModelSpec {
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;   ///< key-value heads; equal to `heads` without grouped-query attention
+  std::int64_t kv_heads = 0;  ///< key-value heads; equal to `heads` without grouped-query attention
   std::int64_t head_size = 0;  ///< hidden / heads unless the architecture says otherwise
-  std::int64_t ffn = 0;        ///< width of the feed-forward layer (of one expert when `experts` > 0)
-  std::int64_t vocab = 0;      ///< rows of the embedding, padding included
-  std::int64_t sequence = 0;   ///< longest sequence; rows of the learned positions
+  std::int64_t ffn = 0;    ///< width of the feed-forward layer (of one expert when `experts` > 0)
+  std::int64_t vocab = 0;  ///< rows of the embedding, padding included
+  std::int64_t sequence = 0;  ///< longest sequence; rows of the learned positions
   bool tied_embeddings = true;
-  bool bias = true;       ///< biases in linear layers and LayerNorm
-  bool qkv_bias = false;  ///< where `bias` is false: biases of queries, keys and values all the same (Qwen2)
-  bool qk_norm = false;   ///< RMSNorm of each head's query and key, before positions turn them (Qwen3)
-  bool gated = false;     ///< SwiGLU-style: down(act(gate x) * up x)
+  bool bias = true;  ///< biases in linear layers and LayerNorm
+  bool qkv_bias =
+      false;  ///< where `bias` is false: biases of queries, keys and values all the same (Qwen2)
+  bool qk_norm =
+      false;           ///< RMSNorm of each head's query and key, before positions turn them (Qwen3)
+  bool gated = false;  ///< SwiGLU-style: down(act(gate x) * up x)
   Positions positions = Positions::kLearned;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
@@ -71,11 +74,13 @@ struct ModelSpec {
 /// Throws Error(config) that names the field, its value and the rule.
 void validate(const ModelSpec& spec);
 
-/// Fills what follows from the rest where it is 0: kv_heads = heads, head_size = hidden / heads, ffn = 4 hidden.
+/// Fills what follows from the rest where it is 0: kv_heads = heads, head_size = hidden / heads,
+/// ffn = 4 hidden.
 ModelSpec complete(ModelSpec spec);
 
-/// A named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m", "gpt2-1.5b", "llama-tiny", "llama-160m", "llama-1b",
-/// "llama-3b", "llama-8b" ..., "qwen2.5-0.5b" ..., "qwen3-0.6b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
+/// A named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m",
+/// "gpt2-1.5b", "llama-tiny", "llama-160m", "llama-1b", "llama-3b", "llama-8b" ..., "qwen2.5-0.5b"
+/// ..., "qwen3-0.6b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
 std::optional<ModelSpec> named_model(std::string_view name);
 std::vector<std::string> model_names();
 
@@ -86,12 +91,15 @@ enum class Init { kZeros, kOnes, kNormal, kUniform };
 ///
 /// Canonical names of a transformer:
 ///   embedding.tokens.weight [V, h]; embedding.positions.weight [s, h] (learned);
-///   blocks.N.norm_1.{weight,bias} [h]; blocks.N.attention.qkv.{weight [kv (a/kv + 2) d, h], bias}, rows grouped by key-value head: its
-///   query heads, then its key, then its value (so that splitting rows evenly splits heads); blocks.N.attention.{query_norm, key_norm}.weight [d]
+///   blocks.N.norm_1.{weight,bias} [h]; blocks.N.attention.qkv.{weight [kv (a/kv + 2) d, h], bias},
+///   rows grouped by key-value head: its query heads, then its key, then its value (so that
+///   splitting rows evenly splits heads); blocks.N.attention.{query_norm, key_norm}.weight [d]
 ///   (qk_norm), each of all its heads; blocks.N.attention.out.{weight [h, a d], bias};
-///   blocks.N.norm_2.{weight,bias}; blocks.N.mlp.{gate (gated), up}.{weight [f, h], bias}; blocks.N.mlp.down.{weight [h, f], bias};
-///   with experts: blocks.N.mlp.router.weight [E, h], blocks.N.mlp.experts.{gate,up}.weight [E, f, h], blocks.N.mlp.experts.down.weight [E, h, f];
-///   head.norm.{weight,bias}; head.output.weight [V, h] (tied: a second name of embedding.tokens.weight, listed once, under the first name).
+///   blocks.N.norm_2.{weight,bias}; blocks.N.mlp.{gate (gated), up}.{weight [f, h], bias};
+///   blocks.N.mlp.down.{weight [h, f], bias}; with experts: blocks.N.mlp.router.weight [E, h],
+///   blocks.N.mlp.experts.{gate,up}.weight [E, f, h], blocks.N.mlp.experts.down.weight [E, h, f];
+///   head.norm.{weight,bias}; head.output.weight [V, h] (tied: a second name of
+///   embedding.tokens.weight, listed once, under the first name).
 /// Of an MLP: layers.N.{weight [out, in], bias}, one unit a layer.
 struct ParameterSpec {
   std::string name;
@@ -108,8 +116,9 @@ std::vector<ParameterSpec> parameters(const ModelSpec& spec);
 
 std::int64_t parameter_count(const ModelSpec& spec);
 
-/// Model FLOPs of one training token (forward and backward; products and attention, the embedding look-up costs none):
-/// 6 per weight that multiplies a token + 12 layers heads head_size context, halved where `causal`. Appendix B of Chowdhery et al., "PaLM", 2022.
+/// Model FLOPs of one training token (forward and backward; products and attention, the embedding
+/// look-up costs none): 6 per weight that multiplies a token + 12 layers heads head_size context,
+/// halved where `causal`. Appendix B of Chowdhery et al., "PaLM", 2022.
 double training_flops_per_token(const ModelSpec& spec, std::int64_t context, bool causal);
 
 }  // namespace shoal::plan

@@ -8,12 +8,15 @@ namespace {
 
 enum class Division { kSplit, kReplicated, kExpert };
 
-/// What divides a parameter, by its canonical name: rows or columns of a product are split, and with them the biases of rows.
+/// What divides a parameter, by its canonical name: rows or columns of a product are split, and
+/// with them the biases of rows.
 Division division(std::string_view name) {
   if (name.find(".experts.") != std::string_view::npos) return Division::kExpert;
-  if (name.find("norm") != std::string_view::npos || name.find("router") != std::string_view::npos) return Division::kReplicated;
+  if (name.find("norm") != std::string_view::npos || name.find("router") != std::string_view::npos)
+    return Division::kReplicated;
   if (name == "embedding.positions.weight") return Division::kReplicated;
-  if (name.ends_with("attention.out.bias") || name.ends_with("mlp.down.bias")) return Division::kReplicated;
+  if (name.ends_with("attention.out.bias") || name.ends_with("mlp.down.bias"))
+    return Division::kReplicated;
   return Division::kSplit;
 }
 
@@ -40,7 +43,8 @@ std::array<HeldParameters, 3> units(const ModelSpec& spec) {
 }
 
 HeldParameters divided(const HeldParameters& whole, const Mesh& mesh) {
-  return {whole.split / mesh.tensor, whole.replicated, whole.expert / (mesh.expert * mesh.expert_tensor)};
+  return {whole.split / mesh.tensor, whole.replicated,
+          whole.expert / (mesh.expert * mesh.expert_tensor)};
 }
 
 }  // namespace
@@ -58,29 +62,41 @@ StateBytes state_bytes(const StateBytes& whole, int zero, double ranks) {
   return held;
 }
 
-HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training) { return divided(units(spec)[0], training.mesh); }
-HeldParameters held_by_block(const ModelSpec& spec, const Training& training) { return divided(units(spec)[1], training.mesh); }
-HeldParameters held_by_head(const ModelSpec& spec, const Training& training) { return divided(units(spec)[2], training.mesh); }
+HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training) {
+  return divided(units(spec)[0], training.mesh);
+}
+HeldParameters held_by_block(const ModelSpec& spec, const Training& training) {
+  return divided(units(spec)[1], training.mesh);
+}
+HeldParameters held_by_head(const ModelSpec& spec, const Training& training) {
+  return divided(units(spec)[2], training.mesh);
+}
 
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training) {
   if (spec.family == Family::kMlp) return {{static_cast<double>(parameter_count(spec)), 0, 0}};
   const auto whole = units(spec);
-  const HeldParameters embedding = divided(whole[0], training.mesh), block = divided(whole[1], training.mesh),
+  const HeldParameters embedding = divided(whole[0], training.mesh),
+                       block = divided(whole[1], training.mesh),
                        head = divided(whole[2], training.mesh);
   const auto blocks = stage_blocks(spec, training);
   std::vector<HeldParameters> ranks(training.mesh.pipeline);
   for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
     const double n = blocks[stage];
-    ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] += {n * block.split, n * block.replicated, n * block.expert};
+    ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] +=
+        {n * block.split, n * block.replicated, n * block.expert};
   }
-  const std::int64_t first = rank_of_stage(training, 0), last = rank_of_stage(training, training.stages() - 1);
+  const std::int64_t first = rank_of_stage(training, 0),
+                     last = rank_of_stage(training, training.stages() - 1);
   ranks[first] += embedding;
   ranks[last] += head;
-  if (spec.tied_embeddings && first != last) ranks[last].split += static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
+  if (spec.tied_embeddings && first != last)
+    ranks[last].split += static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
   return ranks;
 }
 
-HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank) { return held_by_rank(spec, training).at(rank); }
+HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank) {
+  return held_by_rank(spec, training).at(rank);
+}
 
 double checkpoint_bytes(const ModelSpec& spec, const Training& training) {
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;

@@ -5,16 +5,19 @@
 namespace shoal::plan {
 namespace {
 
-ModelSpec gpt2(std::int64_t layers, std::int64_t heads, std::int64_t hidden, std::int64_t vocab = 50304, std::int64_t sequence = 1024) {
+ModelSpec gpt2(std::int64_t layers, std::int64_t heads, std::int64_t hidden,
+               std::int64_t vocab = 50304, std::int64_t sequence = 1024) {
   ModelSpec spec;
-  spec.layers = layers, spec.heads = heads, spec.hidden = hidden, spec.vocab = vocab, spec.sequence = sequence;
+  spec.layers = layers, spec.heads = heads, spec.hidden = hidden, spec.vocab = vocab,
+  spec.sequence = sequence;
   return complete(spec);
 }
 
-ModelSpec llama(std::int64_t layers, std::int64_t heads, std::int64_t kv_heads, std::int64_t hidden, std::int64_t ffn, std::int64_t vocab,
-                std::int64_t sequence) {
+ModelSpec llama(std::int64_t layers, std::int64_t heads, std::int64_t kv_heads, std::int64_t hidden,
+                std::int64_t ffn, std::int64_t vocab, std::int64_t sequence) {
   ModelSpec spec;
-  spec.layers = layers, spec.heads = heads, spec.kv_heads = kv_heads, spec.hidden = hidden, spec.ffn = ffn;
+  spec.layers = layers, spec.heads = heads, spec.kv_heads = kv_heads, spec.hidden = hidden,
+  spec.ffn = ffn;
   spec.vocab = vocab, spec.sequence = sequence;
   spec.tied_embeddings = false, spec.bias = false, spec.gated = true;
   spec.positions = Positions::kRotary, spec.norm = Norm::kRms, spec.activation = Activation::kSilu;
@@ -44,7 +47,8 @@ ModelSpec qwen3(ModelSpec spec, std::int64_t head_size = 128) {
   return spec;
 }
 
-ModelSpec mixture(ModelSpec spec, std::int64_t experts, std::int64_t experts_per_token, double rope_theta) {
+ModelSpec mixture(ModelSpec spec, std::int64_t experts, std::int64_t experts_per_token,
+                  double rope_theta) {
   spec.experts = experts, spec.experts_per_token = experts_per_token, spec.rope_theta = rope_theta;
   return spec;
 }
@@ -61,10 +65,11 @@ struct Entry {
   ModelSpec (*make)();
 };
 
-// GPT-2: Radford et al., 2019, with the vocabulary padded from 50257 to a multiple of 128. GPT-3: Brown et al., 2020, table 2.1, GPT-2's vocabulary.
-// Llama 2 and 3: the config.json files that Meta published. Mixtral: Jiang et al., 2024. The 160M one is JackFram/llama-160m.
-// Qwen2.5: Qwen Team, 2024, and the config.json files of its base models. Qwen3: Qwen Team, 2025, and the config.json files of its post-trained
-// models; base models differ in the longest sequence, 32768.
+// GPT-2: Radford et al., 2019, with the vocabulary padded from 50257 to a multiple of 128. GPT-3:
+// Brown et al., 2020, table 2.1, GPT-2's vocabulary. Llama 2 and 3: the config.json files that Meta
+// published. Mixtral: Jiang et al., 2024. The 160M one is JackFram/llama-160m. Qwen2.5: Qwen Team,
+// 2024, and the config.json files of its base models. Qwen3: Qwen Team, 2025, and the config.json
+// files of its post-trained models; base models differ in the longest sequence, 32768.
 constexpr Entry kModels[] = {
     {"gpt2-tiny", [] { return gpt2(4, 4, 128, 256, 256); }},
     {"gpt2-30m", [] { return gpt2(6, 6, 384); }},
@@ -98,7 +103,8 @@ constexpr Entry kModels[] = {
     {"qwen3-14b", [] { return qwen3(llama(40, 40, 8, 5120, 17408, 151936, 40960)); }},
     {"qwen3-32b", [] { return qwen3(llama(64, 64, 8, 5120, 25600, 151936, 40960)); }},
     {"moe-tiny", [] { return mixture(llama(4, 4, 2, 128, 176, 256, 256), 4, 2, 10000); }},
-    {"mixtral-8x7b", [] { return mixture(llama(32, 32, 8, 4096, 14336, 32000, 32768), 8, 2, 1e6); }},
+    {"mixtral-8x7b",
+     [] { return mixture(llama(32, 32, 8, 4096, 14336, 32000, 32768), 8, 2, 1e6); }},
     {"mlp-digits", [] { return mlp(64, {64}, 10); }},
 };
 

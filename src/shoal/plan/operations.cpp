@@ -12,7 +12,8 @@ struct Sizes {
   double tokens, cut_tokens, length, h, t, e;
 
   Sizes(const ModelSpec& spec, const Training& training)
-      : tokens(static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context),
+      : tokens(static_cast<double>(training.micro_batch) * training.length(spec) /
+               training.mesh.context),
         cut_tokens(training.sequence_parallel ? tokens / training.mesh.tensor : tokens),
         length(training.length(spec)),
         h(spec.hidden),
@@ -20,56 +21,76 @@ struct Sizes {
         e(precision(training.precision)->activation_bytes) {}
 };
 
-OperationCost product(const char* what, double flops, double count = 1) { return {what, true, flops, flops, flops, count, false}; }
-OperationCost traversal(const char* what, double forward, double backward) { return {what, false, forward, backward, 0, 1, false}; }
+OperationCost product(const char* what, double flops, double count = 1) {
+  return {what, true, flops, flops, flops, count, false};
+}
+OperationCost traversal(const char* what, double forward, double backward) {
+  return {what, false, forward, backward, 0, 1, false};
+}
 
-/// fp32 operations of a softmax for one score: scale, maximum, difference and sum, and an exponential, which special units make at an eighth of the
-/// rate of additions. Dao, "FlashAttention-2", 2023, section 3.1, on what does not run on tensor cores.
+/// fp32 operations of a softmax for one score: scale, maximum, difference and sum, and an
+/// exponential, which special units make at an eighth of the rate of additions. Dao,
+/// "FlashAttention-2", 2023, section 3.1, on what does not run on tensor cores.
 constexpr double kSoftmaxOperations = 14;
 
 /// The two products and, unless they are fused, the softmax between them.
-void add_attention_core(const ModelSpec& spec, const Training& training, const Sizes& n, std::vector<OperationCost>& list) {
+void add_attention_core(const ModelSpec& spec, const Training& training, const Sizes& n,
+                        std::vector<OperationCost>& list) {
   const double width = static_cast<double>(spec.heads) * spec.head_size / n.t;
-  const double flops = 2 * n.tokens * n.length * width, scores = n.tokens * spec.heads * n.length / n.t;
+  const double flops = 2 * n.tokens * n.length * width,
+               scores = n.tokens * spec.heads * n.length / n.t;
   if (training.flash_attention) {
-    // One kernel, here with all scores, of which `sum` leaves out the masked half; the backward pass computes them again, five products for two.
-    list.push_back({"attention", true, 2 * flops, 5 * flops, 0, 1, true, 0, kSoftmaxOperations * scores});
+    // One kernel, here with all scores, of which `sum` leaves out the masked half; the backward
+    // pass computes them again, five products for two.
+    list.push_back(
+        {"attention", true, 2 * flops, 5 * flops, 0, 1, true, 0, kSoftmaxOperations * scores});
     return;
   }
-  // Each score takes 2 d FLOPs alone: products of heads this narrow wait for the memory that holds the scores.
+  // Each score takes 2 d FLOPs alone: products of heads this narrow wait for the memory that holds
+  // the scores.
   list.push_back({"scores", true, flops, 2 * flops, 0, 1, true, n.e * scores});
   list.push_back({"values", true, flops, 2 * flops, 0, 1, true, n.e * scores});
   list.push_back({"softmax", false, 2 * n.e * scores, 3 * n.e * scores, 0, 1, true});
-  if (spec.dropout > 0) list.push_back({"dropout of scores", false, (2 * n.e + 1) * scores, (2 * n.e + 1) * scores, 0, 1, true});
+  if (spec.dropout > 0)
+    list.push_back(
+        {"dropout of scores", false, (2 * n.e + 1) * scores, (2 * n.e + 1) * scores, 0, 1, true});
 }
 
-void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n, std::vector<OperationCost>& list) {
+void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n,
+                 std::vector<OperationCost>& list) {
   const double local = static_cast<double>(spec.experts) / training.mesh.expert;
   // Rows that arrive, and the slice of the width that each is multiplied by.
-  const double visits = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
+  const double visits =
+      n.cut_tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
   const double flops = 2 * visits * n.h * spec.ffn / training.mesh.expert_tensor;
   list.push_back(product("router", 2 * n.cut_tokens * n.h * spec.experts));
   list.push_back(traversal("permutation", 4 * n.e * visits * n.h, 4 * n.e * visits * n.h));
   list.push_back(product("experts, up", flops / local, local));
   if (spec.gated) list.push_back(product("experts, gate", flops / local, local));
   const double width = visits * spec.ffn / training.mesh.expert_tensor;
-  list.push_back(traversal("activation", (spec.gated ? 3 : 2) * n.e * width, (spec.gated ? 5 : 3) * n.e * width));
+  list.push_back(traversal("activation", (spec.gated ? 3 : 2) * n.e * width,
+                           (spec.gated ? 5 : 3) * n.e * width));
   list.push_back(product("experts, down", flops / local, local));
 }
 
-/// `share` of one pass of an operation: its `work`, with `passes` times what it moves and computes beside products.
-double seconds(const Cluster& cluster, ElementType type, const OperationCost& operation, double work, double passes, double share = 1) {
+/// `share` of one pass of an operation: its `work`, with `passes` times what it moves and computes
+/// beside products.
+double seconds(const Cluster& cluster, ElementType type, const OperationCost& operation,
+               double work, double passes, double share = 1) {
   if (work == 0) return 0;
   if (!operation.product) return operation.count * memory_s(cluster, share * work);
   double time = product_s(cluster, type, share * work);
-  if (operation.moved > 0) time = std::max(time, memory_s(cluster, share * passes * operation.moved));
+  if (operation.moved > 0)
+    time = std::max(time, memory_s(cluster, share * passes * operation.moved));
   const auto plain = cluster.device.peak_flops.find(ElementType::kF32);
-  if (operation.vector > 0 && plain != cluster.device.peak_flops.end()) time += share * operation.vector / plain->second;
+  if (operation.vector > 0 && plain != cluster.device.peak_flops.end())
+    time += share * operation.vector / plain->second;
   return operation.count * time;
 }
 
 /// Sums kernels; `dense` of the flash kernel's causal half is taken where attention skips it.
-PieceTime sum(const std::vector<OperationCost>& list, const Training& training, const Cluster& cluster) {
+PieceTime sum(const std::vector<OperationCost>& list, const Training& training,
+              const Cluster& cluster) {
   const ElementType type = precision(training.precision)->compute;
   // Attention and the router do not run in 8 bits.
   const ElementType core_type = type == ElementType::kF8E4M3 ? ElementType::kBF16 : type;
@@ -81,25 +102,31 @@ PieceTime sum(const std::vector<OperationCost>& list, const Training& training, 
     time.forward += forward;
     time.input_gradient += seconds(cluster, own, operation, operation.backward, 2, skipped);
     time.weight_gradient += seconds(cluster, own, operation, operation.weights, 1);
-    const bool again = training.recompute == Recompute::kFull || (training.recompute == Recompute::kSelective && operation.core);
+    const bool again = training.recompute == Recompute::kFull ||
+                       (training.recompute == Recompute::kSelective && operation.core);
     if (again) time.recomputed += forward;
   }
   return time;
 }
 
 /// What goes to experts and comes back, in bytes an element each.
-double experts_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Sizes& n, double there, double back) {
+double experts_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                          const Sizes& n, double there, double back) {
   if (spec.experts == 0) return 0;
   const double elements = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h;
   const GroupShape group = expert_group(cluster, training.mesh);
-  // Between the two, an expert's tensor ranks gather each other's rows and scatter the sums of their results.
+  // Between the two, an expert's tensor ranks gather each other's rows and scatter the sums of
+  // their results.
   const double rows = n.e * elements * expert_copies(training);
-  const double slices = 2 * all_gather_s(cluster, expert_tensor_group(cluster, training.mesh), rows);
-  return all_to_all_s(cluster, group, there * elements) + slices + all_to_all_s(cluster, group, back * elements);
+  const double slices =
+      2 * all_gather_s(cluster, expert_tensor_group(cluster, training.mesh), rows);
+  return all_to_all_s(cluster, group, there * elements) + slices +
+         all_to_all_s(cluster, group, back * elements);
 }
 
 /// Exchanges of one block's forward pass but those of its experts; the backward pass has as many.
-double forward_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Sizes& n) {
+double forward_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                          const Sizes& n) {
   const Mesh& mesh = training.mesh;
   double s = 0;
   const double activation = n.e * n.tokens * n.h;
@@ -107,10 +134,12 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
     const double one = all_reduce_s(cluster, tensor_group(cluster, mesh), activation);
     s += (spec.experts > 0 ? 1 : 2) * one;
   }
-  const double kv = 2 * n.e * n.tokens * spec.kv_heads * spec.head_size / n.t, queries = n.e * n.tokens * spec.heads * spec.head_size / n.t;
+  const double kv = 2 * n.e * n.tokens * spec.kv_heads * spec.head_size / n.t,
+               queries = n.e * n.tokens * spec.heads * spec.head_size / n.t;
   const GroupShape context = context_group(cluster, mesh);
-  s += training.ulysses ? all_to_all_s(cluster, context, queries + kv) + all_to_all_s(cluster, context, queries)
-                        : all_gather_s(cluster, context, kv * static_cast<double>(mesh.context));
+  s += training.ulysses
+           ? all_to_all_s(cluster, context, queries + kv) + all_to_all_s(cluster, context, queries)
+           : all_gather_s(cluster, context, kv * static_cast<double>(mesh.context));
   return s;
 }
 
@@ -118,7 +147,8 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
 
 double product_s(const Cluster& cluster, ElementType type, double flops) {
   const Efficiency& efficiency = cluster.device.efficiency;
-  return (flops + efficiency.matmul_ramp_flops) / (cluster.peak(type) * efficiency.matmul) + efficiency.operation_s;
+  return (flops + efficiency.matmul_ramp_flops) / (cluster.peak(type) * efficiency.matmul) +
+         efficiency.operation_s;
 }
 
 double memory_s(const Cluster& cluster, double bytes) {
@@ -127,20 +157,23 @@ double memory_s(const Cluster& cluster, double bytes) {
 }
 
 PieceTime& PieceTime::operator+=(const PieceTime& other) {
-  forward += other.forward, input_gradient += other.input_gradient, weight_gradient += other.weight_gradient;
+  forward += other.forward, input_gradient += other.input_gradient,
+      weight_gradient += other.weight_gradient;
   recomputed += other.recomputed, communication += other.communication;
   return *this;
 }
 
 PieceTime PieceTime::operator*(double times) const {
-  return {forward * times, input_gradient * times, weight_gradient * times, recomputed * times, communication * times};
+  return {forward * times, input_gradient * times, weight_gradient * times, recomputed * times,
+          communication * times};
 }
 
 std::vector<OperationCost> block_operations(const ModelSpec& spec, const Training& training) {
   if (spec.family == Family::kMlp) return {};
   const Sizes n(spec, training);
   const double residual = n.cut_tokens * n.h, mask = spec.dropout > 0 ? 1 : 0;
-  const double queries = static_cast<double>(spec.heads) * spec.head_size, keys = static_cast<double>(spec.kv_heads) * spec.head_size;
+  const double queries = static_cast<double>(spec.heads) * spec.head_size,
+               keys = static_cast<double>(spec.kv_heads) * spec.head_size;
   std::vector<OperationCost> list;
   list.push_back(traversal("norm 1", 2 * n.e * residual, 4 * n.e * residual));
   list.push_back(product("queries, keys, values", 2 * n.tokens * n.h * (queries + 2 * keys) / n.t));
@@ -162,7 +195,8 @@ std::vector<OperationCost> block_operations(const ModelSpec& spec, const Trainin
     const double width = n.tokens * spec.ffn / n.t;
     list.push_back(product("up", 2 * width * n.h));
     if (spec.gated) list.push_back(product("gate", 2 * width * n.h));
-    list.push_back(traversal("activation", (spec.gated ? 3 : 2) * n.e * width, (spec.gated ? 5 : 3) * n.e * width));
+    list.push_back(traversal("activation", (spec.gated ? 3 : 2) * n.e * width,
+                             (spec.gated ? 5 : 3) * n.e * width));
     list.push_back(product("down", 2 * width * n.h));
   }
   list.push_back(traversal("residual 2", (3 * n.e + mask) * residual, (2 * n.e + mask) * residual));
@@ -176,7 +210,8 @@ std::vector<OperationCost> head_operations(const ModelSpec& spec, const Training
     double in = spec.inputs;
     const auto layer = [&](double out) {
       list.push_back(product("layer", 2.0 * training.micro_batch * in * out));
-      list.push_back(traversal("activation", 2 * n.e * training.micro_batch * out, 3 * n.e * training.micro_batch * out));
+      list.push_back(traversal("activation", 2 * n.e * training.micro_batch * out,
+                               3 * n.e * training.micro_batch * out));
       in = out;
     };
     for (const std::int64_t width : spec.widths) layer(static_cast<double>(width));
@@ -184,9 +219,10 @@ std::vector<OperationCost> head_operations(const ModelSpec& spec, const Training
     return list;
   }
   const double logits = n.tokens * spec.vocab / n.t;
-  return {traversal("final norm", 2 * n.e * n.cut_tokens * n.h, 4 * n.e * n.cut_tokens * n.h), product("logits", 2 * logits * n.h),
-          // As Megatron's vocabulary-parallel loss: to fp32, the maximum, the difference, exponentials, their sum, the quotient; the gradient in fp32
-          // and back.
+  return {traversal("final norm", 2 * n.e * n.cut_tokens * n.h, 4 * n.e * n.cut_tokens * n.h),
+          product("logits", 2 * logits * n.h),
+          // As Megatron's vocabulary-parallel loss: to fp32, the maximum, the difference,
+          // exponentials, their sum, the quotient; the gradient in fp32 and back.
           traversal("cross-entropy", (n.e + 36) * logits, (n.e + 12) * logits)};
 }
 
@@ -201,7 +237,9 @@ PieceTime block_time(const ModelSpec& spec, const Training& training, const Clus
   PieceTime time = sum(block_operations(spec, training), training, cluster);
   const Sizes n(spec, training);
   const double both = forward_exchange_s(spec, training, cluster, n);
-  const double exchange = both + experts_exchange_s(spec, training, cluster, n, precision(training.precision)->dispatch_bytes, n.e);
+  const double exchange =
+      both + experts_exchange_s(spec, training, cluster, n,
+                                precision(training.precision)->dispatch_bytes, n.e);
   const double back = both + experts_exchange_s(spec, training, cluster, n, n.e, n.e);
   time.forward += exchange;
   time.input_gradient += back;
@@ -221,7 +259,8 @@ PieceTime head_time(const ModelSpec& spec, const Training& training, const Clust
   if (spec.family == Family::kMlp) return time;
   const Sizes n(spec, training);
   const GroupShape group = tensor_group(cluster, training.mesh);
-  const double input = all_reduce_s(cluster, group, n.e * n.tokens * n.h), loss = 3 * all_reduce_s(cluster, group, 4 * n.tokens);
+  const double input = all_reduce_s(cluster, group, n.e * n.tokens * n.h),
+               loss = 3 * all_reduce_s(cluster, group, 4 * n.tokens);
   time.forward += loss;
   time.input_gradient += input;
   time.communication = loss + input;
@@ -234,7 +273,8 @@ PieceTime embedding_time(const ModelSpec& spec, const Training& training, const 
   once.recompute = Recompute::kNone;
   PieceTime time = sum(embedding_operations(spec, once), once, cluster);
   const Sizes n(spec, training);
-  const double exchange = all_reduce_s(cluster, tensor_group(cluster, training.mesh), n.e * n.tokens * n.h);
+  const double exchange =
+      all_reduce_s(cluster, tensor_group(cluster, training.mesh), n.e * n.tokens * n.h);
   time.forward += exchange;
   time.communication = exchange;
   return time;
@@ -242,7 +282,8 @@ PieceTime embedding_time(const ModelSpec& spec, const Training& training, const 
 
 double optimizer_bytes(const Training& training) {
   const Precision number = *precision(training.precision, training.optimizer);
-  // Read weight, gradient and moments, write weight and moments; and once before, read the gradient for its norm.
+  // Read weight, gradient and moments, write weight and moments; and once before, read the gradient
+  // for its norm.
   double bytes = 4 + 12 + 2 * number.state.moments;
   if (number.state.master > 0) bytes += 4 + number.state.parameter;  // master to parameter
   if (number.state.gradient == 2) bytes += 2 + 4;                    // gradient to fp32

@@ -24,21 +24,26 @@ bool fits(const ModelSpec& spec, const Training& training, const Cluster& cluste
   } catch (const Error&) {
     return false;
   }
-  return peak_bytes(spec, training, cluster) <= cluster.device.memory_bytes && offloaded_bytes(spec, training, cluster) <= cluster.host.memory_bytes;
+  return peak_bytes(spec, training, cluster) <= cluster.device.memory_bytes &&
+         offloaded_bytes(spec, training, cluster) <= cluster.host.memory_bytes;
 }
 
-std::vector<std::string> remedies(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+std::vector<std::string> remedies(const ModelSpec& spec, const Training& training,
+                                  const Cluster& cluster) {
   std::vector<std::string> list;
   const auto try_change = [&](const Training& changed, const std::string& words) {
     if (fits(spec, changed, cluster)) list.push_back(words);
   };
-  const auto gib = [&](const Training& changed) { return peak_bytes(spec, changed, cluster) / (1024.0 * 1024 * 1024); };
+  const auto gib = [&](const Training& changed) {
+    return peak_bytes(spec, changed, cluster) / (1024.0 * 1024 * 1024);
+  };
   for (int zero = training.zero + 1; zero <= 3 && training.mesh.shard_ranks() > 1; ++zero) {
     Training changed = training;
     changed.zero = zero;
     try_change(changed, fmt::format("--zero {} ({:.1f} GiB)", zero, gib(changed)));
   }
-  for (const auto& [recompute, word] : {std::pair{Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}}) {
+  for (const auto& [recompute, word] :
+       {std::pair{Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}}) {
     if (recompute <= training.recompute) continue;
     Training changed = training;
     changed.recompute = recompute;
@@ -59,14 +64,19 @@ std::vector<std::string> remedies(const ModelSpec& spec, const Training& trainin
     Training wider = training, deeper = training;
     wider.mesh.tensor *= factor, wider.mesh.data /= factor;
     deeper.mesh.pipeline *= factor, deeper.mesh.data /= factor;
-    if (fits(spec, wider, cluster)) try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor, wider.mesh.data, gib(wider)));
+    if (fits(spec, wider, cluster))
+      try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor,
+                                    wider.mesh.data, gib(wider)));
     if (fits(spec, deeper, cluster))
-      try_change(deeper, fmt::format("--pp {} --dp {} ({:.1f} GiB)", deeper.mesh.pipeline, deeper.mesh.data, gib(deeper)));
+      try_change(deeper, fmt::format("--pp {} --dp {} ({:.1f} GiB)", deeper.mesh.pipeline,
+                                     deeper.mesh.data, gib(deeper)));
   }
   Training everything = training;
   everything.micro_batch = 1, everything.recompute = Recompute::kFull, everything.zero = 3;
   if (list.empty() && training.mesh.shard_ranks() > 1)
-    try_change(everything, fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)", gib(everything)));
+    try_change(everything,
+               fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)",
+                           gib(everything)));
   return list;
 }
 
@@ -76,15 +86,18 @@ FailureModel failures(const Plan& plan, double checkpoint) {
   model.mtbf_s = plan.cluster.device.hours_between_failures * 3600 / devices;
   const Storage& storage = plan.cluster.storage;
   model.checkpoint_s = storage.write_bandwidth > 0 ? checkpoint / storage.write_bandwidth : 0;
-  model.restart_s = kRestartS + (storage.read_bandwidth > 0 ? checkpoint / storage.read_bandwidth : 0);
+  model.restart_s =
+      kRestartS + (storage.read_bandwidth > 0 ? checkpoint / storage.read_bandwidth : 0);
   return model;
 }
 
 RunEstimate estimate(const Plan& plan, const Budget& budget) {
   RunEstimate run;
   const double step = plan.time.all(),
-               per_step = static_cast<double>(plan.training.global_batch) * (plan.spec.family == Family::kMlp ? 1 : plan.training.length(plan.spec));
-  const double devices = static_cast<double>(plan.cluster.devices()), price = plan.cluster.device.price_per_hour;
+               per_step = static_cast<double>(plan.training.global_batch) *
+                          (plan.spec.family == Family::kMlp ? 1 : plan.training.length(plan.spec));
+  const double devices = static_cast<double>(plan.cluster.devices()),
+               price = plan.cluster.device.price_per_hour;
   run.checkpoint_bytes = checkpoint_bytes(plan.spec, plan.training);
   const FailureModel model = run.failures = failures(plan, run.checkpoint_bytes);
   if (model.checkpoint_s > 0) {
@@ -97,7 +110,9 @@ RunEstimate estimate(const Plan& plan, const Budget& budget) {
     seconds = budget.tokens / per_step * step / run.goodput;
   } else {
     if (budget.money > 0 && price <= 0)
-      throw Error(ErrorKind::kConfig, "plan", fmt::format("money = {}: cluster {} names no price", budget.money, plan.cluster.name))
+      throw Error(
+          ErrorKind::kConfig, "plan",
+          fmt::format("money = {}: cluster {} names no price", budget.money, plan.cluster.name))
           .hint("set device.price_per_hour in the cluster file");
     seconds = budget.hours > 0 ? budget.hours * 3600 : budget.money / (price * devices) * 3600;
     run.tokens = seconds * run.goodput / step * per_step;
@@ -114,31 +129,41 @@ RunEstimate estimate(const Plan& plan, const Budget& budget) {
 
 void validate_budget(const Budget& budget) {
   int given = 0;
-  for (const auto& [name, value] : {std::pair{"tokens", budget.tokens}, {"hours", budget.hours}, {"money", budget.money}}) {
-    if (!(value >= 0) || !std::isfinite(value)) throw Error(ErrorKind::kConfig, "plan", fmt::format("{} = {}: must not be negative", name, value));
+  for (const auto& [name, value] :
+       {std::pair{"tokens", budget.tokens}, {"hours", budget.hours}, {"money", budget.money}}) {
+    if (!(value >= 0) || !std::isfinite(value))
+      throw Error(ErrorKind::kConfig, "plan",
+                  fmt::format("{} = {}: must not be negative", name, value));
     given += value > 0;
   }
   if (!(budget.bytes_per_token > 0) || !std::isfinite(budget.bytes_per_token))
-    throw Error(ErrorKind::kConfig, "plan", fmt::format("bytes-per-token = {}: must be positive", budget.bytes_per_token));
-  if (given > 1) throw Error(ErrorKind::kConfig, "plan", "only one of tokens, hours and money can be the budget");
+    throw Error(ErrorKind::kConfig, "plan",
+                fmt::format("bytes-per-token = {}: must be positive", budget.bytes_per_token));
+  if (given > 1)
+    throw Error(ErrorKind::kConfig, "plan",
+                "only one of tokens, hours and money can be the budget");
 }
 
 }  // namespace
 
 double Plan::activation_bytes() const {
   double most = 0;
-  for (const MemoryPhase& phase : worst(memory).phases) most = std::max(most, phase.use.activations);
+  for (const MemoryPhase& phase : worst(memory).phases)
+    most = std::max(most, phase.use.activations);
   return most;
 }
 
-Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Budget& budget) {
+Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+               const Budget& budget) {
   validate(spec, training);
   validate(cluster);
   validate_budget(budget);
   if (training.mesh.devices() != cluster.devices())
-    throw Error(ErrorKind::kConfig, "plan",
-                fmt::format("devices = {}: the mesh dp {} x tp {} x pp {} x cp {} has {}", cluster.devices(), training.mesh.data,
-                            training.mesh.tensor, training.mesh.pipeline, training.mesh.context, training.mesh.devices()));
+    throw Error(
+        ErrorKind::kConfig, "plan",
+        fmt::format("devices = {}: the mesh dp {} x tp {} x pp {} x cp {} has {}",
+                    cluster.devices(), training.mesh.data, training.mesh.tensor,
+                    training.mesh.pipeline, training.mesh.context, training.mesh.devices()));
   Plan plan;
   plan.spec = spec, plan.training = training, plan.cluster = cluster;
   plan.parameters = parameter_count(spec);
@@ -148,7 +173,8 @@ Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& c
   plan.flops = step_flops(spec, training);
   plan.traffic = traffic(spec, training, cluster);
   plan.time = step_time(spec, training, cluster);
-  const double peak = cluster.peak(precision(training.precision)->compute) * static_cast<double>(cluster.devices()) * plan.time.all();
+  const double peak = cluster.peak(precision(training.precision)->compute) *
+                      static_cast<double>(cluster.devices()) * plan.time.all();
   plan.mfu = plan.flops.model / peak;
   plan.mfu_causal = plan.flops.model_causal / peak;
   plan.hfu = plan.flops.hardware / peak;

@@ -27,7 +27,7 @@ struct RunEstimate {
   double days = 0;  ///< failures and checkpoints included
   double device_hours = 0, energy_kwh = 0, cost = 0;
   double goodput = 1, checkpoint_interval_s = 0, checkpoint_bytes = 0;
-  FailureModel failures;                        ///< of all devices together; what `goodput` follows from
+  FailureModel failures;  ///< of all devices together; what `goodput` follows from
   double data_bytes = 0, read_bytes_per_s = 0;  ///< what storage must give
 };
 
@@ -43,27 +43,35 @@ struct Plan {
   Flops flops;
   std::vector<Traffic> traffic;
   StepTime time;
-  double mfu = 0, mfu_causal = 0, hfu = 0;  ///< model and hardware FLOPs over the peak of the compute type
+  double mfu = 0, mfu_causal = 0,
+         hfu = 0;  ///< model and hardware FLOPs over the peak of the compute type
   std::string limited_by;
-  std::vector<std::string> remedies;  ///< when it does not fit: single changes that would make it fit
+  std::vector<std::string>
+      remedies;  ///< when it does not fit: single changes that would make it fit
   std::optional<RunEstimate> run;
 
   const MemoryUse& peak() const { return worst(memory).peak().use; }
-  /// What the device that needs most saves for its backward pass, also where it needs most at another moment.
+  /// What the device that needs most saves for its backward pass, also where it needs most at
+  /// another moment.
   double activation_bytes() const;
-  bool fits() const { return peak().all() <= capacity_bytes && host_bytes <= cluster.host.memory_bytes; }
+  bool fits() const {
+    return peak().all() <= capacity_bytes && host_bytes <= cluster.host.memory_bytes;
+  }
 };
 
-/// Throws Error(config) naming field, value and rule for a model, training or cluster that makes no sense, or a mesh that is not the cluster's size.
-Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster, const Budget& budget = {});
+/// Throws Error(config) naming field, value and rule for a model, training or cluster that makes no
+/// sense, or a mesh that is not the cluster's size.
+Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+               const Budget& budget = {});
 
 /// "dp 8 x tp 2 x pp 1": cp, ep and virtual stages where there are any.
 std::string mesh_words(const Training& training);
 
 /// Tables for people.
 std::string to_text(const Plan& plan);
-/// One JSON object: parameters, model_state_bytes, activation_bytes, peak_bytes, model_flops, hardware_flops, traffic_bytes by technique,
-/// bubble_fraction, step_time_s, mfu, hfu, and what else a Plan holds.
+/// One JSON object: parameters, model_state_bytes, activation_bytes, peak_bytes, model_flops,
+/// hardware_flops, traffic_bytes by technique, bubble_fraction, step_time_s, mfu, hfu, and what
+/// else a Plan holds.
 std::string to_json(const Plan& plan);
 
 }  // namespace shoal::plan

@@ -12,61 +12,86 @@ constexpr const char* kRecompute[] = {"none", "selective", "full"};
 
 void add_memory(const Plan& plan, std::string& text) {
   text += fmt::format("\nMemory of one device, GiB (of {:.1f})\n", plan.capacity_bytes / kGiB);
-  text += fmt::format("  {:<5} {:<22} {:>8} {:>9} {:>9} {:>11} {:>8} {:>7} {:>9} {:>7} {:>8}\n", "stage", "when", "weights", "gradients", "optimizer",
-                      "activations", "gathered", "buffers", "workspace", "staging", "all");
+  text += fmt::format("  {:<5} {:<22} {:>8} {:>9} {:>9} {:>11} {:>8} {:>7} {:>9} {:>7} {:>8}\n",
+                      "stage", "when", "weights", "gradients", "optimizer", "activations",
+                      "gathered", "buffers", "workspace", "staging", "all");
   // A deep pipeline's middle says nothing new.
   const std::size_t ranks = plan.memory.size();
   for (std::size_t i = 0; i < ranks; ++i) {
     if (ranks > 6 && i > 1 && i + 2 < ranks) continue;
     for (const MemoryPhase& phase : plan.memory[i].phases) {
       const MemoryUse& use = phase.use;
-      text += fmt::format("  {:<5} {:<22} {:>8.2f} {:>9.2f} {:>9.2f} {:>11.2f} {:>8.2f} {:>7.2f} {:>9.2f} {:>7.2f} {:>8.2f}\n", plan.memory[i].rank,
-                          phase.name, use.parameters / kGiB, use.gradients / kGiB, use.optimizer / kGiB, use.activations / kGiB, use.gathered / kGiB,
-                          use.communication / kGiB, use.workspace / kGiB, use.staging / kGiB, use.all() / kGiB);
+      text += fmt::format(
+          "  {:<5} {:<22} {:>8.2f} {:>9.2f} {:>9.2f} {:>11.2f} {:>8.2f} {:>7.2f} {:>9.2f} {:>7.2f} "
+          "{:>8.2f}\n",
+          plan.memory[i].rank, phase.name, use.parameters / kGiB, use.gradients / kGiB,
+          use.optimizer / kGiB, use.activations / kGiB, use.gathered / kGiB,
+          use.communication / kGiB, use.workspace / kGiB, use.staging / kGiB, use.all() / kGiB);
     }
   }
-  text += fmt::format("  peak {:.2f} GiB: {}\n", plan.peak().all() / kGiB, plan.fits() ? "fits" : "DOES NOT FIT");
+  text += fmt::format("  peak {:.2f} GiB: {}\n", plan.peak().all() / kGiB,
+                      plan.fits() ? "fits" : "DOES NOT FIT");
   if (plan.host_bytes > 0)
-    text += fmt::format("  offloaded to a host: {:.2f} GiB of its {:.2f} GiB\n", plan.host_bytes / kGiB, plan.cluster.host.memory_bytes / kGiB);
+    text += fmt::format("  offloaded to a host: {:.2f} GiB of its {:.2f} GiB\n",
+                        plan.host_bytes / kGiB, plan.cluster.host.memory_bytes / kGiB);
   if (plan.fits()) return;
   if (plan.remedies.empty()) text += "  no single change makes it fit: more devices, or --search\n";
-  for (const std::string& remedy : plan.remedies) text += fmt::format("  would fit with {}\n", remedy);
+  for (const std::string& remedy : plan.remedies)
+    text += fmt::format("  would fit with {}\n", remedy);
 }
 
 void add_time(const Plan& plan, std::string& text) {
   const StepTime& time = plan.time;
   text += "\nOne step\n";
-  text += fmt::format("  model FLOPs      {:.4g} (all of attention counted; {:.4g} at its causal half)\n", plan.flops.model, plan.flops.model_causal);
-  text += fmt::format("  hardware FLOPs   {:.4g} (with what is recomputed, {})\n", plan.flops.hardware,
-                      kRecompute[static_cast<int>(plan.training.recompute)]);
-  text += fmt::format("  time             {:.4g} s: pipeline {:.4g}, exposed gradient and parameter exchange {:.4g}, optimizer {:.4g}\n", time.all(),
-                      time.pipeline, time.data_exposed, time.optimizer);
-  text += fmt::format("  in the pipeline  exchange {:.4g} s, recomputation {:.4g} s, bubbles {:.4g} s ({:.1f} %)\n", time.communication,
-                      time.recomputed, time.bubble, 100 * time.bubble_fraction());
-  text += fmt::format("  utilisation      MFU {:.1f} % (causal {:.1f} %), HFU {:.1f} %, {:.1f} TFLOP/s a device\n", 100 * plan.mfu,
-                      100 * plan.mfu_causal, 100 * plan.hfu, plan.flops.model / time.all() / static_cast<double>(plan.cluster.devices()) / 1e12);
+  text += fmt::format(
+      "  model FLOPs      {:.4g} (all of attention counted; {:.4g} at its causal half)\n",
+      plan.flops.model, plan.flops.model_causal);
+  text += fmt::format("  hardware FLOPs   {:.4g} (with what is recomputed, {})\n",
+                      plan.flops.hardware, kRecompute[static_cast<int>(plan.training.recompute)]);
+  text += fmt::format(
+      "  time             {:.4g} s: pipeline {:.4g}, exposed gradient and parameter exchange "
+      "{:.4g}, optimizer {:.4g}\n",
+      time.all(), time.pipeline, time.data_exposed, time.optimizer);
+  text += fmt::format(
+      "  in the pipeline  exchange {:.4g} s, recomputation {:.4g} s, bubbles {:.4g} s ({:.1f} %)\n",
+      time.communication, time.recomputed, time.bubble, 100 * time.bubble_fraction());
+  text += fmt::format(
+      "  utilisation      MFU {:.1f} % (causal {:.1f} %), HFU {:.1f} %, {:.1f} TFLOP/s a device\n",
+      100 * plan.mfu, 100 * plan.mfu_causal, 100 * plan.hfu,
+      plan.flops.model / time.all() / static_cast<double>(plan.cluster.devices()) / 1e12);
   text += fmt::format("  limited by       {}\n", plan.limited_by);
   if (plan.traffic.empty()) return;
   text += "  one device sends";
   for (const Traffic& one : plan.traffic)
     text += fmt::format(" {} {:.4g} GB{}", one.technique, one.bytes / 1e9,
-                        one.between_bytes > 0 ? fmt::format(" ({:.4g} between hosts)", one.between_bytes / 1e9) : "");
+                        one.between_bytes > 0
+                            ? fmt::format(" ({:.4g} between hosts)", one.between_bytes / 1e9)
+                            : "");
   text += "\n";
 }
 
 void add_run(const RunEstimate& run, std::string& text) {
   text += "\nThe run\n";
-  text += fmt::format("  {:.4g} tokens in {:.4g} steps: {:.4g} days, {:.4g} device hours, {:.4g} kWh, cost {:.4g}\n", run.tokens, run.steps, run.days,
-                      run.device_hours, run.energy_kwh, run.cost);
-  text += fmt::format("  goodput {:.2f} % with a checkpoint of {:.4g} GB every {:.4g} s (Daly)\n", 100 * run.goodput, run.checkpoint_bytes / 1e9,
-                      run.checkpoint_interval_s);
-  text += fmt::format("  {:.4g} GB of data, read at {:.4g} MB/s\n", run.data_bytes / 1e9, run.read_bytes_per_s / 1e6);
+  text += fmt::format(
+      "  {:.4g} tokens in {:.4g} steps: {:.4g} days, {:.4g} device hours, {:.4g} kWh, cost "
+      "{:.4g}\n",
+      run.tokens, run.steps, run.days, run.device_hours, run.energy_kwh, run.cost);
+  text += fmt::format("  goodput {:.2f} % with a checkpoint of {:.4g} GB every {:.4g} s (Daly)\n",
+                      100 * run.goodput, run.checkpoint_bytes / 1e9, run.checkpoint_interval_s);
+  text += fmt::format("  {:.4g} GB of data, read at {:.4g} MB/s\n", run.data_bytes / 1e9,
+                      run.read_bytes_per_s / 1e6);
 }
 
 nlohmann::ordered_json json_of(const MemoryUse& use) {
-  return {{"parameters", use.parameters},   {"gradients", use.gradients}, {"optimizer", use.optimizer},
-          {"activations", use.activations}, {"gathered", use.gathered},   {"communication", use.communication},
-          {"workspace", use.workspace},     {"staging", use.staging},     {"all", use.all()}};
+  return {{"parameters", use.parameters},
+          {"gradients", use.gradients},
+          {"optimizer", use.optimizer},
+          {"activations", use.activations},
+          {"gathered", use.gathered},
+          {"communication", use.communication},
+          {"workspace", use.workspace},
+          {"staging", use.staging},
+          {"all", use.all()}};
 }
 
 }  // namespace
@@ -82,17 +107,23 @@ std::string mesh_words(const Training& training) {
 
 std::string to_text(const Plan& plan) {
   const Training& training = plan.training;
-  std::string text = fmt::format("{}: {} parameters ({:.4g} billion)\n", plan.spec.name.empty() ? "the model" : plan.spec.name, plan.parameters,
-                                 static_cast<double>(plan.parameters) / 1e9);
-  text += fmt::format("{} {} devices on {} host{}: {}\n", plan.cluster.devices(), plan.cluster.device.name, plan.cluster.hosts,
+  std::string text = fmt::format("{}: {} parameters ({:.4g} billion)\n",
+                                 plan.spec.name.empty() ? "the model" : plan.spec.name,
+                                 plan.parameters, static_cast<double>(plan.parameters) / 1e9);
+  text += fmt::format("{} {} devices on {} host{}: {}\n", plan.cluster.devices(),
+                      plan.cluster.device.name, plan.cluster.hosts,
                       plan.cluster.hosts == 1 ? "" : "s", mesh_words(training));
-  const std::string shards = training.zero > 0 && training.mesh.shard_ranks() < training.mesh.data * training.mesh.context
-                                 ? fmt::format(" over {} ranks", training.mesh.shard)
-                                 : "";
-  text += fmt::format("ZeRO {}{}, {}, recomputation {}, schedule {}, {} micro-batches of {}, global batch {}", training.zero, shards,
-                      training.precision, kRecompute[static_cast<int>(training.recompute)], training.schedule, training.micro_batches(),
-                      training.micro_batch, training.global_batch);
-  text += plan.spec.family == Family::kMlp ? "\n" : fmt::format(" x {} tokens\n", training.length(plan.spec));
+  const std::string shards =
+      training.zero > 0 && training.mesh.shard_ranks() < training.mesh.data * training.mesh.context
+          ? fmt::format(" over {} ranks", training.mesh.shard)
+          : "";
+  text += fmt::format(
+      "ZeRO {}{}, {}, recomputation {}, schedule {}, {} micro-batches of {}, global batch {}",
+      training.zero, shards, training.precision, kRecompute[static_cast<int>(training.recompute)],
+      training.schedule, training.micro_batches(), training.micro_batch, training.global_batch);
+  text += plan.spec.family == Family::kMlp
+              ? "\n"
+              : fmt::format(" x {} tokens\n", training.length(plan.spec));
   add_memory(plan, text);
   add_time(plan, text);
   if (plan.run) add_run(*plan.run, text);
@@ -106,8 +137,10 @@ std::string to_json(const Plan& plan) {
   json["cluster"] = plan.cluster.name;
   json["devices"] = plan.cluster.devices();
   const Mesh& mesh = plan.training.mesh;
-  json["mesh"] = {{"dp", mesh.data},    {"tp", mesh.tensor}, {"pp", mesh.pipeline},       {"vpp", mesh.virtual_stages},
-                  {"cp", mesh.context}, {"ep", mesh.expert}, {"etp", mesh.expert_tensor}, {"shard", mesh.shard_ranks()}};
+  json["mesh"] = {{"dp", mesh.data},           {"tp", mesh.tensor},
+                  {"pp", mesh.pipeline},       {"vpp", mesh.virtual_stages},
+                  {"cp", mesh.context},        {"ep", mesh.expert},
+                  {"etp", mesh.expert_tensor}, {"shard", mesh.shard_ranks()}};
   json["zero"] = plan.training.zero;
   json["precision"] = plan.training.precision;
   json["recompute"] = kRecompute[static_cast<int>(plan.training.recompute)];
@@ -131,15 +164,18 @@ std::string to_json(const Plan& plan) {
   json["traffic_bytes"] = nlohmann::ordered_json::object();
   for (const Traffic& one : plan.traffic) json["traffic_bytes"][one.technique] = one.bytes;
   json["traffic_between_hosts"] = nlohmann::ordered_json::object();
-  for (const Traffic& one : plan.traffic) json["traffic_between_hosts"][one.technique] = one.between_bytes > 0;
+  for (const Traffic& one : plan.traffic)
+    json["traffic_between_hosts"][one.technique] = one.between_bytes > 0;
   json["traffic_between_hosts_bytes"] = nlohmann::ordered_json::object();
-  for (const Traffic& one : plan.traffic) json["traffic_between_hosts_bytes"][one.technique] = one.between_bytes;
+  for (const Traffic& one : plan.traffic)
+    json["traffic_between_hosts_bytes"][one.technique] = one.between_bytes;
   json["bubble_fraction"] = plan.time.bubble_fraction();
   json["step_time_s"] = plan.time.all();
-  json["step_time_parts_s"] = {{"pipeline", plan.time.pipeline},           {"bubble", plan.time.bubble},
-                               {"communication", plan.time.communication}, {"recomputed", plan.time.recomputed},
-                               {"data_exposed", plan.time.data_exposed},   {"data_hidden", plan.time.data_hidden},
-                               {"optimizer", plan.time.optimizer}};
+  json["step_time_parts_s"] = {
+      {"pipeline", plan.time.pipeline},           {"bubble", plan.time.bubble},
+      {"communication", plan.time.communication}, {"recomputed", plan.time.recomputed},
+      {"data_exposed", plan.time.data_exposed},   {"data_hidden", plan.time.data_hidden},
+      {"optimizer", plan.time.optimizer}};
   json["mfu"] = plan.mfu;
   json["mfu_causal"] = plan.mfu_causal;
   json["hfu"] = plan.hfu;

@@ -20,30 +20,40 @@ constexpr const char* kGrey = "#9aa5b1";
 
 std::string opening(double height, const std::string& title) {
   return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{2}\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
+      "height=\"{1}\" "
+      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{2}\">\n<rect "
+      "width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
       "<text x=\"24\" y=\"30\" font-size=\"17\">{3}</text>\n",
       kWidth, height, kInk, escaped(title));
 }
 
 std::string box(double x, double y, double width, double height, const char* color) {
-  return fmt::format("<rect class=\"value\" x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\"/>\n", x, y, width, height,
-                     color);
+  return fmt::format(
+      "<rect class=\"value\" x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" "
+      "fill=\"{}\"/>\n",
+      x, y, width, height, color);
 }
 
 /// `anchor`: "start", "middle" or "end".
 std::string words(double x, double y, const std::string& text, const char* anchor = "start") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(text));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
+                     escaped(text));
 }
 
 std::string line(double x1, double y1, double x2, double y2, const char* look) {
-  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2, look);
+  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1,
+                     x2, y2, look);
 }
 
-std::string legend(double x, double y, const std::vector<std::pair<const char*, const char*>>& entries) {
+std::string legend(double x, double y,
+                   const std::vector<std::pair<const char*, const char*>>& entries) {
   std::string text;
   for (const auto& [color, what] : entries) {
-    text += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"12\" fill=\"{}\"/>\n", x, y - 10, color) + words(x + 20, y, what);
+    text +=
+        fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"12\" fill=\"{}\"/>\n", x,
+                    y - 10, color) +
+        words(x + 20, y, what);
     y += 20;
   }
   return text;
@@ -53,7 +63,8 @@ std::string legend(double x, double y, const std::vector<std::pair<const char*, 
 std::string bottom_scale(const Axis& x, double top, double bottom, const std::string& unit) {
   std::string text;
   for (const double value : ticks(x, 8))
-    text += line(x(value), top, x(value), bottom, "stroke=\"#e3e3e3\"") + words(x(value), bottom + 18, fmt::format("{:.6g}", value), "middle");
+    text += line(x(value), top, x(value), bottom, "stroke=\"#e3e3e3\"") +
+            words(x(value), bottom + 18, fmt::format("{:.6g}", value), "middle");
   return text + words((x.from + x.to) / 2, bottom + 40, unit, "middle");
 }
 
@@ -77,7 +88,8 @@ std::string stacked(const MemoryUse& use, double left, double width, const Axis&
   double below = 0;
   for (const Category& category : kCategories) {
     const double bytes = use.*category.bytes / kGiB;
-    if (bytes > 0) text += box(left, y(below + bytes), width, y(below) - y(below + bytes), category.color);
+    if (bytes > 0)
+      text += box(left, y(below + bytes), width, y(below) - y(below + bytes), category.color);
     below += bytes;
   }
   return text;
@@ -93,19 +105,24 @@ struct Part {
 /// In the order in which a rank meets them. Their sum is `time.all()`.
 std::vector<Part> parts_of(const StepTime& time) {
   const double compute = time.pipeline - time.bubble - time.communication - time.recomputed;
-  return {{"computation", kBlue, std::max(0.0, compute)},      {"recomputation", "#7a5fa6", time.recomputed},
-          {"exchange in blocks", kYellow, time.communication}, {"bubbles", kGrey, time.bubble},
-          {"gradients, parameters", kRed, time.data_exposed},  {"optimizer", kGreen, time.optimizer}};
+  return {{"computation", kBlue, std::max(0.0, compute)},
+          {"recomputation", "#7a5fa6", time.recomputed},
+          {"exchange in blocks", kYellow, time.communication},
+          {"bubbles", kGrey, time.bubble},
+          {"gradients, parameters", kRed, time.data_exposed},
+          {"optimizer", kGreen, time.optimizer}};
 }
 
 double per_device(const ModelSpec& spec, const Cluster& cluster, const Candidate& candidate) {
-  return static_cast<double>(candidate.training.tokens_per_step(spec)) / candidate.time.all() / static_cast<double>(cluster.devices());
+  return static_cast<double>(candidate.training.tokens_per_step(spec)) / candidate.time.all() /
+         static_cast<double>(cluster.devices());
 }
 
 std::string label(const Training& training) {
   constexpr const char* kRecompute[] = {"", ", recompute part", ", recompute"};
-  return fmt::format("{}, ZeRO {}, batch {}{}{}", mesh_words(training), training.zero, training.micro_batch,
-                     kRecompute[static_cast<int>(training.recompute)], training.offload_optimizer ? ", offload" : "");
+  return fmt::format("{}, ZeRO {}, batch {}{}{}", mesh_words(training), training.zero,
+                     training.micro_batch, kRecompute[static_cast<int>(training.recompute)],
+                     training.offload_optimizer ? ", offload" : "");
 }
 
 }  // namespace
@@ -115,14 +132,17 @@ std::string memory_plot(const Plan& plan) {
   double most = plan.capacity_bytes / kGiB;
   for (const RankMemory& rank : plan.memory) most = std::max(most, rank.peak().use.all() / kGiB);
   const Axis y{0, 1.04 * most, kHeight - kBottom, kTop};
-  std::string text = opening(kHeight, fmt::format("{}: memory of one device by pipeline rank and moment, GiB", plan.spec.name));
+  std::string text = opening(
+      kHeight,
+      fmt::format("{}: memory of one device by pipeline rank and moment, GiB", plan.spec.name));
   for (const double value : ticks(y, 9))
-    text +=
-        line(kLeft, y(value), kWidth - kRight, y(value), "stroke=\"#e3e3e3\"") + words(kLeft - 8, y(value) + 4, fmt::format("{:.6g}", value), "end");
+    text += line(kLeft, y(value), kWidth - kRight, y(value), "stroke=\"#e3e3e3\"") +
+            words(kLeft - 8, y(value) + 4, fmt::format("{:.6g}", value), "end");
   const double group = (kWidth - kRight - kLeft) / static_cast<double>(plan.memory.size());
   for (std::size_t i = 0; i < plan.memory.size(); ++i) {
     const RankMemory& rank = plan.memory[i];
-    const double left = kLeft + group * (static_cast<double>(i) + 0.06), width = 0.88 * group / static_cast<double>(rank.phases.size());
+    const double left = kLeft + group * (static_cast<double>(i) + 0.06),
+                 width = 0.88 * group / static_cast<double>(rank.phases.size());
     for (std::size_t phase = 0; phase < rank.phases.size(); ++phase) {
       const double at = left + width * static_cast<double>(phase);
       text += stacked(rank.phases[phase].use, at, 0.92 * width, y);
@@ -130,54 +150,71 @@ std::string memory_plot(const Plan& plan) {
     }
     // As many numbers as there is room for.
     const auto every = static_cast<std::size_t>(std::max(1.0, 24 / group));
-    if (i % every == 0) text += words(kLeft + group * (static_cast<double>(i) + 0.5), y.from + 36, fmt::format("{}", rank.rank), "middle");
+    if (i % every == 0)
+      text += words(kLeft + group * (static_cast<double>(i) + 0.5), y.from + 36,
+                    fmt::format("{}", rank.rank), "middle");
   }
   std::string moments;
-  for (const MemoryPhase& phase : plan.memory.front().phases) moments += (moments.empty() ? "" : ", ") + phase.name;
-  text += words((kLeft + kWidth - kRight) / 2, kHeight - 14, fmt::format("pipeline rank; from left to right: {}", moments), "middle");
+  for (const MemoryPhase& phase : plan.memory.front().phases)
+    moments += (moments.empty() ? "" : ", ") + phase.name;
+  text += words((kLeft + kWidth - kRight) / 2, kHeight - 14,
+                fmt::format("pipeline rank; from left to right: {}", moments), "middle");
   const double capacity = y(plan.capacity_bytes / kGiB);
-  text += line(kLeft, capacity, kWidth - kRight, capacity, "stroke=\"#333\" stroke-dasharray=\"6 4\"") +
-          words(kWidth - kRight + 8, capacity + 4, "device");
+  text +=
+      line(kLeft, capacity, kWidth - kRight, capacity, "stroke=\"#333\" stroke-dasharray=\"6 4\"") +
+      words(kWidth - kRight + 8, capacity + 4, "device");
   std::vector<std::pair<const char*, const char*>> entries;
   for (auto category = kCategories.rbegin(); category != kCategories.rend(); ++category)
     for (const RankMemory& rank : plan.memory)
-      if (std::any_of(rank.phases.begin(), rank.phases.end(), [&](const MemoryPhase& phase) { return phase.use.*category->bytes > 0; })) {
+      if (std::any_of(rank.phases.begin(), rank.phases.end(),
+                      [&](const MemoryPhase& phase) { return phase.use.*category->bytes > 0; })) {
         entries.emplace_back(category->color, category->name);
         break;
       }
-  return text + legend(kWidth - kRight + 14, std::max(kTop + 14, capacity + 34), entries) + "</svg>\n";
+  return text + legend(kWidth - kRight + 14, std::max(kTop + 14, capacity + 34), entries) +
+         "</svg>\n";
 }
 
 std::string time_plot(const Plan& plan) {
   constexpr double kLeft = 190, kRight = 110, kRow = 34;
   const auto parts = parts_of(plan.time);
-  const double rows = static_cast<double>(parts.size()) + 1, bottom = kTop + 12 + kRow * rows, all = plan.time.all();
+  const double rows = static_cast<double>(parts.size()) + 1, bottom = kTop + 12 + kRow * rows,
+               all = plan.time.all();
   const double unit = all < 1 ? 1e3 : 1;
   const Axis x{0, std::max(1e-9, unit * all), kLeft, kWidth - kRight};
-  std::string text = opening(bottom + 56, fmt::format("{}: where {:.4g} s of a step go ({})", plan.spec.name, all, mesh_words(plan.training)));
+  std::string text =
+      opening(bottom + 56, fmt::format("{}: where {:.4g} s of a step go ({})", plan.spec.name, all,
+                                       mesh_words(plan.training)));
   text += bottom_scale(x, kTop, bottom, unit > 1 ? "ms" : "seconds");
   double done = 0, row = kTop + 12;
   for (const Part& part : parts) {
     const double begin = unit * done, end = unit * (done + part.seconds);
     if (part.seconds > 0) text += box(x(begin), row, x(end) - x(begin), kRow - 10, part.color);
-    text += words(kLeft - 10, row + 16, part.name, "end") + words(x(end) + 6, row + 16, fmt::format("{:.1f} %", 100 * part.seconds / all));
+    text += words(kLeft - 10, row + 16, part.name, "end") +
+            words(x(end) + 6, row + 16, fmt::format("{:.1f} %", 100 * part.seconds / all));
     done += part.seconds, row += kRow;
   }
   const double hidden = std::min(plan.time.data_hidden, all);
   if (hidden > 0) text += box(x(0), row, x(unit * hidden) - x(0), kRow - 10, "#e8b4bb");
-  text += words(kLeft - 10, row + 16, "hidden exchange", "end") + words(x(unit * hidden) + 6, row + 16, fmt::format("{:.1f} %", 100 * hidden / all));
+  text += words(kLeft - 10, row + 16, "hidden exchange", "end") +
+          words(x(unit * hidden) + 6, row + 16, fmt::format("{:.1f} %", 100 * hidden / all));
   return text + "</svg>\n";
 }
 
-std::string search_plot(const ModelSpec& spec, const Cluster& cluster, const std::vector<Candidate>& found) {
+std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
+                        const std::vector<Candidate>& found) {
   constexpr double kLeft = 510, kRight = 70, kRow = 30;
   const double bottom = kTop + 40 + kRow * static_cast<double>(found.size());
-  std::string text = opening(bottom + 56, fmt::format("{} on {} {}: tokens a second and device", spec.name, cluster.devices(), cluster.device.name));
+  std::string text =
+      opening(bottom + 56, fmt::format("{} on {} {}: tokens a second and device", spec.name,
+                                       cluster.devices(), cluster.device.name));
   if (found.empty()) return text + words(24, kTop + 20, "nothing fits") + "</svg>\n";
   double most = 0;
-  for (const Candidate& candidate : found) most = std::max(most, per_device(spec, cluster, candidate));
+  for (const Candidate& candidate : found)
+    most = std::max(most, per_device(spec, cluster, candidate));
   const Axis x{0, 1.02 * most, kLeft, kWidth - kRight};
-  text += bottom_scale(x, kTop + 30, bottom, "tokens a second and device, in shares of the step's time");
+  text += bottom_scale(x, kTop + 30, bottom,
+                       "tokens a second and device, in shares of the step's time");
   double key = 24;
   for (const Part& part : parts_of(found.front().time)) {
     text += legend(key, kTop + 14, {{part.color, part.name}});
@@ -192,7 +229,8 @@ std::string search_plot(const ModelSpec& spec, const Cluster& cluster, const std
       if (share > 0) text += box(x(done), row, x(done + share) - x(done), kRow - 8, part.color);
       done += share;
     }
-    text += words(kLeft - 10, row + 15, label(candidate.training), "end") + words(x(rate) + 6, row + 15, fmt::format("{:.5g}", rate));
+    text += words(kLeft - 10, row + 15, label(candidate.training), "end") +
+            words(x(rate) + 6, row + 15, fmt::format("{:.5g}", rate));
     row += kRow;
   }
   return text + "</svg>\n";

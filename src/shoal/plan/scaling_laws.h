@@ -10,7 +10,8 @@
 
 namespace shoal::plan {
 
-/// A fitted law of the loss: E + A / N^alpha + B / D^beta for N parameters and D tokens, with standard errors where the source gives them.
+/// A fitted law of the loss: E + A / N^alpha + B / D^beta for N parameters and D tokens, with
+/// standard errors where the source gives them.
 struct ScalingLaw {
   std::string name;
   std::string source;
@@ -18,13 +19,15 @@ struct ScalingLaw {
   double E_error = 0, A_error = 0, B_error = 0, alpha_error = 0, beta_error = 0;
 
   double loss(double parameters, double tokens) const;
-  /// Standard error of `loss`, to first order, errors taken as independent; empty when the source gives none.
+  /// Standard error of `loss`, to first order, errors taken as independent; empty when the source
+  /// gives none.
   std::optional<double> loss_error(double parameters, double tokens) const;
 };
 
-/// "hoffmann" (Hoffmann et al., "Training compute-optimal large language models", 2022, approach 3, with the digits that the paper's source holds and
-/// its text rounds away: rounded, they put the optimum for Gopher's budget at 32 instead of 40 billion parameters) and "besiroglu" (Besiroglu et al.,
-/// "Chinchilla scaling: a replication attempt", 2024, the same data fitted again).
+/// "hoffmann" (Hoffmann et al., "Training compute-optimal large language models", 2022, approach 3,
+/// with the digits that the paper's source holds and its text rounds away: rounded, they put the
+/// optimum for Gopher's budget at 32 instead of 40 billion parameters) and "besiroglu" (Besiroglu
+/// et al., "Chinchilla scaling: a replication attempt", 2024, the same data fitted again).
 std::vector<ScalingLaw> scaling_laws();
 std::optional<ScalingLaw> scaling_law(std::string_view name);
 
@@ -35,9 +38,10 @@ struct ComputeOptimum {
 };
 ComputeOptimum compute_optimum(const ScalingLaw& law, double flops);
 
-/// A fitted law of the optimum itself, which says nothing of the loss: parameters grow as the `exponent`-th power of the budget, tokens as the
-/// `token_exponent`-th. It goes through one optimum that its source prints; what is rounded there is rounded here, so that 6 x parameters x tokens
-/// misses the budget by a few per cent.
+/// A fitted law of the optimum itself, which says nothing of the loss: parameters grow as the
+/// `exponent`-th power of the budget, tokens as the `token_exponent`-th. It goes through one
+/// optimum that its source prints; what is rounded there is rounded here, so that 6 x parameters x
+/// tokens misses the budget by a few per cent.
 struct AllocationLaw {
   std::string name;
   std::string source;
@@ -48,22 +52,27 @@ struct AllocationLaw {
   ComputeOptimum at(double flops) const;  ///< without a loss
 };
 
-/// "kaplan" (Kaplan et al., "Scaling laws for neural language models", 2020, table 6: without embeddings, at the least compute, which no finite batch
-/// reaches), "hoffmann-1" and "hoffmann-2" (Hoffmann et al., 2022: minima of training curves; curves of equal FLOPs; the ranges are the 10th and 90th
-/// percentile of a bootstrap), "deepseek" (DeepSeek-AI, "DeepSeek LLM", 2024, equation 4, which counts FLOPs a token, attention included: parameters
-/// are an upper bound) and "llama-3" (Grattafiori et al., "The Llama 3 herd of models", 2024, section 3.2.1).
+/// "kaplan" (Kaplan et al., "Scaling laws for neural language models", 2020, table 6: without
+/// embeddings, at the least compute, which no finite batch reaches), "hoffmann-1" and "hoffmann-2"
+/// (Hoffmann et al., 2022: minima of training curves; curves of equal FLOPs; the ranges are the
+/// 10th and 90th percentile of a bootstrap), "deepseek" (DeepSeek-AI, "DeepSeek LLM", 2024,
+/// equation 4, which counts FLOPs a token, attention included: parameters are an upper bound) and
+/// "llama-3" (Grattafiori et al., "The Llama 3 herd of models", 2024, section 3.2.1).
 std::vector<AllocationLaw> allocation_laws();
 
 /// Serving one sequence at a time per device, weights of `weight_bytes` bytes: what a token costs.
 struct InferenceCost {
-  double flops_per_token = 0;        ///< of a prompt: 2 per weight that multiplies a token, and attention over half of the context, its mean
-  double decode_flops = 0;           ///< of the token that is made: it looks at the whole context
-  double weight_bytes = 0;           ///< of all parameters
-  double held_bytes = 0;             ///< weights and cache
+  double flops_per_token = 0;  ///< of a prompt: 2 per weight that multiplies a token, and attention
+                               ///< over half of the context, its mean
+  double decode_flops = 0;     ///< of the token that is made: it looks at the whole context
+  double weight_bytes = 0;     ///< of all parameters
+  double held_bytes = 0;       ///< weights and cache
   double cache_bytes_per_token = 0;  ///< keys and values kept for each token of the context
   double prefill_s = 0;              ///< the prompt, limited by products
-  double decode_s = 0;               ///< one token: weights and cache read once at the full memory bandwidth, a lower bound
+  double decode_s =
+      0;  ///< one token: weights and cache read once at the full memory bandwidth, a lower bound
 };
-InferenceCost inference_cost(const ModelSpec& spec, const Cluster& cluster, double context, double weight_bytes = 2);
+InferenceCost inference_cost(const ModelSpec& spec, const Cluster& cluster, double context,
+                             double weight_bytes = 2);
 
 }  // namespace shoal::plan

@@ -29,15 +29,24 @@ std::vector<T> given_or(const std::vector<T>& given, std::vector<T> otherwise) {
 /// Walks the space dimension by dimension, cutting what cannot be.
 class Walk {
  public:
-  Walk(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count, double share,
-       CarriedOut& known)
-      : spec_(spec), start_(start), cluster_(cluster), space_(space), count_(count), capacity_(cluster.device.memory_bytes * share), known_(known) {}
+  Walk(const ModelSpec& spec, const Training& start, const Cluster& cluster,
+       const SearchSpace& space, std::size_t count, double share, CarriedOut& known)
+      : spec_(spec),
+        start_(start),
+        cluster_(cluster),
+        space_(space),
+        count_(count),
+        capacity_(cluster.device.memory_bytes * share),
+        known_(known) {}
 
   SearchResult run() {
     walk();
-    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.time.all() < b.time.all(); });
+    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) {
+      return a.time.all() < b.time.all();
+    });
     if (found_.size() > count_) found_.resize(count_);
-    for (Candidate& candidate : found_) candidate.limited_by = limiting_part(spec_, candidate.training, cluster_, candidate.time);
+    for (Candidate& candidate : found_)
+      candidate.limited_by = limiting_part(spec_, candidate.training, cluster_, candidate.time);
     result_.best = std::move(found_);
     return result_;
   }
@@ -53,15 +62,21 @@ class Walk {
   void walk() {
     const bool transformer = spec_.family == Family::kTransformer;
     const std::int64_t n = cluster_.devices(), one = 1;
-    for (const std::int64_t t : given_or(space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one}))
-      for (const std::int64_t p : given_or(space_.pipeline, transformer ? divisors(n) : std::vector{one}))
-        for (const std::int64_t c : given_or(space_.context, transformer ? contexts() : std::vector{one})) {
-          if (t < 1 || p < 1 || c < 1 || t > n || p > n || c > n || p > n / t || c > n / (t * p) || n % (t * p * c) != 0 ||
-              (transformer && p > spec_.layers))
+    for (const std::int64_t t : given_or(
+             space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one}))
+      for (const std::int64_t p :
+           given_or(space_.pipeline, transformer ? divisors(n) : std::vector{one}))
+        for (const std::int64_t c :
+             given_or(space_.context, transformer ? contexts() : std::vector{one})) {
+          if (t < 1 || p < 1 || c < 1 || t > n || p > n || c > n || p > n / t || c > n / (t * p) ||
+              n % (t * p * c) != 0 || (transformer && p > spec_.layers))
             continue;
           Training training = start_;
-          training.mesh.tensor = t, training.mesh.pipeline = p, training.mesh.context = c, training.mesh.data = n / (t * p * c);
-          if (!space_.data.empty() && std::count(space_.data.begin(), space_.data.end(), training.mesh.data) == 0) continue;
+          training.mesh.tensor = t, training.mesh.pipeline = p, training.mesh.context = c,
+          training.mesh.data = n / (t * p * c);
+          if (!space_.data.empty() &&
+              std::count(space_.data.begin(), space_.data.end(), training.mesh.data) == 0)
+            continue;
           if (training.global_batch % training.mesh.data != 0) continue;
           experts(training);
         }
@@ -76,7 +91,10 @@ class Walk {
 
   void experts(Training training) {
     const Mesh& mesh = training.mesh;
-    const auto choices = spec_.experts > 0 ? divisors(std::gcd(spec_.experts, mesh.tensor * mesh.context * mesh.data)) : std::vector<std::int64_t>{1};
+    const auto choices =
+        spec_.experts > 0
+            ? divisors(std::gcd(spec_.experts, mesh.tensor * mesh.context * mesh.data))
+            : std::vector<std::int64_t>{1};
     for (const std::int64_t e : given_or(space_.expert, choices)) {
       training.mesh.expert = e;
       schedules(training);
@@ -84,7 +102,9 @@ class Walk {
   }
 
   void schedules(Training training) {
-    const bool any_stages = space_.virtual_stages.empty() || std::count(space_.virtual_stages.begin(), space_.virtual_stages.end(), 1) > 0;
+    const bool any_stages =
+        space_.virtual_stages.empty() ||
+        std::count(space_.virtual_stages.begin(), space_.virtual_stages.end(), 1) > 0;
     if (training.mesh.pipeline == 1) {
       if (!any_stages) return;
       training.schedule = "1f1b", training.mesh.virtual_stages = 1;
@@ -99,7 +119,8 @@ class Walk {
       const auto choices = divisors(spec_.layers / training.mesh.pipeline);
       for (const std::int64_t v : given_or(space_.virtual_stages, choices)) {
         training.mesh.virtual_stages = v;
-        if (v > 1 && training.stages() <= spec_.layers && spec_.layers % training.stages() == 0) sharding(training);
+        if (v > 1 && training.stages() <= spec_.layers && spec_.layers % training.stages() == 0)
+          sharding(training);
       }
     }
   }
@@ -110,13 +131,18 @@ class Walk {
     std::set<std::int64_t> shards(space_.shard.begin(), space_.shard.end());
     const std::int64_t near = cluster_.devices_per_host / training.mesh.tensor;
     if (space_.shard.empty()) shards.insert(0);
-    if (space_.shard.empty() && space_.hybrid_sharding && near > 1 && near < ranks && ranks % near == 0) shards.insert(near);
+    if (space_.shard.empty() && space_.hybrid_sharding && near > 1 && near < ranks &&
+        ranks % near == 0)
+      shards.insert(near);
     for (const std::string& precision : precisions)
-      for (const int zero : given_or(space_.zero, ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0}))
-        for (const std::int64_t shard : zero > 0 || !space_.shard.empty() ? shards : std::set<std::int64_t>{0})
+      for (const int zero :
+           given_or(space_.zero, ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0}))
+        for (const std::int64_t shard :
+             zero > 0 || !space_.shard.empty() ? shards : std::set<std::int64_t>{0})
           for (const bool offload : space_.offload) {
             if (shard > 0 && (zero == 0 || ranks % shard != 0)) continue;
-            training.precision = precision, training.zero = zero, training.mesh.shard = shard, training.offload_optimizer = offload;
+            training.precision = precision, training.zero = zero, training.mesh.shard = shard,
+            training.offload_optimizer = offload;
             if (precision != start_.precision) training.states.reset();
             if (states_fit(training)) micro_batches(training);
           }
@@ -125,9 +151,12 @@ class Walk {
   bool states_fit(const Training& training) {
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const StateBytes held = state_bytes(whole, training.zero, training.mesh.shard_ranks());
-    const double bytes = training.offload_optimizer ? (training.offload_parameters ? 0 : held.parameter) + held.gradient : held.all();
+    const double bytes = training.offload_optimizer
+                             ? (training.offload_parameters ? 0 : held.parameter) + held.gradient
+                             : held.all();
     double most = 0;
-    for (const HeldParameters& rank : held_by_rank(spec_, training)) most = std::max(most, rank.all());
+    for (const HeldParameters& rank : held_by_rank(spec_, training))
+      most = std::max(most, rank.all());
     if (everything_ || most * bytes <= capacity_ || spec_.experts > 0) return true;
     note_size(most * bytes);
     ++result_.considered, ++result_.too_large;
@@ -148,8 +177,10 @@ class Walk {
 
   /// The lightest recomputation that fits; false when none does.
   bool recomputation(Training training) {
-    const std::vector<Recompute> lightest = training.flash_attention ? std::vector{Recompute::kNone, Recompute::kFull}
-                                                                     : std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull};
+    const std::vector<Recompute> lightest =
+        training.flash_attention
+            ? std::vector{Recompute::kNone, Recompute::kFull}
+            : std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull};
     for (const Recompute recompute : given_or(space_.recompute, lightest)) {
       training.recompute = recompute;
       try {
@@ -160,7 +191,8 @@ class Walk {
       ++result_.considered;
       const double peak = worst(memory(spec_, training, cluster_, known_)).peak().use.all();
       note_size(peak);
-      // The hosts' memory is no condition that a question can change: what does not fit there is no way at all.
+      // The hosts' memory is no condition that a question can change: what does not fit there is no
+      // way at all.
       if (offloaded_bytes(spec_, training, cluster_) > cluster_.host.memory_bytes) {
         ++result_.too_large;
         continue;
@@ -178,9 +210,13 @@ class Walk {
     return everything_;
   }
 
-  void note_size(double bytes) { result_.least_bytes = result_.least_bytes == 0 ? bytes : std::min(result_.least_bytes, bytes); }
+  void note_size(double bytes) {
+    result_.least_bytes = result_.least_bytes == 0 ? bytes : std::min(result_.least_bytes, bytes);
+  }
   void keep_best() {
-    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.time.all() < b.time.all(); });
+    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) {
+      return a.time.all() < b.time.all();
+    });
     found_.resize(std::min(found_.size(), count_));
     // What is no faster than the last of them is not among the first.
     if (!found_.empty() && found_.size() == count_) enough_ = found_.back().time.all();
@@ -202,7 +238,8 @@ class Walk {
 
 }  // namespace
 
-std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster, const StepTime& time) {
+std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                          const StepTime& time) {
   // How the busiest rank's computation divides between products and the rest.
   const ElementType type = precision(training.precision)->compute;
   double products = 0, others = 0;
@@ -211,30 +248,36 @@ std::string limiting_part(const ModelSpec& spec, const Training& training, const
       for (const double work : {operation.work, operation.backward, operation.weights}) {
         if (work <= 0) continue;
         (operation.product ? products : others) +=
-            times * operation.count * (operation.product ? product_s(cluster, type, work) : memory_s(cluster, work));
+            times * operation.count *
+            (operation.product ? product_s(cluster, type, work) : memory_s(cluster, work));
       }
   };
   add(block_operations(spec, training), static_cast<double>(spec.layers) / training.mesh.pipeline);
   add(head_operations(spec, training), 1.0 / training.mesh.pipeline);
-  const double compute = std::max(0.0, time.pipeline - time.bubble - time.communication - time.recomputed);
-  const std::pair<double, const char*> parts[] = {{compute * products / (products + others), "products"},
-                                                  {compute * others / (products + others), "memory traffic and launches"},
-                                                  {time.communication, "exchange inside blocks and between stages"},
-                                                  {time.recomputed, "recomputation"},
-                                                  {time.bubble, "pipeline bubbles"},
-                                                  {time.data_exposed, "gradient and parameter exchange"},
-                                                  {time.optimizer, "optimizer"}};
+  const double compute =
+      std::max(0.0, time.pipeline - time.bubble - time.communication - time.recomputed);
+  const std::pair<double, const char*> parts[] = {
+      {compute * products / (products + others), "products"},
+      {compute * others / (products + others), "memory traffic and launches"},
+      {time.communication, "exchange inside blocks and between stages"},
+      {time.recomputed, "recomputation"},
+      {time.bubble, "pipeline bubbles"},
+      {time.data_exposed, "gradient and parameter exchange"},
+      {time.optimizer, "optimizer"}};
   return std::max_element(std::begin(parts), std::end(parts))->second;
 }
 
-SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, std::size_t count, double share) {
+SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster,
+                    const SearchSpace& space, std::size_t count, double share) {
   validate(spec);
   validate(cluster);
   CarriedOut known;
   return Walk(spec, start, cluster, space, count, share, known).run();
 }
 
-std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, CarriedOut& known) {
+std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start,
+                                 const Cluster& cluster, const SearchSpace& space,
+                                 CarriedOut& known) {
   validate(spec);
   validate(cluster);
   return Walk(spec, start, cluster, space, 0, 1, known).everything();

@@ -20,7 +20,8 @@ class StepOfShoal {
         of_type_(training.precision == "bf16" ? "_bf16" : "") {}
 
   StepTime run() const {
-    const double m = static_cast<double>(training_.micro_batches()), layers = static_cast<double>(spec_.layers);
+    const double m = static_cast<double>(training_.micro_batches()),
+                 layers = static_cast<double>(spec_.layers);
     StepTime time;
     time.recomputed = m * recomputed();
     time.pipeline = m * (layers * (block_forward() + block_backward()) + ends()) + time.recomputed;
@@ -33,30 +34,40 @@ class StepOfShoal {
   double kernel(const std::string& name, const KernelWork& work) const {
     const auto found = cluster_.kernels.find(name);
     if (found != cluster_.kernels.end()) return found->second.seconds(work);
-    throw Error(ErrorKind::kConfig, "cluster", fmt::format("{}: kernels.{} is missing", cluster_.name, name))
+    throw Error(ErrorKind::kConfig, "cluster",
+                fmt::format("{}: kernels.{} is missing", cluster_.name, name))
         .hint("run `shoal plan calibrate` anew, with as many ranks as the job has on a host");
   }
 
   double width() const { return static_cast<double>(spec_.hidden); }
   double ffn() const { return static_cast<double>(spec_.ffn); }
   double queries() const { return static_cast<double>(spec_.heads * spec_.head_size); }
-  double qkv() const { return static_cast<double>((spec_.heads + 2 * spec_.kv_heads) * spec_.head_size); }
+  double qkv() const {
+    return static_cast<double>((spec_.heads + 2 * spec_.kv_heads) * spec_.head_size);
+  }
 
   double products(const std::string& linear) const {
     const std::string name = linear + of_type_;
-    return kernel(name, linear_work(rows_, width(), qkv())) + kernel(name, linear_work(rows_, queries(), width())) +
-           (spec_.gated ? 2 : 1) * kernel(name, linear_work(rows_, width(), ffn())) + kernel(name, linear_work(rows_, ffn(), width()));
+    return kernel(name, linear_work(rows_, width(), qkv())) +
+           kernel(name, linear_work(rows_, queries(), width())) +
+           (spec_.gated ? 2 : 1) * kernel(name, linear_work(rows_, width(), ffn())) +
+           kernel(name, linear_work(rows_, ffn(), width()));
   }
 
   /// What lies between the products; `suffix` of the names: "" or "_backward".
   double between(const std::string& suffix) const {
-    const double turned = spec_.positions == Positions::kRotary ? kernel("norm" + suffix, pass_work(rows_ * qkv())) : 0;
+    const double turned = spec_.positions == Positions::kRotary
+                              ? kernel("norm" + suffix, pass_work(rows_ * qkv()))
+                              : 0;
     const double normed = spec_.qk_norm ? kernel("norm" + suffix, pass_work(rows_ * qkv())) : 0;
-    const double dropped = spec_.dropout > 0 ? 2 * kernel("norm" + suffix, pass_work(rows_ * width())) : 0;
+    const double dropped =
+        spec_.dropout > 0 ? 2 * kernel("norm" + suffix, pass_work(rows_ * width())) : 0;
     return 2 * kernel("norm" + suffix, pass_work(rows_ * width())) + normed + turned + dropped +
            kernel("activation" + suffix, pass_work(rows_ * ffn() * (spec_.gated ? 2 : 1))) +
-           kernel("attention" + suffix, attention_work(static_cast<double>(training_.micro_batch), training_.length(spec_),
-                                                       static_cast<double>(spec_.heads), static_cast<double>(spec_.head_size)));
+           kernel("attention" + suffix,
+                  attention_work(static_cast<double>(training_.micro_batch),
+                                 training_.length(spec_), static_cast<double>(spec_.heads),
+                                 static_cast<double>(spec_.head_size)));
   }
 
   double block_forward() const { return products("linear") + between(""); }
@@ -68,7 +79,8 @@ class StepOfShoal {
       const Keep uniform = training_.recompute == Recompute::kFull        ? Keep::kInput
                            : training_.recompute == Recompute::kSelective ? Keep::kProducts
                                                                           : Keep::kEverything;
-      const Keep keep = training_.kept.empty() ? uniform : training_.kept[static_cast<std::size_t>(b)];
+      const Keep keep =
+          training_.kept.empty() ? uniform : training_.kept[static_cast<std::size_t>(b)];
       if (keep != Keep::kEverything) seconds += between("");
       if (keep == Keep::kInput) seconds += products("linear");
     }
@@ -77,27 +89,36 @@ class StepOfShoal {
 
   /// Embedding and head.
   double ends() const {
-    return kernel("embedding", pass_work(rows_ * width())) + kernel("norm", pass_work(rows_ * width())) +
+    return kernel("embedding", pass_work(rows_ * width())) +
+           kernel("norm", pass_work(rows_ * width())) +
            kernel("norm_backward", pass_work(rows_ * width())) +
            kernel("loss" + of_type_, loss_work(rows_, width(), static_cast<double>(spec_.vocab)));
   }
 
-  double shards() const { return training_.zero > 0 ? static_cast<double>(training_.mesh.shard_ranks()) : 1; }
+  double shards() const {
+    return training_.zero > 0 ? static_cast<double>(training_.mesh.shard_ranks()) : 1;
+  }
 
   /// Gradients over all ranks; and four exchanges of a few bytes a step.
   double exchange() const {
     if (training_.mesh.data == 1) return 0;
     const double small = 4 * kernel("all_reduce", {});
-    if (training_.zero == 0) return small + spread("all_reduce", parameters_, static_cast<double>(plan::parameters(spec_).size()));
+    if (training_.zero == 0)
+      return small +
+             spread("all_reduce", parameters_, static_cast<double>(plan::parameters(spec_).size()));
     const double units = static_cast<double>(spec_.layers) + 2;
-    const double times = training_.reduce_every_micro_batch && training_.zero >= 2 ? static_cast<double>(training_.micro_batches()) : 1;
+    const double times = training_.reduce_every_micro_batch && training_.zero >= 2
+                             ? static_cast<double>(training_.micro_batches())
+                             : 1;
     const double replicas = static_cast<double>(training_.mesh.data) / shards();
     const double across = replicas > 1 ? spread("all_reduce", parameters_ / shards(), units) : 0;
     return small + times * spread("reduce_scatter", parameters_, units) + across;
   }
 
   /// So many elements in so many calls.
-  double spread(const std::string& name, double elements, double calls) const { return calls * kernel(name, memory_work(elements / calls)); }
+  double spread(const std::string& name, double elements, double calls) const {
+    return calls * kernel(name, memory_work(elements / calls));
+  }
 
   const ModelSpec& spec_;
   const Training& training_;
@@ -110,14 +131,16 @@ class StepOfShoal {
 bool type_measured(const Training& training, const Cluster& cluster) {
   if (training.precision == "fp32") return true;
   const StateBytes usual = precision("bf16", training.optimizer)->state;
-  return training.precision == "bf16" && (!training.states || *training.states == usual) && cluster.kernels.contains("linear_bf16");
+  return training.precision == "bf16" && (!training.states || *training.states == usual) &&
+         cluster.kernels.contains("linear_bf16");
 }
 
 }  // namespace
 
 bool shoal_timed(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  return !cluster.kernels.empty() && shoal_counts(training) && type_measured(training, cluster) && !training.offload_optimizer &&
-         !training.sync_every_micro_batch && spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
+  return !cluster.kernels.empty() && shoal_counts(training) && type_measured(training, cluster) &&
+         !training.offload_optimizer && !training.sync_every_micro_batch &&
+         spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
 }
 
 StepTime shoal_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {

@@ -15,14 +15,16 @@ namespace shoal::plan {
 
 namespace {
 
-SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const StepTime& closed, const std::vector<Straggler>& stragglers,
-                   const schedule::Visit& visit) {
+SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const StepTime& closed,
+                   const std::vector<Straggler>& stragglers, const schedule::Visit& visit) {
   const int p = table.ranks();
   costs.slowdown.assign(p, 1);
   for (const Straggler& straggler : stragglers) {
-    SHOAL_USER_CHECK(straggler.rank >= 0 && straggler.rank < p, "simulate", "straggler {}: there are {} pipeline ranks", straggler.rank, p);
-    SHOAL_USER_CHECK(straggler.slowdown > 0 && std::isfinite(straggler.slowdown), "simulate", "straggler {}: the factor must be positive: {}",
-                     straggler.rank, straggler.slowdown);
+    SHOAL_USER_CHECK(straggler.rank >= 0 && straggler.rank < p, "simulate",
+                     "straggler {}: there are {} pipeline ranks", straggler.rank, p);
+    SHOAL_USER_CHECK(straggler.slowdown > 0 && std::isfinite(straggler.slowdown), "simulate",
+                     "straggler {}: the factor must be positive: {}", straggler.rank,
+                     straggler.slowdown);
     costs.slowdown[straggler.rank] = straggler.slowdown;
   }
   SimulatedStep step{schedule::simulate(table, costs, visit), 0};
@@ -33,11 +35,17 @@ SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const
 /// `training` cut into the stages of `table`.
 Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training training) {
   const std::int64_t p = training.mesh.pipeline, m = training.micro_batches();
-  const auto refuse = [&](const std::string& what) { throw Error(ErrorKind::kConfig, "simulate", fmt::format("schedule {}: {}", table.name, what)); };
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kConfig, "simulate", fmt::format("schedule {}: {}", table.name, what));
+  };
   if (table.ranks() != p) refuse(fmt::format("it has {} ranks, and pp = {}", table.ranks(), p));
-  if (table.micro_batches != m) refuse(fmt::format("it has {} micro-batches, and a step has {}", table.micro_batches, m));
-  if (table.stages() % p != 0) refuse(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
-  if (table.stages() > spec.layers) refuse(fmt::format("its {} stages are more than the model's {} blocks", table.stages(), spec.layers));
+  if (table.micro_batches != m)
+    refuse(fmt::format("it has {} micro-batches, and a step has {}", table.micro_batches, m));
+  if (table.stages() % p != 0)
+    refuse(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
+  if (table.stages() > spec.layers)
+    refuse(fmt::format("its {} stages are more than the model's {} blocks", table.stages(),
+                       spec.layers));
   training.mesh.virtual_stages = table.stages() / p;
   training.schedule = training.mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
   return training;
@@ -45,35 +53,45 @@ Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training
 
 }  // namespace
 
-SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training, const Cluster& cluster, const schedule::Schedule& table,
-                                const std::vector<Straggler>& stragglers, const schedule::Visit& visit) {
+SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training,
+                                const Cluster& cluster, const schedule::Schedule& table,
+                                const std::vector<Straggler>& stragglers,
+                                const schedule::Visit& visit) {
   validate(spec, training);
-  const schedule::Costs costs = schedule_costs(stage_times(spec, cut_as(table, spec, training), cluster));
+  const schedule::Costs costs =
+      schedule_costs(stage_times(spec, cut_as(table, spec, training), cluster));
   return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
 }
 
-SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<Straggler>& stragglers,
+SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                            const std::vector<Straggler>& stragglers,
                             const schedule::Visit& visit) {
   validate(spec, training);
   const auto p = static_cast<int>(training.mesh.pipeline);
-  const std::string name = training.mesh.virtual_stages > 1 ? "interleaved" : p == 1 ? "1f1b" : training.schedule;
-  const auto table = schedule::make_schedule(name, p, static_cast<int>(p == 1 ? 1 : training.chunks()), static_cast<int>(training.micro_batches()));
+  const std::string name = training.mesh.virtual_stages > 1 ? "interleaved"
+                           : p == 1                         ? "1f1b"
+                                                            : training.schedule;
+  const auto table =
+      schedule::make_schedule(name, p, static_cast<int>(p == 1 ? 1 : training.chunks()),
+                              static_cast<int>(training.micro_batches()));
   schedule::Costs costs = schedule_costs(stage_times(spec, training, cluster));
   if (table.stages() != static_cast<int>(costs.stages.size())) {
     // One rank that holds several stages runs them as one.
     schedule::StageCost all{0, 0, 0, 1, 0};
     for (const auto& stage : costs.stages)
-      all.forward += stage.forward, all.input_gradient += stage.input_gradient, all.weight_gradient += stage.weight_gradient;
+      all.forward += stage.forward, all.input_gradient += stage.input_gradient,
+          all.weight_gradient += stage.weight_gradient;
     costs.stages = {all};
   }
   return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
 }
 
-std::vector<double> simulate_collective(const collective::StepTable& table, double bytes_per_element, AlphaBeta link,
+std::vector<double> simulate_collective(const collective::StepTable& table,
+                                        double bytes_per_element, AlphaBeta link,
                                         const std::vector<double>& slowdown) {
   const auto ranks = static_cast<int>(table.size());
-  SHOAL_USER_CHECK(slowdown.empty() || slowdown.size() == table.size(), "simulate", "slowdown must be given per rank: given={} ranks={}",
-                   slowdown.size(), ranks);
+  SHOAL_USER_CHECK(slowdown.empty() || slowdown.size() == table.size(), "simulate",
+                   "slowdown must be given per rank: given={} ranks={}", slowdown.size(), ranks);
   std::vector<double> now(ranks);
   std::vector<std::size_t> at(ranks);
   std::vector<std::map<int, std::deque<double>>> arrivals(ranks);  // [receiver][sender], in order
@@ -88,7 +106,8 @@ std::vector<double> simulate_collective(const collective::StepTable& table, doub
       const collective::Step& step = table[rank][at[rank]];
       const double bytes = static_cast<double>(step.range.size()) * bytes_per_element;
       if (step.action == collective::Action::kSend) {
-        // The link carries one message after the other; the rank itself goes on once it has posted it.
+        // The link carries one message after the other; the rank itself goes on once it has posted
+        // it.
         now[rank] += factor * (link.alpha + bytes * link.beta);
         arrivals[step.peer][rank].push_back(now[rank]);
         if (awaited[step.peer] == rank) awaited[step.peer] = -1, ready.push_back(step.peer);
@@ -100,22 +119,28 @@ std::vector<double> simulate_collective(const collective::StepTable& table, doub
         break;
       }
       now[rank] = std::max(now[rank], queue.front());
-      if (step.action == collective::Action::kReceiveReduce) now[rank] += factor * bytes * link.gamma;
+      if (step.action == collective::Action::kReceiveReduce)
+        now[rank] += factor * bytes * link.gamma;
       queue.pop_front();
     }
   }
   for (int rank = 0; rank < ranks; ++rank)
-    SHOAL_USER_CHECK(at[rank] == table[rank].size(), "simulate", "ranks wait for each other; rank {} waits for {} at step {}", rank, awaited[rank],
-                     at[rank]);
+    SHOAL_USER_CHECK(at[rank] == table[rank].size(), "simulate",
+                     "ranks wait for each other; rank {} waits for {} at step {}", rank,
+                     awaited[rank], at[rank]);
   return now;
 }
 
-SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_interval_s, const FailureModel& failures, std::uint64_t seed) {
-  SHOAL_USER_CHECK(step_s > 0 && steps >= 0 && checkpoint_interval_s > 0, "simulate", "step, number of steps and interval must be positive: {} {} {}",
-                   step_s, steps, checkpoint_interval_s);
+SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_interval_s,
+                          const FailureModel& failures, std::uint64_t seed) {
+  SHOAL_USER_CHECK(step_s > 0 && steps >= 0 && checkpoint_interval_s > 0, "simulate",
+                   "step, number of steps and interval must be positive: {} {} {}", step_s, steps,
+                   checkpoint_interval_s);
   const Key key = Key(seed).child("failures");
   std::uint64_t draw = 0;
-  const auto next_failure = [&] { return failures.mtbf_s > 0 ? -failures.mtbf_s * std::log1p(-key.uniform(draw++)) : INFINITY; };
+  const auto next_failure = [&] {
+    return failures.mtbf_s > 0 ? -failures.mtbf_s * std::log1p(-key.uniform(draw++)) : INFINITY;
+  };
   const double useful = step_s * static_cast<double>(steps);
   SimulatedRun run;
   double done = 0, until_failure = next_failure();
@@ -130,8 +155,9 @@ SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_i
     ++run.failures;
     run.seconds += until_failure + failures.restart_s;
     run.lost_s += until_failure;
-    SHOAL_USER_CHECK(run.failures < 100000000, "simulate", "the run never ends: it fails every {} s and a checkpoint needs {} s", failures.mtbf_s,
-                     segment);
+    SHOAL_USER_CHECK(run.failures < 100000000, "simulate",
+                     "the run never ends: it fails every {} s and a checkpoint needs {} s",
+                     failures.mtbf_s, segment);
     until_failure = next_failure();
   }
   return run;

@@ -17,25 +17,34 @@ struct Straggler {
   double slowdown = 1;
 };
 
-/// One step as its schedule runs it: the table that the runtime would execute, against the stage times of the cost model.
+/// One step as its schedule runs it: the table that the runtime would execute, against the stage
+/// times of the cost model.
 struct SimulatedStep {
   schedule::Timeline timeline;  ///< without its spans where these were visited
-  double seconds = 0;           ///< until the last rank has exchanged its gradients and run its optimizer
+  double seconds = 0;  ///< until the last rank has exchanged its gradients and run its optimizer
 };
 /// Throws Error(usage) for a straggler that does not exist or a factor that is not positive.
-SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<Straggler>& stragglers = {},
+SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                            const std::vector<Straggler>& stragglers = {},
                             const schedule::Visit& visit = {});
-/// The same by a table that is not the training's own: a schedule from a file. Its ranks and micro-batches must be those of `training`, and every
-/// rank must hold as many of its stages; the model's blocks are spread over these. Throws Error(config) when they do not fit.
-SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training, const Cluster& cluster, const schedule::Schedule& table,
-                                const std::vector<Straggler>& stragglers = {}, const schedule::Visit& visit = {});
+/// The same by a table that is not the training's own: a schedule from a file. Its ranks and
+/// micro-batches must be those of `training`, and every rank must hold as many of its stages; the
+/// model's blocks are spread over these. Throws Error(config) when they do not fit.
+SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training,
+                                const Cluster& cluster, const schedule::Schedule& table,
+                                const std::vector<Straggler>& stragglers = {},
+                                const schedule::Visit& visit = {});
 
-/// A collective's table carried out: when each rank is done. A send takes its sender `alpha` + bytes x `beta` (one message after the other), arrives
-/// then, and a reduction takes `gamma` a byte. `slowdown` multiplies what a rank does; empty: 1. Throws Error(usage) when ranks wait for each other.
-std::vector<double> simulate_collective(const collective::StepTable& table, double bytes_per_element, AlphaBeta link,
+/// A collective's table carried out: when each rank is done. A send takes its sender `alpha` +
+/// bytes x `beta` (one message after the other), arrives then, and a reduction takes `gamma` a
+/// byte. `slowdown` multiplies what a rank does; empty: 1. Throws Error(usage) when ranks wait for
+/// each other.
+std::vector<double> simulate_collective(const collective::StepTable& table,
+                                        double bytes_per_element, AlphaBeta link,
                                         const std::vector<double>& slowdown = {});
 
-/// A run of `steps` steps in which failures come at random: each sends training back to its last checkpoint.
+/// A run of `steps` steps in which failures come at random: each sends training back to its last
+/// checkpoint.
 struct SimulatedRun {
   double seconds = 0;
   std::int64_t failures = 0;
@@ -45,6 +54,7 @@ struct SimulatedRun {
   double goodput(double useful_s) const { return useful_s / seconds; }
 };
 /// Times between failures are exponential, drawn from `seed`; the same seed gives the same run.
-SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_interval_s, const FailureModel& failures, std::uint64_t seed);
+SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_interval_s,
+                          const FailureModel& failures, std::uint64_t seed);
 
 }  // namespace shoal::plan

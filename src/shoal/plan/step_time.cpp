@@ -11,29 +11,34 @@
 namespace shoal::plan {
 namespace {
 
-// What a collective takes from the computation that it runs beside: its kernels occupy part of the device inside a host, and hardly any between
-// hosts. Isaev et al., "Calculon", SC 2023.
+// What a collective takes from the computation that it runs beside: its kernels occupy part of the
+// device inside a host, and hardly any between hosts. Isaev et al., "Calculon", SC 2023.
 constexpr double kInterferenceInside = 0.15;
 constexpr double kInterferenceBetween = 0.02;
 
-/// One message between neighbouring stages: each tensor rank sends its share, and they gather it again unless it stays cut.
+/// One message between neighbouring stages: each tensor rank sends its share, and they gather it
+/// again unless it stays cut.
 double message_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   const Mesh& mesh = training.mesh;
-  const double bytes = precision(training.precision)->activation_bytes * training.micro_batch * training.length(spec) / mesh.context * spec.hidden;
-  const AlphaBeta link = pipeline_crosses_hosts(cluster, mesh) ? between_link(cluster) : inside_link(cluster);
-  const double gather = training.sequence_parallel ? 0 : all_gather_s(cluster, tensor_group(cluster, mesh), bytes);
+  const double bytes = precision(training.precision)->activation_bytes * training.micro_batch *
+                       training.length(spec) / mesh.context * spec.hidden;
+  const AlphaBeta link =
+      pipeline_crosses_hosts(cluster, mesh) ? between_link(cluster) : inside_link(cluster);
+  const double gather =
+      training.sequence_parallel ? 0 : all_gather_s(cluster, tensor_group(cluster, mesh), bytes);
   return link.alpha + bytes / mesh.tensor * link.beta + gather;
 }
 
 /// Totals of every pipeline rank for one micro-batch.
 std::vector<PieceTime> by_rank(const std::vector<PieceTime>& stages, const Training& training) {
   std::vector<PieceTime> ranks(training.mesh.pipeline);
-  for (std::size_t stage = 0; stage < stages.size(); ++stage) ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] += stages[stage];
+  for (std::size_t stage = 0; stage < stages.size(); ++stage)
+    ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] += stages[stage];
   return ranks;
 }
 
-/// GPipe, 1F1B and interleaved in closed form: the slowest rank works through all micro-batches, and the others' share of the first one passes before
-/// and after. Exact for equal stages.
+/// GPipe, 1F1B and interleaved in closed form: the slowest rank works through all micro-batches,
+/// and the others' share of the first one passes before and after. Exact for equal stages.
 double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
   double sum = 0, longest = 0;
   for (const PieceTime& rank : ranks) sum += rank.all(), longest = std::max(longest, rank.all());
@@ -45,14 +50,17 @@ double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& tr
   return ranks.size() == 1 ? m * ranks[0].all() : closed_form_s(ranks, m, v);
 }
 
-double carried_out_s(const std::vector<PieceTime>& stages, const Training& training, CarriedOut& known) {
-  return known.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline), static_cast<int>(training.chunks()),
+double carried_out_s(const std::vector<PieceTime>& stages, const Training& training,
+                     CarriedOut& known) {
+  return known.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline),
+                            static_cast<int>(training.chunks()),
                             static_cast<int>(training.micro_batches()), schedule_costs(stages));
 }
 
 double host_link(const Cluster& cluster) {
   SHOAL_USER_CHECK(cluster.host.described(), "plan",
-                   "offload: cluster {} does not describe its hosts' memory (host.memory_bytes, host.memory_bandwidth, host.link_bandwidth)",
+                   "offload: cluster {} does not describe its hosts' memory (host.memory_bytes, "
+                   "host.memory_bandwidth, host.link_bandwidth)",
                    cluster.name);
   return cluster.host.link_bandwidth;
 }
@@ -63,43 +71,58 @@ struct Exchange {
   double interference = 0;
 };
 
-/// Micro-batches in whose computation each direction of an exchange has something to do. A stage's gradients are whole when its last micro-batch is
-/// back, and an interleaved schedule takes the last `pp` micro-batches back stage after stage: that of the first stage to finish has all the others'
-/// time. Parameters that are gathered for the forward pass likewise.
+/// Micro-batches in whose computation each direction of an exchange has something to do. A stage's
+/// gradients are whole when its last micro-batch is back, and an interleaved schedule takes the
+/// last `pp` micro-batches back stage after stage: that of the first stage to finish has all the
+/// others' time. Parameters that are gathered for the forward pass likewise.
 double overlapping_micro_batches(const Training& training) {
-  const double p = training.mesh.pipeline, v = training.mesh.virtual_stages, m = training.micro_batches();
+  const double p = training.mesh.pipeline, v = training.mesh.virtual_stages,
+               m = training.micro_batches();
   return p > 1 && v > 1 ? std::min(m, (p * (v - 1) + 1) / v) : 1;
 }
 
-/// Seconds to exchange gradients, and parameters where they are sharded, of `held` parameters among their own data ranks.
-double exchange_s(double held, const DataRanks& ranks, const Training& training, const Cluster& cluster) {
+/// Seconds to exchange gradients, and parameters where they are sharded, of `held` parameters among
+/// their own data ranks.
+double exchange_s(double held, const DataRanks& ranks, const Training& training,
+                  const Cluster& cluster) {
   if (held == 0) return 0;
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;
   const auto over_shards = [&](double size) {
-    return training.flat_rings ? flat_all_gather_s(cluster, ranks.shards, size) : all_gather_s(cluster, ranks.shards, size);
+    return training.flat_rings ? flat_all_gather_s(cluster, ranks.shards, size)
+                               : all_gather_s(cluster, ranks.shards, size);
   };
-  const double m = training.micro_batches(), times = training.zero >= 2 || training.sync_every_micro_batch ? m : 1;
+  const double m = training.micro_batches(),
+               times = training.zero >= 2 || training.sync_every_micro_batch ? m : 1;
   if (training.zero == 0)
-    return times * (training.flat_rings ? 2 * over_shards(held * bytes.gradient) : all_reduce_s(cluster, ranks.shards, held * bytes.gradient));
+    return times * (training.flat_rings
+                        ? 2 * over_shards(held * bytes.gradient)
+                        : all_reduce_s(cluster, ranks.shards, held * bytes.gradient));
   const double shards = static_cast<double>(ranks.shards.ranks());
   const bool plus = training.zero_plus_plus;
-  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)), gather = over_shards(held * (plus ? 1 : bytes.parameter));
+  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)),
+               gather = over_shards(held * (plus ? 1 : bytes.parameter));
   const double again = training.reshard_after_forward ? m : 0;
   const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
-  double seconds = times * scatter + gathers * gather + all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
-  if (plus) seconds += again * all_gather_s(cluster, {ranks.shards.inside, 1}, held * bytes.parameter);
+  double seconds = times * scatter + gathers * gather +
+                   all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
+  if (plus)
+    seconds += again * all_gather_s(cluster, {ranks.shards.inside, 1}, held * bytes.parameter);
   // Each rank's shard comes over the link to the host before it is gathered.
-  if (training.offload_parameters) seconds += (m + again) * held / shards * bytes.parameter / host_link(cluster);
+  if (training.offload_parameters)
+    seconds += (m + again) * held / shards * bytes.parameter / host_link(cluster);
   return seconds;
 }
 
-/// Of the rank that has most to exchange: dense parameters among all data ranks, experts among those that hold the same ones.
-Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster, const std::vector<PieceTime>& ranks) {
+/// Of the rank that has most to exchange: dense parameters among all data ranks, experts among
+/// those that hold the same ones.
+Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                       const std::vector<PieceTime>& ranks) {
   const DataRanks dense = dense_ranks(cluster, training), expert = expert_ranks(cluster, training);
   Exchange exchange;
   for (const HeldParameters& held : held_by_rank(spec, training))
     exchange.seconds =
-        std::max(exchange.seconds, exchange_s(held.dense(), dense, training, cluster) + exchange_s(held.expert, expert, training, cluster));
+        std::max(exchange.seconds, exchange_s(held.dense(), dense, training, cluster) +
+                                       exchange_s(held.expert, expert, training, cluster));
   double forward = 0, backward = 0;
   for (const PieceTime& rank : ranks) {
     forward = std::max(forward, rank.forward);
@@ -120,23 +143,30 @@ double optimizer_s(const ModelSpec& spec, const Training& training, const Cluste
   double held = 0;
   for (const HeldParameters& own : held_by_rank(spec, training)) {
     const double ranks = training.zero >= 1 ? training.mesh.shard_ranks() : 1;
-    held = std::max(held, own.dense() / ranks + own.expert / std::min<double>(ranks, training.mesh.expert_data()));
+    held = std::max(held, own.dense() / ranks +
+                              own.expert / std::min<double>(ranks, training.mesh.expert_data()));
   }
   const double bytes = held * optimizer_bytes(training);
   if (!training.offload_optimizer) return memory_s(cluster, bytes);
   const StateBytes state = precision(training.precision, training.optimizer)->state;
-  const double moved = held * (state.gradient + (training.offload_parameters ? 0 : state.parameter)) / host_link(cluster);
-  return moved + bytes / (cluster.host.memory_bandwidth / static_cast<double>(cluster.devices_per_host));
+  const double moved = held *
+                       (state.gradient + (training.offload_parameters ? 0 : state.parameter)) /
+                       host_link(cluster);
+  return moved +
+         bytes / (cluster.host.memory_bandwidth / static_cast<double>(cluster.devices_per_host));
 }
 
 }  // namespace
 
-std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training,
+                                   const Cluster& cluster) {
   const PieceTime block = block_time(spec, training, cluster);
   const std::int64_t stages = training.stages();
   if (spec.family == Family::kMlp) return {head_time(spec, training, cluster)};
   const auto blocks = stage_blocks(spec, training);
-  const double message = training.mesh.pipeline > 1 && !training.overlap_pipeline ? message_s(spec, training, cluster) : 0;
+  const double message = training.mesh.pipeline > 1 && !training.overlap_pipeline
+                             ? message_s(spec, training, cluster)
+                             : 0;
   std::vector<PieceTime> times;
   for (std::int64_t stage = 0; stage < stages; ++stage) {
     PieceTime time = block * static_cast<double>(blocks[stage]);
@@ -150,7 +180,8 @@ std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& traini
 
 schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
   schedule::Costs costs;
-  for (const PieceTime& stage : stages) costs.stages.push_back({stage.forward, stage.input_gradient, stage.weight_gradient, 1, 0});
+  for (const PieceTime& stage : stages)
+    costs.stages.push_back({stage.forward, stage.input_gradient, stage.weight_gradient, 1, 0});
   return costs;
 }
 
@@ -159,29 +190,36 @@ StepTime step_time(const ModelSpec& spec, const Training& training, const Cluste
   return step_time(spec, training, cluster, known);
 }
 
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known, double enough) {
+StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                   CarriedOut& known, double enough) {
   if (shoal_timed(spec, training, cluster)) return shoal_step_time(spec, training, cluster);
   const auto stages = stage_times(spec, training, cluster);
   const auto ranks = by_rank(stages, training);
   const double m = training.micro_batches();
-  const auto busiest = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
+  const auto busiest = std::max_element(
+      ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
   double mean = 0;
   for (const PieceTime& rank : ranks) mean += rank.all() / static_cast<double>(ranks.size());
   StepTime time;
-  time.pipeline = has_closed_form(training) ? closed_pipeline_s(ranks, training) : m * busiest->all();
+  time.pipeline =
+      has_closed_form(training) ? closed_pipeline_s(ranks, training) : m * busiest->all();
   time.communication = m * busiest->communication;
   time.recomputed = m * busiest->recomputed;
   const Exchange exchange = data_exchange(spec, training, cluster, ranks);
   time.data_hidden = training.overlap_data ? std::min(exchange.seconds, exchange.window) : 0;
-  time.data_exposed = exchange.seconds - time.data_hidden + exchange.interference * time.data_hidden;
+  time.data_exposed =
+      exchange.seconds - time.data_hidden + exchange.interference * time.data_hidden;
   if (spec.tied_embeddings && training.mesh.pipeline > 1) {
     // The two copies of the token table add their gradients.
     const double table = static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
-    const AlphaBeta link = pipeline_crosses_hosts(cluster, training.mesh) ? between_link(cluster) : inside_link(cluster);
-    time.data_exposed += ring_all_reduce_s(2, table * precision(training.precision)->state.gradient, link);
+    const AlphaBeta link = pipeline_crosses_hosts(cluster, training.mesh) ? between_link(cluster)
+                                                                          : inside_link(cluster);
+    time.data_exposed +=
+        ring_all_reduce_s(2, table * precision(training.precision)->state.gradient, link);
   }
   time.optimizer = optimizer_s(spec, training, cluster);
-  if (!has_closed_form(training) && time.all() < enough) time.pipeline = carried_out_s(stages, training, known);
+  if (!has_closed_form(training) && time.all() < enough)
+    time.pipeline = carried_out_s(stages, training, known);
   time.bubble = std::max(0.0, time.pipeline - m * mean);
   return time;
 }

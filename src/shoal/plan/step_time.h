@@ -13,7 +13,8 @@ namespace shoal::plan {
 struct StepTime {
   double pipeline = 0;       ///< all micro-batches through all stages, bubbles included
   double bubble = 0;         ///< of that, the mean idle time of a rank
-  double communication = 0;  ///< of that, the busiest rank's exchanges inside blocks and between stages that nothing hides
+  double communication = 0;  ///< of that, the busiest rank's exchanges inside blocks and between
+                             ///< stages that nothing hides
   double recomputed = 0;     ///< of that, the busiest rank's recomputation, without its exchange
   double data_exposed = 0;   ///< gradient and parameter exchange that nothing hides
   double data_hidden = 0;    ///< the rest of it
@@ -23,12 +24,14 @@ struct StepTime {
   double bubble_fraction() const { return pipeline > 0 ? bubble / pipeline : 0; }
 };
 StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster);
-/// The same for one who asks often, and for whom a step that takes `enough` seconds or longer is as good as any such: where it would take as long
-/// without bubbles, they are not looked for.
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster, CarriedOut& known, double enough = INFINITY);
+/// The same for one who asks often, and for whom a step that takes `enough` seconds or longer is as
+/// good as any such: where it would take as long without bubbles, they are not looked for.
+StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                   CarriedOut& known, double enough = INFINITY);
 
 /// What every stage costs for one micro-batch, messages between stages included.
-std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training,
+                                   const Cluster& cluster);
 /// The same as input for schedule::simulate.
 schedule::Costs schedule_costs(const std::vector<PieceTime>& stages);
 

@@ -9,14 +9,25 @@ GroupShape group_shape(const Cluster& cluster, std::int64_t ranks, std::int64_t 
   return {inside, (ranks + inside - 1) / inside};
 }
 
-GroupShape tensor_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.tensor, 1); }
-GroupShape context_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.context, mesh.tensor); }
-GroupShape shard_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.shard_ranks(), mesh.tensor); }
-GroupShape replica_group(const Cluster& cluster, const Mesh& mesh) {
-  return group_shape(cluster, mesh.data * mesh.context / mesh.shard_ranks(), mesh.tensor * mesh.shard_ranks());
+GroupShape tensor_group(const Cluster& cluster, const Mesh& mesh) {
+  return group_shape(cluster, mesh.tensor, 1);
 }
-GroupShape expert_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.expert, mesh.expert_tensor); }
-GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh) { return group_shape(cluster, mesh.expert_tensor, 1); }
+GroupShape context_group(const Cluster& cluster, const Mesh& mesh) {
+  return group_shape(cluster, mesh.context, mesh.tensor);
+}
+GroupShape shard_group(const Cluster& cluster, const Mesh& mesh) {
+  return group_shape(cluster, mesh.shard_ranks(), mesh.tensor);
+}
+GroupShape replica_group(const Cluster& cluster, const Mesh& mesh) {
+  return group_shape(cluster, mesh.data * mesh.context / mesh.shard_ranks(),
+                     mesh.tensor * mesh.shard_ranks());
+}
+GroupShape expert_group(const Cluster& cluster, const Mesh& mesh) {
+  return group_shape(cluster, mesh.expert, mesh.expert_tensor);
+}
+GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh) {
+  return group_shape(cluster, mesh.expert_tensor, 1);
+}
 
 DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
@@ -28,16 +39,21 @@ DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
   const std::int64_t all = mesh.expert_data(), stride = mesh.expert * mesh.expert_tensor;
   const std::int64_t shards = training.zero == 0 ? all : std::min(all, mesh.shard_ranks());
-  return {group_shape(cluster, shards, stride), group_shape(cluster, all / shards, stride * shards)};
+  return {group_shape(cluster, shards, stride),
+          group_shape(cluster, all / shards, stride * shards)};
 }
 
-bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh) { return mesh.tensor * mesh.context * mesh.data >= cluster.devices_per_host; }
+bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh) {
+  return mesh.tensor * mesh.context * mesh.data >= cluster.devices_per_host;
+}
 
 AlphaBeta inside_link(const Cluster& cluster) {
-  return {cluster.inside.latency_s, 1 / (cluster.inside.bandwidth * cluster.device.efficiency.link_inside), 0};
+  return {cluster.inside.latency_s,
+          1 / (cluster.inside.bandwidth * cluster.device.efficiency.link_inside), 0};
 }
 AlphaBeta between_link(const Cluster& cluster) {
-  return {cluster.between.latency_s, 1 / (cluster.between.bandwidth * cluster.device.efficiency.link_between), 0};
+  return {cluster.between.latency_s,
+          1 / (cluster.between.bandwidth * cluster.device.efficiency.link_between), 0};
 }
 
 double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes) {
@@ -47,7 +63,8 @@ double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes) {
   if (group.hosts > 1 && group.inside > 1) {
     const double across = halving_doubling_all_reduce_s(group.hosts, bytes / group.inside, between);
     const double in_host = 2 * ring_all_gather_s(group.inside, bytes, inside);
-    return std::min(two_level_all_reduce_s(group.inside, group.hosts, bytes, inside, between), in_host + across);
+    return std::min(two_level_all_reduce_s(group.inside, group.hosts, bytes, inside, between),
+                    in_host + across);
   }
   const AlphaBeta link = group.hosts > 1 ? between : inside;
   return std::min(ring_all_reduce_s(n, bytes, link), halving_doubling_all_reduce_s(n, bytes, link));
@@ -57,15 +74,18 @@ double all_gather_s(const Cluster& cluster, GroupShape group, double bytes) {
   const std::int64_t n = group.ranks();
   if (n <= 1) return 0;
   const AlphaBeta inside = inside_link(cluster), between = between_link(cluster);
-  if (group.hosts > 1 && group.inside > 1) return two_level_all_gather_s(group.inside, group.hosts, bytes, inside, between);
+  if (group.hosts > 1 && group.inside > 1)
+    return two_level_all_gather_s(group.inside, group.hosts, bytes, inside, between);
   const AlphaBeta link = group.hosts > 1 ? between : inside;
   // Recursive doubling moves as many bytes in log n rounds.
-  const double ring = ring_all_gather_s(n, bytes, link), doubling = halving_doubling_all_reduce_s(n, bytes, link) / 2;
+  const double ring = ring_all_gather_s(n, bytes, link),
+               doubling = halving_doubling_all_reduce_s(n, bytes, link) / 2;
   return std::min(ring, doubling);
 }
 
 double flat_all_gather_s(const Cluster& cluster, GroupShape group, double bytes) {
-  return ring_all_gather_s(group.ranks(), bytes, group.hosts > 1 ? between_link(cluster) : inside_link(cluster));
+  return ring_all_gather_s(group.ranks(), bytes,
+                           group.hosts > 1 ? between_link(cluster) : inside_link(cluster));
 }
 
 double all_to_all_s(const Cluster& cluster, GroupShape group, double bytes) {
@@ -75,7 +95,8 @@ double all_to_all_s(const Cluster& cluster, GroupShape group, double bytes) {
   if (group.hosts == 1) return pairwise_all_to_all_s(n, bytes, inside);
   // What leaves the host and what stays share their time only at the slower of the two.
   const double away = bytes * (n - group.inside) / n, near = bytes * (group.inside - 1) / n;
-  return std::max((n - group.inside) * between.alpha + away * between.beta, (group.inside - 1) * inside.alpha + near * inside.beta);
+  return std::max((n - group.inside) * between.alpha + away * between.beta,
+                  (group.inside - 1) * inside.alpha + near * inside.beta);
 }
 
 }  // namespace shoal::plan

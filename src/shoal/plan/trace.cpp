@@ -28,23 +28,30 @@ const char* colour(schedule::Kind kind) {
 
 }  // namespace
 
-TraceWriter::TraceWriter(std::ostream& out, int ranks) : out_(out), piece_("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n") {
+TraceWriter::TraceWriter(std::ostream& out, int ranks)
+    : out_(out), piece_("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n") {
   piece_.reserve(kPieceBytes);
   for (int rank = 0; rank < ranks; ++rank) {
     fmt::format_to(std::back_inserter(piece_),
-                   "{{\"ph\":\"M\",\"pid\":0,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n", rank);
+                   "{{\"ph\":\"M\",\"pid\":0,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{"
+                   "\"name\":\"rank {0}\"}}}},\n",
+                   rank);
     write(false);
   }
 }
 
 void TraceWriter::add(int rank, const schedule::Span& span) {
-  fmt::format_to(std::back_inserter(piece_), "{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
-                 rank, schedule::to_string(span.action), schedule::mark(span.action.kind), span.begin * 1e6, (span.end - span.begin) * 1e6);
+  fmt::format_to(std::back_inserter(piece_),
+                 "{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},"
+                 "\"dur\":{:.3f}}},\n",
+                 rank, schedule::to_string(span.action), schedule::mark(span.action.kind),
+                 span.begin * 1e6, (span.end - span.begin) * 1e6);
   write(false);
 }
 
 void TraceWriter::finish() {
-  piece_ += "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal plan\"}}\n]}\n";
+  piece_ +=
+      "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal plan\"}}\n]}\n";
   write(true);
 }
 
@@ -59,19 +66,26 @@ std::string to_svg(const schedule::Timeline& timeline, const std::string& title)
   const double scale = timeline.makespan() > 0 ? (kWidth - kLeft - 10) / timeline.makespan() : 0;
   const double height = kTop + kRow * static_cast<double>(timeline.ranks.size()) + 10;
   std::string text = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" font-size=\"10\">\n", kWidth, height);
-  text += fmt::format("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{}\" y=\"18\" font-size=\"13\">{}</text>\n", kLeft,
-                      escaped(title));
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" "
+      "font-family=\"sans-serif\" font-size=\"10\">\n",
+      kWidth, height);
+  text += fmt::format(
+      "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{}\" y=\"18\" "
+      "font-size=\"13\">{}</text>\n",
+      kLeft, escaped(title));
   for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
     const double y = kTop + kRow * static_cast<double>(rank);
     text += fmt::format("<text x=\"4\" y=\"{}\">rank {}</text>\n", y + 14, rank);
     for (const schedule::Span& span : timeline.ranks[rank]) {
       if (!schedule::is_compute(span.action.kind)) continue;
       const double x = kLeft + span.begin * scale, width = (span.end - span.begin) * scale;
-      text += fmt::format("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"white\" stroke-width=\"0.5\"/>", x, y,
-                          width, kRow - 3, colour(span.action.kind));
+      text += fmt::format(
+          "<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"white\" "
+          "stroke-width=\"0.5\"/>",
+          x, y, width, kRow - 3, colour(span.action.kind));
       if (width > 14)
-        text += fmt::format("<text x=\"{:.2f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x + width / 2, y + 13, span.action.micro_batch);
+        text += fmt::format("<text x=\"{:.2f}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                            x + width / 2, y + 13, span.action.micro_batch);
       text += "\n";
     }
   }

@@ -18,8 +18,10 @@ void require(bool holds, const char* option, std::int64_t value, const std::stri
   if (!holds) refuse(fmt::format("{} = {}: {}", option, value, rule));
 }
 
-void require_range(const char* option, std::int64_t value, std::int64_t least, std::int64_t most = 10000000) {
-  require(value >= least && value <= most, option, value, fmt::format("must lie between {} and {}", least, most));
+void require_range(const char* option, std::int64_t value, std::int64_t least,
+                   std::int64_t most = 10000000) {
+  require(value >= least && value <= most, option, value,
+          fmt::format("must lie between {} and {}", least, most));
 }
 
 void validate_mesh(const ModelSpec& spec, const Training& training) {
@@ -33,62 +35,89 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
                                       {"etp", mesh.expert_tensor}})
     require_range(option, value, 1);
   double devices = 1;
-  for (const std::int64_t ranks : {mesh.data, mesh.tensor, mesh.pipeline, mesh.context}) devices *= static_cast<double>(ranks);
-  if (devices > 1e7) refuse(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
+  for (const std::int64_t ranks : {mesh.data, mesh.tensor, mesh.pipeline, mesh.context})
+    devices *= static_cast<double>(ranks);
+  if (devices > 1e7)
+    refuse(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
   require_range("shard", mesh.shard, 0);
   if (mesh.shard > 0)
-    require(mesh.data * mesh.context % mesh.shard == 0, "shard", mesh.shard, fmt::format("must divide dp x cp = {}", mesh.data * mesh.context));
+    require(mesh.data * mesh.context % mesh.shard == 0, "shard", mesh.shard,
+            fmt::format("must divide dp x cp = {}", mesh.data * mesh.context));
   const std::int64_t dense = mesh.tensor * mesh.context * mesh.data;
   require(
       dense % (mesh.expert * mesh.expert_tensor) == 0, "ep", mesh.expert,
-      fmt::format("ep x etp = {} must divide tp x cp x dp = {}: experts are folded into the same devices", mesh.expert * mesh.expert_tensor, dense));
+      fmt::format(
+          "ep x etp = {} must divide tp x cp x dp = {}: experts are folded into the same devices",
+          mesh.expert * mesh.expert_tensor, dense));
   if (spec.family != Family::kTransformer) {
-    for (const auto& [option, value] : {std::pair{"tp", mesh.tensor}, {"pp", mesh.pipeline}, {"cp", mesh.context}, {"ep", mesh.expert}})
-      require(value == 1, option, value, "a multi-layer perceptron is planned with data parallelism and ZeRO only");
+    for (const auto& [option, value] : {std::pair{"tp", mesh.tensor},
+                                        {"pp", mesh.pipeline},
+                                        {"cp", mesh.context},
+                                        {"ep", mesh.expert}})
+      require(value == 1, option, value,
+              "a multi-layer perceptron is planned with data parallelism and ZeRO only");
     return;
   }
-  require(spec.heads % mesh.tensor == 0, "tp", mesh.tensor, fmt::format("must divide heads = {}", spec.heads));
+  require(spec.heads % mesh.tensor == 0, "tp", mesh.tensor,
+          fmt::format("must divide heads = {}", spec.heads));
   require(spec.kv_heads % mesh.tensor == 0 || mesh.tensor % spec.kv_heads == 0, "tp", mesh.tensor,
           fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
   if (spec.experts == 0) {
-    require(spec.ffn % mesh.tensor == 0, "tp", mesh.tensor, fmt::format("must divide ffn = {}", spec.ffn));
+    require(spec.ffn % mesh.tensor == 0, "tp", mesh.tensor,
+            fmt::format("must divide ffn = {}", spec.ffn));
     require(mesh.expert == 1, "ep", mesh.expert, "the model has no experts");
     require(mesh.expert_tensor == 1, "etp", mesh.expert_tensor, "the model has no experts");
   } else {
-    require(spec.experts % mesh.expert == 0, "ep", mesh.expert, fmt::format("must divide experts = {}", spec.experts));
-    require(spec.ffn % mesh.expert_tensor == 0, "etp", mesh.expert_tensor, fmt::format("must divide ffn = {}", spec.ffn));
+    require(spec.experts % mesh.expert == 0, "ep", mesh.expert,
+            fmt::format("must divide experts = {}", spec.experts));
+    require(spec.ffn % mesh.expert_tensor == 0, "etp", mesh.expert_tensor,
+            fmt::format("must divide ffn = {}", spec.ffn));
   }
   const std::int64_t cut = mesh.tensor * mesh.context;
   if (training.ulysses)
     require(spec.heads % cut == 0 && spec.kv_heads % cut == 0, "cp", mesh.context,
-            fmt::format("ulysses gives each context rank whole heads: tp x cp = {} must divide heads = {} and kv_heads = {}", cut, spec.heads,
-                        spec.kv_heads));
-  require(training.length(spec) % (mesh.context * (training.sequence_parallel ? mesh.tensor : 1)) == 0, "cp", mesh.context,
-          fmt::format("cp, times tp with sequence parallelism, must divide the sequence of {} tokens", training.length(spec)));
+            fmt::format("ulysses gives each context rank whole heads: tp x cp = {} must divide "
+                        "heads = {} and kv_heads = {}",
+                        cut, spec.heads, spec.kv_heads));
+  require(
+      training.length(spec) % (mesh.context * (training.sequence_parallel ? mesh.tensor : 1)) == 0,
+      "cp", mesh.context,
+      fmt::format("cp, times tp with sequence parallelism, must divide the sequence of {} tokens",
+                  training.length(spec)));
 }
 
 void validate_pipeline(const ModelSpec& spec, const Training& training) {
   const auto names = schedule::schedule_names();
   if (std::find(names.begin(), names.end(), training.schedule) == names.end())
-    refuse(fmt::format("schedule = {}: must be one of {}", training.schedule, fmt::join(names, ", ")));
+    refuse(
+        fmt::format("schedule = {}: must be one of {}", training.schedule, fmt::join(names, ", ")));
   const Mesh& mesh = training.mesh;
   if (mesh.virtual_stages > 1 && training.schedule != "interleaved")
-    refuse(fmt::format("vpp = {}: only the interleaved schedule has virtual stages, not {}", mesh.virtual_stages, training.schedule));
+    refuse(fmt::format("vpp = {}: only the interleaved schedule has virtual stages, not {}",
+                       mesh.virtual_stages, training.schedule));
   if (mesh.pipeline == 1) return;
-  require(training.stages() <= spec.layers, "pp", mesh.pipeline,
-          fmt::format("{} stages are more than the model's {} blocks", training.stages(), spec.layers));
+  require(
+      training.stages() <= spec.layers, "pp", mesh.pipeline,
+      fmt::format("{} stages are more than the model's {} blocks", training.stages(), spec.layers));
   const std::int64_t m = training.micro_batches();
   if (mesh.virtual_stages > 1)
     require(m % mesh.pipeline == 0, "vpp", mesh.virtual_stages,
-            fmt::format("the interleaved schedule needs a multiple of pp = {} micro-batches; there are {}", mesh.pipeline, m));
+            fmt::format(
+                "the interleaved schedule needs a multiple of pp = {} micro-batches; there are {}",
+                mesh.pipeline, m));
   if (training.schedule == "dualpipe-v")
-    require(m >= 2 * mesh.pipeline, "pp", mesh.pipeline, fmt::format("dualpipe-v needs at least 2 pp micro-batches; there are {}", m));
+    require(m >= 2 * mesh.pipeline, "pp", mesh.pipeline,
+            fmt::format("dualpipe-v needs at least 2 pp micro-batches; there are {}", m));
   if (training.stage_layers.empty()) return;
-  require(static_cast<std::int64_t>(training.stage_layers.size()) == training.stages(), "stage_layers",
-          static_cast<std::int64_t>(training.stage_layers.size()), fmt::format("must name the blocks of each of {} stages", training.stages()));
-  const std::int64_t sum = std::accumulate(training.stage_layers.begin(), training.stage_layers.end(), std::int64_t{0});
-  require(sum == spec.layers, "stage_layers", sum, fmt::format("must add up to the model's {} blocks", spec.layers));
-  for (const std::int64_t blocks : training.stage_layers) require(blocks >= 0, "stage_layers", blocks, "must not be negative");
+  require(static_cast<std::int64_t>(training.stage_layers.size()) == training.stages(),
+          "stage_layers", static_cast<std::int64_t>(training.stage_layers.size()),
+          fmt::format("must name the blocks of each of {} stages", training.stages()));
+  const std::int64_t sum =
+      std::accumulate(training.stage_layers.begin(), training.stage_layers.end(), std::int64_t{0});
+  require(sum == spec.layers, "stage_layers", sum,
+          fmt::format("must add up to the model's {} blocks", spec.layers));
+  for (const std::int64_t blocks : training.stage_layers)
+    require(blocks >= 0, "stage_layers", blocks, "must not be negative");
 }
 
 }  // namespace
@@ -97,7 +126,8 @@ std::optional<Precision> precision(std::string_view name, Optimizer optimizer) {
   const auto with = [&](ElementType compute, double activation, StateBytes state) {
     if (optimizer == Optimizer::kMomentum) state.moments /= 2;
     if (optimizer == Optimizer::kSgd) state.moments = 0;
-    return Precision{std::string(name), compute, activation, compute == ElementType::kF8E4M3 ? 1 : activation, state};
+    return Precision{std::string(name), compute, activation,
+                     compute == ElementType::kF8E4M3 ? 1 : activation, state};
   };
   if (name == "fp32") return with(ElementType::kF32, 4, {4, 4, 0, 8});
   if (name == "mixed") return with(ElementType::kBF16, 2, {2, 2, 4, 8});
@@ -108,7 +138,9 @@ std::optional<Precision> precision(std::string_view name, Optimizer optimizer) {
   return std::nullopt;
 }
 
-std::vector<std::string> precision_names() { return {"fp32", "mixed", "bf16", "fp16", "bf16-moments", "fp8"}; }
+std::vector<std::string> precision_names() {
+  return {"fp32", "mixed", "bf16", "fp16", "bf16-moments", "fp8"};
+}
 
 std::int64_t Training::chunks() const {
   if (mesh.pipeline > 1 && (schedule == "zb-v" || schedule == "dualpipe-v")) return 2;
@@ -126,19 +158,28 @@ void validate(const ModelSpec& spec, const Training& training) {
     require(training.length(spec) <= spec.sequence, "seq-len", training.length(spec),
             fmt::format("the model has {} learned positions", spec.sequence));
   if (!precision(training.precision))
-    refuse(fmt::format("precision = {}: must be one of {}", training.precision, fmt::join(precision_names(), ", ")));
+    refuse(fmt::format("precision = {}: must be one of {}", training.precision,
+                       fmt::join(precision_names(), ", ")));
   if (training.zero_plus_plus) {
     require(training.zero == 3, "zero", training.zero, "ZeRO++ is a way of stage 3");
     if (precision(training.precision)->state.parameter != 2)
-      refuse(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits", training.precision));
+      refuse(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits",
+                         training.precision));
   }
   if (training.sync_every_micro_batch)
-    require(training.zero <= 1, "zero", training.zero, "sync-every-micro-batch: stages 2 and 3 reduce gradients in every micro-batch as they are");
+    require(
+        training.zero <= 1, "zero", training.zero,
+        "sync-every-micro-batch: stages 2 and 3 reduce gradients in every micro-batch as they are");
   if (training.offload_parameters) {
-    require(training.zero == 3, "zero", training.zero, "parameters are offloaded shard by shard: stage 3");
-    if (!training.offload_optimizer) refuse("offload-parameters: the optimizer that updates them must be offloaded too (offload-optimizer)");
+    require(training.zero == 3, "zero", training.zero,
+            "parameters are offloaded shard by shard: stage 3");
+    if (!training.offload_optimizer)
+      refuse(
+          "offload-parameters: the optimizer that updates them must be offloaded too "
+          "(offload-optimizer)");
   }
-  if (!(training.expert_imbalance >= 1)) refuse(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
+  if (!(training.expert_imbalance >= 1))
+    refuse(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
   validate_mesh(spec, training);
   const std::int64_t per_round = training.mesh.data * training.micro_batch;
   require(training.global_batch % per_round == 0, "global-batch", training.global_batch,
@@ -158,13 +199,15 @@ std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& tr
 
 double expert_copies(const Training& training) {
   const Mesh& mesh = training.mesh;
-  const std::int64_t same = training.sequence_parallel ? 1 : std::min(mesh.tensor, mesh.expert_tensor);
+  const std::int64_t same =
+      training.sequence_parallel ? 1 : std::min(mesh.tensor, mesh.expert_tensor);
   return static_cast<double>(mesh.expert_tensor) / static_cast<double>(same);
 }
 
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage) {
   const std::int64_t p = training.mesh.pipeline;
-  if (training.schedule == "zb-v" || training.schedule == "dualpipe-v") return stage < p ? stage : 2 * p - 1 - stage;
+  if (training.schedule == "zb-v" || training.schedule == "dualpipe-v")
+    return stage < p ? stage : 2 * p - 1 - stage;
   return stage % p;
 }
 

@@ -18,7 +18,8 @@ constexpr int kHalvings = 4;  ///< of a factor of two: to within 2^(1/16)
 
 bool same_mesh(const Candidate& a, const Candidate& b) {
   const Mesh &x = a.training.mesh, &y = b.training.mesh;
-  return x.data == y.data && x.tensor == y.tensor && x.pipeline == y.pipeline && x.context == y.context && x.expert == y.expert;
+  return x.data == y.data && x.tensor == y.tensor && x.pipeline == y.pipeline &&
+         x.context == y.context && x.expert == y.expert;
 }
 
 using Winner = std::optional<Candidate>;
@@ -26,18 +27,24 @@ using Winner = std::optional<Candidate>;
 /// Every way of training that the space allows, priced on the cluster as it is.
 class Ways {
  public:
-  Ways(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, double share)
-      : spec_(spec), cluster_(cluster), micro_batches_(space.micro_batch.begin(), space.micro_batch.end()), share_(share) {
+  Ways(const ModelSpec& spec, const Training& start, const Cluster& cluster,
+       const SearchSpace& space, double share)
+      : spec_(spec),
+        cluster_(cluster),
+        micro_batches_(space.micro_batch.begin(), space.micro_batch.end()),
+        share_(share) {
     SearchSpace any = space;
     any.micro_batch.clear();
     ways_ = every_way(spec, start, cluster, any, known_);
   }
 
   Winner with_memory(double bytes) const {
-    return fastest([&](const Candidate& way) { return allowed(way) && way.peak_bytes <= bytes * share_; });
+    return fastest(
+        [&](const Candidate& way) { return allowed(way) && way.peak_bytes <= bytes * share_; });
   }
   Winner with_micro_batch(std::int64_t samples) const {
-    return fastest([&](const Candidate& way) { return way.training.micro_batch == samples && fits(way); });
+    return fastest(
+        [&](const Candidate& way) { return way.training.micro_batch == samples && fits(way); });
   }
   std::set<std::int64_t> micro_batches() const {
     std::set<std::int64_t> all;
@@ -45,15 +52,17 @@ class Ways {
     return all;
   }
 
-  /// With another bandwidth of one link. No way gets faster on slower links, and none on faster ones than on nearly infinite ones: ways are tried in
-  /// the order of that bound until it passes the best.
+  /// With another bandwidth of one link. No way gets faster on slower links, and none on faster
+  /// ones than on nearly infinite ones: ways are tried in the order of that bound until it passes
+  /// the best.
   Winner with_link(Link Cluster::*link, double bandwidth) {
     Cluster changed = cluster_;
     (changed.*link).bandwidth = bandwidth;
     Winner best;
     for (const auto& [bound, way] : bounds(link, bandwidth > (cluster_.*link).bandwidth)) {
       if (best && bound >= best->time.all()) break;
-      const StepTime time = step_time(spec_, way->training, changed, known_, best ? best->time.all() : INFINITY);
+      const StepTime time =
+          step_time(spec_, way->training, changed, known_, best ? best->time.all() : INFINITY);
       if (!best || time.all() < best->time.all()) best = *way, best->time = time;
     }
     return best;
@@ -62,8 +71,12 @@ class Ways {
  private:
   using Bounds = std::vector<std::pair<double, const Candidate*>>;
 
-  bool allowed(const Candidate& way) const { return micro_batches_.empty() || micro_batches_.contains(way.training.micro_batch); }
-  bool fits(const Candidate& way) const { return way.peak_bytes <= cluster_.device.memory_bytes * share_; }
+  bool allowed(const Candidate& way) const {
+    return micro_batches_.empty() || micro_batches_.contains(way.training.micro_batch);
+  }
+  bool fits(const Candidate& way) const {
+    return way.peak_bytes <= cluster_.device.memory_bytes * share_;
+  }
 
   template <class Takes>
   Winner fastest(Takes takes) const {
@@ -79,8 +92,11 @@ class Ways {
     Cluster ideal = cluster_;
     if (faster) (ideal.*link).bandwidth *= 1e6;
     for (const Candidate& way : ways_)
-      if (allowed(way) && fits(way)) known.emplace_back(faster ? step_time(spec_, way.training, ideal, known_).all() : way.time.all(), &way);
-    std::stable_sort(known.begin(), known.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      if (allowed(way) && fits(way))
+        known.emplace_back(
+            faster ? step_time(spec_, way.training, ideal, known_).all() : way.time.all(), &way);
+    std::stable_sort(known.begin(), known.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     return known;
   }
 
@@ -94,7 +110,8 @@ class Ways {
 };
 
 /// Doubles and halves a condition until another mesh wins, then closes in on the turn.
-TurningPoint nearest(const char* condition, double now, const Candidate& present, const std::function<Winner(double)>& winner_at) {
+TurningPoint nearest(const char* condition, double now, const Candidate& present,
+                     const std::function<Winner(double)>& winner_at) {
   TurningPoint turn{condition, now, now, {}};
   const auto other_at = [&](double value) {
     Winner winner = winner_at(value);
@@ -113,7 +130,8 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
         else
           same = middle;
       }
-      const double before = turn.winner ? std::max(turn.then / now, now / turn.then) : 2 * kFarthestChange;
+      const double before =
+          turn.winner ? std::max(turn.then / now, now / turn.then) : 2 * kFarthestChange;
       if (other < before) turn.then = value(other), turn.winner = winner;
     }
   return turn;
@@ -124,8 +142,11 @@ TurningPoint nearest_micro_batch(const Ways& ways, const Candidate& present) {
   TurningPoint turn{"micro-batch", now, now, {}};
   const auto all = ways.micro_batches();
   std::vector<std::int64_t> sizes(all.begin(), all.end());
-  const auto distance = [&](std::int64_t samples) { return std::abs(std::log(static_cast<double>(samples) / now)); };
-  std::stable_sort(sizes.begin(), sizes.end(), [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
+  const auto distance = [&](std::int64_t samples) {
+    return std::abs(std::log(static_cast<double>(samples) / now));
+  };
+  std::stable_sort(sizes.begin(), sizes.end(),
+                   [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
   for (const std::int64_t samples : sizes) {
     const Winner winner = ways.with_micro_batch(samples);
     if (samples == present.training.micro_batch || !winner || same_mesh(*winner, present)) continue;
@@ -147,51 +168,66 @@ Limits limits_of(const StepTime& time, double unlimited) {
 }
 
 std::string quantity(const TurningPoint& turn) {
-  if (turn.condition == "micro-batch") return fmt::format("{:.0f} instead of {:.0f}", turn.then, turn.now);
-  if (turn.condition == "device memory") return fmt::format("{:.2f} times, {:.4g} GiB", turn.then / turn.now, turn.then / (1024.0 * 1024 * 1024));
+  if (turn.condition == "micro-batch")
+    return fmt::format("{:.0f} instead of {:.0f}", turn.then, turn.now);
+  if (turn.condition == "device memory")
+    return fmt::format("{:.2f} times, {:.4g} GiB", turn.then / turn.now,
+                       turn.then / (1024.0 * 1024 * 1024));
   return fmt::format("{:.2f} times, {:.4g} GB/s", turn.then / turn.now, turn.then / 1e9);
 }
 
 }  // namespace
 
-Sensitivity sensitivity(const ModelSpec& spec, const Training& start, const Cluster& cluster, const SearchSpace& space, double share) {
+Sensitivity sensitivity(const ModelSpec& spec, const Training& start, const Cluster& cluster,
+                        const SearchSpace& space, double share) {
   Ways ways(spec, start, cluster, space, share);
   const double memory = cluster.device.memory_bytes;
   const Winner present = ways.with_memory(memory);
-  if (!present) throw Error(ErrorKind::kConfig, "plan", fmt::format("device.memory_bytes = {}: nothing fits", memory));
+  if (!present)
+    throw Error(ErrorKind::kConfig, "plan",
+                fmt::format("device.memory_bytes = {}: nothing fits", memory));
   Sensitivity answer;
   answer.limits = limits_of(present->time, ways.with_memory(INFINITY)->time.all());
   const auto add_link = [&](const char* condition, Link Cluster::*link) {
     answer.turning_points.push_back(
-        nearest(condition, (cluster.*link).bandwidth, *present, [&](double bandwidth) { return ways.with_link(link, bandwidth); }));
+        nearest(condition, (cluster.*link).bandwidth, *present,
+                [&](double bandwidth) { return ways.with_link(link, bandwidth); }));
   };
   if (cluster.devices_per_host > 1) add_link("links inside hosts", &Cluster::inside);
   if (cluster.hosts > 1) add_link("links between hosts", &Cluster::between);
-  answer.turning_points.push_back(nearest("device memory", memory, *present, [&](double bytes) { return ways.with_memory(bytes); }));
+  answer.turning_points.push_back(nearest("device memory", memory, *present,
+                                          [&](double bytes) { return ways.with_memory(bytes); }));
   answer.turning_points.push_back(nearest_micro_batch(ways, *present));
   for (TurningPoint& turn : answer.turning_points)
-    if (turn.winner) turn.winner->limited_by = limiting_part(spec, turn.winner->training, cluster, turn.winner->time);
+    if (turn.winner)
+      turn.winner->limited_by =
+          limiting_part(spec, turn.winner->training, cluster, turn.winner->time);
   return answer;
 }
 
 std::string to_text(const Sensitivity& answer) {
   const Limits& limits = answer.limits;
   std::string text = fmt::format(
-      "the first spends {:.1f} % of its step on computation, {:.1f} % on exchange, {:.1f} % in bubbles, {:.1f} % on recomputation; memory without "
+      "the first spends {:.1f} % of its step on computation, {:.1f} % on exchange, {:.1f} % in "
+      "bubbles, {:.1f} % on recomputation; memory without "
       "end "
       "would save {:.1f} %\n",
-      100 * limits.compute, 100 * limits.communication, 100 * limits.bubbles, 100 * limits.recomputation, 100 * limits.memory);
+      100 * limits.compute, 100 * limits.communication, 100 * limits.bubbles,
+      100 * limits.recomputation, 100 * limits.memory);
   text += "what would make another mesh the fastest\n";
   for (const TurningPoint& turn : answer.turning_points) {
     if (!turn.winner) {
       text +=
           fmt::format("  {:<20} {}\n", turn.condition,
-                      turn.condition == "micro-batch" ? "no other that fits" : fmt::format("nothing up to {} times more or less", kFarthestChange));
+                      turn.condition == "micro-batch"
+                          ? "no other that fits"
+                          : fmt::format("nothing up to {} times more or less", kFarthestChange));
       continue;
     }
     const Training& training = turn.winner->training;
-    text += fmt::format("  {:<20} {}: {}, ZeRO {}, micro-batch {}, {:.4g} s\n", turn.condition, quantity(turn), mesh_words(training), training.zero,
-                        training.micro_batch, turn.winner->time.all());
+    text += fmt::format("  {:<20} {}: {}, ZeRO {}, micro-batch {}, {:.4g} s\n", turn.condition,
+                        quantity(turn), mesh_words(training), training.zero, training.micro_batch,
+                        turn.winner->time.all());
   }
   return text;
 }

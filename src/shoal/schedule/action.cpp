@@ -31,23 +31,33 @@ const char* mark(Kind kind) {
 bool is_compute(Kind kind) { return kind <= Kind::kWeightGradient; }
 bool is_send(Kind kind) { return kind == Kind::kSendActivation || kind == Kind::kSendGradient; }
 
-std::string to_string(const Action& action) { return fmt::format("{}{}{}", action.stage, mark(action.kind), action.micro_batch); }
+std::string to_string(const Action& action) {
+  return fmt::format("{}{}{}", action.stage, mark(action.kind), action.micro_batch);
+}
 
 void add_transfers(Schedule& schedule) {
   const auto& owner = schedule.rank_of_stage;
   const int last = schedule.stages() - 1;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     std::vector<Action> with;
-    with.reserve(3 * schedule.table[rank].size());  // each computation has at most one message before it and one after
+    with.reserve(3 *
+                 schedule.table[rank]
+                     .size());  // each computation has at most one message before it and one after
     for (const Action& action : schedule.table[rank]) {
       const int stage = action.stage;
-      const int before = stage > 0 ? owner[stage - 1] : rank, after = stage < last ? owner[stage + 1] : rank;
-      const bool forward = action.kind == Kind::kForward, backward = action.kind == Kind::kBackward || action.kind == Kind::kInputGradient;
-      if (forward && before != rank) with.push_back({Kind::kReceiveActivation, stage, action.micro_batch, before});
-      if (backward && after != rank) with.push_back({Kind::kReceiveGradient, stage, action.micro_batch, after});
+      const int before = stage > 0 ? owner[stage - 1] : rank,
+                after = stage < last ? owner[stage + 1] : rank;
+      const bool forward = action.kind == Kind::kForward,
+                 backward = action.kind == Kind::kBackward || action.kind == Kind::kInputGradient;
+      if (forward && before != rank)
+        with.push_back({Kind::kReceiveActivation, stage, action.micro_batch, before});
+      if (backward && after != rank)
+        with.push_back({Kind::kReceiveGradient, stage, action.micro_batch, after});
       with.push_back(action);
-      if (forward && after != rank) with.push_back({Kind::kSendActivation, stage, action.micro_batch, after});
-      if (backward && before != rank) with.push_back({Kind::kSendGradient, stage, action.micro_batch, before});
+      if (forward && after != rank)
+        with.push_back({Kind::kSendActivation, stage, action.micro_batch, after});
+      if (backward && before != rank)
+        with.push_back({Kind::kSendGradient, stage, action.micro_batch, before});
     }
     schedule.table[rank] = std::move(with);
   }

@@ -9,7 +9,8 @@ namespace {
 
 /// What has happened to one micro-batch in one stage.
 struct State {
-  bool received = false, forward = false, gradient_received = false, input_gradient = false, weight_gradient = false;
+  bool received = false, forward = false, gradient_received = false, input_gradient = false,
+       weight_gradient = false;
   bool sent = false, gradient_sent = false;
 };
 
@@ -22,30 +23,40 @@ class RankCheck {
     for (const Action& action : schedule_.table[rank_]) step(action);
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
       if (schedule_.rank_of_stage[stage] != rank_) continue;
-      for (int micro_batch = 0; micro_batch < schedule_.micro_batches; ++micro_batch) complete(stage, micro_batch);
+      for (int micro_batch = 0; micro_batch < schedule_.micro_batches; ++micro_batch)
+        complete(stage, micro_batch);
     }
   }
 
  private:
   void require(bool holds, const Action& action, const char* rule) const {
-    SHOAL_USER_CHECK(holds, "schedule", "{}: rank {}: {} {}", schedule_.name, rank_, to_string(action), rule);
+    SHOAL_USER_CHECK(holds, "schedule", "{}: rank {}: {} {}", schedule_.name, rank_,
+                     to_string(action), rule);
   }
   void once(bool& flag, const Action& action) const {
     require(!flag, action, "comes twice");
     flag = true;
   }
-  bool elsewhere(int stage) const { return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of_stage[stage] != rank_; }
+  bool elsewhere(int stage) const {
+    return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of_stage[stage] != rank_;
+  }
 
   /// A neighbour on this rank must have produced what is consumed.
-  bool produced(int stage, int micro_batch, bool State::*flag) { return states_[{stage, micro_batch}].*flag; }
+  bool produced(int stage, int micro_batch, bool State::*flag) {
+    return states_[{stage, micro_batch}].*flag;
+  }
 
   void step(const Action& action) {
-    require(action.stage >= 0 && action.stage < schedule_.stages(), action, "is of a stage that does not exist");
-    require(action.micro_batch >= 0 && action.micro_batch < schedule_.micro_batches, action, "is of a micro-batch that does not exist");
-    require(schedule_.rank_of_stage[action.stage] == rank_, action, "is of a stage that this rank does not hold");
+    require(action.stage >= 0 && action.stage < schedule_.stages(), action,
+            "is of a stage that does not exist");
+    require(action.micro_batch >= 0 && action.micro_batch < schedule_.micro_batches, action,
+            "is of a micro-batch that does not exist");
+    require(schedule_.rank_of_stage[action.stage] == rank_, action,
+            "is of a stage that this rank does not hold");
     const int stage = action.stage, micro_batch = action.micro_batch, last = schedule_.stages() - 1;
     State& state = states_[{stage, micro_batch}];
-    const bool to_next = action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient;
+    const bool to_next =
+        action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient;
     if (!is_compute(action.kind)) {
       const int other = to_next ? stage + 1 : stage - 1;
       require(elsewhere(other), action, "has nobody at its other end");
@@ -53,13 +64,15 @@ class RankCheck {
     }
     switch (action.kind) {
       case Kind::kForward:
-        require(stage == 0 || state.received || produced(stage - 1, micro_batch, &State::forward), action, "comes before its input");
+        require(stage == 0 || state.received || produced(stage - 1, micro_batch, &State::forward),
+                action, "comes before its input");
         return once(state.forward, action);
       case Kind::kBackward:
       case Kind::kInputGradient:
         require(state.forward, action, "comes before its forward");
-        require(stage == last || state.gradient_received || produced(stage + 1, micro_batch, &State::input_gradient), action,
-                "comes before the gradient of its output");
+        require(stage == last || state.gradient_received ||
+                    produced(stage + 1, micro_batch, &State::input_gradient),
+                action, "comes before the gradient of its output");
         once(state.input_gradient, action);
         if (action.kind == Kind::kBackward) once(state.weight_gradient, action);
         return;
@@ -81,7 +94,9 @@ class RankCheck {
 
   void complete(int stage, int micro_batch) {
     const State& state = states_[{stage, micro_batch}];
-    const auto missing = [&](bool there, Kind kind) { require(there, {kind, stage, micro_batch}, "is missing"); };
+    const auto missing = [&](bool there, Kind kind) {
+      require(there, {kind, stage, micro_batch}, "is missing");
+    };
     missing(state.forward, Kind::kForward);
     missing(state.input_gradient, Kind::kInputGradient);
     missing(state.weight_gradient, Kind::kWeightGradient);
@@ -98,8 +113,10 @@ class RankCheck {
 
 void check(const Schedule& schedule) {
   for (int stage = 0; stage < schedule.stages(); ++stage)
-    SHOAL_USER_CHECK(schedule.rank_of_stage[stage] >= 0 && schedule.rank_of_stage[stage] < schedule.ranks(), "schedule",
-                     "{}: stage {} is on rank {} of {}", schedule.name, stage, schedule.rank_of_stage[stage], schedule.ranks());
+    SHOAL_USER_CHECK(
+        schedule.rank_of_stage[stage] >= 0 && schedule.rank_of_stage[stage] < schedule.ranks(),
+        "schedule", "{}: stage {} is on rank {} of {}", schedule.name, stage,
+        schedule.rank_of_stage[stage], schedule.ranks());
   for (int rank = 0; rank < schedule.ranks(); ++rank) RankCheck(schedule, rank).run();
   simulate(schedule, {{StageCost{}}, 0, 0, {}});
 }

@@ -14,27 +14,33 @@ namespace {
 
 void require_counts(const char* name, int ranks, int micro_batches) {
   SHOAL_USER_CHECK(ranks >= 1, name, "a pipeline needs at least one rank: ranks={}", ranks);
-  SHOAL_USER_CHECK(micro_batches >= 1, name, "a step needs at least one micro-batch: micro_batches={}", micro_batches);
+  SHOAL_USER_CHECK(micro_batches >= 1, name,
+                   "a step needs at least one micro-batch: micro_batches={}", micro_batches);
 }
 
 /// Stage s on rank s mod p.
 Schedule looped(std::string name, int ranks, int chunks, int micro_batches) {
-  Schedule schedule{std::move(name), micro_batches, std::vector<int>(ranks * chunks), std::vector<std::vector<Action>>(ranks)};
-  for (int stage = 0; stage < ranks * chunks; ++stage) schedule.rank_of_stage[stage] = stage % ranks;
+  Schedule schedule{std::move(name), micro_batches, std::vector<int>(ranks * chunks),
+                    std::vector<std::vector<Action>>(ranks)};
+  for (int stage = 0; stage < ranks * chunks; ++stage)
+    schedule.rank_of_stage[stage] = stage % ranks;
   return schedule;
 }
 
 /// Rank i holds stages i and 2p - 1 - i.
 Schedule v_shaped(std::string name, int ranks, int micro_batches) {
   Schedule schedule = looped(std::move(name), ranks, 2, micro_batches);
-  for (int stage = ranks; stage < 2 * ranks; ++stage) schedule.rank_of_stage[stage] = 2 * ranks - 1 - stage;
+  for (int stage = ranks; stage < 2 * ranks; ++stage)
+    schedule.rank_of_stage[stage] = 2 * ranks - 1 - stage;
   return schedule;
 }
 
-/// Appends the next micro-batch of a kind and stage to a rank's list, counting for itself; one that is beyond the last is left out.
+/// Appends the next micro-batch of a kind and stage to a rank's list, counting for itself; one that
+/// is beyond the last is left out.
 class Line {
  public:
-  Line(std::vector<Action>& actions, int micro_batches) : actions_(actions), micro_batches_(micro_batches) {}
+  Line(std::vector<Action>& actions, int micro_batches)
+      : actions_(actions), micro_batches_(micro_batches) {}
 
   void forward(int stage) { add(Kind::kForward, stage, forwards_); }
   void backward(int stage) { add(Kind::kBackward, stage, backwards_); }
@@ -50,7 +56,8 @@ class Line {
   }
   /// The oldest that is owed by this stage.
   void weight_gradient(int stage) {
-    const auto at = std::find_if(pending_.begin(), pending_.end(), [&](const Action& action) { return action.stage == stage; });
+    const auto at = std::find_if(pending_.begin(), pending_.end(),
+                                 [&](const Action& action) { return action.stage == stage; });
     if (at == pending_.end()) return;
     if (at->micro_batch < micro_batches_) actions_.push_back(*at);
     pending_.erase(at);
@@ -71,9 +78,11 @@ class Line {
   std::deque<Action> pending_;
 };
 
-/// 1F1B whose backward is cut in two: rank i starts with `warm_up(i)` forwards and lags `delay(i)` weight gradients behind.
+/// 1F1B whose backward is cut in two: rank i starts with `warm_up(i)` forwards and lags `delay(i)`
+/// weight gradients behind.
 template <class WarmUp, class Delay>
-Schedule zero_bubble_h(const char* name, int ranks, int micro_batches, WarmUp warm_up, Delay delay) {
+Schedule zero_bubble_h(const char* name, int ranks, int micro_batches, WarmUp warm_up,
+                       Delay delay) {
   require_counts(name, ranks, micro_batches);
   Schedule schedule = looped(name, ranks, 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -121,9 +130,11 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
 
 Schedule interleaved(int ranks, int chunks, int micro_batches) {
   require_counts("interleaved", ranks, micro_batches);
-  SHOAL_USER_CHECK(chunks >= 1, "interleaved", "a rank needs at least one stage: chunks={}", chunks);
+  SHOAL_USER_CHECK(chunks >= 1, "interleaved", "a rank needs at least one stage: chunks={}",
+                   chunks);
   if (chunks == 1 || ranks == 1) {
-    Schedule plain = ranks == 1 ? looped("interleaved", 1, chunks, micro_batches) : one_forward_one_backward(ranks, micro_batches);
+    Schedule plain = ranks == 1 ? looped("interleaved", 1, chunks, micro_batches)
+                                : one_forward_one_backward(ranks, micro_batches);
     plain.name = "interleaved";
     if (ranks > 1) return plain;
     Line line(plain.table[0], micro_batches);
@@ -133,17 +144,23 @@ Schedule interleaved(int ranks, int chunks, int micro_batches) {
     }
     return plain;
   }
-  SHOAL_USER_CHECK(micro_batches % ranks == 0, "interleaved", "micro-batches must be a multiple of ranks: micro_batches={} ranks={}", micro_batches,
-                   ranks);
+  SHOAL_USER_CHECK(micro_batches % ranks == 0, "interleaved",
+                   "micro-batches must be a multiple of ranks: micro_batches={} ranks={}",
+                   micro_batches, ranks);
   Schedule schedule = looped("interleaved", ranks, chunks, micro_batches);
   const int total = micro_batches * chunks;
-  // Groups of p micro-batches pass through one chunk after the other; backwards through the chunks in reverse.
+  // Groups of p micro-batches pass through one chunk after the other; backwards through the chunks
+  // in reverse.
   const auto chunk_of = [&](int turn) { return turn % (ranks * chunks) / ranks; };
   for (int rank = 0; rank < ranks; ++rank) {
     Line line(schedule.table[rank], micro_batches);
-    const int warm_up = micro_batches == ranks ? total : std::min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks);
+    const int warm_up = micro_batches == ranks
+                            ? total
+                            : std::min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks);
     const auto forward = [&](int turn) { line.forward(chunk_of(turn) * ranks + rank); };
-    const auto backward = [&](int turn) { line.backward((chunks - 1 - chunk_of(turn)) * ranks + rank); };
+    const auto backward = [&](int turn) {
+      line.backward((chunks - 1 - chunk_of(turn)) * ranks + rank);
+    };
     for (int turn = 0; turn < warm_up; ++turn) forward(turn);
     for (int turn = 0; turn < total; ++turn) {
       if (warm_up + turn < total) forward(warm_up + turn);
@@ -156,12 +173,14 @@ Schedule interleaved(int ranks, int chunks, int micro_batches) {
 
 Schedule zero_bubble_h1(int ranks, int micro_batches) {
   return zero_bubble_h(
-      "zb-h1", ranks, micro_batches, [&](int rank) { return ranks - rank; }, [](int rank) { return rank; });
+      "zb-h1", ranks, micro_batches, [&](int rank) { return ranks - rank; },
+      [](int rank) { return rank; });
 }
 
 Schedule zero_bubble_h2(int ranks, int micro_batches) {
   return zero_bubble_h(
-      "zb-h2", ranks, micro_batches, [&](int rank) { return 2 * (ranks - rank) - 1; }, [](int rank) { return 2 * rank; });
+      "zb-h2", ranks, micro_batches, [&](int rank) { return 2 * (ranks - rank) - 1; },
+      [](int rank) { return 2 * rank; });
 }
 
 Schedule zero_bubble_v(int ranks, int micro_batches) {
@@ -207,8 +226,9 @@ Schedule zero_bubble_v(int ranks, int micro_batches) {
 
 Schedule dual_pipe_v(int ranks, int micro_batches) {
   require_counts("dualpipe-v", ranks, micro_batches);
-  SHOAL_USER_CHECK(micro_batches >= 2 * ranks, "dualpipe-v", "needs at least two micro-batches a rank: micro_batches={} ranks={}", micro_batches,
-                   ranks);
+  SHOAL_USER_CHECK(micro_batches >= 2 * ranks, "dualpipe-v",
+                   "needs at least two micro-batches a rank: micro_batches={} ranks={}",
+                   micro_batches, ranks);
   Schedule schedule = v_shaped("dualpipe-v", ranks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     Line line(schedule.table[rank], micro_batches);
@@ -236,7 +256,9 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
     }
     // Weight gradients of the second half are put off, to fill the gaps of the cool-down.
     bool put_off = false;
-    const auto backward = [&](int stage) { put_off ? line.input_gradient(stage) : line.backward(stage); };
+    const auto backward = [&](int stage) {
+      put_off ? line.input_gradient(stage) : line.backward(stage);
+    };
     for (int i = 0; i < rank + 1; ++i) {
       if (i == (rank + 1) / 2 && rank % 2 == 1) put_off = true;
       backward(up);
@@ -253,15 +275,18 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
   return schedule;
 }
 
-std::vector<std::string> schedule_names() { return {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}; }
+std::vector<std::string> schedule_names() {
+  return {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"};
+}
 
 Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro_batches) {
   if (name == "interleaved") return interleaved(ranks, chunks, micro_batches);
   const bool v = name == "zb-v" || name == "dualpipe-v";
   const auto names = schedule_names();
-  SHOAL_USER_CHECK(std::find(names.begin(), names.end(), name) != names.end(), "schedule", "no schedule \"{}\"; there are {}", name,
-                   fmt::join(names, ", "));
-  SHOAL_USER_CHECK(chunks == (v ? 2 : 1), "schedule", "{} has {} a rank: chunks={}", name, v ? "two stages" : "one stage", chunks);
+  SHOAL_USER_CHECK(std::find(names.begin(), names.end(), name) != names.end(), "schedule",
+                   "no schedule \"{}\"; there are {}", name, fmt::join(names, ", "));
+  SHOAL_USER_CHECK(chunks == (v ? 2 : 1), "schedule", "{} has {} a rank: chunks={}", name,
+                   v ? "two stages" : "one stage", chunks);
   if (name == "gpipe") return gpipe(ranks, micro_batches);
   if (name == "1f1b") return one_forward_one_backward(ranks, micro_batches);
   if (name == "zb-h1") return zero_bubble_h1(ranks, micro_batches);

@@ -7,33 +7,39 @@
 
 namespace shoal::schedule {
 
-// Every generator throws Error(usage) for counts below one or outside the bounds that it names. p: ranks, m: micro-batches.
+// Every generator throws Error(usage) for counts below one or outside the bounds that it names. p:
+// ranks, m: micro-batches.
 
 /// All forwards, then all backwards; every rank holds m activations. Huang et al., "GPipe", 2019.
 Schedule gpipe(int ranks, int micro_batches);
 
-/// One forward, one backward: rank i holds min(m, p - i) activations. Narayanan et al., "PipeDream-Flush", 2021.
+/// One forward, one backward: rank i holds min(m, p - i) activations. Narayanan et al.,
+/// "PipeDream-Flush", 2021.
 Schedule one_forward_one_backward(int ranks, int micro_batches);
 
-/// 1F1B with `chunks` stages a rank, stage s on rank s mod p: bubbles shrink by `chunks`. Needs m mod p = 0 unless chunks = 1.
-/// Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021.
+/// 1F1B with `chunks` stages a rank, stage s on rank s mod p: bubbles shrink by `chunks`. Needs m
+/// mod p = 0 unless chunks = 1. Narayanan et al., "Efficient large-scale language model training on
+/// GPU clusters", SC 2021.
 Schedule interleaved(int ranks, int chunks, int micro_batches);
 
-/// 1F1B in which weight gradients fill the bubbles; no more activations than 1F1B. Qi et al., "Zero bubble pipeline parallelism", 2023.
+/// 1F1B in which weight gradients fill the bubbles; no more activations than 1F1B. Qi et al., "Zero
+/// bubble pipeline parallelism", 2023.
 Schedule zero_bubble_h1(int ranks, int micro_batches);
 
-/// The same with 2p - 1 activations and, when forward, input and weight gradient take equally long, no bubble.
+/// The same with 2p - 1 activations and, when forward, input and weight gradient take equally long,
+/// no bubble.
 Schedule zero_bubble_h2(int ranks, int micro_batches);
 
-/// Two stages a rank in a V (rank i holds i and 2p - 1 - i): no bubble at the memory of 1F1B. Same source, and Qi et al., "Pipeline parallelism
-/// with controllable memory", 2024.
+/// Two stages a rank in a V (rank i holds i and 2p - 1 - i): no bubble at the memory of 1F1B. Same
+/// source, and Qi et al., "Pipeline parallelism with controllable memory", 2024.
 Schedule zero_bubble_v(int ranks, int micro_batches);
 
-/// DeepSeek's DualPipe cut in half along its symmetry, in a V. Needs m >= 2p. DeepSeek-AI, "DualPipe", 2025.
+/// DeepSeek's DualPipe cut in half along its symmetry, in a V. Needs m >= 2p. DeepSeek-AI,
+/// "DualPipe", 2025.
 Schedule dual_pipe_v(int ranks, int micro_batches);
 
-/// By name: "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v". `chunks` must be what the schedule has (1; 2 for the V-shaped
-/// ones; any for "interleaved").
+/// By name: "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v". `chunks` must
+/// be what the schedule has (1; 2 for the V-shaped ones; any for "interleaved").
 Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro_batches);
 std::vector<std::string> schedule_names();
 

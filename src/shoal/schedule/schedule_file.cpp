@@ -16,11 +16,15 @@ namespace {
 
 constexpr int kMost = 1'000'000;  // stages, and micro-batches
 
-[[noreturn]] void refuse(const std::string& file, const std::string& what) { throw Error(ErrorKind::kConfig, "schedule", file + ": " + what); }
+[[noreturn]] void refuse(const std::string& file, const std::string& what) {
+  throw Error(ErrorKind::kConfig, "schedule", file + ": " + what);
+}
 
 std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())))
+    text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())))
+    text.remove_suffix(1);
   return text;
 }
 
@@ -60,11 +64,13 @@ std::vector<int> owners(const Schedule& schedule, const std::string& file) {
       if (!is_compute(action.kind)) continue;
       const auto [at, fresh] = owner.emplace(action.stage, rank);
       if (!fresh && at->second != rank)
-        refuse(file, fmt::format("line {}: {}: stage {} is computed on line {} already", rank + 1, to_string(action), action.stage, at->second + 1));
+        refuse(file, fmt::format("line {}: {}: stage {} is computed on line {} already", rank + 1,
+                                 to_string(action), action.stage, at->second + 1));
     }
   std::vector<int> list;
   for (const auto& [stage, rank] : owner) {
-    if (stage != static_cast<int>(list.size())) refuse(file, fmt::format("nobody computes stage {}", list.size()));
+    if (stage != static_cast<int>(list.size()))
+      refuse(file, fmt::format("nobody computes stage {}", list.size()));
     list.push_back(rank);
   }
   return list;
@@ -95,13 +101,15 @@ Schedule from_csv(std::string_view text, const std::string& file) {
       if (cell.empty()) continue;
       const auto action = parse(cell);
       if (!action || action->stage > kMost || action->micro_batch > kMost)
-        refuse(file,
-               fmt::format("line {}: \"{}\": must be stage, mark (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B) and micro-batch", line + 1, cell));
+        refuse(file, fmt::format("line {}: \"{}\": must be stage, mark (F, B, I, W, SEND_F, "
+                                 "RECV_F, SEND_B, RECV_B) and micro-batch",
+                                 line + 1, cell));
       transfers |= !is_compute(action->kind);
       schedule.micro_batches = std::max(schedule.micro_batches, action->micro_batch + 1);
       actions.push_back(*action);
     }
-    if (actions.empty()) refuse(file, fmt::format("line {} holds no action: every rank computes something", line + 1));
+    if (actions.empty())
+      refuse(file, fmt::format("line {} holds no action: every rank computes something", line + 1));
   }
   schedule.rank_of_stage = owners(schedule, file);
   try {
@@ -109,7 +117,10 @@ Schedule from_csv(std::string_view text, const std::string& file) {
       for (auto& actions : schedule.table)
         for (Action& action : actions) {
           if (is_compute(action.kind)) continue;
-          const int other = action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient ? action.stage + 1 : action.stage - 1;
+          const int other =
+              action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient
+                  ? action.stage + 1
+                  : action.stage - 1;
           if (other >= 0 && other < schedule.stages()) action.peer = schedule.rank_of_stage[other];
         }
     } else {

@@ -17,7 +17,8 @@ std::vector<std::set<int>> held_units(const ShardPlan& plan) {
   std::vector<std::set<int>> held;
   for (std::size_t m = 0; m < plan.reads.size(); ++m) {
     held.emplace_back(plan.reads[m].begin(), plan.reads[m].end());
-    if (plan.parent[m] >= 0) held[m].insert(held[plan.parent[m]].begin(), held[plan.parent[m]].end());
+    if (plan.parent[m] >= 0)
+      held[m].insert(held[plan.parent[m]].begin(), held[plan.parent[m]].end());
   }
   return held;
 }
@@ -25,11 +26,14 @@ std::vector<std::set<int>> held_units(const ShardPlan& plan) {
 /// Whether backward enters a module: something in it or before it is trained.
 bool enters(const ShardPlan& plan, int module) {
   int last = module;
-  for (int m = module + 1; m < static_cast<int>(plan.parent.size()) && plan.parent[m] >= module; ++m) last = m;
+  for (int m = module + 1; m < static_cast<int>(plan.parent.size()) && plan.parent[m] >= module;
+       ++m)
+    last = m;
   return last >= plan.first_trained;
 }
 
-/// Backward runs the children of a module from the last to the first, and begins each module before what lies inside it.
+/// Backward runs the children of a module from the last to the first, and begins each module before
+/// what lies inside it.
 void add_backward(const ShardPlan& plan, int parent, Order& order) {
   for (int m = static_cast<int>(plan.reads.size()) - 1; m >= 0; --m)
     if (plan.parent[m] == parent && enters(plan, m)) {
@@ -46,13 +50,15 @@ class Table {
   template <class Keep>
   void pass(const Order& order, ShardStep step, const Keep& keep) {
     for (std::size_t i = 0; i < order.size(); ++i) {
-      for (std::size_t j = i; j < std::min(order.size(), i + 1 + static_cast<std::size_t>(ahead_)); ++j)
+      for (std::size_t j = i; j < std::min(order.size(), i + 1 + static_cast<std::size_t>(ahead_));
+           ++j)
         for (const int unit : held_[order[j]])
           if (gathered_.insert(unit).second) actions_.push_back({ShardStep::kGather, unit});
       actions_.push_back({step, order[i]});
       for (auto unit = gathered_.begin(); unit != gathered_.end();) {
         const bool again =
-            std::any_of(order.begin() + static_cast<std::ptrdiff_t>(i) + 1, order.end(), [&](int module) { return held_[module].contains(*unit); });
+            std::any_of(order.begin() + static_cast<std::ptrdiff_t>(i) + 1, order.end(),
+                        [&](int module) { return held_[module].contains(*unit); });
         if (again || keep(*unit)) {
           ++unit;
         } else {
@@ -75,19 +81,24 @@ class Table {
 }  // namespace
 
 std::vector<ShardAction> shard_table(const ShardPlan& plan) {
-  SHOAL_USER_CHECK(plan.parent.size() == plan.reads.size() && plan.ahead >= 0, "shard_table", "{} modules, {} parents, {} ahead", plan.reads.size(),
-                   plan.parent.size(), plan.ahead);
+  SHOAL_USER_CHECK(plan.parent.size() == plan.reads.size() && plan.ahead >= 0, "shard_table",
+                   "{} modules, {} parents, {} ahead", plan.reads.size(), plan.parent.size(),
+                   plan.ahead);
   Order forward, backward;
   for (int m = 0; m < static_cast<int>(plan.reads.size()); ++m) {
-    SHOAL_USER_CHECK(plan.parent[m] >= -1 && plan.parent[m] < m, "shard_table", "module {} inside module {}", m, plan.parent[m]);
+    SHOAL_USER_CHECK(plan.parent[m] >= -1 && plan.parent[m] < m, "shard_table",
+                     "module {} inside module {}", m, plan.parent[m]);
     forward.push_back(m);
   }
   add_backward(plan, -1, backward);
   Table table(plan);
   // A module around all others reads nothing itself: backward begins with the first that does.
-  const auto begins = std::find_if(backward.begin(), backward.end(), [&](int module) { return !table.held(module).empty(); });
-  table.pass(forward, ShardStep::kForward,
-             [&](int unit) { return !plan.reshard_after_forward || (begins != backward.end() && table.held(*begins).contains(unit)); });
+  const auto begins = std::find_if(backward.begin(), backward.end(),
+                                   [&](int module) { return !table.held(module).empty(); });
+  table.pass(forward, ShardStep::kForward, [&](int unit) {
+    return !plan.reshard_after_forward ||
+           (begins != backward.end() && table.held(*begins).contains(unit));
+  });
   table.pass(backward, ShardStep::kBackward, [](int) { return false; });
   return table.take();
 }
@@ -105,7 +116,8 @@ std::string to_string(const std::vector<ShardAction>& table) {
   constexpr const char* kWords[] = {"gather", "release", "forward", "backward"};
   std::string text;
   for (const ShardAction& action : table)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kWords[static_cast<int>(action.step)], action.index);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kWords[static_cast<int>(action.step)],
+                        action.index);
   return text;
 }
 

@@ -9,9 +9,11 @@
 namespace shoal::schedule {
 namespace {
 
-/// Names a message by what travels: the stage that it leaves from, its micro-batch, and whether it is an activation.
+/// Names a message by what travels: the stage that it leaves from, its micro-batch, and whether it
+/// is an activation.
 std::size_t message_of(const Schedule& schedule, const Action& action) {
-  const bool activation = action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveActivation;
+  const bool activation =
+      action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveActivation;
   std::size_t sender = action.stage;
   if (action.kind == Kind::kReceiveActivation) --sender;
   if (action.kind == Kind::kReceiveGradient) ++sender;
@@ -34,35 +36,43 @@ double duration(Kind kind, const StageCost& cost) {
 }
 
 void require_costs(const Schedule& schedule, const Costs& costs) {
-  SHOAL_USER_CHECK(costs.stages.size() == 1 || costs.stages.size() == schedule.rank_of_stage.size(), "schedule",
-                   "costs must be given once or per stage: given={} stages={}", costs.stages.size(), schedule.stages());
-  SHOAL_USER_CHECK(costs.slowdown.empty() || costs.slowdown.size() == schedule.table.size(), "schedule",
-                   "slowdown must be given per rank: given={} ranks={}", costs.slowdown.size(), schedule.ranks());
+  SHOAL_USER_CHECK(costs.stages.size() == 1 || costs.stages.size() == schedule.rank_of_stage.size(),
+                   "schedule", "costs must be given once or per stage: given={} stages={}",
+                   costs.stages.size(), schedule.stages());
+  SHOAL_USER_CHECK(costs.slowdown.empty() || costs.slowdown.size() == schedule.table.size(),
+                   "schedule", "slowdown must be given per rank: given={} ranks={}",
+                   costs.slowdown.size(), schedule.ranks());
 }
 
 }  // namespace
 
-double Timeline::makespan() const { return end.empty() ? 0 : *std::max_element(end.begin(), end.end()); }
+double Timeline::makespan() const {
+  return end.empty() ? 0 : *std::max_element(end.begin(), end.end());
+}
 
 double Timeline::longest_span() const {
   double longest = 0;
-  for (std::size_t rank = 0; rank < end.size(); ++rank) longest = std::max(longest, end[rank] - begin[rank]);
+  for (std::size_t rank = 0; rank < end.size(); ++rank)
+    longest = std::max(longest, end[rank] - begin[rank]);
   return longest;
 }
 
 double Timeline::bubble_fraction() const {
-  const double work = std::accumulate(busy.begin(), busy.end(), 0.0) / static_cast<double>(busy.size());
+  const double work =
+      std::accumulate(busy.begin(), busy.end(), 0.0) / static_cast<double>(busy.size());
   return longest_span() > 0 ? 1 - work / longest_span() : 0;
 }
 
 Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& visit) {
   require_costs(schedule, costs);
   const int ranks = schedule.ranks();
-  Timeline timeline{std::vector<std::vector<Span>>(ranks), std::vector<double>(ranks), std::vector<double>(ranks, -1), std::vector<double>(ranks)};
+  Timeline timeline{std::vector<std::vector<Span>>(ranks), std::vector<double>(ranks),
+                    std::vector<double>(ranks, -1), std::vector<double>(ranks)};
   std::vector<double> now(ranks);
   std::vector<std::size_t> at(ranks);
   constexpr double kNotSent = -1;
-  std::vector<double> arrival(static_cast<std::size_t>(schedule.stages()) * schedule.micro_batches * 2, kNotSent);
+  std::vector<double> arrival(
+      static_cast<std::size_t>(schedule.stages()) * schedule.micro_batches * 2, kNotSent);
   constexpr std::size_t kNothing = -1;
   std::vector<std::size_t> awaited(ranks, kNothing);
   std::deque<int> ready(ranks);
@@ -74,9 +84,11 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
       const Action& action = schedule.table[rank][at[rank]];
       const double start = now[rank];
       if (is_compute(action.kind)) {
-        const double time = duration(action.kind, costs.of(action.stage)) * (costs.slowdown.empty() ? 1 : costs.slowdown[rank]);
+        const double time = duration(action.kind, costs.of(action.stage)) *
+                            (costs.slowdown.empty() ? 1 : costs.slowdown[rank]);
         now[rank] += time, timeline.busy[rank] += time;
-        // A rank's time starts with its first computation: what it waits before that is free for the step before.
+        // A rank's time starts with its first computation: what it waits before that is free for
+        // the step before.
         if (timeline.begin[rank] < 0) timeline.begin[rank] = start;
       } else if (is_send(action.kind)) {
         const std::size_t message = message_of(schedule, action);
@@ -101,8 +113,9 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
     timeline.end[rank] = now[rank];
   }
   for (int rank = 0; rank < ranks; ++rank) {
-    SHOAL_USER_CHECK(at[rank] == schedule.table[rank].size(), "schedule", "{}: ranks wait for each other; rank {} is stuck at {}", schedule.name,
-                     rank, to_string(schedule.table[rank][at[rank]]));
+    SHOAL_USER_CHECK(at[rank] == schedule.table[rank].size(), "schedule",
+                     "{}: ranks wait for each other; rank {} is stuck at {}", schedule.name, rank,
+                     to_string(schedule.table[rank][at[rank]]));
     timeline.begin[rank] = std::max(0.0, timeline.begin[rank]);
   }
   return timeline;

@@ -20,10 +20,15 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Numbers of another tokenizer mean other text: the same vocabulary size says nothing.
-void check_tokenizer(const TrainedModel& trained, const std::string& folder, const char* operation) {
-  if (data::TokenDataset::open(folder, "train", data::Check::kHeaders).tokenizer().checksum() != trained.tokenizer->checksum())
-    throw Error(ErrorKind::kConfig, operation, fmt::format("{}: the data has another tokenizer than the model", folder))
-        .hint("prepare the text with the model's tokenizer, or take the data set that it was trained on");
+void check_tokenizer(const TrainedModel& trained, const std::string& folder,
+                     const char* operation) {
+  if (data::TokenDataset::open(folder, "train", data::Check::kHeaders).tokenizer().checksum() !=
+      trained.tokenizer->checksum())
+    throw Error(ErrorKind::kConfig, operation,
+                fmt::format("{}: the data has another tokenizer than the model", folder))
+        .hint(
+            "prepare the text with the model's tokenizer, or take the data set that it was trained "
+            "on");
 }
 
 }  // namespace
@@ -35,7 +40,10 @@ TrainedModel open_trained(const std::string& checkpoint) {
   trained.job = parse_job(record.job, record.job_file);
   const JobConfig& config = trained.job.config;
   const bool tokens = config.data.source == "tokens";
-  trained.model = make_job_model(record.model, config, tokens ? Task::kTokens : learns_classes(config) ? Task::kClasses : Task::kRegression);
+  trained.model = make_job_model(record.model, config,
+                                 tokens                   ? Task::kTokens
+                                 : learns_classes(config) ? Task::kClasses
+                                                          : Task::kRegression);
   trained.model->materialize();
   load_model(*trained.model, trained.path, {});
   if (!tokens) return trained;
@@ -46,19 +54,25 @@ TrainedModel open_trained(const std::string& checkpoint) {
     trained.tokenizer = job_tokenizer(config);
   } else {  // imported: no job of ours trained it
     throw Error(ErrorKind::kInputMissing, "checkpoint",
-                fmt::format("{}: no tokenizer, and {} names no data that has one", directory.tokenizer(), trained.path))
-        .hint(fmt::format("copy {} there from a data set that was prepared with the model's tokenizer", data::kTokenizerFile));
+                fmt::format("{}: no tokenizer, and {} names no data that has one",
+                            directory.tokenizer(), trained.path))
+        .hint(fmt::format(
+            "copy {} there from a data set that was prepared with the model's tokenizer",
+            data::kTokenizerFile));
   }
   return trained;
 }
 
-std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt, const GenerationOptions& options,
-                                        std::uint64_t seed) {
-  SHOAL_USER_CHECK(trained.tokenizer, "generate", "{} is a model of tables: it gives no text", trained.path);
-  return generate(*trained.model, tokens_of(*trained.tokenizer, prompt), options, Key(seed).child("sample"), trained.tokenizer->vocab_size());
+std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt,
+                                        const GenerationOptions& options, std::uint64_t seed) {
+  SHOAL_USER_CHECK(trained.tokenizer, "generate", "{} is a model of tables: it gives no text",
+                   trained.path);
+  return generate(*trained.model, tokens_of(*trained.tokenizer, prompt), options,
+                  Key(seed).child("sample"), trained.tokenizer->vocab_size());
 }
 
-std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::uint32_t>& tokens, const std::string& folder) {
+std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::uint32_t>& tokens,
+                          const std::string& folder) {
   check_tokenizer(trained, folder, "generate");
   constexpr std::uint64_t kPiece = 1 << 20;
   const auto text = data::TokenDataset::open(folder, "train", data::Check::kHeaders);
@@ -72,19 +86,24 @@ std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::ui
   return run.length();
 }
 
-Evaluation evaluate_split(const TrainedModel& trained, const std::string& split, const std::vector<std::string>& folders, std::int64_t batches) {
+Evaluation evaluate_split(const TrainedModel& trained, const std::string& split,
+                          const std::vector<std::string>& folders, std::int64_t batches) {
   Job job = trained.job;
   if (!folders.empty()) {
-    SHOAL_USER_CHECK(trained.tokenizer, "eval", "{} is a model of tables: it reads no token data", trained.path);
+    SHOAL_USER_CHECK(trained.tokenizer, "eval", "{} is a model of tables: it reads no token data",
+                     trained.path);
     job.config.data.folders = folders;
     job.config.data.weights.clear();
   }
   if (trained.tokenizer)
-    for (const std::string& folder : job.config.data.folders) check_tokenizer(trained, folder, "eval");
+    for (const std::string& folder : job.config.data.folders)
+      check_tokenizer(trained, folder, "eval");
   const auto data = open_data(job, true);
   const BatchPlan plan = batch_plan(job, 1);
   return evaluate(*trained.model, *data, {},
-                  {.split = split, .samples = batches * plan.global, .micro_batch = std::min<std::int64_t>(plan.micro_batch, 32)});
+                  {.split = split,
+                   .samples = batches * plan.global,
+                   .micro_batch = std::min<std::int64_t>(plan.micro_batch, 32)});
 }
 
 }  // namespace shoal::train

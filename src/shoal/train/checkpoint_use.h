@@ -20,18 +20,23 @@ struct TrainedModel {
   std::shared_ptr<const data::Tokenizer> tokenizer;  ///< null for tables
 };
 
-/// Opens a step-<n> folder, or the newest in a run directory. The tokenizer is the copy in the run directory, or else that of the job's data.
-/// Throws Error(input missing), of an imported model without a tokenizer too; Error(data).
+/// Opens a step-<n> folder, or the newest in a run directory. The tokenizer is the copy in the run
+/// directory, or else that of the job's data. Throws Error(input missing), of an imported model
+/// without a tokenizer too; Error(data).
 TrainedModel open_trained(const std::string& checkpoint);
 
 /// The tokens that follow `prompt`. Throws Error(usage) for a model that gives no tokens.
-std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt, const GenerationOptions& options, std::uint64_t seed);
+std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt,
+                                        const GenerationOptions& options, std::uint64_t seed);
 
-/// How many tokens the longest run has that `tokens` of the model share with the training split of the data set in `folder`. Throws Error(config)
-/// when that has another tokenizer.
-std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::uint32_t>& tokens, const std::string& folder);
+/// How many tokens the longest run has that `tokens` of the model share with the training split of
+/// the data set in `folder`. Throws Error(config) when that has another tokenizer.
+std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::uint32_t>& tokens,
+                          const std::string& folder);
 
-/// Evaluates on a split of the job's data, or of other token data in `folders`; `batches` global batches of the job, 0: the whole split.
-Evaluation evaluate_split(const TrainedModel& trained, const std::string& split, const std::vector<std::string>& folders, std::int64_t batches);
+/// Evaluates on a split of the job's data, or of other token data in `folders`; `batches` global
+/// batches of the job, 0: the whole split.
+Evaluation evaluate_split(const TrainedModel& trained, const std::string& split,
+                          const std::vector<std::string>& folders, std::int64_t batches);
 
 }  // namespace shoal::train

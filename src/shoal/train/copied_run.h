@@ -6,8 +6,9 @@
 
 namespace shoal::train {
 
-/// Finds the longest run of tokens that a short sample shares with a long text, in one pass over the text: the suffix automaton of the sample
-/// (Blumer et al., 1985) is fed the text token by token.
+/// Finds the longest run of tokens that a short sample shares with a long text, in one pass over
+/// the text: the suffix automaton of the sample (Blumer et al., 1985) is fed the text token by
+/// token.
 class CopiedRun {
  public:
   explicit CopiedRun(std::span<const std::uint32_t> sample);

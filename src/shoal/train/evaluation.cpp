@@ -39,15 +39,18 @@ void add(Sums& sums, nn::Model& model, const Batch& batch, Task task) {
 
 }  // namespace
 
-Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group, const EvaluationOptions& options) {
+Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group,
+                    const EvaluationOptions& options) {
   const at::NoGradGuard no_grad;
   const std::int64_t all = data.evaluation_samples(options.split);
   const std::int64_t count = options.samples > 0 ? std::min(options.samples, all) : all;
-  const std::int64_t begin = count * group.rank() / group.size(), end = count * (group.rank() + 1) / group.size();
+  const std::int64_t begin = count * group.rank() / group.size(),
+                     end = count * (group.rank() + 1) / group.size();
   Sums sums;
   for (std::int64_t i = begin; i < end; i += options.micro_batch) {
     std::vector<std::int64_t> samples;
-    for (std::int64_t k = i; k < std::min(i + options.micro_batch, end); ++k) samples.push_back(k * all / count);
+    for (std::int64_t k = i; k < std::min(i + options.micro_batch, end); ++k)
+      samples.push_back(k * all / count);
     add(sums, model, data.evaluation(options.split, samples), data.task());
   }
   const at::Tensor total = at::zeros({kSums}, at::kDouble);
@@ -56,11 +59,14 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
   group.all_reduce(total).order();
   sums = *values;
 
-  Evaluation evaluation{.loss = sums.loss / sums.labels, .labels = static_cast<std::int64_t>(sums.labels)};
-  if (data.task() == Task::kTokens && sums.bytes > 0) evaluation.bits_per_byte = sums.loss / std::numbers::ln2 / sums.bytes;
+  Evaluation evaluation{.loss = sums.loss / sums.labels,
+                        .labels = static_cast<std::int64_t>(sums.labels)};
+  if (data.task() == Task::kTokens && sums.bytes > 0)
+    evaluation.bits_per_byte = sums.loss / std::numbers::ln2 / sums.bytes;
   if (data.task() == Task::kClasses) evaluation.accuracy = sums.correct / sums.labels;
   if (data.task() == Task::kRegression) evaluation.mean_squared_error = sums.squares / sums.labels;
-  if (data.task() == Task::kRegression) evaluation.mean_absolute_error = sums.absolutes / sums.labels;
+  if (data.task() == Task::kRegression)
+    evaluation.mean_absolute_error = sums.absolutes / sums.labels;
   return evaluation;
 }
 

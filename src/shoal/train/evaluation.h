@@ -15,9 +15,10 @@ struct EvaluationOptions {
   std::int64_t micro_batch = 8;  ///< samples a rank runs at once
 };
 
-/// Runs `model` over samples of a split, shared among the ranks of `group`, without gradients or dropout. Collective. The result does not depend on
-/// the number of ranks beyond rounding.
-Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group, const EvaluationOptions& options);
+/// Runs `model` over samples of a split, shared among the ranks of `group`, without gradients or
+/// dropout. Collective. The result does not depend on the number of ranks beyond rounding.
+Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group,
+                    const EvaluationOptions& options);
 
 /// "loss 3.214, 1.873 bits per byte".
 std::string describe(const Evaluation& evaluation);

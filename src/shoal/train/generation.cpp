@@ -18,7 +18,8 @@ at::Tensor row_of(std::span<const std::uint32_t> tokens) {
 }
 
 /// The logits behind the last token.
-at::Tensor last_logits(nn::Model& model, std::span<const std::uint32_t> tokens, std::int64_t position, nn::KeyValueCache* cache) {
+at::Tensor last_logits(nn::Model& model, std::span<const std::uint32_t> tokens,
+                       std::int64_t position, nn::KeyValueCache* cache) {
   nn::Context context;
   context.training = false;
   context.position_begin = position;
@@ -29,7 +30,8 @@ at::Tensor last_logits(nn::Model& model, std::span<const std::uint32_t> tokens, 
 
 }  // namespace
 
-std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t> prompt, const GenerationOptions& options, Key key,
+std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t> prompt,
+                                    const GenerationOptions& options, Key key,
                                     std::uint32_t vocabulary) {
   validate(options.sampling);
   SHOAL_USER_CHECK(!prompt.empty(), "generate", "a prompt of no tokens");
@@ -38,15 +40,18 @@ std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t>
   std::vector<std::uint32_t> text = std::move(prompt);
   const std::size_t begin = text.size();
   nn::KeyValueCache cache(longest);
-  std::int64_t from = std::max<std::int64_t>(0, static_cast<std::int64_t>(text.size()) - longest);  // where the model's view begins
-  std::int64_t seen = from;                                                                         // what the cache holds ends here
+  std::int64_t from = std::max<std::int64_t>(
+      0, static_cast<std::int64_t>(text.size()) - longest);  // where the model's view begins
+  std::int64_t seen = from;                                  // what the cache holds ends here
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const auto size = static_cast<std::int64_t>(text.size());
     if (size - from > longest) from = seen = size - longest / 2, cache.clear();
     const std::int64_t first = options.cache ? seen : from;
-    const at::Tensor logits = last_logits(model, std::span(text).subspan(first), first - from, options.cache ? &cache : nullptr);
+    const at::Tensor logits = last_logits(model, std::span(text).subspan(first), first - from,
+                                          options.cache ? &cache : nullptr);
     seen = size;
-    const std::span<const float> row(logits.const_data_ptr<float>(), std::min<std::size_t>(vocabulary, logits.numel()));
+    const std::span<const float> row(logits.const_data_ptr<float>(),
+                                     std::min<std::size_t>(vocabulary, logits.numel()));
     text.push_back(static_cast<std::uint32_t>(sample_token(row, options.sampling, key.uniform(i))));
   }
   return {text.begin() + static_cast<std::ptrdiff_t>(begin), text.end()};
@@ -58,8 +63,10 @@ std::vector<std::uint32_t> tokens_of(const data::Tokenizer& tokenizer, const std
   return tokens;
 }
 
-std::string generate_text(nn::Model& model, const data::Tokenizer& tokenizer, const std::string& prompt, const GenerationOptions& options, Key key) {
-  return prompt + tokenizer.decode(generate(model, tokens_of(tokenizer, prompt), options, key, tokenizer.vocab_size()));
+std::string generate_text(nn::Model& model, const data::Tokenizer& tokenizer,
+                          const std::string& prompt, const GenerationOptions& options, Key key) {
+  return prompt + tokenizer.decode(generate(model, tokens_of(tokenizer, prompt), options, key,
+                                            tokenizer.vocab_size()));
 }
 
 }  // namespace shoal::train

@@ -15,18 +15,23 @@ namespace shoal::train {
 struct GenerationOptions {
   std::int64_t tokens = 200;
   SamplingOptions sampling;
-  bool cache = true;  ///< keep keys and values of earlier positions; off gives the same tokens, slower
+  bool cache =
+      true;  ///< keep keys and values of earlier positions; off gives the same tokens, slower
 };
 
-/// Continues `prompt` (at least one token) by `options.tokens` tokens below `vocabulary` (the embedding may have more rows) and returns those. Token
-/// i is drawn with position i of `key`'s stream. When the model's longest sequence is reached it goes on from the newer half of what there is.
-std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t> prompt, const GenerationOptions& options, Key key,
+/// Continues `prompt` (at least one token) by `options.tokens` tokens below `vocabulary` (the
+/// embedding may have more rows) and returns those. Token i is drawn with position i of `key`'s
+/// stream. When the model's longest sequence is reached it goes on from the newer half of what
+/// there is.
+std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t> prompt,
+                                    const GenerationOptions& options, Key key,
                                     std::uint32_t vocabulary);
 
 /// The tokens of a prompt; of an empty one the end of a document.
 std::vector<std::uint32_t> tokens_of(const data::Tokenizer& tokenizer, const std::string& prompt);
 
 /// `prompt` and what follows it, as text.
-std::string generate_text(nn::Model& model, const data::Tokenizer& tokenizer, const std::string& prompt, const GenerationOptions& options, Key key);
+std::string generate_text(nn::Model& model, const data::Tokenizer& tokenizer,
+                          const std::string& prompt, const GenerationOptions& options, Key key);
 
 }  // namespace shoal::train

@@ -8,8 +8,13 @@ namespace shoal::train {
 
 optim::Options optimizer_options(const JobConfig& config) {
   const OptimizerSection& o = config.optimizer;
-  if (o.name == "sgd") return optim::SgdOptions{.momentum = o.momentum, .dampening = 0, .weight_decay = o.weight_decay, .nesterov = o.nesterov};
-  return optim::AdamWOptions{.beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.epsilon, .weight_decay = o.weight_decay};
+  if (o.name == "sgd")
+    return optim::SgdOptions{.momentum = o.momentum,
+                             .dampening = 0,
+                             .weight_decay = o.weight_decay,
+                             .nesterov = o.nesterov};
+  return optim::AdamWOptions{
+      .beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.epsilon, .weight_decay = o.weight_decay};
 }
 
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps) {
@@ -25,13 +30,17 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 parallel::ShardingOptions sharding_options(const JobConfig& config) {
   using By = parallel::Wrapping::By;
   const ParallelismSection& p = config.parallelism;
-  const By by = p.shard_units == "size" ? By::kSize : p.shard_units == "names" ? By::kName : p.shard_units == "model" ? By::kWhole : By::kBlock;
+  const By by = p.shard_units == "size"    ? By::kSize
+                : p.shard_units == "names" ? By::kName
+                : p.shard_units == "model" ? By::kWhole
+                                           : By::kBlock;
   return {.stage = static_cast<parallel::ShardStage>(p.zero_stage),
           .wrapping = {.by = by, .parameters = p.shard_unit_size, .names = p.shard_unit_names},
           .ahead = static_cast<int>(p.gather_ahead),
           .reshard_after_forward = p.reshard_after_forward,
           .reduce_every_micro_batch = p.reduce_every_micro_batch,
-          .way = p.arena ? parallel::ShardingOptions::Way::kAuto : parallel::ShardingOptions::Way::kCopied,
+          .way = p.arena ? parallel::ShardingOptions::Way::kAuto
+                         : parallel::ShardingOptions::Way::kCopied,
           .travels = config.precision.gathers == "bf16" ? at::kBFloat16 : at::kFloat};
 }
 
@@ -41,17 +50,21 @@ mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world) {
 }
 
 checkpoint::SaveOptions save_options(const JobConfig& config) {
-  return {.keep_last = static_cast<int>(config.checkpoint.keep_last), .max_shard_bytes = config.checkpoint.max_file_mb * 1'000'000};
+  return {.keep_last = static_cast<int>(config.checkpoint.keep_last),
+          .max_shard_bytes = config.checkpoint.max_file_mb * 1'000'000};
 }
 
 checkpoint::SaverOptions saver_options(const JobConfig& config) {
-  return {.staging_bytes = std::llround(config.checkpoint.staging_mb * 1e6), .writer_share = config.checkpoint.writer_share};
+  return {.staging_bytes = std::llround(config.checkpoint.staging_mb * 1e6),
+          .writer_share = config.checkpoint.writer_share};
 }
 
-std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task) {
+std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config,
+                                          Task task) {
   const std::string& loss = config.training.loss;
   if (task != Task::kRegression) return nn::make_model(spec);
-  return nn::make_model(spec, loss == "mean_absolute_error" ? nn::Loss::kAbsoluteError : nn::Loss::kSquaredError);
+  return nn::make_model(
+      spec, loss == "mean_absolute_error" ? nn::Loss::kAbsoluteError : nn::Loss::kSquaredError);
 }
 
 std::shared_ptr<const data::Tokenizer> job_tokenizer(const JobConfig& config) {

@@ -19,7 +19,8 @@ namespace shoal::train {
 optim::Options optimizer_options(const JobConfig& config);
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps);
 
-/// How the job shards, and over which mesh: axes "replicate" and "shard". Of a job whose zero_stage is not 0.
+/// How the job shards, and over which mesh: axes "replicate" and "shard". Of a job whose zero_stage
+/// is not 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
 mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world);
 
@@ -28,7 +29,8 @@ checkpoint::SaveOptions save_options(const JobConfig& config);
 checkpoint::SaverOptions saver_options(const JobConfig& config);
 
 /// The model of a run with the loss that the job asks for, on the meta device.
-std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config, Task task);
+std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config,
+                                          Task task);
 
 /// The tokenizer of the job's first data set; null for tables.
 std::shared_ptr<const data::Tokenizer> job_tokenizer(const JobConfig& config);

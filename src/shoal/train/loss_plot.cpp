@@ -19,11 +19,15 @@ struct Point {
   double x, y;
 };
 
-std::string polyline(const std::vector<Point>& points, const Axis& x, const Axis& y, const char* color, double width, double opacity) {
+std::string polyline(const std::vector<Point>& points, const Axis& x, const Axis& y,
+                     const char* color, double width, double opacity) {
   std::string path;
-  for (const Point& p : points) path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x(p.x), y(p.y));
-  return fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" stroke-linejoin=\"round\"/>\n",
-                     path, color, width, opacity);
+  for (const Point& p : points)
+    path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x(p.x), y(p.y));
+  return fmt::format(
+      "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" "
+      "stroke-opacity=\"{}\" stroke-linejoin=\"round\"/>\n",
+      path, color, width, opacity);
 }
 
 /// At most `most` points: the mean of equal stretches.
@@ -34,7 +38,8 @@ std::vector<Point> thinned(const std::vector<Point>& points, std::size_t most) {
     const std::size_t begin = i * points.size() / most, end = (i + 1) * points.size() / most;
     Point mean{0, 0};
     for (std::size_t k = begin; k < end; ++k) mean.x += points[k].x, mean.y += points[k].y;
-    out.push_back({mean.x / static_cast<double>(end - begin), mean.y / static_cast<double>(end - begin)});
+    out.push_back(
+        {mean.x / static_cast<double>(end - begin), mean.y / static_cast<double>(end - begin)});
   }
   return out;
 }
@@ -46,9 +51,12 @@ std::vector<Point> smoothed(const std::vector<Point>& points) {
   for (std::size_t i = 0; i < points.size(); ++i) sums[i + 1] = sums[i] + points[i].y;
   std::vector<Point> out;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    // At the steep beginning as far to the right as to the left, so that the curve is not shifted; at the flat end the left side alone keeps it calm.
-    const std::size_t left = std::min(reach, i), right = std::min(i < reach ? left : reach, points.size() - 1 - i);
-    out.push_back({points[i].x, (sums[i + right + 1] - sums[i - left]) / static_cast<double>(left + right + 1)});
+    // At the steep beginning as far to the right as to the left, so that the curve is not shifted;
+    // at the flat end the left side alone keeps it calm.
+    const std::size_t left = std::min(reach, i),
+                      right = std::min(i < reach ? left : reach, points.size() - 1 - i);
+    out.push_back({points[i].x,
+                   (sums[i + right + 1] - sums[i - left]) / static_cast<double>(left + right + 1)});
   }
   return out;
 }
@@ -63,31 +71,44 @@ double last_mean(const std::vector<Point>& points) {
 std::string axes(const Axis& x, const Axis& y) {
   std::string out;
   for (const double value : ticks(y, 9)) {
-    out += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e3e3e3\"/>\n", x.from, y(value), x.to, y(value));
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.6g}</text>\n", x.from - 8, y(value) + 4, value);
+    out += fmt::format(
+        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e3e3e3\"/>\n",
+        x.from, y(value), x.to, y(value));
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.6g}</text>\n",
+                       x.from - 8, y(value) + 4, value);
   }
   for (const double value : ticks(x, 8)) {
-    out +=
-        fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x(value), y.from, x(value), y.from + 5, kInk);
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.9g}</text>\n", x(value), y.from + 20, value);
+    out += fmt::format(
+        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x(value),
+        y.from, x(value), y.from + 5, kInk);
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.9g}</text>\n",
+                       x(value), y.from + 20, value);
   }
-  out += fmt::format("<polyline points=\"{0:.1f},{2:.1f} {0:.1f},{3:.1f} {1:.1f},{3:.1f}\" fill=\"none\" stroke=\"{4}\"/>\n", x.from, x.to, y.to,
-                     y.from, kInk);
-  out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">step</text>\n", (x.from + x.to) / 2, kHeight - 14);
-  out += fmt::format("<text transform=\"translate(20,{:.1f}) rotate(-90)\" text-anchor=\"middle\">loss{}</text>\n", (y.from + y.to) / 2,
-                     y.logarithmic ? " (logarithmic)" : "");
+  out += fmt::format(
+      "<polyline points=\"{0:.1f},{2:.1f} {0:.1f},{3:.1f} {1:.1f},{3:.1f}\" fill=\"none\" "
+      "stroke=\"{4}\"/>\n",
+      x.from, x.to, y.to, y.from, kInk);
+  out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">step</text>\n",
+                     (x.from + x.to) / 2, kHeight - 14);
+  out += fmt::format(
+      "<text transform=\"translate(20,{:.1f}) rotate(-90)\" text-anchor=\"middle\">loss{}</text>\n",
+      (y.from + y.to) / 2, y.logarithmic ? " (logarithmic)" : "");
   return out;
 }
 
 std::string legend(double final_train, const std::vector<Point>& evaluations) {
   const auto entry = [](int row, const char* color, const std::string& text) {
     const double top = kTop + 14 + 20 * row, right = kWidth - kRight - 12;
-    return fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"{3}\" stroke-width=\"3\"/>\n", right - 24, top - 4,
-                       right, color) +
-           fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", right - 32, top, text);
+    return fmt::format(
+               "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"{3}\" "
+               "stroke-width=\"3\"/>\n",
+               right - 24, top - 4, right, color) +
+           fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
+                       right - 32, top, text);
   };
   std::string out = entry(0, kTrain, fmt::format("training, last {:.4g}", final_train));
-  if (!evaluations.empty()) out += entry(1, kEvaluation, fmt::format("validation, last {:.4g}", evaluations.back().y));
+  if (!evaluations.empty())
+    out += entry(1, kEvaluation, fmt::format("validation, last {:.4g}", evaluations.back().y));
   return out;
 }
 
@@ -100,11 +121,15 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
     if (m.evaluation) evaluations.push_back({static_cast<double>(m.step), m.evaluation->loss});
   }
   std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{2}\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\" "
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
+      "height=\"{1}\" "
+      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{2}\">\n<rect "
+      "width=\"{0}\" height=\"{1}\" fill=\"white\" "
       "stroke=\"none\"/>\n<text x=\"{3}\" y=\"30\" font-size=\"17\">{4}</text>\n",
       kWidth, kHeight, kInk, kLeft, escaped(title));
-  if (train.empty()) return out + fmt::format("<text x=\"{}\" y=\"{}\">no step was trained</text>\n</svg>\n", kLeft, kHeight / 2);
+  if (train.empty())
+    return out + fmt::format("<text x=\"{}\" y=\"{}\">no step was trained</text>\n</svg>\n", kLeft,
+                             kHeight / 2);
 
   double low = train[0].y, high = train[0].y;
   for (const auto* points : {&train, &evaluations})
@@ -118,10 +143,12 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
   }
   const Axis x{0, std::max(1.0, train.back().x), kLeft, kWidth - kRight};
   const auto mean = smoothed(train);
-  out += axes(x, y) + polyline(thinned(train, 1500), x, y, kTrain, 1, 0.35) + polyline(thinned(mean, 1500), x, y, kTrain, 2, 1);
+  out += axes(x, y) + polyline(thinned(train, 1500), x, y, kTrain, 1, 0.35) +
+         polyline(thinned(mean, 1500), x, y, kTrain, 2, 1);
   if (!evaluations.empty()) out += polyline(evaluations, x, y, kEvaluation, 2, 1);
   for (const Point& p : thinned(evaluations, 200))
-    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", x(p.x), y(p.y), kEvaluation);
+    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", x(p.x),
+                       y(p.y), kEvaluation);
   return out + legend(last_mean(train), evaluations) + "</svg>\n";
 }
 

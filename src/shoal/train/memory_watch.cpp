@@ -17,20 +17,24 @@ constexpr double kMB = 1e6;
 }  // namespace
 
 MemoryWatch::MemoryWatch(const comm::Group& group, bool in_process)
-    : group_(group), watches_(comm::installed_arena() != nullptr), answers_(!in_process || group.rank() == 0) {}
+    : group_(group),
+      watches_(comm::installed_arena() != nullptr),
+      answers_(!in_process || group.rank() == 0) {}
 
 void MemoryWatch::record(nn::Model& model, std::int64_t steps) {
   if (!active() || steps == 0) return;
   steps_left_ = steps;
   for (const auto& unit : model.units()) {
-    unit->on_post_forward([this](nn::Module& module, const at::Tensor& output, const nn::Context& context) {
-      if (steps_left_ == 0) return at::Tensor();
-      mark((context.recomputing ? "recompute " : "forward ") + module.path());
-      // The gradient of the output is there when backward is about to enter the unit.
-      if (output.requires_grad() && !context.recomputing)
-        output.register_hook([this, path = module.path()](const at::Tensor&) { mark("backward " + path); });
-      return at::Tensor();
-    });
+    unit->on_post_forward(
+        [this](nn::Module& module, const at::Tensor& output, const nn::Context& context) {
+          if (steps_left_ == 0) return at::Tensor();
+          mark((context.recomputing ? "recompute " : "forward ") + module.path());
+          // The gradient of the output is there when backward is about to enter the unit.
+          if (output.requires_grad() && !context.recomputing)
+            output.register_hook(
+                [this, path = module.path()](const at::Tensor&) { mark("backward " + path); });
+          return at::Tensor();
+        });
   }
 }
 
@@ -42,7 +46,8 @@ void MemoryWatch::begin_step(std::int64_t step, double staged_bytes) {
   mark("begin");
 }
 
-/// Peaks are between marks from the first of a step that is recorded on; over the whole step in the others.
+/// Peaks are between marks from the first of a step that is recorded on; over the whole step in the
+/// others.
 void MemoryWatch::mark(const std::string& where) {
   if (steps_left_ == 0 || !in_step_) return;
   const auto arena = comm::installed_arena();
@@ -52,7 +57,8 @@ void MemoryWatch::mark(const std::string& where) {
                     .ms = std::chrono::duration<double, std::milli>(Clock::now() - began_).count(),
                     .where = where,
                     .peak = static_cast<double>(ledger.total.peak)});
-  for (int c = 0; c < kMemoryCategories; ++c) marks_.back().categories[c] = static_cast<double>(ledger.categories[c].in_use);
+  for (int c = 0; c < kMemoryCategories; ++c)
+    marks_.back().categories[c] = static_cast<double>(ledger.categories[c].in_use);
   arena->reset_peaks();
 }
 
@@ -67,7 +73,8 @@ bool MemoryWatch::end_step() {
 void MemoryWatch::keep(const wire::Ledger& ledger) {
   if (static_cast<double>(ledger.total.peak) <= peak_.total) return;
   peak_.total = static_cast<double>(ledger.total.peak), peak_.staged = staged_;
-  for (int c = 0; c < kMemoryCategories; ++c) peak_.categories[c] = static_cast<double>(ledger.categories[c].at_peak);
+  for (int c = 0; c < kMemoryCategories; ++c)
+    peak_.categories[c] = static_cast<double>(ledger.categories[c].at_peak);
 }
 
 std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
@@ -99,22 +106,31 @@ std::string describe(const MemoryPeak& measured, std::optional<double> planned_b
   std::vector<std::string> parts;
   for (int c = 0; c < kMemoryCategories; ++c)
     if (measured.categories[c] >= 0.01 * measured.total)
-      parts.push_back(fmt::format("{} {:.4g}", name(static_cast<MemoryCategory>(c)), measured.categories[c] / kMB));
-  const std::string took = fmt::format("Tensors took {:.4g} MB at the peak ({})", measured.total / kMB, fmt::join(parts, ", "));
-  const std::string copies = measured.staged > 0 ? fmt::format(", {:.4g} MB of them copies for a checkpoint", measured.staged / kMB) : "";
+      parts.push_back(fmt::format("{} {:.4g}", name(static_cast<MemoryCategory>(c)),
+                                  measured.categories[c] / kMB));
+  const std::string took = fmt::format("Tensors took {:.4g} MB at the peak ({})",
+                                       measured.total / kMB, fmt::join(parts, ", "));
+  const std::string copies =
+      measured.staged > 0
+          ? fmt::format(", {:.4g} MB of them copies for a checkpoint", measured.staged / kMB)
+          : "";
   if (!planned_bytes) return took + copies + ".";
   return took + copies +
-         fmt::format("; planned were {:.4g} MB ({:+.1f} %).", *planned_bytes / kMB, 100 * (*planned_bytes / (measured.total - measured.staged) - 1));
+         fmt::format("; planned were {:.4g} MB ({:+.1f} %).", *planned_bytes / kMB,
+                     100 * (*planned_bytes / (measured.total - measured.staged) - 1));
 }
 
 std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes) {
   const MemoryPeak all = sum(ranks);
-  nlohmann::ordered_json json{
-      {"peak_bytes", all.total}, {"staged_bytes", all.staged}, {"planned_bytes", nullptr}, {"ranks", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json{{"peak_bytes", all.total},
+                              {"staged_bytes", all.staged},
+                              {"planned_bytes", nullptr},
+                              {"ranks", nlohmann::ordered_json::array()}};
   if (planned_bytes) json["planned_bytes"] = *planned_bytes;
   for (const MemoryPeak& rank : ranks) {
     json["ranks"].push_back({{"peak_bytes", rank.total}});
-    for (int c = 0; c < kMemoryCategories; ++c) json["ranks"].back()[name(static_cast<MemoryCategory>(c))] = rank.categories[c];
+    for (int c = 0; c < kMemoryCategories; ++c)
+      json["ranks"].back()[name(static_cast<MemoryCategory>(c))] = rank.categories[c];
   }
   return json.dump(2) + "\n";
 }

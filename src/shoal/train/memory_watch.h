@@ -22,15 +22,17 @@ struct MemoryPeak {
   MemoryByCategory categories{};
 };
 
-/// Watches what the steps of one rank take of the installed arena. Without an arena nothing is known.
-/// Ranks that are threads share one arena, which rank 0 answers for; the others have nothing.
+/// Watches what the steps of one rank take of the installed arena. Without an arena nothing is
+/// known. Ranks that are threads share one arena, which rank 0 answers for; the others have
+/// nothing.
 class MemoryWatch {
  public:
   MemoryWatch(const comm::Group& group, bool in_process);
 
   /// Whether this rank knows what it takes.
   bool active() const { return watches_ && answers_; }
-  /// The first `steps` steps from here on have marks. `model`: its units mark their passes; it must not run when this is gone.
+  /// The first `steps` steps from here on have marks. `model`: its units mark their passes; it must
+  /// not run when this is gone.
   void record(nn::Model& model, std::int64_t steps);
 
   /// `staged_bytes`: what checkpoints hold aside.
@@ -62,10 +64,11 @@ class MemoryWatch {
 /// The sum over ranks: their worst moments are taken to be the same.
 MemoryPeak sum(const std::vector<MemoryPeak>& ranks);
 
-/// "Tensors took 1230 MB at the peak (parameters ...); planned were 1250 MB (+1.6 %)." of all ranks together. What checkpoints had copied aside is
-/// named, and no part of what was planned.
+/// "Tensors took 1230 MB at the peak (parameters ...); planned were 1250 MB (+1.6 %)." of all ranks
+/// together. What checkpoints had copied aside is named, and no part of what was planned.
 std::string describe(const MemoryPeak& measured, std::optional<double> planned_bytes);
-/// One JSON object: peak_bytes, staged_bytes of that, planned_bytes without them (null: not planned), and by rank peak_bytes with its categories.
+/// One JSON object: peak_bytes, staged_bytes of that, planned_bytes without them (null: not
+/// planned), and by rank peak_bytes with its categories.
 std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes);
 
 }  // namespace shoal::train

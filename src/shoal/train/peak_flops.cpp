@@ -10,19 +10,24 @@
 
 namespace shoal::train {
 
-// LibTorch's fp32 product and ours take turns: which is faster depends on the processor, and a peak is what the better one reaches.
+// LibTorch's fp32 product and ours take turns: which is faster depends on the processor, and a peak
+// is what the better one reaches.
 double measure_peak_flops(const std::string& type, Duration budget) {
   constexpr std::int64_t kSize = 1024;
   const at::NoGradGuard no_grad;
-  const at::ScalarType scalar = type == "bf16" ? at::kBFloat16 : type == "fp16" ? at::kHalf : at::kFloat;
-  const at::Tensor a = at::full({kSize, kSize}, 0.5, scalar), b = at::full({kSize, kSize}, 0.25, scalar);
+  const at::ScalarType scalar = type == "bf16"   ? at::kBFloat16
+                                : type == "fp16" ? at::kHalf
+                                                 : at::kFloat;
+  const at::Tensor a = at::full({kSize, kSize}, 0.5, scalar),
+                   b = at::full({kSize, kSize}, 0.25, scalar);
   at::Tensor c = at::full({kSize, kSize}, 0, at::kFloat);
   const Deadline deadline = Deadline::in(budget);
   double best = 0;
   const auto time = [&](auto&& product) {
     const auto begin = Clock::now();
     product();
-    best = std::max(best, 2.0 * kSize * kSize * kSize / std::chrono::duration<double>(Clock::now() - begin).count());
+    best = std::max(best, 2.0 * kSize * kSize * kSize /
+                              std::chrono::duration<double>(Clock::now() - begin).count());
   };
   do {
     if (scalar == at::kFloat) time([&] { at::mm_out(c, a, b); });

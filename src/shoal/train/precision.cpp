@@ -18,9 +18,13 @@
 namespace shoal::train {
 namespace {
 
-at::ScalarType scalar_of(const std::string& type) { return type == "bf16" ? at::kBFloat16 : type == "fp16" ? at::kHalf : at::kFloat; }
+at::ScalarType scalar_of(const std::string& type) {
+  return type == "bf16" ? at::kBFloat16 : type == "fp16" ? at::kHalf : at::kFloat;
+}
 
-const char* name_of(at::ScalarType type) { return type == at::kBFloat16 ? "bf16" : type == at::kHalf ? "fp16" : "fp32"; }
+const char* name_of(at::ScalarType type) {
+  return type == at::kBFloat16 ? "bf16" : type == at::kHalf ? "fp16" : "fp32";
+}
 
 /// The widest product of a layer: [in, out] of its weight.
 std::pair<std::int64_t, std::int64_t> widest(const plan::ModelSpec& spec) {
@@ -72,7 +76,10 @@ void set_types(nn::Model& model, const Job& job, const std::string& type) {
     std::string chosen = parameter->global_shape().size() > 1 ? type : "fp32";
     for (std::size_t i = rules.size(); i-- > 0;) {
       const auto& names = parameter->names();
-      if (std::none_of(names.begin(), names.end(), [&](const std::string& name) { return parallel::fits(rules[i].pattern, name); })) continue;
+      if (std::none_of(names.begin(), names.end(), [&](const std::string& name) {
+            return parallel::fits(rules[i].pattern, name);
+          }))
+        continue;
       chosen = rules[i].type, fitted[i] = true;
     }
     parameter->set_types(scalar_of(chosen), scalar_of(section.gradients));
@@ -80,7 +87,8 @@ void set_types(nn::Model& model, const Job& job, const std::string& type) {
   for (std::size_t i = 0; i < rules.size(); ++i)
     if (!fitted[i])
       throw complaint(job, "precision.parameters",
-                      fmt::format("\"{}\" fits no parameter of the model; one is called {}", rules[i].pattern, model.parameters().front()->name()));
+                      fmt::format("\"{}\" fits no parameter of the model; one is called {}",
+                                  rules[i].pattern, model.parameters().front()->name()));
 }
 
 optim::Storage storage_options(const JobConfig& config) {
@@ -92,18 +100,24 @@ optim::Storage storage_options(const JobConfig& config) {
 
 std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config) {
   const auto parameters = model.parameters();
-  const bool half = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->tensor().scalar_type() == at::kHalf; });
+  const bool half = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) {
+    return p->tensor().scalar_type() == at::kHalf;
+  });
   if (!half) return std::nullopt;
-  return optim::LossScale({.initial = config.precision.loss_scale, .growth_interval = config.precision.loss_scale_growth_interval});
+  return optim::LossScale({.initial = config.precision.loss_scale,
+                           .growth_interval = config.precision.loss_scale_growth_interval});
 }
 
-void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer, shoal::Key key) {
+void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer,
+                   shoal::Key key) {
   std::size_t slice = 0;
   for (const parallel::OwnedRange& range : owned) {
     if (!range.parameter->requires_grad()) continue;
     const at::Tensor& master = optimizer.master(slice++);
-    if (!master.defined() || master.numel() == 0 || !ops::is_narrow(range.values.scalar_type())) continue;
-    master.view({-1}).copy_(range.parameter->initial(key).view({-1}).slice(0, range.begin, range.end));
+    if (!master.defined() || master.numel() == 0 || !ops::is_narrow(range.values.scalar_type()))
+      continue;
+    master.view({-1}).copy_(
+        range.parameter->initial(key).view({-1}).slice(0, range.begin, range.end));
   }
 }
 
@@ -112,27 +126,36 @@ std::string describe_precision(const nn::Model& model, const JobConfig& config) 
   const auto parameters = model.parameters();
   std::string weights;
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    const auto count = std::count_if(parameters.begin(), parameters.end(), [&](const auto& p) { return p->tensor().scalar_type() == type; });
-    if (count > 0) weights += fmt::format("{}{} weights ({} of {} tensors)", weights.empty() ? "" : ", ", name_of(type), count, parameters.size());
+    const auto count = std::count_if(parameters.begin(), parameters.end(), [&](const auto& p) {
+      return p->tensor().scalar_type() == type;
+    });
+    if (count > 0)
+      weights += fmt::format("{}{} weights ({} of {} tensors)", weights.empty() ? "" : ", ",
+                             name_of(type), count, parameters.size());
   }
   const bool adamw = config.optimizer.name == "adamw";
-  if (weights.empty() && section.gradients == "fp32" && section.gathers == "fp32" && !(adamw && section.moments == "bf16")) return {};
+  if (weights.empty() && section.gradients == "fp32" && section.gathers == "fp32" &&
+      !(adamw && section.moments == "bf16"))
+    return {};
   if (weights.empty())
     weights = "fp32 weights";
   else
     weights += section.master_weights ? " with fp32 masters" : " rounded stochastically";
-  return fmt::format("{}, gradients {}{}{}", weights, section.gradients, adamw ? fmt::format(", moments {}", section.moments) : "",
+  return fmt::format("{}, gradients {}{}{}", weights, section.gradients,
+                     adamw ? fmt::format(", moments {}", section.moments) : "",
                      section.gathers == "fp32" ? "" : fmt::format(", gathers {}", section.gathers));
 }
 
-ProductTimes measure_products(const plan::ModelSpec& spec, std::int64_t rows, const std::string& type, Duration budget, const comm::Group& group) {
+ProductTimes measure_products(const plan::ModelSpec& spec, std::int64_t rows,
+                              const std::string& type, Duration budget, const comm::Group& group) {
   const auto [in, out] = widest(spec);
   const std::int64_t some = std::clamp<std::int64_t>(rows, 1, 256);
   const LayerProducts wide(some, in, out, at::kFloat), narrow(some, in, out, scalar_of(type));
   const at::Tensor times = at::empty({2}, at::kDouble);
   double *fp32 = times.mutable_data_ptr<double>(), *other = fp32 + 1;
   group.barrier();
-  // The first of each touches fresh memory; the types take turns, so that a busy moment strikes both.
+  // The first of each touches fresh memory; the types take turns, so that a busy moment strikes
+  // both.
   wide.seconds(), narrow.seconds();
   *fp32 = wide.seconds(), *other = narrow.seconds();
   for (const Deadline deadline = Deadline::in(budget); !deadline.passed();)
@@ -144,14 +167,17 @@ ProductTimes measure_products(const plan::ModelSpec& spec, std::int64_t rows, co
 std::string faster_type(const ProductTimes& bf16) { return speed(bf16) > 1.05 ? "bf16" : "fp32"; }
 
 std::string describe_choice(const ProductTimes& bf16) {
-  return fmt::format("precision.type = \"auto\": {}. A layer's products take {:.3g} ms in bf16 and {:.3g} ms in fp32 on this processor ({:.2f} x).",
-                     faster_type(bf16), 1e3 * bf16.narrow_s, 1e3 * bf16.fp32_s, speed(bf16));
+  return fmt::format(
+      "precision.type = \"auto\": {}. A layer's products take {:.3g} ms in bf16 and {:.3g} ms in "
+      "fp32 on this processor ({:.2f} x).",
+      faster_type(bf16), 1e3 * bf16.narrow_s, 1e3 * bf16.fp32_s, speed(bf16));
 }
 
 std::optional<std::string> warn_if_slow(const std::string& type, const ProductTimes& times) {
   if (times.narrow_s < 10 * times.fp32_s) return std::nullopt;
   return fmt::format(
-      "Warning: this processor multiplies {0} {1:.3g} times slower than fp32: a layer's products take {2:.3g} ms in {0} and {3:.3g} ms in "
+      "Warning: this processor multiplies {0} {1:.3g} times slower than fp32: a layer's products "
+      "take {2:.3g} ms in {0} and {3:.3g} ms in "
       "fp32. precision.type = \"fp32\" or \"auto\" is faster.",
       type, times.narrow_s / times.fp32_s, 1e3 * times.narrow_s, 1e3 * times.fp32_s);
 }

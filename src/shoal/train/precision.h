@@ -14,8 +14,9 @@
 
 namespace shoal::train {
 
-/// Gives every parameter of `model`, which has no memory yet, the types that the job asks for; `type` ("fp32", "bf16", "fp16") is what its
-/// precision.type comes to. Throws Error(config) for a pattern of precision.parameters that fits no parameter.
+/// Gives every parameter of `model`, which has no memory yet, the types that the job asks for;
+/// `type` ("fp32", "bf16", "fp16") is what its precision.type comes to. Throws Error(config) for a
+/// pattern of precision.parameters that fits no parameter.
 void set_types(nn::Model& model, const Job& job, const std::string& type);
 
 /// How the optimizer keeps parameters and moments.
@@ -24,26 +25,34 @@ optim::Storage storage_options(const JobConfig& config);
 /// The scale of the loss if any parameter of `model` is float16.
 std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config);
 
-/// Master weights of a new run begin with the initial weights themselves and not with what 16 bits leave of them. `owned` as the optimizer's slices.
-void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer, Key key);
+/// Master weights of a new run begin with the initial weights themselves and not with what 16 bits
+/// leave of them. `owned` as the optimizer's slices.
+void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer,
+                   Key key);
 
-/// "bf16 weights (82 of 148 tensors) with fp32 masters, gradients fp32, moments fp32"; empty where everything is fp32.
+/// "bf16 weights (82 of 148 tensors) with fp32 masters, gradients fp32, moments fp32"; empty where
+/// everything is fp32.
 std::string describe_precision(const nn::Model& model, const JobConfig& config);
 
-/// Seconds that the products of one layer take, forward and backward: weights in fp32, and in a 16-bit type.
+/// Seconds that the products of one layer take, forward and backward: weights in fp32, and in a
+/// 16-bit type.
 struct ProductTimes {
   double fp32_s = 0, narrow_s = 0;
 };
 
-/// Times the largest layer of `spec` at `rows` rows (at most 256 of them) with the conversions that a 16-bit type costs. The ranks of `group` measure
-/// at the same time and add up what they found, so that all know the same. Takes about `budget` beyond one pass of each. Collective.
-ProductTimes measure_products(const plan::ModelSpec& spec, std::int64_t rows, const std::string& type, Duration budget, const comm::Group& group);
+/// Times the largest layer of `spec` at `rows` rows (at most 256 of them) with the conversions that
+/// a 16-bit type costs. The ranks of `group` measure at the same time and add up what they found,
+/// so that all know the same. Takes about `budget` beyond one pass of each. Collective.
+ProductTimes measure_products(const plan::ModelSpec& spec, std::int64_t rows,
+                              const std::string& type, Duration budget, const comm::Group& group);
 
-/// What precision.type = "auto" means where bf16 takes these times: bf16 if it gains a twentieth, else fp32.
+/// What precision.type = "auto" means where bf16 takes these times: bf16 if it gains a twentieth,
+/// else fp32.
 std::string faster_type(const ProductTimes& bf16);
 /// What is said about that.
 std::string describe_choice(const ProductTimes& bf16);
-/// What is said when `type`, which the job asks for, takes ten times as long as fp32 or more; nothing otherwise.
+/// What is said when `type`, which the job asks for, takes ten times as long as fp32 or more;
+/// nothing otherwise.
 std::optional<std::string> warn_if_slow(const std::string& type, const ProductTimes& times);
 
 }  // namespace shoal::train

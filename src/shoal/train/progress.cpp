@@ -30,14 +30,19 @@ std::string rounded(double value, const char* unit) {
 
 namespace {
 
-/// What takes at least a twentieth of the memory, the largest first: "activations 55 %, parameters 30 %".
+/// What takes at least a twentieth of the memory, the largest first: "activations 55 %, parameters
+/// 30 %".
 std::string parts_of(const StepMetrics& m) {
   std::vector<std::pair<double, const char*>> parts;
   for (std::size_t c = 0; c < m.memory.size(); ++c)
-    if (m.memory[c] >= 0.05 * *m.memory_bytes) parts.emplace_back(m.memory[c], name(static_cast<MemoryCategory>(c)));
-  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    if (m.memory[c] >= 0.05 * *m.memory_bytes)
+      parts.emplace_back(m.memory[c], name(static_cast<MemoryCategory>(c)));
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;
-  for (const auto& [bytes, name] : parts) text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name, 100 * bytes / *m.memory_bytes);
+  for (const auto& [bytes, name] : parts)
+    text +=
+        fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name, 100 * bytes / *m.memory_bytes);
   return text;
 }
 
@@ -50,13 +55,22 @@ std::string fitted(std::vector<ProgressWord> words, int width) {
     return line;
   };
   std::string line = joined();
-  for (; width > 0 && line.size() > static_cast<std::size_t>(width) && words.size() > 1; line = joined())
-    words.erase(std::min_element(words.begin(), words.end(), [](const auto& a, const auto& b) { return a.last_to_go < b.last_to_go; }));
+  for (; width > 0 && line.size() > static_cast<std::size_t>(width) && words.size() > 1;
+       line = joined())
+    words.erase(std::min_element(words.begin(), words.end(), [](const auto& a, const auto& b) {
+      return a.last_to_go < b.last_to_go;
+    }));
   return width > 0 ? line.substr(0, static_cast<std::size_t>(width)) : line;
 }
 
-Progress::Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps, std::string counted)
-    : out_(out), terminal_(terminal), interval_(interval), first_(first_step), total_(total_steps), counted_(std::move(counted)) {}
+Progress::Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step,
+                   std::int64_t total_steps, std::string counted)
+    : out_(out),
+      terminal_(terminal),
+      interval_(interval),
+      first_(first_step),
+      total_(total_steps),
+      counted_(std::move(counted)) {}
 
 void Progress::step(const StepMetrics& metrics) {
   const bool last = metrics.step == total_;
@@ -89,11 +103,13 @@ void Progress::finish() {
 
 std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
   const Duration spent = Clock::now() - began_;
-  const auto done = static_cast<double>(m.step - first_), left = static_cast<double>(total_ - m.step);
+  const auto done = static_cast<double>(m.step - first_),
+             left = static_cast<double>(total_ - m.step);
   const auto eta = std::chrono::duration_cast<Duration>(spent * (done > 0 ? left / done : 0));
-  const std::string scale = m.skipped      ? fmt::format("overflow at loss scale {:g}: skipped", *m.loss_scale)
-                            : m.loss_scale ? fmt::format("grad norm {:.3g}  loss scale {:g}", m.grad_norm, *m.loss_scale)
-                                           : fmt::format("grad norm {:.3g}", m.grad_norm);
+  const std::string scale =
+      m.skipped      ? fmt::format("overflow at loss scale {:g}: skipped", *m.loss_scale)
+      : m.loss_scale ? fmt::format("grad norm {:.3g}  loss scale {:g}", m.grad_norm, *m.loss_scale)
+                     : fmt::format("grad norm {:.3g}", m.grad_norm);
   std::vector<ProgressWord> words{{fmt::format("step {}/{}", m.step, total_), 5},
                                   {fmt::format("loss {:.4f}", m.loss), 4},
                                   {fmt::format("lr {:.3g}", m.lr), 1},
@@ -101,7 +117,8 @@ std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
                                   {scale, 0}};
   if (m.memory_bytes) {
     words.push_back({"mem " + rounded(*m.memory_bytes, "B"), 1});
-    if (const std::string parts = parts_of(m); !parts.empty()) words.push_back({"(" + parts + ")", -1});
+    if (const std::string parts = parts_of(m); !parts.empty())
+      words.push_back({"(" + parts + ")", -1});
   }
   words.push_back({m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta), 3});
   return words;

@@ -22,15 +22,18 @@ struct ProgressWord {
   std::string text;
   int last_to_go = 0;  ///< the higher, the longer it stays as the line gets narrower
 };
-/// One line of at most `width` columns (0: any) of the words in their order: what does not fit is left out, and the last word that stays is cut.
+/// One line of at most `width` columns (0: any) of the words in their order: what does not fit is
+/// left out, and the last word that stays is cut.
 std::string fitted(std::vector<ProgressWord> words, int width);
 
-/// The words of a run on the console: one line that is rewritten where the output is a terminal and never wider than it, a line every `interval`
-/// steps elsewhere.
+/// The words of a run on the console: one line that is rewritten where the output is a terminal and
+/// never wider than it, a line every `interval` steps elsewhere.
 class Progress {
  public:
-  /// `first_step`: steps already trained when the run begins, which the remaining time is estimated from. `counted`: what speed is told in, "tokens".
-  Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step, std::int64_t total_steps, std::string counted);
+  /// `first_step`: steps already trained when the run begins, which the remaining time is estimated
+  /// from. `counted`: what speed is told in, "tokens".
+  Progress(std::FILE* out, bool terminal, std::int64_t interval, std::int64_t first_step,
+           std::int64_t total_steps, std::string counted);
 
   void step(const StepMetrics& metrics);
   /// A line of its own above the progress line.

@@ -5,8 +5,8 @@
 
 namespace shoal::train {
 
-/// The folder of a run and what lies where in it. A value; nothing is made before it is asked for. Whoever starts the job makes it, moves an older
-/// one aside and holds its lock.
+/// The folder of a run and what lies where in it. A value; nothing is made before it is asked for.
+/// Whoever starts the job makes it, moves an older one aside and holds its lock.
 class RunDirectory {
  public:
   explicit RunDirectory(std::string path) : path_(std::move(path)) {}
@@ -15,7 +15,9 @@ class RunDirectory {
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string memory() const { return path_ + "/memory.json"; }
   /// What rank `rank` held in the first steps, moment by moment; and a picture of rank 0's.
-  std::string memory_timeline(int rank) const { return path_ + "/memory-rank-" + std::to_string(rank) + ".csv"; }
+  std::string memory_timeline(int rank) const {
+    return path_ + "/memory-rank-" + std::to_string(rank) + ".csv";
+  }
   std::string memory_plot() const { return path_ + "/memory.svg"; }
   std::string config() const { return path_ + "/config.toml"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }

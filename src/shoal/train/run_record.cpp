@@ -22,9 +22,12 @@ constexpr int kDeepest = 64;
 std::vector<std::string> differing_data_keys(const JobConfig& before, const JobConfig& after) {
   std::vector<std::string> differences;
   for (const train::Key& key : all_keys()) {
-    const std::string path = key.path(), old = value_text(key, before), value = value_text(key, after);
-    const bool decides = key.section == "data" || path == "training.sequence_length" || path == "debug.seed";
-    if (decides && old != value) differences.push_back(fmt::format("{} was {} and is {}", path, old, value));
+    const std::string path = key.path(), old = value_text(key, before),
+                      value = value_text(key, after);
+    const bool decides =
+        key.section == "data" || path == "training.sequence_length" || path == "debug.seed";
+    if (decides && old != value)
+      differences.push_back(fmt::format("{} was {} and is {}", path, old, value));
   }
   return differences;
 }
@@ -32,7 +35,9 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
 /// What a resumed run must not change although the tensors would fit.
 std::vector<std::string> differing_training_keys(const JobConfig& before, const JobConfig& after) {
   const auto loss = [](const JobConfig& job) {
-    return job.training.loss != "auto" ? job.training.loss : learns_classes(job) ? "cross_entropy" : "mean_squared_error";
+    return job.training.loss != "auto" ? job.training.loss
+           : learns_classes(job)       ? "cross_entropy"
+                                       : "mean_squared_error";
   };
   std::vector<std::string> differences;
   const auto compare = [&](const char* key, const std::string& old, const std::string& value) {
@@ -46,16 +51,25 @@ std::vector<std::string> differing_training_keys(const JobConfig& before, const 
 }  // namespace
 
 std::string RunRecord::to_json() const {
-  nlohmann::json object{
-      {"step", step},           {"samples", samples}, {"tokens", tokens},    {"data", data}, {"model", nlohmann::json::parse(plan::to_json(model))},
-      {"precision", precision}, {"job", job},         {"job_file", job_file}};
-  if (loss_scale) object["loss_scale"] = {{"scale", loss_scale->scale}, {"good_steps", loss_scale->good_steps}, {"skipped", loss_scale->skipped}};
+  nlohmann::json object{{"step", step},
+                        {"samples", samples},
+                        {"tokens", tokens},
+                        {"data", data},
+                        {"model", nlohmann::json::parse(plan::to_json(model))},
+                        {"precision", precision},
+                        {"job", job},
+                        {"job_file", job_file}};
+  if (loss_scale)
+    object["loss_scale"] = {{"scale", loss_scale->scale},
+                            {"good_steps", loss_scale->good_steps},
+                            {"skipped", loss_scale->skipped}};
   return object.dump();
 }
 
 RunRecord parse_record(const std::string& json, const std::string& origin) {
   const auto broken = [&](const std::string& what) {
-    return Error(ErrorKind::kData, "checkpoint", fmt::format("{} is not a checkpoint of a training run: {}", origin, what));
+    return Error(ErrorKind::kData, "checkpoint",
+                 fmt::format("{} is not a checkpoint of a training run: {}", origin, what));
   };
   const auto shallow = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
     if (depth > kDeepest) throw broken(fmt::format("nested more than {} deep", kDeepest));
@@ -72,8 +86,11 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
     std::optional<optim::LossScale::State> loss_scale;
     if (object.contains("loss_scale")) {
       const auto& state = object.at("loss_scale");
-      loss_scale = {.scale = state.at("scale"), .good_steps = number(state, "good_steps"), .skipped = number(state, "skipped")};
-      if (!std::isfinite(loss_scale->scale) || loss_scale->scale <= 0) throw broken("loss_scale.scale is no number above 0");
+      loss_scale = {.scale = state.at("scale"),
+                    .good_steps = number(state, "good_steps"),
+                    .skipped = number(state, "skipped")};
+      if (!std::isfinite(loss_scale->scale) || loss_scale->scale <= 0)
+        throw broken("loss_scale.scale is no number above 0");
     }
     if (!object.at("data").is_number_unsigned()) throw broken("data is no fingerprint");
     return {.step = number(object, "step"),
@@ -91,28 +108,37 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
 }
 
 RunRecord read_record(const std::string& path) {
-  return parse_record(checkpoint::format::read_manifest(path).metadata, path + "/" + checkpoint::format::kManifestName);
+  return parse_record(checkpoint::format::read_manifest(path).metadata,
+                      path + "/" + checkpoint::format::kManifestName);
 }
 
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path) {
   std::vector<std::string> differences;
-  const auto before = nlohmann::json::parse(plan::to_json(saved.model)), after = nlohmann::json::parse(plan::to_json(now.model));
+  const auto before = nlohmann::json::parse(plan::to_json(saved.model)),
+             after = nlohmann::json::parse(plan::to_json(now.model));
   for (const auto& [key, value] : after.items()) {
     if (key == "name") continue;
     const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
-    if (old != value) differences.push_back(fmt::format("model.{} was {} and is {}", key, old.is_null() ? "absent" : old.dump(), value.dump()));
+    if (old != value)
+      differences.push_back(fmt::format("model.{} was {} and is {}", key,
+                                        old.is_null() ? "absent" : old.dump(), value.dump()));
   }
   if (differences.empty()) {
-    const JobConfig old = parse_job(saved.job, saved.job_file).config, job = parse_job(now.job, now.job_file).config;
+    const JobConfig old = parse_job(saved.job, saved.job_file).config,
+                    job = parse_job(now.job, now.job_file).config;
     differences = differing_training_keys(old, job);
     if (differences.empty() && saved.data != now.data) {
       differences = differing_data_keys(old, job);
       if (differences.empty())
-        differences.push_back(fmt::format("the contents of the data had the fingerprint {:016x} and have {:016x}", saved.data, now.data));
+        differences.push_back(
+            fmt::format("the contents of the data had the fingerprint {:016x} and have {:016x}",
+                        saved.data, now.data));
     }
   }
   if (differences.empty()) return;
-  throw Error(ErrorKind::kConfig, "train", fmt::format("the checkpoint {} belongs to another job: {}", path, fmt::join(differences, "; ")))
+  throw Error(ErrorKind::kConfig, "train",
+              fmt::format("the checkpoint {} belongs to another job: {}", path,
+                          fmt::join(differences, "; ")))
       .hint("--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one");
 }
 

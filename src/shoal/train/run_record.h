@@ -29,7 +29,8 @@ RunRecord parse_record(const std::string& json, const std::string& origin);
 /// Of the checkpoint in folder `path`; reads no tensor.
 RunRecord read_record(const std::string& path);
 
-/// The run goes on with the same model, seed and data only. Throws Error(config) that names each key that differs, with both values.
+/// The run goes on with the same model, seed and data only. Throws Error(config) that names each
+/// key that differs, with both values.
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path);
 
 }  // namespace shoal::train

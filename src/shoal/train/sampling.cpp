@@ -10,16 +10,20 @@
 namespace shoal::train {
 
 void validate(const SamplingOptions& options) {
-  SHOAL_USER_CHECK(options.temperature >= 0 && std::isfinite(options.temperature), "generate", "temperature={}: must not be negative",
-                   options.temperature);
+  SHOAL_USER_CHECK(options.temperature >= 0 && std::isfinite(options.temperature), "generate",
+                   "temperature={}: must not be negative", options.temperature);
   SHOAL_USER_CHECK(options.top_k >= 0, "generate", "top_k={}: must not be negative", options.top_k);
-  SHOAL_USER_CHECK(options.top_p > 0 && options.top_p <= 1, "generate", "top_p={}: must lie above 0 and at most at 1", options.top_p);
+  SHOAL_USER_CHECK(options.top_p > 0 && options.top_p <= 1, "generate",
+                   "top_p={}: must lie above 0 and at most at 1", options.top_p);
 }
 
-std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& options, double uniform) {
+std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& options,
+                          double uniform) {
   std::vector<std::int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](std::int64_t a, std::int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+  const auto likelier = [&](std::int64_t a, std::int64_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
   if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
   if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size())) {
     std::partial_sort(order.begin(), order.begin() + options.top_k, order.end(), likelier);
@@ -30,13 +34,15 @@ std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& 
   std::vector<double> weights;
   double total = 0;
   for (const std::int64_t token : order) {
-    weights.push_back(std::exp((static_cast<double>(logits[token]) - logits[order[0]]) / options.temperature));
+    weights.push_back(
+        std::exp((static_cast<double>(logits[token]) - logits[order[0]]) / options.temperature));
     total += weights.back();
   }
   if (options.top_p < 1) {
     double kept = 0;
     std::size_t count = 0;
-    while (count < weights.size() && (count == 0 || kept < options.top_p * total)) kept += weights[count++];
+    while (count < weights.size() && (count == 0 || kept < options.top_p * total))
+      kept += weights[count++];
     total = kept;
     weights.resize(count);
   }

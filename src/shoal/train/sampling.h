@@ -9,13 +9,16 @@ namespace shoal::train {
 struct SamplingOptions {
   double temperature = 1;  ///< logits are divided by it; 0: always the likeliest token
   std::int64_t top_k = 0;  ///< only the k likeliest tokens; 0: all
-  double top_p = 1;        ///< only the likeliest tokens that together have this probability (Holtzman et al., 2020), at least one
+  double top_p = 1;  ///< only the likeliest tokens that together have this probability (Holtzman et
+                     ///< al., 2020), at least one
 };
 
 /// Throws Error(usage) for values that make no sense.
 void validate(const SamplingOptions& options);
 
-/// The token at `uniform` (in [0, 1)) of the cumulative distribution over the tokens that are left, the likeliest first; of equal ones the lower id.
-std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& options, double uniform);
+/// The token at `uniform` (in [0, 1)) of the cumulative distribution over the tokens that are left,
+/// the likeliest first; of equal ones the lower id.
+std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& options,
+                          double uniform);
 
 }  // namespace shoal::train

@@ -20,14 +20,17 @@ namespace shoal::train {
 /// A step's samples on this rank, cut into micro-batches.
 struct RankBatch {
   std::vector<Batch> micro_batches;
-  std::int64_t first_sample = 0;  ///< of the first micro-batch, counted within the step's global batch
+  std::int64_t first_sample =
+      0;  ///< of the first micro-batch, counted within the step's global batch
 };
 
-/// This rank's part of the global batch that begins with training sample `first`: rank r runs the r-th stretch of it, micro-batch after micro-batch.
-/// Any number of ranks and any micro-batch train the same samples.
+/// This rank's part of the global batch that begins with training sample `first`: rank r runs the
+/// r-th stretch of it, micro-batch after micro-batch. Any number of ranks and any micro-batch train
+/// the same samples.
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank);
 
-/// What goes wrong in a step on purpose: its loss is no number, or the gradient of one rank is infinite.
+/// What goes wrong in a step on purpose: its loss is no number, or the gradient of one rank is
+/// infinite.
 enum class Poison { kNone, kLoss, kGradient };
 
 struct StepInput {
@@ -39,8 +42,9 @@ struct StepInput {
 };
 
 struct StepResult {
-  double loss = 0;       ///< mean over the valid labels of the global batch
-  double grad_norm = 0;  ///< before clipping, without the loss scale; infinite in a step that was skipped
+  double loss = 0;  ///< mean over the valid labels of the global batch
+  double grad_norm =
+      0;  ///< before clipping, without the loss scale; infinite in a step that was skipped
   std::optional<double> loss_scale{};
   bool skipped = false;  ///< the gradient overflowed: no update, and the loss scale is halved
 };
@@ -48,24 +52,31 @@ struct StepResult {
 /// The valid labels of the micro-batches (values, of a regression).
 double count_labels(const std::vector<Batch>& micro_batches);
 
-/// One step: forward and backward of every micro-batch, gradients summed over `group` as they become ready, clipping, the optimizer's update.
+/// One step: forward and backward of every micro-batch, gradients summed over `group` as they
+/// become ready, clipping, the optimizer's update.
 ///
-/// Every loss is a sum divided by the global count of valid labels and gradients reduce by sum, so that any split of the same samples gives the same
-/// update up to rounding. With a loss scale, a gradient that is not finite skips the update: all ranks see the same norm. Throws Error(non-finite)
-/// with rank and step when the loss of a micro-batch or the gradient's norm is not finite; parameters are then as before the step.
+/// Every loss is a sum divided by the global count of valid labels and gradients reduce by sum, so
+/// that any split of the same samples gives the same update up to rounding. With a loss scale, a
+/// gradient that is not finite skips the update: all ranks see the same norm. Throws
+/// Error(non-finite) with rank and step when the loss of a micro-batch or the gradient's norm is
+/// not finite; parameters are then as before the step.
 class TrainingStep {
  public:
-  /// `scale`: multiplies the loss of every step, and learns from its gradient; null: none. Outlives this.
-  TrainingStep(nn::Model& model, optim::Optimizer& optimizer, parallel::GradientReduction& reduction, comm::Group group, Key key,
+  /// `scale`: multiplies the loss of every step, and learns from its gradient; null: none. Outlives
+  /// this.
+  TrainingStep(nn::Model& model, optim::Optimizer& optimizer,
+               parallel::GradientReduction& reduction, comm::Group group, Key key,
                optim::LossScale* scale = nullptr);
 
   StepResult run(const RankBatch& batch, const StepInput& input);
 
-  /// Called in every step, on all ranks, when gradients are complete and before parameters and the optimizer's state change.
+  /// Called in every step, on all ranks, when gradients are complete and before parameters and the
+  /// optimizer's state change.
   void before_update(std::function<void()> call) { before_update_ = std::move(call); }
 
  private:
-  double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample, const StepInput& input);
+  double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample,
+                          const StepInput& input);
   /// Whether the optimizer may use gradients of this norm, which still carry the scale.
   bool accepted(double scaled_norm, const StepInput& input);
   double scale() const { return scale_ ? scale_->scale() : 1; }
@@ -79,7 +90,8 @@ class TrainingStep {
   optim::LossScale* scale_;
 };
 
-/// The slices that an optimizer of the whole model updates: every parameter that is trained, in the model's order.
+/// The slices that an optimizer of the whole model updates: every parameter that is trained, in the
+/// model's order.
 std::vector<optim::Slice> slices_of(const nn::Module& model);
 /// The same of what this rank owns.
 std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& owned);

@@ -14,7 +14,8 @@
 namespace shoal::train {
 namespace {
 
-// The wire format of protocol buffers: a tag (field << 3 | type), then a varint (0), 8 bytes (1), a length and bytes (2) or 4 bytes (5).
+// The wire format of protocol buffers: a tag (field << 3 | type), then a varint (0), 8 bytes (1), a
+// length and bytes (2) or 4 bytes (5).
 enum Wire { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 // Field numbers of tensorflow/core/util/event.proto and framework/summary.proto.
@@ -39,7 +40,9 @@ void put_raw(std::string& out, T value) {
   out.append(bytes, sizeof(T));
 }
 
-void put_tag(std::string& out, int field, Wire wire) { put_varint(out, static_cast<std::uint64_t>(field) << 3 | wire); }
+void put_tag(std::string& out, int field, Wire wire) {
+  put_varint(out, static_cast<std::uint64_t>(field) << 3 | wire);
+}
 
 void put_bytes(std::string& out, int field, std::string_view bytes) {
   put_tag(out, field, kBytes);
@@ -50,7 +53,9 @@ void put_bytes(std::string& out, int field, std::string_view bytes) {
 std::string new_event(std::int64_t step) {
   std::string out;
   put_tag(out, event::kWallTime, kFixed64);
-  put_raw(out, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  put_raw(
+      out,
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
   put_tag(out, event::kStep, kVarint);
   put_varint(out, static_cast<std::uint64_t>(step));
   return out;
@@ -73,16 +78,22 @@ std::uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-std::uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
+std::uint32_t masked_crc32c(std::string_view bytes) {
+  return std::rotr(crc32c(bytes), 15) + 0xa282ead8u;
+}
 
 EventFile::EventFile(const std::string& folder, std::int64_t step) : file_(nullptr, &std::fclose) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
+                           std::chrono::system_clock::now().time_since_epoch())
+                           .count();
   char host[256] = "host";
   ::gethostname(host, sizeof(host) - 1);
-  // The order of names is the order in which TensorBoard reads: by time, then by the step at which the run resumed.
-  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds, host, ::getpid(), step);
+  // The order of names is the order in which TensorBoard reads: by time, then by the step at which
+  // the run resumed.
+  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds, host, ::getpid(),
+                      step);
   file_.reset(std::fopen(path_.c_str(), "wbe"));
   if (!file_) throw system_error(ErrorKind::kOutput, "tensorboard", "cannot create " + path_);
   std::string first = new_event(0);
@@ -96,7 +107,8 @@ EventFile::EventFile(const std::string& folder, std::int64_t step) : file_(nullp
   write(start);
 }
 
-void EventFile::scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values) {
+void EventFile::scalars(std::int64_t step,
+                        const std::vector<std::pair<std::string, double>>& values) {
   std::string all;
   for (const auto& [tag, value] : values) {
     std::string one;
@@ -116,7 +128,8 @@ void EventFile::write(const std::string& event) {
   put_raw(frame, masked_crc32c(frame));
   frame += event;
   put_raw(frame, masked_crc32c(event));
-  if (std::fwrite(frame.data(), 1, frame.size(), file_.get()) != frame.size() || std::fflush(file_.get()) != 0)
+  if (std::fwrite(frame.data(), 1, frame.size(), file_.get()) != frame.size() ||
+      std::fflush(file_.get()) != 0)
     throw system_error(ErrorKind::kOutput, "tensorboard", "cannot write " + path_);
 }
 

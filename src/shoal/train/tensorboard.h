@@ -10,16 +10,19 @@
 
 namespace shoal::train {
 
-/// CRC-32C (Castagnoli), as iSCSI has it, and as TFRecord masks it: rotated right by 15 bits plus a constant.
+/// CRC-32C (Castagnoli), as iSCSI has it, and as TFRecord masks it: rotated right by 15 bits plus a
+/// constant.
 std::uint32_t crc32c(std::string_view bytes);
 std::uint32_t masked_crc32c(std::string_view bytes);
 
-/// A TensorBoard event file: TFRecord frames (length, its checksum, payload, its checksum) that hold `Event` messages of TensorFlow's
-/// event.proto. Each event is flushed, so TensorBoard follows a run.
+/// A TensorBoard event file: TFRecord frames (length, its checksum, payload, its checksum) that
+/// hold `Event` messages of TensorFlow's event.proto. Each event is flushed, so TensorBoard follows
+/// a run.
 class EventFile {
  public:
-  /// A new file in `folder` (made if need be), named as TensorBoard wants it. `step`: the run begins behind this step; what an earlier file of the
-  /// folder says about later ones is not shown any more. Throws Error(output).
+  /// A new file in `folder` (made if need be), named as TensorBoard wants it. `step`: the run
+  /// begins behind this step; what an earlier file of the folder says about later ones is not shown
+  /// any more. Throws Error(output).
   EventFile(const std::string& folder, std::int64_t step);
 
   void scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values);

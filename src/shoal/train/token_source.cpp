@@ -15,8 +15,8 @@ namespace {
 
 using Corpora = std::vector<std::shared_ptr<const data::TokenDataset>>;
 
-/// Token data sets: training samples in the cursor's order; evaluation samples are the windows of each corpus from its first token on, the last one
-/// filled up with labels that do not count.
+/// Token data sets: training samples in the cursor's order; evaluation samples are the windows of
+/// each corpus from its first token on, the last one filled up with labels that do not count.
 class TokenSource final : public DataSource {
  public:
   TokenSource(const Job& job, bool thorough)
@@ -29,20 +29,26 @@ class TokenSource final : public DataSource {
   std::int64_t tokens_per_sample() const override { return length_; }
   std::uint64_t fingerprint() const override {
     const data::CursorPosition position = cursor_.position(0);
-    return shoal::Key(position.corpora).child(position.seed).child(position.sequence_length).value();
+    return shoal::Key(position.corpora)
+        .child(position.seed)
+        .child(position.sequence_length)
+        .value();
   }
 
   std::int64_t samples_per_epoch() const override {
     std::int64_t samples = 0;
-    for (std::size_t i = 0; i < tokens_.train.size(); ++i) samples += static_cast<std::int64_t>(cursor_.samples_per_epoch(i));
+    for (std::size_t i = 0; i < tokens_.train.size(); ++i)
+      samples += static_cast<std::int64_t>(cursor_.samples_per_epoch(i));
     return samples;
   }
 
   Batch training(std::int64_t first, std::int64_t count) const override {
     const at::Tensor tokens = at::empty({count, length_ + 1}, at::kLong);
     for (std::int64_t i = 0; i < count; ++i)
-      cursor_.fill(cursor_.at(first + i), std::span(tokens.data_ptr<std::int64_t>() + i * (length_ + 1), length_ + 1));
-    return {tokens.narrow(1, 0, length_).contiguous(), tokens.narrow(1, 1, length_).contiguous(), 0};
+      cursor_.fill(cursor_.at(first + i),
+                   std::span(tokens.data_ptr<std::int64_t>() + i * (length_ + 1), length_ + 1));
+    return {tokens.narrow(1, 0, length_).contiguous(), tokens.narrow(1, 1, length_).contiguous(),
+            0};
   }
 
   std::int64_t evaluation_samples(const std::string& split) const override {
@@ -51,16 +57,20 @@ class TokenSource final : public DataSource {
     return samples;
   }
 
-  Batch evaluation(const std::string& split, const std::vector<std::int64_t>& samples) const override {
+  Batch evaluation(const std::string& split,
+                   const std::vector<std::int64_t>& samples) const override {
     const auto rows = static_cast<std::int64_t>(samples.size());
-    Batch batch{at::zeros({rows, length_}, at::kLong), at::full({rows, length_}, kIgnoredLabel, at::kLong), 0};
+    Batch batch{at::zeros({rows, length_}, at::kLong),
+                at::full({rows, length_}, kIgnoredLabel, at::kLong), 0};
     for (std::int64_t i = 0; i < rows; ++i) {
       std::int64_t window = samples[i];
       auto corpus = corpora(split).begin();
       for (; window >= windows(**corpus); ++corpus) window -= windows(**corpus);
-      const std::uint64_t start = window * length_, count = std::min<std::uint64_t>(length_, (*corpus)->tokens() - 1 - start);
+      const std::uint64_t start = window * length_,
+                          count = std::min<std::uint64_t>(length_, (*corpus)->tokens() - 1 - start);
       (*corpus)->copy(start, std::span(batch.inputs.data_ptr<std::int64_t>() + i * length_, count));
-      (*corpus)->copy(start + 1, std::span(batch.labels.data_ptr<std::int64_t>() + i * length_, count));
+      (*corpus)->copy(start + 1,
+                      std::span(batch.labels.data_ptr<std::int64_t>() + i * length_, count));
       batch.bytes += static_cast<std::int64_t>((*corpus)->bytes_of(start + 1, count));
     }
     return batch;
@@ -68,10 +78,13 @@ class TokenSource final : public DataSource {
 
  private:
   const Corpora& corpora(const std::string& split) const {
-    SHOAL_USER_CHECK(split == "train" || split == "validation", "evaluation", "there is no split '{}'", split);
+    SHOAL_USER_CHECK(split == "train" || split == "validation", "evaluation",
+                     "there is no split '{}'", split);
     return split == "train" ? tokens_.train : tokens_.validation;
   }
-  std::int64_t windows(const data::TokenDataset& corpus) const { return (static_cast<std::int64_t>(corpus.tokens()) - 2 + length_) / length_; }
+  std::int64_t windows(const data::TokenDataset& corpus) const {
+    return (static_cast<std::int64_t>(corpus.tokens()) - 2 + length_) / length_;
+  }
 
   std::int64_t length_;
   JobTokens tokens_;
@@ -80,6 +93,8 @@ class TokenSource final : public DataSource {
 
 }  // namespace
 
-std::shared_ptr<const DataSource> open_tokens(const Job& job, bool thorough) { return std::make_shared<TokenSource>(job, thorough); }
+std::shared_ptr<const DataSource> open_tokens(const Job& job, bool thorough) {
+  return std::make_shared<TokenSource>(job, thorough);
+}
 
 }  // namespace shoal::train

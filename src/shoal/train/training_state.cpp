@@ -8,7 +8,8 @@ namespace shoal::train {
 namespace {
 
 /// The range as a tensor of the checkpoint: whole in the parameter's shape, or flat with its boxes.
-checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range, const at::Tensor& values, int replica, int replicas) {
+checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range,
+                              const at::Tensor& values, int replica, int replicas) {
   const nn::Parameter& parameter = *range.parameter;
   checkpoint::StateItem item{.name = prefix + parameter.name(),
                              .local = values,
@@ -16,13 +17,15 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
                              .boxes = {},
                              .replica = replica,
                              .replicas = replicas};
-  if (range.end - range.begin < parameter.box().count()) item.boxes = mesh::boxes_of(parameter.box(), range.begin, range.end);
+  if (range.end - range.begin < parameter.box().count())
+    item.boxes = mesh::boxes_of(parameter.box(), range.begin, range.end);
   return item;
 }
 
 }  // namespace
 
-TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer, comm::Group group, int replica, int replicas)
+TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
+                             comm::Group group, int replica, int replicas)
     : owned_(std::move(owned)),
       optimizer_(optimizer),
       group_(std::move(group)),
@@ -36,11 +39,13 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
   for (const parallel::OwnedRange& range : owned_) {
     const bool train = range.parameter->requires_grad();
     const at::Tensor master = train ? optimizer_.master(trained.size()) : at::Tensor();
-    items.push_back(item_of("model.", range, master.defined() ? master : range.values, replica_, replicas_));
+    items.push_back(
+        item_of("model.", range, master.defined() ? master : range.values, replica_, replicas_));
     if (train) trained.push_back(&range);
   }
   for (const optim::State& state : optimizer_.states())
-    items.push_back(item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor, replica_, replicas_));
+    items.push_back(item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor,
+                            replica_, replicas_));
   // How often a parameter was updated all ranks know, whatever they own of it.
   for (std::size_t i = 0; i < optimizer_.slices().size(); ++i)
     items.push_back({.name = "optimizer.updates." + optimizer_.slices()[i].name,
@@ -53,15 +58,19 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
 }
 
 std::vector<checkpoint::StateItem> TrainingState::items_to_save() const {
-  std::copy(optimizer_.updates().begin(), optimizer_.updates().end(), updates_.data_ptr<std::int64_t>());
+  std::copy(optimizer_.updates().begin(), optimizer_.updates().end(),
+            updates_.data_ptr<std::int64_t>());
   return items();
 }
 
-std::string TrainingState::save(const std::string& directory, const RunRecord& record, const checkpoint::SaveOptions& options) const {
-  return checkpoint::save(directory, record.step, items_to_save(), record.to_json(), group_, options);
+std::string TrainingState::save(const std::string& directory, const RunRecord& record,
+                                const checkpoint::SaveOptions& options) const {
+  return checkpoint::save(directory, record.step, items_to_save(), record.to_json(), group_,
+                          options);
 }
 
-void TrainingState::start_saving(checkpoint::Saver& saver, const std::string& directory, const RunRecord& record,
+void TrainingState::start_saving(checkpoint::Saver& saver, const std::string& directory,
+                                 const RunRecord& record,
                                  const checkpoint::SaveOptions& options) const {
   saver.start(directory, record.step, items_to_save(), record.to_json(), options);
 }

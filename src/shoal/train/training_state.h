@@ -14,17 +14,23 @@
 
 namespace shoal::train {
 
-/// The tensors of a run: parameters and the optimizer's state. Parameters that have master weights are saved and filled as those. Each rank of
-/// `group` saves and fills what it owns; of equal shares there are as many as ranks in a replica, `replicas` copies of each.
+/// The tensors of a run: parameters and the optimizer's state. Parameters that have master weights
+/// are saved and filled as those. Each rank of `group` saves and fills what it owns; of equal
+/// shares there are as many as ranks in a replica, `replicas` copies of each.
 class TrainingState {
  public:
-  /// `owned`: as the optimizer's slices, in their order, and frozen parameters besides. This rank is in copy `replica` of `replicas`.
-  TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer, comm::Group group, int replica, int replicas);
+  /// `owned`: as the optimizer's slices, in their order, and frozen parameters besides. This rank
+  /// is in copy `replica` of `replicas`.
+  TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
+                comm::Group group, int replica, int replicas);
 
   /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
-  std::string save(const std::string& directory, const RunRecord& record, const checkpoint::SaveOptions& options) const;
-  /// The same behind this thread: parameters and optimizer stay as they are until saver.before_update(). Throws as Saver::start.
-  void start_saving(checkpoint::Saver& saver, const std::string& directory, const RunRecord& record, const checkpoint::SaveOptions& options) const;
+  std::string save(const std::string& directory, const RunRecord& record,
+                   const checkpoint::SaveOptions& options) const;
+  /// The same behind this thread: parameters and optimizer stay as they are until
+  /// saver.before_update(). Throws as Saver::start.
+  void start_saving(checkpoint::Saver& saver, const std::string& directory, const RunRecord& record,
+                    const checkpoint::SaveOptions& options) const;
   /// Collective. Fills parameters and optimizer in place. Throws as checkpoint::load.
   void load(const std::string& path);
 

@@ -25,7 +25,8 @@ std::uint16_t parse_port(std::string_view text) {
   std::uint16_t port = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (error != std::errc() || end != text.data() + text.size() || text.empty())
-    throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a port", text)).hint("a number from 0 to 65535");
+    throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a port", text))
+        .hint("a number from 0 to 65535");
   return port;
 }
 
@@ -33,14 +34,17 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 Addresses resolve(const std::string& host, std::uint16_t port, int flags, int* error) {
   addrinfo hints{}, *found = nullptr;
-  hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM, hints.ai_flags = flags | AI_NUMERICSERV;
+  hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM,
+  hints.ai_flags = flags | AI_NUMERICSERV;
   *error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   return Addresses(*error == 0 ? found : nullptr, &freeaddrinfo);
 }
 
 std::string numeric(const sockaddr* address, socklen_t length, std::uint16_t* port = nullptr) {
   char host[NI_MAXHOST], service[NI_MAXSERV];
-  if (getnameinfo(address, length, host, sizeof host, service, sizeof service, NI_NUMERICHOST | NI_NUMERICSERV) != 0) return {};
+  if (getnameinfo(address, length, host, sizeof host, service, sizeof service,
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return {};
   if (port) *port = parse_port(service);
   return host;
 }
@@ -58,10 +62,12 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
     if (errno != EINPROGRESS) return Descriptor();
     pollfd ready{fd.get(), POLLOUT, 0};
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
-    if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 2000))) != 1) return Descriptor();
+    if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 2000))) != 1)
+      return Descriptor();
     int error = 0;
     socklen_t size = sizeof error;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) return Descriptor();
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
+      return Descriptor();
   }
   // A socket on loopback may meet itself when it tries a free port of the ephemeral range.
   sockaddr_storage own{}, peer{};
@@ -70,7 +76,9 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
   getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &peer_size);
   std::uint16_t own_port = 0, peer_port = 0;
   const auto own_host = numeric(reinterpret_cast<sockaddr*>(&own), own_size, &own_port);
-  if (own_host == numeric(reinterpret_cast<sockaddr*>(&peer), peer_size, &peer_port) && own_port == peer_port) return Descriptor();
+  if (own_host == numeric(reinterpret_cast<sockaddr*>(&peer), peer_size, &peer_port) &&
+      own_port == peer_port)
+    return Descriptor();
   set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY);
   return fd;
 }
@@ -78,7 +86,8 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
 }  // namespace
 
 std::string Endpoint::text() const {
-  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                             : fmt::format("[{}]:{}", host, port);
 }
 
 Endpoint parse_endpoint(std::string_view text) {
@@ -87,33 +96,41 @@ Endpoint parse_endpoint(std::string_view text) {
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   const auto foreign = bracketed ? std::string_view("[]\0", 3) : std::string_view(":[]\0", 4);
-  if (colon == text.npos || host.empty() || host.find_first_of(foreign) != host.npos || host.size() > 255)
-    throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a host and a port", text.substr(0, 300)))
+  if (colon == text.npos || host.empty() || host.find_first_of(foreign) != host.npos ||
+      host.size() > 255)
+    throw Error(ErrorKind::kConfig, "address",
+                fmt::format("'{}' is not a host and a port", text.substr(0, 300)))
         .hint("write host:port or [ipv6]:port");
   return {std::string(host), parse_port(text.substr(colon + 1))};
 }
 
 PortRange parse_port_range(std::string_view text) {
   const auto dash = text.find('-');
-  const std::uint16_t first = parse_port(text.substr(0, dash)), last = dash == text.npos ? first : parse_port(text.substr(dash + 1));
-  if (last < first) throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is no range of ports", text));
+  const std::uint16_t first = parse_port(text.substr(0, dash)),
+                      last = dash == text.npos ? first : parse_port(text.substr(dash + 1));
+  if (last < first)
+    throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is no range of ports", text));
   return {first, last};
 }
 
 std::string interface_address(std::string_view wanted) {
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) throw system_error(ErrorKind::kResource, "address", "cannot list the network interfaces");
+  if (getifaddrs(&list) != 0)
+    throw system_error(ErrorKind::kResource, "address", "cannot list the network interfaces");
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(list, &freeifaddrs);
   std::string known;
   for (const ifaddrs* i = list; i; i = i->ifa_next) {
     if (!i->ifa_addr || !(i->ifa_flags & IFF_UP)) continue;
     const bool four = i->ifa_addr->sa_family == AF_INET;
     if (!four && i->ifa_addr->sa_family != AF_INET6) continue;
-    const std::string address = numeric(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    const std::string address =
+        numeric(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
     if (wanted == i->ifa_name || (!wanted.empty() && address.starts_with(wanted))) return address;
     known += fmt::format(" {}={}", i->ifa_name, address);
   }
-  throw Error(ErrorKind::kConfig, "address", fmt::format("no interface has the name or address '{}'", wanted)).hint("there are:" + known);
+  throw Error(ErrorKind::kConfig, "address",
+              fmt::format("no interface has the name or address '{}'", wanted))
+      .hint("there are:" + known);
 }
 
 std::string address_towards(const std::string& host) {
@@ -121,7 +138,8 @@ std::string address_towards(const std::string& host) {
   const Addresses addresses = resolve(host, 9, 0, &error);
   for (const addrinfo* a = addresses.get(); a; a = a->ai_next) {
     const Descriptor fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (fd.get() >= 0 && connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return local_endpoint(fd.get()).host;
+    if (fd.get() >= 0 && connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0)
+      return local_endpoint(fd.get()).host;
   }
   return {};
 }
@@ -131,14 +149,19 @@ Descriptor listen_on(const std::string& host, PortRange ports) {
   for (int port = ports.first; port <= ports.last; ++port) {
     int error = 0;
     const Addresses addresses = resolve(host, static_cast<std::uint16_t>(port), AI_PASSIVE, &error);
-    if (!addresses) throw Error(ErrorKind::kConfig, "listen", fmt::format("cannot resolve '{}': {}", host, gai_strerror(error)));
+    if (!addresses)
+      throw Error(ErrorKind::kConfig, "listen",
+                  fmt::format("cannot resolve '{}': {}", host, gai_strerror(error)));
     Descriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR);
-    if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) return fd;
+    if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 &&
+        listen(fd.get(), SOMAXCONN) == 0)
+      return fd;
     last_error = errno;
   }
   errno = last_error;
-  throw system_error(ErrorKind::kResource, "listen", fmt::format("no port of {}-{} on {} is free", ports.first, ports.last, host));
+  throw system_error(ErrorKind::kResource, "listen",
+                     fmt::format("no port of {}-{} on {} is free", ports.first, ports.last, host));
 }
 
 Descriptor connect_to(const Endpoint& to, Deadline deadline) {
@@ -149,7 +172,8 @@ Descriptor connect_to(const Endpoint& to, Deadline deadline) {
       if (Descriptor fd = try_connect(*a, deadline); fd.get() >= 0) return fd;
     if (deadline.passed())
       throw Error(ErrorKind::kTimeout, "connect",
-                  error ? fmt::format("cannot resolve '{}': {}", to.host, gai_strerror(error)) : fmt::format("nobody answers at {}", to.text()));
+                  error ? fmt::format("cannot resolve '{}': {}", to.host, gai_strerror(error))
+                        : fmt::format("nobody answers at {}", to.text()));
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }

@@ -25,17 +25,19 @@ struct PortRange {
 };
 PortRange parse_port_range(std::string_view text);
 
-/// The address of a network interface, chosen by its name ("eth0") or by a prefix of its address ("10.1.", "fd00:"). Throws Error(config) that lists
-/// what there is.
+/// The address of a network interface, chosen by its name ("eth0") or by a prefix of its address
+/// ("10.1.", "fd00:"). Throws Error(config) that lists what there is.
 std::string interface_address(std::string_view name_or_prefix);
 
-/// The address of this host from which what is sent to `host`, a number or a name, leaves; nothing is sent. Empty: there is no way to it.
+/// The address of this host from which what is sent to `host`, a number or a name, leaves; nothing
+/// is sent. Empty: there is no way to it.
 std::string address_towards(const std::string& host);
 
-/// A non-blocking listening socket on `host` (numeric or name). Throws Error(resource) when no port of the range is free.
+/// A non-blocking listening socket on `host` (numeric or name). Throws Error(resource) when no port
+/// of the range is free.
 Descriptor listen_on(const std::string& host, PortRange ports);
-/// A connected non-blocking socket without delay for small messages. Tries every address of the name, again and again, until `deadline`; then throws
-/// Error(timeout).
+/// A connected non-blocking socket without delay for small messages. Tries every address of the
+/// name, again and again, until `deadline`; then throws Error(timeout).
 Descriptor connect_to(const Endpoint& to, Deadline deadline);
 /// The end of a socket that is on this host, and the other one.
 Endpoint local_endpoint(int socket);

@@ -20,11 +20,13 @@ constexpr std::uint32_t kLive = 0x4c495645, kFreed = 0x46524545;  // "LIVE", "FR
 constexpr std::size_t kMiB = 1 << 20, kGiB = 1 << 30;
 
 std::size_t default_virtual_bytes() {
-  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                             static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   std::size_t bytes = std::min(4 * memory, 512 * kGiB);
   rlimit limit{};
   // Half of the address space that may still be taken: peers map theirs here too.
-  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) bytes = std::min<std::size_t>(bytes, limit.rlim_cur / 8);
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    bytes = std::min<std::size_t>(bytes, limit.rlim_cur / 8);
   return bytes;
 }
 
@@ -43,15 +45,21 @@ std::string Ledger::text() const {
   std::string text;
   for (int i = 0; i < kMemoryCategories; ++i)
     if (categories[i].in_use > 0)
-      text += fmt::format("{} {:.1f} MiB, ", name(static_cast<MemoryCategory>(i)), static_cast<double>(categories[i].in_use) / kMiB);
-  return text + fmt::format("{:.1f} MiB in all of a limit of {:.1f} MiB ({:.1f} MiB more is held free, {:.1f} MiB lost to rounding)",
-                            static_cast<double>(total.in_use) / kMiB, static_cast<double>(limit) / kMiB, static_cast<double>(held) / kMiB,
-                            static_cast<double>(rounding) / kMiB);
+      text += fmt::format("{} {:.1f} MiB, ", name(static_cast<MemoryCategory>(i)),
+                          static_cast<double>(categories[i].in_use) / kMiB);
+  return text + fmt::format(
+                    "{:.1f} MiB in all of a limit of {:.1f} MiB ({:.1f} MiB more is held free, "
+                    "{:.1f} MiB lost to rounding)",
+                    static_cast<double>(total.in_use) / kMiB, static_cast<double>(limit) / kMiB,
+                    static_cast<double>(held) / kMiB, static_cast<double>(rounding) / kMiB);
 }
 
 Arena::Arena(const Options& options)
-    : segment_(SharedSegment::create("shoal-arena", options.virtual_bytes > 0 ? options.virtual_bytes : default_virtual_bytes())),
-      limit_(options.limit_bytes > 0 ? options.limit_bytes : share_of_memory_bytes(options.ranks_on_host)),
+    : segment_(SharedSegment::create("shoal-arena", options.virtual_bytes > 0
+                                                        ? options.virtual_bytes
+                                                        : default_virtual_bytes())),
+      limit_(options.limit_bytes > 0 ? options.limit_bytes
+                                     : share_of_memory_bytes(options.ranks_on_host)),
       poison_(options.poison) {
   static_assert(sizeof(Header) <= kAlignment);
   free_.resize(class_of(segment_.bytes()) + 2);
@@ -60,7 +68,8 @@ Arena::Arena(const Options& options)
 
 Arena::~Arena() = default;
 
-// Classes of whole cache lines, eight a power of two: lines 1 .. 8, then (8 + k) << e for k in 1 .. 8.
+// Classes of whole cache lines, eight a power of two: lines 1 .. 8, then (8 + k) << e for k in 1
+// .. 8.
 std::size_t Arena::class_of(std::size_t bytes) {
   const std::size_t lines = (bytes + kAlignment - 1) / kAlignment;
   if (lines <= 8) return lines;
@@ -86,14 +95,17 @@ void Arena::require_room(std::size_t bytes, MemoryCategory category) const {
   if (bytes <= segment_.bytes() && taken_ + bytes <= limit_) return;
   const Ledger ledger{usage_, total_, held_, taken_ - total_.in_use, limit_};
   throw Error(ErrorKind::kResource, "arena",
-              fmt::format("no room for {:.1f} MiB ({}): {}", static_cast<double>(bytes) / kMiB, name(category), ledger.text()))
+              fmt::format("no room for {:.1f} MiB ({}): {}", static_cast<double>(bytes) / kMiB,
+                          name(category), ledger.text()))
       .hint("a smaller micro-batch, activation checkpointing or sharding needs less");
 }
 
 void* Arena::allocate(std::size_t bytes, std::size_t sharers) {
   if (child_.load(std::memory_order_relaxed)) {
     void* p = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-    if (!p) throw Error(ErrorKind::kResource, "arena", fmt::format("the C library has no {} bytes", bytes));
+    if (!p)
+      throw Error(ErrorKind::kResource, "arena",
+                  fmt::format("the C library has no {} bytes", bytes));
     return p;
   }
   const MemoryCategory category = memory_context().category;
@@ -116,10 +128,12 @@ void* Arena::allocate(std::size_t bytes, std::size_t sharers) {
     }
     if (!header)
       throw Error(ErrorKind::kResource, "arena",
-                  fmt::format("its {:.1f} GiB of addresses are used up", static_cast<double>(segment_.bytes()) / kGiB));
+                  fmt::format("its {:.1f} GiB of addresses are used up",
+                              static_cast<double>(segment_.bytes()) / kGiB));
   }
   const std::size_t asked = (bytes / sharers + kAlignment - 1) / kAlignment * kAlignment;
-  *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category), static_cast<std::uint32_t>(sharers), asked};
+  *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category),
+             static_cast<std::uint32_t>(sharers), asked};
   take(category, asked, size / sharers);
   return reinterpret_cast<std::byte*>(header) + kAlignment;
 }
@@ -196,8 +210,9 @@ void Arena::sweep_locked() {
 
 void Arena::free_locked(void* block) {
   auto* header = reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kAlignment);
-  SHOAL_CHECK(header->state == kLive, "the block at offset {} is freed twice, or its header was overwritten (state {:#x})", offset(block),
-              header->state);
+  SHOAL_CHECK(header->state == kLive,
+              "the block at offset {} is freed twice, or its header was overwritten (state {:#x})",
+              offset(block), header->state);
   header->state = kFreed;
   const std::size_t size = class_bytes(header->size_class);
   if (poison_) std::memset(block, 0xcb, size);
@@ -207,7 +222,8 @@ void Arena::free_locked(void* block) {
 }
 
 bool Arena::contains(const void* p, std::size_t bytes) const {
-  const auto at = reinterpret_cast<std::uintptr_t>(p), begin = reinterpret_cast<std::uintptr_t>(segment_.data());
+  const auto at = reinterpret_cast<std::uintptr_t>(p),
+             begin = reinterpret_cast<std::uintptr_t>(segment_.data());
   return at >= begin && at - begin < segment_.bytes() && bytes <= segment_.bytes() - (at - begin);
 }
 

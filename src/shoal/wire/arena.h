@@ -32,17 +32,22 @@ struct Ledger {
   std::string text() const;  ///< "parameters 512 MiB, gradients ..., of a limit of ..."
 };
 
-/// Memory of one process that its peers can map: a sparse segment of fixed virtual size with size-class reuse.
+/// Memory of one process that its peers can map: a sparse segment of fixed virtual size with
+/// size-class reuse.
 ///
-/// Blocks are aligned to 64 bytes, preceded by a header of 64. A freed block goes to the free list of its size class (eight classes a power of two,
-/// so at most 12.5 % is wasted) and keeps its pages: a steady training step meets no page fault. When a new block would pass the limit, pages of free
-/// blocks are given back first, then `allocate` throws Error(resource) with the ledger: the kernel never has to kill. Thread-safe. In a forked child
-/// the arena allocates from the C library and ignores frees of blocks it inherited.
+/// Blocks are aligned to 64 bytes, preceded by a header of 64. A freed block goes to the free list
+/// of its size class (eight classes a power of two, so at most 12.5 % is wasted) and keeps its
+/// pages: a steady training step meets no page fault. When a new block would pass the limit, pages
+/// of free blocks are given back first, then `allocate` throws Error(resource) with the ledger: the
+/// kernel never has to kill. Thread-safe. In a forked child the arena allocates from the C library
+/// and ignores frees of blocks it inherited.
 class Arena {
  public:
   struct Options {
-    std::size_t virtual_bytes = 0;  ///< 0: four times the memory of this machine, at most 512 GiB, less under RLIMIT_AS
-    std::size_t limit_bytes = 0;    ///< 0: what cgroup and MemAvailable allow less a margin of 5 %, divided by `ranks_on_host`
+    std::size_t virtual_bytes =
+        0;  ///< 0: four times the memory of this machine, at most 512 GiB, less under RLIMIT_AS
+    std::size_t limit_bytes = 0;  ///< 0: what cgroup and MemAvailable allow less a margin of 5 %,
+                                  ///< divided by `ranks_on_host`
     int ranks_on_host = 1;
     bool poison = false;  ///< fill freed blocks with 0xcb (the tests' way to see a use after free)
   };
@@ -53,25 +58,31 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// `bytes` > 0, uninitialised, tagged with this thread's category. Throws Error(resource). Of a block that `sharers` ranks of the host use together
-  /// the ledger has this rank's part; the others count theirs by `charge`.
+  /// `bytes` > 0, uninitialised, tagged with this thread's category. Throws Error(resource). Of a
+  /// block that `sharers` ranks of the host use together the ledger has this rank's part; the
+  /// others count theirs by `charge`.
   void* allocate(std::size_t bytes, std::size_t sharers = 1);
   /// Null is ignored; a pointer that is not of this arena goes to the C library's free.
   void free(void* block);
 
-  /// Frees `block` once `holders` has fallen to zero: memory that peers may still read. Looked at when free memory runs short.
+  /// Frees `block` once `holders` has fallen to zero: memory that peers may still read. Looked at
+  /// when free memory runs short.
   void free_when_unheld(void* block, const std::atomic<int>* holders);
 
-  /// Counts `bytes` of a block that lies in a peer's arena towards this rank's limit, in this thread's category. Throws Error(resource).
+  /// Counts `bytes` of a block that lies in a peer's arena towards this rank's limit, in this
+  /// thread's category. Throws Error(resource).
   void charge(std::size_t bytes);
   /// Takes back what was counted in `category`.
   void discharge(std::size_t bytes, MemoryCategory category);
 
-  /// Moves `block` (of this arena; null and others are ignored) from one category to another; one that is not of `from` stays where it is.
+  /// Moves `block` (of this arena; null and others are ignored) from one category to another; one
+  /// that is not of `from` stays where it is.
   void retag(void* block, MemoryCategory from, MemoryCategory to);
 
   bool contains(const void* p, std::size_t bytes = 1) const;
-  std::size_t offset(const void* p) const { return static_cast<std::size_t>(static_cast<const std::byte*>(p) - segment_.data()); }
+  std::size_t offset(const void* p) const {
+    return static_cast<std::size_t>(static_cast<const std::byte*>(p) - segment_.data());
+  }
   const SharedSegment& segment() const { return segment_; }
   Ledger ledger() const;
   /// Starts measuring peaks anew.
@@ -100,9 +111,10 @@ class Arena {
   bool poison_;
   std::atomic<bool> child_{false};
   mutable std::mutex mutex_;
-  std::size_t next_ = kAlignment;                 ///< first byte never handed out
-  std::vector<std::vector<std::uint64_t>> free_;  ///< by class: offsets of headers, the last freed at the back
-  std::vector<std::vector<std::uint64_t>> dry_;   ///< the same, without pages
+  std::size_t next_ = kAlignment;  ///< first byte never handed out
+  std::vector<std::vector<std::uint64_t>>
+      free_;  ///< by class: offsets of headers, the last freed at the back
+  std::vector<std::vector<std::uint64_t>> dry_;  ///< the same, without pages
   std::vector<std::pair<void*, const std::atomic<int>*>> retired_;
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_{};

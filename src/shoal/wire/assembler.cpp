@@ -12,7 +12,8 @@
 namespace shoal::wire {
 
 Assembler::Assembler(std::uint64_t most_bytes, std::shared_ptr<ChunkPool> pool)
-    : most_bytes_(most_bytes), pool_(pool ? std::move(pool) : std::make_shared<ChunkPool>(kChunkBytes)) {}
+    : most_bytes_(most_bytes),
+      pool_(pool ? std::move(pool) : std::make_shared<ChunkPool>(kChunkBytes)) {}
 
 std::span<std::byte> Assembler::wanted() {
   if (!within_chunk()) return {header_ + header_bytes_, kHeaderBytes - header_bytes_};
@@ -46,16 +47,20 @@ void Assembler::open(Intake& intake) {
   const auto bad = [&](const char* why) {
     header_bytes_ = 0;
     throw Error(ErrorKind::kData, "receive",
-                fmt::format("a malformed chunk: {}: magic {:#x}, {} of {} bytes", why, header.magic, header.length, header.total));
+                fmt::format("a malformed chunk: {}: magic {:#x}, {} of {} bytes", why, header.magic,
+                            header.length, header.total));
   };
   if (header.magic != ChunkHeader{}.magic) bad("not ours");
   if (header.length > kChunkBytes || header.total > most_bytes_) bad("too long");
   message_ = {header.total, 0};
   if (!partial_.empty())
-    if (const auto entry = partial_.find(header.stream); entry != partial_.end()) message_ = entry->second;
+    if (const auto entry = partial_.find(header.stream); entry != partial_.end())
+      message_ = entry->second;
   if (message_.total != header.total) bad("another length than was announced");
-  if (header.length != std::min<std::uint64_t>(kChunkBytes, message_.total - message_.arrived)) bad("not cut as ours are");
-  if (message_.arrived == 0 && header.length < header.total && partial_.size() >= kMostOpenStreams) bad("too many streams");
+  if (header.length != std::min<std::uint64_t>(kChunkBytes, message_.total - message_.arrived))
+    bad("not cut as ours are");
+  if (message_.arrived == 0 && header.length < header.total && partial_.size() >= kMostOpenStreams)
+    bad("too many streams");
   stream_ = header.stream;
   length_ = header.length, filled_ = 0;
   to_ = intake.place(stream_, message_.total, message_.arrived, length_);
@@ -86,7 +91,8 @@ void Assembler::forget_places(std::optional<Stream> stream) {
 
 class Assembler::Whole final : public Intake {
  public:
-  Whole(std::map<Stream, Bytes>& partial, const std::function<void(Stream, Bytes)>& message) : partial_(partial), message_(message) {}
+  Whole(std::map<Stream, Bytes>& partial, const std::function<void(Stream, Bytes)>& message)
+      : partial_(partial), message_(message) {}
   std::byte* place(Stream, std::uint64_t, std::uint64_t, std::size_t) override { return nullptr; }
   void arrived(Stream stream, Piece piece, std::size_t bytes) override {
     Bytes& to = partial_[stream];
@@ -107,7 +113,8 @@ void Assembler::took(std::size_t bytes, const std::function<void(Stream, Bytes)>
   took(bytes, whole);
 }
 
-void Assembler::feed(std::span<const std::byte> bytes, const std::function<void(Stream, Bytes)>& message) {
+void Assembler::feed(std::span<const std::byte> bytes,
+                     const std::function<void(Stream, Bytes)>& message) {
   Whole whole(whole_, message);
   feed(bytes, whole);
 }

@@ -14,7 +14,8 @@
 
 namespace shoal::wire {
 
-/// Names a sequence of messages between two ends: within one they arrive in the order sent, different ones overtake each other.
+/// Names a sequence of messages between two ends: within one they arrive in the order sent,
+/// different ones overtake each other.
 struct Stream {
   std::uint64_t group = 0, sequence = 0;
   auto operator<=>(const Stream&) const = default;
@@ -26,30 +27,37 @@ using Bytes = std::vector<std::byte>;
 class Intake {
  public:
   virtual ~Intake() = default;
-  /// Where bytes `[offset, offset + bytes)` of the stream's current message go, which is `total` bytes long. Null: into a piece.
-  virtual std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset, std::size_t bytes) = 0;
+  /// Where bytes `[offset, offset + bytes)` of the stream's current message go, which is `total`
+  /// bytes long. Null: into a piece.
+  virtual std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset,
+                           std::size_t bytes) = 0;
   /// They are there. `piece` is without memory where `place` has named some.
   virtual void arrived(Stream stream, Piece piece, std::size_t bytes) = 0;
 };
 
-/// Puts messages together from the chunks in which they travel. A chunk is a header of 32 bytes (magic, length, stream, bytes of the whole message)
-/// and at most kChunkBytes; only the last chunk of a message is shorter. Memory grows with what has arrived, never with what was announced.
+/// Puts messages together from the chunks in which they travel. A chunk is a header of 32 bytes
+/// (magic, length, stream, bytes of the whole message) and at most kChunkBytes; only the last chunk
+/// of a message is shorter. Memory grows with what has arrived, never with what was announced.
 class Assembler {
  public:
   static constexpr std::size_t kChunkBytes = 256 << 10, kHeaderBytes = 32, kMostOpenStreams = 4096;
-  explicit Assembler(std::uint64_t most_bytes = std::uint64_t{1} << 42, std::shared_ptr<ChunkPool> pool = nullptr);
+  explicit Assembler(std::uint64_t most_bytes = std::uint64_t{1} << 42,
+                     std::shared_ptr<ChunkPool> pool = nullptr);
 
-  /// Where the next bytes of the connection belong: the rest of a header or of a chunk. Never empty.
+  /// Where the next bytes of the connection belong: the rest of a header or of a chunk. Never
+  /// empty.
   std::span<std::byte> wanted();
   bool within_chunk() const { return header_bytes_ == kHeaderBytes; }
-  /// The first `bytes` of `wanted()` have been filled. Throws Error(data) for what no sender of ours writes; the connection is of no use then.
+  /// The first `bytes` of `wanted()` have been filled. Throws Error(data) for what no sender of
+  /// ours writes; the connection is of no use then.
   void took(std::size_t bytes, Intake& intake);
   /// Takes any piece of the byte stream, by copy. Throws as `took`.
   void feed(std::span<const std::byte> bytes, Intake& intake);
   /// The same, for whole messages in memory of their own.
   void took(std::size_t bytes, const std::function<void(Stream, Bytes)>& message);
   void feed(std::span<const std::byte> bytes, const std::function<void(Stream, Bytes)>& message);
-  /// Memory that an intake has named, for `stream` or for all, may be gone: what is still to come of a chunk that goes there is thrown away.
+  /// Memory that an intake has named, for `stream` or for all, may be gone: what is still to come
+  /// of a chunk that goes there is thrown away.
   void forget_places(std::optional<Stream> stream = std::nullopt);
 
  private:

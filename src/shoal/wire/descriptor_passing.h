@@ -8,10 +8,14 @@
 
 namespace shoal::wire {
 
-/// One message over a local socket, with up to two descriptors (SCM_RIGHTS, unix(7)); false when it could not be sent whole.
-bool send_with(int socket, const void* data, std::size_t bytes, const std::vector<int>& descriptors);
+/// One message over a local socket, with up to two descriptors (SCM_RIGHTS, unix(7)); false when it
+/// could not be sent whole.
+bool send_with(int socket, const void* data, std::size_t bytes,
+               const std::vector<int>& descriptors);
 
-/// One whole message before the deadline; false for anything else. Descriptors that came along are returned in order.
-bool receive_with(int socket, void* data, std::size_t bytes, std::vector<Descriptor>& descriptors, Deadline deadline);
+/// One whole message before the deadline; false for anything else. Descriptors that came along are
+/// returned in order.
+bool receive_with(int socket, void* data, std::size_t bytes, std::vector<Descriptor>& descriptors,
+                  Deadline deadline);
 
 }  // namespace shoal::wire

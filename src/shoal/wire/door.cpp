@@ -21,7 +21,8 @@ bool say(int fd, const std::vector<std::byte>& bytes) {
 }
 }  // namespace
 
-Door::Door(EventLoop& loop, Descriptor listener, std::string key, std::function<void(Descriptor, const Hello&)> admit)
+Door::Door(EventLoop& loop, Descriptor listener, std::string key,
+           std::function<void(Descriptor, const Hello&)> admit)
     : loop_(loop), listener_(std::move(listener)), key_(std::move(key)), admit_(std::move(admit)) {
   open();
 }
@@ -36,7 +37,8 @@ Door::~Door() {
   for (const auto& [fd, caller] : callers_) loop_.forget(fd);
 }
 
-// Who finds it full waits outside, where the kernel keeps him: all ranks of a large job may come at once.
+// Who finds it full waits outside, where the kernel keeps him: all ranks of a large job may come at
+// once.
 void Door::accept_all() {
   for (;;) {
     if (callers_.size() >= kMostCallers) drop_older_than(kWhenFull);
@@ -60,7 +62,8 @@ void Door::hear(int fd) {
   std::array<std::byte, 256> bytes;
   const ssize_t n = recv(fd, bytes.data(), std::min(bytes.size(), caller.handshake.wanted()), 0);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (n <= 0 || !caller.handshake.feed(std::span(bytes).first(static_cast<std::size_t>(n)))) return drop(fd);
+  if (n <= 0 || !caller.handshake.feed(std::span(bytes).first(static_cast<std::size_t>(n))))
+    return drop(fd);
   if (!caller.handshake.done()) return;
   if (!say(fd, caller.handshake.proof())) return drop(fd);
   loop_.forget(fd);

@@ -9,12 +9,14 @@
 
 namespace shoal::wire {
 
-/// Lets in those who know the key. Strangers, noise and those who say nothing are turned away without anyone waiting for them: each has 10 seconds,
-/// and 3 when more than 256 come at a time, of whom the kernel keeps the rest.
+/// Lets in those who know the key. Strangers, noise and those who say nothing are turned away
+/// without anyone waiting for them: each has 10 seconds, and 3 when more than 256 come at a time,
+/// of whom the kernel keeps the rest.
 class Door {
  public:
   /// `admit` gets the socket of each caller that has passed. Runs in the thread of `loop`.
-  Door(EventLoop& loop, Descriptor listener, std::string key, std::function<void(Descriptor, const Hello&)> admit);
+  Door(EventLoop& loop, Descriptor listener, std::string key,
+       std::function<void(Descriptor, const Hello&)> admit);
   ~Door();
   Door(const Door&) = delete;
   Door& operator=(const Door&) = delete;

@@ -18,9 +18,15 @@ struct ErrorHeader {
 }  // namespace
 
 Bytes encode(const Error& error) {
-  ErrorHeader header{static_cast<std::uint32_t>(error.kind()), error.rank(), error.size(), error.peer(), error.sequence(), {}};
-  const std::string texts[] = {error.operation().substr(0, kMostText), error.message().substr(0, kMostText), error.awaited().substr(0, kMostText),
-                               error.hint().substr(0, kMostText)};
+  ErrorHeader header{static_cast<std::uint32_t>(error.kind()),
+                     error.rank(),
+                     error.size(),
+                     error.peer(),
+                     error.sequence(),
+                     {}};
+  const std::string texts[] = {
+      error.operation().substr(0, kMostText), error.message().substr(0, kMostText),
+      error.awaited().substr(0, kMostText), error.hint().substr(0, kMostText)};
   Bytes bytes(sizeof header);
   for (int i = 0; i < 4; ++i) {
     header.lengths[i] = static_cast<std::uint32_t>(texts[i].size());
@@ -32,7 +38,8 @@ Bytes encode(const Error& error) {
 }
 
 Error decode_error(std::span<const std::byte> bytes) {
-  const Error unreadable(ErrorKind::kAborted, "abort", "another rank stopped the job with words that cannot be read");
+  const Error unreadable(ErrorKind::kAborted, "abort",
+                         "another rank stopped the job with words that cannot be read");
   ErrorHeader header;
   if (bytes.size() < sizeof header) return unreadable;
   std::memcpy(&header, bytes.data(), sizeof header);
@@ -45,7 +52,11 @@ Error decode_error(std::span<const std::byte> bytes) {
   }
   if (header.kind > static_cast<std::uint32_t>(ErrorKind::kAborted)) return unreadable;
   Error error(static_cast<ErrorKind>(header.kind), texts[0], texts[1]);
-  return error.at(header.rank, header.size).from(header.peer).in(header.sequence).awaiting(texts[2]).hint(texts[3]);
+  return error.at(header.rank, header.size)
+      .from(header.peer)
+      .in(header.sequence)
+      .awaiting(texts[2])
+      .hint(texts[3]);
 }
 
 }  // namespace shoal::wire

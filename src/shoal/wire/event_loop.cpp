@@ -10,8 +10,10 @@
 
 namespace shoal::wire {
 
-EventLoop::EventLoop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (epoll_.get() < 0 || wake_.get() < 0) throw system_error(ErrorKind::kResource, "event_loop", "no descriptors left");
+EventLoop::EventLoop()
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (epoll_.get() < 0 || wake_.get() < 0)
+    throw system_error(ErrorKind::kResource, "event_loop", "no descriptors left");
   watch(wake_.get(), EPOLLIN, [fd = wake_.get()](std::uint32_t) {
     std::uint64_t count;
     [[maybe_unused]] const auto n = read(fd, &count, sizeof count);
@@ -23,7 +25,8 @@ void EventLoop::watch(int fd, std::uint32_t events, std::function<void(std::uint
   event.events = events;
   event.data.fd = fd;
   const int how = watched_.contains(fd) ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-  if (epoll_ctl(epoll_.get(), how, fd, &event) != 0) throw system_error(ErrorKind::kResource, "event_loop", "cannot watch a descriptor");
+  if (epoll_ctl(epoll_.get(), how, fd, &event) != 0)
+    throw system_error(ErrorKind::kResource, "event_loop", "cannot watch a descriptor");
   watched_[fd] = std::make_shared<std::function<void(std::uint32_t)>>(std::move(ready));
 }
 
@@ -34,7 +37,8 @@ void EventLoop::forget(int fd) {
 void EventLoop::run_once(Duration limit) {
   std::array<epoll_event, 64> events;
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
-  const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(ms));
+  const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                           static_cast<int>(ms));
   for (int i = 0; i < n; ++i)
     if (const auto entry = watched_.find(events[i].data.fd); entry != watched_.end()) {
       const auto ready = entry->second;  // lives on when the callback forgets itself

@@ -10,12 +10,14 @@
 
 namespace shoal::wire {
 
-/// Calls back when descriptors are ready (epoll, level-triggered). Callbacks may watch and forget any descriptor, their own included. All but `wake`
-/// belong to the thread that runs the loop (before it runs: to whoever made it).
+/// Calls back when descriptors are ready (epoll, level-triggered). Callbacks may watch and forget
+/// any descriptor, their own included. All but `wake` belong to the thread that runs the loop
+/// (before it runs: to whoever made it).
 class EventLoop {
  public:
   EventLoop();
-  /// `events`: EPOLLIN, EPOLLOUT. A descriptor that is watched already gets new events and a new callback.
+  /// `events`: EPOLLIN, EPOLLOUT. A descriptor that is watched already gets new events and a new
+  /// callback.
   void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> ready);
   void forget(int fd);
   /// Waits until something is ready, `wake` was called or `limit` is over, and calls back.

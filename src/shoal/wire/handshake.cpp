@@ -18,11 +18,13 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '1'};
 using Proof = std::array<std::byte, 32>;
-constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce), kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
+constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce),
+                      kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
 
 Nonce random_nonce() {
   Nonce nonce;
-  SHOAL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), nonce.size()) == 1, "no random numbers");
+  SHOAL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), nonce.size()) == 1,
+              "no random numbers");
   return nonce;
 }
 
@@ -31,14 +33,15 @@ void append(std::vector<std::byte>& to, const void* from, std::size_t size) {
   to.insert(to.end(), bytes, bytes + size);
 }
 
-Proof prove(const std::string& key, const char* label, std::span<const std::byte> listener, std::span<const std::byte> caller,
-            std::span<const std::byte> hello) {
+Proof prove(const std::string& key, const char* label, std::span<const std::byte> listener,
+            std::span<const std::byte> caller, std::span<const std::byte> hello) {
   std::vector<std::byte> text;
   append(text, label, std::strlen(label) + 1);
   for (const auto part : {listener, caller, hello}) append(text, part.data(), part.size());
   Proof proof;
   unsigned size = 0;
-  const bool made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+  const bool made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                         reinterpret_cast<const unsigned char*>(text.data()), text.size(),
                          reinterpret_cast<unsigned char*>(proof.data()), &size) != nullptr;
   SHOAL_CHECK(made && size == proof.size(), "HMAC-SHA256 is not available");
   return proof;
@@ -47,25 +50,29 @@ Proof prove(const std::string& key, const char* label, std::span<const std::byte
 void wait_ready(int socket, short events, Deadline deadline) {
   pollfd ready{socket, events, 0};
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
-  if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 1000))) == 0 && deadline.passed())
+  if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 1000))) == 0 &&
+      deadline.passed())
     throw Error(ErrorKind::kTimeout, "handshake", "the other side does not answer");
 }
 
 void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline deadline) {
   for (std::size_t at = 0; at < size;) {
-    const ssize_t n = out ? ::send(socket, data + at, size - at, MSG_NOSIGNAL) : ::recv(socket, data + at, size - at, 0);
+    const ssize_t n = out ? ::send(socket, data + at, size - at, MSG_NOSIGNAL)
+                          : ::recv(socket, data + at, size - at, 0);
     if (n > 0)
       at += static_cast<std::size_t>(n);
     else if (n < 0 && (errno == EAGAIN || errno == EINTR))
       wait_ready(socket, out ? POLLOUT : POLLIN, deadline);
     else
-      throw Error(ErrorKind::kPeerLost, "handshake", "the other side hung up").hint("do both sides have the same job key?");
+      throw Error(ErrorKind::kPeerLost, "handshake", "the other side hung up")
+          .hint("do both sides have the same job key?");
   }
 }
 
 }  // namespace
 
-ListenerHandshake::ListenerHandshake(std::string key) : key_(std::move(key)), own_(random_nonce()) {}
+ListenerHandshake::ListenerHandshake(std::string key)
+    : key_(std::move(key)), own_(random_nonce()) {}
 
 std::vector<std::byte> ListenerHandshake::greeting() const {
   std::vector<std::byte> bytes;
@@ -78,16 +85,19 @@ std::size_t ListenerHandshake::wanted() const { return kAnswer - heard_.size(); 
 
 bool ListenerHandshake::feed(std::span<const std::byte> bytes) {
   append(heard_, bytes.data(), std::min(bytes.size(), wanted()));
-  if (std::memcmp(heard_.data(), kMagic.data(), std::min(heard_.size(), kMagic.size())) != 0) return false;
+  if (std::memcmp(heard_.data(), kMagic.data(), std::min(heard_.size(), kMagic.size())) != 0)
+    return false;
   if (!done()) return true;
   const auto heard = std::span<const std::byte>(heard_);
-  const Proof want = prove(key_, "caller", own_, heard.subspan(kMagic.size(), sizeof(Nonce)), heard.subspan(kGreeting, sizeof(Hello)));
+  const Proof want = prove(key_, "caller", own_, heard.subspan(kMagic.size(), sizeof(Nonce)),
+                           heard.subspan(kGreeting, sizeof(Hello)));
   return CRYPTO_memcmp(want.data(), heard_.data() + kGreeting + sizeof(Hello), want.size()) == 0;
 }
 
 std::vector<std::byte> ListenerHandshake::proof() const {
   const auto heard = std::span<const std::byte>(heard_);
-  const Proof proof = prove(key_, "listener", own_, heard.subspan(kMagic.size(), sizeof(Nonce)), {});
+  const Proof proof =
+      prove(key_, "listener", own_, heard.subspan(kMagic.size(), sizeof(Nonce)), {});
   return {proof.begin(), proof.end()};
 }
 
@@ -101,7 +111,8 @@ void introduce(int socket, const std::string& key, const Hello& hello, Deadline 
   std::array<std::byte, kGreeting> greeting;
   exchange(socket, greeting.data(), greeting.size(), false, deadline);
   if (std::memcmp(greeting.data(), kMagic.data(), kMagic.size()) != 0)
-    throw Error(ErrorKind::kPeerLost, "handshake", "whoever listens there does not speak this protocol");
+    throw Error(ErrorKind::kPeerLost, "handshake",
+                "whoever listens there does not speak this protocol");
   const auto listener = std::span<const std::byte>(greeting).subspan(kMagic.size());
   const Nonce own = random_nonce();
   const Proof mine = prove(key, "caller", listener, own, hello);

@@ -15,10 +15,11 @@ using Nonce = std::array<std::byte, 32>;
 /// What a caller says about itself once it has shown the key; the meaning is the listener's.
 using Hello = std::array<std::byte, 16>;
 
-/// Both ends of a connection prove that they know the job's key before a byte of anything else is read: HMAC-SHA256 over both sides' random
-/// challenges, with a different label for each direction (so that an answer cannot be reflected). The key never travels. What follows is not
-/// encrypted.
-///   listener -> caller: magic, challenge; caller -> listener: magic, challenge, hello, proof; listener -> caller: proof.
+/// Both ends of a connection prove that they know the job's key before a byte of anything else is
+/// read: HMAC-SHA256 over both sides' random challenges, with a different label for each direction
+/// (so that an answer cannot be reflected). The key never travels. What follows is not encrypted.
+///   listener -> caller: magic, challenge; caller -> listener: magic, challenge, hello, proof;
+///   listener -> caller: proof.
 /// The listener's side, fed as bytes come: it never waits.
 class ListenerHandshake {
  public:
@@ -38,7 +39,8 @@ class ListenerHandshake {
   std::vector<std::byte> heard_;
 };
 
-/// The caller's side on a connected non-blocking socket. Throws Error(peer_lost) when the listener does not know the key, Error(timeout).
+/// The caller's side on a connected non-blocking socket. Throws Error(peer_lost) when the listener
+/// does not know the key, Error(timeout).
 void introduce(int socket, const std::string& key, const Hello& hello, Deadline deadline);
 
 }  // namespace shoal::wire

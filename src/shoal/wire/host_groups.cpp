@@ -16,16 +16,20 @@ std::uint64_t namespace_of_this_process(const char* kind) {
   return stat(fmt::format("/proc/self/ns/{}", kind).c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-/// Differs between hosts, and between processes of one that do not see the same files and processes. Empty: not to be known.
+/// Differs between hosts, and between processes of one that do not see the same files and
+/// processes. Empty: not to be known.
 std::string kernel_and_namespaces() {
   std::string boot;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::getline(file, boot);
   const auto files = namespace_of_this_process("mnt"), processes = namespace_of_this_process("pid");
-  return boot.empty() || files == 0 || processes == 0 ? "" : fmt::format("{}/{}/{}/{}", boot, files, processes, getuid());
+  return boot.empty() || files == 0 || processes == 0
+             ? ""
+             : fmt::format("{}/{}/{}/{}", boot, files, processes, getuid());
 }
 
-std::vector<std::string> exchange(KeyValues& store, const std::string& topic, int rank, int size, const std::string& own, Deadline deadline) {
+std::vector<std::string> exchange(KeyValues& store, const std::string& topic, int rank, int size,
+                                  const std::string& own, Deadline deadline) {
   const auto key = [&](int r) { return fmt::format("{}/{}", topic, r); };
   store.set(key(rank), own, deadline);
   std::vector<std::string> all;
@@ -35,16 +39,20 @@ std::vector<std::string> exchange(KeyValues& store, const std::string& topic, in
 
 }  // namespace
 
-std::vector<int> propose_hosts(KeyValues& store, int rank, int size, const std::string& name, Deadline deadline) {
+std::vector<int> propose_hosts(KeyValues& store, int rank, int size, const std::string& name,
+                               Deadline deadline) {
   const std::string here = kernel_and_namespaces();
-  const auto all = exchange(store, "host", rank, size, here.empty() ? "" : here + "/" + name, deadline);
+  const auto all =
+      exchange(store, "host", rank, size, here.empty() ? "" : here + "/" + name, deadline);
   std::map<std::string, int> known;
   std::vector<int> hosts;
-  for (int r = 0; r < size; ++r) hosts.push_back(all[r].empty() ? r : known.try_emplace(all[r], r).first->second);
+  for (int r = 0; r < size; ++r)
+    hosts.push_back(all[r].empty() ? r : known.try_emplace(all[r], r).first->second);
   return hosts;
 }
 
-std::vector<int> agree_on_hosts(KeyValues& store, int rank, const std::vector<int>& proposed, bool proven, Deadline deadline) {
+std::vector<int> agree_on_hosts(KeyValues& store, int rank, const std::vector<int>& proposed,
+                                bool proven, Deadline deadline) {
   const int size = static_cast<int>(proposed.size());
   const auto all = exchange(store, "shares", rank, size, proven ? "yes" : "no", deadline);
   std::set<int> refuted;

@@ -17,7 +17,8 @@ std::size_t left_in_control_groups() {
   for (const ControlGroup& group : control_groups("memory")) {
     const auto limit = memory_limit(group);
     if (!limit) continue;
-    const auto usage = number_in(group.folder + (group.unified ? "/memory.current" : "/memory.usage_in_bytes"));
+    const auto usage =
+        number_in(group.folder + (group.unified ? "/memory.current" : "/memory.usage_in_bytes"));
     left = std::min<std::size_t>(left, *limit - std::min(*limit, usage.value_or(0)));
   }
   return left;
@@ -37,6 +38,8 @@ std::size_t available_memory_bytes() {
   return std::min(available, left_in_control_groups());
 }
 
-std::size_t share_of_memory_bytes(int ranks) { return available_memory_bytes() / 20 * 19 / static_cast<std::size_t>(std::max(ranks, 1)); }
+std::size_t share_of_memory_bytes(int ranks) {
+  return available_memory_bytes() / 20 * 19 / static_cast<std::size_t>(std::max(ranks, 1));
+}
 
 }  // namespace shoal::wire

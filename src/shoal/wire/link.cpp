@@ -16,8 +16,10 @@ namespace {
 constexpr std::size_t kBuffer = 16 << 10;  // small messages are read many at a time
 
 /// The part of `[begin, end)` of a sequence that lies in `bytes`, which begin at `at` of it.
-iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begin, std::size_t end) {
-  const std::size_t from = std::clamp(begin, at, at + bytes.size()), to = std::clamp(end, from, at + bytes.size());
+iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begin,
+              std::size_t end) {
+  const std::size_t from = std::clamp(begin, at, at + bytes.size()),
+                    to = std::clamp(end, from, at + bytes.size());
   return {const_cast<std::byte*>(bytes.data()) + (from - at), to - from};
 }
 
@@ -29,13 +31,17 @@ Link::~Link() {
   for (Chunk& chunk : cut_) release(*chunk.message);
 }
 
-void Link::send(Stream stream, int priority, Bytes message) { send(stream, priority, std::move(message), {}, nullptr); }
+void Link::send(Stream stream, int priority, Bytes message) {
+  send(stream, priority, std::move(message), {}, nullptr);
+}
 
-void Link::send(Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released) {
+void Link::send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
+                Released released) {
   const auto [entry, fresh] = flows_.try_emplace(stream);
   if (fresh) turns_.push_back(stream);
   entry->second.priority = std::max(entry->second.priority, priority);
-  entry->second.messages.push_back(std::make_shared<Message>(Message{std::move(head), body, {}, std::move(released)}));
+  entry->second.messages.push_back(
+      std::make_shared<Message>(Message{std::move(head), body, {}, std::move(released)}));
 }
 
 void Link::cut_chunk() {
@@ -47,8 +53,16 @@ void Link::cut_chunk() {
   const auto entry = flows_.find(stream);
   Flow& flow = entry->second;
   const auto& message = flow.messages.front();
-  Chunk& chunk = cut_.emplace_back(Chunk{{}, stream, message, flow.at, std::min(message->bytes() - flow.at, Assembler::kChunkBytes), false});
-  const ChunkHeader header{.length = static_cast<std::uint32_t>(chunk.bytes), .stream = stream, .total = message->bytes()};
+  Chunk& chunk =
+      cut_.emplace_back(Chunk{{},
+                              stream,
+                              message,
+                              flow.at,
+                              std::min(message->bytes() - flow.at, Assembler::kChunkBytes),
+                              false});
+  const ChunkHeader header{.length = static_cast<std::uint32_t>(chunk.bytes),
+                           .stream = stream,
+                           .total = message->bytes()};
   std::memcpy(chunk.header.data(), &header, sizeof header);
   cut_bytes_ += chunk.bytes;
   flow.at += chunk.bytes;
@@ -67,11 +81,15 @@ bool Link::flush() {
     iovec parts[3 * kMostCut];
     std::size_t count = 0, wanted = 0;
     for (const Chunk& chunk : cut_) {
-      const std::size_t header_left = chunk.header.size() - std::min(chunk.sent, chunk.header.size());
-      const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size()), end = chunk.begin + chunk.bytes;
+      const std::size_t header_left =
+          chunk.header.size() - std::min(chunk.sent, chunk.header.size());
+      const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size()),
+                        end = chunk.begin + chunk.bytes;
       const Message& m = *chunk.message;
-      for (const iovec part : {iovec{const_cast<std::byte*>(chunk.header.data()) + chunk.header.size() - header_left, header_left},
-                               part_in(m.head, 0, begin, end), part_in(m.body, m.head.size(), begin, end)})
+      for (const iovec part :
+           {iovec{const_cast<std::byte*>(chunk.header.data()) + chunk.header.size() - header_left,
+                  header_left},
+            part_in(m.head, 0, begin, end), part_in(m.body, m.head.size(), begin, end)})
         if (part.iov_len > 0) parts[count++] = part, wanted += part.iov_len;
     }
     msghdr message{};
@@ -140,14 +158,19 @@ void Link::drop_all() {
 }
 
 bool Link::idle(Stream stream) const {
-  return !flows_.contains(stream) && std::none_of(cut_.begin(), cut_.end(), [&](const Chunk& chunk) { return chunk.stream == stream; });
+  return !flows_.contains(stream) &&
+         std::none_of(cut_.begin(), cut_.end(),
+                      [&](const Chunk& chunk) { return chunk.stream == stream; });
 }
 
-// Within a chunk its rest and the next header are read where they belong; between chunks a header and what may follow it.
+// Within a chunk its rest and the next header are read where they belong; between chunks a header
+// and what may follow it.
 bool Link::receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took) {
   buffer_.resize(kBuffer);
   const auto first = assembler_.wanted();
-  iovec parts[2] = {{first.data(), first.size()}, {buffer_.data(), assembler_.within_chunk() ? Assembler::kHeaderBytes : buffer_.size()}};
+  iovec parts[2] = {
+      {first.data(), first.size()},
+      {buffer_.data(), assembler_.within_chunk() ? Assembler::kHeaderBytes : buffer_.size()}};
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;

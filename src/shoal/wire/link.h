@@ -16,11 +16,13 @@
 
 namespace shoal::wire {
 
-/// One connection that carries many streams. Large messages go out in chunks that take turns, those of higher priority first, so that a small message
-/// waits for one chunk at most of each stream. Not thread-safe.
+/// One connection that carries many streams. Large messages go out in chunks that take turns, those
+/// of higher priority first, so that a small message waits for one chunk at most of each stream.
+/// Not thread-safe.
 class Link {
  public:
-  explicit Link(Descriptor socket, std::uint64_t most_bytes = std::uint64_t{1} << 42, std::shared_ptr<ChunkPool> pool = nullptr)
+  explicit Link(Descriptor socket, std::uint64_t most_bytes = std::uint64_t{1} << 42,
+                std::shared_ptr<ChunkPool> pool = nullptr)
       : socket_(std::move(socket)), assembler_(most_bytes, std::move(pool)) {}
   /// Releases all that is still to be sent.
   ~Link();
@@ -29,15 +31,20 @@ class Link {
 
   /// Queues a message.
   void send(Stream stream, int priority, Bytes message);
-  /// Queues a message that consists of `head` and of `body`, which is read where it lies until `released`.
-  void send(Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released);
+  /// Queues a message that consists of `head` and of `body`, which is read where it lies until
+  /// `released`.
+  void send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
+            Released released);
   /// Writes what the kernel takes. False when something is left. Throws Error(peer_lost).
   bool flush();
-  /// Reads once what is there, up to about a chunk. False at the end of the connection. Throws Error(peer_lost) or Error(data).
+  /// Reads once what is there, up to about a chunk. False at the end of the connection. Throws
+  /// Error(peer_lost) or Error(data).
   bool receive(Intake& intake);
   /// The same, for whole messages.
   bool receive(const std::function<void(Stream, Bytes)>& message);
-  void forget_places(std::optional<Stream> stream = std::nullopt) { assembler_.forget_places(stream); }
+  void forget_places(std::optional<Stream> stream = std::nullopt) {
+    assembler_.forget_places(stream);
+  }
 
   /// Copies what is still to be sent of a stream, so that it is released.
   void adopt(Stream stream);
@@ -49,7 +56,9 @@ class Link {
   bool idle(Stream stream) const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }  ///< headers included
   std::uint64_t bytes_received() const { return bytes_received_; }
-  std::uint64_t releases() const { return releases_; }  ///< counts messages of which nothing is read any more
+  std::uint64_t releases() const {
+    return releases_;
+  }  ///< counts messages of which nothing is read any more
 
  private:
   struct Message {

@@ -9,13 +9,15 @@
 
 namespace shoal::wire {
 
-/// Where the ranks of a group sleep when spinning has not helped; lies in memory that they share. Zero-initialised.
+/// Where the ranks of a group sleep when spinning has not helped; lies in memory that they share.
+/// Zero-initialised.
 struct alignas(64) ParkingLot {
   std::atomic<std::uint32_t> sleepers;
   std::atomic<std::uint32_t> bell;
 };
 
-/// Wakes whoever sleeps. Call it after a sequentially consistent store of what they wait for; costs one load when nobody sleeps.
+/// Wakes whoever sleeps. Call it after a sequentially consistent store of what they wait for; costs
+/// one load when nobody sleeps.
 void wake(ParkingLot& lot);
 
 /// Sleeps for at most `longest`, or until woken, unless `bell` has rung since it was read.
@@ -30,12 +32,14 @@ inline void pause() {
 #endif
 }
 
-/// How long to try before sleeping. With more ranks than cores spinning only keeps the peer from its core, so yield at once; with as many it does
-/// when something else has a core and two ranks share the other, which shows in how long a yield takes: then the spins are fewer until they help
+/// How long to try before sleeping. With more ranks than cores spinning only keeps the peer from
+/// its core, so yield at once; with as many it does when something else has a core and two ranks
+/// share the other, which shows in how long a yield takes: then the spins are fewer until they help
 /// again.
 class Patience {
  public:
-  Patience(int most_spins, int yields) : yields(yields), spins_(most_spins), most_spins_(most_spins) {}
+  Patience(int most_spins, int yields)
+      : yields(yields), spins_(most_spins), most_spins_(most_spins) {}
   static Patience for_ranks(int ranks);
 
   int spins() const { return spins_; }
@@ -57,7 +61,8 @@ class Patience {
   int spins_, most_spins_;
 };
 
-/// Waits until `ready()`: spins, yields, then sleeps in `lot`. `check()` runs now and then off the fast path; it throws to give up.
+/// Waits until `ready()`: spins, yields, then sleeps in `lot`. `check()` runs now and then off the
+/// fast path; it throws to give up.
 template <class Ready, class Check>
 void wait_for(ParkingLot& lot, Patience& patience, Ready&& ready, Check&& check);
 

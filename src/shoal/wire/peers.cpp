@@ -19,10 +19,13 @@ namespace {
 enum Control : std::uint64_t { kHeartbeat = 1, kAbort, kGoodbye, kQuestion, kAnswer };
 constexpr int kUrgent = 1 << 30;
 constexpr std::size_t kLongestAnswer = 4096;
-constexpr std::uint32_t kNudge = ~std::uint32_t{0};                  // in the place of a rank
-constexpr Duration kSpin = std::chrono::microseconds(100);           // before a wait sleeps, where there are cores enough
-constexpr Duration kAbsence = std::chrono::milliseconds(1);          // of those who wait, after which the thread moves the bytes
-constexpr Duration kLookWhileDriven = std::chrono::milliseconds(5);  // how often it looks whether they have gone
+constexpr std::uint32_t kNudge = ~std::uint32_t{0};  // in the place of a rank
+constexpr Duration kSpin =
+    std::chrono::microseconds(100);  // before a wait sleeps, where there are cores enough
+constexpr Duration kAbsence =
+    std::chrono::milliseconds(1);  // of those who wait, after which the thread moves the bytes
+constexpr Duration kLookWhileDriven =
+    std::chrono::milliseconds(5);  // how often it looks whether they have gone
 constexpr Duration kLongest = std::chrono::milliseconds(250);
 
 Hello hello_of(int rank, int size) {
@@ -33,7 +36,8 @@ Hello hello_of(int rank, int size) {
 }
 
 void check_descriptor(const Descriptor& descriptor) {
-  if (descriptor.get() < 0) throw system_error(ErrorKind::kResource, "connect", "no descriptors left");
+  if (descriptor.get() < 0)
+    throw system_error(ErrorKind::kResource, "connect", "no descriptors left");
 }
 
 }  // namespace
@@ -52,7 +56,9 @@ class Peers::Arrivals final : public Intake {
     landings.erase(entry);
     return nullptr;
   }
-  void arrived(Stream stream, Piece piece, std::size_t bytes) override { peers_.take_in(rank_, stream, std::move(piece), bytes); }
+  void arrived(Stream stream, Piece piece, std::size_t bytes) override {
+    peers_.take_in(rank_, stream, std::move(piece), bytes);
+  }
 
  private:
   Peers& peers_;
@@ -76,8 +82,9 @@ Peers::Peers(const Settings& settings, KeyValues& store, int rank, int size, Dea
   Descriptor listener = listen_on(host, settings.ports);
   const auto key = [&](int r) { return fmt::format("peers/{}/{}", settings.name, r); };
   const std::string own = local_endpoint(listener.get()).text();
-  door_ = std::make_unique<Door>(loop_, std::move(listener), settings.key,
-                                 [this](Descriptor socket, const Hello& hello) { admit(std::move(socket), hello); });
+  door_ = std::make_unique<Door>(
+      loop_, std::move(listener), settings.key,
+      [this](Descriptor socket, const Hello& hello) { admit(std::move(socket), hello); });
   thread_ = std::thread([this] { run(); });
   try {
     store.set(key(rank), own, deadline);
@@ -112,8 +119,11 @@ void Peers::await_all(Deadline deadline) {
     if (missing.empty()) return;
     check();  // whoever is missing may have gone for the reason that one who came tells
     if (deadline.passed())
-      throw Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + missing).at(rank_, size_).hint("look at their logs");
-    wait_for_event(seen, std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), kLongest));
+      throw Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + missing)
+          .at(rank_, size_)
+          .hint("look at their logs");
+    wait_for_event(seen,
+                   std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), kLongest));
   }
 }
 
@@ -132,12 +142,15 @@ Peers::~Peers() {
   thread_.join();
 }
 
-// In the loop's thread. A member that claims to be a rank that is here already, or of another world, is not let in.
+// In the loop's thread. A member that claims to be a rank that is here already, or of another
+// world, is not let in.
 void Peers::admit(Descriptor socket, const Hello& hello) {
   std::int32_t words[4];
   std::memcpy(words, hello.data(), sizeof words);
   const std::lock_guard lock(mutex_);
-  if (words[0] <= rank_ || words[0] >= size_ || words[1] != size_ || peers_[words[0]].link || peers_[words[0]].gone) return;
+  if (words[0] <= rank_ || words[0] >= size_ || words[1] != size_ || peers_[words[0]].link ||
+      peers_[words[0]].gone)
+    return;
   try {
     add(words[0], std::move(socket));
   } catch (const Error&) {  // it has hung up already
@@ -167,7 +180,8 @@ void Peers::run() {
     {
       const std::lock_guard lock(mutex_);
       if (Clock::now() >= next_beat_) beat();
-      const bool idle = std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.link || p.link->idle(); });
+      const bool idle = std::all_of(peers_.begin(), peers_.end(),
+                                    [](const Peer& p) { return !p.link || p.link->idle(); });
       if (stop_by_ && (idle || Clock::now() >= *stop_by_)) break;
       if (stop_by_) limit = std::chrono::milliseconds(10);
       const bool aside = !stop_by_ && (driving_ || Clock::now() - driven_ < kAbsence);
@@ -192,7 +206,8 @@ void Peers::attend(bool attentive) {
 
 void Peers::beat() {
   const auto now = Clock::now();
-  // Who was held up itself has not read what the others have sent meanwhile, and blames nobody before it has.
+  // Who was held up itself has not read what the others have sent meanwhile, and blames nobody
+  // before it has.
   const bool held_up = now - next_beat_ > 2 * settings_.heartbeat;
   next_beat_ = now + settings_.heartbeat;
   tell_all(kHeartbeat, {});
@@ -201,9 +216,12 @@ void Peers::beat() {
     const Peer& peer = peers_[r];
     if (!peer.link || peer.goodbye || now - peer.heard < settings_.silence) continue;
     const double seconds = std::chrono::duration<double>(now - peer.heard).count();
-    fail(Error(ErrorKind::kPeerLost, "heartbeat", fmt::format("rank {} has been silent for {:.1f} s: it is stopped, or the link is cut", r, seconds))
-             .at(rank_, size_)
-             .from(r));
+    fail(
+        Error(ErrorKind::kPeerLost, "heartbeat",
+              fmt::format("rank {} has been silent for {:.1f} s: it is stopped, or the link is cut",
+                          r, seconds))
+            .at(rank_, size_)
+            .from(r));
   }
 }
 
@@ -211,7 +229,8 @@ void Peers::tell_all(std::uint64_t what, const Bytes& message) {
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
     // Heartbeats do not pile up behind a peer that takes nothing.
-    if (!peer.link || peer.goodbye || (what == kHeartbeat && !peer.link->idle({0, kHeartbeat}))) continue;
+    if (!peer.link || peer.goodbye || (what == kHeartbeat && !peer.link->idle({0, kHeartbeat})))
+      continue;
     peer.link->send({0, what}, what == kGoodbye ? 0 : kUrgent, message);
     push(r);
   }
@@ -240,7 +259,9 @@ void Peers::serve(int r, std::uint32_t events) {
   if (events & EPOLLOUT) push(r);
   if ((events & ~std::uint32_t{EPOLLOUT}) == 0) return;
   const auto lost = [&](const std::string& how) {
-    return Error(ErrorKind::kPeerLost, "receive", fmt::format("rank {} {}", r, how)).at(rank_, size_).from(r);
+    return Error(ErrorKind::kPeerLost, "receive", fmt::format("rank {} {}", r, how))
+        .at(rank_, size_)
+        .from(r);
   };
   // A peer that has heard this rank's goodbye goes without one.
   const auto may_go = [&] { return peer.goodbye || left_ || stop_by_; };
@@ -249,7 +270,8 @@ void Peers::serve(int r, std::uint32_t events) {
     const bool open = peer.link->receive(arrivals);
     peer.heard = Clock::now();
     if (open) return;
-    if (!may_go()) fail(lost("closed its connection without a word: its process ended").hint("look at its log"));
+    if (!may_go())
+      fail(lost("closed its connection without a word: its process ended").hint("look at its log"));
   } catch (const Error& error) {
     if (!may_go()) fail(lost("is lost: " + error.message()));
   }
@@ -306,7 +328,8 @@ void Peers::hear_answer(int r, const Piece& piece) {
   std::uint64_t group = 0;
   if (piece.bytes() < sizeof group || piece.bytes() > sizeof group + kLongestAnswer) return;
   std::memcpy(&group, piece.data(), sizeof group);
-  if (asked_ == group) peers_[r].said = Bytes(piece.data() + sizeof group, piece.data() + piece.bytes());
+  if (asked_ == group)
+    peers_[r].said = Bytes(piece.data() + sizeof group, piece.data() + piece.bytes());
 }
 
 void Peers::answer_for(std::uint64_t group, std::function<Bytes()> say) {
@@ -329,10 +352,13 @@ std::vector<std::optional<Bytes>> Peers::ask(std::uint64_t group, Duration patie
     const auto seen = events();
     {
       const std::lock_guard lock(mutex_);
-      const bool all = std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.link || p.goodbye || p.said; });
+      const bool all = std::all_of(peers_.begin(), peers_.end(),
+                                   [](const Peer& p) { return !p.link || p.goodbye || p.said; });
       if (all || failure_ || end.passed()) {
         std::vector<std::optional<Bytes>> said;
-        for (Peer& peer : peers_) said.push_back(peer.said && !peer.said->empty() ? std::exchange(peer.said, std::nullopt) : std::nullopt);
+        for (Peer& peer : peers_)
+          said.push_back(peer.said && !peer.said->empty() ? std::exchange(peer.said, std::nullopt)
+                                                          : std::nullopt);
         asked_.reset();
         return said;
       }
@@ -341,7 +367,8 @@ std::vector<std::optional<Bytes>> Peers::ask(std::uint64_t group, Duration patie
   }
 }
 
-// Every rank passes the cause on, once: who has heard it may leave, and those who see it gone must have heard why.
+// Every rank passes the cause on, once: who has heard it may leave, and those who see it gone must
+// have heard why.
 void Peers::fail(const Error& cause) {
   if (failure_) return;
   failure_ = cause;
@@ -384,7 +411,8 @@ void Peers::push(int r) {
   peer.watched = wanted;
 }
 
-void Peers::send(int r, Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released) {
+void Peers::send(int r, Stream stream, int priority, Bytes head, std::span<const std::byte> body,
+                 Released released) {
   const std::lock_guard lock(mutex_);
   Peer& peer = peers_.at(static_cast<std::size_t>(r));
   if (!peer.link || failure_) {  // gone; whoever waits for an answer finds out
@@ -434,7 +462,8 @@ void Peers::land(int r, Stream stream, std::shared_ptr<Landing> landing) {
     }
     if (pieces.empty()) peer.inbox.erase(entry);
   }
-  if (landing->arrived < landing->bytes && !failure_ && peer.link) peer.landings[stream] = std::move(landing);
+  if (landing->arrived < landing->bytes && !failure_ && peer.link)
+    peer.landings[stream] = std::move(landing);
 }
 
 void Peers::let_go(Stream stream) {
@@ -456,7 +485,8 @@ void Peers::check() const {
   throw Error(*failure_);
 }
 
-// The caller may end its process at once: its words are handed to the kernel before this returns, as far as they fit.
+// The caller may end its process at once: its words are handed to the kernel before this returns,
+// as far as they fit.
 void Peers::abort(const Error& cause) {
   const std::lock_guard lock(mutex_);
   fail(cause);

@@ -24,19 +24,23 @@ namespace shoal::wire {
 
 /// One connection of one rank to each other, over TCP, and what has arrived on them.
 ///
-/// Whoever waits moves the bytes of all connections itself; while nobody has waited for a moment, a thread does. The thread also sends heartbeats, so
-/// that a rank that computes for long is not taken for dead, and keeps the door.
+/// Whoever waits moves the bytes of all connections itself; while nobody has waited for a moment, a
+/// thread does. The thread also sends heartbeats, so that a rank that computes for long is not
+/// taken for dead, and keeps the door.
 class Peers final : public Transport {
  public:
   struct Settings {
     std::string name = "world";  ///< of this set of connections in the store
     std::string key;             ///< of the job; the handshake proves that both sides have it
-    std::string host;            ///< to listen on: an address, see interface_address; empty: that which the store knows
+    std::string host;  ///< to listen on: an address, see interface_address; empty: that which the
+                       ///< store knows
     PortRange ports;
     Duration heartbeat = std::chrono::seconds(1);
-    Duration silence = std::chrono::seconds(15);  ///< after which a peer that sends nothing is lost: stopped, or the link is cut
+    Duration silence = std::chrono::seconds(
+        15);  ///< after which a peer that sends nothing is lost: stopped, or the link is cut
   };
-  /// Meets the others through the store. Throws Error(timeout) that names the ranks that did not come.
+  /// Meets the others through the store. Throws Error(timeout) that names the ranks that did not
+  /// come.
   Peers(const Settings& settings, KeyValues& store, int rank, int size, Deadline deadline);
   /// Says goodbye, unless that was done, and waits up to a second for what was sent to be written.
   ~Peers() override;
@@ -48,8 +52,11 @@ class Peers final : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void send(int peer, Stream stream, int priority, Bytes message) { send(peer, stream, priority, std::move(message), {}, nullptr); }
-  void send(int peer, Stream stream, int priority, Bytes head, std::span<const std::byte> body, Released released) override;
+  void send(int peer, Stream stream, int priority, Bytes message) {
+    send(peer, stream, priority, std::move(message), {}, nullptr);
+  }
+  void send(int peer, Stream stream, int priority, Bytes head, std::span<const std::byte> body,
+            Released released) override;
   void flush() override;  ///< hands what is queued to the kernel
   std::optional<Piece> take(int peer, Stream stream) override;
   bool has_arrived(int peer, Stream stream) const override;
@@ -99,7 +106,8 @@ class Peers final : public Transport {
   const Settings settings_;
   const int rank_, size_;
   const std::shared_ptr<ChunkPool> pool_;
-  mutable std::mutex mutex_;  // guards all below but the loop and the door, which belong to the thread, and atomics
+  mutable std::mutex mutex_;  // guards all below but the loop and the door, which belong to the
+                              // thread, and atomics
   std::condition_variable changed_;
   std::atomic<std::uint64_t> events_{0};
   std::vector<Peer> peers_;

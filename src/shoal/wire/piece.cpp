@@ -21,7 +21,8 @@ void ChunkPool::give_back(Memory memory) {
   if (kept_.size() < kMostKept) kept_.push_back(std::move(memory));
 }
 
-Piece::Piece(const std::shared_ptr<ChunkPool>& pool, std::uint64_t total, std::uint64_t offset, std::size_t bytes)
+Piece::Piece(const std::shared_ptr<ChunkPool>& pool, std::uint64_t total, std::uint64_t offset,
+             std::size_t bytes)
     : total_(total), offset_(offset), bytes_(bytes) {
   // Small ones are not worth a whole chunk, and the allocator is quick with them.
   const bool whole = bytes > pool->chunk_bytes() / 4;

@@ -8,8 +8,8 @@
 
 namespace shoal::wire {
 
-/// Memory for chunks of one size that wait to be used. What is given back is kept and given out again, a few at most, so that a steady flow touches
-/// no fresh pages. Thread-safe.
+/// Memory for chunks of one size that wait to be used. What is given back is kept and given out
+/// again, a few at most, so that a steady flow touches no fresh pages. Thread-safe.
 class ChunkPool : public std::enable_shared_from_this<ChunkPool> {
  public:
   explicit ChunkPool(std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
@@ -31,7 +31,8 @@ class Piece {
   Piece() = default;
   /// A piece whose bytes have gone where they belong: it has none.
   Piece(std::uint64_t total, std::uint64_t offset) : total_(total), offset_(offset) {}
-  Piece(const std::shared_ptr<ChunkPool>& pool, std::uint64_t total, std::uint64_t offset, std::size_t bytes);
+  Piece(const std::shared_ptr<ChunkPool>& pool, std::uint64_t total, std::uint64_t offset,
+        std::size_t bytes);
   Piece(Piece&& other) noexcept;
   Piece& operator=(Piece&& other) noexcept;
   ~Piece();

@@ -15,32 +15,40 @@ namespace {
 constexpr std::string_view kFile = "file:";
 constexpr int kPorts = 16;
 
-PortRange ports_from(std::uint16_t first) { return {first, static_cast<std::uint16_t>(std::min(first + kPorts - 1, 65535))}; }
+PortRange ports_from(std::uint16_t first) {
+  return {first, static_cast<std::uint16_t>(std::min(first + kPorts - 1, 65535))};
+}
 
 /// The endpoint in the file, once it is complete; rank 0 renames the file into its place.
 Endpoint read_file(const std::string& path, Deadline deadline) {
   for (;;) {
     std::string text;
     if (std::ifstream file(path); std::getline(file, text)) return parse_endpoint(text);
-    if (deadline.passed()) throw Error(ErrorKind::kTimeout, "rendezvous", fmt::format("rank 0 did not write {}", path)).hint("look at rank 0's log");
+    if (deadline.passed())
+      throw Error(ErrorKind::kTimeout, "rendezvous", fmt::format("rank 0 did not write {}", path))
+          .hint("look at rank 0's log");
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
 
 /// Tries all ports in turn; each gets two seconds to show that it is the store.
-std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports, const std::string& key, Deadline deadline) {
+std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports,
+                                        const std::string& key, Deadline deadline) {
   for (;;) {
     for (int port = ports.first; port <= ports.last; ++port) {
       const auto patience = std::min<Duration>(deadline.left(), std::chrono::seconds(2));
       try {
-        return std::make_unique<StoreClient>(Endpoint{host, static_cast<std::uint16_t>(port)}, key,
-                                             Deadline::in(std::min<Duration>(patience, std::chrono::milliseconds(500))));
+        return std::make_unique<StoreClient>(
+            Endpoint{host, static_cast<std::uint16_t>(port)}, key,
+            Deadline::in(std::min<Duration>(patience, std::chrono::milliseconds(500))));
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
       }
     }
     if (deadline.passed())
-      throw Error(ErrorKind::kTimeout, "rendezvous", fmt::format("no store of this job at {}, ports {} to {}", host, ports.first, ports.last))
+      throw Error(
+          ErrorKind::kTimeout, "rendezvous",
+          fmt::format("no store of this job at {}, ports {} to {}", host, ports.first, ports.last))
           .from(0)
           .hint("is rank 0 running there, is the port open, and have all ranks the same job key?");
   }
@@ -48,7 +56,8 @@ std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports
 
 }  // namespace
 
-Rendezvous::Rendezvous(const std::string& place, const std::string& key, int rank, const std::string& host, Deadline deadline) {
+Rendezvous::Rendezvous(const std::string& place, const std::string& key, int rank,
+                       const std::string& host, Deadline deadline) {
   const bool by_file = place.starts_with(kFile);
   const std::string path = by_file ? place.substr(kFile.size()) : "";
   if (rank == 0) {
@@ -74,7 +83,8 @@ void Rendezvous::open(const std::string& place, const std::string& key, const st
   std::ofstream file(aside);
   file << server_->endpoint().text() << "\n";
   file.close();
-  if (!file || std::rename(aside.c_str(), file_.c_str()) != 0) throw system_error(ErrorKind::kOutput, "rendezvous", "cannot write " + file_);
+  if (!file || std::rename(aside.c_str(), file_.c_str()) != 0)
+    throw system_error(ErrorKind::kOutput, "rendezvous", "cannot write " + file_);
 }
 
 void Rendezvous::all_have_come() {

@@ -15,7 +15,8 @@ namespace shoal::wire {
 SharedSegment::SharedSegment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED) {
-    const Error error = system_error(ErrorKind::kResource, "shared_segment", fmt::format("cannot map {} bytes of shared memory", bytes));
+    const Error error = system_error(ErrorKind::kResource, "shared_segment",
+                                     fmt::format("cannot map {} bytes of shared memory", bytes));
     close(fd);
     throw Error(error).hint("raise `ulimit -v`, or run with arena = off");
   }
@@ -25,8 +26,10 @@ SharedSegment::SharedSegment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes)
 SharedSegment SharedSegment::create(const std::string& name, std::size_t bytes) {
   const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) throw system_error(ErrorKind::kResource, "shared_segment", "cannot create a memfd");
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    const Error error = system_error(ErrorKind::kResource, "shared_segment", fmt::format("cannot size a memfd to {} bytes", bytes));
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    const Error error = system_error(ErrorKind::kResource, "shared_segment",
+                                     fmt::format("cannot size a memfd to {} bytes", bytes));
     close(fd);
     throw error;
   }
@@ -38,13 +41,16 @@ SharedSegment SharedSegment::adopt(int fd) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (fstat(fd, &status) != 0 || status.st_size <= 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     close(fd);
-    throw Error(ErrorKind::kData, "shared_segment", "a peer passed a descriptor that is not a sealed memory segment");
+    throw Error(ErrorKind::kData, "shared_segment",
+                "a peer passed a descriptor that is not a sealed memory segment");
   }
   return SharedSegment(fd, static_cast<std::size_t>(status.st_size));
 }
 
 SharedSegment::SharedSegment(SharedSegment&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
   std::swap(fd_, other.fd_), std::swap(data_, other.data_), std::swap(bytes_, other.bytes_);
@@ -59,11 +65,14 @@ SharedSegment::~SharedSegment() {
 void SharedSegment::punch(std::size_t offset, std::size_t bytes) const {
   const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t begin = (offset + page - 1) / page * page, end = (offset + bytes) / page * page;
-  if (begin < end) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin), static_cast<off_t>(end - begin));
+  if (begin < end)
+    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+              static_cast<off_t>(end - begin));
 }
 
 void SharedSegment::make_private() const {
-  if (data_) mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd_, 0);
+  if (data_)
+    mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd_, 0);
 }
 
 }  // namespace shoal::wire

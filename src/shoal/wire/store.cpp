@@ -19,8 +19,8 @@ constexpr std::size_t kMostKey = 4096, kMostValue = 16 << 20;
 enum What { kSet, kGet, kWait, kAdd };
 enum Status { kThere, kMissing, kNotANumber };
 
-// A request is a message on stream {number of the request, what}: length of the key, key, value. The answer is one on {the same number, status}:
-// value.
+// A request is a message on stream {number of the request, what}: length of the key, key, value.
+// The answer is one on {the same number, status}: value.
 Bytes pack(const std::string& key, const std::string& value) {
   Bytes bytes(4 + key.size() + value.size());
   const auto length = static_cast<std::uint32_t>(key.size());
@@ -30,7 +30,9 @@ Bytes pack(const std::string& key, const std::string& value) {
   return bytes;
 }
 
-std::string text_of(const Bytes& bytes, std::size_t from, std::size_t to) { return {reinterpret_cast<const char*>(bytes.data()) + from, to - from}; }
+std::string text_of(const Bytes& bytes, std::size_t from, std::size_t to) {
+  return {reinterpret_cast<const char*>(bytes.data()) + from, to - from};
+}
 
 std::optional<std::int64_t> number(const std::string& text) {
   std::int64_t value = 0;
@@ -45,7 +47,8 @@ std::optional<std::int64_t> number(const std::string& text) {
 class StoreServer::Room {
  public:
   Room(Descriptor listener, const std::string& key)
-      : door_(loop_, std::move(listener), key, [this](Descriptor socket, const Hello&) { enter(std::move(socket)); }) {}
+      : door_(loop_, std::move(listener), key,
+              [this](Descriptor socket, const Hello&) { enter(std::move(socket)); }) {}
   void turn() {
     loop_.run_once(std::chrono::milliseconds(500));
     door_.tidy();
@@ -69,14 +72,17 @@ class StoreServer::Room {
   void leave(int fd) {
     loop_.forget(fd);
     guests_.erase(fd);
-    for (auto& [key, waiters] : waiters_) std::erase_if(waiters, [&](const Waiter& w) { return w.fd == fd; });
+    for (auto& [key, waiters] : waiters_)
+      std::erase_if(waiters, [&](const Waiter& w) { return w.fd == fd; });
   }
 
   void serve(int fd) {
     try {
-      if (!guests_.at(fd).receive([&](Stream stream, Bytes bytes) { request(fd, stream, bytes); })) return leave(fd);
+      if (!guests_.at(fd).receive([&](Stream stream, Bytes bytes) { request(fd, stream, bytes); }))
+        return leave(fd);
       flush(fd);
-    } catch (const Error&) {  // a guest that breaks the rules or the connection is shown out; the others stay
+    } catch (const Error&) {  // a guest that breaks the rules or the connection is shown out; the
+                              // others stay
       leave(fd);
     }
   }
@@ -85,15 +91,18 @@ class StoreServer::Room {
   void request(int fd, Stream stream, const Bytes& bytes) {
     std::uint32_t length = 0;
     if (bytes.size() >= 4) std::memcpy(&length, bytes.data(), 4);
-    if (bytes.size() < 4 || length > kMostKey || length > bytes.size() - 4) throw Error(ErrorKind::kData, "store", "a malformed request");
-    const std::string key = text_of(bytes, 4, 4 + length), value = text_of(bytes, 4 + length, bytes.size());
+    if (bytes.size() < 4 || length > kMostKey || length > bytes.size() - 4)
+      throw Error(ErrorKind::kData, "store", "a malformed request");
+    const std::string key = text_of(bytes, 4, 4 + length),
+                      value = text_of(bytes, 4 + length, bytes.size());
     const auto entry = values_.find(key);
     switch (stream.sequence) {
       case kSet:
         put(key, value);
         return answer(fd, stream.group, kThere, "");
       case kGet:
-        return entry == values_.end() ? answer(fd, stream.group, kMissing, "") : answer(fd, stream.group, kThere, entry->second);
+        return entry == values_.end() ? answer(fd, stream.group, kMissing, "")
+                                      : answer(fd, stream.group, kThere, entry->second);
       case kWait:
         if (entry == values_.end())
           waiters_[key].push_back({fd, stream.group});
@@ -101,9 +110,13 @@ class StoreServer::Room {
           answer(fd, stream.group, kThere, entry->second);
         return;
       case kAdd: {
-        const auto before = entry == values_.end() ? 0 : number(entry->second), amount = number(value);
-        if (!before || !amount) return answer(fd, stream.group, kNotANumber, entry == values_.end() ? value : entry->second);
-        const std::string sum = std::to_string(static_cast<std::int64_t>(static_cast<std::uint64_t>(*before) + static_cast<std::uint64_t>(*amount)));
+        const auto before = entry == values_.end() ? 0 : number(entry->second),
+                   amount = number(value);
+        if (!before || !amount)
+          return answer(fd, stream.group, kNotANumber,
+                        entry == values_.end() ? value : entry->second);
+        const std::string sum = std::to_string(static_cast<std::int64_t>(
+            static_cast<std::uint64_t>(*before) + static_cast<std::uint64_t>(*amount)));
         put(key, sum);
         return answer(fd, stream.group, kThere, sum);
       }
@@ -118,12 +131,16 @@ class StoreServer::Room {
     if (waiting.empty()) return;
     for (const Waiter& waiter : waiting.mapped()) {
       answer(waiter.fd, waiter.request, kThere, value);
-      listen_to(waiter.fd, EPOLLIN | EPOLLOUT);  // written when its turn comes: its link may be the one that is being read
+      listen_to(
+          waiter.fd,
+          EPOLLIN |
+              EPOLLOUT);  // written when its turn comes: its link may be the one that is being read
     }
   }
   void answer(int fd, std::uint64_t request, Status status, const std::string& value) {
     const auto* data = reinterpret_cast<const std::byte*>(value.data());
-    guests_.at(fd).send({request, static_cast<std::uint64_t>(status)}, 0, Bytes(data, data + value.size()));
+    guests_.at(fd).send({request, static_cast<std::uint64_t>(status)}, 0,
+                        Bytes(data, data + value.size()));
   }
 
   EventLoop loop_;
@@ -156,10 +173,13 @@ Descriptor call(const Endpoint& server, const std::string& key, Deadline deadlin
 }
 }  // namespace
 
-StoreClient::StoreClient(const Endpoint& server, const std::string& key, Deadline deadline) : link_(call(server, key, deadline), kMostValue) {}
+StoreClient::StoreClient(const Endpoint& server, const std::string& key, Deadline deadline)
+    : link_(call(server, key, deadline), kMostValue) {}
 
-StoreClient::Reply StoreClient::ask(int what, const std::string& key, const std::string& value, Deadline deadline) {
-  SHOAL_USER_CHECK(key.size() <= kMostKey && value.size() <= kMostValue, "store", "a key of {} bytes and a value of {}", key.size(), value.size());
+StoreClient::Reply StoreClient::ask(int what, const std::string& key, const std::string& value,
+                                    Deadline deadline) {
+  SHOAL_USER_CHECK(key.size() <= kMostKey && value.size() <= kMostValue, "store",
+                   "a key of {} bytes and a value of {}", key.size(), value.size());
   const std::uint64_t number = ++asked_;
   link_.send({number, static_cast<std::uint64_t>(what)}, 0, pack(key, value));
   std::optional<Reply> reply;
@@ -170,22 +190,30 @@ StoreClient::Reply StoreClient::ask(int what, const std::string& key, const std:
       if (stream.group == number) reply = Reply{stream.sequence, text_of(bytes, 0, bytes.size())};
     });
     if (reply) return *reply;
-    if (!open) throw Error(ErrorKind::kPeerLost, "store", "rank 0 closed the store").awaiting(fmt::format("key '{}'", key));
-    if (deadline.passed()) throw Error(ErrorKind::kTimeout, "store", fmt::format("no answer for key '{}'", key)).hint("did every rank start?");
+    if (!open)
+      throw Error(ErrorKind::kPeerLost, "store", "rank 0 closed the store")
+          .awaiting(fmt::format("key '{}'", key));
+    if (deadline.passed())
+      throw Error(ErrorKind::kTimeout, "store", fmt::format("no answer for key '{}'", key))
+          .hint("did every rank start?");
     pollfd ready{link_.fd(), static_cast<short>(sent ? POLLIN : POLLIN | POLLOUT), 0};
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
     poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 1000)));
   }
 }
 
-void StoreClient::set(const std::string& key, const std::string& value, Deadline deadline) { ask(kSet, key, value, deadline); }
+void StoreClient::set(const std::string& key, const std::string& value, Deadline deadline) {
+  ask(kSet, key, value, deadline);
+}
 
 std::optional<std::string> StoreClient::get(const std::string& key, Deadline deadline) {
   Reply reply = ask(kGet, key, "", deadline);
   return reply.status == kThere ? std::optional(std::move(reply.value)) : std::nullopt;
 }
 
-std::string StoreClient::wait(const std::string& key, Deadline deadline) { return ask(kWait, key, "", deadline).value; }
+std::string StoreClient::wait(const std::string& key, Deadline deadline) {
+  return ask(kWait, key, "", deadline).value;
+}
 
 std::int64_t StoreClient::add(const std::string& key, std::int64_t amount, Deadline deadline) {
   const Reply reply = ask(kAdd, key, std::to_string(amount), deadline);

@@ -14,8 +14,8 @@
 
 namespace shoal::wire {
 
-/// Keys and values for ranks to find each other: held by rank 0 in a thread of its own. Keys up to 4 KiB, values up to 16 MiB. Callers show the job
-/// key.
+/// Keys and values for ranks to find each other: held by rank 0 in a thread of its own. Keys up to
+/// 4 KiB, values up to 16 MiB. Callers show the job key.
 class StoreServer {
  public:
   /// Listens on `host`, on the first free port of `ports`. Throws Error(resource).
@@ -31,14 +31,16 @@ class StoreServer {
   std::thread thread_;
 };
 
-/// One rank's way to the store. One thread at a time. Every call has a deadline: Error(timeout), or Error(peer_lost) when the server is gone.
+/// One rank's way to the store. One thread at a time. Every call has a deadline: Error(timeout), or
+/// Error(peer_lost) when the server is gone.
 class StoreClient final : public KeyValues {
  public:
   StoreClient(const Endpoint& server, const std::string& key, Deadline deadline);
   void set(const std::string& key, const std::string& value, Deadline deadline) override;
   std::optional<std::string> get(const std::string& key, Deadline deadline);
   std::string wait(const std::string& key, Deadline deadline) override;
-  /// Adds to a counter that begins at 0 and returns the sum; the value is decimal text. Throws Error(usage) where there is something else.
+  /// Adds to a counter that begins at 0 and returns the sum; the value is decimal text. Throws
+  /// Error(usage) where there is something else.
   std::int64_t add(const std::string& key, std::int64_t amount, Deadline deadline);
   /// That on the way to the server.
   std::string address() override { return local_endpoint(link_.fd()).host; }

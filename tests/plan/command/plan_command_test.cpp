@@ -30,7 +30,8 @@ Outcome run(const std::string& words) {
   Outcome outcome;
   FILE* pipe = popen((std::string(SHOAL_PROGRAM) + " " + words + " 2>&1").c_str(), "r");
   std::array<char, 4096> part;
-  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe)) outcome.text.append(part.data(), n);
+  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe))
+    outcome.text.append(part.data(), n);
   const int status = pclose(pipe);
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
@@ -43,7 +44,10 @@ nlohmann::json json_of(const std::string& words) {
 }
 
 struct Folder {
-  Folder() : path(std::filesystem::temp_directory_path() / ("shoal_plan_" + std::to_string(getpid()))) { std::filesystem::create_directories(path); }
+  Folder()
+      : path(std::filesystem::temp_directory_path() / ("shoal_plan_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path);
+  }
   ~Folder() { std::filesystem::remove_all(path); }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(path / name) << text;
@@ -53,9 +57,12 @@ struct Folder {
 };
 
 TEST(PlanCommand, GivesScriptsTheirFields) {
-  const auto plan = json_of("plan --model gpt2-124m --devices 8 --dp 4 --tp 2 --zero 1 --micro-batch 2 --global-batch 32 --cluster a100");
-  for (const char* field : {"parameters", "model_state_bytes", "activation_bytes", "peak_bytes", "model_flops", "hardware_flops", "bubble_fraction",
-                            "step_time_s", "mfu", "hfu"})
+  const auto plan = json_of(
+      "plan --model gpt2-124m --devices 8 --dp 4 --tp 2 --zero 1 --micro-batch 2 --global-batch 32 "
+      "--cluster a100");
+  for (const char* field :
+       {"parameters", "model_state_bytes", "activation_bytes", "peak_bytes", "model_flops",
+        "hardware_flops", "bubble_fraction", "step_time_s", "mfu", "hfu"})
     EXPECT_TRUE(plan.at(field).is_number()) << field;
   EXPECT_GT(plan.at("traffic_bytes").at("tensor").get<double>(), 0);
   EXPECT_GT(plan.at("traffic_bytes").at("shard").get<double>(), 0);
@@ -65,29 +72,41 @@ TEST(PlanCommand, GivesScriptsTheirFields) {
 }
 
 TEST(PlanCommand, AShapeAndABareNumberOfParameters) {
-  const auto shape =
-      json_of("plan --layers 48 --hidden 6144 --heads 64 --vocab 51200 --seq-len 2048 --tp 8 --devices 8 --micro-batch 4 --global-batch 4");
+  const auto shape = json_of(
+      "plan --layers 48 --hidden 6144 --heads 64 --vocab 51200 --seq-len 2048 --tp 8 --devices 8 "
+      "--micro-batch 4 --global-batch 4");
   EXPECT_NEAR(shape.at("parameters").get<double>(), 22.07e9, 0.05e9);
   const auto states = json_of("plan --parameters 7.5e9 --devices 64 --zero 2");
   EXPECT_NEAR(states.at("model_state_bytes").get<double>(), 16.64e9, 0.01e9);
   EXPECT_FALSE(states.contains("states_fit"));
   // 16.6 GB on devices of 40 GB and, without shards, 120 GB.
-  EXPECT_EQ(json_of("plan --parameters 7.5e9 --devices 64 --zero 2 --cluster a100-40gb").at("states_fit"), true);
-  EXPECT_EQ(json_of("plan --parameters 7.5e9 --devices 64 --cluster a100-40gb").at("states_fit"), false);
-  // The cookbook's mistake: on 64 devices of which 64 are model-parallel nothing is left to shard over.
+  EXPECT_EQ(
+      json_of("plan --parameters 7.5e9 --devices 64 --zero 2 --cluster a100-40gb").at("states_fit"),
+      true);
+  EXPECT_EQ(json_of("plan --parameters 7.5e9 --devices 64 --cluster a100-40gb").at("states_fit"),
+            false);
+  // The cookbook's mistake: on 64 devices of which 64 are model-parallel nothing is left to shard
+  // over.
   const auto cut = json_of("plan --parameters 175e9 --devices 64 --tp 8 --pp 8 --zero 3");
   EXPECT_EQ(cut.at("dp"), 1);
   EXPECT_DOUBLE_EQ(cut.at("model_state_bytes").get<double>(), 16 * 175e9 / 64);
-  EXPECT_DOUBLE_EQ(json_of("plan --parameters 1e9 --devices 64 --tp 8 --zero 3 --optimizer momentum").at("model_state_bytes").get<double>(),
-                   (2 + 2 + 4 + 4) * 1e9 / 64);
+  EXPECT_DOUBLE_EQ(
+      json_of("plan --parameters 1e9 --devices 64 --tp 8 --zero 3 --optimizer momentum")
+          .at("model_state_bytes")
+          .get<double>(),
+      (2 + 2 + 4 + 4) * 1e9 / 64);
 }
 
 TEST(PlanCommand, SearchesTraceAndDrawing) {
-  const auto found = json_of("plan --search --model llama-3b --devices 16 --global-batch 64 --seq-len 4096 --tp 2 --count 3");
+  const auto found = json_of(
+      "plan --search --model llama-3b --devices 16 --global-batch 64 --seq-len 4096 --tp 2 --count "
+      "3");
   ASSERT_EQ(found.at("best").size(), 3u);
-  for (const auto& candidate : found.at("best")) EXPECT_EQ(candidate.at("tp"), 2) << "what is given stays";
+  for (const auto& candidate : found.at("best"))
+    EXPECT_EQ(candidate.at("tp"), 2) << "what is given stays";
   const auto& limits = found.at("limits");
-  for (const char* part : {"compute", "recomputation", "communication", "bubbles", "memory"}) EXPECT_TRUE(limits.at(part).is_number()) << part;
+  for (const char* part : {"compute", "recomputation", "communication", "bubbles", "memory"})
+    EXPECT_TRUE(limits.at(part).is_number()) << part;
   std::vector<std::string> conditions;
   for (const auto& turn : found.at("turning_points")) {
     conditions.push_back(turn.at("condition"));
@@ -95,10 +114,13 @@ TEST(PlanCommand, SearchesTraceAndDrawing) {
     EXPECT_NE(turn.at("then"), turn.at("now")) << turn;
     EXPECT_EQ(turn.at("winner").at("tp"), 2) << "what is given stays";
   }
-  EXPECT_THAT(conditions, testing::ElementsAre("links inside hosts", "links between hosts", "device memory", "micro-batch"));
+  EXPECT_THAT(conditions, testing::ElementsAre("links inside hosts", "links between hosts",
+                                               "device memory", "micro-batch"));
   const Folder folder;
-  const std::string trace = (folder.path / "t.json").string(), svg = (folder.path / "s.svg").string();
-  const Outcome drawn = run("plan --model gpt3-13b --pp 8 --devices 8 --global-batch 16 --trace " + trace + " --svg " + svg + " --straggler 2:1.5");
+  const std::string trace = (folder.path / "t.json").string(),
+                    svg = (folder.path / "s.svg").string();
+  const Outcome drawn = run("plan --model gpt3-13b --pp 8 --devices 8 --global-batch 16 --trace " +
+                            trace + " --svg " + svg + " --straggler 2:1.5");
   EXPECT_EQ(drawn.code, 0) << drawn.text;
   std::ifstream file(trace);
   const auto events = nlohmann::json::parse(file).at("traceEvents");
@@ -110,7 +132,9 @@ TEST(PlanCommand, SearchesTraceAndDrawing) {
 TEST(PlanCommand, TracesHaveTheFieldsThatPerfettoReads) {
   const Folder folder;
   const std::string trace = (folder.path / "t.json").string();
-  const auto plan = json_of("plan --model gpt3-13b --pp 4 --devices 4 --global-batch 8 --schedule zb-h1 --trace " + trace);
+  const auto plan = json_of(
+      "plan --model gpt3-13b --pp 4 --devices 4 --global-batch 8 --schedule zb-h1 --trace " +
+      trace);
   std::ifstream file(trace);
   const auto read = nlohmann::json::parse(file);
   std::map<int, double> end;
@@ -133,7 +157,8 @@ TEST(PlanCommand, TracesHaveTheFieldsThatPerfettoReads) {
     computed += kind == "F" || kind == "I" || kind == "W";
   }
   EXPECT_EQ(named, 4);
-  EXPECT_EQ(computed, 3 * 4 * 8) << "forward, input and weight gradient of each rank and micro-batch";
+  EXPECT_EQ(computed, 3 * 4 * 8)
+      << "forward, input and weight gradient of each rank and micro-batch";
   double last = 0;
   for (const auto& [rank, at] : end) last = std::max(last, at);
   EXPECT_LE(last * 1e-6, plan.at("simulated").at("step_time_s").get<double>() + 1e-6);
@@ -142,8 +167,12 @@ TEST(PlanCommand, TracesHaveTheFieldsThatPerfettoReads) {
 TEST(PlanCommand, DrawsPlots) {
   const Folder folder;
   const std::string plots = (folder.path / "plots").string();
-  EXPECT_EQ(run("plan --model gpt3-13b --pp 8 --devices 8 --global-batch 16 --plots " + plots).code, 0);
-  EXPECT_EQ(run("plan --search --model gpt2-1.5b --devices 8 --global-batch 16 --count 3 --plots " + plots).code, 0);
+  EXPECT_EQ(run("plan --model gpt3-13b --pp 8 --devices 8 --global-batch 16 --plots " + plots).code,
+            0);
+  EXPECT_EQ(run("plan --search --model gpt2-1.5b --devices 8 --global-batch 16 --count 3 --plots " +
+                plots)
+                .code,
+            0);
   for (const char* name : {"memory.svg", "time.svg", "search.svg"}) {
     std::ifstream file(plots + "/" + name);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -152,42 +181,58 @@ TEST(PlanCommand, DrawsPlots) {
   }
 }
 
-// Exponential failures at the cluster's rate: 1024 devices fail every two days or so, and the run takes what Daly's model says of it.
+// Exponential failures at the cluster's rate: 1024 devices fail every two days or so, and the run
+// takes what Daly's model says of it.
 TEST(PlanCommand, SimulatesARunWithFailures) {
   const std::string words =
-      "plan --model llama-8b --cluster h100 --devices 1024 --zero 1 --seq-len 8192 --global-batch 1024 --hours 4000 --failures ";
+      "plan --model llama-8b --cluster h100 --devices 1024 --zero 1 --seq-len 8192 --global-batch "
+      "1024 --hours 4000 --failures ";
   const auto one = json_of(words + "1"), again = json_of(words + "1"), other = json_of(words + "2");
   EXPECT_EQ(one.at("simulated_run"), again.at("simulated_run"));
   EXPECT_NE(one.at("simulated_run"), other.at("simulated_run"));
   EXPECT_GT(one.at("simulated_run").at("failures").get<int>(), 20);
-  EXPECT_NEAR(one.at("simulated_run").at("goodput").get<double>(), one.at("run").at("goodput").get<double>(), 0.01);
+  EXPECT_NEAR(one.at("simulated_run").at("goodput").get<double>(),
+              one.at("run").at("goodput").get<double>(), 0.01);
 }
 
 TEST(PlanCommand, SimulatesCollectivesOfThousandsOfRanks) {
-  const auto even = json_of("plan collective --algorithm halving_doubling --ranks 4096 --bytes 1677721600 --latency 1e-5 --bandwidth 1e10");
+  const auto even = json_of(
+      "plan collective --algorithm halving_doubling --ranks 4096 --bytes 1677721600 --latency 1e-5 "
+      "--bandwidth 1e10");
   // 2 log2 n latencies and 2 (n - 1)/n of the bytes.
-  EXPECT_NEAR(even.at("last_done_s").get<double>() / (24 * 1e-5 + 2 * 4095 / 4096.0 * 0.167772160), 1, 1e-6);
+  EXPECT_NEAR(even.at("last_done_s").get<double>() / (24 * 1e-5 + 2 * 4095 / 4096.0 * 0.167772160),
+              1, 1e-6);
   const auto slow = json_of("plan collective --ranks 64 --bytes 1e9 --straggler 5:3,9:2");
-  EXPECT_GT(slow.at("last_done_s").get<double>(), 2 * json_of("plan collective --ranks 64 --bytes 1e9").at("last_done_s").get<double>());
+  EXPECT_GT(slow.at("last_done_s").get<double>(),
+            2 * json_of("plan collective --ranks 64 --bytes 1e9").at("last_done_s").get<double>());
 }
 
 TEST(PlanCommand, SaysWhatIsGatheredWhen) {
   const Outcome sharded = run("plan --model gpt2-tiny --devices 8 --zero 3 --gathers");
   EXPECT_EQ(sharded.code, 0);
+  EXPECT_THAT(sharded.text, HasSubstr("  gather embedding, forward model\n  gather blocks.0, "
+                                      "forward embedding\n  gather blocks.1, forward blocks.0\n"));
   EXPECT_THAT(sharded.text,
-              HasSubstr("  gather embedding, forward model\n  gather blocks.0, forward embedding\n  gather blocks.1, forward blocks.0\n"));
-  EXPECT_THAT(sharded.text, HasSubstr("release blocks.0, backward embedding\n  release embedding\n"));
-  EXPECT_EQ(json_of("plan --model gpt2-tiny --devices 8 --zero 3 --gathers").at("gathers")[0], "gather embedding");
-  EXPECT_THAT(run("plan --model gpt2-tiny --devices 8 --zero 2 --gathers").text, HasSubstr("Nothing is gathered"));
+              HasSubstr("release blocks.0, backward embedding\n  release embedding\n"));
+  EXPECT_EQ(json_of("plan --model gpt2-tiny --devices 8 --zero 3 --gathers").at("gathers")[0],
+            "gather embedding");
+  EXPECT_THAT(run("plan --model gpt2-tiny --devices 8 --zero 2 --gathers").text,
+              HasSubstr("Nothing is gathered"));
 }
 
 TEST(PlanCommand, ReadsConfigAndJobFiles) {
   const Folder folder;
-  const std::string config = folder.write("config.json", R"({"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32,
-    "num_hidden_layers": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192,
+  const std::string config = folder.write(
+      "config.json", R"({"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    "vocab_size": 128256, "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-05, "hidden_act": "silu", "tie_word_embeddings": false})");
-  EXPECT_EQ(json_of("plan --model " + config + " --devices 64 --cluster h100 --zero 3").at("parameters"), 8030261248);
-  const std::string job = folder.write("job.toml", "[model]\nname = \"gpt2-124m\"\n[training]\nglobal_batch_sequences = 8\nsteps = 10\n");
+  EXPECT_EQ(
+      json_of("plan --model " + config + " --devices 64 --cluster h100 --zero 3").at("parameters"),
+      8030261248);
+  const std::string job = folder.write(
+      "job.toml",
+      "[model]\nname = \"gpt2-124m\"\n[training]\nglobal_batch_sequences = 8\nsteps = 10\n");
   const Outcome planned = run("plan --json --model " + job);
   EXPECT_EQ(planned.code, 0) << planned.text;
 }
@@ -203,42 +248,58 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   refused("--model gpt2 --devices 0", 2, "--devices: 0");
   refused("--model gpt2 --micro-batch 0", 2, "--micro-batch: 0: must not be 0");
   refused("--parameters 1e9 --tp 9000000 --pp 9000000 --dp 9000000", 2, "--tp 9000000: tp x pp");
-  refused("--model gpt2 --tp 9000000 --pp 9000000 --cp 9000000 --devices 8", 2, "tp 9000000 x pp 9000000 x cp 9000000: must be at most");
-  refused("--model gpt2 --dp 9000000 --tp 12 --pp 12 --devices 8", 78, "devices = 1.296e+09: dp x tp x pp x cp");
-  refused("--model gpt2 --search --global-batch 8 --devices 8 --tp 9000000 --pp 9000000", 78, "no mesh of 8 devices");
-  refused("--model gpt2 --dp 3037000500 --tp 3037000500", 2, "--dp 3037000500: must be at most 10000000");
+  refused("--model gpt2 --tp 9000000 --pp 9000000 --cp 9000000 --devices 8", 2,
+          "tp 9000000 x pp 9000000 x cp 9000000: must be at most");
+  refused("--model gpt2 --dp 9000000 --tp 12 --pp 12 --devices 8", 78,
+          "devices = 1.296e+09: dp x tp x pp x cp");
+  refused("--model gpt2 --search --global-batch 8 --devices 8 --tp 9000000 --pp 9000000", 78,
+          "no mesh of 8 devices");
+  refused("--model gpt2 --dp 3037000500 --tp 3037000500", 2,
+          "--dp 3037000500: must be at most 10000000");
   refused("--model gpt2 --zero -2", 2, "--zero");
   refused("--model gpt-9", 2, "--model gpt-9: no such model");
   refused("--model gpt2 --cluster mars", 66, "mars: neither a file nor a preset");
   refused("--model missing.json", 66, "missing.json: no such file");
   refused("--model gpt2 --tp 5 --devices 40", 78, "tp = 5: must divide heads = 12");
   refused("--layers -2 --hidden 64 --heads 2 --vocab 100", 78, "layers = -2: must lie between 1");
-  refused("--layers 99999999 --hidden 64 --heads 2 --vocab 100", 78, "layers = 99999999: must lie between 1 and 100000");
-  refused("--layers 10 --hidden 64 --heads 2 --vocab 100 --experts 99999999", 78, "experts = 99999999: 10 layers can have 100000 each");
-  refused("--model gpt2 --tokens 1e9 --bytes-per-token -2", 78, "bytes-per-token = -2: must be positive");
+  refused("--layers 99999999 --hidden 64 --heads 2 --vocab 100", 78,
+          "layers = 99999999: must lie between 1 and 100000");
+  refused("--layers 10 --hidden 64 --heads 2 --vocab 100 --experts 99999999", 78,
+          "experts = 99999999: 10 layers can have 100000 each");
+  refused("--model gpt2 --tokens 1e9 --bytes-per-token -2", 78,
+          "bytes-per-token = -2: must be positive");
   refused("--model gpt2 --tokens 1e9 --failures -3", 2, "--failures");
   refused("--model gpt2 --search --global-batch 8 --count 0", 2, "--count");
   refused("inference --model gpt2 --context -4", 2, "--context");
-  refused("learn zero --parameters inf --zero 1 --ranks 4", 2, "parameters = inf: must be positive");
+  refused("learn zero --parameters inf --zero 1 --ranks 4", 2,
+          "parameters = inf: must be positive");
   refused("collective --ranks 8 --algorithm pigeon", 2, "--algorithm pigeon: must be one of");
   refused("collective --ranks 8 --straggler 8:2", 2, "--straggler 8: there are 8 ranks");
   refused("--parameters -1", 2, "--parameters -1: must be positive");
   refused("--model gpt2 --global-batch 3 --dp 2", 78, "global-batch = 3");
-  refused("--model gpt2 --dp 8 --zero 2 --sync-every-micro-batch", 78, "zero = 2: sync-every-micro-batch");
-  refused("learn iterations --samples 9000000000000000000 --batch 4000000000 --ranks 4000000000", 2, "samples, batch and ranks");
-  refused("learn collectives --samples 9000000 --batch 1 --ranks 1 --epochs 9000000000000000", 2, "more than 2^53");
+  refused("--model gpt2 --dp 8 --zero 2 --sync-every-micro-batch", 78,
+          "zero = 2: sync-every-micro-batch");
+  refused("learn iterations --samples 9000000000000000000 --batch 4000000000 --ranks 4000000000", 2,
+          "samples, batch and ranks");
+  refused("learn collectives --samples 9000000 --batch 1 --ranks 1 --epochs 9000000000000000", 2,
+          "more than 2^53");
   refused("learn ring-tree --ranks 4 --bytes 1e6 --latency inf", 2, "latency = inf s");
-  refused("--model gpt2 --pp 2 --devices 2 --straggler 1:inf", 2, "straggler 1: the factor must be positive");
+  refused("--model gpt2 --pp 2 --devices 2 --straggler 1:inf", 2,
+          "straggler 1: the factor must be positive");
   refused("--model gpt2 --recompute some", 2, "--recompute some");
   refused("--model gpt2 --search", 2, "--global-batch");
   refused("--model gpt2 --straggler 1", 2, "--straggler 1: must be rank:factor");
   refused("--model gpt2 --svg /nonexistent/x.svg", 74, "/nonexistent/x.svg: cannot be written");
   refused("", 2, "name a --model");
-  const std::string config = folder.write("config.json", R"({"model_type": "llama", "hidden_size": 4096})");
+  const std::string config =
+      folder.write("config.json", R"({"model_type": "llama", "hidden_size": 4096})");
   refused("--model " + config, 78, "config.json: num_hidden_layers is missing");
-  const std::string cluster = folder.write("cluster.toml", "preset = \"a100\"\n[between]\nbandwidth = 0\n");
-  refused("--model gpt2 --cluster " + cluster, 78, "cluster.toml: a100: between.bandwidth = 0: must be positive");
-  refused("learn zero --parameters 1e9 --zero 7 --ranks 4", 2, "zero = 7: must lie between 0 and 3");
+  const std::string cluster =
+      folder.write("cluster.toml", "preset = \"a100\"\n[between]\nbandwidth = 0\n");
+  refused("--model gpt2 --cluster " + cluster, 78,
+          "cluster.toml: a100: between.bandwidth = 0: must be positive");
+  refused("learn zero --parameters 1e9 --zero 7 --ranks 4", 2,
+          "zero = 7: must lie between 0 and 3");
   refused("learn ring-tree --ranks 4 --bytes 1e6 --bandwidth 0", 2, "must be positive");
 }
 
@@ -249,68 +310,92 @@ TEST(PlanCommand, OptionsThatWouldChangeNothingAreRefused) {
     EXPECT_EQ(outcome.code, 2) << words << "\n" << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr(what)) << words;
   };
-  for (const char* option : {"--vocab 100", "--kv-heads 4", "--ffn 64", "--layers 2", "--experts 8", "--gated", "--untied"})
-    refused(std::string("--model gpt2 ") + option, "belongs to a shape, and --model gpt2 has its own");
-  for (const char* option : {"--model gpt2", "--search", "--tokens 1e9", "--cp 2", "--micro-batch 4"})
+  for (const char* option : {"--vocab 100", "--kv-heads 4", "--ffn 64", "--layers 2", "--experts 8",
+                             "--gated", "--untied"})
+    refused(std::string("--model gpt2 ") + option,
+            "belongs to a shape, and --model gpt2 has its own");
+  for (const char* option :
+       {"--model gpt2", "--search", "--tokens 1e9", "--cp 2", "--micro-batch 4"})
     refused(std::string("--parameters 1e9 ") + option, "means nothing beside --parameters");
   refused("--parameters 1e9 --tp -2", "--tp -2: must lie between 1");
   refused("--parameters 1e9 --devices 7 --tp 2", "--devices 7: tp x pp = 2 must divide it");
   refused("--parameters 1e9 --devices 8 --dp 3", "--devices 8: the mesh dp 3");
-  refused("--layers 2 --hidden 64 --heads 2 --vocab 100 --experts-per-token 1", "--experts-per-token: needs --experts");
+  refused("--layers 2 --hidden 64 --heads 2 --vocab 100 --experts-per-token 1",
+          "--experts-per-token: needs --experts");
   refused("--model gpt2 --set training.steps=3", "--set: sets a key of a job file");
-  for (const char* option : {"--count 3", "--precisions fp32", "--schedules zb-v"}) refused(std::string("--model gpt2 ") + option, "needs --search");
-  for (const char* option : {"--gathers", "--trace t.json", "--svg s.svg", "--straggler 1:2", "--failures 1"})
-    refused(std::string("--model gpt2 --search --global-batch 8 --tokens 1e9 ") + option, "is of one mesh");
-  refused("--model gpt2 --search --global-batch 8 --schedule 1f1b --schedules zb-v", "--schedule: --schedules names");
+  for (const char* option : {"--count 3", "--precisions fp32", "--schedules zb-v"})
+    refused(std::string("--model gpt2 ") + option, "needs --search");
+  for (const char* option :
+       {"--gathers", "--trace t.json", "--svg s.svg", "--straggler 1:2", "--failures 1"})
+    refused(std::string("--model gpt2 --search --global-batch 8 --tokens 1e9 ") + option,
+            "is of one mesh");
+  refused("--model gpt2 --search --global-batch 8 --schedule 1f1b --schedules zb-v",
+          "--schedule: --schedules names");
   refused("--model gpt2 --bytes-per-token 4", "--bytes-per-token: name the run");
   refused("--model gpt2 --failures 1", "--failures: name the run");
   refused("--model gpt2 --devices 8 --shard 4", "--shard: ZeRO 0 shards nothing");
-  refused("--model gpt2 --devices 8 --zero 2 --prefetch 2", "--prefetch: ZeRO 2 gathers no parameters");
-  refused("--model gpt2 --devices 8 --zero 2 --keep-gathered", "--keep-gathered: ZeRO 2 gathers no parameters");
+  refused("--model gpt2 --devices 8 --zero 2 --prefetch 2",
+          "--prefetch: ZeRO 2 gathers no parameters");
+  refused("--model gpt2 --devices 8 --zero 2 --keep-gathered",
+          "--keep-gathered: ZeRO 2 gathers no parameters");
   refused("--model gpt2 --vpp 2", "--vpp: a pipeline of one rank has one stage");
   refused("inference --model mlp-digits", "mlp-digits makes no tokens");
   refused("--model gpt2 --ulysses", "--ulysses: is an exchange between context ranks");
   refused("--model gpt2 --expert-imbalance 2", "--expert-imbalance: the model has no experts");
-  refused("--model gpt2 --schedule-file x.csv --schedule zb-h1", "--schedule: the schedule is that of --schedule-file");
-  refused("--json learn zero --parameters 1e9 --zero 1 --ranks 4", "--json: means nothing beside \"learn\"");
+  refused("--model gpt2 --schedule-file x.csv --schedule zb-h1",
+          "--schedule: the schedule is that of --schedule-file");
+  refused("--json learn zero --parameters 1e9 --zero 1 --ranks 4",
+          "--json: means nothing beside \"learn\"");
 }
 
 /// By value: a loop over a part of a temporary would outlive it.
 nlohmann::json best_of(const std::string& words) { return json_of(words).at("best"); }
 
 TEST(PlanCommand, SearchKeepsWhatIsGiven) {
-  const std::string words = "plan --search --model llama-8b --devices 64 --cluster h100 --global-batch 128 --seq-len 8192 --count 20 ";
+  const std::string words =
+      "plan --search --model llama-8b --devices 64 --cluster h100 --global-batch 128 --seq-len "
+      "8192 --count 20 ";
   for (const auto& one : best_of(words + "--dp 8")) EXPECT_EQ(one.at("dp"), 8);
   for (const auto& one : best_of(words + "--shard 8")) {
     EXPECT_EQ(one.at("shard"), 8);
     EXPECT_GE(one.at("zero"), 1);
   }
-  for (const auto& one : best_of(words + "--recompute none --micro-batch 2")) EXPECT_EQ(one.at("recompute"), "none");
-  for (const auto& one : best_of(words + "--offload-optimizer")) EXPECT_EQ(one.at("offload_optimizer"), true);
+  for (const auto& one : best_of(words + "--recompute none --micro-batch 2"))
+    EXPECT_EQ(one.at("recompute"), "none");
+  for (const auto& one : best_of(words + "--offload-optimizer"))
+    EXPECT_EQ(one.at("offload_optimizer"), true);
   const auto run_of = json_of(words + "--tokens 1e12").at("best").at(0);
-  EXPECT_NEAR(run_of.at("run").at("days").get<double>() * 86400 / (1e12 / (128 * 8192) * run_of.at("step_time_s").get<double>()), 1, 0.02)
+  EXPECT_NEAR(run_of.at("run").at("days").get<double>() * 86400 /
+                  (1e12 / (128 * 8192) * run_of.at("step_time_s").get<double>()),
+              1, 0.02)
       << "goodput";
   EXPECT_THAT(run(words + "--tp 5").text, HasSubstr("no mesh of 64 devices"));
   EXPECT_THAT(run(words + "--shard 8").text, HasSubstr("products (shards over 8)"));
 }
 
-// Neither the batch of the job nor how it divides that among its own ranks binds a search, but where nothing else is said its batch is trained.
+// Neither the batch of the job nor how it divides that among its own ranks binds a search, but
+// where nothing else is said its batch is trained.
 TEST(PlanCommand, SearchDividesAJobInItsOwnWays) {
   const Folder folder;
-  const std::string job = folder.write("job.toml",
-                                       "[model]\nname = \"gpt2-1.5b\"\n[training]\nglobal_batch_sequences = 6\nmicro_batch = 3\nsteps = 10\n"
-                                       "[parallelism]\nranks = 2\nzero_stage = 1\ndata_parallel_replicate_degree = 2\n"
-                                       "[activation_checkpoint]\nmode = \"full\"\n");
-  const std::string words = "plan --search --cluster a100 --count 1 --seq-len 1024 --devices 8 --model " + job;
-  const auto of_model =
-      json_of("plan --search --cluster a100 --count 1 --seq-len 1024 --devices 8 --model gpt2-1.5b --global-batch 32 --precision fp32");
+  const std::string job =
+      folder.write("job.toml",
+                   "[model]\nname = \"gpt2-1.5b\"\n[training]\nglobal_batch_sequences = "
+                   "6\nmicro_batch = 3\nsteps = 10\n"
+                   "[parallelism]\nranks = 2\nzero_stage = 1\ndata_parallel_replicate_degree = 2\n"
+                   "[activation_checkpoint]\nmode = \"full\"\n");
+  const std::string words =
+      "plan --search --cluster a100 --count 1 --seq-len 1024 --devices 8 --model " + job;
+  const auto of_model = json_of(
+      "plan --search --cluster a100 --count 1 --seq-len 1024 --devices 8 --model gpt2-1.5b "
+      "--global-batch 32 --precision fp32");
   const auto found = json_of(words + " --global-batch 32 --precision fp32");
   EXPECT_EQ(found.at("considered"), of_model.at("considered"));
   EXPECT_EQ(found.at("best"), of_model.at("best"));
   const auto own = json_of(words).at("best").at(0);
   EXPECT_EQ(6 % own.at("dp").get<int>(), 0) << own;
   // Only the data ranks share the batch.
-  EXPECT_EQ(json_of("plan --cluster a100 --devices 8 --tp 4 --set model.heads=16 --zero 1 --global-batch 2 --micro-batch 1 --set "
+  EXPECT_EQ(json_of("plan --cluster a100 --devices 8 --tp 4 --set model.heads=16 --zero 1 "
+                    "--global-batch 2 --micro-batch 1 --set "
                     "parallelism.data_parallel_replicate_degree=1 --model " +
                     job)
                 .at("mesh")
@@ -321,31 +406,40 @@ TEST(PlanCommand, SearchDividesAJobInItsOwnWays) {
 // One host of eight 32 GB devices: 8 billion parameters in training need the host's memory too.
 TEST(PlanCommand, SearchOffloadsWhatDoesNotFitOtherwise) {
   const std::string words =
-      "plan --search --model llama-13b --devices 8 --cluster a100-40gb --global-batch 8 --seq-len 2048 --tp 1 --pp 1 --count 3 ";
+      "plan --search --model llama-13b --devices 8 --cluster a100-40gb --global-batch 8 --seq-len "
+      "2048 --tp 1 --pp 1 --count 3 ";
   const auto best = json_of(words + "--zero 2").at("best");
   ASSERT_FALSE(best.empty());
   for (const auto& one : best) EXPECT_EQ(one.at("offload_optimizer"), true);
 }
 
 TEST(PlanCommand, AllNamesEverySchedule) {
-  const std::string words = "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full --count 1 --schedules ";
-  EXPECT_EQ(json_of(words + "all").at("best"), json_of(words + "gpipe,1f1b,interleaved,zb-h1,zb-h2,zb-v,dualpipe-v").at("best"));
+  const std::string words =
+      "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full "
+      "--count 1 --schedules ";
+  EXPECT_EQ(json_of(words + "all").at("best"),
+            json_of(words + "gpipe,1f1b,interleaved,zb-h1,zb-h2,zb-v,dualpipe-v").at("best"));
   EXPECT_THAT(run(words + "1f1b,most").text, HasSubstr("--schedules most: must be among gpipe"));
 }
 
-// Llama 3 8B on an H100 at 3 an hour: the decoded token's seconds are weights and cache over the memory's bandwidth.
+// Llama 3 8B on an H100 at 3 an hour: the decoded token's seconds are weights and cache over the
+// memory's bandwidth.
 TEST(PlanCommand, InferenceHasACost) {
   const auto cost = json_of("plan inference --model llama-8b --cluster h100 --context 4096");
   EXPECT_EQ(cost.at("fits"), true);
-  EXPECT_NEAR(cost.at("cost_per_million").at("made_tokens").get<double>(), (2 * 8030261248 + 4096 * 131072.0) / 3352e9 * 1e6 * 3 / 3600, 1e-9);
+  EXPECT_NEAR(cost.at("cost_per_million").at("made_tokens").get<double>(),
+              (2 * 8030261248 + 4096 * 131072.0) / 3352e9 * 1e6 * 3 / 3600, 1e-9);
   EXPECT_EQ(json_of("plan inference --model llama-405b --cluster h100").at("fits"), false);
-  EXPECT_THAT(run("plan inference --model llama-405b --cluster h100").text, HasSubstr("DOES NOT FIT one device"));
+  EXPECT_THAT(run("plan inference --model llama-405b --cluster h100").text,
+              HasSubstr("DOES NOT FIT one device"));
 }
 
 TEST(PlanCommand, LessonsForPrograms) {
-  for (const char* words :
-       {"plan learn zero --parameters 7.5e9 --zero 1 --ranks 64", "plan learn --json zero --parameters 7.5e9 --zero 1 --ranks 64"}) {
-    const auto lesson = std::string(words).find("--json") == std::string::npos ? json_of(words) : nlohmann::json::parse(run(words).text);
+  for (const char* words : {"plan learn zero --parameters 7.5e9 --zero 1 --ranks 64",
+                            "plan learn --json zero --parameters 7.5e9 --zero 1 --ranks 64"}) {
+    const auto lesson = std::string(words).find("--json") == std::string::npos
+                            ? json_of(words)
+                            : nlohmann::json::parse(run(words).text);
     EXPECT_DOUBLE_EQ(lesson.at("value").get<double>(), 7.5e9 * (4 + 12.0 / 64));
     EXPECT_THAT(lesson.at("line").get<std::string>(), HasSubstr("31.41 GB"));
   }
@@ -360,7 +454,8 @@ TEST(ClusterFile, EveryPresetSurvivesTheRoundTrip) {
 
 TEST(ClusterFile, MeasuredKernelsSurviveTheRoundTrip) {
   plan::Cluster cluster = *plan::cluster_preset("cpu");
-  cluster.kernels["linear"] = {1e-6, 2e-11, 0, 3e-12, {{{1e8, 4096, 2.5e6}, 1.234e-3}, {{2e8, 0, 0}, 5e-3}}};
+  cluster.kernels["linear"] = {
+      1e-6, 2e-11, 0, 3e-12, {{{1e8, 4096, 2.5e6}, 1.234e-3}, {{2e8, 0, 0}, 5e-3}}};
   EXPECT_EQ(parse_cluster(to_toml(cluster), "cpu"), cluster) << to_toml(cluster);
   // What messages over TCP cost stands in the same file.
   EXPECT_EQ(parse_cluster(to_toml(cluster) + train::link_costs_section({}), "cpu"), cluster);
@@ -377,13 +472,19 @@ TEST(ClusterFile, MistakesNameFileLineAndKey) {
     return "";
   };
   EXPECT_EQ(complaint("preset = \"h100\"\nhosts = 4\n"), "");
-  EXPECT_THAT(complaint("preset = \"h100\"\nhost_count = 4\n"), HasSubstr("c.toml:2: host_count: no such key"));
+  EXPECT_THAT(complaint("preset = \"h100\"\nhost_count = 4\n"),
+              HasSubstr("c.toml:2: host_count: no such key"));
   EXPECT_THAT(complaint("preset = \"h9\""), HasSubstr("c.toml:1: preset: must be one of v100"));
-  EXPECT_THAT(complaint("preset = \"h100\"\n[device]\nmemory_bytes = \"much\""), HasSubstr("c.toml:3: device.memory_bytes: must be a number"));
-  EXPECT_THAT(complaint("preset = \"h100\"\n[device.peak_flops]\nfp7 = 1e12"), HasSubstr("c.toml:3: device.peak_flops.fp7: no such element type"));
-  EXPECT_THAT(complaint("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3]]"), HasSubstr("c.toml:3: kernels.loss.timed: a row has four numbers"));
-  EXPECT_THAT(complaint("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3, 0]]"), HasSubstr("kernels.loss.timed = 0: must be positive"));
-  EXPECT_THAT(complaint("preset = \"h100\"\nhosts = -1"), HasSubstr("hosts = -1: must lie between 1"));
+  EXPECT_THAT(complaint("preset = \"h100\"\n[device]\nmemory_bytes = \"much\""),
+              HasSubstr("c.toml:3: device.memory_bytes: must be a number"));
+  EXPECT_THAT(complaint("preset = \"h100\"\n[device.peak_flops]\nfp7 = 1e12"),
+              HasSubstr("c.toml:3: device.peak_flops.fp7: no such element type"));
+  EXPECT_THAT(complaint("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3]]"),
+              HasSubstr("c.toml:3: kernels.loss.timed: a row has four numbers"));
+  EXPECT_THAT(complaint("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3, 0]]"),
+              HasSubstr("kernels.loss.timed = 0: must be positive"));
+  EXPECT_THAT(complaint("preset = \"h100\"\nhosts = -1"),
+              HasSubstr("hosts = -1: must lie between 1"));
   EXPECT_THAT(complaint("hosts = "), HasSubstr("c.toml:1:"));
   EXPECT_THAT(complaint("name = \"x\""), HasSubstr("device.memory_bytes = 0: must be positive"));
 }
@@ -394,22 +495,34 @@ TEST(PlanCommand, SimulatesAScheduleFromAFile) {
   const auto plan = json_of("plan --model gpt2-124m --schedule-file " + file);
   EXPECT_EQ(plan.at("simulated").at("schedule"), file);
   EXPECT_GT(plan.at("simulated").at("step_time_s").get<double>(), 0);
-  EXPECT_GT(plan.at("simulated").at("bubble_fraction").get<double>(), 0.2) << "two ranks and two micro-batches: a third of the time";
-  EXPECT_THAT(run("plan --model gpt2-124m --schedule-file " + folder.write("bad.csv", "0F0\n1B0\n")).text, HasSubstr("bad.csv"));
-  EXPECT_THAT(run("plan --model gpt2-124m --pp 4 --schedule-file " + file).text, HasSubstr("it has 2 ranks, and pp = 4"));
+  EXPECT_GT(plan.at("simulated").at("bubble_fraction").get<double>(), 0.2)
+      << "two ranks and two micro-batches: a third of the time";
+  EXPECT_THAT(
+      run("plan --model gpt2-124m --schedule-file " + folder.write("bad.csv", "0F0\n1B0\n")).text,
+      HasSubstr("bad.csv"));
+  EXPECT_THAT(run("plan --model gpt2-124m --pp 4 --schedule-file " + file).text,
+              HasSubstr("it has 2 ranks, and pp = 4"));
 }
 
 // 8-bit products are twice as fast on this device, and nothing else differs.
 TEST(PlanCommand, SearchesOverPrecisions) {
-  const auto found = json_of("plan --search --model gpt2-1.5b --devices 8 --cluster h100 --global-batch 64 --precisions fp32,bf16,fp8 --count 1");
+  const auto found = json_of(
+      "plan --search --model gpt2-1.5b --devices 8 --cluster h100 --global-batch 64 --precisions "
+      "fp32,bf16,fp8 --count 1");
   EXPECT_EQ(found.at("best").at(0).at("precision"), "fp8");
-  EXPECT_THAT(run("plan --search --model gpt2-1.5b --devices 8 --global-batch 64 --precisions fp7").text, HasSubstr("--precisions fp7"));
+  EXPECT_THAT(
+      run("plan --search --model gpt2-1.5b --devices 8 --global-batch 64 --precisions fp7").text,
+      HasSubstr("--precisions fp7"));
 }
 
-// A single pipeline of eight ranks: a schedule that fills bubbles with weight gradients beats the one that waits.
+// A single pipeline of eight ranks: a schedule that fills bubbles with weight gradients beats the
+// one that waits.
 TEST(PlanCommand, SearchesOverSchedules) {
-  const std::string words = "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full --count 1 --schedules ";
-  const auto best = json_of(words + "1f1b,zb-v,zb-h1").at("best").at(0), plain = json_of(words + "1f1b").at("best").at(0);
+  const std::string words =
+      "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full "
+      "--count 1 --schedules ";
+  const auto best = json_of(words + "1f1b,zb-v,zb-h1").at("best").at(0),
+             plain = json_of(words + "1f1b").at("best").at(0);
   EXPECT_NE(best.at("schedule"), "1f1b");
   EXPECT_LT(best.at("step_time_s").get<double>(), plain.at("step_time_s").get<double>());
 }

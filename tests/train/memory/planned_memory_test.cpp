@@ -21,7 +21,8 @@ namespace {
 
 using Sets = std::vector<std::string>;
 
-/// Many small blocks, so that one more or less whose gradient is on its way to its owner counts little.
+/// Many small blocks, so that one more or less whose gradient is on its way to its owner counts
+/// little.
 std::string job(const std::string& data) {
   return fmt::format(R"(
 [model]
@@ -59,11 +60,13 @@ class PlannedMemory : public testing::Test {
 
   /// One rank in this process, several as processes of the program: each counts its own arena.
   void train_job(const Sets& sets, int ranks) {
-    const std::string directory = folder_.path() + fmt::format("/run-{}", runs_++), text = job(folder_.path() + "/data");
+    const std::string directory = folder_.path() + fmt::format("/run-{}", runs_++),
+                      text = job(folder_.path() + "/data");
     std::filesystem::create_directories(directory);
     if (ranks == 1) {
       RunOptions options;
-      options.job = parse_job(text, "planned.toml", sets), options.run_directory = directory, options.console = false;
+      options.job = parse_job(text, "planned.toml", sets), options.run_directory = directory,
+      options.console = false;
       comm::run_on_threads({}, [&](const comm::Group&) { train(options); });
     } else {
       const apps::testing::Outcome outcome = run_program(sets, directory, ranks);
@@ -73,9 +76,12 @@ class PlannedMemory : public testing::Test {
     memory_ = nlohmann::json::parse(file);
   }
 
-  apps::testing::Outcome run_program(const Sets& sets, const std::string& directory, int ranks, const std::vector<std::string>& more = {}) {
+  apps::testing::Outcome run_program(const Sets& sets, const std::string& directory, int ranks,
+                                     const std::vector<std::string>& more = {}) {
     std::ofstream(folder_.path() + "/job.toml") << job(folder_.path() + "/data");
-    std::vector<std::string> words{apps::testing::shoal_program(), "train", "job.toml", "--run-dir", directory, "--nproc", std::to_string(ranks)};
+    std::vector<std::string> words{
+        apps::testing::shoal_program(), "train", "job.toml", "--run-dir", directory, "--nproc",
+        std::to_string(ranks)};
     words.insert(words.end(), more.begin(), more.end());
     for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
     return apps::testing::run(words, folder_.path());
@@ -90,12 +96,18 @@ class PlannedMemory : public testing::Test {
   nlohmann::json memory_;
 };
 
-const Sets kWhole, kPieces{"training.micro_batch=1"}, kRecomputed{"activation_checkpoint.mode=\"full\""},
-    kSelective{"activation_checkpoint.mode=\"selective\""}, kManyRows{"training.global_batch_sequences=40"},
-    kManyWords{"model.vocab=8192", "training.global_batch_sequences=2"}, kUntied{"model.tied_embeddings=false"}, kDropout{"model.dropout=0.1"},
-    kSgd{"optimizer.name=\"sgd\"", "optimizer.momentum=0.0"}, kBudget{"activation_checkpoint.mode=\"budget\"", "activation_checkpoint.budget_mb=20"},
-    kBf16{"precision.type=\"bf16\""}, kNarrow{"precision.gradients=\"bf16\"", "precision.moments=\"bf16\""}, kTcp{"parallelism.transport=\"tcp\""},
-    kReduced{"parallelism.reduce_every_micro_batch=true"}, kQwen2{"model.name=\"qwen2-tiny\"", "model.kv_heads=1"},
+const Sets kWhole, kPieces{"training.micro_batch=1"},
+    kRecomputed{"activation_checkpoint.mode=\"full\""},
+    kSelective{"activation_checkpoint.mode=\"selective\""},
+    kManyRows{"training.global_batch_sequences=40"},
+    kManyWords{"model.vocab=8192", "training.global_batch_sequences=2"},
+    kUntied{"model.tied_embeddings=false"}, kDropout{"model.dropout=0.1"},
+    kSgd{"optimizer.name=\"sgd\"", "optimizer.momentum=0.0"},
+    kBudget{"activation_checkpoint.mode=\"budget\"", "activation_checkpoint.budget_mb=20"},
+    kBf16{"precision.type=\"bf16\""},
+    kNarrow{"precision.gradients=\"bf16\"", "precision.moments=\"bf16\""},
+    kTcp{"parallelism.transport=\"tcp\""}, kReduced{"parallelism.reduce_every_micro_batch=true"},
+    kQwen2{"model.name=\"qwen2-tiny\"", "model.kv_heads=1"},
     kQwen3{"model.name=\"qwen3-tiny\"", "model.kv_heads=1"};
 
 Sets operator+(Sets a, const Sets& b) {
@@ -105,16 +117,18 @@ Sets operator+(Sets a, const Sets& b) {
 
 std::string words(const Sets& sets) { return fmt::format("{}", fmt::join(sets, " ")); }
 
-// The issue asks for 5 %. One rank does the same things in the same order every time, and replicated ones do what one does: 2 %, for padding and what
-// is too small to be counted.
+// The issue asks for 5 %. One rank does the same things in the same order every time, and
+// replicated ones do what one does: 2 %, for padding and what is too small to be counted.
 TEST_F(PlannedMemory, OfOneRank) {
-  for (const Sets& sets : {kWhole, kPieces, kRecomputed, kSelective, kBudget, kManyRows, kManyWords, kUntied, kDropout, kSgd}) {
+  for (const Sets& sets : {kWhole, kPieces, kRecomputed, kSelective, kBudget, kManyRows, kManyWords,
+                           kUntied, kDropout, kSgd}) {
     train_job(sets, 1);
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
   }
 }
 
-// Grouped heads, gated layers, biases of queries, keys and values, or their norms in heads of which two are wider than the model.
+// Grouped heads, gated layers, biases of queries, keys and values, or their norms in heads of which
+// two are wider than the model.
 TEST_F(PlannedMemory, OfQwens) {
   for (const Sets& model : {kQwen2, kQwen3})
     for (const Sets& way : {kWhole, kPieces, kRecomputed, kSelective, kManyRows, kManyWords}) {
@@ -130,8 +144,10 @@ TEST_F(PlannedMemory, OfQwens) {
 
 // 3 %: vectors, which are fp32, count as the matrices do.
 TEST_F(PlannedMemory, OfSixteenBits) {
-  for (const Sets& sets : {kNarrow, kBf16, kBf16 + kNarrow, kBf16 + Sets{"precision.master_weights=false"}, Sets{"precision.type=\"fp16\""},
-                           kBf16 + kRecomputed, kBf16 + kSelective, kBf16 + kManyRows, kBf16 + kManyWords}) {
+  for (const Sets& sets :
+       {kNarrow, kBf16, kBf16 + kNarrow, kBf16 + Sets{"precision.master_weights=false"},
+        Sets{"precision.type=\"fp16\""}, kBf16 + kRecomputed, kBf16 + kSelective, kBf16 + kManyRows,
+        kBf16 + kManyWords}) {
     train_job(sets, 1);
     EXPECT_NEAR(planned() / measured(), 1, 0.03) << words(sets);
   }
@@ -144,7 +160,8 @@ TEST_F(PlannedMemory, OfReplicas) {
   }
 }
 
-// Gradients leave while others are written; how many are on their way at once depends on which rank is ahead: 5 %.
+// Gradients leave while others are written; how many are on their way at once depends on which rank
+// is ahead: 5 %.
 TEST_F(PlannedMemory, OfShards) {
   for (const auto& [stage, more] : {std::pair{1, kWhole},
                                     {2, kWhole},
@@ -167,21 +184,25 @@ TEST_F(PlannedMemory, OfShards) {
   }
 }
 
-// "auto" is fp32 or bf16, as this processor multiplies: memory is planned as if the job had said so.
+// "auto" is fp32 or bf16, as this processor multiplies: memory is planned as if the job had said
+// so.
 TEST_F(PlannedMemory, OfAPrecisionThatIsFoundOut) {
   train_job({"precision.type=\"auto\""}, 1);
   EXPECT_NEAR(planned() / measured(), 1, 0.03);
 }
 
-// What a checkpoint behind training copies of a rank's state depends on how fast it is written, which is hardly at all here: it is bounded, and told
-// apart from what is planned.
+// What a checkpoint behind training copies of a rank's state depends on how fast it is written,
+// which is hardly at all here: it is bounded, and told apart from what is planned.
 TEST_F(PlannedMemory, OfSavingBehindTraining) {
-  const double state = 12 * 24 * 64 * (12 * 64 + 13) + 12 * 64 * (1024 + 64);  // of 24 blocks and the embedding, with two moments
+  const double state = 12 * 24 * 64 * (12 * 64 + 13) +
+                       12 * 64 * (1024 + 64);  // of 24 blocks and the embedding, with two moments
   train_job({"checkpoint.interval=1", "checkpoint.writer_share=1e-6", "training.steps=6"}, 2);
   EXPECT_NEAR(planned() / measured(), 1, 0.02);
   EXPECT_GT(staged(), 0.2 * state) << "nothing was copied: the comparison shows nothing";
   EXPECT_LT(staged(), 1.02 * state);
-  train_job({"checkpoint.interval=1", "checkpoint.writer_share=1e-6", "checkpoint.staging_mb=1", "training.steps=6"}, 2);
+  train_job({"checkpoint.interval=1", "checkpoint.writer_share=1e-6", "checkpoint.staging_mb=1",
+             "training.steps=6"},
+            2);
   EXPECT_NEAR(planned() / measured(), 1, 0.02);
   EXPECT_LE(staged(), 2e6);
 }
@@ -197,7 +218,9 @@ std::vector<Line> read_lines(const std::string& path) {
   std::vector<Line> lines;
   std::string text;
   std::getline(file, text);
-  EXPECT_EQ(text, "step,ms,where,peak_bytes,temporary,parameters,gradients,optimizer,activations,communication");
+  EXPECT_EQ(text,
+            "step,ms,where,peak_bytes,temporary,parameters,gradients,optimizer,activations,"
+            "communication");
   while (std::getline(file, text)) {
     std::replace(text.begin(), text.end(), ' ', '_');
     std::replace(text.begin(), text.end(), ',', ' ');
@@ -216,12 +239,16 @@ std::vector<Line> read_lines(const std::string& path) {
   return lines;
 }
 
-// A unit keeps more after the next; backward gives it back; the highest of all peaks is the one that memory.json tells.
+// A unit keeps more after the next; backward gives it back; the highest of all peaks is the one
+// that memory.json tells.
 TEST_F(PlannedMemory, IsToldMomentByMoment) {
   for (const int ranks : {1, 2}) {
-    train_job({"metrics.memory_steps=3", "parallelism.zero_stage=" + std::to_string(ranks == 2 ? 3 : 0)}, ranks);
+    train_job(
+        {"metrics.memory_steps=3", "parallelism.zero_stage=" + std::to_string(ranks == 2 ? 3 : 0)},
+        ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto lines = read_lines(RunDirectory(folder_.path() + fmt::format("/run-{}", runs_ - 1)).memory_timeline(rank));
+      const auto lines = read_lines(
+          RunDirectory(folder_.path() + fmt::format("/run-{}", runs_ - 1)).memory_timeline(rank));
       // Of each step: its beginning, forward and backward of 26 units, the update and the end.
       ASSERT_EQ(lines.size(), 3u * (1 + 26 + 26 + 2));
       double highest = 0;
@@ -231,20 +258,25 @@ TEST_F(PlannedMemory, IsToldMomentByMoment) {
         highest = std::max(highest, line.peak);
         if (line.step == 2) second[line.where] = line;
       }
-      EXPECT_EQ(highest, memory_.at("ranks")[static_cast<std::size_t>(rank)].at("peak_bytes").get<double>());
+      EXPECT_EQ(highest,
+                memory_.at("ranks")[static_cast<std::size_t>(rank)].at("peak_bytes").get<double>());
       for (int block = 1; block < 24; ++block) {
-        const auto now = [&](const char* what, int b) { return second.at(fmt::format("{}_blocks.{}", what, b)); };
+        const auto now = [&](const char* what, int b) {
+          return second.at(fmt::format("{}_blocks.{}", what, b));
+        };
         EXPECT_GT(now("forward", block).activations, now("forward", block - 1).activations);
         EXPECT_LT(now("backward", block - 1).activations, now("backward", block).activations);
         EXPECT_LT(now("forward", block).ms, now("backward", block).ms);
       }
       EXPECT_EQ(second.at("update").activations, 0);
     }
-    EXPECT_TRUE(std::filesystem::exists(RunDirectory(folder_.path() + fmt::format("/run-{}", runs_ - 1)).memory_plot()));
+    EXPECT_TRUE(std::filesystem::exists(
+        RunDirectory(folder_.path() + fmt::format("/run-{}", runs_ - 1)).memory_plot()));
   }
 }
 
-// The least that a rank of two shares needs is known to fit; half of what it planned is refused before anything is allocated.
+// The least that a rank of two shares needs is known to fit; half of what it planned is refused
+// before anything is allocated.
 TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
   const Sets sets{"training.global_batch_sequences=64"};
   train_job(sets, 2);
@@ -257,12 +289,14 @@ TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
   const apps::testing::Outcome refused = limited(rank_mb / 2);
   EXPECT_EQ(refused.code, 81);
   const std::string words = refused.out + refused.err;
-  for (const char* part : {"may take", "activations", "optimizer", "would fit: training.micro_batch", "activation_checkpoint.mode"})
+  for (const char* part : {"may take", "activations", "optimizer",
+                           "would fit: training.micro_batch", "activation_checkpoint.mode"})
     EXPECT_THAT(words, testing::HasSubstr(part));
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/limited/metrics.jsonl"));
   // A run that is there stays there.
   const std::string old = folder_.path() + "/run-0";
-  const apps::testing::Outcome anew = run_program(sets + Sets{fmt::format("parallelism.memory_limit_mb={}", rank_mb / 2)}, old, 2, {"--fresh"});
+  const apps::testing::Outcome anew = run_program(
+      sets + Sets{fmt::format("parallelism.memory_limit_mb={}", rank_mb / 2)}, old, 2, {"--fresh"});
   EXPECT_EQ(anew.code, 81);
   EXPECT_THAT(anew.out + anew.err, testing::HasSubstr("would fit: training.micro_batch"));
   EXPECT_TRUE(std::filesystem::exists(old + "/metrics.jsonl"));
@@ -270,9 +304,11 @@ TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
   // Blocks are taken in size classes, up to an eighth larger than what is asked for.
   EXPECT_EQ(limited(1.15 * rank_mb).code, 0);
   // Rules by name are not counted before: the arena ends the run, and says what would need less.
-  const apps::testing::Outcome ended = limited(rank_mb / 2, {"precision.parameters=[\"*.norm_1.weight=fp32\"]"});
+  const apps::testing::Outcome ended =
+      limited(rank_mb / 2, {"precision.parameters=[\"*.norm_1.weight=fp32\"]"});
   EXPECT_EQ(ended.code, 81);
-  for (const char* part : {"no room for", "activations", "less would be needed with: training.micro_batch"})
+  for (const char* part :
+       {"no room for", "activations", "less would be needed with: training.micro_batch"})
     EXPECT_THAT(ended.out + ended.err, testing::HasSubstr(part));
 }
 

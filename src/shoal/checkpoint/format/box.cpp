@@ -27,7 +27,8 @@ std::string text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shap
 
 std::string text(const Box& box) {
   std::string ranges;
-  for (std::size_t d = 0; d < box.begin.size(); ++d) ranges += fmt::format("{}{}:{}", d ? ", " : "", box.begin[d], box.end[d]);
+  for (std::size_t d = 0; d < box.begin.size(); ++d)
+    ranges += fmt::format("{}{}:{}", d ? ", " : "", box.begin[d], box.end[d]);
   return "[" + ranges + "]";
 }
 
@@ -47,8 +48,10 @@ bool fits(const Box& box, const Shape& shape) {
   return true;
 }
 
-void for_each_run(const Box& box, const Shape& shape, std::int64_t begin, std::int64_t end, const std::function<void(const Run&)>& visit) {
-  // Trailing dimensions that the box spans whole, and the one before them, lie next to each other in both.
+void for_each_run(const Box& box, const Shape& shape, std::int64_t begin, std::int64_t end,
+                  const std::function<void(const Run&)>& visit) {
+  // Trailing dimensions that the box spans whole, and the one before them, lie next to each other
+  // in both.
   const int dims = static_cast<int>(shape.size());
   int outer = dims;
   std::int64_t run = 1;

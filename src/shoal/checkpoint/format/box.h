@@ -10,7 +10,8 @@ namespace shoal::checkpoint::format {
 
 using Shape = std::vector<std::int64_t>;
 
-/// A box of a tensor: `[begin, end)` in every dimension. A scalar has no dimensions and one element.
+/// A box of a tensor: `[begin, end)` in every dimension. A scalar has no dimensions and one
+/// element.
 struct Box {
   Shape begin, end;
 
@@ -29,14 +30,17 @@ Box intersect(const Box& a, const Box& b);
 /// True when every coordinate lies in `[0, shape)` and no end comes before its begin.
 bool fits(const Box& box, const Shape& shape);
 
-/// A stretch of elements that lie next to each other both in the whole tensor and in a box stored row-major.
+/// A stretch of elements that lie next to each other both in the whole tensor and in a box stored
+/// row-major.
 struct Run {
   std::int64_t local = 0;   ///< first element, counted in the box
   std::int64_t global = 0;  ///< first element, counted in the tensor
   std::int64_t count = 0;
 };
 
-/// Calls `visit` with the fewest runs that make up elements `[begin, end)` of `box` in a tensor of `shape`, in order.
-void for_each_run(const Box& box, const Shape& shape, std::int64_t begin, std::int64_t end, const std::function<void(const Run&)>& visit);
+/// Calls `visit` with the fewest runs that make up elements `[begin, end)` of `box` in a tensor of
+/// `shape`, in order.
+void for_each_run(const Box& box, const Shape& shape, std::int64_t begin, std::int64_t end,
+                  const std::function<void(const Run&)>& visit);
 
 }  // namespace shoal::checkpoint::format

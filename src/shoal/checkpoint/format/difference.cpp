@@ -10,7 +10,9 @@
 namespace shoal::checkpoint::format {
 namespace {
 
-std::string form_of(const LogicalTensor& tensor) { return fmt::format("{} {}", name(tensor.type), text(tensor.shape)); }
+std::string form_of(const LogicalTensor& tensor) {
+  return fmt::format("{} {}", name(tensor.type), text(tensor.shape));
+}
 
 template <class T>
 T element(const std::vector<char>& bytes, std::int64_t index) {
@@ -26,13 +28,19 @@ double number(const std::vector<char>& bytes, ElementType type, std::int64_t ind
     case ElementType::kF32:
       return element<float>(bytes, index);
     default:
-      return std::bit_cast<float>(static_cast<std::uint32_t>(element<std::uint16_t>(bytes, index)) << 16);
+      return std::bit_cast<float>(static_cast<std::uint32_t>(element<std::uint16_t>(bytes, index))
+                                  << 16);
   }
 }
 
-Difference compare_values(const LogicalTensor& tensor, const std::vector<char>& a, const std::vector<char>& b) {
-  Difference difference{.name = tensor.name, .first = form_of(tensor), .second = form_of(tensor), .count = count_of(tensor.shape)};
-  const bool numbers = tensor.type == ElementType::kF64 || tensor.type == ElementType::kF32 || tensor.type == ElementType::kBF16;
+Difference compare_values(const LogicalTensor& tensor, const std::vector<char>& a,
+                          const std::vector<char>& b) {
+  Difference difference{.name = tensor.name,
+                        .first = form_of(tensor),
+                        .second = form_of(tensor),
+                        .count = count_of(tensor.shape)};
+  const bool numbers = tensor.type == ElementType::kF64 || tensor.type == ElementType::kF32 ||
+                       tensor.type == ElementType::kBF16;
   const std::size_t size = size_of(tensor.type);
   double largest = 0;
   for (std::int64_t i = 0; i < difference.count; ++i) {
@@ -40,7 +48,8 @@ Difference compare_values(const LogicalTensor& tensor, const std::vector<char>& 
     ++difference.elements;
     if (!numbers) continue;
     const double apart = std::abs(number(a, tensor.type, i) - number(b, tensor.type, i));
-    largest = std::max(largest, std::isnan(apart) ? std::numeric_limits<double>::infinity() : apart);
+    largest =
+        std::max(largest, std::isnan(apart) ? std::numeric_limits<double>::infinity() : apart);
   }
   if (numbers) difference.largest_apart = largest;
   return difference;
@@ -62,7 +71,8 @@ std::vector<Difference> compare(Reader& first, Reader& second) {
       ++b;
     } else {
       if (form_of(*a) != form_of(*b))
-        differences.push_back({.name = a->name, .kind = Kind::kForm, .first = form_of(*a), .second = form_of(*b)});
+        differences.push_back(
+            {.name = a->name, .kind = Kind::kForm, .first = form_of(*a), .second = form_of(*b)});
       else if (a->checksum() != b->checksum())
         differences.push_back(compare_values(*a, first.read(*a), second.read(*b)));
       ++a, ++b;

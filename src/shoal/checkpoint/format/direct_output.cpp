@@ -16,7 +16,8 @@ constexpr std::size_t kAlignment = 4096;
 
 bool set_direct(int descriptor, bool direct) {
   const int flags = ::fcntl(descriptor, F_GETFL);
-  return flags >= 0 && ::fcntl(descriptor, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+  return flags >= 0 &&
+         ::fcntl(descriptor, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
 /// 0, or what went wrong.
@@ -33,7 +34,8 @@ int write_all(int descriptor, const char* data, std::size_t count, std::int64_t 
 /// Direct where it goes; some file systems refuse only when it comes to writing.
 int write_buffer(int descriptor, const char* data, std::int64_t offset) {
   int error = write_all(descriptor, data, kBufferBytes, offset);
-  if (error == EINVAL && set_direct(descriptor, false)) error = write_all(descriptor, data, kBufferBytes, offset);
+  if (error == EINVAL && set_direct(descriptor, false))
+    error = write_all(descriptor, data, kBufferBytes, offset);
   return error;
 }
 
@@ -56,7 +58,8 @@ bool DirectOutput::append(const void* data, std::size_t count) {
 bool DirectOutput::flush() {
   if (!wait()) return false;
   if (begin_ == 0) set_direct(descriptor_, true);
-  flight_ = std::async(std::launch::async, write_buffer, descriptor_, buffers_[current_].get(), begin_);
+  flight_ =
+      std::async(std::launch::async, write_buffer, descriptor_, buffers_[current_].get(), begin_);
   begin_ += static_cast<std::int64_t>(kBufferBytes), filled_ = 0, current_ ^= 1;
   return true;
 }

@@ -14,12 +14,17 @@
 namespace shoal::checkpoint::format {
 namespace {
 
-constexpr std::size_t kMostPerCall = std::size_t{1} << 30;  // Linux moves at most 2 GiB less a page in one call
+constexpr std::size_t kMostPerCall = std::size_t{1}
+                                     << 30;  // Linux moves at most 2 GiB less a page in one call
 
-Error reading_failed(const std::string& path) { return system_error(ErrorKind::kData, "checkpoint", fmt::format("cannot read '{}'", path)); }
+Error reading_failed(const std::string& path) {
+  return system_error(ErrorKind::kData, "checkpoint", fmt::format("cannot read '{}'", path));
+}
 Error writing_failed(const std::string& path) {
   return system_error(ErrorKind::kOutput, "checkpoint", fmt::format("cannot write '{}'", path))
-      .hint("free space there or name another folder; checkpoints that were complete before are as they were");
+      .hint(
+          "free space there or name another folder; checkpoints that were complete before are as "
+          "they were");
 }
 
 }  // namespace
@@ -27,12 +32,15 @@ Error writing_failed(const std::string& path) {
 File File::open(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR))
-    throw system_error(ErrorKind::kInputMissing, "checkpoint", fmt::format("cannot open '{}'", path));
+    throw system_error(ErrorKind::kInputMissing, "checkpoint",
+                       fmt::format("cannot open '{}'", path));
   if (descriptor < 0) throw reading_failed(path);
   File file(path, descriptor, 0);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) throw reading_failed(path);
-  if (!S_ISREG(status.st_mode)) throw Error(ErrorKind::kInputMissing, "checkpoint", fmt::format("'{}' is not a plain file", path));
+  if (!S_ISREG(status.st_mode))
+    throw Error(ErrorKind::kInputMissing, "checkpoint",
+                fmt::format("'{}' is not a plain file", path));
   file.bytes_ = status.st_size;
   return file;
 }
@@ -46,7 +54,10 @@ File File::create(const std::string& path) {
 }
 
 File::File(File&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_), output_(std::move(other.output_)) {}
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_(other.bytes_),
+      output_(std::move(other.output_)) {}
 
 File::~File() {
   output_.reset();  // waits for what is on its way
@@ -59,13 +70,17 @@ void File::read(void* data, std::int64_t offset, std::size_t count) const {
     const ssize_t got = ::pread(descriptor_, out, std::min(count, kMostPerCall), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw reading_failed(path_);
-    if (got == 0) throw Error(ErrorKind::kData, "checkpoint", fmt::format("'{}' ends at byte {}, {} bytes too early", path_, offset, count));
+    if (got == 0)
+      throw Error(ErrorKind::kData, "checkpoint",
+                  fmt::format("'{}' ends at byte {}, {} bytes too early", path_, offset, count));
     out += got, offset += got, count -= got;
   }
 }
 
 void File::reserve(std::int64_t bytes) {
-  if (::fallocate(descriptor_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) throw writing_failed(path_);
+  if (::fallocate(descriptor_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
+      errno != EINTR)
+    throw writing_failed(path_);
 }
 
 void File::append(const void* data, std::size_t count) {
@@ -82,7 +97,9 @@ void File::close(bool sync) {
 std::string read_text(const std::string& path, std::int64_t limit) {
   const File file = File::open(path);
   if (file.bytes() > limit)
-    throw Error(ErrorKind::kData, "checkpoint", fmt::format("'{}' has {} bytes, more than the {} that it may have", path, file.bytes(), limit));
+    throw Error(ErrorKind::kData, "checkpoint",
+                fmt::format("'{}' has {} bytes, more than the {} that it may have", path,
+                            file.bytes(), limit));
   std::string text(file.bytes(), '\0');
   file.read(text.data(), 0, text.size());
   return text;

@@ -9,11 +9,12 @@
 
 namespace shoal::checkpoint::format {
 
-/// An open file that closes itself. Every failure is an Error that names the path and the system's words.
-/// Threads: reading from several at once is fine.
+/// An open file that closes itself. Every failure is an Error that names the path and the system's
+/// words. Threads: reading from several at once is fine.
 class File {
  public:
-  /// Throws Error(input missing) when it does not exist or is no plain file, Error(data) when it cannot be opened.
+  /// Throws Error(input missing) when it does not exist or is no plain file, Error(data) when it
+  /// cannot be opened.
   static File open(const std::string& path);
   /// A new file, or an old one emptied. Throws Error(output).
   static File create(const std::string& path);
@@ -22,20 +23,26 @@ class File {
   ~File();
 
   const std::string& path() const { return path_; }
-  std::int64_t bytes() const { return bytes_; }  ///< size when opened; what has been written so far when created
+  std::int64_t bytes() const {
+    return bytes_;
+  }  ///< size when opened; what has been written so far when created
 
-  /// Reads exactly `count` bytes at `offset`. Throws Error(data) when the file ends before or the disk fails.
+  /// Reads exactly `count` bytes at `offset`. Throws Error(data) when the file ends before or the
+  /// disk fails.
   void read(void* data, std::int64_t offset, std::size_t count) const;
-  /// Takes room for `bytes` on the disk, so that a full one shows before anything is written; where the file system cannot, it shows later.
-  /// Throws Error(output).
+  /// Takes room for `bytes` on the disk, so that a full one shows before anything is written; where
+  /// the file system cannot, it shows later. Throws Error(output).
   void reserve(std::int64_t bytes);
-  /// Appends, past the page cache where that goes; failures may show in a later call. Throws Error(output).
+  /// Appends, past the page cache where that goes; failures may show in a later call. Throws
+  /// Error(output).
   void append(const void* data, std::size_t count);
-  /// Hands everything to the system and closes; `sync`: returns when it is on the disk. Throws Error(output).
+  /// Hands everything to the system and closes; `sync`: returns when it is on the disk. Throws
+  /// Error(output).
   void close(bool sync);
 
  private:
-  File(std::string path, int descriptor, std::int64_t bytes) : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
+  File(std::string path, int descriptor, std::int64_t bytes)
+      : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
 
   std::string path_;
   int descriptor_ = -1;

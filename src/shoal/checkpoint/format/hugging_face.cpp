@@ -26,39 +26,49 @@ using nlohmann::json;
 constexpr std::int64_t kLongestText = std::int64_t{100} << 20;
 
 /// Moves rows between their matrix and ours: `to_ours` says which way.
-void move_rows(const SameTensor& same, std::size_t element, char* ours, char* theirs, bool to_ours) {
+void move_rows(const SameTensor& same, std::size_t element, char* ours, char* theirs,
+               bool to_ours) {
   const auto rows = static_cast<std::int64_t>(same.rows.size());
   const std::int64_t columns = count_of(same.their_shape) / std::max<std::int64_t>(rows, 1);
-  const auto move = [&](char* mine, char* other, std::size_t bytes) { to_ours ? std::memcpy(mine, other, bytes) : std::memcpy(other, mine, bytes); };
+  const auto move = [&](char* mine, char* other, std::size_t bytes) {
+    to_ours ? std::memcpy(mine, other, bytes) : std::memcpy(other, mine, bytes);
+  };
   for (std::int64_t row = 0; row < rows; ++row) {
     char* mine = ours + same.rows[row] * columns * element;
     if (!same.transposed) {
       move(mine, theirs + row * columns * element, columns * element);
       continue;
     }
-    for (std::int64_t column = 0; column < columns; ++column) move(mine + column * element, theirs + (column * rows + row) * element, element);
+    for (std::int64_t column = 0; column < columns; ++column)
+      move(mine + column * element, theirs + (column * rows + row) * element, element);
   }
 }
 
 const LogicalTensor& parameter_of(const Reader& reader, const plan::ParameterSpec& expected) {
   const LogicalTensor* tensor = reader.manifest().find("model." + expected.name);
   if (!tensor || tensor->shape != expected.shape)
-    throw broken(fmt::format("'{}'", reader.path()),
-                 fmt::format("{} 'model.{}' of {}", tensor ? "has another shape for" : "has no tensor", expected.name, text(expected.shape)));
+    throw broken(
+        fmt::format("'{}'", reader.path()),
+        fmt::format("{} 'model.{}' of {}", tensor ? "has another shape for" : "has no tensor",
+                    expected.name, text(expected.shape)));
   return *tensor;
 }
 
 plan::ModelSpec spec_of(const Reader& reader) {
   const std::string where = fmt::format("'{}': metadata", reader.path());
-  return plan::from_json(field(parse_json(reader.manifest().metadata, where), "model", where).dump(), reader.path() + "/" + kManifestName);
+  return plan::from_json(
+      field(parse_json(reader.manifest().metadata, where), "model", where).dump(),
+      reader.path() + "/" + kManifestName);
 }
 
 /// The sources of each file, none larger than the limit unless it holds one tensor only.
-std::vector<std::vector<Source>> cut_into_files(std::vector<Source> sources, std::int64_t max_file_bytes) {
+std::vector<std::vector<Source>> cut_into_files(std::vector<Source> sources,
+                                                std::int64_t max_file_bytes) {
   std::vector<std::vector<Source>> files(1);
   std::int64_t bytes = 0;
   for (Source& source : sources) {
-    if (!files.back().empty() && bytes + source.bytes() > max_file_bytes) files.emplace_back(), bytes = 0;
+    if (!files.back().empty() && bytes + source.bytes() > max_file_bytes)
+      files.emplace_back(), bytes = 0;
     bytes += source.bytes();
     files.back().push_back(std::move(source));
   }
@@ -69,12 +79,16 @@ void write_files(const std::string& folder, const std::vector<std::vector<Source
   json index{{"metadata", {{"total_size", 0}}}, {"weight_map", json::object()}};
   std::int64_t total = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::string name = files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    const std::string name =
+        files.size() == 1 ? "model.safetensors"
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
     write_shard(folder, name, files[i], {{"format", "pt"}}, true);
-    for (const Source& source : files[i]) index["weight_map"][source.tensor] = name, total += source.bytes();
+    for (const Source& source : files[i])
+      index["weight_map"][source.tensor] = name, total += source.bytes();
   }
   index["metadata"]["total_size"] = total;
-  if (files.size() > 1) write_text(folder + "/model.safetensors.index.json", index.dump(2) + "\n", true);
+  if (files.size() > 1)
+    write_text(folder + "/model.safetensors.index.json", index.dump(2) + "\n", true);
 }
 
 /// The tensors of a Hugging Face folder, without the prefix that some of its writers leave out.
@@ -86,16 +100,22 @@ class Foreign {
       open("model.safetensors");
       return;
     }
-    for (const std::string& file : files_of_index(read_text(index, kLongestText), fmt::format("'{}'", index))) open(file);
+    for (const std::string& file :
+         files_of_index(read_text(index, kLongestText), fmt::format("'{}'", index)))
+      open(file);
   }
 
-  /// The values of a tensor as they are stored; `type` becomes theirs. Throws Error(data) when it is missing or has another shape.
+  /// The values of a tensor as they are stored; `type` becomes theirs. Throws Error(data) when it
+  /// is missing or has another shape.
   std::vector<char> read(const std::string& name, const Shape& shape, ElementType& type) {
     const auto found = tensors_.find(bare(name));
-    if (found == tensors_.end()) throw broken(fmt::format("'{}'", folder_), fmt::format("tensor '{}' is missing", name));
+    if (found == tensors_.end())
+      throw broken(fmt::format("'{}'", folder_), fmt::format("tensor '{}' is missing", name));
     const auto& [file, entry] = found->second;
     if (entry.shape != shape)
-      throw broken(fmt::format("'{}'", file->path()), fmt::format("tensor '{}' is {}, config.json says {}", name, text(entry.shape), text(shape)));
+      throw broken(fmt::format("'{}'", file->path()),
+                   fmt::format("tensor '{}' is {}, config.json says {}", name, text(entry.shape),
+                               text(shape)));
     std::vector<char> values(entry.bytes());
     file->read(values.data(), entry.offset, values.size());
     type = entry.type;
@@ -106,9 +126,12 @@ class Foreign {
   /// Throws Error(data) when a parameter was not read: the model is another than config.json says.
   void check_all_used(bool tied) const {
     for (const auto& [name, place] : tensors_) {
-      const bool buffer = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
+      const bool buffer = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+                          name.ends_with("rotary_emb.inv_freq");
       if (!used_.contains(name) && !buffer && !(tied && name == "lm_head.weight"))
-        throw broken(fmt::format("'{}'", place.first->path()), fmt::format("tensor '{}' has no place in the model that config.json describes", name));
+        throw broken(
+            fmt::format("'{}'", place.first->path()),
+            fmt::format("tensor '{}' has no place in the model that config.json describes", name));
     }
   }
 
@@ -122,7 +145,8 @@ class Foreign {
     for (Entry& entry : read_header(*file).entries) {
       const std::string key = bare(entry.name);
       if (!tensors_.emplace(key, std::pair{file, std::move(entry)}).second)
-        throw broken(fmt::format("'{}'", file->path()), fmt::format("tensor '{}' stands twice", key));
+        throw broken(fmt::format("'{}'", file->path()),
+                     fmt::format("tensor '{}' stands twice", key));
     }
   }
 
@@ -132,7 +156,8 @@ class Foreign {
 };
 
 /// One parameter of ours, put together from theirs, in f32 unless it is wider.
-std::pair<ElementType, std::vector<char>> gather_parameter(Foreign& foreign, const plan::ParameterSpec& parameter,
+std::pair<ElementType, std::vector<char>> gather_parameter(Foreign& foreign,
+                                                           const plan::ParameterSpec& parameter,
                                                            const std::vector<SameTensor>& all) {
   ElementType type = ElementType::kF32;
   std::vector<char> ours;
@@ -141,7 +166,8 @@ std::pair<ElementType, std::vector<char>> gather_parameter(Foreign& foreign, con
     ElementType stored = type;
     std::vector<char> theirs = foreign.read(same.theirs, same.their_shape, stored);
     widen(theirs, stored);
-    if (!ours.empty() && stored != type) throw broken(fmt::format("parameter '{}'", parameter.name), "its parts have different types");
+    if (!ours.empty() && stored != type)
+      throw broken(fmt::format("parameter '{}'", parameter.name), "its parts have different types");
     type = stored;
     ours.resize(parameter.count() * static_cast<std::int64_t>(size_of(type)));
     move_rows(same, size_of(type), ours.data(), theirs.data(), true);
@@ -156,7 +182,8 @@ void export_hugging_face(Reader& from, const std::string& folder, std::int64_t m
   const std::vector<SameTensor> all = hugging_face_tensors(spec);
   const std::string config = hugging_face_config(spec);
   std::map<std::string, const LogicalTensor*> ours;
-  for (const auto& parameter : plan::parameters(spec)) ours[parameter.name] = &parameter_of(from, parameter);
+  for (const auto& parameter : plan::parameters(spec))
+    ours[parameter.name] = &parameter_of(from, parameter);
   // Queries, keys and values come from one tensor: the last one read is kept.
   struct Buffers {
     std::string name;
@@ -171,7 +198,8 @@ void export_hugging_face(Reader& from, const std::string& folder, std::int64_t m
       move_rows(same, size_of(tensor->type), buffers.ours.data(), buffers.theirs.data(), false);
       return buffers.theirs.data();
     };
-    sources.push_back({same.theirs, tensor->type, same.their_shape, whole(same.their_shape), blocks_of(tensor->type, data)});
+    sources.push_back({same.theirs, tensor->type, same.their_shape, whole(same.their_shape),
+                       blocks_of(tensor->type, data)});
   }
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -187,8 +215,13 @@ std::string import_hugging_face(const std::string& folder, const std::string& di
   const std::string writing = begin_step(directory, 0);
   try {
     // A run that has not begun: what a training run records, at zero.
-    const json metadata{
-        {"model", json::parse(plan::to_json(spec))}, {"step", 0}, {"samples", 0}, {"tokens", 0}, {"data", 0}, {"job", ""}, {"job_file", ""}};
+    const json metadata{{"model", json::parse(plan::to_json(spec))},
+                        {"step", 0},
+                        {"samples", 0},
+                        {"tokens", 0},
+                        {"data", 0},
+                        {"job", ""},
+                        {"job_file", ""}};
     Manifest manifest{.step = 0, .metadata = metadata.dump()};
     std::vector<Source> sources;
     std::vector<std::vector<char>> values;
@@ -199,7 +232,8 @@ std::string import_hugging_face(const std::string& folder, const std::string& di
                          blocks_of(type, [pointer = values.back().data()] { return pointer; })});
     }
     foreign.check_all_used(spec.tied_embeddings);
-    add_written(manifest, write_shards(writing, "shard-0000", std::move(sources), std::int64_t{4} << 30, true));
+    add_written(manifest, write_shards(writing, "shard-0000", std::move(sources),
+                                       std::int64_t{4} << 30, true));
     write_text(writing + "/" + kManifestName, to_json(manifest), true);
     return commit_step(directory, 0, true);
   } catch (...) {

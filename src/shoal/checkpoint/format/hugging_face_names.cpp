@@ -21,10 +21,12 @@ Rows range(std::int64_t begin, std::int64_t count) {
 
 enum class Kind { kQuery, kKey, kValue };
 
-/// Where the rows of all heads of one kind lie in our fused matrix: per key-value head its queries, its key, its value.
+/// Where the rows of all heads of one kind lie in our fused matrix: per key-value head its queries,
+/// its key, its value.
 Rows fused_rows(const ModelSpec& spec, Kind kind) {
   const std::int64_t queries = spec.heads / spec.kv_heads, group = (queries + 2) * spec.head_size;
-  const std::int64_t begin = kind == Kind::kQuery ? 0 : (queries + (kind == Kind::kValue)) * spec.head_size;
+  const std::int64_t begin =
+      kind == Kind::kQuery ? 0 : (queries + (kind == Kind::kValue)) * spec.head_size;
   const std::int64_t count = (kind == Kind::kQuery ? queries : 1) * spec.head_size;
   Rows rows;
   for (std::int64_t head = 0; head < spec.kv_heads; ++head)
@@ -33,8 +35,10 @@ Rows fused_rows(const ModelSpec& spec, Kind kind) {
 }
 
 [[noreturn]] void refuse(const ModelSpec& spec, const std::string& why) {
-  throw Error(ErrorKind::kConfig, "checkpoint",
-              fmt::format("model '{}' is no GPT-2, Llama, Mixtral, Qwen2 or Qwen3 of Hugging Face: {}", spec.name, why));
+  throw Error(
+      ErrorKind::kConfig, "checkpoint",
+      fmt::format("model '{}' is no GPT-2, Llama, Mixtral, Qwen2 or Qwen3 of Hugging Face: {}",
+                  spec.name, why));
 }
 
 bool is_gpt2(const ModelSpec& spec) {
@@ -42,14 +46,18 @@ bool is_gpt2(const ModelSpec& spec) {
   const bool gpt2 = spec.positions == plan::Positions::kLearned;
   if (gpt2) {
     if (spec.norm != plan::Norm::kLayer || !spec.bias || spec.gated || spec.experts > 0)
-      refuse(spec, "learned positions go with LayerNorm, biases and a plain feed-forward layer there");
+      refuse(spec,
+             "learned positions go with LayerNorm, biases and a plain feed-forward layer there");
     if (spec.kv_heads != spec.heads || spec.heads * spec.head_size != spec.hidden)
       refuse(spec, "GPT-2 has one key a head, and hidden / heads elements in each");
   } else {
     if (spec.norm != plan::Norm::kRms || spec.bias || !spec.gated)
-      refuse(spec, "rotary positions go with RMSNorm, a gated feed-forward layer and no biases there (Qwen2: of queries, keys and values only)");
+      refuse(spec,
+             "rotary positions go with RMSNorm, a gated feed-forward layer and no biases there "
+             "(Qwen2: of queries, keys and values only)");
     if (spec.qkv_bias && spec.experts > 0) refuse(spec, "Mixtral has no biases");
-    if (spec.qk_norm && (spec.qkv_bias || spec.experts > 0)) refuse(spec, "norms of queries and keys go with no biases and no experts there (Qwen3)");
+    if (spec.qk_norm && (spec.qkv_bias || spec.experts > 0))
+      refuse(spec, "norms of queries and keys go with no biases and no experts there (Qwen3)");
     if (spec.dropout != 0) refuse(spec, "Llama has no dropout");
   }
   return gpt2;
@@ -58,13 +66,17 @@ bool is_gpt2(const ModelSpec& spec) {
 /// Collects the list; `add` is the whole of a tensor of ours, `part` some rows of it.
 class List {
  public:
-  void part(const std::string& ours, const std::string& theirs, Rows rows, std::int64_t columns, bool transposed = false) {
+  void part(const std::string& ours, const std::string& theirs, Rows rows, std::int64_t columns,
+            bool transposed = false) {
     const auto count = static_cast<std::int64_t>(rows.size());
-    Shape shape = columns == 0 ? Shape{count} : transposed ? Shape{columns, count} : Shape{count, columns};
+    Shape shape = columns == 0 ? Shape{count}
+                  : transposed ? Shape{columns, count}
+                               : Shape{count, columns};
     tensors_.push_back({ours, theirs, std::move(shape), transposed, std::move(rows)});
   }
   /// A matrix, or a vector where `columns` is 0.
-  void add(const std::string& ours, const std::string& theirs, std::int64_t rows, std::int64_t columns, bool transposed = false) {
+  void add(const std::string& ours, const std::string& theirs, std::int64_t rows,
+           std::int64_t columns, bool transposed = false) {
     part(ours, theirs, range(0, rows), columns, transposed);
   }
   std::vector<SameTensor> take() { return std::move(tensors_); }
@@ -75,7 +87,8 @@ class List {
 
 std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
   List list;
-  const auto both = [&](const std::string& ours, const std::string& theirs, const Rows& rows, std::int64_t columns) {
+  const auto both = [&](const std::string& ours, const std::string& theirs, const Rows& rows,
+                        std::int64_t columns) {
     list.part(ours + ".weight", theirs + ".weight", rows, columns, columns > 0);
     list.part(ours + ".bias", theirs + ".bias", rows, 0);
   };
@@ -86,7 +99,8 @@ std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
   list.add("embedding.tokens.weight", top + "wte.weight", spec.vocab, spec.hidden);
   list.add("embedding.positions.weight", top + "wpe.weight", spec.sequence, spec.hidden);
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
-    const std::string ours = fmt::format("blocks.{}.", layer), theirs = fmt::format("{}h.{}.", top, layer);
+    const std::string ours = fmt::format("blocks.{}.", layer),
+                      theirs = fmt::format("{}h.{}.", top, layer);
     both(ours + "norm_1", theirs + "ln_1", range(0, spec.hidden), 0);
     both(ours + "attention.qkv", theirs + "attn.c_attn", fused, spec.hidden);
     both(ours + "attention.out", theirs + "attn.c_proj", range(0, spec.hidden), spec.hidden);
@@ -95,17 +109,22 @@ std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
     both(ours + "mlp.down", theirs + "mlp.c_proj", range(0, spec.hidden), spec.ffn);
   }
   both("head.norm", top + "ln_f", range(0, spec.hidden), 0);
-  if (!spec.tied_embeddings) list.add("head.output.weight", "lm_head.weight", spec.vocab, spec.hidden);
+  if (!spec.tied_embeddings)
+    list.add("head.output.weight", "lm_head.weight", spec.vocab, spec.hidden);
   return list.take();
 }
 
-void add_experts(List& list, const ModelSpec& spec, const std::string& ours, const std::string& theirs) {
+void add_experts(List& list, const ModelSpec& spec, const std::string& ours,
+                 const std::string& theirs) {
   list.add(ours + "router.weight", theirs + "gate.weight", spec.experts, spec.hidden);
   for (std::int64_t expert = 0; expert < spec.experts; ++expert) {
     const std::string one = fmt::format("{}experts.{}.", theirs, expert);
-    list.part(ours + "experts.gate.weight", one + "w1.weight", range(expert * spec.ffn, spec.ffn), spec.hidden);
-    list.part(ours + "experts.down.weight", one + "w2.weight", range(expert * spec.hidden, spec.hidden), spec.ffn);
-    list.part(ours + "experts.up.weight", one + "w3.weight", range(expert * spec.ffn, spec.ffn), spec.hidden);
+    list.part(ours + "experts.gate.weight", one + "w1.weight", range(expert * spec.ffn, spec.ffn),
+              spec.hidden);
+    list.part(ours + "experts.down.weight", one + "w2.weight",
+              range(expert * spec.hidden, spec.hidden), spec.ffn);
+    list.part(ours + "experts.up.weight", one + "w3.weight", range(expert * spec.ffn, spec.ffn),
+              spec.hidden);
   }
 }
 
@@ -113,18 +132,25 @@ std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
   List list;
   list.add("embedding.tokens.weight", "model.embed_tokens.weight", spec.vocab, spec.hidden);
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
-    const std::string ours = fmt::format("blocks.{}.", layer), theirs = fmt::format("model.layers.{}.", layer);
+    const std::string ours = fmt::format("blocks.{}.", layer),
+                      theirs = fmt::format("model.layers.{}.", layer);
     list.add(ours + "norm_1.weight", theirs + "input_layernorm.weight", spec.hidden, 0);
-    for (const auto& [kind, name] : {std::pair{Kind::kQuery, "q"}, {Kind::kKey, "k"}, {Kind::kValue, "v"}}) {
+    for (const auto& [kind, name] :
+         {std::pair{Kind::kQuery, "q"}, {Kind::kKey, "k"}, {Kind::kValue, "v"}}) {
       const std::string product = fmt::format("{}self_attn.{}_proj", theirs, name);
-      list.part(ours + "attention.qkv.weight", product + ".weight", fused_rows(spec, kind), spec.hidden);
-      if (spec.qkv_bias) list.part(ours + "attention.qkv.bias", product + ".bias", fused_rows(spec, kind), 0);
+      list.part(ours + "attention.qkv.weight", product + ".weight", fused_rows(spec, kind),
+                spec.hidden);
+      if (spec.qkv_bias)
+        list.part(ours + "attention.qkv.bias", product + ".bias", fused_rows(spec, kind), 0);
     }
     if (spec.qk_norm) {
-      list.add(ours + "attention.query_norm.weight", theirs + "self_attn.q_norm.weight", spec.head_size, 0);
-      list.add(ours + "attention.key_norm.weight", theirs + "self_attn.k_norm.weight", spec.head_size, 0);
+      list.add(ours + "attention.query_norm.weight", theirs + "self_attn.q_norm.weight",
+               spec.head_size, 0);
+      list.add(ours + "attention.key_norm.weight", theirs + "self_attn.k_norm.weight",
+               spec.head_size, 0);
     }
-    list.add(ours + "attention.out.weight", theirs + "self_attn.o_proj.weight", spec.hidden, spec.heads * spec.head_size);
+    list.add(ours + "attention.out.weight", theirs + "self_attn.o_proj.weight", spec.hidden,
+             spec.heads * spec.head_size);
     list.add(ours + "norm_2.weight", theirs + "post_attention_layernorm.weight", spec.hidden, 0);
     if (spec.experts > 0) {
       add_experts(list, spec, ours + "mlp.", theirs + "block_sparse_moe.");
@@ -135,7 +161,8 @@ std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
     list.add(ours + "mlp.down.weight", theirs + "mlp.down_proj.weight", spec.hidden, spec.ffn);
   }
   list.add("head.norm.weight", "model.norm.weight", spec.hidden, 0);
-  if (!spec.tied_embeddings) list.add("head.output.weight", "lm_head.weight", spec.vocab, spec.hidden);
+  if (!spec.tied_embeddings)
+    list.add("head.output.weight", "lm_head.weight", spec.vocab, spec.hidden);
   return list.take();
 }
 
@@ -178,7 +205,9 @@ nlohmann::ordered_json llama_config(const ModelSpec& spec) {
                                 {"rms_norm_eps", spec.norm_epsilon},
                                 {"initializer_range", spec.init_std},
                                 {"rope_theta", spec.rope_theta}};
-  if (mixture) config["num_local_experts"] = spec.experts, config["num_experts_per_tok"] = spec.experts_per_token;
+  if (mixture)
+    config["num_local_experts"] = spec.experts,
+    config["num_experts_per_tok"] = spec.experts_per_token;
   if (qwen2 || qwen3) config["use_sliding_window"] = false;
   if (!qwen2) config["attention_bias"] = false;
   if (!qwen2 && !qwen3 && !mixture) config["mlp_bias"] = false;
@@ -194,14 +223,18 @@ nlohmann::ordered_json llama_config(const ModelSpec& spec) {
 
 }  // namespace
 
-std::vector<SameTensor> hugging_face_tensors(const ModelSpec& spec) { return is_gpt2(spec) ? gpt2_tensors(spec) : llama_tensors(spec); }
+std::vector<SameTensor> hugging_face_tensors(const ModelSpec& spec) {
+  return is_gpt2(spec) ? gpt2_tensors(spec) : llama_tensors(spec);
+}
 
 std::string hugging_face_config(const ModelSpec& spec) {
   const bool gpt2 = is_gpt2(spec);
   auto config = gpt2 ? gpt2_config(spec) : llama_config(spec);
-  config[gpt2 ? "activation_function" : "hidden_act"] = spec.activation == plan::Activation::kGeluTanh ? "gelu_new" : name(spec.activation);
+  config[gpt2 ? "activation_function" : "hidden_act"] =
+      spec.activation == plan::Activation::kGeluTanh ? "gelu_new" : name(spec.activation);
   config["tie_word_embeddings"] = spec.tied_embeddings;
-  // Which tokens begin and end a text is the tokenizer's matter; without these the defaults may lie outside a small vocabulary.
+  // Which tokens begin and end a text is the tokenizer's matter; without these the defaults may lie
+  // outside a small vocabulary.
   config["bos_token_id"] = config["eos_token_id"] = nullptr;
   return config.dump(2) + "\n";
 }

@@ -11,8 +11,9 @@ namespace shoal::checkpoint::format {
 
 /// How one tensor of a Hugging Face model and (a part of) one of ours are the same numbers.
 ///
-/// Both are matrices [rows, columns] here: ours with all dimensions but the last as rows, a vector as a column. Theirs is stored the other way round
-/// where `transposed`. Row r of theirs is row `rows[r]` of ours.
+/// Both are matrices [rows, columns] here: ours with all dimensions but the last as rows, a vector
+/// as a column. Theirs is stored the other way round where `transposed`. Row r of theirs is row
+/// `rows[r]` of ours.
 struct SameTensor {
   std::string ours;  ///< canonical name
   std::string theirs;
@@ -21,9 +22,11 @@ struct SameTensor {
   std::vector<std::int64_t> rows;
 };
 
-/// Every tensor of the Hugging Face model of that architecture, in its order: GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM or
-/// MixtralForCausalLM. GPT-2's linear layers are stored transposed there (Conv1D); our fused query-key-value rows are grouped by key-value head,
-/// theirs by kind; rotary pairs are the same. A tied output matrix is not listed. Throws Error(config) for an architecture that none of them can say.
+/// Every tensor of the Hugging Face model of that architecture, in its order: GPT2LMHeadModel,
+/// LlamaForCausalLM, Qwen2ForCausalLM or MixtralForCausalLM. GPT-2's linear layers are stored
+/// transposed there (Conv1D); our fused query-key-value rows are grouped by key-value head, theirs
+/// by kind; rotary pairs are the same. A tied output matrix is not listed. Throws Error(config) for
+/// an architecture that none of them can say.
 std::vector<SameTensor> hugging_face_tensors(const plan::ModelSpec& spec);
 
 /// The config.json of that model. Throws as hugging_face_tensors.

@@ -8,12 +8,14 @@
 #include "shoal/base/element_type.h"
 #include "shoal/checkpoint/format/box.h"
 
-/// What a checkpoint is: a folder with `manifest.json` and safetensors files. The manifest says which box of which logical tensor lies where, with a
-/// checksum for every block of elements; a piece's name in its file is the tensor's, followed by its box unless it is whole.
+/// What a checkpoint is: a folder with `manifest.json` and safetensors files. The manifest says
+/// which box of which logical tensor lies where, with a checksum for every block of elements; a
+/// piece's name in its file is the tensor's, followed by its box unless it is whole.
 namespace shoal::checkpoint::format {
 
 inline constexpr const char* kManifestName = "manifest.json";
-/// A piece is checked in blocks of this many elements, so that what reads a part of it verifies just that part.
+/// A piece is checked in blocks of this many elements, so that what reads a part of it verifies
+/// just that part.
 inline constexpr std::int64_t kBlockElements = std::int64_t{1} << 20;
 
 /// A box of a logical tensor in one file.
@@ -21,7 +23,8 @@ struct Piece {
   int file = 0;      ///< index into Manifest::files
   std::string name;  ///< in that file
   Box box;
-  std::vector<std::uint64_t> blocks;  ///< value_checksum of every kBlockElements elements, the last block shorter
+  std::vector<std::uint64_t>
+      blocks;  ///< value_checksum of every kBlockElements elements, the last block shorter
 
   std::uint64_t checksum() const;  ///< of the values of the piece
 };
@@ -58,11 +61,14 @@ std::string piece_name(std::string_view tensor, const Box& box, const Shape& sha
 /// Nothing when the pieces cover the tensor exactly once, else what is wrong.
 std::string coverage_fault(const LogicalTensor& tensor);
 
-/// Throws Error(usage) when `metadata` is no JSON object, or a tensor is not covered exactly once. Sorts the tensors.
+/// Throws Error(usage) when `metadata` is no JSON object, or a tensor is not covered exactly once.
+/// Sorts the tensors.
 std::string to_json(Manifest& manifest);
-/// Throws Error(data) that begins with `path` unless the text is a manifest in which everything fits together, with the checksum that it states.
+/// Throws Error(data) that begins with `path` unless the text is a manifest in which everything
+/// fits together, with the checksum that it states.
 Manifest parse_manifest(const std::string& json, const std::string& path);
-/// Of the checkpoint in folder `checkpoint`. Throws Error(input missing) when there is none, Error(data) when it is broken.
+/// Of the checkpoint in folder `checkpoint`. Throws Error(input missing) when there is none,
+/// Error(data) when it is broken.
 Manifest read_manifest(const std::string& checkpoint);
 
 }  // namespace shoal::checkpoint::format

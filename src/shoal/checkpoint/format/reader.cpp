@@ -13,20 +13,25 @@ namespace shoal::checkpoint::format {
 namespace {
 
 constexpr const char* kDamaged =
-    "the file was damaged after it was written: remove this checkpoint, so that the run goes on from the one before it (shoal ckpt ls), and check "
+    "the file was damaged after it was written: remove this checkpoint, so that the run goes on "
+    "from the one before it (shoal ckpt ls), and check "
     "the disk";
 
 Box shifted(const Box& box, const Shape& origin) {
   Box moved = box;
-  for (std::size_t d = 0; d < origin.size(); ++d) moved.begin[d] -= origin[d], moved.end[d] -= origin[d];
+  for (std::size_t d = 0; d < origin.size(); ++d)
+    moved.begin[d] -= origin[d], moved.end[d] -= origin[d];
   return moved;
 }
 
-std::int64_t block_end(std::int64_t block, std::int64_t count) { return std::min((block + 1) * kBlockElements, count); }
+std::int64_t block_end(std::int64_t block, std::int64_t count) {
+  return std::min((block + 1) * kBlockElements, count);
+}
 
 }  // namespace
 
-Reader::Reader(std::string path) : path_(std::move(path)), manifest_(read_manifest(path_)), files_(manifest_.files.size()) {}
+Reader::Reader(std::string path)
+    : path_(std::move(path)), manifest_(read_manifest(path_)), files_(manifest_.files.size()) {}
 
 const Reader::DataFileInUse& Reader::file(int index) {
   auto& slot = files_[index];
@@ -36,9 +41,12 @@ const Reader::DataFileInUse& Reader::file(int index) {
   try {
     File file = File::open(path);
     if (file.bytes() != expected.bytes)
-      throw broken(where, fmt::format("has {} bytes, the manifest says {}", file.bytes(), expected.bytes)).hint(kDamaged);
+      throw broken(where,
+                   fmt::format("has {} bytes, the manifest says {}", file.bytes(), expected.bytes))
+          .hint(kDamaged);
     Header header = read_header(file);
-    if (header.checksum != expected.header_checksum) throw broken(where, "its header is not the one that was written").hint(kDamaged);
+    if (header.checksum != expected.header_checksum)
+      throw broken(where, "its header is not the one that was written").hint(kDamaged);
     slot = std::make_unique<DataFileInUse>(DataFileInUse{std::move(file), std::move(header)});
   } catch (const Error& error) {
     // The manifest names it: that it is missing is damage, not a wrong path.
@@ -52,25 +60,32 @@ Reader::Place Reader::place(const LogicalTensor& tensor, const Piece& piece) {
   const DataFileInUse& in = file(piece.file);
   const Entry* entry = in.header.find(piece.name);
   if (!entry || entry->type != tensor.type || entry->shape != piece.box.shape())
-    throw broken(fmt::format("'{}'", in.file.path()), fmt::format("holds no '{}' of {} {}", piece.name, name(tensor.type), text(piece.box.shape())));
+    throw broken(fmt::format("'{}'", in.file.path()),
+                 fmt::format("holds no '{}' of {} {}", piece.name, name(tensor.type),
+                             text(piece.box.shape())));
   return {&in.file, entry->offset};
 }
 
-void Reader::read_block(const LogicalTensor& tensor, const Piece& piece, const Place& place, std::int64_t block, void* data) {
+void Reader::read_block(const LogicalTensor& tensor, const Piece& piece, const Place& place,
+                        std::int64_t block, void* data) {
   const std::int64_t begin = block * kBlockElements, end = block_end(block, piece.box.count()),
                      element = static_cast<std::int64_t>(size_of(tensor.type));
   place.file->read(data, place.offset + begin * element, (end - begin) * element);
   bytes_read_ += (end - begin) * element;
-  const std::uint64_t found = value_checksum(data, tensor.type, piece.box, tensor.shape, begin, end);
+  const std::uint64_t found =
+      value_checksum(data, tensor.type, piece.box, tensor.shape, begin, end);
   if (found != piece.blocks[block])
     throw broken(fmt::format("'{}': tensor '{}'", place.file->path(), piece.name),
-                 fmt::format("elements {} to {} have checksum {}, the manifest says {}", begin, end, hex(found), hex(piece.blocks[block])))
+                 fmt::format("elements {} to {} have checksum {}, the manifest says {}", begin, end,
+                             hex(found), hex(piece.blocks[block])))
         .hint(kDamaged);
 }
 
-void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const Box& box, char* data) {
+void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const Box& box,
+                         char* data) {
   const Box shared = intersect(piece.box, box);
-  const std::int64_t count = shared.count(), held = piece.box.count(), element = static_cast<std::int64_t>(size_of(tensor.type));
+  const std::int64_t count = shared.count(), held = piece.box.count(),
+                     element = static_cast<std::int64_t>(size_of(tensor.type));
   if (count == 0) return;
   const Place from = place(tensor, piece);
   std::int64_t buffered = -1;
@@ -86,7 +101,8 @@ void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const 
           read_block(tensor, piece, from, block, buffer_.data());
           buffered = block;
         }
-        std::memcpy(data + in_box * element, buffer_.data() + (in_piece - begin) * element, part * element);
+        std::memcpy(data + in_box * element, buffer_.data() + (in_piece - begin) * element,
+                    part * element);
       }
       in_piece += part, in_box += part, length -= part;
     }
@@ -94,15 +110,18 @@ void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const 
   const Box in_piece = shifted(shared, piece.box.begin), in_box = shifted(shared, box.begin);
   const Shape piece_shape = piece.box.shape(), box_shape = box.shape();
   for_each_run(in_piece, piece_shape, 0, count, [&](const Run& outer) {
-    for_each_run(in_box, box_shape, outer.local, outer.local + outer.count,
-                 [&](const Run& inner) { copy(outer.global + inner.local - outer.local, inner.global, inner.count); });
+    for_each_run(in_box, box_shape, outer.local, outer.local + outer.count, [&](const Run& inner) {
+      copy(outer.global + inner.local - outer.local, inner.global, inner.count);
+    });
   });
 }
 
 void Reader::read(const LogicalTensor& tensor, const Box& box, void* data) {
-  SHOAL_USER_CHECK(fits(box, tensor.shape), "checkpoint", "box {} to {} does not lie in tensor '{}' of {}", text(box.begin), text(box.end),
+  SHOAL_USER_CHECK(fits(box, tensor.shape), "checkpoint",
+                   "box {} to {} does not lie in tensor '{}' of {}", text(box.begin), text(box.end),
                    tensor.name, text(tensor.shape));
-  for (const Piece& piece : tensor.pieces) copy_shared(tensor, piece, box, static_cast<char*>(data));
+  for (const Piece& piece : tensor.pieces)
+    copy_shared(tensor, piece, box, static_cast<char*>(data));
 }
 
 std::vector<char> Reader::read(const LogicalTensor& tensor) {

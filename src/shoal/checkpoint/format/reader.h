@@ -12,11 +12,13 @@
 
 namespace shoal::checkpoint::format {
 
-/// Reads any box of any tensor of a checkpoint, whatever boxes it was saved in, verifying every block that it touches.
-/// Errors: Error(data) that names file, tensor and what is wrong. Threads: one at a time.
+/// Reads any box of any tensor of a checkpoint, whatever boxes it was saved in, verifying every
+/// block that it touches. Errors: Error(data) that names file, tensor and what is wrong. Threads:
+/// one at a time.
 class Reader {
  public:
-  /// Opens the manifest of the checkpoint in folder `path`; data files are opened when needed and their headers held to the manifest.
+  /// Opens the manifest of the checkpoint in folder `path`; data files are opened when needed and
+  /// their headers held to the manifest.
   explicit Reader(std::string path);
 
   const std::string& path() const { return path_; }
@@ -27,7 +29,8 @@ class Reader {
   /// The whole tensor's bytes.
   std::vector<char> read(const LogicalTensor& tensor);
 
-  /// Reads everything and checks it. `progress` is called after each piece with the bytes read so far.
+  /// Reads everything and checks it. `progress` is called after each piece with the bytes read so
+  /// far.
   void verify(const std::function<void(std::int64_t)>& progress = {});
   /// Of tensors, from files.
   std::int64_t bytes_read() const { return bytes_read_; }
@@ -45,7 +48,8 @@ class Reader {
 
   const DataFileInUse& file(int index);
   Place place(const LogicalTensor& tensor, const Piece& piece);
-  void read_block(const LogicalTensor& tensor, const Piece& piece, const Place& place, std::int64_t block, void* data);
+  void read_block(const LogicalTensor& tensor, const Piece& piece, const Place& place,
+                  std::int64_t block, void* data);
   void copy_shared(const LogicalTensor& tensor, const Piece& piece, const Box& box, char* data);
 
   std::string path_;

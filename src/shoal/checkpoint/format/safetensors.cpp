@@ -40,7 +40,8 @@ std::optional<std::int64_t> bytes_of(const Shape& shape, ElementType type) {
 }
 
 /// One entry, its offset counted from the end of the header.
-Entry parse_entry(const std::string& name, const json& value, std::int64_t data_bytes, const std::string& path) {
+Entry parse_entry(const std::string& name, const json& value, std::int64_t data_bytes,
+                  const std::string& path) {
   const std::string where = fmt::format("'{}': tensor '{}'", path, name);
   Entry entry{.name = name};
   const std::string dtype = string_value(field(value, "dtype", where), where + ": dtype");
@@ -51,10 +52,12 @@ Entry parse_entry(const std::string& name, const json& value, std::int64_t data_
   const auto offsets = whole_numbers(field(value, "data_offsets", where), where + ": data_offsets");
   if (value.size() != 3) throw broken(where, "has keys beside dtype, shape and data_offsets");
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes)
-    throw broken(where, fmt::format("data_offsets {} do not lie in the {} bytes of data", text(offsets), data_bytes));
+    throw broken(where, fmt::format("data_offsets {} do not lie in the {} bytes of data",
+                                    text(offsets), data_bytes));
   const auto bytes = bytes_of(entry.shape, entry.type);
   if (bytes != offsets[1] - offsets[0])
-    throw broken(where, fmt::format("{} of {} does not take the {} bytes of its data_offsets", text(entry.shape), dtype, offsets[1] - offsets[0]));
+    throw broken(where, fmt::format("{} of {} does not take the {} bytes of its data_offsets",
+                                    text(entry.shape), dtype, offsets[1] - offsets[0]));
   entry.offset = offsets[0];
   return entry;
 }
@@ -68,21 +71,27 @@ std::map<std::string, std::string> parse_metadata(const json& value, const std::
 }
 
 /// The length of the JSON text, from the first 8 bytes.
-std::int64_t header_length(std::string_view bytes, std::int64_t file_bytes, const std::string& path) {
+std::int64_t header_length(std::string_view bytes, std::int64_t file_bytes,
+                           const std::string& path) {
   const std::string where = fmt::format("'{}'", path);
   if (file_bytes < kLengthBytes || static_cast<std::int64_t>(bytes.size()) < kLengthBytes)
     throw broken(where, fmt::format("{} bytes are too few for a safetensors file", file_bytes));
   std::uint64_t length = 0;
-  for (int i = 0; i < kLengthBytes; ++i) length |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  for (int i = 0; i < kLengthBytes; ++i)
+    length |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
   if (length > static_cast<std::uint64_t>(std::min(kLongestHeader, file_bytes - kLengthBytes)))
-    throw broken(where, fmt::format("the header would have {} bytes, in a file of {}: truncated, or not safetensors", length, file_bytes));
+    throw broken(
+        where, fmt::format(
+                   "the header would have {} bytes, in a file of {}: truncated, or not safetensors",
+                   length, file_bytes));
   return static_cast<std::int64_t>(length);
 }
 
 }  // namespace
 
 const Entry* Header::find(std::string_view name) const {
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.name == name; });
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const Entry& entry) { return entry.name == name; });
   return found == entries.end() ? nullptr : &*found;
 }
 
@@ -90,9 +99,11 @@ Header parse_header(std::string_view bytes, std::int64_t file_bytes, const std::
   const std::string where = fmt::format("'{}'", path);
   const std::int64_t length = header_length(bytes, file_bytes, path);
   Header header{.data_begin = kLengthBytes + length};
-  if (static_cast<std::int64_t>(bytes.size()) < header.data_begin) throw broken(where, "the header is cut off");
+  if (static_cast<std::int64_t>(bytes.size()) < header.data_begin)
+    throw broken(where, "the header is cut off");
   const std::string_view text = bytes.substr(kLengthBytes, length);
-  if (!text.starts_with('{')) throw broken(where, "the header does not begin with '{': not safetensors");
+  if (!text.starts_with('{'))
+    throw broken(where, "the header does not begin with '{': not safetensors");
   const json root = parse_json(text, where + ": header");
   const std::int64_t data_bytes = file_bytes - header.data_begin;
   for (const auto& [name, value] : root.items()) {
@@ -103,16 +114,24 @@ Header parse_header(std::string_view bytes, std::int64_t file_bytes, const std::
   }
   // Tensors without elements share their offset with what follows them.
   std::stable_sort(header.entries.begin(), header.entries.end(),
-                   [](const Entry& a, const Entry& b) { return a.offset != b.offset ? a.offset < b.offset : a.bytes() < b.bytes(); });
+                   [](const Entry& a, const Entry& b) {
+                     return a.offset != b.offset ? a.offset < b.offset : a.bytes() < b.bytes();
+                   });
   std::int64_t at = 0;
   for (Entry& entry : header.entries) {
     if (entry.offset != at)
-      throw broken(where,
-                   fmt::format("tensor '{}' begins at byte {} of the data where {} is expected: a gap or an overlap", entry.name, entry.offset, at));
+      throw broken(
+          where,
+          fmt::format(
+              "tensor '{}' begins at byte {} of the data where {} is expected: a gap or an overlap",
+              entry.name, entry.offset, at));
     at += entry.bytes();
     entry.offset += header.data_begin;
   }
-  if (at != data_bytes) throw broken(where, fmt::format("{} bytes of data where the header describes {}: truncated or damaged", data_bytes, at));
+  if (at != data_bytes)
+    throw broken(where,
+                 fmt::format("{} bytes of data where the header describes {}: truncated or damaged",
+                             data_bytes, at));
   header.checksum = byte_checksum(bytes.substr(0, header.data_begin));
   return header;
 }
@@ -125,22 +144,29 @@ Header read_header(const File& file) {
   return parse_header(bytes, file.bytes(), file.path());
 }
 
-std::string render_header(std::vector<Entry>& entries, const std::map<std::string, std::string>& metadata) {
+std::string render_header(std::vector<Entry>& entries,
+                          const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json root;
   if (!metadata.empty()) root[kMetadata] = metadata;
   std::set<std::string> names{kMetadata};
   std::int64_t at = 0;
   for (Entry& entry : entries) {
-    SHOAL_USER_CHECK(entry.type != ElementType::kC128, "checkpoint", "safetensors has no type c128: tensor '{}'", entry.name);
-    SHOAL_USER_CHECK(names.insert(entry.name).second, "checkpoint", "tensor name '{}' is taken", entry.name);
+    SHOAL_USER_CHECK(entry.type != ElementType::kC128, "checkpoint",
+                     "safetensors has no type c128: tensor '{}'", entry.name);
+    SHOAL_USER_CHECK(names.insert(entry.name).second, "checkpoint", "tensor name '{}' is taken",
+                     entry.name);
     const std::int64_t end = at + entry.bytes();
-    root[entry.name] = {{"dtype", dtype_of(entry.type)}, {"shape", entry.shape}, {"data_offsets", {at, end}}};
+    root[entry.name] = {
+        {"dtype", dtype_of(entry.type)}, {"shape", entry.shape}, {"data_offsets", {at, end}}};
     entry.offset = std::exchange(at, end);
   }
-  std::string text = entries.empty() && metadata.empty() ? "{}" : root.dump(-1, ' ', false, json::error_handler_t::strict);
+  std::string text = entries.empty() && metadata.empty()
+                         ? "{}"
+                         : root.dump(-1, ' ', false, json::error_handler_t::strict);
   text.append((kAlignment - (kLengthBytes + text.size()) % kAlignment) % kAlignment, ' ');
-  SHOAL_USER_CHECK(static_cast<std::int64_t>(text.size()) <= kLongestHeader, "checkpoint", "the header of {} tensors takes {} bytes, more than {}",
-                   entries.size(), text.size(), kLongestHeader);
+  SHOAL_USER_CHECK(static_cast<std::int64_t>(text.size()) <= kLongestHeader, "checkpoint",
+                   "the header of {} tensors takes {} bytes, more than {}", entries.size(),
+                   text.size(), kLongestHeader);
   std::string bytes;
   for (int i = 0; i < kLengthBytes; ++i) bytes += static_cast<char>(text.size() >> (8 * i));
   bytes += text;

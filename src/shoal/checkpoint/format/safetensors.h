@@ -10,8 +10,9 @@
 #include "shoal/checkpoint/format/box.h"
 #include "shoal/checkpoint/format/file.h"
 
-/// The safetensors file format (https://github.com/huggingface/safetensors): 8 bytes of header length, little-endian; a JSON header of tensor names,
-/// types, shapes and offsets; the tensors' bytes, without gaps, row-major, little-endian.
+/// The safetensors file format (https://github.com/huggingface/safetensors): 8 bytes of header
+/// length, little-endian; a JSON header of tensor names, types, shapes and offsets; the tensors'
+/// bytes, without gaps, row-major, little-endian.
 namespace shoal::checkpoint::format {
 
 /// One tensor of a safetensors file.
@@ -33,15 +34,19 @@ struct Header {
   const Entry* find(std::string_view name) const;  ///< null when there is none
 };
 
-/// Reads and checks the header of a whole file: lengths bounded, every type known, every extent inside the file, no gap, no overlap, no byte left
-/// over. Throws Error(data) that names the file and what is wrong with it.
+/// Reads and checks the header of a whole file: lengths bounded, every type known, every extent
+/// inside the file, no gap, no overlap, no byte left over. Throws Error(data) that names the file
+/// and what is wrong with it.
 Header read_header(const File& file);
-/// The same on the first bytes of a file of `file_bytes` bytes; `bytes` holds at least the header. What read_header does after reading.
+/// The same on the first bytes of a file of `file_bytes` bytes; `bytes` holds at least the header.
+/// What read_header does after reading.
 Header parse_header(std::string_view bytes, std::int64_t file_bytes, const std::string& path);
 
-/// The bytes of a header for `entries`, whose offsets it sets, in the given order; padded with spaces so that the data begins at a multiple of 64.
-/// With entries of larger elements first every tensor is aligned to its element. Throws Error(usage) for repeated names or a type that
+/// The bytes of a header for `entries`, whose offsets it sets, in the given order; padded with
+/// spaces so that the data begins at a multiple of 64. With entries of larger elements first every
+/// tensor is aligned to its element. Throws Error(usage) for repeated names or a type that
 /// safetensors does not know.
-std::string render_header(std::vector<Entry>& entries, const std::map<std::string, std::string>& metadata);
+std::string render_header(std::vector<Entry>& entries,
+                          const std::map<std::string, std::string>& metadata);
 
 }  // namespace shoal::checkpoint::format

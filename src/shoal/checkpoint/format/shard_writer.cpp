@@ -16,24 +16,28 @@ namespace {
 /// Writes the elements of one source while each block is in the cache from its checksum.
 Piece write_piece(File& file, const Source& source, const std::string& name) {
   Piece piece{.file = 0, .name = name, .box = source.box};
-  const std::int64_t count = source.box.count(), element = static_cast<std::int64_t>(size_of(source.type));
+  const std::int64_t count = source.box.count(),
+                     element = static_cast<std::int64_t>(size_of(source.type));
   for (std::int64_t begin = 0; begin < count; begin += kBlockElements) {
     const std::int64_t end = std::min(begin + kBlockElements, count);
     const void* block = source.block(begin, end);
-    piece.blocks.push_back(value_checksum(block, source.type, source.box, source.shape, begin, end));
+    piece.blocks.push_back(
+        value_checksum(block, source.type, source.box, source.shape, begin, end));
     file.append(block, static_cast<std::size_t>((end - begin) * element));
   }
   return piece;
 }
 
 void add_piece(std::vector<LogicalTensor>& tensors, const Source& source, Piece piece) {
-  if (tensors.empty() || tensors.back().name != source.tensor) tensors.push_back({source.tensor, source.type, source.shape, {}});
+  if (tensors.empty() || tensors.back().name != source.tensor)
+    tensors.push_back({source.tensor, source.type, source.shape, {}});
   tensors.back().pieces.push_back(std::move(piece));
 }
 
 /// The same tensor from several writers becomes one.
 void merge_equal_names(std::vector<LogicalTensor>& tensors) {
-  std::stable_sort(tensors.begin(), tensors.end(), [](const LogicalTensor& a, const LogicalTensor& b) { return a.name < b.name; });
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const LogicalTensor& a, const LogicalTensor& b) { return a.name < b.name; });
   std::vector<LogicalTensor> merged;
   for (LogicalTensor& tensor : tensors) {
     if (merged.empty() || merged.back().name != tensor.name) {
@@ -41,8 +45,9 @@ void merge_equal_names(std::vector<LogicalTensor>& tensors) {
       continue;
     }
     LogicalTensor& first = merged.back();
-    SHOAL_USER_CHECK(first.shape == tensor.shape && first.type == tensor.type, "checkpoint", "ranks disagree on tensor '{}': {} {} and {} {}",
-                     first.name, name(first.type), text(first.shape), name(tensor.type), text(tensor.shape));
+    SHOAL_USER_CHECK(first.shape == tensor.shape && first.type == tensor.type, "checkpoint",
+                     "ranks disagree on tensor '{}': {} {} and {} {}", first.name, name(first.type),
+                     text(first.shape), name(tensor.type), text(tensor.shape));
     std::move(tensor.pieces.begin(), tensor.pieces.end(), std::back_inserter(first.pieces));
   }
   tensors = std::move(merged);
@@ -51,25 +56,30 @@ void merge_equal_names(std::vector<LogicalTensor>& tensors) {
 }  // namespace
 
 BlockReader blocks_of(ElementType type, std::function<const void*()> data) {
-  return [size = static_cast<std::int64_t>(size_of(type)), data = std::move(data), at = static_cast<const char*>(nullptr)](
-             std::int64_t begin, std::int64_t) mutable -> const void* {
+  return [size = static_cast<std::int64_t>(size_of(type)), data = std::move(data),
+          at = static_cast<const char*>(nullptr)](std::int64_t begin,
+                                                  std::int64_t) mutable -> const void* {
     if (!at) at = static_cast<const char*>(data());
     return at + begin * size;
   };
 }
 
-Written write_shard(const std::string& folder, const std::string& file_name, const std::vector<Source>& sources,
+Written write_shard(const std::string& folder, const std::string& file_name,
+                    const std::vector<Source>& sources,
                     const std::map<std::string, std::string>& metadata, bool sync) {
   std::vector<Entry> entries;
   for (const Source& source : sources)
-    entries.push_back({.name = piece_name(source.tensor, source.box, source.shape), .type = source.type, .shape = source.box.shape()});
+    entries.push_back({.name = piece_name(source.tensor, source.box, source.shape),
+                       .type = source.type,
+                       .shape = source.box.shape()});
   const std::string header = render_header(entries, metadata);
   File file = File::create(folder + "/" + file_name);
   if (!entries.empty()) file.reserve(entries.back().offset + entries.back().bytes());
   file.append(header.data(), header.size());
   Written written;
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    SHOAL_CHECK(file.bytes() == entries[i].offset, "'{}' is written at {}, its header says {}", entries[i].name, file.bytes(), entries[i].offset);
+    SHOAL_CHECK(file.bytes() == entries[i].offset, "'{}' is written at {}, its header says {}",
+                entries[i].name, file.bytes(), entries[i].offset);
     add_piece(written.tensors, sources[i], write_piece(file, sources[i], entries[i].name));
   }
   file.close(sync);
@@ -77,7 +87,8 @@ Written write_shard(const std::string& folder, const std::string& file_name, con
   return written;
 }
 
-Written write_shards(const std::string& folder, const std::string& stem, std::vector<Source> sources, std::int64_t max_file_bytes, bool sync) {
+Written write_shards(const std::string& folder, const std::string& stem,
+                     std::vector<Source> sources, std::int64_t max_file_bytes, bool sync) {
   Written all;
   const auto add = [&](Written part) {
     for (LogicalTensor& tensor : part.tensors) {
@@ -92,8 +103,11 @@ Written write_shards(const std::string& folder, const std::string& stem, std::ve
     do bytes += (end++)->bytes();
     while (end != sources.end() && bytes + end->bytes() <= max_file_bytes);
     // Larger elements first: every tensor is then aligned to its elements without a gap.
-    std::stable_sort(begin, end, [](const Source& a, const Source& b) { return size_of(a.type) > size_of(b.type); });
-    add(write_shard(folder, fmt::format("{}-{:02}.safetensors", stem, all.files.size()), {begin, end}, {{"format", "pt"}}, sync));
+    std::stable_sort(begin, end, [](const Source& a, const Source& b) {
+      return size_of(a.type) > size_of(b.type);
+    });
+    add(write_shard(folder, fmt::format("{}-{:02}.safetensors", stem, all.files.size()),
+                    {begin, end}, {{"format", "pt"}}, sync));
     begin = end;
   }
   merge_equal_names(all.tensors);

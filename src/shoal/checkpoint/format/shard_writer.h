@@ -10,8 +10,9 @@
 
 namespace shoal::checkpoint::format {
 
-/// Gives elements `[begin, end)` of a box, row-major: a block of kBlockElements or the rest. Blocks are asked for once each, in order, sources one
-/// after the other; what was given is valid until the next call. What it throws ends the writing.
+/// Gives elements `[begin, end)` of a box, row-major: a block of kBlockElements or the rest. Blocks
+/// are asked for once each, in order, sources one after the other; what was given is valid until
+/// the next call. What it throws ends the writing.
 using BlockReader = std::function<const void*(std::int64_t begin, std::int64_t end)>;
 
 /// A box of a logical tensor on its way into a file.
@@ -25,21 +26,27 @@ struct Source {
   std::int64_t bytes() const { return box.count() * static_cast<std::int64_t>(size_of(type)); }
 };
 
-/// Blocks of elements that lie in memory one after the other. `data` is called once, when their turn comes; valid until the next source's turn.
+/// Blocks of elements that lie in memory one after the other. `data` is called once, when their
+/// turn comes; valid until the next source's turn.
 BlockReader blocks_of(ElementType type, std::function<const void*()> data);
 
-/// What was written: the files, and every logical tensor with the pieces that came from here (Piece::file counts within `files`).
+/// What was written: the files, and every logical tensor with the pieces that came from here
+/// (Piece::file counts within `files`).
 struct Written {
   std::vector<DataFile> files;
   std::vector<LogicalTensor> tensors;
 };
 
-/// Writes `sources` into safetensors files `<folder>/<stem>-<k>.safetensors`, k from 0, beginning another when one would exceed `max_file_bytes`; a
-/// checksum is taken of every block on its way. Throws Error(output).
-Written write_shards(const std::string& folder, const std::string& stem, std::vector<Source> sources, std::int64_t max_file_bytes, bool sync);
+/// Writes `sources` into safetensors files `<folder>/<stem>-<k>.safetensors`, k from 0, beginning
+/// another when one would exceed `max_file_bytes`; a checksum is taken of every block on its way.
+/// Throws Error(output).
+Written write_shards(const std::string& folder, const std::string& stem,
+                     std::vector<Source> sources, std::int64_t max_file_bytes, bool sync);
 
-/// Writes one file of these sources, in this order. What write_shards does for each; exports name their file and metadata themselves.
-Written write_shard(const std::string& folder, const std::string& file_name, const std::vector<Source>& sources,
+/// Writes one file of these sources, in this order. What write_shards does for each; exports name
+/// their file and metadata themselves.
+Written write_shard(const std::string& folder, const std::string& file_name,
+                    const std::vector<Source>& sources,
                     const std::map<std::string, std::string>& metadata, bool sync);
 
 /// Appends `part` to `manifest`, with its file indices moved up.

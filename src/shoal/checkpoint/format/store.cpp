@@ -21,19 +21,26 @@ namespace {
 
 constexpr std::string_view kStep = "step-", kWriting = ".writing-", kRemoving = ".removing-";
 
-std::string step_path(const std::string& directory, std::int64_t step) { return fmt::format("{}/{}{}", directory, kStep, step); }
-std::string writing_path(const std::string& directory, std::int64_t step) { return fmt::format("{}/{}{}{}", directory, kWriting, kStep, step); }
+std::string step_path(const std::string& directory, std::int64_t step) {
+  return fmt::format("{}/{}{}", directory, kStep, step);
+}
+std::string writing_path(const std::string& directory, std::int64_t step) {
+  return fmt::format("{}/{}{}{}", directory, kWriting, kStep, step);
+}
 
 Error failed(const std::string& what) {
-  return system_error(ErrorKind::kOutput, "checkpoint", what).hint("free space there or name another folder; complete checkpoints are as they were");
+  return system_error(ErrorKind::kOutput, "checkpoint", what)
+      .hint("free space there or name another folder; complete checkpoints are as they were");
 }
 
 /// Takes the folder out of sight in one step before its files go one by one.
 void remove_step(const std::string& directory, const std::string& path) {
-  const std::string aside = fmt::format("{}/{}{}", directory, kRemoving, fs::path(path).filename().string());
+  const std::string aside =
+      fmt::format("{}/{}{}", directory, kRemoving, fs::path(path).filename().string());
   std::error_code ignored;
   fs::remove_all(aside, ignored);
-  if (::rename(path.c_str(), aside.c_str()) != 0) throw failed(fmt::format("cannot remove '{}'", path));
+  if (::rename(path.c_str(), aside.c_str()) != 0)
+    throw failed(fmt::format("cannot remove '{}'", path));
   fs::remove_all(aside, ignored);
 }
 
@@ -41,7 +48,8 @@ void rename_over(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return;
   const std::string what = fmt::format("cannot rename '{}' to '{}'", from, to);
   if (errno != ENOTEMPTY && errno != EEXIST) throw failed(what);
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) throw failed(what);
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
+    throw failed(what);
   std::error_code ignored;
   fs::remove_all(from, ignored);
 }
@@ -63,9 +71,11 @@ std::vector<Step> list_steps(const std::string& directory) {
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const auto step = step_of(it->path().filename().string());
     std::error_code ignored;
-    if (step && fs::exists(it->path() / kManifestName, ignored)) steps.push_back({*step, it->path().string()});
+    if (step && fs::exists(it->path() / kManifestName, ignored))
+      steps.push_back({*step, it->path().string()});
   }
-  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.step < b.step; });
+  std::sort(steps.begin(), steps.end(),
+            [](const Step& a, const Step& b) { return a.step < b.step; });
   return steps;
 }
 
@@ -80,7 +90,8 @@ std::string resolve_checkpoint(const std::string& path) {
   for (const std::string& folder : {path, path + "/checkpoints"})
     if (const auto step = newest_step(folder)) return step->path;
   throw Error(ErrorKind::kInputMissing, "checkpoint",
-              fmt::format("no checkpoint at '{}' (looked for {}, step-<n>, checkpoints/step-<n>)", path, kManifestName));
+              fmt::format("no checkpoint at '{}' (looked for {}, step-<n>, checkpoints/step-<n>)",
+                          path, kManifestName));
 }
 
 std::string begin_step(const std::string& directory, std::int64_t step) {

@@ -10,19 +10,23 @@ namespace shoal::checkpoint::format {
 
 using nlohmann::json;
 
-Error broken(const std::string& where, const std::string& what) { return Error(ErrorKind::kData, "checkpoint", where + ": " + what); }
+Error broken(const std::string& where, const std::string& what) {
+  return Error(ErrorKind::kData, "checkpoint", where + ": " + what);
+}
 
 json parse_json(std::string_view text, const std::string& where) {
   constexpr int kDeepest = 64;
   std::vector<std::set<std::string>> keys;  // of the objects that are open, by depth
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
-    if (depth > kDeepest) throw broken(where, fmt::format("JSON nested more than {} deep", kDeepest));
+    if (depth > kDeepest)
+      throw broken(where, fmt::format("JSON nested more than {} deep", kDeepest));
     if (event == json::parse_event_t::object_start) {
       if (static_cast<int>(keys.size()) <= depth) keys.resize(depth + 1);
       keys[depth].clear();
     } else if (event == json::parse_event_t::key) {
       const std::string& key = value.get_ref<const std::string&>();
-      if (!keys[depth - 1].insert(key).second) throw broken(where, fmt::format("JSON key '{}' stands twice in one object", key));
+      if (!keys[depth - 1].insert(key).second)
+        throw broken(where, fmt::format("JSON key '{}' stands twice in one object", key));
     }
     return true;
   };
@@ -41,7 +45,9 @@ const json& field(const json& object, const char* key, const std::string& where)
 }
 
 std::int64_t whole_number(const json& value, const std::string& where) {
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+  if (!value.is_number_unsigned() ||
+      value.get<std::uint64_t>() >
+          static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
     throw broken(where, "a whole number from 0 is expected");
   return static_cast<std::int64_t>(value.get<std::uint64_t>());
 }
@@ -61,8 +67,10 @@ std::string string_value(const json& value, const std::string& where) {
 std::uint64_t checksum_value(const json& value, const std::string& where) {
   const std::string digits = string_value(value, where);
   std::uint64_t checksum = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), checksum, 16);
-  if (digits.size() != 16 || error != std::errc() || end != digits.data() + digits.size()) throw broken(where, "16 hexadecimal digits are expected");
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), checksum, 16);
+  if (digits.size() != 16 || error != std::errc() || end != digits.data() + digits.size())
+    throw broken(where, "16 hexadecimal digits are expected");
   return checksum;
 }
 

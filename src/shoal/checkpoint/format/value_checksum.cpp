@@ -15,7 +15,8 @@
 #define SHOAL_CHECKPOINT_FORMAT_VALUE_CHECKSUM_PLAIN
 namespace shoal::checkpoint::format {
 
-constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15, kFirst = 0xbf58476d1ce4e5b9, kSecond = 0x94d049bb133111eb;
+constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15, kFirst = 0xbf58476d1ce4e5b9,
+                        kSecond = 0x94d049bb133111eb;
 
 template <class Bits>
 std::uint64_t plain_sum(const unsigned char* data, std::uint64_t first, std::int64_t count) {
@@ -41,7 +42,9 @@ using Lanes = hn::ScalableTag<std::uint64_t>;
 
 // The bits of so many elements as there are lanes.
 HWY_ATTR hn::Vec<Lanes> load(Lanes d, const std::uint64_t* from) { return hn::LoadU(d, from); }
-HWY_ATTR hn::Vec<Lanes> load(Lanes d, const std::uint32_t* from) { return hn::PromoteTo(d, hn::LoadU(hn::Rebind<std::uint32_t, Lanes>(), from)); }
+HWY_ATTR hn::Vec<Lanes> load(Lanes d, const std::uint32_t* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<std::uint32_t, Lanes>(), from));
+}
 template <class Narrow>
 HWY_ATTR hn::Vec<Lanes> load(Lanes d, const Narrow* from) {
   const hn::Rebind<std::uint32_t, Lanes> d32;
@@ -49,7 +52,8 @@ HWY_ATTR hn::Vec<Lanes> load(Lanes d, const Narrow* from) {
 }
 
 template <class Bits>
-HWY_ATTR std::uint64_t lane_sum(const unsigned char* data, std::uint64_t first, std::int64_t count) {
+HWY_ATTR std::uint64_t lane_sum(const unsigned char* data, std::uint64_t first,
+                                std::int64_t count) {
   const Lanes d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto stride = hn::Set(d, static_cast<std::uint64_t>(lanes) * kGolden);
@@ -65,7 +69,8 @@ HWY_ATTR std::uint64_t lane_sum(const unsigned char* data, std::uint64_t first, 
   // Not by SumOfLanes: gcc's own for AVX-512 adds signed numbers, which must not wrap.
   HWY_ALIGN std::uint64_t parts[hn::MaxLanes(d)];
   hn::Store(sum, d, parts);
-  std::uint64_t total = plain_sum<Bits>(data + i * static_cast<std::int64_t>(sizeof(Bits)), first + static_cast<std::uint64_t>(i), count - i);
+  std::uint64_t total = plain_sum<Bits>(data + i * static_cast<std::int64_t>(sizeof(Bits)),
+                                        first + static_cast<std::uint64_t>(i), count - i);
   for (std::int64_t lane = 0; lane < lanes; ++lane) total += parts[lane];
   return total;
 }
@@ -93,7 +98,8 @@ namespace {
 
 void check_size(ElementType type) {
   const std::size_t size = size_of(type);
-  SHOAL_USER_CHECK(size == 1 || size == 2 || size == 4 || size == 8, "checkpoint", "no checksum for elements of {} bytes: type={}", size, name(type));
+  SHOAL_USER_CHECK(size == 1 || size == 2 || size == 4 || size == 8, "checkpoint",
+                   "no checksum for elements of {} bytes: type={}", size, name(type));
 }
 
 }  // namespace
@@ -103,7 +109,8 @@ HWY_EXPORT(sum_2);
 HWY_EXPORT(sum_4);
 HWY_EXPORT(sum_8);
 
-std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t first, std::int64_t count) {
+std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t first,
+                             std::int64_t count) {
   check_size(type);
   const auto* bytes = static_cast<const unsigned char*>(data);
   const auto from = static_cast<std::uint64_t>(first);
@@ -119,7 +126,8 @@ std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t fi
   }
 }
 
-std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first, std::int64_t count) {
+std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first,
+                                   std::int64_t count) {
   check_size(type);
   const auto* bytes = static_cast<const unsigned char*>(data);
   const auto from = static_cast<std::uint64_t>(first);
@@ -135,11 +143,13 @@ std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int6
   }
 }
 
-std::uint64_t value_checksum(const void* data, ElementType type, const Box& box, const Shape& shape, std::int64_t begin, std::int64_t end) {
+std::uint64_t value_checksum(const void* data, ElementType type, const Box& box, const Shape& shape,
+                             std::int64_t begin, std::int64_t end) {
   std::uint64_t sum = 0;
   for_each_run(box, shape, begin, end, [&](const Run& run) {
-    sum +=
-        value_checksum(static_cast<const char*>(data) + (run.local - begin) * static_cast<std::int64_t>(size_of(type)), type, run.global, run.count);
+    sum += value_checksum(static_cast<const char*>(data) +
+                              (run.local - begin) * static_cast<std::int64_t>(size_of(type)),
+                          type, run.global, run.count);
   });
   return sum;
 }

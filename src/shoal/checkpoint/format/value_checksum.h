@@ -10,17 +10,23 @@
 
 namespace shoal::checkpoint::format {
 
-/// A checksum of values that does not depend on how they are sharded: the sum modulo 2^64, over the elements, of a mix of an element's bits and its
-/// global index. Checksums of disjoint parts add up to that of the whole. One changed element always changes it, since the mix is one-to-one
-/// in the bits (the finalizer of SplitMix64; Steele, Lea and Flood, 2014); several do but for one case in 2^64. Not cryptographic.
+/// A checksum of values that does not depend on how they are sharded: the sum modulo 2^64, over the
+/// elements, of a mix of an element's bits and its global index. Checksums of disjoint parts add up
+/// to that of the whole. One changed element always changes it, since the mix is one-to-one in the
+/// bits (the finalizer of SplitMix64; Steele, Lea and Flood, 2014); several do but for one case in
+/// 2^64. Not cryptographic.
 ///
-/// `data`: `count` elements whose global indices are `first`, `first + 1`, ... Vectorised for the processor at hand.
-std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t first, std::int64_t count);
+/// `data`: `count` elements whose global indices are `first`, `first + 1`, ... Vectorised for the
+/// processor at hand.
+std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t first,
+                             std::int64_t count);
 /// The same in a plain loop: what the fast one is tested against.
-std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first, std::int64_t count);
+std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first,
+                                   std::int64_t count);
 
 /// Of elements `[begin, end)` of a box of a tensor of `shape`; `data` points to element `begin`.
-std::uint64_t value_checksum(const void* data, ElementType type, const Box& box, const Shape& shape, std::int64_t begin, std::int64_t end);
+std::uint64_t value_checksum(const void* data, ElementType type, const Box& box, const Shape& shape,
+                             std::int64_t begin, std::int64_t end);
 
 /// Of plain bytes, each an element with its offset as index.
 std::uint64_t byte_checksum(std::string_view bytes);

@@ -12,7 +12,8 @@ float half_to_float(unsigned short bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
   float size = 0;
   if (exponent == 31)
-    size = fraction ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+    size =
+        fraction ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
   else if (exponent == 0)
     size = std::ldexp(static_cast<float>(fraction), -24);
   else
@@ -27,7 +28,9 @@ void widen(std::vector<char>& values, ElementType& type) {
   for (std::size_t i = 0; i < count; ++i) {
     std::uint16_t bits;
     std::memcpy(&bits, values.data() + 2 * i, 2);
-    const float value = type == ElementType::kF16 ? half_to_float(bits) : std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+    const float value = type == ElementType::kF16
+                            ? half_to_float(bits)
+                            : std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
     std::memcpy(wide.data() + 4 * i, &value, 4);
   }
   values = std::move(wide);

@@ -21,9 +21,10 @@ struct Bucket {
   std::size_t ready = 0;             ///< members whose gradient of this step is complete
 };
 
-// Buckets leave in a fixed order, the same on every rank, whatever order gradients become ready in; a bucket waits for those before it. One that
-// never fills, because this rank does not use a parameter, is completed at `finish`, when the ranks have told each other what they use. That exchange
-// has a group of its own, for it may overtake buckets.
+// Buckets leave in a fixed order, the same on every rank, whatever order gradients become ready in;
+// a bucket waits for those before it. One that never fills, because this rank does not use a
+// parameter, is completed at `finish`, when the ranks have told each other what they use. That
+// exchange has a group of its own, for it may overtake buckets.
 class DataParallel final : public GradientReduction {
  public:
   DataParallel(nn::Module& model, comm::Group group, const DataParallelOptions& options)
@@ -34,7 +35,8 @@ class DataParallel final : public GradientReduction {
         control_(group_.split(0, group_.rank())) {
     check_equal_parameters(parameters_, control_);
     in_place_ = agree_on_way();
-    // Until the first step has shown the order of backward, the reverse of forward is the best guess.
+    // Until the first step has shown the order of backward, the reverse of forward is the best
+    // guess.
     std::vector<std::size_t> order(parameters_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
     make_buckets(order);
@@ -66,10 +68,12 @@ class DataParallel final : public GradientReduction {
 
  private:
   bool agree_on_way() const {
-    if (options_.way != DataParallelOptions::Way::kAuto) return options_.way == DataParallelOptions::Way::kInPlace;
+    if (options_.way != DataParallelOptions::Way::kAuto)
+      return options_.way == DataParallelOptions::Way::kInPlace;
     const at::Tensor visible = at::empty({1}, at::kByte);
     *visible.data_ptr<std::uint8_t>() =
-        std::all_of(parameters_.begin(), parameters_.end(), [&](const auto& p) { return group_.visible_to_peers(p->tensor()); });
+        std::all_of(parameters_.begin(), parameters_.end(),
+                    [&](const auto& p) { return group_.visible_to_peers(p->tensor()); });
     control_.all_reduce(visible, {.reduction = comm::Reduction::kMin});
     return *visible.const_data_ptr<std::uint8_t>() != 0;
   }
@@ -81,15 +85,18 @@ class DataParallel final : public GradientReduction {
     at::ScalarType type = at::kFloat;
     for (const std::size_t i : order) {
       const at::ScalarType wanted = parameters_[i]->gradient_type();
-      const std::size_t size = static_cast<std::size_t>(parameters_[i]->tensor().numel()) * c10::elementSize(wanted);
-      const bool fits = !in_place_ && !buckets_.empty() && bytes + size <= options_.bucket_bytes && wanted == type;
+      const std::size_t size =
+          static_cast<std::size_t>(parameters_[i]->tensor().numel()) * c10::elementSize(wanted);
+      const bool fits = !in_place_ && !buckets_.empty() && bytes + size <= options_.bucket_bytes &&
+                        wanted == type;
       if (!fits) buckets_.emplace_back(), bytes = 0, type = wanted;
       bytes += size;
       bucket_of_[i] = buckets_.size() - 1;
       buckets_.back().members.push_back(i);
     }
     if (in_place_) return;
-    for (const auto& parameter : parameters_) parameter->set_sink({});  // buckets of before go first: never two sets of them
+    for (const auto& parameter : parameters_)
+      parameter->set_sink({});  // buckets of before go first: never two sets of them
     const ScopedCategory category(MemoryCategory::kGradients);
     for (Bucket& bucket : buckets_) {
       std::int64_t count = 0;
@@ -98,7 +105,8 @@ class DataParallel final : public GradientReduction {
       std::int64_t at = 0;
       for (const std::size_t i : bucket.members) {
         const std::int64_t size = parameters_[i]->tensor().numel();
-        parameters_[i]->set_sink(bucket.flat.slice(0, at, at + size).view(parameters_[i]->tensor().sizes()));
+        parameters_[i]->set_sink(
+            bucket.flat.slice(0, at, at + size).view(parameters_[i]->tensor().sizes()));
         at += size;
       }
     }
@@ -109,21 +117,26 @@ class DataParallel final : public GradientReduction {
     arrived_[i] = true;
     if (learning_) observed_.push_back(i);
     ++buckets_[bucket_of_[i]].ready;
-    for (; sent_ < buckets_.size() && buckets_[sent_].ready == buckets_[sent_].members.size(); ++sent_) send(buckets_[sent_], nullptr);
+    for (; sent_ < buckets_.size() && buckets_[sent_].ready == buckets_[sent_].members.size();
+         ++sent_)
+      send(buckets_[sent_], nullptr);
     group_.poll();
   }
 
   /// `used` is null while backward runs and every member is known to be used.
   void send(const Bucket& bucket, const std::vector<bool>* used) {
-    const bool any = !used || std::any_of(bucket.members.begin(), bucket.members.end(), [&](std::size_t i) { return (*used)[i]; });
+    const bool any = !used || std::any_of(bucket.members.begin(), bucket.members.end(),
+                                          [&](std::size_t i) { return (*used)[i]; });
     if (!any) return;
     if (bucket.flat.defined()) {
-      // What nobody uses may hold an old gradient; it is not read afterwards, but let no overflow hide in it.
+      // What nobody uses may hold an old gradient; it is not read afterwards, but let no overflow
+      // hide in it.
       for (const std::size_t i : bucket.members)
         if (used && !(*used)[i]) parameters_[i]->sink().zero_();
       works_.push_back(group_.all_reduce(bucket.flat, {.async = true}));
     } else {
-      works_.push_back(group_.all_reduce(parameters_[bucket.members.front()]->gradient(), {.async = true}));
+      works_.push_back(
+          group_.all_reduce(parameters_[bucket.members.front()]->gradient(), {.async = true}));
     }
   }
 
@@ -134,10 +147,13 @@ class DataParallel final : public GradientReduction {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (!arrived_[i]) observed_.push_back(i);
     const at::Tensor order = at::empty({count}, at::kLong);
-    for (std::int64_t i = 0; i < count; ++i) order.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(observed_[i]);
+    for (std::int64_t i = 0; i < count; ++i)
+      order.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(observed_[i]);
     control_.broadcast(order, 0);
-    // Takes effect when the next step begins: the gradients in today's buckets are about to be read.
-    for (std::int64_t i = 0; i < count; ++i) learned_.push_back(static_cast<std::size_t>(order.const_data_ptr<std::int64_t>()[i]));
+    // Takes effect when the next step begins: the gradients in today's buckets are about to be
+    // read.
+    for (std::int64_t i = 0; i < count; ++i)
+      learned_.push_back(static_cast<std::size_t>(order.const_data_ptr<std::int64_t>()[i]));
     observed_.clear();
   }
 
@@ -158,7 +174,8 @@ class DataParallel final : public GradientReduction {
 
 }  // namespace
 
-std::unique_ptr<GradientReduction> data_parallel(nn::Module& model, comm::Group group, const DataParallelOptions& options) {
+std::unique_ptr<GradientReduction> data_parallel(nn::Module& model, comm::Group group,
+                                                 const DataParallelOptions& options) {
   if (group.size() == 1) return reduce_after_backward(model, std::move(group));
   return std::make_unique<DataParallel>(model, std::move(group), options);
 }

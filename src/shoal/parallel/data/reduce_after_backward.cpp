@@ -7,7 +7,9 @@ namespace {
 class ReduceAfterBackward final : public GradientReduction {
  public:
   ReduceAfterBackward(nn::Module& model, comm::Group group)
-      : owned_(whole_ranges(model)), parameters_(trained_parameters(model)), group_(std::move(group)) {}
+      : owned_(whole_ranges(model)),
+        parameters_(trained_parameters(model)),
+        group_(std::move(group)) {}
 
   void begin(std::int64_t, std::int64_t) override {}
 
@@ -31,7 +33,8 @@ class ReduceAfterBackward final : public GradientReduction {
 
 std::vector<OwnedRange> whole_ranges(const nn::Module& model) {
   std::vector<OwnedRange> ranges;
-  for (const auto& parameter : model.parameters()) ranges.push_back({parameter, 0, parameter->tensor().numel(), parameter->tensor().detach()});
+  for (const auto& parameter : model.parameters())
+    ranges.push_back({parameter, 0, parameter->tensor().numel(), parameter->tensor().detach()});
   return ranges;
 }
 

@@ -15,7 +15,8 @@ std::vector<std::shared_ptr<nn::Parameter>> trained_parameters(const nn::Module&
   return trained;
 }
 
-std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>>& parameters, const comm::Group& group) {
+std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
+                                const comm::Group& group) {
   const at::Tensor map = at::empty({static_cast<std::int64_t>(parameters.size())}, at::kByte);
   auto* used = map.data_ptr<std::uint8_t>();
   for (std::size_t i = 0; i < parameters.size(); ++i) used[i] = parameters[i]->gradient().defined();
@@ -28,9 +29,11 @@ std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>
   return result;
 }
 
-void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& parameters, const comm::Group& group) {
+void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
+                            const comm::Group& group) {
   if (group.size() == 1 || parameters.empty()) return;
-  // A sum of words depends on every bit and is taken at the speed of memory; two ranks that differ agree in it once in 2^64.
+  // A sum of words depends on every bit and is taken at the speed of memory; two ranks that differ
+  // agree in it once in 2^64.
   const at::Tensor least = at::empty({static_cast<std::int64_t>(parameters.size())}, at::kLong);
   auto* sums = least.data_ptr<std::int64_t>();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -43,7 +46,8 @@ void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& p
       std::memcpy(&word, bytes + 4 * w, 4);
       sum += (word ^ 0x9e3779b9u) * (2 * static_cast<std::uint64_t>(w) + 0x9e3779b97f4a7c15u);
     }
-    for (std::size_t b = 4 * words; b < values.nbytes(); ++b) sum = sum * 31 + static_cast<std::uint64_t>(bytes[b]);
+    for (std::size_t b = 4 * words; b < values.nbytes(); ++b)
+      sum = sum * 31 + static_cast<std::uint64_t>(bytes[b]);
     sums[i] = static_cast<std::int64_t>(sum);
   }
   const at::Tensor most = least.clone();
@@ -51,7 +55,8 @@ void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& p
   group.all_reduce(most, {.reduction = comm::Reduction::kMax});
   for (std::size_t i = 0; i < parameters.size(); ++i)
     if (sums[i] != most.const_data_ptr<std::int64_t>()[i])
-      throw Error(ErrorKind::kMismatch, "data_parallel", fmt::format("ranks start from different values of {}", parameters[i]->name()))
+      throw Error(ErrorKind::kMismatch, "data_parallel",
+                  fmt::format("ranks start from different values of {}", parameters[i]->name()))
           .at(group.rank(), group.size())
           .hint("give every rank the same seed or the same checkpoint");
 }

@@ -12,11 +12,13 @@ namespace shoal::parallel {
 /// The parameters of `model` that are trained, in canonical order.
 std::vector<std::shared_ptr<nn::Parameter>> trained_parameters(const nn::Module& model);
 
-/// For each parameter whether any rank of `group` has a gradient for it. Where others have one and this rank has none, its gradient becomes zero.
-/// Collective.
-std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>>& parameters, const comm::Group& group);
+/// For each parameter whether any rank of `group` has a gradient for it. Where others have one and
+/// this rank has none, its gradient becomes zero. Collective.
+std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
+                                const comm::Group& group);
 
 /// Throws Error(mismatch) naming the first parameter whose values differ between ranks. Collective.
-void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& parameters, const comm::Group& group);
+void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
+                            const comm::Group& group);
 
 }  // namespace shoal::parallel

@@ -7,17 +7,22 @@
 namespace shoal::parallel {
 namespace {
 
-/// A slot serves units down to this part of its size: units of like sizes share slots, and large ones are not spent on small ones.
+/// A slot serves units down to this part of its size: units of like sizes share slots, and large
+/// ones are not spent on small ones.
 constexpr double kLeastUse = 0.75;
 
-bool fits(std::size_t slot, std::size_t bytes) { return bytes <= slot && static_cast<double>(bytes) >= kLeastUse * static_cast<double>(slot); }
+bool fits(std::size_t slot, std::size_t bytes) {
+  return bytes <= slot && static_cast<double>(bytes) >= kLeastUse * static_cast<double>(slot);
+}
 
 }  // namespace
 
 HostSlots::Slot HostSlots::take(std::size_t bytes) {
   Entry* best = nullptr;
   for (Entry& entry : entries_)
-    if (!entry.taken && fits(entry.slot->bytes(), bytes) && (!best || entry.slot->bytes() < best->slot->bytes())) best = &entry;
+    if (!entry.taken && fits(entry.slot->bytes(), bytes) &&
+        (!best || entry.slot->bytes() < best->slot->bytes()))
+      best = &entry;
   if (best) {
     best->taken = true;
     return best->slot;
@@ -29,7 +34,8 @@ HostSlots::Slot HostSlots::take(std::size_t bytes) {
 }
 
 void HostSlots::give_back(const Slot& slot) {
-  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.slot == slot; });
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.slot == slot; });
   SHOAL_CHECK(found != entries_.end() && found->taken, "a slot that was not taken");
   found->taken = false;
   if (!found->kept) entries_.erase(found);

@@ -7,7 +7,8 @@
 
 namespace shoal::parallel {
 
-/// Memory that the ranks of one host share, taken and given back by all of them in the same order: where units lie while they are gathered.
+/// Memory that the ranks of one host share, taken and given back by all of them in the same order:
+/// where units lie while they are gathered.
 ///
 /// What is given back is kept for the next unit that fits, so that a steady step takes no memory.
 class HostSlots {
@@ -17,7 +18,8 @@ class HostSlots {
 
   /// At least `bytes`; what others left there. Collective where no slot is free that fits.
   Slot take(std::size_t bytes);
-  /// Other ranks may still read it: whoever takes it next begins to write when they do not (Options::shared_output).
+  /// Other ranks may still read it: whoever takes it next begins to write when they do not
+  /// (Options::shared_output).
   void give_back(const Slot& slot);
   /// false: what is made from here on goes when it is given back.
   void keep_new(bool keep) { keep_new_ = keep; }

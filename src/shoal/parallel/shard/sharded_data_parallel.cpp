@@ -17,28 +17,37 @@ using schedule::ShardAction;
 using schedule::ShardStep;
 using Way = ShardingOptions::Way;
 
-// Gathers have a group of their own: they and reductions may be issued in another order on each rank.
+// Gathers have a group of their own: they and reductions may be issued in another order on each
+// rank.
 class ShardedDataParallel final : public Sharding {
  public:
   ShardedDataParallel(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options)
-      : options_(options), modules_(wrap(model, options.wrapping)), shard_(mesh.group("shard")), gathers_(shard_.split(0, shard_.rank())) {
-    SHOAL_USER_CHECK(!options.reduce_every_micro_batch || options.stage != ShardStage::kOptimizer, "sharding",
-                     "stage 1 keeps whole gradients: they are reduced once a step");
-    SHOAL_USER_CHECK(options.in_flight >= 1, "sharding", "{} units in flight: at least 1", options.in_flight);
-    SHOAL_USER_CHECK(options.travels == at::kFloat || options.travels == at::kBFloat16, "sharding", "parameters travel in {}: float32 or bf16",
-                     c10::toString(options.travels));
-    SHOAL_USER_CHECK(mesh.extent("shard") * mesh.extent("replicate") == mesh.size(), "sharding", "a mesh of {} ranks whose axes {} and {} make {}",
-                     mesh.size(), "shard", "replicate", mesh.extent("shard") * mesh.extent("replicate"));
+      : options_(options),
+        modules_(wrap(model, options.wrapping)),
+        shard_(mesh.group("shard")),
+        gathers_(shard_.split(0, shard_.rank())) {
+    SHOAL_USER_CHECK(!options.reduce_every_micro_batch || options.stage != ShardStage::kOptimizer,
+                     "sharding", "stage 1 keeps whole gradients: they are reduced once a step");
+    SHOAL_USER_CHECK(options.in_flight >= 1, "sharding", "{} units in flight: at least 1",
+                     options.in_flight);
+    SHOAL_USER_CHECK(options.travels == at::kFloat || options.travels == at::kBFloat16, "sharding",
+                     "parameters travel in {}: float32 or bf16", c10::toString(options.travels));
+    SHOAL_USER_CHECK(mesh.extent("shard") * mesh.extent("replicate") == mesh.size(), "sharding",
+                     "a mesh of {} ranks whose axes {} and {} make {}", mesh.size(), "shard",
+                     "replicate", mesh.extent("shard") * mesh.extent("replicate"));
     make_units(mesh);
     take_memory();
     list_owned(model);
     std::vector<const FlatUnit*> units;
     for (const auto& unit : memory_) units.push_back(&unit->unit());
     const bool whole = options.stage == ShardStage::kOptimizer;
-    // Where units are gathered for backward no rank gets far ahead; and whoever waits for a gather does nothing for reductions meanwhile.
+    // Where units are gathered for backward no rank gets far ahead; and whoever waits for a gather
+    // does nothing for reductions meanwhile.
     const int in_flight = whole || !resident() ? 0 : options.in_flight;
-    gradients_ = std::make_unique<UnitGradients>(std::move(units), mesh.world(), shard_, mesh.group("replicate"),
-                                                 UnitGradients::Policy{.keep_whole = whole, .in_place = whole && one_copy_, .in_flight = in_flight});
+    gradients_ = std::make_unique<UnitGradients>(
+        std::move(units), mesh.world(), shard_, mesh.group("replicate"),
+        UnitGradients::Policy{
+            .keep_whole = whole, .in_place = whole && one_copy_, .in_flight = in_flight});
     if (!resident()) hang_hooks();
     watch_updates();
   }
@@ -82,7 +91,12 @@ class ShardedDataParallel final : public Sharding {
 
   void reset_parameters(Key key) override {
     // Ranks that share memory take turns.
-    const int writers = one_copy_ ? shard_.size() : slots_ ? slots_->ranks() : 1, writer = one_copy_ ? shard_.rank() : slots_ ? slots_->rank() : 0;
+    const int writers = one_copy_ ? shard_.size()
+                        : slots_  ? slots_->ranks()
+                                  : 1,
+              writer = one_copy_ ? shard_.rank()
+                       : slots_  ? slots_->rank()
+                                 : 0;
     int turn = 0;
     for (const auto& unit : memory_) {
       unit->take();
@@ -132,32 +146,40 @@ class ShardedDataParallel final : public Sharding {
   void make_units(const mesh::Mesh& mesh) {
     for (const WrappedModule& wrapped : modules_) {
       for (const auto& parameter : wrapped.parameters)
-        SHOAL_USER_CHECK(!parameter->materialized(), "sharding", "{} has memory already", parameter->name());
-      for (FlatUnit& unit : flat_units(wrapped.module->path(), wrapped.parameters, shard_.size())) units_.push_back(std::move(unit));
+        SHOAL_USER_CHECK(!parameter->materialized(), "sharding", "{} has memory already",
+                         parameter->name());
+      for (FlatUnit& unit : flat_units(wrapped.module->path(), wrapped.parameters, shard_.size()))
+        units_.push_back(std::move(unit));
     }
     for (const FlatUnit& unit : units_)
       for (const FlatUnit::Member& member : unit.members) {
         mesh::Layout layout;
         const auto [begin, end] = unit.range(member, shard_.rank());
         for (const mesh::Axis& axis : mesh.axes())
-          layout.axes.push_back(axis.name == "shard" ? mesh::Placement::flat(begin, end) : mesh::Placement::replicate());
+          layout.axes.push_back(axis.name == "shard" ? mesh::Placement::flat(begin, end)
+                                                     : mesh::Placement::replicate());
         member.parameter->set_layout(std::move(layout), member.parameter->box());
       }
   }
 
   void take_memory() {
     std::size_t bytes = 0;
-    for (const FlatUnit& unit : units_) bytes += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
+    for (const FlatUnit& unit : units_)
+      bytes += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
     if (options_.way != Way::kCopied && bytes > 0) {
       const ScopedCategory category(MemoryCategory::kParameters);
       buffer_ = shard_.shared_buffer(bytes);
       one_copy_ = buffer_ != nullptr;
       if (!one_copy_) share_on_hosts(bytes);
     }
-    SHOAL_USER_CHECK(buffer_ || slots_ || options_.way != Way::kShared || bytes == 0, "sharding", "the ranks share no memory");
+    SHOAL_USER_CHECK(buffer_ || slots_ || options_.way != Way::kShared || bytes == 0, "sharding",
+                     "the ranks share no memory");
     std::size_t offset = 0;
     for (const FlatUnit& unit : units_) {
-      UnitMemory::Place place{.shared = {}, .slots = slots_, .resident = resident(), .travels = one_copy_ ? unit.type : options_.travels};
+      UnitMemory::Place place{.shared = {},
+                              .slots = slots_,
+                              .resident = resident(),
+                              .travels = one_copy_ ? unit.type : options_.travels};
       if (buffer_) place.shared = buffer_->tensor(offset, {unit.size()}, unit.type);
       place.label = static_cast<std::uint32_t>(memory_.size()) + 1;
       offset += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
@@ -165,7 +187,8 @@ class ShardedDataParallel final : public Sharding {
     }
   }
 
-  /// One copy a host, where every host has the same number of consecutive ranks, several, that share memory.
+  /// One copy a host, where every host has the same number of consecutive ranks, several, that
+  /// share memory.
   void share_on_hosts(std::size_t bytes) {
     const comm::Group host = shard_.on_host();
     const int ranks = host.size();
@@ -173,7 +196,8 @@ class ShardedDataParallel final : public Sharding {
     const auto probe = host.shared_buffer(64);
     // The least and, negated, the most of what all have to say.
     const at::Tensor least = at::empty({2}, at::kLong);
-    least.data_ptr<std::int64_t>()[0] = block && probe ? ranks : 0, least.data_ptr<std::int64_t>()[1] = -ranks;
+    least.data_ptr<std::int64_t>()[0] = block && probe ? ranks : 0,
+    least.data_ptr<std::int64_t>()[1] = -ranks;
     shard_.all_reduce(least, {.reduction = comm::Reduction::kMin}).order();
     const auto* said = least.const_data_ptr<std::int64_t>();
     if (said[0] != ranks || said[1] != -ranks) return;
@@ -188,7 +212,9 @@ class ShardedDataParallel final : public Sharding {
         for (const FlatUnit::Member& member : unit.members) {
           if (member.parameter != parameter) continue;
           const auto [begin, end] = unit.range(member, shard_.rank());
-          owned_.push_back({parameter, begin, end, memory->own().narrow(0, unit.place(member, shard_.rank()), end - begin)});
+          owned_.push_back(
+              {parameter, begin, end,
+               memory->own().narrow(0, unit.place(member, shard_.rank()), end - begin)});
         }
       }
   }
@@ -198,7 +224,9 @@ class ShardedDataParallel final : public Sharding {
     std::vector<int> units;
     for (std::size_t u = 0; u < memory_.size(); ++u)
       for (const FlatUnit::Member& member : memory_[u]->unit().members) {
-        const auto among = [&](const auto& some) { return std::find(some.begin(), some.end(), member.parameter) != some.end(); };
+        const auto among = [&](const auto& some) {
+          return std::find(some.begin(), some.end(), member.parameter) != some.end();
+        };
         if (!among(module.parameters) && !among(module.borrowed)) continue;
         units.push_back(static_cast<int>(u));
         break;
@@ -207,46 +235,62 @@ class ShardedDataParallel final : public Sharding {
   }
 
   void hang_hooks() {
-    schedule::ShardPlan plan{.reads = {}, .parent = {}, .ahead = options_.ahead, .reshard_after_forward = options_.reshard_after_forward};
-    for (const WrappedModule& module : modules_) plan.reads.push_back(read_by(module)), plan.parent.push_back(module.parent);
+    schedule::ShardPlan plan{.reads = {},
+                             .parent = {},
+                             .ahead = options_.ahead,
+                             .reshard_after_forward = options_.reshard_after_forward};
+    for (const WrappedModule& module : modules_)
+      plan.reads.push_back(read_by(module)), plan.parent.push_back(module.parent);
     plan.first_trained = first_trained();
     table_ = schedule::shard_table(plan);
     reads_ = plan.reads;
     for (std::size_t m = 0; m < modules_.size(); ++m) {
-      const auto enter_if_alive = [this, m, alive = std::weak_ptr(alive_)](ShardStep step, bool recomputing = false) {
+      const auto enter_if_alive = [this, m, alive = std::weak_ptr(alive_)](
+                                      ShardStep step, bool recomputing = false) {
         if (!alive.expired()) enter(step, static_cast<int>(m), recomputing);
       };
-      modules_[m].module->on_pre_forward([enter_if_alive](nn::Module&, const at::Tensor&, const nn::Context& context) {
-        enter_if_alive(ShardStep::kForward, context.recomputing);
-        return at::Tensor();
-      });
-      modules_[m].module->on_post_forward([enter_if_alive](nn::Module&, const at::Tensor& output, const nn::Context&) {
-        if (output.requires_grad()) output.register_hook([enter_if_alive](const at::Tensor&) { enter_if_alive(ShardStep::kBackward); });
-        return at::Tensor();
-      });
+      modules_[m].module->on_pre_forward(
+          [enter_if_alive](nn::Module&, const at::Tensor&, const nn::Context& context) {
+            enter_if_alive(ShardStep::kForward, context.recomputing);
+            return at::Tensor();
+          });
+      modules_[m].module->on_post_forward(
+          [enter_if_alive](nn::Module&, const at::Tensor& output, const nn::Context&) {
+            if (output.requires_grad())
+              output.register_hook(
+                  [enter_if_alive](const at::Tensor&) { enter_if_alive(ShardStep::kBackward); });
+            return at::Tensor();
+          });
     }
   }
 
-  /// Autograd does not see what owners write to parameters: a backward pass that would read other values than its forward pass did is caught here.
+  /// Autograd does not see what owners write to parameters: a backward pass that would read other
+  /// values than its forward pass did is caught here.
   void watch_updates() {
     for (const WrappedModule& wrapped : modules_)
-      wrapped.module->on_post_forward([this, alive = std::weak_ptr(alive_)](nn::Module& module, const at::Tensor& output, const nn::Context&) {
-        if (!alive.expired() && output.requires_grad())
-          output.register_hook([this, alive, then = updates_, path = module.path()](const at::Tensor&) {
-            SHOAL_USER_CHECK(alive.expired() || then == updates_, "sharding",
-                             "the parameters of {} were updated between its forward and its backward pass: gradients would be of neither",
-                             path.empty() ? "the model" : path);
+      wrapped.module->on_post_forward(
+          [this, alive = std::weak_ptr(alive_)](nn::Module& module, const at::Tensor& output,
+                                                const nn::Context&) {
+            if (!alive.expired() && output.requires_grad())
+              output.register_hook(
+                  [this, alive, then = updates_, path = module.path()](const at::Tensor&) {
+                    SHOAL_USER_CHECK(alive.expired() || then == updates_, "sharding",
+                                     "the parameters of {} were updated between its forward and "
+                                     "its backward pass: gradients would be of neither",
+                                     path.empty() ? "the model" : path);
+                  });
+            return at::Tensor();
           });
-        return at::Tensor();
-      });
   }
 
-  /// Does what the table has before this. A module that comes out of turn (recomputed, or run twice) only gets what it reads.
+  /// Does what the table has before this. A module that comes out of turn (recomputed, or run
+  /// twice) only gets what it reads.
   void enter(ShardStep step, int module, bool recomputing) {
     if (held_) return;
     in_backward_ = in_backward_ || recomputing || step == ShardStep::kBackward;
     if (!in_backward_ || step == ShardStep::kBackward) {
-      const auto found = std::find(table_.begin() + cursor_, table_.end(), ShardAction{step, module});
+      const auto found =
+          std::find(table_.begin() + cursor_, table_.end(), ShardAction{step, module});
       if (found != table_.end()) do_until(found - table_.begin() + 1);
     }
     for (int m = module; m >= 0; m = modules_[static_cast<std::size_t>(m)].parent)
@@ -259,23 +303,28 @@ class ShardedDataParallel final : public Sharding {
   void do_until(std::ptrdiff_t end) {
     for (; cursor_ < end; ++cursor_) {
       const ShardAction& action = table_[static_cast<std::size_t>(cursor_)];
-      if (action.step == ShardStep::kGather) memory_[static_cast<std::size_t>(action.index)]->gather();
-      if (action.step == ShardStep::kRelease) memory_[static_cast<std::size_t>(action.index)]->release();
+      if (action.step == ShardStep::kGather)
+        memory_[static_cast<std::size_t>(action.index)]->gather();
+      if (action.step == ShardStep::kRelease)
+        memory_[static_cast<std::size_t>(action.index)]->release();
     }
   }
 
-  /// The first module that reads something trained: backward enters none before it. All of them: nothing is trained.
+  /// The first module that reads something trained: backward enters none before it. All of them:
+  /// nothing is trained.
   int first_trained() const {
     const auto trained = [](const auto& parameters) {
-      return std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter->requires_grad(); });
+      return std::any_of(parameters.begin(), parameters.end(),
+                         [](const auto& parameter) { return parameter->requires_grad(); });
     };
-    const auto found =
-        std::find_if(modules_.begin(), modules_.end(), [&](const WrappedModule& m) { return trained(m.parameters) || trained(m.borrowed); });
+    const auto found = std::find_if(modules_.begin(), modules_.end(), [&](const WrappedModule& m) {
+      return trained(m.parameters) || trained(m.borrowed);
+    });
     return static_cast<int>(found - modules_.begin());
   }
 
-  /// A pass is over: what it has left of the table is done, for the ranks that had use for it; everything is released, and the next one starts at the
-  /// top.
+  /// A pass is over: what it has left of the table is done, for the ranks that had use for it;
+  /// everything is released, and the next one starts at the top.
   void rest_of_table() {
     if (resident() || held_) return;
     if (passing_) do_until(static_cast<std::ptrdiff_t>(table_.size()));
@@ -288,9 +337,11 @@ class ShardedDataParallel final : public Sharding {
   std::vector<WrappedModule> modules_;
   comm::Group shard_, gathers_;
   std::vector<FlatUnit> units_;
-  std::shared_ptr<comm::SharedBuffer> buffer_;  ///< of all parameters; null: they are gathered, or every rank has its own copy
-  std::shared_ptr<HostSlots> slots_;            ///< of the ranks of this host, where the group lies on several; null: nothing is shared, or by all
-  bool one_copy_ = false;                       ///< for all ranks of the group
+  std::shared_ptr<comm::SharedBuffer>
+      buffer_;  ///< of all parameters; null: they are gathered, or every rank has its own copy
+  std::shared_ptr<HostSlots> slots_;  ///< of the ranks of this host, where the group lies on
+                                      ///< several; null: nothing is shared, or by all
+  bool one_copy_ = false;             ///< for all ranks of the group
   std::vector<std::unique_ptr<UnitMemory>> memory_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<UnitGradients> gradients_;
@@ -304,7 +355,8 @@ class ShardedDataParallel final : public Sharding {
 
 }  // namespace
 
-std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options) {
+std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh,
+                                                const ShardingOptions& options) {
   return std::make_unique<ShardedDataParallel>(model, mesh, options);
 }
 

@@ -11,7 +11,8 @@
 namespace shoal::parallel {
 namespace {
 
-/// One unit for the whole model; every rank has memory for everything, but of what others own it uses only what the stage allows.
+/// One unit for the whole model; every rank has memory for everything, but of what others own it
+/// uses only what the stage allows.
 class ShardingByHand final : public Sharding {
  public:
   ShardingByHand(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options)
@@ -24,9 +25,11 @@ class ShardingByHand final : public Sharding {
     unit_.shard = (size_ + shard_.size() - 1) / shard_.size();
     full_ = at::zeros({unit_.size()}, at::kFloat);
     for (const FlatUnit::Member& member : unit_.members) {
-      member.parameter->set_tensor(full_.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
+      member.parameter->set_tensor(
+          full_.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
       const auto [begin, end] = unit_.range(member, shard_.rank());
-      owned_.push_back({member.parameter, begin, end, full_.narrow(0, member.offset + begin, end - begin)});
+      owned_.push_back(
+          {member.parameter, begin, end, full_.narrow(0, member.offset + begin, end - begin)});
     }
   }
 
@@ -93,7 +96,8 @@ class ShardingByHand final : public Sharding {
 
 }  // namespace
 
-std::unique_ptr<Sharding> sharding_by_hand(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options) {
+std::unique_ptr<Sharding> sharding_by_hand(nn::Module& model, const mesh::Mesh& mesh,
+                                           const ShardingOptions& options) {
   return std::make_unique<ShardingByHand>(model, mesh, options);
 }
 

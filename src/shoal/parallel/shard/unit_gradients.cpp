@@ -9,7 +9,8 @@
 
 namespace shoal::parallel {
 
-UnitGradients::UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world, comm::Group shard, comm::Group replicate, Policy policy)
+UnitGradients::UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world,
+                             comm::Group shard, comm::Group replicate, Policy policy)
     : units_(std::move(units)),
       control_(world.split(0, world.rank())),
       shard_(std::move(shard)),
@@ -23,9 +24,10 @@ UnitGradients::UnitGradients(std::vector<const FlatUnit*> units, const comm::Gro
     for (std::size_t m = 0; m < units_[u]->members.size(); ++m) {
       nn::Parameter& parameter = *units_[u]->members[m].parameter;
       parameter.on_sink_wanted([this, u] { make_flat(u); });
-      parameter.on_gradient_ready([this, i = places_.size(), alive = std::weak_ptr(alive_)](nn::Parameter&) {
-        if (!alive.expired()) ready(i);
-      });
+      parameter.on_gradient_ready(
+          [this, i = places_.size(), alive = std::weak_ptr(alive_)](nn::Parameter&) {
+            if (!alive.expired()) ready(i);
+          });
       places_.push_back({u, m});
     }
   }
@@ -51,7 +53,8 @@ void UnitGradients::wait_for_room() {
   std::vector<Flight*> waiting;
   for (Flight& flight : flights_)
     if (!flight.passed_on && !flight.work.test()) waiting.push_back(&flight);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(policy_.in_flight) < waiting.size(); ++i) waiting[i]->work.order();
+  for (std::size_t i = 0; i + static_cast<std::size_t>(policy_.in_flight) < waiting.size(); ++i)
+    waiting[i]->work.order();
   shard_.poll();  // lets go of what was read
 }
 
@@ -61,7 +64,9 @@ void UnitGradients::make_flat(std::size_t u) {
   const ScopedCategory category(MemoryCategory::kGradients);
   states_[u].flat = at::empty({unit.size()}, unit.gradient_type);
   for (const FlatUnit::Member& member : unit.members)
-    member.parameter->set_sink(states_[u].flat.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
+    member.parameter->set_sink(states_[u]
+                                   .flat.narrow(0, member.offset, member.count)
+                                   .view(member.parameter->tensor().sizes()));
 }
 
 void UnitGradients::ready(std::size_t i) {
@@ -69,7 +74,10 @@ void UnitGradients::ready(std::size_t i) {
   if (!leave_ || place.arrived || !member(place).parameter->gradient().defined()) return;
   place.arrived = true;
   ++states_[place.unit].arrived;
-  for (; sent_ < order_.size() && states_[order_[sent_]].arrived == units_[order_[sent_]]->members.size(); ++sent_) send(order_[sent_]);
+  for (; sent_ < order_.size() &&
+         states_[order_[sent_]].arrived == units_[order_[sent_]]->members.size();
+       ++sent_)
+    send(order_[sent_]);
   shard_.poll();
   pass_on(false);
   settle(false);
@@ -81,8 +89,10 @@ void UnitGradients::send(std::size_t u) {
   if (!state.flat.defined()) make_flat(u);
   for (std::size_t m = 0; m < unit.members.size(); ++m) {
     const FlatUnit::Member& member = unit.members[m];
-    // What this rank does not use counts as zero where others do; what nobody uses may hold anything, but let no overflow hide in it.
-    if (!member.parameter->gradient().defined()) state.flat.narrow(0, member.offset, member.count).zero_();
+    // What this rank does not use counts as zero where others do; what nobody uses may hold
+    // anything, but let no overflow hide in it.
+    if (!member.parameter->gradient().defined())
+      state.flat.narrow(0, member.offset, member.count).zero_();
     places_[first_[u] + m].arrived = true;
   }
   Flight flight{.unit = u, .sum = {}, .work = {}};
@@ -90,7 +100,8 @@ void UnitGradients::send(std::size_t u) {
     flight.sum = state.flat;
   } else {
     const ScopedCategory category(MemoryCategory::kGradients);
-    flight.sum = policy_.in_place ? state.flat.narrow(0, shard_.rank() * unit.shard, unit.shard) : at::empty({unit.shard}, unit.gradient_type);
+    flight.sum = policy_.in_place ? state.flat.narrow(0, shard_.rank() * unit.shard, unit.shard)
+                                  : at::empty({unit.shard}, unit.gradient_type);
     flight.work = shard_.reduce_scatter(flight.sum, state.flat, {.async = true});
   }
   flights_.push_back(std::move(flight));
@@ -114,7 +125,8 @@ void UnitGradients::pass_on(bool wait) {
   replicate_.poll();
 }
 
-/// What has arrived is added to the sums, in the order in which it left, so that no second set of sums builds up.
+/// What has arrived is added to the sums, in the order in which it left, so that no second set of
+/// sums builds up.
 void UnitGradients::settle(bool wait) {
   auto flight = flights_.begin();
   for (; flight != flights_.end(); ++flight) {
@@ -129,7 +141,8 @@ void UnitGradients::settle(bool wait) {
 
 std::vector<bool> UnitGradients::used_here() const {
   std::vector<bool> used;
-  for (const Place& place : places_) used.push_back(place.arrived || member(place).parameter->gradient().defined());
+  for (const Place& place : places_)
+    used.push_back(place.arrived || member(place).parameter->gradient().defined());
   return used;
 }
 
@@ -147,11 +160,13 @@ void UnitGradients::complete() {
   pass_on(true);
   settle(true);
   const std::vector<bool> used = agree_on_used(here);
-  // No rank reads another's sums any more: what they hold is given back here, not when the next backward pass polls.
+  // No rank reads another's sums any more: what they hold is given back here, not when the next
+  // backward pass polls.
   shard_.poll(), replicate_.poll();
   sent_ = 0;
   for (State& state : states_) state.arrived = 0;
-  for (std::size_t i = 0; i < places_.size(); ++i) places_[i].arrived = false, places_[i].used = places_[i].used || used[i];
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    places_[i].arrived = false, places_[i].used = places_[i].used || used[i];
 }
 
 at::Tensor UnitGradients::sum(const nn::Parameter& parameter) const {

@@ -8,21 +8,28 @@
 
 namespace shoal::parallel {
 
-/// The gradients of sharding units on their way to the owners: written into one flat buffer a unit, reduce-scattered over `shard`, then added up over
-/// `replicate`. A rank ends with the sums over its own shard.
+/// The gradients of sharding units on their way to the owners: written into one flat buffer a unit,
+/// reduce-scattered over `shard`, then added up over `replicate`. A rank ends with the sums over
+/// its own shard.
 ///
-/// Every rank sends every unit in every backward pass, in one order, used or not. So a rank that is ahead may wait in the midst of its backward pass
-/// for the others to read: they do when they come to the same unit, at the latest when they complete their own pass, and before they wait for
+/// Every rank sends every unit in every backward pass, in one order, used or not. So a rank that is
+/// ahead may wait in the midst of its backward pass for the others to read: they do when they come
+/// to the same unit, at the latest when they complete their own pass, and before they wait for
 /// anything else.
 class UnitGradients {
  public:
   struct Policy {
-    bool keep_whole = false;  ///< the flat buffers stay for the next step; else each goes as soon as it is reduced
-    bool in_place = false;    ///< with keep_whole: the sum is written over this rank's part of the buffer
-    int in_flight = 0;        ///< buffers that may be on their way when backward goes on, for which a rank that is ahead waits; 0: any number
+    bool keep_whole = false;  ///< the flat buffers stay for the next step; else each goes as soon
+                              ///< as it is reduced
+    bool in_place =
+        false;          ///< with keep_whole: the sum is written over this rank's part of the buffer
+    int in_flight = 0;  ///< buffers that may be on their way when backward goes on, for which a
+                        ///< rank that is ahead waits; 0: any number
   };
-  /// `units`: pointers to units that outlive this; frozen ones among them are left alone. They leave in reverse order on every rank.
-  UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world, comm::Group shard, comm::Group replicate, Policy policy);
+  /// `units`: pointers to units that outlive this; frozen ones among them are left alone. They
+  /// leave in reverse order on every rank.
+  UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world, comm::Group shard,
+                comm::Group replicate, Policy policy);
   ~UnitGradients();
   UnitGradients(const UnitGradients&) = delete;
   UnitGradients& operator=(const UnitGradients&) = delete;
@@ -31,7 +38,8 @@ class UnitGradients {
   void clear();
   /// From here on, whether a unit leaves as soon as all its gradients are complete.
   void let_go(bool leave);
-  /// Ends a backward pass whose gradients leave: returns when they have been added to the sums. Collective over the world.
+  /// Ends a backward pass whose gradients leave: returns when they have been added to the sums.
+  /// Collective over the world.
   void complete();
   /// This rank's part of the summed gradient of a parameter, flat; undefined when no rank has one.
   at::Tensor sum(const nn::Parameter& parameter) const;
@@ -60,7 +68,9 @@ class UnitGradients {
   void settle(bool wait);
   std::vector<bool> used_here() const;
   std::vector<bool> agree_on_used(const std::vector<bool>& here) const;
-  const FlatUnit::Member& member(const Place& place) const { return units_[place.unit]->members[place.member]; }
+  const FlatUnit::Member& member(const Place& place) const {
+    return units_[place.unit]->members[place.member];
+  }
 
   std::vector<const FlatUnit*> units_;
   comm::Group control_, shard_, replicate_;

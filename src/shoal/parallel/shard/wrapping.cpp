@@ -28,11 +28,13 @@ void add_named(const nn::Module& module, const std::string& pattern, Modules& ch
 }
 
 /// Returns how many elements below `module` are in no unit.
-std::int64_t add_large(const nn::Module& module, std::int64_t least, bool root, std::set<const nn::Parameter*>& seen, Modules& chosen) {
+std::int64_t add_large(const nn::Module& module, std::int64_t least, bool root,
+                       std::set<const nn::Parameter*>& seen, Modules& chosen) {
   std::int64_t count = 0;
   for (const auto& [name, parameter] : module.own_parameters())
     if (seen.insert(parameter.get()).second) count += parameter->tensor().numel();
-  for (const auto& [name, child] : module.children()) count += add_large(*child, least, false, seen, chosen);
+  for (const auto& [name, child] : module.children())
+    count += add_large(*child, least, false, seen, chosen);
   if (root || count < least) return count;
   chosen.insert(&module);
   return 0;
@@ -60,7 +62,8 @@ Modules choose(nn::Module& model, const Wrapping& wrapping) {
         add_named(model, name, named);
         chosen.merge(named);
         if (named.empty() && chosen.size() == before)
-          throw Error(ErrorKind::kConfig, "sharding", fmt::format("no module of the model is called '{}'", name));
+          throw Error(ErrorKind::kConfig, "sharding",
+                      fmt::format("no module of the model is called '{}'", name));
       }
       break;
     case Wrapping::By::kWhole:
@@ -69,14 +72,17 @@ Modules choose(nn::Module& model, const Wrapping& wrapping) {
   return chosen;
 }
 
-void collect(nn::Module& module, int around, const Modules& chosen, std::set<const nn::Parameter*>& taken, std::vector<WrappedModule>& list) {
+void collect(nn::Module& module, int around, const Modules& chosen,
+             std::set<const nn::Parameter*>& taken, std::vector<WrappedModule>& list) {
   if (chosen.contains(&module)) {
     list.push_back({&module, around, {}, {}});
     around = static_cast<int>(list.size()) - 1;
   }
   for (const auto& [name, parameter] : module.own_parameters()) {
     WrappedModule& unit = list[static_cast<std::size_t>(around)];
-    const auto known = [&](const auto& some) { return std::find(some.begin(), some.end(), parameter) != some.end(); };
+    const auto known = [&](const auto& some) {
+      return std::find(some.begin(), some.end(), parameter) != some.end();
+    };
     if (taken.insert(parameter.get()).second) {
       unit.parameters.push_back(parameter);
     } else if (!known(unit.parameters) && !known(unit.borrowed)) {

@@ -21,29 +21,34 @@ namespace {
 
 Error config_error(const std::string& what) { return Error(ErrorKind::kConfig, "job", what); }
 
-/// Keys of which a job sets one. One that is set on the command line takes the place of another that stands in the file.
-const std::vector<std::vector<std::string>> kAlternatives = {{"training.steps", "training.tokens", "training.epochs"},
-                                                             {"training.global_batch_sequences", "training.global_batch_tokens"}};
+/// Keys of which a job sets one. One that is set on the command line takes the place of another
+/// that stands in the file.
+const std::vector<std::vector<std::string>> kAlternatives = {
+    {"training.steps", "training.tokens", "training.epochs"},
+    {"training.global_batch_sequences", "training.global_batch_tokens"}};
 
 /// One value on its way into the job: where it stands and which key it is for.
 struct Incoming {
   const Key& key;
   std::string origin;
 
-  [[noreturn]] void refuse(const std::string& shown, const std::string& why, const std::string& hint = {}) const {
+  [[noreturn]] void refuse(const std::string& shown, const std::string& why,
+                           const std::string& hint = {}) const {
     Error error = config_error(fmt::format("{}: {} = {}: {}", origin, key.path(), shown, why));
     if (!hint.empty()) error.hint(hint);
     throw error;
   }
   [[noreturn]] void refuse_type(const toml::node& node) const {
-    if (const auto* text = node.as_string()) refuse(toml_text(text->get()), fmt::format("must be {}", describe_allowed(key)));
+    if (const auto* text = node.as_string())
+      refuse(toml_text(text->get()), fmt::format("must be {}", describe_allowed(key)));
     std::ostringstream shown;
     node.visit([&](const auto& value) { shown << toml::node_view<const toml::node>(value); });
     refuse(shown.str(), fmt::format("must be {}", describe_allowed(key)));
   }
   void check_number(double value, const std::string& shown) const {
     const Allowed& allowed = key.allowed;
-    const bool holds = std::isfinite(value) && (allowed.above_least ? value > allowed.least : value >= allowed.least) &&
+    const bool holds = std::isfinite(value) &&
+                       (allowed.above_least ? value > allowed.least : value >= allowed.least) &&
                        (allowed.below_most ? value < allowed.most : value <= allowed.most);
     if (!holds) refuse(shown, fmt::format("must be {}", describe_allowed(key)));
   }
@@ -51,7 +56,8 @@ struct Incoming {
     const auto& words = key.allowed.words;
     if (words.empty() || std::find(words.begin(), words.end(), value) != words.end()) return;
     const std::string near = nearest(value, words);
-    refuse(toml_text(value), fmt::format("must be {}", describe_allowed(key)), near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+    refuse(toml_text(value), fmt::format("must be {}", describe_allowed(key)),
+           near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
   }
 
   void read(const toml::node& node, bool& value) const {
@@ -113,22 +119,27 @@ std::vector<std::string> names_in(const std::string& section) {
 [[noreturn]] void refuse_section(const std::string& origin, const std::string& section) {
   const auto names = section_names();
   const std::string near = nearest(section, names);
-  Error error = config_error(fmt::format("{}: [{}]: no such section; there are {}", origin, section, fmt::join(names, ", ")));
+  Error error = config_error(fmt::format("{}: [{}]: no such section; there are {}", origin, section,
+                                         fmt::join(names, ", ")));
   std::string owner;
   for (const Key& key : all_keys())
-    if (key.name == section) owner += (owner.empty() ? "" : ", ") + fmt::format("[{}]", key.section);
+    if (key.name == section)
+      owner += (owner.empty() ? "" : ", ") + fmt::format("[{}]", key.section);
   if (!near.empty()) error.hint(fmt::format("did you mean [{}]?", near));
-  if (near.empty() && !owner.empty()) error.hint(fmt::format("\"{}\" is a key of {}", section, owner));
+  if (near.empty() && !owner.empty())
+    error.hint(fmt::format("\"{}\" is a key of {}", section, owner));
   throw error;
 }
 
-[[noreturn]] void refuse_key(const std::string& origin, const std::string& section, const std::string& name) {
+[[noreturn]] void refuse_key(const std::string& origin, const std::string& section,
+                             const std::string& name) {
   const auto names = names_in(section);
   const std::string near = nearest(name, names);
   std::vector<std::string> elsewhere;
   for (const Key& key : all_keys())
     if (key.name == name) elsewhere.push_back(fmt::format("[{}]", key.section));
-  Error error = config_error(fmt::format("{}: {}.{}: no such key; [{}] has {}", origin, section, name, section, fmt::join(names, ", ")));
+  Error error = config_error(fmt::format("{}: {}.{}: no such key; [{}] has {}", origin, section,
+                                         name, section, fmt::join(names, ", ")));
   if (!elsewhere.empty()) {
     error.hint(fmt::format("\"{}\" is a key of {}", name, fmt::join(elsewhere, ", ")));
   } else if (!near.empty()) {
@@ -137,16 +148,20 @@ std::vector<std::string> names_in(const std::string& section) {
   throw error;
 }
 
-const Key& known_key(const std::string& origin, const std::string& section, const std::string& name) {
+const Key& known_key(const std::string& origin, const std::string& section,
+                     const std::string& name) {
   const auto sections = section_names();
-  if (std::find(sections.begin(), sections.end(), section) == sections.end()) refuse_section(origin, section);
+  if (std::find(sections.begin(), sections.end(), section) == sections.end())
+    refuse_section(origin, section);
   const Key* key = find_key(section, name);
   if (!key) refuse_key(origin, section, name);
   return *key;
 }
 
 void read_file(Job& job, std::string_view text) {
-  const auto place = [&](const toml::source_region& source) { return fmt::format("{}:{}", job.file, source.begin.line); };
+  const auto place = [&](const toml::source_region& source) {
+    return fmt::format("{}:{}", job.file, source.begin.line);
+  };
   toml::table table;
   try {
     table = toml::parse(text, job.file);
@@ -156,9 +171,12 @@ void read_file(Job& job, std::string_view text) {
   for (auto&& [section, node] : table) {
     const std::string name(section.str());
     const auto names = section_names();
-    if (std::find(names.begin(), names.end(), name) == names.end()) refuse_section(place(section.source()), name);
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      refuse_section(place(section.source()), name);
     const toml::table* entries = node.as_table();
-    if (!entries) throw config_error(fmt::format("{}: {}: must be a section, [{}] and its keys below it", place(section.source()), name, name));
+    if (!entries)
+      throw config_error(fmt::format("{}: {}: must be a section, [{}] and its keys below it",
+                                     place(section.source()), name, name));
     for (auto&& [entry, value] : *entries) {
       const std::string origin = place(entry.source());
       assign(job, known_key(origin, name, std::string(entry.str())), origin, value);
@@ -169,7 +187,8 @@ void read_file(Job& job, std::string_view text) {
 bool takes_text(const Key& key) {
   JobConfig defaults;
   const Place place = key.place(defaults);
-  return std::holds_alternative<std::string*>(place) || std::holds_alternative<std::optional<std::string>*>(place);
+  return std::holds_alternative<std::string*>(place) ||
+         std::holds_alternative<std::optional<std::string>*>(place);
 }
 
 void unset(Job& job, const std::string& path) {
@@ -187,13 +206,15 @@ void displace(Job& job, const std::string& set) {
   for (const auto& group : kAlternatives) {
     if (std::find(group.begin(), group.end(), set) == group.end()) continue;
     for (const std::string& other : group)
-      if (other != set && job.origins.contains(other) && job.origin(other) != job.origin(set)) unset(job, other);
+      if (other != set && job.origins.contains(other) && job.origin(other) != job.origin(set))
+        unset(job, other);
   }
 }
 
 void apply_set(Job& job, const std::string& set) {
   const auto equals = set.find('='), dot = set.find('.');
-  SHOAL_USER_CHECK(equals != std::string::npos && dot < equals, "command line", "--set {}: must read section.key=value", set);
+  SHOAL_USER_CHECK(equals != std::string::npos && dot < equals, "command line",
+                   "--set {}: must read section.key=value", set);
   set_key(job, set.substr(0, equals), set.substr(equals + 1));
 }
 
@@ -204,7 +225,8 @@ std::string Job::origin(const std::string& key) const {
   return found == origins.end() ? "default" : found->second;
 }
 
-Job parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& sets) {
+Job parse_job(std::string_view text, const std::string& file,
+              const std::vector<std::string>& sets) {
   Job job;
   job.file = file;
   read_file(job, text);
@@ -214,15 +236,20 @@ Job parse_job(std::string_view text, const std::string& file, const std::vector<
 
 Job load_job(const std::string& path, const std::vector<std::string>& sets) {
   std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown)) throw Error(ErrorKind::kInputMissing, "job", fmt::format("{} is a folder and no job file", path));
+  if (std::filesystem::is_directory(path, unknown))
+    throw Error(ErrorKind::kInputMissing, "job",
+                fmt::format("{} is a folder and no job file", path));
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw system_error(ErrorKind::kInputMissing, "job", fmt::format("cannot read the job file {}", path));
+  if (!stream)
+    throw system_error(ErrorKind::kInputMissing, "job",
+                       fmt::format("cannot read the job file {}", path));
   std::ostringstream text;
   text << stream.rdbuf();
   return parse_job(text.str(), path, sets);
 }
 
-void set_key(Job& job, const std::string& path, const std::string& value, const std::string& origin) {
+void set_key(Job& job, const std::string& path, const std::string& value,
+             const std::string& origin) {
   const auto dot = path.find('.');
   SHOAL_USER_CHECK(dot != std::string::npos, "command line", "{}: must read section.key", path);
   const Key& key = known_key(origin, path.substr(0, dot), path.substr(dot + 1));
@@ -240,7 +267,8 @@ void set_key(Job& job, const std::string& path, const std::string& value, const 
   } else if (node) {
     assign(job, key, origin, *node);
   } else {
-    throw config_error(fmt::format("{}: {} = {}: must be {}", origin, key.path(), value, describe_allowed(key)));
+    throw config_error(
+        fmt::format("{}: {} = {}: must be {}", origin, key.path(), value, describe_allowed(key)));
   }
   displace(job, key.path());
 }
@@ -251,7 +279,8 @@ Error complaint(const Job& job, const std::string& path, const std::string& what
   SHOAL_CHECK(key, "no key {}", path);
   const std::string value = value_text(*key, job.config), origin = job.origin(path);
   const std::string where = origin == "default" ? job.file + ": " : origin + ": ";
-  return config_error(fmt::format("{}{}{}{}: {}", where, path, value.empty() ? " (not set)" : " = " + value,
+  return config_error(fmt::format("{}{}{}{}: {}", where, path,
+                                  value.empty() ? " (not set)" : " = " + value,
                                   origin == "default" && !value.empty() ? " (default)" : "", what));
 }
 

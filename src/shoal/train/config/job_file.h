@@ -10,7 +10,8 @@
 
 namespace shoal::train {
 
-/// Where the values that are not defaults came from: "optimizer.name" -> "job.toml:12" or "command line".
+/// Where the values that are not defaults came from: "optimizer.name" -> "job.toml:12" or "command
+/// line".
 using Origins = std::map<std::string, std::string>;
 
 /// A job as read: its values and where each came from.
@@ -23,23 +24,28 @@ struct Job {
   std::string origin(const std::string& key) const;
 };
 
-/// Reads a job file and applies `sets`, each "section.key=value" with the value in TOML (quotes around one word may be left out); where
-/// a job takes one of several keys (steps, tokens, epochs; global_batch_sequences, _tokens), one that is set here displaces the file's.
-/// Throws Error(config) that names file, line and key, what is allowed and the nearest name that exists: for unknown sections and keys, values of the
-/// wrong type or out of range. Throws Error(input missing) when there is no such file. Rules that join several keys are checked by `validate`.
+/// Reads a job file and applies `sets`, each "section.key=value" with the value in TOML (quotes
+/// around one word may be left out); where a job takes one of several keys (steps, tokens, epochs;
+/// global_batch_sequences, _tokens), one that is set here displaces the file's. Throws
+/// Error(config) that names file, line and key, what is allowed and the nearest name that exists:
+/// for unknown sections and keys, values of the wrong type or out of range. Throws Error(input
+/// missing) when there is no such file. Rules that join several keys are checked by `validate`.
 Job load_job(const std::string& path, const std::vector<std::string>& sets = {});
 /// The same from text; `file` is named in errors.
-Job parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& sets = {});
+Job parse_job(std::string_view text, const std::string& file,
+              const std::vector<std::string>& sets = {});
 
 /// Sets one key as if it had stood on the command line, or where `origin` says; `value` in TOML.
-void set_key(Job& job, const std::string& key, const std::string& value, const std::string& origin = "command line");
+void set_key(Job& job, const std::string& key, const std::string& value,
+             const std::string& origin = "command line");
 
 /// A complaint about the value of `key`: `[job] file:line: key = value: what`.
 Error complaint(const Job& job, const std::string& key, const std::string& what);
 
 /// Every key that has a value, as a job file that parses to the same values.
 std::string to_toml(const JobConfig& config);
-/// What --print-config shows: to_toml with a comment behind each value that says where it came from; unset optional keys as comments.
+/// What --print-config shows: to_toml with a comment behind each value that says where it came
+/// from; unset optional keys as comments.
 std::string print_config(const Job& job);
 /// The reference of all keys as Markdown: sections, keys, types and ranges, defaults, meaning.
 std::string config_reference();

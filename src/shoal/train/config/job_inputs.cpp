@@ -12,7 +12,8 @@ namespace {
 
 data::TableDataset read_table(const Job& job) {
   const DataSection& options = job.config.data;
-  if (options.source == "digits") return data::read_digits(options.file.empty() ? SHOAL_DIGITS : options.file);
+  if (options.source == "digits")
+    return data::read_digits(options.file.empty() ? SHOAL_DIGITS : options.file);
   if (options.source == "regression")
     return data::make_regression({.rows = static_cast<std::uint64_t>(options.samples),
                                   .columns = static_cast<std::uint64_t>(options.features),
@@ -21,7 +22,8 @@ data::TableDataset read_table(const Job& job) {
         .table;
   data::CsvOptions csv;
   csv.classes = options.task == "classification";
-  const bool index = !options.target.empty() && options.target.find_first_not_of("0123456789") == std::string::npos;
+  const bool index = !options.target.empty() &&
+                     options.target.find_first_not_of("0123456789") == std::string::npos;
   if (index) {
     csv.target_index = std::stoll(options.target);
   } else if (!options.target.empty()) {
@@ -30,13 +32,15 @@ data::TableDataset read_table(const Job& job) {
   return data::read_csv(options.file, csv);
 }
 
-/// Brings every feature to mean 0 and variance 1 over the rows of `train`; a constant feature becomes 0.
+/// Brings every feature to mean 0 and variance 1 over the rows of `train`; a constant feature
+/// becomes 0.
 void standardize(data::TableDataset& train, data::TableDataset& test) {
   for (std::uint64_t column = 0; column < train.columns; ++column) {
     double sum = 0, squares = 0;
     for (std::uint64_t row = 0; row < train.rows; ++row) sum += train.row(row)[column];
     const double mean = sum / static_cast<double>(train.rows);
-    for (std::uint64_t row = 0; row < train.rows; ++row) squares += std::pow(train.row(row)[column] - mean, 2);
+    for (std::uint64_t row = 0; row < train.rows; ++row)
+      squares += std::pow(train.row(row)[column] - mean, 2);
     const double deviation = std::sqrt(squares / static_cast<double>(train.rows));
     for (data::TableDataset* table : {&train, &test})
       for (std::uint64_t row = 0; row < table->rows; ++row) {
@@ -52,7 +56,8 @@ DataSizes check_tokens(const Job& job) {
   for (const auto& corpus : tokens.train) {
     if (corpus->tokens() < needed)
       throw complaint(job, "training.sequence_length",
-                      fmt::format("{} has {} tokens, and one sample takes {}", corpus->name(), corpus->tokens(), needed));
+                      fmt::format("{} has {} tokens, and one sample takes {}", corpus->name(),
+                                  corpus->tokens(), needed));
     model_spec(job, {.vocab = corpus->vocab_size()});
   }
   const data::SampleCursor cursor = tokens.cursor(job);
@@ -68,29 +73,35 @@ data::SampleCursor JobTokens::cursor(const Job& job) const {
   const auto& weights = job.config.data.weights;
   std::vector<data::WeightedCorpus> corpora;
   for (std::size_t i = 0; i < train.size(); ++i)
-    corpora.push_back({train[i], weights.empty() ? static_cast<double>(train[i]->tokens()) : weights[i]});
-  return {corpora, static_cast<std::uint64_t>(job.config.training.sequence_length), shoal::Key(job.config.debug.seed).child("samples").value()};
+    corpora.push_back(
+        {train[i], weights.empty() ? static_cast<double>(train[i]->tokens()) : weights[i]});
+  return {corpora, static_cast<std::uint64_t>(job.config.training.sequence_length),
+          shoal::Key(job.config.debug.seed).child("samples").value()};
 }
 
 JobTokens open_job_tokens(const Job& job, data::Check check) {
   JobTokens tokens;
   for (const std::string& folder : job.config.data.folders) {
-    tokens.train.push_back(std::make_shared<data::TokenDataset>(data::TokenDataset::open(folder, "train", check)));
-    tokens.validation.push_back(std::make_shared<data::TokenDataset>(data::TokenDataset::open(folder, "validation", check)));
+    tokens.train.push_back(
+        std::make_shared<data::TokenDataset>(data::TokenDataset::open(folder, "train", check)));
+    tokens.validation.push_back(std::make_shared<data::TokenDataset>(
+        data::TokenDataset::open(folder, "validation", check)));
   }
   return tokens;
 }
 
 data::TableSplit read_job_table(const Job& job) {
   const DataSection& options = job.config.data;
-  auto split = data::split_table(read_table(job), options.validation_fraction, static_cast<std::uint64_t>(job.config.debug.seed));
+  auto split = data::split_table(read_table(job), options.validation_fraction,
+                                 static_cast<std::uint64_t>(job.config.debug.seed));
   if (options.source == "csv") standardize(split.train, split.test);
   return split;
 }
 
 DataSizes sizes_of(const data::TableSplit& table) {
   const auto classes = std::max(table.train.class_count, table.test.class_count);
-  return {.inputs = static_cast<std::int64_t>(table.train.columns), .outputs = std::max<std::int64_t>(1, classes)};
+  return {.inputs = static_cast<std::int64_t>(table.train.columns),
+          .outputs = std::max<std::int64_t>(1, classes)};
 }
 
 DataSizes check_job_inputs(const Job& job) {

@@ -19,18 +19,23 @@ Allowed at_least(double least) { return {least, kInfinity, false, {}}; }
 Allowed above(double least) { return {least, kInfinity, true, {}}; }
 Allowed between(double least, double most) { return {least, most, false, {}}; }
 Allowed from_to_below(double least, double most) { return {least, most, false, {}, true}; }
-Allowed one_of(std::vector<std::string> words) { return {-kInfinity, kInfinity, false, std::move(words)}; }
+Allowed one_of(std::vector<std::string> words) {
+  return {-kInfinity, kInfinity, false, std::move(words)};
+}
 
 /// Adds the keys of one section, each with the member that holds it.
 template <class Section>
 class Lister {
  public:
-  Lister(std::vector<Key>& keys, std::string section, Section JobConfig::*place) : keys_(keys), section_(std::move(section)), place_(place) {}
+  Lister(std::vector<Key>& keys, std::string section, Section JobConfig::*place)
+      : keys_(keys), section_(std::move(section)), place_(place) {}
 
   template <class T>
   Lister& key(const char* name, T Section::*member, Allowed allowed, const char* doc) {
     const auto section = place_;
-    keys_.push_back({section_, name, doc, std::move(allowed), [section, member](JobConfig& config) -> Place { return &(config.*section.*member); }});
+    keys_.push_back(
+        {section_, name, doc, std::move(allowed),
+         [section, member](JobConfig& config) -> Place { return &(config.*section.*member); }});
     return *this;
   }
 
@@ -43,28 +48,40 @@ class Lister {
 void list_model(std::vector<Key>& keys) {
   using M = ModelSection;
   Lister<M>(keys, "model", &JobConfig::model)
-      .key("name", &M::name, any(), "a named size; the other keys change it. Without a name they give the whole shape")
-      .key("family", &M::family, one_of({"transformer", "mlp"}), "kind of model; only where `name` is not set")
+      .key("name", &M::name, any(),
+           "a named size; the other keys change it. Without a name they give the whole shape")
+      .key("family", &M::family, one_of({"transformer", "mlp"}),
+           "kind of model; only where `name` is not set")
       .key("layers", &M::layers, at_least(1), "transformer blocks")
       .key("hidden", &M::hidden, at_least(1), "width of the residual stream")
-      .key("heads", &M::heads, at_least(1), "attention heads; hidden is a multiple of them unless `head_size` is given")
-      .key("kv_heads", &M::kv_heads, at_least(1), "key-value heads (grouped-query attention); divides `heads`")
+      .key("heads", &M::heads, at_least(1),
+           "attention heads; hidden is a multiple of them unless `head_size` is given")
+      .key("kv_heads", &M::kv_heads, at_least(1),
+           "key-value heads (grouped-query attention); divides `heads`")
       .key("head_size", &M::head_size, at_least(1), "width of one head")
       .key("ffn", &M::ffn, at_least(1), "width of the feed-forward layers")
-      .key("vocab", &M::vocab, at_least(0), "rows of the embedding; 0: what the tokenizer needs, rounded up to a multiple of 64")
-      .key("sequence", &M::sequence, at_least(0), "longest sequence in tokens; 0: training.sequence_length")
+      .key("vocab", &M::vocab, at_least(0),
+           "rows of the embedding; 0: what the tokenizer needs, rounded up to a multiple of 64")
+      .key("sequence", &M::sequence, at_least(0),
+           "longest sequence in tokens; 0: training.sequence_length")
       .key("tied_embeddings", &M::tied_embeddings, any(), "the head uses the embedding's weight")
       .key("bias", &M::bias, any(), "biases in linear layers and LayerNorm")
-      .key("qkv_bias", &M::qkv_bias, any(), "biases of queries, keys and values alone, as in Qwen2; only where `bias` is false")
-      .key("qk_norm", &M::qk_norm, any(), "RMSNorm of each head's query and key before their positions, as in Qwen3; only where `norm` is rms")
+      .key("qkv_bias", &M::qkv_bias, any(),
+           "biases of queries, keys and values alone, as in Qwen2; only where `bias` is false")
+      .key("qk_norm", &M::qk_norm, any(),
+           "RMSNorm of each head's query and key before their positions, as in Qwen3; only where "
+           "`norm` is rms")
       .key("gated", &M::gated, any(), "gated feed-forward layers (SwiGLU)")
       .key("positions", &M::positions, one_of({"learned", "rotary"}), "how positions enter")
       .key("rope_theta", &M::rope_theta, above(0), "base of the rotary frequencies")
       .key("norm", &M::norm, one_of({"layer", "rms"}), "LayerNorm or RMSNorm")
       .key("norm_epsilon", &M::norm_epsilon, above(0), "added to the variance in norms")
-      .key("dropout", &M::dropout, from_to_below(0, 1), "probability with which activations are dropped in training")
+      .key("dropout", &M::dropout, from_to_below(0, 1),
+           "probability with which activations are dropped in training")
       .key("init_std", &M::init_std, at_least(0), "standard deviation of initial weights")
-      .key("activation", &M::activation, one_of({"relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}), "non-linearity of the feed-forward layers")
+      .key("activation", &M::activation,
+           one_of({"relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}),
+           "non-linearity of the feed-forward layers")
       .key("inputs", &M::inputs, at_least(0), "mlp: inputs; 0: features of the data")
       .key("outputs", &M::outputs, at_least(0), "mlp: outputs; 0: classes or targets of the data")
       .key("widths", &M::widths, at_least(1), "mlp: widths of the hidden layers");
@@ -76,20 +93,30 @@ void list_data(std::vector<Key>& keys) {
       .key("source", &D::source, one_of({"tokens", "digits", "csv", "regression"}),
            "token data sets, handwritten digits, a CSV table, or a synthetic regression")
       .key("folders", &D::folders, any(), "tokens: folders that `shoal data prepare` wrote")
-      .key("weights", &D::weights, above(0), "tokens: how often each folder is drawn from, one a folder; empty: by their number of tokens")
+      .key("weights", &D::weights, above(0),
+           "tokens: how often each folder is drawn from, one a folder; empty: by their number of "
+           "tokens")
       .key("prepare", &D::prepare, one_of({"nothing", "headers", "files"}),
-           "tokens: what to prepare into the one folder when it holds no data set yet; headers: the C++ headers of the Torch that this program was "
+           "tokens: what to prepare into the one folder when it holds no data set yet; headers: "
+           "the C++ headers of the Torch that this program was "
            "built against")
-      .key("prepare_from", &D::prepare_from, any(), "tokens: files and folders to prepare from, with prepare = \"files\"")
-      .key("tokenizer", &D::tokenizer, one_of({"bpe", "byte"}), "tokens: tokenizer of a data set that is prepared")
-      .key("vocab_size", &D::vocab_size, between(258, 1000000), "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
-      .key("file", &D::file, any(), "csv: the table. digits: a copy of the table; empty: the one that ships with Shoal")
-      .key("target", &D::target, any(), "csv: name or index (from 0) of the column to be learnt; empty: the last")
+      .key("prepare_from", &D::prepare_from, any(),
+           "tokens: files and folders to prepare from, with prepare = \"files\"")
+      .key("tokenizer", &D::tokenizer, one_of({"bpe", "byte"}),
+           "tokens: tokenizer of a data set that is prepared")
+      .key("vocab_size", &D::vocab_size, between(258, 1000000),
+           "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
+      .key("file", &D::file, any(),
+           "csv: the table. digits: a copy of the table; empty: the one that ships with Shoal")
+      .key("target", &D::target, any(),
+           "csv: name or index (from 0) of the column to be learnt; empty: the last")
       .key("task", &D::task, one_of({"classification", "regression"}), "csv: what the target is")
       .key("samples", &D::samples, between(2, 1e9), "regression: samples to make")
       .key("features", &D::features, between(1, 1e6), "regression: inputs of a sample")
-      .key("noise", &D::noise, at_least(0), "regression: standard deviation of the noise in the target")
-      .key("validation_fraction", &D::validation_fraction, {0, 0.9, true, {}}, "tables: part of the rows kept for validation");
+      .key("noise", &D::noise, at_least(0),
+           "regression: standard deviation of the noise in the target")
+      .key("validation_fraction", &D::validation_fraction, {0, 0.9, true, {}},
+           "tables: part of the rows kept for validation");
 }
 
 void list_training(std::vector<Key>& keys) {
@@ -97,21 +124,30 @@ void list_training(std::vector<Key>& keys) {
   Lister<T>(keys, "training", &JobConfig::training)
       .key("global_batch_sequences", &T::global_batch_sequences, between(1, 1e9),
            "sequences (rows of a table) in one step over all ranks; this or global_batch_tokens")
-      .key("global_batch_tokens", &T::global_batch_tokens, between(1, 1e12), "tokens in one step over all ranks; a multiple of sequence_length")
+      .key("global_batch_tokens", &T::global_batch_tokens, between(1, 1e12),
+           "tokens in one step over all ranks; a multiple of sequence_length")
       .key("micro_batch", &T::micro_batch, between(0, 1e9),
-           "sequences that a rank runs at once; 0: its whole share of the global batch. Never changes what is learnt")
-      .key("sequence_length", &T::sequence_length, between(1, 1 << 24), "tokens in a sequence; of token data")
-      .key("steps", &T::steps, between(1, 1e12), "length of the run in optimizer steps; exactly one of steps, tokens, epochs")
-      .key("tokens", &T::tokens, between(1, 1e16), "length of the run in tokens, rounded up to whole steps")
-      .key("epochs", &T::epochs, {0, 1e9, true, {}}, "length of the run in passes over the training split, rounded down to whole steps")
-      .key("loss", &T::loss, one_of({"auto", "cross_entropy", "mean_squared_error", "mean_absolute_error"}),
-           "what is minimised; auto: cross_entropy for tokens and classes, mean_squared_error for a regression");
+           "sequences that a rank runs at once; 0: its whole share of the global batch. Never "
+           "changes what is learnt")
+      .key("sequence_length", &T::sequence_length, between(1, 1 << 24),
+           "tokens in a sequence; of token data")
+      .key("steps", &T::steps, between(1, 1e12),
+           "length of the run in optimizer steps; exactly one of steps, tokens, epochs")
+      .key("tokens", &T::tokens, between(1, 1e16),
+           "length of the run in tokens, rounded up to whole steps")
+      .key("epochs", &T::epochs, {0, 1e9, true, {}},
+           "length of the run in passes over the training split, rounded down to whole steps")
+      .key("loss", &T::loss,
+           one_of({"auto", "cross_entropy", "mean_squared_error", "mean_absolute_error"}),
+           "what is minimised; auto: cross_entropy for tokens and classes, mean_squared_error for "
+           "a regression");
 }
 
 void list_optimization(std::vector<Key>& keys) {
   using O = OptimizerSection;
   Lister<O>(keys, "optimizer", &JobConfig::optimizer)
-      .key("name", &O::name, one_of({"adamw", "sgd"}), "AdamW or stochastic gradient descent with momentum")
+      .key("name", &O::name, one_of({"adamw", "sgd"}),
+           "AdamW or stochastic gradient descent with momentum")
       .key("learning_rate", &O::learning_rate, at_least(0), "highest learning rate")
       .key("beta1", &O::beta1, from_to_below(0, 1), "adamw: decay of the mean of gradients")
       .key("beta2", &O::beta2, from_to_below(0, 1), "adamw: decay of the mean of squared gradients")
@@ -119,42 +155,55 @@ void list_optimization(std::vector<Key>& keys) {
       .key("momentum", &O::momentum, from_to_below(0, 1), "sgd: decay of the momentum; 0: none")
       .key("nesterov", &O::nesterov, any(), "sgd: Nesterov's momentum")
       .key("weight_decay", &O::weight_decay, at_least(0),
-           "decay of matrices (biases and norms do not decay); adamw: decoupled, times the learning rate")
-      .key("clip_norm", &O::clip_norm, at_least(0), "norm of the whole gradient above which it is scaled down; 0: never")
+           "decay of matrices (biases and norms do not decay); adamw: decoupled, times the "
+           "learning rate")
+      .key("clip_norm", &O::clip_norm, at_least(0),
+           "norm of the whole gradient above which it is scaled down; 0: never")
       .key("state_folder", &O::state_folder, any(),
-           "a folder on a disk: the optimizer's state (moments, master weights) lies in files there that are mapped into memory, so that a state "
+           "a folder on a disk: the optimizer's state (moments, master weights) lies in files "
+           "there that are mapped into memory, so that a state "
            "larger "
            "than memory still trains, slowly, with the same bits; empty: in memory");
   using S = SchedulerSection;
   Lister<S>(keys, "lr_scheduler", &JobConfig::lr_scheduler)
       .key("name", &S::name, one_of({"constant", "linear", "cosine", "wsd"}),
            "course of the learning rate after the warm-up; wsd: constant, then linear at the end")
-      .key("warmup_steps", &S::warmup_steps, between(0, 1e12), "steps over which the learning rate rises from 0")
-      .key("decay_fraction", &S::decay_fraction, between(0, 1), "wsd: part of all steps, at the end, over which the learning rate falls")
+      .key("warmup_steps", &S::warmup_steps, between(0, 1e12),
+           "steps over which the learning rate rises from 0")
+      .key("decay_fraction", &S::decay_fraction, between(0, 1),
+           "wsd: part of all steps, at the end, over which the learning rate falls")
       .key("final_ratio", &S::final_ratio, between(0, 1),
-           "linear, cosine, wsd: where the learning rate falls to, as part of the highest: a step after the last would have it");
+           "linear, cosine, wsd: where the learning rate falls to, as part of the highest: a step "
+           "after the last would have it");
 }
 
 void list_precision(std::vector<Key>& keys) {
   using P = PrecisionSection;
   Lister<P>(keys, "precision", &JobConfig::precision)
       .key("type", &P::type, one_of({"fp32", "bf16", "fp16", "auto"}),
-           "of the matrices that activations and gradients are multiplied by, which are rounded to it for the product; sums, norms, softmax and loss "
+           "of the matrices that activations and gradients are multiplied by, which are rounded to "
+           "it for the product; sums, norms, softmax and loss "
            "are "
            "fp32. auto: the faster of fp32 and bf16, measured when the run begins")
       .key("parameters", &P::parameters, any(),
-           "exceptions by name, \"pattern=type\" with * for any text, the first that fits counts; vectors (norms, biases) are fp32 unless one names "
+           "exceptions by name, \"pattern=type\" with * for any text, the first that fits counts; "
+           "vectors (norms, biases) are fp32 unless one names "
            "them")
       .key("master_weights", &P::master_weights, any(),
-           "16-bit weights are copies of fp32 ones that the optimizer updates; false (bf16): updated in place, rounded stochastically")
-      .key("gradients", &P::gradients, one_of({"fp32", "bf16"}), "type in which gradients add up over micro-batches and ranks")
-      .key("moments", &P::moments, one_of({"fp32", "bf16"}), "adamw: type of its two moments; bf16 is rounded stochastically")
+           "16-bit weights are copies of fp32 ones that the optimizer updates; false (bf16): "
+           "updated in place, rounded stochastically")
+      .key("gradients", &P::gradients, one_of({"fp32", "bf16"}),
+           "type in which gradients add up over micro-batches and ranks")
+      .key("moments", &P::moments, one_of({"fp32", "bf16"}),
+           "adamw: type of its two moments; bf16 is rounded stochastically")
       .key("gathers", &P::gathers, one_of({"fp32", "bf16"}),
-           "zero_stage 1 to 3 where parameters travel (between hosts, TCP, arena = false): type in which fp32 ones do. bf16: half the bytes; ranks "
+           "zero_stage 1 to 3 where parameters travel (between hosts, TCP, arena = false): type in "
+           "which fp32 ones do. bf16: half the bytes; ranks "
            "compute "
            "with the rounded values and update those that they own unrounded")
       .key("loss_scale", &P::loss_scale, between(1, 1e12),
-           "fp16: factor of the loss at the beginning; an overflow skips the step and halves it, down to 1")
+           "fp16: factor of the loss at the beginning; an overflow skips the step and halves it, "
+           "down to 1")
       .key("loss_scale_growth_interval", &P::loss_scale_growth_interval, between(1, 1e9),
            "fp16: steps without overflow after which the factor doubles");
 }
@@ -163,86 +212,126 @@ void list_running(std::vector<Key>& keys) {
   using P = ParallelismSection;
   Lister<P>(keys, "parallelism", &JobConfig::parallelism)
       .key("ranks", &P::ranks, between(1, 4096),
-           "how many ranks Shoal's own launcher starts on this host (--nproc); under another launcher its number counts")
-      .key("in_process", &P::in_process, any(), "ranks are threads of one process instead of processes (--in-process)")
-      .key("threads_per_rank", &P::threads_per_rank, between(0, 4096), "threads that compute in one rank; 0: cores of the host / its ranks")
+           "how many ranks Shoal's own launcher starts on this host (--nproc); under another "
+           "launcher its number counts")
+      .key("in_process", &P::in_process, any(),
+           "ranks are threads of one process instead of processes (--in-process)")
+      .key("threads_per_rank", &P::threads_per_rank, between(0, 4096),
+           "threads that compute in one rank; 0: cores of the host / its ranks")
       .key("pin_cores", &P::pin_cores, any(), "each rank keeps to its own cores")
-      .key("arena", &P::arena, any(), "tensors live in memory that all ranks of the host read in place; off gives the same bits, slower")
+      .key("arena", &P::arena, any(),
+           "tensors live in memory that all ranks of the host read in place; off gives the same "
+           "bits, slower")
       .key("memory_limit_mb", &P::memory_limit_mb, at_least(0),
-           "what the tensors of one rank may take in MB: a job that needs more is refused before it starts; 0: its share of what the host has free")
+           "what the tensors of one rank may take in MB: a job that needs more is refused before "
+           "it starts; 0: its share of what the host has free")
       .key("transport", &P::transport, one_of({"auto", "shared_memory", "tcp", "mpi"}),
-           "what carries the bytes between ranks; auto: shared memory inside a host, TCP between hosts; tcp: TCP alone; mpi: MPI, under mpirun")
-      .key("interface", &P::interface, any(), "TCP: name or address prefix of the network interface; empty: the one that leads to rank 0")
-      .key("ports", &P::ports, any(), "TCP: on which ports a rank listens, \"7000-7100\": the first that is free; 0: whichever the system gives")
+           "what carries the bytes between ranks; auto: shared memory inside a host, TCP between "
+           "hosts; tcp: TCP alone; mpi: MPI, under mpirun")
+      .key("interface", &P::interface, any(),
+           "TCP: name or address prefix of the network interface; empty: the one that leads to "
+           "rank 0")
+      .key("ports", &P::ports, any(),
+           "TCP: on which ports a rank listens, \"7000-7100\": the first that is free; 0: "
+           "whichever the system gives")
       .key("algorithms", &P::algorithms, any(),
-           "TCP: algorithms in place of those that are predicted to be fastest: \"all_reduce=ring,broadcast=direct\"; `shoal bench collectives "
+           "TCP: algorithms in place of those that are predicted to be fastest: "
+           "\"all_reduce=ring,broadcast=direct\"; `shoal bench collectives "
            "--print-choice` lists them")
       .key("link_costs", &P::link_costs, any(),
-           "TCP: a cluster file that `shoal plan calibrate` wrote: algorithms are chosen by what messages cost according to its [tcp], as rank 0 "
+           "TCP: a cluster file that `shoal plan calibrate` wrote: algorithms are chosen by what "
+           "messages cost according to its [tcp], as rank 0 "
            "reads it; empty: by defaults")
       .key("in_rank_order", &P::in_rank_order, any(),
-           "sums are taken in the order of ranks, so that they have the same bits on one host, on several and over TCP, by every algorithm; shared "
+           "sums are taken in the order of ranks, so that they have the same bits on one host, on "
+           "several and over TCP, by every algorithm; shared "
            "memory always does, between hosts it costs time")
       .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}},
-           "size of a gradient bucket in MB where gradients are copied to travel: processes with arena = false, or TCP")
+           "size of a gradient bucket in MB where gradients are copied to travel: processes with "
+           "arena = false, or TCP")
       .key("zero_stage", &P::zero_stage, between(0, 3),
-           "what data-parallel ranks hold shards of: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too (FSDP)")
+           "what data-parallel ranks hold shards of: 0 nothing, 1 the optimizer's state, 2 "
+           "gradients too, 3 parameters too (FSDP)")
       .key("data_parallel_shard_degree", &P::data_parallel_shard_degree, between(-1, 4096),
-           "zero_stage 1 to 3: ranks among which state is cut; -1: ranks / data_parallel_replicate_degree")
+           "zero_stage 1 to 3: ranks among which state is cut; -1: ranks / "
+           "data_parallel_replicate_degree")
       .key("data_parallel_replicate_degree", &P::data_parallel_replicate_degree, between(1, 4096),
-           "zero_stage 1 to 3: copies of the whole state, each cut among its own ranks (hybrid sharding)")
+           "zero_stage 1 to 3: copies of the whole state, each cut among its own ranks (hybrid "
+           "sharding)")
       .key("gather_ahead", &P::gather_ahead, between(0, 64),
-           "zero_stage 3 where every rank has its own copy (arena = false): units that are gathered while others before them still compute")
+           "zero_stage 3 where every rank has its own copy (arena = false): units that are "
+           "gathered while others before them still compute")
       .key("reshard_after_forward", &P::reshard_after_forward, any(),
-           "zero_stage 3 where every rank has its own copy (arena = false): parameters are released after forward and gathered again for backward")
+           "zero_stage 3 where every rank has its own copy (arena = false): parameters are "
+           "released after forward and gathered again for backward")
       .key("shard_units", &P::shard_units, one_of({"block", "size", "names", "model"}),
-           "zero_stage 1 to 3: which modules are flattened, cut and reduced as one: the model's blocks, those of shard_unit_size, those of "
+           "zero_stage 1 to 3: which modules are flattened, cut and reduced as one: the model's "
+           "blocks, those of shard_unit_size, those of "
            "shard_unit_names, or all as one")
-      .key("shard_unit_size", &P::shard_unit_size, between(1, 1e12), "shard_units = \"size\": a module with so many parameters becomes a unit")
-      .key("shard_unit_names", &P::shard_unit_names, any(), "shard_units = \"names\": paths of modules; * stands for any text")
+      .key("shard_unit_size", &P::shard_unit_size, between(1, 1e12),
+           "shard_units = \"size\": a module with so many parameters becomes a unit")
+      .key("shard_unit_names", &P::shard_unit_names, any(),
+           "shard_units = \"names\": paths of modules; * stands for any text")
       .key("reduce_every_micro_batch", &P::reduce_every_micro_batch, any(),
-           "zero_stage 2 and 3: gradients are reduced after every micro-batch, so that whole ones do not outlive it")
-      .key("timeout_s", &P::timeout_s, {0, 86400, true, {}}, "longest wait for another rank in seconds");
+           "zero_stage 2 and 3: gradients are reduced after every micro-batch, so that whole ones "
+           "do not outlive it")
+      .key("timeout_s", &P::timeout_s, {0, 86400, true, {}},
+           "longest wait for another rank in seconds");
   using A = ActivationCheckpointSection;
   Lister<A>(keys, "activation_checkpoint", &JobConfig::activation_checkpoint)
       .key("mode", &A::mode, one_of({"none", "full", "every_k", "selective", "budget"}),
-           "what blocks keep for backward instead of everything; the rest is computed twice, with the same bits. full: their input; every_k: every "
+           "what blocks keep for backward instead of everything; the rest is computed twice, with "
+           "the same bits. full: their input; every_k: every "
            "k-th "
-           "block its input; selective: inputs and results of matrix products; budget: the cheapest ways that fit")
+           "block its input; selective: inputs and results of matrix products; budget: the "
+           "cheapest ways that fit")
       .key("every_k", &A::every_k, at_least(1), "every_k: blocks k, 2k, 3k ... are recomputed")
-      .key("budget_mb", &A::budget_mb, at_least(0), "budget: what the blocks of one rank may hold at once, in MB");
+      .key("budget_mb", &A::budget_mb, at_least(0),
+           "budget: what the blocks of one rank may hold at once, in MB");
   using C = CheckpointSection;
   Lister<C>(keys, "checkpoint", &JobConfig::checkpoint)
-      .key("interval", &C::interval, between(0, 1e12), "steps between checkpoints; 0: only at the end and when a signal stops the run")
+      .key("interval", &C::interval, between(0, 1e12),
+           "steps between checkpoints; 0: only at the end and when a signal stops the run")
       .key("at_end", &C::at_end, any(), "the last step is saved too, whatever `interval` says")
-      .key("keep_last", &C::keep_last, between(0, 1e6), "newest complete checkpoints that are kept; 0: all")
+      .key("keep_last", &C::keep_last, between(0, 1e6),
+           "newest complete checkpoints that are kept; 0: all")
       .key("asynchronous", &C::asynchronous, any(),
-           "checkpoints are written behind training, which goes on; those of the end and of a signal are waited for. The same files either way")
-      .key(
-          "staging_mb", &C::staging_mb, between(0, 1e9),
-          "asynchronous: what of its state a rank may copy, in MB, because the next update comes before it is written; the update waits for the rest")
+           "checkpoints are written behind training, which goes on; those of the end and of a "
+           "signal are waited for. The same files either way")
+      .key("staging_mb", &C::staging_mb, between(0, 1e9),
+           "asynchronous: what of its state a rank may copy, in MB, because the next update comes "
+           "before it is written; the update waits for the rest")
       .key("writer_share", &C::writer_share, {0, 1, true, {}},
-           "asynchronous: part of one core's time that a rank's writer takes while nothing waits for it")
-      .key("max_file_mb", &C::max_file_mb, between(1, 1e9), "a rank begins another file beyond this, in MB; a larger tensor has a file of its own");
+           "asynchronous: part of one core's time that a rank's writer takes while nothing waits "
+           "for it")
+      .key("max_file_mb", &C::max_file_mb, between(1, 1e9),
+           "a rank begins another file beyond this, in MB; a larger tensor has a file of its own");
   using M = MetricsSection;
   Lister<M>(keys, "metrics", &JobConfig::metrics)
-      .key("log_interval", &M::log_interval, between(1, 1e9), "steps between lines on a console that is no terminal")
+      .key("log_interval", &M::log_interval, between(1, 1e9),
+           "steps between lines on a console that is no terminal")
       .key("tensorboard", &M::tensorboard, any(), "write TensorBoard event files")
       .key("memory_steps", &M::memory_steps, between(0, 1e6),
-           "first steps of a run of which memory-rank-R.csv says, moment by moment, what the rank held by category; memory.svg draws the last of "
+           "first steps of a run of which memory-rank-R.csv says, moment by moment, what the rank "
+           "held by category; memory.svg draws the last of "
            "them");
   using V = ValidationSection;
   Lister<V>(keys, "validation", &JobConfig::validation)
-      .key("interval", &V::interval, between(0, 1e12), "steps between evaluations; 0: only at the end")
-      .key("batches", &V::batches, between(0, 1e9), "global batches that one evaluation reads; 0: the whole validation split")
-      .key("sample_tokens", &V::sample_tokens, between(0, 1e6), "tokens: tokens generated and printed at the end of the run; 0: none")
+      .key("interval", &V::interval, between(0, 1e12),
+           "steps between evaluations; 0: only at the end")
+      .key("batches", &V::batches, between(0, 1e9),
+           "global batches that one evaluation reads; 0: the whole validation split")
+      .key("sample_tokens", &V::sample_tokens, between(0, 1e6),
+           "tokens: tokens generated and printed at the end of the run; 0: none")
       .key("sample_prompt", &V::sample_prompt, any(), "tokens: text that the sample continues");
   using D = DebugSection;
   Lister<D>(keys, "debug", &JobConfig::debug)
       .key("seed", &D::seed, between(0, 9007199254740992.0), "of weights, dropout and sample order")
       .key("fault", &D::fault, one_of({"none", "error", "exit", "kill", "stop", "nan", "overflow"}),
-           "what goes wrong on purpose: an error, a silent exit, SIGKILL, SIGSTOP, a loss that is not a number, or a gradient that is infinite")
-      .key("fault_step", &D::fault_step, between(0, 1e12), "in which step, counted from 1; 0: in none")
+           "what goes wrong on purpose: an error, a silent exit, SIGKILL, SIGSTOP, a loss that is "
+           "not a number, or a gradient that is infinite")
+      .key("fault_step", &D::fault_step, between(0, 1e12),
+           "in which step, counted from 1; 0: in none")
       .key("fault_rank", &D::fault_rank, between(0, 1e9), "on which rank");
 }
 
@@ -250,7 +339,8 @@ std::vector<Key> list_keys() {
   std::vector<Key> keys;
   using J = JobSection;
   Lister<J>(keys, "job", &JobConfig::job)
-      .key("name", &J::name, any(), "names the run directory, runs/NAME; letters, digits, '.', '_' and '-'")
+      .key("name", &J::name, any(),
+           "names the run directory, runs/NAME; letters, digits, '.', '_' and '-'")
       .key("description", &J::description, any(), "a line for people, shown when the job starts");
   list_model(keys);
   list_data(keys);
@@ -284,15 +374,20 @@ struct Unwrap<std::optional<T>> {
 /// Named sizes that can be trained: those without experts.
 std::vector<std::string> trainable_models() {
   std::vector<std::string> names = plan::model_names();
-  std::erase_if(names, [](const std::string& name) { return plan::named_model(name)->experts > 0; });
+  std::erase_if(names,
+                [](const std::string& name) { return plan::named_model(name)->experts > 0; });
   return names;
 }
 
 std::string range_words(const Allowed& allowed) {
   const bool least = allowed.least > -kInfinity, most = allowed.most < kInfinity;
   const auto number = [](double value) { return number_text(value); };
-  if (least && allowed.above_least) return fmt::format(" above {}{}", number(allowed.least), most ? " and at most " + number(allowed.most) : "");
-  if (least && most) return fmt::format(" from {} to {}{}", number(allowed.least), allowed.below_most ? "below " : "", number(allowed.most));
+  if (least && allowed.above_least)
+    return fmt::format(" above {}{}", number(allowed.least),
+                       most ? " and at most " + number(allowed.most) : "");
+  if (least && most)
+    return fmt::format(" from {} to {}{}", number(allowed.least),
+                       allowed.below_most ? "below " : "", number(allowed.most));
   if (least) return fmt::format(" of at least {}", number(allowed.least));
   return most ? fmt::format(" of at most {}", number(allowed.most)) : "";
 }
@@ -306,7 +401,9 @@ std::span<const Key> all_keys() {
 
 const Key* find_key(const std::string& section, const std::string& name) {
   const auto keys = all_keys();
-  const auto found = std::find_if(keys.begin(), keys.end(), [&](const Key& key) { return key.section == section && key.name == name; });
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const Key& key) {
+    return key.section == section && key.name == name;
+  });
   return found == keys.end() ? nullptr : &*found;
 }
 
@@ -318,11 +415,17 @@ std::vector<std::string> section_names() {
 }
 
 std::string describe_allowed(const Key& key) {
-  if (key.path() == "model.name") return fmt::format("one of {}", fmt::join(trainable_models(), ", "));
-  if (!key.allowed.words.empty()) return fmt::format("one of \"{}\"", fmt::join(key.allowed.words, "\", \""));
+  if (key.path() == "model.name")
+    return fmt::format("one of {}", fmt::join(trainable_models(), ", "));
+  if (!key.allowed.words.empty())
+    return fmt::format("one of \"{}\"", fmt::join(key.allowed.words, "\", \""));
   JobConfig defaults;
   const std::string type = std::visit(
-      [](auto* place) { return std::string(type_words<typename Unwrap<std::remove_reference_t<decltype(*place)>>::type>()); }, key.place(defaults));
+      [](auto* place) {
+        return std::string(
+            type_words<typename Unwrap<std::remove_reference_t<decltype(*place)>>::type>());
+      },
+      key.place(defaults));
   return type + range_words(key.allowed);
 }
 

@@ -12,9 +12,10 @@
 namespace shoal::train {
 
 /// Where a key's value lies in a JobConfig; its alternative is the key's type.
-using Place = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*,
-                           std::optional<bool>*, std::optional<std::int64_t>*, std::optional<double>*, std::optional<std::string>*,
-                           std::optional<std::vector<std::int64_t>>*>;
+using Place = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::int64_t>*,
+                           std::vector<double>*, std::vector<std::string>*, std::optional<bool>*,
+                           std::optional<std::int64_t>*, std::optional<double>*,
+                           std::optional<std::string>*, std::optional<std::vector<std::int64_t>>*>;
 
 /// Which numbers (of a list: elements) or words a key takes.
 struct Allowed {

@@ -17,10 +17,12 @@ namespace {
 using collective::CostModel;
 
 [[noreturn]] void refuse(const std::string& file, const toml::node& at, const std::string& what) {
-  throw Error(ErrorKind::kConfig, "link_costs", fmt::format("{}:{}: {}", file, at.source().begin.line, what));
+  throw Error(ErrorKind::kConfig, "link_costs",
+              fmt::format("{}:{}: {}", file, at.source().begin.line, what));
 }
 
-/// A key of the section, and which number it is: seconds, or bytes a second of which the seconds of a byte are kept.
+/// A key of the section, and which number it is: seconds, or bytes a second of which the seconds of
+/// a byte are kept.
 struct Number {
   const char* key;
   double* value;
@@ -41,11 +43,14 @@ CostModel read(const toml::table& section, const std::string& file) {
   const auto known = numbers(costs);
   for (const auto& [name, node] : section) {
     const std::string_view key = name.str();
-    const auto number = std::find_if(known.begin(), known.end(), [&](const Number& n) { return key == n.key; });
+    const auto number =
+        std::find_if(known.begin(), known.end(), [&](const Number& n) { return key == n.key; });
     if (number == known.end()) refuse(file, node, fmt::format("tcp.{}: no such key", key));
     const double value = node.is_number() ? *node.value<double>() : NAN;
     if (!std::isfinite(value) || value < 0 || (number->rate && value == 0))
-      refuse(file, node, fmt::format("tcp.{}: must be a {} number", number->key, number->rate ? "positive" : "non-negative"));
+      refuse(file, node,
+             fmt::format("tcp.{}: must be a {} number", number->key,
+                         number->rate ? "positive" : "non-negative"));
     *number->value = number->rate ? 1 / value : value;
   }
   return costs;
@@ -61,13 +66,16 @@ std::optional<CostModel> parse_link_costs(std::string_view text, const std::stri
     if (!section->is_table()) refuse(file, *section, "tcp: must be a section");
     return read(*section->as_table(), file);
   } catch (const toml::parse_error& error) {
-    throw Error(ErrorKind::kConfig, "link_costs", fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
+    throw Error(ErrorKind::kConfig, "link_costs",
+                fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
   }
 }
 
 CostModel read_link_costs(const std::string& file) {
   std::ifstream stream(file);
-  if (!stream) throw Error(ErrorKind::kInputMissing, "link_costs", fmt::format("{}: no such file", file)).hint("shoal plan calibrate writes one");
+  if (!stream)
+    throw Error(ErrorKind::kInputMissing, "link_costs", fmt::format("{}: no such file", file))
+        .hint("shoal plan calibrate writes one");
   std::stringstream text;
   text << stream.rdbuf();
   const auto costs = parse_link_costs(text.str(), file);
@@ -80,7 +88,8 @@ CostModel read_link_costs(const std::string& file) {
 std::string link_costs_section(const CostModel& costs) {
   CostModel copy = costs;
   std::string text = "[tcp]\n";
-  for (const Number& number : numbers(copy)) text += fmt::format("{} = {}\n", number.key, number.rate ? 1 / *number.value : *number.value);
+  for (const Number& number : numbers(copy))
+    text += fmt::format("{} = {}\n", number.key, number.rate ? 1 / *number.value : *number.value);
   return text;
 }
 

@@ -16,10 +16,13 @@ namespace shoal::train {
 namespace {
 
 void put(std::string& out, const char* key, double value) {
-  if (!std::isfinite(value)) throw Error(ErrorKind::kNonFinite, "metrics", fmt::format("{} is {}", key, value));
+  if (!std::isfinite(value))
+    throw Error(ErrorKind::kNonFinite, "metrics", fmt::format("{} is {}", key, value));
   out += fmt::format("{}\"{}\": {:.17g}", out.size() > 1 ? ", " : "", key, value);
 }
-void put(std::string& out, const char* key, std::int64_t value) { out += fmt::format("{}\"{}\": {}", out.size() > 1 ? ", " : "", key, value); }
+void put(std::string& out, const char* key, std::int64_t value) {
+  out += fmt::format("{}\"{}\": {}", out.size() > 1 ? ", " : "", key, value);
+}
 void put(std::string& out, const char* key, const std::optional<double>& value) {
   if (value) put(out, key, *value);
 }
@@ -38,13 +41,16 @@ std::optional<double> number(const nlohmann::json& object, const char* key) {
   return object.at(key).get<double>();
 }
 
-std::string memory_key(std::size_t category) { return fmt::format("memory_{}_bytes", name(static_cast<MemoryCategory>(category))); }
+std::string memory_key(std::size_t category) {
+  return fmt::format("memory_{}_bytes", name(static_cast<MemoryCategory>(category)));
+}
 
 StepMetrics parse_line(const std::string& path, std::int64_t number, const std::string& line) {
   try {
     return parse_metrics(line);
   } catch (const Error& error) {
-    throw Error(ErrorKind::kData, "metrics", fmt::format("{}:{}: {}", path, number, error.message()))
+    throw Error(ErrorKind::kData, "metrics",
+                fmt::format("{}:{}: {}", path, number, error.message()))
         .hint("--fresh moves the old run aside and starts anew");
   }
 }
@@ -63,21 +69,26 @@ void for_each_line(const std::string& path, Visit visit) {
 }  // namespace
 
 bool is_finite(const Evaluation& e) {
-  const auto finite = [](const std::optional<double>& value) { return std::isfinite(value.value_or(0)); };
-  return std::isfinite(e.loss) && finite(e.bits_per_byte) && finite(e.accuracy) && finite(e.mean_squared_error) && finite(e.mean_absolute_error);
+  const auto finite = [](const std::optional<double>& value) {
+    return std::isfinite(value.value_or(0));
+  };
+  return std::isfinite(e.loss) && finite(e.bits_per_byte) && finite(e.accuracy) &&
+         finite(e.mean_squared_error) && finite(e.mean_absolute_error);
 }
 
 std::string to_json(const StepMetrics& m) {
   std::string out = "{";
   put(out, "step", m.step);
   put(out, "loss", m.loss);
-  m.skipped ? void(out += ", \"grad_norm\": null") : put(out, "grad_norm", m.grad_norm);  // JSON has no infinity
+  m.skipped ? void(out += ", \"grad_norm\": null")
+            : put(out, "grad_norm", m.grad_norm);  // JSON has no infinity
   put(out, "lr", m.lr);
   put(out, "tokens", m.tokens);
   put(out, "tokens_per_s", m.tokens_per_s);
   put(out, "loss_scale", m.loss_scale);
   put(out, "memory_bytes", m.memory_bytes);
-  for (std::size_t c = 0; c < m.memory.size() && m.memory_bytes; ++c) put(out, memory_key(c).c_str(), m.memory[c]);
+  for (std::size_t c = 0; c < m.memory.size() && m.memory_bytes; ++c)
+    put(out, memory_key(c).c_str(), m.memory[c]);
   if (m.skipped) out += ", \"skipped\": true";
   if (m.evaluation) put(out, *m.evaluation);
   return out + "}";
@@ -94,7 +105,9 @@ StepMetrics parse_metrics(const std::string& line) {
     const auto object = nlohmann::json::parse(line);
     StepMetrics m{.step = object.at("step"),
                   .loss = object.at("loss"),
-                  .grad_norm = object.at("grad_norm").is_null() ? std::numeric_limits<double>::infinity() : object.at("grad_norm").get<double>(),
+                  .grad_norm = object.at("grad_norm").is_null()
+                                   ? std::numeric_limits<double>::infinity()
+                                   : object.at("grad_norm").get<double>(),
                   .lr = object.at("lr"),
                   .tokens = object.at("tokens"),
                   .tokens_per_s = object.at("tokens_per_s"),
@@ -102,7 +115,8 @@ StepMetrics parse_metrics(const std::string& line) {
                   .memory_bytes = number(object, "memory_bytes"),
                   .skipped = object.value("skipped", false),
                   .evaluation = std::nullopt};
-    for (std::size_t c = 0; c < m.memory.size(); ++c) m.memory[c] = object.value(memory_key(c), 0.0);
+    for (std::size_t c = 0; c < m.memory.size(); ++c)
+      m.memory[c] = object.value(memory_key(c), 0.0);
     if (object.contains("eval_loss"))
       m.evaluation = Evaluation{.loss = object.at("eval_loss"),
                                 .labels = object.value("eval_labels", std::int64_t{0}),
@@ -112,7 +126,8 @@ StepMetrics parse_metrics(const std::string& line) {
                                 .mean_absolute_error = number(object, "eval_mae")};
     return m;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::kData, "metrics", fmt::format("not a line of metrics: {}", error.what()));
+    throw Error(ErrorKind::kData, "metrics",
+                fmt::format("not a line of metrics: {}", error.what()));
   }
 }
 
@@ -134,7 +149,8 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t step) : path_(pat
   });
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw system_error(ErrorKind::kOutput, "metrics", "cannot open " + path);
-  if (::ftruncate(descriptor_, keep) != 0) throw system_error(ErrorKind::kOutput, "metrics", "cannot cut " + path);
+  if (::ftruncate(descriptor_, keep) != 0)
+    throw system_error(ErrorKind::kOutput, "metrics", "cannot cut " + path);
 }
 
 MetricsFile::~MetricsFile() {
@@ -145,7 +161,8 @@ void MetricsFile::append(const StepMetrics& metrics) {
   const std::string line = to_json(metrics) + "\n";
   const ssize_t written = ::write(descriptor_, line.data(), line.size());
   if (written >= 0 && written != static_cast<ssize_t>(line.size())) errno = ENOSPC;
-  if (written != static_cast<ssize_t>(line.size())) throw system_error(ErrorKind::kOutput, "metrics", "cannot write " + path_);
+  if (written != static_cast<ssize_t>(line.size()))
+    throw system_error(ErrorKind::kOutput, "metrics", "cannot write " + path_);
 }
 
 }  // namespace shoal::train

@@ -12,10 +12,10 @@ namespace shoal::train {
 
 /// What an evaluation found, over all ranks.
 struct Evaluation {
-  double loss = 0;                                                    ///< mean over the valid labels
-  std::int64_t labels = 0;                                            ///< how many there were
-  std::optional<double> bits_per_byte{};                              ///< token data: loss per byte of text, base 2
-  std::optional<double> accuracy{};                                   ///< classes: the part of rows whose largest logit is the label
+  double loss = 0;                        ///< mean over the valid labels
+  std::int64_t labels = 0;                ///< how many there were
+  std::optional<double> bits_per_byte{};  ///< token data: loss per byte of text, base 2
+  std::optional<double> accuracy{};  ///< classes: the part of rows whose largest logit is the label
   std::optional<double> mean_squared_error{}, mean_absolute_error{};  ///< regression
 };
 
@@ -26,35 +26,38 @@ using MemoryByCategory = std::array<double, kMemoryCategories>;
 
 /// What one training step left, over all ranks: a line of metrics.jsonl.
 struct StepMetrics {
-  std::int64_t step = 0;                   ///< counted from 1: how many steps the model has been trained
-  double loss = 0;                         ///< mean over the valid labels of the global batch, before the update
-  double grad_norm = 0;                    ///< before clipping; infinite in a step that was skipped
-  double lr = 0;                           ///< of this update
-  std::int64_t tokens = 0;                 ///< trained so far (rows, of a table)
-  double tokens_per_s = 0;                 ///< of this step
-  std::optional<double> loss_scale{};      ///< fp16: by which the loss of this step was multiplied
-  std::optional<double> memory_bytes{};    ///< most that tensors of all ranks took together in the steps before; empty: not known
-  MemoryByCategory memory{};               ///< bytes of that by category
-  bool skipped = false;                    ///< fp16: the gradient overflowed, and there was no update
+  std::int64_t step = 0;    ///< counted from 1: how many steps the model has been trained
+  double loss = 0;          ///< mean over the valid labels of the global batch, before the update
+  double grad_norm = 0;     ///< before clipping; infinite in a step that was skipped
+  double lr = 0;            ///< of this update
+  std::int64_t tokens = 0;  ///< trained so far (rows, of a table)
+  double tokens_per_s = 0;  ///< of this step
+  std::optional<double> loss_scale{};    ///< fp16: by which the loss of this step was multiplied
+  std::optional<double> memory_bytes{};  ///< most that tensors of all ranks took together in the
+                                         ///< steps before; empty: not known
+  MemoryByCategory memory{};             ///< bytes of that by category
+  bool skipped = false;                  ///< fp16: the gradient overflowed, and there was no update
   std::optional<Evaluation> evaluation{};  ///< after the update
 };
 
-/// One JSON object without a line end; numbers have 17 significant digits, so that they read back to the same bits. Throws Error(non-finite) for a
-/// value that JSON has no number for.
+/// One JSON object without a line end; numbers have 17 significant digits, so that they read back
+/// to the same bits. Throws Error(non-finite) for a value that JSON has no number for.
 std::string to_json(const StepMetrics& metrics);
 /// The same of an evaluation alone: its keys of such a line.
 std::string to_json(const Evaluation& evaluation);
 /// Throws Error(data) when `line` is no such object.
 StepMetrics parse_metrics(const std::string& line);
 
-/// Every line of a metrics file that is whole, in order; empty when there is no file. Throws Error(data) with file and line for one that is broken.
+/// Every line of a metrics file that is whole, in order; empty when there is no file. Throws
+/// Error(data) with file and line for one that is broken.
 std::vector<StepMetrics> read_metrics(const std::string& path);
 
-/// metrics.jsonl: one line a step, each appended by one write, so that a crash can tear the last line at most.
+/// metrics.jsonl: one line a step, each appended by one write, so that a crash can tear the last
+/// line at most.
 class MetricsFile {
  public:
-  /// Opens `path` and cuts off every line after `step` (what was trained after the checkpoint that a run resumes from) and a torn last one.
-  /// Throws Error(output), Error(data) with file and line.
+  /// Opens `path` and cuts off every line after `step` (what was trained after the checkpoint that
+  /// a run resumes from) and a torn last one. Throws Error(output), Error(data) with file and line.
   MetricsFile(const std::string& path, std::int64_t step);
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;

@@ -19,15 +19,21 @@ constexpr std::int64_t kVocabMultiple = 64;
 ModelSpec starting_point(const Job& job) {
   const ModelSection& model = job.config.model;
   if (model.name.empty()) {
-    if (!model.family) throw complaint(job, "model.name", "name a size, or set model.family and the shape");
+    if (!model.family)
+      throw complaint(job, "model.name", "name a size, or set model.family and the shape");
     ModelSpec spec;
-    if (*model.family == "mlp") spec.family = Family::kMlp, spec.activation = plan::Activation::kRelu;
+    if (*model.family == "mlp")
+      spec.family = Family::kMlp, spec.activation = plan::Activation::kRelu;
     return spec;
   }
-  if (model.family) throw complaint(job, "model.family", "follows from model.name; leave it out, or leave the name out");
+  if (model.family)
+    throw complaint(job, "model.family",
+                    "follows from model.name; leave it out, or leave the name out");
   if (const auto named = plan::named_model(model.name)) return *named;
   const std::string near = nearest(model.name, plan::model_names());
-  Error error = complaint(job, "model.name", fmt::format("no such model; must be {}", describe_allowed(*find_key("model", "name"))));
+  Error error = complaint(
+      job, "model.name",
+      fmt::format("no such model; must be {}", describe_allowed(*find_key("model", "name"))));
   throw near.empty() ? error : error.hint(fmt::format("did you mean \"{}\"?", near));
 }
 
@@ -35,17 +41,22 @@ void refuse_others(const Job& job, const ModelSpec& spec) {
   const bool mlp = spec.family == Family::kMlp;
   const auto refuse = [&](std::initializer_list<const char*> names, const char* why) {
     for (const char* name : names)
-      if (job.origins.contains(std::string("model.") + name)) throw complaint(job, std::string("model.") + name, why);
+      if (job.origins.contains(std::string("model.") + name))
+        throw complaint(job, std::string("model.") + name, why);
   };
   if (mlp) {
-    refuse({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence", "tied_embeddings", "qkv_bias", "qk_norm", "gated",
-            "positions", "rope_theta", "norm", "norm_epsilon", "dropout", "init_std"},
+    refuse({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence",
+            "tied_embeddings", "qkv_bias", "qk_norm", "gated", "positions", "rope_theta", "norm",
+            "norm_epsilon", "dropout", "init_std"},
            "belongs to a transformer, and this model is a multi-layer perceptron");
     if (job.config.data.source == "tokens")
-      throw complaint(job, "data.source", "a multi-layer perceptron learns from tables: digits, csv or regression");
+      throw complaint(job, "data.source",
+                      "a multi-layer perceptron learns from tables: digits, csv or regression");
   } else {
-    refuse({"inputs", "outputs", "widths"}, "belongs to a multi-layer perceptron, and this model is a transformer");
-    if (job.config.data.source != "tokens") throw complaint(job, "data.source", "a transformer learns from tokens");
+    refuse({"inputs", "outputs", "widths"},
+           "belongs to a multi-layer perceptron, and this model is a transformer");
+    if (job.config.data.source != "tokens")
+      throw complaint(job, "data.source", "a transformer learns from tokens");
   }
 }
 
@@ -54,7 +65,8 @@ void take(T& value, const std::optional<T>& changed) {
   if (changed) value = *changed;
 }
 
-/// Sizes that hang together: a new width takes the feed-forward width along, new heads divide the width anew.
+/// Sizes that hang together: a new width takes the feed-forward width along, new heads divide the
+/// width anew.
 void take_sizes(const Job& job, ModelSpec& spec) {
   const ModelSection& model = job.config.model;
   const ModelSpec before = spec;
@@ -62,12 +74,14 @@ void take_sizes(const Job& job, ModelSpec& spec) {
   if (model.heads && before.kv_heads == before.heads) spec.kv_heads = 0;
   take(spec.kv_heads, model.kv_heads);
   // Where heads do not share the width out among them, their size is a choice of its own.
-  if ((model.hidden || model.heads) && before.heads * before.head_size == before.hidden) spec.head_size = 0;
+  if ((model.hidden || model.heads) && before.heads * before.head_size == before.hidden)
+    spec.head_size = 0;
   take(spec.head_size, model.head_size);
   if (model.hidden && before.hidden > 0) {
     if (!model.ffn && spec.hidden * before.ffn % before.hidden != 0)
       throw complaint(job, "model.ffn",
-                      fmt::format("{} has {} for hidden = {}; say what it is for hidden = {}", model.name, before.ffn, before.hidden, spec.hidden));
+                      fmt::format("{} has {} for hidden = {}; say what it is for hidden = {}",
+                                  model.name, before.ffn, before.hidden, spec.hidden));
     spec.ffn = spec.hidden * before.ffn / before.hidden;
   }
   take(spec.ffn, model.ffn);
@@ -75,48 +89,68 @@ void take_sizes(const Job& job, ModelSpec& spec) {
 
 void take_rest(const ModelSection& model, ModelSpec& spec) {
   take(spec.vocab, model.vocab), take(spec.sequence, model.sequence);
-  take(spec.tied_embeddings, model.tied_embeddings), take(spec.bias, model.bias), take(spec.qkv_bias, model.qkv_bias);
+  take(spec.tied_embeddings, model.tied_embeddings), take(spec.bias, model.bias),
+      take(spec.qkv_bias, model.qkv_bias);
   take(spec.qk_norm, model.qk_norm), take(spec.gated, model.gated);
-  if (model.positions) spec.positions = *model.positions == "rotary" ? plan::Positions::kRotary : plan::Positions::kLearned;
+  if (model.positions)
+    spec.positions =
+        *model.positions == "rotary" ? plan::Positions::kRotary : plan::Positions::kLearned;
   take(spec.rope_theta, model.rope_theta);
   if (model.norm) spec.norm = *model.norm == "rms" ? plan::Norm::kRms : plan::Norm::kLayer;
-  take(spec.norm_epsilon, model.norm_epsilon), take(spec.dropout, model.dropout), take(spec.init_std, model.init_std);
+  take(spec.norm_epsilon, model.norm_epsilon), take(spec.dropout, model.dropout),
+      take(spec.init_std, model.init_std);
   if (model.activation) spec.activation = plan::activation(*model.activation).value();
-  take(spec.inputs, model.inputs), take(spec.outputs, model.outputs), take(spec.widths, model.widths);
+  take(spec.inputs, model.inputs), take(spec.outputs, model.outputs),
+      take(spec.widths, model.widths);
 }
 
 void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
   const auto fit = [&](std::int64_t& size, std::int64_t found, const char* key, const char* what) {
     if (size == 0) size = std::max<std::int64_t>(found, 1);
-    if (found > 0 && size != found) throw complaint(job, key, fmt::format("the data has {} {}; leave it out", found, what));
+    if (found > 0 && size != found)
+      throw complaint(job, key, fmt::format("the data has {} {}; leave it out", found, what));
   };
   if (spec.family == Family::kMlp) {
     fit(spec.inputs, data.inputs, "model.inputs", "features");
     fit(spec.outputs, data.outputs, "model.outputs", "classes or targets");
     return;
   }
-  if (spec.vocab == 0) spec.vocab = std::max<std::int64_t>((data.vocab + kVocabMultiple - 1) / kVocabMultiple, 1) * kVocabMultiple;
+  if (spec.vocab == 0)
+    spec.vocab = std::max<std::int64_t>((data.vocab + kVocabMultiple - 1) / kVocabMultiple, 1) *
+                 kVocabMultiple;
   if (spec.vocab < data.vocab)
-    throw complaint(job, "model.vocab",
-                    fmt::format("the model has {} rows, the tokenizer {} entries; model.vocab = 0 takes what is needed", spec.vocab, data.vocab));
+    throw complaint(
+        job, "model.vocab",
+        fmt::format(
+            "the model has {} rows, the tokenizer {} entries; model.vocab = 0 takes what is needed",
+            spec.vocab, data.vocab));
   const std::int64_t needed = job.config.training.sequence_length;
   if (spec.sequence == 0) spec.sequence = needed;
   if (spec.sequence < needed)
-    throw complaint(job, "training.sequence_length", fmt::format("longer than the model's longest sequence, {} (model.sequence)", spec.sequence));
+    throw complaint(job, "training.sequence_length",
+                    fmt::format("longer than the model's longest sequence, {} (model.sequence)",
+                                spec.sequence));
 }
 
-/// plan::validate names fields, "heads = 3: must divide hidden = 128"; the reader wants to know which of them the job set, and where.
+/// plan::validate names fields, "heads = 3: must divide hidden = 128"; the reader wants to know
+/// which of them the job set, and where.
 Error explained(const Job& job, const Error& error) {
   const std::string& what = error.message();
   const std::string first = what.substr(0, what.find(' '));
   std::vector<std::string> named;
   if (find_key("model", first)) named.push_back("model." + first);
   for (const Key& key : all_keys())
-    if (key.section == "model" && what.find(" " + key.name + " = ") != std::string::npos) named.push_back(key.path());
-  const auto set = std::find_if(named.begin(), named.end(), [&](const std::string& key) { return job.origins.contains(key); });
-  const std::string model = job.config.model.name.empty() ? "" : fmt::format(" (model.name = \"{}\")", job.config.model.name);
+    if (key.section == "model" && what.find(" " + key.name + " = ") != std::string::npos)
+      named.push_back(key.path());
+  const auto set = std::find_if(named.begin(), named.end(),
+                                [&](const std::string& key) { return job.origins.contains(key); });
+  const std::string model = job.config.model.name.empty()
+                                ? ""
+                                : fmt::format(" (model.name = \"{}\")", job.config.model.name);
   if (set == named.end() || *set == "model." + first)
-    return Error(ErrorKind::kConfig, "job", fmt::format("{}: model.{}{}", set == named.end() ? job.file : job.origin(*set), what, model));
+    return Error(ErrorKind::kConfig, "job",
+                 fmt::format("{}: model.{}{}", set == named.end() ? job.file : job.origin(*set),
+                             what, model));
   return complaint(job, *set, what + model);
 }
 
@@ -127,8 +161,10 @@ ModelSpec model_spec(const Job& job, const DataSizes& data) {
   refuse_others(job, spec);
   take_sizes(job, spec);
   take_rest(job.config.model, spec);
-  if (spec.family != Family::kMlp && spec.positions != plan::Positions::kRotary && job.config.model.rope_theta)
-    throw complaint(job, "model.rope_theta", "belongs to rotary positions, and this model's are learned (model.positions)");
+  if (spec.family != Family::kMlp && spec.positions != plan::Positions::kRotary &&
+      job.config.model.rope_theta)
+    throw complaint(job, "model.rope_theta",
+                    "belongs to rotary positions, and this model's are learned (model.positions)");
   fit_to_data(job, data, spec);
   const std::string name = spec.name;
   spec.name.clear();  // errors name the key; `explained` adds the model
@@ -138,7 +174,8 @@ ModelSpec model_spec(const Job& job, const DataSizes& data) {
   } catch (const Error& error) {
     throw explained(job, error);
   }
-  if (spec.experts > 0) throw complaint(job, "model.name", "mixtures of experts can be planned for, and not trained");
+  if (spec.experts > 0)
+    throw complaint(job, "model.name", "mixtures of experts can be planned for, and not trained");
   spec.name = name.empty() ? job.config.job.name : name;
   return spec;
 }

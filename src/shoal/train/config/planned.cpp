@@ -36,16 +36,19 @@ plan::StateBytes state_bytes(const JobConfig& config) {
                                                       : 0.0};
 }
 
-plan::MemoryUse largest(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
+plan::MemoryUse largest(const plan::ModelSpec& spec, const Training& training,
+                        const plan::Cluster& host) {
   return plan::worst(plan::memory(spec, training, host)).peak().use;
 }
 
 /// Single changes of the job with which it would fit.
-std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
+std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& training,
+                                  const plan::Cluster& host) {
   std::vector<std::string> list;
   const auto attempt = [&](const Training& changed, const std::string& key) {
     const double bytes = largest(spec, changed, host).all();
-    if (bytes <= host.device.memory_bytes) list.push_back(fmt::format("{} ({:.4g} MB)", key, bytes / kMB));
+    if (bytes <= host.device.memory_bytes)
+      list.push_back(fmt::format("{} ({:.4g} MB)", key, bytes / kMB));
     return bytes <= host.device.memory_bytes;
   };
   for (std::int64_t b = training.micro_batch / 2; b >= 1; b /= 2) {
@@ -55,10 +58,12 @@ std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& t
     if (share % b == 0 && attempt(smaller, fmt::format("training.micro_batch = {}", b))) break;
   }
   if (plan::block_count(spec) > 0) {
-    for (const auto& [mode, word] : {std::pair{RecomputePolicy::Mode::kSelective, "selective"}, {RecomputePolicy::Mode::kFull, "full"}}) {
+    for (const auto& [mode, word] : {std::pair{RecomputePolicy::Mode::kSelective, "selective"},
+                                     {RecomputePolicy::Mode::kFull, "full"}}) {
       Training again = training;
       again.kept = plan::kept_by_block(spec, micro_batch(spec, training), {.mode = mode});
-      if (again.kept != training.kept) attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
+      if (again.kept != training.kept)
+        attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
     }
   }
   for (int stage = training.zero + 1; stage <= 3 && training.mesh.data > 1; ++stage) {
@@ -85,15 +90,19 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   using Mode = RecomputePolicy::Mode;
   const ActivationCheckpointSection& section = config.activation_checkpoint;
   RecomputePolicy policy{.every = section.every_k, .budget_bytes = section.budget_mb * kMB};
-  for (const auto& [name, mode] :
-       {std::pair{"full", Mode::kFull}, {"every_k", Mode::kEveryK}, {"selective", Mode::kSelective}, {"budget", Mode::kBudget}})
+  for (const auto& [name, mode] : {std::pair{"full", Mode::kFull},
+                                   {"every_k", Mode::kEveryK},
+                                   {"selective", Mode::kSelective},
+                                   {"budget", Mode::kBudget}})
     if (section.mode == name) policy.mode = mode;
   return policy;
 }
 
 bool is_counted(const JobConfig& config) {
-  const bool blocks = config.parallelism.zero_stage == 0 || config.parallelism.shard_units == "block";
-  return config.precision.type != "auto" && config.precision.parameters.empty() && config.precision.gathers == "fp32" && blocks;
+  const bool blocks =
+      config.parallelism.zero_stage == 0 || config.parallelism.shard_units == "block";
+  return config.precision.type != "auto" && config.precision.parameters.empty() &&
+         config.precision.gathers == "fp32" && blocks;
 }
 
 Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks) {
@@ -115,16 +124,21 @@ Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks
   training.optimizer = config.optimizer.name == "adamw" ? plan::Optimizer::kAdam
                        : config.optimizer.momentum > 0  ? plan::Optimizer::kMomentum
                                                         : plan::Optimizer::kSgd;
-  training.offload_optimizer = !config.optimizer.state_folder.empty();  // in files, not in memory of its own
+  training.offload_optimizer =
+      !config.optimizer.state_folder.empty();  // in files, not in memory of its own
   training.states = state_bytes(config);
   const CheckpointSection& saved = config.checkpoint;
-  const bool before_the_end = saved.interval > 0 && (!config.training.steps || *config.training.steps > saved.interval);
+  const bool before_the_end =
+      saved.interval > 0 && (!config.training.steps || *config.training.steps > saved.interval);
   if (saved.asynchronous && before_the_end) training.staging_bytes = saved.staging_mb * kMB;
   training.prefetch_units = static_cast<int>(p.gather_ahead);
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;
   training.kept = plan::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));
-  const auto all = [&](Keep way) { return std::all_of(training.kept.begin(), training.kept.end(), [&](Keep one) { return one == way; }); };
+  const auto all = [&](Keep way) {
+    return std::all_of(training.kept.begin(), training.kept.end(),
+                       [&](Keep one) { return one == way; });
+  };
   training.recompute = training.kept.empty() || all(Keep::kEverything) ? plan::Recompute::kNone
                        : all(Keep::kProducts)                          ? plan::Recompute::kSelective
                                                                        : plan::Recompute::kFull;
@@ -141,17 +155,21 @@ plan::Cluster planned_hosts(int ranks, int sharers, double rank_bytes) {
 }
 
 std::string words(const plan::MemoryUse& use) {
-  std::vector<std::pair<double, const char*>> parts{{use.parameters, "parameters"},   {use.gradients, "gradients"}, {use.optimizer, "optimizer"},
-                                                    {use.activations, "activations"}, {use.gathered, "gathered"},   {use.communication, "buffers"},
-                                                    {use.workspace, "temporary"},     {use.staging, "staging"}};
-  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::pair<double, const char*>> parts{
+      {use.parameters, "parameters"}, {use.gradients, "gradients"},
+      {use.optimizer, "optimizer"},   {use.activations, "activations"},
+      {use.gathered, "gathered"},     {use.communication, "buffers"},
+      {use.workspace, "temporary"},   {use.staging, "staging"}};
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::string> list;
   for (const auto& [bytes, name] : parts)
     if (bytes > 0.01 * use.all()) list.push_back(fmt::format("{} {:.4g} MB", name, bytes / kMB));
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-std::string ways_to_need_less(const plan::ModelSpec& spec, const Training& training, plan::Cluster host) {
+std::string ways_to_need_less(const plan::ModelSpec& spec, const Training& training,
+                              plan::Cluster host) {
   host.device.memory_bytes = 0.9 * largest(spec, training, host).all();
   return fmt::format("{}", fmt::join(remedies(spec, training, host), "; "));
 }
@@ -162,9 +180,12 @@ void check_fits(const plan::ModelSpec& spec, const Training& training, const pla
   if (needed <= limit) return;
   const auto fitting = remedies(spec, training, host);
   throw Error(ErrorKind::kResource, "plan",
-              fmt::format("a rank would need {:.4g} MB and may take {:.4g} MB: {}", needed / kMB, limit / kMB, words(use)))
-      .hint(fitting.empty() ? "no single change makes it fit: a smaller model, more hosts, or several of training.micro_batch, "
-                              "activation_checkpoint.mode, parallelism.zero_stage and optimizer.state_folder together"
+              fmt::format("a rank would need {:.4g} MB and may take {:.4g} MB: {}", needed / kMB,
+                          limit / kMB, words(use)))
+      .hint(fitting.empty() ? "no single change makes it fit: a smaller model, more hosts, or "
+                              "several of training.micro_batch, "
+                              "activation_checkpoint.mode, parallelism.zero_stage and "
+                              "optimizer.state_folder together"
                             : fmt::format("would fit: {}", fmt::join(fitting, "; ")));
 }
 
@@ -172,7 +193,8 @@ void check_fits_here(const Job& job, const plan::ModelSpec& spec, int ranks, dou
   const ParallelismSection& p = job.config.parallelism;
   if (!is_counted(job.config) || rank_bytes <= 0) return;
   const bool share = p.in_process || (p.arena && p.transport != "tcp");
-  check_fits(spec, planned_training(job, spec, ranks), planned_hosts(ranks, share ? ranks : 1, rank_bytes));
+  check_fits(spec, planned_training(job, spec, ranks),
+             planned_hosts(ranks, share ? ranks : 1, rank_bytes));
 }
 
 }  // namespace shoal::train

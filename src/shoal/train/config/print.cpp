@@ -19,7 +19,9 @@ std::string to_toml(const JobConfig& config) {
   for (const Key& key : all_keys()) {
     const std::string value = value_text(key, config);
     if (value.empty()) continue;
-    if (key.section != section) text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section), section = key.section;
+    if (key.section != section)
+      text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section),
+          section = key.section;
     text += fmt::format("{} = {}\n", key.name, value);
   }
   return text;
@@ -38,10 +40,16 @@ std::string belonging_toml(const Job& job, int ranks) {
   std::string text, section;
   for (const Key& key : all_keys()) {
     const std::string value = value_text(key, job.config);
-    const bool is_default = value == value_text(key, defaults), says_nothing = value.empty() || value == "\"\"" || value == "[]";
-    // Where the ranks run is not known here: what a default says of TCP between hosts is left out, and what somebody set stays.
-    if ((is_default && says_nothing) || !(belongs(key, true) || (!is_default && belongs(key, false)))) continue;
-    if (key.section != section) text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section), section = key.section;
+    const bool is_default = value == value_text(key, defaults),
+               says_nothing = value.empty() || value == "\"\"" || value == "[]";
+    // Where the ranks run is not known here: what a default says of TCP between hosts is left out,
+    // and what somebody set stays.
+    if ((is_default && says_nothing) ||
+        !(belongs(key, true) || (!is_default && belongs(key, false))))
+      continue;
+    if (key.section != section)
+      text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section),
+          section = key.section;
     text += fmt::format("{} = {}\n", key.name, value);
   }
   return text;
@@ -50,10 +58,14 @@ std::string belonging_toml(const Job& job, int ranks) {
 std::string print_config(const Job& job) {
   std::string text, section;
   for (const Key& key : all_keys()) {
-    if (key.section != section) text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section), section = key.section;
+    if (key.section != section)
+      text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section),
+          section = key.section;
     const std::string value = value_text(key, job.config);
-    const std::string line = value.empty() ? fmt::format("# {}", key.name) : fmt::format("{} = {}", key.name, value);
-    text += fmt::format("{:<{}}  # {}\n", line, kCommentColumn, value.empty() ? "not set" : job.origin(key.path()));
+    const std::string line =
+        value.empty() ? fmt::format("# {}", key.name) : fmt::format("{} = {}", key.name, value);
+    text += fmt::format("{:<{}}  # {}\n", line, kCommentColumn,
+                        value.empty() ? "not set" : job.origin(key.path()));
   }
   return text;
 }
@@ -61,19 +73,24 @@ std::string print_config(const Job& job) {
 std::string config_reference() {
   const JobConfig defaults;
   std::string text =
-      "# The job file\n\nWhat `shoal train --help-config` prints: every key, what it takes, and its value when it is left out. A job file is TOML: "
-      "sections and their\nkeys. `--set section.key=value` overrides one key (of steps, tokens and epochs, and of the two global batches, the one "
+      "# The job file\n\nWhat `shoal train --help-config` prints: every key, what it takes, and "
+      "its value when it is left out. A job file is TOML: "
+      "sections and their\nkeys. `--set section.key=value` overrides one key (of steps, tokens and "
+      "epochs, and of the two global batches, the one "
       "set last counts), `--print-config` shows every value and where it came from. Unknown "
       "keys, values that a key "
-      "does\nnot take, and combinations that make no sense are refused with file and line before anything starts.\n";
+      "does\nnot take, and combinations that make no sense are refused with file and line before "
+      "anything starts.\n";
   std::string section;
   for (const Key& key : all_keys()) {
     if (key.section != section) {
-      text += fmt::format("\n## [{}]\n\n| key | value | default | meaning |\n|---|---|---|---|\n", key.section);
+      text += fmt::format("\n## [{}]\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+                          key.section);
       section = key.section;
     }
     const std::string value = value_text(key, defaults);
-    text += fmt::format("| `{}` | {} | {} | {} |\n", key.name, describe_allowed(key), value.empty() ? "not set" : "`" + value + "`", key.doc);
+    text += fmt::format("| `{}` | {} | {} | {} |\n", key.name, describe_allowed(key),
+                        value.empty() ? "not set" : "`" + value + "`", key.doc);
   }
   return text;
 }

@@ -11,7 +11,8 @@ std::string toml_text(bool value) { return value ? "true" : "false"; }
 std::string toml_text(std::int64_t value) { return fmt::format("{}", value); }
 
 std::string toml_text(double value) {
-  std::string text = fmt::format("{}", value);  // the shortest text that reads back as the same bits
+  std::string text =
+      fmt::format("{}", value);  // the shortest text that reads back as the same bits
   if (std::isfinite(value) && text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }
@@ -35,7 +36,8 @@ std::string toml_text(const std::string& value) {
 }
 
 std::string number_text(double value) {
-  if (value == std::floor(value) && std::abs(value) <= 1e9) return fmt::format("{}", static_cast<std::int64_t>(value));
+  if (value == std::floor(value) && std::abs(value) <= 1e9)
+    return fmt::format("{}", static_cast<std::int64_t>(value));
   return fmt::format("{:g}", value);
 }
 
