@@ -13,6 +13,7 @@ import sys
 ROOMS = {
     "base": (0, False),
     "wire": (1, False),
+    "model": (1, False),
     "collective": (2, False),
     "schedule": (2, False),
     "plan": (3, False),

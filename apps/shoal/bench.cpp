@@ -17,7 +17,7 @@
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
 #include "shoal/base/system_error.h"
-#include "shoal/collective/choice.h"
+#include "shoal/collective/algorithm/choice.h"
 #include "shoal/train/config/link_costs.h"
 
 extern char** environ;

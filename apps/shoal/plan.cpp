@@ -115,7 +115,7 @@ void states_alone(const PlanOptions& options) {
                bytes <= cluster->device.memory_bytes ? "fit" : "do not fit");
 }
 
-ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& spec) {
+ordered_json json_of(const plan::Candidate& candidate, const model::ModelSpec& spec) {
   const plan::Training& training = candidate.training;
   const plan::Mesh& mesh = training.mesh;
   return {
@@ -139,7 +139,7 @@ ordered_json json_of(const plan::Candidate& candidate, const plan::ModelSpec& sp
       {"limited_by", candidate.limited_by}};
 }
 
-void add_json(const plan::Sensitivity& answer, const plan::ModelSpec& spec, ordered_json& json) {
+void add_json(const plan::Sensitivity& answer, const model::ModelSpec& spec, ordered_json& json) {
   const plan::Limits& limits = answer.limits;
   json["limits"] = {{"compute", limits.compute},
                     {"recomputation", limits.recomputation},
@@ -193,7 +193,7 @@ void print_found(const PlanOptions& options, const plan::SearchResult& found,
 }
 
 void run_search(const PlanOptions& options) {
-  const plan::ModelSpec spec = model_of(options);
+  const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   if (options.global_batch <= 0 && !is_job(options))
     throw Error(ErrorKind::kUsage, "plan",
@@ -260,7 +260,7 @@ std::optional<plan::SimulatedRun> simulated_run(const PlanOptions& options,
 }
 
 /// Units as they come and go, in the words of the model.
-std::vector<std::string> gathers_of(const PlanOptions& options, const plan::ModelSpec& spec,
+std::vector<std::string> gathers_of(const PlanOptions& options, const model::ModelSpec& spec,
                                     const plan::Training& training, plan::Cluster cluster) {
   if (is_job(options)) {
     const train::ParallelismSection& p = job_of(options).config.parallelism;
@@ -305,7 +305,7 @@ std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
 
 /// A step carried out: what happens goes to the file of --trace as it happens, and is kept for
 /// --svg alone.
-plan::SimulatedStep simulated_step(const PlanOptions& options, const plan::ModelSpec& spec,
+plan::SimulatedStep simulated_step(const PlanOptions& options, const model::ModelSpec& spec,
                                    const plan::Training& training, const plan::Cluster& cluster,
                                    const std::optional<schedule::Schedule>& table) {
   const int ranks = static_cast<int>(training.mesh.pipeline);
@@ -341,7 +341,7 @@ void run_plan(const PlanOptions& given) {
   if (given.search) return run_search(given);
   PlanOptions options = given;
   const auto table = schedule_of(options);
-  const plan::ModelSpec spec = model_of(options);
+  const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   const plan::Training training = training_of(options, spec, cluster.devices());
   refuse_what_would_be_ignored(options, spec, training);
@@ -437,9 +437,9 @@ void add_scaling(CLI::App& plan_command) {
   });
 }
 
-void print_inference(const plan::ModelSpec& spec, const plan::Cluster& cluster,
+void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
                      std::int64_t context, bool json) {
-  if (spec.family == plan::Family::kMlp)
+  if (spec.family == model::Family::kMlp)
     throw Error(ErrorKind::kUsage, "plan", fmt::format("inference: {} makes no tokens", spec.name));
   const auto cost = plan::inference_cost(spec, cluster, static_cast<double>(context));
   const double capacity = cluster.device.memory_bytes, price = cluster.device.price_per_hour / 3600;

@@ -19,7 +19,7 @@
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
-#include "shoal/collective/fold.h"
+#include "shoal/collective/fold/fold.h"
 #include "shoal/plan/calibration.h"
 #include "shoal/train/config/link_costs.h"
 

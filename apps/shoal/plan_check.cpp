@@ -102,7 +102,7 @@ void check(const Options& options) {
   if (!is_job(options.plan))
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("check {}: name a job file (.toml)", options.plan.model));
-  const plan::ModelSpec spec = model_of(options.plan);
+  const model::ModelSpec spec = model_of(options.plan);
   const plan::Cluster cluster = cluster_of(options.plan);
   const plan::Training training = training_of(options.plan, spec, cluster.devices());
   const plan::Plan made = plan::make_plan(spec, training, cluster);

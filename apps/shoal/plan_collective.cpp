@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "shoal/base/error.h"
-#include "shoal/collective/choice.h"
+#include "shoal/collective/algorithm/choice.h"
 
 namespace shoal::apps {
 namespace {

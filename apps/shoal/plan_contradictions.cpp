@@ -77,7 +77,7 @@ void refuse_beside_subcommand(const CLI::App& command) {
                                       command.get_subcommands().front()->get_name()));
 }
 
-void refuse_what_would_be_ignored(const PlanOptions& options, const plan::ModelSpec& spec,
+void refuse_what_would_be_ignored(const PlanOptions& options, const model::ModelSpec& spec,
                                   const plan::Training& training) {
   const auto need = [](bool holds, const std::string& option, const std::string& rule) {
     if (!holds) refuse(fmt::format("--{}: {}", option, rule));

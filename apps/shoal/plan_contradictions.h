@@ -16,7 +16,7 @@ void refuse_what_would_be_ignored(const CLI::App& command, const PlanOptions& op
 void refuse_beside_subcommand(const CLI::App& command);
 
 /// Of one mesh, once it is known how it trains.
-void refuse_what_would_be_ignored(const PlanOptions& options, const plan::ModelSpec& spec,
+void refuse_what_would_be_ignored(const PlanOptions& options, const model::ModelSpec& spec,
                                   const plan::Training& training);
 
 }  // namespace shoal::apps

@@ -13,7 +13,7 @@
 #include "shoal/base/error.h"
 #include "shoal/data/dataset.h"
 #include "shoal/data/manifest.h"
-#include "shoal/plan/model_json.h"
+#include "shoal/model/model_json.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/validate.h"
@@ -41,23 +41,23 @@ train::DataSizes sizes_of(const train::JobConfig& config) {
   return {.vocab = data::TokenDataset::open(folder, "train", data::Check::kHeaders).vocab_size()};
 }
 
-plan::ModelSpec model_of_job(const PlanOptions& options) {
+model::ModelSpec model_of_job(const PlanOptions& options) {
   const train::Job job = job_of(options);
-  plan::ModelSpec spec = train::model_spec(job, sizes_of(job.config));
+  model::ModelSpec spec = train::model_spec(job, sizes_of(job.config));
   if (spec.name.empty()) spec.name = options.model;
   return spec;
 }
 
-plan::ModelSpec model_file(const std::string& path) {
+model::ModelSpec model_file(const std::string& path) {
   const std::string text = text_of(path);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   // What Shoal itself writes names its family; everything else is taken for Hugging Face's.
-  if (json.is_object() && json.contains("family")) return plan::from_json(text, path);
-  return plan::from_hugging_face(text, path);
+  if (json.is_object() && json.contains("family")) return model::from_json(text, path);
+  return model::from_hugging_face(text, path);
 }
 
-plan::ModelSpec shape(const PlanOptions& options) {
-  plan::ModelSpec spec;
+model::ModelSpec shape(const PlanOptions& options) {
+  model::ModelSpec spec;
   spec.layers = options.layers, spec.hidden = options.hidden, spec.heads = options.heads,
   spec.kv_heads = options.kv_heads;
   spec.ffn = options.ffn, spec.vocab = options.vocab;
@@ -66,7 +66,7 @@ plan::ModelSpec shape(const PlanOptions& options) {
   spec.gated = options.gated;
   if (options.experts > 0)
     spec.experts = options.experts, spec.experts_per_token = options.experts_per_token;
-  return plan::complete(spec);
+  return model::complete(spec);
 }
 
 plan::Recompute recompute_of(const std::string& word) {
@@ -309,14 +309,14 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
     command.get_option(option)->check(not_zero);
 }
 
-plan::ModelSpec model_of(const PlanOptions& options) {
+model::ModelSpec model_of(const PlanOptions& options) {
   const bool shaped = options.layers != 0 || options.hidden != 0 || options.heads != 0;
   if (options.model.empty() == !shaped)
     refuse("name a --model, or give a shape: --layers --hidden --heads --vocab");
-  plan::ModelSpec spec;
+  model::ModelSpec spec;
   if (shaped) {
     spec = shape(options);
-  } else if (const auto named = plan::named_model(options.model)) {
+  } else if (const auto named = model::named_model(options.model)) {
     spec = *named;
   } else if (is_job(options)) {
     spec = model_of_job(options);
@@ -325,10 +325,10 @@ plan::ModelSpec model_of(const PlanOptions& options) {
   } else {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("--model {}: no such model, and no .toml or .json file", options.model))
-        .hint(fmt::format("there are {}", fmt::join(plan::model_names(), ", ")));
+        .hint(fmt::format("there are {}", fmt::join(model::model_names(), ", ")));
   }
   if (options.dropout) spec.dropout = *options.dropout;
-  plan::validate(spec);
+  model::validate(spec);
   return spec;
 }
 
@@ -356,7 +356,7 @@ plan::Cluster cluster_of(const PlanOptions& options) {
   return devices == 0 ? cluster : plan::with_devices(cluster, devices);
 }
 
-plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& spec,
+plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
                            std::int64_t devices) {
   plan::Mesh mesh;
   const auto given = [](const char* name, std::int64_t value) {

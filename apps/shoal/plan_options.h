@@ -49,9 +49,9 @@ train::Job job_of(const PlanOptions& options);
 // What the words mean. Throw Error(usage) or Error(config) naming the option, Error(input missing)
 // for a file that is not there.
 plan::Optimizer optimizer_of(const std::string& word);
-plan::ModelSpec model_of(const PlanOptions& options);
+model::ModelSpec model_of(const PlanOptions& options);
 plan::Cluster cluster_of(const PlanOptions& options);
-plan::Training training_of(const PlanOptions& options, const plan::ModelSpec& spec,
+plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
                            std::int64_t devices);
 plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& cluster);
 

@@ -13,7 +13,7 @@
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/run_directory.h"
 #include "shoal/base/check.h"
-#include "shoal/plan/model_json.h"
+#include "shoal/model/model_json.h"
 #include "shoal/train/config/job_inputs.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/validate.h"
@@ -182,7 +182,7 @@ int train_job(const TrainOptions& options) {
   std::fflush(stdout);
   train::validate(job, ranks, !launcher || launcher->rendezvous.empty());
   if (options.print_config) {
-    std::string model = plan::to_json(train::model_spec(job, {}));
+    std::string model = model::to_json(train::model_spec(job, {}));
     for (std::size_t at = 0; (at = model.find('\n', at)) != std::string::npos; at += 3)
       model.replace(at, 1, "\n# ");
     fmt::print("\n# The model, before the data is known (0: what the data needs):\n# {}\n", model);

@@ -99,8 +99,8 @@ class Run {
   checkpoint::Saved wait() { return saver_.wait(); }
 
  private:
-  plan::ModelSpec spec() const {
-    auto spec = plan::named_model(choice_.model);
+  model::ModelSpec spec() const {
+    auto spec = model::named_model(choice_.model);
     if (!spec) throw Error(ErrorKind::kUsage, "bench", fmt::format("no model '{}'", choice_.model));
     spec->sequence = choice_.columns;
     return *spec;
@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
   app.add_option("--rank", choice.world.rank)->required();
   app.add_option("--world", choice.world.size, "ranks")->required();
   app.add_option("--directory", choice.directory, "gets the checkpoints")->required();
-  app.add_option("--model", choice.model, "a GPT-2 of plan::named_model");
+  app.add_option("--model", choice.model, "a GPT-2 of model::named_model");
   app.add_option("--seq", choice.columns, "tokens a rank and step");
   app.add_option("--warmup", choice.warmup, "steps before the first save");
   app.add_option("--steps", choice.steps, "steps that are timed before each save");

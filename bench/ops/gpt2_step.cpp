@@ -80,7 +80,7 @@ double one_step(nn::Model& model, optim::Optimizer& optimizer, const at::Tensor&
 void run(const Choice& choice) {
   at::set_num_threads(choice.threads);
   if (choice.arena) comm::install_arena(std::make_shared<wire::Arena>(wire::Arena::Options{}));
-  const auto spec = plan::named_model(choice.model);
+  const auto spec = model::named_model(choice.model);
   if (!spec)
     throw Error(ErrorKind::kUsage, "gpt2_step", fmt::format("no model '{}'", choice.model));
   const auto model = nn::make_model(*spec);
@@ -119,7 +119,7 @@ void run(const Choice& choice) {
 int main(int argc, char** argv) {
   shoal::Choice choice;
   CLI::App app("Times one training step of a named model on one rank.");
-  app.add_option("--model", choice.model, "a name of plan::named_model");
+  app.add_option("--model", choice.model, "a name of model::named_model");
   app.add_option("--batch", choice.batch, "sequences a step");
   app.add_option("--seq", choice.columns, "tokens a sequence");
   app.add_option("--steps", choice.steps, "steps that are timed");

@@ -25,7 +25,7 @@ std::vector<T> read_all(const std::string& path) {
 }
 
 /// The order of named_parameters() in torch_gpt2.py, in our names.
-std::vector<std::string> names_in_peer_order(const plan::ModelSpec& spec) {
+std::vector<std::string> names_in_peer_order(const model::ModelSpec& spec) {
   std::vector<std::string> names{"embedding.tokens.weight", "embedding.positions.weight"};
   for (std::int64_t i = 0; i < spec.layers; ++i)
     for (const char* name :
@@ -48,12 +48,12 @@ void regroup_by_head(const float* from, float* to, std::int64_t heads, std::int6
 }  // namespace
 
 void load_weights(nn::Model& model, const std::string& path) {
-  const plan::ModelSpec& spec = model.spec();
+  const model::ModelSpec& spec = model.spec();
   const std::vector<float> flat = read_all<float>(path);
-  if (static_cast<std::int64_t>(flat.size()) != plan::parameter_count(spec))
+  if (static_cast<std::int64_t>(flat.size()) != model::parameter_count(spec))
     throw Error(ErrorKind::kData, "bench",
                 fmt::format("{} holds {} numbers, the model {}", path, flat.size(),
-                            plan::parameter_count(spec)));
+                            model::parameter_count(spec)));
   const float* from = flat.data();
   for (const std::string& name : names_in_peer_order(spec)) {
     const at::Tensor tensor = model.find_parameter(name)->tensor().detach();

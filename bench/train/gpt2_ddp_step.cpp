@@ -58,7 +58,7 @@ std::unique_ptr<parallel::GradientReduction> reduction_of(nn::Model& model,
 void run(const Choice& choice) {
   at::set_num_threads(1);
   const comm::Group group = comm::connect(choice.world);
-  auto spec = plan::named_model(choice.model);
+  auto spec = model::named_model(choice.model);
   if (!spec) throw Error(ErrorKind::kUsage, "bench", fmt::format("no model '{}'", choice.model));
   spec->sequence = choice.columns;
   const auto model = nn::make_model(*spec);
@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
   app.add_option("--name", choice.world.name, "of the job, the same on all ranks")->required();
   app.add_option("--rank", choice.world.rank)->required();
   app.add_option("--world", choice.world.size, "ranks")->required();
-  app.add_option("--model", choice.model, "a GPT-2 of plan::named_model");
+  app.add_option("--model", choice.model, "a GPT-2 of model::named_model");
   app.add_option("--init", choice.init, "file of weights")->required();
   app.add_option("--tokens", choice.tokens, "file of tokens")->required();
   app.add_option("--batch", choice.batch, "sequences a rank");

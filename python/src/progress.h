@@ -11,7 +11,7 @@
 #include "python/src/host_work.h"
 #include "python/src/options.h"
 #include "shoal/collective/fabric.h"
-#include "shoal/collective/flight_files.h"
+#include "shoal/collective/flight/flight_files.h"
 
 namespace shoal::python {
 

@@ -16,7 +16,7 @@
 #include "shoal/checkpoint/format/shard_writer.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/checkpoint/format/widen.h"
-#include "shoal/plan/model_json.h"
+#include "shoal/model/model_json.h"
 #include "tests/checkpoint_format/scratch.h"
 
 namespace shoal::checkpoint::format {
@@ -25,33 +25,33 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-plan::ModelSpec gpt2() {
-  plan::ModelSpec spec;
+model::ModelSpec gpt2() {
+  model::ModelSpec spec;
   spec.name = "gpt2", spec.layers = 2, spec.hidden = 12, spec.heads = 3, spec.kv_heads = 3,
   spec.head_size = 4, spec.ffn = 48, spec.vocab = 17, spec.sequence = 8;
   return spec;
 }
 
-plan::ModelSpec llama(std::int64_t experts = 0) {
-  plan::ModelSpec spec = gpt2();
+model::ModelSpec llama(std::int64_t experts = 0) {
+  model::ModelSpec spec = gpt2();
   spec.name = experts ? "mixtral" : "llama", spec.heads = 4, spec.kv_heads = 2, spec.head_size = 4,
   spec.ffn = 20, spec.bias = false, spec.gated = true;
-  spec.positions = plan::Positions::kRotary, spec.norm = plan::Norm::kRms,
-  spec.activation = plan::Activation::kSilu, spec.tied_embeddings = false;
+  spec.positions = model::Positions::kRotary, spec.norm = model::Norm::kRms,
+  spec.activation = model::Activation::kSilu, spec.tied_embeddings = false;
   spec.experts = experts, spec.experts_per_token = experts ? 2 : 0;
   spec.rope_theta = 50000, spec.rope_scaling.factor = experts ? 1 : 8;
   return spec;
 }
 
-plan::ModelSpec qwen2() {
-  plan::ModelSpec spec = llama();
+model::ModelSpec qwen2() {
+  model::ModelSpec spec = llama();
   spec.name = "qwen2", spec.qkv_bias = true;
   return spec;
 }
 
 /// Heads wider than the width of the model among them.
-plan::ModelSpec qwen3() {
-  plan::ModelSpec spec = llama();
+model::ModelSpec qwen3() {
+  model::ModelSpec spec = llama();
   spec.name = "qwen3", spec.qk_norm = true, spec.head_size = 6, spec.rope_scaling = {};
   return spec;
 }
@@ -59,20 +59,20 @@ plan::ModelSpec qwen3() {
 /// Element i of the parameter's values: no two elements of the model are alike.
 using Values = std::map<std::string, std::vector<float>>;
 
-Values made_up(const plan::ModelSpec& spec) {
+Values made_up(const model::ModelSpec& spec) {
   Values values;
   float next = 0;
-  for (const auto& parameter : plan::parameters(spec))
+  for (const auto& parameter : model::parameters(spec))
     for (std::int64_t i = 0; i < parameter.count(); ++i) values[parameter.name].push_back(next++);
   return values;
 }
 
-std::string write_model(const std::string& directory, const plan::ModelSpec& spec,
+std::string write_model(const std::string& directory, const model::ModelSpec& spec,
                         const Values& values) {
   const std::string folder = begin_step(directory, 0);
-  Manifest manifest{.metadata = "{\"model\":" + plan::to_json(spec) + "}"};
+  Manifest manifest{.metadata = "{\"model\":" + model::to_json(spec) + "}"};
   std::vector<Source> sources;
-  for (const auto& parameter : plan::parameters(spec))
+  for (const auto& parameter : model::parameters(spec))
     sources.push_back(
         {"model." + parameter.name, ElementType::kF32, parameter.shape, whole(parameter.shape),
          blocks_of(ElementType::kF32,
@@ -83,7 +83,7 @@ std::string write_model(const std::string& directory, const plan::ModelSpec& spe
 }
 
 /// Writes a model with made-up values into "ours" and exports it to "theirs".
-Values export_made_up(const testing::Scratch& scratch, const plan::ModelSpec& spec) {
+Values export_made_up(const testing::Scratch& scratch, const model::ModelSpec& spec) {
   const Values values = made_up(spec);
   Reader reader(write_model(scratch / "ours", spec, values));
   export_hugging_face(reader, scratch / "theirs");
@@ -101,7 +101,7 @@ std::vector<float> read_exported(const std::string& folder, const std::string& n
 }
 
 TEST(HuggingFace, WhatIsExportedComesBack) {
-  for (const plan::ModelSpec& spec : {gpt2(), llama(), llama(3), qwen2(), qwen3()}) {
+  for (const model::ModelSpec& spec : {gpt2(), llama(), llama(3), qwen2(), qwen3()}) {
     testing::Scratch scratch;
     const Values values = made_up(spec);
     const std::string path = write_model(scratch / "ours", spec, values);
@@ -112,15 +112,15 @@ TEST(HuggingFace, WhatIsExportedComesBack) {
       ADD_FAILURE() << spec.name << ": " << difference.name;
     EXPECT_EQ(after.manifest().tensors.size(), values.size());
     auto spec_after =
-        plan::from_json(nlohmann::json::parse(after.manifest().metadata)["model"].dump());
+        model::from_json(nlohmann::json::parse(after.manifest().metadata)["model"].dump());
     spec_after.name = spec.name;
-    EXPECT_EQ(spec_after, spec) << plan::to_json(spec_after) << plan::to_json(spec);
+    EXPECT_EQ(spec_after, spec) << model::to_json(spec_after) << model::to_json(spec);
   }
 }
 
 TEST(HuggingFace, ManyFilesWithAnIndexComeBackToo) {
   testing::Scratch scratch;
-  const plan::ModelSpec spec = llama();
+  const model::ModelSpec spec = llama();
   const Values values = made_up(spec);
   Reader before(write_model(scratch / "ours", spec, values));
   export_hugging_face(before, scratch / "theirs", 3000);
@@ -132,7 +132,7 @@ TEST(HuggingFace, ManyFilesWithAnIndexComeBackToo) {
 
 TEST(HuggingFace, Gpt2IsTransposedAndGroupedByKind) {
   testing::Scratch scratch;
-  const plan::ModelSpec spec = gpt2();
+  const model::ModelSpec spec = gpt2();
   const Values values = export_made_up(scratch, spec);
   // transformers: x @ weight + bias, with weight [in, 3 hidden] whose columns are all queries, all
   // keys, all values, head by head.
@@ -157,7 +157,7 @@ TEST(HuggingFace, Gpt2IsTransposedAndGroupedByKind) {
 
 TEST(HuggingFace, LlamaHasQueriesKeysAndValuesApart) {
   testing::Scratch scratch;
-  const plan::ModelSpec spec = llama();
+  const model::ModelSpec spec = llama();
   const Values values = export_made_up(scratch, spec);
   const auto& ours = values.at("blocks.0.attention.qkv.weight");  // 2 groups of 2 queries, key,
                                                                   // value; 4 rows each, 12 columns
@@ -172,7 +172,7 @@ TEST(HuggingFace, LlamaHasQueriesKeysAndValuesApart) {
 
 TEST(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
   testing::Scratch scratch;
-  const plan::ModelSpec spec = qwen2();
+  const model::ModelSpec spec = qwen2();
   const Values values = export_made_up(scratch, spec);
   const auto& ours = values.at(
       "blocks.1.attention.qkv.bias");  // 2 groups of 2 queries, key, value; 4 elements each
@@ -192,7 +192,7 @@ TEST(HuggingFace, Qwen2HasBiasesOfQueriesKeysAndValues) {
 
 TEST(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
   testing::Scratch scratch;
-  const plan::ModelSpec spec = qwen3();
+  const model::ModelSpec spec = qwen3();
   const Values values = export_made_up(scratch, spec);
   for (const std::string layer : {"0", "1"}) {
     const std::string ours = "blocks." + layer + ".attention.",
@@ -242,7 +242,7 @@ void rewrite(const std::string& folder,
 
 TEST(HuggingFace, ReadsWhatOtherWritersMake) {
   testing::Scratch scratch;
-  const plan::ModelSpec spec = gpt2();
+  const model::ModelSpec spec = gpt2();
   Values values = made_up(spec);
   for (auto& [name, numbers] : values)
     for (float& number : numbers) number = std::fmod(number, 128.f);  // exact in bf16
@@ -310,17 +310,17 @@ TEST(HuggingFace, SaysWhatDoesNotFit) {
 }
 
 TEST(HuggingFace, RefusesArchitecturesThatItHasNoNameFor) {
-  plan::ModelSpec mixed = gpt2();
-  mixed.norm = plan::Norm::kRms;
+  model::ModelSpec mixed = gpt2();
+  mixed.norm = model::Norm::kRms;
   EXPECT_THROW(hugging_face_tensors(mixed), Error);
-  plan::ModelSpec both = qwen3();
+  model::ModelSpec both = qwen3();
   both.qkv_bias = true;
   EXPECT_THROW(hugging_face_tensors(both), Error);
-  plan::ModelSpec experts = llama(3);
+  model::ModelSpec experts = llama(3);
   experts.qk_norm = true;
   EXPECT_THROW(hugging_face_config(experts), Error);
-  plan::ModelSpec mlp;
-  mlp.family = plan::Family::kMlp;
+  model::ModelSpec mlp;
+  mlp.family = model::Family::kMlp;
   EXPECT_THROW(hugging_face_config(mlp), Error);
 }
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "shoal/collective/fold.h"
+#include "shoal/collective/fold/fold.h"
 #include "tests/collective/host_ranks.h"
 
 namespace shoal::collective {

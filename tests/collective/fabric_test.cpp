@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
 

@@ -1,6 +1,6 @@
 // What is left of a failed run: a file of every rank that could write, and one of all with who is
 // to blame.
-#include "shoal/collective/flight_files.h"
+#include "shoal/collective/flight/flight_files.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

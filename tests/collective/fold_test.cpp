@@ -1,4 +1,4 @@
-#include "shoal/collective/fold.h"
+#include "shoal/collective/fold/fold.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "shoal/collective/narrow_float.h"
-#include "shoal/collective/stream_copy.h"
+#include "shoal/collective/fold/narrow_float.h"
+#include "shoal/collective/shared_memory/stream_copy.h"
 
 namespace shoal::collective {
 namespace {

@@ -1,7 +1,7 @@
 // A hierarchy of hosts, ranks as threads: those of one "host" share a control segment, all are
 // connected over loopback. Every kind against plain loops, and the bytes that cross between hosts
 // against the least possible.
-#include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/collective/hierarchy/hierarchical_communicator.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

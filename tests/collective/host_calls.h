@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shoal/collective/host_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
 #include "tests/collective/kind_check.h"
 
 namespace shoal::collective {

@@ -1,4 +1,4 @@
-#include "shoal/collective/host_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

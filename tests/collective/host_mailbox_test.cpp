@@ -1,4 +1,4 @@
-#include "shoal/collective/host_mailbox.h"
+#include "shoal/collective/shared_memory/host_mailbox.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "shoal/collective/host_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/wire/arena.h"
 
 namespace shoal::collective {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "shoal/base/error.h"
-#include "shoal/collective/choice.h"
-#include "shoal/collective/contribution.h"
-#include "shoal/collective/direct.h"
-#include "shoal/collective/hierarchical_program.h"
-#include "shoal/collective/tcp_call.h"
+#include "shoal/collective/algorithm/choice.h"
+#include "shoal/collective/algorithm/direct.h"
+#include "shoal/collective/hierarchy/hierarchical_program.h"
+#include "shoal/collective/shared_memory/contribution.h"
+#include "shoal/collective/tcp/tcp_call.h"
 #include "shoal/collective/work_vector.h"
 #include "shoal/wire/chunk_header.h"
 

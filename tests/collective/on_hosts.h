@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "shoal/wire/peers.h"
 #include "tests/collective/network_ranks.h"
 

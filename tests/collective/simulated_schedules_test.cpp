@@ -11,9 +11,9 @@
 #include <cstring>
 #include <thread>
 
-#include "shoal/collective/fold.h"
-#include "shoal/collective/narrow_float.h"
-#include "shoal/collective/tcp_communicator.h"
+#include "shoal/collective/fold/fold.h"
+#include "shoal/collective/fold/narrow_float.h"
+#include "shoal/collective/tcp/tcp_communicator.h"
 #include "tests/collective/simulated_network.h"
 
 namespace shoal::collective {

@@ -13,7 +13,7 @@
 #include <optional>
 #include <thread>
 
-#include "shoal/collective/tcp_communicator.h"
+#include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/wire/peers.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"

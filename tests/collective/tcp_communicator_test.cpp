@@ -1,7 +1,7 @@
 // Collectives over TCP on loopback, ranks as threads: every kind, several types, every algorithm,
 // odd sizes, against plain loops; and ranks that call something else, die, fall silent, lie or
 // leave.
-#include "shoal/collective/tcp_communicator.h"
+#include "shoal/collective/tcp/tcp_communicator.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@
 #include <random>
 #include <thread>
 
-#include "shoal/collective/fold.h"
+#include "shoal/collective/fold/fold.h"
 #include "shoal/wire/peers.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"

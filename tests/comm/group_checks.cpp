@@ -16,7 +16,7 @@
 #include <limits>
 
 #include "shoal/base/error.h"
-#include "shoal/collective/fold.h"
+#include "shoal/collective/fold/fold.h"
 
 namespace shoal::comm {
 namespace {

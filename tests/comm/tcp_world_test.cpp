@@ -11,8 +11,8 @@
 
 #include <cstdio>
 
-#include "shoal/collective/hierarchical_communicator.h"
-#include "shoal/collective/tcp_communicator.h"
+#include "shoal/collective/hierarchy/hierarchical_communicator.h"
+#include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/comm/host_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/wire/address.h"

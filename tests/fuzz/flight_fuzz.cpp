@@ -1,4 +1,4 @@
-#include "shoal/collective/flight_files.h"
+#include "shoal/collective/flight/flight_files.h"
 #include "tests/fuzz/fuzz.h"
 
 // Files that ranks left in the folder of a run, which others may have written to.

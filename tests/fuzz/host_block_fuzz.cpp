@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "shoal/collective/host_block.h"
-#include "shoal/collective/host_communicator.h"
-#include "shoal/collective/host_world.h"
+#include "shoal/collective/shared_memory/host_block.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
+#include "shoal/collective/shared_memory/host_world.h"
 #include "tests/fuzz/fuzz.h"
 
 // Shared memory in which the other rank of the host says whatever it likes: what it calls, where

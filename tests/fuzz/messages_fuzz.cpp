@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "shoal/collective/tcp_communicator.h"
+#include "shoal/collective/tcp/tcp_communicator.h"
 #include "tests/collective/simulated_network.h"
 #include "tests/fuzz/fuzz.h"
 

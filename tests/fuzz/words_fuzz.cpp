@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "shoal/collective/choice.h"
-#include "shoal/collective/flight_recorder.h"
-#include "shoal/collective/tcp_call.h"
+#include "shoal/collective/algorithm/choice.h"
+#include "shoal/collective/flight/flight_recorder.h"
+#include "shoal/collective/tcp/tcp_call.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/error_bytes.h"
 #include "tests/fuzz/fuzz.h"

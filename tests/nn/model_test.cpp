@@ -29,7 +29,7 @@
 namespace shoal::nn {
 namespace {
 
-std::shared_ptr<Model> ready_model(const plan::ModelSpec& spec, at::ScalarType type = at::kFloat,
+std::shared_ptr<Model> ready_model(const model::ModelSpec& spec, at::ScalarType type = at::kFloat,
                                    Loss loss = Loss::kCrossEntropy) {
   auto model = make_model(spec, loss);
   model->materialize(type);
@@ -47,7 +47,7 @@ at::Tensor some_tokens(std::int64_t batch, std::int64_t columns, std::int64_t se
 /// say, without any of our operators.
 class Composition {
  public:
-  Composition(const plan::ModelSpec& spec, const Model& model) : spec_(spec) {
+  Composition(const model::ModelSpec& spec, const Model& model) : spec_(spec) {
     for (const auto& parameter : model.parameters()) {
       const at::Tensor copy =
           parameter->tensor().detach().to(at::kDouble).clone().set_requires_grad(true);
@@ -58,7 +58,7 @@ class Composition {
 
   at::Tensor logits(const at::Tensor& tokens) const {
     at::Tensor x = at::embedding(at("embedding.tokens.weight"), tokens);
-    if (spec_.positions == plan::Positions::kLearned)
+    if (spec_.positions == model::Positions::kLearned)
       x = x + at("embedding.positions.weight").narrow(0, 0, tokens.size(1));
     for (std::int64_t i = 0; i < spec_.layers; ++i)
       x = block("blocks." + std::to_string(i) + ".", x);
@@ -76,7 +76,7 @@ class Composition {
     return tensors_.contains(name + ".bias") ? y + at(name + ".bias") : y;
   }
   at::Tensor norm(const std::string& name, const at::Tensor& x) const {
-    if (spec_.norm == plan::Norm::kRms)
+    if (spec_.norm == model::Norm::kRms)
       return x * at::rsqrt(x.square().mean(-1, true) + spec_.norm_epsilon) * at(name + ".weight");
     return at::layer_norm(x, {spec_.hidden}, at(name + ".weight"), at(name + ".bias"),
                           spec_.norm_epsilon);
@@ -97,7 +97,7 @@ class Composition {
     at::Tensor k = parts.select(3, per).repeat_interleave(per, 2).transpose(1, 2);
     const at::Tensor v = parts.select(3, per + 1).repeat_interleave(per, 2).transpose(1, 2);
     if (spec_.qk_norm) q = norm(name + ".query_norm", q), k = norm(name + ".key_norm", k);
-    if (spec_.positions == plan::Positions::kRotary) q = turn(q), k = turn(k);
+    if (spec_.positions == model::Positions::kRotary) q = turn(q), k = turn(k);
     const at::Tensor hidden = at::ones({t, t}, at::kBool).triu(1);
     const at::Tensor scores = (q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(d)))
                                   .masked_fill(hidden, -INFINITY);
@@ -114,7 +114,7 @@ class Composition {
     return y + mlp(name + "mlp", norm(name + "norm_2", y));
   }
 
-  plan::ModelSpec spec_;
+  model::ModelSpec spec_;
   std::map<std::string, at::Tensor> tensors_;
 };
 
@@ -132,7 +132,7 @@ void expect_close(const at::Tensor& actual, const at::Tensor& expected, const st
 class NamedModel : public testing::TestWithParam<const char*> {};
 
 TEST_P(NamedModel, LossAndGradientsAreThoseOfTheComposition) {
-  const plan::ModelSpec spec = *plan::named_model(GetParam());
+  const model::ModelSpec spec = *model::named_model(GetParam());
   const auto model = ready_model(spec);
   {
     const c10::AutoGradMode not_recording(false);  // biases are zeros at first, weights of norms
@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, NamedModel,
 // What hangs on the norms of queries or keys sees them; without the fused path the sums of the
 // weights' gradients have another order.
 TEST(Model, NormsOfQueriesAndKeysMayBeHookedApart) {
-  const plan::ModelSpec spec = *plan::named_model("qwen3-tiny");
+  const model::ModelSpec spec = *model::named_model("qwen3-tiny");
   const auto fused = ready_model(spec), hooked = ready_model(spec);
   std::vector<std::vector<std::int64_t>> seen;
   for (const char* name : {"query_norm", "key_norm"})
@@ -189,14 +189,14 @@ TEST(Model, NormsOfQueriesAndKeysMayBeHookedApart) {
 }
 
 TEST(Model, ParametersAreThoseOfTheSpecification) {
-  for (const std::string& name : plan::model_names()) {
-    const plan::ModelSpec spec = *plan::named_model(name);
+  for (const std::string& name : model::model_names()) {
+    const model::ModelSpec spec = *model::named_model(name);
     if (spec.experts > 0) {
       EXPECT_THROW(make_model(spec), Error) << name;
       continue;
     }
     const auto model = make_model(spec);
-    const auto expected = plan::parameters(spec);
+    const auto expected = model::parameters(spec);
     const auto actual = model->parameters();
     ASSERT_EQ(actual.size(), expected.size()) << name;
     for (std::size_t i = 0; i < actual.size(); ++i) {
@@ -217,14 +217,14 @@ TEST(Model, ParametersAreThoseOfTheSpecification) {
 }
 
 TEST(Model, RefusesWhatItCannotBe) {
-  plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
+  model::ModelSpec spec = *model::named_model("gpt2-tiny");
   EXPECT_THROW(make_model(spec, Loss::kSquaredError), Error);
   spec.layers = -1;
   EXPECT_THROW(make_model(spec), Error);
 }
 
 TEST(Model, WeightsDependOnNameAndIndexAlone) {
-  const plan::ModelSpec spec = *plan::named_model("llama-tiny");
+  const model::ModelSpec spec = *model::named_model("llama-tiny");
   const auto whole = ready_model(spec);
   const auto cut = make_model(spec);
   const auto parameters = cut->parameters();
@@ -246,7 +246,7 @@ TEST(Model, WeightsDependOnNameAndIndexAlone) {
 
 TEST(Model, MicroBatchesAddUpToTheBatch) {
   for (const double dropout : {0.0, 0.2}) {
-    plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
+    model::ModelSpec spec = *model::named_model("gpt2-tiny");
     spec.dropout = dropout;
     const auto whole = ready_model(spec), split = ready_model(spec);
     const at::Tensor tokens = some_tokens(4, 16), labels = some_tokens(4, 16, 1);
@@ -273,7 +273,7 @@ TEST(Model, MicroBatchesAddUpToTheBatch) {
 }
 
 TEST(Model, DropoutActsInTrainingOnly) {
-  plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
+  model::ModelSpec spec = *model::named_model("gpt2-tiny");
   const auto plain = ready_model(spec);
   spec.dropout = 0.5;
   const auto dropping = ready_model(spec);
@@ -285,7 +285,7 @@ TEST(Model, DropoutActsInTrainingOnly) {
 }
 
 TEST(Model, DocumentsDoNotSeeEachOther) {
-  const auto model = ready_model(*plan::named_model("llama-tiny"));
+  const auto model = ready_model(*model::named_model("llama-tiny"));
   const at::Tensor tokens = some_tokens(1, 12);
   Context context;
   const at::Tensor alone = (*model)(tokens.narrow(1, 0, 5), context);
@@ -299,7 +299,7 @@ TEST(Model, DocumentsDoNotSeeEachOther) {
 
 TEST(Model, GenerationWithACacheIsTheFullForwardPass) {
   for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny"}) {
-    const auto model = ready_model(*plan::named_model(name));
+    const auto model = ready_model(*model::named_model(name));
     const c10::AutoGradMode not_recording(false);
     const at::Tensor tokens = some_tokens(2, 100);
     Context context;
@@ -323,10 +323,11 @@ TEST(Model, GenerationWithACacheIsTheFullForwardPass) {
 }
 
 TEST(Perceptron, LossesAreThoseOfTheComposition) {
-  plan::ModelSpec spec = *plan::named_model("mlp-digits");
+  model::ModelSpec spec = *model::named_model("mlp-digits");
   const at::Tensor x = at::sin(at::arange(7 * 64, at::kDouble)).view({7, 64});
   for (const Loss loss : {Loss::kCrossEntropy, Loss::kSquaredError, Loss::kAbsoluteError}) {
-    for (const plan::Activation activation : {plan::Activation::kRelu, plan::Activation::kTanh}) {
+    for (const model::Activation activation :
+         {model::Activation::kRelu, model::Activation::kTanh}) {
       spec.activation = activation;
       const auto model = ready_model(spec, at::kFloat, loss);
       const at::Tensor target = at::cos(at::arange(70, at::kDouble)).view({7, 10}),
@@ -335,7 +336,7 @@ TEST(Perceptron, LossesAreThoseOfTheComposition) {
       for (const auto& parameter : model->parameters())
         p[parameter->name()] = parameter->tensor().detach().to(at::kDouble).set_requires_grad(true);
       at::Tensor hidden = x.matmul(p["layers.0.weight"].t()) + p["layers.0.bias"];
-      hidden = activation == plan::Activation::kRelu ? at::relu(hidden) : at::tanh(hidden);
+      hidden = activation == model::Activation::kRelu ? at::relu(hidden) : at::tanh(hidden);
       const at::Tensor y = hidden.matmul(p["layers.1.weight"].t()) + p["layers.1.bias"];
       const at::Tensor expected =
           0.5 * (loss == Loss::kCrossEntropy

@@ -20,7 +20,7 @@ namespace shoal::nn {
 namespace {
 
 std::shared_ptr<Model> tiny() {
-  auto model = make_model(*plan::named_model("gpt2-tiny"));
+  auto model = make_model(*model::named_model("gpt2-tiny"));
   model->materialize();
   model->reset_parameters(Key(1));
   return model;
@@ -161,7 +161,7 @@ TEST(Parameter, SinkIsOverwrittenThenAddedTo) {
 }
 
 TEST(Parameter, AutogradsGradientReachesTheSinkToo) {
-  Parameter parameter({3}, plan::Init::kOnes, 0, false);
+  Parameter parameter({3}, model::Init::kOnes, 0, false);
   parameter.add_name("w");
   parameter.materialize();
   parameter.reset(Key(1));
@@ -174,7 +174,7 @@ TEST(Parameter, AutogradsGradientReachesTheSinkToo) {
 }
 
 TEST(Parameter, ReadyComesAfterTheExpectedUsesInOrderOfRegistration) {
-  Parameter parameter({3}, plan::Init::kOnes, 0, false);
+  Parameter parameter({3}, model::Init::kOnes, 0, false);
   parameter.add_name("w");
   parameter.materialize();
   parameter.reset(Key(1));
@@ -215,7 +215,7 @@ TEST(Parameter, FrozenGetsNoGradient) {
 }
 
 TEST(Parameter, LivesInGivenMemory) {
-  const auto model = make_model(*plan::named_model("gpt2-tiny"));
+  const auto model = make_model(*model::named_model("gpt2-tiny"));
   std::int64_t total = 0;
   for (const auto& parameter : model->parameters()) total += parameter->global_count();
   const at::Tensor flat = at::zeros({total}, at::kFloat);

@@ -124,7 +124,7 @@ TEST(Activation, IsLibTorchs) {
       {Activation::kTanh, [](const at::Tensor& x) { return at::tanh(x); }},
       {Activation::kSigmoid, [](const at::Tensor& x) { return at::sigmoid(x); }}};
   for (const auto& [activation, reference] : cases) {
-    SCOPED_TRACE(plan::name(activation));
+    SCOPED_TRACE(model::name(activation));
     const auto with_bias = [activation = activation](const Inputs& in) {
       return activate(activation, in[0] * 6, in[1]);
     };
@@ -249,7 +249,7 @@ TEST(Rotary, TurnsPairsByTheirAngle) {
 }
 
 TEST(Rotary, LongWavesAreStretchedAsInLlama31) {
-  plan::RopeScaling scaling;
+  model::RopeScaling scaling;
   scaling.factor = 8;
   const at::Tensor plain = rotary_table(2, 128, 500000),
                    stretched = rotary_table(2, 128, 500000, scaling);

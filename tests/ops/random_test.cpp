@@ -50,7 +50,7 @@ TEST(RandomKernels, DropoutRowIsThePlainLoop) {
 
 TEST(RandomFill, HasTheMomentsOfTheNormalDistribution) {
   const at::Tensor x = at::empty({1000, 1000}, at::kFloat);
-  fill_box(x, {1000, 1000}, {0, 0}, plan::Init::kNormal, 0.02, Key(1));
+  fill_box(x, {1000, 1000}, {0, 0}, model::Init::kNormal, 0.02, Key(1));
   const double n = 1e6;
   // Five standard errors of mean, variance and fourth moment.
   EXPECT_NEAR(x.mean().item<double>(), 0, 5 * 0.02 / std::sqrt(n));
@@ -59,7 +59,7 @@ TEST(RandomFill, HasTheMomentsOfTheNormalDistribution) {
 }
 
 TEST(RandomFill, IsTheSameForAnyBox) {
-  for (const plan::Init init : {plan::Init::kNormal, plan::Init::kUniform}) {
+  for (const model::Init init : {model::Init::kNormal, model::Init::kUniform}) {
     const std::vector<std::int64_t> shape{7, 30, 11};
     const at::Tensor whole = at::empty(shape, at::kFloat);
     fill_box(whole, shape, {0, 0, 0}, init, 0.1, Key(5));

@@ -12,14 +12,14 @@
 namespace shoal::parallel {
 namespace {
 
-using plan::Keep;
-using Mode = plan::RecomputePolicy::Mode;
+using model::Keep;
+using Mode = model::RecomputePolicy::Mode;
 using Way = DataParallelOptions::Way;
 
 constexpr std::int64_t kSamples = 2, kColumns = 24;
 
-plan::ModelSpec tiny(const char* name, double dropout) {
-  plan::ModelSpec spec = *plan::named_model(name);
+model::ModelSpec tiny(const char* name, double dropout) {
+  model::ModelSpec spec = *model::named_model(name);
   spec.layers = 4, spec.hidden = 64, spec.heads = 4,
   spec.kv_heads = spec.kv_heads == spec.heads ? 4 : 2, spec.head_size = 16, spec.ffn = 160;
   spec.sequence = 32, spec.vocab = 256, spec.dropout = dropout;
@@ -28,7 +28,7 @@ plan::ModelSpec tiny(const char* name, double dropout) {
   return spec;
 }
 
-std::shared_ptr<nn::Model> made(const plan::ModelSpec& spec) {
+std::shared_ptr<nn::Model> made(const model::ModelSpec& spec) {
   auto model = nn::make_model(spec);
   model->materialize();
   model->reset_parameters(Key(1));
@@ -79,9 +79,9 @@ bool same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   return equal;
 }
 
-std::vector<Keep> ways_of(const plan::ModelSpec& spec, Mode mode, double budget = 0) {
-  return plan::kept_by_block(spec, {kSamples, kColumns},
-                             {.mode = mode, .every = 2, .budget_bytes = budget});
+std::vector<Keep> ways_of(const model::ModelSpec& spec, Mode mode, double budget = 0) {
+  return model::kept_by_block(spec, {kSamples, kColumns},
+                              {.mode = mode, .every = 2, .budget_bytes = budget});
 }
 
 void on_ranks(int ranks, const std::function<void(const comm::Group&)>& body) {
@@ -101,7 +101,7 @@ TEST(ActivationCheckpoint, EveryModeGivesTheBitsOfThePlainModel) {
           const auto plain_model = made(spec);
           const auto plain = train(*data_parallel(*plain_model, group), *plain_model, group.rank());
           const double all =
-              plan::blocks_bytes(spec, {kSamples, kColumns}, ways_of(spec, Mode::kNone));
+              model::blocks_bytes(spec, {kSamples, kColumns}, ways_of(spec, Mode::kNone));
           for (const auto& [what, ways] :
                {std::pair{"full", ways_of(spec, Mode::kFull)},
                 {"every 2nd", ways_of(spec, Mode::kEveryK)},
@@ -123,7 +123,7 @@ TEST(ActivationCheckpoint, EveryModeGivesTheBitsOfThePlainModel) {
 }
 
 TEST(ActivationCheckpoint, LayersOfAPerceptronToo) {
-  plan::ModelSpec spec = *plan::named_model("mlp-digits");
+  model::ModelSpec spec = *model::named_model("mlp-digits");
   std::vector<at::Tensor> results[3];
   for (const Keep keep : {Keep::kEverything, Keep::kProducts, Keep::kInput}) {
     const auto model = made(spec);
@@ -202,7 +202,7 @@ class Sharing final : public nn::Module {
     if (first) {
       tie("w", w_ = first->w_);
     } else {
-      w_ = parameter("w", {4}, plan::Init::kOnes);
+      w_ = parameter("w", {4}, model::Init::kOnes);
     }
   }
 
@@ -217,8 +217,8 @@ class Sharing final : public nn::Module {
   std::shared_ptr<nn::Parameter> w_;
 };
 
-plan::ModelSpec three_layers() {
-  plan::ModelSpec spec = *plan::named_model("mlp-digits");
+model::ModelSpec three_layers() {
+  model::ModelSpec spec = *model::named_model("mlp-digits");
   spec.widths = {4, 4};
   return spec;
 }
@@ -261,7 +261,7 @@ struct Measured {
   double activations = 0, total = 0;
 };
 
-Measured peak(const plan::ModelSpec& spec, const plan::MicroBatch& batch,
+Measured peak(const model::ModelSpec& spec, const model::MicroBatch& batch,
               const std::vector<Keep>& ways) {
   const auto model = made(spec);
   checkpoint_activations(*model, ways);
@@ -292,15 +292,15 @@ TEST(ActivationCheckpoint, MemoryFallsAsThePlanSays) {
   on_ranks(1, [&](const comm::Group&) {
     for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"})
       for (const double dropout : {0.0, 0.1}) {
-        plan::ModelSpec spec = tiny(name, dropout);
+        model::ModelSpec spec = tiny(name, dropout);
         spec.layers = 8, spec.hidden = 128, spec.head_size = 32, spec.ffn = 512,
         spec.sequence = 128, spec.vocab = 64;
-        const plan::MicroBatch batch{2, 128};
+        const model::MicroBatch batch{2, 128};
         const auto ways = [&](Mode mode, double budget = 0) {
-          return plan::kept_by_block(spec, batch,
-                                     {.mode = mode, .every = 2, .budget_bytes = budget});
+          return model::kept_by_block(spec, batch,
+                                      {.mode = mode, .every = 2, .budget_bytes = budget});
         };
-        const double all = plan::blocks_bytes(spec, batch, ways(Mode::kNone));
+        const double all = model::blocks_bytes(spec, batch, ways(Mode::kNone));
         const double head = 4 * batch.rows() * static_cast<double>(2 * spec.hidden + spec.vocab);
         double none = 0;
         for (const auto& [what, chosen] : {std::pair{"none", ways(Mode::kNone)},
@@ -309,7 +309,7 @@ TEST(ActivationCheckpoint, MemoryFallsAsThePlanSays) {
                                            {"selective", ways(Mode::kSelective)},
                                            {"half", ways(Mode::kBudget, 0.5 * all)}}) {
           const Measured measured = peak(spec, batch, chosen);
-          const double planned = plan::blocks_bytes(spec, batch, chosen);
+          const double planned = model::blocks_bytes(spec, batch, chosen);
           EXPECT_GT(measured.activations, 0.97 * planned) << name << " " << what;
           EXPECT_LT(measured.activations, 1.03 * (planned + head)) << name << " " << what;
           if (what == std::string("none")) none = measured.total;

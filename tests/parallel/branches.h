@@ -16,7 +16,7 @@ class Branches final : public nn::Module {
  public:
   explicit Branches(int count) {
     for (int i = 0; i < count; ++i)
-      weights_.push_back(parameter("w" + std::to_string(i), {3}, plan::Init::kOnes));
+      weights_.push_back(parameter("w" + std::to_string(i), {3}, model::Init::kOnes));
   }
   std::vector<std::size_t> used;
 

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "shoal/comm/world.h"
+#include "shoal/model/model_spec.h"
 #include "shoal/ops/linear.h"
 #include "shoal/parallel/data/gradient_reduction.h"
-#include "shoal/plan/model_spec.h"
 #include "tests/parallel/branches.h"
 
 namespace shoal::parallel {
@@ -13,8 +13,8 @@ namespace {
 
 using Way = DataParallelOptions::Way;
 
-plan::ModelSpec tiny() {
-  plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
+model::ModelSpec tiny() {
+  model::ModelSpec spec = *model::named_model("gpt2-tiny");
   spec.layers = 2, spec.hidden = 64, spec.ffn = 256, spec.head_size = 16, spec.sequence = 32;
   return spec;
 }
@@ -24,7 +24,7 @@ struct Types {
   at::ScalarType compute = at::kFloat, gradient = at::kFloat;
 };
 
-std::shared_ptr<nn::Model> made(const plan::ModelSpec& spec, std::uint64_t seed = 1,
+std::shared_ptr<nn::Model> made(const model::ModelSpec& spec, std::uint64_t seed = 1,
                                 const Types& types = {}) {
   auto model = nn::make_model(spec);
   for (const auto& p : model->parameters())

@@ -9,7 +9,7 @@
 #include <cstdio>
 
 #include "shoal/base/memory_category.h"
-#include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/comm/communicator_engine.h"
 #include "shoal/parallel/activation_checkpoint.h"
@@ -76,15 +76,15 @@ TEST(ShardingOnHosts, EveryStageTrainsAsOneRank) {
     check("small units", 1,
           {.wrapping = {.by = Wrapping::By::kSize, .parameters = 2000}, .ahead = 2}, 1, plain);
     check("recomputed", 1, {}, 3, [](nn::Model& model) {
-      checkpoint_activations(model, {plan::Keep::kInput, plan::Keep::kProducts});
+      checkpoint_activations(model, {model::Keep::kInput, model::Keep::kProducts});
     });
     return good;
   }));
 }
 
 /// Large enough that headers of messages count little.
-plan::ModelSpec larger() {
-  plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
+model::ModelSpec larger() {
+  model::ModelSpec spec = *model::named_model("gpt2-tiny");
   spec.layers = 6, spec.hidden = 256, spec.heads = 4, spec.kv_heads = 4, spec.head_size = 64,
   spec.ffn = 1024, spec.vocab = 512, spec.sequence = 16;
   return spec;
@@ -145,7 +145,7 @@ Step measure(const comm::Group& world, const ShardingOptions& options, double& l
   if (options.stage != ShardStage::kParameters) return step;
   // The table's units lie in the order of the model's: embedding, blocks, head.
   std::vector<double> units(static_cast<std::size_t>(larger().layers) + 2);
-  for (const plan::ParameterSpec& parameter : plan::parameters(larger())) {
+  for (const model::ParameterSpec& parameter : model::parameters(larger())) {
     const std::string& name = parameter.name;
     const std::size_t unit = name.starts_with("embedding.") ? 0
                              : name.starts_with("blocks.")  ? std::stoul(name.substr(7)) + 1
@@ -188,7 +188,7 @@ TEST(ShardingOnHosts, WhatIsGatheredExistsOncePerHost) {
       const Step copied = measure(world, {.stage = stage, .way = Way::kCopied}, ignored),
                  shared = measure(world, {.stage = stage}, ignored);
       double all = 0;
-      for (const plan::ParameterSpec& parameter : plan::parameters(larger()))
+      for (const model::ParameterSpec& parameter : model::parameters(larger()))
         all += 4 * parameter.count();
       const double own = stage == ShardStage::kParameters ? all / 4 : 0;
       good =

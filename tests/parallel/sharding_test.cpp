@@ -98,8 +98,8 @@ TEST(Sharding, EveryWrappingTrainsAsOneRank) {
 TEST(Sharding, RecomputedBlocksTrainAsOneRank) {
   const Result reference = alone();
   for (const Way way : kWays)
-    for (const auto& ways : {std::vector{plan::Keep::kInput, plan::Keep::kInput},
-                             {plan::Keep::kProducts, plan::Keep::kEverything}})
+    for (const auto& ways : {std::vector{model::Keep::kInput, model::Keep::kInput},
+                             {model::Keep::kProducts, model::Keep::kEverything}})
       for (const bool reshard : {true, false})
         expect_same(
             sharded(1, 2, {.reshard_after_forward = reshard, .way = way}, 2, sharded_data_parallel,
@@ -216,7 +216,7 @@ TEST(Sharding, ParametersThatSomeRanksDoNotUse) {
 TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
   for (const bool tied : {true, false})
     for (const int ahead : {0, 1, 3}) {
-      plan::ModelSpec spec = tiny();
+      model::ModelSpec spec = tiny();
       spec.layers = 4, spec.tied_embeddings = tied;
       plan::Training training{.zero = 3, .micro_batch = 1};
       training.mesh.data = 2, training.prefetch_units = ahead,
@@ -466,7 +466,7 @@ double most_gradients(int in_flight,
   comm::run_on_threads(
       {.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)},
       [&](const comm::Group& world) {
-        plan::ModelSpec spec = tiny();
+        model::ModelSpec spec = tiny();
         spec.layers = 12;
         const auto model = nn::make_model(spec);
         const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
@@ -498,9 +498,9 @@ double most_gradients(int in_flight,
 struct Bytes {
   double all = 0, block = 0, embedding = 0;
 };
-Bytes bytes_of(const plan::ModelSpec& spec) {
+Bytes bytes_of(const model::ModelSpec& spec) {
   Bytes sum;
-  for (const plan::ParameterSpec& parameter : plan::parameters(spec)) {
+  for (const model::ParameterSpec& parameter : model::parameters(spec)) {
     const double bytes = 4 * parameter.count();
     sum.all += bytes;
     if (parameter.name.starts_with("blocks.0.")) sum.block += bytes;
@@ -512,7 +512,7 @@ Bytes bytes_of(const plan::ModelSpec& spec) {
 // Each of two ranks has the whole gradient of the tied embedding, that of the block it is in, and
 // as many on their way as it may; the shards of what has arrived are the whole model once.
 TEST(Sharding, GradientsOnTheirWayAreBounded) {
-  plan::ModelSpec spec = tiny();
+  model::ModelSpec spec = tiny();
   spec.layers = 12;
   const Bytes bytes = bytes_of(spec);
   const auto bound = [&](int flying) {
@@ -534,7 +534,7 @@ double most_sums(bool every_micro_batch) {
   comm::run_on_threads(
       {.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)},
       [&](const comm::Group& world) {
-        plan::ModelSpec spec = tiny();
+        model::ModelSpec spec = tiny();
         spec.layers = 24;
         const auto model = nn::make_model(spec);
         const auto sharding =
@@ -565,7 +565,7 @@ double most_sums(bool every_micro_batch) {
 // hold every gradient once, and not twice; and each the tied embedding's, those of the block that
 // it is in, and of three blocks what is on its way and what comes of it.
 TEST(Sharding, SumsOfMicroBatchesAreHeldOnce) {
-  plan::ModelSpec spec = tiny();
+  model::ModelSpec spec = tiny();
   spec.layers = 24;
   const auto [all, block, embedding] = bytes_of(spec);
   EXPECT_LT(most_sums(true), 1.01 * (all + 2 * embedding + 2 * (1 + 3 * 1.5) * block));

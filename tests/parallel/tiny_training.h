@@ -10,18 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "shoal/model/model_spec.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/shard/sharding.h"
-#include "shoal/plan/model_spec.h"
 
 namespace shoal::parallel {
 
 inline constexpr int kSteps = 20, kSequences = 12;
 
-inline plan::ModelSpec tiny() {
-  plan::ModelSpec spec = *plan::named_model("gpt2-tiny");
+inline model::ModelSpec tiny() {
+  model::ModelSpec spec = *model::named_model("gpt2-tiny");
   spec.layers = 2, spec.hidden = 32, spec.heads = 2, spec.kv_heads = 2, spec.head_size = 16,
   spec.ffn = 72, spec.vocab = 67, spec.sequence = 16;
   spec.dropout = 0.1;

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/base/error.h"
-#include "shoal/collective/step.h"
+#include "shoal/collective/algorithm/step.h"
 #include "shoal/plan/collective_cost.h"
 #include "shoal/plan/operations.h"
 

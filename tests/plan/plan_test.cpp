@@ -7,7 +7,7 @@
 #include <map>
 
 #include "shoal/base/error.h"
-#include "shoal/collective/ring.h"
+#include "shoal/collective/algorithm/ring.h"
 #include "shoal/plan/goodput.h"
 #include "shoal/plan/lessons.h"
 #include "shoal/plan/memory.h"

@@ -221,7 +221,7 @@ TEST(PublishedArithmetic, ZeroInfinity) {
   EXPECT_GT(offload_efficiency(1024 * 2, 70e9, 70e12).value, 0.5);
   const ModelSpec spec = megatron_gpt(2, 8192, 64, 51200, 1024);
   double largest = 0;
-  for (const ParameterSpec& parameter : parameters(spec))
+  for (const model::ParameterSpec& parameter : parameters(spec))
     if (parameter.unit == 1) largest = std::max(largest, static_cast<double>(parameter.count()));
   EXPECT_DOUBLE_EQ(4 * largest, 4 * 8192.0 * 4 * 8192);
 }

@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "shoal/plan/model_spec.h"
+#include "shoal/model/model_spec.h"
 
 namespace shoal::train {
 namespace {
 
 std::shared_ptr<nn::Model> small(const char* name) {
-  plan::ModelSpec spec = *plan::named_model(name);
+  model::ModelSpec spec = *model::named_model(name);
   auto model = nn::make_model(spec);
   model->materialize();
   // Weights far from zero make logits that tell positions apart.

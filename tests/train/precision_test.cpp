@@ -226,7 +226,7 @@ TEST_F(Precision, RulesByNameComeFirstAndVectorsStayInFloat32) {
                             {"precision.parameters=[\"*.norm_1.weight=fp16\", \"head.*=fp32\", "
                              "\"*.mlp.*=bf16\", \"blocks.1.mlp.up.*=fp16\"]",
                              "precision.gradients=bf16"});
-  plan::ModelSpec spec = model_spec(job, {.vocab = 257});
+  model::ModelSpec spec = model_spec(job, {.vocab = 257});
   spec.tied_embeddings = false;
   const auto model = nn::make_model(spec);
   set_types(*model, job, "bf16");
@@ -281,7 +281,7 @@ TEST_F(Precision, AutoTakesTheFasterTypeAndKeepsIt) {
 }
 
 TEST_F(Precision, ProductsAreMeasuredOnEveryRankAlike) {
-  plan::ModelSpec spec;
+  model::ModelSpec spec;
   spec.hidden = 64, spec.ffn = 128;
   const ProductTimes times = measure_products(spec, 32, "bf16", std::chrono::milliseconds(5), {});
   EXPECT_GT(times.fp32_s, 0);

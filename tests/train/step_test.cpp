@@ -37,8 +37,8 @@ class Plane final : public DataSource {
 };
 
 std::shared_ptr<nn::Model> linear_model() {
-  plan::ModelSpec spec;
-  spec.name = "plane", spec.family = plan::Family::kMlp, spec.inputs = 2, spec.outputs = 1;
+  model::ModelSpec spec;
+  spec.name = "plane", spec.family = model::Family::kMlp, spec.inputs = 2, spec.outputs = 1;
   auto model = nn::make_model(spec, nn::Loss::kSquaredError);
   model->materialize();
   model->reset_parameters(Key(1));

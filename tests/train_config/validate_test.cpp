@@ -216,8 +216,8 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
 }
 
 TEST(ModelOfAJob, NamedSizesChangeTogether) {
-  plan::ModelSpec spec = model_spec(job_with({}), {.vocab = 256});
-  EXPECT_EQ(spec, *plan::named_model("gpt2-tiny"));
+  model::ModelSpec spec = model_spec(job_with({}), {.vocab = 256});
+  EXPECT_EQ(spec, *model::named_model("gpt2-tiny"));
   spec = model_spec(job_with({"model.hidden=256", "model.vocab=0"}), {.vocab = 257});
   EXPECT_EQ(spec.hidden, 256);
   EXPECT_EQ(spec.ffn, 1024) << "the ratio stays";
@@ -255,15 +255,15 @@ TEST(ModelOfAJob, AShapeNeedsNoName) {
       job_with({"model.name=", "model.family=transformer", "model.layers=2", "model.hidden=64",
                 "model.heads=4", "model.vocab=0", "model.sequence=0", "model.positions=rotary",
                 "model.norm=rms", "model.activation=silu", "model.gated=true", "model.bias=false"});
-  const plan::ModelSpec spec = model_spec(job, {.vocab = 1000});
+  const model::ModelSpec spec = model_spec(job, {.vocab = 1000});
   EXPECT_EQ(spec.vocab, 1024);
   EXPECT_EQ(spec.sequence, 64);
   EXPECT_EQ(spec.ffn, 256);
-  EXPECT_EQ(spec.positions, plan::Positions::kRotary);
-  EXPECT_EQ(spec.norm, plan::Norm::kRms);
+  EXPECT_EQ(spec.positions, model::Positions::kRotary);
+  EXPECT_EQ(spec.norm, model::Norm::kRms);
   const Job mlp = table_with(
       {"model.name=", "model.family=mlp", "model.widths=[16, 8]", "model.activation=tanh"});
-  const plan::ModelSpec perceptron = model_spec(mlp, {.inputs = 64, .outputs = 10});
+  const model::ModelSpec perceptron = model_spec(mlp, {.inputs = 64, .outputs = 10});
   EXPECT_EQ(perceptron.inputs, 64);
   EXPECT_EQ(perceptron.outputs, 10);
   EXPECT_EQ(perceptron.widths, (std::vector<std::int64_t>{16, 8}));

@@ -11,8 +11,8 @@
 
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/check.h"
-#include "shoal/collective/hierarchical_communicator.h"
-#include "shoal/collective/tcp_communicator.h"
+#include "shoal/collective/hierarchy/hierarchical_communicator.h"
+#include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/comm/communicator_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/wire/local_rendezvous.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shoal/collective/cost_model.h"
+#include "shoal/collective/algorithm/cost_model.h"
 #include "shoal/plan/kernel_rate.h"
 
 /// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The

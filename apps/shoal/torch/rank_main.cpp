@@ -8,7 +8,7 @@
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/base/philox.h"
-#include "shoal/collective/flight_files.h"
+#include "shoal/collective/flight/flight_files.h"
 #include "shoal/comm/mpi_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/train/config/job_file.h"

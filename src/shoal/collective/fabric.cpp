@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
-#include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "shoal/wire/host_groups.h"
 #include "shoal/wire/local_rendezvous.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "shoal/collective/communicator.h"
-#include "shoal/collective/host_communicator.h"
-#include "shoal/collective/tcp_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
+#include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/arena.h"
 #include "shoal/wire/key_values.h"

@@ -1,8 +1,8 @@
 #include "shoal/collective/operation_check.h"
 
 #include "shoal/base/check.h"
-#include "shoal/collective/fold.h"
-#include "shoal/collective/tcp_call.h"
+#include "shoal/collective/fold/fold.h"
+#include "shoal/collective/tcp/tcp_call.h"
 
 namespace shoal::collective {
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "shoal/collective/algorithm/step.h"
 #include "shoal/collective/operation.h"
-#include "shoal/collective/step.h"
 
 namespace shoal::collective {
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "shoal/base/check.h"
-#include "shoal/collective/narrow_float.h"
+#include "shoal/collective/fold/narrow_float.h"
 
 namespace shoal::comm {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "shoal/base/check.h"
-#include "shoal/collective/contribution.h"
-#include "shoal/collective/fold.h"
+#include "shoal/collective/fold/fold.h"
+#include "shoal/collective/shared_memory/contribution.h"
 
 namespace shoal::comm {
 

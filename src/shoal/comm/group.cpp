@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/base/check.h"
-#include "shoal/collective/fold.h"
+#include "shoal/collective/fold/fold.h"
 #include "shoal/comm/local_shared_buffer.h"
 
 namespace shoal::comm {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "shoal/collective/hierarchical_communicator.h"
+#include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "shoal/comm/communicator_engine.h"
 #include "shoal/wire/arena.h"
 

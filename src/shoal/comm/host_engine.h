@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "shoal/collective/host_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/comm/communicator_engine.h"
 #include "shoal/wire/arena.h"
 

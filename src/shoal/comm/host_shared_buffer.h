@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "shoal/collective/host_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/comm/shared_buffer.h"
 #include "shoal/wire/arena.h"
 

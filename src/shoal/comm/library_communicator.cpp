@@ -7,10 +7,10 @@
 #include <functional>
 
 #include "shoal/base/check.h"
-#include "shoal/collective/contribution.h"
-#include "shoal/collective/fold.h"
+#include "shoal/collective/fold/fold.h"
 #include "shoal/collective/operation_check.h"
-#include "shoal/collective/tcp_call.h"
+#include "shoal/collective/shared_memory/contribution.h"
+#include "shoal/collective/tcp/tcp_call.h"
 
 namespace shoal::comm {
 namespace {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "shoal/collective/cost_model.h"
-#include "shoal/collective/flight_book.h"
+#include "shoal/collective/algorithm/cost_model.h"
+#include "shoal/collective/flight/flight_book.h"
 #include "shoal/comm/group.h"
 #include "shoal/wire/address.h"
 

@@ -22,7 +22,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, const Options& options) {
   weight_ = parameter("weight", {out, in}, options.init, options.scale, true);
   if (options.bias)
     bias_ = parameter("bias", {out}, options.bias_init,
-                      options.bias_init == plan::Init::kZeros ? 0 : options.scale);
+                      options.bias_init == model::Init::kZeros ? 0 : options.scale);
 }
 
 at::Tensor Linear::forward(const at::Tensor& x, const Context& context) {
@@ -36,8 +36,9 @@ at::Tensor Linear::onto(const at::Tensor& residual, const at::Tensor& x,
 
 Norm::Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon)
     : kind_(kind), epsilon_(epsilon) {
-  weight_ = parameter("weight", {width}, plan::Init::kOnes);
-  if (bias && kind == ops::NormKind::kLayer) bias_ = parameter("bias", {width}, plan::Init::kZeros);
+  weight_ = parameter("weight", {width}, model::Init::kOnes);
+  if (bias && kind == ops::NormKind::kLayer)
+    bias_ = parameter("bias", {width}, model::Init::kZeros);
 }
 
 at::Tensor Norm::forward(const at::Tensor& x, const Context&) {
@@ -49,7 +50,7 @@ std::pair<at::Tensor, at::Tensor> Norm::split(const at::Tensor& x) const {
 }
 
 Embedding::Embedding(std::int64_t rows, std::int64_t width, double scale) {
-  weight_ = parameter("weight", {rows, width}, plan::Init::kNormal, scale, true);
+  weight_ = parameter("weight", {rows, width}, model::Init::kNormal, scale, true);
 }
 
 at::Tensor Embedding::forward(const at::Tensor& x, const Context&) {
@@ -57,7 +58,7 @@ at::Tensor Embedding::forward(const at::Tensor& x, const Context&) {
 }
 
 LearnedPositions::LearnedPositions(std::int64_t positions, std::int64_t width, double scale) {
-  weight_ = parameter("weight", {positions, width}, plan::Init::kNormal, scale, true);
+  weight_ = parameter("weight", {positions, width}, model::Init::kNormal, scale, true);
 }
 
 at::Tensor LearnedPositions::forward(const at::Tensor& x, const Context& context) {

@@ -11,9 +11,9 @@ class Linear : public Module {
  public:
   struct Options {
     bool bias = true;
-    plan::Init init = plan::Init::kNormal;
+    model::Init init = model::Init::kNormal;
     double scale = 0.02;
-    plan::Init bias_init = plan::Init::kZeros;
+    model::Init bias_init = model::Init::kZeros;
   };
   Linear(std::int64_t in, std::int64_t out, const Options& options);
 

@@ -99,7 +99,7 @@ void Module::clear_gradients() {
 }
 
 std::shared_ptr<Parameter> Module::parameter(std::string name, std::vector<std::int64_t> shape,
-                                             plan::Init init, double scale, bool decay) {
+                                             model::Init init, double scale, bool decay) {
   auto parameter = std::make_shared<Parameter>(std::move(shape), init, scale, decay);
   tie(std::move(name), parameter);
   return parameter;

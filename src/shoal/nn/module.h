@@ -86,7 +86,7 @@ class Module {
   virtual at::Tensor forward(const at::Tensor& x, const Context& context) = 0;
 
   std::shared_ptr<Parameter> parameter(std::string name, std::vector<std::int64_t> shape,
-                                       plan::Init init, double scale = 0, bool decay = false);
+                                       model::Init init, double scale = 0, bool decay = false);
   /// Registers a parameter that another module owns under a further name: tied weights.
   void tie(std::string name, std::shared_ptr<Parameter> parameter);
 
@@ -116,8 +116,8 @@ class Module {
 /// returns the scaled loss (a scalar) when the context has labels, else logits [B, T, V].
 class Model : public Module {
  public:
-  explicit Model(plan::ModelSpec spec) : spec_(std::move(spec)) {}
-  const plan::ModelSpec& spec() const { return spec_; }
+  explicit Model(model::ModelSpec spec) : spec_(std::move(spec)) {}
+  const model::ModelSpec& spec() const { return spec_; }
   const std::vector<std::shared_ptr<Module>>& units() const { return units_; }
 
  protected:
@@ -127,7 +127,7 @@ class Model : public Module {
   void unit(std::string name, std::shared_ptr<Module> module);
 
  private:
-  plan::ModelSpec spec_;
+  model::ModelSpec spec_;
   std::vector<std::shared_ptr<Module>> units_;
   std::vector<std::string> unit_names_;
 };
@@ -138,6 +138,6 @@ enum class Loss { kCrossEntropy, kSquaredError, kAbsoluteError };
 
 /// The model that `spec` describes, on the meta device. Throws Error(config) when `spec` is not
 /// valid, or for a loss that its family does not have.
-std::shared_ptr<Model> make_model(const plan::ModelSpec& spec, Loss loss = Loss::kCrossEntropy);
+std::shared_ptr<Model> make_model(const model::ModelSpec& spec, Loss loss = Loss::kCrossEntropy);
 
 }  // namespace shoal::nn

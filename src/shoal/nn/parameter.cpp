@@ -42,7 +42,7 @@ class Parameter::Target final : public ops::GradientSink {
   Parameter& owner_;
 };
 
-Parameter::Parameter(std::vector<std::int64_t> shape, plan::Init init, double scale, bool decay)
+Parameter::Parameter(std::vector<std::int64_t> shape, model::Init init, double scale, bool decay)
     : shape_(std::move(shape)),
       init_(init),
       scale_(scale),

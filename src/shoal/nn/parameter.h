@@ -10,8 +10,8 @@
 
 #include "shoal/base/philox.h"
 #include "shoal/mesh/layout.h"
+#include "shoal/model/model_spec.h"
 #include "shoal/ops/gradient_sink.h"
-#include "shoal/plan/model_spec.h"
 
 namespace shoal::nn {
 
@@ -24,7 +24,7 @@ namespace shoal::nn {
 class Parameter {
  public:
   /// `shape` is global. The tensor is on the meta device until `materialize`.
-  Parameter(std::vector<std::int64_t> shape, plan::Init init, double scale, bool decay);
+  Parameter(std::vector<std::int64_t> shape, model::Init init, double scale, bool decay);
   ~Parameter();
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
@@ -39,7 +39,7 @@ class Parameter {
 
   const std::vector<std::int64_t>& global_shape() const { return shape_; }
   std::int64_t global_count() const;
-  plan::Init init() const { return init_; }
+  model::Init init() const { return init_; }
   double scale() const { return scale_; }
   bool decay() const { return decay_; }
 
@@ -113,7 +113,7 @@ class Parameter {
 
   std::vector<std::string> names_;
   std::vector<std::int64_t> shape_;
-  plan::Init init_;
+  model::Init init_;
   double scale_;
   bool decay_, trainable_ = true;
   mesh::Layout layout_;

@@ -13,15 +13,15 @@ namespace {
 /// torch.nn.Linear's default: weight and bias uniform in +-1 / sqrt(in).
 Linear::Options options(std::int64_t in, bool bias) {
   return {.bias = bias,
-          .init = plan::Init::kUniform,
+          .init = model::Init::kUniform,
           .scale = 1 / std::sqrt(static_cast<double>(in)),
-          .bias_init = plan::Init::kUniform};
+          .bias_init = model::Init::kUniform};
 }
 
 }  // namespace
 
 PerceptronLayer::PerceptronLayer(std::int64_t in, std::int64_t out, bool bias,
-                                 plan::Activation activation)
+                                 model::Activation activation)
     : Linear(in, out, options(in, bias)), activation_(activation) {}
 
 at::Tensor PerceptronLayer::forward(const at::Tensor& x, const Context& context) {
@@ -46,7 +46,7 @@ at::Tensor PerceptronHead::forward(const at::Tensor& x, const Context& context) 
   SHOAL_CHECK(false, "loss {}", static_cast<int>(loss_));
 }
 
-Perceptron::Perceptron(const plan::ModelSpec& spec, Loss loss) : Model(spec) {
+Perceptron::Perceptron(const model::ModelSpec& spec, Loss loss) : Model(spec) {
   std::int64_t in = spec.inputs, layer = 0;
   for (const std::int64_t width : spec.widths) {
     unit(fmt::format("layers.{}", layer++),

@@ -8,13 +8,13 @@ namespace shoal::nn {
 /// One unit of an MLP: activation(x weight^T + bias).
 class PerceptronLayer : public Linear {
  public:
-  PerceptronLayer(std::int64_t in, std::int64_t out, bool bias, plan::Activation activation);
+  PerceptronLayer(std::int64_t in, std::int64_t out, bool bias, model::Activation activation);
 
  protected:
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
 
  private:
-  plan::Activation activation_;
+  model::Activation activation_;
 };
 
 /// The last unit of an MLP: x weight^T + bias, or the loss of it when the context has labels.
@@ -32,7 +32,7 @@ class PerceptronHead : public Linear {
 /// A multi-layer perceptron: units `layers.0` ..., x [B, inputs] to [B, outputs].
 class Perceptron : public Model {
  public:
-  Perceptron(const plan::ModelSpec& spec, Loss loss);
+  Perceptron(const model::ModelSpec& spec, Loss loss);
 };
 
 }  // namespace shoal::nn

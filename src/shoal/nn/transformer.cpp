@@ -20,17 +20,17 @@
 namespace shoal::nn {
 namespace {
 
-std::shared_ptr<Norm> make_norm(const plan::ModelSpec& spec) {
-  const auto kind = spec.norm == plan::Norm::kLayer ? ops::NormKind::kLayer : ops::NormKind::kRms;
+std::shared_ptr<Norm> make_norm(const model::ModelSpec& spec) {
+  const auto kind = spec.norm == model::Norm::kLayer ? ops::NormKind::kLayer : ops::NormKind::kRms;
   return std::make_shared<Norm>(kind, spec.hidden, spec.bias, spec.norm_epsilon);
 }
 
-Linear::Options inner(const plan::ModelSpec& spec) {
+Linear::Options inner(const model::ModelSpec& spec) {
   return {.bias = spec.bias, .scale = spec.init_std};
 }
 /// Projections onto the residual stream start smaller, so that its variance does not grow with
 /// depth (Radford et al., 2019).
-Linear::Options residual(const plan::ModelSpec& spec) {
+Linear::Options residual(const model::ModelSpec& spec) {
   return {.bias = spec.bias,
           .scale = spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.layers))};
 }
@@ -52,11 +52,11 @@ at::Tensor project(const at::Tensor& residual, const std::shared_ptr<Module>& mo
 
 }  // namespace
 
-TokenEmbedding::TokenEmbedding(const plan::ModelSpec& spec) : dropout_(spec.dropout) {
+TokenEmbedding::TokenEmbedding(const model::ModelSpec& spec) : dropout_(spec.dropout) {
   const auto tokens = child<Embedding>("tokens", spec.vocab, spec.hidden, spec.init_std);
   weight_ = tokens->weight();
   tokens_ = tokens;
-  if (spec.positions == plan::Positions::kLearned)
+  if (spec.positions == model::Positions::kLearned)
     positions_ = child<LearnedPositions>("positions", spec.sequence, spec.hidden, spec.init_std);
 }
 
@@ -72,10 +72,10 @@ void TokenEmbedding::on_replaced(const std::string& name, const std::shared_ptr<
   (name == "tokens" ? tokens_ : positions_) = module;
 }
 
-Attention::Attention(const plan::ModelSpec& spec)
+Attention::Attention(const model::ModelSpec& spec)
     : heads_per_group_(spec.heads / spec.kv_heads),
       head_size_(spec.head_size),
-      rotary_(spec.positions == plan::Positions::kRotary),
+      rotary_(spec.positions == model::Positions::kRotary),
       theta_(spec.rope_theta),
       norm_epsilon_(spec.norm_epsilon),
       scaling_(spec.rope_scaling) {
@@ -146,7 +146,7 @@ void Attention::on_replaced(const std::string& name, const std::shared_ptr<Modul
                           : out_) = module;
 }
 
-Mlp::Mlp(const plan::ModelSpec& spec) : activation_(spec.activation) {
+Mlp::Mlp(const model::ModelSpec& spec) : activation_(spec.activation) {
   if (spec.gated) gate_ = child<Linear>("gate", spec.hidden, spec.ffn, inner(spec));
   up_ = child<Linear>("up", spec.hidden, spec.ffn, inner(spec));
   down_ = child<Linear>("down", spec.ffn, spec.hidden, residual(spec));
@@ -168,7 +168,7 @@ void Mlp::on_replaced(const std::string& name, const std::shared_ptr<Module>& mo
   (name == "gate" ? gate_ : name == "up" ? up_ : down_) = module;
 }
 
-Block::Block(const plan::ModelSpec& spec) : dropout_(spec.dropout) {
+Block::Block(const model::ModelSpec& spec) : dropout_(spec.dropout) {
   if (spec.experts > 0)
     throw Error(ErrorKind::kConfig, "model",
                 fmt::format("{}: experts = {}: mixture-of-experts layers cannot be built yet",
@@ -202,7 +202,7 @@ void Block::on_replaced(const std::string& name, const std::shared_ptr<Module>& 
 }
 
 Output::Output(std::int64_t in, std::int64_t out, double scale) {
-  weight_ = parameter("weight", {out, in}, plan::Init::kNormal, scale, true);
+  weight_ = parameter("weight", {out, in}, model::Init::kNormal, scale, true);
 }
 
 Output::Output(std::shared_ptr<Parameter> tied) : weight_(std::move(tied)) {
@@ -215,7 +215,7 @@ at::Tensor Output::forward(const at::Tensor& x, const Context& context) {
   return ops::linear(x, weight_->weight());
 }
 
-Head::Head(const plan::ModelSpec& spec, std::shared_ptr<Parameter> tied) {
+Head::Head(const model::ModelSpec& spec, std::shared_ptr<Parameter> tied) {
   adopt("norm", norm_ = make_norm(spec));
   output_ = tied ? child<Output>("output", std::move(tied))
                  : child<Output>("output", spec.hidden, spec.vocab, spec.init_std);
@@ -229,7 +229,7 @@ void Head::on_replaced(const std::string& name, const std::shared_ptr<Module>& m
   (name == "norm" ? norm_ : output_) = module;
 }
 
-Transformer::Transformer(const plan::ModelSpec& spec) : Model(spec) {
+Transformer::Transformer(const model::ModelSpec& spec) : Model(spec) {
   const auto embedding = std::make_shared<TokenEmbedding>(spec);
   unit("embedding", embedding);
   for (std::int64_t i = 0; i < spec.layers; ++i)

@@ -9,7 +9,7 @@ namespace shoal::nn {
 /// `positions`.
 class TokenEmbedding : public Module {
  public:
-  explicit TokenEmbedding(const plan::ModelSpec& spec);
+  explicit TokenEmbedding(const model::ModelSpec& spec);
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  protected:
@@ -29,7 +29,7 @@ class TokenEmbedding : public Module {
 /// dropout acts on the sum that joins the residual stream, see Block.
 class Attention : public Module {
  public:
-  explicit Attention(const plan::ModelSpec& spec);
+  explicit Attention(const model::ModelSpec& spec);
 
   /// residual + forward(x), in one pass where nothing hangs on `out`; `residual` may be undefined.
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
@@ -48,7 +48,7 @@ class Attention : public Module {
   std::int64_t heads_per_group_, head_size_;
   bool rotary_;
   double theta_, norm_epsilon_;
-  plan::RopeScaling scaling_;
+  model::RopeScaling scaling_;
   at::Tensor table_;  ///< of rotary angles, for the positions met so far
   std::shared_ptr<Module> qkv_, query_norm_, key_norm_, out_;
 };
@@ -57,7 +57,7 @@ class Attention : public Module {
 /// before them.
 class Mlp : public Module {
  public:
-  explicit Mlp(const plan::ModelSpec& spec);
+  explicit Mlp(const model::ModelSpec& spec);
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
 
  protected:
@@ -69,7 +69,7 @@ class Mlp : public Module {
  private:
   at::Tensor hidden(const at::Tensor& x, const Context& context);
 
-  plan::Activation activation_;
+  model::Activation activation_;
   std::shared_ptr<Module> gate_, up_, down_;
 };
 
@@ -77,7 +77,7 @@ class Mlp : public Module {
 /// what it adds.
 class Block : public Module {
  public:
-  explicit Block(const plan::ModelSpec& spec);
+  explicit Block(const model::ModelSpec& spec);
 
  protected:
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
@@ -108,7 +108,7 @@ class Output : public Module {
 class Head : public Module {
  public:
   /// `tied`: the embedding's weight, or null.
-  Head(const plan::ModelSpec& spec, std::shared_ptr<Parameter> tied);
+  Head(const model::ModelSpec& spec, std::shared_ptr<Parameter> tied);
 
  protected:
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
@@ -123,7 +123,7 @@ class Head : public Module {
 /// units `embedding`, `blocks.0` ..., `head`.
 class Transformer : public Model {
  public:
-  explicit Transformer(const plan::ModelSpec& spec);
+  explicit Transformer(const model::ModelSpec& spec);
 };
 
 }  // namespace shoal::nn

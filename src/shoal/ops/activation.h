@@ -2,12 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "shoal/model/model_spec.h"
 #include "shoal/ops/gradient_sink.h"
-#include "shoal/plan/model_spec.h"
 
 namespace shoal::ops {
 
-using plan::Activation;
+using model::Activation;
 
 /// activation(x + bias), element by element; `bias` [D] may be undefined. x [..., D].
 at::Tensor activate(Activation activation, const at::Tensor& x, const Weight& bias = {});

@@ -3,7 +3,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"
-#include "shoal/collective/narrow_float.h"
+#include "shoal/collective/fold/narrow_float.h"
 #include "shoal/ops/narrow_kernels.h"
 
 namespace shoal::ops::kernels::plain {

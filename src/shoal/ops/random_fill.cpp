@@ -33,12 +33,12 @@ void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global,
 }  // namespace
 
 void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_shape,
-              const std::vector<std::int64_t>& begin, plan::Init init, double scale, Key key) {
+              const std::vector<std::int64_t>& begin, model::Init init, double scale, Key key) {
   SHOAL_USER_CHECK(
       box.is_contiguous() && box.dim() == static_cast<std::int64_t>(global_shape.size()),
       "fill_box", "box of {} dimensions for {}", box.dim(), global_shape.size());
-  if (init == plan::Init::kZeros || init == plan::Init::kOnes) {
-    box.fill_(init == plan::Init::kOnes ? 1 : 0);
+  if (init == model::Init::kZeros || init == model::Init::kOnes) {
+    box.fill_(init == model::Init::kOnes ? 1 : 0);
     return;
   }
   const bool direct = box.scalar_type() == at::kFloat;
@@ -47,7 +47,7 @@ void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_sha
   for_runs(
       box.sizes(), global_shape, begin,
       [&](std::int64_t global, std::int64_t local, std::int64_t count) {
-        if (init == plan::Init::kNormal) {
+        if (init == model::Init::kNormal) {
           kernels::fill_normal(key.value(), global, count, static_cast<float>(scale), out + local);
         } else {
           kernels::fill_uniform(key.value(), global, count, static_cast<float>(scale), out + local);

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "shoal/base/philox.h"
-#include "shoal/plan/model_spec.h"
+#include "shoal/model/model_spec.h"
 
 namespace shoal::ops {
 
 /// Fills `box` (contiguous), which lies at `begin` in a tensor of `global_shape`, with what `init`
 /// and `key` give each global element index: any cut of the tensor gets the same values.
 void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_shape,
-              const std::vector<std::int64_t>& begin, plan::Init init, double scale, Key key);
+              const std::vector<std::int64_t>& begin, model::Init init, double scale, Key key);
 
 }  // namespace shoal::ops

@@ -15,7 +15,7 @@
 namespace shoal::ops {
 namespace {
 
-double stretched(double frequency, const plan::RopeScaling& scaling) {
+double stretched(double frequency, const model::RopeScaling& scaling) {
   if (scaling.factor == 1) return frequency;
   const double wave = 2 * std::numbers::pi / frequency,
                original = static_cast<double>(scaling.original_sequence);
@@ -73,7 +73,7 @@ at::Tensor turned(const at::Tensor& x, const Shape& shape, const at::Tensor& tab
 }  // namespace
 
 at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double theta,
-                        const plan::RopeScaling& scaling) {
+                        const model::RopeScaling& scaling) {
   const at::Tensor table = at::empty({2, positions, head_size / 2}, at::kFloat);
   float *cosine = table.mutable_data_ptr<float>(), *sine = cosine + positions * (head_size / 2);
   for (std::int64_t i = 0; i < head_size / 2; ++i) {

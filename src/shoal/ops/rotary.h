@@ -4,14 +4,14 @@
 
 #include <cstdint>
 
-#include "shoal/plan/model_spec.h"
+#include "shoal/model/model_spec.h"
 
 namespace shoal::ops {
 
 /// cos and sin of every position and frequency: [2, positions, head_size / 2] fp32. Frequencies
 /// theta^(-2 i / head_size), stretched by `scaling`.
 at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double theta,
-                        const plan::RopeScaling& scaling = {});
+                        const model::RopeScaling& scaling = {});
 
 /// Turns queries and keys by their positions (Su et al., "RoFormer", 2021), pairing element i of a
 /// head with i + head_size / 2 as Llama does.

@@ -76,14 +76,14 @@ void expect_uses(const nn::Model& model, const std::vector<nn::Module*>& blocks)
 }  // namespace
 
 at::Tensor recomputed(nn::Module& module, const at::Tensor& x, const nn::Context& context,
-                      plan::Keep keep) {
-  if (keep == plan::Keep::kEverything || !at::GradMode::is_enabled() || context.cache)
+                      model::Keep keep) {
+  if (keep == model::Keep::kEverything || !at::GradMode::is_enabled() || context.cache)
     return module.direct(x, context);
   if (!x.requires_grad() && !trains(module)) return module.direct(x, context);
   // Where the input wants no gradient but parameters do, this carries the node into the graph.
   const at::Tensor anchor =
       x.requires_grad() ? at::Tensor() : at::empty({0}, at::kFloat).set_requires_grad(true);
-  const bool products = keep == plan::Keep::kProducts;
+  const bool products = keep == model::Keep::kProducts;
   ops::Tensors outputs =
       ops::differentiable("recomputed", {x, anchor}, [&](const ops::Wanted& wanted) {
         nn::Replay replay;
@@ -101,15 +101,15 @@ at::Tensor recomputed(nn::Module& module, const at::Tensor& x, const nn::Context
   return outputs[0];
 }
 
-void checkpoint_activations(nn::Model& model, const std::vector<plan::Keep>& ways) {
+void checkpoint_activations(nn::Model& model, const std::vector<model::Keep>& ways) {
   // Of a transformer the embedding comes before the blocks; the head, like an MLP's last layer,
   // comes after them.
-  const std::size_t first = model.spec().family == plan::Family::kMlp ? 0 : 1;
+  const std::size_t first = model.spec().family == model::Family::kMlp ? 0 : 1;
   SHOAL_USER_CHECK(first + ways.size() + 1 == model.units().size(), "activation_checkpoint",
                    "{} ways for a model of {} units", ways.size(), model.units().size());
   std::vector<nn::Module*> blocks;
   for (std::size_t b = 0; b < ways.size(); ++b) {
-    if (ways[b] == plan::Keep::kEverything) continue;
+    if (ways[b] == model::Keep::kEverything) continue;
     blocks.push_back(model.units()[first + b].get());
     blocks.back()->set_around(
         [keep = ways[b]](nn::Module& module, const at::Tensor& x, const nn::Context& context) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "shoal/collective/cost_model.h"
+#include "shoal/collective/algorithm/cost_model.h"
 #include "shoal/plan/cluster.h"
 
 namespace shoal::plan {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "shoal/model/model_spec.h"
 #include "shoal/plan/cluster.h"
-#include "shoal/plan/model_spec.h"
 #include "shoal/plan/training.h"
 #include "shoal/schedule/sharding.h"
 

@@ -25,7 +25,7 @@ std::array<HeldParameters, 3> units(const ModelSpec& spec) {
   ModelSpec small = spec;
   small.layers = 1;
   std::array<HeldParameters, 3> whole;
-  for (const ParameterSpec& parameter : parameters(small)) {
+  for (const model::ParameterSpec& parameter : parameters(small)) {
     const double count = parameter.count();
     switch (division(parameter.name)) {
       case Division::kSplit:

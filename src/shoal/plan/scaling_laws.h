@@ -5,10 +5,12 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/model/model_spec.h"
 #include "shoal/plan/cluster.h"
-#include "shoal/plan/model_spec.h"
 
 namespace shoal::plan {
+
+using model::ModelSpec;
 
 /// A fitted law of the loss: E + A / N^alpha + B / D^beta for N parameters and D tokens, with
 /// standard errors where the source gives them.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "shoal/plan/kept_activations.h"
+#include "shoal/model/kept_activations.h"
 
 namespace shoal::plan {
 namespace {
@@ -74,7 +74,7 @@ class StepMemory {
     }
     for (std::size_t b = 0; b < ways_.size(); ++b)
       costs_.push_back(block_cost(spec, batch_, static_cast<std::int64_t>(b), ways_[b]));
-    for (const BlockCost& cost : costs_)
+    for (const model::BlockCost& cost : costs_)
       kept_.push_back((kept_.empty() ? 0 : kept_.back()) + cost.kept);
   }
 
@@ -258,7 +258,7 @@ class StepMemory {
   bool shared_;
   double readers_;
   std::vector<Keep> ways_;
-  std::vector<BlockCost> costs_;
+  std::vector<model::BlockCost> costs_;
   std::vector<double> kept_;  ///< by the blocks up to this one
 };
 

@@ -104,8 +104,8 @@ class StepOfShoal {
     if (training_.mesh.data == 1) return 0;
     const double small = 4 * kernel("all_reduce", {});
     if (training_.zero == 0)
-      return small +
-             spread("all_reduce", parameters_, static_cast<double>(plan::parameters(spec_).size()));
+      return small + spread("all_reduce", parameters_,
+                            static_cast<double>(model::parameters(spec_).size()));
     const double units = static_cast<double>(spec_.layers) + 2;
     const double times = training_.reduce_every_micro_batch && training_.zero >= 2
                              ? static_cast<double>(training_.micro_batches())

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "shoal/collective/step.h"
+#include "shoal/collective/algorithm/step.h"
 #include "shoal/plan/collective_cost.h"
 #include "shoal/plan/goodput.h"
 #include "shoal/plan/plan.h"

@@ -7,10 +7,20 @@
 #include <vector>
 
 #include "shoal/base/element_type.h"
-#include "shoal/plan/kept_activations.h"
-#include "shoal/plan/model_spec.h"
+#include "shoal/model/kept_activations.h"
+#include "shoal/model/model_spec.h"
 
 namespace shoal::plan {
+
+// The planner names these on every other line.
+using model::Activation;
+using model::Family;
+using model::Keep;
+using model::MicroBatch;
+using model::ModelSpec;
+using model::named_model;
+using model::Norm;
+using model::Positions;
 
 /// How devices are arranged. Ranks are numbered tensor first, then context, data, pipeline.
 /// Dense parts fill tensor x context x data x pipeline; experts fill expert_tensor x expert x (what

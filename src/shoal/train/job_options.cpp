@@ -59,7 +59,7 @@ checkpoint::SaverOptions saver_options(const JobConfig& config) {
           .writer_share = config.checkpoint.writer_share};
 }
 
-std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config,
+std::shared_ptr<nn::Model> make_job_model(const model::ModelSpec& spec, const JobConfig& config,
                                           Task task) {
   const std::string& loss = config.training.loss;
   if (task != Task::kRegression) return nn::make_model(spec);

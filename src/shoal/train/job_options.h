@@ -29,7 +29,7 @@ checkpoint::SaveOptions save_options(const JobConfig& config);
 checkpoint::SaverOptions saver_options(const JobConfig& config);
 
 /// The model of a run with the loss that the job asks for, on the meta device.
-std::shared_ptr<nn::Model> make_job_model(const plan::ModelSpec& spec, const JobConfig& config,
+std::shared_ptr<nn::Model> make_job_model(const model::ModelSpec& spec, const JobConfig& config,
                                           Task task);
 
 /// The tokenizer of the job's first data set; null for tables.

@@ -27,8 +27,8 @@ const char* name_of(at::ScalarType type) {
 }
 
 /// The widest product of a layer: [in, out] of its weight.
-std::pair<std::int64_t, std::int64_t> widest(const plan::ModelSpec& spec) {
-  if (spec.family != plan::Family::kMlp) return {spec.hidden, spec.ffn};
+std::pair<std::int64_t, std::int64_t> widest(const model::ModelSpec& spec) {
+  if (spec.family != model::Family::kMlp) return {spec.hidden, spec.ffn};
   std::pair<std::int64_t, std::int64_t> best{spec.inputs, spec.outputs};
   std::int64_t in = spec.inputs;
   for (const std::int64_t width : spec.widths) {
@@ -146,7 +146,7 @@ std::string describe_precision(const nn::Model& model, const JobConfig& config) 
                      section.gathers == "fp32" ? "" : fmt::format(", gathers {}", section.gathers));
 }
 
-ProductTimes measure_products(const plan::ModelSpec& spec, std::int64_t rows,
+ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows,
                               const std::string& type, Duration budget, const comm::Group& group) {
   const auto [in, out] = widest(spec);
   const std::int64_t some = std::clamp<std::int64_t>(rows, 1, 256);

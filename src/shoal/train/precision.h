@@ -5,11 +5,11 @@
 
 #include "shoal/base/clock.h"
 #include "shoal/comm/group.h"
+#include "shoal/model/model_spec.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/loss_scale.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/data/gradient_reduction.h"
-#include "shoal/plan/model_spec.h"
 #include "shoal/train/config/job_file.h"
 
 namespace shoal::train {
@@ -43,7 +43,7 @@ struct ProductTimes {
 /// Times the largest layer of `spec` at `rows` rows (at most 256 of them) with the conversions that
 /// a 16-bit type costs. The ranks of `group` measure at the same time and add up what they found,
 /// so that all know the same. Takes about `budget` beyond one pass of each. Collective.
-ProductTimes measure_products(const plan::ModelSpec& spec, std::int64_t rows,
+ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows,
                               const std::string& type, Duration budget, const comm::Group& group);
 
 /// What precision.type = "auto" means where bf16 takes these times: bf16 if it gains a twentieth,

@@ -8,7 +8,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/manifest.h"
-#include "shoal/plan/model_json.h"
+#include "shoal/model/model_json.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/validate.h"
@@ -55,7 +55,7 @@ std::string RunRecord::to_json() const {
                         {"samples", samples},
                         {"tokens", tokens},
                         {"data", data},
-                        {"model", nlohmann::json::parse(plan::to_json(model))},
+                        {"model", nlohmann::json::parse(model::to_json(model))},
                         {"precision", precision},
                         {"job", job},
                         {"job_file", job_file}};
@@ -97,7 +97,7 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
             .samples = number(object, "samples"),
             .tokens = number(object, "tokens"),
             .data = object.at("data"),
-            .model = plan::from_json(object.at("model").dump(), origin),
+            .model = model::from_json(object.at("model").dump(), origin),
             .precision = object.value("precision", "fp32"),
             .loss_scale = loss_scale,
             .job = object.at("job"),
@@ -114,8 +114,8 @@ RunRecord read_record(const std::string& path) {
 
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path) {
   std::vector<std::string> differences;
-  const auto before = nlohmann::json::parse(plan::to_json(saved.model)),
-             after = nlohmann::json::parse(plan::to_json(now.model));
+  const auto before = nlohmann::json::parse(model::to_json(saved.model)),
+             after = nlohmann::json::parse(model::to_json(now.model));
   for (const auto& [key, value] : after.items()) {
     if (key == "name") continue;
     const auto old = before.contains(key) ? before.at(key) : nlohmann::json();

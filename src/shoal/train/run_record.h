@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "shoal/model/model_spec.h"
 #include "shoal/optim/loss_scale.h"
-#include "shoal/plan/model_spec.h"
 
 namespace shoal::train {
 
@@ -15,7 +15,7 @@ struct RunRecord {
   std::int64_t samples = 0;  ///< training samples used: the next step begins with this one
   std::int64_t tokens = 0;
   std::uint64_t data = 0;  ///< DataSource::fingerprint
-  plan::ModelSpec model;
+  model::ModelSpec model;
   std::string precision;                                ///< what precision.type came to
   std::optional<optim::LossScale::State> loss_scale{};  ///< fp16
   std::string job;                                      ///< the job file as resolved, TOML

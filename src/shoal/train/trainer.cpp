@@ -15,9 +15,9 @@
 #include "shoal/base/out_of_memory.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
+#include "shoal/model/model_spec.h"
 #include "shoal/optim/schedule.h"
 #include "shoal/parallel/activation_checkpoint.h"
-#include "shoal/plan/model_spec.h"
 #include "shoal/train/config/metrics.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/evaluation.h"
@@ -284,7 +284,7 @@ class Trainer {
     if (config.precision.type == "auto") config.precision.type = record_.precision;
     config.parallelism.ranks = group_.size();
     config.parallelism.threads_per_rank = at::get_num_threads();
-    const plan::ModelSpec& spec = record_.model;
+    const model::ModelSpec& spec = record_.model;
     for (const auto& [set, found] : {std::pair{&config.model.vocab, spec.vocab},
                                      {&config.model.sequence, spec.sequence},
                                      {&config.model.inputs, spec.inputs},
@@ -304,7 +304,7 @@ class Trainer {
     const auto tokens = data_->tokens_per_sample();
     reporter_->say(fmt::format(
         "Model: {} with {} parameters. Data: {} training samples{}.", record_.model.name,
-        rounded(static_cast<double>(plan::parameter_count(record_.model))),
+        rounded(static_cast<double>(model::parameter_count(record_.model))),
         data_->samples_per_epoch(),
         data_->task() == Task::kTokens ? fmt::format(" of {} tokens", tokens) : ""));
     reporter_->say(fmt::format(
@@ -493,8 +493,8 @@ class Trainer {
   /// Model FLOPs with their formula, and what part of the measured peak they are.
   std::string describe_work(double tokens_per_s, double peak) const {
     const bool text = data_->task() == Task::kTokens;
-    const double flops = plan::training_flops_per_token(record_.model, data_->tokens_per_sample(),
-                                                        true),
+    const double flops = model::training_flops_per_token(record_.model, data_->tokens_per_sample(),
+                                                         true),
                  rate = flops * tokens_per_s;
     const std::string work = fmt::format("{} a {} (6 x weights that multiply it{}): {}",
                                          rounded(flops, "FLOPs"), text ? "token" : "row",

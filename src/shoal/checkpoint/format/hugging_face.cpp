@@ -16,7 +16,7 @@
 #include "shoal/checkpoint/format/strict_json.h"
 #include "shoal/checkpoint/format/weight_index.h"
 #include "shoal/checkpoint/format/widen.h"
-#include "shoal/plan/model_json.h"
+#include "shoal/model/model_json.h"
 
 namespace shoal::checkpoint::format {
 namespace {
@@ -44,7 +44,7 @@ void move_rows(const SameTensor& same, std::size_t element, char* ours, char* th
   }
 }
 
-const LogicalTensor& parameter_of(const Reader& reader, const plan::ParameterSpec& expected) {
+const LogicalTensor& parameter_of(const Reader& reader, const model::ParameterSpec& expected) {
   const LogicalTensor* tensor = reader.manifest().find("model." + expected.name);
   if (!tensor || tensor->shape != expected.shape)
     throw broken(
@@ -54,9 +54,9 @@ const LogicalTensor& parameter_of(const Reader& reader, const plan::ParameterSpe
   return *tensor;
 }
 
-plan::ModelSpec spec_of(const Reader& reader) {
+model::ModelSpec spec_of(const Reader& reader) {
   const std::string where = fmt::format("'{}': metadata", reader.path());
-  return plan::from_json(
+  return model::from_json(
       field(parse_json(reader.manifest().metadata, where), "model", where).dump(),
       reader.path() + "/" + kManifestName);
 }
@@ -157,7 +157,7 @@ class Foreign {
 
 /// One parameter of ours, put together from theirs, in f32 unless it is wider.
 std::pair<ElementType, std::vector<char>> gather_parameter(Foreign& foreign,
-                                                           const plan::ParameterSpec& parameter,
+                                                           const model::ParameterSpec& parameter,
                                                            const std::vector<SameTensor>& all) {
   ElementType type = ElementType::kF32;
   std::vector<char> ours;
@@ -178,11 +178,11 @@ std::pair<ElementType, std::vector<char>> gather_parameter(Foreign& foreign,
 }  // namespace
 
 void export_hugging_face(Reader& from, const std::string& folder, std::int64_t max_file_bytes) {
-  const plan::ModelSpec spec = spec_of(from);
+  const model::ModelSpec spec = spec_of(from);
   const std::vector<SameTensor> all = hugging_face_tensors(spec);
   const std::string config = hugging_face_config(spec);
   std::map<std::string, const LogicalTensor*> ours;
-  for (const auto& parameter : plan::parameters(spec))
+  for (const auto& parameter : model::parameters(spec))
     ours[parameter.name] = &parameter_of(from, parameter);
   // Queries, keys and values come from one tensor: the last one read is kept.
   struct Buffers {
@@ -209,13 +209,13 @@ void export_hugging_face(Reader& from, const std::string& folder, std::int64_t m
 
 std::string import_hugging_face(const std::string& folder, const std::string& directory) {
   const std::string config = folder + "/config.json";
-  const plan::ModelSpec spec = plan::from_hugging_face(read_text(config, kLongestText), config);
+  const model::ModelSpec spec = model::from_hugging_face(read_text(config, kLongestText), config);
   const std::vector<SameTensor> all = hugging_face_tensors(spec);
   Foreign foreign(folder);
   const std::string writing = begin_step(directory, 0);
   try {
     // A run that has not begun: what a training run records, at zero.
-    const json metadata{{"model", json::parse(plan::to_json(spec))},
+    const json metadata{{"model", json::parse(model::to_json(spec))},
                         {"step", 0},
                         {"samples", 0},
                         {"tokens", 0},
@@ -225,7 +225,7 @@ std::string import_hugging_face(const std::string& folder, const std::string& di
     Manifest manifest{.step = 0, .metadata = metadata.dump()};
     std::vector<Source> sources;
     std::vector<std::vector<char>> values;
-    for (const auto& parameter : plan::parameters(spec)) {
+    for (const auto& parameter : model::parameters(spec)) {
       auto [type, data] = gather_parameter(foreign, parameter, all);
       values.push_back(std::move(data));
       sources.push_back({"model." + parameter.name, type, parameter.shape, whole(parameter.shape),

@@ -9,9 +9,9 @@ namespace shoal::checkpoint::format {
 
 /// Writes the model of a checkpoint as a Hugging Face folder that transformers reads: config.json
 /// and model.safetensors, cut into numbered files with an index beyond `max_file_bytes`. Values are
-/// what they are in the checkpoint. The metadata must have the model under "model" (plan::to_json),
-/// tensors be named `model.<canonical name>`. Throws Error(config) for an architecture that Hugging
-/// Face has no name for, Error(data), Error(output).
+/// what they are in the checkpoint. The metadata must have the model under "model"
+/// (model::to_json), tensors be named `model.<canonical name>`. Throws Error(config) for an
+/// architecture that Hugging Face has no name for, Error(data), Error(output).
 void export_hugging_face(Reader& from, const std::string& folder,
                          std::int64_t max_file_bytes = std::int64_t{5} << 30);
 

@@ -10,7 +10,7 @@
 namespace shoal::checkpoint::format {
 namespace {
 
-using plan::ModelSpec;
+using model::ModelSpec;
 using Rows = std::vector<std::int64_t>;
 
 Rows range(std::int64_t begin, std::int64_t count) {
@@ -42,16 +42,16 @@ Rows fused_rows(const ModelSpec& spec, Kind kind) {
 }
 
 bool is_gpt2(const ModelSpec& spec) {
-  if (spec.family != plan::Family::kTransformer) refuse(spec, "it is no transformer");
-  const bool gpt2 = spec.positions == plan::Positions::kLearned;
+  if (spec.family != model::Family::kTransformer) refuse(spec, "it is no transformer");
+  const bool gpt2 = spec.positions == model::Positions::kLearned;
   if (gpt2) {
-    if (spec.norm != plan::Norm::kLayer || !spec.bias || spec.gated || spec.experts > 0)
+    if (spec.norm != model::Norm::kLayer || !spec.bias || spec.gated || spec.experts > 0)
       refuse(spec,
              "learned positions go with LayerNorm, biases and a plain feed-forward layer there");
     if (spec.kv_heads != spec.heads || spec.heads * spec.head_size != spec.hidden)
       refuse(spec, "GPT-2 has one key a head, and hidden / heads elements in each");
   } else {
-    if (spec.norm != plan::Norm::kRms || spec.bias || !spec.gated)
+    if (spec.norm != model::Norm::kRms || spec.bias || !spec.gated)
       refuse(spec,
              "rotary positions go with RMSNorm, a gated feed-forward layer and no biases there "
              "(Qwen2: of queries, keys and values only)");
@@ -231,7 +231,7 @@ std::string hugging_face_config(const ModelSpec& spec) {
   const bool gpt2 = is_gpt2(spec);
   auto config = gpt2 ? gpt2_config(spec) : llama_config(spec);
   config[gpt2 ? "activation_function" : "hidden_act"] =
-      spec.activation == plan::Activation::kGeluTanh ? "gelu_new" : name(spec.activation);
+      spec.activation == model::Activation::kGeluTanh ? "gelu_new" : name(spec.activation);
   config["tie_word_embeddings"] = spec.tied_embeddings;
   // Which tokens begin and end a text is the tokenizer's matter; without these the defaults may lie
   // outside a small vocabulary.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "shoal/checkpoint/format/box.h"
-#include "shoal/plan/model_spec.h"
+#include "shoal/model/model_spec.h"
 
 namespace shoal::checkpoint::format {
 
@@ -27,9 +27,9 @@ struct SameTensor {
 /// transposed there (Conv1D); our fused query-key-value rows are grouped by key-value head, theirs
 /// by kind; rotary pairs are the same. A tied output matrix is not listed. Throws Error(config) for
 /// an architecture that none of them can say.
-std::vector<SameTensor> hugging_face_tensors(const plan::ModelSpec& spec);
+std::vector<SameTensor> hugging_face_tensors(const model::ModelSpec& spec);
 
 /// The config.json of that model. Throws as hugging_face_tensors.
-std::string hugging_face_config(const plan::ModelSpec& spec);
+std::string hugging_face_config(const model::ModelSpec& spec);
 
 }  // namespace shoal::checkpoint::format

@@ -20,7 +20,7 @@ struct JobSection {
 /// A named size with changes, or, with `name` empty, the whole shape. What is empty keeps the named
 /// size's value.
 struct ModelSection {
-  std::string name;                   ///< a named size of plan::model_names()
+  std::string name;                   ///< a named size of model::model_names()
   std::optional<std::string> family;  ///< "transformer" or "mlp"; only without a name
   std::optional<std::int64_t> layers, hidden, heads, kv_heads, head_size, ffn;
   std::optional<std::int64_t> vocab;     ///< rows of the embedding; 0: what the tokenizer needs,

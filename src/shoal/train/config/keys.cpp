@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "shoal/plan/model_spec.h"
+#include "shoal/model/model_spec.h"
 #include "shoal/train/config/toml_text.h"
 
 namespace shoal::train {
@@ -373,9 +373,9 @@ struct Unwrap<std::optional<T>> {
 
 /// Named sizes that can be trained: those without experts.
 std::vector<std::string> trainable_models() {
-  std::vector<std::string> names = plan::model_names();
+  std::vector<std::string> names = model::model_names();
   std::erase_if(names,
-                [](const std::string& name) { return plan::named_model(name)->experts > 0; });
+                [](const std::string& name) { return model::named_model(name)->experts > 0; });
   return names;
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "shoal/collective/cost_model.h"
+#include "shoal/collective/algorithm/cost_model.h"
 
 namespace shoal::train {
 

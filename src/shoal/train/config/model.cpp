@@ -11,8 +11,8 @@
 namespace shoal::train {
 namespace {
 
-using plan::Family;
-using plan::ModelSpec;
+using model::Family;
+using model::ModelSpec;
 
 constexpr std::int64_t kVocabMultiple = 64;
 
@@ -23,14 +23,14 @@ ModelSpec starting_point(const Job& job) {
       throw complaint(job, "model.name", "name a size, or set model.family and the shape");
     ModelSpec spec;
     if (*model.family == "mlp")
-      spec.family = Family::kMlp, spec.activation = plan::Activation::kRelu;
+      spec.family = Family::kMlp, spec.activation = model::Activation::kRelu;
     return spec;
   }
   if (model.family)
     throw complaint(job, "model.family",
                     "follows from model.name; leave it out, or leave the name out");
-  if (const auto named = plan::named_model(model.name)) return *named;
-  const std::string near = nearest(model.name, plan::model_names());
+  if (const auto named = model::named_model(model.name)) return *named;
+  const std::string near = nearest(model.name, model::model_names());
   Error error = complaint(
       job, "model.name",
       fmt::format("no such model; must be {}", describe_allowed(*find_key("model", "name"))));
@@ -94,12 +94,12 @@ void take_rest(const ModelSection& model, ModelSpec& spec) {
   take(spec.qk_norm, model.qk_norm), take(spec.gated, model.gated);
   if (model.positions)
     spec.positions =
-        *model.positions == "rotary" ? plan::Positions::kRotary : plan::Positions::kLearned;
+        *model.positions == "rotary" ? model::Positions::kRotary : model::Positions::kLearned;
   take(spec.rope_theta, model.rope_theta);
-  if (model.norm) spec.norm = *model.norm == "rms" ? plan::Norm::kRms : plan::Norm::kLayer;
+  if (model.norm) spec.norm = *model.norm == "rms" ? model::Norm::kRms : model::Norm::kLayer;
   take(spec.norm_epsilon, model.norm_epsilon), take(spec.dropout, model.dropout),
       take(spec.init_std, model.init_std);
-  if (model.activation) spec.activation = plan::activation(*model.activation).value();
+  if (model.activation) spec.activation = model::activation(*model.activation).value();
   take(spec.inputs, model.inputs), take(spec.outputs, model.outputs),
       take(spec.widths, model.widths);
 }
@@ -132,7 +132,7 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
                                 spec.sequence));
 }
 
-/// plan::validate names fields, "heads = 3: must divide hidden = 128"; the reader wants to know
+/// model::validate names fields, "heads = 3: must divide hidden = 128"; the reader wants to know
 /// which of them the job set, and where.
 Error explained(const Job& job, const Error& error) {
   const std::string& what = error.message();
@@ -161,7 +161,7 @@ ModelSpec model_spec(const Job& job, const DataSizes& data) {
   refuse_others(job, spec);
   take_sizes(job, spec);
   take_rest(job.config.model, spec);
-  if (spec.family != Family::kMlp && spec.positions != plan::Positions::kRotary &&
+  if (spec.family != Family::kMlp && spec.positions != model::Positions::kRotary &&
       job.config.model.rope_theta)
     throw complaint(job, "model.rope_theta",
                     "belongs to rotary positions, and this model's are learned (model.positions)");
@@ -169,8 +169,8 @@ ModelSpec model_spec(const Job& job, const DataSizes& data) {
   const std::string name = spec.name;
   spec.name.clear();  // errors name the key; `explained` adds the model
   try {
-    spec = plan::complete(spec);
-    plan::validate(spec);
+    spec = model::complete(spec);
+    model::validate(spec);
   } catch (const Error& error) {
     throw explained(job, error);
   }

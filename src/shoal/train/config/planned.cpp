@@ -11,15 +11,15 @@
 namespace shoal::train {
 namespace {
 
-using plan::Keep;
-using plan::RecomputePolicy;
+using model::Keep;
+using model::RecomputePolicy;
 using plan::Training;
 
 constexpr double kMB = 1e6;
 
-plan::MicroBatch micro_batch(const plan::ModelSpec& spec, const Training& training) {
+model::MicroBatch micro_batch(const model::ModelSpec& spec, const Training& training) {
   return {.samples = training.micro_batch,
-          .columns = spec.family == plan::Family::kMlp ? 1 : training.length(spec),
+          .columns = spec.family == model::Family::kMlp ? 1 : training.length(spec),
           .product_bytes = std::min(training.states->parameter, 4.0)};
 }
 
@@ -36,13 +36,13 @@ plan::StateBytes state_bytes(const JobConfig& config) {
                                                       : 0.0};
 }
 
-plan::MemoryUse largest(const plan::ModelSpec& spec, const Training& training,
+plan::MemoryUse largest(const model::ModelSpec& spec, const Training& training,
                         const plan::Cluster& host) {
   return plan::worst(plan::memory(spec, training, host)).peak().use;
 }
 
 /// Single changes of the job with which it would fit.
-std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& training,
+std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& training,
                                   const plan::Cluster& host) {
   std::vector<std::string> list;
   const auto attempt = [&](const Training& changed, const std::string& key) {
@@ -57,11 +57,11 @@ std::vector<std::string> remedies(const plan::ModelSpec& spec, const Training& t
     const std::int64_t share = training.global_batch / training.mesh.data;
     if (share % b == 0 && attempt(smaller, fmt::format("training.micro_batch = {}", b))) break;
   }
-  if (plan::block_count(spec) > 0) {
+  if (model::block_count(spec) > 0) {
     for (const auto& [mode, word] : {std::pair{RecomputePolicy::Mode::kSelective, "selective"},
                                      {RecomputePolicy::Mode::kFull, "full"}}) {
       Training again = training;
-      again.kept = plan::kept_by_block(spec, micro_batch(spec, training), {.mode = mode});
+      again.kept = model::kept_by_block(spec, micro_batch(spec, training), {.mode = mode});
       if (again.kept != training.kept)
         attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
     }
@@ -105,7 +105,7 @@ bool is_counted(const JobConfig& config) {
          config.precision.gathers == "fp32" && blocks;
 }
 
-Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks) {
+Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {
   const JobConfig& config = job.config;
   const BatchPlan batch = batch_plan(job, ranks);
   const ParallelismSection& p = config.parallelism;
@@ -114,7 +114,7 @@ Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks
   training.zero = static_cast<int>(p.zero_stage);
   if (training.zero > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
   training.micro_batch = batch.micro_batch, training.global_batch = batch.global;
-  if (spec.family != plan::Family::kMlp) training.sequence = config.training.sequence_length;
+  if (spec.family != model::Family::kMlp) training.sequence = config.training.sequence_length;
   const PrecisionSection& number = config.precision;
   training.precision = number.type == "fp16"        ? "fp16"
                        : number.type != "bf16"      ? "fp32"
@@ -134,7 +134,7 @@ Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks
   training.prefetch_units = static_cast<int>(p.gather_ahead);
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;
-  training.kept = plan::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));
+  training.kept = model::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));
   const auto all = [&](Keep way) {
     return std::all_of(training.kept.begin(), training.kept.end(),
                        [&](Keep one) { return one == way; });
@@ -168,13 +168,13 @@ std::string words(const plan::MemoryUse& use) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-std::string ways_to_need_less(const plan::ModelSpec& spec, const Training& training,
+std::string ways_to_need_less(const model::ModelSpec& spec, const Training& training,
                               plan::Cluster host) {
   host.device.memory_bytes = 0.9 * largest(spec, training, host).all();
   return fmt::format("{}", fmt::join(remedies(spec, training, host), "; "));
 }
 
-void check_fits(const plan::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
+void check_fits(const model::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
   const plan::MemoryUse use = largest(spec, training, host);
   const double limit = host.device.memory_bytes, needed = use.all();
   if (needed <= limit) return;
@@ -189,7 +189,7 @@ void check_fits(const plan::ModelSpec& spec, const Training& training, const pla
                             : fmt::format("would fit: {}", fmt::join(fitting, "; ")));
 }
 
-void check_fits_here(const Job& job, const plan::ModelSpec& spec, int ranks, double rank_bytes) {
+void check_fits_here(const Job& job, const model::ModelSpec& spec, int ranks, double rank_bytes) {
   const ParallelismSection& p = job.config.parallelism;
   if (!is_counted(job.config) || rank_bytes <= 0) return;
   const bool share = p.in_process || (p.arena && p.transport != "tcp");

@@ -11,7 +11,7 @@
 namespace shoal::train {
 
 /// What of a model's blocks stays for the backward pass.
-plan::RecomputePolicy recompute_policy(const JobConfig& config);
+model::RecomputePolicy recompute_policy(const JobConfig& config);
 
 /// Whether the memory of the job can be counted as its operators allocate it: where its types are
 /// known ("auto" was decided) and depend on no names, what is sharded as one is a block, and
@@ -20,7 +20,7 @@ bool is_counted(const JobConfig& config);
 
 /// The job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
 /// Error(config) when the batch does not divide.
-plan::Training planned_training(const Job& job, const plan::ModelSpec& spec, int ranks);
+plan::Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks);
 
 /// Ranks of which each `sharers` share memory and that may take `rank_bytes` each: enough of a
 /// cluster for memory to be planned.
@@ -31,16 +31,16 @@ std::string words(const plan::MemoryUse& use);
 
 /// Keys of the job, each alone with what a rank would then need, that bring it below nine tenths of
 /// what it is planned to need; empty: there are none.
-std::string ways_to_need_less(const plan::ModelSpec& spec, const plan::Training& training,
+std::string ways_to_need_less(const model::ModelSpec& spec, const plan::Training& training,
                               plan::Cluster host);
 
 /// Throws Error(resource) when a rank of the job needs more than its `host.device.memory_bytes`:
 /// what takes how much, and what would fit, in keys of the job.
-void check_fits(const plan::ModelSpec& spec, const plan::Training& training,
+void check_fits(const model::ModelSpec& spec, const plan::Training& training,
                 const plan::Cluster& host);
 
 /// The same before any of `ranks` has begun, which are to begin on this host, and may take
 /// `rank_bytes` each. Nothing where that cannot be known yet.
-void check_fits_here(const Job& job, const plan::ModelSpec& spec, int ranks, double rank_bytes);
+void check_fits_here(const Job& job, const model::ModelSpec& spec, int ranks, double rank_bytes);
 
 }  // namespace shoal::train

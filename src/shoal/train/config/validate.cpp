@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "shoal/collective/choice.h"
-#include "shoal/plan/kept_activations.h"
+#include "shoal/collective/algorithm/choice.h"
+#include "shoal/model/kept_activations.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/train/config/precision.h"
 #include "shoal/wire/address.h"
@@ -164,7 +164,7 @@ void check_length(const Job& job, std::int64_t steps) {
                                 decay, scheduler.warmup_steps, length));
 }
 
-void validate_activation_checkpoint(const Job& job, const plan::ModelSpec& spec) {
+void validate_activation_checkpoint(const Job& job, const model::ModelSpec& spec) {
   const ActivationCheckpointSection& section = job.config.activation_checkpoint;
   const std::string why =
       fmt::format("has no meaning with activation_checkpoint.mode = \"{}\"", section.mode);
@@ -173,7 +173,7 @@ void validate_activation_checkpoint(const Job& job, const plan::ModelSpec& spec)
     refuse_if_set(job, {"activation_checkpoint.budget_mb"}, why.c_str());
   if (section.mode == "budget" && section.budget_mb == 0)
     throw complaint(job, "activation_checkpoint.budget_mb", "say how much the blocks may hold");
-  const std::int64_t blocks = plan::block_count(spec);
+  const std::int64_t blocks = model::block_count(spec);
   if (section.mode != "none" && blocks == 0)
     throw complaint(job, "activation_checkpoint.mode",
                     "the model has no blocks that could be recomputed");

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "shoal/plan/model_spec.h"
+#include "shoal/model/model_spec.h"
 #include "shoal/train/config/job_file.h"
 
 namespace shoal::train {
@@ -43,9 +43,9 @@ struct DataSizes {
 };
 
 /// The model of a job: the named size with its changes, or the shape, completed from the data and
-/// checked (plan::validate). Throws Error(config) naming the keys when model and data do not fit
+/// checked (model::validate). Throws Error(config) naming the keys when model and data do not fit
 /// together.
-plan::ModelSpec model_spec(const Job& job, const DataSizes& data);
+model::ModelSpec model_spec(const Job& job, const DataSizes& data);
 
 /// Steps of the whole run. `samples` in the training split (sequences of training.sequence_length,
 /// or rows); used by `epochs` alone, where a last part of a global batch is not trained on. Throws

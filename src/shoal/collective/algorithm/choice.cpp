@@ -1,0 +1,191 @@
+#include "shoal/collective/algorithm/choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "shoal/base/check.h"
+#include "shoal/collective/algorithm/direct.h"
+#include "shoal/collective/algorithm/doubling.h"
+#include "shoal/collective/algorithm/hierarchical.h"
+#include "shoal/collective/algorithm/ring.h"
+#include "shoal/collective/algorithm/tree.h"
+
+namespace shoal::collective {
+namespace {
+
+constexpr std::pair<Algorithm, const char*> kNames[] = {
+    {Algorithm::kOneShot, "one_shot"},
+    {Algorithm::kDirect, "direct"},
+    {Algorithm::kRecursiveDoubling, "recursive_doubling"},
+    {Algorithm::kHalvingDoubling, "halving_doubling"},
+    {Algorithm::kRing, "ring"},
+    {Algorithm::kDoubleBinaryTree, "double_binary_tree"},
+    {Algorithm::kBinomial, "binomial"},
+    {Algorithm::kHierarchical, "hierarchical"},
+};
+
+constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadcast,
+                           Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
+                           Kind::kGather,    Kind::kScatter,       Kind::kBarrier};
+
+StepTable all_reduce_table(Algorithm algorithm, std::size_t count, std::span<const int> hosts) {
+  const int ranks = static_cast<int>(hosts.size());
+  switch (algorithm) {
+    case Algorithm::kOneShot:
+      return one_shot_all_reduce(ranks, count);
+    case Algorithm::kDirect:
+      return direct_all_reduce(ranks, count);
+    case Algorithm::kRecursiveDoubling:
+      return recursive_doubling_all_reduce(ranks, count);
+    case Algorithm::kHalvingDoubling:
+      return halving_doubling_all_reduce(ranks, count);
+    case Algorithm::kRing:
+      return ring_all_reduce(ranks, count);
+    case Algorithm::kDoubleBinaryTree:
+      return double_binary_tree_all_reduce(ranks, count);
+    default:
+      return hierarchical_all_reduce(hosts, count);
+  }
+}
+
+}  // namespace
+
+const char* name(Algorithm algorithm) {
+  for (const auto& [value, text] : kNames)
+    if (value == algorithm) return text;
+  return "unknown";
+}
+
+std::optional<Algorithm> algorithm(std::string_view name) {
+  for (const auto& [value, text] : kNames)
+    if (name == text) return value;
+  return std::nullopt;
+}
+
+std::vector<Algorithm> algorithms_for(Kind kind) {
+  switch (kind) {
+    case Kind::kAllReduce:
+      return {Algorithm::kOneShot,         Algorithm::kDirect, Algorithm::kRecursiveDoubling,
+              Algorithm::kHalvingDoubling, Algorithm::kRing,   Algorithm::kDoubleBinaryTree,
+              Algorithm::kHierarchical};
+    case Kind::kBarrier:
+      return {Algorithm::kRecursiveDoubling, Algorithm::kOneShot};
+    case Kind::kReduce:
+    case Kind::kBroadcast:
+      return {Algorithm::kDirect, Algorithm::kBinomial};
+    case Kind::kAllGather:
+    case Kind::kReduceScatter:
+      return {Algorithm::kDirect, Algorithm::kRing};
+    case Kind::kAllToAll:
+    case Kind::kGather:
+    case Kind::kScatter:
+      return {Algorithm::kDirect};
+    default:
+      return {};
+  }
+}
+
+bool folds_once(Algorithm algorithm) {
+  return algorithm == Algorithm::kOneShot || algorithm == Algorithm::kDirect;
+}
+
+StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
+                     std::span<const int> hosts) {
+  const auto known = algorithms_for(kind);
+  SHOAL_USER_CHECK(std::find(known.begin(), known.end(), algorithm) != known.end(), name(kind),
+                   "there is no {} {}", name(algorithm), name(kind));
+  const int ranks = static_cast<int>(hosts.size());
+  const bool direct = algorithm == Algorithm::kDirect;
+  switch (kind) {
+    case Kind::kAllReduce:
+      return all_reduce_table(algorithm, count, hosts);
+    case Kind::kBarrier:
+      return all_reduce_table(algorithm, 1, hosts);
+    case Kind::kReduce:
+      return direct ? direct_reduce(ranks, count, root) : binomial_reduce(ranks, count, root);
+    case Kind::kBroadcast:
+      return direct ? direct_broadcast(ranks, count, root) : binomial_broadcast(ranks, count, root);
+    case Kind::kAllGather:
+      return direct ? direct_all_gather(ranks, count) : ring_all_gather(ranks, count);
+    case Kind::kReduceScatter:
+      return direct ? direct_reduce_scatter(ranks, count) : ring_reduce_scatter(ranks, count);
+    case Kind::kGather:
+      return direct_gather(ranks, count, root);
+    case Kind::kScatter:
+      return direct_scatter(ranks, count, root);
+    default:
+      return direct_all_to_all(ranks, count);
+  }
+}
+
+Choice::Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides)
+    : hosts_(std::move(hosts)), model_(model) {
+  SHOAL_USER_CHECK(!hosts_.empty(), "choice", "at least one rank is needed");
+  while (!overrides.empty()) {
+    const std::string_view word = overrides.substr(0, overrides.find(','));
+    overrides.remove_prefix(std::min(overrides.size(), word.size() + 1));
+    const auto equals = word.find('=');
+    const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                   [&](Kind k) { return name(k) == word.substr(0, equals); });
+    const auto chosen = equals == word.npos ? std::nullopt : algorithm(word.substr(equals + 1));
+    if (kind == std::end(kKinds) || !chosen)
+      throw Error(ErrorKind::kConfig, "choice",
+                  fmt::format("'{}' is not an operation and its algorithm", word))
+          .hint("write all_reduce=ring");
+    const auto known = algorithms_for(*kind);
+    if (std::find(known.begin(), known.end(), *chosen) == known.end())
+      throw Error(ErrorKind::kConfig, "choice",
+                  fmt::format("there is no {} {}", name(*chosen), name(*kind)));
+    overrides_[*kind] = *chosen;
+  }
+}
+
+std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
+  auto all = algorithms_for(kind);
+  const bool one_host =
+      std::adjacent_find(hosts_.begin(), hosts_.end(), std::not_equal_to<>()) == hosts_.end();
+  std::erase_if(all, [&](Algorithm a) {
+    return (once && !folds_once(a)) || (one_host && a == Algorithm::kHierarchical);
+  });
+  if (const auto fixed = overrides_.find(kind);
+      fixed != overrides_.end() && (!once || folds_once(fixed->second)))
+    return {fixed->second};
+  return all;
+}
+
+double Choice::predict(Algorithm algorithm, Kind kind, int log2_bytes) const {
+  return predict_seconds(make_table(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_), 1,
+                         model_, hosts_);
+}
+
+Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {
+  const int log2_bytes = bytes <= 1 ? 0 : static_cast<int>(std::bit_width(bytes - 1));
+  const auto [entry, fresh] = known_.try_emplace({kind, log2_bytes, once}, Algorithm::kDirect);
+  if (!fresh) return entry->second;
+  const auto all = candidates(kind, once);
+  SHOAL_CHECK(!all.empty(), "no algorithm for {}", name(kind));
+  double best = 0;
+  for (std::size_t i = 0; i < all.size() && all.size() > 1; ++i)
+    if (const double seconds = predict(all[i], kind, log2_bytes); i == 0 || seconds < best)
+      best = seconds, entry->second = all[i];
+  if (all.size() == 1) entry->second = all.front();
+  return entry->second;
+}
+
+std::string Choice::print() const {
+  std::string text = fmt::format(
+      "{} ranks; bytes are those of one rank's count; times in us, as predicted\n", hosts_.size());
+  for (const Kind kind : kKinds)
+    for (int log2_bytes = 2; log2_bytes <= (kind == Kind::kBarrier ? 2 : 28); log2_bytes += 2) {
+      text += fmt::format("{:<14} {:>10}  {:<18}", name(kind), std::size_t{1} << log2_bytes,
+                          name((*this)(kind, std::size_t{1} << log2_bytes)));
+      for (const Algorithm a : algorithms_for(kind))
+        text += fmt::format("  {} {:.0f}", name(a), 1e6 * predict(a, kind, log2_bytes));
+      text += '\n';
+    }
+  return text;
+}
+
+}  // namespace shoal::collective

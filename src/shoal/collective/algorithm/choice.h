@@ -1,0 +1,76 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "shoal/collective/algorithm/cost_model.h"
+#include "shoal/collective/algorithm/step.h"
+#include "shoal/collective/operation.h"
+
+namespace shoal::collective {
+
+enum class Algorithm : std::uint8_t {
+  kOneShot,
+  kDirect,
+  kRecursiveDoubling,
+  kHalvingDoubling,
+  kRing,
+  kDoubleBinaryTree,
+  kBinomial,
+  kHierarchical,
+};
+
+const char* name(Algorithm algorithm);  ///< "one_shot", "ring" ...
+std::optional<Algorithm> algorithm(std::string_view name);
+
+/// The algorithms that there are for a kind; none for send and receive.
+std::vector<Algorithm> algorithms_for(Kind kind);
+
+/// True when contributions are folded once, in the order of ranks: such algorithms all give the
+/// same bits, those of a plain loop, and types narrower than fp32 round once. The others add
+/// partial sums; all ranks still end with the same bits.
+bool folds_once(Algorithm algorithm);
+
+/// The table of `algorithm` for `kind`, `hosts.size()` ranks and `count` as in Buffer. Barrier: an
+/// all-reduce of one element. Throws Error(usage) when the algorithm has none.
+StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
+                     std::span<const int> hosts);
+
+/// Picks algorithms by predicted time. Every rank must be given the same arguments: the choice is
+/// part of what ranks compare.
+class Choice {
+ public:
+  /// `overrides`: "all_reduce=ring,broadcast=direct"; empty: none. They hold for every size. An
+  /// overridden all_reduce, reduce or reduce_scatter of a type narrower than fp32, or of kAverage
+  /// or kPremulSum, keeps to the algorithms that fold once. Throws Error(config) for words that it
+  /// does not know.
+  Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides = {});
+
+  /// The fastest for `bytes` of Buffer::count, as predicted for the next larger power of two.
+  /// `once`: only algorithms that fold once.
+  Algorithm operator()(Kind kind, std::size_t bytes, bool once = false) const;
+
+  /// A line for each kind and power of two with the choice and what each algorithm is predicted to
+  /// take, in microseconds.
+  std::string print() const;
+
+  const std::vector<int>& hosts() const { return hosts_; }
+  const CostModel& costs() const { return model_; }
+
+ private:
+  std::vector<Algorithm> candidates(Kind kind, bool once) const;
+  double predict(Algorithm algorithm, Kind kind, int log2_bytes) const;
+
+  std::vector<int> hosts_;
+  CostModel model_;
+  std::map<Kind, Algorithm> overrides_;
+  mutable std::map<std::tuple<Kind, int, bool>, Algorithm> known_;  // by kind, log2 of bytes, once
+};
+
+}  // namespace shoal::collective

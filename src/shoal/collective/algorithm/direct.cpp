@@ -1,0 +1,157 @@
+#include "shoal/collective/algorithm/direct.h"
+
+#include <numeric>
+
+#include "shoal/base/check.h"
+
+namespace shoal::collective {
+namespace {
+
+StepTable empty_table(int ranks, const char* who) {
+  SHOAL_USER_CHECK(ranks >= 1, who, "at least one rank is needed: ranks={}", ranks);
+  return StepTable(static_cast<std::size_t>(ranks));
+}
+
+StepTable rooted_table(int ranks, int root, const char* who) {
+  StepTable table = empty_table(ranks, who);
+  SHOAL_USER_CHECK(root >= 0 && root < ranks, who, "root {} is not one of {} ranks", root, ranks);
+  return table;
+}
+
+/// The others, beginning with the successor of `rank`.
+template <class Visit>
+void for_others(int rank, int ranks, Visit&& visit) {
+  for (int distance = 1; distance < ranks; ++distance) visit((rank + distance) % ranks);
+}
+
+/// Sends each other rank its part, and folds what the others send of this rank's.
+template <class PartOf>
+void scatter_and_fold(StepTable& table, PartOf&& part) {
+  const int ranks = static_cast<int>(table.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    for_others(rank, ranks, [&](int peer) {
+      table[rank].push_back({Action::kSend, peer, part(peer)});
+    });
+    for_others(rank, ranks, [&](int peer) {
+      table[rank].push_back({Action::kHold, peer, part(rank)});
+    });
+    table[rank].push_back({Action::kFold, rank, part(rank)});
+  }
+}
+
+template <class PartOf>
+void gather_parts(StepTable& table, PartOf&& part) {
+  const int ranks = static_cast<int>(table.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    for_others(rank, ranks, [&](int peer) {
+      table[rank].push_back({Action::kSend, peer, part(rank)});
+    });
+    for_others(rank, ranks, [&](int peer) {
+      table[rank].push_back({Action::kReceiveCopy, peer, part(peer)});
+    });
+  }
+}
+
+auto equal_parts(std::size_t count) {
+  return [count](int rank) {
+    return Range{static_cast<std::size_t>(rank) * count,
+                 (static_cast<std::size_t>(rank) + 1) * count};
+  };
+}
+
+}  // namespace
+
+StepTable one_shot_all_reduce(int ranks, std::size_t count) {
+  StepTable table = empty_table(ranks, "one_shot_all_reduce");
+  scatter_and_fold(table, [&](int) { return Range{0, count}; });
+  return table;
+}
+
+StepTable direct_all_reduce(int ranks, std::size_t count) {
+  StepTable table = empty_table(ranks, "direct_all_reduce");
+  const auto part = [&](int rank) { return part_of(count, ranks, rank); };
+  scatter_and_fold(table, part);
+  gather_parts(table, part);
+  return table;
+}
+
+StepTable direct_reduce_scatter(int ranks, std::size_t count) {
+  StepTable table = empty_table(ranks, "direct_reduce_scatter");
+  scatter_and_fold(table, equal_parts(count));
+  return table;
+}
+
+StepTable direct_all_gather(int ranks, std::size_t count) {
+  StepTable table = empty_table(ranks, "direct_all_gather");
+  gather_parts(table, equal_parts(count));
+  return table;
+}
+
+StepTable direct_reduce(int ranks, std::size_t count, int root) {
+  StepTable table = rooted_table(ranks, root, "direct_reduce");
+  for_others(root, ranks, [&](int peer) {
+    table[peer].push_back({Action::kSend, root, {0, count}});
+    table[root].push_back({Action::kHold, peer, {0, count}});
+  });
+  table[root].push_back({Action::kFold, root, {0, count}});
+  return table;
+}
+
+StepTable direct_broadcast(int ranks, std::size_t count, int root) {
+  StepTable table = rooted_table(ranks, root, "direct_broadcast");
+  for_others(root, ranks, [&](int peer) {
+    table[root].push_back({Action::kSend, peer, {0, count}});
+    table[peer].push_back({Action::kReceiveCopy, root, {0, count}});
+  });
+  return table;
+}
+
+StepTable direct_gather(int ranks, std::size_t count, int root) {
+  StepTable table = rooted_table(ranks, root, "direct_gather");
+  const auto part = equal_parts(count);
+  for_others(root, ranks, [&](int peer) {
+    table[peer].push_back({Action::kSend, root, part(peer)});
+    table[root].push_back({Action::kReceiveCopy, peer, part(peer)});
+  });
+  return table;
+}
+
+StepTable direct_scatter(int ranks, std::size_t count, int root) {
+  StepTable table = rooted_table(ranks, root, "direct_scatter");
+  const auto part = equal_parts(count);
+  for_others(root, ranks, [&](int peer) {
+    table[root].push_back({Action::kSend, peer, part(peer)});
+    table[peer].push_back({Action::kReceiveCopy, root, part(peer)});
+  });
+  return table;
+}
+
+std::vector<Step> exchange_steps(int rank, std::span<const std::size_t> send,
+                                 std::span<const std::size_t> receive) {
+  const int ranks = static_cast<int>(send.size());
+  SHOAL_USER_CHECK(send.size() == receive.size() && rank >= 0 && rank < ranks, "all_to_all",
+                   "{} counts to send, {} to receive", send.size(), receive.size());
+  const auto range_of = [](std::span<const std::size_t> counts, std::size_t base, int peer) {
+    const std::size_t begin = std::accumulate(counts.begin(), counts.begin() + peer, base);
+    return Range{begin, begin + counts[peer]};
+  };
+  const std::size_t sent = std::accumulate(send.begin(), send.end(), std::size_t{0});
+  std::vector<Step> steps;
+  for_others(rank, ranks, [&](int peer) {
+    steps.push_back({Action::kSend, peer, range_of(send, 0, peer)});
+  });
+  for (int distance = 1; distance < ranks; ++distance) {
+    const int peer = (rank + ranks - distance) % ranks;
+    steps.push_back({Action::kReceiveCopy, peer, range_of(receive, sent, peer)});
+  }
+  return steps;
+}
+
+StepTable direct_all_to_all(int ranks, std::size_t count) {
+  StepTable table = empty_table(ranks, "direct_all_to_all");
+  const std::vector<std::size_t> counts(table.size(), count);
+  for (int rank = 0; rank < ranks; ++rank) table[rank] = exchange_steps(rank, counts, counts);
+  return table;
+}
+
+}  // namespace shoal::collective

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+
+#include "shoal/collective/algorithm/step.h"
+
+namespace shoal::collective {
+
+/// All-reduce around a ring: `ranks - 1` steps in which partial sums travel and grow, then `ranks -
+/// 1` in which results travel.
+///
+/// Every rank sends 2 (p - 1) / p * count elements, which is the least that any algorithm can
+/// (Patarasuk and Yuan, 2009), in 2 (p - 1) rounds: for many elements on few ranks. The owner of a
+/// part finishes its sum and the others copy it, so all ranks end with the same bits. `ranks` >= 1;
+/// one rank does nothing. Throws Error(usage) otherwise.
+StepTable ring_all_reduce(int ranks, std::size_t count);
+
+/// The first half of it: rank r ends with the sum of part r of everybody's `count` x ranks
+/// elements.
+StepTable ring_reduce_scatter(int ranks, std::size_t count);
+/// The second half.
+StepTable ring_all_gather(int ranks, std::size_t count);
+
+}  // namespace shoal::collective

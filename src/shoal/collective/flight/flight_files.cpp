@@ -1,0 +1,241 @@
+#include "shoal/collective/flight/flight_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "shoal/base/system_error.h"
+
+namespace shoal::collective {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr const char* kMerged = "flight.jsonl";
+constexpr const char* kPrefix = "flight-rank-";
+
+std::string line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+double seconds_since_1970(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
+/// Ranks' clocks of one host agree; those of hosts do as far as somebody keeps them.
+double wall_time(Clock::time_point time) {
+  const auto now = std::chrono::system_clock::now();
+  return seconds_since_1970(
+      now - std::chrono::duration_cast<std::chrono::system_clock::duration>(Clock::now() - time));
+}
+
+std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Error& cause) {
+  std::string text = line_of({{"record", "rank"},
+                              {"run", owner.run},
+                              {"rank", owner.rank},
+                              {"ranks", owner.ranks},
+                              {"written", seconds_since_1970(std::chrono::system_clock::now())},
+                              {"kind", name(cause.kind())},
+                              {"error", cause.what()}});
+  for (const FlightPage& page : book.pages())
+    for (const FlightEntry& entry : page.entries) {
+      const bool complete = entry.ended != Clock::time_point{};
+      const double took =
+          std::chrono::duration<double, std::micro>(entry.ended - entry.began).count();
+      text += line_of({{"record", "call"},
+                       {"run", owner.run},
+                       {"group", page.group},
+                       {"members", page.members},
+                       {"rank", entry.rank},
+                       {"sequence", entry.sequence},
+                       {"call", entry.call},
+                       {"began", wall_time(entry.began)},
+                       {"took_us", complete ? Json(took) : Json(nullptr)}});
+    }
+  return text;
+}
+
+void replace_file(const fs::path& path, const std::string& text) {
+  const std::string aside = fmt::format("{}.{}.new", path.string(), ::getpid());
+  std::ofstream file(aside, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file || std::rename(aside.c_str(), path.c_str()) != 0)
+    throw system_error(ErrorKind::kOutput, "flight recorder", "cannot write " + path.string());
+}
+
+/// Holds a directory against others that merge there.
+class Hold {
+ public:
+  explicit Hold(const std::string& directory)
+      : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (fd_ < 0 || ::flock(fd_, LOCK_EX) != 0)
+      throw system_error(ErrorKind::kOutput, "flight recorder", "cannot lock " + directory);
+  }
+  ~Hold() { ::close(fd_); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  int fd_;
+};
+
+std::vector<std::string> rank_files(const std::string& directory) {
+  std::vector<std::string> texts;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix) || !name.ends_with(".jsonl")) continue;
+    std::ostringstream text;
+    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+    texts.push_back(text.str());
+  }
+  return texts;
+}
+
+/// One "call" line.
+struct Call {
+  Json line;
+  bool complete;
+};
+
+/// What is known of one group: its members, and the calls of each rank by sequence.
+struct History {
+  std::set<int> members;
+  std::map<int, std::map<std::uint64_t, Call>> calls;
+};
+
+/// The words for a group of which somebody is not through: at the first call that holds anybody up.
+std::optional<Json> verdict(const std::string& group, const History& history) {
+  std::optional<std::uint64_t> stuck;
+  std::uint64_t last = 0;
+  for (const auto& [rank, calls] : history.calls) {
+    last = std::max(last, calls.rbegin()->first);
+    for (const auto& [sequence, call] : calls)
+      if (!call.complete && (!stuck || sequence < *stuck)) stuck = sequence;
+  }
+  for (const auto& [rank, calls] : history.calls)
+    if (const auto own = calls.rbegin()->first; own < last && (!stuck || own + 1 < *stuck))
+      stuck = own + 1;
+  if (!stuck) return std::nullopt;
+  std::vector<std::string> absent, parts;
+  std::vector<int> inside, silent;
+  std::string what;
+  for (const int rank : history.members) {
+    const auto found = history.calls.find(rank);
+    if (found == history.calls.end()) {
+      silent.push_back(rank);
+      continue;
+    }
+    const auto& [own_last, last_call] = *found->second.rbegin();
+    const auto at = found->second.find(*stuck);
+    if (at != found->second.end()) what = at->second.line["call"];
+    if (own_last < *stuck)
+      absent.push_back(fmt::format("rank {} never entered it (its last was #{} {})", rank, own_last,
+                                   last_call.line["call"].get<std::string>()));
+    else if (at != found->second.end() && !at->second.complete)
+      inside.push_back(rank);
+  }
+  parts = absent;
+  const auto many = [](const std::vector<int>& ranks) {
+    return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  };
+  if (!inside.empty())
+    parts.push_back(fmt::format("{} {} inside it", many(inside), inside.size() > 1 ? "are" : "is"));
+  if (!silent.empty()) parts.push_back(fmt::format("{} left no record", many(silent)));
+  return Json{{"record", "verdict"},
+              {"group", group},
+              {"sequence", *stuck},
+              {"text", fmt::format("#{}{}{}: {}", *stuck, what.empty() ? "" : " ", what,
+                                   fmt::join(parts, "; "))}};
+}
+
+bool is_rank_line(Json& line) {
+  return line.value("record", "") == "rank" && line["rank"].is_number_integer() &&
+         line["written"].is_number();
+}
+
+bool is_call_line(Json& line) {
+  if (line.value("record", "") != "call" || !line["rank"].is_number_integer() ||
+      !line["sequence"].is_number_unsigned() || !line["call"].is_string() ||
+      !line["group"].is_string() || !line["members"].is_array())
+    return false;
+  return std::all_of(line["members"].begin(), line["members"].end(),
+                     [](const Json& rank) { return rank.is_number_integer(); });
+}
+
+/// The lines of one run, in no order.
+std::vector<Json> lines_of_run(const std::vector<std::string>& files, const std::string& run) {
+  std::vector<Json> lines;
+  for (const std::string& file : files) {
+    std::istringstream text(file);
+    for (std::string one; std::getline(text, one);) {
+      Json line = Json::parse(one, nullptr, false);
+      if (!line.is_object() || !line["run"].is_string() || line["run"] != run ||
+          !line["record"].is_string())
+        continue;
+      if (is_rank_line(line) || is_call_line(line)) lines.push_back(std::move(line));
+    }
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string merge_flights(const std::vector<std::string>& files, const std::string& run) {
+  std::map<int, Json> ranks;
+  std::map<std::string, History> groups;
+  for (Json& line : lines_of_run(files, run)) {
+    const int rank = line["rank"];
+    if (line["record"] == "rank") {
+      ranks[rank] = std::move(line);
+      continue;
+    }
+    History& history = groups[line["group"]];
+    for (const int member : line["members"]) history.members.insert(member);
+    history.members.insert(rank);
+    const bool complete = line["took_us"].is_number();
+    const std::uint64_t sequence = line["sequence"];
+    Call& known = history.calls[rank].try_emplace(sequence, Call{Json(), false}).first->second;
+    // Who saw it complete saw it later.
+    if (known.line.is_null() || complete) known = {std::move(line), complete};
+  }
+  std::string text;
+  for (const auto& [rank, line] : ranks) text += line_of(line);
+  for (const auto& [group, history] : groups)
+    for (const auto& [rank, calls] : history.calls)
+      for (const auto& [sequence, call] : calls) text += line_of(call.line);
+  for (const auto& [group, history] : groups)
+    if (const auto words = verdict(group, history)) text += line_of(*words);
+  return text;
+}
+
+void write_flight(const std::string& directory, const FlightOwner& owner, const FlightBook& book,
+                  const Error& cause) {
+  std::error_code failed;
+  fs::create_directories(directory, failed);
+  const Hold hold(directory);
+  replace_file(fs::path(directory) / fmt::format("{}{}.jsonl", kPrefix, owner.rank),
+               lines_of(owner, book, cause));
+  replace_file(fs::path(directory) / kMerged, merge_flights(rank_files(directory), owner.run));
+}
+
+void forget_flight(const std::string& directory, int rank) {
+  std::error_code ignored;
+  fs::remove(fs::path(directory) / fmt::format("{}{}.jsonl", kPrefix, rank), ignored);
+  if (rank == 0) fs::remove(fs::path(directory) / kMerged, ignored);
+}
+
+}  // namespace shoal::collective

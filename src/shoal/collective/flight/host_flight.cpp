@@ -1,0 +1,42 @@
+#include "shoal/collective/flight/host_flight.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace shoal::collective {
+
+std::string describe(const Descriptor& d) {
+  std::string text = fmt::format("{} of {} x {}", name(d.kind), d.count, name(d.type));
+  if (reduces(d.kind)) text += fmt::format(" by {}", name(d.reduction));
+  if (has_root(d.kind)) text += fmt::format(" with root {}", d.peer);
+  if (d.buffers > 1) text += fmt::format(" in {} tensors", d.buffers);
+  if (d.tag > 0) text += fmt::format(" with label {}", d.tag);
+  return text;
+}
+
+std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names,
+                                    const TickClock& clock) {
+  std::vector<FlightEntry> entries;
+  for (int r = 0; r < static_cast<int>(names.size()); ++r) {
+    const std::uint64_t last = block.announced(r), finished = block.line(r).finished.load();
+    // Not to `last` itself: what a rank says of itself may be any number.
+    for (std::uint64_t i = 0, first = last > kSlots - 2 ? last - (kSlots - 2) + 1 : 1;
+         i < kSlots - 2 && first + i <= last; ++i) {
+      const std::uint64_t s = first + i;
+      const Descriptor& d = block.descriptor(r, s);
+      if (d.sequence.load(std::memory_order_acquire) != s) continue;
+      // A rank that has finished its part and waits for the others has noted no time: none is told.
+      const std::int64_t noted = d.finished.load(std::memory_order_relaxed);
+      const bool done = s <= finished || d.executed.load(std::memory_order_relaxed) == s;
+      const std::int64_t ended = noted != 0 ? noted : done ? d.started : 0;
+      FlightEntry entry{
+          names[static_cast<std::size_t>(r)], s, describe(d), clock.time_at(d.started), {}};
+      if (ended != 0) entry.ended = clock.time_at(ended);
+      if (d.sequence.load(std::memory_order_acquire) == s) entries.push_back(std::move(entry));
+    }
+  }
+  return entries;
+}
+
+}  // namespace shoal::collective

@@ -1,0 +1,186 @@
+#include "shoal/collective/shared_memory/host_world.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include "shoal/base/check.h"
+#include "shoal/collective/shared_memory/host_block.h"
+
+namespace shoal::collective {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kControlBytes = std::size_t{8} << 30;  // sparse: only what is used has pages
+constexpr std::size_t kMostRanks = 1024;
+constexpr Duration kLookEvery = std::chrono::milliseconds(2),
+                   kGrace = std::chrono::milliseconds(300);
+
+enum : std::uint32_t { kNone, kWriting, kRecorded };
+
+template <std::size_t N>
+void put(std::array<char, N>& to, const std::string& text) {
+  const std::size_t n = std::min(text.size(), N - 1);
+  std::memcpy(to.data(), text.data(), n);
+  to[n] = 0;
+}
+
+template <std::size_t N>
+std::string get(const std::array<char, N>& from) {
+  return std::string(from.data(), strnlen(from.data(), N));
+}
+
+}  // namespace
+
+/// The first bytes of the control segment; 64 of them are the token of the rendezvous.
+struct HostWorld::Header {
+  std::array<std::byte, 64> token;
+  std::atomic<std::uint64_t> taken;  ///< bytes handed out after the first block
+  std::atomic<std::uint32_t> state;
+  std::uint32_t kind;
+  std::int32_t rank, peer;
+  std::uint64_t sequence;
+  std::array<char, 64> operation;
+  std::array<char, 1024> message;
+  std::array<char, 512> hint;
+  std::array<std::atomic<std::uint8_t>, kMostRanks> left;
+};
+
+HostWorld::HostWorld(int rank, wire::Acquaintance acquaintance,
+                     const wire::SharedSegment* own_arena)
+    : rank_(rank),
+      size_(static_cast<int>(acquaintance.arenas.size())),
+      acquaintance_(std::move(acquaintance)),
+      control_(acquaintance_.control.data()),
+      memory_(MemoryMap::of_processes(
+          [&] {
+            std::vector<MemoryMap::Region> regions;
+            for (int r = 0; r < size_; ++r) {
+              const wire::SharedSegment* segment = r == rank ? own_arena : &acquaintance_.arenas[r];
+              regions.push_back(segment && *segment
+                                    ? MemoryMap::Region{segment->data(), segment->bytes()}
+                                    : MemoryMap::Region{});
+            }
+            return regions;
+          }(),
+          rank)) {
+  SHOAL_CHECK(acquaintance_.control.bytes() >= control_bytes(), "a control segment of {} bytes",
+              acquaintance_.control.bytes());
+}
+
+HostWorld::HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> control)
+    : rank_(rank),
+      size_(size),
+      own_control_(std::move(control)),
+      control_(own_control_->data()),
+      memory_(MemoryMap::one_address_space()) {}
+
+HostWorld::Header& HostWorld::header() const { return *reinterpret_cast<Header*>(control_); }
+std::size_t HostWorld::first_block() {
+  static_assert(sizeof(Header) <= kPage);
+  return kPage;
+}
+std::size_t HostWorld::control_bytes() { return kControlBytes; }
+
+std::size_t HostWorld::take_control(std::size_t bytes) {
+  const std::size_t rounded = (bytes + kPage - 1) / kPage * kPage;
+  const std::size_t first_end =
+      (first_block() + HostBlock::bytes(size_) + kPage - 1) / kPage * kPage;
+  const std::size_t offset = first_end + header().taken.fetch_add(rounded);
+  if (offset + rounded > kControlBytes)
+    throw Error(ErrorKind::kResource, "group", "the control memory of this host's ranks is used up")
+        .hint("make fewer groups, and keep those you make");
+  return offset;
+}
+
+std::byte* HostWorld::at(std::size_t control_offset, std::size_t bytes) const {
+  if (control_offset > kControlBytes || bytes > kControlBytes - control_offset)
+    throw Error(
+        ErrorKind::kData, "group",
+        fmt::format("a peer named control memory at {}, which does not exist", control_offset));
+  return control_ + control_offset;
+}
+
+void HostWorld::abort(const Error& cause) {
+  Header& h = header();
+  std::uint32_t expected = kNone;
+  if (!h.state.compare_exchange_strong(expected, kWriting)) {
+    // Whoever asks next is to find the first cause, unless its rank was killed while it wrote.
+    for (const Deadline end = Deadline::in(kGrace);
+         h.state.load(std::memory_order_acquire) == kWriting && !end.passed();)
+      std::this_thread::yield();
+    return;
+  }
+  h.kind = static_cast<std::uint32_t>(cause.kind());
+  h.rank = rank_, h.peer = cause.peer(), h.sequence = cause.sequence();
+  put(h.operation, cause.operation()), put(h.message, cause.message()), put(h.hint, cause.hint());
+  h.state.store(kRecorded);
+}
+
+void HostWorld::throw_cause() const {
+  const Header& h = header();
+  const auto kind = static_cast<ErrorKind>(
+      std::min<std::uint32_t>(h.kind, static_cast<std::uint32_t>(ErrorKind::kAborted)));
+  const std::string words = get(h.message);
+  Error error(kind, get(h.operation),
+              h.rank == rank_ ? words : fmt::format("rank {} failed: {}", h.rank, words));
+  error.at(rank_, size_)
+      .from(h.rank == rank_ ? h.peer
+            : h.peer >= 0   ? h.peer
+                            : h.rank)
+      .in(h.sequence)
+      .hint(get(h.hint));
+  throw error;
+}
+
+int HostWorld::ended_peer() const {
+  if (acquaintance_.processes.empty()) return -1;
+  std::vector<pollfd> wait;
+  for (std::size_t r = 0; r < acquaintance_.processes.size(); ++r)
+    wait.push_back({.fd = has_left(static_cast<int>(r)) ? -1 : acquaintance_.processes[r].get(),
+                    .events = POLLIN,
+                    .revents = 0});
+  if (poll(wait.data(), wait.size(), 0) <= 0) return -1;
+  const auto ended = std::find_if(wait.begin(), wait.end(),
+                                  [](const pollfd& p) { return p.revents != 0 && p.fd >= 0; });
+  return ended == wait.end() ? -1 : static_cast<int>(ended - wait.begin());
+}
+
+bool HostWorld::ended() const {
+  return header().state.load(std::memory_order_acquire) == kRecorded;
+}
+
+int HostWorld::cause_rank() const { return ended() ? header().rank : -1; }
+
+void HostWorld::leave() {
+  if (static_cast<std::size_t>(rank_) < kMostRanks) header().left[rank_].store(1);
+}
+
+bool HostWorld::has_left(int rank) const {
+  return static_cast<std::size_t>(rank) < kMostRanks && header().left[rank].load() != 0;
+}
+
+void HostWorld::check() {
+  if (ended()) throw_cause();
+  const auto now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookEvery;
+  const int ended = ended_peer();
+  if (ended < 0) return;
+  if (suspect_ != ended) suspect_ = ended, suspected_at_ = now;
+  // What the caller waits for may have been done before the peer ended, and its last words may
+  // still be on their way.
+  if (now - suspected_at_ < kGrace) return;
+  abort(
+      Error(ErrorKind::kPeerLost, "group",
+            fmt::format("rank {} ended without a word while rank {} waited for it", ended, rank_))
+          .from(ended)
+          .hint("it was killed, perhaps for memory, or exited early; its log has its last lines"));
+  check();
+}
+
+}  // namespace shoal::collective

@@ -1,0 +1,54 @@
+#include "shoal/collective/tcp/tcp_call.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace shoal::collective {
+
+bool must_round_once(const Operation& o) {
+  const bool exact = o.reduction == Reduction::kMin || o.reduction == Reduction::kMax;
+  return reduces(o.kind) && is_floating(o.type) && size_of(o.type) < 4 && !exact;
+}
+
+bool must_fold_once(const Operation& o) {
+  return must_round_once(o) || (reduces(o.kind) && (o.reduction == Reduction::kAverage ||
+                                                    o.reduction == Reduction::kPremulSum));
+}
+
+TcpCall TcpCall::of(const Operation& o, Algorithm algorithm) {
+  return {.kind = static_cast<std::uint8_t>(point_to_point(o.kind) ? Kind::kSend : o.kind),
+          .type = static_cast<std::uint8_t>(o.type),
+          .reduction = static_cast<std::uint8_t>(reduces(o.kind) ? o.reduction : Reduction::kSum),
+          .algorithm = static_cast<std::uint8_t>(algorithm),
+          .peer = has_root(o.kind) ? o.peer : -1,
+          .count = o.send_counts.empty() ? o.buffer.count : ~std::uint64_t{0},
+          .scale = o.reduction == Reduction::kPremulSum ? o.scale : 1,
+          .tag = point_to_point(o.kind) ? 0 : o.tag};
+}
+
+void TcpCall::write(std::byte* to) const {
+  std::memset(to, 0, kBytes);
+  std::memcpy(to, this, sizeof *this);
+}
+
+TcpCall TcpCall::read(const std::byte* from) {
+  TcpCall call;
+  std::memcpy(&call, from, sizeof call);
+  return call;
+}
+
+std::string TcpCall::text() const {
+  if (type > static_cast<std::uint8_t>(ElementType::kC128)) return "what is no call";
+  const auto k = static_cast<Kind>(kind);
+  std::string text = name(k);
+  if (reduces(k)) text += fmt::format(" by {}", name(static_cast<Reduction>(reduction)));
+  text += count == ~std::uint64_t{0}
+              ? fmt::format(" of {} with per-rank counts", name(static_cast<ElementType>(type)))
+              : fmt::format(" of {} x {}", count, name(static_cast<ElementType>(type)));
+  if (peer >= 0) text += fmt::format(" with root {}", peer);
+  if (tag > 0) text += fmt::format(" with label {}", tag);
+  return text + fmt::format(" ({})", name(static_cast<Algorithm>(algorithm)));
+}
+
+}  // namespace shoal::collective

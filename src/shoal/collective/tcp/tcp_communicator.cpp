@@ -1,0 +1,317 @@
+#include "shoal/collective/tcp/tcp_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "shoal/base/check.h"
+#include "shoal/collective/algorithm/direct.h"
+#include "shoal/collective/fold/fold.h"
+#include "shoal/collective/operation_check.h"
+
+namespace shoal::collective {
+namespace {
+
+constexpr Duration kPatience = std::chrono::seconds(1);  // with ranks that are asked where they are
+constexpr std::uint64_t kMessages = std::uint64_t{1}
+                                    << 63;  // streams of send and receive: this bit and the tag
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+std::vector<int> hosts_of(const std::vector<int>& hosts, const std::vector<int>& members) {
+  std::vector<int> own(members.size(), 0);
+  if (hosts.empty()) return own;
+  for (std::size_t i = 0; i < members.size(); ++i)
+    own[i] = hosts.at(static_cast<std::size_t>(members[i]));
+  return own;
+}
+
+}  // namespace
+
+TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings)
+    : TcpCommunicator(peers, std::move(settings), all_ranks(peers->size()), peers->rank(), 1) {}
+
+TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings,
+                                 std::vector<int> ranks, int rank, std::uint64_t group)
+    : peers_(std::move(peers)),
+      settings_(std::move(settings)),
+      members_{.peers = peers_, .ranks = std::move(ranks), .rank = rank},
+      group_(group),
+      choice_(hosts_of(settings_.hosts, members_.ranks), settings_.model, settings_.algorithms) {
+  if (!settings_.hosts.empty()) members_.hosts = choice_.hosts();
+  if (settings_.flight)
+    settings_.flight->add(
+        fmt::format("tcp-{:x}", group_), members_.ranks,
+        [recorder = recorder_, rank = peers_->rank()] { return recorder->entries(rank); });
+  peers_->answer_for(group_, [recorder = recorder_] { return recorder->standing().pack(); });
+}
+
+std::unique_ptr<TcpCommunicator> TcpCommunicator::of_members(std::shared_ptr<wire::Transport> peers,
+                                                             Settings settings,
+                                                             std::vector<int> members,
+                                                             std::uint64_t group) {
+  const auto own = std::find(members.begin(), members.end(), peers->rank());
+  SHOAL_USER_CHECK(own != members.end(), "group", "rank {} is not one of the group's {} members",
+                   peers->rank(), members.size());
+  SHOAL_USER_CHECK(group > 1, "group", "{} is the number of no new group", group);
+  const int rank = static_cast<int>(own - members.begin());
+  return std::unique_ptr<TcpCommunicator>(
+      new TcpCommunicator(std::move(peers), std::move(settings), std::move(members), rank, group));
+}
+
+TcpCommunicator::~TcpCommunicator() { peers_->answer_for(group_, nullptr); }
+
+bool TcpCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const {
+  return !reduces(kind) || supports_fold(type, reduction);
+}
+
+void TcpCommunicator::validate(const Operation& operation) const {
+  check_operation(operation, rank(), size(), "TCP");
+}
+
+Handle TcpCommunicator::start(const Operation& operation) { return start(operation, false); }
+
+Handle TcpCommunicator::start_between_hosts(const Operation& operation) {
+  SHOAL_CHECK(!members_.hosts.empty() && !reduces(operation.kind), "{} between hosts only",
+              name(operation.kind));
+  return start(operation, true);
+}
+
+Handle TcpCommunicator::start(const Operation& operation, bool between_hosts) {
+  peers_->check();
+  validate(operation);
+  const Handle handle = ++started_;
+  Operation part = operation;
+  part.more = {};
+  enqueue(part, handle, between_hosts);
+  for (const Buffer& buffer : operation.more) {
+    part.buffer = buffer;
+    enqueue(part, handle, between_hosts);
+  }
+  advance_all();
+  return handle;
+}
+
+wire::Stream TcpCommunicator::stream_of_messages(std::uint32_t tag) const {
+  return {group_, kMessages | tag};
+}
+
+void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_hosts) {
+  const std::size_t bytes = o.kind == Kind::kBarrier ? 1 : o.buffer.count * size_of(o.type);
+  const bool message = point_to_point(o.kind),
+             once = must_fold_once(o) || (settings_.in_rank_order && reduces(o.kind));
+  const Algorithm algorithm = message ? Algorithm::kDirect : choice_(o.kind, bytes, once);
+  const wire::Stream stream =
+      message ? stream_of_messages(o.tag) : wire::Stream{group_, ++sequence_};
+  TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream,
+                                            steps_for(o, algorithm, between_hosts));
+  p.give_up = Clock::now() + (o.timeout == Duration::zero() ? settings_.timeout : o.timeout);
+  if (o.kind == Kind::kReceive) p.stand_in(in_flight_);
+  if (!message) recorder_->enter(sequence_, p.call());
+}
+
+int TcpCommunicator::find_message(std::uint32_t tag) const {
+  const wire::Stream stream = stream_of_messages(tag);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() ||
+        !peers_->has_arrived(members_.ranks[static_cast<std::size_t>(peer)], stream))
+      continue;
+    const bool wanted = std::any_of(
+        in_flight_.begin(), in_flight_.end(),
+        [&](const TcpOperation& p) { return p.stream() == stream && p.looks_for(peer); });
+    if (!wanted) return peer;
+  }
+  return -1;
+}
+
+std::vector<Step> TcpCommunicator::make_steps(const Operation& o, Algorithm algorithm,
+                                              bool between_hosts) const {
+  if (point_to_point(o.kind))
+    return {{o.kind == Kind::kSend ? Action::kSend : Action::kReceiveCopy,
+             o.peer,
+             {0, o.buffer.count}}};
+  const auto own = static_cast<std::size_t>(rank());
+  std::vector<Step> steps = !o.send_counts.empty()
+                                ? exchange_steps(rank(), o.send_counts, o.receive_counts)
+                                : make_table(algorithm, o.kind, o.buffer.count,
+                                             has_root(o.kind) ? o.peer : 0, choice_.hosts())[own];
+  const auto& hosts = choice_.hosts();
+  if (between_hosts)
+    std::erase_if(steps, [&](const Step& step) {
+      return hosts[static_cast<std::size_t>(step.peer)] == hosts[own];
+    });
+  return steps;
+}
+
+std::shared_ptr<const std::vector<Step>> TcpCommunicator::steps_for(const Operation& o,
+                                                                    Algorithm algorithm,
+                                                                    bool between_hosts) {
+  const auto make = [&] {
+    return std::make_shared<const std::vector<Step>>(make_steps(o, algorithm, between_hosts));
+  };
+  if (point_to_point(o.kind) || !o.send_counts.empty()) return make();
+  if (tables_.size() > 256) tables_.clear();
+  auto& steps =
+      tables_[{algorithm, o.kind, o.buffer.count, has_root(o.kind) ? o.peer : 0, between_hosts}];
+  if (!steps) steps = make();
+  return steps;
+}
+
+void TcpCommunicator::advance_all() {
+  try {
+    for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+      if (!it->advance()) {
+        ++it;
+        continue;
+      }
+      if (!point_to_point(it->kind())) recorder_->leave(it->stream().sequence);
+      if (it->takes_from_any()) sources_[it->handle()] = it->heard();
+      it = in_flight_.erase(it);
+    }
+    peers_->flush();
+  } catch (const Error& error) {
+    peers_->abort(error);
+    peers_->check();  // the first cause, which may be another
+  }
+}
+
+bool TcpCommunicator::complete(Handle handle) const {
+  return std::none_of(in_flight_.begin(), in_flight_.end(),
+                      [&](const TcpOperation& p) { return p.handle() == handle; });
+}
+
+// `seen`: the events before the inbox was looked into. What has happened since may be what is
+// awaited; its sender may have left after it.
+void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_t seen) {
+  if (seen != peers_->events()) return;
+  const auto now = Clock::now();
+  for (const TcpOperation& p : in_flight_) {
+    const int peer = p.awaited() < 0 ? -1 : members_.ranks[static_cast<std::size_t>(p.awaited())];
+    const bool late = now >= p.give_up || (p.handle() == handle && deadline.passed());
+    const bool left = peer >= 0 && peers_->gone(peer) && seen == peers_->events();
+    if (!late && !left) continue;
+    Error error = p.error(left ? ErrorKind::kPeerLost : ErrorKind::kTimeout,
+                          left ? fmt::format("rank {} has left", peer)
+                               : fmt::format("{} did not complete in time; {}", p.text(), report()))
+                      .awaiting(peer < 0 ? "any rank" : fmt::format("rank {}", peer));
+    peers_->abort(peer < 0 ? error : error.from(peer));
+    peers_->check();
+  }
+}
+
+std::string TcpCommunicator::report() const {
+  const auto waiting =
+      std::find_if(in_flight_.begin(), in_flight_.end(),
+                   [](const TcpOperation& p) { return !point_to_point(p.kind()); });
+  const std::uint64_t sequence =
+      waiting == in_flight_.end() ? sequence_ : waiting->stream().sequence;
+  const auto said = peers_->ask(group_, kPatience);
+  std::string text;
+  for (const int rank : members_.ranks) {
+    if (rank == peers_->rank()) continue;
+    const auto& answer = said[static_cast<std::size_t>(rank)];
+    const auto standing = answer ? Standing::unpack(*answer) : std::nullopt;
+    text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank,
+                        standing ? standing->against(sequence) : "does not answer");
+  }
+  return text;
+}
+
+int TcpCommunicator::take_source(Handle handle) {
+  const auto found = sources_.extract(handle);
+  return found ? found.mapped() : -1;
+}
+
+bool TcpCommunicator::test(Handle handle) {
+  if (complete(handle)) return true;
+  peers_->wait_for_event(peers_->events(), Duration::zero());
+  const auto seen = peers_->events();
+  peers_->check();
+  advance_all();
+  check_times(0, Deadline::never(), seen);
+  return complete(handle);
+}
+
+void TcpCommunicator::wait(Handle handle, Deadline deadline) {
+  SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle,
+              started_);
+  while (!complete(handle)) {
+    const auto seen = peers_->events();
+    peers_->check();
+    advance_all();
+    if (complete(handle)) return;
+    check_times(handle, deadline, seen);
+    peers_->wait_for_event(seen,
+                           std::min<Duration>(deadline.left(), std::chrono::milliseconds(100)));
+  }
+}
+
+bool TcpCommunicator::wait_briefly(Handle handle, Duration longest) {
+  const Deadline end = Deadline::in(longest);
+  while (!complete(handle)) {
+    const auto seen = peers_->events();
+    peers_->check();
+    advance_all();
+    if (complete(handle)) return true;
+    check_times(0, Deadline::never(), seen);
+    if (end.passed()) return false;
+    peers_->wait_for_event(seen, end.left());
+  }
+  return true;
+}
+
+void TcpCommunicator::poll(Duration budget) {
+  const Deadline end = Deadline::in(budget);
+  do {
+    peers_->wait_for_event(peers_->events(),
+                           std::min<Duration>(end.left(), std::chrono::milliseconds(1)));
+    const auto seen = peers_->events();
+    peers_->check();
+    advance_all();
+    check_times(0, Deadline::never(), seen);
+  } while (!in_flight_.empty() && !end.passed());
+}
+
+std::unique_ptr<Communicator> TcpCommunicator::split(int color, int key) {
+  const std::int32_t own[2] = {color, key};
+  std::vector<std::int32_t> all(2 * members_.ranks.size());
+  run({.kind = Kind::kAllGather, .type = ElementType::kI32, .buffer = {own, all.data(), 2}},
+      Deadline::in(settings_.timeout));
+  if (color < 0) return nullptr;
+  std::vector<int> chosen;
+  for (int r = 0; r < size(); ++r)
+    if (all[2 * r] == color) chosen.push_back(r);
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [&](int a, int b) { return all[2 * a + 1] < all[2 * b + 1]; });
+  const int rank =
+      static_cast<int>(std::find(chosen.begin(), chosen.end(), members_.rank) - chosen.begin());
+  for (int& r : chosen) r = members_.ranks[r];
+  const std::uint64_t group =
+      mix(mix(group_ ^ mix(sequence_)) ^ static_cast<std::uint64_t>(color)) | 2;  // neither 0 nor 1
+  return std::unique_ptr<Communicator>(
+      new TcpCommunicator(peers_, settings_, std::move(chosen), rank, group));
+}
+
+std::uint64_t TcpCommunicator::bytes_between_hosts_of_all() const {
+  std::uint64_t bytes = 0;
+  for (std::size_t r = 0; r < members_.hosts.size(); ++r)
+    if (members_.hosts[r] != members_.hosts[static_cast<std::size_t>(members_.rank)])
+      bytes += peers_->bytes_sent(members_.ranks[r]);
+  return bytes;
+}
+
+void TcpCommunicator::abort(const Error& cause) { peers_->abort(cause); }
+
+}  // namespace shoal::collective

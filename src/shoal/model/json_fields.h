@@ -1,0 +1,103 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "shoal/base/error.h"
+
+// For .cpp files of this room only: nlohmann-json is a private package.
+namespace shoal::model {
+
+/// One JSON object read key by key, so that every mistake names file, key and rule.
+class JsonFields {
+ public:
+  JsonFields(const nlohmann::json& object, std::string file, std::string path = "")
+      : object_(object), file_(std::move(file)), path_(std::move(path)) {
+    if (!object_.is_object()) refuse("", "must be a JSON object");
+  }
+
+  static nlohmann::json parse(std::string_view text, const std::string& file) {
+    try {
+      // What is nested deeper nobody means, and printing it in a complaint would take a stack frame
+      // a level.
+      return nlohmann::json::parse(
+          text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+            if (depth > 64)
+              throw Error(ErrorKind::kConfig, "model",
+                          fmt::format("{}: JSON nested more than 64 deep", file));
+            return true;
+          });
+    } catch (const nlohmann::json::parse_error& error) {
+      throw Error(ErrorKind::kConfig, "model",
+                  fmt::format("{}: not JSON, at byte {}", file, error.byte));
+    } catch (const nlohmann::json::out_of_range&) {
+      throw Error(ErrorKind::kConfig, "model",
+                  fmt::format("{}: holds a number that is too large", file));
+    }
+  }
+
+  /// Present and not null.
+  bool has(const std::string& key) {
+    read_.insert(key);
+    const auto at = object_.find(key);
+    return at != object_.end() && !at->is_null();
+  }
+  const nlohmann::json& at(const std::string& key) {
+    if (!has(key)) refuse(key, "is missing");
+    return object_.at(key);
+  }
+  std::int64_t integer(const std::string& key) {
+    const auto& value = at(key);
+    if (!value.is_number_integer())
+      refuse(key, fmt::format("= {}: must be a whole number", value.dump()));
+    return value.get<std::int64_t>();
+  }
+  std::int64_t integer(const std::string& key, std::int64_t otherwise) {
+    return has(key) ? integer(key) : otherwise;
+  }
+  double real(const std::string& key) {
+    const auto& value = at(key);
+    if (!value.is_number()) refuse(key, fmt::format("= {}: must be a number", value.dump()));
+    return value.get<double>();
+  }
+  double real(const std::string& key, double otherwise) { return has(key) ? real(key) : otherwise; }
+  bool boolean(const std::string& key) {
+    const auto& value = at(key);
+    if (!value.is_boolean()) refuse(key, fmt::format("= {}: must be true or false", value.dump()));
+    return value.get<bool>();
+  }
+  bool boolean(const std::string& key, bool otherwise) {
+    return has(key) ? boolean(key) : otherwise;
+  }
+  std::string text(const std::string& key) {
+    const auto& value = at(key);
+    if (!value.is_string()) refuse(key, fmt::format("= {}: must be text", value.dump()));
+    return value.get<std::string>();
+  }
+  std::string text(const std::string& key, const std::string& otherwise) {
+    return has(key) ? text(key) : otherwise;
+  }
+
+  /// Every key must have been asked for.
+  void no_others() const {
+    for (const auto& item : object_.items())
+      if (!read_.contains(item.key())) refuse(item.key(), "is not a known key");
+  }
+  [[noreturn]] void refuse(const std::string& key, const std::string& rule) const {
+    std::string where = path_ + key;
+    if (where.ends_with('.')) where.pop_back();  // the object itself
+    throw Error(ErrorKind::kConfig, "model",
+                fmt::format("{}: {}{}{}", file_, where, where.empty() ? "" : " ", rule));
+  }
+
+ private:
+  const nlohmann::json& object_;
+  std::string file_, path_;
+  std::set<std::string> read_;
+};
+
+}  // namespace shoal::model

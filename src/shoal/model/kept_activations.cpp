@@ -1,0 +1,167 @@
+#include "shoal/model/kept_activations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "shoal/base/error.h"
+
+namespace shoal::model {
+namespace {
+
+constexpr std::array kWays{Keep::kEverything, Keep::kProducts, Keep::kInput};
+
+BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block,
+                          Keep keep) {
+  const auto in = static_cast<double>(block == 0 ? spec.inputs : spec.widths[block - 1]),
+             out = static_cast<double>(spec.widths[block]);
+  const double e = batch.element_bytes, p = batch.product_bytes, rows = batch.rows();
+  const double input = rows * in * p, product = rows * out * e;
+  if (keep == Keep::kInput)
+    return {rows * in * e, product + (p < e ? input : 0), 2 * rows * in * out};
+  return {input + product, 0, 0};
+}
+
+/// The tensors of a transformer's block, in bytes.
+struct BlockTensors {
+  double input, statistics, normed, qkv, changed, raw, head_statistics, attended, log_sums, sum,
+      dropped, wide, activated;
+  double rounded;  ///< attended, once more, as the output projection multiplied it
+
+  BlockTensors(const ModelSpec& spec, const MicroBatch& batch) {
+    const double n = batch.rows(), e = batch.element_bytes, h = static_cast<double>(spec.hidden);
+    const double heads = static_cast<double>(spec.heads),
+                 head_size = static_cast<double>(spec.head_size);
+    const double p = batch.product_bytes;
+    input = sum = n * h * e, normed = n * h * p;
+    statistics = 4 * n * (spec.norm == Norm::kLayer ? 2 : 1);
+    qkv = n * (heads + 2 * static_cast<double>(spec.kv_heads)) * head_size * e;
+    // What attention takes where it is not the product itself; norms of queries and keys keep that
+    // product too, and a root a head.
+    changed = spec.positions == Positions::kRotary || spec.qk_norm ? qkv : 0;
+    raw = spec.qk_norm ? qkv : 0;
+    head_statistics = spec.qk_norm ? 4 * n * (heads + static_cast<double>(spec.kv_heads)) : 0;
+    attended = n * heads * head_size * e;
+    rounded = p < e ? n * heads * head_size * p : 0;
+    log_sums = 4 * n * heads;
+    dropped = spec.dropout > 0 ? n * h * e : 0;  // what dropout is applied to: backward does not
+                                                 // need it, a repeated forward pass does
+    activated = n * static_cast<double>(spec.ffn) * p;
+    wide = n * static_cast<double>(spec.ffn) * e * (spec.gated ? 2 : 1);
+  }
+
+  // The queries, keys and values are saved as attention takes them, and with norms of theirs as
+  // those do.
+  double everything() const {
+    return input + sum + 2 * (normed + statistics) + qkv + raw + head_statistics + attended +
+           rounded + log_sums + wide + activated;
+  }
+};
+
+BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep keep) {
+  const BlockTensors t(spec, batch);
+  const double n = batch.rows(), h = static_cast<double>(spec.hidden),
+               width = static_cast<double>(spec.heads * spec.head_size);
+  const double attention =
+      2 * n * static_cast<double>(batch.columns) * width;  // the causal half of two products
+  const double pointwise = 10 * (t.everything() - t.qkv) / batch.element_bytes;
+  switch (keep) {
+    case Keep::kEverything:
+      return {t.everything(), 0, 0};
+    case Keep::kProducts:
+      return {t.input + t.qkv + t.sum + t.wide + t.dropped,
+              t.changed + t.head_statistics + 2 * (t.normed + t.statistics) + t.attended +
+                  t.rounded + t.log_sums + t.activated + (t.dropped > 0 ? t.sum : 0),
+              attention + pointwise};
+    case Keep::kInput:
+      break;
+  }
+  const double qkv = static_cast<double>((spec.heads + 2 * spec.kv_heads) * spec.head_size),
+               ffn = static_cast<double>(spec.ffn);
+  const double products = 2 * n * h * (qkv + width + ffn * (spec.gated ? 3 : 2));
+  return {t.input, t.everything() - t.input, attention + pointwise + products};
+}
+
+/// The ways of all blocks, with the bytes that they keep and what they compute twice.
+struct Choice {
+  double kept = 0, flops = 0;
+  std::vector<Keep> ways;
+};
+
+/// Of choices with equal or more bytes and FLOPs than another only the other stays.
+void keep_best(std::vector<Choice>& choices) {
+  std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return a.kept != b.kept ? a.kept < b.kept : a.flops < b.flops;
+  });
+  std::vector<Choice> best;
+  for (Choice& choice : choices)
+    if (best.empty() || choice.flops < best.back().flops) best.push_back(std::move(choice));
+  choices = std::move(best);
+}
+
+/// The cheapest ways within `budget`, block by block: exact, by the frontier of bytes and FLOPs.
+std::vector<Keep> within(const ModelSpec& spec, const MicroBatch& batch, double budget) {
+  std::vector<Choice> frontier(1);
+  for (std::int64_t b = 0; b < block_count(spec); ++b) {
+    std::vector<Choice> next;
+    for (const Keep way : kWays) {
+      const BlockCost cost = block_cost(spec, batch, b, way);
+      for (const Choice& choice : frontier) {
+        if (choice.kept + cost.kept + cost.rebuilt > budget) continue;
+        Choice longer{choice.kept + cost.kept, choice.flops + cost.flops, choice.ways};
+        longer.ways.push_back(way);
+        next.push_back(std::move(longer));
+      }
+    }
+    keep_best(next);
+    frontier = std::move(next);
+  }
+  // More bytes are fewer FLOPs on the frontier.
+  if (!frontier.empty()) return frontier.back().ways;
+  const double least =
+      blocks_bytes(spec, batch, std::vector<Keep>(block_count(spec), Keep::kInput));
+  throw Error(
+      ErrorKind::kConfig, "activation_checkpoint",
+      fmt::format(
+          "a budget of {:.3g} MB: the blocks need {:.3g} MB even when each keeps its input alone",
+          budget / 1e6, least / 1e6))
+      .hint("a larger activation_checkpoint.budget_mb or a smaller training.micro_batch");
+}
+
+}  // namespace
+
+std::int64_t block_count(const ModelSpec& spec) {
+  return spec.family == Family::kMlp ? static_cast<std::int64_t>(spec.widths.size()) : spec.layers;
+}
+
+BlockCost block_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block,
+                     Keep keep) {
+  return spec.family == Family::kMlp ? perceptron_cost(spec, batch, block, keep)
+                                     : transformer_cost(spec, batch, keep);
+}
+
+std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch,
+                                const RecomputePolicy& policy) {
+  using Mode = RecomputePolicy::Mode;
+  if (policy.mode == Mode::kBudget) return within(spec, batch, policy.budget_bytes);
+  std::vector<Keep> ways(block_count(spec), policy.mode == Mode::kFull        ? Keep::kInput
+                                            : policy.mode == Mode::kSelective ? Keep::kProducts
+                                                                              : Keep::kEverything);
+  if (policy.mode == Mode::kEveryK)
+    for (std::size_t b = policy.every - 1; b < ways.size(); b += policy.every)
+      ways[b] = Keep::kInput;
+  return ways;
+}
+
+double blocks_bytes(const ModelSpec& spec, const MicroBatch& batch, const std::vector<Keep>& ways) {
+  double kept = 0, most = 0;
+  for (std::size_t b = 0; b < ways.size(); ++b) {
+    const BlockCost cost = block_cost(spec, batch, static_cast<std::int64_t>(b), ways[b]);
+    kept += cost.kept;
+    most = std::max(most, kept + cost.rebuilt);
+  }
+  return most;
+}
+
+}  // namespace shoal::model

@@ -1,0 +1,136 @@
+#include "shoal/model/model_json.h"
+
+#include "shoal/model/json_fields.h"
+
+namespace shoal::model {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kFamilies[] = {"transformer", "mlp"};
+constexpr const char* kPositions[] = {"learned", "rotary"};
+constexpr const char* kNorms[] = {"layer", "rms"};
+
+/// The enumerator whose word stands at `key`.
+template <class Enum, std::size_t n>
+Enum one_of(JsonFields& fields, const std::string& key, const char* const (&words)[n]) {
+  const std::string word = fields.text(key);
+  for (std::size_t i = 0; i < n; ++i)
+    if (word == words[i]) return static_cast<Enum>(i);
+  fields.refuse(key, fmt::format("= \"{}\": must be one of {}", word, fmt::join(words, ", ")));
+}
+
+void write_transformer(const ModelSpec& spec, ordered_json& json) {
+  json["layers"] = spec.layers;
+  json["hidden"] = spec.hidden;
+  json["heads"] = spec.heads;
+  json["kv_heads"] = spec.kv_heads;
+  json["head_size"] = spec.head_size;
+  json["ffn"] = spec.ffn;
+  json["vocab"] = spec.vocab;
+  json["sequence"] = spec.sequence;
+  json["tied_embeddings"] = spec.tied_embeddings;
+  json["qkv_bias"] = spec.qkv_bias;
+  json["qk_norm"] = spec.qk_norm;
+  json["gated"] = spec.gated;
+  json["positions"] = kPositions[static_cast<int>(spec.positions)];
+  json["rope_theta"] = spec.rope_theta;
+  json["rope_scaling"] = {{"factor", spec.rope_scaling.factor},
+                          {"low_frequency", spec.rope_scaling.low_frequency},
+                          {"high_frequency", spec.rope_scaling.high_frequency},
+                          {"original_sequence", spec.rope_scaling.original_sequence}};
+  json["norm"] = kNorms[static_cast<int>(spec.norm)];
+  json["norm_epsilon"] = spec.norm_epsilon;
+  json["init_std"] = spec.init_std;
+  json["experts"] = spec.experts;
+  json["experts_per_token"] = spec.experts_per_token;
+}
+
+void read_transformer(JsonFields& fields, const std::string& file, ModelSpec& spec) {
+  spec.layers = fields.integer("layers");
+  spec.hidden = fields.integer("hidden");
+  spec.heads = fields.integer("heads");
+  spec.kv_heads = fields.integer("kv_heads");
+  spec.head_size = fields.integer("head_size");
+  spec.ffn = fields.integer("ffn");
+  spec.vocab = fields.integer("vocab");
+  spec.sequence = fields.integer("sequence");
+  spec.tied_embeddings = fields.boolean("tied_embeddings");
+  spec.qkv_bias = fields.boolean("qkv_bias", false);  // checkpoints of earlier versions do not say
+  spec.qk_norm = fields.boolean("qk_norm", false);    // nor this
+  spec.gated = fields.boolean("gated");
+  spec.positions = one_of<Positions>(fields, "positions", kPositions);
+  spec.rope_theta = fields.real("rope_theta");
+  JsonFields scaling(fields.at("rope_scaling"), file, "rope_scaling.");
+  spec.rope_scaling = {scaling.real("factor"), scaling.real("low_frequency"),
+                       scaling.real("high_frequency"), scaling.integer("original_sequence")};
+  scaling.no_others();
+  spec.norm = one_of<Norm>(fields, "norm", kNorms);
+  spec.norm_epsilon = fields.real("norm_epsilon");
+  spec.init_std = fields.real("init_std");
+  spec.experts = fields.integer("experts");
+  spec.experts_per_token = fields.integer("experts_per_token");
+}
+
+void read_mlp(JsonFields& fields, ModelSpec& spec) {
+  spec.inputs = fields.integer("inputs");
+  spec.outputs = fields.integer("outputs");
+  const auto& widths = fields.at("widths");
+  if (!widths.is_array()) fields.refuse("widths", "must be a list of whole numbers");
+  for (const auto& width : widths) {
+    if (!width.is_number_integer())
+      fields.refuse("widths",
+                    fmt::format("holds {}: must be a list of whole numbers", width.dump()));
+    spec.widths.push_back(width.get<std::int64_t>());
+  }
+}
+
+}  // namespace
+
+std::string to_json(const ModelSpec& spec) {
+  ordered_json json;
+  json["name"] = spec.name;
+  json["family"] = kFamilies[static_cast<int>(spec.family)];
+  if (spec.family == Family::kMlp) {
+    json["inputs"] = spec.inputs;
+    json["outputs"] = spec.outputs;
+    json["widths"] = spec.widths;
+  } else {
+    write_transformer(spec, json);
+  }
+  json["bias"] = spec.bias;
+  json["dropout"] = spec.dropout;
+  json["activation"] = name(spec.activation);
+  return json.dump(2);
+}
+
+ModelSpec from_json(std::string_view text, const std::string& file) {
+  const nlohmann::json json = JsonFields::parse(text, file);
+  JsonFields fields(json, file);
+  ModelSpec spec;
+  spec.name = fields.text("name");
+  spec.family = one_of<Family>(fields, "family", kFamilies);
+  if (spec.family == Family::kMlp) {
+    read_mlp(fields, spec);
+  } else {
+    read_transformer(fields, file, spec);
+  }
+  spec.bias = fields.boolean("bias");
+  spec.dropout = fields.real("dropout");
+  const std::string word = fields.text("activation");
+  const auto known = activation(word);
+  if (!known)
+    fields.refuse(
+        "activation",
+        fmt::format("= \"{}\": must be relu, gelu, gelu_tanh, silu, tanh or sigmoid", word));
+  spec.activation = *known;
+  fields.no_others();
+  try {
+    validate(spec);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kConfig, "model", fmt::format("{}: {}", file, error.message()));
+  }
+  return spec;
+}
+
+}  // namespace shoal::model

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "shoal/model/model_spec.h"
+
+namespace shoal::model {
+
+/// A ModelSpec as a JSON object whose keys are its field names; what checkpoints store. Only the
+/// fields of its family are written.
+std::string to_json(const ModelSpec& spec);
+
+/// The reverse of `to_json`, validated. Throws Error(config) that names `file`, the key and the
+/// rule: a key that is unknown, missing or of the wrong type, text that is not JSON, or a spec that
+/// `validate` refuses.
+ModelSpec from_json(std::string_view text, const std::string& file = "model.json");
+
+/// Reads a Hugging Face config.json: model_type gpt2, llama, mistral (full attention), mixtral,
+/// qwen2 or qwen3. The spec is named after
+/// `_name_or_path` or the type. Throws Error(config) as `from_json` does; refuses what the spec
+/// cannot say (other rope scalings, sliding windows, other biases) instead of dropping it.
+ModelSpec from_hugging_face(std::string_view text, const std::string& file = "config.json");
+
+}  // namespace shoal::model

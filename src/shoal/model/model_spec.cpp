@@ -1,0 +1,307 @@
+#include "shoal/model/model_spec.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "shoal/base/error.h"
+
+namespace shoal::model {
+namespace {
+
+constexpr std::array<std::pair<Activation, const char*>, 6> kActivations{
+    {{Activation::kRelu, "relu"},
+     {Activation::kGelu, "gelu"},
+     {Activation::kGeluTanh, "gelu_tanh"},
+     {Activation::kSilu, "silu"},
+     {Activation::kTanh, "tanh"},
+     {Activation::kSigmoid, "sigmoid"}}};
+
+/// Larger than any model; keeps every product of a few sizes far inside 64 bits.
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
+constexpr double kMostParameters = 1e17;
+/// Every one has a line in the list of parameters.
+constexpr std::int64_t kMostBlocks = 100000, kMostExperts = 1000000;
+
+[[noreturn]] void refuse(const ModelSpec& spec, const std::string& what) {
+  throw Error(ErrorKind::kConfig, "model",
+              spec.name.empty() ? what : fmt::format("{}: {}", spec.name, what));
+}
+
+void require_size(const ModelSpec& spec, const char* field, std::int64_t value) {
+  if (value < 1 || value > kLargestSize)
+    refuse(spec, fmt::format("{} = {}: must lie between 1 and {}", field, value, kLargestSize));
+}
+
+void require_zero(const ModelSpec& spec, const char* field, std::int64_t value, const char* where) {
+  if (value != 0)
+    refuse(spec, fmt::format("{} = {}: {} has none, leave it 0", field, value, where));
+}
+
+void require(const ModelSpec& spec, bool holds, const char* field, double value, const char* rule) {
+  if (!holds || !std::isfinite(value)) refuse(spec, fmt::format("{} = {}: {}", field, value, rule));
+}
+
+void validate_transformer(const ModelSpec& spec) {
+  if (spec.layers < 1 || spec.layers > kMostBlocks)
+    refuse(spec, fmt::format("layers = {}: must lie between 1 and {}", spec.layers, kMostBlocks));
+  if (spec.experts > kMostExperts / spec.layers)
+    refuse(spec, fmt::format("experts = {}: {} layers can have {} each", spec.experts, spec.layers,
+                             kMostExperts / spec.layers));
+  require_size(spec, "hidden", spec.hidden);
+  require_size(spec, "heads", spec.heads);
+  require_size(spec, "kv_heads", spec.kv_heads);
+  require_size(spec, "head_size", spec.head_size);
+  require_size(spec, "ffn", spec.ffn);
+  require_size(spec, "vocab", spec.vocab);
+  require_size(spec, "sequence", spec.sequence);
+  if (spec.heads % spec.kv_heads != 0)
+    refuse(spec, fmt::format("kv_heads = {}: must divide heads = {}, so that every key-value head "
+                             "serves as many queries",
+                             spec.kv_heads, spec.heads));
+  if (spec.positions == Positions::kRotary) {
+    require(spec, spec.head_size % 2 == 0, "head_size", spec.head_size,
+            "must be even, because rotary positions turn pairs");
+    require(spec, spec.rope_theta > 0, "rope_theta", spec.rope_theta, "must be positive");
+    const RopeScaling& scaling = spec.rope_scaling;
+    require(spec, scaling.factor >= 1, "rope_scaling.factor", scaling.factor,
+            "must be 1 (none) or more");
+    require(spec, scaling.low_frequency > 0, "rope_scaling.low_frequency", scaling.low_frequency,
+            "must be positive");
+    require(spec, scaling.high_frequency > scaling.low_frequency, "rope_scaling.high_frequency",
+            scaling.high_frequency, "must exceed rope_scaling.low_frequency");
+    require_size(spec, "rope_scaling.original_sequence", scaling.original_sequence);
+  }
+  if (spec.qkv_bias && spec.bias)
+    refuse(spec, "qkv_bias = true: bias = true gives every linear layer one already");
+  if (spec.qk_norm && spec.norm != Norm::kRms)
+    refuse(spec, "qk_norm = true: queries and keys have RMSNorm alone; set norm = rms");
+  require(spec, spec.norm_epsilon > 0, "norm_epsilon", spec.norm_epsilon, "must be positive");
+  require(spec, spec.init_std >= 0, "init_std", spec.init_std, "must not be negative");
+  if (spec.experts != 0) require_size(spec, "experts", spec.experts);
+  if (spec.experts == 0) {
+    require_zero(spec, "experts_per_token", spec.experts_per_token, "a dense model");
+  } else if (spec.experts_per_token < 1 || spec.experts_per_token > spec.experts) {
+    refuse(spec, fmt::format("experts_per_token = {}: must lie between 1 and experts = {}",
+                             spec.experts_per_token, spec.experts));
+  }
+  require_zero(spec, "inputs", spec.inputs, "a transformer");
+  require_zero(spec, "outputs", spec.outputs, "a transformer");
+  require_zero(spec, "widths", static_cast<std::int64_t>(spec.widths.size()), "a transformer");
+}
+
+void validate_mlp(const ModelSpec& spec) {
+  require_size(spec, "inputs", spec.inputs);
+  require_size(spec, "outputs", spec.outputs);
+  for (std::size_t i = 0; i < spec.widths.size(); ++i)
+    require_size(spec, fmt::format("widths[{}]", i).c_str(), spec.widths[i]);
+  require_zero(spec, "layers", spec.layers, "a multi-layer perceptron (its layers are `widths`)");
+  require_zero(spec, "experts", spec.experts, "a multi-layer perceptron");
+  require_zero(spec, "qkv_bias", spec.qkv_bias, "a multi-layer perceptron");
+  require_zero(spec, "qk_norm", spec.qk_norm, "a multi-layer perceptron");
+}
+
+/// The widths of all layers of an MLP, input and output included.
+std::vector<std::int64_t> mlp_sizes(const ModelSpec& spec) {
+  std::vector<std::int64_t> sizes{spec.inputs};
+  sizes.insert(sizes.end(), spec.widths.begin(), spec.widths.end());
+  sizes.push_back(spec.outputs);
+  return sizes;
+}
+
+/// In floating point, so that it cannot overflow: a bound for validation.
+double approximate_parameters(const ModelSpec& spec) {
+  double count = 0;
+  if (spec.family == Family::kMlp) {
+    const auto sizes = mlp_sizes(spec);
+    for (std::size_t i = 0; i + 1 < sizes.size(); ++i)
+      count += static_cast<double>(sizes[i]) * sizes[i + 1];
+    return count;
+  }
+  const double h = spec.hidden,
+               attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
+  const double mlp = 3 * h * spec.ffn * std::max<double>(1, spec.experts);
+  return spec.layers * (attention + mlp) + h * (2.0 * spec.vocab + spec.sequence);
+}
+
+/// Collects parameters in order; knows which unit is being described.
+class Listing {
+ public:
+  explicit Listing(const ModelSpec& spec) : spec_(spec) {}
+
+  void weight(std::string name, std::vector<std::int64_t> shape, double std) {
+    list_.push_back({std::move(name), {}, std::move(shape), unit, true, Init::kNormal, std});
+  }
+  void linear(const std::string& name, std::int64_t out, std::int64_t in, double std) {
+    linear(name, out, in, std, spec_.bias);
+  }
+  void linear(const std::string& name, std::int64_t out, std::int64_t in, double std, bool bias) {
+    weight(name + ".weight", {out, in}, std);
+    if (bias) list_.push_back({name + ".bias", {}, {out}, unit, false, Init::kZeros, 0});
+  }
+  void norm(const std::string& name) {
+    list_.push_back({name + ".weight", {}, {spec_.hidden}, unit, false, Init::kOnes, 0});
+    if (spec_.bias && spec_.norm == Norm::kLayer)
+      list_.push_back({name + ".bias", {}, {spec_.hidden}, unit, false, Init::kZeros, 0});
+  }
+  /// RMSNorm of every head of one kind.
+  void head_norm(const std::string& name) {
+    list_.push_back({name + ".weight", {}, {spec_.head_size}, unit, false, Init::kOnes, 0});
+  }
+  std::vector<ParameterSpec>& list() { return list_; }
+
+  int unit = 0;
+
+ private:
+  const ModelSpec& spec_;
+  std::vector<ParameterSpec> list_;
+};
+
+void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
+  const std::string prefix = fmt::format("blocks.{}.", block);
+  const double std = spec.init_std, residual_std = std / std::sqrt(2.0 * spec.layers);
+  listing.norm(prefix + "norm_1");
+  listing.linear(prefix + "attention.qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_size,
+                 spec.hidden, std, spec.bias || spec.qkv_bias);
+  if (spec.qk_norm)
+    listing.head_norm(prefix + "attention.query_norm"),
+        listing.head_norm(prefix + "attention.key_norm");
+  listing.linear(prefix + "attention.out", spec.hidden, spec.heads * spec.head_size, residual_std);
+  listing.norm(prefix + "norm_2");
+  if (spec.experts > 0) {
+    const std::int64_t e = spec.experts;
+    listing.weight(prefix + "mlp.router.weight", {e, spec.hidden}, std);
+    if (spec.gated)
+      listing.weight(prefix + "mlp.experts.gate.weight", {e, spec.ffn, spec.hidden}, std);
+    listing.weight(prefix + "mlp.experts.up.weight", {e, spec.ffn, spec.hidden}, std);
+    listing.weight(prefix + "mlp.experts.down.weight", {e, spec.hidden, spec.ffn}, residual_std);
+    return;
+  }
+  if (spec.gated) listing.linear(prefix + "mlp.gate", spec.ffn, spec.hidden, std);
+  listing.linear(prefix + "mlp.up", spec.ffn, spec.hidden, std);
+  listing.linear(prefix + "mlp.down", spec.hidden, spec.ffn, residual_std);
+}
+
+std::vector<ParameterSpec> transformer_parameters(const ModelSpec& spec) {
+  Listing listing(spec);
+  listing.weight("embedding.tokens.weight", {spec.vocab, spec.hidden}, spec.init_std);
+  if (spec.tied_embeddings) listing.list().back().aliases = {"head.output.weight"};
+  if (spec.positions == Positions::kLearned)
+    listing.weight("embedding.positions.weight", {spec.sequence, spec.hidden}, spec.init_std);
+  for (std::int64_t block = 0; block < spec.layers; ++block) {
+    listing.unit = static_cast<int>(block) + 1;
+    list_block(spec, listing, block);
+  }
+  listing.unit = static_cast<int>(spec.layers) + 1;
+  listing.norm("head.norm");
+  if (!spec.tied_embeddings)
+    listing.weight("head.output.weight", {spec.vocab, spec.hidden}, spec.init_std);
+  return std::move(listing.list());
+}
+
+std::vector<ParameterSpec> mlp_parameters(const ModelSpec& spec) {
+  std::vector<ParameterSpec> list;
+  const auto sizes = mlp_sizes(spec);
+  for (int layer = 0; layer + 1 < static_cast<int>(sizes.size()); ++layer) {
+    // torch.nn.Linear's default: weight and bias uniform in +-1/sqrt(inputs).
+    const double bound = 1 / std::sqrt(static_cast<double>(sizes[layer]));
+    const std::string prefix = fmt::format("layers.{}.", layer);
+    list.push_back({prefix + "weight",
+                    {},
+                    {sizes[layer + 1], sizes[layer]},
+                    layer,
+                    true,
+                    Init::kUniform,
+                    bound});
+    if (spec.bias)
+      list.push_back(
+          {prefix + "bias", {}, {sizes[layer + 1]}, layer, false, Init::kUniform, bound});
+  }
+  return list;
+}
+
+/// Weights that multiply one token: every matrix but the look-ups; of the experts, those that a
+/// token visits.
+double multiplying_weights(const ModelSpec& spec) {
+  if (spec.family == Family::kMlp) return approximate_parameters(spec);
+  const double h = spec.hidden,
+               attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
+  const double mlp = (spec.gated ? 3.0 : 2.0) * h * spec.ffn;
+  const double feed_forward =
+      spec.experts > 0 ? spec.experts_per_token * mlp + h * spec.experts : mlp;
+  return spec.layers * (attention + feed_forward) + h * spec.vocab;
+}
+
+}  // namespace
+
+const char* name(Activation activation) {
+  for (const auto& [value, text] : kActivations)
+    if (value == activation) return text;
+  return "unknown";
+}
+
+std::optional<Activation> activation(std::string_view name) {
+  for (const auto& [value, text] : kActivations)
+    if (name == text) return value;
+  return std::nullopt;
+}
+
+void validate(const ModelSpec& spec) {
+  if (spec.family == Family::kMlp) {
+    validate_mlp(spec);
+  } else {
+    validate_transformer(spec);
+  }
+  require(spec, spec.dropout >= 0 && spec.dropout < 1, "dropout", spec.dropout,
+          "must lie in [0, 1)");
+  const double count = approximate_parameters(spec);
+  if (count > kMostParameters)
+    refuse(
+        spec,
+        fmt::format("its sizes multiply to {:.3g} parameters: more than {:.0e} is surely a mistake",
+                    count, kMostParameters));
+}
+
+ModelSpec complete(ModelSpec spec) {
+  if (spec.family != Family::kTransformer) return spec;
+  if (spec.kv_heads == 0) spec.kv_heads = spec.heads;
+  if (spec.head_size == 0 && spec.heads > 0) {
+    if (spec.hidden % spec.heads != 0)
+      refuse(spec, fmt::format("heads = {}: must divide hidden = {} when head_size is not given",
+                               spec.heads, spec.hidden));
+    spec.head_size = spec.hidden / spec.heads;
+  }
+  if (spec.ffn == 0) spec.ffn = 4 * spec.hidden;
+  return spec;
+}
+
+std::int64_t ParameterSpec::count() const {
+  std::int64_t product = 1;
+  for (const std::int64_t size : shape) product *= size;
+  return product;
+}
+
+std::vector<ParameterSpec> parameters(const ModelSpec& spec) {
+  validate(spec);
+  return spec.family == Family::kMlp ? mlp_parameters(spec) : transformer_parameters(spec);
+}
+
+std::int64_t parameter_count(const ModelSpec& spec) {
+  std::int64_t count = 0;
+  for (const ParameterSpec& parameter : parameters(spec)) count += parameter.count();
+  return count;
+}
+
+double training_flops_per_token(const ModelSpec& spec, std::int64_t context, bool causal) {
+  validate(spec);
+  double attention = 0;
+  if (spec.family == Family::kTransformer) {
+    if (context < 1) refuse(spec, fmt::format("context = {}: must be positive", context));
+    attention = 12.0 * spec.layers * spec.heads * spec.head_size * context * (causal ? 0.5 : 1.0);
+  }
+  return 6 * multiplying_weights(spec) + attention;
+}
+
+}  // namespace shoal::model

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shoal::model {
+
+enum class Family { kTransformer, kMlp };
+enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kTanh, kSigmoid };
+enum class Norm { kLayer, kRms };
+enum class Positions { kLearned, kRotary };
+
+const char* name(Activation activation);
+std::optional<Activation> activation(std::string_view name);
+
+/// Llama 3.1's stretching of rotary frequencies (Grattafiori et al., "The Llama 3 herd of models",
+/// 2024; as in Hugging Face "rope_type": "llama3"): wave lengths above `original_sequence` /
+/// `low_frequency` are divided by `factor`, those below `original_sequence` / `high_frequency`
+/// kept, those between interpolated. `factor` 1: none.
+struct RopeScaling {
+  double factor = 1;
+  double low_frequency = 1;
+  double high_frequency = 4;
+  std::int64_t original_sequence = 8192;
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// The only description of an architecture: `nn/` builds modules from it, `plan/` counts from it,
+/// checkpoints store it. Plain data; `validate` says what is wrong with it.
+struct ModelSpec {
+  std::string name;
+  Family family = Family::kTransformer;
+
+  // A decoder-only transformer (GPT-2, Llama, Qwen2, Qwen3, mixtures of experts).
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  ///< key-value heads; equal to `heads` without grouped-query attention
+  std::int64_t head_size = 0;  ///< hidden / heads unless the architecture says otherwise
+  std::int64_t ffn = 0;    ///< width of the feed-forward layer (of one expert when `experts` > 0)
+  std::int64_t vocab = 0;  ///< rows of the embedding, padding included
+  std::int64_t sequence = 0;  ///< longest sequence; rows of the learned positions
+  bool tied_embeddings = true;
+  bool bias = true;  ///< biases in linear layers and LayerNorm
+  bool qkv_bias =
+      false;  ///< where `bias` is false: biases of queries, keys and values all the same (Qwen2)
+  bool qk_norm =
+      false;           ///< RMSNorm of each head's query and key, before positions turn them (Qwen3)
+  bool gated = false;  ///< SwiGLU-style: down(act(gate x) * up x)
+  Positions positions = Positions::kLearned;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  Norm norm = Norm::kLayer;
+  double norm_epsilon = 1e-5;
+  double dropout = 0;
+  double init_std = 0.02;    ///< residual projections: divided by sqrt(2 layers), as in GPT-2
+  std::int64_t experts = 0;  ///< routed experts a layer; 0: dense
+  std::int64_t experts_per_token = 0;
+
+  // A multi-layer perceptron.
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;
+  std::vector<std::int64_t> widths;  ///< hidden layers
+
+  Activation activation = Activation::kGeluTanh;
+
+  bool operator==(const ModelSpec&) const = default;
+};
+
+/// Throws Error(config) that names the field, its value and the rule.
+void validate(const ModelSpec& spec);
+
+/// Fills what follows from the rest where it is 0: kv_heads = heads, head_size = hidden / heads,
+/// ffn = 4 hidden.
+ModelSpec complete(ModelSpec spec);
+
+/// A named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m",
+/// "gpt2-1.5b", "llama-tiny", "llama-160m", "llama-1b", "llama-3b", "llama-8b" ..., "qwen2.5-0.5b"
+/// ..., "qwen3-0.6b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
+std::optional<ModelSpec> named_model(std::string_view name);
+std::vector<std::string> model_names();
+
+/// How a parameter starts: a function of its own name and global index alone.
+enum class Init { kZeros, kOnes, kNormal, kUniform };
+
+/// One logical parameter, in the canonical order (the order in which units run).
+///
+/// Canonical names of a transformer:
+///   embedding.tokens.weight [V, h]; embedding.positions.weight [s, h] (learned);
+///   blocks.N.norm_1.{weight,bias} [h]; blocks.N.attention.qkv.{weight [kv (a/kv + 2) d, h], bias},
+///   rows grouped by key-value head: its query heads, then its key, then its value (so that
+///   splitting rows evenly splits heads); blocks.N.attention.{query_norm, key_norm}.weight [d]
+///   (qk_norm), each of all its heads; blocks.N.attention.out.{weight [h, a d], bias};
+///   blocks.N.norm_2.{weight,bias}; blocks.N.mlp.{gate (gated), up}.{weight [f, h], bias};
+///   blocks.N.mlp.down.{weight [h, f], bias}; with experts: blocks.N.mlp.router.weight [E, h],
+///   blocks.N.mlp.experts.{gate,up}.weight [E, f, h], blocks.N.mlp.experts.down.weight [E, h, f];
+///   head.norm.{weight,bias}; head.output.weight [V, h] (tied: a second name of
+///   embedding.tokens.weight, listed once, under the first name).
+/// Of an MLP: layers.N.{weight [out, in], bias}, one unit a layer.
+struct ParameterSpec {
+  std::string name;
+  std::vector<std::string> aliases;  ///< further names of the same parameter
+  std::vector<std::int64_t> shape;
+  int unit = 0;        ///< index into the model's sequence of units: embedding, blocks, head
+  bool decay = false;  ///< belongs to the weight-decay group: matrices yes; biases, norms no
+  Init init = Init::kZeros;
+  double scale = 0;  ///< standard deviation of kNormal, half-width of kUniform
+
+  std::int64_t count() const;
+};
+std::vector<ParameterSpec> parameters(const ModelSpec& spec);
+
+std::int64_t parameter_count(const ModelSpec& spec);
+
+/// Model FLOPs of one training token (forward and backward; products and attention, the embedding
+/// look-up costs none): 6 per weight that multiplies a token + 12 layers heads head_size context,
+/// halved where `causal`. Appendix B of Chowdhery et al., "PaLM", 2022.
+double training_flops_per_token(const ModelSpec& spec, std::int64_t context, bool causal);
+
+}  // namespace shoal::model
