@@ -15,19 +15,21 @@ AppLibrary::AppLibrary() {
   const auto path =
       std::filesystem::path(program_path()).parent_path().parent_path() / "lib" / "libshoal_app.so";
   handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (!handle_)
+  if (!handle_) {
     throw Error(ErrorKind::kInputMissing, "load",
                 fmt::format("cannot load {}: {}", path.string(), ::dlerror()))
         .hint(
             "`shoal env` shows what this program found; a build without Torch "
             "(SHOAL_TORCH_ROOMS=OFF) cannot train");
+  }
 }
 
 void* AppLibrary::symbol(const char* name) const {
   void* found = ::dlsym(handle_, name);
-  if (!found)
+  if (!found) {
     throw Error(ErrorKind::kInternal, "load",
                 fmt::format("libshoal_app.so has no {}: it belongs to another build", name));
+  }
   return found;
 }
 

@@ -41,12 +41,13 @@ void read_range(const std::string& range, BenchArguments& arguments) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
   };
-  const std::string least = range.substr(0, colon),
-                    most = colon == std::string::npos ? least : range.substr(colon + 1);
+  const std::string least = range.substr(0, colon);
+  const std::string most = colon == std::string::npos ? least : range.substr(colon + 1);
   const bool numbers = number(least, arguments.min_bytes) && number(most, arguments.max_bytes);
-  if (!numbers || arguments.min_bytes < 4 || arguments.max_bytes < arguments.min_bytes)
+  if (!numbers || arguments.min_bytes < 4 || arguments.max_bytes < arguments.min_bytes) {
     throw Error(ErrorKind::kUsage, "bench",
                 fmt::format("--bytes {} is not LEAST:MOST in bytes, LEAST at least 4", range));
+  }
 }
 
 pid_t start_rank(int rank, const Options& options, const std::string& range) {
@@ -105,38 +106,46 @@ int print_choice(const Options& options) {
 int run(Options& options) {
   BenchArguments& a = options.arguments;
   if (!options.link_costs.empty()) a.link_costs = train::read_link_costs(options.link_costs);
-  if (a.hosts > a.world)
+  if (a.hosts > a.world) {
     throw Error(
         ErrorKind::kUsage, "bench",
         fmt::format("{} hosts for {} ranks: --nproc {} at least", a.hosts, a.world, a.hosts));
+  }
   if (options.print_choice) return print_choice(options);
   read_range(options.range, a);
   a.tcp = options.transport == "tcp";
-  if (!a.tcp && !a.algorithms.empty())
+  if (!a.tcp && !a.algorithms.empty()) {
     throw Error(ErrorKind::kUsage, "bench",
                 "--algorithms goes with --transport tcp: shared memory takes the one way that fits "
                 "the buffers");
-  if (!a.tcp && a.hosts == 1 && a.rendezvous.empty() && !options.link_costs.empty())
+  }
+  if (!a.tcp && a.hosts == 1 && a.rendezvous.empty() && !options.link_costs.empty()) {
     throw Error(ErrorKind::kUsage, "bench",
                 "--link-costs is of TCP, and shared memory carries the bytes: --transport tcp, "
                 "--hosts or --rendezvous");
+  }
   static const std::set<std::string> kKnown{
       "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
       "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
-  for (const std::string& op : a.operations)
-    if (!kKnown.contains(op))
+  for (const std::string& op : a.operations) {
+    if (!kKnown.contains(op)) {
       throw Error(ErrorKind::kUsage, "bench",
                   fmt::format("no operation '{}': one of {}", op, fmt::join(kKnown, ", ")));
+    }
+  }
   if (const auto op = std::find_if(a.operations.begin(), a.operations.end(), is_of_messages);
-      a.world < 2 && op != a.operations.end())
+      a.world < 2 && op != a.operations.end()) {
     throw Error(ErrorKind::kUsage, "bench",
                 fmt::format("{} is between ranks: --nproc 2 at least", *op));
-  if (a.tcp && a.hosts > 1)
+  }
+  if (a.tcp && a.hosts > 1) {
     throw Error(ErrorKind::kUsage, "bench",
                 "--hosts: with --transport tcp no memory is shared, whatever the hosts");
-  if (a.rendezvous.empty() != (a.rank < 0) && a.name.empty())
+  }
+  if (a.rendezvous.empty() != (a.rank < 0) && a.name.empty()) {
     throw Error(ErrorKind::kUsage, "bench",
                 "--rendezvous and --rank go together: ranks are started one by one and meet there");
+  }
   if (!a.rendezvous.empty()) a.name = "bench";
   std::vector<pid_t> others;
   if (a.rank < 0) {

@@ -45,7 +45,8 @@ std::int64_t file_bytes(const Manifest& manifest) {
 
 /// Elements of the model's own tensors, and of all.
 std::pair<std::int64_t, std::int64_t> elements(const Manifest& manifest) {
-  std::int64_t model = 0, all = 0;
+  std::int64_t model = 0;
+  std::int64_t all = 0;
   for (const LogicalTensor& tensor : manifest.tensors) {
     all += count_of(tensor.shape);
     if (tensor.name.starts_with("model.")) model += count_of(tensor.shape);
@@ -70,13 +71,14 @@ std::vector<Step> steps_at(const std::string& path) {
 
 void list(const std::string& path, bool json) {
   Json all = Json::array();
-  if (!json)
+  if (!json) {
     fmt::print("{:>10}  {:>8}  {:>14}  {:>10}  {:>5}  {:<19}  {}\n", "step", "tensors",
                "parameters", "size", "files", "saved", "path");
+  }
   for (const Step& step : steps_at(path)) {
     const Manifest manifest = read_manifest(step.path);
     const auto [model, total] = elements(manifest);
-    if (json)
+    if (json) {
       all.push_back({{"step", step.step},
                      {"path", step.path},
                      {"tensors", manifest.tensors.size()},
@@ -84,10 +86,11 @@ void list(const std::string& path, bool json) {
                      {"elements", total},
                      {"bytes", file_bytes(manifest)},
                      {"files", manifest.files.size()}});
-    else
+    } else {
       fmt::print("{:>10}  {:>8}  {:>14}  {:>10}  {:>5}  {:<19}  {}\n", step.step,
                  manifest.tensors.size(), model, size_text(file_bytes(manifest)),
                  manifest.files.size(), saved_at(step.path), step.path);
+    }
   }
   if (json) fmt::print("{}\n", all.dump(1));
 }
@@ -130,9 +133,10 @@ void show_text(const std::string& path, const Manifest& manifest) {
   for (const LogicalTensor& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
   fmt::print("\n{:<{}}  {:<8}  {:<20}  {:<16}  {}\n", "tensor", width, "type", "shape", "checksum",
              "pieces");
-  for (const LogicalTensor& tensor : manifest.tensors)
+  for (const LogicalTensor& tensor : manifest.tensors) {
     fmt::print("{:<{}}  {:<8}  {:<20}  {:<16}  {}\n", tensor.name, width, name(tensor.type),
                text(tensor.shape), hex(tensor.checksum()), tensor.pieces.size());
+  }
 }
 
 void verify(const std::string& path) {
@@ -165,7 +169,8 @@ std::string describe(const Difference& difference) {
 
 /// True when nothing differs.
 bool print_differences(const std::string& first, const std::string& second) {
-  Reader a(first), b(second);
+  Reader a(first);
+  Reader b(second);
   const auto differences = compare(a, b);
   for (const Difference& difference : differences)
     fmt::print("{}: {}\n", difference.name, describe(difference));

@@ -53,8 +53,8 @@ double* kernel_number(Cluster& cluster, const std::string& key) {
   constexpr std::string_view kPrefix = "kernels.";
   const std::size_t dot = key.rfind('.');
   if (!key.starts_with(kPrefix) || dot < kPrefix.size()) return nullptr;
-  const std::string kernel = key.substr(kPrefix.size(), dot - kPrefix.size()),
-                    part = key.substr(dot + 1);
+  const std::string kernel = key.substr(kPrefix.size(), dot - kPrefix.size());
+  const std::string part = key.substr(dot + 1);
   const auto& known = plan::kernel_names();
   if (std::find(known.begin(), known.end(), kernel) == known.end()) return nullptr;
   plan::KernelRate& rate = cluster.kernels[kernel];
@@ -76,10 +76,11 @@ bool read_timed(Cluster& cluster, const std::string& key, const toml::node& node
       const toml::array* cells = row.as_array();
       if (!cells || cells->size() != 4 ||
           !std::all_of(cells->begin(), cells->end(),
-                       [](const toml::node& cell) { return cell.is_number(); }))
+                       [](const toml::node& cell) { return cell.is_number(); })) {
         refuse(file, row,
                fmt::format("{}: a row has four numbers: FLOPs, bytes of weights, bytes, seconds",
                            key));
+      }
       const auto cell = [&](std::size_t i) { return *cells->get(i)->value<double>(); };
       cluster.kernels[kernel].timed.push_back({{cell(0), cell(1), cell(2)}, cell(3)});
     }
@@ -118,9 +119,10 @@ void read(const toml::table& table, const std::string& prefix, const std::string
     if (prefix == "device.peak_flops.") {
       const auto type = element_type(name.str());
       const auto value = node.value<double>();
-      if (!type)
+      if (!type) {
         refuse(file, node,
                fmt::format("{}: no such element type (f32, bf16, f16, f8_e4m3 ...)", key));
+      }
       if (!value || !node.is_number()) refuse(file, node, fmt::format("{}: must be a number", key));
       cluster.device.peak_flops[*type] = *value;
     } else if (const auto number = known.find(key); number != known.end()) {
@@ -158,9 +160,10 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   if (const auto* preset = table.get("preset")) {
     const auto known =
         preset->is_string() ? plan::cluster_preset(*preset->value<std::string>()) : std::nullopt;
-    if (!known)
+    if (!known) {
       refuse(file, *preset,
              fmt::format("preset: must be one of {}", fmt::join(plan::cluster_names(), ", ")));
+    }
     cluster = *known;
   }
   read(table, "", file, cluster);
@@ -176,10 +179,11 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
 Cluster load_cluster(const std::string& name_or_path) {
   if (const auto preset = plan::cluster_preset(name_or_path)) return *preset;
   std::ifstream file(name_or_path);
-  if (!file)
+  if (!file) {
     throw Error(ErrorKind::kInputMissing, "cluster",
                 fmt::format("{}: neither a file nor a preset", name_or_path))
         .hint(fmt::format("presets: {}", fmt::join(plan::cluster_names(), ", ")));
+  }
   std::stringstream text;
   text << file.rdbuf();
   return parse_cluster(text.str(), name_or_path);
@@ -205,9 +209,10 @@ std::string to_toml(const Cluster& cluster) {
                         rate.flop_s, rate.weight_s, rate.byte_s);
     if (rate.timed.empty()) continue;
     lines += "timed = [  # FLOPs, bytes of weights, bytes, seconds\n";
-    for (const auto& [work, seconds] : rate.timed)
+    for (const auto& [work, seconds] : rate.timed) {
       lines +=
           fmt::format("  [{}, {}, {}, {:.4g}],\n", work.flops, work.weights, work.bytes, seconds);
+    }
     lines += "]\n";
   }
   for (const auto& [section, lines] : sections) text += fmt::format("\n[{}]\n{}", section, lines);

@@ -17,9 +17,10 @@ std::vector<int> mask_of(pid_t process) {
   std::vector<int> cores;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(process, sizeof set, &set) == 0)
+  if (::sched_getaffinity(process, sizeof set, &set) == 0) {
     for (int core = 0; core < CPU_SETSIZE; ++core)
       if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
   return cores;
 }
 
@@ -37,11 +38,12 @@ Cores cores_of_parent_process() { return {mask_of(::getppid())}; }
 
 BoundCores bound_cores(const Cores& mine, const Cores& launcher, int local_world) {
   BoundCores bound{mine, local_world};
-  if (mine.list.size() < launcher.list.size())
+  if (mine.list.size() < launcher.list.size()) {
     bound.sharers =
         std::clamp(static_cast<int>(std::lround(static_cast<double>(local_world) *
                                                 mine.list.size() / launcher.list.size())),
                    1, local_world);
+  }
   bound.cores.quota = mine.quota * bound.sharers / local_world;
   return bound;
 }
@@ -51,13 +53,14 @@ int threads_per_rank(const Cores& cores, int local_world, int asked) {
 }
 
 std::vector<int> cores_of_rank(const Cores& cores, int local_rank, int local_world, int threads) {
-  if (static_cast<std::size_t>(threads) * local_world > cores.list.size())
+  if (static_cast<std::size_t>(threads) * local_world > cores.list.size()) {
     throw Error(
         ErrorKind::kConfig, "job",
         fmt::format(
             "parallelism.pin_cores: {} ranks of {} threads need {} cores, and this process has {}",
             local_world, threads, threads * local_world, cores.list.size()))
         .hint("fewer ranks or threads, or pin_cores = false");
+  }
   const auto first = cores.list.begin() + static_cast<std::ptrdiff_t>(local_rank) * threads;
   return {first, first + threads};
 }
@@ -66,9 +69,10 @@ void keep_to(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (const int core : cores) CPU_SET(core, &set);
-  if (::sched_setaffinity(0, sizeof set, &set) != 0)
+  if (::sched_setaffinity(0, sizeof set, &set) != 0) {
     throw system_error(ErrorKind::kConfig, "job",
                        "parallelism.pin_cores: cannot keep to its cores");
+  }
 }
 
 }  // namespace shoal::apps

@@ -59,16 +59,18 @@ struct PrepareArguments {
 
 void run_prepare(PrepareArguments arguments) {
   data::PrepareOptions& options = arguments.options;
-  if (arguments.corpus.empty() && options.inputs.empty())
+  if (arguments.corpus.empty() && options.inputs.empty()) {
     throw Error(ErrorKind::kUsage, "data prepare", "nothing to prepare")
         .hint("name files or folders with --input, or --corpus headers");
+  }
   if (!arguments.corpus.empty() && !options.inputs.empty())
     throw Error(ErrorKind::kUsage, "data prepare", "--corpus and --input exclude each other");
   if (!arguments.corpus.empty()) {
-    if (arguments.torch_include.empty())
+    if (arguments.torch_include.empty()) {
       throw Error(ErrorKind::kUsage, "data prepare",
                   "this program was built without Torch; name the include folder of torch 2.11.0 "
                   "with --torch-include");
+    }
     options.headers = arguments.torch_include;
   }
   options.tokenizer =
@@ -142,11 +144,13 @@ void add_prepare(CLI::App& parent) {
   command->add_flag("--keep-duplicates", arguments->keep_duplicates,
                     "Keep near-duplicate files and repeated passages");
   command->callback([arguments, vocab, tokenizer_bytes] {
-    for (const CLI::Option* option : {vocab, tokenizer_bytes})
-      if (arguments->tokenizer == "byte" && option->count() > 0)
+    for (const CLI::Option* option : {vocab, tokenizer_bytes}) {
+      if (arguments->tokenizer == "byte" && option->count() > 0) {
         throw Error(
             ErrorKind::kUsage, "data prepare",
             fmt::format("{} is of the BPE tokenizer, and --tokenizer is byte", option->get_name()));
+      }
+    }
     run_prepare(*arguments);
   });
 }
@@ -223,7 +227,8 @@ nlohmann::ordered_json describe(const TokenDataset& dataset) {
 void run_stats(const StatsArguments& arguments) {
   const auto train = TokenDataset::open(arguments.folder, "train");
   const auto validation = TokenDataset::open(arguments.folder, "validation");
-  const auto train_tokens = all_tokens(train), validation_tokens = all_tokens(validation);
+  const auto train_tokens = all_tokens(train);
+  const auto validation_tokens = all_tokens(validation);
   const auto text = [](const TokenDataset& dataset, const std::vector<std::uint32_t>& tokens) {
     return data::TokenText{tokens, dataset.vocab_size(), dataset.tokenizer().end_of_document()};
   };
@@ -231,16 +236,17 @@ void run_stats(const StatsArguments& arguments) {
                                    {"train", describe(train)},
                                    {"validation", describe(validation)}};
   if (!arguments.json) print_summary(arguments.folder, data::read_manifest(arguments.folder));
-  if (!arguments.json)
+  if (!arguments.json) {
     fmt::print(
         "\nInterpolated n-gram models (Jelinek-Mercer) of the training tokens, on the validation "
         "split:\n{:>5}  {:>13}  {:>14}\n",
         "n", "bits per byte", "nats per token");
+  }
   for (const int order : arguments.orders) {
     const double bits = data::NgramModel(text(train, train_tokens), order)
                             .bits(text(validation, validation_tokens));
-    const double per_byte = bits / static_cast<double>(validation.bytes()),
-                 per_token = bits * 0.6931471805599453 / static_cast<double>(validation.tokens());
+    const double per_byte = bits / static_cast<double>(validation.bytes());
+    const double per_token = bits * 0.6931471805599453 / static_cast<double>(validation.tokens());
     result["ngrams"].push_back({{"n", order}, {"bits_per_byte", per_byte}, {"loss", per_token}});
     if (!arguments.json) fmt::print("{:>5}  {:>13.4f}  {:>14.4f}\n", order, per_byte, per_token);
   }
@@ -268,10 +274,11 @@ void run_verify(const std::string& folder) {
     // Beyond the checksums: the tokens are in the vocabulary and stand for as many bytes as was
     // promised.
     const std::uint64_t bytes = dataset.bytes_of(0, dataset.tokens());
-    if (bytes != dataset.bytes())
+    if (bytes != dataset.bytes()) {
       throw Error(ErrorKind::kData, "data verify",
                   fmt::format("the tokens of {} stand for {} bytes, not {}", dataset.name(), bytes,
                               dataset.bytes()));
+    }
   }
   print_summary(folder, manifest);
   fmt::print("every checksum is right\n");

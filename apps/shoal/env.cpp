@@ -67,7 +67,8 @@ void show_processor(Findings& findings) {
                                      ::sysconf(_SC_NPROCESSORS_ONLN), cores.list.size(), quota));
   std::istringstream words(field("/proc/cpuinfo", "flags"));
   const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
-  std::vector<std::string> present, absent;
+  std::vector<std::string> present;
+  std::vector<std::string> absent;
   for (const char* flag :
        {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16"})
     (std::find(all.begin(), all.end(), flag) == all.end() ? absent : present).push_back(flag);
@@ -78,7 +79,8 @@ void show_processor(Findings& findings) {
 }
 
 void show_memory(Findings& findings) {
-  const double total = meminfo_gib("MemTotal"), available = meminfo_gib("MemAvailable");
+  const double total = meminfo_gib("MemTotal");
+  const double available = meminfo_gib("MemAvailable");
   const auto limit = memory_limit(control_groups("memory"));
   findings.show("memory",
                 fmt::format("{:.1f} GiB, {:.1f} available, control group: {}", total, available,
@@ -88,18 +90,20 @@ void show_memory(Findings& findings) {
     findings.wrong(fmt::format("only {:.1f} GiB of memory are available", available));
   struct statvfs shared = {};
   if (::statvfs("/dev/shm", &shared) == 0) {
-    const double size = static_cast<double>(shared.f_blocks) * shared.f_frsize / kGiB,
-                 free = static_cast<double>(shared.f_bavail) * shared.f_frsize / kGiB;
+    const double size = static_cast<double>(shared.f_blocks) * shared.f_frsize / kGiB;
+    const double free = static_cast<double>(shared.f_bavail) * shared.f_frsize / kGiB;
     findings.show("/dev/shm", fmt::format("{:.2f} GiB, {:.2f} free", size, free));
   } else {
     findings.show("/dev/shm", "none");
   }
   const int file = ::memfd_create("shoal-env", 0);
-  if (file < 0)
+  if (file < 0) {
     findings.wrong(
         "memfd_create fails: ranks cannot share memory (parallelism.arena = false needs it too)");
+  }
   if (file >= 0) ::close(file);
-  rlimit space{}, files{};
+  rlimit space{};
+  rlimit files{};
   ::getrlimit(RLIMIT_AS, &space), ::getrlimit(RLIMIT_NOFILE, &files);
   const auto words = [](rlim_t value) {
     return value == RLIM_INFINITY ? std::string("unlimited") : fmt::format("{}", value);
@@ -121,10 +125,11 @@ std::string after(const std::string& text, const std::string& begin, const std::
 /// The path of a library that this process has loaded.
 std::string mapped_file(const std::string& name) {
   std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);)
+  for (std::string line; std::getline(maps, line);) {
     if (line.size() > name.size() &&
         line.compare(line.size() - name.size(), name.size(), name) == 0)
       return line.substr(line.find('/'));
+  }
   return "not loaded";
 }
 
@@ -140,8 +145,8 @@ void show_software(Findings& findings) {
   try {
     const AppLibrary library;
     const std::string described = library.entry<const char*()>("shoal_torch_description")();
-    const std::string torch = mapped_file("libtorch_cpu.so"),
-                      number = after(described, "TORCH_VERSION=", ",");
+    const std::string torch = mapped_file("libtorch_cpu.so");
+    const std::string number = after(described, "TORCH_VERSION=", "        ,");
     findings.show("torch", fmt::format("{}, {}", number, torch));
     findings.show(
         "", fmt::format("vectors {}, BLAS {}, oneDNN {}, {}",

@@ -24,20 +24,22 @@ void check_prepared(const train::Job& job, const data::PrepareOptions& options) 
                                                       {"tokenizer", "data.tokenizer"},
                                                       {"vocab_size", "data.vocab_size"}};
   const auto others = data::prepared_otherwise(options);
-  std::string first, text;
+  std::string first;
+  std::string text;
   for (const auto& [option, key] : keys) {
     const auto other = others.find(option);
     if (other == others.end()) continue;
     if (first.empty()) first = key;
     text += fmt::format("{}{} was {}", text.empty() ? "" : ", ", key, other->second);
   }
-  if (!first.empty())
+  if (!first.empty()) {
     throw train::complaint(
         job, first,
         fmt::format("{} holds a data set that was prepared otherwise: {}", options.out, text))
         .hint(
             "name another folder in data.folders, or delete that one; data.prepare = \"nothing\" "
             "takes it as it is");
+  }
 }
 
 /// Ranks that another launcher starts all come here; one prepares, and the others give it this
@@ -60,9 +62,10 @@ void prepare_job_data(const train::Job& job, bool tell) {
   options.tokenizer =
       section.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
   options.vocab_size = static_cast<std::uint32_t>(section.vocab_size);
-  if (section.prepare == "headers" && options.headers.empty())
+  if (section.prepare == "headers" && options.headers.empty()) {
     throw train::complaint(job, "data.prepare",
                            "this program was built without Torch, and so without its headers");
+  }
   if (prepared) return check_prepared(job, options);
   options.threads = cores_of_this_process().usable();
   options.patience = kPreparation;

@@ -132,7 +132,8 @@ void Launcher::start(int rank) {
   if (::pipe2(ends, O_NONBLOCK) != 0)
     throw system_error(ErrorKind::kResource, "launcher", "cannot make a pipe");
   ::fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-  const pid_t launcher = ::getpid(), process = ::fork();
+  const pid_t launcher = ::getpid();
+  const pid_t process = ::fork();
   if (process < 0)
     throw system_error(ErrorKind::kResource, "launcher", fmt::format("cannot start rank {}", rank));
   if (process == 0) become(rank, ends[1], launcher);
@@ -216,10 +217,12 @@ void Launcher::reap() {
     ::close(child.words_pipe);
     if (child.failed() && !failed_at_) {
       failed_at_ = std::chrono::steady_clock::now();
-      for (const Child& other : children_)
-        if (!other.ended && is_stopped(other))
+      for (const Child& other : children_) {
+        if (!other.ended && is_stopped(other)) {
           silent_ = fmt::format("rank {} of {} stands still: a signal has stopped it", other.rank,
                                 launch_.ranks);
+        }
+      }
     }
   }
 }

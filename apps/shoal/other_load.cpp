@@ -19,7 +19,13 @@ double seconds(const timeval& time) {
 double others_s() {
   std::ifstream file("/proc/stat");
   std::string word;
-  double user = 0, nice = 0, system = 0, idle = 0, waiting = 0, interrupts = 0, soft = 0;
+  double user = 0;
+  double nice = 0;
+  double system = 0;
+  double idle = 0;
+  double waiting = 0;
+  double interrupts = 0;
+  double soft = 0;
   if (!(file >> word >> user >> nice >> system >> idle >> waiting >> interrupts >> soft)) return 0;
   double own = 0;
   for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {

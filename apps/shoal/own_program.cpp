@@ -57,8 +57,10 @@ void become_own_program(const std::vector<std::string>& words) {
 }
 
 Answer ask_own_program(const std::vector<std::string>& words) {
-  const Kept out, err;
-  const pid_t parent = ::getpid(), process = ::fork();
+  const Kept out;
+  const Kept err;
+  const pid_t parent = ::getpid();
+  const pid_t process = ::fork();
   if (process < 0) throw system_error(ErrorKind::kResource, "program", "cannot be started again");
   if (process == 0) {
     follow(parent);

@@ -58,34 +58,39 @@ void states_alone(const PlanOptions& options) {
   for (const auto& [option, ranks] : {std::pair{"devices", options.devices},
                                       {"dp", options.dp},
                                       {"tp", options.tp},
-                                      {"pp", options.pp}})
+                                      {"pp", options.pp}}) {
     if (ranks < 0 || ranks > kMostDevices)
       refuse(fmt::format("--{} {}: must lie between 1 and {}", option, ranks, kMostDevices));
+  }
   const std::int64_t split =
       std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp);
-  if (split > kMostDevices)
+  if (split > kMostDevices) {
     refuse(
         fmt::format("--tp {}: tp x pp = {} must be at most {}", options.tp, split, kMostDevices));
+  }
   if (options.devices % split != 0)
     refuse(fmt::format("--devices {}: tp x pp = {} must divide it", options.devices, split));
   // What a model-parallel rank holds is sharded over the data ranks, not over all devices.
   const std::int64_t ranks = options.dp > 0        ? options.dp
                              : options.devices > 0 ? options.devices / split
                                                    : 1;
-  if (options.devices > 0 && ranks * split != options.devices)
+  if (options.devices > 0 && ranks * split != options.devices) {
     refuse(fmt::format("--devices {}: the mesh dp {} x tp x pp {} has {}", options.devices, ranks,
                        split, ranks * split));
+  }
   const int stage = std::max(0, options.zero);
   const std::string precision =
       options.precision.empty() ? plan::Training{}.precision : options.precision;
   const auto number =
       plan::precision(precision, options.optimizer.empty() ? plan::Optimizer::kAdam
                                                            : optimizer_of(options.optimizer));
-  if (!number)
+  if (!number) {
     refuse(fmt::format("--precision {}: must be one of {}", precision,
                        fmt::join(plan::precision_names(), ", ")));
+  }
   const auto held = plan::state_bytes(number->state, stage, static_cast<double>(ranks));
-  const double own = options.parameters / static_cast<double>(split), bytes = own * held.all();
+  const double own = options.parameters / static_cast<double>(split);
+  const double bytes = own * held.all();
   const auto cluster =
       options.cluster.empty() ? std::nullopt : std::optional(load_cluster(options.cluster));
   if (options.json) {
@@ -96,9 +101,10 @@ void states_alone(const PlanOptions& options) {
                       {"precision", precision},
                       {"bytes_per_parameter", held.all()},
                       {"model_state_bytes", bytes}};
-    if (cluster)
+    if (cluster) {
       json["device_memory_bytes"] = cluster->device.memory_bytes,
       json["states_fit"] = bytes <= cluster->device.memory_bytes;
+    }
     fmt::print("{}\n", json.dump(2));
     return;
   }
@@ -109,10 +115,11 @@ void states_alone(const PlanOptions& options) {
       "a rank\n",
       options.parameters, cut, precision, stage, ranks, held.parameter, held.gradient,
       held.optimizer(), bytes / 1e9, bytes / kGiB);
-  if (cluster)
+  if (cluster) {
     fmt::print("A device of {} has {:.4g} GiB: the states alone {}\n", cluster->name,
                cluster->device.memory_bytes / kGiB,
                bytes <= cluster->device.memory_bytes ? "fit" : "do not fit");
+  }
 }
 
 ordered_json json_of(const plan::Candidate& candidate, const model::ModelSpec& spec) {
@@ -195,9 +202,10 @@ void print_found(const PlanOptions& options, const plan::SearchResult& found,
 void run_search(const PlanOptions& options) {
   const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
-  if (options.global_batch <= 0 && !is_job(options))
+  if (options.global_batch <= 0 && !is_job(options)) {
     throw Error(ErrorKind::kUsage, "plan",
                 "--search needs the --global-batch that all meshes train");
+  }
   PlanOptions start = options;
   start.dp = 1, start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0,
   start.offload_optimizer = false;
@@ -206,17 +214,19 @@ void run_search(const PlanOptions& options) {
   training.mesh.shard = 0, training.kept.clear();
   const plan::SearchSpace space = space_of(options, cluster);
   const auto found = plan::search(spec, training, cluster, space, options.count);
-  if (found.considered == 0)
+  if (found.considered == 0) {
     throw Error(
         ErrorKind::kConfig, "plan",
         fmt::format(
             "--search: no mesh of {} devices divides model and batch as the other options want it",
             cluster.devices()));
+  }
   std::vector<std::optional<plan::RunEstimate>> runs(found.best.size());
   if (const plan::Budget& budget = options.budget;
-      budget.tokens != 0 || budget.hours != 0 || budget.money != 0)
+      budget.tokens != 0 || budget.hours != 0 || budget.money != 0) {
     for (std::size_t i = 0; i < runs.size(); ++i)
       runs[i] = plan::make_plan(spec, found.best[i].training, cluster, budget).run;
+  }
   if (!options.plots.empty())
     write_plot(options.plots, "search.svg", plan::search_plot(spec, cluster, found.best));
   if (options.json) {
@@ -226,9 +236,10 @@ void run_search(const PlanOptions& options) {
                       {"best", ordered_json::array()}};
     for (std::size_t i = 0; i < found.best.size(); ++i) {
       json["best"].push_back(json_of(found.best[i], spec));
-      if (runs[i])
+      if (runs[i]) {
         json["best"].back()["run"] = {
             {"tokens", runs[i]->tokens}, {"days", runs[i]->days}, {"cost", runs[i]->cost}};
+      }
     }
     if (!found.best.empty())
       add_json(plan::sensitivity(spec, training, cluster, space), spec, json);
@@ -251,10 +262,11 @@ std::optional<plan::SimulatedRun> simulated_run(const PlanOptions& options,
                                                 const plan::Plan& made) {
   if (!options.failures) return std::nullopt;
   const plan::RunEstimate& run = *made.run;
-  if (run.failures.checkpoint_s <= 0)
+  if (run.failures.checkpoint_s <= 0) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("--failures: cluster {} names no storage to write checkpoints to",
                             made.cluster.name));
+  }
   return plan::simulate_run(made.time.all(), static_cast<std::int64_t>(std::ceil(run.steps)),
                             run.checkpoint_interval_s, run.failures, *options.failures);
 }
@@ -274,9 +286,10 @@ std::vector<std::string> gathers_of(const PlanOptions& options, const model::Mod
 }
 
 void print_gathers(const std::vector<std::string>& list) {
-  if (list.empty())
+  if (list.empty()) {
     return fmt::print(
         "\nNothing is gathered: every rank has all parameters, or reads them in place\n");
+  }
   fmt::print("\nOne micro-batch\n");
   std::string line;
   for (const std::string& words : list) {
@@ -292,9 +305,10 @@ void print_gathers(const std::vector<std::string>& list) {
 std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
   if (options.schedule_file.empty()) return std::nullopt;
   std::ifstream file(options.schedule_file);
-  if (!file)
+  if (!file) {
     throw Error(ErrorKind::kInputMissing, "plan",
                 fmt::format("{}: no such file", options.schedule_file));
+  }
   std::stringstream text;
   text << file.rdbuf();
   const schedule::Schedule table = schedule::from_csv(text.str(), options.schedule_file);
@@ -355,39 +369,44 @@ void run_plan(const PlanOptions& given) {
   if (options.json) {
     ordered_json json = ordered_json::parse(plan::to_json(made));
     if (options.gathers) json["gathers"] = gathers_of(options, spec, training, cluster);
-    if (step)
+    if (step) {
       json["simulated"] = {{"schedule", name},
                            {"step_time_s", step->seconds},
                            {"bubble_fraction", step->timeline.bubble_fraction()}};
-    if (played)
+    }
+    if (played) {
       json["simulated_run"] = {{"days", played->seconds / 86400},
                                {"failures", played->failures},
                                {"checkpoints", played->checkpoints},
                                {"lost_hours", played->lost_s / 3600},
                                {"goodput", played->goodput(useful_s)}};
+    }
     fmt::print("{}\n", json.dump(2));
   } else {
     fmt::print("{}", plan::to_text(made));
     if (options.gathers) print_gathers(gathers_of(options, spec, training, cluster));
-    if (step)
+    if (step) {
       fmt::print("\nSimulated, {}: {:.4g} s a step, bubbles {:.1f} %\n", name, step->seconds,
                  100 * step->timeline.bubble_fraction());
-    if (played)
+    }
+    if (played) {
       fmt::print(
           "\nSimulated run: {:.4g} days, {} failures that cost {:.4g} hours of training, {} "
           "checkpoints, goodput {:.2f} %\n",
           played->seconds / 86400, played->failures, played->lost_s / 3600, played->checkpoints,
           100 * played->goodput(useful_s));
+    }
   }
   if (!options.plots.empty()) {
     write_plot(options.plots, "memory.svg", plan::memory_plot(made));
     write_plot(options.plots, "time.svg", plan::time_plot(made));
   }
-  if (!options.svg.empty())
+  if (!options.svg.empty()) {
     write_file(options.svg,
                plan::to_svg(step->timeline,
                             fmt::format("{}: {}, {} ranks, {} micro-batches", spec.name, name,
                                         training.mesh.pipeline, training.micro_batches())));
+  }
 }
 
 void add_scaling(CLI::App& plan_command) {
@@ -429,9 +448,10 @@ void add_scaling(CLI::App& plan_command) {
                           ? fmt::format(" ({:.3f} to {:.3f})", law.exponent_low, law.exponent_high)
                           : ""));
       json.back()["exponent"] = law.exponent;
-      if (range)
+      if (range) {
         json.back()["exponent_low"] = law.exponent_low,
         json.back()["exponent_high"] = law.exponent_high;
+      }
     }
     if (words->json) fmt::print("{}\n", json.dump(2));
   });
@@ -442,9 +462,10 @@ void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
   if (spec.family == model::Family::kMlp)
     throw Error(ErrorKind::kUsage, "plan", fmt::format("inference: {} makes no tokens", spec.name));
   const auto cost = plan::inference_cost(spec, cluster, static_cast<double>(context));
-  const double capacity = cluster.device.memory_bytes, price = cluster.device.price_per_hour / 3600;
-  const double prompt = price * cost.prefill_s / static_cast<double>(context) * 1e6,
-               made = price * cost.decode_s * 1e6;
+  const double capacity = cluster.device.memory_bytes;
+  const double price = cluster.device.price_per_hour / 3600;
+  const double prompt = price * cost.prefill_s / static_cast<double>(context) * 1e6;
+  const double made = price * cost.decode_s * 1e6;
   if (json) {
     ordered_json fields{{"model", spec.name},
                         {"device", cluster.device.name},
@@ -465,11 +486,12 @@ void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
       "{:.4g} s, then at least {:.4g} s a token\n",
       spec.name, cost.flops_per_token, cost.cache_bytes_per_token, context, cost.prefill_s,
       cost.decode_s);
-  if (price > 0)
+  if (price > 0) {
     fmt::print(
         "one sequence at a time, a million tokens of prompt cost {:.4g}, a million that are made "
         "{:.4g}\n",
         prompt, made);
+  }
   fmt::print("weights and cache take {:.4g} GiB of the {}'s {:.4g} GiB{}\n", cost.held_bytes / kGiB,
              cluster.device.name, capacity / kGiB,
              cost.held_bytes <= capacity

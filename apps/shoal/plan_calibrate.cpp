@@ -45,9 +45,10 @@ std::vector<nlohmann::json> collectives(std::vector<std::string> words) {
   words.insert(words.begin(), {"bench", "collectives"});
   words.push_back("--json");
   const Answer answer = ask_own_program(words);
-  if (answer.code != 0)
+  if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "calibrate",
                 fmt::format("the collectives' benchmark failed: {}", answer.err));
+  }
   std::vector<nlohmann::json> cases;
   std::istringstream lines(answer.out);
   for (std::string line; std::getline(lines, line);) {
@@ -76,7 +77,8 @@ std::vector<plan::TimedWork> all_reduces(const Options& options) {
 /// job there is nothing else at work either.
 plan::TimedWork folding() {
   constexpr std::size_t kCount = 1 << 18;
-  std::vector<float> mine(kCount, 1), theirs(kCount, 1);
+  std::vector<float> mine(kCount, 1);
+  std::vector<float> theirs(kCount, 1);
   const void* sources[] = {mine.data(), theirs.data()};
   void* target = mine.data();
   plan::TimedWork best{kCount * sizeof(float), 1e9};
@@ -130,35 +132,41 @@ void calibrate(const Options& options) {
   const plan::Cluster cluster = plan::calibrated(measured);
   std::ofstream file(options.output);
   file << to_toml(cluster);
-  if (tcp)
+  if (tcp) {
     file << "\n# parallelism.link_costs of a job reads this. Between hosts nothing is measured: "
             "what stands there is 10-gigabit Ethernet's.\n"
          << train::link_costs_section(*tcp);
+  }
   file.close();
-  if (!file)
+  if (!file) {
     throw Error(ErrorKind::kOutput, "calibrate",
                 fmt::format("{}: cannot be written", options.output));
+  }
   const plan::Efficiency& efficiency = cluster.device.efficiency;
   fmt::print("{} ranks of {} threads: products {:.4g} GFLOP/s f32", options.ranks,
              arguments.threads,
              cluster.device.peak_flops.at(ElementType::kF32) * efficiency.matmul / 1e9);
-  if (cluster.device.peak_flops.contains(ElementType::kBF16))
+  if (cluster.device.peak_flops.contains(ElementType::kBF16)) {
     fmt::print(", {:.4g} bf16",
                cluster.device.peak_flops.at(ElementType::kBF16) * efficiency.matmul / 1e9);
+  }
   fmt::print("; memory {:.4g} GB/s; an operation {:.3g} us",
              cluster.device.memory_bandwidth * efficiency.memory / 1e9,
              efficiency.operation_s * 1e6);
-  if (options.ranks > 1)
+  if (options.ranks > 1) {
     fmt::print("; all-reduce {:.4g} GB/s, {:.3g} us", cluster.inside.bandwidth / 1e9,
                cluster.inside.latency_s * 1e6);
-  if (tcp)
+  }
+  if (tcp) {
     fmt::print("; TCP {:.4g} GB/s, {:.3g} us", 1e-9 / tcp->inside.beta,
                (tcp->inside.alpha + 2 * tcp->overhead) * 1e6);
+  }
   fmt::print("\nwritten to {}: shoal plan --cluster {}\n", options.output, options.output);
-  if (others_cores > kDisturbing)
+  if (others_cores > kDisturbing) {
     fmt::print(
         "Other processes kept {:.2g} cores busy meanwhile: measure again when they have ended.\n",
         others_cores);
+  }
 }
 
 }  // namespace
@@ -168,9 +176,10 @@ CalibrateArguments measured_by(int ranks, int threads) {
   arguments.ranks = ranks;
   const Cores cores = cores_of_this_process();
   arguments.threads = threads_per_rank(cores, ranks, threads);
-  if (ranks * arguments.threads <= static_cast<int>(cores.list.size()))
+  if (ranks * arguments.threads <= static_cast<int>(cores.list.size())) {
     for (int rank = 0; rank < ranks; ++rank)
       arguments.cores.push_back(cores_of_rank(cores, rank, ranks, arguments.threads));
+  }
   return arguments;
 }
 

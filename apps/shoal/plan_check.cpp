@@ -67,9 +67,10 @@ void train(const Options& options, std::int64_t ranks, const std::string& direct
     sets.push_back(set);
   for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
   const Answer answer = ask_own_program(words);
-  if (answer.code != 0)
+  if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "plan",
                 fmt::format("the training run failed:\n{}{}", answer.out, answer.err));
+  }
 }
 
 Measured read(const std::string& directory) {
@@ -83,9 +84,10 @@ Measured read(const std::string& directory) {
   }
   seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(
                                                        std::min(kFirstSteps, seconds.size())));
-  if (seconds.empty())
+  if (seconds.empty()) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("--steps: more than {} are needed", kFirstSteps));
+  }
   measured.step_s = plan::typical_time(seconds);
   // Without an arena memory is not measured.
   if (std::ifstream memory(directory + "/memory.json"); memory)
@@ -99,9 +101,10 @@ plan::Drift between(const plan::Drift& before, const plan::Drift& after) {
 }
 
 void check(const Options& options) {
-  if (!is_job(options.plan))
+  if (!is_job(options.plan)) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("check {}: name a job file (.toml)", options.plan.model));
+  }
   const model::ModelSpec spec = model_of(options.plan);
   const plan::Cluster cluster = cluster_of(options.plan);
   const plan::Training training = training_of(options.plan, spec, cluster.devices());
@@ -116,8 +119,8 @@ void check(const Options& options) {
   const double others_cores = load.cores();
   Measured measured = read(scratch.path() + "/run");
   measured.others_cores = others_cores;
-  const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices()),
-               planned_s = made.time.all();
+  const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices());
+  const double planned_s = made.time.all();
   const double planned_now_s =
       calibrated ? plan::make_plan(spec, training, plan::drifted(cluster, drift)).time.all()
                  : planned_s;
@@ -140,23 +143,26 @@ void check(const Options& options) {
   fmt::print("{} on {} ranks of {}, ZeRO {}\n", spec.name, cluster.devices(), cluster.name,
              made.training.zero);
   fmt::print("                 {:>12} {:>12} {:>8}\n", "planned", "measured", "error");
-  if (measured.peak_bytes > 0)
+  if (measured.peak_bytes > 0) {
     fmt::print("  peak, MB       {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_bytes / 1e6,
                measured.peak_bytes / 1e6, 100 * (planned_bytes / measured.peak_bytes - 1));
+  }
   fmt::print("  a step, ms     {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_s * 1e3,
              measured.step_s * 1e3, 100 * (planned_s / measured.step_s - 1));
-  if (calibrated)
+  if (calibrated) {
     fmt::print(
         "    as it is now {:>12.1f} {:>12.1f} {:>+7.1f} %\n"
         "Before and after the run the cores took {:.2f} times and the memory {:.2f} times as long "
         "as when {} was written.\n",
         planned_now_s * 1e3, measured.step_s * 1e3, 100 * (planned_now_s / measured.step_s - 1),
         drift.core, drift.memory, options.plan.cluster);
-  if (measured.others_cores > kDisturbing)
+  }
+  if (measured.others_cores > kDisturbing) {
     fmt::print(
         "Other processes kept {:.2g} cores busy meanwhile: the measured time is not the job's "
         "alone.\n",
         measured.others_cores);
+  }
 }
 
 }  // namespace

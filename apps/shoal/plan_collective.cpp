@@ -41,9 +41,10 @@ void validate(const Words& words, collective::Algorithm algorithm) {
   const bool square = algorithm != collective::Algorithm::kRecursiveDoubling &&
                       algorithm != collective::Algorithm::kHalvingDoubling &&
                       algorithm != collective::Algorithm::kDoubleBinaryTree;
-  if (square && 4 * ranks * ranks > kMostSteps)
+  if (square && 4 * ranks * ranks > kMostSteps) {
     refuse(fmt::format("--ranks {}: {} has about ranks^2 steps; doubling and trees go further",
                        words.ranks, words.algorithm));
+  }
 }
 
 void simulate(const Words& words) {
@@ -51,9 +52,10 @@ void simulate(const Words& words) {
   std::vector<std::string> known;
   for (const auto one : collective::algorithms_for(Kind::kAllReduce))
     known.emplace_back(collective::name(one));
-  if (!algorithm || std::find(known.begin(), known.end(), words.algorithm) == known.end())
+  if (!algorithm || std::find(known.begin(), known.end(), words.algorithm) == known.end()) {
     refuse(
         fmt::format("--algorithm {}: must be one of {}", words.algorithm, fmt::join(known, ", ")));
+  }
   validate(words, *algorithm);
   std::vector<int> hosts(static_cast<std::size_t>(words.ranks));
   for (int rank = 0; rank < words.ranks; ++rank)
@@ -100,9 +102,10 @@ std::vector<plan::Straggler> stragglers_of(const std::string& text) {
     plan::Straggler straggler;
     char rest = 0;
     long rank = 0;
-    if (std::sscanf(word.c_str(), "%ld:%lf%c", &rank, &straggler.slowdown, &rest) != 2)
+    if (std::sscanf(word.c_str(), "%ld:%lf%c", &rank, &straggler.slowdown, &rest) != 2) {
       throw Error(ErrorKind::kUsage, "plan",
                   fmt::format("--straggler {}: must be rank:factor, as in 3:1.5", word));
+    }
     straggler.rank = rank;
     list.push_back(straggler);
   }

@@ -44,14 +44,16 @@ class Given {
 
 void refuse_what_would_be_ignored(const CLI::App& command, const PlanOptions& options) {
   const Given given(command);
-  if (given("--parameters"))
+  if (given("--parameters")) {
     return given.none_but({"--parameters", "--devices", "--dp", "--tp", "--pp", "--zero",
                            "--precision", "--optimizer", "--cluster", "--json"},
                           "means nothing beside --parameters, a number without a model");
-  if (given("--model"))
+  }
+  if (given("--model")) {
     given.none_of({"--layers", "--hidden", "--heads", "--kv-heads", "--ffn", "--vocab", "--experts",
                    "--experts-per-token", "--gated", "--untied"},
                   fmt::format("belongs to a shape, and --model {} has its own", options.model));
+  }
   if (!given("--experts")) given.none_of({"--experts-per-token"}, "needs --experts");
   if (!is_job(options)) given.none_of({"--set"}, "sets a key of a job file, and there is none");
   if (options.search) {
@@ -66,9 +68,10 @@ void refuse_what_would_be_ignored(const CLI::App& command, const PlanOptions& op
   }
   if (given("--schedule-file"))
     given.none_of({"--schedule", "--vpp"}, "the schedule is that of --schedule-file");
-  if (!given.any({"--tokens", "--hours", "--money"}))
+  if (!given.any({"--tokens", "--hours", "--money"})) {
     given.none_of({"--bytes-per-token", "--failures"},
                   "name the run: --tokens, --hours or --money");
+  }
 }
 
 void refuse_beside_subcommand(const CLI::App& command) {
@@ -84,12 +87,14 @@ void refuse_what_would_be_ignored(const PlanOptions& options, const model::Model
   };
   if (options.shard != 0)
     need(training.zero >= 1, "shard", fmt::format("ZeRO {} shards nothing", training.zero));
-  if (options.keep_gathered)
+  if (options.keep_gathered) {
     need(training.zero == 3, "keep-gathered",
          fmt::format("ZeRO {} gathers no parameters", training.zero));
-  if (options.prefetch >= 0)
+  }
+  if (options.prefetch >= 0) {
     need(training.zero == 3, "prefetch",
          fmt::format("ZeRO {} gathers no parameters", training.zero));
+  }
   if (options.vpp > 1)
     need(training.mesh.pipeline > 1, "vpp", "a pipeline of one rank has one stage");
   if (options.ulysses)

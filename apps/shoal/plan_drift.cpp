@@ -27,29 +27,32 @@ struct Options {
 
 void drift(const Options& options) {
   const plan::Cluster cluster = load_cluster(options.cluster);
-  if (cluster.kernels.empty())
+  if (cluster.kernels.empty()) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("drift {}: it has no [kernels]: `shoal plan calibrate` writes them",
                             options.cluster));
-  if (cluster.devices() > kMostRanks)
+  }
+  if (cluster.devices() > kMostRanks) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("drift {}: {} devices are not the ranks of one host", options.cluster,
                             cluster.devices()));
+  }
   CalibrateArguments arguments = measured_by(static_cast<int>(cluster.devices()), 0);
   arguments.seconds = options.seconds;
   arguments.rounds = kRounds, arguments.drift_only = true;
   AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
   const plan::Drift drift = plan::drift(cluster, arguments.kernels);
-  if (options.json)
+  if (options.json) {
     fmt::print("{}\n",
                nlohmann::ordered_json{
                    {"cluster", cluster.name}, {"core", drift.core}, {"memory", drift.memory}}
                    .dump());
-  else
+  } else {
     fmt::print(
         "{} now takes {:.3f} times as long for what the cores do and {:.3f} times for what comes "
         "from memory as when {} was written\n",
         cluster.name, drift.core, drift.memory, options.cluster);
+  }
 }
 
 }  // namespace
@@ -57,9 +60,10 @@ void drift(const Options& options) {
 plan::Drift measured_drift(const std::string& cluster_file) {
   const Answer answer = ask_own_program({"plan", "drift", "--cluster", cluster_file, "--json"});
   const auto json = nlohmann::json::parse(answer.out, nullptr, false);
-  if (answer.code != 0 || !json.is_object())
+  if (answer.code != 0 || !json.is_object()) {
     throw Error(ErrorKind::kInternal, "plan",
                 fmt::format("the machine could not be measured:\n{}{}", answer.out, answer.err));
+  }
   return {json.at("core"), json.at("memory")};
 }
 

@@ -80,9 +80,10 @@ plan::Recompute recompute_of(const std::string& word) {
 std::vector<std::string> known_of(const char* option, const std::vector<std::string>& names,
                                   const std::vector<std::string>& known) {
   if (names == std::vector<std::string>{"all"}) return known;
-  for (const std::string& name : names)
+  for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) == known.end())
       refuse(fmt::format("{} {}: must be among {}, or all", option, name, fmt::join(known, ", ")));
+  }
   return names;
 }
 
@@ -348,9 +349,10 @@ plan::Cluster cluster_of(const PlanOptions& options) {
       if (ranks > kMostDevices)
         refuse(fmt::format("--{} {}: must be at most {}", option, ranks, kMostDevices));
       devices *= std::max<std::int64_t>(1, ranks);
-      if (devices > kMostDevices)
+      if (devices > kMostDevices) {
         refuse(fmt::format("--{} {}: the mesh would have more than {} devices", option, ranks,
                            kMostDevices));
+      }
     }
   }
   return devices == 0 ? cluster : plan::with_devices(cluster, devices);
@@ -370,10 +372,12 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   mesh.context = given("cp", options.cp), mesh.expert = given("ep", options.ep),
   mesh.expert_tensor = given("etp", options.etp);
   std::int64_t rest = 1;
-  for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context})
-    if ((rest *= ranks) > kMostDevices)
+  for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context}) {
+    if ((rest *= ranks) > kMostDevices) {
       refuse(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline,
                          mesh.context, kMostDevices));
+    }
+  }
   if (options.dp == 0 && devices % rest != 0)
     refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
@@ -424,11 +428,13 @@ plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& clus
                              {options.cp, &space.context},
                              {options.ep, &space.expert},
                              {options.vpp, &space.virtual_stages},
-                             {options.micro_batch, &space.micro_batch}})
-    if (value < 0)
+                             {options.micro_batch, &space.micro_batch}}) {
+    if (value < 0) {
       refuse(fmt::format("--search: {}: sizes must be positive", value));
-    else if (value > 0)
+    } else if (value > 0) {
       *list = {value};
+    }
+  }
   if (options.zero >= 0) space.zero = {options.zero};
   if (!options.recompute.empty()) space.recompute = {recompute_of(options.recompute)};
   if (!options.schedule.empty()) space.schedules = {options.schedule};

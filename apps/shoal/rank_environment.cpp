@@ -54,7 +54,8 @@ int tasks_on_node(const Reader& reader, int node) {
   const std::string text = reader.text("SLURM_STEP_TASKS_PER_NODE");
   std::size_t at = 0;
   for (int first = 0; at < text.size();) {
-    int tasks = 0, nodes = 1;
+    int tasks = 0;
+    int nodes = 1;
     auto parsed = std::from_chars(text.data() + at, text.data() + text.size(), tasks);
     if (parsed.ec != std::errc()) break;
     at = parsed.ptr - text.data();
@@ -85,9 +86,10 @@ RankEnvironment of_torchrun(const Reader& reader) {
   // are on one.
   std::string folder =
       result.local_world == result.world ? reader.text("TORCHELASTIC_ERROR_FILE") : "";
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 2; ++i) {
     folder = folder.substr(
         0, folder.find_last_of('/') == std::string::npos ? 0 : folder.find_last_of('/'));
+  }
   result.job_key = Reader::hashed(reader.key({"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT",
                                               "TORCHELASTIC_RESTART_COUNT"}) +
                                   "|" + folder);
@@ -129,9 +131,10 @@ RankEnvironment of_kubernetes(const Reader& reader) {
                          1,
                          {},
                          {}};
-  if (!reader.text("LOCAL_WORLD_SIZE").empty())
+  if (!reader.text("LOCAL_WORLD_SIZE").empty()) {
     result.local_rank = reader.number("LOCAL_RANK"),
     result.local_world = reader.number("LOCAL_WORLD_SIZE");
+  }
   result.job_key = reader.key({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"});
   return result;
 }
@@ -143,13 +146,14 @@ void find_meeting_place(const Reader& reader, RankEnvironment& found) {
   found.rendezvous = reader.text("SHOAL_RENDEZVOUS");
   if (!found.rendezvous.empty() || found.local_world == found.world) return;
   const std::string address = reader.text("MASTER_ADDR");
-  if (address.empty())
+  if (address.empty()) {
     throw broken(reader.launcher, fmt::format("its {} ranks are on several hosts, and neither "
                                               "SHOAL_RENDEZVOUS nor MASTER_ADDR is set",
                                               found.world))
         .hint(
             "set MASTER_ADDR to an address of rank 0's host and MASTER_PORT to a port that is free "
             "there, for all ranks");
+  }
   const std::int64_t port =
       std::int64_t{reader.number("MASTER_PORT")} + (reader.launcher == "torchrun" ? 1 : 0);
   if (port < 1 || port > 65535) throw broken(reader.launcher, fmt::format("port {} is none", port));
@@ -178,9 +182,10 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
   if (!found) return found;
   if (found->rank >= found->world)
     throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));
-  if (found->local_rank >= found->local_world || found->local_world > found->world)
+  if (found->local_rank >= found->local_world || found->local_world > found->world) {
     throw broken(found->launcher, fmt::format("local rank {} of {} on this host, of {} in all",
                                               found->local_rank, found->local_world, found->world));
+  }
   if (!by_mpi) find_meeting_place({environment, found->launcher}, *found);
   return found;
 }

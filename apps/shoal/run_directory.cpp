@@ -22,9 +22,10 @@ namespace fs = std::filesystem;
 void make(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error)
+  if (error) {
     throw Error(ErrorKind::kOutput, "run directory",
                 fmt::format("cannot make {}: {}", path, error.message()));
+  }
 }
 
 /// Ranks of a launcher that was killed end within moments, and let go of what they inherited.
@@ -99,9 +100,10 @@ RunDirectory::RunDirectory(const std::string& path, bool fresh)
     lock_ = take_lock(path_);
   }
   ::close(old);
-  if (error)
+  if (error) {
     throw Error(ErrorKind::kOutput, "run directory",
                 fmt::format("cannot move {} aside to {}: {}", path_, moved_to_, error.message()));
+  }
 }
 
 RunDirectory::~RunDirectory() {

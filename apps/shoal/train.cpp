@@ -48,10 +48,11 @@ std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool 
   SHOAL_USER_CHECK(options.ranks == 0 || options.ranks == found->world, "command line",
                    "--nproc {}: {} has started {} ranks", options.ranks, found->launcher,
                    found->world);
-  if (options.in_process && found->world > 1)
+  if (options.in_process && found->world > 1) {
     throw Error(
         ErrorKind::kUsage, "command line",
         fmt::format("--in-process: {} has started {} ranks", found->launcher, found->world));
+  }
   return found;
 }
 
@@ -111,9 +112,10 @@ int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks,
   const auto& [threads, pinned, usable_cores] = placement;
   fmt::print("{}\n", describe_ranks(ranks, threads, usable_cores, !pinned.empty()));
   std::fflush(stdout);
-  if (ranks > 1 && !parallelism.in_process)
+  if (ranks > 1 && !parallelism.in_process) {
     return launch_ranks(
         {directory.path(), train::to_toml(job.config), job.file, ranks, threads, pinned});
+  }
   RankArguments arguments;
   arguments.world = arguments.local_world = ranks;
   arguments.in_process = parallelism.in_process;
@@ -136,30 +138,33 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment,
   arguments.local_rank = environment.local_rank, arguments.local_world = environment.local_world;
   arguments.job_key = environment.job_key;
   arguments.rendezvous = environment.rendezvous;
-  if (environment.local_world != environment.world && parallelism.transport == "shared_memory")
+  if (environment.local_world != environment.world && parallelism.transport == "shared_memory") {
     throw Error(ErrorKind::kConfig, "launcher",
                 fmt::format("{} has started {} ranks, {} of them on this host, and "
                             "parallelism.transport is \"shared_memory\"",
                             environment.launcher, environment.world, environment.local_world))
         .hint("leave it at \"auto\"");
+  }
   arguments.run_directory = directory, arguments.job_text = train::to_toml(job.config),
   arguments.job_file = job.file;
   arguments.threads =
       threads_per_rank(cores, sharers, static_cast<int>(parallelism.threads_per_rank));
   // Where the launcher has bound some ranks to each part of the cores, they stay there: which of
   // them this one is it does not say.
-  if (parallelism.pin_cores && sharers == environment.local_world)
+  if (parallelism.pin_cores && sharers == environment.local_world) {
     arguments.cores =
         cores_of_rank(cores, environment.local_rank, environment.local_world, arguments.threads);
+  }
   if (parallelism.pin_cores && sharers == 1)
     arguments.cores = cores_of_rank(cores, 0, 1, arguments.threads);
   arguments.plain_lines = true;
-  if (environment.rank == 0)
+  if (environment.rank == 0) {
     fmt::print("{}, started by {}\n",
                describe_ranks(environment.world, arguments.threads, cores.usable(),
                               !arguments.cores.empty()),
                environment.launcher),
         std::fflush(stdout);
+  }
   return run_here(arguments);
 }
 
@@ -174,9 +179,10 @@ int train_job(const TrainOptions& options) {
   train::Job job = read_job(options);
   const bool by_mpi = job.config.parallelism.transport == "mpi";
   const auto launcher = other_launcher(options, by_mpi);
-  if (launcher)
+  if (launcher) {
     train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world),
                    launcher->launcher);
+  }
   const int ranks = static_cast<int>(job.config.parallelism.ranks);
   if (options.print_config) fmt::print("{}", train::print_config(job));
   std::fflush(stdout);
@@ -188,11 +194,12 @@ int train_job(const TrainOptions& options) {
     fmt::print("\n# The model, before the data is known (0: what the data needs):\n# {}\n", model);
     return 0;
   }
-  if (by_mpi && !launcher && ranks > 1)
+  if (by_mpi && !launcher && ranks > 1) {
     throw Error(
         ErrorKind::kConfig, "launcher",
         fmt::format("parallelism.transport is \"mpi\", and no MPI has started the {} ranks", ranks))
         .hint(fmt::format("mpirun -n {} shoal train ...", ranks));
+  }
   prepare_job_data(job, !launcher || launcher->rank == 0);
   const train::DataSizes sizes = train::check_job_inputs(job);
   const std::string path =

@@ -155,7 +155,10 @@ void run(const Choice& choice) {
   run.start_saving();
   std::int64_t bytes = bytes_of_files(run.wait().path);
 
-  std::vector<double> alone, saving, held_up, took;
+  std::vector<double> alone;
+  std::vector<double> saving;
+  std::vector<double> held_up;
+  std::vector<double> took;
   for (int round = 0; round < choice.saves; ++round) {
     for (int i = 0; i < choice.steps; ++i) alone.push_back(run.step());
     run.start_saving();
@@ -166,7 +169,8 @@ void run(const Choice& choice) {
         took.push_back(milliseconds(saved->took));
   }
 
-  std::vector<double> idle, disk;
+  std::vector<double> idle;
+  std::vector<double> disk;
   const std::string plain = fmt::format("{}/plain-{}", choice.directory, group.rank());
   for (int i = 0; i < choice.idle; ++i) {
     // What goes, goes outside the time of either.
@@ -183,13 +187,14 @@ void run(const Choice& choice) {
     idle.push_back(static_cast<double>(bytes) / 1e3 / milliseconds_since(begin));
     if (group.rank() == 0) std::filesystem::remove_all(path);
   }
-  if (group.rank() == 0)
+  if (group.rank() == 0) {
     fmt::print(
         "{{\"bytes\": {}, \"alone_ms\": [{:.1f}], \"saving_ms\": [{:.1f}], \"held_up_ms\": "
         "[{:.1f}], \"took_ms\": [{:.1f}], "
         "\"idle_mb_per_s\": [{:.0f}], \"disk_mb_per_s\": [{:.0f}]}}\n",
         bytes, fmt::join(alone, ", "), fmt::join(saving, ", "), fmt::join(held_up, ", "),
         fmt::join(took, ", "), fmt::join(idle, ", "), fmt::join(disk, ", "));
+  }
 }
 
 }  // namespace

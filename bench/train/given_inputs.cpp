@@ -27,11 +27,13 @@ std::vector<T> read_all(const std::string& path) {
 /// The order of named_parameters() in torch_gpt2.py, in our names.
 std::vector<std::string> names_in_peer_order(const model::ModelSpec& spec) {
   std::vector<std::string> names{"embedding.tokens.weight", "embedding.positions.weight"};
-  for (std::int64_t i = 0; i < spec.layers; ++i)
+  for (std::int64_t i = 0; i < spec.layers; ++i) {
     for (const char* name :
-         {"norm_1", "norm_2", "attention.qkv", "attention.out", "mlp.up", "mlp.down"})
+         {"norm_1", "norm_2", "attention.qkv", "attention.out", "mlp.up", "mlp.down"}) {
       for (const char* part : {"weight", "bias"})
         names.push_back(fmt::format("blocks.{}.{}.{}", i, name, part));
+    }
+  }
   names.insert(names.end(), {"head.norm.weight", "head.norm.bias"});
   return names;
 }
@@ -40,9 +42,10 @@ std::vector<std::string> names_in_peer_order(const model::ModelSpec& spec) {
 void regroup_by_head(const float* from, float* to, std::int64_t heads, std::int64_t size,
                      std::int64_t columns) {
   const std::int64_t rows = size * columns;
-  for (std::int64_t head = 0; head < heads; ++head)
+  for (std::int64_t head = 0; head < heads; ++head) {
     for (std::int64_t part = 0; part < 3; ++part)
       std::copy_n(from + (part * heads + head) * rows, rows, to + (head * 3 + part) * rows);
+  }
 }
 
 }  // namespace
@@ -50,18 +53,20 @@ void regroup_by_head(const float* from, float* to, std::int64_t heads, std::int6
 void load_weights(nn::Model& model, const std::string& path) {
   const model::ModelSpec& spec = model.spec();
   const std::vector<float> flat = read_all<float>(path);
-  if (static_cast<std::int64_t>(flat.size()) != model::parameter_count(spec))
+  if (static_cast<std::int64_t>(flat.size()) != model::parameter_count(spec)) {
     throw Error(ErrorKind::kData, "bench",
                 fmt::format("{} holds {} numbers, the model {}", path, flat.size(),
                             model::parameter_count(spec)));
+  }
   const float* from = flat.data();
   for (const std::string& name : names_in_peer_order(spec)) {
     const at::Tensor tensor = model.find_parameter(name)->tensor().detach();
     auto* to = tensor.mutable_data_ptr<float>();
-    if (name.find(".qkv.") != std::string::npos)
+    if (name.find(".qkv.") != std::string::npos) {
       regroup_by_head(from, to, spec.heads, spec.head_size, tensor.dim() == 2 ? spec.hidden : 1);
-    else
+    } else {
       std::copy_n(from, tensor.numel(), to);
+    }
     from += tensor.numel();
   }
 }
@@ -71,11 +76,12 @@ GivenTokens::GivenTokens(const std::string& path, int world, std::int64_t batch,
     : tokens_(read_all<std::int32_t>(path)), world_(world), batch_(batch), columns_(columns) {}
 
 train::Batch GivenTokens::batch(std::int64_t step, int rank) const {
-  const std::int64_t size = batch_ * (columns_ + 1), begin = (step * world_ + rank) * size;
+  const std::int64_t size = batch_ * (columns_ + 1);
+  const std::int64_t begin = (step * world_ + rank) * size;
   SHOAL_USER_CHECK(begin + size <= static_cast<std::int64_t>(tokens_.size()), "bench",
                    "the token file ends before step {}", step);
-  const at::Tensor inputs = at::empty({batch_, columns_}, at::kLong),
-                   labels = at::empty({batch_, columns_}, at::kLong);
+  const at::Tensor inputs = at::empty({batch_, columns_}, at::kLong);
+  const at::Tensor labels = at::empty({batch_, columns_}, at::kLong);
   for (std::int64_t row = 0; row < batch_; ++row) {
     const std::int32_t* tokens = tokens_.data() + begin + row * (columns_ + 1);
     std::copy_n(tokens, columns_, inputs.mutable_data_ptr<std::int64_t>() + row * columns_);

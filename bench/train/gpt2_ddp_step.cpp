@@ -68,7 +68,8 @@ void run(const Choice& choice) {
       slices_that_all_decay(*reduction), optim::AdamWOptions{.beta2 = 0.95, .weight_decay = 0.1});
   train::TrainingStep step(*model, *optimizer, *reduction, group, Key(0));
 
-  std::vector<double> milliseconds, losses;
+  std::vector<double> milliseconds;
+  std::vector<double> losses;
   for (int i = 0; i < choice.warmup + choice.steps; ++i) {
     const train::RankBatch batch{.micro_batches = {tokens.batch(i, group.rank())},
                                  .first_sample = group.rank() * choice.batch};
@@ -80,14 +81,16 @@ void run(const Choice& choice) {
     const train::StepInput input{
         .step = i, .learning_rate = 3e-4, .clip_norm = 1, .labels = labels.item<double>()};
     losses.push_back(step.run(batch, input).loss);
-    if (i >= choice.warmup)
+    if (i >= choice.warmup) {
       milliseconds.push_back(
           std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    }
   }
   group.barrier();
-  if (group.rank() == 0)
+  if (group.rank() == 0) {
     fmt::print("{{\"ms\": [{:.3f}], \"losses\": [{:.9g}]}}\n", fmt::join(milliseconds, ", "),
                fmt::join(losses, ", "));
+  }
 }
 
 }  // namespace

@@ -43,8 +43,8 @@ class Training {
     for (int layer = 0; layer < kLayers; ++layer) {
       // A layer is one row of numbers, weight and bias, as long as a multiple of the ranks; a shard
       // is an equal part of it.
-      const std::int64_t count = kWidths[layer + 1] * (kWidths[layer] + 1),
-                         padded = (count + ranks_ - 1) / ranks_ * ranks_;
+      const std::int64_t count = kWidths[layer + 1] * (kWidths[layer] + 1);
+      const std::int64_t padded = (count + ranks_ - 1) / ranks_ * ranks_;
       const Tensor all = at::sin(at::arange(padded, at::kFloat) * (layer + 1.7)) *
                          (1.7 / std::sqrt(kWidths[layer]));
       parameters_.push_back(stage_ == 3 ? shard(all).clone() : all);
@@ -61,8 +61,8 @@ class Training {
     const Tensor samples =
         at::arange(group_.rank() * rows, (group_.rank() + 1) * rows, at::kFloat).view({-1, 1}) +
         kBatch * number;
-    const Tensor x = at::sin(samples * (at::arange(kWidths.front(), at::kFloat) + 1)),
-                 labels = (x.slice(1, 0, 4) + x.slice(1, 4, 8)) * 0.5;
+    const Tensor x = at::sin(samples * (at::arange(kWidths.front(), at::kFloat) + 1));
+    const Tensor labels = (x.slice(1, 0, 4) + x.slice(1, 4, 8)) * 0.5;
 
     std::vector<Tensor> inputs{
         x};  // all that forward keeps: backward computes each layer once more
@@ -78,8 +78,8 @@ class Training {
 
     Tensor slope = error * (2 * scale);
     for (int layer = kLayers - 1; layer >= 0; --layer) {
-      const Tensor row = whole(layer).detach().requires_grad_(),
-                   input = inputs[layer].detach().requires_grad_();
+      const Tensor row = whole(layer).detach().requires_grad_();
+      const Tensor input = inputs[layer].detach().requires_grad_();
       forward(layer, row, input).backward(slope);
       keep(layer, row.grad());
       slope = input.grad();
@@ -102,7 +102,8 @@ class Training {
   }
 
   static Tensor forward(int layer, const Tensor& row, const Tensor& x) {
-    const std::int64_t in = kWidths[layer], out = kWidths[layer + 1];
+    const std::int64_t in = kWidths[layer];
+    const std::int64_t out = kWidths[layer + 1];
     const Tensor y =
         at::linear(x, row.narrow(0, 0, in * out).view({out, in}), row.narrow(0, in * out, out));
     return layer + 1 == kLayers ? y : at::tanh(y);
@@ -130,7 +131,8 @@ class Training {
       gradient = summed_shard(gradient);
     }
     const Tensor mine = stage_ == 1 || stage_ == 2 ? shard(parameters_[layer]) : parameters_[layer];
-    Tensor &m = first_moments_[layer], &v = second_moments_[layer];
+    Tensor& m = first_moments_[layer];
+    Tensor& v = second_moments_[layer];
     m.mul_(0.9).add_(gradient, 0.1);
     v.mul_(0.99).addcmul_(gradient, gradient, 0.01);
     const Tensor divisor = (v / (1 - std::pow(0.99, step))).sqrt_().add_(1e-6);
@@ -161,24 +163,27 @@ class Training {
 
 void compare_stages(const Group& group) {
   double plain = 0;
-  if (group.rank() == 0)
+  if (group.rank() == 0) {
     fmt::print(
         "stage  parameters   gradients     moments  sent a step  loss of step 1  loss of step {}\n",
         kSteps);
+  }
   for (int stage = 0; stage <= 3; ++stage) {
     Training training(group, stage);
     const double first = training.step(0);
     double last = 0;
     for (int step = 1; step < kSteps; ++step) last = training.step(step);
     const Cost cost = training.cost();
-    if (group.rank() == 0)
+    if (group.rank() == 0) {
       fmt::print("{:5} {:>9.1f} kB {:>8.1f} kB {:>8.1f} kB {:>9.1f} kB {:>15.8f} {:>15.8f}\n",
                  stage, cost.parameters / 1e3, cost.gradients / 1e3, cost.moments / 1e3,
                  cost.sent / 1e3, first, last);
+    }
     if (stage == 0) plain = last;
-    if (!(std::abs(last - plain) <= 1e-5 * plain))
+    if (!(std::abs(last - plain) <= 1e-5 * plain)) {
       throw shoal::Error(shoal::ErrorKind::kInternal, "zero_by_hand",
                          fmt::format("stage {} ends at loss {}, not {}", stage, last, plain));
+    }
   }
 }
 
@@ -189,10 +194,11 @@ int main(int argc, char** argv) {
   options.size = 4;
   if (argc > 1) std::from_chars(argv[1], argv[1] + std::strlen(argv[1]), options.size);
   try {
-    if (argc > 2 || options.size < 1 || kBatch % options.size != 0)
+    if (argc > 2 || options.size < 1 || kBatch % options.size != 0) {
       throw shoal::Error(
           shoal::ErrorKind::kUsage, "zero_by_hand",
           fmt::format("the only argument is a number of ranks that divides {}", kBatch));
+    }
     at::set_num_threads(1);
     shoal::comm::run_on_threads(options, compare_stages);
   } catch (const std::exception& error) {

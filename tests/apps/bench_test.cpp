@@ -50,9 +50,10 @@ TEST(Bench, RefusesWhatMakesNoSense) {
     return outcome.err;
   };
   for (const char* range :
-       {"2", "8:4", "8abc", "8:16x", "-8", ":8", "8:", "8:99999999999999999999"})
+       {"2", "8:4", "8abc", "8:16x", "-8", ":8", "8:", "8:99999999999999999999"}) {
     EXPECT_THAT(words({fmt::format("--bytes={}", range)}),
                 HasSubstr(fmt::format("--bytes {} is not LEAST:MOST in bytes", range)));
+  }
   EXPECT_THAT(words({"--nproc", "2", "--hosts", "3"}),
               HasSubstr("3 hosts for 2 ranks: --nproc 3 at least"));
   EXPECT_THAT(words({"--op", "nothing"}), HasSubstr("no operation 'nothing': one of all_gather,"));

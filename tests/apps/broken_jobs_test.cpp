@@ -46,9 +46,10 @@ void put(Sections& sections, const std::string& section, const std::string& line
 }
 
 void drop(Sections& sections, const std::string& section, const std::string& key) {
-  for (auto& [name, lines] : sections)
+  for (auto& [name, lines] : sections) {
     if (name == section)
       std::erase_if(lines, [&](const std::string& line) { return key_of(line) == key; });
+  }
 }
 
 std::string text_of(const Sections& sections) {
@@ -156,7 +157,8 @@ class BrokenJobs : public ::testing::Test {
 
   /// A file of the data set cut to a part of its length, and whole again.
   void damage(const std::string& file, double part) {
-    const std::string name = "corpus/" + file, whole = folder.read(name);
+    const std::string name = "corpus/" + file;
+    const std::string whole = folder.read(name);
     folder.write(name, whole.substr(0, static_cast<std::size_t>(part * whole.size())));
     expect_refused(default_job(), 65, {"corpus"});
     std::filesystem::remove(folder.path() / name);
@@ -214,10 +216,12 @@ TEST_F(BrokenJobs, EveryRangeLeft) {
     expect_line_refused(key.section, key.name + " = " + (list ? "[" + value + "]" : value),
                         {"must be ", train::describe_allowed(key)});
   }
-  for (const train::Key& key : train::all_keys())
-    if (!key.allowed.words.empty())
+  for (const train::Key& key : train::all_keys()) {
+    if (!key.allowed.words.empty()) {
       expect_line_refused(key.section, key.name + " = \"nonsense\"",
                           {"must be one of \"" + key.allowed.words.front() + "\""});
+    }
+  }
 }
 
 struct Line {
@@ -370,9 +374,10 @@ TEST_F(BrokenJobs, BrokenData) {
 
   for (const char* file : {"manifest.json", "tokenizer.model"}) damage(file, 0.5);
   std::vector<std::string> shards;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "corpus"))
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "corpus")) {
     if (entry.path().filename().string().find("train") != std::string::npos)
       shards.push_back(entry.path().filename());
+  }
   ASSERT_FALSE(shards.empty());
   for (const std::string& shard : shards) damage(shard, 0.5), damage(shard, 0.0);
 }
@@ -419,13 +424,15 @@ TEST_F(BrokenJobs, WhatOnlyTheDataTellsIsFoundBeforeAnythingMoves) {
   put(tokens, "training", "epochs = 0.0001");
   expect_refused(tokens, 78, {"training.epochs = 0.0001: less than one step"}, fresh);
   std::vector<std::string> shards;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "corpus"))
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "corpus")) {
     if (entry.path().filename().string().find("validation-") == 0)
       shards.push_back(entry.path().filename());
+  }
   ASSERT_FALSE(shards.empty());
   for (const std::string& shard : shards) {
     damage(shard, 0.5);
-    const std::string name = "corpus/" + shard, whole = folder.read(name);
+    const std::string name = "corpus/" + shard;
+    const std::string whole = folder.read(name);
     std::string flipped = whole;
     flipped[20] ^= 0x55;
     folder.write(name, flipped);

@@ -18,7 +18,8 @@ TEST(Cores, ThisProcessHasThoseOfItsMask) {
 }
 
 TEST(Cores, AreSharedEquallyAndNeverNone) {
-  const Cores eight{{0, 1, 2, 3, 4, 5, 6, 7}, 0}, quota{{0, 1, 2, 3, 4, 5, 6, 7}, 2.5};
+  const Cores eight{{0, 1, 2, 3, 4, 5, 6, 7}, 0};
+  const Cores quota{{0, 1, 2, 3, 4, 5, 6, 7}, 2.5};
   EXPECT_EQ(threads_per_rank(eight, 2, 0), 4);
   EXPECT_EQ(threads_per_rank(eight, 3, 0), 2);
   EXPECT_EQ(threads_per_rank(eight, 16, 0), 1);
@@ -29,8 +30,10 @@ TEST(Cores, AreSharedEquallyAndNeverNone) {
 // Four ranks on eight cores whose launcher had all of them: bound to nothing, to a half each, to
 // two cores each, to more than a fair part.
 TEST(Cores, OfABoundRankAreItsOwn) {
-  const Cores all{{0, 1, 2, 3, 4, 5, 6, 7}, 6}, half{{4, 5, 6, 7}, 6}, two{{2, 3}, 6},
-      five{{0, 1, 2, 3, 4}, 6};
+  const Cores all{{0, 1, 2, 3, 4, 5, 6, 7}, 6};
+  const Cores half{{4, 5, 6, 7}, 6};
+  const Cores two{{2, 3}, 6};
+  const Cores five{{0, 1, 2, 3, 4}, 6};
   EXPECT_EQ(bound_cores(all, all, 4).sharers, 4);
   EXPECT_EQ(bound_cores(half, all, 4).sharers, 2);
   EXPECT_EQ(bound_cores(two, all, 4).sharers, 1);
@@ -45,9 +48,10 @@ TEST(Cores, OfABoundRankAreItsOwn) {
 TEST(Cores, NoTwoRanksShareOne) {
   const Cores odd{{1, 3, 5, 7, 9}, 0};
   std::set<int> seen;
-  for (int rank = 0; rank < 2; ++rank)
+  for (int rank = 0; rank < 2; ++rank) {
     for (const int core : cores_of_rank(odd, rank, 2, 2))
       EXPECT_TRUE(seen.insert(core).second) << core;
+  }
   EXPECT_EQ(seen, (std::set<int>{1, 3, 5, 7}));
   EXPECT_THROW(cores_of_rank(odd, 0, 3, 2), Error);
 }

@@ -103,7 +103,7 @@ TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
   // MASTER_PORT name, or at one of the next.
   std::filesystem::remove_all(folder.path() / "run");
   std::vector<std::unique_ptr<Program>> ranks;
-  for (int rank = 0; rank < 2; ++rank)
+  for (int rank = 0; rank < 2; ++rank) {
     ranks.push_back(std::make_unique<Program>(
         words({}), folder.path(),
         std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
@@ -113,6 +113,7 @@ TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
                                            {"SHOAL_JOB_KEY", std::to_string(::getpid())},
                                            {"MASTER_ADDR", "127.0.0.1"},
                                            {"MASTER_PORT", "29700"}}));
+  }
   for (auto& rank : ranks) {
     const Outcome outcome = rank->wait();
     EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -165,7 +166,7 @@ struct Fault {
 // Answers are checked by the program itself; of each operation it prints a line.
 TEST(Bench, MessagesAreTimedOnSharedMemoryAndOverTcp) {
   const Folder folder;
-  for (const char* transport : {"shared_memory", "tcp"})
+  for (const char* transport : {"shared_memory", "tcp"}) {
     for (const char* type : {"f32", "u8"}) {
       const Outcome outcome =
           run({shoal_program(), "bench", "collectives", "--nproc", "3", "--transport", transport,
@@ -173,13 +174,15 @@ TEST(Bench, MessagesAreTimedOnSharedMemoryAndOverTcp) {
                "--seconds", "0.001", "--json"},
               folder.path(), {}, 60);
       EXPECT_EQ(outcome.code, 0) << outcome.err;
-      for (const char* op : {"sendrecv", "ping_pong", "message_rate"})
+      for (const char* op : {"sendrecv", "ping_pong", "message_rate"}) {
         EXPECT_THAT(outcome.out,
                     ContainsRegex(fmt::format(
                         "\"op\": \"{}\".*\"world\": 3, \"transport\": \"{}\", \"algorithm\": "
                         "\"message\".*\"type\": \"{}\", \"bytes\": 40[0-9]*, \"us_min\"",
                         op, transport, type)));
+      }
     }
+  }
   const Outcome alone = run(
       {shoal_program(), "bench", "collectives", "--nproc", "1", "--op", "sendrecv"}, folder.path());
   EXPECT_EQ(alone.code, 2);
@@ -205,8 +208,8 @@ TEST_F(TrainedRun, TheFirstCauseComesFirstAndGivesTheCode) {
     EXPECT_EQ(outcome.err.find(fault.first), 0u) << fault.name << "\n" << outcome.err;
     EXPECT_TRUE(folder.has("run/checkpoints/step-10/manifest.json")) << fault.name;
     // Rank 0 wrote what both were doing; rank 1 did too unless it had no chance to.
-    const std::string flight = folder.read("run/logs/flight.jsonl"),
-                      own = folder.read("run/logs/flight-rank-0.jsonl");
+    const std::string flight = folder.read("run/logs/flight.jsonl");
+    const std::string own = folder.read("run/logs/flight-rank-0.jsonl");
     EXPECT_THAT(own, HasSubstr("\"record\":\"rank\"")) << fault.name;
     EXPECT_THAT(own, HasSubstr("\"rank\":1,\"sequence\":"))
         << fault.name << ": shared memory shows the other rank";
@@ -324,12 +327,13 @@ std::string job_of(const std::string& source) {
   const std::string rest =
       "[checkpoint]\ninterval = 2\n[metrics]\ntensorboard = false\n[validation]\nbatches = "
       "0\n[training]\nsteps = 4\n";
-  if (source == "tokens")
+  if (source == "tokens") {
     return rest +
            "global_batch_sequences = 4\nsequence_length = 16\n[data]\nfolders = "
            "[\"corpus\"]\nprepare = \"files\"\n" +
            "prepare_from = [\"text\"]\ntokenizer = \"byte\"\n[model]\nname = \"gpt2-tiny\"\nlayers "
            "= 1\nvocab = 0\ndropout = 0.1\n";
+  }
   const std::string table =
       rest +
       "global_batch_sequences = 16\n[model]\nfamily = \"mlp\"\nwidths = [8]\n[data]\nsource = \"" +
@@ -342,9 +346,10 @@ class EverySource : public TrainedRun, public ::testing::WithParamInterface<cons
   void SetUp() override {
     folder.write("job.toml", job_of(GetParam()));
     std::string table = "a,b,y\n";
-    for (int i = 0; i < 200; ++i)
+    for (int i = 0; i < 200; ++i) {
       table += std::to_string(i % 7) + "," + std::to_string(i % 11) + "," +
                std::to_string(i % 7 - 2 * (i % 11)) + "\n";
+    }
     folder.write("table.csv", table);
     std::uint32_t state = 1;
     for (int file = 0; file < 40; ++file) {
@@ -395,10 +400,12 @@ TEST_P(EverySource, TheWrittenConfigurationTrainsTheSame) {
   const auto weights = [&](const std::string& directory) {
     std::map<std::string, std::string> files;
     const auto step = folder.path() / directory / "checkpoints/step-4";
-    for (const auto& entry : std::filesystem::directory_iterator(step))
-      if (entry.path().extension() == ".safetensors")
+    for (const auto& entry : std::filesystem::directory_iterator(step)) {
+      if (entry.path().extension() == ".safetensors") {
         files[entry.path().filename()] =
             folder.read(std::filesystem::relative(entry, folder.path()));
+      }
+    }
     return files;
   };
   EXPECT_FALSE(weights("run").empty());
@@ -445,7 +452,8 @@ steps = 1
 )");
   // Calibrated in an instant, which may have been one in which something else ran: a few may be
   // tried, and one must do.
-  double apart = 0, memory = 0;
+  double apart = 0;
+  double memory = 0;
   std::string words;
   for (int attempt = 0; attempt < 6 && (attempt == 0 || std::abs(apart) > 2); ++attempt) {
     const Outcome calibrated = run({shoal_program(), "plan", "calibrate", "--nproc", "1",
@@ -464,8 +472,9 @@ steps = 1
     EXPECT_GT(number("core_drift"), 0);
     EXPECT_GT(number("memory_drift"), 0);
     // What the two factors make of a sum of parts lies between the one and the other.
-    const double now = number("planned_now_step_s") / number("planned_step_s"),
-                 core = number("core_drift"), of_memory = number("memory_drift");
+    const double now = number("planned_now_step_s") / number("        planned_step_s");
+    const double core = number("core_drift");
+    const double of_memory = number("memory_drift");
     EXPECT_GE(now, 0.9 * std::min(core, of_memory));
     EXPECT_LE(now, 1.1 * std::max(core, of_memory));
     apart = std::log2(number("planned_step_s") / number("measured_step_s"));

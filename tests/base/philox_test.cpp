@@ -20,7 +20,9 @@ TEST(Philox, GivesTheKnownAnswers) {
 TEST(Key, MomentsAreThoseOfTheDistribution) {
   const Key key = Key(7).child("moments");
   constexpr int kSamples = 200000;
-  double uniform = 0, normal = 0, square = 0;
+  double uniform = 0;
+  double normal = 0;
+  double square = 0;
   for (int i = 0; i < kSamples; ++i) {
     uniform += key.uniform(i);
     const double n = key.normal(i);

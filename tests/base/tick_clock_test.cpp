@@ -20,8 +20,12 @@ TEST(TickClock, CountsAsTheSystemDoes) {
       read();
       held_up |= Clock::now() - start > std::chrono::microseconds(200);
     };
-    std::int64_t before = 0, later = 0;
-    Clock::time_point began, now, told_before, told_later;
+    std::int64_t before = 0;
+    std::int64_t later = 0;
+    Clock::time_point began;
+    Clock::time_point now;
+    Clock::time_point told_before;
+    Clock::time_point told_later;
     std::optional<TickClock> clock;
     at_once([&] { before = TickClock::now(), began = Clock::now(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(40));

@@ -31,10 +31,11 @@ const comm::Group kAlone;
 /// A state of `floats` numbers, each of which is the step.
 std::vector<StateItem> state_at(std::int64_t step, std::int64_t floats) {
   std::vector<StateItem> items;
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < 4; ++i) {
     items.push_back({.name = "model.w" + std::to_string(i),
                      .local = at::full({floats / 4}, static_cast<double>(step), at::kFloat),
                      .global_shape = {floats / 4}});
+  }
   return items;
 }
 
@@ -68,9 +69,10 @@ TEST(Crash, KilledAtTwentyInstantsOfSavingThereIsAlwaysALoadableCheckpoint) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       // Every third save is of a step that exists already: replacing must be as safe as adding.
-      for (std::int64_t i = 1;; ++i)
+      for (std::int64_t i = 1;; ++i) {
         save(scratch.path(), from + i - i / 3, state_at(from + i - i / 3, kFloats), "{}", kAlone,
              {.keep_last = 2, .fsync = false});
+      }
     }
     wait_for_step(scratch.path(), from + 2);
     std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 40'000));

@@ -37,15 +37,15 @@ std::string save_on(int ranks, Sharding sharding, const std::string& directory,
 
 TEST(SaveLoad, EveryMeshReadsWhatEveryMeshWrote) {
   const GlobalState state;
-  for (int writers = 1; writers <= 4; ++writers)
+  for (int writers = 1; writers <= 4; ++writers) {
     for (const Sharding written : kAll) {
       Scratch scratch;
       const std::string path = save_on(writers, written, scratch.path());
-      for (int readers = 1; readers <= 4; ++readers)
-        for (const Sharding read : kAll)
+      for (int readers = 1; readers <= 4; ++readers) {
+        for (const Sharding read : kAll) {
           run_ranks(readers, [&](const comm::Group& group) {
-            const auto expected = items_of(state, read, group.rank(), readers),
-                       found = items_of(state, read, group.rank(), readers);
+            const auto expected = items_of(state, read, group.rank(), readers);
+            const auto found = items_of(state, read, group.rank(), readers);
             wipe(found);
             const Loaded loaded = load(path, found, group);
             EXPECT_EQ(loaded.step, 10);
@@ -53,7 +53,10 @@ TEST(SaveLoad, EveryMeshReadsWhatEveryMeshWrote) {
             EXPECT_TRUE(same(found, expected))
                 << writers << " x " << name(written) << " to " << readers << " x " << name(read);
           });
+        }
+      }
     }
+  }
 }
 
 // Threads of one process are one host: replicas read each byte once together, and so do ranks of
@@ -65,7 +68,8 @@ TEST(SaveLoad, AHostReadsEveryByteOnce) {
   std::int64_t all = 0;
   for (const auto& tensor : format::read_manifest(path).tensors) all += tensor.bytes();
   for (const int ranks : {1, 2, 3}) {
-    std::atomic<std::int64_t> read = 0, most = 0;
+    std::atomic<std::int64_t> read = 0;
+    std::atomic<std::int64_t> most = 0;
     run_ranks(ranks, [&](const comm::Group& group) {
       const auto found = items_of(state, Sharding::kReplicated, group.rank(), ranks);
       wipe(found);
@@ -84,7 +88,7 @@ TEST(SaveLoad, AHostReadsEveryByteOnce) {
 
 TEST(SaveLoad, ValueChecksumsDoNotDependOnRanksOrSharding) {
   std::map<std::string, std::uint64_t> expected;
-  for (int ranks = 1; ranks <= 3; ++ranks)
+  for (int ranks = 1; ranks <= 3; ++ranks) {
     for (const Sharding sharding : kAll) {
       Scratch scratch;
       std::map<std::string, std::uint64_t> found;
@@ -94,6 +98,7 @@ TEST(SaveLoad, ValueChecksumsDoNotDependOnRanksOrSharding) {
       if (expected.empty()) expected = found;
       EXPECT_EQ(found, expected);
     }
+  }
 }
 
 TEST(SaveLoad, ReplicasShareTheWriting) {
@@ -101,7 +106,8 @@ TEST(SaveLoad, ReplicasShareTheWriting) {
   const format::Manifest manifest =
       format::read_manifest(save_on(2, Sharding::kReplicated, scratch.path()));
   ASSERT_EQ(manifest.files.size(), 2);
-  std::int64_t bytes[2] = {}, largest = 0;
+  std::int64_t bytes[2] = {};
+  std::int64_t largest = 0;
   for (const auto& tensor : manifest.tensors) {
     bytes[tensor.pieces[0].file] += tensor.bytes();
     largest = std::max(largest, tensor.bytes());
@@ -129,9 +135,10 @@ TEST(SaveLoad, FilesStayBelowTheirLimit) {
 TEST(SaveLoad, KeepsTheLast) {
   Scratch scratch;
   const GlobalState state;
-  for (int step = 1; step <= 4; ++step)
+  for (int step = 1; step <= 4; ++step) {
     save(scratch.path(), step, items_of(state, Sharding::kRows, 0, 1), "{}", kAlone,
          {.keep_last = 2, .fsync = step > 3});
+  }
   const auto steps = format::list_steps(scratch.path());
   ASSERT_EQ(steps.size(), 2);
   EXPECT_EQ(steps[0].step, 3);
@@ -205,15 +212,17 @@ TEST(SaveLoad, ValuesConvertBetweenPrecisions) {
     GlobalState here;
     for (auto& [name, tensor] : here.tensors)
       if (tensor.is_floating_point()) tensor = at::zeros_like(tensor, tensor.options().dtype(type));
-    for (const Sharding sharding : {Sharding::kReplicated, Sharding::kColumns, Sharding::kFlat})
+    for (const Sharding sharding : {Sharding::kReplicated, Sharding::kColumns, Sharding::kFlat}) {
       for (int rank = 0; rank < 2; ++rank) {
-        const auto items = items_of(here, sharding, rank, 2),
-                   wanted = items_of(saved, sharding, rank, 2);
+        const auto items = items_of(here, sharding, rank, 2);
+        const auto wanted = items_of(saved, sharding, rank, 2);
         load(path, items, kAlone);
-        for (std::size_t i = 0; i < items.size(); ++i)
+        for (std::size_t i = 0; i < items.size(); ++i) {
           EXPECT_TRUE(items[i].local.equal(wanted[i].local.to(items[i].local.scalar_type())))
               << items[i].name << " " << name(sharding);
+        }
       }
+    }
   }
 }
 
@@ -222,8 +231,8 @@ TEST(SaveLoad, MissingAndBrokenCheckpointsAreToldApart) {
   const auto items = items_of(GlobalState(), Sharding::kReplicated, 0, 1);
   EXPECT_THAT(words_of(ErrorKind::kInputMissing, [&] { load(scratch / "step-9", items, kAlone); }),
               HasSubstr("step-9/manifest.json"));
-  const std::string path = save_on(1, Sharding::kReplicated, scratch.path()),
-                    data = path + "/shard-0000-00.safetensors";
+  const std::string path = save_on(1, Sharding::kReplicated, scratch.path());
+  const std::string data = path + "/shard-0000-00.safetensors";
   flip_byte(data, slurp(data).size() - 3);
   EXPECT_THAT(words_of(ErrorKind::kData, [&] { load(path, items, kAlone); }),
               AllOf(HasSubstr(data), HasSubstr("checksum")));
@@ -231,16 +240,17 @@ TEST(SaveLoad, MissingAndBrokenCheckpointsAreToldApart) {
 
 TEST(SaveLoad, OneRanksTroubleIsEveryRanksError) {
   Scratch scratch;
-  const std::string path = save_on(2, Sharding::kRows, scratch.path()),
-                    data = path + "/shard-0001-00.safetensors";
+  const std::string path = save_on(2, Sharding::kRows, scratch.path());
+  const std::string data = path + "/shard-0001-00.safetensors";
   flip_byte(data, slurp(data).size() - 1);
   const auto thrown = on_ranks(2, [&](const comm::Group& group) {
     load(path, items_of(GlobalState(), Sharding::kRows, group.rank(), 2), group);
   });
-  for (int rank = 0; rank < 2; ++rank)
+  for (int rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[rank]); }),
                 HasSubstr("shard-0001-00"))
         << "rank " << rank;
+  }
   EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[0]); }),
               HasSubstr("rank 0 of 2, peer 1"));
 }

@@ -50,10 +50,11 @@ void change(const std::vector<StateItem>& items) {
 
 TEST(Saver, WritesTheBytesThatSaveWritesThoughTheStateGoesOn) {
   const GlobalState state;
-  for (int ranks = 1; ranks <= 4; ++ranks)
-    for (const Sharding sharding : kAll)
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (const Sharding sharding : kAll) {
       for (const std::int64_t staging : {0, 300, 1 << 20}) {
-        Scratch plain, behind;
+        Scratch plain;
+        Scratch behind;
         run_ranks(ranks, [&](const comm::Group& group) {
           save(plain.path(), 3, items_of(state, sharding, group.rank(), ranks), "{\"a\":1}", group,
                {.fsync = false});
@@ -67,6 +68,8 @@ TEST(Saver, WritesTheBytesThatSaveWritesThoughTheStateGoesOn) {
         ASSERT_EQ(files_of(plain / "step-3"), files_of(behind / "step-3"))
             << ranks << " x " << name(sharding) << ", staging of " << staging;
       }
+    }
+  }
 }
 
 TEST(Saver, BlocksAreSavedAsTheyWereWithAnyStaging) {
@@ -81,7 +84,8 @@ TEST(Saver, BlocksAreSavedAsTheyWereWithAnyStaging) {
       change(items);
       saver.before_update();
       saver.wait();
-      const auto found = large_state(-1), expected = large_state(static_cast<float>(step));
+      const auto found = large_state(-1);
+      const auto expected = large_state(static_cast<float>(step));
       load(scratch / ("step-" + std::to_string(step)), found, kAlone);
       EXPECT_TRUE(same(found, expected));
     }
@@ -158,13 +162,15 @@ TEST(Saver, AFullDiskIsEveryRanksErrorAndThePreviousCheckpointStays) {
       throw;
     }
   });
-  for (const auto& error : thrown) try {
+  for (const auto& error : thrown) {
+    try {
       ASSERT_TRUE(error);
       std::rethrow_exception(error);
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::kOutput);
       EXPECT_THAT(e.what(), HasSubstr("free space"));
     }
+  }
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()), 1);
   EXPECT_EQ(format::newest_step(scratch.path())->step, 1);
   format::Reader(scratch / "step-1").verify();

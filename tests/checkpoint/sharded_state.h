@@ -65,13 +65,15 @@ inline StateItem item_of(const std::string& name, const at::Tensor& tensor, Shar
   }
   const auto part = [&](std::int64_t size, int index) { return size * index / ranks; };
   if (sharding == Sharding::kFlat) {
-    const std::int64_t begin = part(tensor.numel(), rank), end = part(tensor.numel(), rank + 1);
+    const std::int64_t begin = part(tensor.numel(), rank);
+    const std::int64_t end = part(tensor.numel(), rank + 1);
     item.local = tensor.flatten().slice(0, begin, end).clone();
     item.boxes = one_element_boxes(tensor.sizes(), begin, end);
     return item;
   }
-  const std::int64_t dim = sharding == Sharding::kRows ? 0 : tensor.dim() - 1,
-                     begin = part(tensor.size(dim), rank), end = part(tensor.size(dim), rank + 1);
+  const std::int64_t dim = sharding == Sharding::kRows ? 0 : tensor.dim() - 1;
+  const std::int64_t begin = part(tensor.size(dim), rank);
+  const std::int64_t end = part(tensor.size(dim), rank + 1);
   item.local = tensor.slice(dim, begin, end).contiguous().clone();
   item.boxes = {{std::vector<std::int64_t>(tensor.dim(), 0), tensor.sizes().vec()}};
   item.boxes[0].begin[dim] = begin, item.boxes[0].end[dim] = end;

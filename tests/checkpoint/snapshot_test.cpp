@@ -63,7 +63,7 @@ std::vector<std::vector<char>> read_all(Snapshot& snapshot,
 }
 
 TEST(Snapshot, HoldsWhatWasThereHoweverSmallStagingIsAndWheneverTheOwnerWrites) {
-  for (const std::size_t staging_bytes : {std::size_t{0}, kBlock, 3 * kBlock, 20 * kBlock})
+  for (const std::size_t staging_bytes : {std::size_t{0}, kBlock, 3 * kBlock, 20 * kBlock}) {
     for (int round = 0; round < 20; ++round) {
       Memory memory;
       const auto expected = memory.ranges;
@@ -77,6 +77,7 @@ TEST(Snapshot, HoldsWhatWasThereHoweverSmallStagingIsAndWheneverTheOwnerWrites) 
       writer.join();
       ASSERT_EQ(found, expected) << "staging of " << staging_bytes << ", round " << round;
     }
+  }
 }
 
 TEST(Snapshot, TheOwnerWaitsForWhatDoesNotFit) {
@@ -84,7 +85,8 @@ TEST(Snapshot, TheOwnerWaitsForWhatDoesNotFit) {
   const auto ranges = memory.all();
   std::vector<char> staging(3 * kBlock);
   Snapshot snapshot(ranges, staging.size(), into(staging));
-  std::atomic<bool> refused = false, detached = false;
+  std::atomic<bool> refused = false;
+  std::atomic<bool> detached = false;
   std::thread owner([&] {
     EXPECT_FALSE(snapshot.detach(milliseconds(1)));
     refused = true;

@@ -24,7 +24,8 @@ std::vector<std::int64_t> indices(const Box& box, const Shape& shape) {
 Box random_box(const Shape& shape, std::mt19937& random) {
   Box box = whole(shape);
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    std::int64_t a = random() % (shape[d] + 1), b = random() % (shape[d] + 1);
+    std::int64_t a = random() % (shape[d] + 1);
+    std::int64_t b = random() % (shape[d] + 1);
     if (random() % 3 > 0) box.begin[d] = std::min(a, b), box.end[d] = std::max(a, b);
   }
   return box;
@@ -33,12 +34,12 @@ Box random_box(const Shape& shape, std::mt19937& random) {
 TEST(Box, RunsAreTheIndicesOfTheBoxInOrder) {
   std::mt19937 random(1);
   for (const Shape& shape :
-       {Shape{}, Shape{7}, Shape{3, 5}, Shape{4, 1, 6}, Shape{2, 3, 4, 5}, Shape{5, 0}})
+       {Shape{}, Shape{7}, Shape{3, 5}, Shape{4, 1, 6}, Shape{2, 3, 4, 5}, Shape{5, 0}}) {
     for (int round = 0; round < 50; ++round) {
       const Box box = random_box(shape, random);
       const auto expected = indices(box, shape);
-      const std::int64_t begin = expected.empty() ? 0 : random() % expected.size(),
-                         end = begin + (expected.size() - begin) * (round % 3) / 2;
+      const std::int64_t begin = expected.empty() ? 0 : random() % expected.size();
+      const std::int64_t end = begin + (expected.size() - begin) * (round % 3) / 2;
       std::vector<std::int64_t> found;
       std::int64_t next = begin;
       for_each_run(box, shape, begin, end, [&](const format::Run& run) {
@@ -49,6 +50,7 @@ TEST(Box, RunsAreTheIndicesOfTheBoxInOrder) {
       EXPECT_EQ(found, std::vector(expected.begin() + begin, expected.begin() + end))
           << text(box) << " of " << text(shape);
     }
+  }
 }
 
 TEST(Box, ContiguousBoxesAreOneRun) {
@@ -62,8 +64,11 @@ TEST(Box, IntersectionHoldsWhatBothHold) {
   std::mt19937 random(2);
   const Shape shape{4, 5, 3};
   for (int round = 0; round < 200; ++round) {
-    const Box a = random_box(shape, random), b = random_box(shape, random), both = intersect(a, b);
-    const auto in_a = indices(a, shape), in_b = indices(b, shape);
+    const Box a = random_box(shape, random);
+    const Box b = random_box(shape, random);
+    const Box both = intersect(a, b);
+    const auto in_a = indices(a, shape);
+    const auto in_b = indices(b, shape);
     std::vector<std::int64_t> expected;
     std::set_intersection(in_a.begin(), in_a.end(), in_b.begin(), in_b.end(),
                           std::back_inserter(expected));

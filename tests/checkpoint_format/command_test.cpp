@@ -36,10 +36,11 @@ Ending shoal(const std::string& words) {
 class Command : public ::testing::Test {
  protected:
   Command() {
-    for (const int step : {2, 10})
+    for (const int step : {2, 10}) {
       testing::write_checkpoint(scratch_ / "run/checkpoints", step,
                                 {{testing::source("model.w", {4, 2}, {{0, 0}, {1, 2}}, step)},
                                  {testing::source("model.w", {4, 2}, {{1, 0}, {4, 2}}, step)}});
+    }
   }
   std::string step(int number) const {
     return scratch_ / ("run/checkpoints/step-" + std::to_string(number));

@@ -72,11 +72,12 @@ std::string write_model(const std::string& directory, const model::ModelSpec& sp
   const std::string folder = begin_step(directory, 0);
   Manifest manifest{.metadata = "{\"model\":" + model::to_json(spec) + "}"};
   std::vector<Source> sources;
-  for (const auto& parameter : model::parameters(spec))
+  for (const auto& parameter : model::parameters(spec)) {
     sources.push_back(
         {"model." + parameter.name, ElementType::kF32, parameter.shape, whole(parameter.shape),
          blocks_of(ElementType::kF32,
                    [&values, name = parameter.name] { return values.at(name).data(); })});
+  }
   add_written(manifest, write_shards(folder, "shard-0000", sources, 1 << 30, false));
   write_text(folder + "/manifest.json", to_json(manifest), false);
   return commit_step(directory, 0, false);
@@ -140,17 +141,21 @@ TEST(HuggingFace, Gpt2IsTransposedAndGroupedByKind) {
   const auto bias = read_exported(scratch / "theirs", "transformer.h.1.attn.c_attn.bias");
   const auto& ours = values.at("blocks.1.attention.qkv.weight");
   const auto& our_bias = values.at("blocks.1.attention.qkv.bias");
-  for (int kind = 0; kind < 3; ++kind)
-    for (int head = 0; head < 3; ++head)
+  for (int kind = 0; kind < 3; ++kind) {
+    for (int head = 0; head < 3; ++head) {
       for (int d = 0; d < 4; ++d) {
-        const int theirs = kind * 12 + head * 4 + d, mine = head * 12 + kind * 4 + d;
+        const int theirs = kind * 12 + head * 4 + d;
+        const int mine = head * 12 + kind * 4 + d;
         EXPECT_EQ(bias[theirs], our_bias[mine]);
         for (int in = 0; in < 12; ++in) EXPECT_EQ(weight[in * 36 + theirs], ours[mine * 12 + in]);
       }
+    }
+  }
   const auto up = read_exported(scratch / "theirs", "transformer.h.0.mlp.c_fc.weight");
-  for (int out = 0; out < 48; ++out)
+  for (int out = 0; out < 48; ++out) {
     for (int in = 0; in < 12; ++in)
       EXPECT_EQ(up[in * 48 + out], values.at("blocks.0.mlp.up.weight")[out * 12 + in]);
+  }
   EXPECT_EQ(read_exported(scratch / "theirs", "transformer.wte.weight"),
             values.at("embedding.tokens.weight"));
 }
@@ -163,9 +168,10 @@ TEST(HuggingFace, LlamaHasQueriesKeysAndValuesApart) {
                                                                   // value; 4 rows each, 12 columns
   const auto q = read_exported(scratch / "theirs", "model.layers.0.self_attn.q_proj.weight");
   const auto v = read_exported(scratch / "theirs", "model.layers.0.self_attn.v_proj.weight");
-  for (int head = 0; head < 4; ++head)
+  for (int head = 0; head < 4; ++head) {
     for (int d = 0; d < 4; ++d)
       EXPECT_EQ(q[(head * 4 + d) * 12], ours[(head / 2 * 16 + head % 2 * 4 + d) * 12]);
+  }
   for (int head = 0; head < 2; ++head)
     for (int d = 0; d < 4; ++d) EXPECT_EQ(v[(head * 4 + d) * 12], ours[(head * 16 + 12 + d) * 12]);
 }
@@ -195,8 +201,8 @@ TEST(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
   const model::ModelSpec spec = qwen3();
   const Values values = export_made_up(scratch, spec);
   for (const std::string layer : {"0", "1"}) {
-    const std::string ours = "blocks." + layer + ".attention.",
-                      theirs = "model.layers." + layer + ".self_attn.";
+    const std::string ours = "blocks." + layer + ".attention.";
+    const std::string theirs = "model.layers." + layer + ".self_attn.";
     EXPECT_EQ(read_exported(scratch / "theirs", theirs + "q_norm.weight"),
               values.at(ours + "query_norm.weight"));
     EXPECT_EQ(read_exported(scratch / "theirs", theirs + "k_norm.weight"),
@@ -206,10 +212,12 @@ TEST(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
                                "model.layers.1.self_attn.k_proj.weight");  // [2 heads of 6, 12]
   const auto& ours =
       values.at("blocks.1.attention.qkv.weight");  // 2 groups of 2 queries, key, value; 6 rows each
-  for (int head = 0; head < 2; ++head)
-    for (int d = 0; d < 6; ++d)
+  for (int head = 0; head < 2; ++head) {
+    for (int d = 0; d < 6; ++d) {
       for (int in = 0; in < 12; ++in)
         EXPECT_EQ(k[(head * 6 + d) * 12 + in], ours[(head * 24 + 12 + d) * 12 + in]);
+    }
+  }
   const auto config = nlohmann::json::parse(hugging_face_config(spec));
   EXPECT_EQ(config["model_type"], "qwen3");
   EXPECT_EQ(config["architectures"], nlohmann::json{"Qwen3ForCausalLM"});
@@ -327,7 +335,8 @@ TEST(HuggingFace, RefusesArchitecturesThatItHasNoNameFor) {
 TEST(Widen, EveryHalfIsItsValue) {
   // The definition: sign, 2^(e - 15) (1 + f / 1024), or 2^-14 f / 1024 without the leading one.
   for (int bits = 0; bits < 65536; ++bits) {
-    const int exponent = bits / 1024 % 32, fraction = bits % 1024;
+    const int exponent = bits / 1024 % 32;
+    const int fraction = bits % 1024;
     const float value = half_to_float(static_cast<unsigned short>(bits));
     if (exponent == 31) {
       EXPECT_EQ(std::isnan(value), fraction != 0);

@@ -17,10 +17,11 @@ using ::testing::HasSubstr;
 
 LogicalTensor tensor(const Shape& shape, const std::vector<Box>& boxes) {
   LogicalTensor made{.name = "w", .shape = shape};
-  for (const Box& box : boxes)
+  for (const Box& box : boxes) {
     made.pieces.push_back({.name = piece_name("w", box, shape),
                            .box = box,
                            .blocks = std::vector<std::uint64_t>(box.count() > 0, 1)});
+  }
   return made;
 }
 

@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 std::vector<Box> cut(const Shape& shape, int parts, std::mt19937& random) {
   std::vector<Box> boxes{whole(shape)};
   while (static_cast<int>(boxes.size()) < parts) {
-    const std::size_t which = random() % boxes.size(), d = random() % shape.size();
+    const std::size_t which = random() % boxes.size();
+    const std::size_t d = random() % shape.size();
     Box& box = boxes[which];
     const std::int64_t at = box.begin[d] + random() % (box.end[d] - box.begin[d] + 1);
     Box rest = box;
@@ -174,10 +175,11 @@ TEST_F(Damage, ByRandomMutationNeverCrashes) {
     std::string bad = good;
     for (int changes = 1 + random() % 3; changes > 0 && !bad.empty(); --changes) {
       const std::size_t at = random() % bad.size();
-      if (random() % 2)
+      if (random() % 2) {
         bad[at] = "{}[]\",:0123456789-e"[random() % 19];
-      else
+      } else {
         bad.replace(at, random() % 30, good.substr(random() % good.size(), random() % 30));
+      }
     }
     try {
       parse_manifest(bad, "manifest.json");

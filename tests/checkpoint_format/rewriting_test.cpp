@@ -82,7 +82,8 @@ TEST(Compare, MeasuresHowFarNumbersAreApart) {
              return values[which];
            })}}});
   };
-  Reader first(write(0)), second(write(1));
+  Reader first(write(0));
+  Reader second(write(1));
   const auto differences = compare(first, second);
   ASSERT_EQ(differences.size(), 1);
   EXPECT_EQ(differences[0].elements, 3) << "zeros of either sign have different bits";

@@ -124,9 +124,9 @@ TEST(Safetensors, WrittenHeadersReadBackAligned) {
 }
 
 TEST(Safetensors, RefusesToWriteWhatNobodyCouldRead) {
-  std::vector<Entry> twice{{.name = "a", .shape = {1}}, {.name = "a", .shape = {1}}},
-      reserved{{.name = "__metadata__", .shape = {1}}},
-      wide{{.name = "a", .type = ElementType::kC128, .shape = {1}}};
+  std::vector<Entry> twice{{.name = "a", .shape = {1}}, {.name = "a", .shape = {1}}};
+  std::vector<Entry> reserved{{.name = "__metadata__", .shape = {1}}};
+  std::vector<Entry> wide{{.name = "a", .type = ElementType::kC128, .shape = {1}}};
   for (auto* entries : {&twice, &reserved, &wide}) EXPECT_THROW(render_header(*entries, {}), Error);
 }
 
@@ -137,7 +137,8 @@ TEST(Safetensors, NoMutationGetsPastTheParserWithAnExtentOutsideTheFile) {
       32);
   ASSERT_EQ(complaint(good), "");
   std::mt19937 random(5);
-  int taken = 0, refused = 0;
+  int taken = 0;
+  int refused = 0;
   for (int round = 0; round < 20'000; ++round) {
     std::string bad = good;
     for (int changes = 1 + random() % 4; changes > 0 && !bad.empty(); --changes) {

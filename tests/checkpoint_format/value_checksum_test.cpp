@@ -36,12 +36,15 @@ TEST(ValueChecksum, IsItsDefinition) {
 TEST(ValueChecksum, TheFastOneIsThePlainOne) {
   const auto bits = random_bits(200);
   for (const auto type :
-       {ElementType::kU8, ElementType::kBF16, ElementType::kF32, ElementType::kI64})
-    for (std::int64_t count = 0; count <= 80; ++count)
-      for (const std::int64_t first : {std::int64_t{0}, std::int64_t{7}, std::int64_t{1} << 40})
+       {ElementType::kU8, ElementType::kBF16, ElementType::kF32, ElementType::kI64}) {
+    for (std::int64_t count = 0; count <= 80; ++count) {
+      for (const std::int64_t first : {std::int64_t{0}, std::int64_t{7}, std::int64_t{1} << 40}) {
         ASSERT_EQ(value_checksum(bits.data(), type, first, count),
                   value_checksum_plain(bits.data(), type, first, count))
             << name(type) << count;
+      }
+    }
+  }
 }
 
 TEST(ValueChecksum, OfTheNumberOneIsPinned) {
@@ -59,9 +62,10 @@ TEST(ValueChecksum, PartsAddUpHoweverTheTensorIsCut) {
     std::uint64_t sum = 0;
     for (const Box& box : {Box{{0, 0}, {12, cut}}, Box{{0, cut}, {12, 20}}}) {
       std::vector<std::uint32_t> part;
-      for (std::int64_t row = 0; row < 12; ++row)
+      for (std::int64_t row = 0; row < 12; ++row) {
         for (std::int64_t column = box.begin[1]; column < box.end[1]; ++column)
           part.push_back(bits[row * 20 + column]);
+      }
       const std::int64_t half = box.count() / 3;
       sum += value_checksum(part.data(), ElementType::kF32, box, shape, 0, half);
       sum += value_checksum(part.data() + half, ElementType::kF32, box, shape, half, box.count());
@@ -73,12 +77,13 @@ TEST(ValueChecksum, PartsAddUpHoweverTheTensorIsCut) {
 TEST(ValueChecksum, EveryFlippedBitAndEverySwapShows) {
   auto bits = random_bits(64);
   const std::uint64_t before = plain(bits);
-  for (auto& element : bits)
+  for (auto& element : bits) {
     for (int bit = 0; bit < 32; ++bit) {
       element ^= 1u << bit;
       EXPECT_NE(value_checksum(bits.data(), ElementType::kF32, 0, 64), before);
       element ^= 1u << bit;
     }
+  }
   std::swap(bits[3], bits[40]);
   EXPECT_NE(value_checksum(bits.data(), ElementType::kF32, 0, 64), before);
 }

@@ -51,16 +51,17 @@ std::vector<float> as_float(ElementType type, const std::byte* bytes, std::size_
 
 TEST(Convert, GivesTheElementByElementConversions) {
   std::vector<float> values;
-  for (int i = 0; i < 3000; ++i)
+  for (int i = 0; i < 3000; ++i) {
     values.push_back(std::ldexp(1 + static_cast<float>(i * 37 % 1000) / 1000, i % 40 - 20) *
                      (i % 2 ? -1.0f : 1.0f));
+  }
   values.insert(values.end(), {0.0f, -0.0f, INFINITY, -INFINITY, 1e30f, 1e-30f});
-  const auto bf16 = as_narrow(ElementType::kBF16, values),
-             half = as_narrow(ElementType::kF16, values),
-             e4 = as_narrow(ElementType::kF8E4M3, values),
-             e5 = as_narrow(ElementType::kF8E5M2, values);
-  const auto wide_bf16 = as_float(ElementType::kBF16, bf16.data(), values.size()),
-             wide_half = as_float(ElementType::kF16, half.data(), values.size());
+  const auto bf16 = as_narrow(ElementType::kBF16, values);
+  const auto half = as_narrow(ElementType::kF16, values);
+  const auto e4 = as_narrow(ElementType::kF8E4M3, values);
+  const auto e5 = as_narrow(ElementType::kF8E5M2, values);
+  const auto wide_bf16 = as_float(ElementType::kBF16, bf16.data(), values.size());
+  const auto wide_half = as_float(ElementType::kF16, half.data(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     BFloat16 b;
     Float16 h;
@@ -93,7 +94,8 @@ double expected(const Narrow& narrow, Reduction reduction, int ranks, std::size_
 // and may come out one place of fp32 beside a tie, so it may be the type's next number.
 void check_narrow(HierarchicalCommunicator& c, const Narrow& t, Kind kind, Reduction reduction,
                   std::size_t count, int root) {
-  const int ranks = c.size(), rank = c.rank();
+  const int ranks = c.size();
+  const int rank = c.rank();
   const std::size_t parts = kind == Kind::kReduceScatter ? static_cast<std::size_t>(ranks) : 1;
   std::vector<float> values(count * parts);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = number(t, rank, i);
@@ -123,16 +125,20 @@ void check_narrow(HierarchicalCommunicator& c, const Narrow& t, Kind kind, Reduc
 }
 
 TEST(NarrowTypes, AreSummedInFp32AndRoundedOnceOverHosts) {
-  for (const auto& hosts : kArrangements)
+  for (const auto& hosts : kArrangements) {
     expect_none(on_hosts(hosts, [](HierarchicalCommunicator& c) {
-      for (const Narrow& t : kNarrow)
-        for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter})
+      for (const Narrow& t : kNarrow) {
+        for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
           for (const Reduction reduction :
                {Reduction::kSum, Reduction::kAverage, Reduction::kPremulSum, Reduction::kMin,
-                Reduction::kMax})
+                Reduction::kMax}) {
             for (const std::size_t count : {0, 1, 6, 17, 12'000, 12'001})
               check_narrow(c, t, kind, reduction, count, c.size() - 1);
+          }
+        }
+      }
     }));
+  }
 }
 
 // The numbers above tell rounding once from rounding on every host.
@@ -142,12 +148,14 @@ TEST(NarrowTypes, RoundingTwiceWouldShow) {
   };
   for (const Narrow& t : kNarrow) {
     int differ = 0;
-    for (std::size_t i = 0; i < 100; ++i)
+    for (std::size_t i = 0; i < 100; ++i) {
       for (const int ranks : {2, 3}) {  // of the first host; three more are on the second
-        float a = 0, b = 0;
+        float a = 0;
+        float b = 0;
         for (int r = 0; r < ranks + 3; ++r) (r < ranks ? a : b) += number(t, r, i);
         differ += rounded(t, a + b) != rounded(t, rounded(t, a) + rounded(t, b));
       }
+    }
     EXPECT_GT(differ, 0) << name(t.type);
   }
 }
@@ -187,23 +195,24 @@ std::uint64_t tcp_bytes_on_host(const HierarchicalCommunicator& c, const wire::P
 // Parts of different sizes, one of them empty, large ones among them: everything arrives, and what
 // stays on a host does not pass through TCP.
 TEST(OnOneHost, PartsGoThroughSharedMemory) {
-  for (const auto& hosts : kArrangements)
+  for (const auto& hosts : kArrangements) {
     expect_none(on_hosts(
         hosts,
         [](HierarchicalCommunicator& c, const wire::Peers& peers) {
-          const auto n = static_cast<std::size_t>(c.size()),
-                     me = static_cast<std::size_t>(c.rank());
+          const auto n = static_cast<std::size_t>(c.size());
+          const auto me = static_cast<std::size_t>(c.rank());
           const auto elements = [](std::size_t from, std::size_t to) {
             return (from + 2 * to) % 4 == 0 ? 0 : (from * 3 + to) * 40'000 + 1;
           };
           const auto element = [](std::size_t from, std::size_t to, std::size_t i) {
             return static_cast<float>((from * 31 + to * 7 + i) % 1009);
           };
-          std::vector<std::size_t> send(n), receive(n);
+          std::vector<std::size_t> send(n);
+          std::vector<std::size_t> receive(n);
           for (std::size_t r = 0; r < n; ++r)
             send[r] = elements(me, r), receive[r] = elements(r, me);
-          std::vector<float> in,
-              out(std::accumulate(receive.begin(), receive.end(), std::size_t{0}));
+          std::vector<float> in;
+          std::vector<float> out(std::accumulate(receive.begin(), receive.end(), std::size_t{0}));
           for (std::size_t r = 0; r < n; ++r)
             for (std::size_t i = 0; i < send[r]; ++i) in.push_back(element(me, r, i));
           const auto before = tcp_bytes_on_host(c, peers);
@@ -217,7 +226,8 @@ TEST(OnOneHost, PartsGoThroughSharedMemory) {
           for (std::size_t r = 0; r < n; ++r)
             for (std::size_t i = 0; i < receive[r]; ++i) ASSERT_EQ(out[at++], element(r, me, i));
           constexpr std::size_t kCount = 50'000;
-          std::vector<float> part(kCount, static_cast<float>(me)), whole(n * kCount);
+          std::vector<float> part(kCount, static_cast<float>(me));
+          std::vector<float> whole(n * kCount);
           for (const int root : {0, c.size() - 1}) {
             c.run({.kind = Kind::kGather,
                    .type = ElementType::kF32,
@@ -239,22 +249,26 @@ TEST(OnOneHost, PartsGoThroughSharedMemory) {
               << "calls and heartbeats, not the data";
         },
         false));
+  }
 }
 
 TEST(OnOneHost, MessagesGoThroughSharedMemoryAndKeepTheirOrder) {
-  for (const auto& hosts : kArrangements)
+  for (const auto& hosts : kArrangements) {
     expect_none(on_hosts(
         hosts,
         [](HierarchicalCommunicator& c, const wire::Peers& peers) {
           constexpr std::size_t kCount = 100'000;
-          const int n = c.size(), me = c.rank();
+          const int n = c.size();
+          const int me = c.rank();
           const auto before = tcp_bytes_on_host(c, peers);
           // Everyone to everyone, two of each tag: those of one sender and tag arrive in order.
-          std::vector<std::vector<std::int32_t>> out, in;
+          std::vector<std::vector<std::int32_t>> out;
+          std::vector<std::vector<std::int32_t>> in;
           std::vector<Handle> handles;
-          for (int d = 1; d < n; ++d)
+          for (int d = 1; d < n; ++d) {
             for (const int k : {0, 1, 2, 3}) {
-              const int to = (me + d) % n, from = (me + n - d) % n;
+              const int to = (me + d) % n;
+              const int from = (me + n - d) % n;
               const auto tag = static_cast<std::uint32_t>(k % 2);
               out.emplace_back(kCount, me * 1000 + to * 10 + k), in.emplace_back(kCount, -1);
               handles.push_back(c.start({.kind = Kind::kReceive,
@@ -268,20 +282,23 @@ TEST(OnOneHost, MessagesGoThroughSharedMemoryAndKeepTheirOrder) {
                                          .peer = to,
                                          .tag = tag}));
             }
+          }
           for (const Handle handle : handles) c.wait(handle, soon());
           std::size_t at = 0;
-          for (int d = 1; d < n; ++d)
+          for (int d = 1; d < n; ++d) {
             for (const int k : {0, 1, 2, 3})
               ASSERT_EQ(in[at++][kCount - 1], (me + n - d) % n * 1000 + me * 10 + k);
+          }
           EXPECT_LT(tcp_bytes_on_host(c, peers) - before, 10'000u);
         },
         false));
+  }
 }
 
 // Rank 0 takes whatever comes first, from its own host and from others, and then what it asks for
 // by name.
 TEST(OnOneHost, AnySourceHearsBothWays) {
-  for (const auto& hosts : kArrangements)
+  for (const auto& hosts : kArrangements) {
     expect_none(on_hosts(hosts, [](HierarchicalCommunicator& c) {
       constexpr int kRounds = 20;
       const int n = c.size();
@@ -304,22 +321,25 @@ TEST(OnOneHost, AnySourceHearsBothWays) {
               soon());
         return;
       }
-      std::vector<int> heard(static_cast<std::size_t>(kRounds * (n - 1))),
-          named(static_cast<std::size_t>(n)), next(static_cast<std::size_t>(n));
+      std::vector<int> heard(static_cast<std::size_t>(kRounds * (n - 1)));
+      std::vector<int> named(static_cast<std::size_t>(n));
+      std::vector<int> next(static_cast<std::size_t>(n));
       std::vector<Handle> handles;
-      for (int& x : heard)
+      for (int& x : heard) {
         handles.push_back(c.start({.kind = Kind::kReceive,
                                    .type = ElementType::kI32,
                                    .buffer = {nullptr, &x, 1},
                                    .peer = -1,
                                    .tag = 5}));
-      for (int r = n - 1; r > 0; --r)
+      }
+      for (int r = n - 1; r > 0; --r) {
         c.run({.kind = Kind::kReceive,
                .type = ElementType::kI32,
                .buffer = {nullptr, &named[r], 1},
                .peer = r,
                .tag = 6},
               soon());
+      }
       for (const Handle handle : handles) c.wait(handle, soon());
       for (const int x : heard) EXPECT_EQ(x % 100, next[x / 100]++) << "of one rank in order";
       for (int r = 1; r < n; ++r) {
@@ -327,6 +347,7 @@ TEST(OnOneHost, AnySourceHearsBothWays) {
         EXPECT_EQ(named[r], -r);
       }
     }));
+  }
 }
 
 // Messages of nothing are messages, too.
@@ -383,11 +404,12 @@ void wait_briefly_for_others(Communicator& c) {
 }
 
 TEST(OnSeveralHosts, AReceiveSaysWhomItHeardAndAWaitMayBeBrief) {
-  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 1, 1}})
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 1, 1}}) {
     expect_none(on_hosts(hosts, [](HierarchicalCommunicator& c) {
       receive_from_any_rank(c);
       wait_briefly_for_others(c);
     }));
+  }
   expect_none(on_network(3, [](const wire::Endpoint& store, int rank) {
     wire::StoreClient client(store, "key", soon());
     TcpCommunicator c(
@@ -435,7 +457,8 @@ TEST(InRankOrder, EveryArrangementGivesTheBitsOfOneFold) {
       for (std::size_t i = 0; i < all[r].size(); ++i) all[r][i] = number(static_cast<int>(r), i);
       sources.push_back(all[r].data());
     }
-    std::vector<float> want(kCount * n), got(kCount);
+    std::vector<float> want(kCount * n);
+    std::vector<float> got(kCount);
     void* target = want.data();
     fold(ElementType::kF32, reduction, sources.data(), c.size(), &target, 1, want.size(), 0.3);
     c.run({.kind = kind,
@@ -456,10 +479,11 @@ TEST(InRankOrder, EveryArrangementGivesTheBitsOfOneFold) {
       for (const Kind kind : {Kind::kAllReduce, Kind::kReduceScatter}) run(c, reduction, kind);
   };
   for (const std::vector<int>& hosts :
-       {std::vector<int>{0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 0, 0, 1, 2}})
+       {std::vector<int>{0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 0, 0, 1, 2}}) {
     expect_none(on_hosts(
         hosts, [&](HierarchicalCommunicator& c, const wire::Peers&) { run_all(c); }, true));
-  for (const char* algorithm : {"", "all_reduce=ring", "all_reduce=one_shot,reduce_scatter=ring"})
+  }
+  for (const char* algorithm : {"", "all_reduce=ring", "all_reduce=one_shot,reduce_scatter=ring"}) {
     expect_none(on_network(6, [&](const wire::Endpoint& store, int rank) {
       wire::StoreClient client(store, "key", soon());
       const auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client,
@@ -468,6 +492,7 @@ TEST(InRankOrder, EveryArrangementGivesTheBitsOfOneFold) {
       run_all(c);
       c.run({.kind = Kind::kBarrier}, soon());
     }));
+  }
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ class Magnitudes {
       : sign_(1u << (exponent_bits + mantissa_bits)) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     for (std::uint32_t code = 0; code < codes; ++code) {
-      const std::uint32_t exponent = code >> mantissa_bits,
-                          mantissa = code & ((1u << mantissa_bits) - 1);
+      const std::uint32_t exponent = code >> mantissa_bits;
+      const std::uint32_t mantissa = code & ((1u << mantissa_bits) - 1);
       const std::uint32_t leading = exponent > 0 ? 1u << mantissa_bits : 0;
       values_.push_back(std::ldexp(
           leading + mantissa, static_cast<int>(std::max(exponent, 1u)) - bias - mantissa_bits));
@@ -51,8 +51,8 @@ class Magnitudes {
     const double magnitude = std::abs(x);
     auto code = static_cast<std::uint32_t>(
         std::lower_bound(values_.begin(), values_.end(), magnitude) - values_.begin());
-    const double above = values_.at(code) - magnitude,
-                 below = code > 0 ? magnitude - values_[code - 1] : above + 1;
+    const double above = values_.at(code) - magnitude;
+    const double below = code > 0 ? magnitude - values_[code - 1] : above + 1;
     if (below < above || (below == above && code % 2 == 1)) --code;
     return code | (x < 0 ? sign_ : 0);
   }
@@ -63,8 +63,10 @@ class Magnitudes {
 };
 
 const Magnitudes& magnitudes_of(ElementType type) {
-  static const Magnitudes e4m3(4, 3, 0x7f), e5m2(5, 2, 0x7c), f16(5, 10, 0x7c00),
-      bf16(8, 7, 0x7f80);
+  static const Magnitudes e4m3(4, 3, 0x7f);
+  static const Magnitudes e5m2(5, 2, 0x7c);
+  static const Magnitudes f16(5, 10, 0x7c00);
+  static const Magnitudes bf16(8, 7, 0x7f80);
   switch (type) {
     case ElementType::kF8E4M3:
       return e4m3;
@@ -246,7 +248,7 @@ struct Case {
 std::vector<Case> cases_of(int ranks) {
   std::mt19937_64 random(static_cast<unsigned>(ranks));
   std::vector<Case> cases;
-  for (int t = 0; t < kTypes; ++t)
+  for (int t = 0; t < kTypes; ++t) {
     for (int r = 0; r < kReductions; ++r) {
       const auto type = static_cast<ElementType>(t);
       const auto reduction = static_cast<Reduction>(r);
@@ -254,12 +256,14 @@ std::vector<Case> cases_of(int ranks) {
       for (const std::size_t count :
            {std::size_t{r % 2 == 0 ? 1u : 37u}, kPayloadBytes / size_of(type) + 5}) {
         Case& c = cases.emplace_back(Case{type, reduction, count, {}, {}});
-        for (int rank = 0; rank < ranks; ++rank)
+        for (int rank = 0; rank < ranks; ++rank) {
           c.inputs.push_back(
               random_elements(type, count * static_cast<std::size_t>(ranks), random));
+        }
         c.expected = reduced(type, reduction, c.inputs);
       }
     }
+  }
   return cases;
 }
 
@@ -267,9 +271,10 @@ std::vector<Case> cases_of(int ranks) {
 /// input does, which for a reduce-scatter means that ranks write over what others read.
 std::string run(HostCommunicator& c, const Case& what, Kind kind, int root, bool in_place) {
   const auto me = static_cast<std::size_t>(c.rank());
-  const std::size_t bytes = what.count * size_of(what.type),
-                    first = kind == Kind::kReduceScatter ? me * bytes : 0;
-  Bytes input = what.inputs[me], output(bytes, std::byte{0x5a});
+  const std::size_t bytes = what.count * size_of(what.type);
+  const std::size_t first = kind == Kind::kReduceScatter ? me * bytes : 0;
+  Bytes input = what.inputs[me];
+  Bytes output(bytes, std::byte{0x5a});
   Bytes& result = in_place ? input : output;
   c.wait(c.start({.kind = kind,
                   .type = what.type,
@@ -291,7 +296,7 @@ std::string run(HostCommunicator& c, const Case& what, Kind kind, int root, bool
 
 std::vector<std::string> run_all(HostCommunicator& c, const std::vector<Case>& cases) {
   std::vector<std::string> wrong;
-  for (std::size_t i = 0; i < cases.size(); ++i)
+  for (std::size_t i = 0; i < cases.size(); ++i) {
     for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
       // Short and long ones of a reduction follow each other, and either is in place for every
       // other reduction.
@@ -299,6 +304,7 @@ std::vector<std::string> run_all(HostCommunicator& c, const std::vector<Case>& c
                                    (i / 2 + static_cast<std::size_t>(kind)) % 2 == 0);
       if (!text.empty()) wrong.push_back(text);
     }
+  }
   return wrong;
 }
 

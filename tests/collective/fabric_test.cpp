@@ -69,9 +69,10 @@ std::string what(const Communicator& c) {
 }
 
 void check_all(Communicator& c) {
-  for (const Kind kind : kKinds)
+  for (const Kind kind : kKinds) {
     for (const std::size_t count : {0, 1, 5001})
       EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, c.size() - 1), "") << what(c);
+  }
 }
 
 struct Expected {
@@ -129,7 +130,7 @@ TEST(Fabric, RanksThatShareNothingSpeakTcp) {
 }
 
 TEST(Fabric, RanksOfOneHostNeedNoConnections) {
-  for (const bool shares : {true, false})
+  for (const bool shares : {true, false}) {
     expect_none(on_fabric(
         {5},
         [](Fabric& fabric, Communicator& all, wire::KeyValues&) {
@@ -137,6 +138,7 @@ TEST(Fabric, RanksOfOneHostNeedNoConnections) {
           check_all(all);
         },
         shares));
+  }
   expect_none(on_fabric({5, 5, 5}, [](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
     EXPECT_EQ(what(all), "memory");
     EXPECT_TRUE(fabric.in_one_memory());

@@ -83,7 +83,8 @@ TEST_F(FlightFiles, SayWhoNeverEnteredWhoIsInsideAndWhoIsSilent) {
             (std::vector<std::string>{"#412 all_gather of 412 x f32: rank 3 never entered it (its "
                                       "last was #411 all_gather of 411 x f32); "
                                       "ranks 0, 1 are inside it; rank 2 left no record"}));
-  const auto own = lines("flight-rank-0.jsonl"), all = lines("flight.jsonl");
+  const auto own = lines("flight-rank-0.jsonl");
+  const auto all = lines("flight.jsonl");
   ASSERT_EQ(own.size(), 1u + 412u);
   EXPECT_EQ(own[0]["error"], cause.what());
   EXPECT_EQ(own[0]["kind"], "timeout");
@@ -111,11 +112,12 @@ TEST_F(FlightFiles, OtherRunsAndNoiseAreLeftOut) {
 
 TEST_F(FlightFiles, ManyRanksWriteAtOnce) {
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 8; ++rank)
+  for (int rank = 0; rank < 8; ++rank) {
     ranks.emplace_back([&, rank] {
       write_flight(directory, {"run", rank, 8}, *book_of(rank, {0, 1, 2, 3, 4, 5, 6, 7}, 20, true),
                    Error(ErrorKind::kTimeout, "x", "y"));
     });
+  }
   for (auto& rank : ranks) rank.join();
   EXPECT_EQ(lines("flight.jsonl").size(), 8u * 22u + 1u);
   EXPECT_EQ(verdicts()[0],
@@ -150,12 +152,13 @@ void fly(Communicator& c, int absent, std::atomic<int>& inside,
   for (int i = 0; i < 100; ++i) c.wait(start(c), soon());
   try {
     // Waits for a message that nobody sends.
-    if (c.rank() == absent)
+    if (c.rank() == absent) {
       c.run({.kind = Kind::kReceive,
              .buffer = {nullptr, x.data(), 1},
              .peer = (absent + 1) % c.size(),
              .tag = 9},
             soon());
+    }
     const Handle handle = start(c);
     for (++inside; inside < c.size() - 1;)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -171,7 +174,7 @@ TEST_F(FlightFiles, GroupsOfOneHostAreReadByEveryRank) {
       wire::SharedSegment::create("control", HostWorld::control_bytes()));
   std::vector<std::thread> threads;
   std::atomic<int> inside = 0;
-  for (int rank = 0; rank < 4; ++rank)
+  for (int rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
       const auto book = std::make_shared<FlightBook>();
       HostCommunicator c(std::make_shared<HostWorld>(rank, 4, control),
@@ -183,6 +186,7 @@ TEST_F(FlightFiles, GroupsOfOneHostAreReadByEveryRank) {
       } catch (const Error&) {
       }
     });
+  }
   for (auto& thread : threads) thread.join();
   const auto words = verdicts();
   ASSERT_FALSE(words.empty());

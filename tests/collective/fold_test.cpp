@@ -64,17 +64,19 @@ std::vector<std::byte> values(ElementType type, std::size_t count, std::mt19937&
 // Bitwise: both take the same operations in the same order, and vectors round like scalars.
 TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
   std::mt19937 random(5);
-  for (int t = 0; t < kTypes; ++t)
+  for (int t = 0; t < kTypes; ++t) {
     for (int r = 0; r < kReductions; ++r) {
       const auto type = static_cast<ElementType>(t);
       const auto reduction = static_cast<Reduction>(r);
       if (!supports_fold(type, reduction)) continue;
-      for (const int sources : {1, 2, 3, 5})
-        for (const std::size_t count : {0, 1, 7, 64, 1023, 2500})
+      for (const int sources : {1, 2, 3, 5}) {
+        for (const std::size_t count : {0, 1, 7, 64, 1023, 2500}) {
           for (const bool in_place : {false, true}) {
-            std::vector<std::vector<std::byte>> in, out(sources);
+            std::vector<std::vector<std::byte>> in;
+            std::vector<std::vector<std::byte>> out(sources);
             std::vector<const void*> from;
-            std::vector<void*> to, expected_to;
+            std::vector<void*> to;
+            std::vector<void*> expected_to;
             for (int s = 0; s < sources; ++s) in.push_back(values(type, count, random));
             std::vector<std::vector<std::byte>> expected(sources,
                                                          std::vector<std::byte>(in[0].size()));
@@ -86,10 +88,11 @@ TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
               out[s].resize(in[s].size()), to.push_back(in_place ? in[s].data() : out[s].data());
             fold(type, reduction, from.data(), sources, to.data(), in_place ? sources : 1, count,
                  0.5);
-            for (int s = 0; s < (in_place ? sources : 1); ++s)
+            for (int s = 0; s < (in_place ? sources : 1); ++s) {
               ASSERT_EQ(std::memcmp(to[s], expected[s].data(), count * size_of(type)), 0)
                   << name(type) << " " << name(reduction) << " sources=" << sources
                   << " count=" << count << " in place=" << in_place;
+            }
             if (in_place) continue;
             // In the place of each source in turn.
             for (int s = 0; s < sources; ++s) {
@@ -102,14 +105,18 @@ TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
               in[s] = kept, from[s] = in[s].data();
             }
           }
+        }
+      }
     }
+  }
 }
 
 TEST(StreamCopy, MovesEveryByteAtAnyAlignment) {
-  std::vector<std::byte> from(5000), to(5000);
+  std::vector<std::byte> from(5000);
+  std::vector<std::byte> to(5000);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
-  for (const std::size_t read : {0, 1, 13, 64})
-    for (const std::size_t write : {0, 1, 31, 63, 64})
+  for (const std::size_t read : {0, 1, 13, 64}) {
+    for (const std::size_t write : {0, 1, 31, 63, 64}) {
       for (const std::size_t bytes : {0, 1, 63, 64, 65, 200, 4096, 4900}) {
         std::fill(to.begin(), to.end(), std::byte{0});
         stream_copy(to.data() + write, from.data() + read, bytes);
@@ -122,12 +129,15 @@ TEST(StreamCopy, MovesEveryByteAtAnyAlignment) {
               << "byte " << i << " beside the " << bytes << " at " << write;
         }
       }
+    }
+  }
 }
 
 TEST(Fold, MinimumAndMaximumKeepNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Reduction reduction : {Reduction::kMin, Reduction::kMax}) {
-    const float a[2] = {nan, 1}, b[2] = {1, nan};
+    const float a[2] = {nan, 1};
+    const float b[2] = {1, nan};
     float out[2];
     const void* from[] = {a, b};
     void* to[] = {out};
@@ -139,11 +149,13 @@ TEST(Fold, MinimumAndMaximumKeepNaN) {
 /// The nearest value of a small float type, ties to the even code, found by trying every code.
 template <class T, class Bits>
 double nearest(double x, int codes, bool (*finite)(Bits)) {
-  double best = 0, distance = std::numeric_limits<double>::infinity();
+  double best = 0;
+  double distance = std::numeric_limits<double>::infinity();
   int best_code = 0;
   for (int code = 0; code < codes; ++code) {
     if (!finite(static_cast<Bits>(code))) continue;
-    const double value = widen(T{static_cast<Bits>(code)}), d = std::abs(value - x);
+    const double value = widen(T{static_cast<Bits>(code)});
+    const double d = std::abs(value - x);
     if (d < distance || (d == distance && code % 2 == 0 && best_code % 2 == 1))
       best = value, distance = d, best_code = code;
   }
@@ -174,7 +186,8 @@ TEST(NarrowFloat, HalfEqualsTheCompilersForEveryCodeAndManyFloats) {
     const auto bits = static_cast<std::uint16_t>(code);
     _Float16 half;
     std::memcpy(&half, &bits, 2);
-    const float expected = static_cast<float>(half), got = widen(Float16{bits});
+    const float expected = static_cast<float>(half);
+    const float got = widen(Float16{bits});
     ASSERT_TRUE(expected == got || (std::isnan(expected) && std::isnan(got))) << code;
   }
   std::mt19937 random(11);

@@ -35,10 +35,10 @@ TEST(HostLayout, CountsHostsAndRanks) {
 }
 
 TEST(HierarchicalCommunicator, EveryKindEqualsItsDefinition) {
-  for (const auto& hosts : kArrangements)
+  for (const auto& hosts : kArrangements) {
     expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
-      for (const Kind kind : kKinds)
-        for (const std::size_t count : {0, 1, 3, 17, 3001, 18018})
+      for (const Kind kind : kKinds) {
+        for (const std::size_t count : {0, 1, 3, 17, 3001, 18018}) {
           for (const int root : {0, c.size() - 1}) {
             if (root > 0 && !has_root(kind)) continue;
             EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, root), "")
@@ -50,7 +50,10 @@ TEST(HierarchicalCommunicator, EveryKindEqualsItsDefinition) {
               EXPECT_EQ(check<std::uint8_t>(c, kind, ElementType::kU8, count, root), "");
             }
           }
+        }
+      }
     }));
+  }
 }
 
 // Sums that depend on the order: all ranks have the same bits, the same in every run, close to the
@@ -62,7 +65,7 @@ TEST(HierarchicalCommunicator, AllRanksGetTheSameBitsInEveryRun) {
   };
   std::mutex mutex;
   std::vector<std::vector<float>> results;
-  for (int run = 0; run < 2; ++run)
+  for (int run = 0; run < 2; ++run) {
     expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
       std::vector<float> x(9999);
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = number(c.rank(), i);
@@ -81,6 +84,7 @@ TEST(HierarchicalCommunicator, AllRanksGetTheSameBitsInEveryRun) {
       const std::lock_guard lock(mutex);
       results.push_back(x);
     }));
+  }
   ASSERT_EQ(results.size(), 12u);
   for (const auto& result : results)
     EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * 4), 0);
@@ -95,9 +99,10 @@ TEST(HierarchicalCommunicator, AllRanksGetTheSameBitsInEveryRun) {
 // is scaled once.
 TEST(HierarchicalCommunicator, AveragesAndScaledSumsCrossAsSumsDo) {
   for (const std::vector<int>& hosts :
-       {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 1, 1, 2}})
+       {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 1, 1, 2}}) {
     expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
-      const auto n = static_cast<std::size_t>(c.size()), rank = static_cast<std::size_t>(c.rank());
+      const auto n = static_cast<std::size_t>(c.size());
+      const auto rank = static_cast<std::size_t>(c.rank());
       const auto run = [&](Kind kind, Reduction reduction, std::size_t count,
                            const std::vector<double>& in) {
         std::vector<double> out(in.size());
@@ -111,7 +116,7 @@ TEST(HierarchicalCommunicator, AveragesAndScaledSumsCrossAsSumsDo) {
               soon());
         return std::pair(out, c.bytes_between_hosts() - before);
       };
-      for (const std::size_t count : {5, 6000})
+      for (const std::size_t count : {5, 6000}) {
         for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
           const bool scatters = kind == Kind::kReduceScatter;
           std::vector<double> in(scatters ? n * count : count);
@@ -126,14 +131,16 @@ TEST(HierarchicalCommunicator, AveragesAndScaledSumsCrossAsSumsDo) {
             const double factor =
                 reduction == Reduction::kAverage ? 1.0 / static_cast<double>(n) : 0.3;
             for (std::size_t i = 0; i < count && (kind != Kind::kReduce || rank == 0); ++i) {
-              const auto at = static_cast<double>(1 + (scatters ? rank * count + i : i) % 13),
-                         sum = at * static_cast<double>(n * (n + 1)) / 2;
+              const auto at = static_cast<double>(1 + (scatters ? rank * count + i : i) % 13);
+              const auto sum = at * static_cast<double>(n * (n + 1)) / 2;
               ASSERT_EQ(sums[i], sum);
               ASSERT_NEAR(got[i], sum * factor, 1e-14 * sum);  // a few roundings in fp64
             }
           }
         }
+      }
     }));
+  }
 }
 
 /// Bytes that each host sends to others during `operation` of `count` floats on 16 ranks, four on
@@ -146,7 +153,8 @@ std::vector<double> bytes_sent_by_hosts(Kind kind, std::size_t count, int root) 
   expect_none(on_hosts(hosts, [&](HierarchicalCommunicator& c) {
     const bool wide =
         kind == Kind::kAllGather || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
-    std::vector<float> in(count * (wide ? 16 : 1), 1), out(in.size());
+    std::vector<float> in(count * (wide ? 16 : 1), 1);
+    std::vector<float> out(in.size());
     const auto before = c.bytes_between_hosts();
     c.run({.kind = kind,
            .type = ElementType::kF32,
@@ -183,7 +191,8 @@ TEST(HierarchicalCommunicator, SixteenRanksOnFourHostsSendHardlyMoreThanTheLeast
                                                                                          : count;
     const double scale =
         c.kind == Kind::kAllToAll ? 1 : static_cast<double>(n) / static_cast<double>(count);
-    double sum = 0, most = 0;
+    double sum = 0;
+    double most = 0;
     for (const double host : bytes_sent_by_hosts(c.kind, n, 5))
       sum += host, most = std::max(most, host);
     EXPECT_LE(sum, 1.05 * c.least * scale) << name(c.kind);
@@ -246,9 +255,10 @@ TEST(HierarchicalCommunicator, GathersIntoOneOutputPerHost) {
 
 // Calls of one shape and another label, by shared memory, by TCP, and by both.
 TEST(HierarchicalCommunicator, LabelsTellCallsApart) {
-  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1}})
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1}}) {
     for (const auto& error : on_hosts(hosts, [&](HierarchicalCommunicator& c) {
-           std::vector<float> in(5000), out(20000);
+           std::vector<float> in(5000);
+           std::vector<float> out(20000);
            const Operation o{.kind = Kind::kAllGather,
                              .type = ElementType::kF32,
                              .buffer = {in.data(), out.data(), 5000},
@@ -260,18 +270,20 @@ TEST(HierarchicalCommunicator, LabelsTellCallsApart) {
       EXPECT_EQ(error->kind(), ErrorKind::kMismatch) << error->what();
       EXPECT_NE(std::string(error->what()).find("label"), std::string::npos) << error->what();
     }
+  }
 }
 
 TEST(HierarchicalCommunicator, KeepsManyInFlightOfSeveralKindsAndGroups) {
   expect_none(on_hosts({0, 0, 1, 1}, [](HierarchicalCommunicator& c) {
-    const auto odd = c.split(c.rank() % 2, 0), host = c.split(c.rank() / 2, 0),
-               three = c.split(c.rank() < 3 ? 0 : -1, -c.rank());
+    const auto odd = c.split(c.rank() % 2, 0);
+    const auto host = c.split(c.rank() / 2, 0);
+    const auto three = c.split(c.rank() < 3 ? 0 : -1, -c.rank());
     EXPECT_NE(dynamic_cast<TcpCommunicator*>(odd.get()), nullptr);
     EXPECT_NE(dynamic_cast<HostCommunicator*>(host.get()), nullptr);
     EXPECT_EQ(dynamic_cast<HierarchicalCommunicator*>(three.get()) != nullptr, c.rank() < 3);
     EXPECT_EQ(three ? three->rank() : 3, c.rank() < 3 ? 2 - c.rank() : 3);  // by descending rank
-    std::vector<std::vector<float>> data(60, std::vector<float>(5000, 1)),
-        gathered(60, std::vector<float>(4 * 5000));
+    std::vector<std::vector<float>> data(60, std::vector<float>(5000, 1));
+    std::vector<std::vector<float>> gathered(60, std::vector<float>(4 * 5000));
     std::vector<Handle> handles;
     for (int i = 0; i < 60; ++i) {
       Operation o{.kind = i % 3 == 0   ? Kind::kAllReduce
@@ -302,7 +314,8 @@ TEST(HierarchicalCommunicator, KeepsManyInFlightOfSeveralKindsAndGroups) {
            .more = std::span(buffers).subspan(1)},
           soon());
     for (int i = 0; i < 3; ++i) EXPECT_EQ(gathered[i][0], i == 0 ? 16 : 4);
-    int x = c.rank(), y = -1;
+    int x = c.rank();
+    int y = -1;
     const Handle sent = c.start({.kind = Kind::kSend,
                                  .type = ElementType::kI32,
                                  .buffer = {&x, nullptr, 1},

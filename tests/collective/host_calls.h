@@ -47,9 +47,10 @@ inline Started begin(HostCommunicator& c, const HostCall& call, const Take& take
                       call.kind == Kind::kScatter;
   const bool wide =
       call.kind == Kind::kAllGather || call.kind == Kind::kGather || call.kind == Kind::kAllToAll;
-  const std::size_t in_count = call.count * (packed ? n : 1),
-                    out_count = call.count * (wide ? n : 1);
-  float *in = take(in_count + 1), *out = take(out_count + 1);
+  const std::size_t in_count = call.count * (packed ? n : 1);
+  const std::size_t out_count = call.count * (wide ? n : 1);
+  float* in = take(in_count + 1);
+  float* out = take(out_count + 1);
   for (std::size_t i = 0; i < in_count; ++i) in[i] = value(call, me, i);
   for (std::size_t i = 0; i < out_count; ++i) out[i] = -1;
   const std::vector<std::size_t> counts(call.counted ? n : 0, call.count);
@@ -68,11 +69,13 @@ inline Started begin(HostCommunicator& c, const HostCall& call, const Take& take
 /// what is wrong.
 inline std::string compare(const HostCommunicator& c, const Started& o) {
   const auto& [call, out_count, out, handle] = o;
-  const int n = c.size(), me = c.rank();
+  const int n = c.size();
+  const int me = c.rank();
   const std::size_t count = call.count;
   for (std::size_t i = 0; i < out_count; ++i) {
     float want = 0;
-    const std::size_t from = count > 0 ? i / count : 0, at = count > 0 ? i % count : 0;
+    const std::size_t from = count > 0 ? i / count : 0;
+    const std::size_t at = count > 0 ? i % count : 0;
     switch (call.kind) {
       case Kind::kReduce:
         if (me != call.root) {
@@ -105,9 +108,12 @@ inline std::string compare(const HostCommunicator& c, const Started& o) {
       default:
         break;
     }
-    if (out[i] != want)
-      return fmt::format("{} #{}: rank {} of {}, element {} of {} is {}, not {}", name(call.kind),
-                         handle, me, n, i, out_count, out[i], want);
+    if (out[i] != want) {
+      {
+        return fmt::format("{} #{}: rank {} of {}, element {} of {} is {}, not {}", name(call.kind),
+                           handle, me, n, i, out_count, out[i], want);
+      }
+    }
   }
   return {};
 }

@@ -31,12 +31,13 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnThreads) {
         memory.emplace_back(count);
         return memory.back().data();
       };
-      for (const Kind kind : kKinds)
+      for (const Kind kind : kKinds) {
         for (const std::size_t count : kCounts) {
           EXPECT_EQ(check(c, {.kind = kind, .count = count, .root = ranks - 1}, take), "");
           c.wait(c.start({.kind = Kind::kBarrier}));
           memory.clear();
         }
+      }
     });
   }
 }
@@ -46,8 +47,8 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnThreads) {
 TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnProcesses) {
   for (const int ranks : {2, 3}) {
     const auto codes = on_processes(ranks, [&](HostCommunicator& c, wire::Arena& arena, int rank) {
-      for (int mode = 0; mode < 3; ++mode)
-        for (const Kind kind : kKinds)
+      for (int mode = 0; mode < 3; ++mode) {
+        for (const Kind kind : kKinds) {
           for (const std::size_t count : kCounts) {
             std::vector<std::vector<float>> vectors;
             std::vector<void*> blocks;
@@ -62,6 +63,8 @@ TEST(HostCommunicator, EveryKindEqualsItsDefinitionOnProcesses) {
             if (!wrong.empty()) return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
             for (void* block : blocks) arena.free(block);
           }
+        }
+      }
       return 0;
     });
     EXPECT_EQ(codes, std::vector<int>(ranks, 0));
@@ -85,16 +88,18 @@ TEST(HostCommunicator, StagedOperationsFollowEachOther) {
                                .count = kElements[i * (round + 1) % 5],
                                .root = i % ranks},
                               [&](std::size_t n) {
-                                if (!foreign)
+                                if (!foreign) {
                                   return static_cast<float*>(
                                       blocks.emplace_back(arena.allocate(n * sizeof(float))));
+                                }
                                 return vectors.emplace_back(n).data();
                               }));
         }
         c.wait(all.back().handle);
-        for (const Started& one : all)
+        for (const Started& one : all) {
           if (const std::string wrong = compare(c, one); !wrong.empty())
             return std::fprintf(stderr, "%s\n", wrong.c_str()), 1;
+        }
         for (void* block : blocks) arena.free(block);
       }
       return 0;
@@ -104,7 +109,7 @@ TEST(HostCommunicator, StagedOperationsFollowEachOther) {
 }
 
 TEST(HostCommunicator, ManyTensorsInOneCall) {
-  for (const std::size_t tensors : {2, 30, 2500})
+  for (const std::size_t tensors : {2, 30, 2500}) {
     on_threads(3, [&](HostCommunicator& c, int rank) {
       std::vector<std::vector<double>> data;
       for (std::size_t t = 0; t < tensors; ++t)
@@ -118,13 +123,15 @@ TEST(HostCommunicator, ManyTensorsInOneCall) {
       for (const auto& d : data)
         for (const double x : d) ASSERT_EQ(x, 0.5 + 1.5 + 2.5);
     });
+  }
 }
 
 TEST(HostCommunicator, ExchangesPartsOfDifferentSizes) {
-  for (const std::size_t unit : {1, 200000})
+  for (const std::size_t unit : {1, 200000}) {
     on_threads(3, [&](HostCommunicator& c, int rank) {
       // Rank r sends (r + to) * unit elements to rank `to`; each is 10 * sender + receiver.
-      std::vector<std::size_t> send, receive;
+      std::vector<std::size_t> send;
+      std::vector<std::size_t> receive;
       std::vector<float> in;
       for (int r = 0; r < 3; ++r) {
         send.push_back((rank + r) * unit), receive.push_back((rank + r) * unit);
@@ -140,6 +147,7 @@ TEST(HostCommunicator, ExchangesPartsOfDifferentSizes) {
       for (int r = 0; r < 3; ++r)
         for (std::size_t i = 0; i < receive[r]; ++i) ASSERT_EQ(out[at++], 10 * r + rank);
     });
+  }
 }
 
 TEST(HostCommunicator, KeepsManyOperationsInFlight) {
@@ -279,7 +287,9 @@ TEST(HostCommunicator, WhoGoesOnKeepsWhatItHasStillToCompare) {
   on_threads(2, [&](HostCommunicator& c, int rank) {
     while (rank == 1 && !root_has_started) std::this_thread::yield();
     const std::vector<std::size_t> counts{3, 3};
-    std::vector<int> in(6), out(6 * kSlots, -1), heard(kPayloads, -1);
+    std::vector<int> in(6);
+    std::vector<int> out(6 * kSlots, -1);
+    std::vector<int> heard(kPayloads, -1);
     for (std::size_t i = 0; i < in.size(); ++i) in[i] = 100 * rank + static_cast<int>(i);
     std::vector<Handle> handles;
     for (std::size_t i = 0; i < kPayloads; ++i) {
@@ -289,12 +299,13 @@ TEST(HostCommunicator, WhoGoesOnKeepsWhatItHasStillToCompare) {
                                  .buffer = {&heard[i], &heard[i], 1},
                                  .peer = 0}));
     }
-    for (std::size_t i = 0; i < kSlots; ++i)
+    for (std::size_t i = 0; i < kSlots; ++i) {
       handles.push_back(c.start({.kind = Kind::kAllToAll,
                                  .type = ElementType::kI32,
                                  .buffer = {in.data(), out.data() + 6 * i, 0},
                                  .send_counts = counts,
                                  .receive_counts = counts}));
+    }
     if (rank == 0) root_has_started = true;
     for (const Handle handle : handles) c.wait(handle);
     for (std::size_t i = 0; i < kPayloads; ++i) EXPECT_EQ(heard[i], static_cast<int>(i));
@@ -312,17 +323,20 @@ TEST(HostCommunicator, ResultsMayBeginWhereInputsDo) {
       for (std::size_t i = 0; i < count; ++i) data[i] = mine(rank, i);
       c.wait(c.start(
           {.kind = Kind::kAllGather, .type = ElementType::kI32, .buffer = {data, data, count}}));
-      for (int r = 0; r < 3; ++r)
-        for (std::size_t i = 0; i < count; ++i)
+      for (int r = 0; r < 3; ++r) {
+        for (std::size_t i = 0; i < count; ++i) {
           if (data[static_cast<std::size_t>(r) * count + i] != mine(r, i))
             return std::fprintf(stderr, "all_gather of %zu\n", count), 1;
+        }
+      }
       for (std::size_t i = 0; i < 3 * count; ++i) data[i] = mine(rank, i);
       c.wait(c.start({.kind = Kind::kReduceScatter,
                       .type = ElementType::kI32,
                       .buffer = {data, data, count}}));
-      for (std::size_t i = 0; i < count; ++i)
+      for (std::size_t i = 0; i < count; ++i) {
         if (data[i] != 3 * mine(1, static_cast<std::size_t>(rank) * count + i))
           return std::fprintf(stderr, "reduce_scatter of %zu\n", count), 1;
+      }
       arena.free(data);
     }
     return 0;
@@ -450,7 +464,8 @@ TEST(HostCommunicator, AStoppedPeerIsATimeout) {
 // own.
 TEST(HostCommunicator, ALongRandomScheduleStaysRight) {
   const auto codes = on_processes(4, [](HostCommunicator& c, wire::Arena& arena, int rank) {
-    std::mt19937 common(17), own(static_cast<unsigned>(rank));
+    std::mt19937 common(17);
+    std::mt19937 own(static_cast<unsigned>(rank));
     for (int i = 0; i < 1500; ++i) {
       const Kind kind = kKinds[common() % std::size(kKinds)];
       const std::size_t count = common() % (std::size_t{1} << (common() % 16));

@@ -42,7 +42,8 @@ constexpr std::size_t kCounts[] = {0, 1, 255, 256, 257, 70'000, 200'001};
 TEST(HostMailbox, AnyRankReachesAnyOtherWithAnySize) {
   const auto exchange = [](HostCommunicator& c) {
     for (const std::size_t count : kCounts) {
-      std::vector<std::vector<int>> out, in;
+      std::vector<std::vector<int>> out;
+      std::vector<std::vector<int>> in;
       std::vector<Handle> handles;
       for (int r = 0; r < c.size(); ++r)
         out.push_back(message(c.rank(), r, 7, count)), in.emplace_back(count, -1);
@@ -90,19 +91,22 @@ TEST(HostMailbox, ArenaMemoryIsReadInPlace) {
 // messages are more than a ring holds.
 TEST(HostMailbox, TagsOvertakeAndOneTagKeepsItsOrder) {
   const auto body = [](HostCommunicator& c, int rank) {
-    constexpr int kMessages = 60, kTags = 3;
+    constexpr int kMessages = 60;
+    constexpr int kTags = 3;
     std::vector<std::vector<int>> data;
     std::vector<Handle> handles;
-    for (int i = 0; i < kMessages; ++i)
+    for (int i = 0; i < kMessages; ++i) {
       data.push_back(rank == 0 ? message(0, 1, i, i % 2 ? 10 : 400)
                                : std::vector<int>(i % 2 ? 10 : 400));
+    }
     if (rank == 0) {
       for (int i = 0; i < kMessages; ++i)
         handles.push_back(c.start(sending(data[i], 1, i % kTags)));
     } else {
-      for (int tag = kTags - 1; tag >= 0; --tag)
+      for (int tag = kTags - 1; tag >= 0; --tag) {
         for (int i = tag; i < kMessages; i += kTags)
           handles.push_back(c.start(receiving(data[i], 0, tag)));
+      }
     }
     for (const Handle handle : handles) c.wait(handle);
     for (int i = 0; rank == 1 && i < kMessages; ++i)
@@ -138,7 +142,8 @@ TEST(HostMailbox, AnySourceSaysWhoseMessageItWas) {
 
 TEST(HostMailbox, CollectivesGoOnWhileAMessageWaits) {
   on_threads(3, [](HostCommunicator& c, int rank) {
-    std::vector<int> late(1), data = message(rank, (rank + 1) % 3, 1, 1);
+    std::vector<int> late(1);
+    std::vector<int> data = message(rank, (rank + 1) % 3, 1, 1);
     const Handle receive = c.start(receiving(late, (rank + 2) % 3));
     for (int i = 0; i < 200; ++i) {
       int one = 1;
@@ -183,15 +188,17 @@ TEST(HostMailbox, RandomTrafficArrivesWhole) {
       for (const std::size_t i : mine) {
         if (plan[i].from == c.rank())
           handles.push_back(c.start(sending(data[i], plan[i].to, plan[i].tag)));
-        if (plan[i].to == c.rank())
+        if (plan[i].to == c.rank()) {
           got[i].resize(plan[i].count),
               handles.push_back(c.start(receiving(got[i], plan[i].from, plan[i].tag)));
+        }
       }
       for (const Handle handle : handles) c.wait(handle);
-      for (const std::size_t i : mine)
+      for (const std::size_t i : mine) {
         if (plan[i].to == c.rank() &&
             got[i] != message(plan[i].from, plan[i].to, static_cast<int>(i), plan[i].count))
           return 1;
+      }
       return 0;
     };
     on_threads(4, [&](HostCommunicator& c, int) { EXPECT_EQ(body(c), 0); });

@@ -76,7 +76,7 @@ bool untouched(const Started& one) {
 }
 
 TEST(HostPriority, ASmallOneOvertakesALargeOneThatLiesInVisibleMemory) {
-  for (const int ranks : {2, 3})
+  for (const int ranks : {2, 3}) {
     for (const Kind kind : kKinds) {
       MeetingPoint point(ranks);
       RankMemory memory(ranks);
@@ -98,6 +98,7 @@ TEST(HostPriority, ASmallOneOvertakesALargeOneThatLiesInVisibleMemory) {
         EXPECT_TRUE(c.idle());
       });
     }
+  }
 }
 
 // Processes: what lies in their vectors only they see. The large one has begun on rank 0, which
@@ -123,9 +124,10 @@ TEST(HostPriority, ASmallOneOvertakesALargeOneThatIsStaged) {
       if (c.complete(large.handle)) return 1;
       point.meet();
       c.wait(large.handle);
-      for (const Started& one : {small, direct, large})
+      for (const Started& one : {small, direct, large}) {
         if (const std::string wrong = compare(c, one); !wrong.empty())
           return std::fprintf(stderr, "%s\n", wrong.c_str()), 2;
+      }
       return c.idle() ? 0 : 3;
     });
     EXPECT_EQ(codes, std::vector<int>(3, 0)) << name(kind);
@@ -173,9 +175,10 @@ TEST(HostPriority, EqualOnesKeepTheOrderOfTheCalls) {
     const Take take = std::ref(memory[rank]);
     const Started last = begin(c, {.count = kLarge, .priority = -1}, take);
     std::vector<Started> equal;
-    for (int i = 0; i < 12; ++i)
+    for (int i = 0; i < 12; ++i) {
       equal.push_back(begin(
           c, {.kind = kKinds[i % 8], .count = i % 3 == 2 ? kSmall : kMedium, .salt = i}, take));
+    }
     point.meet();
     c.wait(equal.back().handle);
     for (const Started& one : equal) {
@@ -187,12 +190,12 @@ TEST(HostPriority, EqualOnesKeepTheOrderOfTheCalls) {
     EXPECT_EQ(compare(c, last), "");
 
     // The same where no priorities differ, and where the urgent ones come first.
-    const Started large = begin(c, {.count = kLarge}, take),
-                  small = begin(c, {.count = kSmall}, take);
+    const Started large = begin(c, {.count = kLarge}, take);
+    const Started small = begin(c, {.count = kSmall}, take);
     c.wait(small.handle);
     EXPECT_TRUE(c.complete(large.handle));
-    const Started urgent = begin(c, {.count = kSmall, .priority = 1}, take),
-                  behind = begin(c, {.count = kLarge}, take);
+    const Started urgent = begin(c, {.count = kSmall, .priority = 1}, take);
+    const Started behind = begin(c, {.count = kLarge}, take);
     point.meet();
     c.wait(urgent.handle);
     EXPECT_FALSE(c.complete(behind.handle));
@@ -215,7 +218,8 @@ TEST(HostPriority, ACallOfManyTensorsIsCompleteAsAWhole) {
     std::vector<Buffer> buffers;
     for (std::size_t t = 0; t < kTensors; ++t) {
       const std::size_t count = t % 2 == 0 ? kMedium : kSmall;
-      float *in = take(count), *out = take(2 * count);
+      float* in = take(count);
+      float* out = take(2 * count);
       std::fill_n(in, count, static_cast<float>(10 * rank + 1));
       buffers.push_back({in, out, count});
     }
@@ -227,9 +231,10 @@ TEST(HostPriority, ACallOfManyTensorsIsCompleteAsAWhole) {
     point.meet();
     c.wait(gathered);
     EXPECT_FALSE(c.complete(large.handle));
-    for (const Buffer& buffer : buffers)
+    for (const Buffer& buffer : buffers) {
       for (std::size_t i = 0; i < 2 * buffer.count; ++i)
         ASSERT_EQ(static_cast<float*>(buffer.output)[i], i < buffer.count ? 1 : 11);
+    }
     point.meet();
     c.wait(large.handle);
     EXPECT_EQ(compare(c, large), "");
@@ -248,10 +253,11 @@ TEST(HostPriority, WhoOnlyGivesGoesOnBehindALargeOne) {
     const Started large = begin(c, {.count = kLarge}, take);
     std::vector<Started> given;
     if (rank != 1) point.meet();
-    for (int i = 0; i < kGiven; ++i)
+    for (int i = 0; i < kGiven; ++i) {
       given.push_back(
           begin(c, {.kind = Kind::kBroadcast, .count = kSmall, .root = 1, .priority = 1, .salt = i},
                 take));
+    }
     if (rank == 1) {
       c.wait(given.back().handle);
       EXPECT_FALSE(c.complete(large.handle));
@@ -275,10 +281,11 @@ TEST(HostPriority, MoreThanMayBeUnderWayStillProceed) {
     const Take take = std::ref(memory[rank]);
     const Started large = begin(c, {.count = kLarge}, take);
     std::vector<Started> urgent;
-    for (int i = 0; i < 150; ++i)
+    for (int i = 0; i < 150; ++i) {
       urgent.push_back(
           begin(c, {.count = i % 10 == 0 ? kMedium : kSmall, .priority = 1 + i % 3, .salt = i % 50},
                 take));
+    }
     c.wait(urgent.back().handle);
     for (const Started& one : urgent) {
       c.wait(one.handle);
@@ -295,7 +302,8 @@ TEST(HostPriority, MoreThanMayBeUnderWayStillProceed) {
 /// gives memory that stays. Returns what is wrong.
 std::string mixed_schedule(HostCommunicator& c, unsigned seed, int operations,
                            const std::function<float*(bool foreign, std::size_t count)>& take) {
-  std::mt19937 common(seed), own(seed * 100 + static_cast<unsigned>(c.rank()));
+  std::mt19937 common(seed);
+  std::mt19937 own(seed * 100 + static_cast<unsigned>(c.rank()));
   std::vector<Started> open;
   const auto settle = [&](std::size_t i) {
     const std::string wrong = compare(c, open[i]);
@@ -312,10 +320,11 @@ std::string mixed_schedule(HostCommunicator& c, unsigned seed, int operations,
       const std::size_t count = size == 0   ? 400'000 + common() % 200'000
                                 : size < 12 ? common() % 30'000
                                             : common() % 100;
-      const int root = static_cast<int>(common()) & 0xffff,
-                priority = static_cast<int>(common() % 3);
-      const bool counted = kind == Kind::kAllToAll && common() % 2 == 0,
-                 foreign = common() % 4 == 0, differs = common() % 8 == 0;
+      const int root = static_cast<int>(common()) & 0xffff;
+      const int priority = static_cast<int>(common() % 3);
+      const bool counted = kind == Kind::kAllToAll && common() % 2 == 0;
+      const bool foreign = common() % 4 == 0;
+      const bool differs = common() % 8 == 0;
       const HostCall call{.kind = kind,
                           .count = count,
                           .root = root % c.size(),
@@ -378,7 +387,7 @@ TEST(HostPriority, AnAbortInTheMiddleReachesAll) {
                      const Take take = std::ref(memory[rank]);
                      try {
                        std::vector<Started> all;
-                       for (int i = 0; i < 12; ++i)
+                       for (int i = 0; i < 12; ++i) {
                          all.push_back(begin(c,
                                              {.kind = kKinds[i % 8],
                                               .count = i % 3 == 0   ? kLarge / 8
@@ -387,6 +396,7 @@ TEST(HostPriority, AnAbortInTheMiddleReachesAll) {
                                               .priority = i % 4,
                                               .counted = i % 8 == 5},
                                              take));
+                       }
                        for (int i = 0; i < done; ++i) c.wait(all[11 - i].handle);
                        if (rank == 1)
                          c.abort(
@@ -484,8 +494,8 @@ Error told_after(const std::vector<HostCall>& calls, std::size_t entered) {
 }
 
 TEST(HostPriority, ATimeoutNamesTheOperationThatIsAwaited) {
-  const HostCall large{.count = kLarge, .timeout = milliseconds(100)},
-      small{.count = kSmall, .timeout = milliseconds(100)};
+  const HostCall large{.count = kLarge, .timeout = milliseconds(100)};
+  const HostCall small{.count = kSmall, .timeout = milliseconds(100)};
   const auto with = [](HostCall call, int priority) {
     call.priority = priority;
     return call;
@@ -507,7 +517,8 @@ TEST(HostPriority, ATimeoutNamesTheOperationThatIsAwaited) {
 
 // Rank 1 has given what it had to give, and has left: rank 0 still waits for rank 2, not for it.
 TEST(HostPriority, WhoHasGivenMayLeave) {
-  MeetingPoint given(2), looked(2);
+  MeetingPoint given(2);
+  MeetingPoint looked(2);
   on_threads(3, [&](HostCommunicator& c, int rank) {
     std::array<int, 3> all{};
     if (rank == 2) looked.meet();

@@ -15,7 +15,7 @@ void on_threads(int ranks, const std::function<void(HostCommunicator&, int)>& bo
       wire::SharedSegment::create("control", HostWorld::control_bytes()));
   std::vector<std::thread> threads;
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank)
+  for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         HostCommunicator communicator(std::make_shared<HostWorld>(rank, ranks, control),
@@ -25,6 +25,7 @@ void on_threads(int ranks, const std::function<void(HostCommunicator&, int)>& bo
         failures[rank] = std::current_exception();
       }
     });
+  }
   for (auto& thread : threads) thread.join();
   for (const auto& failure : failures)
     if (failure) std::rethrow_exception(failure);

@@ -33,7 +33,7 @@ constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadc
 
 TEST(LargeCounts, PartsAreWholeAndEven) {
   for (const std::size_t count :
-       {kFar, (std::size_t{1} << 31) - 1, std::size_t{1} << 32, (std::size_t{1} << 40) + 3})
+       {kFar, (std::size_t{1} << 31) - 1, std::size_t{1} << 32, (std::size_t{1} << 40) + 3}) {
     for (int parts = 1; parts <= 64; ++parts) {
       std::size_t at = 0;
       for (int i = 0; i < parts; ++i) {
@@ -44,26 +44,30 @@ TEST(LargeCounts, PartsAreWholeAndEven) {
       }
       ASSERT_EQ(at, count);
     }
+  }
 }
 
 TEST(LargeCounts, TablesGrowWithTheCount) {
   for (int ranks = 1; ranks <= 9; ++ranks) {
     std::vector<int> hosts(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) hosts[static_cast<std::size_t>(rank)] = rank / 2;
-    for (const Kind kind : kKinds)
+    for (const Kind kind : kKinds) {
       for (const Algorithm algorithm : algorithms_for(kind)) {
         StepTable expected = make_table(algorithm, kind, kUnit, ranks - 1, hosts);
-        for (auto& steps : expected)
+        for (auto& steps : expected) {
           for (Step& step : steps)
             step.range = {step.range.begin * kTimes, step.range.end * kTimes};
+        }
         EXPECT_EQ(make_table(algorithm, kind, kUnit * kTimes, ranks - 1, hosts), expected)
             << name(algorithm) << " " << name(kind) << " of " << ranks;
       }
+    }
   }
 }
 
 TEST(LargeCounts, ExchangesOfAnySizesKnowTheirPlaces) {
-  const std::vector<std::size_t> send{kFar, 3, 2 * kFar}, receive{kFar, kFar + 1, 7};
+  const std::vector<std::size_t> send{kFar, 3, 2 * kFar};
+  const std::vector<std::size_t> receive{kFar, kFar + 1, 7};
   const auto steps = exchange_steps(0, send, receive);
   const std::size_t sent = 3 * kFar + 3;
   EXPECT_EQ(steps, (std::vector<Step>{
@@ -102,7 +106,8 @@ std::byte* address(std::uintptr_t at) {
 }
 
 TEST(LargeCounts, WorkVectorsFindTheFarEnd) {
-  std::byte *in = address(std::uintptr_t{1} << 44), *out = address(std::uintptr_t{1} << 45);
+  std::byte* in = address(std::uintptr_t{1} << 44);
+  std::byte* out = address(std::uintptr_t{1} << 45);
   const auto lies_at = [](const Operation& operation, int rank, int ranks, std::size_t begin) {
     return WorkVector(operation, rank, ranks, false).at({begin, begin + 1});
   };
@@ -133,21 +138,25 @@ using Flow = std::vector<std::tuple<Lane, Kind, ElementType, int, std::size_t, P
 Flow flow_of(const HierarchicalProgram& program, const std::vector<std::byte*>& buffers,
              std::size_t times) {
   const auto place = [&](const void* p) {
-    for (int i = static_cast<int>(buffers.size()) - 1; i >= 0; --i)
-      if (p && p >= buffers[static_cast<std::size_t>(i)])
+    for (int i = static_cast<int>(buffers.size()) - 1; i >= 0; --i) {
+      if (p && p >= buffers[static_cast<std::size_t>(i)]) {
         return Place{i, static_cast<std::size_t>(static_cast<const std::byte*>(p) -
                                                  buffers[static_cast<std::size_t>(i)]) *
                             times};
+      }
+    }
     return Place{-1, 0};
   };
   Flow flow;
   for (const Phase& phase : program.phases) {
-    for (const Conversion& c : phase.before)
+    for (const Conversion& c : phase.before) {
       flow.emplace_back(phase.lane, Kind::kBarrier, c.type, c.widens, c.count * times,
                         place(c.from), place(c.to));
-    for (const Operation& o : phase.operations)
+    }
+    for (const Operation& o : phase.operations) {
       flow.emplace_back(phase.lane, o.kind, o.type, o.peer, o.buffer.count * times,
                         place(o.buffer.input), place(o.buffer.output));
+    }
   }
   return flow;
 }
@@ -157,8 +166,8 @@ TEST(LargeCounts, HierarchicalProgramsGrowWithTheCount) {
                                         address(std::uintptr_t{1} << 45),
                                         address(std::uintptr_t{1} << 46)};
   const std::vector<int> hosts{0, 0, 1, 1};
-  for (int rank = 0; rank < 4; ++rank)
-    for (const ElementType type : {ElementType::kF32, ElementType::kBF16})
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
       for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather,
                               Kind::kReduceScatter}) {
         const HostLayout layout(hosts, rank);
@@ -175,6 +184,8 @@ TEST(LargeCounts, HierarchicalProgramsGrowWithTheCount) {
                   flow_of(program(kUnit), buffers, kTimes))
             << name(kind) << " of " << name(type);
       }
+    }
+  }
 }
 
 /// Zeros, of which only what is touched takes memory.
@@ -198,11 +209,14 @@ class Sparse {
 
 // Of an all-reduce of 2^33 bytes the last chunk, as staging hands it over.
 TEST(LargeCounts, ContributionsReachTheFarEnd) {
-  const Sparse in(kFar), out(kFar);
-  std::byte offered[2][16], *others[2] = {offered[0], offered[1]};
-  for (std::size_t i = 0; i < 16; ++i)
+  const Sparse in(kFar);
+  const Sparse out(kFar);
+  std::byte offered[2][16];
+  std::byte* others[2] = {offered[0], offered[1]};
+  for (std::size_t i = 0; i < 16; ++i) {
     *in.at(kFar - 16 + i) = static_cast<std::byte>(i),
                        offered[1][i] = static_cast<std::byte>(10 * i);
+  }
   const Operation o{
       .kind = Kind::kAllReduce, .type = ElementType::kU8, .buffer = {in.at(0), out.at(0), kFar}};
   const Call call{o, {&o.buffer, 1}, {}, {}, 0, 2};
@@ -215,12 +229,14 @@ TEST(LargeCounts, ContributionsReachTheFarEnd) {
 
 // Rank 1 of 2: what it gets of rank 0 lies in front of what it keeps, what it gives behind.
 TEST(LargeCounts, ExchangedPartsReachTheFarEnd) {
-  const Sparse in(kFar + 16), out(16 + kFar);
+  const Sparse in(kFar + 16);
+  const Sparse out(16 + kFar);
   std::byte given[2][16] = {};
   const std::byte* offered[2] = {given[0], given[1]};
   for (std::size_t i = 0; i < 16; ++i)
     *in.at(i) = static_cast<std::byte>(i + 1), *in.at(kFar + i) = static_cast<std::byte>(i + 101);
-  const std::vector<std::size_t> send{16, kFar}, receive{16, kFar};
+  const std::vector<std::size_t> send{16, kFar};
+  const std::vector<std::size_t> receive{16, kFar};
   const Operation o{
       .kind = Kind::kAllToAll, .type = ElementType::kU8, .buffer = {in.at(0), out.at(0), 0}};
   const Call call{o, {&o.buffer, 1}, send, receive, 1, 2};

@@ -54,10 +54,12 @@ std::vector<std::string> held() {
     lines.push_back("descriptor of " + text.substr(0, text.find(":[")));
   }
   std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);)
-    for (const char* kind : {"/memfd:", "/dev/shm/", "/tmp/"})
+  for (std::string line; std::getline(maps, line);) {
+    for (const char* kind : {"/memfd:", "/dev/shm/", "/tmp/"}) {
       if (const auto at = line.find(kind); at != std::string::npos)
         lines.push_back("mapping of " + line.substr(at));
+    }
+  }
   lines.insert(lines.end(), names_in("/proc/self/task").size(), "thread");
   std::sort(lines.begin(), lines.end());
   return lines;
@@ -85,9 +87,10 @@ std::vector<std::string> files_of(const std::string& name) {
   std::vector<std::string> found;
   for (const std::string& file : names_in(wire::meeting_directory()))
     if (file.find(name) != std::string::npos) found.push_back(file);
-  for (const std::string& file : names_in("/dev/shm"))
+  for (const std::string& file : names_in("/dev/shm")) {
     if (file.find("shoal") != std::string::npos || file.find(name) != std::string::npos)
       found.push_back("/dev/shm/" + file);
+  }
   return found;
 }
 

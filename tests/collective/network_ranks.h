@@ -23,14 +23,27 @@ inline std::vector<std::optional<Error>> on_network(
   wire::StoreServer store("127.0.0.1", {0, 0}, "key");
   std::vector<std::optional<Error>> errors(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        body(store.endpoint(), rank);
-      } catch (const Error& error) {
-        errors[static_cast<std::size_t>(rank)] = error;
+  for (int rank = 0; rank < ranks; ++rank) {
+    {
+      {
+        {
+          {
+            {
+              {
+                threads.emplace_back([&, rank] {
+                  try {
+                    body(store.endpoint(), rank);
+                  } catch (const Error& error) {
+                    errors[static_cast<std::size_t>(rank)] = error;
+                  }
+                });
+              }
+            }
+          }
+        }
       }
-    });
+    }
+  }
   for (auto& thread : threads) thread.join();
   return errors;
 }

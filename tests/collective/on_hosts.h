@@ -20,10 +20,24 @@ inline std::vector<std::optional<Error>> on_hosts(
     bool in_rank_order = false) {
   const int ranks = static_cast<int>(hosts.size());
   std::map<int, std::shared_ptr<wire::SharedSegment>> controls;
-  for (const int host : hosts)
-    if (!controls[host])
-      controls[host] = std::make_shared<wire::SharedSegment>(
-          wire::SharedSegment::create("control", HostWorld::control_bytes()));
+  for (const int host : hosts) {
+    {
+      {
+        {
+          if (!controls[host]) {
+            {
+              {
+                {
+                  controls[host] = std::make_shared<wire::SharedSegment>(
+                      wire::SharedSegment::create("control", HostWorld::control_bytes()));
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
   return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
     const Duration minute = std::chrono::seconds(60);
     wire::StoreClient client(store, "key", soon());

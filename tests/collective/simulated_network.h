@@ -38,18 +38,21 @@ class SimulatedNetwork {
   /// False when there is nothing to do.
   bool step() {
     std::vector<std::pair<int, int>> ready;
-    for (int from = 0; from < size(); ++from)
-      for (int to = 0; to < size(); ++to)
+    for (int from = 0; from < size(); ++from) {
+      for (int to = 0; to < size(); ++to) {
         if (const Link& l = link(from, to);
             !l.stands && (!l.queued.empty() || !l.under_way.empty()))
           ready.emplace_back(from, to);
+      }
+    }
     if (ready.empty()) return false;
     const auto [from, to] = ready[random_() % ready.size()];
     Link& l = link(from, to);
-    if (!l.queued.empty() && (l.under_way.empty() || random_() % 2 == 0))
+    if (!l.queued.empty() && (l.under_way.empty() || random_() % 2 == 0)) {
       cut(l);
-    else
+    } else {
       deliver(from, to);
+    }
     return true;
   }
 
@@ -120,9 +123,10 @@ class SimulatedNetwork {
               wire::Released released) override {
       if (failure_ && released) *released = true;
       sent_[static_cast<std::size_t>(peer)] += head.size() + body.size();
-      if (!failure_)
+      if (!failure_) {
         network_.link(rank_, peer)
             .queued.push_back({stream, std::move(head), body, {}, std::move(released), 0});
+      }
     }
     void flush() override {}
     std::optional<wire::Piece> take(int peer, wire::Stream stream) override {
@@ -155,12 +159,13 @@ class SimulatedNetwork {
     void let_go(wire::Stream stream) override {
       for (int r = 0; r < size_; ++r) {
         inbox_[static_cast<std::size_t>(r)].landings.erase(stream);
-        for (Message& m : network_.link(rank_, r).queued)
+        for (Message& m : network_.link(rank_, r).queued) {
           if (m.stream == stream && m.released) {
             m.own.assign(m.body.begin(), m.body.end());
             m.body = m.own;
             *m.released = true;
           }
+        }
       }
     }
     std::uint64_t bytes_sent(int peer) const override {
@@ -178,9 +183,10 @@ class SimulatedNetwork {
     }
     std::vector<std::optional<wire::Bytes>> ask(std::uint64_t group, Duration) override {
       std::vector<std::optional<wire::Bytes>> said(static_cast<std::size_t>(size_));
-      for (int r = 0; r < size_; ++r)
+      for (int r = 0; r < size_; ++r) {
         if (const auto& answer = network_.end_of(r).answers_[group]; r != rank_ && answer)
           said[static_cast<std::size_t>(r)] = answer();
+      }
       return said;
     }
 
@@ -214,9 +220,10 @@ class SimulatedNetwork {
         for (Message& m : link.queued)
           if (m.released) *m.released = true;
         link.queued.clear();
-        if (tell && r != rank_)
+        if (tell && r != rank_) {
           link.queued.push_back({{0, 0}, {}, {}, {}, nullptr, 0}),
               network_.causes_.insert_or_assign({rank_, r}, cause);
+        }
       }
       happened();
     }
@@ -243,10 +250,11 @@ class SimulatedNetwork {
   /// The next chunk of some stream's first message leaves its sender.
   void cut(Link& l) {
     std::vector<std::list<Message>::iterator> first;
-    for (auto it = l.queued.begin(); it != l.queued.end(); ++it)
+    for (auto it = l.queued.begin(); it != l.queued.end(); ++it) {
       if (std::none_of(first.begin(), first.end(),
                        [&](const auto& f) { return f->stream == it->stream; }))
         first.push_back(it);
+    }
     const auto it = first[random_() % first.size()];
     Message& m = *it;
     const std::size_t end = std::min(m.bytes(), m.at + kChunk);
@@ -280,9 +288,10 @@ class SimulatedNetwork {
     const bool whole = chunk.total == chunk.bytes.size();
     switch (whole ? random_() % 4 : 0) {
       case 0:
-        if (!chunk.bytes.empty())
+        if (!chunk.bytes.empty()) {
           chunk.bytes[random_() % std::min<std::size_t>(chunk.bytes.size(), 40)] =
               static_cast<std::byte>(random_());
+        }
         return;
       case 1:
         chunk.bytes.resize(random_() % 200);

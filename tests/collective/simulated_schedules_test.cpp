@@ -96,8 +96,8 @@ std::size_t parts_out(Kind kind, std::size_t ranks) {
 /// a time.
 void expect_results(Planned& p, std::size_t ranks) {
   const Operation& o = p.operation;
-  const std::size_t bytes = o.buffer.count * size_of(o.type),
-                    root = static_cast<std::size_t>(std::max(o.peer, 0));
+  const std::size_t bytes = o.buffer.count * size_of(o.type);
+  const std::size_t root = static_cast<std::size_t>(std::max(o.peer, 0));
   const auto part = [&](const Bytes& from, std::size_t i) { return from.data() + i * bytes; };
   const auto copy = [&](Bytes& to, std::size_t at, const std::byte* from) {
     if (bytes > 0) std::memcpy(to.data() + at * bytes, from, bytes);
@@ -106,9 +106,10 @@ void expect_results(Planned& p, std::size_t ranks) {
   for (const Bytes& in : p.in) sources.push_back(in.data());
   Bytes folded(p.in.front().size());
   void* target = folded.data();
-  if (reduces(o.kind))
+  if (reduces(o.kind)) {
     fold_plain(o.type, o.reduction, sources.data(), static_cast<int>(ranks), &target, 1,
                o.buffer.count * parts_in(o.kind, ranks), o.scale);
+  }
   p.expected = p.out;
   for (std::size_t r = 0; r < ranks; ++r) {
     Bytes& to = p.expected[r];
@@ -228,9 +229,10 @@ class Simulation {
         const Operation& o = planned_[i].operation;
         const bool looks =
             !(o.kind == Kind::kReduce || o.kind == Kind::kGather) || o.peer == static_cast<int>(r);
-        if (looks && planned_[i].out[r] != planned_[i].expected[r])
+        if (looks && planned_[i].out[r] != planned_[i].expected[r]) {
           return fmt::format("call {}, {} by {} of {} x {}, rank {} of {}", i, name(o.kind),
                              name(o.reduction), o.buffer.count, name(o.type), r, ranks_.size());
+        }
       }
     }
     return {};
@@ -317,7 +319,8 @@ TEST(SimulatedSchedules, GiveThePlainResultsWhateverTheNetworkReorders) {
 
 // Whoever was through before is right, everybody else has an error; nobody waits on.
 TEST(SimulatedSchedules, AFaultInAnyPhaseEndsEverySurvivorWithItsName) {
-  std::array<int, std::size(kFaults)> errors{}, completed{};
+  std::array<int, std::size(kFaults)> errors{};
+  std::array<int, std::size(kFaults)> completed{};
   for (std::uint64_t seed = 1; seed <= 1500; ++seed) {
     const std::size_t which = seed % std::size(kFaults);
     const Fault fault = kFaults[which];
@@ -355,9 +358,10 @@ TEST(SimulatedSchedules, AFaultInAnyPhaseEndsEverySurvivorWithItsName) {
 TEST(SimulatedSchedules, AThousandInFlightEndTogetherWhenOneAborts) {
   for (const bool aborts : {false, true}) {
     Simulation simulation(7, 3, 1000);
-    if (aborts)
+    if (aborts) {
       simulation.abort(1,
                        Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(1, 3));
+    }
     ASSERT_TRUE(simulation.run());
     for (const auto& rank : simulation.ranks()) {
       EXPECT_EQ(rank.error.has_value(), aborts);

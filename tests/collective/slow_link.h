@@ -67,23 +67,27 @@ class SlowLink {
     wire::Descriptor caller;
     while (!over_ && caller.get() < 0) {
       pollfd wait{listener_.get(), POLLIN, 0};
-      if (poll(&wait, 1, 10) == 1)
+      if (poll(&wait, 1, 10) == 1) {
         caller = wire::Descriptor(
             accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      }
     }
     if (over_) return;
     const wire::Descriptor other = wire::connect_to(to, Deadline::in(std::chrono::seconds(60)));
-    Direction there{caller.get(), other.get(), true, {}, false},
-        back{other.get(), caller.get(), false, {}, false};
+    Direction there{caller.get(), other.get(), true, {}, false};
+    Direction back{other.get(), caller.get(), false, {}, false};
     while (!over_ && !(there.ended && back.ended)) {
       if (faulty() && fault_ == Fault::kCut) return;
-      const bool forward = carry(there), backward = carry(back);
+      const bool forward = carry(there);
+      const bool backward = carry(back);
       if (forward || backward) continue;
       pollfd wait[2] = {{caller.get(), POLLIN, 0}, {other.get(), POLLIN, 0}};
-      if (faulty() || there.ended || back.ended || !there.waiting.empty() || !back.waiting.empty())
+      if (faulty() || there.ended || back.ended || !there.waiting.empty() ||
+          !back.waiting.empty()) {
         poll(nullptr, 0, 1);
-      else
+      } else {
         poll(wait, 2, 10);
+      }
     }
   }
 
@@ -98,9 +102,10 @@ class SlowLink {
     if (!d.ended && d.waiting.size() < 4096) {
       const std::size_t piece = 1 + random_() % most_;
       const ssize_t n = recv(d.from, buffer, std::min(piece, sizeof buffer), 0);
-      if (n > 0)
+      if (n > 0) {
         d.waiting.push_back({Clock::now() + delay_, std::vector<std::byte>(buffer, buffer + n)}),
             moved = true;
+      }
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) d.ended = true;
     }
     while (!d.waiting.empty() && Clock::now() >= d.waiting.front().due) {

@@ -34,12 +34,12 @@ constexpr const char* kDoor = "peers/world/0";  // where the store keeps rank 0'
 std::vector<std::optional<Error>> across(SlowLink& link, std::array<Duration, 2> silence,
                                          const std::function<void(TcpCommunicator&)>& body) {
   wire::StoreServer stores[] = {{"127.0.0.1", {0, 0}, "key"}, {"127.0.0.1", {0, 0}, "key"}};
-  wire::StoreClient near(stores[0].endpoint(), "key", soon()),
-      far(stores[1].endpoint(), "key", soon());
+  wire::StoreClient near(stores[0].endpoint(), "key", soon());
+  wire::StoreClient far(stores[1].endpoint(), "key", soon());
   far.set(kDoor, link.endpoint().text(), soon());
   std::vector<std::optional<Error>> errors(2);
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank)
+  for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
       try {
         wire::StoreClient client(stores[rank].endpoint(), "key", soon());
@@ -55,6 +55,7 @@ std::vector<std::optional<Error>> across(SlowLink& link, std::array<Duration, 2>
         errors[static_cast<std::size_t>(rank)] = error;
       }
     });
+  }
   link.lead_to(wire::parse_endpoint(near.wait(kDoor, soon())));
   for (auto& rank : ranks) rank.join();
   return errors;
@@ -64,11 +65,12 @@ TEST(SlowLink, BytesMayComeLateAndAFewAtATime) {
   for (const bool few_at_a_time : {false, true}) {
     SlowLink link(few_at_a_time ? Duration::zero() : milliseconds(3), few_at_a_time ? 7 : 16 << 10);
     expect_none(across(link, kLong, [&](TcpCommunicator& c) {
-      for (const Kind kind : kKinds)
+      for (const Kind kind : kKinds) {
         for (const std::size_t count : {0, 1, 1001, 70001}) {
           if (count > 5000 && few_at_a_time) continue;
           EXPECT_EQ(check<std::int32_t>(c, kind, ElementType::kI32, count, 1), "");
         }
+      }
       c.run({.kind = Kind::kBarrier}, soon());
     }));
     EXPECT_GT(link.pieces(), few_at_a_time ? 5000u : 100u);
@@ -106,9 +108,10 @@ TEST(SlowLink, ACutIsNoticedOnBothEndsWhereverItIs) {
     const auto errors = across(link, kLong, [&](TcpCommunicator& c) {
       work_until(link, Fault::kCut, after, c, after < 500 ? 3 : 300001);
     });
-    for (int rank = 0; rank < 2; ++rank)
+    for (int rank = 0; rank < 2; ++rank) {
       expect_lost(errors[static_cast<std::size_t>(rank)], 1 - rank,
                   "closed its connection|is lost");
+    }
   }
 }
 

@@ -26,13 +26,13 @@ std::vector<int> on_hosts(int ranks, int each) {
 }
 
 TEST(Tables, AreCorrectForEveryNumberOfRanks) {
-  for (int ranks = 1; ranks <= 64; ++ranks)
+  for (int ranks = 1; ranks <= 64; ++ranks) {
     for (const Kind kind : kKinds) {
       const bool wide = kind != Kind::kAllReduce && kind != Kind::kReduce &&
                         kind != Kind::kBroadcast && kind != Kind::kBarrier;
       const std::vector<std::size_t> counts =
           wide ? std::vector<std::size_t>{0, 1, 3} : std::vector<std::size_t>{0, 1, 7, 67};
-      for (const Algorithm algorithm : algorithms_for(kind))
+      for (const Algorithm algorithm : algorithms_for(kind)) {
         for (const std::size_t count : counts) {
           const int root = ranks * 2 / 3;
           const auto table = make_table(algorithm, kind, count, root, on_hosts(ranks, 5));
@@ -40,24 +40,28 @@ TEST(Tables, AreCorrectForEveryNumberOfRanks) {
           ASSERT_TRUE(check.correct()) << name(kind) << ' ' << name(algorithm) << " ranks=" << ranks
                                        << " count=" << count << ": " << check.problem;
         }
+      }
     }
+  }
 }
 
 TEST(Tables, HierarchyIsCorrectForUnevenHosts) {
   const std::vector<std::vector<int>> worlds = {
       {0, 0, 0, 1}, {2, 1, 2, 1, 7}, {0, 1, 2}, {3, 3, 3}, {0, 1, 0, 1, 0, 1, 0}};
-  for (const auto& hosts : worlds)
+  for (const auto& hosts : worlds) {
     for (const std::size_t count : {0, 1, 5, 100}) {
       const auto check =
           check_table(hierarchical_all_reduce(hosts, count), Kind::kAllReduce, count);
       EXPECT_TRUE(check.correct()) << check.problem;
     }
+  }
 }
 
 // The bounds are those of the papers; a count that all divide makes them exact.
 TEST(Tables, SendNoMoreThanPromised) {
   for (int ranks : {2, 3, 4, 7, 8, 16, 33, 64}) {
-    const std::size_t p = ranks, count = p * 16;
+    const std::size_t p = ranks;
+    const std::size_t count = p * 16;
     const auto sent = [&](Algorithm a, Kind kind = Kind::kAllReduce) {
       return check_table(make_table(a, kind, count, 0, on_hosts(ranks, 4)), kind, count)
           .most_sent();
@@ -68,10 +72,11 @@ TEST(Tables, SendNoMoreThanPromised) {
     EXPECT_EQ(sent(Algorithm::kDirect), 2 * (p - 1) * count / p);
     EXPECT_EQ(sent(Algorithm::kOneShot), (p - 1) * count);
     EXPECT_EQ(sent(Algorithm::kRecursiveDoubling), (bits + (power ? 0 : 1)) * count);
-    if (power)
+    if (power) {
       EXPECT_EQ(sent(Algorithm::kHalvingDoubling), 2 * (p - 1) * count / p);
-    else
+    } else {
       EXPECT_LE(sent(Algorithm::kHalvingDoubling), 3 * count);
+    }
     EXPECT_LE(
         sent(Algorithm::kDoubleBinaryTree),
         5 * count / 2);  // a leaf sends half up; inside the other tree half up and two halves down
@@ -94,9 +99,12 @@ TEST(CheckTable, FindsWhatIsWrong) {
   };
   const StepTable good = ring_all_reduce(4, 8);
   EXPECT_EQ(problem(good), "");
-  for (int rank = 0; rank < 4; ++rank)
+  for (int rank = 0; rank < 4; ++rank) {
     for (std::size_t i = 0; i < good[rank].size(); ++i) {
-      auto missing = good, twice = good, shifted = good, swapped = good;
+      auto missing = good;
+      auto twice = good;
+      auto shifted = good;
+      auto swapped = good;
       missing[rank].erase(missing[rank].begin() + i);
       EXPECT_NE(problem(missing), "") << "without step " << i;
       twice[rank].insert(twice[rank].begin() + i, twice[rank][i]);
@@ -111,8 +119,10 @@ TEST(CheckTable, FindsWhatIsWrong) {
         EXPECT_NE(problem(swapped), "");
       }
     }
+  }
   // Two ranks that each receive first wait for ever.
-  const Step send{Action::kSend, 1, {0, 8}}, receive{Action::kReceiveReduce, 1, {0, 8}};
+  const Step send{Action::kSend, 1, {0, 8}};
+  const Step receive{Action::kReceiveReduce, 1, {0, 8}};
   StepTable stuck = {{receive, send}, {{receive.action, 0, {0, 8}}, {send.action, 0, {0, 8}}}};
   EXPECT_NE(problem(stuck).find("deadlock"), std::string::npos);
   EXPECT_NE(check_table(direct_broadcast(3, 4, 1), Kind::kBroadcast, 4, 0).problem,
@@ -123,9 +133,10 @@ TEST(CheckTable, FindsWhatIsWrong) {
 TEST(CheckTable, SeesAnotherOrderOfAdditions) {
   StepTable table(3);
   const Range all{0, 1};
-  for (int rank = 0; rank < 3; ++rank)
+  for (int rank = 0; rank < 3; ++rank) {
     for (int distance = 1; distance < 3; ++distance)
       table[rank].push_back({Action::kSend, (rank + distance) % 3, all});
+  }
   table[0].push_back({Action::kReceiveReduce, 1, all}),
       table[0].push_back({Action::kReceiveReduce, 2, all});
   table[1].push_back({Action::kReceiveReduce, 2, all}),
@@ -148,15 +159,16 @@ TEST(CostModel, AgreesWithClosedForms) {
   // A slow shared link between hosts: at least the bytes that must cross it.
   const CostModel slow{.inside = {0, 0}, .between = {0, 1e-8}, .overhead = 0, .fold = 0};
   const auto hosts = on_hosts(16, 4);
-  const double least = 2 * 3. / 4 * (1 << 20) * 1e-8,
-               predicted = predict_seconds(hierarchical_all_reduce(hosts, 1 << 20), 1, slow, hosts);
+  const double least = 2 * 3. / 4 * (1 << 20) * 1e-8;
+  const double predicted = predict_seconds(hierarchical_all_reduce(hosts, 1 << 20), 1, slow, hosts);
   EXPECT_GE(predicted, least * (1 - 1e-9));
   EXPECT_LE(predicted, 1.4 * least);  // the two halves of the exchange do not overlap perfectly
 }
 
 TEST(Choice, PrefersFewRoundsForFewBytesAndFewBytesForMany) {
   const Choice choose(on_hosts(16, 16), {});
-  const auto small = choose(Kind::kAllReduce, 8), large = choose(Kind::kAllReduce, 64 << 20);
+  const auto small = choose(Kind::kAllReduce, 8);
+  const auto large = choose(Kind::kAllReduce, 64 << 20);
   EXPECT_TRUE(small == Algorithm::kOneShot || small == Algorithm::kRecursiveDoubling)
       << name(small);
   EXPECT_TRUE(large == Algorithm::kRing || large == Algorithm::kDirect ||

@@ -64,7 +64,7 @@ wire::Link impostor(const wire::Endpoint& store, int rank, int size, int to = 0)
 }
 
 TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
-  for (int ranks = 1; ranks <= 5; ++ranks)
+  for (int ranks = 1; ranks <= 5; ++ranks) {
     for (int round = 0; round < 7; ++round) {
       std::string overrides;
       for (const Kind kind : kKinds) {
@@ -77,7 +77,7 @@ TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
       expect_none(on_tcp(
           ranks,
           [&](TcpCommunicator& c) {
-            for (const Kind kind : kKinds)
+            for (const Kind kind : kKinds) {
               for (const std::size_t count : {0, 1, 3, 17, 1001, 70001}) {
                 if (count == 70001 && round % 3 != 0) continue;
                 EXPECT_EQ(check<float>(c, kind, ElementType::kF32, count, ranks - 1), "")
@@ -87,9 +87,11 @@ TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
                 EXPECT_EQ(check<std::uint8_t>(c, kind, ElementType::kU8, count, ranks / 2), "")
                     << overrides;
               }
+            }
           },
           settings));
     }
+  }
 }
 
 // Values whose sum depends on the order: every algorithm must give all ranks the same bits; bf16
@@ -112,18 +114,20 @@ TEST(TcpCommunicator, AllRanksGetTheSameBits) {
                  .buffer = {x.data(), x.data(), x.size()}},
                 soon());
           std::vector<std::vector<std::uint16_t>> all(ranks, std::vector<std::uint16_t>(500));
-          for (int r = 0; r < ranks; ++r)
+          for (int r = 0; r < ranks; ++r) {
             for (std::size_t i = 0; i < 500; ++i) {
               const float f = number(r, i);
               std::uint32_t bits;
               std::memcpy(&bits, &f, 4);
               all[r][i] = static_cast<std::uint16_t>(bits >> 16);
             }
+          }
           for (const Reduction reduction :
                {Reduction::kSum, Reduction::kAverage, Reduction::kPremulSum}) {
             std::vector<const void*> sources;
             for (auto& one : all) sources.push_back(one.data());
-            std::vector<std::uint16_t> got(500), want(500);
+            std::vector<std::uint16_t> got(500);
+            std::vector<std::uint16_t> want(500);
             void* target = want.data();
             fold_plain(ElementType::kBF16, reduction, sources.data(), ranks, &target, 1, 500,
                        0.5);  // exact: fused or not
@@ -191,7 +195,9 @@ TEST(TcpCommunicator, CoalescesExchangesUnevenlyAndSends) {
 
     // Rank r sends r + to elements to rank `to`.
     std::vector<std::size_t> counts;
-    std::vector<int> in, out, want;
+    std::vector<int> in;
+    std::vector<int> out;
+    std::vector<int> want;
     for (int r = 0; r < 3; ++r) {
       counts.push_back(static_cast<std::size_t>(me + r));
       in.insert(in.end(), counts.back(), 10 * me + r),
@@ -206,23 +212,26 @@ TEST(TcpCommunicator, CoalescesExchangesUnevenlyAndSends) {
           soon());
     EXPECT_EQ(out, want);
 
-    int x = me, y = -1;
-    if (me > 0)
+    int x = me;
+    int y = -1;
+    if (me > 0) {
       c.run({.kind = Kind::kSend,
              .type = ElementType::kI32,
              .buffer = {&x, nullptr, 1},
              .peer = 0,
              .tag = 7},
             soon());
+    }
     if (me == 0) {
       int sum = 0;
-      for (int i = 0; i < 2; ++i)
+      for (int i = 0; i < 2; ++i) {
         c.run({.kind = Kind::kReceive,
                .type = ElementType::kI32,
                .buffer = {nullptr, &y, 1},
                .tag = 7},
               soon()),
             sum += y;
+      }
       EXPECT_EQ(sum, 3);  // from any source
     }
   }));
@@ -336,7 +345,8 @@ TEST(TcpCommunicator, LeavesNothingBehind) {
 TEST(TcpCommunicator, ADisagreementIsAnErrorOnAllRanksThatNamesBothCalls) {
   for (const Kind other : {Kind::kAllGather, Kind::kBroadcast, Kind::kBarrier, Kind::kAllReduce}) {
     const auto errors = on_tcp(4, [&](TcpCommunicator& c) {
-      std::vector<float> in(8), out(64);
+      std::vector<float> in(8);
+      std::vector<float> out(64);
       const bool odd = c.rank() == 2;
       c.run({.kind = odd ? other : Kind::kAllReduce,
              .type = ElementType::kF32,
@@ -449,7 +459,7 @@ TEST(TcpCommunicator, AbortEndsEveryRankWithTheFirstCause) {
 TEST(TcpCommunicator, WhoHearsOfACauseTellsTheOthers) {
   wire::StoreServer store("127.0.0.1", {0, 0}, "key");
   std::vector<std::thread> members;
-  for (int rank = 0; rank < 2; ++rank)
+  for (int rank = 0; rank < 2; ++rank) {
     members.emplace_back([&, rank] {
       try {
         TcpCommunicator c(join(store.endpoint(), rank, 3), {});
@@ -461,8 +471,9 @@ TEST(TcpCommunicator, WhoHearsOfACauseTellsTheOthers) {
         EXPECT_EQ(error.rank(), 2);
       }
     });
-  wire::Link told = impostor(store.endpoint(), 2, 3, 0),
-             not_told = impostor(store.endpoint(), 2, 3, 1);
+  }
+  wire::Link told = impostor(store.endpoint(), 2, 3, 0);
+  wire::Link not_told = impostor(store.endpoint(), 2, 3, 1);
   told.send(
       {0, 2}, 0,
       wire::encode(Error(ErrorKind::kNonFinite, "train", "the loss is not a number").at(2, 3)));
@@ -490,18 +501,20 @@ std::vector<std::optional<Error>> beside_a_dying_rank(int signal) {
   EXPECT_EQ(write(address[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
   std::vector<std::optional<Error>> errors(2);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank)
+  for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         TcpCommunicator c(join(store.endpoint(), rank, 3, seconds(4)), {});
         int x = 0;
-        for (int i = 0; i < 2; ++i)
+        for (int i = 0; i < 2; ++i) {
           c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}},
                 soon());
+        }
       } catch (const Error& error) {
         errors[rank] = error;
       }
     });
+  }
   for (auto& thread : threads) thread.join();
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
@@ -593,12 +606,13 @@ TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
         wire::Bytes message(random() % 3 ? 32 + random() % 100 : random() % 400000);
         for (std::size_t k = 0; k < std::min<std::size_t>(message.size(), 40); ++k)
           message[k] = static_cast<std::byte>(random() % (k < 8 ? 4 : 256));
-        if (random() % 2 && message.size() >= 32)
+        if (random() % 2 && message.size() >= 32) {
           TcpCall::of({.kind = Kind::kAllReduce,
                        .type = ElementType::kI32,
                        .buffer = {nullptr, nullptr, 100000}},
                       Algorithm::kDirect)
               .write(message.data());
+        }
         link.send({random() % 8 ? 1u : random() % 3, sequences[random() % 4]}, 0,
                   std::move(message));
       }

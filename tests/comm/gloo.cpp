@@ -59,7 +59,7 @@ void run_over_gloo(int ranks, Duration timeout, const std::function<void(const G
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
+  for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         body(Group(process_group_engine(gloo(store, rank, ranks), store, timeout)));
@@ -68,6 +68,7 @@ void run_over_gloo(int ranks, Duration timeout, const std::function<void(const G
         if (!first) first = std::current_exception();
       }
     });
+  }
   for (auto& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
 }

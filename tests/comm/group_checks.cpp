@@ -83,9 +83,10 @@ at::Tensor expected(int ranks, std::int64_t count, at::ScalarType type, Reductio
   for (int r = 1; r < ranks; ++r)
     all = combine(all, plain(r, count, type, reduction), reduction, type == at::kBool);
   if (reduction == Reduction::kPremulSum) all = all * kScale;
-  if (reduction == Reduction::kAverage)
+  if (reduction == Reduction::kAverage) {
     all = type == at::kDouble || type == at::kComplexDouble ? all / ranks
                                                             : all.to(at::kFloat) / ranks;
+  }
   return typed(all, type);
 }
 
@@ -96,7 +97,8 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
            : is_float(x.scalar_type()) ? x.to(at::kDouble)
                                        : x.to(at::kLong);
   };
-  const at::Tensor x = wide(a), y = wide(b);
+  const at::Tensor x = wide(a);
+  const at::Tensor y = wide(b);
   return x.eq(y).bitwise_or(x.ne(x).bitwise_and(y.ne(y))).all().item<bool>();
 }
 
@@ -113,7 +115,8 @@ struct Complaints {
 
 void check_reductions(const Group& group, at::ScalarType type, std::int64_t count, int root,
                       Complaints& complaints) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   for (const Reduction reduction : kReductions) {
     const Options options{.reduction = reduction, .scale = kScale};
     const auto what = [&](const char* kind) {
@@ -144,7 +147,8 @@ void check_reductions(const Group& group, at::ScalarType type, std::int64_t coun
 
 void check_moves(const Group& group, at::ScalarType type, std::int64_t count, int root,
                  Complaints& complaints) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   const auto of = [&](int r, std::int64_t n) {
     return typed(plain(r, n, type, Reduction::kSum), type);
   };
@@ -152,14 +156,15 @@ void check_moves(const Group& group, at::ScalarType type, std::int64_t count, in
     return fmt::format("{} of {} x {}", kind, count, c10::toString(type));
   };
   const auto empty = [&](std::int64_t n) { return at::full({n}, 1, at::kInt).to(type); };
-  std::vector<at::Tensor> of_all, for_me;
+  std::vector<at::Tensor> of_all;
+  std::vector<at::Tensor> for_me;
   for (int r = 0; r < ranks; ++r) {
     of_all.push_back(plain(r, count, type, Reduction::kSum));
     for_me.push_back(
         plain(r, count * ranks, type, Reduction::kSum).slice(0, rank * count, (rank + 1) * count));
   }
-  const at::Tensor gathered = typed(at::cat(of_all), type),
-                   exchanged = typed(at::cat(for_me), type);
+  const at::Tensor gathered = typed(at::cat(of_all), type);
+  const at::Tensor exchanged = typed(at::cat(for_me), type);
 
   const at::Tensor told = of(rank, count);
   group.broadcast(told, root);
@@ -185,14 +190,17 @@ void check_moves(const Group& group, at::ScalarType type, std::int64_t count, in
 }
 
 void check_messages(const Group& group, Complaints& complaints) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   // Tags choose among messages that are under way.
-  const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
-  const at::Tensor first = at::full({3}, 10 * rank + 1, at::kInt),
-                   second = at::full({70000}, 10 * rank + 2, at::kInt);
-  Work one = group.send(first, next, 1, {.async = true}),
-       two = group.send(second, next, 2, {.async = true});
-  const at::Tensor got_second = at::empty({70000}, at::kInt), got_first = at::empty({3}, at::kInt);
+  const int next = (rank + 1) % ranks;
+  const int previous = (rank + ranks - 1) % ranks;
+  const at::Tensor first = at::full({3}, 10 * rank + 1, at::kInt);
+  const at::Tensor second = at::full({70000}, 10 * rank + 2, at::kInt);
+  Work one = group.send(first, next, 1, {.async = true});
+  Work two = group.send(second, next, 2, {.async = true});
+  const at::Tensor got_second = at::empty({70000}, at::kInt);
+  const at::Tensor got_first = at::empty({3}, at::kInt);
   group.recv(got_second, previous, 2);
   group.recv(got_first, previous, 1);
   one.order(), two.order();
@@ -215,33 +223,39 @@ void check_messages(const Group& group, Complaints& complaints) {
 
 // Rank r sends (r + peer) % 3 elements to each peer: none to some.
 void check_uneven_exchange(const Group& group, Complaints& complaints) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   const auto count = [&](int from, int to) {
     return from == to ? 1u : static_cast<std::size_t>((from + 2 * to) % 3);
   };
-  std::vector<std::size_t> send, receive;
-  std::vector<at::Tensor> sent, wanted;
+  std::vector<std::size_t> send;
+  std::vector<std::size_t> receive;
+  std::vector<at::Tensor> sent;
+  std::vector<at::Tensor> wanted;
   for (int r = 0; r < ranks; ++r) {
     send.push_back(count(rank, r)), receive.push_back(count(r, rank));
     sent.push_back(at::full({static_cast<std::int64_t>(send.back())}, 10 * rank + r, at::kShort));
     wanted.push_back(
         at::full({static_cast<std::int64_t>(receive.back())}, 10 * r + rank, at::kShort));
   }
-  const at::Tensor want = at::cat(wanted), out = at::empty(want.sizes(), at::kShort);
+  const at::Tensor want = at::cat(wanted);
+  const at::Tensor out = at::empty(want.sizes(), at::kShort);
   group.all_to_all(out, at::cat(sent), receive, send);
   complaints.expect(out.equal(want), "all_to_all with per-rank sizes");
 }
 
 void check_many(const Group& group, Complaints& complaints) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     std::vector<at::Tensor> tensors;
     for (int i = 0; i < 20; ++i) tensors.push_back(at::full({i * 37}, rank + 1, type));
     tensors.push_back(at::full({4, 6}, 1, type).t());
     group.all_reduce(tensors);
-    for (int i = 1; i < 20; ++i)
+    for (int i = 1; i < 20; ++i) {
       complaints.expect(tensors[i].eq(ranks * (ranks + 1) / 2).all().item<bool>(),
                         "many tensors at once");
+    }
     complaints.expect(tensors.back().eq(ranks).all().item<bool>(),
                       "a transposed one among many tensors");
   }
@@ -268,9 +282,13 @@ void check_many(const Group& group, Complaints& complaints) {
 }
 
 void check_lists(const Group& group, Complaints& complaints) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   const std::vector<std::int64_t> counts{3, 0, 5000, 1};
-  std::vector<at::Tensor> mine, gathered, parts, told;
+  std::vector<at::Tensor> mine;
+  std::vector<at::Tensor> gathered;
+  std::vector<at::Tensor> parts;
+  std::vector<at::Tensor> told;
   for (const std::int64_t count : counts) {
     mine.push_back(at::full({count}, rank + 1, at::kInt));
     gathered.push_back(at::full({count, ranks}, -1, at::kInt).t());  // not contiguous
@@ -279,9 +297,10 @@ void check_lists(const Group& group, Complaints& complaints) {
   }
   gathered[2] = at::full({ranks, counts[2]}, -1, at::kInt);
   group.all_gather(gathered, mine);
-  for (const at::Tensor& tensor : gathered)
+  for (const at::Tensor& tensor : gathered) {
     for (int r = 0; r < ranks; ++r)
       complaints.expect(tensor[r].eq(r + 1).all().item<bool>(), "all_gather of a list");
+  }
   Work work = group.reduce_scatter(parts, gathered, {.async = true});
   work.order();
   for (const at::Tensor& part : parts)
@@ -296,9 +315,11 @@ void check_lists(const Group& group, Complaints& complaints) {
 
 // What is only read may overlap itself; what requires a gradient is written all the same.
 void check_views(const Group& group, Complaints& complaints) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   const at::Tensor same = at::full({1}, rank, at::kFloat).expand({600});
-  const at::Tensor got = at::full({600}, -1.0f), all = at::full({ranks, 600}, -1.0f);
+  const at::Tensor got = at::full({600}, -1.0f);
+  const at::Tensor all = at::full({ranks, 600}, -1.0f);
   Work sent = group.send(same, (rank + 1) % ranks, 3, {.async = true});
   group.recv(got, (rank + ranks - 1) % ranks, 3);
   sent.order();
@@ -321,7 +342,8 @@ void check_views(const Group& group, Complaints& complaints) {
 }
 
 void check_parts(const Group& group, Complaints& complaints) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   const Group half = group.split(rank % 2, -rank);  // in reverse
   complaints.expect(half.size() == (ranks + 1 - rank % 2) / 2, "size of a part");
   complaints.expect(half.rank() == half.size() - 1 - rank / 2, "order of a part");
@@ -362,12 +384,13 @@ void check_mistakes(const Group& group, Complaints& complaints) {
 std::vector<std::string> check_types(const Group& group) {
   Complaints complaints{group, {}};
   int root = 0;
-  for (const at::ScalarType type : kTypes)
+  for (const at::ScalarType type : kTypes) {
     for (const std::int64_t count : {0, 1, 5, 1031}) {
       check_reductions(group, type, count, root, complaints);
       check_moves(group, type, count, root, complaints);
       root = (root + 1) % group.size();
     }
+  }
   return complaints.lines;
 }
 

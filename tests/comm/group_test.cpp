@@ -30,7 +30,8 @@ WorldOptions threads(int ranks, bool arena = true) {
 
 TEST(Group, OfOneIsLocal) {
   const Group group;
-  const at::Tensor x = at::arange(4, at::kFloat), y = at::empty({4}, at::kFloat);
+  const at::Tensor x = at::arange(4, at::kFloat);
+  const at::Tensor y = at::empty({4}, at::kFloat);
   group.all_reduce(x);
   group.all_gather(y, x);
   EXPECT_TRUE(y.equal(x));
@@ -77,11 +78,12 @@ TEST(Group, CollectivesTakeTensorsOfAnyStride) {
 }
 
 TEST(Group, EveryOperationTypeAndReductionOnThreads) {
-  for (const int ranks : {2, 3})
+  for (const int ranks : {2, 3}) {
     run_on_threads(threads(ranks), [](const Group& group) {
       EXPECT_THAT(check_types(group), ::testing::IsEmpty());
       EXPECT_THAT(check_calls(group), ::testing::IsEmpty());
     });
+  }
 }
 
 TEST(Group, AsynchronousCallsKeepTheirTensorsAlive) {
@@ -120,7 +122,7 @@ TEST(Group, ShapesThatDoNotFitAreTheCallersMistake) {
 }
 
 TEST(SharedBuffer, ExistsOnceAndIsReadInPlace) {
-  for (const bool arena : {true, false})
+  for (const bool arena : {true, false}) {
     run_on_threads(threads(3, arena), [](const Group& group) {
       const auto buffer = group.shared_buffer(3 * 64);
       ASSERT_NE(buffer, nullptr);
@@ -137,6 +139,7 @@ TEST(SharedBuffer, ExistsOnceAndIsReadInPlace) {
       EXPECT_TRUE(group.visible_to_peers(whole));
       EXPECT_THROW(buffer->tensor(64, {48}, at::kFloat), Error);
     });
+  }
 }
 
 TEST(RunOnThreads, TheFirstCauseComesOut) {

@@ -112,7 +112,7 @@ TEST(ProcessGroupEngine, WhatTheBackendLacksIsTheCallersMistake) {
 TEST(ProcessGroupEngine, TakesTheCpuBackendOfAProcessGroup) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank)
+  for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
       const auto backend = gloo(store, rank, 2);
       const auto process_group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, 2);
@@ -121,6 +121,7 @@ TEST(ProcessGroupEngine, TakesTheCpuBackendOfAProcessGroup) {
       EXPECT_EQ(group.rank(), rank);
       EXPECT_THAT(check_calls(group), IsEmpty());
     });
+  }
   for (auto& rank : ranks) rank.join();
 }
 

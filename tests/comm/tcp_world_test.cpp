@@ -66,7 +66,7 @@ TEST(TcpWorld, NothingIsLeftOfAMeetingAtAFile) {
 // What ranks on several hosts get when nobody says otherwise: shared memory where a token shows
 // that there is some, TCP between.
 TEST(TcpWorld, HostsShareMemoryInsideAndSpeakTcpBetween) {
-  for (const int hosts : {2, 4})
+  for (const int hosts : {2, 4}) {
     EXPECT_TRUE(on_processes(
         4, at_a_file(),
         [&](const Group& group) {
@@ -84,6 +84,7 @@ TEST(TcpWorld, HostsShareMemoryInsideAndSpeakTcpBetween) {
                  everything(host);
         },
         hosts));
+  }
 }
 
 TEST(TcpWorld, RanksThatTurnOutToShareOneHostNeedNoTcp) {

@@ -15,7 +15,7 @@ namespace shoal::data {
 namespace {
 
 TEST(Permutation, IsABijection) {
-  for (const std::uint64_t size : {1, 2, 3, 4, 5, 7, 16, 17, 64, 65, 1000, 4096, 10007})
+  for (const std::uint64_t size : {1, 2, 3, 4, 5, 7, 16, 17, 64, 65, 1000, 4096, 10007}) {
     for (const std::uint64_t seed : {0, 1, 99}) {
       const Permutation order(Key(seed), size);
       std::vector<bool> seen(size);
@@ -26,6 +26,7 @@ TEST(Permutation, IsABijection) {
         seen[value] = true;
       }
     }
+  }
 }
 
 TEST(Permutation, LooksRandom) {
@@ -35,7 +36,8 @@ TEST(Permutation, LooksRandom) {
   for (std::uint64_t seed = 0; seed < 5; ++seed) {
     const Permutation order(Key(seed), n);
     double product = 0;
-    int fixed = 0, together = 0;
+    int fixed = 0;
+    int together = 0;
     for (std::uint64_t i = 0; i < n; ++i) {
       product += (i - (n - 1) / 2.0) * (order[i] - (n - 1) / 2.0);
       fixed += order[i] == i;
@@ -58,10 +60,11 @@ TEST(Mixture, EveryPrefixHasTheRightProportions) {
       const auto draw = mixture_draw(weights, i);
       ASSERT_EQ(draw.before, drawn[draw.member]) << "its samples are numbered without gaps";
       ++drawn[draw.member];
-      for (std::size_t k = 0; k < weights.size(); ++k)
+      for (std::size_t k = 0; k < weights.size(); ++k) {
         // Rounded at every halving of the list: half a sample each, and up to 3 halvings here.
         ASSERT_NEAR(static_cast<double>(drawn[k]), weights[k] / total * static_cast<double>(i + 1),
                     1.51);
+      }
     }
   }
 }
@@ -115,10 +118,11 @@ TEST(Cursor, FillsInputsAndLabels) {
   for (std::uint64_t i = 0; i < 50; ++i) {
     const Sample sample = cursor.at(i);
     cursor.fill(sample, tokens);
-    for (std::size_t k = 0; k < 11; ++k)
+    for (std::size_t k = 0; k < 11; ++k) {
       ASSERT_EQ(tokens[k], sample.start + k == 1000
                                ? 256
                                : static_cast<std::int64_t>((sample.start + k) % 251));
+    }
   }
   std::vector<std::int64_t> wrong(10);
   EXPECT_THROW(cursor.fill(cursor.at(0), wrong), Error);
@@ -126,12 +130,13 @@ TEST(Cursor, FillsInputsAndLabels) {
 
 TEST(Cursor, IsIndependentOfRanksAndHistory) {
   const Folder folder;
-  const auto a = corpus(folder, "a", 3000), b = corpus(folder, "b", 500);
+  const auto a = corpus(folder, "a", 3000);
+  const auto b = corpus(folder, "b", 500);
   const SampleCursor one({{a, 3}, {b, 1}}, 16, 5);
   // Batch 12 on 1, 2, 3 and 4 ranks, each rank with a cursor of its own that starts anywhere:
   // together the same samples.
-  for (const int ranks : {1, 2, 3, 4})
-    for (std::uint64_t step = 100; step-- > 0;)
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (std::uint64_t step = 100; step-- > 0;) {
       for (int rank = 0; rank < ranks; ++rank) {
         const SampleCursor mine({{a, 6}, {b, 2}}, 16, 5);
         for (int k = 0; k < 12 / ranks; ++k) {
@@ -140,6 +145,8 @@ TEST(Cursor, IsIndependentOfRanksAndHistory) {
         }
         if (step % 10) break;
       }
+    }
+  }
   const SampleCursor other_seed({{a, 3}, {b, 1}}, 16, 6);
   int same = 0;
   for (std::uint64_t i = 0; i < 100; ++i) same += other_seed.at(i) == one.at(i);
@@ -160,7 +167,8 @@ TEST(Cursor, MixesByWeightAndRepeatsTheSmallCorpus) {
 
 TEST(Cursor, ResumesOnlyWhereItBelongs) {
   const Folder folder;
-  const auto a = corpus(folder, "a", 3000), b = corpus(folder, "b", 500);
+  const auto a = corpus(folder, "a", 3000);
+  const auto b = corpus(folder, "b", 500);
   const SampleCursor cursor({{a, 3}, {b, 1}}, 16, 5);
   const CursorPosition position = cursor.position(1234);
   EXPECT_EQ(SampleCursor({{a, 3}, {b, 1}}, 16, 5).resume(position), 1234u);

@@ -33,7 +33,8 @@ double jaccard(const std::vector<std::string>& a, const std::vector<std::string>
       all.insert({words.begin() + static_cast<long>(i), words.begin() + static_cast<long>(i) + 8});
     return all;
   };
-  const auto left = shingles(a), right = shingles(b);
+  const auto left = shingles(a);
+  const auto right = shingles(b);
   std::size_t both = 0;
   for (const auto& shingle : left) both += right.count(shingle);
   return static_cast<double>(both) / static_cast<double>(left.size() + right.size() - both);
@@ -55,13 +56,15 @@ TEST(Duplicates, SimilarityIsTheJaccardIndex) {
     EXPECT_NEAR(similarity(sketch(joined(a)), sketch(joined(b))), jaccard(a, b), 0.125)
         << changed << " words of 3000 differ";
   }
-  const auto few = words(3, 60), fewer = std::vector<std::string>(few.begin(), few.begin() + 40);
+  const auto few = words(3, 60);
+  const auto fewer = std::vector<std::string>(few.begin(), few.begin() + 40);
   EXPECT_DOUBLE_EQ(similarity(sketch(joined(few)), sketch(joined(fewer))), jaccard(few, fewer))
       << "exact where all hashes fit";
 }
 
 TEST(Duplicates, NearCopiesGoAndOthersStay) {
-  auto near = words(1, 2000), far = words(1, 2000);
+  auto near = words(1, 2000);
+  auto far = words(1, 2000);
   for (int i = 0; i < 100; ++i) near[static_cast<std::size_t>(i)] = "changed" + std::to_string(i);
   for (int i = 0; i < 1000; ++i) far[static_cast<std::size_t>(i)] = "changed" + std::to_string(i);
   ASSERT_GT(jaccard(words(1, 2000), near), kNearDuplicate + 0.15);
@@ -83,9 +86,10 @@ TEST(Duplicates, NearCopiesGoAndOthersStay) {
 }
 
 TEST(Duplicates, APassageThatStoodBeforeIsCut) {
-  const std::string licence = "// " + joined(words(5, 30)) + "\n\n",
-                    indented = "    // " + joined(words(5, 30)) + "\n\n";
-  const std::string code = joined(words(6, 40)) + "\n\n", brief = "int x = 0;\n\n";
+  const std::string licence = "// " + joined(words(5, 30)) + "\n\n";
+  const std::string indented = "    // " + joined(words(5, 30)) + "\n\n";
+  const std::string code = joined(words(6, 40)) + "\n\n";
+  const std::string brief = "int x = 0;\n\n";
   std::vector<Document> documents = {
       {"a", licence + code + brief}, {"b", brief + indented + brief}, {"c", code + licence}};
   const Removed removed = remove_repeated_passages(documents);

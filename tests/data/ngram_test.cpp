@@ -18,9 +18,10 @@ std::vector<std::uint32_t> chain(int documents, std::uint32_t vocab, unsigned se
   std::vector<std::uint32_t> tokens;
   for (int d = 0; d < documents; ++d) {
     std::uint32_t last = 1;
-    for (int i = 0; i < 20; ++i)
+    for (int i = 0; i < 20; ++i) {
       tokens.push_back(last = random() % 4 ? 1 + (last * 7) % (vocab - 1)
                                            : 1 + random() % (vocab - 1));
+    }
     tokens.push_back(kEnd);
   }
   return tokens;
@@ -31,8 +32,10 @@ TEST(Ngram, CountsByHand) {
   // which the last token is held out.
   const std::vector<std::uint32_t> tokens = {1, 2, 1, 3, 0, 1, 2, 0};
   const NgramModel model({tokens, 4, kEnd}, 2);
-  const double l1 = model.weights()[0][4], l2_3 = model.weights()[1][2],
-               l2_2 = model.weights()[1][2], l2_1 = model.weights()[1][1];
+  const double l1 = model.weights()[0][4];
+  const double l2_3 = model.weights()[1][2];
+  const double l2_2 = model.weights()[1][2];
+  const double l2_1 = model.weights()[1][1];
   const auto unigram = [&](double count) { return l1 * count / 8 + (1 - l1) / 4; };
   // c(1) as a history: 3 times, followed by 2, 3, 2.
   EXPECT_DOUBLE_EQ(model.probability(std::vector<std::uint32_t>{1}, 2),
@@ -60,7 +63,8 @@ TEST(Ngram, ProbabilitiesSumToOne) {
 }
 
 TEST(Ngram, BitsAreTheSumOverTokens) {
-  const auto tokens = chain(100, 12, 1), other = chain(3, 12, 2);
+  const auto tokens = chain(100, 12, 1);
+  const auto other = chain(3, 12, 2);
   const NgramModel model({tokens, 12, kEnd}, 3);
   double bits = 0;
   std::vector<std::uint32_t> history;
@@ -76,8 +80,10 @@ TEST(Ngram, ApproachesTheEntropyOfAMarkovChain) {
   // Each token: 3/4 the successor, 1/4 uniform over 11: the entropy of the chain, and log2(11) of a
   // token alone. 20 tokens and one end, which the model cannot foresee, a document: the bound
   // leaves the ends out and the model must stay above it and within 15 %.
-  const auto tokens = chain(3000, 12, 1), other = chain(300, 12, 2);
-  const double hit = 0.75 + 0.25 / 11, miss = 0.25 / 11;
+  const auto tokens = chain(3000, 12, 1);
+  const auto other = chain(300, 12, 2);
+  const double hit = 0.75 + 0.25 / 11;
+  const double miss = 0.25 / 11;
   const double entropy = -(hit * std::log2(hit) + 10 * miss * std::log2(miss));
   const double bigram =
       NgramModel({tokens, 12, kEnd}, 2).bits({other, 12, kEnd}) / static_cast<double>(other.size());
@@ -91,7 +97,8 @@ TEST(Ngram, ApproachesTheEntropyOfAMarkovChain) {
 TEST(Ngram, TuningIsAMaximumOfTheHeldOutLikelihood) {
   // On text of the same kind no coarse change of all weights may do noticeably better: the optimum
   // is flat, the noise of 300 documents small.
-  const auto tokens = chain(1000, 12, 1), other = chain(1000, 12, 2);
+  const auto tokens = chain(1000, 12, 1);
+  const auto other = chain(1000, 12, 2);
   const double tuned = NgramModel({tokens, 12, kEnd}, 2).bits({other, 12, kEnd});
   const double uniform = std::log2(12) * static_cast<double>(other.size());
   const double alone = NgramModel({tokens, 12, kEnd}, 1).bits({other, 12, kEnd});

@@ -27,9 +27,10 @@ void write_corpus(const Folder& folder, int count, int lines = 40) {
   for (int i = 0; i < count; ++i) {
     std::string text = fmt::format("// file {}\n", i);
     for (int line = 0; line < lines; ++line) {
-      for (int k = 0; k < 6; ++k)
+      for (int k = 0; k < 6; ++k) {
         text += fmt::format(" {}{}", words[random() % std::size(words)],
                             random() % 3 ? "" : fmt::format("{}", random() % 50));
+      }
       text += line % 7 == 6 ? "\n\n" : "\n";
     }
     folder.write(fmt::format("in/d{}/f{}.h", i % 3, i), text);
@@ -84,7 +85,8 @@ TEST(Prepare, EveryDocumentComesBack) {
 }
 
 TEST(Prepare, SameBytesForAnyNumberOfThreadsAndPlace) {
-  const Folder folder, elsewhere;
+  const Folder folder;
+  const Folder elsewhere;
   write_corpus(folder, 30);
   write_corpus(elsewhere, 30);
   auto options = options_for(folder);
@@ -132,7 +134,8 @@ TEST(Prepare, OfManyAtOnceOneWorksAndTheOthersWait) {
     expect_error(ErrorKind::kOutput, "another process is at work", [&] { prepare(options); });
   }
   options.patience = std::chrono::minutes(1);
-  std::atomic<int> workers = 0, waiters = 0;
+  std::atomic<int> workers = 0;
+  std::atomic<int> waiters = 0;
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 4; ++rank)
     ranks.emplace_back([&] { ++(prepare(options).already_prepared ? waiters : workers); });

@@ -8,9 +8,10 @@ namespace shoal::mesh {
 namespace {
 
 TEST(Layout, EvenPartsCoverAndEarlierAreNeverSmaller) {
-  for (std::int64_t size = 0; size < 20; ++size)
+  for (std::int64_t size = 0; size < 20; ++size) {
     for (std::int64_t parts = 1; parts < 9; ++parts) {
-      std::int64_t at = 0, before = size;
+      std::int64_t at = 0;
+      std::int64_t before = size;
       for (std::int64_t i = 0; i < parts; ++i) {
         const auto [begin, end] = even_part(size, parts, i);
         EXPECT_EQ(begin, at);
@@ -20,6 +21,7 @@ TEST(Layout, EvenPartsCoverAndEarlierAreNeverSmaller) {
       }
       EXPECT_EQ(at, size);
     }
+  }
   EXPECT_THROW(even_part(3, 2, 2), Error);
 }
 
@@ -40,19 +42,23 @@ TEST(Layout, LocalBoxesOfAllCoordinatesTile) {
 
 TEST(Layout, BoxesOfARangeHoldItsElementsInOrder) {
   const Box box{{1, 2, 3}, {4, 4, 8}};  // 3 x 2 x 5
-  for (std::int64_t begin = 0; begin <= box.count(); ++begin)
+  for (std::int64_t begin = 0; begin <= box.count(); ++begin) {
     for (std::int64_t end = begin; end <= box.count(); ++end) {
       std::vector<std::int64_t> elements;
       const auto boxes = boxes_of(box, begin, end);
       EXPECT_LE(boxes.size(), 5u);
-      for (const Box& part : boxes)
-        for (std::int64_t i = part.begin[0]; i < part.end[0]; ++i)
-          for (std::int64_t j = part.begin[1]; j < part.end[1]; ++j)
+      for (const Box& part : boxes) {
+        for (std::int64_t i = part.begin[0]; i < part.end[0]; ++i) {
+          for (std::int64_t j = part.begin[1]; j < part.end[1]; ++j) {
             for (std::int64_t k = part.begin[2]; k < part.end[2]; ++k)
               elements.push_back(((i - 1) * 2 + j - 2) * 5 + k - 3);
+          }
+        }
+      }
       ASSERT_EQ(elements.size(), end - begin);
       for (std::int64_t i = begin; i < end; ++i) EXPECT_EQ(elements[i - begin], i);
     }
+  }
 }
 
 TEST(Layout, SaysWhatItIs) {

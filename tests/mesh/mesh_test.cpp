@@ -17,8 +17,8 @@ TEST(Mesh, EveryAxisHasItsOwnGroup) {
                          EXPECT_EQ(mesh.group("replicate").rank(), world.rank() / 2);
                          EXPECT_EQ(mesh.extent("pipeline"), 1);
                          EXPECT_EQ(mesh.group("pipeline").size(), 1);
-                         at::Tensor along_tensor = at::full({1}, static_cast<float>(world.rank())),
-                                    along_replicate = along_tensor.clone();
+                         at::Tensor along_tensor = at::full({1}, static_cast<float>(world.rank()));
+                         at::Tensor along_replicate = along_tensor.clone();
                          mesh.group("tensor").all_reduce(along_tensor);
                          mesh.group("replicate").all_reduce(along_replicate);
                          EXPECT_EQ(along_tensor.item<float>(), 4 * (world.rank() / 2) + 1);

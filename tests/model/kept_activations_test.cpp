@@ -73,7 +73,8 @@ TEST(KeptActivations, ManyBlocksAreChosenAtOnce) {
 TEST(KeptActivations, OfAGptBlock) {
   const ModelSpec spec = *named_model("gpt2-124m");
   const MicroBatch batch{2, 512};
-  const double n = 1024, h = 768;
+  const double n = 1024;
+  const double h = 768;
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).kept, 4 * n * (16 * h + 4 + 12));
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).kept, 4 * n * 9 * h);
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).kept, 4 * n * h);
@@ -85,9 +86,14 @@ TEST(KeptActivations, OfAGptBlock) {
 TEST(KeptActivations, OfAQwen3Block) {
   const ModelSpec spec = *named_model("qwen3-tiny");
   const MicroBatch batch{2, 64};
-  const double n = 128, h = 128, qkv = 8 * 48, attended = 4 * 48, f = 352, norms = 2 * (h + 1);
-  const double all = 4 * n * (2 * h + norms + 2 * qkv + 6 + attended + 4 + 3 * f),
-               products = 4 * n * (2 * h + qkv + 2 * f);
+  const double n = 128;
+  const double h = 128;
+  const double qkv = 8 * 48;
+  const double attended = 4 * 48;
+  const double f = 352;
+  const double norms = 2 * (h + 1);
+  const double all = 4 * n * (2 * h + norms + 2 * qkv + 6 + attended + 4 + 3 * f);
+  const double products = 4 * n * (2 * h + qkv + 2 * f);
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).kept, all);
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).kept, products);
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).rebuilt, all - products);
@@ -102,7 +108,8 @@ TEST(KeptActivations, OfAQwen3Block) {
 TEST(KeptActivations, EveryKthBlock) {
   ModelSpec spec = *named_model("gpt2-tiny");
   spec.layers = 5;
-  const auto I = Keep::kInput, E = Keep::kEverything;
+  const auto I = Keep::kInput;
+  const auto E = Keep::kEverything;
   EXPECT_EQ(kept_by_block(spec, {}, {.mode = Mode::kEveryK, .every = 2}),
             (std::vector{E, I, E, I, E}));
   EXPECT_EQ(kept_by_block(spec, {}, {.mode = Mode::kEveryK, .every = 1}),

@@ -168,7 +168,10 @@ TEST(ModelSpec, FlopsEqualThePapersFormula) {
   ModelSpec spec;
   spec.layers = 96, spec.hidden = 12288, spec.heads = 96, spec.vocab = 51200, spec.sequence = 2048;
   spec = complete(spec);
-  const double L = 96, h = 12288, s = 2048, V = 51200;
+  const double L = 96;
+  const double h = 12288;
+  const double s = 2048;
+  const double V = 51200;
   EXPECT_NEAR(training_flops_per_token(spec, 2048, false) /
                   (72 * L * h * h * (1 + s / (6 * h) + V / (12 * h * L))),
               1, 1e-12);

@@ -86,11 +86,14 @@ class Composition {
     const at::Tensor frequency =
         at::exp(at::arange(d / 2, at::kDouble) * (-2.0 / d * std::log(spec_.rope_theta)));
     const at::Tensor angle = at::arange(x.size(2), at::kDouble).unsqueeze(1) * frequency;
-    const at::Tensor a = x.narrow(3, 0, d / 2), b = x.narrow(3, d / 2, d / 2);
+    const at::Tensor a = x.narrow(3, 0, d / 2);
+    const at::Tensor b = x.narrow(3, d / 2, d / 2);
     return at::cat({a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()}, 3);
   }
   at::Tensor attention(const std::string& name, const at::Tensor& x) const {
-    const std::int64_t t = x.size(1), per = spec_.heads / spec_.kv_heads, d = spec_.head_size;
+    const std::int64_t t = x.size(1);
+    const std::int64_t per = spec_.heads / spec_.kv_heads;
+    const std::int64_t d = spec_.head_size;
     const at::Tensor parts =
         linear(name + ".qkv", x).view({x.size(0), t, spec_.kv_heads, per + 2, d});
     at::Tensor q = parts.narrow(3, 0, per).flatten(2, 3).transpose(1, 2);
@@ -148,15 +151,16 @@ TEST_P(NamedModel, LossAndGradientsAreThoseOfTheComposition) {
     }
   }
   const Composition reference(spec, *model);
-  const at::Tensor tokens = some_tokens(2, 37), labels = some_tokens(2, 37, 1);
+  const at::Tensor tokens = some_tokens(2, 37);
+  const at::Tensor labels = some_tokens(2, 37, 1);
   labels[0][3] = -100;
 
   Context context;
   expect_close((*model)(tokens, context).detach(), reference.logits(tokens).detach(), "logits");
   context.labels = labels;
   context.loss_scale = 1.0 / 73;
-  const at::Tensor loss = (*model)(tokens, context),
-                   expected = reference.loss(tokens, labels, 1.0 / 73);
+  const at::Tensor loss = (*model)(tokens, context);
+  const at::Tensor expected = reference.loss(tokens, labels, 1.0 / 73);
   EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
   loss.backward();
   expected.backward();
@@ -170,22 +174,25 @@ INSTANTIATE_TEST_SUITE_P(Sizes, NamedModel,
 // weights' gradients have another order.
 TEST(Model, NormsOfQueriesAndKeysMayBeHookedApart) {
   const model::ModelSpec spec = *model::named_model("qwen3-tiny");
-  const auto fused = ready_model(spec), hooked = ready_model(spec);
+  const auto fused = ready_model(spec);
+  const auto hooked = ready_model(spec);
   std::vector<std::vector<std::int64_t>> seen;
-  for (const char* name : {"query_norm", "key_norm"})
+  for (const char* name : {"query_norm", "key_norm"}) {
     hooked->find_module(std::string("blocks.2.attention.") + name)
         ->on_post_forward([&](Module&, const at::Tensor& y, const Context&) {
           seen.push_back(y.sizes().vec());
           return at::Tensor();
         });
+  }
   Context context;
   context.labels = some_tokens(2, 9, 1);
   for (const auto& model : {fused, hooked}) (*model)(some_tokens(2, 9), context).backward();
   EXPECT_EQ(seen, (std::vector<std::vector<std::int64_t>>{{2, 9, 2, 2, 48}, {2, 9, 2, 1, 48}}));
-  for (std::size_t i = 0; i < fused->parameters().size(); ++i)
+  for (std::size_t i = 0; i < fused->parameters().size(); ++i) {
     expect_close(hooked->parameters()[i]->gradient(),
                  fused->parameters()[i]->gradient().to(at::kDouble),
                  fused->parameters()[i]->name());
+  }
 }
 
 TEST(Model, ParametersAreThoseOfTheSpecification) {
@@ -248,8 +255,10 @@ TEST(Model, MicroBatchesAddUpToTheBatch) {
   for (const double dropout : {0.0, 0.2}) {
     model::ModelSpec spec = *model::named_model("gpt2-tiny");
     spec.dropout = dropout;
-    const auto whole = ready_model(spec), split = ready_model(spec);
-    const at::Tensor tokens = some_tokens(4, 16), labels = some_tokens(4, 16, 1);
+    const auto whole = ready_model(spec);
+    const auto split = ready_model(spec);
+    const at::Tensor tokens = some_tokens(4, 16);
+    const at::Tensor labels = some_tokens(4, 16, 1);
     Context context;
     context.key = Key(4);
     context.loss_scale = 1.0 / 64;
@@ -265,10 +274,11 @@ TEST(Model, MicroBatchesAddUpToTheBatch) {
       sum += part.item<double>();
     }
     EXPECT_NEAR(sum, loss.item<double>(), 1e-5);
-    for (std::size_t i = 0; i < whole->parameters().size(); ++i)
+    for (std::size_t i = 0; i < whole->parameters().size(); ++i) {
       expect_close(split->parameters()[i]->gradient(),
                    whole->parameters()[i]->gradient().to(at::kDouble),
                    whole->parameters()[i]->name());
+    }
   }
 }
 
@@ -292,7 +302,8 @@ TEST(Model, DocumentsDoNotSeeEachOther) {
   at::Tensor changed = tokens.clone();
   changed.narrow(1, 0, 5).add_(1);
   context.documents = (at::arange(12, at::kInt) >= 5).to(at::kInt).unsqueeze(0);
-  const at::Tensor first = (*model)(tokens, context), second = (*model)(changed, context);
+  const at::Tensor first = (*model)(tokens, context);
+  const at::Tensor second = (*model)(changed, context);
   EXPECT_TRUE(at::allclose(first.narrow(1, 0, 5), alone, 1e-4, 1e-5));
   EXPECT_TRUE(at::equal(first.narrow(1, 5, 7), second.narrow(1, 5, 7)));
 }
@@ -330,8 +341,8 @@ TEST(Perceptron, LossesAreThoseOfTheComposition) {
          {model::Activation::kRelu, model::Activation::kTanh}) {
       spec.activation = activation;
       const auto model = ready_model(spec, at::kFloat, loss);
-      const at::Tensor target = at::cos(at::arange(70, at::kDouble)).view({7, 10}),
-                       classes = at::arange(7, at::kLong);
+      const at::Tensor target = at::cos(at::arange(70, at::kDouble)).view({7, 10});
+      const at::Tensor classes = at::arange(7, at::kLong);
       std::map<std::string, at::Tensor> p;
       for (const auto& parameter : model->parameters())
         p[parameter->name()] = parameter->tensor().detach().to(at::kDouble).set_requires_grad(true);

@@ -87,16 +87,19 @@ TEST(Module, HooksRunInOrderAndReplace) {
 }
 
 TEST(Module, HookedModulesGiveTheSameAsFusedOnes) {
-  const auto fused = tiny(), hooked = tiny();
+  const auto fused = tiny();
+  const auto hooked = tiny();
   for (const char* path : {"blocks.0.norm_1", "blocks.1.attention", "blocks.1.mlp.up",
-                           "blocks.2.mlp.down", "blocks.3.attention.out", "head.output"})
+                           "blocks.2.mlp.down", "blocks.3.attention.out", "head.output"}) {
     hooked->find_module(path)->on_post_forward(
         [](Module&, const at::Tensor&, const Context&) { return at::Tensor(); });
-  const at::Tensor a = backward(*fused), b = backward(*hooked);
+  }
+  const at::Tensor a = backward(*fused);
+  const at::Tensor b = backward(*hooked);
   EXPECT_NEAR(a.item<double>(), b.item<double>(), 1e-6);
   for (std::size_t i = 0; i < fused->parameters().size(); ++i) {
-    const at::Tensor expected = fused->parameters()[i]->gradient(),
-                     actual = hooked->parameters()[i]->gradient();
+    const at::Tensor expected = fused->parameters()[i]->gradient();
+    const at::Tensor actual = hooked->parameters()[i]->gradient();
     EXPECT_LE((actual - expected).abs().max().item<double>(),
               1e-5 * expected.abs().max().item<double>())
         << fused->parameters()[i]->name();
@@ -135,7 +138,8 @@ TEST(Module, AReplacedModuleIsUsedAndKeepsItsNames) {
 }
 
 TEST(Parameter, SinkIsOverwrittenThenAddedTo) {
-  const auto plain = tiny(), sunk = tiny();
+  const auto plain = tiny();
+  const auto sunk = tiny();
   std::vector<at::Tensor> sinks;
   for (const auto& parameter : sunk->parameters()) {
     sinks.push_back(at::full(parameter->tensor().sizes(), 99, at::kFloat));

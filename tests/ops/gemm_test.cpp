@@ -46,8 +46,11 @@ TEST(Gemm, IsTheProductInDouble) {
                                                                         {3, 400, 40},
                                                                         {1600, 40, 9},
                                                                         {37, 330, 520}}) {
-    const at::Tensor a = floats(m, k, 1), b = floats(k, n, 2), start = floats(m, n, 3);
-    const at::Tensor at = floats(k, m, 1).t(), bt = floats(n, k, 2).t();
+    const at::Tensor a = floats(m, k, 1);
+    const at::Tensor b = floats(k, n, 2);
+    const at::Tensor start = floats(m, n, 3);
+    const at::Tensor at = floats(k, m, 1).t();
+    const at::Tensor bt = floats(n, k, 2).t();
     for (const at::Tensor& left : {a, at}) {
       for (const at::Tensor& right : {b, bt}) {
         const at::Tensor exact = left.to(at::kDouble).matmul(right.to(at::kDouble));
@@ -92,9 +95,11 @@ TEST(Gemm, SixteenBitFactorsAreSummedInFloat) {
                                                                         {1600, 40, 9},
                                                                         {37, 330, 520}}) {
     for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-      const at::Tensor a = floats(m, k, 1).to(type), b = floats(k, n, 2).to(type),
-                       start = floats(m, n, 3);
-      const at::Tensor at = floats(k, m, 1).to(type).t(), bt = floats(n, k, 2).to(type).t();
+      const at::Tensor a = floats(m, k, 1).to(type);
+      const at::Tensor b = floats(k, n, 2).to(type);
+      const at::Tensor start = floats(m, n, 3);
+      const at::Tensor at = floats(k, m, 1).to(type).t();
+      const at::Tensor bt = floats(n, k, 2).to(type).t();
       const at::Tensor wide =
           floats(m, 2 * k, 1).to(type).slice(1, 0, 2 * k, 2);  // neither stride is 1
       for (const at::Tensor& left : {a, at, wide}) {
@@ -120,10 +125,11 @@ TEST(Gemm, SixteenBitFactorsAreSummedInFloat) {
 }
 
 TEST(Matmul, SixteenBitResultsAreRoundedOnce) {
-  const at::Tensor a = floats(1700, 70, 1).to(at::kBFloat16),
-                   b = floats(70, 30, 2).to(at::kBFloat16),
-                   c = floats(1700, 30, 3).to(at::kBFloat16);
-  const at::Tensor before = c.to(at::kDouble), exact = a.to(at::kDouble).matmul(b.to(at::kDouble));
+  const at::Tensor a = floats(1700, 70, 1).to(at::kBFloat16);
+  const at::Tensor b = floats(70, 30, 2).to(at::kBFloat16);
+  const at::Tensor c = floats(1700, 30, 3).to(at::kBFloat16);
+  const at::Tensor before = c.to(at::kDouble);
+  const at::Tensor exact = a.to(at::kDouble).matmul(b.to(at::kDouble));
   // Half a last place of bf16 is at most 2^-8 of the value; fp32 sums add a little.
   const auto within = [&](const at::Tensor& value, const at::Tensor& reference) {
     return ((value.to(at::kDouble) - reference).abs() <= reference.abs() * (1.001 / 256) + 1e-5)
@@ -142,15 +148,18 @@ TEST(Matmul, SixteenBitResultsAreRoundedOnce) {
 }
 
 TEST(Gemm, CutsGiveTheSameBits) {
-  const at::Tensor a = floats(50, 700, 1), b = floats(700, 90, 2);
+  const at::Tensor a = floats(50, 700, 1);
+  const at::Tensor b = floats(700, 90, 2);
   const at::Tensor whole = by_kernel(a, b, {});
   EXPECT_TRUE(at::equal(by_kernel(a.narrow(0, 7, 21), b, {}), whole.narrow(0, 7, 21)));
   EXPECT_TRUE(at::equal(by_kernel(a, b.narrow(1, 11, 50), {}), whole.narrow(1, 11, 50)));
 }
 
 TEST(Matmul, WritesViewsAndAccumulates) {
-  const at::Tensor a = floats(30, 20, 1), b = floats(20, 10, 2), wide = floats(30, 40, 3),
-                   before = wide.clone();
+  const at::Tensor a = floats(30, 20, 1);
+  const at::Tensor b = floats(20, 10, 2);
+  const at::Tensor wide = floats(30, 40, 3);
+  const at::Tensor before = wide.clone();
   const at::Tensor exact = a.to(at::kDouble).matmul(b.to(at::kDouble));
   matmul(wide.narrow(1, 5, 10), a, b, true);
   EXPECT_LE((wide.narrow(1, 5, 10) - before.narrow(1, 5, 10) - exact).abs().max().item<double>(),

@@ -50,9 +50,10 @@ Differentiated differentiate(const Function& f, const std::vector<at::Tensor>& i
   const at::Tensor value = f(inputs);
   (value * weights_for(value)).sum().backward();
   result.value = value.detach();
-  for (const at::Tensor& input : inputs)
+  for (const at::Tensor& input : inputs) {
     result.gradients.push_back(input.defined() && input.requires_grad() ? input.grad()
                                                                         : at::Tensor());
+  }
   return result;
 }
 
@@ -61,9 +62,10 @@ void expect_same(const Function& fast, const Function& reference,
   const Differentiated actual = differentiate(fast, copies(inputs, at::kFloat));
   const Differentiated expected = differentiate(reference, copies(inputs, at::kDouble));
   expect_close(actual.value, expected.value, tolerance, "value");
-  for (std::size_t i = 0; i < inputs.size(); ++i)
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
     expect_close(actual.gradients[i], expected.gradients[i], tolerance,
                  "gradient " + std::to_string(i));
+  }
 }
 
 void expect_finite_differences(const Function& f, const std::vector<at::Tensor>& inputs,
@@ -79,7 +81,8 @@ void expect_finite_differences(const Function& f, const std::vector<at::Tensor>&
     if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
     const at::Tensor numeric = at::zeros_like(inputs[i].detach());
     for (std::int64_t e = 0; e < inputs[i].numel(); ++e) {
-      auto up = copies(inputs, at::kDouble), down = copies(inputs, at::kDouble);
+      auto up = copies(inputs, at::kDouble);
+      auto down = copies(inputs, at::kDouble);
       up[i].data_ptr<double>()[e] += step, down[i].data_ptr<double>()[e] -= step;
       numeric.data_ptr<double>()[e] = (evaluate(up) - evaluate(down)) / (2 * step);
     }

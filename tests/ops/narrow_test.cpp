@@ -30,9 +30,11 @@ std::vector<float> values(std::size_t count) {
 }
 
 TEST(Narrow, EveryHalfWordWidensAsThePlainLoopSaysAndComesBack) {
-  std::vector<std::uint16_t> all(65536), back(65536);
+  std::vector<std::uint16_t> all(65536);
+  std::vector<std::uint16_t> back(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
-  std::vector<float> fast(all.size()), plain(all.size());
+  std::vector<float> fast(all.size());
+  std::vector<float> plain(all.size());
   for (const ElementType type : {ElementType::kBF16, ElementType::kF16}) {
     widen(type, all.data(), all.size(), fast.data());
     plain::widen(type, all.data(), all.size(), plain.data());
@@ -52,14 +54,16 @@ TEST(Narrow, EveryHalfWordWidensAsThePlainLoopSaysAndComesBack) {
 TEST(Narrow, RoundsToNearestEvenAsThePlainLoop) {
   for (const std::size_t count : {std::size_t{18}, std::size_t{31}, std::size_t{20000}}) {
     const auto from = values(count);
-    std::vector<std::uint16_t> fast(from.size()), plain(from.size());
+    std::vector<std::uint16_t> fast(from.size());
+    std::vector<std::uint16_t> plain(from.size());
     for (const ElementType type : {ElementType::kBF16, ElementType::kF16}) {
       narrow(type, from.data(), from.size(), fast.data());
       plain::narrow(type, from.data(), from.size(), plain.data());
-      for (std::size_t i = 0; i < from.size(); ++i)
+      for (std::size_t i = 0; i < from.size(); ++i) {
         if (!std::isnan(from[i])) {
           ASSERT_EQ(fast[i], plain[i]) << name(type) << " of " << from[i];
         }
+      }
     }
     narrow(ElementType::kBF16, from.data(), from.size(), fast.data());
     EXPECT_TRUE(std::isnan(value_of(fast[12])));
@@ -72,7 +76,9 @@ TEST(StochasticRounding, AnySplitGivesTheBitsOfThePlainLoop) {
   // Beyond 2^36 elements, where counters need their upper word.
   for (const std::uint64_t first :
        {std::uint64_t{0}, std::uint64_t{77}, (std::uint64_t{1} << 36) - 300}) {
-    std::vector<std::uint16_t> plain(from.size()), whole(from.size()), split(from.size());
+    std::vector<std::uint16_t> plain(from.size());
+    std::vector<std::uint16_t> whole(from.size());
+    std::vector<std::uint16_t> split(from.size());
     plain::narrow_stochastically(key, first, from.data(), from.size(), plain.data());
     narrow_stochastically(key, first, from.data(), from.size(), whole.data());
     EXPECT_EQ(whole, plain);
@@ -111,10 +117,13 @@ TEST(StochasticRounding, IsUnbiased) {
 TEST(StochasticRounding, KeysAndNeighboursDrawIndependently) {
   constexpr std::size_t kCount = 1 << 16;
   const std::vector<float> from(kCount, 1.0f + 0x1p-8f);  // half way: up with probability 1/2
-  std::vector<std::uint16_t> a(kCount), b(kCount);
+  std::vector<std::uint16_t> a(kCount);
+  std::vector<std::uint16_t> b(kCount);
   narrow_stochastically(Key(1).value(), 0, from.data(), kCount, a.data());
   narrow_stochastically(Key(2).value(), 0, from.data(), kCount, b.data());
-  std::size_t keys = 0, neighbours = 0, rows = 0;
+  std::size_t keys = 0;
+  std::size_t neighbours = 0;
+  std::size_t rows = 0;
   for (std::size_t i = 0; i + 16 < kCount; ++i)
     keys += a[i] == b[i], neighbours += a[i] == a[i + 1], rows += a[i] == a[i + 16];
   for (const std::size_t equal : {keys, neighbours, rows})

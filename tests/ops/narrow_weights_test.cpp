@@ -55,16 +55,20 @@ class Kept final : public GradientSink {
 // 16 bits.
 TEST(NarrowWeights, LinearMultipliesInTheTypeOfTheWeightAndAddsInFloat32) {
   for (const at::ScalarType type : kTypes) {
-    const at::Tensor x = exact({5, 40}, 1, type), w = exact({24, 40}, 2, type),
-                     b = exact({24}, 3, type), r = exact({5, 24}, 4, type);
+    const at::Tensor x = exact({5, 40}, 1, type);
+    const at::Tensor w = exact({24, 40}, 2, type);
+    const at::Tensor b = exact({24}, 3, type);
+    const at::Tensor r = exact({5, 24}, 4, type);
     const at::Tensor dy = exact({5, 24}, 5, type).detach();
-    const at::Tensor xd = double_leaf(x), wd = double_leaf(w), bd = double_leaf(b),
-                     rd = double_leaf(r);
+    const at::Tensor xd = double_leaf(x);
+    const at::Tensor wd = double_leaf(w);
+    const at::Tensor bd = double_leaf(b);
+    const at::Tensor rd = double_leaf(r);
     const at::Tensor yd = xd.matmul(wd.t()) + bd + rd;
     yd.backward(dy.to(at::kDouble));
     for (const at::ScalarType kept : {at::kFloat, type}) {
-      const auto dw = std::make_shared<Kept>(w.sizes(), kept),
-                 db = std::make_shared<Kept>(b.sizes(), kept);
+      const auto dw = std::make_shared<Kept>(w.sizes(), kept);
+      const auto db = std::make_shared<Kept>(b.sizes(), kept);
       x.mutable_grad() = r.mutable_grad() = at::Tensor();
       const at::Tensor y =
           ops::linear(x, {narrow_leaf(w, type), dw}, {narrow_leaf(b, type), db}, r);
@@ -95,7 +99,8 @@ TEST(NarrowWeights, WhatIsKeptForBackwardOfALinearHasSixteenBits) {
 // One token stands three times: its rows are added up in float32 before they are rounded.
 TEST(NarrowWeights, EmbeddingGivesFloat32AndAddsRowsOnce) {
   for (const at::ScalarType type : kTypes) {
-    const at::Tensor table = exact({7, 12}, 1, type), dy = exact({6, 12}, 2, type).detach();
+    const at::Tensor table = exact({7, 12}, 1, type);
+    const at::Tensor dy = exact({6, 12}, 2, type).detach();
     at::Tensor index = at::arange(6, at::kLong);
     index[2] = 1, index[5] = 1;
     const at::Tensor td = double_leaf(table);
@@ -117,12 +122,14 @@ TEST(NarrowWeights, EmbeddingGivesFloat32AndAddsRowsOnce) {
 // The gradient of the logits is rounded to the weight's type before it is multiplied: half a last
 // place each.
 TEST(NarrowWeights, CrossEntropyHasFloat32Logits) {
-  for (const at::ScalarType type : kTypes)
+  for (const at::ScalarType type : kTypes) {
     for (const std::int64_t block : {3, 1024}) {
-      const at::Tensor x = exact({9, 16}, 1, type), w = exact({11, 16}, 2, type),
-                       labels = at::arange(9, at::kLong);
-      const at::Tensor xd = double_leaf(x), wd = double_leaf(w),
-                       reference = linear_cross_entropy(xd, wd, labels, 0.125);
+      const at::Tensor x = exact({9, 16}, 1, type);
+      const at::Tensor w = exact({11, 16}, 2, type);
+      const at::Tensor labels = at::arange(9, at::kLong);
+      const at::Tensor xd = double_leaf(x);
+      const at::Tensor wd = double_leaf(w);
+      const at::Tensor reference = linear_cross_entropy(xd, wd, labels, 0.125);
       reference.backward();
       const auto dw = std::make_shared<Kept>(w.sizes(), at::kFloat);
       const at::Tensor loss =
@@ -133,17 +140,22 @@ TEST(NarrowWeights, CrossEntropyHasFloat32Logits) {
       expect_near(x.grad(), xd.grad(), place(type), "dx");
       expect_near(dw->value, wd.grad(), place(type), "dw");
     }
+  }
 }
 
 TEST(NarrowWeights, NormsAndBiasesAreReadAsFloat32) {
   for (const at::ScalarType type : kTypes) {
-    const at::Tensor x = exact({5, 16}, 1, type), w = exact({16}, 2, type),
-                     b = exact({16}, 3, type), dy = exact({5, 16}, 4, type).detach();
-    const at::Tensor xd = double_leaf(x), wd = double_leaf(w), bd = double_leaf(b);
+    const at::Tensor x = exact({5, 16}, 1, type);
+    const at::Tensor w = exact({16}, 2, type);
+    const at::Tensor b = exact({16}, 3, type);
+    const at::Tensor dy = exact({5, 16}, 4, type).detach();
+    const at::Tensor xd = double_leaf(x);
+    const at::Tensor wd = double_leaf(w);
+    const at::Tensor bd = double_leaf(b);
     const at::Tensor yd = norm(NormKind::kLayer, xd, wd, bd, 1e-5);
     yd.backward(dy.to(at::kDouble));
-    const auto dw = std::make_shared<Kept>(w.sizes(), type),
-               db = std::make_shared<Kept>(b.sizes(), type);
+    const auto dw = std::make_shared<Kept>(w.sizes(), type);
+    const auto db = std::make_shared<Kept>(b.sizes(), type);
     const at::Tensor y =
         norm(NormKind::kLayer, x, {narrow_leaf(w, type), dw}, {narrow_leaf(b, type), db}, 1e-5);
     expect_near(y, yd, 1e-6, "norm");
@@ -153,7 +165,9 @@ TEST(NarrowWeights, NormsAndBiasesAreReadAsFloat32) {
     expect_near(db->value, bd.grad(), place(type), "db");
 
     for (const auto activation : {Activation::kGeluTanh, Activation::kRelu}) {
-      const at::Tensor xe = double_leaf(x), be = double_leaf(b), ye = activate(activation, xe, be);
+      const at::Tensor xe = double_leaf(x);
+      const at::Tensor be = double_leaf(b);
+      const at::Tensor ye = activate(activation, xe, be);
       ye.backward(dy.to(at::kDouble));
       const auto d_bias = std::make_shared<Kept>(b.sizes(), type);
       x.mutable_grad() = at::Tensor();
@@ -169,13 +183,17 @@ TEST(NarrowWeights, NormsAndBiasesAreReadAsFloat32) {
 
 TEST(NarrowWeights, NormsOfQueriesAndKeysAreReadAsFloat32) {
   for (const at::ScalarType type : kTypes) {
-    const at::Tensor x = exact({2, 5, 64}, 1, type), wq = exact({8}, 2, type),
-                     wk = exact({8}, 3, type), dy = exact({2, 5, 64}, 4, type).detach();
-    const at::Tensor xd = double_leaf(x), wqd = double_leaf(wq), wkd = double_leaf(wk);
+    const at::Tensor x = exact({2, 5, 64}, 1, type);
+    const at::Tensor wq = exact({8}, 2, type);
+    const at::Tensor wk = exact({8}, 3, type);
+    const at::Tensor dy = exact({2, 5, 64}, 4, type).detach();
+    const at::Tensor xd = double_leaf(x);
+    const at::Tensor wqd = double_leaf(wq);
+    const at::Tensor wkd = double_leaf(wk);
     const at::Tensor yd = head_norm(xd, {2, 8}, wqd, wkd, 1e-6);
     yd.backward(dy.to(at::kDouble));
-    const auto dq = std::make_shared<Kept>(wq.sizes(), type),
-               dk = std::make_shared<Kept>(wk.sizes(), type);
+    const auto dq = std::make_shared<Kept>(wq.sizes(), type);
+    const auto dk = std::make_shared<Kept>(wk.sizes(), type);
     const at::Tensor y =
         head_norm(x, {2, 8}, {narrow_leaf(wq, type), dq}, {narrow_leaf(wk, type), dk}, 1e-6);
     EXPECT_EQ(y.scalar_type(), at::kFloat);

@@ -168,7 +168,8 @@ TEST(Embedding, PicksRows) {
 /// Plain softmax attention of one packed tensor, heads repeated by hand.
 at::Tensor plain_attention(const at::Tensor& qkv, std::int64_t per, std::int64_t d,
                            const at::Tensor& mask) {
-  const std::int64_t b = qkv.size(0), t = qkv.size(1);
+  const std::int64_t b = qkv.size(0);
+  const std::int64_t t = qkv.size(1);
   const at::Tensor parts = qkv.view({b, t, -1, per + 2, d});
   const at::Tensor q = parts.narrow(3, 0, per).flatten(2, 3).transpose(1, 2);
   const at::Tensor k =
@@ -233,17 +234,21 @@ TEST(Rotary, TurnsPairsByTheirAngle) {
   const at::Tensor table = rotary_table(12, 8, 10000);
   const Function ours = [&](const Inputs& in) { return rotary(in[0], table, 2, 8, {}, 3); };
   const Function reference = [](const Inputs& in) {
-    const at::Tensor parts = in[0].view({2, 5, 1, 4, 8}), turning = parts.narrow(3, 0, 3),
-                     a = turning.narrow(4, 0, 4), b = turning.narrow(4, 4, 4);
+    const at::Tensor parts = in[0].view({2, 5, 1, 4, 8});
+    const at::Tensor turning = parts.narrow(3, 0, 3);
+    const at::Tensor a = turning.narrow(4, 0, 4);
+    const at::Tensor b = turning.narrow(4, 4, 4);
     const at::Tensor frequency =
         at::pow(at::full({}, 10000.0, at::kDouble), at::arange(4, at::kDouble) * -0.25);
     const at::Tensor angle =
         (at::arange(3, 8, at::kDouble).unsqueeze(1) * frequency).view({1, 5, 1, 1, 4});
-    const at::Tensor x = a * angle.cos() - b * angle.sin(), y = b * angle.cos() + a * angle.sin();
+    const at::Tensor x = a * angle.cos() - b * angle.sin();
+    const at::Tensor y = b * angle.cos() + a * angle.sin();
     return at::cat({at::cat({x, y}, 4), parts.narrow(3, 3, 1)}, 3).view({2, 5, 32});
   };
   expect_same(ours, reference, {leaf({2, 5, 32}, 1)});
-  const at::Tensor x = leaf({2, 5, 32}, 1).detach(), positions = at::arange(3, 8, at::kLong);
+  const at::Tensor x = leaf({2, 5, 32}, 1).detach();
+  const at::Tensor positions = at::arange(3, 8, at::kLong);
   EXPECT_TRUE(at::equal(rotary(x, table, 2, 8, positions, 0), rotary(x, table, 2, 8, {}, 3)));
   EXPECT_THROW(rotary(x, table, 2, 8, {}, 8), Error);
 }
@@ -251,8 +256,8 @@ TEST(Rotary, TurnsPairsByTheirAngle) {
 TEST(Rotary, LongWavesAreStretchedAsInLlama31) {
   model::RopeScaling scaling;
   scaling.factor = 8;
-  const at::Tensor plain = rotary_table(2, 128, 500000),
-                   stretched = rotary_table(2, 128, 500000, scaling);
+  const at::Tensor plain = rotary_table(2, 128, 500000);
+  const at::Tensor stretched = rotary_table(2, 128, 500000, scaling);
   // The angle of position 1 is the frequency itself: the fastest is kept, the slowest divided by 8.
   EXPECT_FLOAT_EQ(stretched[1][1][0].item<float>(), plain[1][1][0].item<float>());
   EXPECT_NEAR(stretched[1][1][63].item<float>() * 8, plain[1][1][63].item<float>(), 1e-9);
@@ -272,7 +277,7 @@ at::Tensor composed_head_norm(const at::Tensor& qkv, const at::Tensor& query_wei
 }
 
 TEST(HeadNorm, IsTheCompositionOfEveryQueryAndKey) {
-  for (const std::int64_t per : {1, 3})
+  for (const std::int64_t per : {1, 3}) {
     for (const std::int64_t d : {2, 8, 48, 128}) {
       SCOPED_TRACE(testing::Message() << per << " heads a group, " << d << " elements a head");
       expect_same(
@@ -282,6 +287,7 @@ TEST(HeadNorm, IsTheCompositionOfEveryQueryAndKey) {
           [&](const Inputs& in) { return composed_head_norm(in[0], in[1], in[2], per); },
           {leaf({2, 5, 2 * (per + 2) * d}, 1), leaf({d}, 2), leaf({d}, 3)}, 5e-6);
     }
+  }
   expect_finite_differences(
       [](const Inputs& in) {
         return head_norm(in[0], {2, 3}, in[1], in[2], 1e-6);
@@ -361,8 +367,8 @@ TEST(CrossEntropy, OfLogits) {
 }
 
 TEST(CrossEntropy, WithoutGradientIsTheSame) {
-  const at::Tensor x = leaf({5, 33}, 1).detach().to(at::kFloat),
-                   w = leaf({101, 33}, 2).detach().to(at::kFloat);
+  const at::Tensor x = leaf({5, 33}, 1).detach().to(at::kFloat);
+  const at::Tensor w = leaf({101, 33}, 2).detach().to(at::kFloat);
   const at::Tensor labels = at::arange(5, at::kLong);
   const at::Tensor expected = reference_cross_entropy(x.matmul(w.t()), labels);
   EXPECT_NEAR(linear_cross_entropy(x, w, labels, 1, 2).item<double>(), expected.item<double>(),
@@ -390,7 +396,8 @@ TEST(Differentiable, RefusesSecondDerivativesAndSecondBackward) {
 }
 
 TEST(Differentiable, SeesInPlaceChangesOfWhatItSaved) {
-  const at::Tensor x = leaf({3}, 1) * 1, y = activate(Activation::kSilu, x);
+  const at::Tensor x = leaf({3}, 1) * 1;
+  const at::Tensor y = activate(Activation::kSilu, x);
   x.add_(1);
   EXPECT_ANY_THROW(y.sum().backward());
 }
@@ -406,14 +413,17 @@ struct Bucket : GradientSink {
 };
 
 TEST(GradientSink, IsWrittenThenAccumulated) {
-  const at::Tensor x = leaf({4, 5}, 1).detach(), w = leaf({3, 5}, 2), bias = leaf({3}, 3);
-  const auto weight_bucket = std::make_shared<Bucket>(at::full({3, 5}, 99, at::kDouble)),
-             bias_bucket = std::make_shared<Bucket>(at::full({3}, 99, at::kDouble));
+  const at::Tensor x = leaf({4, 5}, 1).detach();
+  const at::Tensor w = leaf({3, 5}, 2);
+  const at::Tensor bias = leaf({3}, 3);
+  const auto weight_bucket = std::make_shared<Bucket>(at::full({3, 5}, 99, at::kDouble));
+  const auto bias_bucket = std::make_shared<Bucket>(at::full({3}, 99, at::kDouble));
   const auto loss = [&] {
     return ops::linear(x, Weight(w, weight_bucket), Weight(bias, bias_bucket)).square().sum();
   };
   const at::Tensor y = x.matmul(w.detach().t()) + bias.detach();
-  const at::Tensor d_weight = 2 * y.t().matmul(x), d_bias = 2 * y.sum(0);
+  const at::Tensor d_weight = 2 * y.t().matmul(x);
+  const at::Tensor d_bias = 2 * y.sum(0);
   loss().backward();
   EXPECT_FALSE(w.grad().defined());
   EXPECT_TRUE(at::allclose(weight_bucket->memory, d_weight));
@@ -425,10 +435,13 @@ TEST(GradientSink, IsWrittenThenAccumulated) {
 }
 
 TEST(GradientSink, OfTheNormsOfQueriesAndKeys) {
-  const at::Tensor x = leaf({2, 3, 64}, 1).detach(), wq = leaf({8}, 2), wk = leaf({8}, 3);
-  const auto queries = std::make_shared<Bucket>(at::full({8}, 99, at::kDouble)),
-             keys = std::make_shared<Bucket>(at::full({8}, 99, at::kDouble));
-  const at::Tensor plain_q = leaf({8}, 2), plain_k = leaf({8}, 3);
+  const at::Tensor x = leaf({2, 3, 64}, 1).detach();
+  const at::Tensor wq = leaf({8}, 2);
+  const at::Tensor wk = leaf({8}, 3);
+  const auto queries = std::make_shared<Bucket>(at::full({8}, 99, at::kDouble));
+  const auto keys = std::make_shared<Bucket>(at::full({8}, 99, at::kDouble));
+  const at::Tensor plain_q = leaf({8}, 2);
+  const at::Tensor plain_k = leaf({8}, 3);
   composed_head_norm(x, plain_q, plain_k, 2).square().sum().backward();
   for (const int uses : {1, 2}) {
     head_norm(x, {2, 8}, Weight(wq, queries), Weight(wk, keys), 1e-6).square().sum().backward();

@@ -19,7 +19,8 @@ namespace {
 
 TEST(RandomKernels, AreThePlainLoops) {
   constexpr int kCount = 1000;
-  std::vector<float> fast(kCount), plain(kCount);
+  std::vector<float> fast(kCount);
+  std::vector<float> plain(kCount);
   for (const std::uint64_t begin :
        {std::uint64_t{0}, std::uint64_t{37}, (std::uint64_t{1} << 34) - 100}) {
     kernels::fill_normal(12345678901234567u, begin, kCount, 0.5f, fast.data());
@@ -35,7 +36,10 @@ TEST(RandomKernels, AreThePlainLoops) {
 
 TEST(RandomKernels, DropoutRowIsThePlainLoop) {
   for (const int width : {1, 15, 16, 100, 128, 300}) {
-    std::vector<float> x(width), residual(width), fast(width), plain(width);
+    std::vector<float> x(width);
+    std::vector<float> residual(width);
+    std::vector<float> fast(width);
+    std::vector<float> plain(width);
     for (int i = 0; i < width; ++i) x[i] = i + 1, residual[i] = 0.5f * i;
     for (const float* base :
          {static_cast<const float*>(nullptr), static_cast<const float*>(residual.data())}) {
@@ -82,7 +86,8 @@ TEST(RandomFill, IsTheSameForAnyBox) {
 TEST(Dropout, KeepsTheExpectationAndTheRightShare) {
   const at::Tensor x = at::ones({4, 64, 256}, at::kFloat);
   const at::Tensor y = dropout(x, 0.1, Key(3), {});
-  const double n = x.numel(), kept = (y > 0).to(at::kDouble).sum().item<double>() / n;
+  const double n = x.numel();
+  const double kept = (y > 0).to(at::kDouble).sum().item<double>() / n;
   EXPECT_NEAR(kept, 0.9, 5 * std::sqrt(0.09 / n));
   EXPECT_NEAR(y.max().item<double>(), 1 / 0.9, 1e-4);  // the probability is rounded to 1/65536
   EXPECT_FALSE(at::equal(y[0], y[1]));

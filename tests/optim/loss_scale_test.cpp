@@ -27,8 +27,8 @@ TEST(LossScale, AnOverflowSkipsAndHalvesAndGoodStepsDouble) {
 }
 
 TEST(LossScale, RestoredItGoesOnBitForBit) {
-  LossScale whole({.initial = 3, .growth_interval = 4}),
-      first({.initial = 3, .growth_interval = 4});
+  LossScale whole({.initial = 3, .growth_interval = 4});
+  LossScale first({.initial = 3, .growth_interval = 4});
   const double norms[] = {1, kInfinity, 1, 1, 1, 1, 1, 1, 1, kInfinity, 1};
   for (int i = 0; i < 6; ++i) EXPECT_EQ(whole.update(norms[i]), first.update(norms[i]));
   LossScale second({.initial = 65536, .growth_interval = 4});

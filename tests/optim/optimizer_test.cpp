@@ -38,7 +38,9 @@ std::vector<at::Tensor> gradients_of(int step) {
 TEST(Optimizer, AdamWFollowsTorchForTenSteps) {
   auto slices = two_slices();
   const AdamWOptions options{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
-  std::vector<at::Tensor> p, m, v;
+  std::vector<at::Tensor> p;
+  std::vector<at::Tensor> m;
+  std::vector<at::Tensor> v;
   for (const Slice& slice : slices) {
     p.push_back(slice.parameter.to(at::kDouble));
     m.push_back(at::zeros_like(p.back())), v.push_back(at::zeros_like(p.back()));
@@ -46,14 +48,16 @@ TEST(Optimizer, AdamWFollowsTorchForTenSteps) {
   const auto optimizer = make_optimizer(slices, options);
   for (int step = 1; step <= 10; ++step) {
     const auto gradients = gradients_of(step);
-    const double lr = 0.01 / step, scale = 0.5;
+    const double lr = 0.01 / step;
+    const double scale = 0.5;
     optimizer->step(gradients, lr, scale);
     for (std::size_t i = 0; i < p.size(); ++i) {
       const at::Tensor g = gradients[i].to(at::kDouble) * scale;
       p[i] = p[i] * (1 - lr * (slices[i].decay ? options.weight_decay : 0));
       m[i] = m[i] * options.beta1 + g * (1 - options.beta1);
       v[i] = v[i] * options.beta2 + g * g * (1 - options.beta2);
-      const double c1 = 1 - std::pow(options.beta1, step), c2 = 1 - std::pow(options.beta2, step);
+      const double c1 = 1 - std::pow(options.beta1, step);
+      const double c2 = 1 - std::pow(options.beta2, step);
       p[i] = p[i] - (m[i] / ((v[i].sqrt() / std::sqrt(c2)) + options.epsilon)) * (lr / c1);
       // Ten steps of float rounding on values near 1.
       EXPECT_LT(largest(slices[i].parameter.to(at::kDouble) - p[i]), 2e-6)
@@ -72,7 +76,8 @@ TEST(Optimizer, SgdFollowsTorchForTenSteps) {
                              .dampening = nesterov ? 0 : 0.1,
                              .weight_decay = 0.05,
                              .nesterov = nesterov};
-    std::vector<at::Tensor> p, b(2);
+    std::vector<at::Tensor> p;
+    std::vector<at::Tensor> b(2);
     for (const Slice& slice : slices) p.push_back(slice.parameter.to(at::kDouble));
     const auto optimizer = make_optimizer(slices, options);
     for (int step = 1; step <= 10; ++step) {
@@ -99,7 +104,9 @@ TEST(Optimizer, AParameterWithoutGradientIsLeftAlone) {
 }
 
 TEST(Optimizer, AShardUpdatesAsTheWholeDoes) {
-  const at::Tensor whole = random("p", {101}), g = random("g", {101}), parts = whole.clone();
+  const at::Tensor whole = random("p", {101});
+  const at::Tensor g = random("g", {101});
+  const at::Tensor parts = whole.clone();
   const auto one = make_optimizer({{"p", whole, true}}, AdamWOptions{});
   const auto two = make_optimizer(
       {{"p", parts.narrow(0, 0, 37), true}, {"p", parts.narrow(0, 37, 64), true}}, AdamWOptions{});
@@ -122,9 +129,10 @@ TEST(Optimizer, StateLiesInOneBufferAtMultiplesOf64Bytes) {
 }
 
 TEST(Optimizer, RestoredStateGoesOnBitForBit) {
-  auto slices = two_slices(), copies = two_slices();
-  const auto one = make_optimizer(slices, AdamWOptions{}),
-             two = make_optimizer(copies, AdamWOptions{});
+  auto slices = two_slices();
+  auto copies = two_slices();
+  const auto one = make_optimizer(slices, AdamWOptions{});
+  const auto two = make_optimizer(copies, AdamWOptions{});
   for (int step = 0; step < 3; ++step) one->step(gradients_of(step), 0.01);
   for (std::size_t i = 0; i < slices.size(); ++i) copies[i].parameter.copy_(slices[i].parameter);
   for (std::size_t i = 0; i < one->states().size(); ++i)
@@ -168,9 +176,10 @@ std::vector<Slice> in_type(std::vector<Slice> slices, at::ScalarType type) {
 // the same start, bit for bit.
 TEST(Storage, MastersWalkAsFloat32AndParametersAreTheirRounding) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    const auto halves = in_type(two_slices(), type), floats = in_type(halves, at::kFloat);
-    const auto mixed = make_optimizer(halves, AdamWOptions{}),
-               reference = make_optimizer(floats, AdamWOptions{});
+    const auto halves = in_type(two_slices(), type);
+    const auto floats = in_type(halves, at::kFloat);
+    const auto mixed = make_optimizer(halves, AdamWOptions{});
+    const auto reference = make_optimizer(floats, AdamWOptions{});
     for (int step = 1; step <= 10; ++step) {
       mixed->step(gradients_of(step), 0.01);
       reference->step(gradients_of(step), 0.01);
@@ -190,9 +199,10 @@ TEST(Storage, MastersWalkAsFloat32AndParametersAreTheirRounding) {
 
 TEST(Storage, ASliceOfAParameterUpdatesAsTheWholeDoes) {
   const Storage storage{.master = false, .moments = at::kBFloat16, .rounding = Key(3)};
-  const at::Tensor start = random("p", {1000}).to(at::kBFloat16),
-                   gradient = random("g", {1000}).to(at::kBFloat16);
-  const at::Tensor whole = start.clone(), parts = start.clone();
+  const at::Tensor start = random("p", {1000}).to(at::kBFloat16);
+  const at::Tensor gradient = random("g", {1000}).to(at::kBFloat16);
+  const at::Tensor whole = start.clone();
+  const at::Tensor parts = start.clone();
   const auto one = make_optimizer({{"p", whole, true}}, AdamWOptions{}, storage);
   const auto two = make_optimizer(
       {{"p", parts.narrow(0, 0, 333), true}, {"p", parts.narrow(0, 333, 667), true, 333}},
@@ -209,7 +219,8 @@ TEST(Storage, ASliceOfAParameterUpdatesAsTheWholeDoes) {
 // Each update in bf16 rounds once, at most 2^-7 relative, the next step's Adam step shrinks what
 // came before: ten steps of 0.01 on values near 1 stay within ten roundings of the float32 run.
 TEST(Storage, SixteenBitsThroughoutStayNearFloat32) {
-  const auto halves = in_type(two_slices(), at::kBFloat16), floats = in_type(halves, at::kFloat);
+  const auto halves = in_type(two_slices(), at::kBFloat16);
+  const auto floats = in_type(halves, at::kFloat);
   const auto pure = make_optimizer(halves, AdamWOptions{},
                                    {.master = false, .moments = at::kBFloat16, .rounding = Key(8)});
   const auto reference = make_optimizer(floats, AdamWOptions{});
@@ -219,9 +230,10 @@ TEST(Storage, SixteenBitsThroughoutStayNearFloat32) {
     for (at::Tensor& gradient : gradients) gradient = gradient.to(at::kBFloat16);
     pure->step(gradients, 0.01);
   }
-  for (std::size_t i = 0; i < halves.size(); ++i)
+  for (std::size_t i = 0; i < halves.size(); ++i) {
     EXPECT_LT(largest(halves[i].parameter.to(at::kFloat) - floats[i].parameter),
               10 * 0x1p-7 * largest(floats[i].parameter));
+  }
   for (const State& state : pure->states()) EXPECT_EQ(state.tensor.scalar_type(), at::kBFloat16);
 }
 

@@ -35,8 +35,8 @@ class StateFile : public ::testing::Test {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
       std::size_t dash = 0;
-      const auto begin = std::stoull(line, &dash, 16),
-                 end = std::stoull(line.substr(dash + 1), nullptr, 16);
+      const auto begin = std::stoull(line, &dash, 16);
+      const auto end = std::stoull(line.substr(dash + 1), nullptr, 16);
       const auto at = reinterpret_cast<std::uintptr_t>(address);
       if (at >= begin && at < end) return line.find(folder_) != std::string::npos;
     }

@@ -56,12 +56,16 @@ void expect_value(const Stored& array, std::size_t i, float exact, double absolu
 
 TEST(StoredUpdate, EveryStorageEqualsThePlainLoop) {
   for (const std::size_t count :
-       {std::size_t{1}, std::size_t{17}, std::size_t{1024}, std::size_t{2500}})
+       {std::size_t{1}, std::size_t{17}, std::size_t{1024}, std::size_t{2500}}) {
     for (int bits = 0; bits < 16; ++bits) {
-      const bool half_parameter = bits & 1, half_gradient = bits & 2, half_moments = bits & 4,
-                 with_copy = bits & 8;
+      const bool half_parameter = bits & 1;
+      const bool half_gradient = bits & 2;
+      const bool half_moments = bits & 4;
+      const bool with_copy = bits & 8;
       Arrays a(count);
-      auto p = a.p, m = a.m, v = a.v;
+      auto p = a.p;
+      auto m = a.m;
+      auto v = a.v;
       adamw_update_plain(p.data(), a.g.data(), m.data(), v.data(), count, kFactors);
       const StoredAdamW arrays = a.stored(half_parameter, half_gradient, half_moments, with_copy);
       adamw_update(arrays, count, kFactors, {Key(1), 0});
@@ -75,12 +79,14 @@ TEST(StoredUpdate, EveryStorageEqualsThePlainLoop) {
         }
       }
     }
+  }
 }
 
 TEST(StoredUpdate, AnySplitGivesTheSameBits) {
   constexpr std::size_t kCount = 3000;
   constexpr std::uint64_t kFirst = 12345;
-  Arrays whole(kCount), split(kCount);
+  Arrays whole(kCount);
+  Arrays split(kCount);
   adamw_update(whole.stored(true, true, true, false), kCount, kFactors, {Key(7), kFirst});
   const StoredAdamW arrays = split.stored(true, true, true, false);
   for (std::size_t begin = 0, size = 1; begin < kCount; begin += size, size = size * 3 % 1501 + 1) {
@@ -101,7 +107,9 @@ TEST(StoredUpdate, AnySplitGivesTheSameBits) {
 TEST(StoredUpdate, SmallUpdatesAreKeptInTheMean) {
   constexpr std::size_t kCount = 4096;
   std::vector<std::uint16_t> p(kCount, truncated(1.5f));
-  std::vector<float> g(kCount, 1), m(kCount, 1), v(kCount, 1);
+  std::vector<float> g(kCount, 1);
+  std::vector<float> m(kCount, 1);
+  std::vector<float> v(kCount, 1);
   const StoredAdamW arrays{{p.data(), ElementType::kBF16}, {}, {g.data()}, {m.data()}, {v.data()}};
   const AdamWFactors factors{1e-5, 0.9, 0.95, 0, 0, 1, 1, 1};  // every update is 1e-5
   for (std::uint64_t t = 0; t < 4000; ++t)

@@ -29,10 +29,14 @@ const std::size_t kCounts[] = {0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 1000, 40
 
 TEST(Update, AdamWEqualsThePlainLoop) {
   for (const std::size_t count : kCounts) {
-    auto p = normal("p", count, 1), m = normal("m", count, 0.1), v = normal("v", count, 0.1);
+    auto p = normal("p", count, 1);
+    auto m = normal("        m", count, 0.1);
+    auto v = normal("v", count, 0.1);
     const auto g = normal("g", count, 1);
     for (float& x : v) x = x * x;
-    auto p2 = p, m2 = m, v2 = v;
+    auto p2 = p;
+    auto m2 = m;
+    auto v2 = v;
     const AdamWFactors f{1e-2, 0.9, 0.95, 1e-8, 0.1, 1 - 0.729, 1 - 0.857375, 0.5};
     adamw_update(p.data(), g.data(), m.data(), v.data(), count, f);
     adamw_update_plain(p2.data(), g.data(), m2.data(), v2.data(), count, f);
@@ -46,10 +50,14 @@ TEST(Update, AdamWEqualsThePlainLoop) {
 
 TEST(Update, AnElementDoesNotDependOnItsPlace) {
   constexpr std::size_t kCount = 203;
-  auto p = normal("p", kCount, 1), m = normal("m", kCount, 0.1), v = normal("g", kCount, 0.1);
+  auto p = normal("p", kCount, 1);
+  auto m = normal("m", kCount, 0.1);
+  auto v = normal("g", kCount, 0.1);
   const auto g = normal("g", kCount, 1);
   for (float& x : v) x = x * x;
-  auto p2 = p, m2 = m, v2 = v;
+  auto p2 = p;
+  auto m2 = m;
+  auto v2 = v;
   const AdamWFactors f{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 0.25};
   adamw_update(p.data(), g.data(), m.data(), v.data(), kCount, f);
   for (std::size_t begin = 0, size = 1; begin < kCount; begin += size, size = size % 13 + 1) {
@@ -63,20 +71,25 @@ TEST(Update, AnElementDoesNotDependOnItsPlace) {
 }
 
 TEST(Update, SgdEqualsThePlainLoop) {
-  for (const std::size_t count : kCounts)
-    for (const bool nesterov : {false, true})
-      for (const bool first : {false, true})
+  for (const std::size_t count : kCounts) {
+    for (const bool nesterov : {false, true}) {
+      for (const bool first : {false, true}) {
         for (const bool momentum : {false, true}) {
           if (nesterov && !momentum) continue;
-          auto p = normal("p", count, 1), b = normal("b", count, 1);
+          auto p = normal("p", count, 1);
+          auto b = normal("        b", count, 1);
           const auto g = normal("g", count, 1);
-          auto p2 = p, b2 = b;
+          auto p2 = p;
+          auto b2 = b;
           const SgdFactors f{0.1, 0.9, 0, 0.01, nesterov, first, 0.5};
           sgd_update(p.data(), g.data(), momentum ? b.data() : nullptr, count, f);
           sgd_update_plain(p2.data(), g.data(), momentum ? b2.data() : nullptr, count, f);
           expect_near(p, p2, 3e-7, 1e-7);
           expect_near(b, b2, 3e-7, 3e-7);
         }
+      }
+    }
+  }
 }
 
 TEST(SumOfSquares, EqualsThePlainLoop) {

@@ -93,9 +93,9 @@ void on_ranks(int ranks, const std::function<void(const comm::Group&)>& body) {
 
 // Bitwise: the second pass computes the same operations on the same numbers.
 TEST(ActivationCheckpoint, EveryModeGivesTheBitsOfThePlainModel) {
-  for (const int ranks : {1, 2})
+  for (const int ranks : {1, 2}) {
     on_ranks(ranks, [&](const comm::Group& group) {
-      for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"})
+      for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"}) {
         for (const double dropout : {0.0, 0.2}) {
           const auto spec = tiny(name, dropout);
           const auto plain_model = made(spec);
@@ -108,7 +108,7 @@ TEST(ActivationCheckpoint, EveryModeGivesTheBitsOfThePlainModel) {
                 {"selective", ways_of(spec, Mode::kSelective)},
                 {"budget", ways_of(spec, Mode::kBudget, 0.8 * all)},
                 {"mixed",
-                 std::vector{Keep::kInput, Keep::kProducts, Keep::kEverything, Keep::kProducts}}})
+                 std::vector{Keep::kInput, Keep::kProducts, Keep::kEverything, Keep::kProducts}}}) {
             for (const Way way : {Way::kInPlace, Way::kBuckets}) {
               const auto model = made(spec);
               checkpoint_activations(*model, ways);
@@ -118,8 +118,11 @@ TEST(ActivationCheckpoint, EveryModeGivesTheBitsOfThePlainModel) {
               EXPECT_TRUE(same(result, plain))
                   << name << ", dropout " << dropout << ", " << what << ", " << ranks << " ranks";
             }
+          }
         }
+      }
     });
+  }
 }
 
 TEST(ActivationCheckpoint, LayersOfAPerceptronToo) {
@@ -147,7 +150,8 @@ TEST(ActivationCheckpoint, LayersOfAPerceptronToo) {
 TEST(ActivationCheckpoint, ASecondPassWithAnotherKeyIsCaught) {
   const auto spec = tiny("gpt2-tiny", 0.2);
   on_ranks(1, [&](const comm::Group& group) {
-    const auto plain_model = made(spec), broken_model = made(spec);
+    const auto plain_model = made(spec);
+    const auto broken_model = made(spec);
     const auto plain = train(*data_parallel(*plain_model, group), *plain_model, 0);
     checkpoint_activations(*broken_model, ways_of(spec, Mode::kFull));
     class Forgetful final : public nn::Module {
@@ -290,7 +294,7 @@ Measured peak(const model::ModelSpec& spec, const model::MicroBatch& batch,
 // 3 %: the head's own tensors (its input and statistics), rounding to cache lines.
 TEST(ActivationCheckpoint, MemoryFallsAsThePlanSays) {
   on_ranks(1, [&](const comm::Group&) {
-    for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"})
+    for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen3-tiny"}) {
       for (const double dropout : {0.0, 0.1}) {
         model::ModelSpec spec = tiny(name, dropout);
         spec.layers = 8, spec.hidden = 128, spec.head_size = 32, spec.ffn = 512,
@@ -319,6 +323,7 @@ TEST(ActivationCheckpoint, MemoryFallsAsThePlanSays) {
           }
         }
       }
+    }
   });
 }
 

@@ -84,9 +84,10 @@ TEST_P(DataParallelTypes, EveryWayGivesTheBitsOfThePlainOne) {
           const auto reduction = data_parallel(*model, group, options);
           const auto result = train(*reduction, *model, group.rank());
           ASSERT_EQ(result.size(), plain.size());
-          for (std::size_t i = 0; i < plain.size(); ++i)
+          for (std::size_t i = 0; i < plain.size(); ++i) {
             EXPECT_TRUE(result[i].equal(plain[i]))
                 << model->parameters()[i]->name() << " bucket=" << options.bucket_bytes;
+          }
         }
       });
 }
@@ -99,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, DataParallelTypes,
 
 // Rank r uses branch 0 and one of 1 to 3; branch 4 is used by nobody.
 TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
-  for (const Way way : {Way::kInPlace, Way::kBuckets})
+  for (const Way way : {Way::kInPlace, Way::kBuckets}) {
     comm::run_on_threads(
         {.size = 3,
          .memory_limit_bytes = std::size_t{1} << 31,
@@ -128,6 +129,7 @@ TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
             model.clear_gradients();
           }
         });
+  }
 }
 
 TEST(DataParallel, DifferentStartingValuesAreNamed) {

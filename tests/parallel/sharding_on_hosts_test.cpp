@@ -152,10 +152,12 @@ Step measure(const comm::Group& world, const ShardingOptions& options, double& l
                                                             : units.size() - 1;
     units[unit] += 4 * parameter.count();
   }
-  for (const auto& action : sharding->table())
-    if (action.step == schedule::ShardStep::kGather)
+  for (const auto& action : sharding->table()) {
+    if (action.step == schedule::ShardStep::kGather) {
       least += units.at(static_cast<std::size_t>(action.index)) *
                (options.travels == at::kFloat ? 1 : 0.5);
+    }
+  }
   return step;
 }
 
@@ -164,7 +166,7 @@ Step measure(const comm::Group& world, const ShardingOptions& options, double& l
 TEST(ShardingOnHosts, OnlyWhatIsMissingCrossesAndOncePerHost) {
   EXPECT_TRUE(on_two_hosts([](const comm::Group& world) {
     bool good = true;
-    for (const ShardStage stage : kStages)
+    for (const ShardStage stage : kStages) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
         if (type != at::kFloat && stage != ShardStage::kParameters) continue;
         double least = 0;
@@ -174,6 +176,7 @@ TEST(ShardingOnHosts, OnlyWhatIsMissingCrossesAndOncePerHost) {
                                   static_cast<int>(stage), step.bytes, least)) &&
                good;
       }
+    }
     return good;
   }));
 }

@@ -61,11 +61,13 @@ TEST(Sharding, EveryStageAndWayTrainsAsOneRank) {
   EXPECT_LT(reference.losses.back(), reference.losses.front() - 0.5)
       << "nothing was learnt: the comparison would show nothing";
   for (const ShardStage stage : kStages) {
-    for (const int ranks : {1, 2, 3, 4})
-      for (const Way way : kWays)
+    for (const int ranks : {1, 2, 3, 4}) {
+      for (const Way way : kWays) {
         expect_same(sharded(1, ranks, {.stage = stage, .way = way}, 1 + ranks % 2), reference,
                     fmt::format("stage {}, {} ranks, way {}", static_cast<int>(stage), ranks,
                                 static_cast<int>(way)));
+      }
+    }
     expect_same(sharded(2, 2, {.stage = stage, .way = Way::kCopied}, 3), reference,
                 "hybrid, copied");
     expect_same(sharded(2, 2, {.stage = stage}, 1), reference, "hybrid, shared");
@@ -75,12 +77,12 @@ TEST(Sharding, EveryStageAndWayTrainsAsOneRank) {
 
 TEST(Sharding, EveryWrappingTrainsAsOneRank) {
   const Result reference = alone();
-  for (const Way way : kWays)
+  for (const Way way : kWays) {
     for (const Wrapping& wrapping :
          {Wrapping{.by = By::kSize, .parameters = 2000},
           Wrapping{.by = By::kName, .names = {"blocks.*.mlp"}},
-          Wrapping{.by = By::kName, .names = {"blocks.1", "head"}}, Wrapping{.by = By::kWhole}})
-      for (const int ranks : {1, 2, 3, 4})
+          Wrapping{.by = By::kName, .names = {"blocks.1", "head"}}, Wrapping{.by = By::kWhole}}) {
+      for (const int ranks : {1, 2, 3, 4}) {
         for (const bool reshard : {true, false}) {
           if (!reshard && ranks != 2) continue;
           const ShardingOptions options{.wrapping = wrapping,
@@ -91,22 +93,28 @@ TEST(Sharding, EveryWrappingTrainsAsOneRank) {
                       fmt::format("by {}, {} ranks, reshard {}", static_cast<int>(wrapping.by),
                                   ranks, reshard));
         }
+      }
+    }
+  }
   expect_same(sharded(1, 2, {.stage = ShardStage::kGradients, .reduce_every_micro_batch = true}, 3),
               reference, "reduced every micro-batch");
 }
 
 TEST(Sharding, RecomputedBlocksTrainAsOneRank) {
   const Result reference = alone();
-  for (const Way way : kWays)
+  for (const Way way : kWays) {
     for (const auto& ways : {std::vector{model::Keep::kInput, model::Keep::kInput},
-                             {model::Keep::kProducts, model::Keep::kEverything}})
-      for (const bool reshard : {true, false})
+                             {model::Keep::kProducts, model::Keep::kEverything}}) {
+      for (const bool reshard : {true, false}) {
         expect_same(
             sharded(1, 2, {.reshard_after_forward = reshard, .way = way}, 2, sharded_data_parallel,
                     [&](nn::Model& model) { checkpoint_activations(model, ways); }),
             reference,
             fmt::format("way {}, first block keeps {}, reshard {}", static_cast<int>(way),
                         static_cast<int>(ways[0]), reshard));
+      }
+    }
+  }
 }
 
 // Units that are frozen as a whole (the first block), in part (the norms of the second), and the
@@ -135,10 +143,11 @@ TEST(Sharding, FrozenParametersStayAndTheOthersTrainAsOnOneRank) {
   }
   EXPECT_GE(kept, 15) << "too little is frozen to show anything";
   for (const ShardStage stage : kStages) {
-    for (const Way way : kWays)
+    for (const Way way : kWays) {
       expect_same(sharded(1, 3, {.stage = stage, .way = way}, 2, sharded_data_parallel, freeze),
                   reference,
                   fmt::format("stage {}, way {}", static_cast<int>(stage), static_cast<int>(way)));
+    }
     expect_same(sharded(1, 2, {.stage = stage}, 1, sharding_by_hand, freeze), reference, "by hand");
   }
 }
@@ -149,9 +158,9 @@ TEST(Sharding, FrozenParametersStayAndTheOthersTrainAsOnOneRank) {
 void expect_gradients(int branches, int ranks,
                       const std::function<std::vector<std::size_t>(int, int)>& used,
                       const std::function<std::vector<at::Tensor>(int)>& expected) {
-  for (const auto make : {sharded_data_parallel, sharding_by_hand})
-    for (const ShardStage stage : kStages)
-      for (const Way way : kWays)
+  for (const auto make : {sharded_data_parallel, sharding_by_hand}) {
+    for (const ShardStage stage : kStages) {
+      for (const Way way : kWays) {
         comm::run_on_threads(
             {.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
             [&](const comm::Group& world) {
@@ -166,8 +175,8 @@ void expect_gradients(int branches, int ranks,
                 sharding->begin(0, 1);
                 model(at::arange(3, at::kFloat) + world.rank(), nn::Context()).backward();
                 sharding->finish();
-                const std::vector<at::Tensor> gradients = sharding->gradients(),
-                                              whole = expected(step);
+                const std::vector<at::Tensor> gradients = sharding->gradients();
+                const std::vector<at::Tensor> whole = expected(step);
                 for (std::size_t i = 0; i < gradients.size(); ++i) {
                   const OwnedRange& range = sharding->owned()[i];
                   const std::string what = fmt::format(
@@ -189,6 +198,9 @@ void expect_gradients(int branches, int ranks,
               EXPECT_EQ(all.item<std::int64_t>(), 4 * 3 * branches)
                   << "every element belongs to one rank";
             });
+      }
+    }
+  }
 }
 
 // Rank r uses branch 0 and one of 1 to 3, which differs between ranks and steps, and the order too;
@@ -214,7 +226,7 @@ TEST(Sharding, ParametersThatSomeRanksDoNotUse) {
 
 // What `shoal plan --gathers` prints is what runs.
 TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
-  for (const bool tied : {true, false})
+  for (const bool tied : {true, false}) {
     for (const int ahead : {0, 1, 3}) {
       model::ModelSpec spec = tiny();
       spec.layers = 4, spec.tied_embeddings = tied;
@@ -238,6 +250,7 @@ TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
       EXPECT_TRUE(plan::gather_table(spec, training, apart).empty())
           << "parameters are read in place";
     }
+  }
 }
 
 /// A sum of branches, each a unit of its own, of which each call uses some.
@@ -265,7 +278,7 @@ class Units final : public nn::Module {
 // The other rank, which may have nothing to send before its backward pass is over, is what a rank
 // with all units waits for.
 TEST(Sharding, ARankThatWaitsForRoomIsNotWaitedFor) {
-  for (const int replicas : {1, 2})
+  for (const int replicas : {1, 2}) {
     comm::run_on_threads(
         {.size = 2 * replicas, .arena = false, .timeout = std::chrono::seconds(60)},
         [&](const comm::Group& world) {
@@ -300,6 +313,7 @@ TEST(Sharding, ARankThatWaitsForRoomIsNotWaitedFor) {
             model.clear_gradients();
           }
         });
+  }
 }
 
 /// Of `Units` on two ranks that each have a copy: what each rank runs, in order; the gradients are
@@ -372,7 +386,7 @@ TEST(Sharding, AModuleOutOfTurnOnOneRankIsAnErrorThatNamesIt) {
 
 // What autograd's versions do not see.
 TEST(Sharding, BackwardThroughParametersThatWereUpdatedIsRefused) {
-  for (const Way way : kWays)
+  for (const Way way : kWays) {
     comm::run_on_threads(
         {.size = 2, .arena = false, .timeout = std::chrono::seconds(60)},
         [&](const comm::Group& world) {
@@ -397,6 +411,7 @@ TEST(Sharding, BackwardThroughParametersThatWereUpdatedIsRefused) {
                 << error.what();
           }
         });
+  }
 }
 
 /// A parameter rounded to bf16 for forward and backward, and what it was.
@@ -441,10 +456,11 @@ Result alone_rounded() {
 // its other neighbour now and then: 1e-3 after 20 steps, as of other 16-bit weights; a neighbour is
 // 2^-8 away.
 TEST(Sharding, ParametersThatTravelInSixteenBitsAreRoundedForAll) {
-  const Result reference = alone_rounded(), exact = alone();
+  const Result reference = alone_rounded();
+  const Result exact = alone();
   EXPECT_NE(difference(reference, exact), "") << "rounding shows in nothing";
   EXPECT_EQ(difference(reference, exact, 3e-2), "");
-  for (const ShardStage stage : kStages)
+  for (const ShardStage stage : kStages) {
     for (const int ranks : {2, 3}) {
       const ShardingOptions options{.stage = stage, .way = Way::kCopied, .travels = at::kBFloat16};
       const Result result = sharded(1, ranks, options, 1);
@@ -452,11 +468,13 @@ TEST(Sharding, ParametersThatTravelInSixteenBitsAreRoundedForAll) {
       expect_same(result, reference,
                   fmt::format("stage {}, {} ranks", static_cast<int>(stage), ranks), 1e-3);
       // Where all read one copy nothing travels.
-      if (ranks == 2)
+      if (ranks == 2) {
         expect_same(
             sharded(1, ranks, {.stage = stage, .way = Way::kShared, .travels = at::kBFloat16}, 1),
             exact, "shared");
+      }
     }
+  }
 }
 
 /// The most that gradients take in a step of two ranks, one of which lingers over every gradient.
@@ -472,10 +490,12 @@ double most_gradients(int in_flight,
         const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
                                                     {.in_flight = in_flight});
         sharding->reset_parameters(Key(1));
-        if (world.rank() == 1)
-          for (const auto& parameter : model->parameters())
+        if (world.rank() == 1) {
+          for (const auto& parameter : model->parameters()) {
             parameter->on_gradient_ready(
                 [=](nn::Parameter&) { std::this_thread::sleep_for(lingering); });
+          }
+        }
         world.barrier();
         if (world.rank() == 0) comm::installed_arena()->reset_peaks();
         world.barrier();
@@ -487,9 +507,10 @@ double most_gradients(int in_flight,
         sharding->finish();
         world.barrier();
         const auto ledger = comm::installed_arena()->ledger();
-        if (world.rank() == 0)
+        if (world.rank() == 0) {
           most = static_cast<double>(
               ledger.categories[static_cast<int>(MemoryCategory::kGradients)].peak);
+        }
       });
   return most;
 }
@@ -554,9 +575,10 @@ double most_sums(bool every_micro_batch) {
         sharding->finish();
         world.barrier();
         const auto ledger = comm::installed_arena()->ledger();
-        if (world.rank() == 0)
+        if (world.rank() == 0) {
           most = static_cast<double>(
               ledger.categories[static_cast<int>(MemoryCategory::kGradients)].peak);
+        }
       });
   return most;
 }

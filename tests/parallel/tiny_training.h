@@ -38,12 +38,16 @@ struct Result {
 inline Result train(nn::Model& model, GradientReduction& reduction, const comm::Group& world,
                     int micro_batches) {
   std::vector<optim::Slice> slices;
-  for (const OwnedRange& range : reduction.owned())
-    if (range.parameter->requires_grad())
-      slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
+  for (const OwnedRange& range : reduction.owned()) {
+    {
+      if (range.parameter->requires_grad())
+        slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
+    }
+  }
   const auto optimizer =
       optim::make_optimizer(slices, optim::AdamWOptions{.epsilon = 1e-5, .weight_decay = 0.1});
-  const std::int64_t share = kSequences / world.size(), rows = share / micro_batches;
+  const std::int64_t share = kSequences / world.size();
+  const std::int64_t rows = share / micro_batches;
   Result result;
   for (int step = 0; step < kSteps; ++step) {
     double loss = 0;
@@ -99,12 +103,15 @@ inline Result alone(const Preparation& prepare = [](nn::Model&) {}) {
 inline std::string difference(const Result& a, const Result& b, double bound = 1e-5) {
   if (a.losses.size() != b.losses.size() || a.weights.size() != b.weights.size())
     return "one has more than the other";
-  for (std::size_t i = 0; i < a.losses.size(); ++i)
-    if (!(std::abs(a.losses[i] - b.losses[i]) <= bound * b.losses[i]))
-      return fmt::format("loss {} is {}, not {}", i, a.losses[i], b.losses[i]);
+  for (std::size_t i = 0; i < a.losses.size(); ++i) {
+    {
+      if (!(std::abs(a.losses[i] - b.losses[i]) <= bound * b.losses[i]))
+        return fmt::format("loss {} is {}, not {}", i, a.losses[i], b.losses[i]);
+    }
+  }
   for (std::size_t i = 0; i < a.weights.size(); ++i) {
-    const double apart = (a.weights[i] - b.weights[i]).norm().item<double>(),
-                 norm = b.weights[i].norm().item<double>();
+    const double apart = (a.weights[i] - b.weights[i]).norm().item<double>();
+    const double norm = b.weights[i].norm().item<double>();
     if (!(apart <= bound * norm + bound / 10))
       return fmt::format("parameter {} of norm {} is {} apart", i, norm, apart);
   }

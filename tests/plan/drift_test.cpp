@@ -49,11 +49,12 @@ TEST(Drift, CoreAndMemoryAreFoundApart) {
 TEST(Drift, DriftedClusterTakesAsLongAsTheMachineDoes) {
   const Machine now{1.2, 0.8};
   const Cluster cluster = drifted(Machine{}.cluster(), {now.core, now.memory});
-  for (const double rows : {64, 200, 1024})
+  for (const double rows : {64, 200, 1024}) {
     EXPECT_NEAR(cluster.kernels.at("linear").seconds(linear_work(rows, 512, 2048)) /
                     now.linear().seconds(linear_work(rows, 512, 2048)),
                 1, 1e-6)
         << rows;
+  }
   EXPECT_NEAR(cluster.kernels.at("optimizer").seconds(memory_work(3e6)) /
                   now.optimizer().seconds(memory_work(3e6)),
               1, 1e-6);
@@ -79,7 +80,8 @@ TEST(Drift, OneKindOfWorkGivesOneNumber) {
 // Half of what a product takes may be reading weights: it still drifts with the core alone, as a
 // faster memory leaves it as it was.
 TEST(Drift, ProductsDoNotDriftWithTheMemory) {
-  const Cluster then = Machine{}.cluster(), now = drifted(then, {1, 0.7});
+  const Cluster then = Machine{}.cluster();
+  const Cluster now = drifted(then, {1, 0.7});
   EXPECT_EQ(now.kernels.at("linear"), then.kernels.at("linear"));
   EXPECT_NEAR(now.kernels.at("all_reduce").seconds(memory_work(1e6)) /
                   then.kernels.at("all_reduce").seconds(memory_work(1e6)),

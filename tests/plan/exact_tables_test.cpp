@@ -18,7 +18,7 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 TEST(ExactTables, ZeroTable1) {
   const StateBytes whole = precision("mixed")->state;
-  for (const Row& row : published("zero_table_1"))
+  for (const Row& row : published("zero_table_1")) {
     for (int stage = 1; stage <= 3; ++stage) {
       const double gb = row["parameters_b"] * state_bytes(whole, stage, row["ranks"]).all();
       const double printed = row["stage_" + std::to_string(stage)];
@@ -27,6 +27,7 @@ TEST(ExactTables, ZeroTable1) {
       EXPECT_NEAR(gb, printed, digit * 0.99)
           << row["parameters_b"] << "B on " << row["ranks"] << ", stage " << stage;
     }
+  }
 }
 
 TEST(ExactTables, BytesPerParameter) {
@@ -131,7 +132,10 @@ TEST(ExactTables, MegatronReadmeScaling) {
 
 TEST(ExactTables, KorthikantiUtilisation) {
   for (const Row& row : published("korthikanti_table_5")) {
-    const double devices = 8 * row["pp"], B = row["batch"], L = row["layers"], h = row["hidden"];
+    const double devices = 8 * row["pp"];
+    const double B = row["batch"];
+    const double L = row["layers"];
+    const double h = row["hidden"];
     const double peak = 312e12 * devices * row["selective_s"];
     const ModelSpec spec = megatron_gpt(row, 51200, 2048);
     Training training = megatron_training(8, row.whole("pp"), row.whole("vpp"), 1,
@@ -159,7 +163,8 @@ TEST(ExactTables, KorthikantiMemory) {
     const ModelSpec spec = megatron_gpt(row, 51200, 2048);
     Training training = megatron_training(8, row.whole("pp"), row.whole("vpp"), 1,
                                           row.whole("batch"), row.whole("micro_batch"));
-    const double L = row["layers"], h = row["hidden"];
+    const double L = row["layers"];
+    const double h = row["        hidden"];
     EXPECT_NEAR(18 * 12 * L * h * h / (8 * row["pp"]) / kGiB, row["states"], 1e-4);
     const double layers =
         L * (1 + (row["pp"] - 1) / (row["pp"] * row["vpp"]) * (row["vpp"] > 1 ? 1 : 0));
@@ -176,10 +181,11 @@ TEST(ExactTables, KorthikantiMemory) {
          {std::tuple{"sequence", true, Recompute::kNone},
           {"selective", false, Recompute::kSelective},
           {"both", true, Recompute::kSelective},
-          {"full", false, Recompute::kFull}})
+          {"full", false, Recompute::kFull}}) {
       EXPECT_NEAR(100 * gib(sequence_parallel, recompute) / gib(false, Recompute::kNone),
                   row[std::string(name) + "_percent"], 0.006)
           << name;
+    }
     // The memory of the first stage is as many blocks, by the schedule.
     training.recompute = Recompute::kSelective, training.sequence_parallel = true;
     const double own = L / row["pp"];
@@ -190,7 +196,10 @@ TEST(ExactTables, KorthikantiMemory) {
 
 // Table 2 of the same paper, for other sizes than a power of two.
 TEST(ExactTables, ActivationFormulas) {
-  const double b = 3, s = 1536, h = 1920, a = 24;
+  const double b = 3;
+  const double s = 1536;
+  const double h = 1920;
+  const double a = 24;
   const ModelSpec spec = megatron_gpt(10, 1920, 24, 51200, 1536);
   for (const double t : {1.0, 2.0, 8.0}) {
     Training training = megatron_training(static_cast<std::int64_t>(t), 1, 1, 1, 3, 3);
@@ -198,7 +207,8 @@ TEST(ExactTables, ActivationFormulas) {
       training.sequence_parallel = sequence_parallel;
       return block_activation_bytes(spec, training, recompute);
     };
-    const double sbh = s * b * h, scores = 5 * a * s / h;
+    const double sbh = s * b * h;
+    const double scores = 5 * a * s / h;
     EXPECT_DOUBLE_EQ(bytes(false, Recompute::kNone), sbh * (10 + 24 / t + scores / t));
     EXPECT_DOUBLE_EQ(bytes(true, Recompute::kNone), sbh * (34 + scores) / t);
     EXPECT_DOUBLE_EQ(bytes(false, Recompute::kSelective), sbh * (10 + 24 / t));
@@ -215,7 +225,11 @@ TEST(ExactTables, ActivationsWithoutDropoutWithGroupedQueries) {
   ModelSpec spec = *named_model("llama-8b");
   Training training;
   training.micro_batch = training.global_batch = 2, training.sequence = 4096;
-  const double h = 4096, d = 128, a = 32, k = 8, f = 14336;
+  const double h = 4096;
+  const double d = 128;
+  const double a = 32;
+  const double k = 8;
+  const double f = 14336;
   const double per_token =
       2 * h + 2 * d * (a + 2 * k) + 2 * a * d + 2 * h + 2 * h + 2 * h + 2 * 2 * f + 2 * f;
   EXPECT_DOUBLE_EQ(block_activation_bytes(spec, training), 2 * 4096 * (per_token + 4 * a));
@@ -224,7 +238,8 @@ TEST(ExactTables, ActivationsWithoutDropoutWithGroupedQueries) {
 }
 
 TEST(ExactTables, Collectives) {
-  const AlphaBeta fast{5e-6, 1 / 300e9, 0}, slow{15e-6, 1 / 25e9, 0};
+  const AlphaBeta fast{5e-6, 1 / 300e9, 0};
+  const AlphaBeta slow{15e-6, 1 / 25e9, 0};
   EXPECT_NEAR(ring_all_reduce_s(8, kGiB, fast) * 1e3, 6.3335, 5e-5);
   EXPECT_NEAR(two_level_all_reduce_s(8, 8, kGiB, fast, slow) * 1e3, 15.9387, 5e-5);
   EXPECT_NEAR(ring_all_reduce_s(64, kGiB, slow) * 1e3, 86.4472, 5e-5);
@@ -254,7 +269,8 @@ TEST(ExactTables, Traffic) {
   EXPECT_NEAR(2 * tensor_elements(8, 1, 2048, 12288) / 1e6, 352.3, 0.05);
   EXPECT_DOUBLE_EQ(tensor_elements(8, 1, 2048, 12288, true) / tensor_elements(8, 1, 2048, 12288),
                    1.5);
-  const double psi = 1e9, r = 7.0 / 8;
+  const double psi = 1e9;
+  const double r = 7.0 / 8;
   EXPECT_DOUBLE_EQ(data_elements(0, 8, psi, 4), 2 * r * psi);
   EXPECT_DOUBLE_EQ(data_elements(1, 8, psi, 4), 2 * r * psi);
   EXPECT_DOUBLE_EQ(data_elements(0, 8, psi, 4, true, true), 4 * 2 * r * psi)

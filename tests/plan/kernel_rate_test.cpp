@@ -13,10 +13,12 @@ namespace {
 
 std::vector<TimedKernel> timed(const KernelRate& rate) {
   std::vector<TimedKernel> list;
-  for (const double rows : {64, 256, 1024})
-    for (const double in : {256, 768})
+  for (const double rows : {64, 256, 1024}) {
+    for (const double in : {256, 768}) {
       for (const double out : {256, 3072})
         list.push_back({linear_work(rows, in, out), rate.seconds(linear_work(rows, in, out))});
+    }
+  }
   return list;
 }
 
@@ -49,9 +51,10 @@ TEST(KernelRate, WhatIsLikeTheWorkCountsMost) {
     return work.flops * (work.flops < 1e8 ? 4e-11 : 1e-11);
   };
   std::vector<TimedKernel> list;
-  for (const double rows : {4, 8, 16, 32, 512, 1024, 2048, 4096})
+  for (const double rows : {4, 8, 16, 32, 512, 1024, 2048, 4096}) {
     for (const double out : {256, 1024})
       list.push_back({linear_work(rows, 512, out), truth(linear_work(rows, 512, out))});
+  }
   const KernelRate rate = fit_kernel(list);
   for (const double rows : {12.0, 3000.0}) {
     const KernelWork between = linear_work(rows, 512, 512);
@@ -95,7 +98,8 @@ TEST(ShoalTime, StepIsTheSumOfItsKernels) {
     one.cluster.kernels[kernel] = rate;
     return step_time(one.spec, one.training, one.cluster).all();
   };
-  const KernelRate call{.start_s = 1}, byte{.weight_s = 1};
+  const KernelRate call{.start_s = 1};
+  const KernelRate byte{.weight_s = 1};
   const double parameters = static_cast<double>(parameter_count(planned.spec));
   EXPECT_DOUBLE_EQ(step("linear", call), 12 * 4);
   EXPECT_DOUBLE_EQ(step("linear_backward", call), 12 * 4);
@@ -127,7 +131,8 @@ TEST(ShoalTime, NormsOfQueriesAndKeysArePasses) {
   const ModelSpec with = *named_model("qwen3-tiny");
   ModelSpec without = with;
   without.qk_norm = false;
-  const KernelRate call{.start_s = 1}, byte{.byte_s = 1};
+  const KernelRate call{.start_s = 1};
+  const KernelRate byte{.byte_s = 1};
   EXPECT_DOUBLE_EQ(norms(without, call), 4 * 3 + 1);
   EXPECT_DOUBLE_EQ(norms(with, call), 4 * 4 + 1);
   EXPECT_DOUBLE_EQ(norms(with, byte) - norms(without, byte),

@@ -83,7 +83,10 @@ TEST(KnownMistakes, MixturesHaveThreeDivisors) {
   Training training;
   training.mesh.tensor = 2, training.mesh.data = 8, training.mesh.expert = 8;
   training.global_batch = 8, training.zero = 1, training.sequence = 4096;
-  const double h = 4096, f = 14336, attention = h * 128 * (2 * 32 + 2 * 8), table = 32000 * h;
+  const double h = 4096;
+  const double f = 14336;
+  const double attention = h * 128 * (2 * 32 + 2 * 8);
+  const double table = 32000 * h;
   const HeldParameters held = held_parameters(spec, training, 0);
   EXPECT_DOUBLE_EQ(held.split, (32 * attention + 2 * table) / 2);
   EXPECT_DOUBLE_EQ(held.replicated, 32 * (2 * h + 8 * h) + h);
@@ -103,7 +106,8 @@ TEST(KnownMistakes, UnevenPipelinesAreReportedByTheirLargestStage) {
   const double block = held_by_block(spec, training).all();
   EXPECT_DOUBLE_EQ(held_parameters(spec, training, 3).all(),
                    3 * block + held_by_head(spec, training).all());
-  double most = 0, sum = 0;
+  double most = 0;
+  double sum = 0;
   for (const RankMemory& rank : memory(spec, training)) {
     most = std::max(most, rank.peak().use.parameters);
     sum += rank.peak().use.parameters;
@@ -178,7 +182,7 @@ TEST(KnownMistakes, UtilisationIsOneFigure) {
 // A memory page leaves its section on activations unfinished. Here they are the sum of tensors that
 // have names, for every kind of block.
 TEST(KnownMistakes, ActivationsAreAListOfTensors) {
-  for (const char* name : {"gpt2-124m", "llama-8b", "qwen3-8b", "mixtral-8x7b"})
+  for (const char* name : {"gpt2-124m", "llama-8b", "qwen3-8b", "mixtral-8x7b"}) {
     for (const bool flash : {true, false}) {
       const ModelSpec spec = *named_model(name);
       Training training;
@@ -193,6 +197,7 @@ TEST(KnownMistakes, ActivationsAreAListOfTensors) {
                 static_cast<double>(spec.layers) * sum)
           << name;
     }
+  }
 }
 
 // One page says that a checkpoint can be restored to another degree of tensor parallelism, another

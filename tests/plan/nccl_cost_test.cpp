@@ -37,11 +37,12 @@ TEST(NcclCost, LatenciesAreThePublishedOnes) {
         Row{8, "ring", "Simple", 8.4 + 112 * 3.4 + 14 * 14.0},
         Row{8, "tree", "LL", 6.8 + 2 * (7 * 0.6 + 3 * 5.0)},
         Row{8, "tree", "LL128", 14.0 + 2 * (7 * 1.25 + 3 * 8.5)},
-        Row{8, "tree", "Simple", 8.4 + 2 * (7 * 4.0 + 3 * 14.0)}})
+        Row{8, "tree", "Simple", 8.4 + 2 * (7 * 4.0 + 3 * 14.0)}}) {
     EXPECT_NEAR(
         way({"all_reduce", row.hosts, 8, 1e6}, row.algorithm, row.protocol).latency_s() * 1e6,
         row.us, 1e-9)
         << row.hosts << " hosts, " << row.algorithm << " " << row.protocol;
+  }
   EXPECT_NEAR(way({"all_gather", 8, 8, 1e6}, "ring", "Simple").latency_s() * 1e6,
               8.4 + 56 * 3.4 + 7 * 14.0, 1e-9)
       << "half of the steps";
@@ -49,9 +50,11 @@ TEST(NcclCost, LatenciesAreThePublishedOnes) {
 
 TEST(NcclCost, ProtocolsReachTheirShareOfTheLink) {
   const NcclQuestion question{"all_reduce", 1, 8, 1 << 30, 300e9, 25e9};
-  const double ring = 2 * 7.0 / 8 * (1 << 30) / 300e9, tree = 2.0 * (1 << 30) / 300e9;
+  const double ring = 2 * 7.0 / 8 * (1 << 30) / 300e9;
+  const double tree = 2.0 * (1 << 30) / 300e9;
   for (const auto& [protocol, share] : {std::pair{"LL", 0.5}, {"LL128", 0.92}, {"Simple", 1.0}}) {
-    const NcclTime one = way(question, "ring", protocol), other = way(question, "tree", protocol);
+    const NcclTime one = way(question, "ring", protocol);
+    const NcclTime other = way(question, "tree", protocol);
     EXPECT_DOUBLE_EQ(one.seconds() - one.latency_s(), ring / share);
     EXPECT_NEAR(other.seconds() - other.latency_s(), tree / share, 1e-12);
   }

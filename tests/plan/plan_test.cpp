@@ -64,7 +64,8 @@ TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
   Training training = on(1, 2, 1, 1);
   training.sequence = 4096, training.flash_attention = true;
   const double pass = 2.0 * 4096 * (16 + 4) * 128;
-  const auto plain = block_operations(without, training), normed = block_operations(with, training);
+  const auto plain = block_operations(without, training);
+  const auto normed = block_operations(with, training);
   ASSERT_EQ(normed.size(), plain.size() + 1);
   for (std::size_t i = 0; i < normed.size(); ++i) {
     if (i == 2) continue;
@@ -200,10 +201,10 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
   ASSERT_EQ(found.best.size(), 3u);
   double fastest = 1e30;
   int tried = 0;
-  for (const std::int64_t tp : {1, 2, 4, 8})
-    for (const std::int64_t pp : {1, 2, 4, 8, 16})
-      for (const std::int64_t micro : {1, 2, 4, 8, 16, 32, 64})
-        for (int zero = 0; zero < 4; ++zero)
+  for (const std::int64_t tp : {1, 2, 4, 8}) {
+    for (const std::int64_t pp : {1, 2, 4, 8, 16}) {
+      for (const std::int64_t micro : {1, 2, 4, 8, 16, 32, 64}) {
+        for (int zero = 0; zero < 4; ++zero) {
           for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
             Training training = start;
             if (16 % (tp * pp) != 0) continue;
@@ -216,6 +217,10 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
             ++tried;
             if (plan.fits()) fastest = std::min(fastest, plan.time.all());
           }
+        }
+      }
+    }
+  }
   EXPECT_GT(tried, 300);
   EXPECT_DOUBLE_EQ(found.best[0].time.all(), fastest);
   EXPECT_LE(found.best[0].time.all(), found.best[1].time.all());
@@ -248,8 +253,8 @@ TEST(Simulator, OneSlowRankHoldsUpTheRing) {
   std::vector<double> slow(8, 1);
   slow[3] = 4;
   const auto table = collective::ring_all_reduce(8, 80000);
-  const auto even = simulate_collective(table, 4, link),
-             uneven = simulate_collective(table, 4, link, slow);
+  const auto even = simulate_collective(table, 4, link);
+  const auto uneven = simulate_collective(table, 4, link, slow);
   for (int rank = 0; rank < 8; ++rank) EXPECT_GT(uneven[rank], 2 * even[rank]) << "everybody waits";
   const auto thousands = simulate_collective(collective::ring_all_reduce(1024, 1 << 20), 4, link);
   EXPECT_NEAR(thousands[17] / ring_all_reduce_s(1024, 4.0 * (1 << 20), link), 1, 1e-9);
@@ -260,8 +265,8 @@ TEST(Simulator, AStragglerSlowsThePipeline) {
   spec.vocab = 128;  // equal stages
   const Training training = on(1, 1, 8, 32);
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const auto even = simulate_step(spec, training, cluster),
-             uneven = simulate_step(spec, training, cluster, {{4, 2.0}});
+  const auto even = simulate_step(spec, training, cluster);
+  const auto uneven = simulate_step(spec, training, cluster, {{4, 2.0}});
   EXPECT_GT(uneven.seconds, 1.7 * even.seconds);
   EXPECT_LT(uneven.seconds, 2.1 * even.seconds);
   EXPECT_THROW(simulate_step(spec, training, cluster, {{8, 2.0}}), Error);
@@ -297,7 +302,9 @@ TEST(Plan, ZeroPlusPlusSendsAQuarter) {
 // DeepSpeed Ulysses (Jacobs et al., 2023): 4 N h / P elements a rank forward, of a sequence of N
 // tokens over P ranks, and as many backward.
 TEST(Plan, UlyssesExchangesHeadsForPositions) {
-  const double n = 65536, h = 5120, p = 8;
+  const double n = 65536;
+  const double h = 5120;
+  const double p = 8;
   EXPECT_NEAR(ulysses_elements(8, 1, n / p, h, h), 2 * 4 * n * h / p * (p - 1) / p, 1);
   ModelSpec spec = *named_model("gpt3-13b");
   spec.positions = Positions::kRotary;
@@ -444,7 +451,8 @@ TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
 
 TEST(Simulator, RandomFailuresMeetDalysModel) {
   const FailureModel failures{4 * 3600.0, 60, 300};
-  const double interval = daly_interval_s(failures), useful = 10 * 200000;
+  const double interval = daly_interval_s(failures);
+  const double useful = 10 * 200000;
   double mean = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed)
     mean += simulate_run(10, 200000, interval, failures, seed).goodput(useful) / 20;
@@ -460,7 +468,8 @@ TEST(Simulator, RandomFailuresMeetDalysModel) {
 TEST(Goodput, DalysIntervalIsTheBestOne) {
   for (const FailureModel model :
        {FailureModel{86400, 60, 300}, FailureModel{3600, 60, 300}, FailureModel{3600, 600, 0}}) {
-    double best = 0, at = 0;
+    double best = 0;
+    double at = 0;
     for (double interval = 10; interval < 40000; interval *= 1.002)
       if (goodput(model, interval) > best) best = goodput(model, interval), at = interval;
     EXPECT_NEAR(daly_interval_s(model) / at, 1, 0.01);
@@ -472,14 +481,16 @@ TEST(Goodput, DalysIntervalIsTheBestOne) {
 }
 
 TEST(ScalingLaws, TheOptimumIsTheSmallestLossOfTheBudget) {
-  for (const ScalingLaw& law : scaling_laws())
+  for (const ScalingLaw& law : scaling_laws()) {
     for (const double flops : {1e19, 5.76e23, 1e26}) {
       const ComputeOptimum best = compute_optimum(law, flops);
       EXPECT_NEAR(6 * best.parameters * best.tokens / flops, 1, 1e-9);
-      for (const double factor : {0.5, 0.9, 1.1, 2.0})
+      for (const double factor : {0.5, 0.9, 1.1, 2.0}) {
         EXPECT_GT(law.loss(best.parameters * factor, best.tokens / factor), *best.loss)
             << law.name << " " << flops;
+      }
     }
+  }
   // Besiroglu et al. find about twenty tokens a parameter at Chinchilla's budget, as Chinchilla
   // (70B, 1.4T) was trained.
   const ComputeOptimum chinchilla = compute_optimum(*scaling_law("besiroglu"), 5.76e23);
@@ -544,7 +555,9 @@ TEST(ScalingLaws, LawsOfTheOptimumMeetTheirPapers) {
 TEST(ScalingLaws, ServingReadsWeightsAndCache) {
   const ModelSpec spec = *named_model("llama-8b");
   const Cluster cluster = *cluster_preset("h100");
-  const double s = 4096, parameters = 8030261248, norms = 65 * 4096;
+  const double s = 4096;
+  const double parameters = 8030261248;
+  const double norms = 65 * 4096;
   const InferenceCost cost = inference_cost(spec, cluster, s);
   EXPECT_NEAR(
       cost.flops_per_token / (2 * (parameters - 128256 * 4096.0 - norms) + 2 * 32 * 4096 * s), 1,

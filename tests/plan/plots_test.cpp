@@ -23,9 +23,10 @@ std::vector<Box> boxes(const std::string& svg) {
       "<rect class=\"value\" x=\"([-.0-9]+)\" y=\"([-.0-9]+)\" width=\"([-.0-9]+)\" "
       "height=\"([-.0-9]+)\" fill=\"(#[0-9a-f]+)\"/>");
   std::vector<Box> list;
-  for (std::sregex_iterator at(svg.begin(), svg.end(), look), end; at != end; ++at)
+  for (std::sregex_iterator at(svg.begin(), svg.end(), look), end; at != end; ++at) {
     list.push_back({std::stod((*at)[1]), std::stod((*at)[2]), std::stod((*at)[3]),
                     std::stod((*at)[4]), (*at)[5]});
+  }
   return list;
 }
 
@@ -46,12 +47,13 @@ TEST(Plots, MemoryIsStackedToItsBytes) {
   ASSERT_EQ(height.size(), 4u * 4) << "four ranks, four moments";
   auto column = height.begin();
   const double scale = column->second / plan.memory[0].phases[0].use.all();
-  for (const RankMemory& rank : plan.memory)
+  for (const RankMemory& rank : plan.memory) {
     for (const MemoryPhase& phase : rank.phases) {
       EXPECT_NEAR(column->second, scale * phase.use.all(), 0.15)
           << "eight boxes are drawn to the hundredth: rank " << rank.rank << ", " << phase.name;
       ++column;
     }
+  }
   EXPECT_THAT(memory_plot(plan),
               testing::HasSubstr("steady state, backward, optimizer, checkpoint"));
 }

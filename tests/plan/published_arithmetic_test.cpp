@@ -45,7 +45,8 @@ TEST(PublishedArithmetic, ZeroOffloadPlacements) {
 // DeepSpeed's estimator for stage 3: 2,851M parameters, the largest layer 32M in 4 bytes, 8
 // devices. GiB, printed with two digits.
 TEST(PublishedArithmetic, DeepSpeedsEstimates) {
-  const double P = 2851e6, layer = 4 * 32e6;
+  const double P = 2851e6;
+  const double layer = 4 * 32e6;
   const StateBytes held = state_bytes(precision("bf16")->state, 3, 8);
   EXPECT_NEAR((layer + P * held.all()) / kGiB, 6.09, 0.005);
   EXPECT_NEAR((layer + P * held.parameter) / kGiB, 0.78, 0.005)
@@ -56,7 +57,12 @@ TEST(PublishedArithmetic, DeepSpeedsEstimates) {
 // Korthikanti et al., section 4.3: the first stage also holds s b h p / t of the embedding's
 // dropout masks, and a single stage (4 s b h / t)(1 + V / h) of final norm, head and logits.
 TEST(PublishedArithmetic, WhatStagesHoldBesideTheirBlocks) {
-  const double s = 2048, b = 2, h = 6144, t = 8, V = 51200, L = 48;
+  const double s = 2048;
+  const double b = 2;
+  const double h = 6144;
+  const double t = 8;
+  const double V = 51200;
+  const double L = 48;
   const ModelSpec spec = megatron_gpt(48, 6144, 64, 51200, 2048);
   Training training = megatron_training(8, 1, 1, 1, 16, 2);
   training.sequence_parallel = true;
@@ -82,14 +88,18 @@ TEST(PublishedArithmetic, OutputsThatAreFreed) {
 // Zero-bubble paper, table 1: between input and weight gradient 32 s b h bytes of a block wait;
 // forward s b h (24 h + 4 s) FLOPs, input gradient s b h (24 h + 8 s), weight gradient 24 s b h^2.
 TEST(PublishedArithmetic, ForwardInputAndWeightGradient) {
-  const double s = 1024, b = 6, h = 2304;
+  const double s = 1024;
+  const double b = 6;
+  const double h = 2304;
   const ModelSpec spec = megatron_gpt(22, 2304, 24, 51200, 1024);
   const Training training = megatron_training(1, 8, 1, 1, 144, 6);
   double waits = 0;
   for (const SavedTensor& tensor : saved_tensors(spec, training))
     waits += tensor.core || tensor.mask ? 0 : tensor.bytes;
   EXPECT_DOUBLE_EQ(waits, 32 * s * b * h);
-  double forward = 0, input = 0, weights = 0;
+  double forward = 0;
+  double input = 0;
+  double weights = 0;
   for (const OperationCost& one : block_operations(spec, training)) {
     if (!one.product) continue;
     forward += one.count * one.work, input += one.count * one.backward,
@@ -104,8 +114,11 @@ TEST(PublishedArithmetic, ForwardInputAndWeightGradient) {
 // lengths where there was b s^2.
 TEST(PublishedArithmetic, PackedBatches) {
   const ModelSpec spec = megatron_gpt(24, 2304, 24, 51200, 2048);
-  const double L = 24, h = 2304, V = 51200, tokens = 100 + 700 + 1248,
-               squares = 100.0 * 100 + 700.0 * 700 + 1248.0 * 1248;
+  const double L = 24;
+  const double h = 2304;
+  const double V = 51200;
+  const double tokens = 100 + 700 + 1248;
+  const double squares = 100.0 * 100 + 700.0 * 700 + 1248.0 * 1248;
   EXPECT_NEAR(packed_model_flops(spec, {100, 700, 1248}, false) /
                   (72 * L * h * h * tokens + 12 * L * h * squares + 6 * h * V * tokens),
               1, 1e-12);
@@ -128,7 +141,8 @@ TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
   Training training;
   training.mesh.data = 32, training.mesh.shard = 8, training.zero = 3, training.global_batch = 64;
   const auto sent = traffic(spec, training, with_devices(*cluster_preset("a100"), 32));
-  const double psi = held_parameters(spec, training, 0).all(), m = 2;
+  const double psi = held_parameters(spec, training, 0).all();
+  const double m = 2;
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "shard"), 2 * data_elements(3, 8, psi, 2));
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "shard"), 2 * 3 * m * 7 / 8 * psi);
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "replica"), 2 * 2 * 3.0 / 4 * psi / 8);
@@ -172,7 +186,12 @@ TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
 // products gathered once more; and the embedding, the head and three all-reduces of the loss over a
 // vocabulary that is cut.
 TEST(PublishedArithmetic, TensorParallelTraffic) {
-  const double b = 2, s = 2048, h = 4096, L = 36, m = 4, R = 3.0 / 4;
+  const double b = 2;
+  const double s = 2048;
+  const double h = 4096;
+  const double L = 36;
+  const double m = 4;
+  const double R = 3.0 / 4;
   const ModelSpec spec = megatron_gpt(36, 4096, 32, 51200, 2048);
   Training training = megatron_training(4, 1, 1, 2, 16, 2);
   training.mesh.data = 2;
@@ -228,14 +247,19 @@ TEST(PublishedArithmetic, ZeroInfinity) {
 
 // Tried one by one: `pieces` inputs, and the inside of one piece.
 TEST(PublishedArithmetic, BestNumberOfCheckpoints) {
-  const double layers = 60, inside = 34, input = 2;
-  double least = 1e30, at = 0;
-  for (double pieces = 1; pieces <= layers; pieces += 0.01)
+  const double layers = 60;
+  const double inside = 34;
+  const double input = 2;
+  double least = 1e30;
+  double at = 0;
+  for (double pieces = 1; pieces <= layers; pieces += 0.01) {
     if (const double bytes = pieces * input + layers / pieces * inside; bytes < least)
       least = bytes, at = pieces;
+  }
   EXPECT_NEAR(best_checkpoints(60, inside, input).value, at, 0.01);
   // 4 h c^2 / F >= 4 h c / B, at equality.
-  const double h = 4096, c = ring_attention_tokens(50e9, 989.4e12).value;
+  const double h = 4096;
+  const double c = ring_attention_tokens(50e9, 989.4e12).value;
   EXPECT_DOUBLE_EQ(4 * h * c * c / 989.4e12, 4 * h * c / 50e9);
 }
 

@@ -32,7 +32,8 @@ ModelSpec bridge_model(std::int64_t layers, std::int64_t experts) {
 }
 /// What that project's estimator does not count: biases of linear layers, and routers.
 double uncounted(const ModelSpec& spec) {
-  const double h = static_cast<double>(spec.hidden), attention = 4 * h;
+  const double h = static_cast<double>(spec.hidden);
+  const double attention = 4 * h;
   return attention + (spec.experts > 0 ? h * static_cast<double>(spec.experts)
                                        : h + static_cast<double>(spec.ffn));
 }
@@ -46,16 +47,18 @@ std::vector<std::int64_t> layout_of(const Row& row) {
 
 TEST(PublishedFixtures, HeaviestStagesOfMegatronBridge) {
   for (const Row& row : published("megatron_bridge_uneven")) {
-    const ModelSpec dense = bridge_model(row.whole("layers"), 0),
-                    mixture = bridge_model(row.whole("layers"), 8);
+    const ModelSpec dense = bridge_model(row.whole("layers"), 0);
+    const ModelSpec mixture = bridge_model(row.whole("layers"), 8);
     Training training;
     training.mesh.pipeline = 4, training.global_batch = 4, training.stage_layers = layout_of(row);
-    const double table = 32 * 16, norm = 2 * 16;
+    const double table = 32 * 16;
+    const double norm = 2 * 16;
     const auto block = [&](std::int64_t layer) {
       const ModelSpec& spec = row["mixed"] > 0 && layer % 2 == 1 ? mixture : dense;
       return held_by_block(spec, training).dense() - uncounted(spec);
     };
-    double heaviest = 0, sum = 0;
+    double heaviest = 0;
+    double sum = 0;
     std::int64_t layer = 0;
     for (std::size_t stage = 0; stage < 4; ++stage) {
       double held = stage == 0 ? table : stage == 3 ? table + norm : 0;
@@ -127,7 +130,8 @@ TEST(PublishedFixtures, DispatchInEightBits) {
   const auto sent = [&] { return traffic_bytes(traffic(spec, training, cluster), "expert"); };
   const auto exchanged = [&] { return block_time(spec, training, cluster).communication; };
   const double rows = 4096 * 2 * 4096.0 * 7 / 8;  // tokens x visits x width x R
-  const double whole = sent(), seconds = exchanged();
+  const double whole = sent();
+  const double seconds = exchanged();
   EXPECT_DOUBLE_EQ(whole, 32 * rows * 4 * 2);
   training.precision = "fp8";
   EXPECT_DOUBLE_EQ(sent(), 32 * rows * (1 + 3 * 2));
@@ -162,7 +166,9 @@ TEST(PublishedFixtures, WorkingSetOfZeroInfinity) {
   const auto efficiency = [](double intensity, double bandwidth) {
     return offload_efficiency(intensity, bandwidth, 70e12).value;
   };
-  const double samples = 2, tokens = 1024, width = 2048;
+  const double samples = 2;
+  const double tokens = 1024;
+  const double width = 2048;
   EXPECT_DOUBLE_EQ(efficiency(samples * tokens / 4, 1.5e12), 512 * 1.5e12 / (512 * 1.5e12 + 70e12))
       << "optimizer states";
   EXPECT_DOUBLE_EQ(efficiency(24 * width, 2e9), 24 * 2048 * 2e9 / (24 * 2048 * 2e9 + 70e12))
@@ -202,7 +208,8 @@ TEST(PublishedFixtures, ExpertsAreMultipliedOnceWhereverTheyAre) {
       if (std::string(one.what).starts_with("experts,")) sum += one.count * one.work;
     EXPECT_DOUBLE_EQ(sum * static_cast<double>(training.mesh.tensor), experts)
         << training.mesh.tensor << " " << training.mesh.expert_tensor;
-    double width = 0, rows = 0;
+    double width = 0;
+    double rows = 0;
     for (const SavedTensor& tensor : saved_tensors(spec, training)) {
       if (std::string(tensor.what) == "input of the experts' down product") width = tensor.bytes;
       if (std::string(tensor.what) == "tokens sent to experts") rows = tensor.bytes;
@@ -221,7 +228,7 @@ TEST(PublishedFixtures, ExpertsAreMultipliedOnceWhereverTheyAre) {
 TEST(PublishedFixtures, GradientsOfExpertsTravelAmongTheirOwnRanks) {
   const ModelSpec spec = *named_model("mixtral-8x7b");
   const Cluster cluster = with_devices(*cluster_preset("h100"), 16);
-  for (const int zero : {0, 1, 3})
+  for (const int zero : {0, 1, 3}) {
     for (const auto& [expert, expert_tensor, copies] :
          {std::array<std::int64_t, 3>{1, 1, 16}, {8, 1, 2}, {8, 2, 1}}) {
       Training training = mixture(1, expert, expert_tensor);
@@ -241,6 +248,7 @@ TEST(PublishedFixtures, GradientsOfExpertsTravelAmongTheirOwnRanks) {
       const double experts = copies == 2 ? all_reduce_s(cluster, {1, 2}, held.expert * 4) : 0;
       EXPECT_DOUBLE_EQ(step_time(spec, training, cluster).data_exposed, dense + experts);
     }
+  }
 }
 
 // A mixture exchanges twice over its tensor ranks for attention, and over those of its experts for
@@ -251,7 +259,9 @@ TEST(PublishedFixtures, MixturesExchangeOverTheTensorRanksOfTheirExperts) {
   const auto sent = [&](const Training& training, const char* what) {
     return traffic_bytes(traffic(spec, training, cluster), what);
   };
-  const double b = 1, s = 4096, h = 4096;
+  const double b = 1;
+  const double s = 4096;
+  const double h = 4096;
   EXPECT_DOUBLE_EQ(sent(mixture(2, 8, 1), "tensor"), 2 * 32 * (4 + 1) * b * s * h / 2);
   EXPECT_EQ(sent(mixture(2, 8, 1), "expert tensor"), 0);
   // Two visits of half of the tokens, gathered and scattered over two ranks, forward and backward.

@@ -23,7 +23,8 @@ std::string table(const std::vector<Predicted>& rows) {
   std::string text =
       "| row | micro-batch | stages a rank | predicted, s | published, s | error "
       "|\n|---|---|---|---|---|---|\n";
-  double mean = 0, most = 0;
+  double mean = 0;
+  double most = 0;
   for (const Predicted& row : rows) {
     text +=
         fmt::format("| {} | {} | {} | {:.2f} | {:.2f} | {:+.1f} % |\n", row.name, row.micro_batch,
@@ -36,7 +37,8 @@ std::string table(const std::vector<Predicted>& rows) {
 
 /// What the efficiency was fitted on, and the other rows apart.
 std::string tables(const std::vector<Predicted>& rows, const std::set<std::string>& fitted) {
-  std::vector<Predicted> inside, outside;
+  std::vector<Predicted> inside;
+  std::vector<Predicted> outside;
   for (const Predicted& row : rows) (fitted.contains(row.name) ? inside : outside).push_back(row);
   return fmt::format("Fitted rows:\n\n{}\nOther rows:\n\n{}", table(inside), table(outside));
 }
@@ -50,13 +52,18 @@ std::string order(const std::vector<Predicted>& rows, const std::vector<double>&
       "| faster, as published | than | published, more | predicted, less "
       "|{}\n|---|---|---|---|{}\n",
       twice ? " January 2021, less |" : "", twice ? "---|" : "");
-  int pairs = 0, wrong = 0, times = 0, times_in_order = 0;
+  int pairs = 0;
+  int wrong = 0;
+  int times = 0;
+  int times_in_order = 0;
   const auto predicted = [&](std::size_t i) { return measured[i] / (1 + rows[i].error()); };
-  for (const Predicted& longer : rows)
-    for (const Predicted& shorter : rows)
+  for (const Predicted& longer : rows) {
+    for (const Predicted& shorter : rows) {
       if (longer.measured > shorter.measured)
         ++times, times_in_order += longer.predicted > shorter.predicted ? 1 : 0;
-  for (std::size_t i = 0; i < rows.size(); ++i)
+    }
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     for (std::size_t j = 0; j < rows.size(); ++j) {
       if (measured[i] <= measured[j]) continue;
       ++pairs;
@@ -72,6 +79,7 @@ std::string order(const std::vector<Predicted>& rows, const std::vector<double>&
       }
       text += "\n";
     }
+  }
   return fmt::format(
       "Step times: {} of {} pairs in the published order. Throughputs: {} of {}; the others:\n\n{}",
       times_in_order, times, pairs - wrong, pairs, text);
@@ -86,12 +94,13 @@ std::vector<double> column(const std::string& table, const std::string& name) {
 std::vector<Predicted> korthikanti() {
   std::vector<Predicted> list;
   const Efficiency efficiency = cluster_preset("a100")->device.efficiency;
-  for (const Row& row : published("korthikanti_table_5"))
+  for (const Row& row : published("korthikanti_table_5")) {
     for (const bool full : {true, false}) {
       const TimedRow timed = korthikanti_row(row, full);
       list.push_back({timed.name, row.whole("micro_batch"), row.whole("vpp"),
                       timed.predicted_s(efficiency), timed.measured_s});
     }
+  }
   return list;
 }
 
@@ -110,10 +119,11 @@ std::string layers() {
   std::string text =
       "| one layer, 22B | predicted, ms | published, ms | error |\n|---|---|---|---|\n";
   const Efficiency efficiency = cluster_preset("a100")->device.efficiency;
-  for (const TimedRow& row : layer_rows())
+  for (const TimedRow& row : layer_rows()) {
     text += fmt::format("| {} | {:.1f} | {:.1f} | {:+.1f} % |\n", row.name.substr(7),
                         1e3 * row.predicted_s(efficiency), 1e3 * row.measured_s,
                         100 * (row.predicted_s(efficiency) / row.measured_s - 1));
+  }
   return text;
 }
 
@@ -191,7 +201,8 @@ std::string strong_scaling(std::vector<double>& errors) {
 
 /// What stands between <!-- name --> and <!-- end -->.
 std::string section(const std::string& page, const std::string& name) {
-  const std::string head = "<!-- " + name + " -->\n", tail = "<!-- end -->";
+  const std::string head = "<!-- " + name + " -->\n";
+  const std::string tail = "<!-- end -->";
   const auto begin = page.find(head);
   if (begin == std::string::npos) return "no section " + name;
   const auto from = begin + head.size();
@@ -212,8 +223,8 @@ TEST(PublishedPage, HoldsWhatIsComputed) {
   EXPECT_NEAR(large.error(), 0, 0.07);
   expect("530b", table({large}));
   expect("layers", layers());
-  const auto weak = searched("sc21_table_1", sc21_row),
-             h100 = searched("megatron_core_h100", h100_row);
+  const auto weak = searched("sc21_table_1", sc21_row);
+  const auto h100 = searched("megatron_core_h100", h100_row);
   expect("sc21", tables(weak, kA100Fitted));
   expect("sc21 order",
          order(weak, column("sc21_table_1", "tflops"), column("sc21_table_1", "january_tflops")));

@@ -40,16 +40,19 @@ inline std::vector<TimedRow> layer_rows() {
                          : recompute == "selective" ? Recompute::kSelective
                                                     : Recompute::kNone;
     const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-    for (const bool forward : {true, false})
-      rows.push_back({"layer, " + recompute + (training.sequence_parallel ? " + sequence" : "") +
-                          (forward ? ", forward" : ", backward"),
-                      row[forward ? "forward_ms" : "backward_ms"] / 1e3,
-                      [=](const Efficiency& efficiency) {
-                        Cluster fitted = cluster;
-                        fitted.device.efficiency = efficiency;
-                        const PieceTime time = block_time(spec, training, fitted);
-                        return forward ? time.forward : time.input_gradient + time.weight_gradient;
-                      }});
+    for (const bool forward : {true, false}) {
+      {
+        rows.push_back(
+            {"layer, " + recompute + (training.sequence_parallel ? " + sequence" : "") +
+                 (forward ? ", forward" : ", backward"),
+             row[forward ? "forward_ms" : "backward_ms"] / 1e3, [=](const Efficiency& efficiency) {
+               Cluster fitted = cluster;
+               fitted.device.efficiency = efficiency;
+               const PieceTime time = block_time(spec, training, fitted);
+               return forward ? time.forward : time.input_gradient + time.weight_gradient;
+             }});
+      }
+    }
   }
   return rows;
 }
@@ -80,7 +83,9 @@ struct SearchedRow {
 
 inline SearchedRow sc21_row(const Row& row) {
   const ModelSpec spec = megatron_gpt(row, 51200, 2048);
-  const std::int64_t gpus = row.whole("gpus"), tp = row.whole("tp"), pp = row.whole("pp");
+  const std::int64_t gpus = row.whole("gpus");
+  const std::int64_t tp = row.whole("tp");
+  const std::int64_t pp = row.whole("pp");
   Training start = megatron_training(tp, pp, 1, gpus / tp / pp, row.whole("batch"), 1);
   start.precision = "bf16", start.recompute = Recompute::kFull;
   return {"SC21 " + row.text("parameters_b") + "B", row["seconds"], spec, start,
@@ -92,7 +97,9 @@ inline SearchedRow sc21_row(const Row& row) {
 inline SearchedRow h100_row(const Row& row) {
   ModelSpec spec = megatron_gpt(row, 131072, 4096);
   spec.tied_embeddings = false, spec.dropout = 0;
-  const std::int64_t gpus = row.whole("gpus"), tp = row.whole("tp"), pp = row.whole("pp");
+  const std::int64_t gpus = row.whole("gpus");
+  const std::int64_t tp = row.whole("tp");
+  const std::int64_t pp = row.whole("pp");
   Training start;
   start.mesh.tensor = tp, start.mesh.pipeline = pp, start.mesh.data = gpus / tp / pp,
   start.global_batch = row.whole("batch");
@@ -117,8 +124,12 @@ struct BubbleRates {
   double plain = 0, interleaved = 0, h1 = 0, h2 = 0;
 };
 inline BubbleRates zero_bubble_rates(const Row& row) {
-  const double b = row["micro_batch"], s = 1024, h = row["hidden"], rate = 0.5 * 312e12;
-  const int p = static_cast<int>(row["p"]), m = static_cast<int>(row["m"]);
+  const double b = row["micro_batch"];
+  const double s = 1024;
+  const double h = row["hidden"];
+  const double rate = 0.5 * 312e12;
+  const int p = static_cast<int>(row["p"]);
+  const int m = static_cast<int>(row["m"]);
   // Embedding and head take the place of one block each: stages are equal.
   const double blocks = (row["blocks"] + 2) / p;
   const auto rate_of = [&](const schedule::Schedule& table) {

@@ -25,7 +25,9 @@ struct Errors {
 /// Of all rows; prints those that the efficiency was fitted on apart from the others.
 Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency,
               const std::set<std::string>& fitted) {
-  Errors all, inside, outside;
+  Errors all;
+  Errors inside;
+  Errors outside;
   for (const TimedRow& row : rows) {
     const double e = error(row, efficiency);
     const bool is_fitted = fitted.contains(row.name);
@@ -34,10 +36,12 @@ Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency,
     all.add(e), (is_fitted ? inside : outside).add(e);
   }
   for (const auto& [what, part] :
-       {std::pair{"fitted rows", inside}, {"other rows", outside}, {"all rows", all}})
-    if (part.rows > 0)
+       {std::pair{"fitted rows", inside}, {"other rows", outside}, {"all rows", all}}) {
+    if (part.rows > 0) {
       std::printf("  %d %s: mean %.2f %%, largest %.2f %%\n", part.rows, what, 100 * part.mean,
                   100 * part.most);
+    }
+  }
   return all;
 }
 
@@ -67,7 +71,8 @@ std::vector<TimedRow> chosen(const std::vector<TimedRow>& rows, const std::set<s
 }
 
 double loss(const std::vector<TimedRow>& rows, const Efficiency& efficiency) {
-  double sum = 0, weights = 0;
+  double sum = 0;
+  double weights = 0;
   for (const TimedRow& row : rows) {
     const double log = std::log(row.predicted_s(efficiency) / row.measured_s);
     sum += row.weight * log * log, weights += row.weight;
@@ -80,7 +85,7 @@ void expect_minimum(const std::vector<TimedRow>& rows, const Efficiency& at) {
   const double here = loss(rows, at);
   for (const auto member :
        {&Efficiency::matmul, &Efficiency::matmul_ramp_flops, &Efficiency::memory,
-        &Efficiency::operation_s, &Efficiency::link_inside, &Efficiency::link_between})
+        &Efficiency::operation_s, &Efficiency::link_inside, &Efficiency::link_between}) {
     for (const double factor : {0.9, 1.1}) {
       Efficiency moved = at;
       moved.*member *= factor;
@@ -89,21 +94,25 @@ void expect_minimum(const std::vector<TimedRow>& rows, const Efficiency& at) {
       if (share && moved.*member > 0.981) continue;
       EXPECT_GE(loss(rows, moved), here - 1e-6);  // a mean error of a thousandth
     }
+  }
 }
 
 /// The times come out in their order, all of them; the throughputs of their published table
 /// wherever they differ by more than `margin`: prints the pairs that do not.
 void expect_order(const std::vector<TimedRow>& rows, const std::string& table,
                   const Efficiency& efficiency, double margin) {
-  std::vector<double> measured, predicted, seconds;
+  std::vector<double> measured;
+  std::vector<double> predicted;
+  std::vector<double> seconds;
   for (const Row& row : published(table)) {
     const TimedRow& timed = rows[measured.size()];
     measured.push_back(row["tflops"]);
     seconds.push_back(timed.predicted_s(efficiency));
     predicted.push_back(row["tflops"] * timed.measured_s / seconds.back());
   }
-  int pairs = 0, wrong = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i)
+  int pairs = 0;
+  int wrong = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     for (std::size_t j = 0; j < rows.size(); ++j) {
       if (rows[i].measured_s > rows[j].measured_s) {
         EXPECT_GT(seconds[i], seconds[j]) << rows[i].name << " after " << rows[j].name;
@@ -118,6 +127,7 @@ void expect_order(const std::vector<TimedRow>& rows, const std::string& table,
       ++wrong;
       EXPECT_LE(apart, margin) << rows[i].name << " before " << rows[j].name;
     }
+  }
   std::printf("  %d of %d pairs in their order, all that are more than %.1f %% apart\n",
               pairs - wrong, pairs, 100 * margin);
 }
@@ -214,7 +224,8 @@ TEST(KnownFacts, ThroughputFallsAsThePipelineGrowsAtFixedBatch) {
 // Every byte of the shards crosses each link between hosts, and hides behind what a device
 // computes. The share of the link is that of other rows.
 TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
-  std::map<std::string, std::vector<double>> measured, predicted;  // by model, devices growing
+  std::map<std::string, std::vector<double>> measured;
+  std::map<std::string, std::vector<double>> predicted;  // by model, devices growing
   for (const Row& row : published("sc21_table_2")) {
     if (row["zero3"] == 0) continue;
     const ModelSpec spec = megatron_gpt(row, 51200, 2048);

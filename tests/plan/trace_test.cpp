@@ -21,17 +21,19 @@ using testing::HasSubstr;
 /// in the order in which it was handed over.
 std::string plain_trace(const std::vector<std::pair<int, schedule::Span>>& spans, int ranks) {
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  for (int rank = 0; rank < ranks; ++rank)
+  for (int rank = 0; rank < ranks; ++rank) {
     text += fmt::format(
         "{{\"ph\":\"M\",\"pid\":0,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{\"name\":\"rank "
         "{0}\"}}}},\n",
         rank);
-  for (const auto& [rank, span] : spans)
+  }
+  for (const auto& [rank, span] : spans) {
     text += fmt::format(
         "{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{"
         ":.3f}}},\n",
         rank, to_string(span.action), schedule::mark(span.action.kind), span.begin * 1e6,
         (span.end - span.begin) * 1e6);
+  }
   return text +
          "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal "
          "plan\"}}\n]}\n";
@@ -107,7 +109,9 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
     Drain drain;
     std::ostream out(&drain);
     TraceWriter writer(out, 8);
-    std::size_t events = 0, most_waiting = 0, added = 0;
+    std::size_t events = 0;
+    std::size_t most_waiting = 0;
+    std::size_t added = 0;
     const auto step = simulate_step(
         spec, training, with_devices(*cluster_preset("a100"), 8), {},
         [&](int rank, const schedule::Span& span) {
@@ -147,14 +151,16 @@ TEST(Trace, HoldsEveryComputationOnce) {
                      [&](int rank, const schedule::Span& span) { writer.add(rank, span); });
   writer.finish();
   const std::string trace = out.str();
-  for (int micro = 0; micro < 5; ++micro)
-    for (int stage = 0; stage < 3; ++stage)
+  for (int micro = 0; micro < 5; ++micro) {
+    for (int stage = 0; stage < 3; ++stage) {
       for (const char* mark : {"F", "I", "W"}) {
         const std::string name = "\"" + std::to_string(stage) + mark + std::to_string(micro) + "\"";
         const auto at = trace.find(name);
         ASSERT_NE(at, std::string::npos) << name;
         EXPECT_EQ(trace.find(name, at + 1), std::string::npos) << name;
       }
+    }
+  }
 }
 
 }  // namespace

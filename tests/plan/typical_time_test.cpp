@@ -18,8 +18,9 @@ TEST(TypicalTime, IsTheMeanWithoutTheSlowestQuarter) {
 // Two kernels of a memory that has two speeds, each half of the time: what is planned for the two
 // is what the two take.
 TEST(TypicalTime, OfASumIsTheSumOfThose) {
-  const std::vector<double> one{6, 9, 6, 9, 6, 9, 6, 9}, other{2, 3, 2, 3, 2, 3, 2, 3},
-      both{8, 12, 8, 12, 8, 12, 8, 12};
+  const std::vector<double> one{6, 9, 6, 9, 6, 9, 6, 9};
+  const std::vector<double> other{2, 3, 2, 3, 2, 3, 2, 3};
+  const std::vector<double> both{8, 12, 8, 12, 8, 12, 8, 12};
   EXPECT_DOUBLE_EQ(typical_time(one) + typical_time(other), typical_time(both));
 }
 

@@ -18,7 +18,7 @@ TEST(Check, RefusesEveryDamagedTable) {
   for (const std::string& name : schedule_names()) {
     const int chunks = name == "interleaved" || name == "zb-v" || name == "dualpipe-v" ? 2 : 1;
     const Schedule good = make_schedule(name, 3, chunks, 6);
-    for (int rank = 0; rank < 3; ++rank)
+    for (int rank = 0; rank < 3; ++rank) {
       for (std::size_t i = 0; i < good.table[rank].size(); ++i) {
         Schedule bad = good;
         bad.table[rank].erase(bad.table[rank].begin() + i);
@@ -27,6 +27,7 @@ TEST(Check, RefusesEveryDamagedTable) {
         bad.table[rank].insert(bad.table[rank].begin() + i, good.table[rank][i]);
         EXPECT_THROW(check(bad), Error) << name << " twice " << to_string(good.table[rank][i]);
       }
+    }
   }
 }
 

@@ -20,8 +20,8 @@ int chunks_of(const std::string& name) {
 }
 
 TEST(Generators, EveryTableIsCompleteAndFreeOfDeadlock) {
-  for (const std::string& name : schedule_names())
-    for (int ranks = 1; ranks <= 9; ++ranks)
+  for (const std::string& name : schedule_names()) {
+    for (int ranks = 1; ranks <= 9; ++ranks) {
       for (int micro_batches = 1; micro_batches <= 30; ++micro_batches) {
         if (name == "interleaved" && ranks > 1 && micro_batches % ranks != 0) continue;
         if (name == "dualpipe-v" && micro_batches < 2 * ranks) continue;
@@ -29,11 +29,13 @@ TEST(Generators, EveryTableIsCompleteAndFreeOfDeadlock) {
         ASSERT_NO_THROW(check(schedule))
             << name << " ranks=" << ranks << " micro_batches=" << micro_batches;
       }
+    }
+  }
 }
 
 // Bubble ratios of planning tables: bubble / ideal with F = B = W, so B + W = 2 F.
 TEST(Generators, BubblesEqualTheClosedForms) {
-  for (int p : {1, 2, 3, 4, 8, 16})
+  for (int p : {1, 2, 3, 4, 8, 16}) {
     for (int rounds : {2, 3, 6}) {
       const int m = p * rounds;
       const double ideal = 3.0 * m;
@@ -42,14 +44,16 @@ TEST(Generators, BubblesEqualTheClosedForms) {
       };
       EXPECT_NEAR(ratio(gpipe(p, m)), (p - 1.0) / m, 1e-12);
       EXPECT_NEAR(ratio(one_forward_one_backward(p, m)), (p - 1.0) / m, 1e-12);
-      for (int v : {1, 2, 4})
+      for (int v : {1, 2, 4}) {
         EXPECT_NEAR(ratio(interleaved(p, v, m)), (p - 1.0) / (v * m), 1e-12)
             << "p=" << p << " m=" << m << " v=" << v;
+      }
       EXPECT_NEAR(ratio(zero_bubble_h1(p, m)), (p - 1.0) / (3 * m), 1e-12)
           << "p=" << p << " m=" << m;
       EXPECT_NEAR(ratio(zero_bubble_h2(p, m)), 0, 1e-12) << "p=" << p << " m=" << m;
       EXPECT_NEAR(ratio(zero_bubble_v(p, m)), 0, 1e-12) << "p=" << p << " m=" << m;
     }
+  }
 }
 
 // planning fixtures, Narayanan et al. 2021: (p, m, v) -> ratio and fraction.
@@ -70,8 +74,11 @@ TEST(Generators, PublishedIdentities) {
 // Rows of the table in planning data with unequal times: 1F1B (p-1)(F+B), ZB-H1 (p-1)(F+B-W) for W
 // no longer than B, ZB-H2 (p-1)(F+B-2W).
 TEST(Generators, UnequalTimesFollowTheFormulas) {
-  const int p = 6, m = 24;
-  const double f = 1, b = 1.25, w = 0.875;
+  const int p = 6;
+  const int m = 24;
+  const double f = 1;
+  const double b = 1.25;
+  const double w = 0.875;
   const double ideal = m * (f + b + w);
   EXPECT_NEAR(simulate(one_forward_one_backward(p, m), equal(1, f, b, w)).longest_span() - ideal,
               (p - 1) * (f + b + w), 1e-9);
@@ -85,17 +92,18 @@ TEST(Generators, UnequalTimesFollowTheFormulas) {
 // a backward run as one; here they run one after the other, so that a message can leave between
 // them and the bubble may only be smaller.
 TEST(Generators, DualPipeVWaitsNoLongerThanItsFormula) {
-  for (int p : {2, 3, 4, 8})
+  for (int p : {2, 3, 4, 8}) {
     for (int m : {2 * p, 5 * p}) {
       const double bubble =
           simulate(dual_pipe_v(p, m), {{StageCost{}}, 0, 0, {}}).longest_span() - 2 * m * 3.0;
       EXPECT_LE(bubble, (p - 1) * (3.0 + 2.0 - 3.0) + 1e-9) << "p=" << p << " m=" << m;
       EXPECT_GT(bubble, 0);
     }
+  }
 }
 
 TEST(Generators, ActivationPeaksEqualTheClosedForms) {
-  for (int p : {2, 4, 8})
+  for (int p : {2, 4, 8}) {
     for (int m : {2 * p, 4 * p}) {
       const auto gpipe_peak = activation_peak(gpipe(p, m), equal(1));
       const auto plain = activation_peak(one_forward_one_backward(p, m), equal(1));
@@ -103,15 +111,16 @@ TEST(Generators, ActivationPeaksEqualTheClosedForms) {
         EXPECT_EQ(gpipe_peak[rank], m);
         EXPECT_EQ(plain[rank], p - rank);
       }
-      for (int v : {2, 3})
+      for (int v : {2, 3}) {
         EXPECT_NEAR(activation_peak(interleaved(p, v, m), equal(v))[0],
                     p * (1 + (p - 1.0) / (p * v)), 1e-9);
+      }
       // Zero-bubble paper, table 2: (p - i + 1) M_B + (i - 1) M_W and (2p - 2i + 1) M_B + (2i - 2)
       // M_W on worker i, counted from 1.
       Costs costs = equal(1);
       costs.stages[0].weight_store = 0.4;
-      const auto h1 = activation_peak(zero_bubble_h1(p, m), costs),
-                 h2 = activation_peak(zero_bubble_h2(p, m), costs);
+      const auto h1 = activation_peak(zero_bubble_h1(p, m), costs);
+      const auto h2 = activation_peak(zero_bubble_h2(p, m), costs);
       for (int rank = 0; rank < p; ++rank) {
         EXPECT_NEAR(h1[rank], p - rank + rank * 0.4, 1e-9) << "p=" << p << " rank=" << rank;
         EXPECT_NEAR(h2[rank], 2 * (p - rank) - 1 + 2 * rank * 0.4, 1e-9)
@@ -120,6 +129,7 @@ TEST(Generators, ActivationPeaksEqualTheClosedForms) {
       for (const double peak : activation_peak(zero_bubble_v(p, m), equal(2))) EXPECT_LE(peak, p);
       for (const double peak : activation_peak(dual_pipe_v(p, m), equal(2))) EXPECT_LE(peak, p + 1);
     }
+  }
 }
 
 TEST(Generators, WrongCountsAreRefused) {

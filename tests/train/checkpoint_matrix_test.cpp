@@ -32,18 +32,20 @@ struct Way {
     if (way == "ZeRO-2") return {"parallelism.zero_stage=2"};
     if (way == "FSDP") return {"parallelism.zero_stage=3"};
     // The whole in as many copies as divide the ranks: 1 x 1, 2 x 1, 3 x 1, 2 x 2.
-    if (way == "HSDP")
+    if (way == "HSDP") {
       return {"parallelism.zero_stage=3",
               fmt::format("parallelism.data_parallel_replicate_degree={}", ranks == 4 ? 2 : ranks)};
+    }
     return {};
   }
 };
 
 std::vector<Way> all_ways() {
   std::vector<Way> ways;
-  for (int ranks = 1; ranks <= 4; ++ranks)
+  for (int ranks = 1; ranks <= 4; ++ranks) {
     for (const char* sharding : {"DDP", "ZeRO-2", "FSDP", "HSDP"})
       ways.push_back({ranks, sharding});
+  }
   return ways;
 }
 
@@ -129,9 +131,10 @@ void expect_same_losses(const std::vector<StepMetrics>& found,
 TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
   const auto whole = train_until(kSteps, "whole", {1, "DDP"}, {"checkpoint.interval=0"});
   ASSERT_EQ(whole.size(), static_cast<std::size_t>(kSteps));
-  for (int i = 1; i < kSteps; ++i)
+  for (int i = 1; i < kSteps; ++i) {
     ASSERT_GT(std::abs(whole[i].loss - whole[i - 1].loss), 1e-3)
         << "steps hardly differ: the test shows nothing";
+  }
   for (const Way& from : all_ways()) {
     // Step 4 waits for the save of step 2, which went on behind steps 3 and 4.
     train_until(2 * kSaved, from.name(), from);
@@ -154,10 +157,12 @@ TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
 /// Every file of tensors that a run saved: by "step/file".
 std::map<std::string, std::uintmax_t> saved_files(const std::string& checkpoints) {
   std::map<std::string, std::uintmax_t> files;
-  for (const auto& step : checkpoint::format::list_steps(checkpoints))
-    for (const auto& entry : fs::directory_iterator(step.path))
+  for (const auto& step : checkpoint::format::list_steps(checkpoints)) {
+    for (const auto& entry : fs::directory_iterator(step.path)) {
       if (entry.path().extension() == ".safetensors")
         files[fs::relative(entry.path(), checkpoints)] = entry.file_size();
+    }
+  }
   return files;
 }
 
@@ -168,7 +173,8 @@ std::string bytes_of(const std::string& path) {
 
 // Nor does an optimizer whose state lies in files.
 TEST_F(CheckpointMatrix, SavingBehindTrainingChangesNeitherTrainingNorWhatIsSaved) {
-  const std::vector<std::string> fp32, bf16{"precision.type=bf16", "precision.moments=bf16"};
+  const std::vector<std::string> fp32;
+  const std::vector<std::string> bf16{"precision.type=bf16", "precision.moments=bf16"};
   for (const auto& [way, precision] : {std::pair{Way{1, "DDP"}, fp32},
                                        {Way{3, "DDP"}, fp32},
                                        {Way{2, "ZeRO-2"}, fp32},
@@ -182,9 +188,9 @@ TEST_F(CheckpointMatrix, SavingBehindTrainingChangesNeitherTrainingNorWhatIsSave
         sets.insert(sets.end(), more.begin(), more.end());
       return train_on_threads(path(name), tiny_job(path("data")), sets, way.ranks);
     };
-    const auto never = run("never", {"checkpoint.asynchronous=false"}),
-               behind = run("behind", {"optimizer.state_folder=" + path("state")}),
-               slow = run("slow", {"checkpoint.staging_mb=0.01", "checkpoint.writer_share=0.05"});
+    const auto never = run("never", {"checkpoint.asynchronous=false"});
+    const auto behind = run("behind", {"optimizer.state_folder=" + path("state")});
+    const auto slow = run("slow", {"checkpoint.staging_mb=0.01", "checkpoint.writer_share=0.05"});
     ASSERT_EQ(never.size(), 6u);
     for (std::size_t i = 0; i < never.size(); ++i) {
       EXPECT_EQ(never[i].loss, behind[i].loss) << way.name() << ", step " << i + 1;
@@ -195,10 +201,11 @@ TEST_F(CheckpointMatrix, SavingBehindTrainingChangesNeitherTrainingNorWhatIsSave
     EXPECT_EQ(files.size(), 6u * way.ranks);
     for (const char* other : {"behind", "slow"}) {
       EXPECT_EQ(saved_files(path(other) + "/checkpoints"), files) << way.name();
-      for (const auto& [file, size] : files)
+      for (const auto& [file, size] : files) {
         EXPECT_TRUE(bytes_of(path("never/checkpoints/" + file)) ==
                     bytes_of(path(other) + "/checkpoints/" + file))
             << way.name() << ": " << file;
+      }
     }
     for (const char* name : {"never", "behind", "slow"}) fs::remove_all(path(name));
   }

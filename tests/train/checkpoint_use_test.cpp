@@ -36,7 +36,8 @@ void train_in(const std::string& run_directory, const std::string& data) {
 // not tell.
 TEST(CheckpointUse, DataOfAnotherTokenizerIsRefused) {
   const TemporaryFolder folder;
-  const std::string bytes = folder.path() + "/bytes", pairs = folder.path() + "/pairs";
+  const std::string bytes = folder.path() + "/bytes";
+  const std::string pairs = folder.path() + "/pairs";
   prepare_small_text(bytes);
   prepare_with_bpe(pairs);
   train_in(folder.path(), bytes);
@@ -56,8 +57,9 @@ TEST(CheckpointUse, DataOfAnotherTokenizerIsRefused) {
 // tokenizer.
 TEST(CheckpointUse, ImportedModelNeedsATokenizerBesideIt) {
   const TemporaryFolder folder;
-  const std::string bytes = folder.path() + "/bytes", ours = folder.path() + "/ours",
-                    imported = folder.path() + "/imported";
+  const std::string bytes = folder.path() + "/bytes";
+  const std::string ours = folder.path() + "/ours";
+  const std::string imported = folder.path() + "/imported";
   prepare_small_text(bytes);
   train_in(ours, bytes);
   const TrainedModel trained = open_trained(ours);

@@ -100,9 +100,10 @@ TEST_F(Combination, EverySharding) {
           on_threads(fmt::format("run-{}", turn),
                      shared + sharding + memory + Sets{"training.micro_batch=1"}, ranks);
       ASSERT_EQ(result.size(), reference.size()) << what;
-      for (std::size_t i = 0; i < result.size(); ++i)
+      for (std::size_t i = 0; i < result.size(); ++i) {
         EXPECT_NEAR(result[i].loss, reference[i].loss, precision.bound * reference[i].loss)
             << what << ", step " << i + 1;
+      }
     }
   }
 }

@@ -12,13 +12,14 @@ namespace {
 std::int64_t longest_plain(const std::vector<std::uint32_t>& a,
                            const std::vector<std::uint32_t>& b) {
   std::int64_t longest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
+  for (std::size_t i = 0; i < a.size(); ++i) {
     for (std::size_t k = 0; k < b.size(); ++k) {
       std::int64_t length = 0;
       while (i + length < a.size() && k + length < b.size() && a[i + length] == b[k + length])
         ++length;
       longest = std::max(longest, length);
     }
+  }
   return longest;
 }
 
@@ -32,8 +33,8 @@ std::vector<std::uint32_t> random(const char* name, int trial, int count, int sy
 TEST(CopiedRun, EqualsThePlainSearch) {
   for (int trial = 0; trial < 200; ++trial) {
     const int symbols = 2 + trial % 3;
-    const auto sample = random("sample", trial, 1 + trial % 40, symbols),
-               text = random("text", trial, 150, symbols);
+    const auto sample = random("sample", trial, 1 + trial % 40, symbols);
+    const auto text = random("text", trial, 150, symbols);
     CopiedRun run(sample);
     run.feed(std::span(text).first(70));
     run.feed(std::span(text).subspan(70));

@@ -58,7 +58,8 @@ TEST_F(Equivalence, RanksAndMicroBatchesTrainTheSame) {
 }
 
 TEST_F(Equivalence, TheSameRunTwiceIsBitwiseEqual) {
-  const auto first = train("first", {}, 2), second = train("second", {}, 2);
+  const auto first = train("first", {}, 2);
+  const auto second = train("second", {}, 2);
   ASSERT_EQ(first.size(), second.size());
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].loss, second[i].loss);
 }
@@ -157,8 +158,8 @@ TEST_F(Equivalence, NormsOfQueriesAndKeysTrainTheSame) {
                      "2 ranks x 2 x 2");
   expect_same_losses(train_qwen3("fsdp", {"parallelism.zero_stage=3"}, 4), reference,
                      "FSDP, 4 ranks");
-  const auto again = train_qwen3("again", {}, 1),
-             selective = train_qwen3("selective", {"activation_checkpoint.mode=selective"}, 1);
+  const auto again = train_qwen3("again", {}, 1);
+  const auto selective = train_qwen3("selective", {"activation_checkpoint.mode=selective"}, 1);
   for (std::size_t i = 0; i < reference.size(); ++i) {
     EXPECT_EQ(again[i].loss, reference[i].loss);
     EXPECT_EQ(selective[i].loss, reference[i].loss);

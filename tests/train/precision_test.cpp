@@ -92,7 +92,7 @@ TEST_F(Precision, RanksMicroBatchesAndShardsTrainTheSame) {
     expect_close(train(name + " micro", sets + Sets{"training.micro_batch=2"}, 1), reference, bound,
                  name + ", 1 rank x 4 x 2");
     expect_close(train(name + " two", sets, 2), reference, bound, name + ", 2 ranks");
-    for (const char* arena : {"parallelism.arena=true", "parallelism.arena=false"})
+    for (const char* arena : {"parallelism.arena=true", "parallelism.arena=false"}) {
       for (const char* stage :
            {"parallelism.zero_stage=1", "parallelism.zero_stage=2", "parallelism.zero_stage=3"}) {
         // One kind of weights through every way of sharding; the others through one of each kind.
@@ -103,6 +103,7 @@ TEST_F(Precision, RanksMicroBatchesAndShardsTrainTheSame) {
             train(fmt::format("{} {} {}", name, arena, stage), sets + Sets{arena, stage}, 2),
             reference, bound, fmt::format("{}, 2 ranks, {}, {}", name, arena, stage));
       }
+    }
     expect_close(train(name + " hybrid",
                        sets + Sets{"parallelism.zero_stage=3",
                                    "parallelism.data_parallel_replicate_degree=2"},
@@ -126,7 +127,7 @@ TEST_F(Precision, ResumedRunsAreBitwiseEqual) {
            {"bf16", kBf16},
            {"bf16 all", kBf16All},
            {"stochastic", kStochastic},
-           {"fp16", kFp16 + Sets{"precision.loss_scale_growth_interval=3"}}})
+           {"fp16", kFp16 + Sets{"precision.loss_scale_growth_interval=3"}}}) {
     for (const int ranks : {1, 2}) {
       if (ranks == 1 && name != "stochastic") continue;
       const std::string what = fmt::format("{} on {}", name, ranks);
@@ -135,6 +136,7 @@ TEST_F(Precision, ResumedRunsAreBitwiseEqual) {
                    Error);
       expect_equal(train(what, sets, ranks), whole, what);
     }
+  }
 }
 
 // One rank's gradient overflows: every rank skips that step, the scale is halved, and the run goes
@@ -215,9 +217,10 @@ TEST_F(Precision, MastersBeginWithTheInitialWeightsThemselves) {
   const auto reference = load("fp32");
   for (const char* name : {"bf16", "sharded"}) {
     const auto model = load(name);
-    for (std::size_t i = 0; i < model->parameters().size(); ++i)
+    for (std::size_t i = 0; i < model->parameters().size(); ++i) {
       EXPECT_TRUE(model->parameters()[i]->tensor().equal(reference->parameters()[i]->tensor()))
           << name << " " << model->parameters()[i]->name();
+    }
   }
 }
 
@@ -258,8 +261,9 @@ TEST_F(Precision, EveryParameterMayHaveSixteenBits) {
 }
 
 TEST_F(Precision, AutoTakesTheFasterTypeAndKeepsIt) {
-  const ProductTimes fast{.fp32_s = 2e-3, .narrow_s = 1e-3}, slow{.fp32_s = 1e-3, .narrow_s = 2e-3},
-      same{.fp32_s = 1.02e-3, .narrow_s = 1e-3};
+  const ProductTimes fast{.fp32_s = 2e-3, .narrow_s = 1e-3};
+  const ProductTimes slow{.fp32_s = 1e-3, .narrow_s = 2e-3};
+  const ProductTimes same{.fp32_s = 1.02e-3, .narrow_s = 1e-3};
   EXPECT_EQ(faster_type(fast), "bf16");
   EXPECT_EQ(faster_type(slow), "fp32");
   EXPECT_EQ(faster_type(same), "fp32");

@@ -27,7 +27,8 @@ StepMetrics long_step() {
 
 /// What a terminal of `width` columns is sent for one step and a line above it.
 std::string drawn(int width) {
-  int ours = -1, terminal = -1;
+  int ours = -1;
+  int terminal = -1;
   winsize size{};
   size.ws_row = 24, size.ws_col = static_cast<unsigned short>(width);
   EXPECT_EQ(::openpty(&ours, &terminal, nullptr, nullptr, &size), 0);

@@ -21,7 +21,8 @@ class Plane final : public DataSource {
     Batch batch{at::empty({count, 2}, at::kFloat), at::empty({count, 1}, at::kFloat), 0};
     const Key key = shoal::Key(4).child("points");
     for (std::int64_t i = 0; i < count; ++i) {
-      const double a = key.normal(2 * (first + i)), b = key.normal(2 * (first + i) + 1);
+      const double a = key.normal(2 * (first + i));
+      const double b = key.normal(2 * (first + i) + 1);
       batch.inputs.data_ptr<float>()[2 * i] = static_cast<float>(a),
                                          batch.inputs.data_ptr<float>()[2 * i + 1] =
                                              static_cast<float>(b);
@@ -48,19 +49,21 @@ std::shared_ptr<nn::Model> linear_model() {
 TEST(RankBatch, RanksAndMicroBatchesShareTheSamples) {
   const Plane data;
   const Batch whole = data.training(16, 8);
-  for (const int ranks : {1, 2, 4})
+  for (const int ranks : {1, 2, 4}) {
     for (const std::int64_t micro : {1, 2}) {
       std::int64_t row = 0;
       for (int rank = 0; rank < ranks; ++rank) {
         const RankBatch batch = rank_batch(
             data, 16, {.global = 8, .micro_batch = micro, .accumulation = 8 / ranks / micro}, rank);
         EXPECT_EQ(batch.first_sample, row);
-        for (const Batch& part : batch.micro_batches)
+        for (const Batch& part : batch.micro_batches) {
           for (std::int64_t i = 0; i < part.inputs.size(0); ++i, ++row)
             EXPECT_TRUE(part.inputs.select(0, i).equal(whole.inputs.select(0, row)));
+        }
       }
       EXPECT_EQ(row, 8);
     }
+  }
 }
 
 TEST(CountLabels, LeavesOutWhatIsIgnored) {
@@ -74,10 +77,10 @@ TEST(CountLabels, LeavesOutWhatIsIgnored) {
 TEST(TrainingStep, OneStepIsTheClosedForm) {
   const Plane data;
   const auto model = linear_model();
-  const auto weight = model->find_parameter("layers.0.weight"),
-             bias = model->find_parameter("layers.0.bias");
-  double w[2] = {weight->tensor().data_ptr<float>()[0], weight->tensor().data_ptr<float>()[1]},
-         b = bias->tensor().data_ptr<float>()[0];
+  const auto weight = model->find_parameter("layers.0.weight");
+  const auto bias = model->find_parameter("layers.0.bias");
+  double w[2] = {weight->tensor().data_ptr<float>()[0], weight->tensor().data_ptr<float>()[1]};
+  double b = bias->tensor().data_ptr<float>()[0];
   const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
   const auto reduction = parallel::reduce_after_backward(*model, {});
   TrainingStep step(*model, *optimizer, *reduction, {}, Key(2));
@@ -87,7 +90,9 @@ TEST(TrainingStep, OneStepIsTheClosedForm) {
                {.step = 0, .learning_rate = 0.05, .clip_norm = 0, .labels = 8});
 
   const Batch whole = data.training(0, 8);
-  double loss = 0, gw[2] = {0, 0}, gb = 0;
+  double loss = 0;
+  double gw[2] = {0, 0};
+  double gb = 0;
   for (int i = 0; i < 8; ++i) {
     const float* x = whole.inputs.data_ptr<float>() + 2 * i;
     const double error = w[0] * x[0] + w[1] * x[1] + b - whole.labels.data_ptr<float>()[i];
@@ -104,7 +109,8 @@ TEST(TrainingStep, OneStepIsTheClosedForm) {
 
 TEST(TrainingStep, ClippingScalesTheUpdate) {
   const Plane data;
-  const auto free = linear_model(), clipped = linear_model();
+  const auto free = linear_model();
+  const auto clipped = linear_model();
   const at::Tensor before = free->find_parameter("layers.0.weight")->tensor().detach().clone();
   for (const auto& [model, clip] : {std::pair{free, 0.0}, std::pair{clipped, 0.1}}) {
     const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});

@@ -121,9 +121,10 @@ TEST(JobFile, WritingAndReadingGivesTheSameValues) {
 TEST(PrintConfig, ShowsEveryKeyAndItsOrigin) {
   const Job job = parse_job("[training]\nsteps = 7\n", "job.toml", {"debug.seed=3"});
   const std::string text = print_config(job);
-  for (const Key& key : all_keys())
+  for (const Key& key : all_keys()) {
     EXPECT_THAT(text, HasSubstr("\n" + (value_text(key, job.config).empty() ? "# " + key.name
                                                                             : key.name + " = ")));
+  }
   EXPECT_THAT(text, HasSubstr("# job.toml:2\n"));
   EXPECT_THAT(text, HasSubstr("# command line\n"));
   EXPECT_EQ(to_toml(parse_job(text, "printed").config), to_toml(job.config));

@@ -40,13 +40,14 @@ TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
   EXPECT_EQ(batch_plan(job_with({"training.micro_batch=2"}), 1), (BatchPlan{24, 2, 12}));
   EXPECT_EQ(batch_plan(job_with({"training.micro_batch=2"}), 4), (BatchPlan{24, 2, 3}));
   EXPECT_EQ(batch_plan(job_with({"training.micro_batch=6"}), 4), (BatchPlan{24, 6, 1}));
-  for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 24})
+  for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 24}) {
     for (const int micro : {1, 2, 3, 4, 6, 8, 12, 24}) {
       if (24 / ranks % micro != 0) continue;
       const BatchPlan plan =
           batch_plan(job_with({"training.micro_batch=" + std::to_string(micro)}), ranks);
       EXPECT_EQ(plan.micro_batch * plan.accumulation * ranks, 24);
     }
+  }
   EXPECT_THAT(refusal([] { batch_plan(job_with({"training.micro_batch=5"}), 1); }),
               HasSubstr("command line: training.micro_batch = 5: must divide"));
   EXPECT_THAT(
@@ -58,11 +59,12 @@ TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
 TEST(Validate, KeysOfSavingBehindTrainingBelongToIt) {
   validate(job_with({"checkpoint.staging_mb=0", "checkpoint.writer_share=1"}), 1);
   validate(job_with({"checkpoint.asynchronous=false", "checkpoint.max_file_mb=100"}), 1);
-  for (const char* key : {"checkpoint.staging_mb=1", "checkpoint.writer_share=0.5"})
+  for (const char* key : {"checkpoint.staging_mb=1", "checkpoint.writer_share=0.5"}) {
     EXPECT_THAT(refusal([key] {
                   validate(job_with({"checkpoint.asynchronous=false", key}), 1);
                 }),
                 HasSubstr("belongs to checkpoint.asynchronous"));
+  }
   EXPECT_THAT(refusal([] { job_with({"checkpoint.writer_share=0"}); }), HasSubstr("writer_share"));
 }
 

@@ -52,7 +52,8 @@ TEST(Arena, BlocksAreAlignedApartAndKeepTheirBytes) {
 
 // Of 96 MiB that three ranks share each counts 32, whoever allocates.
 TEST(Arena, WhatIsSharedCountsInParts) {
-  Arena owner(small(64 << 20)), other(small(64 << 20));
+  Arena owner(small(64 << 20));
+  Arena other(small(64 << 20));
   constexpr std::size_t kPart = 32 << 20;
   void* shared = owner.allocate(3 * kPart, 3);
   EXPECT_EQ(owner.ledger().total.in_use, kPart);
@@ -161,7 +162,7 @@ TEST(Arena, ForeignPointersAndNullGoToTheCLibrary) {
 TEST(Arena, ThreadsAllocateAndFreeAtOnce) {
   Arena arena(small(512 << 20));
   std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t)
+  for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&arena, t] {
       std::mt19937 random(t);
       std::vector<std::pair<unsigned char*, std::size_t>> mine;
@@ -181,6 +182,7 @@ TEST(Arena, ThreadsAllocateAndFreeAtOnce) {
       }
       for (const auto& [p, _] : mine) arena.free(p);
     });
+  }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(arena.ledger().total.in_use, 0u);
 }

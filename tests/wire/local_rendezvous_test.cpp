@@ -48,10 +48,12 @@ TEST(LocalRendezvous, RanksSeeEachOthersMemoryAndEnd) {
       meeting.arena = &arena.segment();
       const Acquaintance all = meet(meeting, soon(), scratch());
       bool right = true;
-      for (int peer = 0; peer < kRanks; ++peer)
-        if (peer != rank)
+      for (int peer = 0; peer < kRanks; ++peer) {
+        if (peer != rank) {
           right &=
               *reinterpret_cast<int*>(all.arenas[peer].data() + arena.offset(mine)) == 100 + peer;
+        }
+      }
       if (rank == 2) {
         // The others must leave first: their descriptors become readable here.
         pollfd wait[2] = {{all.processes[0].get(), POLLIN, 0}, {all.processes[1].get(), POLLIN, 0}};

@@ -30,7 +30,8 @@ TEST(Patience, WithMoreRanksThanCoresItNeverSpins) {
 TEST(WaitFor, EndsWhenItIsReadyAndLooksAboutMeanwhile) {
   ParkingLot lot{};
   Patience patience(4, 3);
-  int asked = 0, looked = 0;
+  int asked = 0;
+  int looked = 0;
   wait_for(
       lot, patience, [&] { return ++asked > 20; }, [&] { ++looked; });
   EXPECT_EQ(asked, 21);

@@ -59,7 +59,8 @@ struct Fixture {
 
 TEST(Store, SetsGetsAddsAndWaits) {
   Fixture f;
-  auto a = f.client(), b = f.client();
+  auto a = f.client();
+  auto b = f.client();
   EXPECT_EQ(a.get("x", soon()), std::nullopt);
   a.set("x", "1", soon());
   EXPECT_EQ(b.get("x", soon()), "1");
@@ -67,11 +68,12 @@ TEST(Store, SetsGetsAddsAndWaits) {
   b.set("y", "late", soon());
   later.join();
   std::vector<std::thread> adders;
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < 4; ++i) {
     adders.emplace_back([&] {
       auto c = f.client();
       for (int k = 0; k < 100; ++k) c.add("sum", 3, soon());
     });
+  }
   for (auto& adder : adders) adder.join();
   EXPECT_EQ(a.add("sum", 0, soon()), 1200);
   EXPECT_THROW(a.add("y", 1, soon()), Error);
@@ -193,7 +195,8 @@ std::pair<Descriptor, Descriptor> pair_of_sockets() {
 
 TEST(Link, ASmallMessageOvertakesALargeOne) {
   auto [left, right] = pair_of_sockets();
-  Link a(std::move(left)), b(std::move(right));
+  Link a(std::move(left));
+  Link b(std::move(right));
   a.send({1, 1}, 0, Bytes(64 << 20, std::byte{1}));
   a.send({1, 2}, 0, Bytes(100, std::byte{2}));
   a.send({1, 1}, 0, Bytes(3, std::byte{3}));  // of the same stream: in order
@@ -216,7 +219,8 @@ TEST(Link, ASmallMessageOvertakesALargeOne) {
 
 TEST(Link, PriorityGoesFirst) {
   auto [left, right] = pair_of_sockets();
-  Link a(std::move(left)), b(std::move(right));
+  Link a(std::move(left));
+  Link b(std::move(right));
   a.send({1, 1}, 0, Bytes(4 << 20));
   a.send({1, 2}, 1, Bytes(4 << 20));
   std::vector<std::uint64_t> order;
@@ -230,10 +234,11 @@ TEST(Link, PriorityGoesFirst) {
 // A body is read where it lies until it is released; adopted, it may change.
 TEST(Link, BodiesAreReadUntilTheyAreReleased) {
   auto [left, right] = pair_of_sockets();
-  Link a(std::move(left)), b(std::move(right));
+  Link a(std::move(left));
+  Link b(std::move(right));
   Bytes body(3 << 20, std::byte{1});
-  const auto released = std::make_shared<std::atomic<bool>>(false),
-             other = std::make_shared<std::atomic<bool>>(false);
+  const auto released = std::make_shared<std::atomic<bool>>(false);
+  const auto other = std::make_shared<std::atomic<bool>>(false);
   a.send({1, 1}, 0, Bytes(32, std::byte{9}), body, released);
   a.send({1, 2}, 0, {}, std::span(body).first(5), other);
   a.flush();
@@ -261,7 +266,8 @@ TEST(Link, BodiesAreReadUntilTheyAreReleased) {
 // After a failure nothing of the caller's is read any more, and the words about it still arrive.
 TEST(Link, DropsMessagesAndStillSpeaks) {
   auto [left, right] = pair_of_sockets();
-  Link a(std::move(left)), b(std::move(right));
+  Link a(std::move(left));
+  Link b(std::move(right));
   const auto released = std::make_shared<std::atomic<bool>>(false);
   {
     const Bytes body(3 << 20, std::byte{1});
@@ -298,10 +304,12 @@ TEST(Assembler, TakesAnyCutOfTheStream) {
   const Bytes bytes = recorded();
   for (std::size_t step = 1; step < 70; ++step) {
     Assembler assembler;
-    std::size_t messages = 0, total = 0;
-    for (std::size_t at = 0; at < bytes.size(); at += step)
+    std::size_t messages = 0;
+    std::size_t total = 0;
+    for (std::size_t at = 0; at < bytes.size(); at += step) {
       assembler.feed(std::span(bytes).subspan(at, std::min(step, bytes.size() - at)),
                      [&](Stream, Bytes m) { ++messages, total += m.size(); });
+    }
     EXPECT_EQ(messages, 3u);
     EXPECT_EQ(total, 1010u);
   }

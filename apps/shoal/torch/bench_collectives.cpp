@@ -36,7 +36,8 @@ constexpr int kBurst = 64;  // messages that are timed as one
 
 /// Every rank sends to the next and receives from the one before.
 void send_and_receive(const comm::Group& group, const Case& c) {
-  const int size = group.size(), rank = group.rank();
+  const int size = group.size();
+  const int rank = group.rank();
   comm::Work sent = group.send(c.full, (rank + 1) % size, 0, {.async = true});
   comm::Work received = group.recv(c.out, (rank + size - 1) % size, 0, {.async = true});
   received.wait(Deadline::never());
@@ -91,8 +92,8 @@ Case make_case(const BenchArguments& a, const std::string& op, std::int64_t byte
   const at::ScalarType type = comm::scalar_type(*element_type(a.type));
   const auto size = static_cast<std::int64_t>(size_of(*element_type(a.type)));
   const std::int64_t count = std::max<std::int64_t>(bytes / size, a.world) / a.world * a.world;
-  const bool full = op != "all_gather" && op != "gather",
-             out = !full || op == "all_to_all" || is_of_messages(op);
+  const bool full = op != "all_gather" && op != "gather";
+  const bool out = !full || op == "all_to_all" || is_of_messages(op);
   const bool part = !full || op == "reduce_scatter" || op == "scatter" || op == "message_rate";
   const auto buffer = [&](bool needed, std::int64_t n) { return at::ones({needed ? n : 0}, type); };
   return {op,
@@ -130,8 +131,8 @@ bool holds(const at::Tensor& t, std::int64_t first, std::int64_t times, std::int
 
 /// Whether this rank has what the operation promises.
 bool is_right(const Case& c, int rank, int ranks) {
-  const std::int64_t share = c.count / ranks,
-                     total = static_cast<std::int64_t>(ranks) * (ranks + 1) / 2;
+  const std::int64_t share = c.count / ranks;
+  const std::int64_t total = static_cast<std::int64_t>(ranks) * (ranks + 1) / 2;
   const auto part_is = [&](int r, std::int64_t first) {
     return holds(c.out.narrow(0, r * share, share), first, 1, r + 1);
   };
@@ -152,14 +153,16 @@ bool is_right(const Case& c, int rank, int ranks) {
 }
 
 void check(const comm::Group& group, const Case& c) {
-  const int ranks = group.size(), rank = group.rank();
+  const int ranks = group.size();
+  const int rank = group.rank();
   fill(c.full, rank + 1), fill(c.part, rank + 1);
   group.barrier();
   run(group, c);
-  if (!is_right(c, rank, ranks))
+  if (!is_right(c, rank, ranks)) {
     throw Error(ErrorKind::kInternal, "bench",
                 fmt::format("{} of {} elements gave a wrong answer", c.op, c.count))
         .at(rank, ranks);
+  }
   c.full.zero_(), c.part.zero_();  // zeros stay what they are however often they are summed
   group.barrier();
 }
@@ -250,8 +253,9 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
            const at::Tensor& times) {
   const double* t = times.const_data_ptr<double>();
   const auto calls = static_cast<std::size_t>(times.numel());
-  const double p50 = t[calls / 2],
-               p99 = t[static_cast<std::size_t>(static_cast<double>(calls) * 0.99)], n = a.world;
+  const double p50 = t[calls / 2];
+  const double p99 = t[static_cast<std::size_t>(static_cast<double>(calls) * 0.99)];
+  const double n = a.world;
   const std::int64_t whole = c.count * static_cast<std::int64_t>(c.full.element_size());
   const double bytes = static_cast<double>(whole);
   const bool plain = c.op == "broadcast" || c.op == "reduce" || is_of_messages(c.op);
@@ -261,7 +265,7 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
                                              : (n - 1) / n;
   const double algorithm_gbs = bytes / p50 * 1e-9;
   const std::string way = way_of(a, group, c);
-  if (a.json)
+  if (a.json) {
     fmt::print(
         R"({{"op": "{}", "backend": "shoal", "world": {}, "transport": "{}", "algorithm": "{}", )"
         R"("memory": "{}", "type": "{}", )"
@@ -271,9 +275,10 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
         "\n",
         c.op, a.world, transport_of(a), way, a.arena && !a.tcp ? "arena" : "foreign", a.type, whole,
         t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs, algorithm_gbs * factor, calls);
-  else
+  } else {
     fmt::print("{:<16}{:>12}{:>20}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, whole,
                way, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs, algorithm_gbs * factor);
+  }
   std::fflush(stdout);
 }
 
@@ -286,10 +291,11 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
   at::set_num_threads(1);
   const comm::Group group = comm::connect(apps::world_options(a));
   try {
-    if (a.rank == 0 && !a.json)
+    if (a.rank == 0 && !a.json) {
       fmt::print("{:<16}{:>12}{:>20}{:>12}{:>12}{:>12}{:>11}{:>11}\n", "operation", "bytes", "way",
                  "min us", "p50 us", "p99 us", "algbw GB/s", "busbw GB/s");
-    for (const std::string& op : a.operations)
+    }
+    for (const std::string& op : a.operations) {
       for (std::uint64_t bytes = a.min_bytes; bytes <= a.max_bytes;
            bytes *= static_cast<std::uint64_t>(a.factor)) {
         const apps::Case c = apps::make_case(a, op, static_cast<std::int64_t>(bytes));
@@ -298,6 +304,7 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
         if (a.rank == 0) apps::print(a, group, c, times);
         if (op == "barrier") break;
       }
+    }
     group.barrier();
   } catch (const Error& error) {
     group.abort(error);

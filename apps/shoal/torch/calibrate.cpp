@@ -27,8 +27,8 @@ std::vector<TimedSample> products(at::ScalarType type, double seconds, const Tog
   for (const Shape& shape :
        {Shape{64, 64, 64}, Shape{128, 128, 384}, Shape{256, 384, 384}, Shape{512, 384, 1536},
         Shape{1024, 768, 768}, Shape{1024, 768, 3072}, Shape{2048, 768, 3072}}) {
-    const at::Tensor x = at::ones({shape.tokens, shape.in}, type),
-                     w = at::ones({shape.out, shape.in}, type);
+    const at::Tensor x = at::ones({shape.tokens, shape.in}, type);
+    const at::Tensor w = at::ones({shape.out, shape.in}, type);
     const at::Tensor out = at::empty({shape.tokens, shape.out}, x.options());
     const double time = median_s([&] { ops::matmul(out, x, w.t()); }, seconds, together);
     samples.push_back({2.0 * static_cast<double>(shape.tokens * shape.in * shape.out), time});
@@ -40,7 +40,8 @@ std::vector<TimedSample> traversals(double seconds, const Together& together) {
   std::vector<TimedSample> samples;
   // The smallest for what an operation costs by itself, the others beyond every cache.
   for (const std::int64_t count : {1 << 10, 1 << 23, 1 << 24, 1 << 25}) {
-    const at::Tensor a = at::ones({count}), b = at::ones({count});
+    const at::Tensor a = at::ones({count});
+    const at::Tensor b = at::ones({count});
     at::Tensor out = at::empty({count});
     const double time = median_s([&] { at::add_out(out, a, b); }, seconds, together);
     samples.push_back({12.0 * static_cast<double>(count), time});

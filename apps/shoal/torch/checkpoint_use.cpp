@@ -20,9 +20,10 @@ int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
                                          .cache = arguments->cache};
   const auto tokens = train::continuation(trained, arguments->prompt, options, arguments->seed);
   fmt::print("{}{}\n", arguments->prompt, trained.tokenizer->decode(tokens));
-  if (!arguments->check_copies.empty())
+  if (!arguments->check_copies.empty()) {
     fmt::print(stderr, "longest run of tokens that stands in the training text: {} of {}\n",
                train::longest_copy(trained, tokens, arguments->check_copies), tokens.size());
+  }
   return 0;
 }
 

@@ -109,22 +109,26 @@ class Measuring {
 
   /// One round of all cases on this rank, in the same order every time.
   TimedKernels round() {
-    for (const std::int64_t width : {256, 512, 768})
-      for (const std::int64_t rows : {64, 256, 1024})
+    for (const std::int64_t width : {256, 512, 768}) {
+      for (const std::int64_t rows : {64, 256, 1024}) {
         for (const auto& [in, out] :
              {std::pair{width, 3 * width}, {width, width}, {width, 4 * width}, {4 * width, width}})
           for (const at::ScalarType type : types()) linear(rows, in, out, type);
-    for (const std::int64_t rows : {64, 256, 1024})
+      }
+    }
+    for (const std::int64_t rows : {64, 256, 1024}) {
       for (const std::int64_t width : {256, 768})
         norm(rows, width), activation(rows, 4 * width), embedding(rows, width);
+    }
     for (const std::int64_t length : {64, 128, 256, 512, 1024})
       attention(std::max<std::int64_t>(1, 256 / length), length, 8, 64);
     for (const auto& [width, vocab] : {std::pair<std::int64_t, std::int64_t>{256, 4096},
                                        {384, 8192},
                                        {512, 32768},
-                                       {768, 50257}})
+                                       {768, 50257}}) {
       for (const std::int64_t rows : {64, 256})
         for (const at::ScalarType type : types()) loss(rows, width, vocab, type);
+    }
     for (const std::int64_t count : {1 << 18, 1 << 21, 1 << 24})
       for (const at::ScalarType type : types()) optimizer(count, type);
     if (group_.size() > 1)
@@ -164,7 +168,8 @@ class Measuring {
       std::int64_t copies, const std::function<at::Tensor(std::int64_t)>& forward,
       const at::Tensor& gradient, const std::function<void(std::int64_t)>& clear,
       std::int64_t behind = 0) const {
-    std::vector<double> there, back;
+    std::vector<double> there;
+    std::vector<double> back;
     std::deque<std::pair<std::int64_t, at::Tensor>> waiting;
     for (std::int64_t i = 0; i < behind; ++i)
       waiting.emplace_back(copies - behind + i, forward(copies - behind + i));
@@ -197,8 +202,9 @@ class Measuring {
       places_.give(*layers.back()->weight(), type);
       layers.back()->materialize();
     }
-    const at::Tensor x = leaf({rows, in}), gradient = values({rows, out}),
-                     residual = in == 4 * out ? values({rows, out}) : at::Tensor();
+    const at::Tensor x = leaf({rows, in});
+    const at::Tensor gradient = values({rows, out});
+    const at::Tensor residual = in == 4 * out ? values({rows, out}) : at::Tensor();
     const auto times = both(
         copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); },
         gradient,
@@ -224,7 +230,8 @@ class Measuring {
   }
 
   void activation(std::int64_t rows, std::int64_t width) {
-    const at::Tensor x = leaf({rows, width}), bias = leaf({width});
+    const at::Tensor x = leaf({rows, width});
+    const at::Tensor bias = leaf({width});
     const auto times = both(
         1, [&](std::int64_t) { return ops::activate(ops::Activation::kGeluTanh, x, bias); },
         values({rows, width}),
@@ -264,11 +271,13 @@ class Measuring {
     const std::int64_t copies = Places::copies(width * vocab);
     places_.clear();
     std::vector<std::unique_ptr<nn::Embedding>> tables;
-    for (std::int64_t i = 0; i < copies; ++i)
+    for (std::int64_t i = 0; i < copies; ++i) {
       places_.give(
           *tables.emplace_back(std::make_unique<nn::Embedding>(vocab, width, 0.02))->weight(),
           type);
-    const at::Tensor x = leaf({rows, width}), labels = at::arange(rows, at::kLong);
+    }
+    const at::Tensor x = leaf({rows, width});
+    const at::Tensor labels = at::arange(rows, at::kLong);
     const auto times = both(
         copies,
         [&](std::int64_t copy) {
@@ -290,9 +299,10 @@ class Measuring {
     const std::int64_t copies = std::clamp<std::int64_t>(kWeights / count, 1, 24);
     std::vector<optim::Slice> slices;
     std::vector<at::Tensor> gradients;
-    for (std::int64_t i = 0; i < copies; ++i)
+    for (std::int64_t i = 0; i < copies; ++i) {
       slices.push_back({"weight", values({count}).to(type), true}),
           gradients.push_back(values({count}));
+    }
     const auto adam = optim::make_optimizer(slices, optim::AdamWOptions{});
     std::vector<double> times;
     repeat(1, {&times}, [&](std::int64_t) {
@@ -306,12 +316,14 @@ class Measuring {
 
   /// Tensors of one size one after the other, as gradients leave; every rank makes as many calls.
   void exchange(std::int64_t count) {
-    const std::int64_t copies = std::clamp<std::int64_t>(kExchanged / count, 1, kMostCopies),
-                       rounds = count > 1 << 20 ? 4 : 8;
-    std::vector<at::Tensor> whole, shards;
-    for (std::int64_t i = 0; i < copies; ++i)
+    const std::int64_t copies = std::clamp<std::int64_t>(kExchanged / count, 1, kMostCopies);
+    const std::int64_t rounds = count > 1 << 20 ? 4 : 8;
+    std::vector<at::Tensor> whole;
+    std::vector<at::Tensor> shards;
+    for (std::int64_t i = 0; i < copies; ++i) {
       whole.push_back(values({count})),
           shards.push_back(at::empty({count / group_.size()}, at::kFloat));
+    }
     const auto measure = [&](const char* name,
                              const std::function<comm::Work(std::int64_t)>& start_one) {
       std::vector<double> times;
@@ -361,12 +373,13 @@ TimedKernels of_all_ranks(const comm::Group& group, bool own_cores, TimedKernels
 /// Case by case what the rounds give as a rule.
 TimedKernels typical(const std::vector<TimedKernels>& rounds) {
   TimedKernels all = rounds.front();
-  for (auto& [name, list] : all)
+  for (auto& [name, list] : all) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       std::vector<double> times;
       for (const TimedKernels& round : rounds) times.push_back(round.at(name)[i].seconds);
       list[i].seconds = plan::typical_time(std::move(times));
     }
+  }
   return all;
 }
 

@@ -110,9 +110,10 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   using namespace shoal;
   const train::Job job = train::parse_job(arguments->job_text, arguments->job_file);
   const comm::WorldOptions options = apps::world_options(*arguments, job.config);
-  if (!arguments->in_process)
+  if (!arguments->in_process) {
     return apps::recorded(*arguments, arguments->rank, *options.flight,
                           [&] { return apps::run_one(*arguments, job, comm::connect(options)); });
+  }
   std::atomic<int> code = 0;
   comm::run_on_threads(options, [&](const comm::Group& world) {
     memory_context().rank = world.rank();

@@ -11,7 +11,8 @@ std::vector<ControlGroup> control_groups(const std::string& controller,
   std::ifstream groups(membership);
   for (std::string line; std::getline(groups, line);) {
     // "hierarchy:controllers:path"; version 2 names no controllers.
-    const auto first = line.find(':'), second = line.find(':', first + 1);
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const bool unified = controllers == ",,";
@@ -53,9 +54,10 @@ double processor_quota(const std::vector<ControlGroup>& groups) {
   for (const ControlGroup& group : groups) {
     // Time granted in each period: "max 100000" or "150000 100000", or in two files, of which -1
     // means no limit.
-    std::ifstream first(group.folder + (group.unified ? "/cpu.max" : "/cpu.cfs_quota_us")),
-        second(group.folder + "/cpu.cfs_period_us");
-    double granted = 0, period = 0;
+    std::ifstream first(group.folder + (group.unified ? "/cpu.max" : "/cpu.cfs_quota_us"));
+    std::ifstream second(group.folder + "/cpu.cfs_period_us");
+    double granted = 0;
+    double period = 0;
     if (!(first >> granted) || !((group.unified ? first : second) >> period) || granted <= 0 ||
         period <= 0)
       continue;

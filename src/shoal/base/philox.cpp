@@ -20,7 +20,8 @@ std::uint64_t mix(std::uint64_t x) {
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c,
                                     std::array<std::uint32_t, 2> k) {
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = 0xD2511F53ull * c[0], b = 0xCD9E8D57ull * c[2];
+    const std::uint64_t a = 0xD2511F53ull * c[0];
+    const std::uint64_t b = 0xCD9E8D57ull * c[2];
     c = {static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<std::uint32_t>(b),
          static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<std::uint32_t>(a)};
     k[0] += 0x9E3779B9u;
@@ -50,7 +51,8 @@ double Key::uniform(std::uint64_t index) const {
 double Key::normal(std::uint64_t index) const {
   const auto b = bits(index);
   // (b + 1) / 2^32 lies in (0, 1]: the logarithm is finite.
-  const double u = (b[0] + 1.0) * 0x1p-32, v = b[1] * 0x1p-32;
+  const double u = (b[0] + 1.0) * 0x1p-32;
+  const double v = b[1] * 0x1p-32;
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
 }
 

@@ -25,11 +25,13 @@ std::vector<double> ticks(const Axis& axis, int most) {
   std::vector<double> values;
   if (axis.logarithmic) {
     for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high;
-         power *= 10)
-      for (const double factor : {1.0, 2.0, 5.0})
+         power *= 10) {
+      for (const double factor : {1.0, 2.0, 5.0}) {
         if (const double value = factor * power;
             value >= axis.low * 0.999 && value <= axis.high * 1.001)
           values.push_back(value);
+      }
+    }
     return values;
   }
   const double step = round_step(axis.high - axis.low, most);

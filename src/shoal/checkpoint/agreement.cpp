@@ -22,14 +22,15 @@ Words all_gather_text(const comm::Group& group, const comm::Options& options,
   group.all_gather(lengths, mine, options).order();
   const auto* length = lengths.const_data_ptr<std::int64_t>();
   const std::int64_t longest = *std::max_element(length, length + group.size());
-  const at::Tensor padded = at::zeros({longest}, at::kByte),
-                   all = at::empty({group.size() * longest}, at::kByte);
+  const at::Tensor padded = at::zeros({longest}, at::kByte);
+  const at::Tensor all = at::empty({group.size() * longest}, at::kByte);
   std::memcpy(padded.data_ptr(), text.data(), text.size());
   group.all_gather(all, padded, options).order();
   Words texts;
-  for (int rank = 0; rank < group.size(); ++rank)
+  for (int rank = 0; rank < group.size(); ++rank) {
     texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * longest,
                        length[rank]);
+  }
   return texts;
 }
 
@@ -38,7 +39,8 @@ Words all_gather_text(const comm::Group& group, const comm::Options& options,
 Words agree(const comm::Group& group, Duration timeout, const std::function<std::string()>& work) {
   // The first byte tells results from errors; that of an error is followed by its kind, then its
   // words.
-  constexpr char kResult = 'r', kError = 'e';
+  constexpr char kResult = 'r';
+  constexpr char kError = 'e';
   if (group.size() == 1) return {work()};
   std::exception_ptr mine;
   std::string report;
@@ -56,11 +58,13 @@ Words agree(const comm::Group& group, Duration timeout, const std::function<std:
   }
   Words reports = all_gather_text(group, {.timeout = timeout}, report);
   if (mine) std::rethrow_exception(mine);
-  for (int rank = 0; rank < group.size(); ++rank)
-    if (reports[rank][0] == kError)
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (reports[rank][0] == kError) {
       throw Error(static_cast<ErrorKind>(reports[rank][1]), "checkpoint", reports[rank].substr(2))
           .at(group.rank(), group.size())
           .from(rank);
+    }
+  }
   for (std::string& text : reports) text.erase(0, 1);
   return reports;
 }

@@ -25,9 +25,10 @@ std::string identity(const StateItem& item) {
 /// have the same items in the same order.
 std::map<int, std::vector<std::size_t>> by_replicas(const std::vector<StateItem>& items) {
   std::map<int, std::vector<std::size_t>> classes;
-  for (std::size_t i = 0; i < items.size(); ++i)
+  for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].replicas > 1 && items[i].local.numel() > 0)
       classes[items[i].replicas].push_back(i);
+  }
   return classes;
 }
 
@@ -49,9 +50,10 @@ HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group&
     return nlohmann::json(keys).dump();
   });
   std::map<std::uint64_t, int> holders;
-  for (const std::string& keys : said)
+  for (const std::string& keys : said) {
     for (const auto key : nlohmann::json::parse(keys).get<std::vector<std::uint64_t>>())
       ++holders[key];
+  }
   for (const auto& [key, ranks] : holders) {
     if (ranks < 2) continue;
     const auto mine = own.find(key);
@@ -71,17 +73,19 @@ HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group&
 bool HostReading::reads(std::size_t index) const {
   for (const Alike& alike : alike_) {
     const auto found = std::find(alike.items.begin(), alike.items.end(), index);
-    if (found != alike.items.end())
+    if (found != alike.items.end()) {
       return alike.readers[static_cast<std::size_t>(found - alike.items.begin())] ==
              alike.ranks.rank();
+    }
   }
   return true;
 }
 
 void HostReading::share(const std::vector<StateItem>& items) const {
-  for (const Alike& alike : alike_)
+  for (const Alike& alike : alike_) {
     for (std::size_t i = 0; i < alike.items.size(); ++i)
       alike.ranks.broadcast(items[alike.items[i]].local, alike.readers[i]);
+  }
 }
 
 }  // namespace shoal::checkpoint

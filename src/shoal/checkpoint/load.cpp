@@ -53,20 +53,25 @@ bool converts(ElementType saved, ElementType here) {
 /// Holds the state that the job has to the one that was saved.
 void check_same_model(const format::Reader& reader, const std::vector<StateItem>& items,
                       const std::set<std::string>& wanted, const std::string& scope) {
-  Names only_here, only_there, different;
+  Names only_here;
+  Names only_there;
+  Names different;
   for (const std::string& name : wanted)
     if (!reader.manifest().find(name)) only_here.push_back(name);
-  for (const auto& tensor : reader.manifest().tensors)
+  for (const auto& tensor : reader.manifest().tensors) {
     if (tensor.name.starts_with(scope) && !wanted.contains(tensor.name))
       only_there.push_back(tensor.name);
-  for (const StateItem& item : items)
+  }
+  for (const StateItem& item : items) {
     if (const auto* tensor = reader.manifest().find(item.name)) {
       const ElementType type = comm::element_type(item.local.scalar_type());
-      if (tensor->shape != item.global_shape || !converts(tensor->type, type))
+      if (tensor->shape != item.global_shape || !converts(tensor->type, type)) {
         different.push_back(fmt::format("{} ({} {} here, {} {} there)", item.name, name(type),
                                         format::text(item.global_shape), name(tensor->type),
                                         format::text(tensor->shape)));
+      }
     }
+  }
   if (only_here.empty() && only_there.empty() && different.empty()) return;
   std::string words =
       fmt::format("'{}' holds another model or optimizer than the job describes", reader.path());

@@ -27,7 +27,8 @@ class Pace {
 
   /// Rests until the time since the last call is what the work in it may take.
   void keep(Snapshot& snapshot) {
-    const auto work = processor_time() - processor_, passed = Duration(Clock::now() - clock_);
+    const auto work = processor_time() - processor_;
+    const auto passed = Duration(Clock::now() - clock_);
     const auto due = std::chrono::duration_cast<Duration>(work / share_);
     if (due > passed) snapshot.rest(due - passed);
     processor_ = processor_time(), clock_ = Clock::now();
@@ -98,10 +99,11 @@ std::string Saver::Task::write(Task& task) {
 
 Saver::Saver(comm::Group group, const SaverOptions& options)
     : group_(std::move(group)), options_(options) {
-  if (options.staging_bytes < 0 || !(options.writer_share > 0 && options.writer_share <= 1))
+  if (options.staging_bytes < 0 || !(options.writer_share > 0 && options.writer_share <= 1)) {
     throw Error(ErrorKind::kConfig, "checkpoint",
                 fmt::format("staging_bytes={}, writer_share={}", options.staging_bytes,
                             options.writer_share));
+  }
 }
 
 Saver::~Saver() { give_up(); }
@@ -134,9 +136,10 @@ void Saver::start(const std::string& directory, std::int64_t step, std::vector<S
 void Saver::make_snapshot(const std::vector<StateItem>& items) {
   task_->own = own_boxes(items);
   std::vector<Snapshot::Range> ranges;
-  for (const OwnBox& own : task_->own)
+  for (const OwnBox& own : task_->own) {
     ranges.push_back({own.data, static_cast<std::size_t>(own.source.bytes()),
                       format::kBlockElements * size_of(own.source.type)});
+  }
   task_->snapshot = std::make_unique<Snapshot>(
       ranges, static_cast<std::size_t>(options_.staging_bytes), [this](std::size_t bytes) {
         if (!staging_.defined() || staging_.numel() < static_cast<std::int64_t>(bytes)) {

@@ -7,7 +7,8 @@ namespace shoal::checkpoint {
 using nlohmann::json;
 
 std::string to_json(const format::Written& written) {
-  json files = json::array(), tensors = json::array();
+  json files = json::array();
+  json tensors = json::array();
   for (const format::DataFile& file : written.files)
     files.push_back({file.name, file.bytes, file.header_checksum});
   for (const format::LogicalTensor& tensor : written.tensors) {

@@ -116,16 +116,17 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
 
 std::vector<int> Fabric::mates() const {
   std::vector<int> result;
-  for (std::size_t r = 0; r < hosts_.size(); ++r)
+  for (std::size_t r = 0; r < hosts_.size(); ++r) {
     if (hosts_[r] == hosts_[static_cast<std::size_t>(settings_.rank)])
       result.push_back(static_cast<int>(r));
+  }
   return result;
 }
 
 void Fabric::meet_mates(Deadline deadline) {
   const auto here = mates();
-  const int rank = static_cast<int>(place_of(here, settings_.rank)),
-            size = static_cast<int>(here.size());
+  const int rank = static_cast<int>(place_of(here, settings_.rank));
+  const int size = static_cast<int>(here.size());
   const wire::SharedSegment* memory = arena_ ? &arena_->segment() : nullptr;
   const wire::Meeting meeting{.name = size == settings_.size
                                           ? settings_.name
@@ -179,8 +180,8 @@ std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wir
   std::vector<int> hosts;
   for (const int rank : members) hosts.push_back(hosts_.at(static_cast<std::size_t>(rank)));
   const HostLayout layout(hosts, static_cast<int>(own));
-  const bool on_one_host = world_ && layout.hosts() == 1,
-             apart = !world_ || layout.hosts() == static_cast<int>(members.size());
+  const bool on_one_host = world_ && layout.hosts() == 1;
+  const bool apart = !world_ || layout.hosts() == static_cast<int>(members.size());
   std::unique_ptr<HostCommunicator> host;
   if (on_one_host || !apart) {
     std::vector<int> here;
@@ -201,11 +202,12 @@ std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& mem
                                                      Deadline deadline) const {
   const auto all = mates();
   const std::string key = fmt::format("block/{}", members.front());
-  if (members.front() == settings_.rank)
+  if (members.front() == settings_.rank) {
     store.set(key,
               std::to_string(world_->take_control(
                   HostCommunicator::block_bytes(static_cast<int>(members.size())))),
               deadline);
+  }
   std::vector<int> here;
   for (const int member : members) here.push_back(static_cast<int>(place_of(all, member)));
   return HostCommunicator::on_block(world_, host_settings(), std::stoull(store.wait(key, deadline)),

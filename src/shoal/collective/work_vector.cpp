@@ -20,8 +20,9 @@ WorkVector::WorkVector(const Operation& o, int rank, int ranks, bool partial_sum
 }
 
 void WorkVector::lay_out(const Operation& o, int rank, int ranks, bool partial_sums) {
-  const std::size_t n = o.buffer.count, all = n * static_cast<std::size_t>(ranks),
-                    own = n * static_cast<std::size_t>(rank);
+  const std::size_t n = o.buffer.count;
+  const std::size_t all = n * static_cast<std::size_t>(ranks);
+  const std::size_t own = n * static_cast<std::size_t>(rank);
   auto* in = static_cast<std::byte*>(const_cast<void*>(o.buffer.input));
   auto* out = static_cast<std::byte*>(o.buffer.output);
   const bool root = o.peer == rank;
@@ -87,22 +88,24 @@ void WorkVector::lay_out_exchange(const Operation& o, int rank, int ranks) {
   auto* in = static_cast<std::byte*>(const_cast<void*>(o.buffer.input));
   auto* out = static_cast<std::byte*>(o.buffer.output);
   const std::vector<std::size_t> equal(static_cast<std::size_t>(ranks), o.buffer.count);
-  const std::span<const std::size_t> send = o.send_counts.empty() ? equal : o.send_counts,
-                                     receive = o.send_counts.empty() ? equal : o.receive_counts;
+  const std::span<const std::size_t> send = o.send_counts.empty() ? equal : o.send_counts;
+  const std::span<const std::size_t> receive = o.send_counts.empty() ? equal : o.receive_counts;
   const auto sum = [](std::span<const std::size_t> counts, std::size_t until) {
     return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(until),
                            std::size_t{0});
   };
   const auto me = static_cast<std::size_t>(rank);
-  const std::size_t sent = sum(send, send.size()), received = sum(receive, receive.size());
+  const std::size_t sent = sum(send, send.size());
+  const std::size_t received = sum(receive, receive.size());
   copy_bytes(out + sum(receive, me) * element_, in + sum(send, me) * element_, send[me] * element_);
   segments_ = {{0, sent, in}, {sent, sent + received, out}};
 }
 
 std::byte* WorkVector::at(Range range) const {
-  for (const Segment& s : segments_)
+  for (const Segment& s : segments_) {
     if (s.begin <= range.begin && range.end <= s.end)
       return s.data + (range.begin - s.begin) * element_;
+  }
   return nullptr;
 }
 

@@ -27,16 +27,17 @@ float wide(T x) {
 
 template <class T, class W>
 T narrow(W x) {
-  if constexpr (std::is_same_v<T, Float16>)
+  if constexpr (std::is_same_v<T, Float16>) {
     return collective::narrow_f16(x);
-  else if constexpr (std::is_same_v<T, BFloat16>)
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
     return collective::narrow_bf16(x);
-  else if constexpr (std::is_same_v<T, Float8E4M3>)
+  } else if constexpr (std::is_same_v<T, Float8E4M3>) {
     return collective::narrow_e4m3(x);
-  else if constexpr (std::is_same_v<T, Float8E5M2>)
+  } else if constexpr (std::is_same_v<T, Float8E5M2>) {
     return collective::narrow_e5m2(x);
-  else
+  } else {
     return x;
+  }
 }
 
 template <class W>
@@ -53,9 +54,10 @@ template <class W>
 Bits<W> ordered(W x, Reduction reduction) {
   using B = Bits<W>;
   // Both are what `turned` makes of a NaN.
-  if (x != x)
+  if (x != x) {
     return reduction == Reduction::kMax ? std::numeric_limits<B>::max()
                                         : std::numeric_limits<B>::min();
+  }
   return turned(std::bit_cast<B>(x));
 }
 
@@ -169,10 +171,11 @@ void pack(const Carrier& carrier, ElementType type, Reduction reduction, double 
     with_float(type, [&]<class T>(T) {
       using W = decltype(wide(T{}));
       const W factor = reduction == Reduction::kPremulSum ? static_cast<W>(scale) : W(1);
-      if (picks(reduction))
+      if (picks(reduction)) {
         each<Bits<W>, T>(from, to, count, [&](T x) { return ordered(wide(x), reduction); });
-      else
+      } else {
         each<W, T>(from, to, count * carrier.parts, [&](T x) { return wide(x) * factor; });
+      }
     });
   }
 }
@@ -191,12 +194,13 @@ void unpack(const Carrier& carrier, ElementType type, Reduction reduction, int r
     with_float(type, [&]<class T>(T) {
       using W = decltype(wide(T{}));
       const W divisor = reduction == Reduction::kAverage ? static_cast<W>(ranks) : W(1);
-      if (picks(reduction))
+      if (picks(reduction)) {
         each<T, Bits<W>>(from, to, count,
                          [](Bits<W> x) { return narrow<T>(std::bit_cast<W>(turned(x))); });
-      else
+      } else {
         each<T, W>(from, to, count * carrier.parts,
                    [&](W x) { return narrow<T>(static_cast<W>(x / divisor)); });
+      }
     });
   }
 }

@@ -36,7 +36,8 @@ Work FakeEngine::start(const Call& call) {
   const auto as = [&](int rank) { return collective::Call{as_root, buffers, {}, {}, rank, size_}; };
   // No rank offers a part for itself: those before this one have its part in another place than
   // those behind it.
-  std::vector<std::byte> before(count * size_of(o.type) * parts), behind(before.size());
+  std::vector<std::byte> before(count * size_of(o.type) * parts);
+  std::vector<std::byte> behind(before.size());
   collective::offer(as(0), 0, count, before.data());
   collective::offer(as(size_ - 1), 0, count, behind.data());
   std::vector<const std::byte*> offered(static_cast<std::size_t>(size_), before.data());

@@ -108,14 +108,16 @@ Work Group::call(Operation& operation, const at::Tensor& output, const at::Tenso
 /// `inputs`, or of `outputs` in a reduce_scatter.
 Work Group::call(Operation& operation, at::ArrayRef<at::Tensor> outputs,
                  at::ArrayRef<at::Tensor> inputs, const Options& options) const {
-  std::vector<at::Tensor> in, out;
+  std::vector<at::Tensor> in;
+  std::vector<at::Tensor> out;
   std::vector<Buffer> buffers;
   bool copies_out = false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    for (const at::Tensor& tensor : {inputs[i], outputs[i]})
+    for (const at::Tensor& tensor : {inputs[i], outputs[i]}) {
       SHOAL_USER_CHECK(tensor.scalar_type() == inputs[0].scalar_type(), name(operation.kind),
                        "a coalesced call takes one type: {} and {}",
                        c10::toString(inputs[0].scalar_type()), c10::toString(tensor.scalar_type()));
+    }
     in.push_back(inputs[i].contiguous());
     out.push_back(inputs[i].is_same(outputs[i]) ? in.back() : outputs[i].contiguous());
     copies_out = copies_out || !out.back().is_same(outputs[i]);
@@ -138,9 +140,10 @@ Work Group::all_reduce(const at::Tensor& tensor, const Options& options) const {
 }
 
 Work Group::all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options) const {
-  if (size() == 1)
+  if (size() == 1) {
     for (const at::Tensor& tensor : tensors)
       reduce_alone(Kind::kAllReduce, tensor, tensor, options);
+  }
   if (size() == 1 || tensors.empty()) return {};
   Operation operation = operation_of(Kind::kAllReduce, tensors[0], options);
   return call(operation, tensors, tensors, options);
@@ -163,10 +166,11 @@ Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor
                    outputs.size(), inputs.size());
   SHOAL_USER_CHECK(!options.shared_output, "all_gather",
                    "one output a host is of calls with one tensor");
-  for (std::size_t i = 0; i < inputs.size(); ++i)
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
     SHOAL_USER_CHECK(outputs[i].numel() == inputs[i].numel() * size(), "all_gather",
                      "output {} has {} elements, not {} x {}", i, outputs[i].numel(), size(),
                      inputs[i].numel());
+  }
   if (size() == 1)
     for (std::size_t i = 0; i < inputs.size(); ++i) all_gather(outputs[i], inputs[i], options);
   if (size() == 1 || inputs.empty()) return {};
@@ -188,13 +192,15 @@ Work Group::reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Te
                            const Options& options) const {
   SHOAL_USER_CHECK(outputs.size() == inputs.size(), "reduce_scatter", "{} outputs for {} inputs",
                    outputs.size(), inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i)
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
     SHOAL_USER_CHECK(inputs[i].numel() == outputs[i].numel() * size(), "reduce_scatter",
                      "input {} has {} elements, not {} x {}", i, inputs[i].numel(), size(),
                      outputs[i].numel());
-  if (size() == 1)
+  }
+  if (size() == 1) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       reduce_alone(Kind::kReduceScatter, outputs[i], inputs[i], options);
+  }
   if (size() == 1 || inputs.empty()) return {};
   Operation operation = operation_of(Kind::kReduceScatter, inputs[0], options);
   return call(operation, outputs, inputs, options);

@@ -28,9 +28,10 @@ std::shared_ptr<Engine> engine_over(std::shared_ptr<collective::Communicator> pa
                                     std::shared_ptr<void> keep) {
   if (auto host = std::dynamic_pointer_cast<HostCommunicator>(part))
     return std::make_shared<HostEngine>(std::move(host), std::move(arena), false);
-  if (auto mixed = std::dynamic_pointer_cast<HierarchicalCommunicator>(part))
+  if (auto mixed = std::dynamic_pointer_cast<HierarchicalCommunicator>(part)) {
     return std::make_shared<HierarchicalEngine>(std::move(mixed), std::move(arena),
                                                 std::move(keep));
+  }
   return std::make_shared<CommunicatorEngine>(std::move(part), std::move(keep));
 }
 

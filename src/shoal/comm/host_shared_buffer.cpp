@@ -41,15 +41,17 @@ class HostSharedBuffer final : public SharedBuffer,
     const bool last = front->holders.fetch_sub(1) == 1;
     if (!frees_) return;
     if (!last) {
-      if (arena_ && !threads_)
+      if (arena_ && !threads_) {
         arena_->free_when_unheld(block_,
                                  &front->holders);  // peers still read; the arena looks again later
+      }
       return;
     }
-    if (arena_)
+    if (arena_) {
       arena_->free(block_);
-    else
+    } else {
       std::free(block_);
+    }
   }
 
   /// Counts this rank's part of a block that is the first's.
@@ -111,9 +113,10 @@ std::shared_ptr<SharedBuffer> make_host_shared_buffer(
   if (first && (arena || threads)) {
     block = static_cast<std::byte*>(arena ? arena->allocate(whole, sharers)
                                           : std::aligned_alloc(64, whole));
-    if (!block)
+    if (!block) {
       throw Error(ErrorKind::kResource, "shared_buffer",
                   fmt::format("no memory for {} bytes", bytes));
+    }
     std::memset(block, 0, whole);
     new (block) Front{communicator->size()};
     place = communicator->world().memory().locate(block, whole);

@@ -24,7 +24,8 @@ constexpr Duration kSlice =
     std::chrono::milliseconds(20);  // of a wait, between looks at whether another rank has failed
 
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
-  const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
+  const auto x = reinterpret_cast<std::uintptr_t>(a);
+  const auto y = reinterpret_cast<std::uintptr_t>(b);
   return x < y + b_bytes && y < x + a_bytes;
 }
 
@@ -49,11 +50,12 @@ struct Step {
 Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integers integers,
                            int rank, int ranks) {
   const Carrier carrier = carrier_of(o.type, o.reduction, integers);
-  const bool scattered = o.kind == Kind::kReduceScatter,
-             has_result = o.kind != Kind::kReduce || o.peer == rank;
-  const std::size_t count = collective::total_count(pieces),
-                    each = count * carrier.parts * size_of(carrier.type);
-  const std::size_t given = scattered ? static_cast<std::size_t>(ranks) : 1, size = size_of(o.type);
+  const bool scattered = o.kind == Kind::kReduceScatter;
+  const bool has_result = o.kind != Kind::kReduce || o.peer == rank;
+  const std::size_t count = collective::total_count(pieces);
+  const std::size_t each = count * carrier.parts * size_of(carrier.type);
+  const std::size_t given = scattered ? static_cast<std::size_t>(ranks) : 1;
+  const std::size_t size = size_of(o.type);
   const bool several = pieces.size() > 1;
   Request request{.kind = o.kind,
                   .type = carrier.type,
@@ -76,11 +78,12 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
   const bool same_size = carrier.parts * size_of(carrier.type) == size;
   const bool in_the_way =
       scattered && overlap(direct, count * size, request.input, count * given * size);
-  if (several || !same_size || in_the_way)
+  if (several || !same_size || in_the_way) {
     request.output = contribution && !scattered ? contribution.get() : stage(result, each);
-  else
+  } else {
     request.output = direct;
-  if (carrier.unpacks || request.output != direct)
+  }
+  if (carrier.unpacks || request.output != direct) {
     finish = [=, type = o.type, reduction = o.reduction, from = request.output] {
       auto* next = static_cast<const std::byte*>(from);
       for (const Buffer& piece : pieces) {
@@ -88,6 +91,7 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
         next += piece.count * carrier.parts * size_of(carrier.type);
       }
     };
+  }
   return request;
 }
 
@@ -106,7 +110,8 @@ Request Step::of_exchange(const Operation& o, const Buffer& buffer, int ranks) {
 }
 
 Request Step::of_bytes(const Operation& o, const Buffer& buffer, int rank) {
-  const std::size_t size = size_of(o.type), bytes = buffer.count * size;
+  const std::size_t size = size_of(o.type);
+  const std::size_t bytes = buffer.count * size;
   Request request{.kind = o.kind,
                   .input = buffer.input,
                   .output = buffer.output,
@@ -280,9 +285,10 @@ void LibraryCommunicator::poll(Duration budget) {
   const Deadline end = Deadline::in(budget);
   do {
     test(0);
-    if (!in_flight_.empty() && !end.passed())
+    if (!in_flight_.empty() && !end.passed()) {
       in_flight_.front()->steps.back().transfer->wait_briefly(
           std::min<Duration>(end.left(), kSlice));
+    }
   } while (!in_flight_.empty() && !end.passed());
 }
 

@@ -20,11 +20,12 @@ Group connect_over_network(const WorldOptions& options) {
   const std::string place =
       one_host ? "file:" + wire::meeting_directory() + "/" + options.name + ".store"
                : options.rendezvous;
-  if (!one_host && place.starts_with("file:") && options.interface.empty())
+  if (!one_host && place.starts_with("file:") && options.interface.empty()) {
     throw Error(
         ErrorKind::kConfig, "connect",
         fmt::format("ranks that meet at {} do not know which address leads to rank 0", place))
         .hint("name the network interface (parallelism.interface), or meet at host:port");
+  }
   const std::string address =
       options.interface.empty() ? "" : wire::interface_address(options.interface);
   // The store serves until the last group of this process is gone: others may still be on their way
@@ -53,9 +54,10 @@ Group connect_over_network(const WorldOptions& options) {
                                     .timeout = options.timeout},
                                    meeting->store(), arena_for, deadline);
   std::shared_ptr<collective::Communicator> all = fabric->group_of_all();
-  if (fabric->in_one_memory())
+  if (fabric->in_one_memory()) {
     all->run({.kind = collective::Kind::kBarrier},
              deadline);  // all have read what they need from the store
+  }
   meeting->all_have_come();
   return Group(engine_over(std::move(all), fabric->arena(), meeting));
 }

@@ -104,10 +104,11 @@ class CollectiveTransfer final : public Transfer {
     const Deadline end = Deadline::in(longest);
     for (int turn = 0; !done(); ++turn) {
       if (end.passed()) return false;
-      if (turn < 100)
+      if (turn < 100) {
         std::this_thread::yield();
-      else
+      } else {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
     }
     return true;
   }
@@ -227,10 +228,11 @@ std::unique_ptr<Transfer> ProcessGroupCommunicator::post(const Request& request)
   Pending work = translating(name(request.kind), name_, rank(), size(),
                              [&] { return begin(request, scratch); });
   std::unique_ptr<Transfer> transfer;
-  if (collective::point_to_point(request.kind))
+  if (collective::point_to_point(request.kind)) {
     transfer = std::make_unique<MessageTransfer>(std::move(work), request.timeout);
-  else
+  } else {
     transfer = std::make_unique<CollectiveTransfer>(std::move(work), std::move(scratch));
+  }
   return std::make_unique<Translated>(std::move(transfer), request.kind, name_, rank(), size());
 }
 
@@ -238,7 +240,8 @@ std::unique_ptr<Transfer> ProcessGroupCommunicator::post(const Request& request)
 Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
   const auto timeout = milliseconds(r.timeout);
   const auto ranks = static_cast<std::size_t>(size());
-  const bool message = collective::point_to_point(r.kind), root = r.peer == rank();
+  const bool message = collective::point_to_point(r.kind);
+  const bool root = r.peer == rank();
   if (r.count == 0 && r.send_counts.empty() && !message && r.kind != Kind::kBarrier) return {};
   SHOAL_USER_CHECK(!message || r.tag <= std::numeric_limits<int>::max(), name(r.kind),
                    "tag {}: c10d has tags up to 2^31 - 1", r.tag);
@@ -277,7 +280,8 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
       return backend_->broadcast(tensors, options);
     }
     case Kind::kAllGather: {
-      at::Tensor output = whole(r.output, ranks), input = whole(r.input);
+      at::Tensor output = whole(r.output, ranks);
+      at::Tensor input = whole(r.input);
       c10d::AllgatherOptions options;
       options.timeout = timeout;
       return backend_->_allgather_base(output, input, options);
@@ -299,8 +303,8 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
       return backend_->scatter(outputs, inputs, options);
     }
     case Kind::kAllToAll: {
-      std::vector<std::int64_t> sent(r.send_counts.begin(), r.send_counts.end()),
-          received(r.receive_counts.begin(), r.receive_counts.end());
+      std::vector<std::int64_t> sent(r.send_counts.begin(), r.send_counts.end());
+      std::vector<std::int64_t> received(r.receive_counts.begin(), r.receive_counts.end());
       const bool equal = sent.empty();
       const auto total = [](const std::vector<std::int64_t>& counts) {
         return static_cast<std::size_t>(
@@ -364,7 +368,8 @@ void ProcessGroupCommunicator::tell(const Error& cause) {
   try {
     const wire::Bytes bytes = wire::encode(cause);
     const auto* first = reinterpret_cast<const std::uint8_t*>(bytes.data());
-    const std::vector<std::uint8_t> nothing, words(first, first + bytes.size());
+    const std::vector<std::uint8_t> nothing;
+    const std::vector<std::uint8_t> words(first, first + bytes.size());
     if (store_) store_->compareSet(kCause, nothing, words);
   } catch (const std::exception&) {  // the store is gone: the others have deadlines
   }

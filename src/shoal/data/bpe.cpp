@@ -189,9 +189,10 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
           {"minloglevel", "2"},
       },
       &words, &model);
-  if (!status.ok())
+  if (!status.ok()) {
     throw Error(ErrorKind::kData, "tokenizer",
                 "SentencePiece could not train: " + status.ToString());
+  }
   return parse_bpe(model, "the model just trained");
 }
 

@@ -47,9 +47,10 @@ std::vector<InputFile> find_files(const std::vector<std::string>& inputs,
   std::vector<InputFile> files;
   try {
     for (const std::string& input : inputs) {
-      if (!fs::exists(input))
+      if (!fs::exists(input)) {
         throw Error(ErrorKind::kInputMissing, "data prepare",
                     fmt::format("there is no file or folder {}", input));
+      }
       if (fs::is_directory(input)) {
         find_below(input, suffixes, files);
       } else {
@@ -67,11 +68,12 @@ std::vector<InputFile> find_files(const std::vector<std::string>& inputs,
   const auto twin =
       std::adjacent_find(files.begin(), files.end(),
                          [](const InputFile& a, const InputFile& b) { return a.name == b.name; });
-  if (twin != files.end())
+  if (twin != files.end()) {
     throw Error(
         ErrorKind::kData, "data prepare",
         fmt::format("{} and {} would both be called {}", twin->path, (twin + 1)->path, twin->name))
         .hint("name each input once, or the folder that holds both");
+  }
   return files;
 }
 
@@ -80,24 +82,27 @@ std::vector<InputFile> find_pinned(const std::string& folder,
   constexpr const char* kHint =
       "the header corpus is that of the torch 2.11.0 wheel from PyPI; name its include folder, or "
       "prepare your own files with --input";
-  if (!fs::is_directory(folder))
+  if (!fs::is_directory(folder)) {
     throw Error(ErrorKind::kInputMissing, "data prepare",
                 fmt::format("the include folder of Torch is not there: '{}'", folder))
         .hint(kHint);
+  }
   std::vector<InputFile> files;
   for (const PinnedFile& want : pinned) {
     const std::string path = folder + "/" + want.path;
     std::error_code error;
-    if (!fs::is_regular_file(path, error))
+    if (!fs::is_regular_file(path, error)) {
       throw Error(ErrorKind::kInputMissing, "data prepare",
                   fmt::format("{} is missing; it is in the pinned list of headers", path))
           .hint(kHint);
+    }
     files.push_back(input_file(want.path, path));
-    if (files.back().bytes != want.bytes)
+    if (files.back().bytes != want.bytes) {
       throw Error(ErrorKind::kData, "data prepare",
                   fmt::format("{} has {} bytes; the pinned list of headers says {}", path,
                               files.back().bytes, want.bytes))
           .hint(kHint);
+    }
   }
   return files;
 }
@@ -113,7 +118,8 @@ std::vector<Document> read_documents(const std::vector<InputFile>& files, int th
 void check_pinned(const std::vector<Document>& documents, const std::vector<PinnedFile>& pinned) {
   SHOAL_CHECK(documents.size() == pinned.size(), "{} documents, {} pinned", documents.size(),
               pinned.size());
-  std::size_t differ = 0, first = 0;
+  std::size_t differ = 0;
+  std::size_t first = 0;
   for (std::size_t i = documents.size(); i-- > 0;)
     if (crc32(documents[i].text) != pinned[i].crc32) ++differ, first = i;
   if (differ == 0) return;

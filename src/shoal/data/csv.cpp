@@ -86,9 +86,10 @@ class CsvReader {
   }
 
   void find_target(const std::vector<std::string_view>& header) {
-    if (width_ < 2)
+    if (width_ < 2) {
       fail(fmt::format("one column; a feature and a target are needed (separator '{}')",
                        options_.separator));
+    }
     const auto width = static_cast<std::int64_t>(width_);
     std::int64_t index =
         options_.target_index < 0 ? width + options_.target_index : options_.target_index;
@@ -147,10 +148,11 @@ TableDataset read_digits(const std::string& path) {
   options.header = Header::kAbsent;
   options.classes = true;
   TableDataset table = read_csv(path, options);
-  if (table.columns != 64 || table.class_count > 10)
+  if (table.columns != 64 || table.class_count > 10) {
     throw Error(ErrorKind::kData, "data",
                 fmt::format("{} is not the set of digits: {} columns, {} classes", path,
                             table.columns, table.class_count));
+  }
   for (float& pixel : table.features) pixel /= 16;
   return table;
 }

@@ -23,8 +23,8 @@ MixtureDraw mixture_draw(std::span<const double> weights, std::uint64_t index) {
   MixtureDraw draw{0, index};
   while (weights.size() > 1) {
     const auto half = weights.size() / 2;
-    const double first = std::accumulate(weights.begin(), weights.begin() + half, 0.0),
-                 all = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const double first = std::accumulate(weights.begin(), weights.begin() + half, 0.0);
+    const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
     const auto share = static_cast<std::uint64_t>(std::llround(first / all * 0x1p32));
     const std::uint64_t before = first_half(draw.before, share);
     if (first_half(draw.before + 1, share) > before) {
@@ -51,15 +51,17 @@ SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t se
     SHOAL_USER_CHECK(std::isfinite(weight) && weight > 0, "data",
                      "a weight of {} for {}; it must be above 0", weight, tokens->name());
     const std::uint64_t count = tokens->tokens();
-    if (count < length_ + 1)
+    if (count < length_ + 1) {
       throw Error(ErrorKind::kData, "data",
                   fmt::format("{} has {} tokens, less than one sequence of {} and its last label",
                               tokens->name(), count, length_))
           .hint("choose a shorter sequence or more data");
-    if (tokens->tokenizer().checksum() != corpora[0].tokens->tokenizer().checksum())
+    }
+    if (tokens->tokenizer().checksum() != corpora[0].tokens->tokenizer().checksum()) {
       throw Error(ErrorKind::kData, "data",
                   fmt::format("{} and {} have different tokenizers", corpora[0].tokens->name(),
                               tokens->name()));
+    }
     // Every offset below the length leaves the same number of windows when the last, partly free
     // one is given up.
     const bool room = count >= 2 * length_;

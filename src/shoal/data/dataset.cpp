@@ -13,10 +13,11 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder,
                                                 const Manifest& manifest) {
   const std::string path = folder + "/" + kTokenizerFile;
   const std::string bytes = read_file(path);
-  if (crc32(bytes) != manifest.tokenizer_crc32)
+  if (crc32(bytes) != manifest.tokenizer_crc32) {
     throw Error(ErrorKind::kData, "dataset",
                 fmt::format("{} is not the tokenizer of {}: its checksum is {:08x}, not {:08x}",
                             path, kManifestFile, crc32(bytes), manifest.tokenizer_crc32));
+  }
   return parse_tokenizer(bytes, path);
 }
 
@@ -26,10 +27,11 @@ void check_entry(const TokenShard& shard, const ShardEntry& entry, const Manifes
                     header.text_bytes == entry.bytes && header.body_crc32 == entry.crc32 &&
                     header.fingerprint == manifest.fingerprint &&
                     header.tokenizer_crc32 == manifest.tokenizer_crc32;
-  if (!same)
+  if (!same) {
     throw Error(ErrorKind::kData, "dataset",
                 fmt::format("{} belongs to another dataset than the {} beside it", shard.path(),
                             kManifestFile));
+  }
 }
 
 }  // namespace
@@ -37,12 +39,14 @@ void check_entry(const TokenShard& shard, const ShardEntry& entry, const Manifes
 TokenDataset TokenDataset::open(const std::string& folder, const std::string& split, Check check) {
   const Manifest manifest = read_manifest(folder);
   const auto found = manifest.splits.find(split);
-  if (found == manifest.splits.end())
+  if (found == manifest.splits.end()) {
     throw Error(ErrorKind::kData, "dataset",
                 fmt::format("{} has no split '{}'; it has train and validation", folder, split));
-  if (found->second.tokens == 0)
+  }
+  if (found->second.tokens == 0) {
     throw Error(ErrorKind::kData, "dataset",
                 fmt::format("the split '{}' of {} is empty", split, folder));
+  }
   TokenDataset dataset;
   dataset.name_ = folder + " (" + split + ")";
   dataset.tokenizer_ = open_tokenizer(folder, manifest);
@@ -60,10 +64,11 @@ TokenDataset TokenDataset::open(const std::string& folder, const std::string& sp
   dataset.files_ = found->second.files;
   const bool whole =
       dataset.tokens() == found->second.tokens && dataset.documents() == dataset.files_.size();
-  if (!whole)
+  if (!whole) {
     throw Error(
         ErrorKind::kData, "dataset",
         fmt::format("{}/{} contradicts itself on split '{}'", folder, kManifestFile, split));
+  }
   return dataset;
 }
 

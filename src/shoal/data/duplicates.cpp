@@ -75,7 +75,8 @@ std::uint64_t passage_hash(std::string_view passage) {
 /// The next passage with the blank lines behind it, cut off the front of `text`.
 std::string_view next_passage(std::string_view& text) {
   std::size_t end = 0;
-  bool seen_text = false, after_blank_line = false;
+  bool seen_text = false;
+  bool after_blank_line = false;
   while (end < text.size()) {
     const std::size_t line_end = std::min(text.find('\n', end), text.size() - 1) + 1;
     const auto line = text.substr(end, line_end - end);
@@ -97,9 +98,10 @@ DocumentSketch sketch(std::string_view text) {
   DocumentSketch result;
   std::array<std::uint64_t, kBands * kRows> least;
   least.fill(std::numeric_limits<std::uint64_t>::max());
-  for (const std::uint64_t shingle : all)
+  for (const std::uint64_t shingle : all) {
     for (std::size_t i = 0; i < least.size(); ++i)
       least[i] = std::min(least[i], mix(shingle + (i + 1) * 0x9e3779b97f4a7c15u));
+  }
   for (int band = 0; band < kBands; ++band) {
     std::uint64_t hash = band + 1;
     for (int row = 0; row < kRows; ++row) hash = mix(hash + least[band * kRows + row]);
@@ -110,7 +112,10 @@ DocumentSketch sketch(std::string_view text) {
 }
 
 double similarity(const DocumentSketch& a, const DocumentSketch& b) {
-  std::size_t both = 0, either = 0, i = 0, j = 0;
+  std::size_t both = 0;
+  std::size_t either = 0;
+  std::size_t i = 0;
+  std::size_t j = 0;
   while (either < kSketch && (i < a.smallest.size() || j < b.smallest.size())) {
     const bool from_a =
         j == b.smallest.size() || (i < a.smallest.size() && a.smallest[i] <= b.smallest[j]);

@@ -29,9 +29,10 @@ struct Descriptor {
 
 std::size_t open_for_reading(const std::string& path, Descriptor& file) {
   file.value = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file.value < 0)
+  if (file.value < 0) {
     throw system_error(errno == ENOENT ? ErrorKind::kInputMissing : ErrorKind::kData, "data",
                        "cannot open " + path);
+  }
   struct stat status {};
   if (::fstat(file.value, &status) != 0)
     throw system_error(ErrorKind::kData, "data", "cannot read " + path);
@@ -63,9 +64,10 @@ std::string read_file(const std::string& path) {
     const ssize_t got = ::read(file.value, text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw system_error(ErrorKind::kData, "data", "cannot read " + path);
-    if (got == 0)
+    if (got == 0) {
       throw Error(ErrorKind::kData, "data",
                   fmt::format("{} ended after {} of {} bytes", path, done, text.size()));
+    }
     done += static_cast<std::size_t>(got);
   }
   return text;

@@ -33,9 +33,10 @@ std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
     PinnedFile file;
     const bool parsed = parse(next_field(line), file.crc32, 16) &&
                         parse(next_field(line), file.bytes, 10) && !line.empty();
-    if (!parsed)
+    if (!parsed) {
       throw Error(ErrorKind::kData, "data prepare",
                   fmt::format("file list, line {}: expected `crc32 bytes path`", number));
+    }
     file.path = line;
     files.push_back(std::move(file));
   }

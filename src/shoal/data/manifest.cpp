@@ -22,12 +22,13 @@ std::uint64_t parse_hex(const std::string& text) {
 
 Json to_object(const SplitEntry& split) {
   Json shards = Json::array();
-  for (const ShardEntry& shard : split.shards)
+  for (const ShardEntry& shard : split.shards) {
     shards.push_back({{"file", shard.file},
                       {"tokens", shard.tokens},
                       {"documents", shard.documents},
                       {"bytes", shard.bytes},
                       {"crc32", fmt::format("{:08x}", shard.crc32)}});
+  }
   return {{"tokens", split.tokens},
           {"documents", split.documents},
           {"bytes", split.bytes},
@@ -37,10 +38,11 @@ Json to_object(const SplitEntry& split) {
 
 SplitEntry to_split(const Json& json) {
   SplitEntry split{json.at("tokens"), json.at("documents"), json.at("bytes"), {}, json.at("files")};
-  for (const Json& shard : json.at("shards"))
+  for (const Json& shard : json.at("shards")) {
     split.shards.push_back({shard.at("file"), shard.at("tokens"), shard.at("documents"),
                             shard.at("bytes"),
                             static_cast<std::uint32_t>(parse_hex(shard.at("crc32")))});
+  }
   return split;
 }
 

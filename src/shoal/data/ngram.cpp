@@ -54,9 +54,10 @@ void visit_histories(std::span<const std::uint32_t> tokens, std::size_t begin, s
 /// when there are few of them.
 std::vector<std::size_t> part_ends(const TokenText& text) {
   std::vector<std::size_t> ends;
-  for (std::size_t i = 0; i < text.tokens.size(); ++i)
+  for (std::size_t i = 0; i < text.tokens.size(); ++i) {
     if (text.tokens[i] == text.end_of_document || i + 1 == text.tokens.size())
       ends.push_back(i + 1);
+  }
   if (ends.size() >= 2 * kHeldOut) return ends;
   ends.clear();
   for (std::size_t part = 1; part <= kHeldOut; ++part)
@@ -104,7 +105,8 @@ NgramModel::NgramModel(const TokenText& text, int order)
                    "order {}, {} tokens in the vocabulary", order, vocab_size_);
   if (text.tokens.empty()) throw Error(ErrorKind::kData, "n-gram", "there is no text to count");
   for (auto& weights : weights_) weights[0] = 0;
-  std::vector<Range> counted, held_out;
+  std::vector<Range> counted;
+  std::vector<Range> held_out;
   std::size_t begin = 0;
   for (const std::size_t end : part_ends(text)) {
     const bool hold_out = (counted.size() + held_out.size()) % kHeldOut == kHeldOut - 1;
@@ -156,7 +158,8 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
   for (int round = 0; round < kRounds; ++round) {
     // How often, in expectation, the walk from the longest history down stopped at an order and how
     // often it came by.
-    std::vector<std::vector<double>> stopped(order_, std::vector<double>(kBuckets)), came(stopped);
+    std::vector<std::vector<double>> stopped(order_, std::vector<double>(kBuckets));
+    std::vector<std::vector<double>> came(stopped);
     for (const Estimate* at = all.data(); at != all.data() + all.size(); at += order_) {
       double below = 1.0 / vocab_size_;
       std::vector<double> lower(order_);  // P_{k-1}
@@ -168,24 +171,27 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
       double reach = 1;
       for (int k = order_ - 1; k >= 0; --k) {
         const double weight = weights_[k][at[k].bucket];
-        const double here = weight * at[k].likelihood,
-                     share = here / (here + (1 - weight) * lower[k]);
+        const double here = weight * at[k].likelihood;
+        const double share = here / (here + (1 - weight) * lower[k]);
         stopped[k][at[k].bucket] += reach * share;
         came[k][at[k].bucket] += reach;
         reach *= 1 - share;
       }
     }
-    for (int k = 0; k < order_; ++k)
-      for (int bucket = 1; bucket < kBuckets; ++bucket)
+    for (int k = 0; k < order_; ++k) {
+      for (int bucket = 1; bucket < kBuckets; ++bucket) {
         if (came[k][bucket] > 0)
           weights_[k][bucket] = std::min(stopped[k][bucket] / came[k][bucket], 1 - 1e-6);
+      }
+    }
   }
   // A bucket that the held-out text never came by takes the weight of the one below.
   std::vector<std::vector<bool>> met(order_, std::vector<bool>(kBuckets));
   for (std::size_t i = 0; i < all.size(); ++i) met[i % order_][all[i].bucket] = true;
-  for (int k = 0; k < order_; ++k)
+  for (int k = 0; k < order_; ++k) {
     for (int bucket = 2; bucket < kBuckets; ++bucket)
       if (!met[k][bucket]) weights_[k][bucket] = weights_[k][bucket - 1];
+  }
 }
 
 double NgramModel::bits(const TokenText& text) const {

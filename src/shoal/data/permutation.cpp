@@ -16,7 +16,8 @@ Permutation::Permutation(Key key, std::uint64_t size) : key_(key), size_(size), 
 
 std::uint64_t Permutation::once(std::uint64_t value) const {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-  std::uint64_t left = value >> half_bits_, right = value & mask;
+  std::uint64_t left = value >> half_bits_;
+  std::uint64_t right = value & mask;
   for (int round = 0; round < kRounds; ++round) {
     const std::uint64_t mixed =
         (left ^ key_.bits(static_cast<std::uint64_t>(round) << 32 | right)[0]) & mask;

@@ -134,9 +134,10 @@ void Preparation::check_options() const {
 void Preparation::make_folder() const {
   std::error_code error;
   fs::create_directories(options_.out, error);
-  if (error)
+  if (error) {
     throw Error(ErrorKind::kOutput, "data prepare",
                 fmt::format("cannot make the folder {}: {}", options_.out, error.message()));
+  }
 }
 
 void Preparation::find_inputs() {
@@ -149,15 +150,17 @@ void Preparation::find_inputs() {
   manifest_.options = describe(options_);
   for (const auto& [key, value] : manifest_.options)
     inputs_seen_ += fmt::format("{}={}\n", key, value);
-  for (const InputFile& file : inputs_)
+  for (const InputFile& file : inputs_) {
     inputs_seen_ += fmt::format("{} {} {} {}\n", file.bytes, file.modified_ns, file.name,
                                 fs::absolute(file.path).string());
+  }
 }
 
 bool Preparation::shards_exist(const Manifest& manifest) const {
-  for (const auto& [name, split] : manifest.splits)
+  for (const auto& [name, split] : manifest.splits) {
     for (const ShardEntry& shard : split.shards)
       if (!fs::exists(path(shard.file))) return false;
+  }
   return fs::exists(path(kTokenizerFile));
 }
 
@@ -200,9 +203,10 @@ Split Preparation::read_corpus() {
   }
   manifest_.source.empty_files =
       std::erase_if(documents, [](const Document& document) { return document.text.empty(); });
-  if (documents.empty())
+  if (documents.empty()) {
     throw Error(ErrorKind::kData, "data prepare",
                 fmt::format("the corpus is empty: {} files hold no text", manifest_.source.files));
+  }
   return split_documents(std::move(documents), options_.validation_fraction, options_.seed);
 }
 
@@ -211,10 +215,12 @@ std::optional<Manifest> Preparation::refuse_or_take_over() const {
   Manifest there = read_manifest(options_.out);
   if (there.fingerprint != manifest_.fingerprint) {
     std::string differences;
-    for (const auto& [key, value] : manifest_.options)
-      if (there.options[key] != value)
+    for (const auto& [key, value] : manifest_.options) {
+      if (there.options[key] != value) {
         differences += fmt::format("{}{} is {}, not {}", differences.empty() ? "" : "; ", key,
                                    there.options[key], value);
+      }
+    }
     throw Error(ErrorKind::kUsage, "data prepare",
                 fmt::format("{} holds another dataset: {}", options_.out,
                             differences.empty() ? "its input files were other ones" : differences))
@@ -254,9 +260,10 @@ void Preparation::make_tokenizer(const std::vector<Document>& documents) {
     const Key key = Key(options_.seed).child("tokenizer sample");
     std::vector<PretokenCounts> counts(options_.threads);
     for_each_index(counts.size(), options_.threads, [&](std::size_t part) {
-      for (std::size_t i = part; i < documents.size(); i += counts.size())
+      for (std::size_t i = part; i < documents.size(); i += counts.size()) {
         if (share >= 1 || documents.size() == 1 || key.child(documents[i].name).uniform(0) < share)
           count_pretokens(documents[i].text, counts[part]);
+      }
     });
     for (std::size_t part = 1; part < counts.size(); ++part)
       for (const auto& [word, count] : counts[part]) counts[0][word] += count;
@@ -306,7 +313,8 @@ void Preparation::write_shard(const std::string& name, SplitEntry& split, ShardW
 void Preparation::write_split(const std::string& name, const std::vector<Document>& documents) {
   SplitEntry split;
   std::size_t next = reuse_shards(name, split, documents);
-  std::uint64_t total = 0, done = 0;
+  std::uint64_t total = 0;
+  std::uint64_t done = 0;
   for (std::size_t i = 0; i < documents.size(); ++i) {
     total += documents[i].text.size();
     if (i < next) done += documents[i].text.size();
@@ -345,9 +353,10 @@ void Preparation::finish() {
   write_file(path(kInputsFile), inputs_seen_);
   std::error_code error;
   // Shards of an interrupted run with other options that had more of them.
-  for (const auto& [name, split] : manifest_.splits)
+  for (const auto& [name, split] : manifest_.splits) {
     for (std::size_t i = split.shards.size(); fs::remove(path(shard_file(name, i)), error); ++i) {
     }
+  }
   fs::remove(path(kProgressFile), error);
 }
 
@@ -357,10 +366,11 @@ std::map<std::string, std::string> prepared_otherwise(const PrepareOptions& opti
   const Manifest there = read_manifest(options.out);
   std::map<std::string, std::string> others;
   for (const auto& [option, wanted] : describe(
-           options))  // of an option that one kind of tokenizer alone has, the kind says enough
+           options)) {  // of an option that one kind of tokenizer alone has, the kind says enough
     if (const auto found = there.options.find(option);
         found != there.options.end() && found->second != wanted)
       others[option] = found->second;
+  }
   if (options.inputs.empty()) return others;
   std::set<std::string> names;
   std::uint64_t bytes = 0;
@@ -372,9 +382,10 @@ std::map<std::string, std::string> prepared_otherwise(const PrepareOptions& opti
   };
   for (const auto& [split, entry] : there.splits)
     same = same && std::all_of(entry.files.begin(), entry.files.end(), known);
-  if (!same)
+  if (!same) {
     others["inputs"] = fmt::format("{} files of {} bytes, now {} of {} or of other names",
                                    there.source.files, there.source.bytes, names.size(), bytes);
+  }
   return others;
 }
 

@@ -94,9 +94,10 @@ void TokenShard::check_header() const {
       sizeof header_ +
       static_cast<unsigned __int128>(header_.documents + 1) * 2 * sizeof(std::uint64_t) +
       static_cast<unsigned __int128>(header_.tokens) * header_.token_bytes;
-  if (header_.documents == ~std::uint64_t{0} || expected != file_.bytes().size())
+  if (header_.documents == ~std::uint64_t{0} || expected != file_.bytes().size()) {
     damaged(fmt::format("it has {} bytes where its header promises {}", file_.bytes().size(),
                         static_cast<std::uint64_t>(expected)));
+  }
 }
 
 void TokenShard::check_documents() const {

@@ -16,9 +16,10 @@ RegressionProblem make_regression(const RegressionOptions& options) {
                    "noise of {}; it must be 0 or more", options.noise);
   const Key key = Key(options.seed).child("regression");
   RegressionProblem problem;
-  for (std::uint64_t k = 0; k < options.columns; ++k)
+  for (std::uint64_t k = 0; k < options.columns; ++k) {
     problem.weights.push_back(key.child("weights").normal(k) /
                               std::sqrt(static_cast<double>(options.columns)));
+  }
   problem.bias = key.child("bias").normal(0);
   TableDataset& table = problem.table;
   table.rows = options.rows;
@@ -56,10 +57,11 @@ TableSplit split_table(const TableDataset& table, double test_fraction, std::uin
     if (!table.classes.empty()) part.classes.push_back(table.classes[i]);
     ++part.rows;
   }
-  if (split.train.rows == 0 || split.test.rows == 0)
+  if (split.train.rows == 0 || split.test.rows == 0) {
     throw Error(ErrorKind::kData, "data",
                 fmt::format("{} rows with a test fraction of {} leave one part empty", table.rows,
                             test_fraction));
+  }
   return split;
 }
 

@@ -34,7 +34,9 @@ void cut(const Box& box, const Sizes& extent, std::size_t dim, Sizes first, std:
     first[dim] = box.begin[dim] + slice;
     cut(box, extent, dim + 1, first, from, to, boxes);
   };
-  const std::int64_t stride = stride_of(extent, dim), head = begin / stride, tail = end / stride;
+  const std::int64_t stride = stride_of(extent, dim);
+  const std::int64_t head = begin / stride;
+  const std::int64_t tail = end / stride;
   if (head == tail) return inside(head, begin % stride, end % stride);
   const bool whole_head = begin % stride == 0;
   if (!whole_head) inside(head, begin % stride, stride);
@@ -81,7 +83,8 @@ std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t 
                                                 std::int64_t index) {
   SHOAL_USER_CHECK(size >= 0 && parts > 0 && index >= 0 && index < parts, "layout",
                    "part {} of {} of {} elements", index, parts, size);
-  const std::int64_t share = size / parts, larger = size % parts;
+  const std::int64_t share = size / parts;
+  const std::int64_t larger = size % parts;
   const std::int64_t begin = index * share + std::min(index, larger);
   return {begin, begin + share + (index < larger ? 1 : 0)};
 }

@@ -32,9 +32,10 @@ ModelSpec read_gpt2(JsonFields& fields) {
   spec.norm_epsilon = fields.real("layer_norm_epsilon", 1e-5);
   spec.init_std = fields.real("initializer_range", 0.02);
   spec.dropout = fields.real("resid_pdrop", 0.1);
-  for (const char* key : {"embd_pdrop", "attn_pdrop"})
+  for (const char* key : {"embd_pdrop", "attn_pdrop"}) {
     require_absent(fields, key, fields.real(key, 0.1) == spec.dropout,
                    "must equal resid_pdrop: the model has one dropout rate");
+  }
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
     require_absent(fields, key, !fields.boolean(key, false), "is not supported");
   require_absent(fields, "scale_attn_weights", fields.boolean("scale_attn_weights", true),
@@ -48,9 +49,10 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
   JsonFields fields(json, file, "rope_scaling.");
   const std::string type = fields.text("rope_type", fields.text("type", "default"));
   if (type == "default") return {};
-  if (type != "llama3")
+  if (type != "llama3") {
     fields.refuse("rope_type",
                   fmt::format("= \"{}\": only \"llama3\" and \"default\" are supported", type));
+  }
   return {fields.real("factor"), fields.real("low_freq_factor"), fields.real("high_freq_factor"),
           fields.integer("original_max_position_embeddings")};
 }

@@ -26,9 +26,12 @@ class JsonFields {
       // a level.
       return nlohmann::json::parse(
           text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-            if (depth > 64)
-              throw Error(ErrorKind::kConfig, "model",
-                          fmt::format("{}: JSON nested more than 64 deep", file));
+            if (depth > 64) {
+              {
+                throw Error(ErrorKind::kConfig, "model",
+                            fmt::format("{}: JSON nested more than 64 deep", file));
+              }
+            }
             return true;
           });
     } catch (const nlohmann::json::parse_error& error) {

@@ -14,10 +14,13 @@ constexpr std::array kWays{Keep::kEverything, Keep::kProducts, Keep::kInput};
 
 BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block,
                           Keep keep) {
-  const auto in = static_cast<double>(block == 0 ? spec.inputs : spec.widths[block - 1]),
-             out = static_cast<double>(spec.widths[block]);
-  const double e = batch.element_bytes, p = batch.product_bytes, rows = batch.rows();
-  const double input = rows * in * p, product = rows * out * e;
+  const auto in = static_cast<double>(block == 0 ? spec.inputs : spec.widths[block - 1]);
+  const auto out = static_cast<double>(spec.widths[block]);
+  const double e = batch.element_bytes;
+  const double p = batch.product_bytes;
+  const double rows = batch.rows();
+  const double input = rows * in * p;
+  const double product = rows * out * e;
   if (keep == Keep::kInput)
     return {rows * in * e, product + (p < e ? input : 0), 2 * rows * in * out};
   return {input + product, 0, 0};
@@ -30,9 +33,11 @@ struct BlockTensors {
   double rounded;  ///< attended, once more, as the output projection multiplied it
 
   BlockTensors(const ModelSpec& spec, const MicroBatch& batch) {
-    const double n = batch.rows(), e = batch.element_bytes, h = static_cast<double>(spec.hidden);
-    const double heads = static_cast<double>(spec.heads),
-                 head_size = static_cast<double>(spec.head_size);
+    const double n = batch.rows();
+    const double e = batch.element_bytes;
+    const double h = static_cast<double>(spec.hidden);
+    const double heads = static_cast<double>(spec.heads);
+    const double head_size = static_cast<double>(spec.head_size);
     const double p = batch.product_bytes;
     input = sum = n * h * e, normed = n * h * p;
     statistics = 4 * n * (spec.norm == Norm::kLayer ? 2 : 1);
@@ -61,8 +66,9 @@ struct BlockTensors {
 
 BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep keep) {
   const BlockTensors t(spec, batch);
-  const double n = batch.rows(), h = static_cast<double>(spec.hidden),
-               width = static_cast<double>(spec.heads * spec.head_size);
+  const double n = batch.rows();
+  const double h = static_cast<double>(spec.hidden);
+  const double width = static_cast<double>(spec.heads * spec.head_size);
   const double attention =
       2 * n * static_cast<double>(batch.columns) * width;  // the causal half of two products
   const double pointwise = 10 * (t.everything() - t.qkv) / batch.element_bytes;
@@ -77,8 +83,8 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
     case Keep::kInput:
       break;
   }
-  const double qkv = static_cast<double>((spec.heads + 2 * spec.kv_heads) * spec.head_size),
-               ffn = static_cast<double>(spec.ffn);
+  const double qkv = static_cast<double>((spec.heads + 2 * spec.kv_heads) * spec.head_size);
+  const double ffn = static_cast<double>(spec.ffn);
   const double products = 2 * n * h * (qkv + width + ffn * (spec.gated ? 3 : 2));
   return {t.input, t.everything() - t.input, attention + pointwise + products};
 }
@@ -148,14 +154,16 @@ std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch,
   std::vector<Keep> ways(block_count(spec), policy.mode == Mode::kFull        ? Keep::kInput
                                             : policy.mode == Mode::kSelective ? Keep::kProducts
                                                                               : Keep::kEverything);
-  if (policy.mode == Mode::kEveryK)
+  if (policy.mode == Mode::kEveryK) {
     for (std::size_t b = policy.every - 1; b < ways.size(); b += policy.every)
       ways[b] = Keep::kInput;
+  }
   return ways;
 }
 
 double blocks_bytes(const ModelSpec& spec, const MicroBatch& batch, const std::vector<Keep>& ways) {
-  double kept = 0, most = 0;
+  double kept = 0;
+  double most = 0;
   for (std::size_t b = 0; b < ways.size(); ++b) {
     const BlockCost cost = block_cost(spec, batch, static_cast<std::int64_t>(b), ways[b]);
     kept += cost.kept;

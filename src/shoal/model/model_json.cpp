@@ -78,9 +78,10 @@ void read_mlp(JsonFields& fields, ModelSpec& spec) {
   const auto& widths = fields.at("widths");
   if (!widths.is_array()) fields.refuse("widths", "must be a list of whole numbers");
   for (const auto& width : widths) {
-    if (!width.is_number_integer())
+    if (!width.is_number_integer()) {
       fields.refuse("widths",
                     fmt::format("holds {}: must be a list of whole numbers", width.dump()));
+    }
     spec.widths.push_back(width.get<std::int64_t>());
   }
 }
@@ -119,10 +120,11 @@ ModelSpec from_json(std::string_view text, const std::string& file) {
   spec.dropout = fields.real("dropout");
   const std::string word = fields.text("activation");
   const auto known = activation(word);
-  if (!known)
+  if (!known) {
     fields.refuse(
         "activation",
         fmt::format("= \"{}\": must be relu, gelu, gelu_tanh, silu, tanh or sigmoid", word));
+  }
   spec.activation = *known;
   fields.no_others();
   try {

@@ -47,9 +47,10 @@ void require(const ModelSpec& spec, bool holds, const char* field, double value,
 void validate_transformer(const ModelSpec& spec) {
   if (spec.layers < 1 || spec.layers > kMostBlocks)
     refuse(spec, fmt::format("layers = {}: must lie between 1 and {}", spec.layers, kMostBlocks));
-  if (spec.experts > kMostExperts / spec.layers)
+  if (spec.experts > kMostExperts / spec.layers) {
     refuse(spec, fmt::format("experts = {}: {} layers can have {} each", spec.experts, spec.layers,
                              kMostExperts / spec.layers));
+  }
   require_size(spec, "hidden", spec.hidden);
   require_size(spec, "heads", spec.heads);
   require_size(spec, "kv_heads", spec.kv_heads);
@@ -57,10 +58,11 @@ void validate_transformer(const ModelSpec& spec) {
   require_size(spec, "ffn", spec.ffn);
   require_size(spec, "vocab", spec.vocab);
   require_size(spec, "sequence", spec.sequence);
-  if (spec.heads % spec.kv_heads != 0)
+  if (spec.heads % spec.kv_heads != 0) {
     refuse(spec, fmt::format("kv_heads = {}: must divide heads = {}, so that every key-value head "
                              "serves as many queries",
                              spec.kv_heads, spec.heads));
+  }
   if (spec.positions == Positions::kRotary) {
     require(spec, spec.head_size % 2 == 0, "head_size", spec.head_size,
             "must be even, because rotary positions turn pairs");
@@ -120,8 +122,8 @@ double approximate_parameters(const ModelSpec& spec) {
       count += static_cast<double>(sizes[i]) * sizes[i + 1];
     return count;
   }
-  const double h = spec.hidden,
-               attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
+  const double h = spec.hidden;
+  const double attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
   const double mlp = 3 * h * spec.ffn * std::max<double>(1, spec.experts);
   return spec.layers * (attention + mlp) + h * (2.0 * spec.vocab + spec.sequence);
 }
@@ -161,13 +163,15 @@ class Listing {
 
 void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
   const std::string prefix = fmt::format("blocks.{}.", block);
-  const double std = spec.init_std, residual_std = std / std::sqrt(2.0 * spec.layers);
+  const double std = spec.init_std;
+  const double residual_std = std / std::sqrt(2.0 * spec.layers);
   listing.norm(prefix + "norm_1");
   listing.linear(prefix + "attention.qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_size,
                  spec.hidden, std, spec.bias || spec.qkv_bias);
-  if (spec.qk_norm)
+  if (spec.qk_norm) {
     listing.head_norm(prefix + "attention.query_norm"),
         listing.head_norm(prefix + "attention.key_norm");
+  }
   listing.linear(prefix + "attention.out", spec.hidden, spec.heads * spec.head_size, residual_std);
   listing.norm(prefix + "norm_2");
   if (spec.experts > 0) {
@@ -215,9 +219,10 @@ std::vector<ParameterSpec> mlp_parameters(const ModelSpec& spec) {
                     true,
                     Init::kUniform,
                     bound});
-    if (spec.bias)
+    if (spec.bias) {
       list.push_back(
           {prefix + "bias", {}, {sizes[layer + 1]}, layer, false, Init::kUniform, bound});
+    }
   }
   return list;
 }
@@ -226,8 +231,8 @@ std::vector<ParameterSpec> mlp_parameters(const ModelSpec& spec) {
 /// token visits.
 double multiplying_weights(const ModelSpec& spec) {
   if (spec.family == Family::kMlp) return approximate_parameters(spec);
-  const double h = spec.hidden,
-               attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
+  const double h = spec.hidden;
+  const double attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
   const double mlp = (spec.gated ? 3.0 : 2.0) * h * spec.ffn;
   const double feed_forward =
       spec.experts > 0 ? spec.experts_per_token * mlp + h * spec.experts : mlp;
@@ -257,20 +262,22 @@ void validate(const ModelSpec& spec) {
   require(spec, spec.dropout >= 0 && spec.dropout < 1, "dropout", spec.dropout,
           "must lie in [0, 1)");
   const double count = approximate_parameters(spec);
-  if (count > kMostParameters)
+  if (count > kMostParameters) {
     refuse(
         spec,
         fmt::format("its sizes multiply to {:.3g} parameters: more than {:.0e} is surely a mistake",
                     count, kMostParameters));
+  }
 }
 
 ModelSpec complete(ModelSpec spec) {
   if (spec.family != Family::kTransformer) return spec;
   if (spec.kv_heads == 0) spec.kv_heads = spec.heads;
   if (spec.head_size == 0 && spec.heads > 0) {
-    if (spec.hidden % spec.heads != 0)
+    if (spec.hidden % spec.heads != 0) {
       refuse(spec, fmt::format("heads = {}: must divide hidden = {} when head_size is not given",
                                spec.heads, spec.hidden));
+    }
     spec.head_size = spec.hidden / spec.heads;
   }
   if (spec.ffn == 0) spec.ffn = 4 * spec.hidden;

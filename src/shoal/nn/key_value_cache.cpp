@@ -33,7 +33,8 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(const std::string& name,
                                                         const at::Tensor& keys,
                                                         const at::Tensor& values) {
   Layer& layer = layers_[name];
-  const std::int64_t count = keys.size(2), end = begin + count;
+  const std::int64_t count = keys.size(2);
+  const std::int64_t end = begin + count;
   SHOAL_USER_CHECK(begin <= layer.length, "key_value_cache", "{}: positions from {} after only {}",
                    name, begin, layer.length);
   SHOAL_USER_CHECK(end <= capacity_, "key_value_cache",

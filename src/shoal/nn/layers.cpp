@@ -20,9 +20,10 @@ ops::Weight weight_of(const std::shared_ptr<Parameter>& parameter) {
 
 Linear::Linear(std::int64_t in, std::int64_t out, const Options& options) {
   weight_ = parameter("weight", {out, in}, options.init, options.scale, true);
-  if (options.bias)
+  if (options.bias) {
     bias_ = parameter("bias", {out}, options.bias_init,
                       options.bias_init == model::Init::kZeros ? 0 : options.scale);
+  }
 }
 
 at::Tensor Linear::forward(const at::Tensor& x, const Context& context) {
@@ -62,7 +63,8 @@ LearnedPositions::LearnedPositions(std::int64_t positions, std::int64_t width, d
 }
 
 at::Tensor LearnedPositions::forward(const at::Tensor& x, const Context& context) {
-  const std::int64_t begin = context.position_begin, columns = x.size(1);
+  const std::int64_t begin = context.position_begin;
+  const std::int64_t columns = x.size(1);
   SHOAL_USER_CHECK(context.positions.defined() || begin + columns <= weight_->tensor().size(0),
                    "positions", "column {} lies beyond the {} positions of the model",
                    begin + columns - 1, weight_->tensor().size(0));

@@ -38,13 +38,15 @@ at::Tensor Module::operator()(const at::Tensor& x, const Context& context) {
 at::Tensor Module::direct(const at::Tensor& x, const Context& context) {
   if (pre_.empty() && post_.empty()) return forward(x, context);
   at::Tensor value = x;
-  for (const Hook& hook : pre_)
+  for (const Hook& hook : pre_) {
     if (at::Tensor replaced = hook(*this, value, context); replaced.defined())
       value = std::move(replaced);
+  }
   value = forward(value, context);
-  for (const Hook& hook : post_)
+  for (const Hook& hook : post_) {
     if (at::Tensor replaced = hook(*this, value, context); replaced.defined())
       value = std::move(replaced);
+  }
   return value;
 }
 

@@ -47,7 +47,8 @@ at::Tensor PerceptronHead::forward(const at::Tensor& x, const Context& context) 
 }
 
 Perceptron::Perceptron(const model::ModelSpec& spec, Loss loss) : Model(spec) {
-  std::int64_t in = spec.inputs, layer = 0;
+  std::int64_t in = spec.inputs;
+  std::int64_t layer = 0;
   for (const std::int64_t width : spec.widths) {
     unit(fmt::format("layers.{}", layer++),
          std::make_shared<PerceptronLayer>(in, width, spec.bias, spec.activation));

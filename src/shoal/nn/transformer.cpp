@@ -91,11 +91,13 @@ Attention::Attention(const model::ModelSpec& spec)
 
 at::Tensor Attention::normed(const at::Tensor& qkv, const Context& context) const {
   if (!query_norm_) return qkv;
-  const Norm *queries = fusable<Norm>(query_norm_), *keys = fusable<Norm>(key_norm_);
+  const Norm* queries = fusable<Norm>(query_norm_);
+  const Norm* keys = fusable<Norm>(key_norm_);
   const std::int64_t per = heads_per_group_;
-  if (queries && keys)
+  if (queries && keys) {
     return ops::head_norm(qkv, {per, head_size_}, queries->weight()->weight(),
                           keys->weight()->weight(), norm_epsilon_);
+  }
   const at::Tensor parts = qkv.unflatten(2, {-1, per + 2, head_size_});
   return at::cat({(*query_norm_)(parts.narrow(3, 0, per), context),
                   (*key_norm_)(parts.narrow(3, per, 1), context), parts.narrow(3, per + 1, 1)},
@@ -154,9 +156,10 @@ Mlp::Mlp(const model::ModelSpec& spec) : activation_(spec.activation) {
 
 at::Tensor Mlp::hidden(const at::Tensor& x, const Context& context) {
   if (gate_) return ops::gated(activation_, (*gate_)(x, context), (*up_)(x, context));
-  if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias())
+  if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias()) {
     return ops::activate(activation_, product(context, x, up->weight()->weight()),
                          up->bias()->weight());
+  }
   return ops::activate(activation_, (*up_)(x, context));
 }
 
@@ -169,11 +172,12 @@ void Mlp::on_replaced(const std::string& name, const std::shared_ptr<Module>& mo
 }
 
 Block::Block(const model::ModelSpec& spec) : dropout_(spec.dropout) {
-  if (spec.experts > 0)
+  if (spec.experts > 0) {
     throw Error(ErrorKind::kConfig, "model",
                 fmt::format("{}: experts = {}: mixture-of-experts layers cannot be built yet",
                             spec.name, spec.experts))
         .hint("choose a dense model (experts = 0)");
+  }
   adopt("norm_1", norm_1_ = make_norm(spec));
   attention_ = child<Attention>("attention", spec);
   adopt("norm_2", norm_2_ = make_norm(spec));

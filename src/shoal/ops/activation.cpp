@@ -113,7 +113,8 @@ at::Tensor activate(Activation activation, const at::Tensor& input, const Weight
                    "activate", "bias of {} for a last dimension of {}", bias.tensor.numel(),
                    input.dim() ? input.size(-1) : 0);
   return differentiable("activate", {input, bias.tensor}, [&](const Wanted& wanted) {
-    const at::Tensor x = input.contiguous(), added = summand(bias.tensor, x);
+    const at::Tensor x = input.contiguous();
+    const at::Tensor added = summand(bias.tensor, x);
     at::Tensor y;
     if (has_kernel(activation, x) && x.numel() > 0) {
       y = at::empty_like(x);
@@ -139,7 +140,8 @@ at::Tensor gated(Activation activation, const at::Tensor& gate_input, const at::
   SHOAL_USER_CHECK(gate_input.sizes() == up_input.sizes(), "gated", "{} and {} elements",
                    gate_input.numel(), up_input.numel());
   return differentiable("gated", {gate_input, up_input}, [&](const Wanted&) {
-    const at::Tensor gate = gate_input.contiguous(), up = up_input.contiguous();
+    const at::Tensor gate = gate_input.contiguous();
+    const at::Tensor up = up_input.contiguous();
     at::Tensor y;
     if (has_kernel(activation, gate)) {
       y = at::empty_like(gate);
@@ -148,18 +150,22 @@ at::Tensor gated(Activation activation, const at::Tensor& gate_input, const at::
     } else {
       y = plain_forward(activation, gate) * up;
     }
-    return Recorded{
-        {y}, {gate, up}, [activation](const Tensors& saved, const Tensors& gradients) {
-          const at::Tensor &gate = saved[0], &up = saved[1], dy = gradients[0].contiguous();
-          if (!has_kernel(activation, gate))
-            return Tensors{plain_backward(activation, dy * up, gate),
-                           dy * plain_forward(activation, gate)};
-          const at::Tensor d_gate = at::empty_like(gate), d_up = at::empty_like(up);
-          kernels::gated_backward(curve(activation), 1, gate.numel(), pointer(gate), pointer(up),
-                                  pointer(dy), d_gate.mutable_data_ptr<float>(),
-                                  d_up.mutable_data_ptr<float>());
-          return Tensors{d_gate, d_up};
-        }};
+    return Recorded{{y}, {gate, up}, [activation](const Tensors& saved, const Tensors& gradients) {
+                      const at::Tensor& gate = saved[0];
+                      const at::Tensor& up = saved[1];
+                      const at::Tensor dy = gradients[0].contiguous();
+                      if (!has_kernel(activation, gate)) {
+                        return Tensors{plain_backward(activation, dy * up, gate),
+                                       dy * plain_forward(activation, gate)};
+                      }
+                      const at::Tensor d_gate = at::empty_like(gate);
+                      const at::Tensor d_up = at::empty_like(up);
+                      kernels::gated_backward(curve(activation), 1, gate.numel(), pointer(gate),
+                                              pointer(up), pointer(dy),
+                                              d_gate.mutable_data_ptr<float>(),
+                                              d_up.mutable_data_ptr<float>());
+                      return Tensors{d_gate, d_up};
+                    }};
   })[0];
 }
 

@@ -20,7 +20,8 @@ struct GeluTanh {
 
   static Vector value(Vector x) { return hn::Mul(x, gate(x, hn::Mul(x, x))); }
   static Vector slope(Vector x) {
-    const Vector square = hn::Mul(x, x), s = gate(x, square);
+    const Vector square = hn::Mul(x, x);
+    const Vector s = gate(x, square);
     const Vector du = hn::Mul(set(kScale), hn::MulAdd(square, set(3 * kCubic), set(1)));
     return hn::MulAdd(hn::Mul(x, du), hn::Mul(s, hn::Sub(set(1), s)), s);
   }
@@ -52,18 +53,19 @@ void with_curve(Curve curve, Body&& body) {
 void ActivationForward(Curve curve, std::int64_t rows, std::int64_t width, const float* x,
                        const float* bias, float* y) {
   with_curve(curve, [&](auto shape) {
-    for (std::int64_t row = 0; row < rows; ++row, x += width, y += width)
+    for (std::int64_t row = 0; row < rows; ++row, x += width, y += width) {
       for_vectors(width, [&](std::size_t i, auto access) {
         const Vector v = access.load(x + i);
         access.store(shape.value(bias == nullptr ? v : hn::Add(v, access.load(bias + i))), y + i);
       });
+    }
   });
 }
 
 void ActivationBackward(Curve curve, std::int64_t rows, std::int64_t width, const float* x,
                         const float* bias, const float* dy, float* dx, float* d_bias) {
   with_curve(curve, [&](auto shape) {
-    for (std::int64_t row = 0; row < rows; ++row, x += width, dy += width, dx += width)
+    for (std::int64_t row = 0; row < rows; ++row, x += width, dy += width, dx += width) {
       for_vectors(width, [&](std::size_t i, auto access) {
         const Vector v = access.load(x + i);
         const Vector d =
@@ -72,6 +74,7 @@ void ActivationBackward(Curve curve, std::int64_t rows, std::int64_t width, cons
         access.store(d, dx + i);
         if (d_bias != nullptr) access.store(hn::Add(d, access.load(d_bias + i)), d_bias + i);
       });
+    }
   });
 }
 
@@ -88,7 +91,8 @@ void GatedBackward(Curve curve, std::int64_t rows, std::int64_t width, const flo
                    const float* up, const float* dy, float* d_gate, float* d_up) {
   with_curve(curve, [&](auto shape) {
     for_vectors(rows * width, [&](std::size_t i, auto access) {
-      const Vector g = access.load(gate + i), d = access.load(dy + i);
+      const Vector g = access.load(gate + i);
+      const Vector d = access.load(dy + i);
       access.store(hn::Mul(hn::Mul(d, access.load(up + i)), shape.slope(g)), d_gate + i);
       access.store(hn::Mul(d, shape.value(g)), d_up + i);
     });
@@ -106,10 +110,11 @@ void FillRows(std::int64_t rows, std::int64_t width, const float* x, const float
 }
 
 void ColumnSum(std::int64_t rows, std::int64_t width, const float* x, float* sums) {
-  for (std::int64_t row = 0; row < rows; ++row, x += width)
+  for (std::int64_t row = 0; row < rows; ++row, x += width) {
     for_vectors(width, [&](std::size_t i, auto access) {
       access.store(hn::Add(access.load(x + i), access.load(sums + i)), sums + i);
     });
+  }
 }
 
 }  // namespace HWY_NAMESPACE

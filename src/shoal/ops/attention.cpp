@@ -62,15 +62,18 @@ bool has_kernel(const at::Tensor& qkv, const at::Tensor& mask) {
 /// key-value head of each sequence.
 template <class Run>
 void for_groups(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& mask, Run&& run) {
-  const std::int64_t per = shape.heads_per_group, d = shape.head_size, length = qkv.size(1),
-                     stride = qkv.size(2);
-  const std::int64_t groups = stride / ((per + 2) * d), out_stride = groups * per * d;
+  const std::int64_t per = shape.heads_per_group;
+  const std::int64_t d = shape.head_size;
+  const std::int64_t length = qkv.size(1);
+  const std::int64_t stride = qkv.size(2);
+  const std::int64_t groups = stride / ((per + 2) * d);
+  const std::int64_t out_stride = groups * per * d;
   const float* base = qkv.const_data_ptr<float>();
   at::parallel_for(0, qkv.size(0) * groups, 1, [&](std::int64_t begin, std::int64_t end) {
     const at::Tensor workspace = at::empty({kernels::attention_workspace(length, d)}, at::kFloat);
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t sample = i / groups,
-                         at = sample * length * stride + i % groups * (per + 2) * d;
+      const std::int64_t sample = i / groups;
+      const std::int64_t at = sample * length * stride + i % groups * (per + 2) * d;
       const float* rule = mask.defined() ? mask.const_data_ptr<float>() +
                                                (mask.size(0) > 1 ? sample : 0) * length * length
                                          : nullptr;
@@ -91,8 +94,9 @@ void for_groups(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor&
 
 Recorded by_kernel(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& any_mask) {
   const at::Tensor mask = any_mask.defined() ? any_mask.contiguous() : any_mask;
-  const std::int64_t per = shape.heads_per_group, length = qkv.size(1),
-                     groups = qkv.size(2) / ((per + 2) * shape.head_size);
+  const std::int64_t per = shape.heads_per_group;
+  const std::int64_t length = qkv.size(1);
+  const std::int64_t groups = qkv.size(2) / ((per + 2) * shape.head_size);
   const at::Tensor out =
       at::empty({qkv.size(0), length, groups * per * shape.head_size}, qkv.options());
   const at::Tensor log_sum = at::empty({qkv.size(0) * groups, per, length}, qkv.options());
@@ -105,8 +109,11 @@ Recorded by_kernel(const at::Tensor& qkv, const HeadShape& shape, const at::Tens
              });
   return {
       {out}, {qkv, out, log_sum}, [shape, mask](const Tensors& saved, const Tensors& gradients) {
-        const at::Tensor &qkv = saved[0], &out = saved[1], &log_sum = saved[2],
-                         d_out = gradients[0].contiguous(), d_qkv = at::empty_like(qkv);
+        const at::Tensor& qkv = saved[0];
+        const at::Tensor& out = saved[1];
+        const at::Tensor& log_sum = saved[2];
+        const at::Tensor d_out = gradients[0].contiguous();
+        const at::Tensor d_qkv = at::empty_like(qkv);
         const std::int64_t per = shape.heads_per_group;
         for_groups(qkv, shape, mask,
                    [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t from,
@@ -138,7 +145,8 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
     const at::Tensor qkv = input.contiguous();
     if (has_kernel(qkv, mask)) return by_kernel(qkv, shape, mask);
     const Heads heads = split(qkv, shape);
-    const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
+    const std::int64_t per = shape.heads_per_group;
+    const std::int64_t count = heads.q.size(2) * per;
     const auto bias = optional(mask, qkv.size(0), count);
     const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per), 0, !mask.defined(),
@@ -150,9 +158,11 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
         {joined},
         {qkv, joined, logsumexp},
         [shape, mask](const Tensors& saved, const Tensors& gradients) {
-          const at::Tensor &qkv = saved[0], &joined = saved[1];
+          const at::Tensor& qkv = saved[0];
+          const at::Tensor& joined = saved[1];
           const Heads heads = split(qkv, shape);
-          const std::int64_t per = shape.heads_per_group, count = heads.q.size(2) * per;
+          const std::int64_t per = shape.heads_per_group;
+          const std::int64_t count = heads.q.size(2) * per;
           const auto rows = [&](const at::Tensor& x) {
             return x.view({x.size(0), x.size(1), count, shape.head_size}).transpose(1, 2);
           };
@@ -176,8 +186,9 @@ std::pair<at::Tensor, at::Tensor> keys_and_values(const at::Tensor& qkv, const H
 at::Tensor attention_over(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                           const HeadShape& shape, const at::Tensor& mask) {
   const Heads heads = split(qkv, shape);
-  const std::int64_t per = shape.heads_per_group, queries = qkv.size(1),
-                     count = heads.q.size(2) * per;
+  const std::int64_t per = shape.heads_per_group;
+  const std::int64_t queries = qkv.size(1);
+  const std::int64_t count = heads.q.size(2) * per;
   const auto repeated = [&](const at::Tensor& x) {
     return by_head(x.transpose(1, 2).unsqueeze(3), per);
   };

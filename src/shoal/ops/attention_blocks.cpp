@@ -59,18 +59,20 @@ std::int64_t attention_workspace(std::int64_t length, std::int64_t size) {
 }
 
 void attention_forward(const AttentionGroup& group, float* out, float* log_sum, float* workspace) {
-  float *scores = workspace, *products = workspace + 2 * std::min(kBlockRows, group.length) *
-                                                         ((group.length + 15) / 16 * 16);
+  float* scores = workspace;
+  float* products =
+      workspace + 2 * std::min(kBlockRows, group.length) * ((group.length + 15) / 16 * 16);
   for (std::int64_t head = 0; head < group.heads; ++head) {
     const float* q = group.q + head * group.size;
     for (std::int64_t index = 0; index < block_count(group); ++index) {
       const Block block(group, index);
       gemm(block.rows, block.width, group.size, {q + block.begin * group.stride, group.stride, 1},
            {group.k, 1, group.stride}, scores, block.width, false, products);
-      for (std::int64_t row = 0; row < block.rows; ++row)
+      for (std::int64_t row = 0; row < block.rows; ++row) {
         log_sum[head * group.length + block.begin + row] =
             softmax_row(block.seen(group, row), block.width, scale_of(group),
                         block.mask(group, row), scores + row * block.width);
+      }
       gemm(block.rows, group.size, block.width, {scores, block.width, 1},
            {group.v, group.stride, 1}, out + block.begin * group.out_stride + head * group.size,
            group.out_stride, false, products);
@@ -81,14 +83,17 @@ void attention_forward(const AttentionGroup& group, float* out, float* log_sum, 
 void attention_backward(const AttentionGroup& group, const float* out, const float* log_sum,
                         const float* d_out, float* dq, float* dk, float* dv, float* workspace) {
   const std::int64_t plane = std::min(kBlockRows, group.length) * ((group.length + 15) / 16 * 16);
-  float *scores = workspace, *d_scores = workspace + plane, *products = workspace + 2 * plane;
+  float* scores = workspace;
+  float* d_scores = workspace + plane;
+  float* products = workspace + 2 * plane;
   bool first = true;  // the last block reaches every key: it overwrites dk and dv, the others add
   for (std::int64_t head = 0; head < group.heads; ++head) {
     for (std::int64_t index = block_count(group); index-- > 0; first = false) {
       const Block block(group, index);
-      const std::int64_t from = block.begin * group.stride + head * group.size,
-                         out_from = block.begin * group.out_stride + head * group.size;
-      const MatrixView q{group.q + from, group.stride, 1}, d{d_out + out_from, group.out_stride, 1};
+      const std::int64_t from = block.begin * group.stride + head * group.size;
+      const std::int64_t out_from = block.begin * group.out_stride + head * group.size;
+      const MatrixView q{group.q + from, group.stride, 1};
+      const MatrixView d{d_out + out_from, group.out_stride, 1};
       gemm(block.rows, block.width, group.size, q, {group.k, 1, group.stride}, scores, block.width,
            false, products);
       gemm(block.rows, block.width, group.size, d, {group.v, 1, group.stride}, d_scores,

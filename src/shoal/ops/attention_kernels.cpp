@@ -30,8 +30,10 @@ HWY_INLINE Vector exponential(Vector x, Vector shift) {
 float SoftmaxRow(std::int64_t seen, std::int64_t width, float scale, const float* mask,
                  float* scores) {
   const Floats d;
-  const Vector factor = set(scale), least = set(-std::numeric_limits<float>::infinity());
-  Vector top = least, total = set(0);
+  const Vector factor = set(scale);
+  const Vector least = set(-std::numeric_limits<float>::infinity());
+  Vector top = least;
+  Vector total = set(0);
   for_vectors(seen, [&](std::size_t i, auto access) {
     top = hn::Max(top, access.inside(scaled(access, factor, mask, scores, i), least));
   });

@@ -22,14 +22,15 @@ bool is_narrow(at::ScalarType type) { return type == at::kBFloat16 || type == at
 
 at::Tensor converted(const at::Tensor& x, at::ScalarType type) {
   if (!x.defined() || x.scalar_type() == type) return x;
-  const bool narrows = x.scalar_type() == at::kFloat && is_narrow(type),
-             widens = is_narrow(x.scalar_type()) && type == at::kFloat;
+  const bool narrows = x.scalar_type() == at::kFloat && is_narrow(type);
+  const bool widens = is_narrow(x.scalar_type()) && type == at::kFloat;
   if (!x.device().is_cpu() || !(narrows || widens)) return x.detach().to(type);
-  const at::Tensor from = x.detach().contiguous(),
-                   to = at::empty(x.sizes(), x.options().dtype(type).requires_grad(false));
-  const ElementType before = comm::element_type(x.scalar_type()), after = comm::element_type(type);
-  void *source = const_cast<void*>(from.const_data_ptr()),
-       *out = to.mutable_data_ptr();  // NOLINT: only read
+  const at::Tensor from = x.detach().contiguous();
+  const at::Tensor to = at::empty(x.sizes(), x.options().dtype(type).requires_grad(false));
+  const ElementType before = comm::element_type(x.scalar_type());
+  const ElementType after = comm::element_type(type);
+  void* source = const_cast<void*>(from.const_data_ptr());
+  void* out = to.mutable_data_ptr();  // NOLINT: only read
   at::parallel_for(0, x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     const auto count = static_cast<std::size_t>(end - begin);
     const void* part = at_element(source, begin, before);

@@ -21,11 +21,13 @@ void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t clas
   SHOAL_USER_CHECK(labels.scalar_type() == at::kLong && labels.numel() == rows, "cross_entropy",
                    "{} int64 labels wanted, {} given", rows, labels.numel());
   const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < rows; ++i)
-    if (label[i] != kIgnoredLabel && (label[i] < 0 || label[i] >= classes))
+  for (std::int64_t i = 0; i < rows; ++i) {
+    if (label[i] != kIgnoredLabel && (label[i] < 0 || label[i] >= classes)) {
       throw Error(
           ErrorKind::kData, "cross_entropy",
           fmt::format("label {} at element {}: there are {} classes", label[i], i, classes));
+    }
+  }
 }
 
 /// The plain path, any floating type: logits become their gradient.
@@ -80,17 +82,19 @@ Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::T
   return {{std::move(loss)},
           {x, weight.tensor, factor_g},
           [wanted, sink = weight.sink, input](const Tensors& saved, const Tensors& upstream) {
-            const at::Tensor x = saved[0].reshape({-1, saved[0].size(-1)}), &w = saved[1];
+            const at::Tensor x = saved[0].reshape({-1, saved[0].size(-1)});
+            const at::Tensor& w = saved[1];
             const at::Tensor g = times(saved[2], upstream[0].item<double>());
             Tensors result(2);
             if (wanted.input[0]) {
               result[0] = at::empty(saved[0].sizes(), x.options().dtype(input));
               matmul(result[0].view({-1, w.size(1)}), g, w);
             }
-            if (wanted.input[1])
+            if (wanted.input[1]) {
               result[1] = deliver(sink, w, [&](const at::Tensor& target, bool accumulate) {
                 matmul(target, g.t(), x, accumulate);
               });
+            }
             return result;
           }};
 }
@@ -99,8 +103,9 @@ Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::T
 Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
                             const std::int64_t* label, double scale, std::int64_t block_rows,
                             const Wanted& wanted) {
-  const at::Tensor x = input.view({-1, input.size(-1)}), &w = weight.tensor,
-                   multiplied = factor(x, w.scalar_type());
+  const at::Tensor x = input.view({-1, input.size(-1)});
+  const at::Tensor& w = weight.tensor;
+  const at::Tensor multiplied = factor(x, w.scalar_type());
   const std::int64_t rows = x.size(0);
   const at::Tensor logits = at::empty({std::min(rows, block_rows), w.size(0)}, x.options());
   const at::Tensor dx =
@@ -110,7 +115,8 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
   double loss = 0;
   for (std::int64_t begin = 0; begin < rows; begin += block_rows) {
     const std::int64_t count = std::min(block_rows, rows - begin);
-    const at::Tensor block = logits.narrow(0, 0, count), part = multiplied.narrow(0, begin, count);
+    const at::Tensor block = logits.narrow(0, 0, count);
+    const at::Tensor part = multiplied.narrow(0, begin, count);
     matmul(block, part, w.t());
     loss += entropy_rows(block, label + begin, scale, wanted.any);
     if (!wanted.any) continue;
@@ -121,7 +127,8 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
   return {{scalar(loss * scale, x)},
           {dx, dw},
           [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
-            const at::Tensor &dx = saved[0], &dw = saved[1];
+            const at::Tensor& dx = saved[0];
+            const at::Tensor& dw = saved[1];
             const double factor = upstream[0].item<double>();
             Tensors result{dx.defined() ? times(dx, factor) : dx, {}};
             if (dw.defined() && sink) {
@@ -145,14 +152,15 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
                    input.dim() ? input.size(-1) : 0, w.numel());
   SHOAL_USER_CHECK(block_rows > 0, "linear_cross_entropy", "block_rows {}", block_rows);
   return differentiable("linear_cross_entropy", {input, w}, [&](const Wanted& wanted) {
-    const at::Tensor x = input.contiguous(), label = labels.contiguous();
+    const at::Tensor x = input.contiguous();
+    const at::Tensor label = labels.contiguous();
     const std::int64_t rows = x.numel() / x.size(-1);
     check_labels(label, rows, w.size(0));
     const std::int64_t* first = label.const_data_ptr<std::int64_t>();
     if (!wanted.any || rows > block_rows)
       return recorded_by_blocks(x, weight, first, scale, block_rows, wanted);
-    const at::Tensor logits = at::empty({rows, w.size(0)}, x.options()),
-                     multiplied = factor(x, w.scalar_type());
+    const at::Tensor logits = at::empty({rows, w.size(0)}, x.options());
+    const at::Tensor multiplied = factor(x, w.scalar_type());
     matmul(logits, multiplied.view({rows, -1}), w.t());
     const double loss = entropy_rows(logits, first, scale, true);
     return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted,
@@ -163,7 +171,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
 at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, double scale) {
   SHOAL_USER_CHECK(input.dim() >= 1, "cross_entropy", "logits without a dimension");
   return differentiable("cross_entropy", {input}, [&](const Wanted& wanted) {
-    const at::Tensor logits = input.contiguous().clone(), label = labels.contiguous();
+    const at::Tensor logits = input.contiguous().clone();
+    const at::Tensor label = labels.contiguous();
     const std::int64_t rows = logits.numel() / logits.size(-1);
     check_labels(label, rows, logits.size(-1));
     const double loss = entropy_rows(logits.view({rows, -1}), label.const_data_ptr<std::int64_t>(),

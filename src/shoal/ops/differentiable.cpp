@@ -92,10 +92,11 @@ Tensors differentiable(const char* name, const Tensors& inputs,
 
   const auto node = std::make_shared<Operator>(name, torch::autograd::collect_next_edges(inputs));
   for (const at::Tensor& output : recorded.outputs) {
-    if (output.defined() && output.is_floating_point())
+    if (output.defined() && output.is_floating_point()) {
       torch::autograd::impl::set_gradient_edge(output, {node, node->add_input_metadata(output)});
-    else
+    } else {
       node->add_input_metadata(Node::undefined_input());
+    }
   }
   node->keep(recorded);
   return std::move(recorded.outputs);

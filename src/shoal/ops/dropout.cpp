@@ -25,16 +25,19 @@ struct Mask {
   /// Calls `row(sample, position, index)` for every row of a tensor [B, T, D] or [B, D].
   void rows(const at::Tensor& x,
             const std::function<void(std::uint64_t, std::uint32_t, std::int64_t)>& row) const {
-    const std::int64_t columns = x.dim() > 2 ? x.size(1) : 1, samples = x.dim() > 1 ? x.size(0) : 1;
+    const std::int64_t columns = x.dim() > 2 ? x.size(1) : 1;
+    const std::int64_t samples = x.dim() > 1 ? x.size(0) : 1;
     const std::int64_t* sample =
         place.samples.defined() ? place.samples.const_data_ptr<std::int64_t>() : nullptr;
     const std::int64_t* position =
         place.positions.defined() ? place.positions.const_data_ptr<std::int64_t>() : nullptr;
-    for (std::int64_t b = 0; b < samples; ++b)
-      for (std::int64_t t = 0; t < columns; ++t)
+    for (std::int64_t b = 0; b < samples; ++b) {
+      for (std::int64_t t = 0; t < columns; ++t) {
         row(sample ? sample[b] : b,
             static_cast<std::uint32_t>(position ? position[t] : place.position_begin + t),
             b * columns + t);
+      }
+    }
   }
 
   at::Tensor apply(const at::Tensor& x, const at::Tensor& residual) const {
@@ -44,8 +47,8 @@ struct Mask {
     }
     const at::Tensor y = at::empty_like(x);
     const std::int64_t width = x.size(-1);
-    const float *from = x.const_data_ptr<float>(),
-                *base = residual.defined() ? residual.const_data_ptr<float>() : nullptr;
+    const float* from = x.const_data_ptr<float>();
+    const float* base = residual.defined() ? residual.const_data_ptr<float>() : nullptr;
     float* to = y.mutable_data_ptr<float>();
     rows(x, [&](std::uint64_t sample, std::uint32_t position, std::int64_t index) {
       kernels::dropout_row(key.value(), sample, position, threshold, static_cast<float>(scale()),

@@ -18,10 +18,11 @@ namespace {
 void check_range(const at::Tensor& index, std::int64_t rows) {
   const std::int64_t* values = index.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < index.numel(); ++i) {
-    if (values[i] < 0 || values[i] >= rows)
+    if (values[i] < 0 || values[i] >= rows) {
       throw Error(ErrorKind::kData, "embedding",
                   fmt::format("index {} at element {} lies outside a table of {} rows", values[i],
                               i, rows));
+    }
   }
 }
 
@@ -38,9 +39,10 @@ void add_narrow_rows(const at::Tensor& target, const at::Tensor& flat, const at:
   auto* table = static_cast<std::uint16_t*>(target.mutable_data_ptr());
   for (const auto& [row, places] : uses) {
     kernels::widen(type, table + row * width, sum.size(), sum.data());
-    for (const std::int64_t place : places)
+    for (const std::int64_t place : places) {
       for (std::int64_t j = 0; j < width; ++j)
         sum[j] += values.const_data_ptr<float>()[place * width + j];
+    }
     kernels::narrow(type, sum.data(), sum.size(), table + row * width);
   }
 }

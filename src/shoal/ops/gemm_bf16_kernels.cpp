@@ -30,7 +30,8 @@ std::int64_t words_of(std::int64_t depth) { return (depth + 1) / 2; }
 
 /// Words of a block: as even as possible.
 std::int64_t block_words(std::int64_t depth) {
-  const std::int64_t words = words_of(depth), blocks = (words + kBlockWords - 1) / kBlockWords;
+  const std::int64_t words = words_of(depth);
+  const std::int64_t blocks = (words + kBlockWords - 1) / kBlockWords;
   return (words + blocks - 1) / std::max<std::int64_t>(blocks, 1);
 }
 
@@ -53,10 +54,14 @@ SHOAL_AVX512_BF16 inline void put(std::uint32_t* to, __m128i words) {
 /// contiguous.
 SHOAL_AVX512_BF16 inline void transpose_4x4(const std::uint16_t* from, std::int64_t stride,
                                             std::uint32_t* to, std::int64_t width) {
-  const __m128i r0 = four_words(from), r1 = four_words(from + stride),
-                r2 = four_words(from + 2 * stride), r3 = four_words(from + 3 * stride);
-  const __m128i low01 = _mm_unpacklo_epi32(r0, r1), high01 = _mm_unpackhi_epi32(r0, r1);
-  const __m128i low23 = _mm_unpacklo_epi32(r2, r3), high23 = _mm_unpackhi_epi32(r2, r3);
+  const __m128i r0 = four_words(from);
+  const __m128i r1 = four_words(from + stride);
+  const __m128i r2 = four_words(from + 2 * stride);
+  const __m128i r3 = four_words(from + 3 * stride);
+  const __m128i low01 = _mm_unpacklo_epi32(r0, r1);
+  const __m128i high01 = _mm_unpackhi_epi32(r0, r1);
+  const __m128i low23 = _mm_unpacklo_epi32(r2, r3);
+  const __m128i high23 = _mm_unpackhi_epi32(r2, r3);
   put(to, _mm_unpacklo_epi64(low01, low23));
   put(to + width, _mm_unpackhi_epi64(low01, low23));
   put(to + 2 * width, _mm_unpacklo_epi64(high01, high23));
@@ -73,9 +78,11 @@ SHOAL_AVX512_BF16 void pack_side_by_side(const std::uint16_t* from, std::int64_t
                                          std::int64_t count, std::int64_t width, std::int64_t depth,
                                          std::uint32_t* to) {
   for (std::int64_t k = 0; k < depth; k += 2, to += width) {
-    const std::uint16_t *even = from + k * stride, *odd = even + stride;
+    const std::uint16_t* even = from + k * stride;
+    const std::uint16_t* odd = even + stride;
     for (std::int64_t i = 0; i < width; i += 16) {
-      const __mmask16 there = first_lanes(count - i), odd_there = k + 1 < depth ? there : 0;
+      const __mmask16 there = first_lanes(count - i);
+      const __mmask16 odd_there = k + 1 < depth ? there : 0;
       const __m512i low =
           _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(there, even + i));
       const __m512i high =
@@ -89,14 +96,17 @@ SHOAL_AVX512_BF16 void pack_side_by_side(const std::uint16_t* from, std::int64_t
 /// One panel: to[w * width + i] = word w of row i for i < count, zero for the rest of the width.
 SHOAL_AVX512_BF16 void pack_panel(const MatrixView& from, std::int64_t count, std::int64_t width,
                                   std::int64_t depth, std::uint32_t* to) {
-  const std::int64_t stride = from.row_stride, step = from.column_stride, words = words_of(depth);
+  const std::int64_t stride = from.row_stride;
+  const std::int64_t step = from.column_stride;
+  const std::int64_t words = words_of(depth);
   if (stride == 1) return pack_side_by_side(bits(from), step, count, width, depth, to);
   std::int64_t done = 0;
   if (step == 1 && count == width) {
     done = depth / 8 * 4;
-    for (std::int64_t w = 0; w < done; w += 4)
+    for (std::int64_t w = 0; w < done; w += 4) {
       for (std::int64_t i = 0; i < width; i += 4)
         transpose_4x4(bits(from) + i * stride + 2 * w, stride, to + w * width + i, width);
+    }
   }
   for (std::int64_t w = done; w < words; ++w) {
     for (std::int64_t i = 0; i < count; ++i)
@@ -115,11 +125,13 @@ SHOAL_AVX512_BF16 void pack(const MatrixView& view, std::int64_t count, std::int
 SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a,
                                    const std::uint32_t* b, float* c, std::int64_t stride,
                                    bool accumulate) {
-  __m512 left[kTileRows], right[kTileRows];
+  __m512 left[kTileRows];
+  __m512 right[kTileRows];
 #pragma GCC unroll 12
   for (std::int64_t i = 0; i < kTileRows; ++i) left[i] = right[i] = _mm512_setzero_ps();
   for (std::int64_t w = 0; w < words; ++w, a += kTileRows, b += kTileColumns) {
-    const auto b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + 16);
+    const auto b0 = (__m512bh)_mm512_loadu_si512(b);
+    const auto b1 = (__m512bh)_mm512_loadu_si512(b + 16);
 #pragma GCC unroll 12
     for (std::int64_t i = 0; i < kTileRows; ++i) {
       const auto factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[i]));
@@ -142,9 +154,10 @@ SHOAL_AVX512_BF16 void edge_tile(std::int64_t words, const std::uint32_t* a, con
                                  std::int64_t columns) {
   alignas(64) float whole[kTileRows * kTileColumns];
   tile(words, a, b, whole, kTileColumns, false);
-  for (std::int64_t i = 0; i < rows; ++i)
+  for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j)
       c[i * stride + j] = whole[i * kTileColumns + j] + (accumulate ? c[i * stride + j] : 0);
+  }
 }
 
 /// A packed block of a times a packed block of b.
@@ -153,7 +166,8 @@ SHOAL_AVX512_BF16 void block(std::int64_t rows, std::int64_t columns, std::int64
                              std::int64_t stride, bool accumulate) {
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     for (std::int64_t j = 0; j < columns; j += kTileColumns) {
-      const std::uint32_t *panel_a = a + i * words, *panel_b = b + j * words;
+      const std::uint32_t* panel_a = a + i * words;
+      const std::uint32_t* panel_b = b + j * words;
       if (i + kTileRows <= rows && j + kTileColumns <= columns) {
         tile(words, panel_a, panel_b, c + i * stride + j, stride, accumulate);
       } else {

@@ -53,12 +53,14 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t stride, float* to,
                               std::int64_t width) {
   const hn::FixedTag<float, 4> d;
   const hn::Repartition<double, decltype(d)> wide;
-  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride),
-             r2 = hn::LoadU(d, from + 2 * stride), r3 = hn::LoadU(d, from + 3 * stride);
-  const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1)),
-             high01 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
-  const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3)),
-             high23 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
+  const auto r0 = hn::LoadU(d, from);
+  const auto r1 = hn::LoadU(d, from + stride);
+  const auto r2 = hn::LoadU(d, from + 2 * stride);
+  const auto r3 = hn::LoadU(d, from + 3 * stride);
+  const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
+  const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
+  const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
+  const auto high23 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), d, to);
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)), d, to + width);
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, to + 2 * width);
@@ -78,9 +80,10 @@ void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_strid
 #if HWY_TARGET != HWY_SCALAR
   if (count == width && depth_stride == 1 && width % 4 == 0) {
     done = depth - depth % 4;
-    for (std::int64_t k = 0; k < done; k += 4)
+    for (std::int64_t k = 0; k < done; k += 4) {
       for (std::int64_t i = 0; i < width; i += 4)
         transpose_4x4(from + i * stride + k, stride, to + k * width + i, width);
+    }
   }
 #endif
   for (std::int64_t k = done; k < depth; ++k) {
@@ -143,11 +146,13 @@ HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const floa
                      float* HWY_RESTRICT c, std::int64_t stride, bool accumulate) {
   const Floats d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  Vector left[kTileRows], right[kTileRows];
+  Vector left[kTileRows];
+  Vector right[kTileRows];
 #pragma GCC unroll 12
   for (std::int64_t i = 0; i < kTileRows; ++i) left[i] = hn::Zero(d), right[i] = hn::Zero(d);
   for (std::int64_t k = 0; k < depth; ++k, a += kTileRows, b += 2 * lanes) {
-    const Vector b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + lanes);
+    const Vector b0 = hn::LoadU(d, b);
+    const Vector b1 = hn::LoadU(d, b + lanes);
 #pragma GCC unroll 12
     for (std::int64_t i = 0; i < kTileRows; ++i) {
       const Vector factor = hn::Set(d, a[i]);
@@ -169,9 +174,10 @@ void edge_tile(std::int64_t depth, const float* a, const float* b, float* c, std
                bool accumulate, std::int64_t rows, std::int64_t columns) {
   HWY_ALIGN float whole[kTileRows * kWidestTile];
   tile(depth, a, b, whole, tile_columns(), false);
-  for (std::int64_t i = 0; i < rows; ++i)
+  for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j)
       c[i * stride + j] = whole[i * tile_columns() + j] + (accumulate ? c[i * stride + j] : 0);
+  }
 }
 
 /// A packed block of a times a packed block of b.
@@ -180,7 +186,8 @@ void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const fl
   const std::int64_t width = tile_columns();
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     for (std::int64_t j = 0; j < columns; j += width) {
-      const float *panel_a = a + i * depth, *panel_b = b + j * depth;
+      const float* panel_a = a + i * depth;
+      const float* panel_b = b + j * depth;
       if (i + kTileRows <= rows && j + width <= columns) {
         tile(depth, panel_a, panel_b, c + i * stride + j, stride, accumulate);
       } else {
@@ -192,8 +199,8 @@ void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const fl
 }
 
 std::size_t GemmWorkspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-  const std::int64_t a = round_up(std::min(rows, kBlockRows), kTileRows),
-                     b = round_up(std::min(columns, kBlockColumns), tile_columns());
+  const std::int64_t a = round_up(std::min(rows, kBlockRows), kTileRows);
+  const std::int64_t b = round_up(std::min(columns, kBlockColumns), tile_columns());
   return static_cast<std::size_t>(round_up(a * block_depth(depth), 16) + b * block_depth(depth));
 }
 

@@ -48,7 +48,8 @@ at::Tensor weights_by_head(const at::Tensor& query_weight, const at::Tensor& key
 Normed plain_forward(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight,
                      const at::Tensor& key_weight, double epsilon) {
   const std::int64_t normed = shape.heads_per_group + 1;
-  const at::Tensor parts = by_head(qkv, shape), x = parts.narrow(3, 0, normed);
+  const at::Tensor parts = by_head(qkv, shape);
+  const at::Tensor x = parts.narrow(3, 0, normed);
   const at::Tensor rstd = (x.square().mean(-1, true) + epsilon).rsqrt();
   const at::Tensor y = x * rstd * weights_by_head(query_weight, key_weight, shape);
   return {at::cat({y, parts.narrow(3, normed, 1)}, 3).flatten(2), rstd.squeeze(-1)};
@@ -58,10 +59,11 @@ Gradients plain_backward(const at::Tensor& d_out, const at::Tensor& qkv, const H
                          const at::Tensor& query_weight, const at::Tensor& key_weight,
                          const at::Tensor& rstd) {
   const std::int64_t queries = shape.heads_per_group;
-  const at::Tensor d_parts = by_head(d_out, shape), dy = d_parts.narrow(3, 0, queries + 1),
-                   r = rstd.unsqueeze(-1);
-  const at::Tensor hat = by_head(qkv, shape).narrow(3, 0, queries + 1) * r,
-                   g = dy * weights_by_head(query_weight, key_weight, shape);
+  const at::Tensor d_parts = by_head(d_out, shape);
+  const at::Tensor dy = d_parts.narrow(3, 0, queries + 1);
+  const at::Tensor r = rstd.unsqueeze(-1);
+  const at::Tensor hat = by_head(qkv, shape).narrow(3, 0, queries + 1) * r;
+  const at::Tensor g = dy * weights_by_head(query_weight, key_weight, shape);
   const at::Tensor dx = (g - hat * (g * hat).mean(-1, true)) * r;
   const at::Tensor d_weights = (dy * hat).sum({0, 1, 2});
   return {at::cat({dx, d_parts.narrow(3, queries + 1, 1)}, 3).flatten(2),
@@ -72,8 +74,9 @@ Gradients plain_backward(const at::Tensor& d_out, const at::Tensor& qkv, const H
 /// sums over tokens have one order.
 template <class Run>
 void for_groups(const at::Tensor& qkv, const HeadShape& shape, Run&& run) {
-  const std::int64_t normed = shape.heads_per_group + 1, stride = (normed + 1) * shape.head_size,
-                     groups = qkv.numel() / stride;
+  const std::int64_t normed = shape.heads_per_group + 1;
+  const std::int64_t stride = (normed + 1) * shape.head_size;
+  const std::int64_t groups = qkv.numel() / stride;
   for (std::int64_t i = 0; i < groups; ++i) run(i * stride, i * normed);
 }
 
@@ -89,15 +92,19 @@ Normed forward(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& 
                const at::Tensor& key_weight, double epsilon) {
   if (!has_kernel(qkv, query_weight, key_weight))
     return plain_forward(qkv, shape, query_weight, key_weight, epsilon);
-  const std::int64_t queries = shape.heads_per_group, d = shape.head_size,
-                     groups = qkv.size(2) / ((queries + 2) * d);
-  const at::Tensor y = at::empty_like(qkv),
-                   rstd = at::empty({qkv.size(0), qkv.size(1), groups, queries + 1}, qkv.options());
-  const float *from = qkv.const_data_ptr<float>(), *wq = query_weight.const_data_ptr<float>(),
-              *wk = key_weight.const_data_ptr<float>();
-  float *to = y.mutable_data_ptr<float>(), *roots = rstd.mutable_data_ptr<float>();
+  const std::int64_t queries = shape.heads_per_group;
+  const std::int64_t d = shape.head_size;
+  const std::int64_t groups = qkv.size(2) / ((queries + 2) * d);
+  const at::Tensor y = at::empty_like(qkv);
+  const at::Tensor rstd = at::empty({qkv.size(0), qkv.size(1), groups, queries + 1}, qkv.options());
+  const float* from = qkv.const_data_ptr<float>();
+  const float* wq = query_weight.const_data_ptr<float>();
+  const float* wk = key_weight.const_data_ptr<float>();
+  float* to = y.mutable_data_ptr<float>();
+  float* roots = rstd.mutable_data_ptr<float>();
   for_groups(qkv, shape, [&](std::int64_t at, std::int64_t root) {
-    const std::int64_t key = at + queries * d, value = key + d;
+    const std::int64_t key = at + queries * d;
+    const std::int64_t value = key + d;
     kernels::norm_forward(queries_of(shape, epsilon), from + at, wq, nullptr, to + at, nullptr,
                           roots + root);
     kernels::norm_forward(key_of(shape, epsilon), from + key, wk, nullptr, to + key, nullptr,
@@ -115,15 +122,19 @@ Gradients backward(const at::Tensor& any_d_out, const at::Tensor& qkv, const Hea
     return plain_backward(d_out, qkv, shape, query_weight, key_weight, rstd);
   const Gradients gradients{at::empty_like(qkv), at::zeros_like(query_weight),
                             at::zeros_like(key_weight)};
-  const std::int64_t queries = shape.heads_per_group, d = shape.head_size;
-  const float *x = qkv.const_data_ptr<float>(), *dy = d_out.const_data_ptr<float>(),
-              *roots = rstd.const_data_ptr<float>();
-  const float *wq = query_weight.const_data_ptr<float>(), *wk = key_weight.const_data_ptr<float>();
+  const std::int64_t queries = shape.heads_per_group;
+  const std::int64_t d = shape.head_size;
+  const float* x = qkv.const_data_ptr<float>();
+  const float* dy = d_out.const_data_ptr<float>();
+  const float* roots = rstd.const_data_ptr<float>();
+  const float* wq = query_weight.const_data_ptr<float>();
+  const float* wk = key_weight.const_data_ptr<float>();
   float* dx = gradients.qkv.mutable_data_ptr<float>();
-  float *dwq = gradients.query_weight.mutable_data_ptr<float>(),
-        *dwk = gradients.key_weight.mutable_data_ptr<float>();
+  float* dwq = gradients.query_weight.mutable_data_ptr<float>();
+  float* dwk = gradients.key_weight.mutable_data_ptr<float>();
   for_groups(qkv, shape, [&](std::int64_t at, std::int64_t root) {
-    const std::int64_t key = at + queries * d, value = key + d;
+    const std::int64_t key = at + queries * d;
+    const std::int64_t value = key + d;
     kernels::norm_backward(queries_of(shape, 0), dy + at, x + at, wq, nullptr, roots + root,
                            nullptr, dx + at, dwq, nullptr);
     kernels::norm_backward(key_of(shape, 0), dy + key, x + key, wk, nullptr, roots + root + queries,
@@ -142,9 +153,10 @@ at::Tensor head_norm(const at::Tensor& input, const HeadShape& shape, const Weig
                    "head_norm",
                    "input must be [B, T, groups * ({} + 2) * {}], its last dimension is {}",
                    shape.heads_per_group, d, input.size(-1));
-  for (const Weight* weight : {&query_weight, &key_weight})
+  for (const Weight* weight : {&query_weight, &key_weight}) {
     SHOAL_USER_CHECK(weight->tensor.dim() == 1 && weight->tensor.size(0) == d, "head_norm",
                      "a weight has {} elements, a head {}", weight->tensor.numel(), d);
+  }
   return differentiable(
       "head_norm", {input, query_weight.tensor, key_weight.tensor}, [&](const Wanted& wanted) {
         const at::Tensor qkv = input.contiguous();

@@ -71,7 +71,8 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
         [wanted, sizes = input.sizes().vec(), weight_sink = weight.sink, bias_sink = bias.sink,
          shape_of_weight = w.sizes().vec(),
          type = w.scalar_type()](const Tensors& saved, const Tensors& gradients) {
-          const at::Tensor dy = rows_of(gradients[0]).contiguous(), factor_dy = factor(dy, type);
+          const at::Tensor dy = rows_of(gradients[0]).contiguous();
+          const at::Tensor factor_dy = factor(dy, type);
           Tensors result(4);
           if (wanted.input[0]) {
             result[0] = at::empty(sizes, dy.options());
@@ -88,13 +89,14 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
               write(result[1], false);
             }
           }
-          if (wanted.input[2])
+          if (wanted.input[2]) {
             result[2] =
                 deliver(bias_sink, saved[2], [&](const at::Tensor& target, bool accumulate) {
                   write_widened(target, accumulate, [&](const at::Tensor& sum, bool onto) {
                     add_columns(dy, sum, onto);
                   });
                 });
+          }
           if (wanted.input[3]) result[3] = gradients[0];
           return result;
         }};

@@ -25,8 +25,12 @@ kernels::MatrixView view(const at::Tensor& tensor) {
 constexpr std::int64_t kWorthThreads = 1 << 20;
 
 void by_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
-  const std::int64_t rows = c.size(0), columns = c.size(1), depth = a.size(1), stride = c.stride(0);
-  const kernels::MatrixView left = view(a), right = view(b);
+  const std::int64_t rows = c.size(0);
+  const std::int64_t columns = c.size(1);
+  const std::int64_t depth = a.size(1);
+  const std::int64_t stride = c.stride(0);
+  const kernels::MatrixView left = view(a);
+  const kernels::MatrixView right = view(b);
   float* out = c.mutable_data_ptr<float>();
   const auto part = [&](std::int64_t i, std::int64_t height, std::int64_t j, std::int64_t width) {
     const at::Tensor workspace = at::empty(
@@ -35,11 +39,12 @@ void by_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bo
                   out + i * stride + j, stride, accumulate, workspace.mutable_data_ptr<float>());
   };
   const std::int64_t threads = rows * columns * depth < kWorthThreads ? 1 : at::get_num_threads();
-  const std::int64_t longer = std::max(rows, columns),
-                     share = std::max<std::int64_t>(64, (longer / threads + 63) / 64 * 64);
+  const std::int64_t longer = std::max(rows, columns);
+  const std::int64_t share = std::max<std::int64_t>(64, (longer / threads + 63) / 64 * 64);
   if (threads == 1 || share >= longer) return part(0, rows, 0, columns);
   at::parallel_for(0, (longer + share - 1) / share, 1, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t from = begin * share, count = std::min(longer, end * share) - from;
+    const std::int64_t from = begin * share;
+    const std::int64_t count = std::min(longer, end * share) - from;
     rows >= columns ? part(from, count, 0, columns) : part(0, rows, from, count);
   });
 }
@@ -58,13 +63,15 @@ void into_narrow(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, 
         accumulate ? converted(place, at::kFloat) : at::empty({rows, c.size(1)}, at::kFloat);
     by_kernel(wide, a.narrow(0, begin, rows), b, accumulate);
     const ElementType type = comm::element_type(c.scalar_type());
-    const std::int64_t width = c.size(1), stride = c.stride(0);
+    const std::int64_t width = c.size(1);
+    const std::int64_t stride = c.stride(0);
     auto* out = static_cast<std::uint16_t*>(place.mutable_data_ptr());
     const float* sums = wide.const_data_ptr<float>();
     at::parallel_for(0, rows, 16, [&](std::int64_t first, std::int64_t end) {
-      for (std::int64_t row = first; row < end; ++row)
+      for (std::int64_t row = first; row < end; ++row) {
         kernels::narrow(type, sums + row * width, static_cast<std::size_t>(width),
                         out + row * stride);
+      }
     });
   }
 }

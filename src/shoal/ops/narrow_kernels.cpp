@@ -53,10 +53,12 @@ void Widen(ElementType type, const void* from, std::size_t count, float* to) {
   const std::size_t lanes = hn::Lanes(Words());
   const auto* bits = static_cast<const std::uint16_t*>(from);
   std::size_t done = 0;
-  if (type == ElementType::kBF16)
-    for (; done + lanes <= count; done += lanes)
+  if (type == ElementType::kBF16) {
+    for (; done + lanes <= count; done += lanes) {
       hn::StoreU(hn::ShiftLeft<16>(hn::PromoteTo(Words(), hn::LoadU(HalfWords(), bits + done))),
                  Words(), reinterpret_cast<std::uint32_t*>(to + done));
+    }
+  }
 #if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, Reals> halves;
   if (type == ElementType::kF16)
@@ -74,9 +76,10 @@ void Narrow(ElementType type, const float* from, std::size_t count, void* to) {
   const std::size_t lanes = hn::Lanes(Words());
   auto* bits = static_cast<std::uint16_t*>(to);
   std::size_t done = 0;
-  if (type == ElementType::kBF16)
+  if (type == ElementType::kBF16) {
     for (; done + lanes <= count; done += lanes)
       hn::StoreU(nearest(words_of(from + done)), HalfWords(), bits + done);
+  }
 #if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, Reals> halves;
   if (type == ElementType::kF16)
@@ -96,9 +99,9 @@ void stochastic_group(std::uint64_t key, std::uint64_t group, const float* from,
     const Draw draw = element_draw(key, group * 16, lane);
     const auto half = [&](WordVector word, std::size_t index) {
       const std::size_t i = index * 16 + lane;
-      const WordVector u = words_of(from + i), r = index % 2 == 0
-                                                       ? hn::And(word, hn::Set(d, 0xffffu))
-                                                       : hn::ShiftRight<16>(word);
+      const WordVector u = words_of(from + i);
+      const WordVector r =
+          index % 2 == 0 ? hn::And(word, hn::Set(d, 0xffffu)) : hn::ShiftRight<16>(word);
       hn::StoreU(upper_halves(hn::Add(u, r), u), HalfWords(), to + i);
     };
     half(draw.word0, 0), half(draw.word0, 1), half(draw.word1, 2), half(draw.word1, 3);
@@ -111,7 +114,8 @@ void NarrowStochastically(std::uint64_t key, std::uint64_t first, const float* f
                           std::size_t count, std::uint16_t* to) {
   constexpr std::size_t kGroup = 128;
   while (count > 0) {
-    const std::size_t offset = first % kGroup, take = std::min(kGroup - offset, count);
+    const std::size_t offset = first % kGroup;
+    const std::size_t take = std::min(kGroup - offset, count);
     if (take == kGroup) {
       stochastic_group(key, first / kGroup, from, to);
     } else {

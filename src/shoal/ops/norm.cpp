@@ -52,7 +52,8 @@ Statistics plain_forward(NormKind kind, const at::Tensor& x, const at::Tensor& w
 
 NormGradients plain_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& mean, const at::Tensor& rstd, bool bias) {
-  const at::Tensor hat = (mean.defined() ? x - mean : x) * rstd, g = dy * weight;
+  const at::Tensor hat = (mean.defined() ? x - mean : x) * rstd;
+  const at::Tensor g = dy * weight;
   at::Tensor through = g - hat * (g * hat).mean(-1, true);
   if (mean.defined()) through = through - g.mean(-1, true);
   const std::int64_t width = x.size(-1);
@@ -66,7 +67,8 @@ Statistics forward(NormKind kind, const at::Tensor& x, const at::Tensor& weight,
   const auto shape = shape_of(kind, x, epsilon);
   const at::Tensor mean =
       kind == NormKind::kLayer ? at::empty({shape.rows}, x.options()) : at::Tensor();
-  const at::Tensor y = at::empty_like(x), rstd = at::empty({shape.rows}, x.options());
+  const at::Tensor y = at::empty_like(x);
+  const at::Tensor rstd = at::empty({shape.rows}, x.options());
   kernels::norm_forward(
       shape, pointer(x), pointer(weight), pointer(bias), y.mutable_data_ptr<float>(),
       mean.defined() ? mean.mutable_data_ptr<float>() : nullptr, rstd.mutable_data_ptr<float>());
@@ -84,8 +86,8 @@ NormGradients backward(NormKind kind, const at::Tensor& dy, const at::Tensor& d_
   }
   NormGradients gradients{at::empty_like(x), at::zeros_like(weight),
                           bias ? at::zeros_like(weight) : at::Tensor()};
-  const at::Tensor dy_rows = dy.contiguous(),
-                   residual_rows = d_residual.defined() ? d_residual.contiguous() : at::Tensor();
+  const at::Tensor dy_rows = dy.contiguous();
+  const at::Tensor residual_rows = d_residual.defined() ? d_residual.contiguous() : at::Tensor();
   kernels::norm_backward(shape_of(kind, x, 0), pointer(dy_rows), pointer(x), pointer(weight),
                          pointer(mean), pointer(rstd), pointer(residual_rows),
                          gradients.x.mutable_data_ptr<float>(),

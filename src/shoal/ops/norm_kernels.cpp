@@ -48,22 +48,25 @@ void NormBackward(const NormShape& shape, const float* dy, const float* x, const
                   float* d_weight, float* d_bias) {
   const std::size_t width = shape.width;
   for (std::int64_t row = 0; row < shape.rows; ++row, x += width, dy += width, dx += width) {
-    const Vector m = set(shape.centred ? mean[row] : 0), r = set(rstd[row]);
-    Vector sum_g = set(0), sum_gx = set(0);
+    const Vector m = set(shape.centred ? mean[row] : 0);
+    const Vector r = set(rstd[row]);
+    Vector sum_g = set(0);
+    Vector sum_gx = set(0);
     // Lanes beyond the width contribute nothing: dy reads as zero there.
     for_vectors(width, [&](std::size_t i, auto access) {
-      const Vector d = access.load(dy + i), hat = hn::Mul(hn::Sub(access.load(x + i), m), r),
-                   g = hn::Mul(d, access.load(weight + i));
+      const Vector d = access.load(dy + i);
+      const Vector hat = hn::Mul(hn::Sub(access.load(x + i), m), r);
+      const Vector g = hn::Mul(d, access.load(weight + i));
       sum_g = hn::Add(sum_g, g);
       sum_gx = hn::MulAdd(g, hat, sum_gx);
       access.store(hn::MulAdd(d, hat, access.load(d_weight + i)), d_weight + i);
       if (d_bias != nullptr) access.store(hn::Add(d, access.load(d_bias + i)), d_bias + i);
     });
-    const Vector mean_g = set(shape.centred ? sum(sum_g) / width : 0),
-                 mean_gx = set(sum(sum_gx) / width);
+    const Vector mean_g = set(shape.centred ? sum(sum_g) / width : 0);
+    const Vector mean_gx = set(sum(sum_gx) / width);
     for_vectors(width, [&](std::size_t i, auto access) {
-      const Vector hat = hn::Mul(hn::Sub(access.load(x + i), m), r),
-                   g = hn::Mul(access.load(dy + i), access.load(weight + i));
+      const Vector hat = hn::Mul(hn::Sub(access.load(x + i), m), r);
+      const Vector g = hn::Mul(access.load(dy + i), access.load(weight + i));
       const Vector through = hn::Mul(r, hn::Sub(g, hn::MulAdd(hat, mean_gx, mean_g)));
       access.store(d_residual == nullptr ? through : hn::Add(through, access.load(d_residual + i)),
                    dx + i);

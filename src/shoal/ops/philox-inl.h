@@ -30,8 +30,8 @@ struct Draw {
 HWY_INLINE void multiply(WordVector a, WordVector m, WordVector& high, WordVector& low) {
   const Words d;
   const hn::Repartition<std::uint64_t, Words> wide;
-  const auto even = hn::MulEven(a, m),
-             odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), m);
+  const auto even = hn::MulEven(a, m);
+  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), m);
   high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
   low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
 }
@@ -39,10 +39,15 @@ HWY_INLINE void multiply(WordVector a, WordVector m, WordVector& high, WordVecto
 /// Philox4x32-10 on a vector of counters.
 HWY_INLINE Draw philox_lanes(Draw c, std::uint64_t key) {
   const Words d;
-  const WordVector m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
-  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  const WordVector m0 = hn::Set(d, 0xD2511F53u);
+  const WordVector m1 = hn::Set(d, 0xCD9E8D57u);
+  std::uint32_t k0 = static_cast<std::uint32_t>(key);
+  std::uint32_t k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-    WordVector high0, low0, high1, low1;
+    WordVector high0;
+    WordVector low0;
+    WordVector high1;
+    WordVector low1;
     multiply(c.word0, m0, high0, low0);
     multiply(c.word2, m1, high1, low1);
     c = {hn::Xor(hn::Xor(high1, c.word1), hn::Set(d, k0)), low1,

@@ -21,7 +21,9 @@ void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global,
   std::int64_t runs = 1;
   for (std::size_t d = 0; d < split; ++d) runs *= local[d];
   for (std::int64_t r = 0; r < runs; ++r) {
-    std::int64_t rest = r, index = 0, stride = 1;
+    std::int64_t rest = r;
+    std::int64_t index = 0;
+    std::int64_t stride = 1;
     for (std::size_t d = local.size(); d-- > 0; stride *= global[d]) {
       index += begin[d] * stride;
       if (d < split) index += rest % local[d] * stride, rest /= local[d];

@@ -75,7 +75,8 @@ template <class Group>
 void fill(std::uint64_t begin, std::uint64_t count, float* out, Group&& group) {
   constexpr std::uint64_t kGroup = 64;
   while (count > 0) {
-    const std::uint64_t offset = begin % kGroup, take = std::min(kGroup - offset, count);
+    const std::uint64_t offset = begin % kGroup;
+    const std::uint64_t take = std::min(kGroup - offset, count);
     if (take == kGroup) {
       group(begin / kGroup, out);
     } else {

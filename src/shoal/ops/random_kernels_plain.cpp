@@ -27,8 +27,8 @@ void fill_normal(std::uint64_t key, std::uint64_t begin, std::uint64_t count, fl
   for (std::uint64_t i = begin; i < begin + count; ++i) {
     const auto words = element_words(key, i);
     const int h = static_cast<int>(i / 16 % 4);
-    const double u = ((words[h / 2 * 2] >> 8) + 1.0) * 0x1p-24,
-                 v = 2 * std::numbers::pi * ((words[h / 2 * 2 + 1] >> 8) * 0x1p-24);
+    const double u = ((words[h / 2 * 2] >> 8) + 1.0) * 0x1p-24;
+    const double v = 2 * std::numbers::pi * ((words[h / 2 * 2 + 1] >> 8) * 0x1p-24);
     *out++ = static_cast<float>(scale * std::sqrt(-2 * std::log(u)) *
                                 (h % 2 == 0 ? std::cos(v) : std::sin(v)));
   }

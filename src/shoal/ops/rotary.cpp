@@ -17,8 +17,8 @@ namespace {
 
 double stretched(double frequency, const model::RopeScaling& scaling) {
   if (scaling.factor == 1) return frequency;
-  const double wave = 2 * std::numbers::pi / frequency,
-               original = static_cast<double>(scaling.original_sequence);
+  const double wave = 2 * std::numbers::pi / frequency;
+  const double original = static_cast<double>(scaling.original_sequence);
   if (wave < original / scaling.high_frequency) return frequency;
   if (wave > original / scaling.low_frequency) return frequency / scaling.factor;
   const double smooth =
@@ -35,18 +35,24 @@ struct Shape {
 template <class T>
 void turn(const Shape& shape, const T* from, T* to, const float* table, std::int64_t table_rows,
           const std::int64_t* positions, std::int64_t begin, T direction) {
-  const std::int64_t half = shape.head_size / 2,
-                     turned = (shape.heads_per_group + 1) * shape.head_size;
+  const std::int64_t half = shape.head_size / 2;
+  const std::int64_t turned = (shape.heads_per_group + 1) * shape.head_size;
   for (std::int64_t row = 0; row < shape.batch * shape.columns; ++row) {
-    const std::int64_t column = row % shape.columns,
-                       position = positions ? positions[column] : begin + column;
-    const float *cosine = table + position * half, *sine = table + (table_rows + position) * half;
+    const std::int64_t column = row % shape.columns;
+    const std::int64_t position = positions ? positions[column] : begin + column;
+    const float* cosine = table + position * half;
+    const float* sine = table + (table_rows + position) * half;
     for (std::int64_t group = 0; group < shape.groups; ++group) {
       for (std::int64_t head = 0; head < turned; head += shape.head_size) {
-        const T *a = from + head, *b = a + half;
-        T *x = to + head, *y = x + half;
+        const T* a = from + head;
+        const T* b = a + half;
+        T* x = to + head;
+        T* y = x + half;
         for (std::int64_t i = 0; i < half; ++i) {
-          const T c = cosine[i], s = direction * sine[i], p = a[i], q = b[i];
+          const T c = cosine[i];
+          const T s = direction * sine[i];
+          const T p = a[i];
+          const T q = b[i];
           x[i] = p * c - q * s;
           y[i] = q * c + p * s;
         }
@@ -75,7 +81,8 @@ at::Tensor turned(const at::Tensor& x, const Shape& shape, const at::Tensor& tab
 at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double theta,
                         const model::RopeScaling& scaling) {
   const at::Tensor table = at::empty({2, positions, head_size / 2}, at::kFloat);
-  float *cosine = table.mutable_data_ptr<float>(), *sine = cosine + positions * (head_size / 2);
+  float* cosine = table.mutable_data_ptr<float>();
+  float* sine = cosine + positions * (head_size / 2);
   for (std::int64_t i = 0; i < head_size / 2; ++i) {
     const double frequency = stretched(std::pow(theta, -2.0 * i / head_size), scaling);
     for (std::int64_t p = 0; p < positions; ++p) {

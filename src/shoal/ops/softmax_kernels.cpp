@@ -19,8 +19,10 @@ namespace HWY_NAMESPACE {
 template <bool store>
 double exponentials(std::size_t width, float* row, float maximum) {
   const Floats d;
-  const std::size_t lanes = hn::Lanes(d), whole = width - width % (2 * lanes);
-  Vector a = set(0), b = set(0);
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t whole = width - width % (2 * lanes);
+  Vector a = set(0);
+  Vector b = set(0);
   for (std::size_t i = 0; i < whole; i += 2 * lanes) {
     const Vector x = hn::Exp(d, hn::Sub(hn::LoadU(d, row + i), set(maximum)));
     const Vector y = hn::Exp(d, hn::Sub(hn::LoadU(d, row + i + lanes), set(maximum)));
@@ -39,7 +41,8 @@ double exponentials(std::size_t width, float* row, float maximum) {
 double CrossEntropyRow(std::int64_t width, float* row, std::int64_t label, float scale,
                        bool gradient) {
   const Floats d;
-  const std::size_t lanes = hn::Lanes(d), count = width;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t count = width;
   float maximum = row[0];
   if (count >= lanes) {
     Vector top = hn::LoadU(d, row);

@@ -21,7 +21,8 @@ double squares_of(const at::Tensor& tensor) {
           (type == ElementType::kF32 || type == ElementType::kBF16 || type == ElementType::kF16),
       "clipping", "gradients must be contiguous tensors of float32, bfloat16 or float16");
   const Stored values{const_cast<void*>(tensor.const_data_ptr()), type};  // NOLINT: only read
-  const std::int64_t count = tensor.numel(), pieces = (count + kPiece - 1) / kPiece;
+  const std::int64_t count = tensor.numel();
+  const std::int64_t pieces = (count + kPiece - 1) / kPiece;
   std::vector<double> sums(pieces);
   at::parallel_for(0, pieces, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)

@@ -37,11 +37,12 @@ void LossScale::restore(const State& state) {
 
 bool LossScale::update(double scaled_norm) {
   if (!std::isfinite(scaled_norm)) {
-    if (state_.scale <= options_.smallest)
+    if (state_.scale <= options_.smallest) {
       throw Error(
           ErrorKind::kNonFinite, "loss_scale",
           fmt::format("the norm of the gradient is {} at loss scale {}", scaled_norm, state_.scale))
           .hint("no smaller scale helps: activations overflow fp16; bf16 has the range of fp32");
+    }
     state_.scale = std::max(state_.scale / 2, options_.smallest);
     state_.good_steps = 0;
     ++state_.skipped;

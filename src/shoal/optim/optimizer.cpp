@@ -101,10 +101,12 @@ class Sgd final : public Optimizer {
  public:
   Sgd(std::vector<Slice> slices, const SgdOptions& options, const Storage& storage)
       : Optimizer(std::move(slices), storage), options_(options) {
-    for (const Slice& slice : slices_)
-      if (is_half(slice.parameter))
+    for (const Slice& slice : slices_) {
+      if (is_half(slice.parameter)) {
         throw Error(ErrorKind::kConfig, "optimizer",
                     fmt::format("{} has 16 bits: sgd trains in float32", slice.name));
+      }
+    }
     require(options.momentum >= 0, "momentum", options.momentum, "must not be negative");
     require(options.weight_decay >= 0, "weight_decay", options.weight_decay,
             "must not be negative");
@@ -145,18 +147,20 @@ class Sgd final : public Optimizer {
 
 Optimizer::Optimizer(std::vector<Slice> slices, const Storage& storage)
     : slices_(std::move(slices)), updates_(slices_.size(), 0), storage_(storage) {
-  if (storage.moments != at::kFloat && storage.moments != at::kBFloat16)
+  if (storage.moments != at::kFloat && storage.moments != at::kBFloat16) {
     throw Error(ErrorKind::kConfig, "optimizer",
                 fmt::format("moments in {}: float32 or bfloat16", c10::toString(storage.moments)));
+  }
   for (const Slice& slice : slices_) {
     SHOAL_USER_CHECK(slice.parameter.defined() && is_trained_type(slice.parameter) &&
                          slice.parameter.is_contiguous(),
                      "optimizer", "{} must be a contiguous tensor of float32, bfloat16 or float16",
                      slice.name);
-    if (slice.parameter.scalar_type() == at::kHalf && !storage.master)
+    if (slice.parameter.scalar_type() == at::kHalf && !storage.master) {
       throw Error(ErrorKind::kConfig, "optimizer",
                   fmt::format("{} is float16 and has no master weights", slice.name))
           .hint("float16 parameters need float32 masters; bfloat16 ones do without");
+    }
   }
   make_masters();
 }
@@ -195,9 +199,10 @@ void Optimizer::make_masters() {
 }
 
 void Optimizer::copy_masters_to_parameters() {
-  for (std::size_t i = 0; i < slices_.size(); ++i)
+  for (std::size_t i = 0; i < slices_.size(); ++i) {
     if (masters_[i].defined() && is_half(slices_[i].parameter))
       slices_[i].parameter.detach().copy_(masters_[i]);
+  }
 }
 
 std::vector<at::Tensor> Optimizer::flat_state(const std::string& kind, at::ScalarType type) {

@@ -48,10 +48,11 @@ at::Tensor zeros_in_file(const std::string& folder, std::int64_t count, at::Scal
   const int error = errno;
   if (file >= 0) ::close(file);
   errno = error;
-  if (data == MAP_FAILED)
+  if (data == MAP_FAILED) {
     throw system_error(ErrorKind::kOutput, "optimizer",
                        fmt::format("cannot map {} bytes of state in '{}'", bytes, folder))
         .hint("name a folder on a disk with that much room");
+  }
   return at::from_blob(
       data, {count}, [bytes](void* mapped) { ::munmap(mapped, bytes); }, type);
 }

@@ -58,10 +58,14 @@ void adamw_update(const StoredAdamW& a, std::size_t count, const AdamWFactors& f
               "adamw: parameter {}, moments {} and {}", name(a.parameter.type),
               name(a.exp_avg.type), name(a.exp_avg_sq.type));
   if (is_float(a.parameter) && is_float(a.gradient) && is_float(a.exp_avg) &&
-      is_float(a.exp_avg_sq) && !a.copy.data)
+      is_float(a.exp_avg_sq) && !a.copy.data) {
     return adamw_update(floats(a.parameter), floats(a.gradient), floats(a.exp_avg),
                         floats(a.exp_avg_sq), count, factors);
-  Block parameter, gradient, exp_avg, exp_avg_sq;
+  }
+  Block parameter;
+  Block gradient;
+  Block exp_avg;
+  Block exp_avg_sq;
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t size = std::min(kBlock, count - begin);
     parameter.open(a.parameter.from(begin), size), gradient.open(a.gradient.from(begin), size);

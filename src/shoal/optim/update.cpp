@@ -61,8 +61,10 @@ HWY_ATTR void adamw(float* parameter, const float* gradient, float* exp_avg, flo
   for (; i + lanes <= count; i += lanes)
     update.vector(parameter + i, gradient + i, exp_avg + i, exp_avg_sq + i);
   if (const std::size_t left = count - i) {
-    Tail p(parameter + i, left), g(gradient + i, left), m(exp_avg + i, left),
-        v(exp_avg_sq + i, left);
+    Tail p(parameter + i, left);
+    Tail g(gradient + i, left);
+    Tail m(exp_avg + i, left);
+    Tail v(exp_avg_sq + i, left);
     update.vector(p.lanes, g.lanes, m.lanes, v.lanes);
     p.back(parameter + i, left), m.back(exp_avg + i, left), v.back(exp_avg_sq + i, left);
   }
@@ -93,8 +95,9 @@ HWY_ATTR void sgd(float* parameter, const float* gradient, float* buffer, std::s
   for (; i + lanes <= count; i += lanes)
     sgd_vector(parameter + i, gradient + i, buffer ? buffer + i : nullptr, factors);
   if (const std::size_t left = count - i) {
-    Tail p(parameter + i, left), g(gradient + i, left),
-        b(buffer ? buffer + i : parameter + i, left);
+    Tail p(parameter + i, left);
+    Tail g(gradient + i, left);
+    Tail b(buffer ? buffer + i : parameter + i, left);
     sgd_vector(p.lanes, g.lanes, buffer ? b.lanes : nullptr, factors);
     p.back(parameter + i, left);
     if (buffer) b.back(buffer + i, left);
@@ -108,11 +111,16 @@ HWY_ATTR double squares(const float* values, std::size_t count) {
   for (std::size_t begin = 0; begin < count; begin += kSumBlock) {
     const std::size_t end = std::min(begin + kSumBlock, count);
     // Four sums hide the latency of the addition.
-    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+    auto s0 = hn::Zero(d);
+    auto s1 = s0;
+    auto s2 = s0;
+    auto s3 = s0;
     std::size_t i = begin;
     for (; i + 4 * lanes <= end; i += 4 * lanes) {
-      const auto a = hn::LoadU(d, values + i), b = hn::LoadU(d, values + i + lanes);
-      const auto c = hn::LoadU(d, values + i + 2 * lanes), e = hn::LoadU(d, values + i + 3 * lanes);
+      const auto a = hn::LoadU(d, values + i);
+      const auto b = hn::LoadU(d, values + i + lanes);
+      const auto c = hn::LoadU(d, values + i + 2 * lanes);
+      const auto e = hn::LoadU(d, values + i + 3 * lanes);
       s0 = hn::MulAdd(a, a, s0), s1 = hn::MulAdd(b, b, s1), s2 = hn::MulAdd(c, c, s2),
       s3 = hn::MulAdd(e, e, s3);
     }

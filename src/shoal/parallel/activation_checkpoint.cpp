@@ -28,10 +28,12 @@ ops::Tensors pass(nn::Module& module, const at::Tensor& x, nn::Context context,
 
 /// Backward from several outputs at once; those without a gradient take no part.
 void run_backward(const ops::Tensors& outputs, const ops::Tensors& gradients) {
-  ops::Tensors from, with;
-  for (std::size_t i = 0; i < outputs.size(); ++i)
+  ops::Tensors from;
+  ops::Tensors with;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (gradients[i].defined() && outputs[i].requires_grad())
       from.push_back(outputs[i]), with.push_back(gradients[i]);
+  }
   if (!from.empty()) torch::autograd::backward(from, with);
 }
 
@@ -63,7 +65,8 @@ bool trains(const nn::Module& module) {
 /// A parameter that several recomputed blocks use, or one and the rest of the model, accumulates
 /// once in each backward pass within the pass.
 void expect_uses(const nn::Model& model, const std::vector<nn::Module*>& blocks) {
-  std::map<nn::Parameter*, int> inside, outside;
+  std::map<nn::Parameter*, int> inside;
+  std::map<nn::Parameter*, int> outside;
   for (const auto& unit : model.units()) {
     const bool recomputed = std::find(blocks.begin(), blocks.end(), unit.get()) != blocks.end();
     for (const auto& parameter : unit->parameters())

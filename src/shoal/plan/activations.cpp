@@ -7,7 +7,10 @@ namespace {
 
 void add_attention(const ModelSpec& spec, const Training& training, double tokens, double e,
                    std::vector<SavedTensor>& list) {
-  const double h = spec.hidden, d = spec.head_size, a = spec.heads, k = spec.kv_heads;
+  const double h = spec.hidden;
+  const double d = spec.head_size;
+  const double a = spec.heads;
+  const double k = spec.kv_heads;
   const double scores = tokens * a * training.length(spec);
   list.push_back({"input of norm 1", e * tokens * h, Cut::kSequence});
   list.push_back({"input of the query, key and value product", e * tokens * h, Cut::kSequence});
@@ -30,7 +33,8 @@ void add_attention(const ModelSpec& spec, const Training& training, double token
 
 void add_feed_forward(const ModelSpec& spec, const Training& training, double tokens, double e,
                       std::vector<SavedTensor>& list) {
-  const double h = spec.hidden, f = spec.ffn;
+  const double h = spec.hidden;
+  const double f = spec.ffn;
   list.push_back({"input of norm 2", e * tokens * h, Cut::kSequence});
   if (spec.experts > 0) {
     // Every tensor rank of an expert keeps all of its rows, and a slice of what is computed of
@@ -71,7 +75,8 @@ double mlp_activation_bytes(const ModelSpec& spec, const Training& training, dou
 /// The share of a micro-batch's activations that stays until the weight gradient. With full
 /// recomputation everything is there between the two halves of a backward pass.
 double kept_share(const ModelSpec& spec, const Training& training) {
-  double all = 0, kept = 0;
+  double all = 0;
+  double kept = 0;
   for (const SavedTensor& tensor : saved_tensors(spec, training)) {
     if (training.recompute != Recompute::kNone && tensor.core) continue;
     all += tensor.bytes / divisor(training, tensor.cut);
@@ -81,8 +86,9 @@ double kept_share(const ModelSpec& spec, const Training& training) {
 }
 
 double in_flight_by_form(const Training& training, std::int64_t rank) {
-  const double p = training.mesh.pipeline, m = training.micro_batches(),
-               v = training.mesh.virtual_stages;
+  const double p = training.mesh.pipeline;
+  const double m = training.micro_batches();
+  const double v = training.mesh.virtual_stages;
   if (p == 1) return 1;
   if (training.schedule == "gpipe") return m;
   if (v == 1) return std::min(m, p - rank);
@@ -121,7 +127,8 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training) {
 
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
                                       CarriedOut& known) {
-  const std::int64_t p = training.mesh.pipeline, chunks = training.chunks();
+  const std::int64_t p = training.mesh.pipeline;
+  const std::int64_t chunks = training.chunks();
   if (has_closed_form(training)) {
     std::vector<double> ranks(p);
     for (std::int64_t rank = 0; rank < p; ++rank) ranks[rank] = in_flight_by_form(training, rank);

@@ -27,11 +27,18 @@ Link fit_link(const Measurements& measured) {
 
 Line fit_line(const std::vector<TimedWork>& timed) {
   // Minimises the sum of ((a + b w) / t - 1)^2: linear in a and b.
-  double aa = 0, ab = 0, bb = 0, a1 = 0, b1 = 0, least = 1e300, most = 0;
+  double aa = 0;
+  double ab = 0;
+  double bb = 0;
+  double a1 = 0;
+  double b1 = 0;
+  double least = 1e300;
+  double most = 0;
   for (const auto& [work, t] : timed) {
     SHOAL_USER_CHECK(work > 0 && t > 0, "calibrate", "work and time must be positive: {} in {} s",
                      work, t);
-    const double x = 1 / t, y = work / t;
+    const double x = 1 / t;
+    const double y = work / t;
     aa += x * x, ab += x * y, bb += y * y, a1 += x, b1 += y;
     least = std::min(least, work), most = std::max(most, work);
   }
@@ -39,7 +46,8 @@ Line fit_line(const std::vector<TimedWork>& timed) {
                    "two different amounts of work are needed to tell start from rate: {} measured",
                    timed.size());
   const double determinant = aa * bb - ab * ab;
-  const double start = (a1 * bb - b1 * ab) / determinant, slope = (aa * b1 - ab * a1) / determinant;
+  const double start = (a1 * bb - b1 * ab) / determinant;
+  const double slope = (aa * b1 - ab * a1) / determinant;
   if (start >= 0 && slope > 0) return {start, 1 / slope};
   // No start that can be told from noise.
   return {0, bb / b1};
@@ -70,8 +78,8 @@ Cluster calibrated(const Measurements& measured) {
   cluster.hosts = 1, cluster.devices_per_host = measured.ranks;
   Device& device = cluster.device;
   device.memory_bytes = measured.memory_bytes / measured.ranks;
-  const Line traversal = fit_line(measured.traversals),
-             product = fit_line(measured.products.at(ElementType::kF32));
+  const Line traversal = fit_line(measured.traversals);
+  const Line product = fit_line(measured.products.at(ElementType::kF32));
   device.memory_bandwidth = std::max(best_rate(measured.traversals), traversal.rate);
   Efficiency& efficiency = device.efficiency;
   efficiency.memory = traversal.rate / device.memory_bandwidth;
@@ -81,9 +89,10 @@ Cluster calibrated(const Measurements& measured) {
   efficiency.matmul = product.rate / device.peak_flops[ElementType::kF32];
   efficiency.matmul_ramp_flops = std::max(0.0, product.start_s - traversal.start_s) * product.rate;
   // One share holds for every type, so another type's peak is what gives its own measured rate.
-  for (const auto& [type, timed] : measured.products)
+  for (const auto& [type, timed] : measured.products) {
     if (type != ElementType::kF32)
       device.peak_flops[type] = fit_line(timed).rate / efficiency.matmul;
+  }
   efficiency.link_inside = efficiency.link_between = 1;
   cluster.inside = measured.ranks > 1 ? fit_link(measured) : Link{0, device.memory_bandwidth / 2};
   cluster.between = cluster.inside;

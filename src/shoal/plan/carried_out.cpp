@@ -12,9 +12,10 @@ bool has_closed_form(const Training& training) {
 double CarriedOut::longest_span(const std::string& schedule, int ranks, int chunks,
                                 int micro_batches, const schedule::Costs& costs) {
   Key key{schedule, ranks, chunks, micro_batches, {}};
-  for (const schedule::StageCost& stage : costs.stages)
+  for (const schedule::StageCost& stage : costs.stages) {
     std::get<4>(key).insert(std::get<4>(key).end(),
                             {stage.forward, stage.input_gradient, stage.weight_gradient});
+  }
   const auto known = spans_.find(key);
   if (known != spans_.end()) return known->second;
   const double span =

@@ -135,11 +135,12 @@ std::optional<Runtime> runtime(std::string_view name) {
 
 double Cluster::peak(ElementType type) const {
   const auto at = device.peak_flops.find(type);
-  if (at == device.peak_flops.end())
+  if (at == device.peak_flops.end()) {
     throw Error(
         ErrorKind::kConfig, "cluster",
         fmt::format("{}: device {} has no peak for {}", name, device.name, shoal::name(type)))
         .hint("add it to the cluster file, or choose another precision");
+  }
   return at->second;
 }
 
@@ -156,9 +157,10 @@ void validate(const Cluster& cluster) {
           kPositive);
   if (device.peak_flops.empty())
     refuse(cluster, "device.peak_flops is empty: at least one element type needs a peak");
-  for (const auto& [type, peak] : device.peak_flops)
+  for (const auto& [type, peak] : device.peak_flops) {
     require(cluster, peak > 0, fmt::format("device.peak_flops.{}", name(type)).c_str(), peak,
             kPositive);
+  }
   require(cluster, device.power_w >= 0, "device.power_w", device.power_w, kNotNegative);
   require(cluster, device.price_per_hour >= 0, "device.price_per_hour", device.price_per_hour,
           kNotNegative);
@@ -188,14 +190,16 @@ void validate(const Cluster& cluster) {
           cluster.host.link_bandwidth, kNotNegative);
   require(cluster, cluster.storage.read_bandwidth >= 0, "storage.read_bandwidth",
           cluster.storage.read_bandwidth, kNotNegative);
-  for (const auto& [kernel, rate] : cluster.kernels)
+  for (const auto& [kernel, rate] : cluster.kernels) {
     for (const auto& [part, value] : {std::pair{"start_s", rate.start_s},
                                       {"flop_s", rate.flop_s},
                                       {"weight_s", rate.weight_s},
-                                      {"byte_s", rate.byte_s}})
+                                      {"byte_s", rate.byte_s}}) {
       require(cluster, value >= 0, fmt::format("kernels.{}.{}", kernel, part).c_str(), value,
               kNotNegative);
-  for (const auto& [kernel, rate] : cluster.kernels)
+    }
+  }
+  for (const auto& [kernel, rate] : cluster.kernels) {
     for (const auto& [work, seconds] : rate.timed) {
       const double least = std::min({work.flops, work.weights, work.bytes});
       require(cluster, least >= 0, fmt::format("kernels.{}.timed", kernel).c_str(), least,
@@ -203,6 +207,7 @@ void validate(const Cluster& cluster) {
       require(cluster, seconds > 0, fmt::format("kernels.{}.timed", kernel).c_str(), seconds,
               kPositive);
     }
+  }
   require(cluster, cluster.storage.write_bandwidth >= 0, "storage.write_bandwidth",
           cluster.storage.write_bandwidth, kNotNegative);
 }
@@ -224,14 +229,16 @@ std::optional<Cluster> cluster_preset(std::string_view name) {
 }
 
 Cluster with_devices(Cluster cluster, std::int64_t devices) {
-  if (devices < 1)
+  if (devices < 1) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("devices = {}: must be at least 1", devices));
+  }
   if (devices < cluster.devices_per_host) cluster.devices_per_host = devices;
-  if (devices % cluster.devices_per_host != 0)
+  if (devices % cluster.devices_per_host != 0) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("devices = {}: must be a multiple of the {} devices of a {} host",
                             devices, cluster.devices_per_host, cluster.name));
+  }
   cluster.hosts = devices / cluster.devices_per_host;
   return cluster;
 }

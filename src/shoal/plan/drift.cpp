@@ -16,7 +16,9 @@ struct Factor {
 }  // namespace
 
 Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<TimedKernel>>& now) {
-  Factor core, memory, both;
+  Factor core;
+  Factor memory;
+  Factor both;
   for (const auto& [name, timed] : now) {
     const auto then = cluster.kernels.find(name);
     SHOAL_USER_CHECK(then != cluster.kernels.end(), "drift",

@@ -50,7 +50,8 @@ class Simplex {
  private:
   Vertex vertex(const Point& at) const {
     const Efficiency efficiency = efficiency_at(at);
-    double loss = 0, weights = 0;
+    double loss = 0;
+    double weights = 0;
     for (const TimedRow& row : rows_) {
       const double log = std::log(row.predicted_s(efficiency) / row.measured_s);
       loss += row.weight * log * log, weights += row.weight;

@@ -3,8 +3,9 @@
 namespace shoal::plan {
 
 BlockFlops block_forward_flops(const ModelSpec& spec, double samples, double length) {
-  const double tokens = samples * length, h = spec.hidden,
-               ad = static_cast<double>(spec.heads) * spec.head_size;
+  const double tokens = samples * length;
+  const double h = spec.hidden;
+  const double ad = static_cast<double>(spec.heads) * spec.head_size;
   const double attention = 2 * tokens * h * (2 * ad + 2.0 * spec.kv_heads * spec.head_size);
   const double mlp = tokens * (spec.gated ? 6 : 4) * h * spec.ffn;
   const double feed_forward =
@@ -20,10 +21,12 @@ Flops step_flops(const ModelSpec& spec, const Training& training) {
   }
   const double s = training.length(spec);
   const BlockFlops block = block_forward_flops(spec, static_cast<double>(training.global_batch), s);
-  const double L = spec.layers, head = 2.0 * training.global_batch * s * spec.hidden * spec.vocab;
+  const double L = spec.layers;
+  const double head = 2.0 * training.global_batch * s * spec.hidden * spec.vocab;
   const auto count = [&](double kappa, bool recomputed) {
     const double core = kappa * block.core;
-    double forward = L * (block.products + core), again = 0;
+    double forward = L * (block.products + core);
+    double again = 0;
     if (recomputed && training.recompute == Recompute::kFull) again = forward;
     if (recomputed && training.recompute == Recompute::kSelective) again = L * core;
     return 3 * (forward + head) + again;

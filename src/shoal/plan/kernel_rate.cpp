@@ -31,7 +31,8 @@ bool solve(std::array<Row, kParts> a, Row b, const std::vector<int>& chosen, Row
     if (a[p][p] <= 0) return false;
     for (std::size_t j = i + 1; j < chosen.size(); ++j) {
       const int q = chosen[j];
-      const double factor = a[q][p] / a[p][p], before = a[q][q];
+      const double factor = a[q][p] / a[p][p];
+      const double before = a[q][q];
       for (const int column : chosen) a[q][column] -= factor * a[p][column];
       b[q] -= factor * b[p];
       if (a[q][q] < 1e-9 * before) return false;

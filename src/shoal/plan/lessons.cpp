@@ -74,8 +74,8 @@ Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link) {
   require_positive("ranks", static_cast<double>(ranks));
   require_positive("bytes", bytes);
   require_link(link);
-  const double ring = ring_all_reduce_s(ranks, bytes, link),
-               tree = tree_all_reduce_s(ranks, bytes, link);
+  const double ring = ring_all_reduce_s(ranks, bytes, link);
+  const double tree = tree_all_reduce_s(ranks, bytes, link);
   return {std::min(ring, tree),
           fmt::format("ring 2 (n-1) a + 2 (n-1)/n S b = {:.4g} s, tree 2 ceil(log2 n) (a + S b) = "
                       "{:.4g} s: {} wins (n = {}, a = {:.3g} s, S = {:.4g} B, 1/b = "

@@ -44,7 +44,8 @@ double gathered_bytes(const ModelSpec& spec, const Training& training, const Hel
 /// What the head keeps and works on: the inputs of norm and product, fp32 logits, and their
 /// gradient.
 void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
-  const double tokens = tokens_of(spec, training), t = training.mesh.tensor;
+  const double tokens = tokens_of(spec, training);
+  const double t = training.mesh.tensor;
   const double e = precision(training.precision)->activation_bytes;
   use.activations += (2 * e * tokens * spec.hidden + 4 * tokens * spec.vocab) / t;
   use.workspace = std::max(use.workspace, (4 + e) * tokens * spec.vocab / t);
@@ -74,7 +75,8 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
   }
   const auto blocks = stage_blocks(spec, training);
   double own = 0;
-  bool first = false, last = false;
+  bool first = false;
+  bool last = false;
   for (std::int64_t stage = 0; stage < training.stages(); ++stage) {
     if (rank_of_stage(training, stage) != rank) continue;
     own += blocks[stage];
@@ -111,7 +113,9 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, 
   for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
     const HeldParameters& held = held_by[rank];
     const MemoryUse running = forward_and_backward(spec, training, rank, held, flying[rank]);
-    MemoryUse steady = running, optimizer, checkpoint;
+    MemoryUse steady = running;
+    MemoryUse optimizer;
+    MemoryUse checkpoint;
     steady.workspace = 0;
     add_states(held, training, optimizer);
     checkpoint = optimizer;
@@ -146,9 +150,10 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
     const auto held = held_by_rank(spec, training);
     const double bytes = precision(training.precision)->state.parameter /
                          static_cast<double>(shard_group(cluster, training.mesh).inside);
-    for (RankMemory& rank : ranks)
+    for (RankMemory& rank : ranks) {
       for (MemoryPhase& phase : rank.phases)
         phase.use.parameters += held[static_cast<std::size_t>(rank.rank)].all() * bytes;
+    }
   }
   return ranks;
 }
@@ -156,7 +161,8 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
 double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   double most = 0;
   for (const HeldParameters& held : held_by_rank(spec, training)) {
-    MemoryUse here, all;
+    MemoryUse here;
+    MemoryUse all;
     Training kept = training;
     kept.offload_optimizer = kept.offload_parameters = false;
     add_states(held, training, here), add_states(held, kept, all);

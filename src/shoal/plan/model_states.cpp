@@ -75,9 +75,9 @@ HeldParameters held_by_head(const ModelSpec& spec, const Training& training) {
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training) {
   if (spec.family == Family::kMlp) return {{static_cast<double>(parameter_count(spec)), 0, 0}};
   const auto whole = units(spec);
-  const HeldParameters embedding = divided(whole[0], training.mesh),
-                       block = divided(whole[1], training.mesh),
-                       head = divided(whole[2], training.mesh);
+  const HeldParameters embedding = divided(whole[0], training.mesh);
+  const HeldParameters block = divided(whole[1], training.mesh);
+  const HeldParameters head = divided(whole[2], training.mesh);
   const auto blocks = stage_blocks(spec, training);
   std::vector<HeldParameters> ranks(training.mesh.pipeline);
   for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
@@ -85,8 +85,8 @@ std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& 
     ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] +=
         {n * block.split, n * block.replicated, n * block.expert};
   }
-  const std::int64_t first = rank_of_stage(training, 0),
-                     last = rank_of_stage(training, training.stages() - 1);
+  const std::int64_t first = rank_of_stage(training, 0);
+  const std::int64_t last = rank_of_stage(training, training.stages() - 1);
   ranks[first] += embedding;
   ranks[last] += head;
   if (spec.tied_embeddings && first != last)

@@ -37,8 +37,8 @@ constexpr double kSoftmaxOperations = 14;
 void add_attention_core(const ModelSpec& spec, const Training& training, const Sizes& n,
                         std::vector<OperationCost>& list) {
   const double width = static_cast<double>(spec.heads) * spec.head_size / n.t;
-  const double flops = 2 * n.tokens * n.length * width,
-               scores = n.tokens * spec.heads * n.length / n.t;
+  const double flops = 2 * n.tokens * n.length * width;
+  const double scores = n.tokens * spec.heads * n.length / n.t;
   if (training.flash_attention) {
     // One kernel, here with all scores, of which `sum` leaves out the masked half; the backward
     // pass computes them again, five products for two.
@@ -51,9 +51,10 @@ void add_attention_core(const ModelSpec& spec, const Training& training, const S
   list.push_back({"scores", true, flops, 2 * flops, 0, 1, true, n.e * scores});
   list.push_back({"values", true, flops, 2 * flops, 0, 1, true, n.e * scores});
   list.push_back({"softmax", false, 2 * n.e * scores, 3 * n.e * scores, 0, 1, true});
-  if (spec.dropout > 0)
+  if (spec.dropout > 0) {
     list.push_back(
         {"dropout of scores", false, (2 * n.e + 1) * scores, (2 * n.e + 1) * scores, 0, 1, true});
+  }
 }
 
 void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n,
@@ -134,8 +135,8 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
     const double one = all_reduce_s(cluster, tensor_group(cluster, mesh), activation);
     s += (spec.experts > 0 ? 1 : 2) * one;
   }
-  const double kv = 2 * n.e * n.tokens * spec.kv_heads * spec.head_size / n.t,
-               queries = n.e * n.tokens * spec.heads * spec.head_size / n.t;
+  const double kv = 2 * n.e * n.tokens * spec.kv_heads * spec.head_size / n.t;
+  const double queries = n.e * n.tokens * spec.heads * spec.head_size / n.t;
   const GroupShape context = context_group(cluster, mesh);
   s += training.ulysses
            ? all_to_all_s(cluster, context, queries + kv) + all_to_all_s(cluster, context, queries)
@@ -171,9 +172,10 @@ PieceTime PieceTime::operator*(double times) const {
 std::vector<OperationCost> block_operations(const ModelSpec& spec, const Training& training) {
   if (spec.family == Family::kMlp) return {};
   const Sizes n(spec, training);
-  const double residual = n.cut_tokens * n.h, mask = spec.dropout > 0 ? 1 : 0;
-  const double queries = static_cast<double>(spec.heads) * spec.head_size,
-               keys = static_cast<double>(spec.kv_heads) * spec.head_size;
+  const double residual = n.cut_tokens * n.h;
+  const double mask = spec.dropout > 0 ? 1 : 0;
+  const double queries = static_cast<double>(spec.heads) * spec.head_size;
+  const double keys = static_cast<double>(spec.kv_heads) * spec.head_size;
   std::vector<OperationCost> list;
   list.push_back(traversal("norm 1", 2 * n.e * residual, 4 * n.e * residual));
   list.push_back(product("queries, keys, values", 2 * n.tokens * n.h * (queries + 2 * keys) / n.t));
@@ -259,8 +261,8 @@ PieceTime head_time(const ModelSpec& spec, const Training& training, const Clust
   if (spec.family == Family::kMlp) return time;
   const Sizes n(spec, training);
   const GroupShape group = tensor_group(cluster, training.mesh);
-  const double input = all_reduce_s(cluster, group, n.e * n.tokens * n.h),
-               loss = 3 * all_reduce_s(cluster, group, 4 * n.tokens);
+  const double input = all_reduce_s(cluster, group, n.e * n.tokens * n.h);
+  const double loss = 3 * all_reduce_s(cluster, group, 4 * n.tokens);
   time.forward += loss;
   time.input_gradient += input;
   time.communication = loss + input;

@@ -61,22 +61,26 @@ std::vector<std::string> remedies(const ModelSpec& spec, const Training& trainin
   }
   for (const std::int64_t factor : {2, 4, 8}) {
     if (training.mesh.data % factor != 0) break;
-    Training wider = training, deeper = training;
+    Training wider = training;
+    Training deeper = training;
     wider.mesh.tensor *= factor, wider.mesh.data /= factor;
     deeper.mesh.pipeline *= factor, deeper.mesh.data /= factor;
-    if (fits(spec, wider, cluster))
+    if (fits(spec, wider, cluster)) {
       try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor,
                                     wider.mesh.data, gib(wider)));
-    if (fits(spec, deeper, cluster))
+    }
+    if (fits(spec, deeper, cluster)) {
       try_change(deeper, fmt::format("--pp {} --dp {} ({:.1f} GiB)", deeper.mesh.pipeline,
                                      deeper.mesh.data, gib(deeper)));
+    }
   }
   Training everything = training;
   everything.micro_batch = 1, everything.recompute = Recompute::kFull, everything.zero = 3;
-  if (list.empty() && training.mesh.shard_ranks() > 1)
+  if (list.empty() && training.mesh.shard_ranks() > 1) {
     try_change(everything,
                fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)",
                            gib(everything)));
+  }
   return list;
 }
 
@@ -93,11 +97,11 @@ FailureModel failures(const Plan& plan, double checkpoint) {
 
 RunEstimate estimate(const Plan& plan, const Budget& budget) {
   RunEstimate run;
-  const double step = plan.time.all(),
-               per_step = static_cast<double>(plan.training.global_batch) *
+  const double step = plan.time.all();
+  const double per_step = static_cast<double>(plan.training.global_batch) *
                           (plan.spec.family == Family::kMlp ? 1 : plan.training.length(plan.spec));
-  const double devices = static_cast<double>(plan.cluster.devices()),
-               price = plan.cluster.device.price_per_hour;
+  const double devices = static_cast<double>(plan.cluster.devices());
+  const double price = plan.cluster.device.price_per_hour;
   run.checkpoint_bytes = checkpoint_bytes(plan.spec, plan.training);
   const FailureModel model = run.failures = failures(plan, run.checkpoint_bytes);
   if (model.checkpoint_s > 0) {
@@ -109,11 +113,12 @@ RunEstimate estimate(const Plan& plan, const Budget& budget) {
     run.tokens = budget.tokens;
     seconds = budget.tokens / per_step * step / run.goodput;
   } else {
-    if (budget.money > 0 && price <= 0)
+    if (budget.money > 0 && price <= 0) {
       throw Error(
           ErrorKind::kConfig, "plan",
           fmt::format("money = {}: cluster {} names no price", budget.money, plan.cluster.name))
           .hint("set device.price_per_hour in the cluster file");
+    }
     seconds = budget.hours > 0 ? budget.hours * 3600 : budget.money / (price * devices) * 3600;
     run.tokens = seconds * run.goodput / step * per_step;
   }
@@ -131,17 +136,20 @@ void validate_budget(const Budget& budget) {
   int given = 0;
   for (const auto& [name, value] :
        {std::pair{"tokens", budget.tokens}, {"hours", budget.hours}, {"money", budget.money}}) {
-    if (!(value >= 0) || !std::isfinite(value))
+    if (!(value >= 0) || !std::isfinite(value)) {
       throw Error(ErrorKind::kConfig, "plan",
                   fmt::format("{} = {}: must not be negative", name, value));
+    }
     given += value > 0;
   }
-  if (!(budget.bytes_per_token > 0) || !std::isfinite(budget.bytes_per_token))
+  if (!(budget.bytes_per_token > 0) || !std::isfinite(budget.bytes_per_token)) {
     throw Error(ErrorKind::kConfig, "plan",
                 fmt::format("bytes-per-token = {}: must be positive", budget.bytes_per_token));
-  if (given > 1)
+  }
+  if (given > 1) {
     throw Error(ErrorKind::kConfig, "plan",
                 "only one of tokens, hours and money can be the budget");
+  }
 }
 
 }  // namespace
@@ -158,12 +166,13 @@ Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& c
   validate(spec, training);
   validate(cluster);
   validate_budget(budget);
-  if (training.mesh.devices() != cluster.devices())
+  if (training.mesh.devices() != cluster.devices()) {
     throw Error(
         ErrorKind::kConfig, "plan",
         fmt::format("devices = {}: the mesh dp {} x tp {} x pp {} x cp {} has {}",
                     cluster.devices(), training.mesh.data, training.mesh.tensor,
                     training.mesh.pipeline, training.mesh.context, training.mesh.devices()));
+  }
   Plan plan;
   plan.spec = spec, plan.training = training, plan.cluster = cluster;
   plan.parameters = parameter_count(spec);

@@ -31,9 +31,10 @@ void add_memory(const Plan& plan, std::string& text) {
   }
   text += fmt::format("  peak {:.2f} GiB: {}\n", plan.peak().all() / kGiB,
                       plan.fits() ? "fits" : "DOES NOT FIT");
-  if (plan.host_bytes > 0)
+  if (plan.host_bytes > 0) {
     text += fmt::format("  offloaded to a host: {:.2f} GiB of its {:.2f} GiB\n",
                         plan.host_bytes / kGiB, plan.cluster.host.memory_bytes / kGiB);
+  }
   if (plan.fits()) return;
   if (plan.remedies.empty()) text += "  no single change makes it fit: more devices, or --search\n";
   for (const std::string& remedy : plan.remedies)
@@ -62,11 +63,12 @@ void add_time(const Plan& plan, std::string& text) {
   text += fmt::format("  limited by       {}\n", plan.limited_by);
   if (plan.traffic.empty()) return;
   text += "  one device sends";
-  for (const Traffic& one : plan.traffic)
+  for (const Traffic& one : plan.traffic) {
     text += fmt::format(" {} {:.4g} GB{}", one.technique, one.bytes / 1e9,
                         one.between_bytes > 0
                             ? fmt::format(" ({:.4g} between hosts)", one.between_bytes / 1e9)
                             : "");
+  }
   text += "\n";
 }
 

@@ -62,9 +62,10 @@ std::string legend(double x, double y,
 /// Lines across and numbers under a horizontal axis, and what it measures.
 std::string bottom_scale(const Axis& x, double top, double bottom, const std::string& unit) {
   std::string text;
-  for (const double value : ticks(x, 8))
+  for (const double value : ticks(x, 8)) {
     text += line(x(value), top, x(value), bottom, "stroke=\"#e3e3e3\"") +
             words(x(value), bottom + 18, fmt::format("{:.6g}", value), "middle");
+  }
   return text + words((x.from + x.to) / 2, bottom + 40, unit, "middle");
 }
 
@@ -128,21 +129,25 @@ std::string label(const Training& training) {
 }  // namespace
 
 std::string memory_plot(const Plan& plan) {
-  constexpr double kHeight = 520, kLeft = 64, kRight = 150, kBottom = 78;
+  constexpr double kHeight = 520;
+  constexpr double kLeft = 64;
+  constexpr double kRight = 150;
+  constexpr double kBottom = 78;
   double most = plan.capacity_bytes / kGiB;
   for (const RankMemory& rank : plan.memory) most = std::max(most, rank.peak().use.all() / kGiB);
   const Axis y{0, 1.04 * most, kHeight - kBottom, kTop};
   std::string text = opening(
       kHeight,
       fmt::format("{}: memory of one device by pipeline rank and moment, GiB", plan.spec.name));
-  for (const double value : ticks(y, 9))
+  for (const double value : ticks(y, 9)) {
     text += line(kLeft, y(value), kWidth - kRight, y(value), "stroke=\"#e3e3e3\"") +
             words(kLeft - 8, y(value) + 4, fmt::format("{:.6g}", value), "end");
+  }
   const double group = (kWidth - kRight - kLeft) / static_cast<double>(plan.memory.size());
   for (std::size_t i = 0; i < plan.memory.size(); ++i) {
     const RankMemory& rank = plan.memory[i];
-    const double left = kLeft + group * (static_cast<double>(i) + 0.06),
-                 width = 0.88 * group / static_cast<double>(rank.phases.size());
+    const double left = kLeft + group * (static_cast<double>(i) + 0.06);
+    const double width = 0.88 * group / static_cast<double>(rank.phases.size());
     for (std::size_t phase = 0; phase < rank.phases.size(); ++phase) {
       const double at = left + width * static_cast<double>(phase);
       text += stacked(rank.phases[phase].use, at, 0.92 * width, y);
@@ -150,9 +155,10 @@ std::string memory_plot(const Plan& plan) {
     }
     // As many numbers as there is room for.
     const auto every = static_cast<std::size_t>(std::max(1.0, 24 / group));
-    if (i % every == 0)
+    if (i % every == 0) {
       text += words(kLeft + group * (static_cast<double>(i) + 0.5), y.from + 36,
                     fmt::format("{}", rank.rank), "middle");
+    }
   }
   std::string moments;
   for (const MemoryPhase& phase : plan.memory.front().phases)
@@ -164,31 +170,38 @@ std::string memory_plot(const Plan& plan) {
       line(kLeft, capacity, kWidth - kRight, capacity, "stroke=\"#333\" stroke-dasharray=\"6 4\"") +
       words(kWidth - kRight + 8, capacity + 4, "device");
   std::vector<std::pair<const char*, const char*>> entries;
-  for (auto category = kCategories.rbegin(); category != kCategories.rend(); ++category)
-    for (const RankMemory& rank : plan.memory)
+  for (auto category = kCategories.rbegin(); category != kCategories.rend(); ++category) {
+    for (const RankMemory& rank : plan.memory) {
       if (std::any_of(rank.phases.begin(), rank.phases.end(),
                       [&](const MemoryPhase& phase) { return phase.use.*category->bytes > 0; })) {
         entries.emplace_back(category->color, category->name);
         break;
       }
+    }
+  }
   return text + legend(kWidth - kRight + 14, std::max(kTop + 14, capacity + 34), entries) +
          "</svg>\n";
 }
 
 std::string time_plot(const Plan& plan) {
-  constexpr double kLeft = 190, kRight = 110, kRow = 34;
+  constexpr double kLeft = 190;
+  constexpr double kRight = 110;
+  constexpr double kRow = 34;
   const auto parts = parts_of(plan.time);
-  const double rows = static_cast<double>(parts.size()) + 1, bottom = kTop + 12 + kRow * rows,
-               all = plan.time.all();
+  const double rows = static_cast<double>(parts.size()) + 1;
+  const double bottom = kTop + 12 + kRow * rows;
+  const double all = plan.time.all();
   const double unit = all < 1 ? 1e3 : 1;
   const Axis x{0, std::max(1e-9, unit * all), kLeft, kWidth - kRight};
   std::string text =
       opening(bottom + 56, fmt::format("{}: where {:.4g} s of a step go ({})", plan.spec.name, all,
                                        mesh_words(plan.training)));
   text += bottom_scale(x, kTop, bottom, unit > 1 ? "ms" : "seconds");
-  double done = 0, row = kTop + 12;
+  double done = 0;
+  double row = kTop + 12;
   for (const Part& part : parts) {
-    const double begin = unit * done, end = unit * (done + part.seconds);
+    const double begin = unit * done;
+    const double end = unit * (done + part.seconds);
     if (part.seconds > 0) text += box(x(begin), row, x(end) - x(begin), kRow - 10, part.color);
     text += words(kLeft - 10, row + 16, part.name, "end") +
             words(x(end) + 6, row + 16, fmt::format("{:.1f} %", 100 * part.seconds / all));
@@ -203,7 +216,9 @@ std::string time_plot(const Plan& plan) {
 
 std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
                         const std::vector<Candidate>& found) {
-  constexpr double kLeft = 510, kRight = 70, kRow = 30;
+  constexpr double kLeft = 510;
+  constexpr double kRight = 70;
+  constexpr double kRow = 30;
   const double bottom = kTop + 40 + kRow * static_cast<double>(found.size());
   std::string text =
       opening(bottom + 56, fmt::format("{} on {} {}: tokens a second and device", spec.name,

@@ -12,7 +12,8 @@ double ScalingLaw::loss(double parameters, double tokens) const {
 
 std::optional<double> ScalingLaw::loss_error(double parameters, double tokens) const {
   if (E_error == 0) return std::nullopt;
-  const double by_size = 1 / std::pow(parameters, alpha), by_tokens = 1 / std::pow(tokens, beta);
+  const double by_size = 1 / std::pow(parameters, alpha);
+  const double by_tokens = 1 / std::pow(tokens, beta);
   const double terms[] = {E_error, by_size * A_error, by_tokens * B_error,
                           A * by_size * std::log(parameters) * alpha_error,
                           B * by_tokens * std::log(tokens) * beta_error};
@@ -57,8 +58,10 @@ ComputeOptimum AllocationLaw::at(double flops) const {
 }
 
 std::vector<AllocationLaw> allocation_laws() {
-  constexpr double kPetaflopDay = 1e15 * 86400, kGopher = 5.76e23, kDeepSeek = 1e20,
-                   kLlama = 3.8e25;
+  constexpr double kPetaflopDay = 1e15 * 86400;
+  constexpr double kGopher = 5.76e23;
+  constexpr double kDeepSeek = 1e20;
+  constexpr double kLlama = 3.8e25;
   const std::string hoffmann =
       "Hoffmann et al., Training compute-optimal large language models, 2022, approach ";
   return {{"kaplan", "Kaplan et al., Scaling laws for neural language models, 2020", kPetaflopDay,

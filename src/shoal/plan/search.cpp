@@ -61,11 +61,12 @@ class Walk {
  private:
   void walk() {
     const bool transformer = spec_.family == Family::kTransformer;
-    const std::int64_t n = cluster_.devices(), one = 1;
+    const std::int64_t n = cluster_.devices();
+    const std::int64_t one = 1;
     for (const std::int64_t t : given_or(
-             space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one}))
+             space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one})) {
       for (const std::int64_t p :
-           given_or(space_.pipeline, transformer ? divisors(n) : std::vector{one}))
+           given_or(space_.pipeline, transformer ? divisors(n) : std::vector{one})) {
         for (const std::int64_t c :
              given_or(space_.context, transformer ? contexts() : std::vector{one})) {
           if (t < 1 || p < 1 || c < 1 || t > n || p > n || c > n || p > n / t || c > n / (t * p) ||
@@ -80,6 +81,8 @@ class Walk {
           if (training.global_batch % training.mesh.data != 0) continue;
           experts(training);
         }
+      }
+    }
   }
 
   /// Cutting the sequence pays when it is long: leave at least 4096 tokens a rank.
@@ -134,11 +137,11 @@ class Walk {
     if (space_.shard.empty() && space_.hybrid_sharding && near > 1 && near < ranks &&
         ranks % near == 0)
       shards.insert(near);
-    for (const std::string& precision : precisions)
+    for (const std::string& precision : precisions) {
       for (const int zero :
-           given_or(space_.zero, ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0}))
+           given_or(space_.zero, ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0})) {
         for (const std::int64_t shard :
-             zero > 0 || !space_.shard.empty() ? shards : std::set<std::int64_t>{0})
+             zero > 0 || !space_.shard.empty() ? shards : std::set<std::int64_t>{0}) {
           for (const bool offload : space_.offload) {
             if (shard > 0 && (zero == 0 || ranks % shard != 0)) continue;
             training.precision = precision, training.zero = zero, training.mesh.shard = shard,
@@ -146,6 +149,9 @@ class Walk {
             if (precision != start_.precision) training.states.reset();
             if (states_fit(training)) micro_batches(training);
           }
+        }
+      }
+    }
   }
 
   bool states_fit(const Training& training) {
@@ -242,15 +248,17 @@ std::string limiting_part(const ModelSpec& spec, const Training& training, const
                           const StepTime& time) {
   // How the busiest rank's computation divides between products and the rest.
   const ElementType type = precision(training.precision)->compute;
-  double products = 0, others = 0;
+  double products = 0;
+  double others = 0;
   const auto add = [&](const std::vector<OperationCost>& list, double times) {
-    for (const OperationCost& operation : list)
+    for (const OperationCost& operation : list) {
       for (const double work : {operation.work, operation.backward, operation.weights}) {
         if (work <= 0) continue;
         (operation.product ? products : others) +=
             times * operation.count *
             (operation.product ? product_s(cluster, type, work) : memory_s(cluster, work));
       }
+    }
   };
   add(block_operations(spec, training), static_cast<double>(spec.layers) / training.mesh.pipeline);
   add(head_operations(spec, training), 1.0 / training.mesh.pipeline);

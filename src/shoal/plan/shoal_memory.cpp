@@ -46,7 +46,8 @@ double packed(double rows, double columns, double depth) {
 /// host where hosts hold equal blocks of them.
 double copy_readers(const Training& training, const Cluster& cluster) {
   if (training.zero == 0) return 1;
-  const std::int64_t shards = training.mesh.shard_ranks(), host = cluster.devices_per_host;
+  const std::int64_t shards = training.mesh.shard_ranks();
+  const std::int64_t host = cluster.devices_per_host;
   return static_cast<double>(shards <= host ? shards : shards % host == 0 ? host : 1);
 }
 
@@ -134,21 +135,23 @@ class StepMemory {
     if (!gradients_leave()) return gradients_.all;
     const double last =
         spec_.tied_embeddings ? gradients_.embedding : gradients_.head;  // written by the head
-    const std::int64_t blocks = static_cast<std::int64_t>(ways_.size()),
-                       done = blocks - 1 - std::max<std::int64_t>(b, 0);
+    const std::int64_t blocks = static_cast<std::int64_t>(ways_.size());
+    const std::int64_t done = blocks - 1 - std::max<std::int64_t>(b, 0);
     if (b == blocks) return gradients_wait() ? gradients_.all : earlier_sums() + last;
     if (gradients_wait())
       return gradients_.all - static_cast<double>(done) * gradients_.block * (1 - 1 / shards_);
-    const double flying = std::min<double>(kFlying, static_cast<double>(b < 0 ? blocks : done)) *
-                          gradients_.block,
-                 earlier = earlier_sums();
-    if (b < 0)
+    const double flying =
+        std::min<double>(kFlying, static_cast<double>(b < 0 ? blocks : done)) * gradients_.block;
+    const double earlier = earlier_sums();
+    if (b < 0) {
       return gradients_.all / shards_ + (earlier > 0 ? flying / shards_ : 0) +
              gradients_.embedding + flying;
+    }
     const double head = spec_.tied_embeddings ? gradients_.embedding : gradients_.head / shards_;
-    if (earlier > 0)
+    if (earlier > 0) {
       return earlier + (spec_.tied_embeddings ? head : 0) + gradients_.block +
              flying * (1 + 1 / shards_);
+    }
     return head + gradients_.block + flying +
            static_cast<double>(done) * gradients_.block / shards_;
   }
@@ -184,8 +187,9 @@ class StepMemory {
   /// with more than `kLossRows` a block of them, and the gradient of the weight, which is finished
   /// in the forward pass.
   MemoryUse loss() const {
-    const double h = static_cast<double>(spec_.hidden), v = static_cast<double>(spec_.vocab),
-                 n = rows();
+    const double h = static_cast<double>(spec_.hidden);
+    const double v = static_cast<double>(spec_.vocab);
+    const double n = rows();
     const bool at_once = n <= kLossRows;
     const auto moment = [&](double gradient, double head, double work) {
       MemoryUse use = states(gradient);
@@ -195,15 +199,17 @@ class StepMemory {
       use.workspace = work;
       return use;
     };
-    const double dx = width(), whole = gradients(static_cast<std::int64_t>(ways_.size())),
-                 before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
+    const double dx = width();
+    const double whole = gradients(static_cast<std::int64_t>(ways_.size()));
+    const double before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
     if (at_once) {
       const MemoryUse back =
           moment(whole, rounded(kElement * n * v), dx + std::max(packed(n, h, v), packed(v, h, n)));
       if (!narrow_) return back;
       return larger(moment(before, kElement * n * v, rounded(kElement * n * v)), back);
     }
-    const double block = kElement * kLossRows * v * (narrow_ ? 1.5 : 1), dw = kElement * v * h;
+    const double block = kElement * kLossRows * v * (narrow_ ? 1.5 : 1);
+    const double dw = kElement * v * h;
     return larger(moment(before, dw, block + dx + packed(v, h, kLossRows)), moment(whole, dw, dx));
   }
 

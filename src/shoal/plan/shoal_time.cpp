@@ -20,8 +20,8 @@ class StepOfShoal {
         of_type_(training.precision == "bf16" ? "_bf16" : "") {}
 
   StepTime run() const {
-    const double m = static_cast<double>(training_.micro_batches()),
-                 layers = static_cast<double>(spec_.layers);
+    const double m = static_cast<double>(training_.micro_batches());
+    const double layers = static_cast<double>(spec_.layers);
     StepTime time;
     time.recomputed = m * recomputed();
     time.pipeline = m * (layers * (block_forward() + block_backward()) + ends()) + time.recomputed;
@@ -103,9 +103,10 @@ class StepOfShoal {
   double exchange() const {
     if (training_.mesh.data == 1) return 0;
     const double small = 4 * kernel("all_reduce", {});
-    if (training_.zero == 0)
+    if (training_.zero == 0) {
       return small + spread("all_reduce", parameters_,
                             static_cast<double>(model::parameters(spec_).size()));
+    }
     const double units = static_cast<double>(spec_.layers) + 2;
     const double times = training_.reduce_every_micro_batch && training_.zero >= 2
                              ? static_cast<double>(training_.micro_batches())

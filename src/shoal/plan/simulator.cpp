@@ -34,7 +34,8 @@ SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const
 
 /// `training` cut into the stages of `table`.
 Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training training) {
-  const std::int64_t p = training.mesh.pipeline, m = training.micro_batches();
+  const std::int64_t p = training.mesh.pipeline;
+  const std::int64_t m = training.micro_batches();
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::kConfig, "simulate", fmt::format("schedule {}: {}", table.name, what));
   };
@@ -43,9 +44,10 @@ Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training
     refuse(fmt::format("it has {} micro-batches, and a step has {}", table.micro_batches, m));
   if (table.stages() % p != 0)
     refuse(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
-  if (table.stages() > spec.layers)
+  if (table.stages() > spec.layers) {
     refuse(fmt::format("its {} stages are more than the model's {} blocks", table.stages(),
                        spec.layers));
+  }
   training.mesh.virtual_stages = table.stages() / p;
   training.schedule = training.mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
   return training;
@@ -78,9 +80,10 @@ SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, con
   if (table.stages() != static_cast<int>(costs.stages.size())) {
     // One rank that holds several stages runs them as one.
     schedule::StageCost all{0, 0, 0, 1, 0};
-    for (const auto& stage : costs.stages)
+    for (const auto& stage : costs.stages) {
       all.forward += stage.forward, all.input_gradient += stage.input_gradient,
           all.weight_gradient += stage.weight_gradient;
+    }
     costs.stages = {all};
   }
   return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
@@ -124,10 +127,11 @@ std::vector<double> simulate_collective(const collective::StepTable& table,
       queue.pop_front();
     }
   }
-  for (int rank = 0; rank < ranks; ++rank)
+  for (int rank = 0; rank < ranks; ++rank) {
     SHOAL_USER_CHECK(at[rank] == table[rank].size(), "simulate",
                      "ranks wait for each other; rank {} waits for {} at step {}", rank,
                      awaited[rank], at[rank]);
+  }
   return now;
 }
 
@@ -143,7 +147,8 @@ SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_i
   };
   const double useful = step_s * static_cast<double>(steps);
   SimulatedRun run;
-  double done = 0, until_failure = next_failure();
+  double done = 0;
+  double until_failure = next_failure();
   while (done < useful) {
     const double piece = std::min(checkpoint_interval_s, useful - done);
     const double segment = piece + (done + piece < useful ? failures.checkpoint_s : 0);

@@ -40,13 +40,15 @@ std::vector<PieceTime> by_rank(const std::vector<PieceTime>& stages, const Train
 /// GPipe, 1F1B and interleaved in closed form: the slowest rank works through all micro-batches,
 /// and the others' share of the first one passes before and after. Exact for equal stages.
 double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
-  double sum = 0, longest = 0;
+  double sum = 0;
+  double longest = 0;
   for (const PieceTime& rank : ranks) sum += rank.all(), longest = std::max(longest, rank.all());
   return m * longest + (sum - longest) / v;
 }
 
 double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& training) {
-  const double m = training.micro_batches(), v = training.mesh.virtual_stages;
+  const double m = training.micro_batches();
+  const double v = training.mesh.virtual_stages;
   return ranks.size() == 1 ? m * ranks[0].all() : closed_form_s(ranks, m, v);
 }
 
@@ -76,8 +78,9 @@ struct Exchange {
 /// last `pp` micro-batches back stage after stage: that of the first stage to finish has all the
 /// others' time. Parameters that are gathered for the forward pass likewise.
 double overlapping_micro_batches(const Training& training) {
-  const double p = training.mesh.pipeline, v = training.mesh.virtual_stages,
-               m = training.micro_batches();
+  const double p = training.mesh.pipeline;
+  const double v = training.mesh.virtual_stages;
+  const double m = training.micro_batches();
   return p > 1 && v > 1 ? std::min(m, (p * (v - 1) + 1) / v) : 1;
 }
 
@@ -91,16 +94,17 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
     return training.flat_rings ? flat_all_gather_s(cluster, ranks.shards, size)
                                : all_gather_s(cluster, ranks.shards, size);
   };
-  const double m = training.micro_batches(),
-               times = training.zero >= 2 || training.sync_every_micro_batch ? m : 1;
-  if (training.zero == 0)
+  const double m = training.micro_batches();
+  const double times = training.zero >= 2 || training.sync_every_micro_batch ? m : 1;
+  if (training.zero == 0) {
     return times * (training.flat_rings
                         ? 2 * over_shards(held * bytes.gradient)
                         : all_reduce_s(cluster, ranks.shards, held * bytes.gradient));
+  }
   const double shards = static_cast<double>(ranks.shards.ranks());
   const bool plus = training.zero_plus_plus;
-  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient)),
-               gather = over_shards(held * (plus ? 1 : bytes.parameter));
+  const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient));
+  const double gather = over_shards(held * (plus ? 1 : bytes.parameter));
   const double again = training.reshard_after_forward ? m : 0;
   const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
   double seconds = times * scatter + gathers * gather +
@@ -117,24 +121,29 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
 /// those that hold the same ones.
 Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                        const std::vector<PieceTime>& ranks) {
-  const DataRanks dense = dense_ranks(cluster, training), expert = expert_ranks(cluster, training);
+  const DataRanks dense = dense_ranks(cluster, training);
+  const DataRanks expert = expert_ranks(cluster, training);
   Exchange exchange;
-  for (const HeldParameters& held : held_by_rank(spec, training))
+  for (const HeldParameters& held : held_by_rank(spec, training)) {
     exchange.seconds =
         std::max(exchange.seconds, exchange_s(held.dense(), dense, training, cluster) +
                                        exchange_s(held.expert, expert, training, cluster));
-  double forward = 0, backward = 0;
+  }
+  double forward = 0;
+  double backward = 0;
   for (const PieceTime& rank : ranks) {
     forward = std::max(forward, rank.forward);
     backward = std::max(backward, rank.input_gradient + rank.weight_gradient);
   }
-  const double m = training.micro_batches(), overlapping = overlapping_micro_batches(training);
-  if (training.zero == 3)
+  const double m = training.micro_batches();
+  const double overlapping = overlapping_micro_batches(training);
+  if (training.zero == 3) {
     exchange.window = m * (forward + backward);
-  else if (training.zero == 2 || training.sync_every_micro_batch)
+  } else if (training.zero == 2 || training.sync_every_micro_batch) {
     exchange.window = m * backward + (training.zero >= 1 ? forward : 0);
-  else
+  } else {
     exchange.window = overlapping * (backward + (training.zero == 1 ? forward : 0));
+  }
   exchange.interference = dense.shards.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
 }

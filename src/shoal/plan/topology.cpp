@@ -37,7 +37,8 @@ DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
 
 DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
-  const std::int64_t all = mesh.expert_data(), stride = mesh.expert * mesh.expert_tensor;
+  const std::int64_t all = mesh.expert_data();
+  const std::int64_t stride = mesh.expert * mesh.expert_tensor;
   const std::int64_t shards = training.zero == 0 ? all : std::min(all, mesh.shard_ranks());
   return {group_shape(cluster, shards, stride),
           group_shape(cluster, all / shards, stride * shards)};
@@ -59,7 +60,8 @@ AlphaBeta between_link(const Cluster& cluster) {
 double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes) {
   const std::int64_t n = group.ranks();
   if (n <= 1) return 0;
-  const AlphaBeta inside = inside_link(cluster), between = between_link(cluster);
+  const AlphaBeta inside = inside_link(cluster);
+  const AlphaBeta between = between_link(cluster);
   if (group.hosts > 1 && group.inside > 1) {
     const double across = halving_doubling_all_reduce_s(group.hosts, bytes / group.inside, between);
     const double in_host = 2 * ring_all_gather_s(group.inside, bytes, inside);
@@ -73,13 +75,14 @@ double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes) {
 double all_gather_s(const Cluster& cluster, GroupShape group, double bytes) {
   const std::int64_t n = group.ranks();
   if (n <= 1) return 0;
-  const AlphaBeta inside = inside_link(cluster), between = between_link(cluster);
+  const AlphaBeta inside = inside_link(cluster);
+  const AlphaBeta between = between_link(cluster);
   if (group.hosts > 1 && group.inside > 1)
     return two_level_all_gather_s(group.inside, group.hosts, bytes, inside, between);
   const AlphaBeta link = group.hosts > 1 ? between : inside;
   // Recursive doubling moves as many bytes in log n rounds.
-  const double ring = ring_all_gather_s(n, bytes, link),
-               doubling = halving_doubling_all_reduce_s(n, bytes, link) / 2;
+  const double ring = ring_all_gather_s(n, bytes, link);
+  const double doubling = halving_doubling_all_reduce_s(n, bytes, link) / 2;
   return std::min(ring, doubling);
 }
 
@@ -91,10 +94,12 @@ double flat_all_gather_s(const Cluster& cluster, GroupShape group, double bytes)
 double all_to_all_s(const Cluster& cluster, GroupShape group, double bytes) {
   const std::int64_t n = group.ranks();
   if (n <= 1) return 0;
-  const AlphaBeta inside = inside_link(cluster), between = between_link(cluster);
+  const AlphaBeta inside = inside_link(cluster);
+  const AlphaBeta between = between_link(cluster);
   if (group.hosts == 1) return pairwise_all_to_all_s(n, bytes, inside);
   // What leaves the host and what stays share their time only at the slower of the two.
-  const double away = bytes * (n - group.inside) / n, near = bytes * (group.inside - 1) / n;
+  const double away = bytes * (n - group.inside) / n;
+  const double near = bytes * (group.inside - 1) / n;
   return std::max((n - group.inside) * between.alpha + away * between.beta,
                   (group.inside - 1) * inside.alpha + near * inside.beta);
 }

@@ -62,7 +62,10 @@ void TraceWriter::write(bool all) {
 }
 
 std::string to_svg(const schedule::Timeline& timeline, const std::string& title) {
-  constexpr double kWidth = 1200, kRow = 22, kLeft = 60, kTop = 30;
+  constexpr double kWidth = 1200;
+  constexpr double kRow = 22;
+  constexpr double kLeft = 60;
+  constexpr double kTop = 30;
   const double scale = timeline.makespan() > 0 ? (kWidth - kLeft - 10) / timeline.makespan() : 0;
   const double height = kTop + kRow * static_cast<double>(timeline.ranks.size()) + 10;
   std::string text = fmt::format(
@@ -78,14 +81,16 @@ std::string to_svg(const schedule::Timeline& timeline, const std::string& title)
     text += fmt::format("<text x=\"4\" y=\"{}\">rank {}</text>\n", y + 14, rank);
     for (const schedule::Span& span : timeline.ranks[rank]) {
       if (!schedule::is_compute(span.action.kind)) continue;
-      const double x = kLeft + span.begin * scale, width = (span.end - span.begin) * scale;
+      const double x = kLeft + span.begin * scale;
+      const double width = (span.end - span.begin) * scale;
       text += fmt::format(
           "<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"white\" "
           "stroke-width=\"0.5\"/>",
           x, y, width, kRow - 3, colour(span.action.kind));
-      if (width > 14)
+      if (width > 14) {
         text += fmt::format("<text x=\"{:.2f}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                             x + width / 2, y + 13, span.action.micro_batch);
+      }
       text += "\n";
     }
   }

@@ -30,8 +30,8 @@ double between_share_of_exchange(const GroupShape& group) {
 
 double data_elements(int zero, std::int64_t ranks, double parameters, std::int64_t micro_batches,
                      bool reshard_after_forward, bool every_micro_batch) {
-  const double once = share(ranks) * parameters,
-               times = every_micro_batch ? static_cast<double>(micro_batches) : 1;
+  const double once = share(ranks) * parameters;
+  const double times = every_micro_batch ? static_cast<double>(micro_batches) : 1;
   if (zero == 0) return times * 2 * once;
   if (zero == 1) return (times + 1) * once;
   if (zero == 2) return micro_batches * once + once;
@@ -48,8 +48,8 @@ double expert_elements(std::int64_t ranks, double tokens, double visits, double 
 }
 
 double expert_bytes(const Precision& number, bool recomputed) {
-  const double forward = number.dispatch_bytes + number.activation_bytes,
-               backward = 2 * number.activation_bytes;
+  const double forward = number.dispatch_bytes + number.activation_bytes;
+  const double backward = 2 * number.activation_bytes;
   return ((recomputed ? 2 : 1) * forward + backward) / 4;
 }
 
@@ -82,7 +82,8 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
 
   // Of the rank that sends most: dense parameters to all data ranks, experts to those that hold the
   // same ones.
-  const DataRanks dense = dense_ranks(cluster, training), expert = expert_ranks(cluster, training);
+  const DataRanks dense = dense_ranks(cluster, training);
+  const DataRanks expert = expert_ranks(cluster, training);
   const auto held = held_by_rank(spec, training);
   const auto most = [&](auto&& of_group) {
     double bytes = 0;
@@ -90,7 +91,8 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
       bytes = std::max(bytes, of_group(rank.dense(), dense) + of_group(rank.expert, expert));
     return bytes;
   };
-  const double p = number.state.parameter, g = number.state.gradient;
+  const double p = number.state.parameter;
+  const double g = number.state.gradient;
   // A flat ring passes everything on from host to host.
   const double between =
       training.flat_rings && dense.shards.hosts > 1 ? 1 : between_share(dense.shards);
@@ -143,8 +145,9 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
   }
   if (spec.family == Family::kMlp) return all;
 
-  const double b = training.micro_batch,
-               s = static_cast<double>(training.length(spec)) / mesh.context, h = spec.hidden;
+  const double b = training.micro_batch;
+  const double s = static_cast<double>(training.length(spec)) / mesh.context;
+  const double h = spec.hidden;
   const auto blocks = stage_blocks(spec, training);
   std::vector<double> on_rank(mesh.pipeline);
   for (std::int64_t stage = 0; stage < training.stages(); ++stage)

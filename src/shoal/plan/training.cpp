@@ -40,9 +40,10 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
   if (devices > 1e7)
     refuse(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
   require_range("shard", mesh.shard, 0);
-  if (mesh.shard > 0)
+  if (mesh.shard > 0) {
     require(mesh.data * mesh.context % mesh.shard == 0, "shard", mesh.shard,
             fmt::format("must divide dp x cp = {}", mesh.data * mesh.context));
+  }
   const std::int64_t dense = mesh.tensor * mesh.context * mesh.data;
   require(
       dense % (mesh.expert * mesh.expert_tensor) == 0, "ep", mesh.expert,
@@ -53,9 +54,10 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
     for (const auto& [option, value] : {std::pair{"tp", mesh.tensor},
                                         {"pp", mesh.pipeline},
                                         {"cp", mesh.context},
-                                        {"ep", mesh.expert}})
+                                        {"ep", mesh.expert}}) {
       require(value == 1, option, value,
               "a multi-layer perceptron is planned with data parallelism and ZeRO only");
+    }
     return;
   }
   require(spec.heads % mesh.tensor == 0, "tp", mesh.tensor,
@@ -74,11 +76,12 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
             fmt::format("must divide ffn = {}", spec.ffn));
   }
   const std::int64_t cut = mesh.tensor * mesh.context;
-  if (training.ulysses)
+  if (training.ulysses) {
     require(spec.heads % cut == 0 && spec.kv_heads % cut == 0, "cp", mesh.context,
             fmt::format("ulysses gives each context rank whole heads: tp x cp = {} must divide "
                         "heads = {} and kv_heads = {}",
                         cut, spec.heads, spec.kv_heads));
+  }
   require(
       training.length(spec) % (mesh.context * (training.sequence_parallel ? mesh.tensor : 1)) == 0,
       "cp", mesh.context,
@@ -88,26 +91,30 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
 
 void validate_pipeline(const ModelSpec& spec, const Training& training) {
   const auto names = schedule::schedule_names();
-  if (std::find(names.begin(), names.end(), training.schedule) == names.end())
+  if (std::find(names.begin(), names.end(), training.schedule) == names.end()) {
     refuse(
         fmt::format("schedule = {}: must be one of {}", training.schedule, fmt::join(names, ", ")));
+  }
   const Mesh& mesh = training.mesh;
-  if (mesh.virtual_stages > 1 && training.schedule != "interleaved")
+  if (mesh.virtual_stages > 1 && training.schedule != "interleaved") {
     refuse(fmt::format("vpp = {}: only the interleaved schedule has virtual stages, not {}",
                        mesh.virtual_stages, training.schedule));
+  }
   if (mesh.pipeline == 1) return;
   require(
       training.stages() <= spec.layers, "pp", mesh.pipeline,
       fmt::format("{} stages are more than the model's {} blocks", training.stages(), spec.layers));
   const std::int64_t m = training.micro_batches();
-  if (mesh.virtual_stages > 1)
+  if (mesh.virtual_stages > 1) {
     require(m % mesh.pipeline == 0, "vpp", mesh.virtual_stages,
             fmt::format(
                 "the interleaved schedule needs a multiple of pp = {} micro-batches; there are {}",
                 mesh.pipeline, m));
-  if (training.schedule == "dualpipe-v")
+  }
+  if (training.schedule == "dualpipe-v") {
     require(m >= 2 * mesh.pipeline, "pp", mesh.pipeline,
             fmt::format("dualpipe-v needs at least 2 pp micro-batches; there are {}", m));
+  }
   if (training.stage_layers.empty()) return;
   require(static_cast<std::int64_t>(training.stage_layers.size()) == training.stages(),
           "stage_layers", static_cast<std::int64_t>(training.stage_layers.size()),
@@ -154,29 +161,34 @@ void validate(const ModelSpec& spec, const Training& training) {
   require_range("global-batch", training.global_batch, 1, std::int64_t{1} << 40);
   require_range("seq-len", training.sequence, 0, std::int64_t{1} << 31);
   require_range("prefetch", training.prefetch_units, 0, 1000);
-  if (spec.family == Family::kTransformer && spec.positions == Positions::kLearned)
+  if (spec.family == Family::kTransformer && spec.positions == Positions::kLearned) {
     require(training.length(spec) <= spec.sequence, "seq-len", training.length(spec),
             fmt::format("the model has {} learned positions", spec.sequence));
-  if (!precision(training.precision))
+  }
+  if (!precision(training.precision)) {
     refuse(fmt::format("precision = {}: must be one of {}", training.precision,
                        fmt::join(precision_names(), ", ")));
+  }
   if (training.zero_plus_plus) {
     require(training.zero == 3, "zero", training.zero, "ZeRO++ is a way of stage 3");
-    if (precision(training.precision)->state.parameter != 2)
+    if (precision(training.precision)->state.parameter != 2) {
       refuse(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits",
                          training.precision));
+    }
   }
-  if (training.sync_every_micro_batch)
+  if (training.sync_every_micro_batch) {
     require(
         training.zero <= 1, "zero", training.zero,
         "sync-every-micro-batch: stages 2 and 3 reduce gradients in every micro-batch as they are");
+  }
   if (training.offload_parameters) {
     require(training.zero == 3, "zero", training.zero,
             "parameters are offloaded shard by shard: stage 3");
-    if (!training.offload_optimizer)
+    if (!training.offload_optimizer) {
       refuse(
           "offload-parameters: the optimizer that updates them must be offloaded too "
           "(offload-optimizer)");
+    }
   }
   if (!(training.expert_imbalance >= 1))
     refuse(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
@@ -192,7 +204,8 @@ std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& tr
   const std::int64_t stages = training.stages();
   std::vector<std::int64_t> blocks(stages, spec.layers / stages);
   // The middle takes what is left over, so that embedding and head stand on the smaller stages.
-  const std::int64_t left = spec.layers % stages, first = (stages - left) / 2;
+  const std::int64_t left = spec.layers % stages;
+  const std::int64_t first = (stages - left) / 2;
   for (std::int64_t i = 0; i < left; ++i) ++blocks[first + i];
   return blocks;
 }

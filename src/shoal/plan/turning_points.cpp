@@ -17,7 +17,8 @@ namespace {
 constexpr int kHalvings = 4;  ///< of a factor of two: to within 2^(1/16)
 
 bool same_mesh(const Candidate& a, const Candidate& b) {
-  const Mesh &x = a.training.mesh, &y = b.training.mesh;
+  const Mesh& x = a.training.mesh;
+  const Mesh& y = b.training.mesh;
   return x.data == y.data && x.tensor == y.tensor && x.pipeline == y.pipeline &&
          x.context == y.context && x.expert == y.expert;
 }
@@ -91,10 +92,12 @@ class Ways {
     if (!known.empty()) return known;
     Cluster ideal = cluster_;
     if (faster) (ideal.*link).bandwidth *= 1e6;
-    for (const Candidate& way : ways_)
-      if (allowed(way) && fits(way))
+    for (const Candidate& way : ways_) {
+      if (allowed(way) && fits(way)) {
         known.emplace_back(
             faster ? step_time(spec_, way.training, ideal, known_).all() : way.time.all(), &way);
+      }
+    }
     std::stable_sort(known.begin(), known.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     return known;
@@ -117,23 +120,26 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
     Winner winner = winner_at(value);
     return winner && !same_mesh(*winner, present) ? winner : std::nullopt;
   };
-  for (double factor = 2; factor <= kFarthestChange && !turn.winner; factor *= 2)
+  for (double factor = 2; factor <= kFarthestChange && !turn.winner; factor *= 2) {
     for (const bool more : {true, false}) {
       const auto value = [&](double times) { return more ? now * times : now / times; };
       Winner winner = other_at(value(factor));
       if (!winner) continue;
-      double same = factor / 2, other = factor;
+      double same = factor / 2;
+      double other = factor;
       for (int i = 0; i < kHalvings; ++i) {
         const double middle = std::sqrt(same * other);
-        if (Winner closer = other_at(value(middle)))
+        if (Winner closer = other_at(value(middle))) {
           other = middle, winner = closer;
-        else
+        } else {
           same = middle;
+        }
       }
       const double before =
           turn.winner ? std::max(turn.then / now, now / turn.then) : 2 * kFarthestChange;
       if (other < before) turn.then = value(other), turn.winner = winner;
     }
+  }
   return turn;
 }
 
@@ -170,9 +176,10 @@ Limits limits_of(const StepTime& time, double unlimited) {
 std::string quantity(const TurningPoint& turn) {
   if (turn.condition == "micro-batch")
     return fmt::format("{:.0f} instead of {:.0f}", turn.then, turn.now);
-  if (turn.condition == "device memory")
+  if (turn.condition == "device memory") {
     return fmt::format("{:.2f} times, {:.4g} GiB", turn.then / turn.now,
                        turn.then / (1024.0 * 1024 * 1024));
+  }
   return fmt::format("{:.2f} times, {:.4g} GB/s", turn.then / turn.now, turn.then / 1e9);
 }
 
@@ -183,9 +190,10 @@ Sensitivity sensitivity(const ModelSpec& spec, const Training& start, const Clus
   Ways ways(spec, start, cluster, space, share);
   const double memory = cluster.device.memory_bytes;
   const Winner present = ways.with_memory(memory);
-  if (!present)
+  if (!present) {
     throw Error(ErrorKind::kConfig, "plan",
                 fmt::format("device.memory_bytes = {}: nothing fits", memory));
+  }
   Sensitivity answer;
   answer.limits = limits_of(present->time, ways.with_memory(INFINITY)->time.all());
   const auto add_link = [&](const char* condition, Link Cluster::*link) {
@@ -198,10 +206,12 @@ Sensitivity sensitivity(const ModelSpec& spec, const Training& start, const Clus
   answer.turning_points.push_back(nearest("device memory", memory, *present,
                                           [&](double bytes) { return ways.with_memory(bytes); }));
   answer.turning_points.push_back(nearest_micro_batch(ways, *present));
-  for (TurningPoint& turn : answer.turning_points)
-    if (turn.winner)
+  for (TurningPoint& turn : answer.turning_points) {
+    if (turn.winner) {
       turn.winner->limited_by =
           limiting_part(spec, turn.winner->training, cluster, turn.winner->time);
+    }
+  }
   return answer;
 }
 

@@ -45,10 +45,10 @@ void add_transfers(Schedule& schedule) {
                      .size());  // each computation has at most one message before it and one after
     for (const Action& action : schedule.table[rank]) {
       const int stage = action.stage;
-      const int before = stage > 0 ? owner[stage - 1] : rank,
-                after = stage < last ? owner[stage + 1] : rank;
-      const bool forward = action.kind == Kind::kForward,
-                 backward = action.kind == Kind::kBackward || action.kind == Kind::kInputGradient;
+      const int before = stage > 0 ? owner[stage - 1] : rank;
+      const int after = stage < last ? owner[stage + 1] : rank;
+      const bool forward = action.kind == Kind::kForward;
+      const bool backward = action.kind == Kind::kBackward || action.kind == Kind::kInputGradient;
       if (forward && before != rank)
         with.push_back({Kind::kReceiveActivation, stage, action.micro_batch, before});
       if (backward && after != rank)

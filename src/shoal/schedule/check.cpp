@@ -53,7 +53,9 @@ class RankCheck {
             "is of a micro-batch that does not exist");
     require(schedule_.rank_of_stage[action.stage] == rank_, action,
             "is of a stage that this rank does not hold");
-    const int stage = action.stage, micro_batch = action.micro_batch, last = schedule_.stages() - 1;
+    const int stage = action.stage;
+    const int micro_batch = action.micro_batch;
+    const int last = schedule_.stages() - 1;
     State& state = states_[{stage, micro_batch}];
     const bool to_next =
         action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient;
@@ -112,11 +114,12 @@ class RankCheck {
 }  // namespace
 
 void check(const Schedule& schedule) {
-  for (int stage = 0; stage < schedule.stages(); ++stage)
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
     SHOAL_USER_CHECK(
         schedule.rank_of_stage[stage] >= 0 && schedule.rank_of_stage[stage] < schedule.ranks(),
         "schedule", "{}: stage {} is on rank {} of {}", schedule.name, stage,
         schedule.rank_of_stage[stage], schedule.ranks());
+  }
   for (int rank = 0; rank < schedule.ranks(); ++rank) RankCheck(schedule, rank).run();
   simulate(schedule, {{StageCost{}}, 0, 0, {}});
 }

@@ -190,7 +190,8 @@ Schedule zero_bubble_v(int ranks, int micro_batches) {
   const int rounds = std::max(2 * ranks - 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     Line line(schedule.table[rank], micro_batches);
-    const int down = rank, up = 2 * ranks - 1 - rank;
+    const int down = rank;
+    const int up = 2 * ranks - 1 - rank;
     const auto whole_backward = [&](int stage) {
       line.input_gradient(stage);
       line.weight_gradient(stage);
@@ -232,7 +233,9 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
   Schedule schedule = v_shaped("dualpipe-v", ranks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     Line line(schedule.table[rank], micro_batches);
-    const int down = rank, up = 2 * ranks - 1 - rank, behind = ranks - rank - 1;
+    const int down = rank;
+    const int up = 2 * ranks - 1 - rank;
+    const int behind = ranks - rank - 1;
     for (int i = 0; i < 2 * behind; ++i) line.forward(down);
     for (int i = 0; i < rank + 1; ++i) {
       line.forward(down);

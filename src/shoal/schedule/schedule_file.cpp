@@ -59,14 +59,16 @@ std::optional<Action> parse(std::string_view cell) {
 /// Stages are 0, 1, 2 ...; each is computed by one rank.
 std::vector<int> owners(const Schedule& schedule, const std::string& file) {
   std::map<int, int> owner;
-  for (int rank = 0; rank < schedule.ranks(); ++rank)
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
     for (const Action& action : schedule.table[rank]) {
       if (!is_compute(action.kind)) continue;
       const auto [at, fresh] = owner.emplace(action.stage, rank);
-      if (!fresh && at->second != rank)
+      if (!fresh && at->second != rank) {
         refuse(file, fmt::format("line {}: {}: stage {} is computed on line {} already", rank + 1,
                                  to_string(action), action.stage, at->second + 1));
+      }
     }
+  }
   std::vector<int> list;
   for (const auto& [stage, rank] : owner) {
     if (stage != static_cast<int>(list.size()))
@@ -100,10 +102,11 @@ Schedule from_csv(std::string_view text, const std::string& file) {
     for (const std::string_view cell : pieces(lines[line], ',')) {
       if (cell.empty()) continue;
       const auto action = parse(cell);
-      if (!action || action->stage > kMost || action->micro_batch > kMost)
+      if (!action || action->stage > kMost || action->micro_batch > kMost) {
         refuse(file, fmt::format("line {}: \"{}\": must be stage, mark (F, B, I, W, SEND_F, "
                                  "RECV_F, SEND_B, RECV_B) and micro-batch",
                                  line + 1, cell));
+      }
       transfers |= !is_compute(action->kind);
       schedule.micro_batches = std::max(schedule.micro_batches, action->micro_batch + 1);
       actions.push_back(*action);
@@ -114,7 +117,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
   schedule.rank_of_stage = owners(schedule, file);
   try {
     if (transfers) {
-      for (auto& actions : schedule.table)
+      for (auto& actions : schedule.table) {
         for (Action& action : actions) {
           if (is_compute(action.kind)) continue;
           const int other =
@@ -123,6 +126,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
                   : action.stage - 1;
           if (other >= 0 && other < schedule.stages()) action.peer = schedule.rank_of_stage[other];
         }
+      }
     } else {
       add_transfers(schedule);
     }

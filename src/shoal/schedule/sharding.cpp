@@ -35,11 +35,12 @@ bool enters(const ShardPlan& plan, int module) {
 /// Backward runs the children of a module from the last to the first, and begins each module before
 /// what lies inside it.
 void add_backward(const ShardPlan& plan, int parent, Order& order) {
-  for (int m = static_cast<int>(plan.reads.size()) - 1; m >= 0; --m)
+  for (int m = static_cast<int>(plan.reads.size()) - 1; m >= 0; --m) {
     if (plan.parent[m] == parent && enters(plan, m)) {
       order.push_back(m);
       add_backward(plan, m, order);
     }
+  }
 }
 
 class Table {
@@ -51,9 +52,10 @@ class Table {
   void pass(const Order& order, ShardStep step, const Keep& keep) {
     for (std::size_t i = 0; i < order.size(); ++i) {
       for (std::size_t j = i; j < std::min(order.size(), i + 1 + static_cast<std::size_t>(ahead_));
-           ++j)
+           ++j) {
         for (const int unit : held_[order[j]])
           if (gathered_.insert(unit).second) actions_.push_back({ShardStep::kGather, unit});
+      }
       actions_.push_back({step, order[i]});
       for (auto unit = gathered_.begin(); unit != gathered_.end();) {
         const bool again =
@@ -84,7 +86,8 @@ std::vector<ShardAction> shard_table(const ShardPlan& plan) {
   SHOAL_USER_CHECK(plan.parent.size() == plan.reads.size() && plan.ahead >= 0, "shard_table",
                    "{} modules, {} parents, {} ahead", plan.reads.size(), plan.parent.size(),
                    plan.ahead);
-  Order forward, backward;
+  Order forward;
+  Order backward;
   for (int m = 0; m < static_cast<int>(plan.reads.size()); ++m) {
     SHOAL_USER_CHECK(plan.parent[m] >= -1 && plan.parent[m] < m, "shard_table",
                      "module {} inside module {}", m, plan.parent[m]);
@@ -104,7 +107,8 @@ std::vector<ShardAction> shard_table(const ShardPlan& plan) {
 }
 
 int most_gathered(const std::vector<ShardAction>& table) {
-  int now = 0, most = 0;
+  int now = 0;
+  int most = 0;
   for (const ShardAction& action : table) {
     if (action.step == ShardStep::kGather) most = std::max(most, ++now);
     if (action.step == ShardStep::kRelease) --now;
@@ -115,9 +119,10 @@ int most_gathered(const std::vector<ShardAction>& table) {
 std::string to_string(const std::vector<ShardAction>& table) {
   constexpr const char* kWords[] = {"gather", "release", "forward", "backward"};
   std::string text;
-  for (const ShardAction& action : table)
+  for (const ShardAction& action : table) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kWords[static_cast<int>(action.step)],
                         action.index);
+  }
   return text;
 }
 

@@ -125,7 +125,8 @@ std::vector<double> activation_peak(const Schedule& schedule, const Costs& costs
   require_costs(schedule, costs);
   std::vector<double> peaks;
   for (const auto& actions : schedule.table) {
-    double held = 0, peak = 0;
+    double held = 0;
+    double peak = 0;
     for (const Action& action : actions) {
       const StageCost& cost = costs.of(action.stage);
       if (action.kind == Kind::kForward) held += cost.activations;

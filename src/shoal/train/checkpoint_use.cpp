@@ -23,12 +23,13 @@ namespace {
 void check_tokenizer(const TrainedModel& trained, const std::string& folder,
                      const char* operation) {
   if (data::TokenDataset::open(folder, "train", data::Check::kHeaders).tokenizer().checksum() !=
-      trained.tokenizer->checksum())
+      trained.tokenizer->checksum()) {
     throw Error(ErrorKind::kConfig, operation,
                 fmt::format("{}: the data has another tokenizer than the model", folder))
         .hint(
             "prepare the text with the model's tokenizer, or take the data set that it was trained "
             "on");
+  }
 }
 
 }  // namespace
@@ -95,9 +96,10 @@ Evaluation evaluate_split(const TrainedModel& trained, const std::string& split,
     job.config.data.folders = folders;
     job.config.data.weights.clear();
   }
-  if (trained.tokenizer)
+  if (trained.tokenizer) {
     for (const std::string& folder : job.config.data.folders)
       check_tokenizer(trained, folder, "eval");
+  }
   const auto data = open_data(job, true);
   const BatchPlan plan = batch_plan(job, 1);
   return evaluate(*trained.model, *data, {},

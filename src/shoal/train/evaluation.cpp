@@ -44,8 +44,8 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
   const at::NoGradGuard no_grad;
   const std::int64_t all = data.evaluation_samples(options.split);
   const std::int64_t count = options.samples > 0 ? std::min(options.samples, all) : all;
-  const std::int64_t begin = count * group.rank() / group.size(),
-                     end = count * (group.rank() + 1) / group.size();
+  const std::int64_t begin = count * group.rank() / group.size();
+  const std::int64_t end = count * (group.rank() + 1) / group.size();
   Sums sums;
   for (std::int64_t i = begin; i < end; i += options.micro_batch) {
     std::vector<std::int64_t> samples;

@@ -8,11 +8,12 @@ namespace shoal::train {
 
 optim::Options optimizer_options(const JobConfig& config) {
   const OptimizerSection& o = config.optimizer;
-  if (o.name == "sgd")
+  if (o.name == "sgd") {
     return optim::SgdOptions{.momentum = o.momentum,
                              .dampening = 0,
                              .weight_decay = o.weight_decay,
                              .nesterov = o.nesterov};
+  }
   return optim::AdamWOptions{
       .beta1 = o.beta1, .beta2 = o.beta2, .epsilon = o.epsilon, .weight_decay = o.weight_decay};
 }

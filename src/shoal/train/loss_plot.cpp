@@ -35,7 +35,8 @@ std::vector<Point> thinned(const std::vector<Point>& points, std::size_t most) {
   if (points.size() <= most) return points;
   std::vector<Point> out;
   for (std::size_t i = 0; i < most; ++i) {
-    const std::size_t begin = i * points.size() / most, end = (i + 1) * points.size() / most;
+    const std::size_t begin = i * points.size() / most;
+    const std::size_t end = (i + 1) * points.size() / most;
     Point mean{0, 0};
     for (std::size_t k = begin; k < end; ++k) mean.x += points[k].x, mean.y += points[k].y;
     out.push_back(
@@ -53,8 +54,8 @@ std::vector<Point> smoothed(const std::vector<Point>& points) {
   for (std::size_t i = 0; i < points.size(); ++i) {
     // At the steep beginning as far to the right as to the left, so that the curve is not shifted;
     // at the flat end the left side alone keeps it calm.
-    const std::size_t left = std::min(reach, i),
-                      right = std::min(i < reach ? left : reach, points.size() - 1 - i);
+    const std::size_t left = std::min(reach, i);
+    const std::size_t right = std::min(i < reach ? left : reach, points.size() - 1 - i);
     out.push_back({points[i].x,
                    (sums[i + right + 1] - sums[i - left]) / static_cast<double>(left + right + 1)});
   }
@@ -98,7 +99,8 @@ std::string axes(const Axis& x, const Axis& y) {
 
 std::string legend(double final_train, const std::vector<Point>& evaluations) {
   const auto entry = [](int row, const char* color, const std::string& text) {
-    const double top = kTop + 14 + 20 * row, right = kWidth - kRight - 12;
+    const double top = kTop + 14 + 20 * row;
+    const double right = kWidth - kRight - 12;
     return fmt::format(
                "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"{3}\" "
                "stroke-width=\"3\"/>\n",
@@ -115,7 +117,8 @@ std::string legend(double final_train, const std::vector<Point>& evaluations) {
 }  // namespace
 
 std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& metrics) {
-  std::vector<Point> train, evaluations;
+  std::vector<Point> train;
+  std::vector<Point> evaluations;
   for (const StepMetrics& m : metrics) {
     train.push_back({static_cast<double>(m.step), m.loss});
     if (m.evaluation) evaluations.push_back({static_cast<double>(m.step), m.evaluation->loss});
@@ -127,11 +130,13 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
       "width=\"{0}\" height=\"{1}\" fill=\"white\" "
       "stroke=\"none\"/>\n<text x=\"{3}\" y=\"30\" font-size=\"17\">{4}</text>\n",
       kWidth, kHeight, kInk, kLeft, escaped(title));
-  if (train.empty())
+  if (train.empty()) {
     return out + fmt::format("<text x=\"{}\" y=\"{}\">no step was trained</text>\n</svg>\n", kLeft,
                              kHeight / 2);
+  }
 
-  double low = train[0].y, high = train[0].y;
+  double low = train[0].y;
+  double high = train[0].y;
   for (const auto* points : {&train, &evaluations})
     for (const Point& p : *points) low = std::min(low, p.y), high = std::max(high, p.y);
   Axis y{low, high, kHeight - kBottom, kTop, low > 0 && high / low > 10};
@@ -146,9 +151,10 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
   out += axes(x, y) + polyline(thinned(train, 1500), x, y, kTrain, 1, 0.35) +
          polyline(thinned(mean, 1500), x, y, kTrain, 2, 1);
   if (!evaluations.empty()) out += polyline(evaluations, x, y, kEvaluation, 2, 1);
-  for (const Point& p : thinned(evaluations, 200))
+  for (const Point& p : thinned(evaluations, 200)) {
     out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", x(p.x),
                        y(p.y), kEvaluation);
+  }
   return out + legend(last_mean(train), evaluations) + "</svg>\n";
 }
 

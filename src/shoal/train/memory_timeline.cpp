@@ -26,7 +26,8 @@ double of(const MemoryMark& mark, MemoryCategory category) {
 /// One category's area: along the upper edge and back along the lower one.
 std::string area(const std::vector<MemoryMark>& marks, std::vector<double>& base,
                  MemoryCategory category, const char* color, const Axis& x, const Axis& y) {
-  std::string up, back;
+  std::string up;
+  std::string back;
   for (std::size_t i = 0; i < marks.size(); ++i) {
     back = fmt::format(" {:.1f},{:.1f}", x(marks[i].ms), y(base[i] / kMB)) + back;
     base[i] += of(marks[i], category);
@@ -45,9 +46,10 @@ std::string frame(const Axis& x, const Axis& y) {
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.6g}</text>\n",
                        x.from - 8, y(value) + 4, value);
   }
-  for (const double value : ticks(x, 8))
+  for (const double value : ticks(x, 8)) {
     out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.6g}</text>\n",
                        x(value), y.from + 20, value);
+  }
   out +=
       fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">ms of the step</text>\n",
                   (x.from + x.to) / 2, kHeight - 14);
@@ -64,7 +66,8 @@ std::string legend(const std::vector<MemoryMark>& marks) {
     double most = 0;
     for (const MemoryMark& mark : marks) most = std::max(most, of(mark, kOrder[i]));
     if (most == 0) continue;
-    const double top = kTop + 14 + 20 * row++, left = kWidth - kRight + 14;
+    const double top = kTop + 14 + 20 * row++;
+    const double left = kWidth - kRight + 14;
     out += fmt::format(
         "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"12\" fill=\"{}\" "
         "fill-opacity=\"0.85\"/>\n",
@@ -101,22 +104,24 @@ std::string memory_plot(const std::string& title, const std::vector<MemoryMark>&
       "width=\"{0}\" height=\"{1}\" fill=\"white\" "
       "stroke=\"none\"/>\n<text x=\"{3}\" y=\"30\" font-size=\"17\">{4}</text>\n",
       kWidth, kHeight, kInk, kLeft, escaped(title));
-  if (step.size() < 2)
+  if (step.size() < 2) {
     return out + fmt::format("<text x=\"{}\" y=\"{}\">no step was watched</text>\n</svg>\n", kLeft,
                              kHeight / 2);
+  }
   double most = 0;
   for (const MemoryMark& mark : step) most = std::max(most, mark.peak);
-  const Axis x{0, std::max(step.back().ms, 1e-3), kLeft, kWidth - kRight},
-      y{0, std::max(1.05 * most / kMB, 1e-3), kHeight - kBottom, kTop};
+  const Axis x{0, std::max(step.back().ms, 1e-3), kLeft, kWidth - kRight};
+  const Axis y{0, std::max(1.05 * most / kMB, 1e-3), kHeight - kBottom, kTop};
   out += frame(x, y);
   std::vector<double> base(step.size());
   for (std::size_t i = 0; i < kOrder.size(); ++i)
     out += area(step, base, kOrder[i], kColors[i], x, y);
   // The peak of a stretch is known, not where in it.
-  for (std::size_t i = 1; i < step.size(); ++i)
+  for (std::size_t i = 1; i < step.size(); ++i) {
     out += fmt::format(
         "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n",
         x(step[i - 1].ms), y(step[i].peak / kMB), x(step[i].ms), y(step[i].peak / kMB), kInk);
+  }
   return out + legend(step) + "</svg>\n";
 }
 

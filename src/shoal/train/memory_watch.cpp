@@ -30,9 +30,10 @@ void MemoryWatch::record(nn::Model& model, std::int64_t steps) {
           if (steps_left_ == 0) return at::Tensor();
           mark((context.recomputing ? "recompute " : "forward ") + module.path());
           // The gradient of the output is there when backward is about to enter the unit.
-          if (output.requires_grad() && !context.recomputing)
+          if (output.requires_grad() && !context.recomputing) {
             output.register_hook(
                 [this, path = module.path()](const at::Tensor&) { mark("backward " + path); });
+          }
           return at::Tensor();
         });
   }
@@ -104,10 +105,12 @@ MemoryPeak sum(const std::vector<MemoryPeak>& ranks) {
 
 std::string describe(const MemoryPeak& measured, std::optional<double> planned_bytes) {
   std::vector<std::string> parts;
-  for (int c = 0; c < kMemoryCategories; ++c)
-    if (measured.categories[c] >= 0.01 * measured.total)
+  for (int c = 0; c < kMemoryCategories; ++c) {
+    if (measured.categories[c] >= 0.01 * measured.total) {
       parts.push_back(fmt::format("{} {:.4g}", name(static_cast<MemoryCategory>(c)),
                                   measured.categories[c] / kMB));
+    }
+  }
   const std::string took = fmt::format("Tensors took {:.4g} MB at the peak ({})",
                                        measured.total / kMB, fmt::join(parts, ", "));
   const std::string copies =

@@ -18,8 +18,8 @@ double measure_peak_flops(const std::string& type, Duration budget) {
   const at::ScalarType scalar = type == "bf16"   ? at::kBFloat16
                                 : type == "fp16" ? at::kHalf
                                                  : at::kFloat;
-  const at::Tensor a = at::full({kSize, kSize}, 0.5, scalar),
-                   b = at::full({kSize, kSize}, 0.25, scalar);
+  const at::Tensor a = at::full({kSize, kSize}, 0.5, scalar);
+  const at::Tensor b = at::full({kSize, kSize}, 0.25, scalar);
   at::Tensor c = at::full({kSize, kSize}, 0, at::kFloat);
   const Deadline deadline = Deadline::in(budget);
   double best = 0;

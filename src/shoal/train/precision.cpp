@@ -52,7 +52,8 @@ class LayerProducts {
 
   double seconds() const {
     const auto begin = Clock::now();
-    const at::Tensor x = ops::factor(x_, type_), dy = ops::factor(dy_, type_);
+    const at::Tensor x = ops::factor(x_, type_);
+    const at::Tensor dy = ops::factor(dy_, type_);
     ops::matmul(y_, x, w_.t());
     ops::matmul(dx_, dy, w_);
     ops::matmul(dw_, dy.t(), x);
@@ -84,11 +85,13 @@ void set_types(nn::Model& model, const Job& job, const std::string& type) {
     }
     parameter->set_types(scalar_of(chosen), scalar_of(section.gradients));
   }
-  for (std::size_t i = 0; i < rules.size(); ++i)
-    if (!fitted[i])
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (!fitted[i]) {
       throw complaint(job, "precision.parameters",
                       fmt::format("\"{}\" fits no parameter of the model; one is called {}",
                                   rules[i].pattern, model.parameters().front()->name()));
+    }
+  }
 }
 
 optim::Storage storage_options(const JobConfig& config) {
@@ -129,18 +132,20 @@ std::string describe_precision(const nn::Model& model, const JobConfig& config) 
     const auto count = std::count_if(parameters.begin(), parameters.end(), [&](const auto& p) {
       return p->tensor().scalar_type() == type;
     });
-    if (count > 0)
+    if (count > 0) {
       weights += fmt::format("{}{} weights ({} of {} tensors)", weights.empty() ? "" : ", ",
                              name_of(type), count, parameters.size());
+    }
   }
   const bool adamw = config.optimizer.name == "adamw";
   if (weights.empty() && section.gradients == "fp32" && section.gathers == "fp32" &&
       !(adamw && section.moments == "bf16"))
     return {};
-  if (weights.empty())
+  if (weights.empty()) {
     weights = "fp32 weights";
-  else
+  } else {
     weights += section.master_weights ? " with fp32 masters" : " rounded stochastically";
+  }
   return fmt::format("{}, gradients {}{}{}", weights, section.gradients,
                      adamw ? fmt::format(", moments {}", section.moments) : "",
                      section.gathers == "fp32" ? "" : fmt::format(", gathers {}", section.gathers));
@@ -150,9 +155,11 @@ ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows,
                               const std::string& type, Duration budget, const comm::Group& group) {
   const auto [in, out] = widest(spec);
   const std::int64_t some = std::clamp<std::int64_t>(rows, 1, 256);
-  const LayerProducts wide(some, in, out, at::kFloat), narrow(some, in, out, scalar_of(type));
+  const LayerProducts wide(some, in, out, at::kFloat);
+  const LayerProducts narrow(some, in, out, scalar_of(type));
   const at::Tensor times = at::empty({2}, at::kDouble);
-  double *fp32 = times.mutable_data_ptr<double>(), *other = fp32 + 1;
+  double* fp32 = times.mutable_data_ptr<double>();
+  double* other = fp32 + 1;
   group.barrier();
   // The first of each touches fresh memory; the types take turns, so that a busy moment strikes
   // both.

@@ -34,15 +34,17 @@ namespace {
 /// 30 %".
 std::string parts_of(const StepMetrics& m) {
   std::vector<std::pair<double, const char*>> parts;
-  for (std::size_t c = 0; c < m.memory.size(); ++c)
+  for (std::size_t c = 0; c < m.memory.size(); ++c) {
     if (m.memory[c] >= 0.05 * *m.memory_bytes)
       parts.emplace_back(m.memory[c], name(static_cast<MemoryCategory>(c)));
+  }
   std::stable_sort(parts.begin(), parts.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;
-  for (const auto& [bytes, name] : parts)
+  for (const auto& [bytes, name] : parts) {
     text +=
         fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name, 100 * bytes / *m.memory_bytes);
+  }
   return text;
 }
 
@@ -56,10 +58,11 @@ std::string fitted(std::vector<ProgressWord> words, int width) {
   };
   std::string line = joined();
   for (; width > 0 && line.size() > static_cast<std::size_t>(width) && words.size() > 1;
-       line = joined())
+       line = joined()) {
     words.erase(std::min_element(words.begin(), words.end(), [](const auto& a, const auto& b) {
       return a.last_to_go < b.last_to_go;
     }));
+  }
   return width > 0 ? line.substr(0, static_cast<std::size_t>(width)) : line;
 }
 
@@ -103,8 +106,8 @@ void Progress::finish() {
 
 std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
   const Duration spent = Clock::now() - began_;
-  const auto done = static_cast<double>(m.step - first_),
-             left = static_cast<double>(total_ - m.step);
+  const auto done = static_cast<double>(m.step - first_);
+  const auto left = static_cast<double>(total_ - m.step);
   const auto eta = std::chrono::duration_cast<Duration>(spent * (done > 0 ? left / done : 0));
   const std::string scale =
       m.skipped      ? fmt::format("overflow at loss scale {:g}: skipped", *m.loss_scale)

@@ -22,8 +22,9 @@ constexpr int kDeepest = 64;
 std::vector<std::string> differing_data_keys(const JobConfig& before, const JobConfig& after) {
   std::vector<std::string> differences;
   for (const train::Key& key : all_keys()) {
-    const std::string path = key.path(), old = value_text(key, before),
-                      value = value_text(key, after);
+    const std::string path = key.path();
+    const std::string old = value_text(key, before);
+    const std::string value = value_text(key, after);
     const bool decides =
         key.section == "data" || path == "training.sequence_length" || path == "debug.seed";
     if (decides && old != value)
@@ -59,10 +60,11 @@ std::string RunRecord::to_json() const {
                         {"precision", precision},
                         {"job", job},
                         {"job_file", job_file}};
-  if (loss_scale)
+  if (loss_scale) {
     object["loss_scale"] = {{"scale", loss_scale->scale},
                             {"good_steps", loss_scale->good_steps},
                             {"skipped", loss_scale->skipped}};
+  }
   return object.dump();
 }
 
@@ -114,25 +116,27 @@ RunRecord read_record(const std::string& path) {
 
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path) {
   std::vector<std::string> differences;
-  const auto before = nlohmann::json::parse(model::to_json(saved.model)),
-             after = nlohmann::json::parse(model::to_json(now.model));
+  const auto before = nlohmann::json::parse(model::to_json(saved.model));
+  const auto after = nlohmann::json::parse(model::to_json(now.model));
   for (const auto& [key, value] : after.items()) {
     if (key == "name") continue;
     const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
-    if (old != value)
+    if (old != value) {
       differences.push_back(fmt::format("model.{} was {} and is {}", key,
                                         old.is_null() ? "absent" : old.dump(), value.dump()));
+    }
   }
   if (differences.empty()) {
-    const JobConfig old = parse_job(saved.job, saved.job_file).config,
-                    job = parse_job(now.job, now.job_file).config;
+    const JobConfig old = parse_job(saved.job, saved.job_file).config;
+    const JobConfig job = parse_job(now.job, now.job_file).config;
     differences = differing_training_keys(old, job);
     if (differences.empty() && saved.data != now.data) {
       differences = differing_data_keys(old, job);
-      if (differences.empty())
+      if (differences.empty()) {
         differences.push_back(
             fmt::format("the contents of the data had the fingerprint {:016x} and have {:016x}",
                         saved.data, now.data));
+      }
     }
   }
   if (differences.empty()) return;

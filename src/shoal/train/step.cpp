@@ -15,35 +15,40 @@ namespace shoal::train {
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank) {
   RankBatch batch;
   batch.first_sample = rank * plan.accumulation * plan.micro_batch;
-  for (std::int64_t i = 0; i < plan.accumulation; ++i)
+  for (std::int64_t i = 0; i < plan.accumulation; ++i) {
     batch.micro_batches.push_back(
         data.training(first + batch.first_sample + i * plan.micro_batch, plan.micro_batch));
+  }
   return batch;
 }
 
 double count_labels(const std::vector<Batch>& micro_batches) {
   double count = 0;
-  for (const Batch& batch : micro_batches)
+  for (const Batch& batch : micro_batches) {
     count += static_cast<double>(batch.labels.is_floating_point()
                                      ? batch.labels.numel()
                                      : batch.labels.ne(kIgnoredLabel).sum().item<std::int64_t>());
+  }
   return count;
 }
 
 std::vector<optim::Slice> slices_of(const nn::Module& model) {
   std::vector<optim::Slice> slices;
-  for (const auto& parameter : model.parameters())
+  for (const auto& parameter : model.parameters()) {
     if (parameter->requires_grad())
       slices.push_back({parameter->name(), parameter->tensor(), parameter->decay()});
+  }
   return slices;
 }
 
 std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& owned) {
   std::vector<optim::Slice> slices;
-  for (const parallel::OwnedRange& range : owned)
-    if (range.parameter->requires_grad())
+  for (const parallel::OwnedRange& range : owned) {
+    if (range.parameter->requires_grad()) {
       slices.push_back(
           {range.parameter->name(), range.values, range.parameter->decay(), range.begin});
+    }
+  }
   return slices;
 }
 
@@ -74,8 +79,8 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   result.loss = *loss.const_data_ptr<double>();
 
   const std::vector<at::Tensor> all = reduction_.gradients();
-  const double factor = 1 / scale(),
-               scaled_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
+  const double factor = 1 / scale();
+  const double scaled_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
   result.grad_norm = scaled_norm * factor;
   if (scale_) result.loss_scale = scale();
   result.skipped = !accepted(scaled_norm, input);
@@ -94,12 +99,13 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
 
 bool TrainingStep::accepted(double scaled_norm, const StepInput& input) {
   if (scale_) return scale_->update(scaled_norm);
-  if (!std::isfinite(scaled_norm))
+  if (!std::isfinite(scaled_norm)) {
     throw Error(
         ErrorKind::kNonFinite, "train",
         fmt::format("the norm of the gradient is {} in step {}", scaled_norm, input.step + 1))
         .at(group_.rank(), group_.size())
         .hint("a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help");
+  }
   return true;
 }
 
@@ -117,7 +123,7 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
   for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
   const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN()
                                                      : loss.item<double>() / scale();
-  if (!std::isfinite(value))
+  if (!std::isfinite(value)) {
     throw Error(
         ErrorKind::kNonFinite, "train",
         fmt::format("the loss is {} in step {}, micro-batch {}", value, input.step + 1, index + 1))
@@ -126,6 +132,7 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
                        "the last checkpoint is intact"
                      : "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may "
                        "help; the last checkpoint is intact");
+  }
   loss.backward(input.poison == Poison::kGradient
                     ? at::full_like(loss, std::numeric_limits<double>::infinity())
                     : at::Tensor());

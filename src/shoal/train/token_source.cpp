@@ -44,9 +44,10 @@ class TokenSource final : public DataSource {
 
   Batch training(std::int64_t first, std::int64_t count) const override {
     const at::Tensor tokens = at::empty({count, length_ + 1}, at::kLong);
-    for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t i = 0; i < count; ++i) {
       cursor_.fill(cursor_.at(first + i),
                    std::span(tokens.data_ptr<std::int64_t>() + i * (length_ + 1), length_ + 1));
+    }
     return {tokens.narrow(1, 0, length_).contiguous(), tokens.narrow(1, 1, length_).contiguous(),
             0};
   }
@@ -66,8 +67,8 @@ class TokenSource final : public DataSource {
       std::int64_t window = samples[i];
       auto corpus = corpora(split).begin();
       for (; window >= windows(**corpus); ++corpus) window -= windows(**corpus);
-      const std::uint64_t start = window * length_,
-                          count = std::min<std::uint64_t>(length_, (*corpus)->tokens() - 1 - start);
+      const std::uint64_t start = window * length_;
+      const std::uint64_t count = std::min<std::uint64_t>(length_, (*corpus)->tokens() - 1 - start);
       (*corpus)->copy(start, std::span(batch.inputs.data_ptr<std::int64_t>() + i * length_, count));
       (*corpus)->copy(start + 1,
                       std::span(batch.labels.data_ptr<std::int64_t>() + i * length_, count));

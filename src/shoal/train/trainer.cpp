@@ -60,9 +60,10 @@ struct Reporter {
     if (m.loss_scale) scalars.emplace_back("train/loss_scale", *m.loss_scale);
     if (m.memory_bytes) {
       scalars.emplace_back("train/memory_bytes", *m.memory_bytes);
-      for (int c = 0; c < kMemoryCategories; ++c)
+      for (int c = 0; c < kMemoryCategories; ++c) {
         scalars.emplace_back(fmt::format("memory/{}_bytes", name(static_cast<MemoryCategory>(c))),
                              m.memory[static_cast<std::size_t>(c)]);
+      }
     }
     if (m.evaluation) {
       scalars.emplace_back("validation/loss", m.evaluation->loss);
@@ -105,9 +106,10 @@ class Trainer {
       build();
       return loop();
     } catch (Error& error) {
-      if (error.kind() == ErrorKind::kResource && error.operation() == "arena")
+      if (error.kind() == ErrorKind::kResource && error.operation() == "arena") {
         if (const std::string less = less_memory(); !less.empty())
           error.hint("less would be needed with: " + less);
+      }
       throw;
     } catch (const std::exception& error) {
       if (!out_of_memory(error)) throw;
@@ -118,9 +120,10 @@ class Trainer {
  private:
   Error without_memory(std::string words) const {
     words.resize(std::min(words.find('\n'), words.size()));
-    if (planned_)
+    if (planned_) {
       words += fmt::format("; planned for a rank at its peak: {:.4g} MB ({})",
                            planned_->all() / 1e6, train::words(*planned_));
+    }
     Error error(ErrorKind::kResource, "memory", words);
     error.at(group_.rank(), group_.size());
     if (const std::string less = less_memory(); !less.empty())
@@ -158,11 +161,12 @@ class Trainer {
 
   int already_finished() {
     if (group_.rank() == 0 && !std::filesystem::exists(directory_.loss_plot())) plot_losses();
-    if (group_.rank() == 0 && options_.console)
+    if (group_.rank() == 0 && options_.console) {
       fmt::print(
           "This run is finished: {} has all {} steps. --fresh starts anew (the old run is moved "
           "aside).\n",
           *checkpoint_, total_);
+    }
     return 0;
   }
 
@@ -197,7 +201,8 @@ class Trainer {
   }
 
   std::string describe_plan() const {
-    const double rank = planned_->all() / 1e6, all = rank * group_.size();
+    const double rank = planned_->all() / 1e6;
+    const double all = rank * group_.size();
     const std::string staging =
         planned_staging_ > 0
             ? fmt::format("; up to {:.4g} MB a rank more while a checkpoint is written",
@@ -215,7 +220,8 @@ class Trainer {
     model_ = make_job_model(record_.model, config_, data_->task());
     set_types(*model_, job_, record_.precision);
     const bool shards = config_.parallelism.zero_stage > 0;
-    int replica = group_.rank(), replicas = group_.size();
+    int replica = group_.rank();
+    int replicas = group_.size();
     if (shards) {
       const mesh::Mesh mesh = sharding_mesh(config_, group_);
       replica = mesh.coordinate("replicate"), replicas = mesh.extent("replicate");
@@ -225,9 +231,10 @@ class Trainer {
       model_->materialize();
     }
     parallel::checkpoint_activations(*model_, training_.kept);
-    if (!checkpoint_)
+    if (!checkpoint_) {
       shards ? sharding_->reset_parameters(key.child("init"))
              : model_->reset_parameters(key.child("init"));
+    }
     const auto owned = shards ? sharding_->owned() : parallel::whole_ranges(*model_);
     optimizer_ = optim::make_optimizer(slices_of(owned), optimizer_options(config_),
                                        storage_options(config_));
@@ -239,10 +246,11 @@ class Trainer {
     state_.emplace(owned, *optimizer_, group_, replica, replicas);
     if (checkpoint_) state_->load(*checkpoint_);
     if (shards && checkpoint_) sharding_->end_update();
-    if (!shards)
+    if (!shards) {
       reduction_ = parallel::data_parallel(
           *model_, group_,
           {.bucket_bytes = static_cast<std::size_t>(config_.parallelism.bucket_mb * 1e6)});
+    }
     step_.emplace(*model_, *optimizer_, *reduction_, group_, key.child("dropout"),
                   loss_scale_ ? &*loss_scale_ : nullptr);
     if (config_.checkpoint.asynchronous) {
@@ -261,9 +269,10 @@ class Trainer {
     const std::string& asked = config_.precision.type;
     const bool decided = asked == "auto" && checkpoint_ &&
                          (record_.precision == "fp32" || record_.precision == "bf16");
-    if (decided)
+    if (decided) {
       notes_.push_back(fmt::format("precision.type = \"auto\": {}, with which this run began.",
                                    record_.precision));
+    }
     if (decided || asked == "fp32")
       return void(record_.precision = decided ? record_.precision : asked);
     const std::int64_t rows =
@@ -298,9 +307,10 @@ class Trainer {
     if (const auto tokenizer = job_tokenizer(config_)) tokenizer->save(directory_.tokenizer());
     reporter_.emplace(options_, directory_, record_.step, total_,
                       data_->task() == Task::kTokens ? "tokens" : "samples");
-    if (checkpoint_)
+    if (checkpoint_) {
       reporter_->say(
           fmt::format("Resuming from {} (step {} of {}).", *checkpoint_, record_.step, total_));
+    }
     const auto tokens = data_->tokens_per_sample();
     reporter_->say(fmt::format(
         "Model: {} with {} parameters. Data: {} training samples{}.", record_.model.name,
@@ -406,7 +416,7 @@ class Trainer {
         *model_, *data_, group_,
         {.samples = config_.validation.batches * plan_.global, .micro_batch = plan_.micro_batch});
     if (sharding_) sharding_->reshard();
-    if (!is_finite(evaluation))
+    if (!is_finite(evaluation)) {
       throw Error(
           ErrorKind::kNonFinite, "train",
           fmt::format("the evaluation after step {} gives {}", record_.step, describe(evaluation)))
@@ -414,6 +424,7 @@ class Trainer {
           .hint(
               "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; "
               "checkpoints of earlier steps are intact");
+    }
     return evaluation;
   }
 
@@ -421,9 +432,10 @@ class Trainer {
     const auto ms = [](Duration time) {
       return std::chrono::duration<double, std::milli>(time).count();
     };
-    if (reporter_ && saved)
+    if (reporter_ && saved) {
       options_.log.info("saved {} in {:.0f} ms behind training, which it held up for {:.1f} ms",
                         saved->path, ms(saved->took), ms(saved->held_up));
+    }
   }
 
   /// A save waits for the one before.
@@ -446,9 +458,10 @@ class Trainer {
 
   void write_memory() const {
     write_whole(directory_.memory_timeline(group_.rank()), to_csv(memory_.marks()));
-    if (reporter_)
+    if (reporter_) {
       write_whole(directory_.memory_plot(),
                   memory_plot(config_.job.name + ": memory of rank 0", memory_.marks()));
+    }
   }
 
   int stopped(int signal, std::int64_t saved) {
@@ -477,9 +490,10 @@ class Trainer {
         rounded(tokens),
         spoken(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))),
         rounded(tokens / seconds)));
-    if (loss_scale_)
+    if (loss_scale_) {
       reporter_->say(fmt::format("Loss scale {:g}; {} steps were skipped for an overflow.",
                                  loss_scale_->scale(), loss_scale_->state().skipped));
+    }
     reporter_->say(describe_work(tokens / seconds, peak));
     if (!memory.empty()) {
       const auto planned = planned_ ? std::optional(planned_->all() * group_.size()) : std::nullopt;
@@ -493,9 +507,9 @@ class Trainer {
   /// Model FLOPs with their formula, and what part of the measured peak they are.
   std::string describe_work(double tokens_per_s, double peak) const {
     const bool text = data_->task() == Task::kTokens;
-    const double flops = model::training_flops_per_token(record_.model, data_->tokens_per_sample(),
-                                                         true),
-                 rate = flops * tokens_per_s;
+    const double flops =
+        model::training_flops_per_token(record_.model, data_->tokens_per_sample(), true);
+    const double rate = flops * tokens_per_s;
     const std::string work = fmt::format("{} a {} (6 x weights that multiply it{}): {}",
                                          rounded(flops, "FLOPs"), text ? "token" : "row",
                                          text ? " + 6 x layers x heads x head size x context" : "",
@@ -503,9 +517,10 @@ class Trainer {
     const std::string best =
         fmt::format("{} that {} products of 1024 x 1024 matrices reach here now",
                     rounded(peak, "FLOP/s"), record_.precision);
-    if (rate > peak)
+    if (rate > peak) {
       return fmt::format("{}, more than the {}: something else is busy on this machine.", work,
                          best);
+    }
     return fmt::format("{}, {:.0f} % of the {}.", work, 100 * rate / peak, best);
   }
 

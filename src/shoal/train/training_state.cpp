@@ -43,17 +43,19 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
         item_of("model.", range, master.defined() ? master : range.values, replica_, replicas_));
     if (train) trained.push_back(&range);
   }
-  for (const optim::State& state : optimizer_.states())
+  for (const optim::State& state : optimizer_.states()) {
     items.push_back(item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor,
                             replica_, replicas_));
+  }
   // How often a parameter was updated all ranks know, whatever they own of it.
-  for (std::size_t i = 0; i < optimizer_.slices().size(); ++i)
+  for (std::size_t i = 0; i < optimizer_.slices().size(); ++i) {
     items.push_back({.name = "optimizer.updates." + optimizer_.slices()[i].name,
                      .local = updates_.select(0, static_cast<std::int64_t>(i)),
                      .global_shape = {},
                      .boxes = {},
                      .replica = group_.rank(),
                      .replicas = group_.size()});
+  }
   return items;
 }
 

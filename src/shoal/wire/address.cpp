@@ -24,16 +24,18 @@ namespace {
 std::uint16_t parse_port(std::string_view text) {
   std::uint16_t port = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty())
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
     throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a port", text))
         .hint("a number from 0 to 65535");
+  }
   return port;
 }
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 Addresses resolve(const std::string& host, std::uint16_t port, int flags, int* error) {
-  addrinfo hints{}, *found = nullptr;
+  addrinfo hints{};
+  addrinfo* found = nullptr;
   hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM,
   hints.ai_flags = flags | AI_NUMERICSERV;
   *error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
@@ -41,7 +43,8 @@ Addresses resolve(const std::string& host, std::uint16_t port, int flags, int* e
 }
 
 std::string numeric(const sockaddr* address, socklen_t length, std::uint16_t* port = nullptr) {
-  char host[NI_MAXHOST], service[NI_MAXSERV];
+  char host[NI_MAXHOST];
+  char service[NI_MAXSERV];
   if (getnameinfo(address, length, host, sizeof host, service, sizeof service,
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return {};
@@ -70,11 +73,14 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
       return Descriptor();
   }
   // A socket on loopback may meet itself when it tries a free port of the ephemeral range.
-  sockaddr_storage own{}, peer{};
-  socklen_t own_size = sizeof own, peer_size = sizeof peer;
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_size = sizeof own;
+  socklen_t peer_size = sizeof peer;
   getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &own_size);
   getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &peer_size);
-  std::uint16_t own_port = 0, peer_port = 0;
+  std::uint16_t own_port = 0;
+  std::uint16_t peer_port = 0;
   const auto own_host = numeric(reinterpret_cast<sockaddr*>(&own), own_size, &own_port);
   if (own_host == numeric(reinterpret_cast<sockaddr*>(&peer), peer_size, &peer_port) &&
       own_port == peer_port)
@@ -97,17 +103,18 @@ Endpoint parse_endpoint(std::string_view text) {
   if (bracketed) host = host.substr(1, host.size() - 2);
   const auto foreign = bracketed ? std::string_view("[]\0", 3) : std::string_view(":[]\0", 4);
   if (colon == text.npos || host.empty() || host.find_first_of(foreign) != host.npos ||
-      host.size() > 255)
+      host.size() > 255) {
     throw Error(ErrorKind::kConfig, "address",
                 fmt::format("'{}' is not a host and a port", text.substr(0, 300)))
         .hint("write host:port or [ipv6]:port");
+  }
   return {std::string(host), parse_port(text.substr(colon + 1))};
 }
 
 PortRange parse_port_range(std::string_view text) {
   const auto dash = text.find('-');
-  const std::uint16_t first = parse_port(text.substr(0, dash)),
-                      last = dash == text.npos ? first : parse_port(text.substr(dash + 1));
+  const std::uint16_t first = parse_port(text.substr(0, dash));
+  const std::uint16_t last = dash == text.npos ? first : parse_port(text.substr(dash + 1));
   if (last < first)
     throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is no range of ports", text));
   return {first, last};
@@ -149,9 +156,10 @@ Descriptor listen_on(const std::string& host, PortRange ports) {
   for (int port = ports.first; port <= ports.last; ++port) {
     int error = 0;
     const Addresses addresses = resolve(host, static_cast<std::uint16_t>(port), AI_PASSIVE, &error);
-    if (!addresses)
+    if (!addresses) {
       throw Error(ErrorKind::kConfig, "listen",
                   fmt::format("cannot resolve '{}': {}", host, gai_strerror(error)));
+    }
     Descriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR);
     if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 &&
@@ -170,10 +178,11 @@ Descriptor connect_to(const Endpoint& to, Deadline deadline) {
     const Addresses addresses = resolve(to.host, to.port, 0, &error);
     for (const addrinfo* a = addresses.get(); a; a = a->ai_next)
       if (Descriptor fd = try_connect(*a, deadline); fd.get() >= 0) return fd;
-    if (deadline.passed())
+    if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "connect",
                   error ? fmt::format("cannot resolve '{}': {}", to.host, gai_strerror(error))
                         : fmt::format("nobody answers at {}", to.text()));
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }

@@ -43,10 +43,12 @@ struct Arena::Header {
 
 std::string Ledger::text() const {
   std::string text;
-  for (int i = 0; i < kMemoryCategories; ++i)
-    if (categories[i].in_use > 0)
+  for (int i = 0; i < kMemoryCategories; ++i) {
+    if (categories[i].in_use > 0) {
       text += fmt::format("{} {:.1f} MiB, ", name(static_cast<MemoryCategory>(i)),
                           static_cast<double>(categories[i].in_use) / kMiB);
+    }
+  }
   return text + fmt::format(
                     "{:.1f} MiB in all of a limit of {:.1f} MiB ({:.1f} MiB more is held free, "
                     "{:.1f} MiB lost to rounding)",
@@ -103,16 +105,18 @@ void Arena::require_room(std::size_t bytes, MemoryCategory category) const {
 void* Arena::allocate(std::size_t bytes, std::size_t sharers) {
   if (child_.load(std::memory_order_relaxed)) {
     void* p = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-    if (!p)
+    if (!p) {
       throw Error(ErrorKind::kResource, "arena",
                   fmt::format("the C library has no {} bytes", bytes));
+    }
     return p;
   }
   const MemoryCategory category = memory_context().category;
   const std::lock_guard lock(mutex_);
   if (!retired_.empty()) sweep_locked();
   require_room(bytes / sharers, category);
-  const std::size_t size_class = class_of(bytes), size = class_bytes(size_class);
+  const std::size_t size_class = class_of(bytes);
+  const std::size_t size = class_bytes(size_class);
   Header* header = nullptr;
   if (auto& list = free_[size_class]; !list.empty()) {
     header = reinterpret_cast<Header*>(segment_.data() + list.back());
@@ -126,10 +130,11 @@ void* Arena::allocate(std::size_t bytes, std::size_t sharers) {
     } else {
       header = static_cast<Header*>(carve(size_class));
     }
-    if (!header)
+    if (!header) {
       throw Error(ErrorKind::kResource, "arena",
                   fmt::format("its {:.1f} GiB of addresses are used up",
                               static_cast<double>(segment_.bytes()) / kGiB));
+    }
   }
   const std::size_t asked = (bytes / sharers + kAlignment - 1) / kAlignment * kAlignment;
   *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category),
@@ -222,8 +227,8 @@ void Arena::free_locked(void* block) {
 }
 
 bool Arena::contains(const void* p, std::size_t bytes) const {
-  const auto at = reinterpret_cast<std::uintptr_t>(p),
-             begin = reinterpret_cast<std::uintptr_t>(segment_.data());
+  const auto at = reinterpret_cast<std::uintptr_t>(p);
+  const auto begin = reinterpret_cast<std::uintptr_t>(segment_.data());
   return at >= begin && at - begin < segment_.bytes() && bytes <= segment_.bytes() - (at - begin);
 }
 

@@ -53,9 +53,10 @@ void Assembler::open(Intake& intake) {
   if (header.magic != ChunkHeader{}.magic) bad("not ours");
   if (header.length > kChunkBytes || header.total > most_bytes_) bad("too long");
   message_ = {header.total, 0};
-  if (!partial_.empty())
+  if (!partial_.empty()) {
     if (const auto entry = partial_.find(header.stream); entry != partial_.end())
       message_ = entry->second;
+  }
   if (message_.total != header.total) bad("another length than was announced");
   if (header.length != std::min<std::uint64_t>(kChunkBytes, message_.total - message_.arrived))
     bad("not cut as ours are");
@@ -74,10 +75,11 @@ void Assembler::close(Intake& intake) {
   header_bytes_ = 0;
   Piece piece = placed_ ? Piece(message_.total, message_.arrived) : std::exchange(piece_, Piece());
   message_.arrived += length_;
-  if (message_.arrived < message_.total)
+  if (message_.arrived < message_.total) {
     partial_[stream_] = message_;
-  else if (message_.arrived > length_)
+  } else if (message_.arrived > length_) {
     partial_.erase(stream_);
+  }
   placed_ = false;
   intake.arrived(stream_, std::move(piece), length_);
 }

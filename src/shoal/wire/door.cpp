@@ -48,7 +48,8 @@ void Door::accept_all() {
     }
     Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) return;
-    const int on = 1, fd = socket.get();
+    const int on = 1;
+    const int fd = socket.get();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     Caller caller{std::move(socket), ListenerHandshake(key_), Deadline::in(kPatience)};
     if (!say(fd, caller.handshake.greeting())) continue;

@@ -39,11 +39,12 @@ void EventLoop::run_once(Duration limit) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
   const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                            static_cast<int>(ms));
-  for (int i = 0; i < n; ++i)
+  for (int i = 0; i < n; ++i) {
     if (const auto entry = watched_.find(events[i].data.fd); entry != watched_.end()) {
       const auto ready = entry->second;  // lives on when the callback forgets itself
       (*ready)(events[i].events);
     }
+  }
 }
 
 void EventLoop::wake() {

@@ -59,13 +59,14 @@ void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline 
   for (std::size_t at = 0; at < size;) {
     const ssize_t n = out ? ::send(socket, data + at, size - at, MSG_NOSIGNAL)
                           : ::recv(socket, data + at, size - at, 0);
-    if (n > 0)
+    if (n > 0) {
       at += static_cast<std::size_t>(n);
-    else if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       wait_ready(socket, out ? POLLOUT : POLLIN, deadline);
-    else
+    } else {
       throw Error(ErrorKind::kPeerLost, "handshake", "the other side hung up")
           .hint("do both sides have the same job key?");
+    }
   }
 }
 
@@ -110,9 +111,10 @@ Hello ListenerHandshake::hello() const {
 void introduce(int socket, const std::string& key, const Hello& hello, Deadline deadline) {
   std::array<std::byte, kGreeting> greeting;
   exchange(socket, greeting.data(), greeting.size(), false, deadline);
-  if (std::memcmp(greeting.data(), kMagic.data(), kMagic.size()) != 0)
+  if (std::memcmp(greeting.data(), kMagic.data(), kMagic.size()) != 0) {
     throw Error(ErrorKind::kPeerLost, "handshake",
                 "whoever listens there does not speak this protocol");
+  }
   const auto listener = std::span<const std::byte>(greeting).subspan(kMagic.size());
   const Nonce own = random_nonce();
   const Proof mine = prove(key, "caller", listener, own, hello);

@@ -22,7 +22,8 @@ std::string kernel_and_namespaces() {
   std::string boot;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::getline(file, boot);
-  const auto files = namespace_of_this_process("mnt"), processes = namespace_of_this_process("pid");
+  const auto files = namespace_of_this_process("mnt");
+  const auto processes = namespace_of_this_process("pid");
   return boot.empty() || files == 0 || processes == 0
              ? ""
              : fmt::format("{}/{}/{}/{}", boot, files, processes, getuid());

@@ -18,8 +18,8 @@ constexpr std::size_t kBuffer = 16 << 10;  // small messages are read many at a 
 /// The part of `[begin, end)` of a sequence that lies in `bytes`, which begin at `at` of it.
 iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begin,
               std::size_t end) {
-  const std::size_t from = std::clamp(begin, at, at + bytes.size()),
-                    to = std::clamp(end, from, at + bytes.size());
+  const std::size_t from = std::clamp(begin, at, at + bytes.size());
+  const std::size_t to = std::clamp(end, from, at + bytes.size());
   return {const_cast<std::byte*>(bytes.data()) + (from - at), to - from};
 }
 
@@ -68,10 +68,11 @@ void Link::cut_chunk() {
   flow.at += chunk.bytes;
   chunk.last = flow.at == message->bytes();
   if (chunk.last) flow.messages.pop_front(), flow.at = 0;
-  if (flow.messages.empty())
+  if (flow.messages.empty()) {
     flows_.erase(entry);
-  else
+  } else {
     turns_.push_back(stream);
+  }
 }
 
 bool Link::flush() {
@@ -79,12 +80,13 @@ bool Link::flush() {
     while (!turns_.empty() && cut_bytes_ < kCutAhead && cut_.size() < kMostCut) cut_chunk();
     if (cut_.empty()) return true;
     iovec parts[3 * kMostCut];
-    std::size_t count = 0, wanted = 0;
+    std::size_t count = 0;
+    std::size_t wanted = 0;
     for (const Chunk& chunk : cut_) {
       const std::size_t header_left =
           chunk.header.size() - std::min(chunk.sent, chunk.header.size());
-      const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size()),
-                        end = chunk.begin + chunk.bytes;
+      const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size());
+      const std::size_t end = chunk.begin + chunk.bytes;
       const Message& m = *chunk.message;
       for (const iovec part :
            {iovec{const_cast<std::byte*>(chunk.header.data()) + chunk.header.size() - header_left,
@@ -180,7 +182,8 @@ bool Link::receive_some(const std::function<void(std::size_t, std::span<const st
     if (errno == EAGAIN || errno == EINTR) return true;
     throw system_error(ErrorKind::kPeerLost, "receive", "the connection broke");
   }
-  const auto bytes = static_cast<std::size_t>(n), direct = std::min(bytes, first.size());
+  const auto bytes = static_cast<std::size_t>(n);
+  const auto direct = std::min(bytes, first.size());
   bytes_received_ += bytes;
   took(direct, std::span(buffer_).first(bytes - direct));
   return true;

@@ -100,8 +100,8 @@ class Host {
     for (int to = 1; to < meeting_.size; ++to) {
       tell(to, control, {all.control.fd()});
       for (int about = 0; about < meeting_.size; ++about) {
-        const bool self = about == 0,
-                   shares = self ? meeting_.arena != nullptr : guests_[about].shares;
+        const bool self = about == 0;
+        const bool shares = self ? meeting_.arena != nullptr : guests_[about].shares;
         std::vector<int> descriptors{self ? own_process.get() : guests_[about].process.get()};
         if (shares) descriptors.push_back(self ? meeting_.arena->fd() : guests_[about].arena.get());
         tell(to, {.rank = about, .shares = shares}, descriptors);
@@ -132,10 +132,11 @@ class Host {
     int came = 0;
     std::vector<Descriptor> silent;
     for (std::size_t i = 0; i < callers_.size(); ++i) {
-      if (wait[i].revents == 0)
+      if (wait[i].revents == 0) {
         silent.push_back(std::move(callers_[i]));
-      else
+      } else {
         came += admit(std::move(callers_[i]));
+      }
     }
     callers_ = std::move(silent);
     if (wait.back().revents != 0) greet();
@@ -182,11 +183,12 @@ class Host {
   }
 
   void tell(int to, const Introduction& introduction, const std::vector<int>& descriptors) {
-    if (!send_with(guests_[to].socket.get(), &introduction, sizeof introduction, descriptors))
+    if (!send_with(guests_[to].socket.get(), &introduction, sizeof introduction, descriptors)) {
       throw system_error(ErrorKind::kPeerLost, kOperation,
                          "a rank went away while the ranks were introduced")
           .at(0, meeting_.size)
           .from(to);
+    }
   }
 
   Error missing() const {
@@ -234,12 +236,14 @@ Acquaintance visit(const Meeting& meeting, const std::string& path, Deadline dea
   const auto listen_to = [&](std::vector<Descriptor>& descriptors) {
     Introduction introduction;
     if (!receive_with(host.get(), &introduction, sizeof introduction, descriptors, deadline) ||
-        introduction.magic != kMagic)
+        introduction.magic != kMagic) {
       throw fail("rank 0 did not introduce the other ranks; it may have given up")
           .hint("look at rank 0's log: its error comes first");
-    if (introduction.rank == -2)
+    }
+    if (introduction.rank == -2) {
       throw Error(ErrorKind::kUsage, kOperation, "rank 0 expects other ranks")
           .at(meeting.rank, meeting.size);
+    }
     return introduction;
   };
   Acquaintance all;
@@ -248,9 +252,10 @@ Acquaintance visit(const Meeting& meeting, const std::string& path, Deadline dea
   if (control.rank != -1 || descriptors.empty()) throw fail("rank 0 sent no control segment");
   all.control = SharedSegment::adopt(descriptors.front().release());
   if (all.control.bytes() < meeting.control_bytes ||
-      std::memcmp(all.control.data(), control.token.data(), control.token.size()) != 0)
+      std::memcmp(all.control.data(), control.token.data(), control.token.size()) != 0) {
     throw fail(
         "the token in shared memory is not the one that was announced: rank 0 is on another host");
+  }
   for (int rank = 0; rank < meeting.size; ++rank) {
     std::vector<Descriptor> own;
     const Introduction about = listen_to(own);
@@ -273,10 +278,11 @@ std::string meeting_directory(const std::string& runtime_directory) {
     throw system_error(ErrorKind::kResource, kOperation, "cannot make " + path);
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != getuid() ||
-      (status.st_mode & 077) != 0)
+      (status.st_mode & 077) != 0) {
     throw Error(ErrorKind::kResource, kOperation,
                 fmt::format("{} is not a directory that only this user may enter", path))
         .hint("remove it");
+  }
   return path;
 }
 

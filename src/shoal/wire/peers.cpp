@@ -118,10 +118,11 @@ void Peers::await_all(Deadline deadline) {
     }
     if (missing.empty()) return;
     check();  // whoever is missing may have gone for the reason that one who came tells
-    if (deadline.passed())
+    if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + missing)
           .at(rank_, size_)
           .hint("look at their logs");
+    }
     wait_for_event(seen,
                    std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), kLongest));
   }
@@ -334,10 +335,11 @@ void Peers::hear_answer(int r, const Piece& piece) {
 
 void Peers::answer_for(std::uint64_t group, std::function<Bytes()> say) {
   const std::lock_guard lock(mutex_);
-  if (say)
+  if (say) {
     answers_[group] = std::move(say);
-  else
+  } else {
     answers_.erase(group);
+  }
 }
 
 std::vector<std::optional<Bytes>> Peers::ask(std::uint64_t group, Duration patience) {
@@ -356,9 +358,10 @@ std::vector<std::optional<Bytes>> Peers::ask(std::uint64_t group, Duration patie
                                    [](const Peer& p) { return !p.link || p.goodbye || p.said; });
       if (all || failure_ || end.passed()) {
         std::vector<std::optional<Bytes>> said;
-        for (Peer& peer : peers_)
+        for (Peer& peer : peers_) {
           said.push_back(peer.said && !peer.said->empty() ? std::exchange(peer.said, std::nullopt)
                                                           : std::nullopt);
+        }
         asked_.reset();
         return said;
       }

@@ -24,9 +24,10 @@ Endpoint read_file(const std::string& path, Deadline deadline) {
   for (;;) {
     std::string text;
     if (std::ifstream file(path); std::getline(file, text)) return parse_endpoint(text);
-    if (deadline.passed())
+    if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "rendezvous", fmt::format("rank 0 did not write {}", path))
           .hint("look at rank 0's log");
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
@@ -45,12 +46,13 @@ std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports
         if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
       }
     }
-    if (deadline.passed())
+    if (deadline.passed()) {
       throw Error(
           ErrorKind::kTimeout, "rendezvous",
           fmt::format("no store of this job at {}, ports {} to {}", host, ports.first, ports.last))
           .from(0)
           .hint("is rank 0 running there, is the port open, and have all ranks the same job key?");
+    }
   }
 }
 

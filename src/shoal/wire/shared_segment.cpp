@@ -64,10 +64,12 @@ SharedSegment::~SharedSegment() {
 
 void SharedSegment::punch(std::size_t offset, std::size_t bytes) const {
   const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::size_t begin = (offset + page - 1) / page * page, end = (offset + bytes) / page * page;
-  if (begin < end)
+  const std::size_t begin = (offset + page - 1) / page * page;
+  const std::size_t end = (offset + bytes) / page * page;
+  if (begin < end) {
     fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
               static_cast<off_t>(end - begin));
+  }
 }
 
 void SharedSegment::make_private() const {

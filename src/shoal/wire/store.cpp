@@ -93,8 +93,8 @@ class StoreServer::Room {
     if (bytes.size() >= 4) std::memcpy(&length, bytes.data(), 4);
     if (bytes.size() < 4 || length > kMostKey || length > bytes.size() - 4)
       throw Error(ErrorKind::kData, "store", "a malformed request");
-    const std::string key = text_of(bytes, 4, 4 + length),
-                      value = text_of(bytes, 4 + length, bytes.size());
+    const std::string key = text_of(bytes, 4, 4 + length);
+    const std::string value = text_of(bytes, 4 + length, bytes.size());
     const auto entry = values_.find(key);
     switch (stream.sequence) {
       case kSet:
@@ -104,17 +104,19 @@ class StoreServer::Room {
         return entry == values_.end() ? answer(fd, stream.group, kMissing, "")
                                       : answer(fd, stream.group, kThere, entry->second);
       case kWait:
-        if (entry == values_.end())
+        if (entry == values_.end()) {
           waiters_[key].push_back({fd, stream.group});
-        else
+        } else {
           answer(fd, stream.group, kThere, entry->second);
+        }
         return;
       case kAdd: {
-        const auto before = entry == values_.end() ? 0 : number(entry->second),
-                   amount = number(value);
-        if (!before || !amount)
+        const auto before = entry == values_.end() ? 0 : number(entry->second);
+        const auto amount = number(value);
+        if (!before || !amount) {
           return answer(fd, stream.group, kNotANumber,
                         entry == values_.end() ? value : entry->second);
+        }
         const std::string sum = std::to_string(static_cast<std::int64_t>(
             static_cast<std::uint64_t>(*before) + static_cast<std::uint64_t>(*amount)));
         put(key, sum);
@@ -190,12 +192,14 @@ StoreClient::Reply StoreClient::ask(int what, const std::string& key, const std:
       if (stream.group == number) reply = Reply{stream.sequence, text_of(bytes, 0, bytes.size())};
     });
     if (reply) return *reply;
-    if (!open)
+    if (!open) {
       throw Error(ErrorKind::kPeerLost, "store", "rank 0 closed the store")
           .awaiting(fmt::format("key '{}'", key));
-    if (deadline.passed())
+    }
+    if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "store", fmt::format("no answer for key '{}'", key))
           .hint("did every rank start?");
+    }
     pollfd ready{link_.fd(), static_cast<short>(sent ? POLLIN : POLLIN | POLLOUT), 0};
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
     poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 1000)));

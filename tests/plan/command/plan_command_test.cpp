@@ -117,8 +117,8 @@ TEST(PlanCommand, SearchesTraceAndDrawing) {
   EXPECT_THAT(conditions, testing::ElementsAre("links inside hosts", "links between hosts",
                                                "device memory", "micro-batch"));
   const Folder folder;
-  const std::string trace = (folder.path / "t.json").string(),
-                    svg = (folder.path / "s.svg").string();
+  const std::string trace = (folder.path / "t.json").string();
+  const std::string svg = (folder.path / "s.svg").string();
   const Outcome drawn = run("plan --model gpt3-13b --pp 8 --devices 8 --global-batch 16 --trace " +
                             trace + " --svg " + svg + " --straggler 2:1.5");
   EXPECT_EQ(drawn.code, 0) << drawn.text;
@@ -138,7 +138,8 @@ TEST(PlanCommand, TracesHaveTheFieldsThatPerfettoReads) {
   std::ifstream file(trace);
   const auto read = nlohmann::json::parse(file);
   std::map<int, double> end;
-  int named = 0, computed = 0;
+  int named = 0;
+  int computed = 0;
   for (const auto& event : read.at("traceEvents")) {
     if (event.at("ph") == "M") {
       named += event.at("name") == "thread_name";
@@ -148,7 +149,8 @@ TEST(PlanCommand, TracesHaveTheFieldsThatPerfettoReads) {
     ASSERT_EQ(event.at("ph"), "X");
     EXPECT_TRUE(event.at("name").is_string());
     EXPECT_EQ(event.at("pid"), 0);
-    const double begin = event.at("ts"), duration = event.at("dur");
+    const double begin = event.at("ts");
+    const double duration = event.at("dur");
     double& before = end[event.at("tid").get<int>()];
     EXPECT_GE(begin, before - 0.01) << "a rank does one thing at a time: " << event;
     EXPECT_GE(duration, 0);
@@ -187,7 +189,9 @@ TEST(PlanCommand, SimulatesARunWithFailures) {
   const std::string words =
       "plan --model llama-8b --cluster h100 --devices 1024 --zero 1 --seq-len 8192 --global-batch "
       "1024 --hours 4000 --failures ";
-  const auto one = json_of(words + "1"), again = json_of(words + "1"), other = json_of(words + "2");
+  const auto one = json_of(words + "1");
+  const auto again = json_of(words + "1");
+  const auto other = json_of(words + "2");
   EXPECT_EQ(one.at("simulated_run"), again.at("simulated_run"));
   EXPECT_NE(one.at("simulated_run"), other.at("simulated_run"));
   EXPECT_GT(one.at("simulated_run").at("failures").get<int>(), 20);
@@ -311,9 +315,10 @@ TEST(PlanCommand, OptionsThatWouldChangeNothingAreRefused) {
     EXPECT_THAT(outcome.text, HasSubstr(what)) << words;
   };
   for (const char* option : {"--vocab 100", "--kv-heads 4", "--ffn 64", "--layers 2", "--experts 8",
-                             "--gated", "--untied"})
+                             "--gated", "--untied"}) {
     refused(std::string("--model gpt2 ") + option,
             "belongs to a shape, and --model gpt2 has its own");
+  }
   for (const char* option :
        {"--model gpt2", "--search", "--tokens 1e9", "--cp 2", "--micro-batch 4"})
     refused(std::string("--parameters 1e9 ") + option, "means nothing beside --parameters");
@@ -326,9 +331,10 @@ TEST(PlanCommand, OptionsThatWouldChangeNothingAreRefused) {
   for (const char* option : {"--count 3", "--precisions fp32", "--schedules zb-v"})
     refused(std::string("--model gpt2 ") + option, "needs --search");
   for (const char* option :
-       {"--gathers", "--trace t.json", "--svg s.svg", "--straggler 1:2", "--failures 1"})
+       {"--gathers", "--trace t.json", "--svg s.svg", "--straggler 1:2", "--failures 1"}) {
     refused(std::string("--model gpt2 --search --global-batch 8 --tokens 1e9 ") + option,
             "is of one mesh");
+  }
   refused("--model gpt2 --search --global-batch 8 --schedule 1f1b --schedules zb-v",
           "--schedule: --schedules names");
   refused("--model gpt2 --bytes-per-token 4", "--bytes-per-token: name the run");
@@ -521,8 +527,8 @@ TEST(PlanCommand, SearchesOverSchedules) {
   const std::string words =
       "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full "
       "--count 1 --schedules ";
-  const auto best = json_of(words + "1f1b,zb-v,zb-h1").at("best").at(0),
-             plain = json_of(words + "1f1b").at("best").at(0);
+  const auto best = json_of(words + "1f1b,zb-v,zb-h1").at("        best").at(0);
+  const auto plain = json_of(words + "1f1b").at("best").at(0);
   EXPECT_NE(best.at("schedule"), "1f1b");
   EXPECT_LT(best.at("step_time_s").get<double>(), plain.at("step_time_s").get<double>());
 }
@@ -531,7 +537,9 @@ TEST(PlanCommand, SearchesOverSchedules) {
 TEST(TransformerMath, EveryNumberComesFromTheCommandBesideIt) {
   std::ifstream page(std::string(SHOAL_DOCS) + "/transformer-math.md");
   ASSERT_TRUE(page);
-  std::string fence, command, expected;
+  std::string fence;
+  std::string command;
+  std::string expected;
   int checked = 0;
   for (std::string line; std::getline(page, line);) {
     if (line.starts_with("```")) {

@@ -60,8 +60,8 @@ class PlannedMemory : public testing::Test {
 
   /// One rank in this process, several as processes of the program: each counts its own arena.
   void train_job(const Sets& sets, int ranks) {
-    const std::string directory = folder_.path() + fmt::format("/run-{}", runs_++),
-                      text = job(folder_.path() + "/data");
+    const std::string directory = folder_.path() + fmt::format("        /run-{}", runs_++);
+    const std::string text = job(folder_.path() + "        /data");
     std::filesystem::create_directories(directory);
     if (ranks == 1) {
       RunOptions options;
@@ -130,11 +130,12 @@ TEST_F(PlannedMemory, OfOneRank) {
 // Grouped heads, gated layers, biases of queries, keys and values, or their norms in heads of which
 // two are wider than the model.
 TEST_F(PlannedMemory, OfQwens) {
-  for (const Sets& model : {kQwen2, kQwen3})
+  for (const Sets& model : {kQwen2, kQwen3}) {
     for (const Sets& way : {kWhole, kPieces, kRecomputed, kSelective, kManyRows, kManyWords}) {
       train_job(model + way, 1);
       EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(model + way);
     }
+  }
   // Of sixteen bits, as below.
   for (const Sets& model : {kQwen2, kQwen3}) {
     train_job(model + kBf16, 1);

@@ -63,8 +63,10 @@ void for_each_run(const Box& box, const Shape& shape, std::int64_t begin, std::i
   Shape stride(dims, 1);
   for (int d = dims - 2; d >= 0; --d) stride[d] = stride[d + 1] * shape[d + 1];
   while (begin < end) {
-    const std::int64_t within = begin % run, count = std::min(run - within, end - begin);
-    std::int64_t rest = begin / run, global = within;
+    const std::int64_t within = begin % run;
+    const std::int64_t count = std::min(run - within, end - begin);
+    std::int64_t rest = begin / run;
+    std::int64_t global = within;
     for (int d = dims - 1; d >= outer; --d) global += box.begin[d] * stride[d];
     for (int d = outer - 1; d >= 0; --d) {
       const std::int64_t size = box.end[d] - box.begin[d];

@@ -60,8 +60,10 @@ Difference compare_values(const LogicalTensor& tensor, const std::vector<char>& 
 std::vector<Difference> compare(Reader& first, Reader& second) {
   using Kind = Difference::Kind;
   std::vector<Difference> differences;
-  auto a = first.manifest().tensors.begin(), b = second.manifest().tensors.begin();
-  const auto a_end = first.manifest().tensors.end(), b_end = second.manifest().tensors.end();
+  auto a = first.manifest().tensors.begin();
+  auto b = second.manifest().tensors.begin();
+  const auto a_end = first.manifest().tensors.end();
+  const auto b_end = second.manifest().tensors.end();
   while (a != a_end || b != b_end) {
     if (b == b_end || (a != a_end && a->name < b->name)) {
       differences.push_back({.name = a->name, .kind = Kind::kOnlyFirst, .first = form_of(*a)});
@@ -70,11 +72,12 @@ std::vector<Difference> compare(Reader& first, Reader& second) {
       differences.push_back({.name = b->name, .kind = Kind::kOnlySecond, .second = form_of(*b)});
       ++b;
     } else {
-      if (form_of(*a) != form_of(*b))
+      if (form_of(*a) != form_of(*b)) {
         differences.push_back(
             {.name = a->name, .kind = Kind::kForm, .first = form_of(*a), .second = form_of(*b)});
-      else if (a->checksum() != b->checksum())
+      } else if (a->checksum() != b->checksum()) {
         differences.push_back(compare_values(*a, first.read(*a), second.read(*b)));
+      }
       ++a, ++b;
     }
   }

@@ -31,16 +31,18 @@ Error writing_failed(const std::string& path) {
 
 File File::open(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR))
+  if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR)) {
     throw system_error(ErrorKind::kInputMissing, "checkpoint",
                        fmt::format("cannot open '{}'", path));
+  }
   if (descriptor < 0) throw reading_failed(path);
   File file(path, descriptor, 0);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) throw reading_failed(path);
-  if (!S_ISREG(status.st_mode))
+  if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorKind::kInputMissing, "checkpoint",
                 fmt::format("'{}' is not a plain file", path));
+  }
   file.bytes_ = status.st_size;
   return file;
 }
@@ -70,9 +72,10 @@ void File::read(void* data, std::int64_t offset, std::size_t count) const {
     const ssize_t got = ::pread(descriptor_, out, std::min(count, kMostPerCall), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw reading_failed(path_);
-    if (got == 0)
+    if (got == 0) {
       throw Error(ErrorKind::kData, "checkpoint",
                   fmt::format("'{}' ends at byte {}, {} bytes too early", path_, offset, count));
+    }
     out += got, offset += got, count -= got;
   }
 }
@@ -96,10 +99,11 @@ void File::close(bool sync) {
 
 std::string read_text(const std::string& path, std::int64_t limit) {
   const File file = File::open(path);
-  if (file.bytes() > limit)
+  if (file.bytes() > limit) {
     throw Error(ErrorKind::kData, "checkpoint",
                 fmt::format("'{}' has {} bytes, more than the {} that it may have", path,
                             file.bytes(), limit));
+  }
   std::string text(file.bytes(), '\0');
   file.read(text.data(), 0, text.size());
   return text;

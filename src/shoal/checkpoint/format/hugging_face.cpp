@@ -46,11 +46,12 @@ void move_rows(const SameTensor& same, std::size_t element, char* ours, char* th
 
 const LogicalTensor& parameter_of(const Reader& reader, const model::ParameterSpec& expected) {
   const LogicalTensor* tensor = reader.manifest().find("model." + expected.name);
-  if (!tensor || tensor->shape != expected.shape)
+  if (!tensor || tensor->shape != expected.shape) {
     throw broken(
         fmt::format("'{}'", reader.path()),
         fmt::format("{} 'model.{}' of {}", tensor ? "has another shape for" : "has no tensor",
                     expected.name, text(expected.shape)));
+  }
   return *tensor;
 }
 
@@ -112,10 +113,11 @@ class Foreign {
     if (found == tensors_.end())
       throw broken(fmt::format("'{}'", folder_), fmt::format("tensor '{}' is missing", name));
     const auto& [file, entry] = found->second;
-    if (entry.shape != shape)
+    if (entry.shape != shape) {
       throw broken(fmt::format("'{}'", file->path()),
                    fmt::format("tensor '{}' is {}, config.json says {}", name, text(entry.shape),
                                text(shape)));
+    }
     std::vector<char> values(entry.bytes());
     file->read(values.data(), entry.offset, values.size());
     type = entry.type;
@@ -128,10 +130,11 @@ class Foreign {
     for (const auto& [name, place] : tensors_) {
       const bool buffer = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
                           name.ends_with("rotary_emb.inv_freq");
-      if (!used_.contains(name) && !buffer && !(tied && name == "lm_head.weight"))
+      if (!used_.contains(name) && !buffer && !(tied && name == "lm_head.weight")) {
         throw broken(
             fmt::format("'{}'", place.first->path()),
             fmt::format("tensor '{}' has no place in the model that config.json describes", name));
+      }
     }
   }
 
@@ -144,9 +147,10 @@ class Foreign {
     const auto file = std::make_shared<File>(File::open(folder_ + "/" + name));
     for (Entry& entry : read_header(*file).entries) {
       const std::string key = bare(entry.name);
-      if (!tensors_.emplace(key, std::pair{file, std::move(entry)}).second)
+      if (!tensors_.emplace(key, std::pair{file, std::move(entry)}).second) {
         throw broken(fmt::format("'{}'", file->path()),
                      fmt::format("tensor '{}' stands twice", key));
+      }
     }
   }
 

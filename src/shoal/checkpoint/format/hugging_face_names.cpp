@@ -24,7 +24,8 @@ enum class Kind { kQuery, kKey, kValue };
 /// Where the rows of all heads of one kind lie in our fused matrix: per key-value head its queries,
 /// its key, its value.
 Rows fused_rows(const ModelSpec& spec, Kind kind) {
-  const std::int64_t queries = spec.heads / spec.kv_heads, group = (queries + 2) * spec.head_size;
+  const std::int64_t queries = spec.heads / spec.kv_heads;
+  const std::int64_t group = (queries + 2) * spec.head_size;
   const std::int64_t begin =
       kind == Kind::kQuery ? 0 : (queries + (kind == Kind::kValue)) * spec.head_size;
   const std::int64_t count = (kind == Kind::kQuery ? queries : 1) * spec.head_size;
@@ -45,16 +46,18 @@ bool is_gpt2(const ModelSpec& spec) {
   if (spec.family != model::Family::kTransformer) refuse(spec, "it is no transformer");
   const bool gpt2 = spec.positions == model::Positions::kLearned;
   if (gpt2) {
-    if (spec.norm != model::Norm::kLayer || !spec.bias || spec.gated || spec.experts > 0)
+    if (spec.norm != model::Norm::kLayer || !spec.bias || spec.gated || spec.experts > 0) {
       refuse(spec,
              "learned positions go with LayerNorm, biases and a plain feed-forward layer there");
+    }
     if (spec.kv_heads != spec.heads || spec.heads * spec.head_size != spec.hidden)
       refuse(spec, "GPT-2 has one key a head, and hidden / heads elements in each");
   } else {
-    if (spec.norm != model::Norm::kRms || spec.bias || !spec.gated)
+    if (spec.norm != model::Norm::kRms || spec.bias || !spec.gated) {
       refuse(spec,
              "rotary positions go with RMSNorm, a gated feed-forward layer and no biases there "
              "(Qwen2: of queries, keys and values only)");
+    }
     if (spec.qkv_bias && spec.experts > 0) refuse(spec, "Mixtral has no biases");
     if (spec.qk_norm && (spec.qkv_bias || spec.experts > 0))
       refuse(spec, "norms of queries and keys go with no biases and no experts there (Qwen3)");
@@ -99,8 +102,8 @@ std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
   list.add("embedding.tokens.weight", top + "wte.weight", spec.vocab, spec.hidden);
   list.add("embedding.positions.weight", top + "wpe.weight", spec.sequence, spec.hidden);
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
-    const std::string ours = fmt::format("blocks.{}.", layer),
-                      theirs = fmt::format("{}h.{}.", top, layer);
+    const std::string ours = fmt::format("blocks.{}.", layer);
+    const std::string theirs = fmt::format("{}h.{}.", top, layer);
     both(ours + "norm_1", theirs + "ln_1", range(0, spec.hidden), 0);
     both(ours + "attention.qkv", theirs + "attn.c_attn", fused, spec.hidden);
     both(ours + "attention.out", theirs + "attn.c_proj", range(0, spec.hidden), spec.hidden);
@@ -132,8 +135,8 @@ std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
   List list;
   list.add("embedding.tokens.weight", "model.embed_tokens.weight", spec.vocab, spec.hidden);
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
-    const std::string ours = fmt::format("blocks.{}.", layer),
-                      theirs = fmt::format("model.layers.{}.", layer);
+    const std::string ours = fmt::format("blocks.{}.", layer);
+    const std::string theirs = fmt::format("model.layers.{}.", layer);
     list.add(ours + "norm_1.weight", theirs + "input_layernorm.weight", spec.hidden, 0);
     for (const auto& [kind, name] :
          {std::pair{Kind::kQuery, "q"}, {Kind::kKey, "k"}, {Kind::kValue, "v"}}) {
@@ -184,7 +187,9 @@ nlohmann::ordered_json gpt2_config(const ModelSpec& spec) {
 }
 
 nlohmann::ordered_json llama_config(const ModelSpec& spec) {
-  const bool mixture = spec.experts > 0, qwen2 = spec.qkv_bias, qwen3 = spec.qk_norm;
+  const bool mixture = spec.experts > 0;
+  const bool qwen2 = spec.qkv_bias;
+  const bool qwen3 = spec.qk_norm;
   nlohmann::ordered_json config{{"architectures",
                                  {mixture ? "MixtralForCausalLM"
                                   : qwen2 ? "Qwen2ForCausalLM"
@@ -205,19 +210,21 @@ nlohmann::ordered_json llama_config(const ModelSpec& spec) {
                                 {"rms_norm_eps", spec.norm_epsilon},
                                 {"initializer_range", spec.init_std},
                                 {"rope_theta", spec.rope_theta}};
-  if (mixture)
+  if (mixture) {
     config["num_local_experts"] = spec.experts,
     config["num_experts_per_tok"] = spec.experts_per_token;
+  }
   if (qwen2 || qwen3) config["use_sliding_window"] = false;
   if (!qwen2) config["attention_bias"] = false;
   if (!qwen2 && !qwen3 && !mixture) config["mlp_bias"] = false;
   const auto& scaling = spec.rope_scaling;
-  if (scaling.factor != 1)
+  if (scaling.factor != 1) {
     config["rope_scaling"] = {{"rope_type", "llama3"},
                               {"factor", scaling.factor},
                               {"low_freq_factor", scaling.low_frequency},
                               {"high_freq_factor", scaling.high_frequency},
                               {"original_max_position_embeddings", scaling.original_sequence}};
+  }
   return config;
 }
 

@@ -50,16 +50,18 @@ Piece parse_piece(const json& value, const LogicalTensor& tensor, std::size_t fi
   piece.name = string_value(field(value, "name", where), where + ": name");
   piece.box = {whole_numbers(field(value, "begin", where), where + ": begin"),
                whole_numbers(field(value, "end", where), where + ": end")};
-  if (!fits(piece.box, tensor.shape))
+  if (!fits(piece.box, tensor.shape)) {
     throw broken(where, fmt::format("box {} to {} does not lie in {}", text(piece.box.begin),
                                     text(piece.box.end), text(tensor.shape)));
+  }
   const json& blocks = field(value, "blocks", where);
   if (!blocks.is_array()) throw broken(where, "blocks: a list of checksums is expected");
   for (const json& block : blocks)
     piece.blocks.push_back(checksum_value(block, where + ": blocks"));
-  if (static_cast<std::int64_t>(piece.blocks.size()) != blocks_of(piece.box.count()))
+  if (static_cast<std::int64_t>(piece.blocks.size()) != blocks_of(piece.box.count())) {
     throw broken(where, fmt::format("{} block checksums for {} elements", piece.blocks.size(),
                                     piece.box.count()));
+  }
   return piece;
 }
 
@@ -74,9 +76,10 @@ LogicalTensor parse_tensor(const std::string& name, const json& value, std::size
   tensor.type = *type;
   tensor.shape = whole_numbers(field(value, "shape", where), where + ": shape");
   std::int64_t bytes = static_cast<std::int64_t>(size_of(tensor.type));
-  for (const auto size : tensor.shape)
+  for (const auto size : tensor.shape) {
     if (__builtin_mul_overflow(bytes, size, &bytes))
       throw broken(where, fmt::format("shape {} is too large", text(tensor.shape)));
+  }
   const json& pieces = field(value, "pieces", where);
   if (!pieces.is_array()) throw broken(where, "pieces: a list is expected");
   for (const json& piece : pieces)
@@ -136,20 +139,25 @@ std::string coverage_fault(const LogicalTensor& tensor) {
     count += piece.box.count();
     if (count > count_of(tensor.shape)) break;
   }
-  if (!tensor.shape.empty())
+  if (!tensor.shape.empty()) {
     std::sort(pieces.begin(), pieces.end(),
               [](const Piece* a, const Piece* b) { return a->box.begin[0] < b->box.begin[0]; });
-  for (std::size_t i = 0; i < pieces.size(); ++i)
+  }
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
     for (std::size_t j = i + 1;
          j < pieces.size() &&
          (tensor.shape.empty() || pieces[j]->box.begin[0] < pieces[i]->box.end[0]);
-         ++j)
-      if (intersect(pieces[i]->box, pieces[j]->box).count() > 0)
+         ++j) {
+      if (intersect(pieces[i]->box, pieces[j]->box).count() > 0) {
         return fmt::format("two pieces overlap: {} and {}", text(pieces[i]->box),
                            text(pieces[j]->box));
-  if (count != count_of(tensor.shape))
+      }
+    }
+  }
+  if (count != count_of(tensor.shape)) {
     return fmt::format("the pieces hold {} of {} elements of {}", count, count_of(tensor.shape),
                        text(tensor.shape));
+  }
   return "";
 }
 
@@ -159,10 +167,12 @@ std::string to_json(Manifest& manifest) {
                    manifest.metadata);
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const LogicalTensor& a, const LogicalTensor& b) { return a.name < b.name; });
-  json files = json::array(), tensors = json::object();
-  for (const DataFile& file : manifest.files)
+  json files = json::array();
+  json tensors = json::object();
+  for (const DataFile& file : manifest.files) {
     files.push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"header", hex(file.header_checksum)}});
+  }
   for (const LogicalTensor& tensor : manifest.tensors) {
     const std::string fault = coverage_fault(tensor);
     SHOAL_USER_CHECK(fault.empty(), "checkpoint", "tensor '{}': {}", tensor.name, fault);
@@ -184,9 +194,10 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   const json& format = field(root, "format", where);
   if (format != kFormat) throw broken(where, "is not the manifest of a Shoal checkpoint");
   if (const auto version = whole_number(field(root, "version", where), where + ": version");
-      version != kVersion)
+      version != kVersion) {
     throw broken(where, fmt::format("has version {}, this program reads {}", version, kVersion))
         .hint("read it with the Shoal that wrote it, or a newer one");
+  }
   const std::uint64_t stated = checksum_value(field(root, "checksum", where), where + ": checksum");
   root.erase("checksum");
   if (byte_checksum(root.dump()) != stated)
@@ -195,8 +206,9 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
       kBlockElements)
     throw broken(where, "block_elements is not 2^20");
   Manifest manifest{.step = whole_number(field(root, "step", where), where + ": step")};
-  const json &files = field(root, "files", where), &tensors = field(root, "tensors", where),
-             &metadata = field(root, "metadata", where);
+  const json& files = field(root, "files", where);
+  const json& tensors = field(root, "tensors", where);
+  const json& metadata = field(root, "metadata", where);
   if (!files.is_array() || !tensors.is_object() || !metadata.is_object())
     throw broken(where, "files, tensors and metadata: a list and two objects are expected");
   for (const json& file : files) manifest.files.push_back(parse_file(file, path));

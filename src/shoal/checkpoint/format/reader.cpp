@@ -37,13 +37,15 @@ const Reader::DataFileInUse& Reader::file(int index) {
   auto& slot = files_[index];
   if (slot) return *slot;
   const DataFile& expected = manifest_.files[index];
-  const std::string path = path_ + "/" + expected.name, where = fmt::format("'{}'", path);
+  const std::string path = path_ + "/" + expected.name;
+  const std::string where = fmt::format("'{}'", path);
   try {
     File file = File::open(path);
-    if (file.bytes() != expected.bytes)
+    if (file.bytes() != expected.bytes) {
       throw broken(where,
                    fmt::format("has {} bytes, the manifest says {}", file.bytes(), expected.bytes))
           .hint(kDamaged);
+    }
     Header header = read_header(file);
     if (header.checksum != expected.header_checksum)
       throw broken(where, "its header is not the one that was written").hint(kDamaged);
@@ -59,40 +61,45 @@ const Reader::DataFileInUse& Reader::file(int index) {
 Reader::Place Reader::place(const LogicalTensor& tensor, const Piece& piece) {
   const DataFileInUse& in = file(piece.file);
   const Entry* entry = in.header.find(piece.name);
-  if (!entry || entry->type != tensor.type || entry->shape != piece.box.shape())
+  if (!entry || entry->type != tensor.type || entry->shape != piece.box.shape()) {
     throw broken(fmt::format("'{}'", in.file.path()),
                  fmt::format("holds no '{}' of {} {}", piece.name, name(tensor.type),
                              text(piece.box.shape())));
+  }
   return {&in.file, entry->offset};
 }
 
 void Reader::read_block(const LogicalTensor& tensor, const Piece& piece, const Place& place,
                         std::int64_t block, void* data) {
-  const std::int64_t begin = block * kBlockElements, end = block_end(block, piece.box.count()),
-                     element = static_cast<std::int64_t>(size_of(tensor.type));
+  const std::int64_t begin = block * kBlockElements;
+  const std::int64_t end = block_end(block, piece.box.count());
+  const std::int64_t element = static_cast<std::int64_t>(size_of(tensor.type));
   place.file->read(data, place.offset + begin * element, (end - begin) * element);
   bytes_read_ += (end - begin) * element;
   const std::uint64_t found =
       value_checksum(data, tensor.type, piece.box, tensor.shape, begin, end);
-  if (found != piece.blocks[block])
+  if (found != piece.blocks[block]) {
     throw broken(fmt::format("'{}': tensor '{}'", place.file->path(), piece.name),
                  fmt::format("elements {} to {} have checksum {}, the manifest says {}", begin, end,
                              hex(found), hex(piece.blocks[block])))
         .hint(kDamaged);
+  }
 }
 
 void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const Box& box,
                          char* data) {
   const Box shared = intersect(piece.box, box);
-  const std::int64_t count = shared.count(), held = piece.box.count(),
-                     element = static_cast<std::int64_t>(size_of(tensor.type));
+  const std::int64_t count = shared.count();
+  const std::int64_t held = piece.box.count();
+  const std::int64_t element = static_cast<std::int64_t>(size_of(tensor.type));
   if (count == 0) return;
   const Place from = place(tensor, piece);
   std::int64_t buffered = -1;
   const auto copy = [&](std::int64_t in_piece, std::int64_t in_box, std::int64_t length) {
     while (length > 0) {
-      const std::int64_t block = in_piece / kBlockElements, begin = block * kBlockElements,
-                         part = std::min(length, block_end(block, held) - in_piece);
+      const std::int64_t block = in_piece / kBlockElements;
+      const std::int64_t begin = block * kBlockElements;
+      const std::int64_t part = std::min(length, block_end(block, held) - in_piece);
       if (in_piece == begin && part == block_end(block, held) - begin) {
         read_block(tensor, piece, from, block, data + in_box * element);
       } else {
@@ -107,8 +114,10 @@ void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const 
       in_piece += part, in_box += part, length -= part;
     }
   };
-  const Box in_piece = shifted(shared, piece.box.begin), in_box = shifted(shared, box.begin);
-  const Shape piece_shape = piece.box.shape(), box_shape = box.shape();
+  const Box in_piece = shifted(shared, piece.box.begin);
+  const Box in_box = shifted(shared, box.begin);
+  const Shape piece_shape = piece.box.shape();
+  const Shape box_shape = box.shape();
   for_each_run(in_piece, piece_shape, 0, count, [&](const Run& outer) {
     for_each_run(in_box, box_shape, outer.local, outer.local + outer.count, [&](const Run& inner) {
       copy(outer.global + inner.local - outer.local, inner.global, inner.count);
@@ -133,7 +142,7 @@ std::vector<char> Reader::read(const LogicalTensor& tensor) {
 void Reader::verify(const std::function<void(std::int64_t)>& progress) {
   std::int64_t bytes = 0;
   for (std::size_t index = 0; index < files_.size(); ++index) file(static_cast<int>(index));
-  for (const LogicalTensor& tensor : manifest_.tensors)
+  for (const LogicalTensor& tensor : manifest_.tensors) {
     for (const Piece& piece : tensor.pieces) {
       const Place from = place(tensor, piece);
       buffer_.resize(kBlockElements * size_of(tensor.type));
@@ -142,6 +151,7 @@ void Reader::verify(const std::function<void(std::int64_t)>& progress) {
       bytes += piece.box.count() * static_cast<std::int64_t>(size_of(tensor.type));
       if (progress) progress(bytes);
     }
+  }
 }
 
 }  // namespace shoal::checkpoint::format

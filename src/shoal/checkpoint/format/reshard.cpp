@@ -34,9 +34,10 @@ std::vector<std::vector<const LogicalTensor*>> spread(const Manifest& manifest, 
 std::string reshard(Reader& from, const std::string& directory, int files) {
   SHOAL_USER_CHECK(files >= 1, "checkpoint", "at least one file is needed: files={}", files);
   Manifest manifest{.step = from.manifest().step, .metadata = from.manifest().metadata};
-  for (const Step& step : list_steps(directory))
+  for (const Step& step : list_steps(directory)) {
     SHOAL_USER_CHECK(step.step != manifest.step, "checkpoint",
                      "'{}' exists already: name another folder", step.path);
+  }
   const std::string folder = begin_step(directory, manifest.step);
   try {
     std::vector<char> values;

@@ -51,13 +51,15 @@ Entry parse_entry(const std::string& name, const json& value, std::int64_t data_
   entry.shape = whole_numbers(field(value, "shape", where), where + ": shape");
   const auto offsets = whole_numbers(field(value, "data_offsets", where), where + ": data_offsets");
   if (value.size() != 3) throw broken(where, "has keys beside dtype, shape and data_offsets");
-  if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes)
+  if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes) {
     throw broken(where, fmt::format("data_offsets {} do not lie in the {} bytes of data",
                                     text(offsets), data_bytes));
+  }
   const auto bytes = bytes_of(entry.shape, entry.type);
-  if (bytes != offsets[1] - offsets[0])
+  if (bytes != offsets[1] - offsets[0]) {
     throw broken(where, fmt::format("{} of {} does not take the {} bytes of its data_offsets",
                                     text(entry.shape), dtype, offsets[1] - offsets[0]));
+  }
   entry.offset = offsets[0];
   return entry;
 }
@@ -79,11 +81,12 @@ std::int64_t header_length(std::string_view bytes, std::int64_t file_bytes,
   std::uint64_t length = 0;
   for (int i = 0; i < kLengthBytes; ++i)
     length |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
-  if (length > static_cast<std::uint64_t>(std::min(kLongestHeader, file_bytes - kLengthBytes)))
+  if (length > static_cast<std::uint64_t>(std::min(kLongestHeader, file_bytes - kLengthBytes))) {
     throw broken(
         where, fmt::format(
                    "the header would have {} bytes, in a file of {}: truncated, or not safetensors",
                    length, file_bytes));
+  }
   return static_cast<std::int64_t>(length);
 }
 
@@ -107,10 +110,11 @@ Header parse_header(std::string_view bytes, std::int64_t file_bytes, const std::
   const json root = parse_json(text, where + ": header");
   const std::int64_t data_bytes = file_bytes - header.data_begin;
   for (const auto& [name, value] : root.items()) {
-    if (name == kMetadata)
+    if (name == kMetadata) {
       header.metadata = parse_metadata(value, path);
-    else
+    } else {
       header.entries.push_back(parse_entry(name, value, data_bytes, path));
+    }
   }
   // Tensors without elements share their offset with what follows them.
   std::stable_sort(header.entries.begin(), header.entries.end(),
@@ -119,19 +123,21 @@ Header parse_header(std::string_view bytes, std::int64_t file_bytes, const std::
                    });
   std::int64_t at = 0;
   for (Entry& entry : header.entries) {
-    if (entry.offset != at)
+    if (entry.offset != at) {
       throw broken(
           where,
           fmt::format(
               "tensor '{}' begins at byte {} of the data where {} is expected: a gap or an overlap",
               entry.name, entry.offset, at));
+    }
     at += entry.bytes();
     entry.offset += header.data_begin;
   }
-  if (at != data_bytes)
+  if (at != data_bytes) {
     throw broken(where,
                  fmt::format("{} bytes of data where the header describes {}: truncated or damaged",
                              data_bytes, at));
+  }
   header.checksum = byte_checksum(bytes.substr(0, header.data_begin));
   return header;
 }

@@ -16,8 +16,8 @@ namespace {
 /// Writes the elements of one source while each block is in the cache from its checksum.
 Piece write_piece(File& file, const Source& source, const std::string& name) {
   Piece piece{.file = 0, .name = name, .box = source.box};
-  const std::int64_t count = source.box.count(),
-                     element = static_cast<std::int64_t>(size_of(source.type));
+  const std::int64_t count = source.box.count();
+  const std::int64_t element = static_cast<std::int64_t>(size_of(source.type));
   for (std::int64_t begin = 0; begin < count; begin += kBlockElements) {
     const std::int64_t end = std::min(begin + kBlockElements, count);
     const void* block = source.block(begin, end);
@@ -68,10 +68,11 @@ Written write_shard(const std::string& folder, const std::string& file_name,
                     const std::vector<Source>& sources,
                     const std::map<std::string, std::string>& metadata, bool sync) {
   std::vector<Entry> entries;
-  for (const Source& source : sources)
+  for (const Source& source : sources) {
     entries.push_back({.name = piece_name(source.tensor, source.box, source.shape),
                        .type = source.type,
                        .shape = source.box.shape()});
+  }
   const std::string header = render_header(entries, metadata);
   File file = File::create(folder + "/" + file_name);
   if (!entries.empty()) file.reserve(entries.back().offset + entries.back().bytes());

@@ -107,7 +107,8 @@ std::string begin_step(const std::string& directory, std::int64_t step) {
 }
 
 std::string commit_step(const std::string& directory, std::int64_t step, bool sync) {
-  const std::string from = writing_path(directory, step), to = step_path(directory, step);
+  const std::string from = writing_path(directory, step);
+  const std::string to = step_path(directory, step);
   if (sync) sync_directory(from);
   rename_over(from, to);
   if (sync) sync_directory(directory);

@@ -57,7 +57,8 @@ HWY_ATTR std::uint64_t lane_sum(const unsigned char* data, std::uint64_t first,
   const Lanes d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto stride = hn::Set(d, static_cast<std::uint64_t>(lanes) * kGolden);
-  auto index = hn::Mul(hn::Iota(d, first + 1), hn::Set(d, kGolden)), sum = hn::Zero(d);
+  auto index = hn::Mul(hn::Iota(d, first + 1), hn::Set(d, kGolden));
+  auto sum = hn::Zero(d);
   std::int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     auto z = hn::Xor(index, load(d, reinterpret_cast<const Bits*>(data) + i));

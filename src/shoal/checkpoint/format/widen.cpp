@@ -9,15 +9,17 @@
 namespace shoal::checkpoint::format {
 
 float half_to_float(unsigned short bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const int exponent = bits >> 10 & 31;
+  const int fraction = bits & 1023;
   float size = 0;
-  if (exponent == 31)
+  if (exponent == 31) {
     size =
         fraction ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
-  else if (exponent == 0)
+  } else if (exponent == 0) {
     size = std::ldexp(static_cast<float>(fraction), -24);
-  else
+  } else {
     size = std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+  }
   return bits & 0x8000 ? -size : size;
 }
 

@@ -53,20 +53,23 @@ class Play {
     std::vector<std::size_t> at(table_.size());
     for (bool moved = true; moved && check_.correct();) {
       moved = false;
-      for (int rank = 0; rank < ranks_; ++rank)
+      for (int rank = 0; rank < ranks_; ++rank) {
         while (check_.correct() && at[rank] < table_[rank].size() &&
                act(rank, table_[rank][at[rank]]))
           ++at[rank], moved = true;
+      }
     }
     for (int rank = 0; rank < ranks_ && check_.correct(); ++rank) {
-      if (at[rank] != table_[rank].size())
+      if (at[rank] != table_[rank].size()) {
         fail("deadlock: rank {} waits for rank {} in step {}", rank, table_[rank][at[rank]].peer,
              at[rank]);
+      }
       if (!held_[rank].empty()) fail("rank {} holds what it never folds", rank);
     }
-    for (const auto& [link, queue] : wire_)
+    for (const auto& [link, queue] : wire_) {
       if (check_.correct() && !queue.empty())
         fail("rank {} never takes a message of rank {}", link.second, link.first);
+    }
     if (check_.correct()) compare_results();
     return std::move(check_);
   }
@@ -84,7 +87,8 @@ class Play {
         kind_ != Kind::kAllReduce && kind_ != Kind::kReduce && kind_ != Kind::kBroadcast;
     auto& work = work_[rank];
     work.resize(kind_ == Kind::kAllToAll ? 2 * all() : wide ? all() : count_);
-    std::size_t begin = 0, end = kind_ == Kind::kAllToAll ? all() : work.size();
+    std::size_t begin = 0;
+    std::size_t end = kind_ == Kind::kAllToAll ? all() : work.size();
     if (kind_ == Kind::kAllGather || kind_ == Kind::kGather)
       begin = rank * count_, end = begin + count_;
     if ((kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) && rank != root_) end = 0;
@@ -112,15 +116,17 @@ class Play {
     if (queue.empty()) return false;
     const Message message = std::move(queue.front());
     queue.pop_front();
-    if (message.size() != step.range.size())
+    if (message.size() != step.range.size()) {
       return fail("rank {} expects {} elements of rank {}, which sent {}", rank, step.range.size(),
                   step.peer, message.size()),
              false;
+    }
     if (step.action == Action::kHold) return held_[rank].emplace(step.peer, message), true;
-    for (std::size_t i = 0; i < message.size(); ++i)
+    for (std::size_t i = 0; i < message.size(); ++i) {
       mine[i] = step.action == Action::kReceiveCopy ? message[i]
                 : step.peer < rank                  ? add(message[i], mine[i])
                                                     : add(mine[i], message[i]);
+    }
     return true;
   }
 
@@ -184,7 +190,7 @@ class Play {
   }
 
   void compare_results() {
-    for (int rank = 0; rank < ranks_; ++rank)
+    for (int rank = 0; rank < ranks_; ++rank) {
       for (std::size_t i = 0; i < work_[rank].size(); ++i) {
         const auto want = wanted(rank, i);
         if (want && work_[rank][i].sum != *want)
@@ -192,6 +198,7 @@ class Play {
         if (kind_ == Kind::kAllReduce && work_[rank][i].order != work_[0][i].order)
           return fail("element {} was added in another order on rank {} than on rank 0", i, rank);
       }
+    }
   }
 
   const StepTable& table_;

@@ -130,14 +130,16 @@ Choice::Choice(std::vector<int> hosts, const CostModel& model, std::string_view 
     const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                    [&](Kind k) { return name(k) == word.substr(0, equals); });
     const auto chosen = equals == word.npos ? std::nullopt : algorithm(word.substr(equals + 1));
-    if (kind == std::end(kKinds) || !chosen)
+    if (kind == std::end(kKinds) || !chosen) {
       throw Error(ErrorKind::kConfig, "choice",
                   fmt::format("'{}' is not an operation and its algorithm", word))
           .hint("write all_reduce=ring");
+    }
     const auto known = algorithms_for(*kind);
-    if (std::find(known.begin(), known.end(), *chosen) == known.end())
+    if (std::find(known.begin(), known.end(), *chosen) == known.end()) {
       throw Error(ErrorKind::kConfig, "choice",
                   fmt::format("there is no {} {}", name(*chosen), name(*kind)));
+    }
     overrides_[*kind] = *chosen;
   }
 }
@@ -167,9 +169,10 @@ Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {
   const auto all = candidates(kind, once);
   SHOAL_CHECK(!all.empty(), "no algorithm for {}", name(kind));
   double best = 0;
-  for (std::size_t i = 0; i < all.size() && all.size() > 1; ++i)
+  for (std::size_t i = 0; i < all.size() && all.size() > 1; ++i) {
     if (const double seconds = predict(all[i], kind, log2_bytes); i == 0 || seconds < best)
       best = seconds, entry->second = all[i];
+  }
   if (all.size() == 1) entry->second = all.front();
   return entry->second;
 }
@@ -177,7 +180,7 @@ Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {
 std::string Choice::print() const {
   std::string text = fmt::format(
       "{} ranks; bytes are those of one rank's count; times in us, as predicted\n", hosts_.size());
-  for (const Kind kind : kKinds)
+  for (const Kind kind : kKinds) {
     for (int log2_bytes = 2; log2_bytes <= (kind == Kind::kBarrier ? 2 : 28); log2_bytes += 2) {
       text += fmt::format("{:<14} {:>10}  {:<18}", name(kind), std::size_t{1} << log2_bytes,
                           name((*this)(kind, std::size_t{1} << log2_bytes)));
@@ -185,6 +188,7 @@ std::string Choice::print() const {
         text += fmt::format("  {} {:.0f}", name(a), 1e6 * predict(a, kind, log2_bytes));
       text += '\n';
     }
+  }
   return text;
 }
 

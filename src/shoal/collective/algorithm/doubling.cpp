@@ -42,12 +42,13 @@ StepTable recursive_doubling_all_reduce(int ranks, std::size_t count) {
   const Participants all(ranks, "recursive_doubling_all_reduce");
   StepTable table(static_cast<std::size_t>(ranks));
   take_in_surplus(table, all, count);
-  for (int distance = 1; distance < all.size; distance *= 2)
+  for (int distance = 1; distance < all.size; distance *= 2) {
     for (int i = 0; i < all.size; ++i) {
       const int peer = all.rank_of(i ^ distance);
       table[all.rank_of(i)].push_back({Action::kSend, peer, {0, count}});
       table[all.rank_of(i)].push_back({Action::kReceiveReduce, peer, {0, count}});
     }
+  }
   serve_surplus(table, all, count);
   return table;
 }
@@ -63,20 +64,22 @@ StepTable halving_doubling_all_reduce(int ranks, std::size_t count) {
     return Range{part_of(count, all.size, first).begin,
                  part_of(count, all.size, first + width - 1).end};
   };
-  for (int distance = all.size / 2; distance >= 1; distance /= 2)
+  for (int distance = all.size / 2; distance >= 1; distance /= 2) {
     for (int i = 0; i < all.size; ++i) {
       auto& steps = table[all.rank_of(i)];
       const int partner = i ^ distance;
       steps.push_back({Action::kSend, all.rank_of(partner), window(partner, distance)});
       steps.push_back({Action::kReceiveReduce, all.rank_of(partner), window(i, distance)});
     }
-  for (int distance = 1; distance < all.size; distance *= 2)
+  }
+  for (int distance = 1; distance < all.size; distance *= 2) {
     for (int i = 0; i < all.size; ++i) {
       auto& steps = table[all.rank_of(i)];
       const int partner = i ^ distance;
       steps.push_back({Action::kSend, all.rank_of(partner), window(i, distance)});
       steps.push_back({Action::kReceiveCopy, all.rank_of(partner), window(partner, distance)});
     }
+  }
   serve_surplus(table, all, count);
   return table;
 }

@@ -51,40 +51,49 @@ StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count)
   StepTable table(hosts.size());
 
   const auto sends = [&](const Members& members, int rank, bool own) {
-    for (int slice = 0; slice < parts; ++slice)
-      for (const int peer : members)
+    for (int slice = 0; slice < parts; ++slice) {
+      for (const int peer : members) {
         if (peer != rank && (own ? members[slice] == rank : members[slice] == peer))
           table[rank].push_back({Action::kSend, peer, part_of(count, parts, slice)});
+      }
+    }
   };
-  for (const auto& [host, members] : by_host)
+  for (const auto& [host, members] : by_host) {
     for (const int rank : members) {
       sends(members, rank, false);
-      for (int slice = 0; slice < parts; ++slice)
+      for (int slice = 0; slice < parts; ++slice) {
         if (members[slice] == rank && members.size() > 1)
           hold_from(table[rank], members, rank, part_of(count, parts, slice));
+      }
     }
+  }
   for (int slice = 0; slice < parts; ++slice) {
     Members owners;
     for (const auto& [host, members] : by_host) owners.push_back(members[slice]);
     exchange(table, owners, part_of(count, parts, slice));
   }
-  for (const auto& [host, members] : by_host)
+  for (const auto& [host, members] : by_host) {
     for (const int rank : members) {
       sends(members, rank, true);
-      for (int slice = 0; slice < parts; ++slice)
-        if (members[slice] != rank)
+      for (int slice = 0; slice < parts; ++slice) {
+        if (members[slice] != rank) {
           table[rank].push_back(
               {Action::kReceiveCopy, members[slice], part_of(count, parts, slice)});
+        }
+      }
     }
+  }
   return table;
 }
 
 std::size_t elements_between_hosts(const StepTable& table, std::span<const int> hosts) {
   std::size_t sent = 0;
-  for (std::size_t rank = 0; rank < table.size(); ++rank)
-    for (const Step& step : table[rank])
+  for (std::size_t rank = 0; rank < table.size(); ++rank) {
+    for (const Step& step : table[rank]) {
       if (step.action == Action::kSend && hosts[rank] != hosts[step.peer])
         sent += step.range.size();
+    }
+  }
   return sent;
 }
 

@@ -7,7 +7,9 @@
 namespace shoal::collective {
 
 Range part_of(std::size_t count, int parts, int index) {
-  const std::size_t size = count / parts, larger = count % parts, i = index;
+  const std::size_t size = count / parts;
+  const std::size_t larger = count % parts;
+  const std::size_t i = index;
   const std::size_t begin = i * size + std::min(i, larger);
   return {begin, begin + size + (i < larger ? 1 : 0)};
 }
@@ -17,7 +19,8 @@ StepTable ring_all_reduce(int ranks, std::size_t count) {
                    ranks);
   StepTable table(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
+    const int next = (rank + 1) % ranks;
+    const int previous = (rank + ranks - 1) % ranks;
     const auto part = [&](int distance) {
       return part_of(count, ranks, (rank - distance + 2 * ranks) % ranks);
     };

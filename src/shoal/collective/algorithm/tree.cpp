@@ -9,7 +9,8 @@ namespace {
 /// for the root.
 int parent_of(int rank, int ranks) {
   if (rank == 0) return -1;
-  const int bit = rank & -rank, up = (rank ^ bit) | (bit << 1);
+  const int bit = rank & -rank;
+  const int up = (rank ^ bit) | (bit << 1);
   return up < ranks ? up : rank ^ bit;
 }
 
@@ -19,11 +20,12 @@ struct Tree {
     const auto seat = [&](int rank) {
       return !second ? rank : ranks % 2 == 0 ? ranks - 1 - rank : (rank + 1) % ranks;
     };
-    for (int rank = 0; rank < ranks; ++rank)
+    for (int rank = 0; rank < ranks; ++rank) {
       if (const int up = parent_of(rank, ranks); up >= 0) {
         parent[seat(rank)] = seat(up);
         children[seat(up)].push_back(seat(rank));
       }
+    }
   }
   std::vector<int> parent;
   std::vector<std::vector<int>> children;
@@ -37,9 +39,10 @@ void for_binomial_edges(int ranks, int root, Visit&& visit) {
   while (reach < ranks) reach *= 2;
   // In the round of distance d every rank that has the data (a multiple of 2 d) sends to the one d
   // further.
-  for (int distance = reach / 2; distance >= 1; distance /= 2)
+  for (int distance = reach / 2; distance >= 1; distance /= 2) {
     for (int from = 0; from + distance < ranks; from += 2 * distance)
       visit((from + root) % ranks, (from + distance + root) % ranks);
+  }
 }
 
 StepTable rooted_table(int ranks, int root, const char* who) {
@@ -76,25 +79,28 @@ StepTable double_binary_tree_all_reduce(int ranks, std::size_t count, int pieces
   StepTable table(static_cast<std::size_t>(ranks));
   const Tree trees[] = {Tree(ranks, false), Tree(ranks, true)};
   const auto part = [&](int tree, int piece) {
-    const Range half = part_of(count, 2, tree), inside = part_of(half.size(), pieces, piece);
+    const Range half = part_of(count, 2, tree);
+    const Range inside = part_of(half.size(), pieces, piece);
     return Range{half.begin + inside.begin, half.begin + inside.end};
   };
   for (int rank = 0; rank < ranks; ++rank) {
     auto& steps = table[rank];
-    for (int piece = 0; piece < pieces; ++piece)
+    for (int piece = 0; piece < pieces; ++piece) {
       for (int t = 0; t < 2; ++t) {
         for (const int child : trees[t].children[rank])
           steps.push_back({Action::kReceiveReduce, child, part(t, piece)});
         const int up = trees[t].parent[rank];
         if (up >= 0) steps.push_back({Action::kSend, up, part(t, piece)});
       }
-    for (int piece = 0; piece < pieces; ++piece)
+    }
+    for (int piece = 0; piece < pieces; ++piece) {
       for (int t = 0; t < 2; ++t) {
         const int up = trees[t].parent[rank];
         if (up >= 0) steps.push_back({Action::kReceiveCopy, up, part(t, piece)});
         for (const int child : trees[t].children[rank])
           steps.push_back({Action::kSend, child, part(t, piece)});
       }
+    }
   }
   return table;
 }

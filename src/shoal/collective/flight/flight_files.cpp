@@ -50,7 +50,7 @@ std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Err
                               {"written", seconds_since_1970(std::chrono::system_clock::now())},
                               {"kind", name(cause.kind())},
                               {"error", cause.what()}});
-  for (const FlightPage& page : book.pages())
+  for (const FlightPage& page : book.pages()) {
     for (const FlightEntry& entry : page.entries) {
       const bool complete = entry.ended != Clock::time_point{};
       const double took =
@@ -65,6 +65,7 @@ std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Err
                        {"began", wall_time(entry.began)},
                        {"took_us", complete ? Json(took) : Json(nullptr)}});
     }
+  }
   return text;
 }
 
@@ -126,12 +127,15 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
     for (const auto& [sequence, call] : calls)
       if (!call.complete && (!stuck || sequence < *stuck)) stuck = sequence;
   }
-  for (const auto& [rank, calls] : history.calls)
+  for (const auto& [rank, calls] : history.calls) {
     if (const auto own = calls.rbegin()->first; own < last && (!stuck || own + 1 < *stuck))
       stuck = own + 1;
+  }
   if (!stuck) return std::nullopt;
-  std::vector<std::string> absent, parts;
-  std::vector<int> inside, silent;
+  std::vector<std::string> absent;
+  std::vector<std::string> parts;
+  std::vector<int> inside;
+  std::vector<int> silent;
   std::string what;
   for (const int rank : history.members) {
     const auto found = history.calls.find(rank);
@@ -142,11 +146,12 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
     const auto& [own_last, last_call] = *found->second.rbegin();
     const auto at = found->second.find(*stuck);
     if (at != found->second.end()) what = at->second.line["call"];
-    if (own_last < *stuck)
+    if (own_last < *stuck) {
       absent.push_back(fmt::format("rank {} never entered it (its last was #{} {})", rank, own_last,
                                    last_call.line["call"].get<std::string>()));
-    else if (at != found->second.end() && !at->second.complete)
+    } else if (at != found->second.end() && !at->second.complete) {
       inside.push_back(rank);
+    }
   }
   parts = absent;
   const auto many = [](const std::vector<int>& ranks) {
@@ -214,9 +219,10 @@ std::string merge_flights(const std::vector<std::string>& files, const std::stri
   }
   std::string text;
   for (const auto& [rank, line] : ranks) text += line_of(line);
-  for (const auto& [group, history] : groups)
+  for (const auto& [group, history] : groups) {
     for (const auto& [rank, calls] : history.calls)
       for (const auto& [sequence, call] : calls) text += line_of(call.line);
+  }
   for (const auto& [group, history] : groups)
     if (const auto words = verdict(group, history)) text += line_of(*words);
   return text;

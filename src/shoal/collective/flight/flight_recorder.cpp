@@ -26,9 +26,10 @@ std::optional<Standing> Standing::unpack(std::span<const std::byte> bytes) {
 
 std::string Standing::against(std::uint64_t sequence) const {
   const std::string call = entered == 0 ? "" : fmt::format("#{}, {}", entered, last.text());
-  if (entered < sequence)
+  if (entered < sequence) {
     return fmt::format("never entered #{} ({})", sequence,
                        entered == 0 ? "nor any before" : "its last was " + call);
+  }
   if (left >= sequence) return fmt::format("has left #{}", sequence);
   return fmt::format("is inside #{}{}", sequence,
                      entered > sequence ? fmt::format(" and has begun {}", call)

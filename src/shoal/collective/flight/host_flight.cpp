@@ -19,7 +19,8 @@ std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<in
                                     const TickClock& clock) {
   std::vector<FlightEntry> entries;
   for (int r = 0; r < static_cast<int>(names.size()); ++r) {
-    const std::uint64_t last = block.announced(r), finished = block.line(r).finished.load();
+    const std::uint64_t last = block.announced(r);
+    const std::uint64_t finished = block.line(r).finished.load();
     // Not to `last` itself: what a rank says of itself may be any number.
     for (std::uint64_t i = 0, first = last > kSlots - 2 ? last - (kSlots - 2) + 1 : 1;
          i < kSlots - 2 && first + i <= last; ++i) {

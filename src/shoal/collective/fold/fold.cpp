@@ -114,8 +114,8 @@ void fold(ElementType type, Reduction reduction, const void* const* source, int 
 }
 
 bool supports_fold(ElementType type, Reduction reduction) {
-  const bool complex = type == ElementType::kC64 || type == ElementType::kC128,
-             floating = is_floating(type);
+  const bool complex = type == ElementType::kC64 || type == ElementType::kC128;
+  const bool floating = is_floating(type);
   switch (reduction) {
     case Reduction::kSum:
       return true;

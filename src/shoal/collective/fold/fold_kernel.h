@@ -81,28 +81,31 @@ struct Max {
 struct And {
   template <class W>
   static W apply(W a, W b) {
-    if constexpr (std::is_integral_v<W>)
+    if constexpr (std::is_integral_v<W>) {
       return a & b;
-    else
+    } else {
       return a;
+    }
   }
 };
 struct Or {
   template <class W>
   static W apply(W a, W b) {
-    if constexpr (std::is_integral_v<W>)
+    if constexpr (std::is_integral_v<W>) {
       return a | b;
-    else
+    } else {
       return a;
+    }
   }
 };
 struct Xor {
   template <class W>
   static W apply(W a, W b) {
-    if constexpr (std::is_integral_v<W>)
+    if constexpr (std::is_integral_v<W>) {
       return a ^ b;
-    else
+    } else {
       return a;
+    }
   }
 };
 
@@ -154,23 +157,27 @@ void fold_blocks(const T* const* source, int sources, T* const* target, int targ
       if constexpr (std::is_floating_point_v<W>) {
         if (scale != 1) {
           const W factor = static_cast<W>(scale);
-          if (s == 0)
+          if (s == 0) {
             for (std::size_t i = 0; i < n; ++i) sum[i] = Wide<T>::load(from[i]) * factor;
-          else
+          } else {
             for (std::size_t i = 0; i < n; ++i)
               sum[i] = Op::apply(sum[i], static_cast<W>(Wide<T>::load(from[i]) * factor));
+          }
           continue;
         }
       }
-      if (s == 0)
+      if (s == 0) {
         for (std::size_t i = 0; i < n; ++i) sum[i] = Wide<T>::load(from[i]);
-      else
+      } else {
         for (std::size_t i = 0; i < n; ++i) sum[i] = Op::apply(sum[i], Wide<T>::load(from[i]));
+      }
     }
-    if constexpr (std::is_floating_point_v<W>)
-      if (divisor != 1)
+    if constexpr (std::is_floating_point_v<W>) {
+      if (divisor != 1) {
         for (std::size_t i = 0; i < n; ++i)
           sum[i] = static_cast<W>(sum[i] / static_cast<W>(divisor));
+      }
+    }
     for (int t = 0; t < targets; ++t) {
       T* __restrict to = target[t] + begin;
       for (std::size_t i = 0; i < n; ++i) to[i] = Wide<T>::store(sum[i]);
@@ -182,19 +189,25 @@ template <class T, class Op>
 void fold_typed(const void* const* source, int sources, void* const* target, int targets,
                 std::size_t count, double scale, double divisor) {
   if (sources == 2 && scale == 1 && divisor == 1) {
-    const void *a = source[0], *b = source[1];
-    if (targets == 2 && ((target[0] == a && target[1] == b) || (target[0] == b && target[1] == a)))
+    const void* a = source[0];
+    const void* b = source[1];
+    if (targets == 2 &&
+        ((target[0] == a && target[1] == b) || (target[0] == b && target[1] == a))) {
       return fold_two_in_place<T, Op>(static_cast<T*>(const_cast<void*>(a)),
                                       static_cast<T*>(const_cast<void*>(b)), count);
-    if (targets == 1 && a != b && target[0] == a)
+    }
+    if (targets == 1 && a != b && target[0] == a) {
       return fold_two_into_first<T, Op>(static_cast<T*>(target[0]), static_cast<const T*>(b),
                                         count);
-    if (targets == 1 && a != b && target[0] == b)
+    }
+    if (targets == 1 && a != b && target[0] == b) {
       return fold_two_into_second<T, Op>(static_cast<const T*>(a), static_cast<T*>(target[0]),
                                          count);
-    if (targets == 1 && target[0] != a && target[0] != b)
+    }
+    if (targets == 1 && target[0] != a && target[0] != b) {
       return fold_two<T, Op>(static_cast<const T*>(a), static_cast<const T*>(b),
                              static_cast<T*>(target[0]), count);
+    }
   }
   fold_blocks<T, Op>(reinterpret_cast<const T* const*>(source), sources,
                      reinterpret_cast<T* const*>(target), targets, count, scale, divisor);

@@ -13,10 +13,11 @@ template <class T>
 auto load(const void* from, std::size_t i) {
   T x;
   std::memcpy(&x, static_cast<const std::byte*>(from) + i * sizeof(T), sizeof(T));
-  if constexpr (std::is_arithmetic_v<T>)
+  if constexpr (std::is_arithmetic_v<T>) {
     return x;
-  else
+  } else {
     return widen(x);
+  }
 }
 
 template <class T, class W>
@@ -33,7 +34,8 @@ void store(void* to, std::size_t i, W value) {
 template <class W>
 W combine(Reduction reduction, W a, W b) {
   if constexpr (std::is_integral_v<W>) {
-    const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);  // wraps
+    const auto x = static_cast<std::uint64_t>(a);
+    const auto y = static_cast<std::uint64_t>(b);  // wraps
     if (reduction == Reduction::kSum) return static_cast<W>(x + y);
     if (reduction == Reduction::kProduct) return static_cast<W>(x * y);
     if (reduction == Reduction::kBitAnd) return static_cast<W>(x & y);

@@ -39,14 +39,29 @@ template <int kExponent, int kMantissa, bool kInfinities>
 float widen_bits(std::uint32_t bits) {
   constexpr int kBias = (1 << (kExponent - 1)) - 1;
   constexpr std::uint32_t kMagnitude = (1u << (kExponent + kMantissa)) - 1;
-  const std::uint32_t sign = (bits >> (kExponent + kMantissa)) << 31, magnitude = bits & kMagnitude;
+  const std::uint32_t sign = (bits >> (kExponent + kMantissa)) << 31;
+  const std::uint32_t magnitude = bits & kMagnitude;
   const float scaled = std::bit_cast<float>(magnitude << (23 - kMantissa)) *
                        std::bit_cast<float>(static_cast<std::uint32_t>(127 + 127 - kBias) << 23);
   std::uint32_t u = std::bit_cast<std::uint32_t>(scaled);
   constexpr std::uint32_t kTop = kInfinities ? ((1u << kExponent) - 1) << kMantissa : kMagnitude;
-  if (magnitude >= kTop)
-    u = 0x7f800000u |
-        (kInfinities ? (magnitude & ((1u << kMantissa) - 1)) << (23 - kMantissa) : 0x400000u);
+  if (magnitude >= kTop) {
+    {
+      {
+        {
+          {
+            {
+              {
+                u = 0x7f800000u |
+                    (kInfinities ? (magnitude & ((1u << kMantissa) - 1)) << (23 - kMantissa)
+                                 : 0x400000u);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
   return std::bit_cast<float>(u | sign);
 }
 
@@ -55,8 +70,9 @@ std::uint32_t narrow_bits(float x) {
   constexpr int kBias = (1 << (kExponent - 1)) - 1;
   constexpr std::uint32_t kMagnitude = (1u << (kExponent + kMantissa)) - 1;
   constexpr std::uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;
-  const std::uint32_t u = std::bit_cast<std::uint32_t>(x),
-                      sign = (u >> 31) << (kExponent + kMantissa), magnitude = u & 0x7fffffffu;
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t sign = (u >> 31) << (kExponent + kMantissa);
+  const std::uint32_t magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u)
     return sign | (kInfinities ? kInfinity | (1u << (kMantissa - 1)) : kMagnitude);
   std::uint32_t result;

@@ -62,9 +62,10 @@ Communicator* HierarchicalCommunicator::in_lane(Lane lane) const {
 
 std::shared_ptr<std::byte> HierarchicalCommunicator::scratch(std::size_t bytes) const {
   if (bytes == 0) return nullptr;
-  if (!settings_.arena)
+  if (!settings_.arena) {
     return {static_cast<std::byte*>(::operator new(bytes)),
             [](std::byte* p) { ::operator delete(p); }};
+  }
   return {static_cast<std::byte*>(settings_.arena->allocate(bytes)),
           [arena = settings_.arena](std::byte* p) { arena->free(p); }};
 }
@@ -153,7 +154,8 @@ void HierarchicalCommunicator::start_message(Pending& p) {
 bool HierarchicalCommunicator::match(Pending& p) {
   for (const Pending& other : in_flight_) {
     if (&other == &p) break;
-    const int wanted = other.operation.peer, peer = p.operation.peer;
+    const int wanted = other.operation.peer;
+    const int peer = p.operation.peer;
     if (other.unmatched && other.operation.tag == p.operation.tag &&
         (wanted < 0 || peer < 0 || wanted == peer))
       return false;
@@ -312,7 +314,8 @@ void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
   for (const Pending& p : in_flight_) {
     if (now < p.give_up && !(p.handle == handle && deadline.passed())) continue;
     at_work_ = {};
-    const bool started = !p.running.empty(), here = started && on_host(p.program.phases[p.at].lane);
+    const bool started = !p.running.empty();
+    const bool here = started && on_host(p.program.phases[p.at].lane);
     throw Error(ErrorKind::kTimeout, name(p.operation.kind),
                 fmt::format("{} x {} did not complete in time", p.operation.buffer.count,
                             name(p.operation.type)))
@@ -392,7 +395,8 @@ Error HierarchicalCommunicator::seen_by_all(const Error& error) const {
 
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
   while (!in_flight_.empty()) wait(in_flight_.back().handle, Deadline::in(settings_.timeout));
-  std::unique_ptr<Communicator> here, everywhere;
+  std::unique_ptr<Communicator> here;
+  std::unique_ptr<Communicator> everywhere;
   guarded([&] {
     everywhere = all_->split(color, key);
     here = gather_->split(color, key);

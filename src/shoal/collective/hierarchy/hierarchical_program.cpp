@@ -50,27 +50,32 @@ class Planner {
   }
 
   HierarchicalProgram all_reduce() {
-    const std::size_t n = o_.buffer.count, m = static_cast<std::size_t>(l_.local_size());
-    const bool equal = l_.in_blocks && n % m == 0, large = n * size_of(o_.type) > kWhole,
-               slices = equal || large;
+    const std::size_t n = o_.buffer.count;
+    const std::size_t m = static_cast<std::size_t>(l_.local_size());
+    const bool equal = l_.in_blocks && n % m == 0;
+    const bool large = n * size_of(o_.type) > kWhole;
+    const bool slices = equal || large;
     const int parts = slices ? l_.columns : 1;
     const Range own = l_.local < parts ? part_of(n, parts, l_.local) : Range{};
     if (rounds_once_) widen_input(n);
-    if (equal)
+    if (equal) {
       add(Lane::kGather, Kind::kReduceScatter, {input_, out(own.begin), own.size()});
-    else
+    } else {
       for (int j = 0; j < parts; ++j) {
         const Range part = part_of(n, parts, j);
         add(Lane::kGather, Kind::kReduce, {in(part.begin), out(part.begin), part.size()}, j);
       }
-    if (rounds_once_)
+    }
+    if (rounds_once_) {
       exchange_rounded(own, large);
-    else if (own.size() > 0)
+    } else if (own.size() > 0) {
       add(Lane::kBetween, Kind::kAllReduce, {out(own.begin), out(own.begin), own.size()});
-    if (equal)
+    }
+    if (equal) {
       add(Lane::kSpread, Kind::kAllGather, {out(own.begin), o_.buffer.output, own.size()});
-    else
+    } else {
       spread(parts);
+    }
     return std::move(program_);
   }
 
@@ -93,7 +98,8 @@ class Planner {
 
   HierarchicalProgram broadcast() {
     const std::size_t n = o_.buffer.count;
-    const int host = l_.host_of[o_.peer], parts = n * element_ > kWhole ? l_.columns : 1;
+    const int host = l_.host_of[o_.peer];
+    const int parts = n * element_ > kWhole ? l_.columns : 1;
     if (l_.host == host) add(Lane::kGather, Kind::kBroadcast, o_.buffer, l_.local_of[o_.peer]);
     if (l_.local < parts) {
       const Range own = part_of(n, parts, l_.local);
@@ -106,29 +112,33 @@ class Planner {
   // This rank's contribution goes to its like on every other host, straight to where it belongs;
   // then each host shares what it has got.
   HierarchicalProgram all_gather() {
-    const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns);
+    const std::size_t c = o_.buffer.count;
+    const std::size_t m = static_cast<std::size_t>(l_.columns);
     const auto place = [&](int h) {
       return (static_cast<std::size_t>(h) * m + static_cast<std::size_t>(l_.local)) * c;
     };
     if (c > 0 && out(place(l_.host)) != o_.buffer.input)
       std::memmove(out(place(l_.host)), o_.buffer.input, c * element_);
-    for (int d = 1; d < l_.hosts(); ++d)
+    for (int d = 1; d < l_.hosts(); ++d) {
       add(Lane::kBetween, Kind::kSend, {out(place(l_.host)), nullptr, c},
           (l_.host + d) % l_.hosts());
+    }
     for (int d = 1; d < l_.hosts(); ++d) {
       const int h = (l_.host + l_.hosts() - d) % l_.hosts();
       add(Lane::kBetween, Kind::kReceive, {nullptr, out(place(h)), c}, h);
     }
-    for (int h = 0; h < l_.hosts(); ++h)
+    for (int h = 0; h < l_.hosts(); ++h) {
       add(Lane::kSpread, Kind::kAllGather,
           {out(place(h)), out(static_cast<std::size_t>(h) * m * c), c});
+    }
     return std::move(program_);
   }
 
   // The ranks of a host have one output: each writes its part and those of its likes, once none of
   // them wants what is there.
   HierarchicalProgram all_gather_shared() {
-    const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns);
+    const std::size_t c = o_.buffer.count;
+    const std::size_t m = static_cast<std::size_t>(l_.columns);
     const auto place = [&](int h) {
       return (static_cast<std::size_t>(h) * m + static_cast<std::size_t>(l_.local)) * c;
     };
@@ -146,8 +156,9 @@ class Planner {
   }
 
   HierarchicalProgram reduce_scatter() {
-    const std::size_t c = o_.buffer.count, m = static_cast<std::size_t>(l_.columns),
-                      all = c * l_.host_of.size();
+    const std::size_t c = o_.buffer.count;
+    const std::size_t m = static_cast<std::size_t>(l_.columns);
+    const std::size_t all = c * l_.host_of.size();
     if (rounds_once_) widen_input(all);
     std::byte* sums = scratch_ + (rounds_once_ ? all * element_ : 0);
     for (int h = 0; h < l_.hosts(); ++h) {
@@ -182,9 +193,10 @@ class Planner {
 
   /// Rounds elements of the fp32 result to their place behind `to`.
   void round(Range range, void* to) {
-    if (range.size() > 0)
+    if (range.size() > 0) {
       pending_.push_back({false, o_.type, scratch_ + range.begin * sizeof(float),
                           plus(to, range.begin * size_of(o_.type)), range.size()});
+    }
   }
 
   /// All-reduces `own` within the column: as fp32, until one rank has the sum of a part of it;
@@ -195,9 +207,10 @@ class Planner {
       return Range{own.begin + inside.begin, own.begin + inside.end};
     };
     const auto for_each_part = [&](Kind kind) {
-      for (int h = 0; h < l_.hosts(); ++h)
+      for (int h = 0; h < l_.hosts(); ++h) {
         if (const Range r = part(h); r.size() > 0)
           add(Lane::kBetween, kind, {out(r.begin), out(r.begin), r.size()}, h);
+      }
     };
     if (own.size() > 0 && !large)
       add(Lane::kBetween, Kind::kAllReduce, {out(own.begin), out(own.begin), own.size()});
@@ -216,14 +229,15 @@ class Planner {
   }
 
   void add(Lane lane, Kind kind, const Buffer& buffer, int peer = -1) {
-    if (program_.phases.empty() || program_.phases.back().lane != lane || !pending_.empty())
+    if (program_.phases.empty() || program_.phases.back().lane != lane || !pending_.empty()) {
       program_.phases.push_back(
           {.lane = lane, .operations = {}, .copy = {}, .before = std::exchange(pending_, {})});
+    }
     // Every contribution is scaled once, where the ranks of a host reduce theirs; what follows are
     // sums.
-    const bool average = o_.reduction == Reduction::kAverage,
-               scaled = average || o_.reduction == Reduction::kPremulSum,
-               scales = lane == Lane::kGather;
+    const bool average = o_.reduction == Reduction::kAverage;
+    const bool scaled = average || o_.reduction == Reduction::kPremulSum;
+    const bool scales = lane == Lane::kGather;
     const double scale = average ? 1.0 / static_cast<double>(l_.host_of.size()) : o_.scale;
     program_.phases.back().operations.push_back({.kind = kind,
                                                  .type = type_,
@@ -264,17 +278,19 @@ std::size_t before(std::span<const std::size_t> counts, std::size_t count, int r
 }  // namespace
 
 void Conversion::run() const {
-  if (widens)
+  if (widens) {
     widen(type, from, static_cast<float*>(to), count);
-  else
+  } else {
     narrow(type, static_cast<const float*>(from), to, count);
+  }
 }
 
 std::size_t hierarchical_scratch_bytes(const Operation& o, const HostLayout& layout,
                                        bool in_rank_order) {
   if (is_flat(o, layout, in_rank_order)) return 0;
-  const std::size_t n = o.buffer.count, bytes = n * size_of(o.type),
-                    hosts = static_cast<std::size_t>(layout.hosts());
+  const std::size_t n = o.buffer.count;
+  const std::size_t bytes = n * size_of(o.type);
+  const std::size_t hosts = static_cast<std::size_t>(layout.hosts());
   const std::size_t wide = must_round_once(o) ? n * sizeof(float) : 0;
   if (o.kind == Kind::kReduce) return wide + (layout.rank == o.peer ? 0 : bytes);
   if (o.kind == Kind::kReduceScatter)
@@ -325,8 +341,8 @@ std::vector<Operation> messages_on_host(const Operation& o, const HostLayout& la
       o.peer >= 0 && layout.host_of[static_cast<std::size_t>(o.peer)] == layout.host;
   const int root = root_here ? layout.local_of[static_cast<std::size_t>(o.peer)] : -1;
   for (int d = 1; d < layout.local_size(); ++d) {
-    const int mate = (layout.local + d) % layout.local_size(),
-              rank = mates[static_cast<std::size_t>(mate)];
+    const int mate = (layout.local + d) % layout.local_size();
+    const int rank = mates[static_cast<std::size_t>(mate)];
     if (o.kind == Kind::kAllToAll) {
       add(Kind::kSend, mate, o.buffer.input, o.send_counts, rank);
       add(Kind::kReceive, mate, o.buffer.output, o.receive_counts, rank);

@@ -27,7 +27,8 @@ void for_each_piece(std::span<const Buffer> buffers, std::size_t begin, std::siz
                     Visit&& visit) {
   std::size_t at = 0;
   for (const Buffer& buffer : buffers) {
-    const std::size_t from = std::max(begin, at), to = std::min(end, at + buffer.count);
+    const std::size_t from = std::max(begin, at);
+    const std::size_t to = std::min(end, at + buffer.count);
     if (from < to) visit(buffer, from - at, to - from, from - begin);
     at += buffer.count;
   }
@@ -43,7 +44,8 @@ Part part_for(std::span<const std::size_t> counts, std::size_t equal, int r, std
   if (counts.empty()) return {static_cast<std::size_t>(r) * equal + begin, end - begin};
   std::size_t first = 0;
   for (int i = 0; i < r; ++i) first += counts[i];
-  const std::size_t from = std::min(begin, counts[r]), to = std::min(end, counts[r]);
+  const std::size_t from = std::min(begin, counts[r]);
+  const std::size_t to = std::min(end, counts[r]);
   return {first + from, to - from};
 }
 
@@ -140,8 +142,8 @@ void keep(const Call& call, std::size_t begin, std::size_t end) {
     return;
   const Buffer& buffer = call.buffers.front();
   const std::size_t size = size_of(call.operation.type);
-  const Part kept = kept_part(call, begin, end),
-             target = part_for(call.receive_counts, buffer.count, call.rank, begin, end);
+  const Part kept = kept_part(call, begin, end);
+  const Part target = part_for(call.receive_counts, buffer.count, call.rank, begin, end);
   place(call, bytes_at(buffer.output, target.first * size),
         bytes_at(buffer.input, kept.first * size), kept.count * size);
 }
@@ -150,7 +152,8 @@ void take(const Call& call, std::size_t begin, std::size_t end,
           std::span<const std::byte* const> offered) {
   const Operation& operation = call.operation;
   const Kind kind = operation.kind;
-  const std::size_t size = size_of(operation.type), bytes = (end - begin) * size;
+  const std::size_t size = size_of(operation.type);
+  const std::size_t bytes = (end - begin) * size;
   if (kind == Kind::kAllReduce || kind == Kind::kReduce) {
     if (kind == Kind::kReduce && call.rank != operation.peer) return;
     return for_each_piece(

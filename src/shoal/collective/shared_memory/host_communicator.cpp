@@ -67,9 +67,10 @@ void HostCommunicator::validate(const Operation& operation) const {
   SHOAL_USER_CHECK(supports(operation.kind, operation.type, operation.reduction), what,
                    "shared memory has no {} of {} by {}", what, name(operation.type),
                    name(operation.reduction));
-  if (has_root(operation.kind))
+  if (has_root(operation.kind)) {
     SHOAL_USER_CHECK(operation.peer >= 0 && operation.peer < size(), what,
                      "root {} is not one of {} ranks", operation.peer, size());
+  }
   SHOAL_USER_CHECK(operation.memory == MemoryKind::kHost, what,
                    "shared memory carries host memory only");
   SHOAL_USER_CHECK(!operation.shared_output, what,
@@ -228,10 +229,11 @@ void HostCommunicator::wait(Handle handle) {
     const auto now = Clock::now();
     if (first == Clock::time_point{}) first = now;
     const Duration timeout = timeout_of(handle);
-    if (now - first >= timeout)
+    if (now - first >= timeout) {
       throw error_at(ErrorKind::kTimeout, handle,
                      fmt::format("not complete after {:.1f} s; {}",
                                  std::chrono::duration<double>(timeout).count(), report()));
+    }
     return true;
   });
 }
@@ -317,9 +319,10 @@ Error HostCommunicator::error_at(ErrorKind kind, Handle handle, std::string what
 
 void HostCommunicator::keep_in(FlightBook& book) const {
   std::vector<int> names = members_;
-  for (int& member : names)
+  for (int& member : names) {
     if (!settings_.world_ranks.empty())
       member = settings_.world_ranks.at(static_cast<std::size_t>(member));
+  }
   const auto place = reinterpret_cast<const std::byte*>(&block_.lot()) - world_->control();
   const int first = settings_.world_ranks.empty() ? 0 : settings_.world_ranks.front();
   book.add(fmt::format("host-of-{}-{:x}", first, place), names,
@@ -331,14 +334,16 @@ void HostCommunicator::keep_in(FlightBook& book) const {
 std::string HostCommunicator::report() const {
   std::string text;
   for (int r = 0; r < size(); ++r) {
-    const auto published = block_.announced(r), finished = block_.line(r).finished.load();
-    if (published < started_)
+    const auto published = block_.announced(r);
+    const auto finished = block_.line(r).finished.load();
+    if (published < started_) {
       text += fmt::format("{}rank {} never entered #{} (its last was #{}{})",
                           text.empty() ? "" : "; ", members_[r], published + 1, published,
                           published > 0 ? " " + describe_call(r, published) : "");
-    else if (finished < started_)
+    } else if (finished < started_) {
       text += fmt::format("{}rank {} is inside #{} {}", text.empty() ? "" : "; ", members_[r],
                           finished + 1, describe_call(r, finished + 1));
+    }
   }
   if (const std::string messages = mailbox_.report(); !messages.empty())
     text += (text.empty() ? "" : "; ") + messages;

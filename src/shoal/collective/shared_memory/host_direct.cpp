@@ -18,8 +18,8 @@ constexpr std::size_t kPieceBytes =
 /// one.
 std::pair<std::size_t, std::size_t> share(std::size_t count, std::size_t element, int ranks,
                                           int rank) {
-  const std::size_t per_line = std::max<std::size_t>(kLine / element, 1),
-                    lines = (count + per_line - 1) / per_line;
+  const std::size_t per_line = std::max<std::size_t>(kLine / element, 1);
+  const std::size_t lines = (count + per_line - 1) / per_line;
   const auto cut = [&](std::size_t r) {
     return std::min(lines * r / static_cast<std::size_t>(ranks) * per_line, count);
   };
@@ -32,11 +32,13 @@ HostCommunicator::Outcome HostCommunicator::run_direct(std::uint64_t sequence, P
                                                        Amount amount) {
   const Operation& o = p.operation;
   const int ranks = size();
-  const std::size_t element = size_of(o.type), n = static_cast<std::size_t>(ranks),
-                    me = static_cast<std::size_t>(rank_);
+  const std::size_t element = size_of(o.type);
+  const std::size_t n = static_cast<std::size_t>(ranks);
+  const std::size_t me = static_cast<std::size_t>(rank_);
   const MemoryMap& memory = world_->memory();
   // Peers' counts were compared with this rank's; theirs stand in memory that they may still write.
-  const std::size_t count = p.buffers.front().count, bytes = count * element;
+  const std::size_t count = p.buffers.front().count;
+  const std::size_t bytes = count * element;
   const auto input = [&](int r, std::size_t parts) {
     return memory.resolve(descriptor(r, sequence).input, bytes * parts);
   };
@@ -51,8 +53,9 @@ HostCommunicator::Outcome HostCommunicator::run_direct(std::uint64_t sequence, P
       amount != Amount::kPiece
           ? all.second
           : std::max<std::size_t>(kPieceBytes / element / n / kLine, 1) * kLine;
-  const std::size_t begin = all.first + p.done, end = std::min(all.second, begin + most),
-                    length = (end - begin) * element;
+  const std::size_t begin = all.first + p.done;
+  const std::size_t end = std::min(all.second, begin + most);
+  const std::size_t length = (end - begin) * element;
 
   const bool past_caches = result_bytes(o.kind, bytes, ranks) >= kPastCaches;
   const auto place = [&](std::byte* to, const std::byte* from) {
@@ -65,8 +68,9 @@ HostCommunicator::Outcome HostCommunicator::run_direct(std::uint64_t sequence, P
     case Kind::kAllReduce: {
       std::size_t at = 0;
       for (std::size_t i = 0; i < p.buffers.size() && at < end; ++i) {
-        const std::size_t here = p.buffers[i].count, from = std::max(begin, at),
-                          to = std::min(end, at + here);
+        const std::size_t here = p.buffers[i].count;
+        const std::size_t from = std::max(begin, at);
+        const std::size_t to = std::min(end, at + here);
         if (from < to) {
           for (int r = 0; r < ranks; ++r) {
             const bool single = p.buffers.size() == 1;

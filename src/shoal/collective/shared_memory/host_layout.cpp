@@ -23,10 +23,12 @@ HostLayout::HostLayout(std::span<const int> hosts, int own_rank) : rank(own_rank
   for (const auto& ranks : members) least = std::min(least, ranks.size());
   columns = static_cast<int>(least);
   in_blocks = true;
-  for (int h = 0; h < this->hosts(); ++h)
-    for (std::size_t i = 0; i < members[h].size(); ++i)
+  for (int h = 0; h < this->hosts(); ++h) {
+    for (std::size_t i = 0; i < members[h].size(); ++i) {
       in_blocks = in_blocks && members[h].size() == least &&
                   members[h][i] == h * columns + static_cast<int>(i);
+    }
+  }
 }
 
 }  // namespace shoal::collective

@@ -71,10 +71,11 @@ HostMailbox::Ticket HostMailbox::start(const Operation& operation) {
   SHOAL_USER_CHECK(operation.peer >= (sends ? 0 : -1) && operation.peer < static_cast<int>(ranks_),
                    name(operation.kind), "rank {} is not one of {} ranks", operation.peer, ranks_);
   open_.insert(++last_);
-  if (sends)
+  if (sends) {
     outgoing_.push_back({last_, operation});
-  else
+  } else {
     incoming_.push_back({last_, operation});
+  }
   advance();
   return last_;
 }
@@ -141,8 +142,8 @@ bool HostMailbox::advance(Sending& sending, std::vector<bool>& blocked) {
 bool HostMailbox::stream(Sending& sending) {
   streaming_ = sending.ticket;
   Letter& letter = *sending.letter;
-  const std::size_t size = payload_bytes(sending.operation),
-                    chunks = (size + kHalfBytes - 1) / kHalfBytes;
+  const std::size_t size = payload_bytes(sending.operation);
+  const std::size_t chunks = (size + kHalfBytes - 1) / kHalfBytes;
   for (std::uint64_t next = letter.offered.load(std::memory_order_relaxed); next < chunks; ++next) {
     if (next >= letter.consumed.load(std::memory_order_acquire) + 2) return false;
     const std::size_t begin = next * kHalfBytes;
@@ -158,8 +159,8 @@ bool HostMailbox::stream(Sending& sending) {
 bool HostMailbox::advance(Receiving& receiving) {
   if (!receiving.letter && !claim(receiving)) return false;
   Letter& letter = *receiving.letter;
-  const std::size_t size = payload_bytes(receiving.operation),
-                    chunks = (size + kHalfBytes - 1) / kHalfBytes;
+  const std::size_t size = payload_bytes(receiving.operation);
+  const std::size_t chunks = (size + kHalfBytes - 1) / kHalfBytes;
   auto* to = static_cast<std::byte*>(receiving.operation.buffer.output);
   if (size <= kLetterBytes) {
     if (size > 0) std::memcpy(to, letter.small.data(), size);
@@ -201,7 +202,8 @@ HostMailbox::Letter* HostMailbox::oldest(int source, std::uint64_t posted,
 
 bool HostMailbox::claim(Receiving& receiving) {
   const Operation& o = receiving.operation;
-  const int first = std::max(o.peer, 0), last = o.peer < 0 ? static_cast<int>(ranks_) - 1 : o.peer;
+  const int first = std::max(o.peer, 0);
+  const int last = o.peer < 0 ? static_cast<int>(ranks_) - 1 : o.peer;
   for (int source = first; source <= last; ++source) {
     Letter* letter = oldest(source, arrived_[source], o.tag);
     if (!letter) continue;
@@ -252,18 +254,23 @@ int HostMailbox::take_source(Ticket ticket) {
 std::string HostMailbox::report() const {
   std::string text;
   const auto add = [&](std::string line) { text += (text.empty() ? "" : "; ") + line; };
-  for (const Sending& s : outgoing_)
+  for (const Sending& s : outgoing_) {
     add(fmt::format("rank {} has not taken {} x {} with tag {}", s.operation.peer,
                     s.operation.buffer.count, name(s.operation.type), s.operation.tag));
-  for (const Receiving& r : incoming_)
+  }
+  for (const Receiving& r : incoming_) {
     add(fmt::format("{} has sent nothing with tag {}",
                     r.operation.peer < 0 ? "no rank" : fmt::format("rank {}", r.operation.peer),
                     r.operation.tag));
-  for (int source = 0; source < static_cast<int>(ranks_); ++source)
-    for (const Letter& letter : pair(source, rank_).letters)
-      if (letter.state.load(std::memory_order_acquire) == kPosted)
+  }
+  for (int source = 0; source < static_cast<int>(ranks_); ++source) {
+    for (const Letter& letter : pair(source, rank_).letters) {
+      if (letter.state.load(std::memory_order_acquire) == kPosted) {
         add(fmt::format("rank {} has sent {} x {} with tag {}, which nobody receives", source,
                         letter.count, name(letter.type), letter.tag));
+      }
+    }
+  }
   return text;
 }
 

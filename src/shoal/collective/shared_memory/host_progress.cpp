@@ -17,8 +17,8 @@ namespace {
 /// place of its own part, or of nothing.
 bool overwrites(const Operation& operation, const Buffer& buffer, std::size_t bytes,
                 std::size_t bytes_in, std::size_t bytes_out, int rank) {
-  const auto *input = static_cast<const std::byte*>(buffer.input),
-             *output = static_cast<const std::byte*>(buffer.output);
+  const auto* input = static_cast<const std::byte*>(buffer.input);
+  const auto* output = static_cast<const std::byte*>(buffer.output);
   const std::size_t before = static_cast<std::size_t>(rank) * bytes;
   switch (operation.kind) {
     case Kind::kAllGather:
@@ -55,10 +55,11 @@ void HostCommunicator::advance(Handle until, Amount amount) {
 bool HostCommunicator::advance_most_urgent(Amount amount) {
   std::array<std::uint64_t, kSlots> turns;  // by rising priority
   std::size_t count = 0;
-  for (std::uint64_t s = executed_ + 1; s <= published_; ++s)
+  for (std::uint64_t s = executed_ + 1; s <= published_; ++s) {
     if (!pending(s).executed && (count == 0 || pending(s).operation.priority >
                                                    pending(turns[count - 1]).operation.priority))
       turns[count++] = s;
+  }
   while (count > 0) {
     const std::uint64_t s = turns[--count];
     const Outcome outcome = execute(s, amount == Amount::kAll ? Amount::kPiece : amount);
@@ -83,9 +84,10 @@ void HostCommunicator::conclude() {
   if (completed_ < mixed_) return conclude_by_priority();
   // Only the direct way has others touch this rank's buffers.
   while (completed_ < executed_ && (pending(completed_ + 1).way != Way::kDirect ||
-                                    (completed_ < settled_ && all_finished(completed_ + 1))))
+                                    (completed_ < settled_ && all_finished(completed_ + 1)))) {
     block_.descriptor(rank_, ++completed_)
         .finished.store(TickClock::now(), std::memory_order_relaxed);
+  }
 }
 
 // What comes behind one that is as urgent and not complete is not complete either: the last
@@ -99,10 +101,11 @@ void HostCommunicator::conclude_by_priority() {
     const bool executed = s <= executed_ || p.executed;
     p.complete =
         executed && (!open || priority > *open) && (p.way != Way::kDirect || done_by_others(s));
-    if (p.complete)
+    if (p.complete) {
       block_.descriptor(rank_, s).finished.store(TickClock::now(), std::memory_order_relaxed);
-    else
+    } else {
       open = std::max(open.value_or(priority), priority);
+    }
   }
   while (completed_ < published_ && pending(completed_ + 1).complete) ++completed_;
 }
@@ -125,8 +128,8 @@ std::uint64_t HostCommunicator::awaited_by(std::uint64_t sequence) const {
 HostCommunicator::Awaited HostCommunicator::awaited(const Pending& p) const {
   const Kind kind = p.operation.kind;
   if (!p.small || !has_root(kind)) return Awaited::kAll;
-  const bool root = p.operation.peer == rank_,
-             gives = kind == Kind::kBroadcast || kind == Kind::kScatter;
+  const bool root = p.operation.peer == rank_;
+  const bool gives = kind == Kind::kBroadcast || kind == Kind::kScatter;
   if (gives) return root ? Awaited::kNobody : Awaited::kRoot;
   return root ? Awaited::kAll : Awaited::kNobody;
 }
@@ -146,7 +149,8 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   const Pending& p = pending(sequence);
   const Operation& o = p.operation;
   Descriptor& d = block_.descriptor(rank_, sequence);
-  const std::size_t element = size_of(o.type), parts = static_cast<std::size_t>(size());
+  const std::size_t element = size_of(o.type);
+  const std::size_t parts = static_cast<std::size_t>(size());
   const auto bytes_in = [&](std::size_t count) {
     return count * element * (for_each_rank(o.kind) ? parts : 1);
   };
@@ -160,8 +164,8 @@ void HostCommunicator::publish(std::uint64_t sequence) {
   d.finished.store(0, std::memory_order_relaxed);
   const auto place = [&](const Buffer& buffer, Location& input, Location& output) {
     if (buffer.count == 0) return;
-    const bool reads = o.kind != Kind::kScatter || o.peer == rank_,
-               writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
+    const bool reads = o.kind != Kind::kScatter || o.peer == rank_;
+    const bool writes = (o.kind != Kind::kReduce && o.kind != Kind::kGather) || o.peer == rank_;
     if (reads) input = world_->memory().locate(buffer.input, bytes_in(buffer.count));
     if (writes) output = world_->memory().locate(buffer.output, bytes_out(buffer.count));
     d.visible = d.visible && (!reads || input.visible()) && (!writes || output.visible());
@@ -273,37 +277,42 @@ bool HostCommunicator::settle(std::uint64_t sequence) {
 // Every rank compares every other with itself, so that all see a disagreement, whoever is the odd
 // one out.
 void HostCommunicator::compare(std::uint64_t sequence, int r) const {
-  const Descriptor &mine = descriptor(rank_, sequence), &theirs = descriptor(r, sequence);
+  const Descriptor& mine = descriptor(rank_, sequence);
+  const Descriptor& theirs = descriptor(r, sequence);
   const bool same =
       theirs.sequence.load(std::memory_order_relaxed) == sequence && theirs.kind == mine.kind &&
       theirs.type == mine.type && theirs.reduction == mine.reduction && theirs.peer == mine.peer &&
       theirs.tag == mine.tag && theirs.scale == mine.scale && theirs.buffers == mine.buffers &&
       (mine.buffers == 0 || theirs.count == mine.count);
-  if (!same)
+  if (!same) {
     throw error_at(
         ErrorKind::kMismatch, sequence,
         fmt::format("ranks call different collectives: rank {} calls {}, rank {} calls {}", rank_,
                     describe_call(rank_, sequence), r, describe_call(r, sequence)))
         .from(r)
         .hint("every rank must make the same calls in the same order");
+  }
   if (mine.buffers > 1) {
     const ListEntry* own = block_.list(rank_, sequence);
-    for (std::uint32_t i = 0; i < mine.buffers; ++i)
-      if (const auto count = block_.list(r, sequence)[i].count; count != own[i].count)
+    for (std::uint32_t i = 0; i < mine.buffers; ++i) {
+      if (const auto count = block_.list(r, sequence)[i].count; count != own[i].count) {
         throw error_at(
             ErrorKind::kMismatch, sequence,
             fmt::format("tensor {} of a coalesced call has {} elements on rank {}, {} on rank {}",
                         i, own[i].count, rank_, count, r))
             .from(r);
+      }
+    }
   }
   const auto& counts = pending(sequence).receive_counts;
   if (counts.empty()) return;
   const std::uint64_t expected = counts[static_cast<std::size_t>(r)];
-  if (const auto sent = block_.list(r, sequence)[rank_].count; sent != expected)
+  if (const auto sent = block_.list(r, sequence)[rank_].count; sent != expected) {
     throw error_at(
         ErrorKind::kMismatch, sequence,
         fmt::format("rank {} sends {} elements where rank {} expects {}", r, sent, rank_, expected))
         .from(r);
+  }
 }
 
 HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pending& p) const {
@@ -316,8 +325,8 @@ HostCommunicator::Way HostCommunicator::choose(std::uint64_t sequence, const Pen
 void HostCommunicator::run_inline(std::uint64_t sequence, Pending& p) {
   if (p.operation.kind == Kind::kBarrier) return;
   const Operation& o = p.operation;
-  const std::size_t count = descriptor(rank_, sequence).count,
-                    bytes = payload_bytes(descriptor(rank_, sequence));
+  const std::size_t count = descriptor(rank_, sequence).count;
+  const std::size_t bytes = payload_bytes(descriptor(rank_, sequence));
   if (count == 0) return;
   for (int r = 0; r < size(); ++r) offered_[r] = block_.payload(r, sequence, bytes);
   consume({o, p.buffers, p.send_counts, p.receive_counts, rank_, size()}, 0, count, offered_);

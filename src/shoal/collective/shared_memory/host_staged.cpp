@@ -10,18 +10,19 @@ namespace shoal::collective {
 
 HostCommunicator::Cut HostCommunicator::cut(std::uint64_t sequence, const Pending& p) const {
   const Operation& o = p.operation;
-  const std::size_t element = size_of(o.type), bytes = for_each_rank(o.kind) && !has_root(o.kind)
-                                                           ? kStagingBytes
-                                                           : kStagingBytes / 2;
+  const std::size_t element = size_of(o.type);
+  const std::size_t bytes =
+      for_each_rank(o.kind) && !has_root(o.kind) ? kStagingBytes : kStagingBytes / 2;
   const std::size_t parts = for_each_rank(o.kind)
                                 ? static_cast<std::size_t>(std::max(size() - 1, 1))
                                 : 1;  // none for itself
   std::size_t count = total_count(p.buffers);
   if (!p.send_counts.empty()) {  // the longest part that any rank sends to any
     count = 0;
-    for (int r = 0; r < size(); ++r)
+    for (int r = 0; r < size(); ++r) {
       for (int to = 0; to < size(); ++to)
         count = std::max<std::size_t>(count, block_.list(r, sequence)[to].count);
+    }
   }
   const bool past_caches = result_bytes(o.kind, count * element, size()) >= kPastCaches;
   return {{o, p.buffers, p.send_counts, p.receive_counts, rank_, size(), past_caches},
@@ -55,7 +56,8 @@ HostCommunicator::Outcome HostCommunicator::run_staged(std::uint64_t sequence, P
   const Cut all = cut(sequence, p);
   const auto more = [&] { return p.chunk * all.step < all.count; };
   while (more()) {
-    const std::size_t begin = p.chunk * all.step, end = std::min(begin + all.step, all.count);
+    const std::size_t begin = p.chunk * all.step;
+    const std::size_t end = std::min(begin + all.step, all.count);
     if (p.progress == Chunk::kNothing) offer_chunk(all, p);
     if (p.progress == Chunk::kOffered) {
       keep(all.call, begin, end);  // the others' time to offer theirs
@@ -66,11 +68,12 @@ HostCommunicator::Outcome HostCommunicator::run_staged(std::uint64_t sequence, P
       if (chunks < offered_chunks_) return Outcome::kWaits;
       // For its next chunk a rank needs this one of ours, for the one after it one that we have not
       // offered.
-      if (chunks > offered_chunks_ + 1)
+      if (chunks > offered_chunks_ + 1) {
         throw error_at(
             ErrorKind::kData, sequence,
             fmt::format("rank {} says that it has offered {} chunks, where it can have {} at most",
                         r, chunks, offered_chunks_ + 1));
+      }
       offered_[r] = block_.staging(r, offered_chunks_ - 1);
     }
     take(all.call, begin, end, offered_);

@@ -91,17 +91,19 @@ std::size_t HostWorld::take_control(std::size_t bytes) {
   const std::size_t first_end =
       (first_block() + HostBlock::bytes(size_) + kPage - 1) / kPage * kPage;
   const std::size_t offset = first_end + header().taken.fetch_add(rounded);
-  if (offset + rounded > kControlBytes)
+  if (offset + rounded > kControlBytes) {
     throw Error(ErrorKind::kResource, "group", "the control memory of this host's ranks is used up")
         .hint("make fewer groups, and keep those you make");
+  }
   return offset;
 }
 
 std::byte* HostWorld::at(std::size_t control_offset, std::size_t bytes) const {
-  if (control_offset > kControlBytes || bytes > kControlBytes - control_offset)
+  if (control_offset > kControlBytes || bytes > kControlBytes - control_offset) {
     throw Error(
         ErrorKind::kData, "group",
         fmt::format("a peer named control memory at {}, which does not exist", control_offset));
+  }
   return control_ + control_offset;
 }
 
@@ -140,10 +142,11 @@ void HostWorld::throw_cause() const {
 int HostWorld::ended_peer() const {
   if (acquaintance_.processes.empty()) return -1;
   std::vector<pollfd> wait;
-  for (std::size_t r = 0; r < acquaintance_.processes.size(); ++r)
+  for (std::size_t r = 0; r < acquaintance_.processes.size(); ++r) {
     wait.push_back({.fd = has_left(static_cast<int>(r)) ? -1 : acquaintance_.processes[r].get(),
                     .events = POLLIN,
                     .revents = 0});
+  }
   if (poll(wait.data(), wait.size(), 0) <= 0) return -1;
   const auto ended = std::find_if(wait.begin(), wait.end(),
                                   [](const pollfd& p) { return p.revents != 0 && p.fd >= 0; });

@@ -7,8 +7,8 @@
 namespace shoal::collective {
 
 bool MemoryMap::holds(std::size_t region, const void* p, std::size_t bytes) const {
-  const auto at = reinterpret_cast<std::uintptr_t>(p),
-             base = reinterpret_cast<std::uintptr_t>(regions_[region].base);
+  const auto at = reinterpret_cast<std::uintptr_t>(p);
+  const auto base = reinterpret_cast<std::uintptr_t>(regions_[region].base);
   return at >= base && at - base < regions_[region].bytes &&
          bytes <= regions_[region].bytes - (at - base);
 }
@@ -31,11 +31,13 @@ std::byte* MemoryMap::resolve(Location location, std::size_t bytes) const {
     return reinterpret_cast<std::byte*>(location.offset);  // NOLINT: a pointer of this very process
   const auto region = static_cast<std::size_t>(location.region);
   if (location.region < 0 || region >= regions_.size() ||
-      location.offset > regions_[region].bytes || bytes > regions_[region].bytes - location.offset)
+      location.offset > regions_[region].bytes ||
+      bytes > regions_[region].bytes - location.offset) {
     throw Error(
         ErrorKind::kData, "shared_memory",
         fmt::format("a peer named {} bytes at offset {} of region {}, which does not hold them",
                     bytes, location.offset, location.region));
+  }
   return regions_[region].base + location.offset;
 }
 

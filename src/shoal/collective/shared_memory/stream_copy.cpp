@@ -25,9 +25,10 @@ void stream_lines(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes)
       std::min<std::size_t>((kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine, bytes);
   std::memcpy(to, from, head);
   std::size_t at = head;
-  for (; at + kLine <= bytes; at += kLine)
+  for (; at + kLine <= bytes; at += kLine) {
     for (std::size_t i = 0; i < kLine; i += lanes)
       hn::Stream(hn::LoadU(d, from + at + i), d, to + at + i);
+  }
   std::memcpy(to + at, from + at, bytes - at);
 }
 

@@ -51,10 +51,11 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Setting
       group_(group),
       choice_(hosts_of(settings_.hosts, members_.ranks), settings_.model, settings_.algorithms) {
   if (!settings_.hosts.empty()) members_.hosts = choice_.hosts();
-  if (settings_.flight)
+  if (settings_.flight) {
     settings_.flight->add(
         fmt::format("tcp-{:x}", group_), members_.ranks,
         [recorder = recorder_, rank = peers_->rank()] { return recorder->entries(rank); });
+  }
   peers_->answer_for(group_, [recorder = recorder_] { return recorder->standing().pack(); });
 }
 
@@ -110,8 +111,8 @@ wire::Stream TcpCommunicator::stream_of_messages(std::uint32_t tag) const {
 
 void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_hosts) {
   const std::size_t bytes = o.kind == Kind::kBarrier ? 1 : o.buffer.count * size_of(o.type);
-  const bool message = point_to_point(o.kind),
-             once = must_fold_once(o) || (settings_.in_rank_order && reduces(o.kind));
+  const bool message = point_to_point(o.kind);
+  const bool once = must_fold_once(o) || (settings_.in_rank_order && reduces(o.kind));
   const Algorithm algorithm = message ? Algorithm::kDirect : choice_(o.kind, bytes, once);
   const wire::Stream stream =
       message ? stream_of_messages(o.tag) : wire::Stream{group_, ++sequence_};
@@ -138,20 +139,22 @@ int TcpCommunicator::find_message(std::uint32_t tag) const {
 
 std::vector<Step> TcpCommunicator::make_steps(const Operation& o, Algorithm algorithm,
                                               bool between_hosts) const {
-  if (point_to_point(o.kind))
+  if (point_to_point(o.kind)) {
     return {{o.kind == Kind::kSend ? Action::kSend : Action::kReceiveCopy,
              o.peer,
              {0, o.buffer.count}}};
+  }
   const auto own = static_cast<std::size_t>(rank());
   std::vector<Step> steps = !o.send_counts.empty()
                                 ? exchange_steps(rank(), o.send_counts, o.receive_counts)
                                 : make_table(algorithm, o.kind, o.buffer.count,
                                              has_root(o.kind) ? o.peer : 0, choice_.hosts())[own];
   const auto& hosts = choice_.hosts();
-  if (between_hosts)
+  if (between_hosts) {
     std::erase_if(steps, [&](const Step& step) {
       return hosts[static_cast<std::size_t>(step.peer)] == hosts[own];
     });
+  }
   return steps;
 }
 
@@ -306,9 +309,10 @@ std::unique_ptr<Communicator> TcpCommunicator::split(int color, int key) {
 
 std::uint64_t TcpCommunicator::bytes_between_hosts_of_all() const {
   std::uint64_t bytes = 0;
-  for (std::size_t r = 0; r < members_.hosts.size(); ++r)
+  for (std::size_t r = 0; r < members_.hosts.size(); ++r) {
     if (members_.hosts[r] != members_.hosts[static_cast<std::size_t>(members_.rank)])
       bytes += peers_->bytes_sent(members_.ranks[r]);
+  }
   return bytes;
 }
 

@@ -50,9 +50,9 @@ void TcpOperation::announce() {
 
 void TcpOperation::deliver(int peer, wire::Stream stream, wire::Bytes head,
                            std::span<const std::byte> body, wire::Released released) {
-  const std::size_t bytes = head.size() + body.size(),
-                    chunks =
-                        (bytes + wire::Assembler::kChunkBytes - 1) / wire::Assembler::kChunkBytes;
+  const std::size_t bytes = head.size() + body.size();
+  const std::size_t chunks =
+      (bytes + wire::Assembler::kChunkBytes - 1) / wire::Assembler::kChunkBytes;
   if (!members_.hosts.empty() && members_.hosts[peer] != members_.hosts[members_.rank])
     members_.bytes_between_hosts += bytes + chunks * wire::Assembler::kHeaderBytes;
   members_.peers->send(world_rank(peer), stream, operation_.priority, std::move(head), body,
@@ -157,10 +157,11 @@ void TcpOperation::advance_arrival(Arrival& arrival) {
   while (arrival.done < bytes) {
     auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
     if (!piece) return;
-    if (piece->total() != bytes)
+    if (piece->total() != bytes) {
       throw error(ErrorKind::kMismatch,
                   fmt::format("a message of {} bytes, not {}", piece->total(), bytes))
           .from(world_rank(arrival.peer));
+    }
     arrival.done += piece->bytes();
     arrival.pieces.push_back(std::move(*piece));
   }
@@ -169,18 +170,20 @@ void TcpOperation::advance_arrival(Arrival& arrival) {
 
 // The first message: the call, with what is small behind it.
 bool TcpOperation::name_arrival(Arrival& arrival) {
-  const std::size_t bytes = bytes_of(arrival.range), small = bytes <= kTogether ? bytes : 0;
+  const std::size_t bytes = bytes_of(arrival.range);
+  const std::size_t small = bytes <= kTogether ? bytes : 0;
   if (small > 0 && batch_action_ != Action::kFold && !may_write(arrival.range)) return false;
   if (operation_.kind == Kind::kReceive && (arrival.peer = sender()) < 0) return false;
   auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
   if (!piece) return false;
   compare(*piece, arrival.peer);
-  if (piece->total() != TcpCall::kBytes + small || piece->bytes() != piece->total())
+  if (piece->total() != TcpCall::kBytes + small || piece->bytes() != piece->total()) {
     throw error(
         ErrorKind::kMismatch,
         fmt::format("rank {} sends {} bytes where rank {} expects {}", world_rank(arrival.peer),
                     piece->total() - TcpCall::kBytes, world_rank(members_.rank), small))
         .from(world_rank(arrival.peer));
+  }
   arrival.named = true;
   heard_ = arrival.peer;
   if (bytes > kTogether) return true;
@@ -202,10 +205,11 @@ bool TcpOperation::name_arrival(Arrival& arrival) {
 // Of a receive: a rank of which there is a message that no earlier receive may take; -1: none.
 int TcpOperation::sender() const {
   const int asked = operation_.peer;
-  for (int peer = std::max(asked, 0); peer < (asked < 0 ? members_.size() : asked + 1); ++peer)
+  for (int peer = std::max(asked, 0); peer < (asked < 0 ? members_.size() : asked + 1); ++peer) {
     if (peer != members_.rank && members_.peers->has_arrived(world_rank(peer), stream_) &&
         may_take_from(peer))
       return peer;
+  }
   return -1;
 }
 
@@ -230,9 +234,10 @@ void TcpOperation::land(Arrival& arrival) {
     arrival.landing = std::make_shared<wire::Landing>(at(arrival.range), bytes);
     members_.peers->land(world_rank(arrival.peer), stream_, arrival.landing);
   }
-  if (const auto actual = arrival.landing->actual.load(); actual != 0)
+  if (const auto actual = arrival.landing->actual.load(); actual != 0) {
     throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", actual, bytes))
         .from(world_rank(arrival.peer));
+  }
   arrival.complete = arrival.landing->arrived.load(std::memory_order_acquire) == bytes;
 }
 
@@ -242,10 +247,11 @@ void TcpOperation::fold_pieces(Arrival& arrival) {
     if (!may_write(arrival.range)) return;
     const auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
     if (!piece) return;
-    if (piece->total() != bytes)
+    if (piece->total() != bytes) {
       throw error(ErrorKind::kMismatch,
                   fmt::format("a message of {} bytes, not {}", piece->total(), bytes))
           .from(world_rank(arrival.peer));
+    }
     std::vector<std::pair<int, const std::byte*>> others{{arrival.peer, piece->data()}};
     fold_into(arrival.range, arrival.done, piece->bytes(), others);
     arrival.done += piece->bytes();
@@ -257,7 +263,8 @@ void TcpOperation::fold_pieces(Arrival& arrival) {
 // together.
 void TcpOperation::fold_batch() {
   const Range range = (*steps_)[at_].range;
-  const std::size_t bytes = bytes_of(range), front = bytes <= kTogether ? TcpCall::kBytes : 0;
+  const std::size_t bytes = bytes_of(range);
+  const std::size_t front = bytes <= kTogether ? TcpCall::kBytes : 0;
   while (folded_ < bytes && may_write(range)) {
     std::size_t chunk = bytes - folded_;
     std::vector<std::pair<int, const std::byte*>> others;
@@ -299,17 +306,19 @@ bool TcpOperation::all_released() {
 }
 
 int TcpOperation::awaited() const {
-  for (const Arrival& arrival : batch_)
+  for (const Arrival& arrival : batch_) {
     if (!arrival.complete)
       return operation_.kind == Kind::kReceive && !arrival.named ? operation_.peer : arrival.peer;
+  }
   if (!announced_ || sent_.empty()) return at_ < steps_->size() ? (*steps_)[at_].peer : previous();
   return sent_.front().peer;
 }
 
 void TcpOperation::compare(const wire::Piece& piece, int from) const {
-  if (piece.bytes() < TcpCall::kBytes)
+  if (piece.bytes() < TcpCall::kBytes) {
     throw error(ErrorKind::kMismatch, "a message too short to name its call")
         .from(world_rank(from));
+  }
   const TcpCall theirs = TcpCall::read(piece.data());
   if (theirs == call_) return;
   throw error(ErrorKind::kMismatch,

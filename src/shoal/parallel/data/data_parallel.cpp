@@ -40,10 +40,11 @@ class DataParallel final : public GradientReduction {
     std::vector<std::size_t> order(parameters_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
     make_buckets(order);
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
       parameters_[i]->on_gradient_ready([this, i, alive = std::weak_ptr(alive_)](nn::Parameter&) {
         if (!alive.expired()) ready(i);
       });
+    }
   }
 
   void begin(std::int64_t index, std::int64_t count) override {

@@ -40,11 +40,12 @@ std::vector<OwnedRange> whole_ranges(const nn::Module& model) {
 
 std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned) {
   std::vector<at::Tensor> gradients;
-  for (const OwnedRange& range : owned)
+  for (const OwnedRange& range : owned) {
     if (range.parameter->requires_grad()) {
       const at::Tensor gradient = range.parameter->gradient();
       gradients.push_back(gradient.defined() ? gradient.contiguous() : gradient);
     }
+  }
   return gradients;
 }
 

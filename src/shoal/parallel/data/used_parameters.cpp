@@ -53,12 +53,14 @@ void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& p
   const at::Tensor most = least.clone();
   group.all_reduce(least, {.reduction = comm::Reduction::kMin});
   group.all_reduce(most, {.reduction = comm::Reduction::kMax});
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    if (sums[i] != most.const_data_ptr<std::int64_t>()[i])
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (sums[i] != most.const_data_ptr<std::int64_t>()[i]) {
       throw Error(ErrorKind::kMismatch, "data_parallel",
                   fmt::format("ranks start from different values of {}", parameters[i]->name()))
           .at(group.rank(), group.size())
           .hint("give every rank the same seed or the same checkpoint");
+    }
+  }
 }
 
 }  // namespace shoal::parallel

@@ -31,10 +31,11 @@ std::vector<FlatUnit> flat_units(const std::string& name,
   std::map<std::tuple<bool, at::ScalarType, at::ScalarType>,
            std::vector<std::shared_ptr<nn::Parameter>>>
       kinds;
-  for (const auto& parameter : parameters)
+  for (const auto& parameter : parameters) {
     kinds[{!parameter->requires_grad(), parameter->tensor().scalar_type(),
            parameter->gradient_type()}]
         .push_back(parameter);
+  }
   std::vector<FlatUnit> units;
   for (const auto& [kind, members] : kinds) {
     const auto [frozen, type, gradient_type] = kind;

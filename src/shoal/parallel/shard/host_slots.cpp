@@ -19,10 +19,11 @@ bool fits(std::size_t slot, std::size_t bytes) {
 
 HostSlots::Slot HostSlots::take(std::size_t bytes) {
   Entry* best = nullptr;
-  for (Entry& entry : entries_)
+  for (Entry& entry : entries_) {
     if (!entry.taken && fits(entry.slot->bytes(), bytes) &&
         (!best || entry.slot->bytes() < best->slot->bytes()))
       best = &entry;
+  }
   if (best) {
     best->taken = true;
     return best->slot;

@@ -91,12 +91,8 @@ class ShardedDataParallel final : public Sharding {
 
   void reset_parameters(Key key) override {
     // Ranks that share memory take turns.
-    const int writers = one_copy_ ? shard_.size()
-                        : slots_  ? slots_->ranks()
-                                  : 1,
-              writer = one_copy_ ? shard_.rank()
-                       : slots_  ? slots_->rank()
-                                 : 0;
+    const int writers = one_copy_ ? shard_.size() : slots_ ? slots_->ranks() : 1;
+    const int writer = one_copy_ ? shard_.rank() : slots_ ? slots_->rank() : 0;
     int turn = 0;
     for (const auto& unit : memory_) {
       unit->take();
@@ -145,21 +141,24 @@ class ShardedDataParallel final : public Sharding {
 
   void make_units(const mesh::Mesh& mesh) {
     for (const WrappedModule& wrapped : modules_) {
-      for (const auto& parameter : wrapped.parameters)
+      for (const auto& parameter : wrapped.parameters) {
         SHOAL_USER_CHECK(!parameter->materialized(), "sharding", "{} has memory already",
                          parameter->name());
+      }
       for (FlatUnit& unit : flat_units(wrapped.module->path(), wrapped.parameters, shard_.size()))
         units_.push_back(std::move(unit));
     }
-    for (const FlatUnit& unit : units_)
+    for (const FlatUnit& unit : units_) {
       for (const FlatUnit::Member& member : unit.members) {
         mesh::Layout layout;
         const auto [begin, end] = unit.range(member, shard_.rank());
-        for (const mesh::Axis& axis : mesh.axes())
+        for (const mesh::Axis& axis : mesh.axes()) {
           layout.axes.push_back(axis.name == "shard" ? mesh::Placement::flat(begin, end)
                                                      : mesh::Placement::replicate());
+        }
         member.parameter->set_layout(std::move(layout), member.parameter->box());
       }
+    }
   }
 
   void take_memory() {
@@ -206,7 +205,7 @@ class ShardedDataParallel final : public Sharding {
   }
 
   void list_owned(const nn::Module& model) {
-    for (const auto& parameter : model.parameters())
+    for (const auto& parameter : model.parameters()) {
       for (const auto& memory : memory_) {
         const FlatUnit& unit = memory->unit();
         for (const FlatUnit::Member& member : unit.members) {
@@ -217,12 +216,13 @@ class ShardedDataParallel final : public Sharding {
                memory->own().narrow(0, unit.place(member, shard_.rank()), end - begin)});
         }
       }
+    }
   }
 
   /// The units that a module reads: those of its own parameters and of the borrowed ones.
   std::vector<int> read_by(const WrappedModule& module) const {
     std::vector<int> units;
-    for (std::size_t u = 0; u < memory_.size(); ++u)
+    for (std::size_t u = 0; u < memory_.size(); ++u) {
       for (const FlatUnit::Member& member : memory_[u]->unit().members) {
         const auto among = [&](const auto& some) {
           return std::find(some.begin(), some.end(), member.parameter) != some.end();
@@ -231,6 +231,7 @@ class ShardedDataParallel final : public Sharding {
         units.push_back(static_cast<int>(u));
         break;
       }
+    }
     return units;
   }
 
@@ -256,9 +257,10 @@ class ShardedDataParallel final : public Sharding {
           });
       modules_[m].module->on_post_forward(
           [enter_if_alive](nn::Module&, const at::Tensor& output, const nn::Context&) {
-            if (output.requires_grad())
+            if (output.requires_grad()) {
               output.register_hook(
                   [enter_if_alive](const at::Tensor&) { enter_if_alive(ShardStep::kBackward); });
+            }
             return at::Tensor();
           });
     }
@@ -267,11 +269,11 @@ class ShardedDataParallel final : public Sharding {
   /// Autograd does not see what owners write to parameters: a backward pass that would read other
   /// values than its forward pass did is caught here.
   void watch_updates() {
-    for (const WrappedModule& wrapped : modules_)
+    for (const WrappedModule& wrapped : modules_) {
       wrapped.module->on_post_forward(
           [this, alive = std::weak_ptr(alive_)](nn::Module& module, const at::Tensor& output,
                                                 const nn::Context&) {
-            if (!alive.expired() && output.requires_grad())
+            if (!alive.expired() && output.requires_grad()) {
               output.register_hook(
                   [this, alive, then = updates_, path = module.path()](const at::Tensor&) {
                     SHOAL_USER_CHECK(alive.expired() || then == updates_, "sharding",
@@ -279,8 +281,10 @@ class ShardedDataParallel final : public Sharding {
                                      "its backward pass: gradients would be of neither",
                                      path.empty() ? "the model" : path);
                   });
+            }
             return at::Tensor();
           });
+    }
   }
 
   /// Does what the table has before this. A module that comes out of turn (recomputed, or run
@@ -293,11 +297,12 @@ class ShardedDataParallel final : public Sharding {
           std::find(table_.begin() + cursor_, table_.end(), ShardAction{step, module});
       if (found != table_.end()) do_until(found - table_.begin() + 1);
     }
-    for (int m = module; m >= 0; m = modules_[static_cast<std::size_t>(m)].parent)
+    for (int m = module; m >= 0; m = modules_[static_cast<std::size_t>(m)].parent) {
       for (const int unit : reads_[static_cast<std::size_t>(m)]) {
         memory_[static_cast<std::size_t>(unit)]->gather();
         memory_[static_cast<std::size_t>(unit)]->wait();
       }
+    }
   }
 
   void do_until(std::ptrdiff_t end) {

@@ -63,10 +63,11 @@ void UnitGradients::make_flat(std::size_t u) {
   const FlatUnit& unit = *units_[u];
   const ScopedCategory category(MemoryCategory::kGradients);
   states_[u].flat = at::empty({unit.size()}, unit.gradient_type);
-  for (const FlatUnit::Member& member : unit.members)
+  for (const FlatUnit::Member& member : unit.members) {
     member.parameter->set_sink(states_[u]
                                    .flat.narrow(0, member.offset, member.count)
                                    .view(member.parameter->tensor().sizes()));
+  }
 }
 
 void UnitGradients::ready(std::size_t i) {

@@ -24,9 +24,10 @@ UnitMemory::UnitMemory(FlatUnit unit, comm::Group group, Place place)
   const ScopedCategory category(MemoryCategory::kParameters);
   // Padding is zero, so that no value that nobody wrote is ever sent.
   full_ = place_.shared.defined() ? place_.shared : at::zeros({unit_.size()}, unit_.type);
-  for (const FlatUnit::Member& member : unit_.members)
+  for (const FlatUnit::Member& member : unit_.members) {
     member.parameter->set_tensor(
         full_.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
+  }
   own_ = apart() ? at::zeros({unit_.shard}, unit_.type)
                  : full_.narrow(0, group_.rank() * unit_.shard, unit_.shard);
   if (!place_.resident) at::native::resize_bytes_cpu(full_.storage().unsafeGetStorageImpl(), 0);
@@ -101,9 +102,10 @@ void UnitMemory::widen() {
   if (!place_.slots) {
     full_.copy_(way_);
   } else {
-    const std::int64_t ranks = place_.slots->ranks(), part = (unit_.size() + ranks - 1) / ranks,
-                       begin = place_.slots->rank() * part,
-                       size = std::max<std::int64_t>(0, std::min(part, unit_.size() - begin));
+    const std::int64_t ranks = place_.slots->ranks();
+    const std::int64_t part = (unit_.size() + ranks - 1) / ranks;
+    const std::int64_t begin = place_.slots->rank() * part;
+    const std::int64_t size = std::max<std::int64_t>(0, std::min(part, unit_.size() - begin));
     if (size > 0) full_.narrow(0, begin, size).copy_(way_.narrow(0, begin, size));
     named([&] { place_.slots->meet(); });
   }

@@ -61,9 +61,10 @@ Modules choose(nn::Module& model, const Wrapping& wrapping) {
         Modules named;
         add_named(model, name, named);
         chosen.merge(named);
-        if (named.empty() && chosen.size() == before)
+        if (named.empty() && chosen.size() == before) {
           throw Error(ErrorKind::kConfig, "sharding",
                       fmt::format("no module of the model is called '{}'", name));
+        }
       }
       break;
     case Wrapping::By::kWhole:

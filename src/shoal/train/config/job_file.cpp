@@ -122,9 +122,10 @@ std::vector<std::string> names_in(const std::string& section) {
   Error error = config_error(fmt::format("{}: [{}]: no such section; there are {}", origin, section,
                                          fmt::join(names, ", ")));
   std::string owner;
-  for (const Key& key : all_keys())
+  for (const Key& key : all_keys()) {
     if (key.name == section)
       owner += (owner.empty() ? "" : ", ") + fmt::format("[{}]", key.section);
+  }
   if (!near.empty()) error.hint(fmt::format("did you mean [{}]?", near));
   if (near.empty() && !owner.empty())
     error.hint(fmt::format("\"{}\" is a key of {}", section, owner));
@@ -174,9 +175,10 @@ void read_file(Job& job, std::string_view text) {
     if (std::find(names.begin(), names.end(), name) == names.end())
       refuse_section(place(section.source()), name);
     const toml::table* entries = node.as_table();
-    if (!entries)
+    if (!entries) {
       throw config_error(fmt::format("{}: {}: must be a section, [{}] and its keys below it",
                                      place(section.source()), name, name));
+    }
     for (auto&& [entry, value] : *entries) {
       const std::string origin = place(entry.source());
       assign(job, known_key(origin, name, std::string(entry.str())), origin, value);
@@ -205,14 +207,16 @@ void unset(Job& job, const std::string& path) {
 void displace(Job& job, const std::string& set) {
   for (const auto& group : kAlternatives) {
     if (std::find(group.begin(), group.end(), set) == group.end()) continue;
-    for (const std::string& other : group)
+    for (const std::string& other : group) {
       if (other != set && job.origins.contains(other) && job.origin(other) != job.origin(set))
         unset(job, other);
+    }
   }
 }
 
 void apply_set(Job& job, const std::string& set) {
-  const auto equals = set.find('='), dot = set.find('.');
+  const auto equals = set.find('=');
+  const auto dot = set.find('.');
   SHOAL_USER_CHECK(equals != std::string::npos && dot < equals, "command line",
                    "--set {}: must read section.key=value", set);
   set_key(job, set.substr(0, equals), set.substr(equals + 1));
@@ -236,13 +240,15 @@ Job parse_job(std::string_view text, const std::string& file,
 
 Job load_job(const std::string& path, const std::vector<std::string>& sets) {
   std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown))
+  if (std::filesystem::is_directory(path, unknown)) {
     throw Error(ErrorKind::kInputMissing, "job",
                 fmt::format("{} is a folder and no job file", path));
+  }
   std::ifstream stream(path, std::ios::binary);
-  if (!stream)
+  if (!stream) {
     throw system_error(ErrorKind::kInputMissing, "job",
                        fmt::format("cannot read the job file {}", path));
+  }
   std::ostringstream text;
   text << stream.rdbuf();
   return parse_job(text.str(), path, sets);
@@ -277,7 +283,8 @@ Error complaint(const Job& job, const std::string& path, const std::string& what
   const auto dot = path.find('.');
   const Key* key = find_key(path.substr(0, dot), path.substr(dot + 1));
   SHOAL_CHECK(key, "no key {}", path);
-  const std::string value = value_text(*key, job.config), origin = job.origin(path);
+  const std::string value = value_text(*key, job.config);
+  const std::string origin = job.origin(path);
   const std::string where = origin == "default" ? job.file + ": " : origin + ": ";
   return config_error(fmt::format("{}{}{}{}: {}", where, path,
                                   value.empty() ? " (not set)" : " = " + value,

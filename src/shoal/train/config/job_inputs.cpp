@@ -14,12 +14,13 @@ data::TableDataset read_table(const Job& job) {
   const DataSection& options = job.config.data;
   if (options.source == "digits")
     return data::read_digits(options.file.empty() ? SHOAL_DIGITS : options.file);
-  if (options.source == "regression")
+  if (options.source == "regression") {
     return data::make_regression({.rows = static_cast<std::uint64_t>(options.samples),
                                   .columns = static_cast<std::uint64_t>(options.features),
                                   .seed = static_cast<std::uint64_t>(job.config.debug.seed),
                                   .noise = options.noise})
         .table;
+  }
   data::CsvOptions csv;
   csv.classes = options.task == "classification";
   const bool index = !options.target.empty() &&
@@ -36,17 +37,19 @@ data::TableDataset read_table(const Job& job) {
 /// becomes 0.
 void standardize(data::TableDataset& train, data::TableDataset& test) {
   for (std::uint64_t column = 0; column < train.columns; ++column) {
-    double sum = 0, squares = 0;
+    double sum = 0;
+    double squares = 0;
     for (std::uint64_t row = 0; row < train.rows; ++row) sum += train.row(row)[column];
     const double mean = sum / static_cast<double>(train.rows);
     for (std::uint64_t row = 0; row < train.rows; ++row)
       squares += std::pow(train.row(row)[column] - mean, 2);
     const double deviation = std::sqrt(squares / static_cast<double>(train.rows));
-    for (data::TableDataset* table : {&train, &test})
+    for (data::TableDataset* table : {&train, &test}) {
       for (std::uint64_t row = 0; row < table->rows; ++row) {
         float& value = table->features[row * table->columns + column];
         value = deviation > 0 ? static_cast<float>((value - mean) / deviation) : 0;
       }
+    }
   }
 }
 
@@ -54,10 +57,11 @@ DataSizes check_tokens(const Job& job) {
   const JobTokens tokens = open_job_tokens(job, data::Check::kHeaders);
   const std::uint64_t needed = job.config.training.sequence_length + 1;
   for (const auto& corpus : tokens.train) {
-    if (corpus->tokens() < needed)
+    if (corpus->tokens() < needed) {
       throw complaint(job, "training.sequence_length",
                       fmt::format("{} has {} tokens, and one sample takes {}", corpus->name(),
                                   corpus->tokens(), needed));
+    }
     model_spec(job, {.vocab = corpus->vocab_size()});
   }
   const data::SampleCursor cursor = tokens.cursor(job);
@@ -72,9 +76,10 @@ DataSizes check_tokens(const Job& job) {
 data::SampleCursor JobTokens::cursor(const Job& job) const {
   const auto& weights = job.config.data.weights;
   std::vector<data::WeightedCorpus> corpora;
-  for (std::size_t i = 0; i < train.size(); ++i)
+  for (std::size_t i = 0; i < train.size(); ++i) {
     corpora.push_back(
         {train[i], weights.empty() ? static_cast<double>(train[i]->tokens()) : weights[i]});
+  }
   return {corpora, static_cast<std::uint64_t>(job.config.training.sequence_length),
           shoal::Key(job.config.debug.seed).child("samples").value()};
 }

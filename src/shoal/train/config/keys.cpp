@@ -380,14 +380,17 @@ std::vector<std::string> trainable_models() {
 }
 
 std::string range_words(const Allowed& allowed) {
-  const bool least = allowed.least > -kInfinity, most = allowed.most < kInfinity;
+  const bool least = allowed.least > -kInfinity;
+  const bool most = allowed.most < kInfinity;
   const auto number = [](double value) { return number_text(value); };
-  if (least && allowed.above_least)
+  if (least && allowed.above_least) {
     return fmt::format(" above {}{}", number(allowed.least),
                        most ? " and at most " + number(allowed.most) : "");
-  if (least && most)
+  }
+  if (least && most) {
     return fmt::format(" from {} to {}{}", number(allowed.least),
                        allowed.below_most ? "below " : "", number(allowed.most));
+  }
   if (least) return fmt::format(" of at least {}", number(allowed.least));
   return most ? fmt::format(" of at most {}", number(allowed.most)) : "";
 }

@@ -47,10 +47,11 @@ CostModel read(const toml::table& section, const std::string& file) {
         std::find_if(known.begin(), known.end(), [&](const Number& n) { return key == n.key; });
     if (number == known.end()) refuse(file, node, fmt::format("tcp.{}: no such key", key));
     const double value = node.is_number() ? *node.value<double>() : NAN;
-    if (!std::isfinite(value) || value < 0 || (number->rate && value == 0))
+    if (!std::isfinite(value) || value < 0 || (number->rate && value == 0)) {
       refuse(file, node,
              fmt::format("tcp.{}: must be a {} number", number->key,
                          number->rate ? "positive" : "non-negative"));
+    }
     *number->value = number->rate ? 1 / value : value;
   }
   return costs;
@@ -73,15 +74,17 @@ std::optional<CostModel> parse_link_costs(std::string_view text, const std::stri
 
 CostModel read_link_costs(const std::string& file) {
   std::ifstream stream(file);
-  if (!stream)
+  if (!stream) {
     throw Error(ErrorKind::kInputMissing, "link_costs", fmt::format("{}: no such file", file))
         .hint("shoal plan calibrate writes one");
+  }
   std::stringstream text;
   text << stream.rdbuf();
   const auto costs = parse_link_costs(text.str(), file);
-  if (!costs)
+  if (!costs) {
     throw Error(ErrorKind::kConfig, "link_costs", fmt::format("{}: has no section [tcp]", file))
         .hint("shoal plan calibrate writes it when it measures several ranks");
+  }
   return *costs;
 }
 

@@ -59,7 +59,8 @@ StepMetrics parse_line(const std::string& path, std::int64_t number, const std::
 template <class Visit>
 void for_each_line(const std::string& path, Visit visit) {
   std::ifstream file(path, std::ios::binary);
-  std::int64_t end = 0, number = 0;
+  std::int64_t end = 0;
+  std::int64_t number = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     end += static_cast<std::int64_t>(line.size()) + 1;
     if (!visit(parse_line(path, ++number, line), end)) return;
@@ -117,13 +118,14 @@ StepMetrics parse_metrics(const std::string& line) {
                   .evaluation = std::nullopt};
     for (std::size_t c = 0; c < m.memory.size(); ++c)
       m.memory[c] = object.value(memory_key(c), 0.0);
-    if (object.contains("eval_loss"))
+    if (object.contains("eval_loss")) {
       m.evaluation = Evaluation{.loss = object.at("eval_loss"),
                                 .labels = object.value("eval_labels", std::int64_t{0}),
                                 .bits_per_byte = number(object, "eval_bits_per_byte"),
                                 .accuracy = number(object, "eval_accuracy"),
                                 .mean_squared_error = number(object, "eval_mse"),
                                 .mean_absolute_error = number(object, "eval_mae")};
+    }
     return m;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::kData, "metrics",

@@ -26,9 +26,10 @@ ModelSpec starting_point(const Job& job) {
       spec.family = Family::kMlp, spec.activation = model::Activation::kRelu;
     return spec;
   }
-  if (model.family)
+  if (model.family) {
     throw complaint(job, "model.family",
                     "follows from model.name; leave it out, or leave the name out");
+  }
   if (const auto named = model::named_model(model.name)) return *named;
   const std::string near = nearest(model.name, model::model_names());
   Error error = complaint(
@@ -40,18 +41,20 @@ ModelSpec starting_point(const Job& job) {
 void refuse_others(const Job& job, const ModelSpec& spec) {
   const bool mlp = spec.family == Family::kMlp;
   const auto refuse = [&](std::initializer_list<const char*> names, const char* why) {
-    for (const char* name : names)
+    for (const char* name : names) {
       if (job.origins.contains(std::string("model.") + name))
         throw complaint(job, std::string("model.") + name, why);
+    }
   };
   if (mlp) {
     refuse({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence",
             "tied_embeddings", "qkv_bias", "qk_norm", "gated", "positions", "rope_theta", "norm",
             "norm_epsilon", "dropout", "init_std"},
            "belongs to a transformer, and this model is a multi-layer perceptron");
-    if (job.config.data.source == "tokens")
+    if (job.config.data.source == "tokens") {
       throw complaint(job, "data.source",
                       "a multi-layer perceptron learns from tables: digits, csv or regression");
+    }
   } else {
     refuse({"inputs", "outputs", "widths"},
            "belongs to a multi-layer perceptron, and this model is a transformer");
@@ -78,10 +81,11 @@ void take_sizes(const Job& job, ModelSpec& spec) {
     spec.head_size = 0;
   take(spec.head_size, model.head_size);
   if (model.hidden && before.hidden > 0) {
-    if (!model.ffn && spec.hidden * before.ffn % before.hidden != 0)
+    if (!model.ffn && spec.hidden * before.ffn % before.hidden != 0) {
       throw complaint(job, "model.ffn",
                       fmt::format("{} has {} for hidden = {}; say what it is for hidden = {}",
                                   model.name, before.ffn, before.hidden, spec.hidden));
+    }
     spec.ffn = spec.hidden * before.ffn / before.hidden;
   }
   take(spec.ffn, model.ffn);
@@ -92,9 +96,10 @@ void take_rest(const ModelSection& model, ModelSpec& spec) {
   take(spec.tied_embeddings, model.tied_embeddings), take(spec.bias, model.bias),
       take(spec.qkv_bias, model.qkv_bias);
   take(spec.qk_norm, model.qk_norm), take(spec.gated, model.gated);
-  if (model.positions)
+  if (model.positions) {
     spec.positions =
         *model.positions == "rotary" ? model::Positions::kRotary : model::Positions::kLearned;
+  }
   take(spec.rope_theta, model.rope_theta);
   if (model.norm) spec.norm = *model.norm == "rms" ? model::Norm::kRms : model::Norm::kLayer;
   take(spec.norm_epsilon, model.norm_epsilon), take(spec.dropout, model.dropout),
@@ -115,21 +120,24 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
     fit(spec.outputs, data.outputs, "model.outputs", "classes or targets");
     return;
   }
-  if (spec.vocab == 0)
+  if (spec.vocab == 0) {
     spec.vocab = std::max<std::int64_t>((data.vocab + kVocabMultiple - 1) / kVocabMultiple, 1) *
                  kVocabMultiple;
-  if (spec.vocab < data.vocab)
+  }
+  if (spec.vocab < data.vocab) {
     throw complaint(
         job, "model.vocab",
         fmt::format(
             "the model has {} rows, the tokenizer {} entries; model.vocab = 0 takes what is needed",
             spec.vocab, data.vocab));
+  }
   const std::int64_t needed = job.config.training.sequence_length;
   if (spec.sequence == 0) spec.sequence = needed;
-  if (spec.sequence < needed)
+  if (spec.sequence < needed) {
     throw complaint(job, "training.sequence_length",
                     fmt::format("longer than the model's longest sequence, {} (model.sequence)",
                                 spec.sequence));
+  }
 }
 
 /// model::validate names fields, "heads = 3: must divide hidden = 128"; the reader wants to know
@@ -139,18 +147,20 @@ Error explained(const Job& job, const Error& error) {
   const std::string first = what.substr(0, what.find(' '));
   std::vector<std::string> named;
   if (find_key("model", first)) named.push_back("model." + first);
-  for (const Key& key : all_keys())
+  for (const Key& key : all_keys()) {
     if (key.section == "model" && what.find(" " + key.name + " = ") != std::string::npos)
       named.push_back(key.path());
+  }
   const auto set = std::find_if(named.begin(), named.end(),
                                 [&](const std::string& key) { return job.origins.contains(key); });
   const std::string model = job.config.model.name.empty()
                                 ? ""
                                 : fmt::format(" (model.name = \"{}\")", job.config.model.name);
-  if (set == named.end() || *set == "model." + first)
+  if (set == named.end() || *set == "model." + first) {
     return Error(ErrorKind::kConfig, "job",
                  fmt::format("{}: model.{}{}", set == named.end() ? job.file : job.origin(*set),
                              what, model));
+  }
   return complaint(job, *set, what + model);
 }
 
@@ -162,9 +172,10 @@ ModelSpec model_spec(const Job& job, const DataSizes& data) {
   take_sizes(job, spec);
   take_rest(job.config.model, spec);
   if (spec.family != Family::kMlp && spec.positions != model::Positions::kRotary &&
-      job.config.model.rope_theta)
+      job.config.model.rope_theta) {
     throw complaint(job, "model.rope_theta",
                     "belongs to rotary positions, and this model's are learned (model.positions)");
+  }
   fit_to_data(job, data, spec);
   const std::string name = spec.name;
   spec.name.clear();  // errors name the key; `explained` adds the model

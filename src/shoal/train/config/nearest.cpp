@@ -6,7 +6,8 @@
 namespace shoal::train {
 
 int edit_distance(std::string_view a, std::string_view b) {
-  const int rows = static_cast<int>(a.size()) + 1, columns = static_cast<int>(b.size()) + 1;
+  const int rows = static_cast<int>(a.size()) + 1;
+  const int columns = static_cast<int>(b.size()) + 1;
   std::vector<std::vector<int>> cost(rows, std::vector<int>(columns));
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < columns; ++j) {

@@ -176,7 +176,8 @@ std::string ways_to_need_less(const model::ModelSpec& spec, const Training& trai
 
 void check_fits(const model::ModelSpec& spec, const Training& training, const plan::Cluster& host) {
   const plan::MemoryUse use = largest(spec, training, host);
-  const double limit = host.device.memory_bytes, needed = use.all();
+  const double limit = host.device.memory_bytes;
+  const double needed = use.all();
   if (needed <= limit) return;
   const auto fitting = remedies(spec, training, host);
   throw Error(ErrorKind::kResource, "plan",

@@ -30,10 +30,11 @@ std::vector<PrecisionRule> precision_rules(const Job& job) {
   for (const std::string& text : job.config.precision.parameters) {
     const std::size_t equal = text.rfind('=');
     const std::string type = equal == std::string::npos ? "" : text.substr(equal + 1);
-    if (equal == 0 || (type != "fp32" && type != "bf16" && type != "fp16"))
+    if (equal == 0 || (type != "fp32" && type != "bf16" && type != "fp16")) {
       throw complaint(
           job, "precision.parameters",
           fmt::format("\"{}\" must be \"pattern=type\" with a type of fp32, bf16 and fp16", text));
+    }
     rules.push_back({text.substr(0, equal), type});
   }
   return rules;
@@ -51,19 +52,24 @@ void validate_precision(const Job& job) {
   const PrecisionSection& p = job.config.precision;
   precision_rules(job);
   if (job.config.optimizer.name == "sgd") validate_sgd(job);
-  const bool half = may_use(job, "fp16"), brain = may_use(job, "bf16");
-  if (!half)
-    for (const char* key : {"precision.loss_scale", "precision.loss_scale_growth_interval"})
+  const bool half = may_use(job, "fp16");
+  const bool brain = may_use(job, "bf16");
+  if (!half) {
+    for (const char* key : {"precision.loss_scale", "precision.loss_scale_growth_interval"}) {
       refuse_if_set(job, key,
                     "scales the loss of fp16 weights, and there are none: bf16 and fp32 reach as "
                     "far as gradients do");
-  if (!half && !brain)
+    }
+  }
+  if (!half && !brain) {
     refuse_if_set(job, "precision.master_weights",
                   "says how 16-bit weights are updated, and all are fp32");
-  if (half && !p.master_weights)
+  }
+  if (half && !p.master_weights) {
     throw complaint(
         job, "precision.master_weights",
         "fp16 weights need fp32 ones behind them: only bf16 has the range to be updated in place");
+  }
 }
 
 }  // namespace shoal::train

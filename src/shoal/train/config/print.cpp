@@ -15,13 +15,15 @@ constexpr std::size_t kCommentColumn = 44;
 }  // namespace
 
 std::string to_toml(const JobConfig& config) {
-  std::string text, section;
+  std::string text;
+  std::string section;
   for (const Key& key : all_keys()) {
     const std::string value = value_text(key, config);
     if (value.empty()) continue;
-    if (key.section != section)
+    if (key.section != section) {
       text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section),
           section = key.section;
+    }
     text += fmt::format("{} = {}\n", key.name, value);
   }
   return text;
@@ -37,30 +39,34 @@ std::string belonging_toml(const Job& job, int ranks) {
       return false;
     }
   };
-  std::string text, section;
+  std::string text;
+  std::string section;
   for (const Key& key : all_keys()) {
     const std::string value = value_text(key, job.config);
-    const bool is_default = value == value_text(key, defaults),
-               says_nothing = value.empty() || value == "\"\"" || value == "[]";
+    const bool is_default = value == value_text(key, defaults);
+    const bool says_nothing = value.empty() || value == "\"\"" || value == "[]";
     // Where the ranks run is not known here: what a default says of TCP between hosts is left out,
     // and what somebody set stays.
     if ((is_default && says_nothing) ||
         !(belongs(key, true) || (!is_default && belongs(key, false))))
       continue;
-    if (key.section != section)
+    if (key.section != section) {
       text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section),
           section = key.section;
+    }
     text += fmt::format("{} = {}\n", key.name, value);
   }
   return text;
 }
 
 std::string print_config(const Job& job) {
-  std::string text, section;
+  std::string text;
+  std::string section;
   for (const Key& key : all_keys()) {
-    if (key.section != section)
+    if (key.section != section) {
       text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section),
           section = key.section;
+    }
     const std::string value = value_text(key, job.config);
     const std::string line =
         value.empty() ? fmt::format("# {}", key.name) : fmt::format("{} = {}", key.name, value);
