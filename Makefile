@@ -13,7 +13,7 @@ JOB ?= examples/03_gpt_on_headers/job.toml
 CONFIGURE := cmake --preset release >/dev/null
 NINJA := cmake --build --preset release --parallel $(JOBS)
 
-.PHONY: help setup build all train test check layout layers headers warnings format docs bench sanitize fuzz fuzzers install clean
+.PHONY: help setup build all train test check layout layers tidy headers warnings format docs bench sanitize fuzz fuzzers install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -39,7 +39,7 @@ test: fuzzers ## build everything and run every test
 	@JOBS=$(JOBS) tools/test.sh
 
 # `make --keep-going check` runs all of them, whichever fail.
-check: layout layers headers docs warnings ## format, layers, header budget, documentation, compiler warnings as errors
+check: layout layers headers docs warnings tidy ## format, layers, header budget, documentation, clang-tidy, warnings as errors
 
 layout:
 	@tools/check_format.sh
@@ -53,6 +53,11 @@ headers: setup
 warnings: setup
 	@$(CONFIGURE) -DSHOAL_WERROR=ON
 	@$(NINJA)
+
+# After `warnings`, which configures and generates what is compiled.
+tidy: setup
+	@$(CONFIGURE)
+	@tools/check_tidy.py
 
 format: ## rewrite the C++ sources in the project's format
 	@tools/check_format.sh --fix

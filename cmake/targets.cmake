@@ -1,3 +1,45 @@
+# shoal_precompile_headers(TARGET LIBRARY|PROGRAM [TORCH] [TEST])
+#   Most of the time that a source file takes to compile goes into the same few headers of the
+#   standard library, fmt and LibTorch. Each kind of target has them precompiled once, by the first
+#   target that asks, and shares them with all later ones (gcc accepts them only for the same kind
+#   of position-independent code). A source file includes what it uses all the same: the
+#   presets tsan and tsan-rooms precompile nothing and would say so.
+function(shoal_precompile_headers target kind)
+  cmake_parse_arguments(arg "TORCH;TEST" "" "" ${ARGN})
+  set(headers <algorithm> <cstdint> <functional> <memory> <optional> <string> <string_view>
+              <vector> <fmt/format.h>)
+  set(packages fmt::fmt Threads::Threads)
+  string(TOLOWER "shoal_${kind}_headers" donor)
+  if(arg_TEST)
+    string(APPEND donor "_test")
+    list(APPEND headers <gtest/gtest.h> <gmock/gmock.h>)
+    list(APPEND packages GTest::gtest GTest::gmock)
+  endif()
+  if(arg_TORCH)
+    string(APPEND donor "_torch")
+    list(APPEND headers <ATen/core/Tensor.h> <ATen/TensorOperators.h> <ATen/ops/empty.h>
+                        <ATen/ops/zeros.h>)
+    list(APPEND packages torch::torch_cpu torch::c10)
+  endif()
+  if(NOT TARGET ${donor})
+    file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/${donor}.cpp CONTENT "int main() {}\n")
+    if(kind STREQUAL "LIBRARY")
+      # An object library has the code of a shared one, and no macro <target>_EXPORTS.
+      add_library(${donor} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/${donor}.cpp)
+    else()
+      add_executable(${donor} EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/${donor}.cpp)
+    endif()
+    target_link_libraries(${donor} PRIVATE ${packages})
+    target_compile_options(${donor} PRIVATE -fpch-preprocess)
+    target_precompile_headers(${donor} PRIVATE ${headers})
+  endif()
+  # -fpch-preprocess is for ccache. The warnings: gcc 12 forgets with precompiled headers that the
+  # code it complains of stands in a system header.
+  target_compile_options(${target} PRIVATE -fpch-preprocess -Wno-array-bounds -Wno-restrict
+                         -Wno-stringop-overflow -Wno-stringop-overread)
+  target_precompile_headers(${target} REUSE_FROM ${donor})
+endfunction()
+
 # shoal_library(ROOM [TORCH] [SOURCES ...] [LINKS other rooms ...] [PACKAGES ...] [PRIVATE_PACKAGES ...])
 #   One room, one shared library libshoal_<room>.so, so that touching a file relinks one small library. Without SOURCES every .cpp below
 #   the folder belongs to it.
@@ -31,39 +73,12 @@ function(shoal_library room)
   endif()
   if(arg_TORCH)
     target_link_libraries(shoal_${target} ${scope} torch::torch_cpu torch::c10)
+    set(torch TORCH)
   endif()
   if(arg_SOURCES)
+    shoal_precompile_headers(shoal_${target} LIBRARY ${torch})
     install(TARGETS shoal_${target} LIBRARY DESTINATION lib)
   endif()
-endfunction()
-
-# shoal_precompile_test_headers(TARGET ROOM ...)
-#   Most of the time that a test takes to compile goes into the same few headers: they are compiled once for all tests, and once more with
-#   Tensor.h for those of rooms that stand on Torch. A test includes what it uses all the same.
-function(shoal_precompile_test_headers target)
-  set(headers <gtest/gtest.h> <gmock/gmock.h> <fmt/format.h> <functional> <string> <vector>)
-  set(donor shoal_test_headers)
-  set(packages GTest::gtest GTest::gmock fmt::fmt Threads::Threads)
-  foreach(room ${ARGN})
-    if(room IN_LIST shoal_torch_rooms)
-      set(donor shoal_torch_test_headers)
-    endif()
-  endforeach()
-  if(donor STREQUAL shoal_torch_test_headers)
-    list(APPEND headers <ATen/core/Tensor.h> <ATen/TensorOperators.h>)
-    list(APPEND packages torch::torch_cpu torch::c10)
-  endif()
-  if(NOT TARGET ${donor})
-    # A program like the tests, and not a library: precompiled headers serve only the same kind of position-independent code.
-    file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/${donor}.cpp CONTENT "int main() {}\n")
-    add_executable(${donor} EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/${donor}.cpp)
-    target_link_libraries(${donor} PRIVATE ${packages})
-    target_compile_options(${donor} PRIVATE -fpch-preprocess)
-    target_precompile_headers(${donor} PRIVATE ${headers})
-  endif()
-  # -fpch-preprocess: what ccache needs. The others: gcc 12 forgets with precompiled headers that what it complains of stands in a system header.
-  target_compile_options(${target} PRIVATE -fpch-preprocess -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread)
-  target_precompile_headers(${target} REUSE_FROM ${donor})
 endfunction()
 
 # shoal_test(NAME ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n])
@@ -87,7 +102,12 @@ function(shoal_test name)
   endforeach()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_PACKAGES} GTest::gtest GTest::gmock GTest::gtest_main)
-  shoal_precompile_test_headers(${name} ${arg_ROOMS})
+  foreach(room ${arg_ROOMS})
+    if(room IN_LIST shoal_torch_rooms)
+      set(torch TORCH)
+    endif()
+  endforeach()
+  shoal_precompile_headers(${name} PROGRAM TEST ${torch})
   add_test(NAME ${name} COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 2400)

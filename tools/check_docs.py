@@ -111,6 +111,46 @@ def check_messages(root):
                 yield f"{page.relative_to(root)}:{number}: no source says '{part.strip()}'"
 
 
+def check_programs(root, path):
+    """A block of C++ stands in a file of examples/, which is built and run."""
+    programs = [file.read_text() for file in sorted((root / "examples").rglob("*.cpp"))]
+    for block in re.findall(r"^```cpp\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        if not any(block in program for program in programs):
+            yield f"{path.relative_to(root)}: no file of examples/ holds its C++: {block.strip()[:60]}"
+
+
+def words_of(root):
+    """Every identifier of the sources."""
+    folders = ("src", "apps", "python", "cmake", "tests")
+    paths = (path for folder in folders for path in (root / folder).rglob("*")
+             if path.suffix in (".h", ".cpp", ".py", ".cmake", ".toml"))
+    return set(re.findall(r"[A-Za-z_]\w*", "\n".join(path.read_text() for path in paths)))
+
+
+def check_names(root):
+    """Folders, files and symbols in backticks on docs/architecture.md; paragraphs and list items
+    that hold the word Planned may name what does not exist yet."""
+    page = root / "docs" / "architecture.md"
+    if not page.exists():
+        return
+    known = words_of(root)
+    blocks = re.split(r"\n(?=\n|[-|] |\d+\. )", page.read_text())
+    for block in blocks:
+        if "*Planned*" in block:
+            # The sentences before it tell what is there.
+            block = block.partition("*Planned*")[0]
+        for name in re.findall(r"`([^`\n]+)`", block):
+            if re.fullmatch(r"[\w./]+/", name) or re.fullmatch(r"[\w./]+\.(h|cpp|py|md|cmake)", name):
+                bases = (root, root / "src" / "shoal", root / "docs")
+                outside = name.startswith(("torch/", "ATen/"))
+                if not outside and not any((base / name).exists() for base in bases):
+                    yield f"{page.relative_to(root)}: {name} does not exist"
+            elif re.fullmatch(r"[A-Za-z_][\w:]*", name):
+                for part in name.split("::"):
+                    if part not in known:
+                        yield f"{page.relative_to(root)}: no source has the name {name}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
@@ -120,7 +160,9 @@ def main():
         prose, commands = split_page(path)
         problems += check_links(root, path, prose)
         problems += check_commands(root, path, commands, targets, known)
+        problems += check_programs(root, path)
     problems += check_messages(root)
+    problems += check_names(root)
     for problem in problems:
         print(problem)
     sys.exit(1 if problems else 0)

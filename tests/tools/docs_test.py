@@ -37,6 +37,16 @@ class DocsTest(project.ProjectTest):
         self.write("docs/reference/errors.md", "| message | why |\n|---|---|\n| `no space for … bytes` | full |\n")
         self.assert_fails(self.check_page(), "errors.md:3", "'no space for'")
 
+    def test_names_of_the_architecture(self):
+        self.write("src/shoal/base/error.h", "class Error {};")
+        true = "# A\n`base/` has `Error` (`base/error.h`).\n- It flies. *Planned*: `Wings`\n  and `wings/`.\n"
+        self.write("docs/architecture.md", true)
+        self.assert_passes(self.check_page())
+        for old, new in (("`base/`", "`roof/`"), ("`Error`", "`shoal::Terror`"), ("error.h", "errors.h"),
+                         ("*Planned*: `Wings`", "`Wings`")):
+            self.write("docs/architecture.md", true.replace(old, new))
+            self.assert_fails(self.check_page(), "docs/architecture.md")
+
     def test_planted(self):
         self.assert_fails(self.check_page("docs/tour.md", "docs/tuor.md"), "README.md:2", "docs/tuor.md")
         self.assert_fails(self.check_page("#second-stop", "#third-stop"), "README.md:2", "#third-stop")
