@@ -20,7 +20,8 @@
 #include "apps/shoal/plan_drift.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
-#include "shoal/plan/gathers.h"
+#include "shoal/forecast/estimator.h"
+#include "shoal/forecast/gathers.h"
 #include "shoal/plan/lessons.h"
 #include "shoal/plan/plots.h"
 #include "shoal/plan/scaling_laws.h"
@@ -213,7 +214,8 @@ void run_search(const PlanOptions& options) {
   // What a job says of them is one of the ways that are searched.
   training.mesh.shard = 0, training.kept.clear();
   const plan::SearchSpace space = space_of(options, cluster);
-  const auto found = plan::search(spec, training, cluster, space, options.count);
+  const forecast::ShoalEstimator estimator;
+  const auto found = plan::search(estimator, spec, training, cluster, space, options.count);
   if (found.considered == 0) {
     throw Error(
         ErrorKind::kConfig, "plan",
@@ -225,7 +227,7 @@ void run_search(const PlanOptions& options) {
   if (const plan::Budget& budget = options.budget;
       budget.tokens != 0 || budget.hours != 0 || budget.money != 0) {
     for (std::size_t i = 0; i < runs.size(); ++i)
-      runs[i] = plan::make_plan(spec, found.best[i].training, cluster, budget).run;
+      runs[i] = plan::make_plan(estimator, spec, found.best[i].training, cluster, budget).run;
   }
   if (!options.plots.empty())
     write_plot(options.plots, "search.svg", plan::search_plot(spec, cluster, found.best));
@@ -242,7 +244,7 @@ void run_search(const PlanOptions& options) {
       }
     }
     if (!found.best.empty())
-      add_json(plan::sensitivity(spec, training, cluster, space), spec, json);
+      add_json(plan::sensitivity(estimator, spec, training, cluster, space), spec, json);
     fmt::print("{}\n", json.dump(2));
     return;
   }
@@ -254,7 +256,7 @@ void run_search(const PlanOptions& options) {
     return;
   }
   print_found(options, found, runs);
-  fmt::print("{}", plan::to_text(plan::sensitivity(spec, training, cluster, space)));
+  fmt::print("{}", plan::to_text(plan::sensitivity(estimator, spec, training, cluster, space)));
 }
 
 /// The planned run as it goes with failures at random moments.
@@ -280,8 +282,8 @@ std::vector<std::string> gathers_of(const PlanOptions& options, const model::Mod
       cluster.devices_per_host = 1;
   }
   std::vector<std::string> list;
-  for (const auto& action : plan::gather_table(spec, training, cluster))
-    list.push_back(plan::words(action, spec));
+  for (const auto& action : forecast::gather_table(spec, training, cluster))
+    list.push_back(forecast::describe(action, spec));
   return list;
 }
 
@@ -339,9 +341,10 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const model::Mode
     if (!kept.empty()) kept[rank].push_back(span);
   };
   const auto stragglers = stragglers_of(options.straggler);
+  const forecast::ShoalEstimator estimator;
   plan::SimulatedStep step =
-      table ? plan::simulate_schedule(spec, training, cluster, *table, stragglers, visit)
-            : plan::simulate_step(spec, training, cluster, stragglers, visit);
+      table ? plan::simulate_schedule(estimator, spec, training, cluster, *table, stragglers, visit)
+            : plan::simulate_step(estimator, spec, training, cluster, stragglers, visit);
   step.timeline.ranks = std::move(kept);
   if (!writer) return step;
   writer->finish();
@@ -359,7 +362,8 @@ void run_plan(const PlanOptions& given) {
   const plan::Cluster cluster = cluster_of(options);
   const plan::Training training = training_of(options, spec, cluster.devices());
   refuse_what_would_be_ignored(options, spec, training);
-  const plan::Plan made = plan::make_plan(spec, training, cluster, options.budget);
+  const plan::Plan made =
+      plan::make_plan(forecast::ShoalEstimator(), spec, training, cluster, options.budget);
   std::optional<plan::SimulatedStep> step;
   if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
     step = simulated_step(options, spec, training, cluster, table);

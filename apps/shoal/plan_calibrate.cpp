@@ -20,7 +20,7 @@
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
 #include "shoal/collective/fold/fold.h"
-#include "shoal/plan/calibration.h"
+#include "shoal/forecast/calibration.h"
 #include "shoal/train/config/link_costs.h"
 
 namespace shoal::apps {
@@ -33,8 +33,8 @@ struct Options {
   bool no_bf16 = false;
 };
 
-std::vector<plan::TimedWork> work_of(const std::vector<TimedSample>& samples) {
-  std::vector<plan::TimedWork> list;
+std::vector<forecast::TimedWork> work_of(const std::vector<TimedSample>& samples) {
+  std::vector<forecast::TimedWork> list;
   for (const TimedSample& sample : samples) list.push_back({sample.work, sample.seconds});
   return list;
 }
@@ -58,14 +58,14 @@ std::vector<nlohmann::json> collectives(std::vector<std::string> words) {
   return cases;
 }
 
-plan::TimedWork timed_work(const nlohmann::json& line) {
+forecast::TimedWork timed_work(const nlohmann::json& line) {
   return {line.at("bytes").get<double>(), line.at("us_p50").get<double>() * 1e-6};
 }
 
 /// Between as many ranks.
-std::vector<plan::TimedWork> all_reduces(const Options& options) {
+std::vector<forecast::TimedWork> all_reduces(const Options& options) {
   if (options.ranks == 1) return {};
-  std::vector<plan::TimedWork> timed;
+  std::vector<forecast::TimedWork> timed;
   for (const nlohmann::json& line : collectives(
            {"--nproc", fmt::format("{}", options.ranks), "--op", "all_reduce", "--bytes",
             "4096:268435456", "--factor", "256", "--seconds", fmt::format("{}", options.seconds)}))
@@ -75,13 +75,13 @@ std::vector<plan::TimedWork> all_reduces(const Options& options) {
 
 /// Bytes folded into a result and the time of the fastest of a few rounds: beside the ranks of a
 /// job there is nothing else at work either.
-plan::TimedWork folding() {
+forecast::TimedWork folding() {
   constexpr std::size_t kCount = 1 << 18;
   std::vector<float> mine(kCount, 1);
   std::vector<float> theirs(kCount, 1);
   const void* sources[] = {mine.data(), theirs.data()};
   void* target = mine.data();
-  plan::TimedWork best{kCount * sizeof(float), 1e9};
+  forecast::TimedWork best{kCount * sizeof(float), 1e9};
   for (int round = 0; round < 50; ++round) {
     const auto start = Clock::now();
     collective::fold(ElementType::kF32, collective::Reduction::kMax, sources, 2, &target, 1,
@@ -94,10 +94,10 @@ plan::TimedWork folding() {
 
 /// What messages over TCP cost between two ranks of this host.
 collective::CostModel link_costs(const Options& options) {
-  plan::MessageTimes measured;
+  forecast::MessageTimes measured;
   measured.fold = folding();
   const auto timed = [&](const char* op, const char* bytes) {
-    std::vector<plan::TimedWork> work;
+    std::vector<forecast::TimedWork> work;
     for (const nlohmann::json& line :
          collectives({"--nproc", "2", "--transport", "tcp", "--op", op, "--bytes", bytes,
                       "--factor", "8", "--seconds", fmt::format("{}", options.seconds)}))
@@ -106,14 +106,14 @@ collective::CostModel link_costs(const Options& options) {
   };
   measured.one_way = timed("ping_pong", "8:4194304");
   measured.message_s = timed("message_rate", "8").at(0).seconds;
-  return plan::message_costs(measured);
+  return forecast::message_costs(measured);
 }
 
 void calibrate(const Options& options) {
   CalibrateArguments arguments = measured_by(options.ranks, options.threads);
   arguments.seconds = options.seconds, arguments.rounds = options.rounds,
   arguments.bf16 = !options.no_bf16;
-  plan::Measurements measured;
+  forecast::Measurements measured;
   const OtherLoad load;
   // Before threads of this process keep to cores, which what it starts would inherit.
   measured.all_reduces = all_reduces(options);
@@ -129,7 +129,7 @@ void calibrate(const Options& options) {
     measured.products[ElementType::kBF16] = work_of(arguments.products_bf16);
   measured.traversals = work_of(arguments.traversals);
   measured.kernels = arguments.kernels;
-  const plan::Cluster cluster = plan::calibrated(measured);
+  const plan::Cluster cluster = forecast::calibrated(measured);
   std::ofstream file(options.output);
   file << to_toml(cluster);
   if (tcp) {

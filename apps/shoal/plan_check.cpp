@@ -15,7 +15,8 @@
 #include "apps/shoal/plan_drift.h"
 #include "apps/shoal/plan_options.h"
 #include "shoal/base/error.h"
-#include "shoal/plan/typical_time.h"
+#include "shoal/forecast/estimator.h"
+#include "shoal/forecast/trimmed_mean.h"
 #include "shoal/train/config/metrics.h"
 
 namespace shoal::apps {
@@ -88,7 +89,7 @@ Measured read(const std::string& directory) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("--steps: more than {} are needed", kFirstSteps));
   }
-  measured.step_s = plan::typical_time(seconds);
+  measured.step_s = forecast::trimmed_mean(seconds);
   // Without an arena memory is not measured.
   if (std::ifstream memory(directory + "/memory.json"); memory)
     measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
@@ -96,7 +97,7 @@ Measured read(const std::string& directory) {
 }
 
 /// The drift of before and after a run, by the geometric mean.
-plan::Drift between(const plan::Drift& before, const plan::Drift& after) {
+forecast::Drift between(const forecast::Drift& before, const forecast::Drift& after) {
   return {std::sqrt(before.core * after.core), std::sqrt(before.memory * after.memory)};
 }
 
@@ -108,22 +109,25 @@ void check(const Options& options) {
   const model::ModelSpec spec = model_of(options.plan);
   const plan::Cluster cluster = cluster_of(options.plan);
   const plan::Training training = training_of(options.plan, spec, cluster.devices());
-  const plan::Plan made = plan::make_plan(spec, training, cluster);
+  const forecast::ShoalEstimator estimator;
+  const plan::Plan made = plan::make_plan(estimator, spec, training, cluster);
   const bool calibrated = !options.plan.cluster.empty() && !cluster.kernels.empty();
   const Scratch scratch;
   const OtherLoad load;
-  const plan::Drift before = calibrated ? measured_drift(options.plan.cluster) : plan::Drift{};
+  const forecast::Drift before =
+      calibrated ? measured_drift(options.plan.cluster) : forecast::Drift{};
   train(options, cluster.devices(), scratch.path() + "/run");
-  const plan::Drift drift =
-      calibrated ? between(before, measured_drift(options.plan.cluster)) : plan::Drift{};
+  const forecast::Drift drift =
+      calibrated ? between(before, measured_drift(options.plan.cluster)) : forecast::Drift{};
   const double others_cores = load.cores();
   Measured measured = read(scratch.path() + "/run");
   measured.others_cores = others_cores;
   const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices());
   const double planned_s = made.time.all();
   const double planned_now_s =
-      calibrated ? plan::make_plan(spec, training, plan::drifted(cluster, drift)).time.all()
-                 : planned_s;
+      calibrated
+          ? plan::make_plan(estimator, spec, training, forecast::drifted(cluster, drift)).time.all()
+          : planned_s;
   if (options.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"model", spec.name},
                                               {"cluster", cluster.name},

@@ -41,7 +41,7 @@ void drift(const Options& options) {
   arguments.seconds = options.seconds;
   arguments.rounds = kRounds, arguments.drift_only = true;
   AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
-  const plan::Drift drift = plan::drift(cluster, arguments.kernels);
+  const forecast::Drift drift = forecast::drift(cluster, arguments.kernels);
   if (options.json) {
     fmt::print("{}\n",
                nlohmann::ordered_json{
@@ -57,7 +57,7 @@ void drift(const Options& options) {
 
 }  // namespace
 
-plan::Drift measured_drift(const std::string& cluster_file) {
+forecast::Drift measured_drift(const std::string& cluster_file) {
   const Answer answer = ask_own_program({"plan", "drift", "--cluster", cluster_file, "--json"});
   const auto json = nlohmann::json::parse(answer.out, nullptr, false);
   if (answer.code != 0 || !json.is_object()) {

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "shoal/plan/drift.h"
+#include "shoal/forecast/drift.h"
 
 namespace shoal::apps {
 
@@ -12,6 +12,6 @@ void add_drift_command(CLI::App& plan_command);
 
 /// The same, by this program started anew, as a training run starts its ranks. Throws what goes
 /// wrong there as Error(internal).
-plan::Drift measured_drift(const std::string& cluster_file);
+forecast::Drift measured_drift(const std::string& cluster_file);
 
 }  // namespace shoal::apps

@@ -29,7 +29,7 @@ ModelSpec neox_20b() {
 TEST(KnownMistakes, NeoX20bFitsIn40Gb) {
   Training training = megatron_training(2, 4, 1, 12, 4 * 12 * 32, 4);
   training.zero = 1, training.recompute = Recompute::kFull, training.precision = "fp16";
-  const auto ranks = memory(neox_20b(), training);
+  const auto ranks = published_memory(neox_20b(), training);
   const MemoryUse& use = worst(ranks).peak().use;
   EXPECT_LT(use.all(), 40 * kGiB);
   EXPECT_GT(use.all(), 15 * kGiB)
@@ -45,10 +45,11 @@ TEST(KnownMistakes, Zero3DividesByDataRanksOnly) {
   Training training = megatron_training(8, 8, 1, 1, 64, 1);
   training.zero = 3;
   double mean = 0;
-  for (const RankMemory& rank : memory(spec, training)) mean += rank.peak().use.parameters / 8;
+  for (const RankMemory& rank : published_memory(spec, training))
+    mean += rank.peak().use.parameters / 8;
   EXPECT_NEAR(mean / kGiB, 5.1, 0.1);
-  EXPECT_NEAR(worst(memory(spec, training)).peak().use.optimizer /
-                  worst(memory(spec, training)).peak().use.parameters,
+  EXPECT_NEAR(worst(published_memory(spec, training)).peak().use.optimizer /
+                  worst(published_memory(spec, training)).peak().use.parameters,
               6, 1e-9)
       << "optimizer states are divided as often as parameters";
 }
@@ -92,7 +93,7 @@ TEST(KnownMistakes, MixturesHaveThreeDivisors) {
   EXPECT_DOUBLE_EQ(held.replicated, 32 * (2 * h + 8 * h) + h);
   EXPECT_DOUBLE_EQ(held.expert, 32 * 8 * 3 * h * f / 8);
   EXPECT_EQ(training.mesh.expert_data(), 2);
-  const MemoryUse use = memory(spec, training)[0].peak().use;
+  const MemoryUse use = published_memory(spec, training)[0].peak().use;
   EXPECT_DOUBLE_EQ(use.optimizer, held.dense() * 12 / 8 + held.expert * 12 / 2);
 }
 
@@ -108,7 +109,7 @@ TEST(KnownMistakes, UnevenPipelinesAreReportedByTheirLargestStage) {
                    3 * block + held_by_head(spec, training).all());
   double most = 0;
   double sum = 0;
-  for (const RankMemory& rank : memory(spec, training)) {
+  for (const RankMemory& rank : published_memory(spec, training)) {
     most = std::max(most, rank.peak().use.parameters);
     sum += rank.peak().use.parameters;
   }
@@ -155,7 +156,8 @@ TEST(KnownMistakes, OneModelHasOneSize) {
   // Every table of a plan takes its size from the same count.
   Training training;
   training.precision = "fp32";
-  const Plan plan = make_plan(spec, training, with_devices(*cluster_preset("a100"), 1));
+  const Plan plan =
+      make_plan(PublishedEstimator(), spec, training, with_devices(*cluster_preset("a100"), 1));
   const double bytes = 4 * static_cast<double>(plan.parameters);
   EXPECT_DOUBLE_EQ(checkpoint_bytes(spec, training), 3 * bytes);
   for (const MemoryPhase& phase : plan.memory[0].phases)
@@ -172,8 +174,8 @@ TEST(KnownMistakes, UtilisationIsOneFigure) {
   EXPECT_NEAR(most, 0.494, 0.0005);
   Training training;
   training.mesh.data = 8, training.global_batch = 8;
-  const Plan plan =
-      make_plan(*named_model("gpt2-124m"), training, with_devices(*cluster_preset("h100"), 8));
+  const Plan plan = make_plan(PublishedEstimator(), *named_model("gpt2-124m"), training,
+                              with_devices(*cluster_preset("h100"), 8));
   EXPECT_THAT(to_text(plan), testing::HasSubstr(fmt::format("MFU {:.1f} %", 100 * plan.mfu)));
   EXPECT_THAT(to_json(plan), testing::HasSubstr("\"mfu\": "));
   EXPECT_NEAR(plan.mfu, plan.flops.model / plan.time.all() / (8 * 989.4e12), 1e-12);
@@ -193,7 +195,7 @@ TEST(KnownMistakes, ActivationsAreAListOfTensors) {
         sum += tensor.bytes;
       }
       EXPECT_DOUBLE_EQ(block_activation_bytes(spec, training), sum) << name;
-      EXPECT_GE(memory(spec, training)[0].phases.front().use.activations,
+      EXPECT_GE(published_memory(spec, training)[0].phases.front().use.activations,
                 static_cast<double>(spec.layers) * sum)
           << name;
     }

@@ -36,8 +36,8 @@ TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
   const ModelSpec spec = *named_model("llama-1b");
   Training training = on(8, 1, 1, 32);
   training.sequence = 4096, training.zero = 1, training.recompute = Recompute::kFull;
-  const Plan plan =
-      make_plan(spec, training, with_devices(*cluster_preset("h100"), 8), {1e11, 0, 0, 2});
+  const Plan plan = make_plan(PublishedEstimator(), spec, training,
+                              with_devices(*cluster_preset("h100"), 8), {1e11, 0, 0, 2});
   EXPECT_DOUBLE_EQ(plan.mfu, plan.flops.model / (plan.time.all() * 8 * 989.4e12));
   EXPECT_GT(plan.hfu, plan.mfu);
   EXPECT_LT(plan.mfu_causal, plan.mfu);
@@ -49,10 +49,14 @@ TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
   EXPECT_DOUBLE_EQ(plan.run->data_bytes, 2e11);
   EXPECT_DOUBLE_EQ(plan.run->cost, plan.run->device_hours * 3);
   // The same run from the other budgets.
-  EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, plan.run->days * 24, 0, 2}).run->tokens,
-              1e11, 1);
-  EXPECT_NEAR(make_plan(spec, training, plan.cluster, {0, 0, plan.run->cost, 2}).run->tokens, 1e11,
-              1);
+  EXPECT_NEAR(
+      make_plan(PublishedEstimator(), spec, training, plan.cluster, {0, plan.run->days * 24, 0, 2})
+          .run->tokens,
+      1e11, 1);
+  EXPECT_NEAR(
+      make_plan(PublishedEstimator(), spec, training, plan.cluster, {0, 0, plan.run->cost, 2})
+          .run->tokens,
+      1e11, 1);
 }
 
 // On a rank of two: 16 query and 4 key heads of 128, in 16 bits, read and written, and read twice
@@ -78,8 +82,11 @@ TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
   EXPECT_DOUBLE_EQ(normed[2].backward, 3 * pass);
   EXPECT_DOUBLE_EQ(
       block_activation_bytes(with, training) - block_activation_bytes(without, training), pass);
-  EXPECT_GT(make_plan(with, training, with_devices(*cluster_preset("h100"), 2)).time.all(),
-            make_plan(without, training, with_devices(*cluster_preset("h100"), 2)).time.all());
+  EXPECT_GT(
+      make_plan(PublishedEstimator(), with, training, with_devices(*cluster_preset("h100"), 2))
+          .time.all(),
+      make_plan(PublishedEstimator(), without, training, with_devices(*cluster_preset("h100"), 2))
+          .time.all());
 }
 
 TEST(Plan, HybridShardingIsNamed) {
@@ -87,10 +94,13 @@ TEST(Plan, HybridShardingIsNamed) {
   training.zero = 3, training.mesh.shard = 8;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   const ModelSpec spec = *named_model("gpt2-1.5b");
-  EXPECT_THAT(to_text(make_plan(spec, training, cluster)), HasSubstr("ZeRO 3 over 8 ranks, mixed"));
-  EXPECT_THAT(to_json(make_plan(spec, training, cluster)), HasSubstr("\"shard\": 8"));
+  EXPECT_THAT(to_text(make_plan(PublishedEstimator(), spec, training, cluster)),
+              HasSubstr("ZeRO 3 over 8 ranks, mixed"));
+  EXPECT_THAT(to_json(make_plan(PublishedEstimator(), spec, training, cluster)),
+              HasSubstr("\"shard\": 8"));
   training.mesh.shard = 16;
-  EXPECT_THAT(to_text(make_plan(spec, training, cluster)), HasSubstr("ZeRO 3, mixed"));
+  EXPECT_THAT(to_text(make_plan(PublishedEstimator(), spec, training, cluster)),
+              HasSubstr("ZeRO 3, mixed"));
 }
 
 TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
@@ -98,12 +108,12 @@ TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
   Training training = on(8, 1, 1, 8);
   training.sequence = 8192;
   const Cluster cluster = with_devices(*cluster_preset("h100"), 8);
-  const Plan plan = make_plan(spec, training, cluster);
+  const Plan plan = make_plan(PublishedEstimator(), spec, training, cluster);
   EXPECT_FALSE(plan.fits());
   ASSERT_FALSE(plan.remedies.empty());
   EXPECT_THAT(plan.remedies, testing::Contains(HasSubstr("--zero 3")));
   training.zero = 3;
-  EXPECT_TRUE(make_plan(spec, training, cluster).fits());
+  EXPECT_TRUE(make_plan(PublishedEstimator(), spec, training, cluster).fits());
 }
 
 // A perceptron's optimizer states weigh more than its activations, so its device is fullest while a
@@ -111,7 +121,8 @@ TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
 // output before and after the activation, in two bytes.
 TEST(Plan, ActivationsAreReportedWhateverThePeakIs) {
   const ModelSpec spec = *named_model("mlp-digits");
-  const Plan plan = make_plan(spec, on(1, 1, 1, 1), with_devices(*cluster_preset("h100"), 1));
+  const Plan plan = make_plan(PublishedEstimator(), spec, on(1, 1, 1, 1),
+                              with_devices(*cluster_preset("h100"), 1));
   EXPECT_EQ(plan.peak().activations, 0) << "else this test shows nothing";
   double width = static_cast<double>(spec.inputs);
   for (const std::int64_t size : spec.widths) width += 2.0 * static_cast<double>(size);
@@ -127,7 +138,7 @@ TEST(Plan, NonsenseIsNamed) {
   const auto refuse = [&](auto change) {
     Training training = on(8, 1, 1, 8);
     change(training);
-    return complaint([&] { make_plan(spec, training, cluster); });
+    return complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); });
   };
   EXPECT_EQ(refuse([](Training&) {}), "");
   EXPECT_THAT(refuse([](Training& t) { t.mesh.tensor = 5; }),
@@ -153,7 +164,7 @@ TEST(Plan, NonsenseIsNamed) {
   EXPECT_THAT(complaint([&] { validate(broken); }),
               HasSubstr("efficiency.matmul = 1.2: must lie in (0, 1]"));
   EXPECT_THAT(complaint([&] {
-                make_plan(spec, on(8, 1, 1, 8), cluster, {1e9, 5, 0, 2});
+                make_plan(PublishedEstimator(), spec, on(8, 1, 1, 8), cluster, {1e9, 5, 0, 2});
               }),
               HasSubstr("only one of tokens, hours and money"));
   EXPECT_THAT(complaint([&] { with_devices(cluster, 12); }),
@@ -169,8 +180,10 @@ TEST(Plan, ClosedFormAndSimulationAgree) {
     Training training = on(1, 1, 8, 64);
     training.mesh.virtual_stages = v, training.schedule = v > 1 ? "interleaved" : "1f1b";
     const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-    const double simulated = simulate_step(spec, training, cluster).timeline.makespan();
-    EXPECT_NEAR(step_time(spec, training, cluster).pipeline / simulated, 1, 0.02) << "v=" << v;
+    const double simulated =
+        simulate_step(PublishedEstimator(), spec, training, cluster).timeline.makespan();
+    EXPECT_NEAR(published_step_time(spec, training, cluster).pipeline / simulated, 1, 0.02)
+        << "v=" << v;
   }
 }
 
@@ -197,7 +210,7 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
   start.global_batch = 64, start.sequence = 4096;
   SearchSpace space;
   space.schedules = {"1f1b"};
-  const SearchResult found = search(spec, start, cluster, space, 3, 1.0);
+  const SearchResult found = search(PublishedEstimator(), spec, start, cluster, space, 3, 1.0);
   ASSERT_EQ(found.best.size(), 3u);
   double fastest = 1e30;
   int tried = 0;
@@ -213,7 +226,7 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
             training.micro_batch = micro, training.zero = zero, training.recompute = recompute;
             if (64 % (training.mesh.data * micro) != 0 || (zero > 0 && training.mesh.data == 1))
               continue;
-            const Plan plan = make_plan(spec, training, cluster);
+            const Plan plan = make_plan(PublishedEstimator(), spec, training, cluster);
             ++tried;
             if (plan.fits()) fastest = std::min(fastest, plan.time.all());
           }
@@ -232,7 +245,8 @@ TEST(Search, SaysHowFarNothingFits) {
   Training start;
   start.global_batch = 8, start.sequence = 4096;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const SearchResult found = search(*named_model("llama-405b"), start, cluster, {});
+  const SearchResult found =
+      search(PublishedEstimator(), *named_model("llama-405b"), start, cluster, {});
   EXPECT_TRUE(found.best.empty());
   EXPECT_GT(found.least_bytes, cluster.device.memory_bytes);
   EXPECT_EQ(found.too_large, found.considered);
@@ -265,12 +279,12 @@ TEST(Simulator, AStragglerSlowsThePipeline) {
   spec.vocab = 128;  // equal stages
   const Training training = on(1, 1, 8, 32);
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const auto even = simulate_step(spec, training, cluster);
-  const auto uneven = simulate_step(spec, training, cluster, {{4, 2.0}});
+  const auto even = simulate_step(PublishedEstimator(), spec, training, cluster);
+  const auto uneven = simulate_step(PublishedEstimator(), spec, training, cluster, {{4, 2.0}});
   EXPECT_GT(uneven.seconds, 1.7 * even.seconds);
   EXPECT_LT(uneven.seconds, 2.1 * even.seconds);
-  EXPECT_THROW(simulate_step(spec, training, cluster, {{8, 2.0}}), Error);
-  EXPECT_THROW(simulate_step(spec, training, cluster, {{1, 0.0}}), Error);
+  EXPECT_THROW(simulate_step(PublishedEstimator(), spec, training, cluster, {{8, 2.0}}), Error);
+  EXPECT_THROW(simulate_step(PublishedEstimator(), spec, training, cluster, {{1, 0.0}}), Error);
 }
 
 // ZeRO++ (Wang et al., 2023, table 1): between hosts 0.75 of the parameters a step where ZeRO-3
@@ -283,9 +297,9 @@ TEST(Plan, ZeroPlusPlusSendsAQuarter) {
   Training training = on(64, 1, 1, 64);
   training.zero = 3;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 64);
-  const Plan plain = make_plan(spec, training, cluster);
+  const Plan plain = make_plan(PublishedEstimator(), spec, training, cluster);
   training.zero_plus_plus = true;
-  const Plan plus = make_plan(spec, training, cluster);
+  const Plan plus = make_plan(PublishedEstimator(), spec, training, cluster);
   EXPECT_NEAR(traffic_bytes(plus.traffic, "shard") / traffic_bytes(plain.traffic, "shard"), 0.25,
               1e-9);
   EXPECT_NEAR(traffic_bytes(plus.traffic, "second shard"),
@@ -295,7 +309,7 @@ TEST(Plan, ZeroPlusPlusSendsAQuarter) {
   EXPECT_LT(plus.time.data_exposed + plus.time.data_hidden,
             0.5 * (plain.time.data_exposed + plain.time.data_hidden));
   training.zero = 2;
-  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }),
+  EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("zero = 2: ZeRO++ is a way of stage 3"));
 }
 
@@ -312,9 +326,9 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
   training.mesh.context = 8, training.sequence = 65536, training.recompute = Recompute::kFull,
   training.zero = 3;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const Plan gathered = make_plan(spec, training, cluster);
+  const Plan gathered = make_plan(PublishedEstimator(), spec, training, cluster);
   training.ulysses = true;
-  const Plan ulysses = make_plan(spec, training, cluster);
+  const Plan ulysses = make_plan(PublishedEstimator(), spec, training, cluster);
   // Every key and value goes to every rank, or every head's part to one: with as many key heads as
   // query heads 6 of s h against 8 of s h / 8.
   EXPECT_NEAR(
@@ -322,7 +336,7 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
       1.5 * 8 / 8 / 6, 1e-9);
   EXPECT_LT(ulysses.time.communication, gathered.time.communication);
   spec.kv_heads = 4;
-  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }),
+  EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("cp = 8: ulysses gives each context rank whole heads"));
 }
 
@@ -331,9 +345,9 @@ TEST(Plan, OffloadedParametersLeaveTheDevice) {
   Training training = on(8, 1, 1, 8);
   training.zero = 3, training.offload_optimizer = true;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const Plan there = make_plan(spec, training, cluster);
+  const Plan there = make_plan(PublishedEstimator(), spec, training, cluster);
   training.offload_parameters = true;
-  const Plan away = make_plan(spec, training, cluster);
+  const Plan away = make_plan(PublishedEstimator(), spec, training, cluster);
   EXPECT_NEAR(there.peak().all() - away.peak().all(),
               2.0 / 8 * static_cast<double>(there.parameters), 1e6)
       << "16 bits of an eighth";
@@ -346,7 +360,7 @@ TEST(Plan, OffloadedParametersLeaveTheDevice) {
   };
   EXPECT_GT(exchanged(away), exchanged(there));
   training.offload_optimizer = false;
-  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }),
+  EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("offload-optimizer"));
 }
 
@@ -357,20 +371,20 @@ TEST(Plan, OffloadedStatesFillTheHost) {
   Training training = on(8, 1, 1, 8);
   training.zero = 1, training.offload_optimizer = true;
   Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const Plan roomy = make_plan(spec, training, cluster);
+  const Plan roomy = make_plan(PublishedEstimator(), spec, training, cluster);
   EXPECT_NEAR(roomy.host_bytes, 12.0 * static_cast<double>(roomy.parameters), 1);
   EXPECT_TRUE(roomy.fits());
   cluster.host.memory_bytes = roomy.host_bytes - 1;
-  EXPECT_FALSE(make_plan(spec, training, cluster).fits());
+  EXPECT_FALSE(make_plan(PublishedEstimator(), spec, training, cluster).fits());
   SearchSpace space;
   space.tensor = space.pipeline = {1}, space.zero = {1}, space.offload = {true};
   training.offload_optimizer = false;
-  EXPECT_TRUE(search(spec, training, cluster, space).best.empty());
+  EXPECT_TRUE(search(PublishedEstimator(), spec, training, cluster, space).best.empty());
   cluster.host.memory_bytes += 2;
-  EXPECT_FALSE(search(spec, training, cluster, space).best.empty());
+  EXPECT_FALSE(search(PublishedEstimator(), spec, training, cluster, space).best.empty());
   training.offload_optimizer = true;
   cluster.host = {};
-  EXPECT_THAT(complaint([&] { make_plan(spec, training, cluster); }),
+  EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("does not describe its hosts' memory"));
 }
 
@@ -381,7 +395,7 @@ TEST(Search, WhatIsFixedStays) {
   start.global_batch = 64, start.sequence = 4096;
   SearchSpace space;
   space.data = {4}, space.shard = {2}, space.recompute = {Recompute::kNone}, space.offload = {true};
-  const auto found = search(spec, start, cluster, space, 1000).best;
+  const auto found = search(PublishedEstimator(), spec, start, cluster, space, 1000).best;
   ASSERT_FALSE(found.empty());
   for (const Candidate& one : found) {
     EXPECT_EQ(one.training.mesh.data, 4);
@@ -391,9 +405,9 @@ TEST(Search, WhatIsFixedStays) {
     EXPECT_TRUE(one.training.offload_optimizer);
   }
   space.data = {3};
-  EXPECT_EQ(search(spec, start, cluster, space).considered, 0);
+  EXPECT_EQ(search(PublishedEstimator(), spec, start, cluster, space).considered, 0);
   space.data = {}, space.virtual_stages = {2};
-  for (const Candidate& one : search(spec, start, cluster, space, 1000).best)
+  for (const Candidate& one : search(PublishedEstimator(), spec, start, cluster, space, 1000).best)
     EXPECT_EQ(one.training.mesh.virtual_stages, 2);
 }
 
@@ -408,16 +422,18 @@ TEST(Search, WhatIsRememberedAndPrunedChangesNothing) {
   SearchSpace space;
   space.schedules = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v", "gpipe"}, space.hybrid_sharding = true,
   space.offload = {false, true};
-  const auto found = search(spec, start, cluster, space, 200, 1.0).best;
-  CarriedOut known;
-  for (const Candidate& way : every_way(spec, start, cluster, space, known)) {
-    EXPECT_DOUBLE_EQ(way.time.all(), step_time(spec, way.training, cluster).all());
-    EXPECT_DOUBLE_EQ(way.peak_bytes, worst(memory(spec, way.training, cluster)).peak().use.all());
+  const auto found = search(PublishedEstimator(), spec, start, cluster, space, 200, 1.0).best;
+  ScheduleCache cache;
+  for (const Candidate& way :
+       every_strategy(PublishedEstimator(), spec, start, cluster, space, known)) {
+    EXPECT_DOUBLE_EQ(way.time.all(), published_step_time(spec, way.training, cluster).all());
+    EXPECT_DOUBLE_EQ(way.peak_bytes,
+                     worst(published_memory(spec, way.training, cluster)).peak().use.all());
   }
   ASSERT_EQ(found.size(), 200u);
   for (const Candidate& one : found)
-    EXPECT_DOUBLE_EQ(one.time.all(), step_time(spec, one.training, cluster).all());
-  const auto more = search(spec, start, cluster, space, 100000, 1.0).best;
+    EXPECT_DOUBLE_EQ(one.time.all(), published_step_time(spec, one.training, cluster).all());
+  const auto more = search(PublishedEstimator(), spec, start, cluster, space, 100000, 1.0).best;
   ASSERT_GT(more.size(), 1000u) << "nothing is pruned where all are wanted";
   for (std::size_t i = 0; i < found.size(); ++i)
     EXPECT_DOUBLE_EQ(found[i].time.all(), more[i].time.all());
@@ -433,20 +449,27 @@ TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
     return schedule::from_csv(
         schedule::to_csv(schedule::make_schedule(name, 4, chunks, micro_batches)), "file.csv");
   };
-  EXPECT_NEAR(simulate_schedule(spec, training, cluster, read("1f1b", 1, 16)).seconds /
-                  simulate_step(spec, training, cluster).seconds,
+  EXPECT_NEAR(simulate_schedule(PublishedEstimator(), spec, training, cluster, read("1f1b", 1, 16))
+                      .seconds /
+                  simulate_step(PublishedEstimator(), spec, training, cluster).seconds,
               1, 1e-9);
   Training interleaved = training;
   interleaved.schedule = "interleaved", interleaved.mesh.virtual_stages = 2;
   EXPECT_NEAR(
-      simulate_schedule(spec, training, cluster, read("interleaved", 2, 16)).timeline.makespan() /
-          simulate_step(spec, interleaved, cluster).timeline.makespan(),
+      simulate_schedule(PublishedEstimator(), spec, training, cluster, read("interleaved", 2, 16))
+              .timeline.makespan() /
+          simulate_step(PublishedEstimator(), spec, interleaved, cluster).timeline.makespan(),
       1, 1e-9);
-  EXPECT_THAT(complaint([&] { simulate_schedule(spec, training, cluster, read("1f1b", 1, 8)); }),
+  EXPECT_THAT(complaint([&] {
+                simulate_schedule(PublishedEstimator(), spec, training, cluster,
+                                  read("1f1b", 1, 8));
+              }),
               HasSubstr("8 micro-batches, and a step has 16"));
-  EXPECT_THAT(
-      complaint([&] { simulate_schedule(spec, on(2, 1, 2, 16), cluster, read("1f1b", 1, 16)); }),
-      HasSubstr("it has 4 ranks, and pp = 2"));
+  EXPECT_THAT(complaint([&] {
+                simulate_schedule(PublishedEstimator(), spec, on(2, 1, 2, 16), cluster,
+                                  read("1f1b", 1, 16));
+              }),
+              HasSubstr("it has 4 ranks, and pp = 2"));
 }
 
 TEST(Simulator, RandomFailuresMeetDalysModel) {

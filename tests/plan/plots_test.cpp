@@ -35,7 +35,8 @@ Plan piped() {
   training.mesh.pipeline = 4, training.mesh.data = 4, training.mesh.tensor = 2,
   training.global_batch = 32, training.zero = 1;
   training.recompute = Recompute::kFull;
-  return make_plan(*named_model("gpt3-13b"), training, with_devices(*cluster_preset("a100"), 32));
+  return make_plan(PublishedEstimator(), *named_model("gpt3-13b"), training,
+                   with_devices(*cluster_preset("a100"), 32));
 }
 
 // One scale for all: the heights of a rank's and moment's boxes are to each other as the bytes.
@@ -82,7 +83,7 @@ TEST(Plots, SearchResultsAreBarsOfTheirThroughput) {
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   Training start;
   start.global_batch = 64, start.sequence = 4096;
-  const auto found = search(spec, start, cluster, {}, 4).best;
+  const auto found = search(PublishedEstimator(), spec, start, cluster, {}, 4).best;
   ASSERT_EQ(found.size(), 4u);
   std::map<double, double> length;  // of each row
   for (const Box& box : boxes(search_plot(spec, cluster, found))) length[box.y] += box.width;

@@ -25,7 +25,7 @@ ModelSpec sixteen_experts() {
 }
 
 double state_bytes_held(const ModelSpec& spec, const Training& training) {
-  return memory(spec, training)[0].peak().use.states();
+  return published_memory(spec, training)[0].peak().use.states();
 }
 
 // Ren et al., "ZeRO-Offload", 2021, table 1: of M parameters 16 M bytes on the device, 4 M with the
@@ -67,7 +67,7 @@ TEST(PublishedArithmetic, WhatStagesHoldBesideTheirBlocks) {
   Training training = megatron_training(8, 1, 1, 1, 16, 2);
   training.sequence_parallel = true;
   const auto held = [&](std::size_t rank) {
-    return memory(spec, training)[rank].phases.front().use.activations;
+    return published_memory(spec, training)[rank].phases.front().use.activations;
   };
   EXPECT_DOUBLE_EQ(held(0), L * block_activation_bytes(spec, training) + s * b * h / t +
                                 4 * s * b * h / t * (1 + V / h));
@@ -171,9 +171,9 @@ TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   training.flat_rings = false, training.sync_every_micro_batch = true;
   EXPECT_NEAR(bytes("data") / (4 * 2 * 31.0 / 32 * S), 1, 1e-12) << "four micro-batches";
   training.overlap_data = false;
-  const double often = step_time(spec, training, cluster).data_exposed;
+  const double often = published_step_time(spec, training, cluster).data_exposed;
   training.sync_every_micro_batch = false;
-  EXPECT_DOUBLE_EQ(often, 4 * step_time(spec, training, cluster).data_exposed);
+  EXPECT_DOUBLE_EQ(often, 4 * published_step_time(spec, training, cluster).data_exposed);
   // Experts on two hosts: of fifteen others eight are on the other host.
   const ModelSpec mixture = sixteen_experts();
   training.mesh.data = 16, training.mesh.expert = 16, training.global_batch = 16;

@@ -75,7 +75,7 @@ TEST(PublishedFixtures, HeaviestStagesOfMegatronBridge) {
       most = std::max(most, rank.all());
     EXPECT_EQ(most - 3 * uncounted(dense), row["heaviest"]);
     training.precision = "bf16";
-    EXPECT_EQ(worst(memory(dense, training)).peak().use.parameters, 2 * most);
+    EXPECT_EQ(worst(published_memory(dense, training)).peak().use.parameters, 2 * most);
   }
 }
 
@@ -99,7 +99,7 @@ TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
   EXPECT_EQ(training.mesh.expert_data(), 8);
   EXPECT_EQ(2 * held_by_block(spec, training).expert, 4096) << "two layers with experts";
   const HeldParameters held = held_parameters(spec, training, 0);
-  EXPECT_DOUBLE_EQ(memory(spec, training)[0].peak().use.states(),
+  EXPECT_DOUBLE_EQ(published_memory(spec, training)[0].peak().use.states(),
                    6.75 * held.dense() + 7.5 * held.expert);
 }
 
@@ -114,7 +114,7 @@ TEST(PublishedFixtures, ParametersOfFsdpAtTheirPeak) {
       std::max(held_by_block(spec, training).all(), held_by_embedding(spec, training).all());
   for (const int ahead : {0, 1, 2}) {
     training.prefetch_units = ahead;
-    const MemoryUse use = memory(spec, training)[0].phases.front().use;
+    const MemoryUse use = published_memory(spec, training)[0].phases.front().use;
     EXPECT_DOUBLE_EQ((use.parameters + use.gathered) / 2, sum / 16 + (1 + ahead) * largest);
   }
 }
@@ -246,7 +246,7 @@ TEST(PublishedFixtures, GradientsOfExpertsTravelAmongTheirOwnRanks) {
       if (zero > 0 || expert == 1) continue;
       const double dense = all_reduce_s(cluster, {8, 2}, held.dense() * 4);
       const double experts = copies == 2 ? all_reduce_s(cluster, {1, 2}, held.expert * 4) : 0;
-      EXPECT_DOUBLE_EQ(step_time(spec, training, cluster).data_exposed, dense + experts);
+      EXPECT_DOUBLE_EQ(published_step_time(spec, training, cluster).data_exposed, dense + experts);
     }
   }
 }
@@ -284,7 +284,8 @@ TEST(PublishedFixtures, HiddenExchangeIsNotFree) {
   for (const std::int64_t ranks : {8, 16}) {
     Training training;
     training.mesh.data = ranks, training.global_batch = 16 * ranks, training.micro_batch = 16;
-    const StepTime time = step_time(spec, training, with_devices(*cluster_preset("a100"), ranks));
+    const StepTime time =
+        published_step_time(spec, training, with_devices(*cluster_preset("a100"), ranks));
     ASSERT_GT(time.data_hidden, 0);
     EXPECT_NEAR(time.data_exposed, (ranks > 8 ? 0.02 : 0.15) * time.data_hidden, 1e-12)
         << "all of it fits beside the backward pass";

@@ -24,7 +24,7 @@ inline TimedRow korthikanti_row(const Row& row, bool full) {
           [=](const Efficiency& efficiency) {
             Cluster fitted = cluster;
             fitted.device.efficiency = efficiency;
-            return step_time(spec, training, fitted).all();
+            return published_step_time(spec, training, fitted).all();
           }};
 }
 
@@ -73,7 +73,7 @@ struct SearchedRow {
     space.recompute = {start.recompute};
     Cluster fitted = cluster;
     fitted.device.efficiency = efficiency;
-    return search(spec, start, fitted, space, 1).best.at(0);
+    return search(PublishedEstimator(), spec, start, fitted, space, 1).best.at(0);
   }
   TimedRow timed() const {
     return {name, seconds,

@@ -126,7 +126,7 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training) {
 }
 
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
-                                      CarriedOut& known) {
+                                      ScheduleCache& cache) {
   const std::int64_t p = training.mesh.pipeline;
   const std::int64_t chunks = training.chunks();
   if (has_closed_form(training)) {
@@ -137,13 +137,13 @@ std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& tra
   // The schedule itself, with so few micro-batches that it is small and so many that the peak is
   // reached.
   const auto m = std::min(training.micro_batches(), 4 * p);
-  return known.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks),
+  return cache.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks),
                                 static_cast<int>(m), kept_share(spec, training));
 }
 
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank) {
-  CarriedOut known;
-  return in_flight_by_rank(spec, training, known).at(rank);
+  ScheduleCache cache;
+  return in_flight_by_rank(spec, training, cache).at(rank);
 }
 
 }  // namespace shoal::plan

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "shoal/plan/shoal_memory.h"
 #include "shoal/plan/topology.h"
 
 namespace shoal::plan {
@@ -101,15 +100,16 @@ const MemoryPhase& RankMemory::peak() const {
                            [](const auto& a, const auto& b) { return a.use.all() < b.use.all(); });
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) {
-  CarriedOut known;
-  return memory(spec, training, known);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training) {
+  ScheduleCache cache;
+  return published_memory(spec, training, cache);
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, CarriedOut& known) {
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         ScheduleCache& cache) {
   std::vector<RankMemory> ranks;
   const auto held_by = held_by_rank(spec, training);
-  const auto flying = in_flight_by_rank(spec, training, known);
+  const auto flying = in_flight_by_rank(spec, training, cache);
   for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
     const HeldParameters& held = held_by[rank];
     const MemoryUse running = forward_and_backward(spec, training, rank, held, flying[rank]);
@@ -134,17 +134,15 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, 
   return ranks;
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
-                               const Cluster& cluster) {
-  CarriedOut known;
-  return memory(spec, training, cluster, known);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         const Cluster& cluster) {
+  ScheduleCache cache;
+  return published_memory(spec, training, cluster, cache);
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
-                               const Cluster& cluster, CarriedOut& known) {
-  if (cluster.runtime == Runtime::kShoal && shoal_counts(training))
-    return {shoal_memory(spec, training, cluster)};
-  std::vector<RankMemory> ranks = memory(spec, training, known);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         const Cluster& cluster, ScheduleCache& cache) {
+  std::vector<RankMemory> ranks = published_memory(spec, training, cache);
   if (training.zero_plus_plus) {
     // The second set of shards, each host a whole one.
     const auto held = held_by_rank(spec, training);

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "shoal/plan/carried_out.h"
 #include "shoal/plan/cluster.h"
+#include "shoal/plan/schedule_cache.h"
 #include "shoal/plan/training.h"
 
 namespace shoal::plan {
@@ -62,7 +62,7 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training, R
 /// schedule.
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank);
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
-                                      CarriedOut& known);  ///< the same of every rank
+                                      ScheduleCache& cache);  ///< the same of every rank
 
 // ---- all of it ---------------------------------------------------------------------------------
 
@@ -98,15 +98,16 @@ struct RankMemory {
   const MemoryPhase& peak() const;
 };
 
-/// Of every pipeline rank. Data, tensor and context ranks of one stage are alike. As published
-/// systems have it.
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training);
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, CarriedOut& known);
-/// As the cluster's runtime has it.
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
-                               const Cluster& cluster);
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
-                               const Cluster& cluster, CarriedOut& known);
+/// Returns the memory of one rank of every pipeline stage by the formulas of the literature; the
+/// data, tensor and context ranks of a stage are alike. Without a cluster the second set of shards
+/// of ZeRO++ is left out, for its size depends on how ranks lie on hosts.
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         ScheduleCache& cache);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         const Cluster& cluster);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         const Cluster& cluster, ScheduleCache& cache);
 /// Bytes that offloading keeps in the memory of the fullest host: what all its devices left there.
 /// 0 where nothing is offloaded.
 double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster);

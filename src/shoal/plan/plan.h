@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "shoal/plan/cluster.h"
+#include "shoal/plan/estimator.h"
 #include "shoal/plan/flops.h"
 #include "shoal/plan/goodput.h"
-#include "shoal/plan/memory.h"
-#include "shoal/plan/step_time.h"
 #include "shoal/plan/traffic.h"
 
 namespace shoal::plan {
@@ -61,8 +60,8 @@ struct Plan {
 
 /// Throws Error(config) naming field, value and rule for a model, training or cluster that makes no
 /// sense, or a mesh that is not the cluster's size.
-Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster,
-               const Budget& budget = {});
+Plan make_plan(const Estimator& estimator, const ModelSpec& spec, const Training& training,
+               const Cluster& cluster, const Budget& budget = {});
 
 /// "dp 8 x tp 2 x pp 1": cp, ep and virtual stages where there are any.
 std::string mesh_words(const Training& training);

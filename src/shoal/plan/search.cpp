@@ -27,17 +27,19 @@ std::vector<T> given_or(const std::vector<T>& given, std::vector<T> otherwise) {
 }
 
 /// Walks the space dimension by dimension, cutting what cannot be.
-class Walk {
+class MeshSearch {
  public:
-  Walk(const ModelSpec& spec, const Training& start, const Cluster& cluster,
-       const SearchSpace& space, std::size_t count, double share, CarriedOut& known)
-      : spec_(spec),
+  MeshSearch(const Estimator& estimator, const ModelSpec& spec, const Training& start,
+             const Cluster& cluster, const SearchSpace& space, std::size_t count, double share,
+             ScheduleCache& cache)
+      : estimator_(estimator),
+        spec_(spec),
         start_(start),
         cluster_(cluster),
         space_(space),
         count_(count),
         capacity_(cluster.device.memory_bytes * share),
-        known_(known) {}
+        cache_(cache) {}
 
   SearchResult run() {
     walk();
@@ -195,7 +197,8 @@ class Walk {
         return true;  // this number of micro-batches does not suit the schedule; another may
       }
       ++result_.considered;
-      const double peak = worst(memory(spec_, training, cluster_, known_)).peak().use.all();
+      const double peak =
+          worst(estimator_.memory(spec_, training, cluster_, cache_)).peak().use.all();
       note_size(peak);
       // The hosts' memory is no condition that a question can change: what does not fit there is no
       // way at all.
@@ -207,8 +210,8 @@ class Walk {
         ++result_.too_large;
         continue;
       }
-      const StepTime time = step_time(spec_, training, cluster_, known_, enough_);
-      if (time.all() < enough_) found_.push_back({training, time, peak, ""});
+      const StepTime time = estimator_.step_time(spec_, training, cluster_, cache_, cutoff_s_);
+      if (time.all() < cutoff_s_) found_.push_back({training, time, peak, ""});
       if (everything_) continue;
       if (found_.size() >= count_ + kMore) keep_best();
       return true;
@@ -225,9 +228,10 @@ class Walk {
     });
     found_.resize(std::min(found_.size(), count_));
     // What is no faster than the last of them is not among the first.
-    if (!found_.empty() && found_.size() == count_) enough_ = found_.back().time.all();
+    if (!found_.empty() && found_.size() == count_) cutoff_s_ = found_.back().time.all();
   }
 
+  const Estimator& estimator_;
   const ModelSpec& spec_;
   const Training& start_;
   const Cluster& cluster_;
@@ -235,8 +239,8 @@ class Walk {
   std::size_t count_;
   double capacity_;
   static constexpr std::size_t kMore = 64;  // beyond those wanted, before the rest is dropped
-  double enough_ = INFINITY;
-  CarriedOut& known_;
+  double cutoff_s_ = INFINITY;
+  ScheduleCache& cache_;
   bool everything_ = false;
   std::vector<Candidate> found_;
   SearchResult result_;
@@ -275,20 +279,21 @@ std::string limiting_part(const ModelSpec& spec, const Training& training, const
   return std::max_element(std::begin(parts), std::end(parts))->second;
 }
 
-SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster,
-                    const SearchSpace& space, std::size_t count, double share) {
+SearchResult search(const Estimator& estimator, const ModelSpec& spec, const Training& start,
+                    const Cluster& cluster, const SearchSpace& space, std::size_t count,
+                    double share) {
   validate(spec);
   validate(cluster);
-  CarriedOut known;
-  return Walk(spec, start, cluster, space, count, share, known).run();
+  ScheduleCache cache;
+  return MeshSearch(estimator, spec, start, cluster, space, count, share, cache).run();
 }
 
-std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start,
-                                 const Cluster& cluster, const SearchSpace& space,
-                                 CarriedOut& known) {
+std::vector<Candidate> every_strategy(const Estimator& estimator, const ModelSpec& spec,
+                                      const Training& start, const Cluster& cluster,
+                                      const SearchSpace& space, ScheduleCache& cache) {
   validate(spec);
   validate(cluster);
-  return Walk(spec, start, cluster, space, 0, 1, known).everything();
+  return MeshSearch(estimator, spec, start, cluster, space, 0, 1, cache).everything();
 }
 
 }  // namespace shoal::plan

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "shoal/plan/cluster.h"
-#include "shoal/plan/memory.h"
-#include "shoal/plan/step_time.h"
+#include "shoal/plan/estimator.h"
 
 namespace shoal::plan {
 
@@ -45,14 +44,15 @@ struct SearchResult {
 /// branches whose model states alone do not fit. `share` of a device's memory may be used. Throws
 /// Error(config) for a model, cluster or batch that makes no sense; finds an empty list when
 /// nothing fits.
-SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster,
-                    const SearchSpace& space, std::size_t count = 5, double share = kMemoryShare);
+SearchResult search(const Estimator& estimator, const ModelSpec& spec, const Training& start,
+                    const Cluster& cluster, const SearchSpace& space, std::size_t count = 5,
+                    double share = kMemoryShare);
 
 /// Every way that divides, with its time and its memory, whether it fits or not: what `search`
 /// walks, without pruning. In no order.
-std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start,
-                                 const Cluster& cluster, const SearchSpace& space,
-                                 CarriedOut& known);
+std::vector<Candidate> every_strategy(const Estimator& estimator, const ModelSpec& spec,
+                                      const Training& start, const Cluster& cluster,
+                                      const SearchSpace& space, ScheduleCache& cache);
 
 /// What takes the largest share of a step.
 std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster,

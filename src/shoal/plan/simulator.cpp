@@ -55,17 +55,19 @@ Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training
 
 }  // namespace
 
-SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training,
-                                const Cluster& cluster, const schedule::Schedule& table,
+SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spec,
+                                const Training& training, const Cluster& cluster,
+                                const schedule::Schedule& table,
                                 const std::vector<Straggler>& stragglers,
                                 const schedule::Visit& visit) {
   validate(spec, training);
   const schedule::Costs costs =
       schedule_costs(stage_times(spec, cut_as(table, spec, training), cluster));
-  return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
+  return play(table, costs, estimator.step_time(spec, training, cluster), stragglers, visit);
 }
 
-SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
+                            const Training& training, const Cluster& cluster,
                             const std::vector<Straggler>& stragglers,
                             const schedule::Visit& visit) {
   validate(spec, training);
@@ -86,7 +88,7 @@ SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, con
     }
     costs.stages = {all};
   }
-  return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
+  return play(table, costs, estimator.step_time(spec, training, cluster), stragglers, visit);
 }
 
 std::vector<double> simulate_collective(const collective::StepTable& table,

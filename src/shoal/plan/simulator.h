@@ -24,14 +24,16 @@ struct SimulatedStep {
   double seconds = 0;  ///< until the last rank has exchanged its gradients and run its optimizer
 };
 /// Throws Error(usage) for a straggler that does not exist or a factor that is not positive.
-SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
+                            const Training& training, const Cluster& cluster,
                             const std::vector<Straggler>& stragglers = {},
                             const schedule::Visit& visit = {});
 /// The same by a table that is not the training's own: a schedule from a file. Its ranks and
 /// micro-batches must be those of `training`, and every rank must hold as many of its stages; the
 /// model's blocks are spread over these. Throws Error(config) when they do not fit.
-SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training,
-                                const Cluster& cluster, const schedule::Schedule& table,
+SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spec,
+                                const Training& training, const Cluster& cluster,
+                                const schedule::Schedule& table,
                                 const std::vector<Straggler>& stragglers = {},
                                 const schedule::Visit& visit = {});
 

@@ -5,7 +5,6 @@
 
 #include "shoal/base/check.h"
 #include "shoal/plan/memory.h"
-#include "shoal/plan/shoal_time.h"
 #include "shoal/plan/topology.h"
 
 namespace shoal::plan {
@@ -52,9 +51,9 @@ double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& tr
   return ranks.size() == 1 ? m * ranks[0].all() : closed_form_s(ranks, m, v);
 }
 
-double carried_out_s(const std::vector<PieceTime>& stages, const Training& training,
-                     CarriedOut& known) {
-  return known.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline),
+double simulated_pipeline_s(const std::vector<PieceTime>& stages, const Training& training,
+                            ScheduleCache& cache) {
+  return cache.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline),
                             static_cast<int>(training.chunks()),
                             static_cast<int>(training.micro_batches()), schedule_costs(stages));
 }
@@ -194,14 +193,14 @@ schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
   return costs;
 }
 
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  CarriedOut known;
-  return step_time(spec, training, cluster, known);
+StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                             const Cluster& cluster) {
+  ScheduleCache cache;
+  return published_step_time(spec, training, cluster, cache);
 }
 
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster,
-                   CarriedOut& known, double enough) {
-  if (shoal_timed(spec, training, cluster)) return shoal_step_time(spec, training, cluster);
+StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                             const Cluster& cluster, ScheduleCache& cache, double cutoff_s) {
   const auto stages = stage_times(spec, training, cluster);
   const auto ranks = by_rank(stages, training);
   const double m = training.micro_batches();
@@ -227,8 +226,8 @@ StepTime step_time(const ModelSpec& spec, const Training& training, const Cluste
         ring_all_reduce_s(2, table * precision(training.precision)->state.gradient, link);
   }
   time.optimizer = optimizer_s(spec, training, cluster);
-  if (!has_closed_form(training) && time.all() < enough)
-    time.pipeline = carried_out_s(stages, training, known);
+  if (!has_closed_form(training) && time.all() < cutoff_s)
+    time.pipeline = simulated_pipeline_s(stages, training, cache);
   time.bubble = std::max(0.0, time.pipeline - m * mean);
   return time;
 }

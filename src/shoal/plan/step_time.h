@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "shoal/plan/carried_out.h"
 #include "shoal/plan/operations.h"
+#include "shoal/plan/schedule_cache.h"
 #include "shoal/schedule/timeline.h"
 
 namespace shoal::plan {
@@ -23,11 +23,14 @@ struct StepTime {
   double all() const { return pipeline + data_exposed + optimizer; }
   double bubble_fraction() const { return pipeline > 0 ? bubble / pipeline : 0; }
 };
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster);
-/// The same for one who asks often, and for whom a step that takes `enough` seconds or longer is as
-/// good as any such: where it would take as long without bubbles, they are not looked for.
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster,
-                   CarriedOut& known, double enough = INFINITY);
+/// Returns the time of one step by the formulas of the literature.
+StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                             const Cluster& cluster);
+/// As above, with a cache, and an early exit: the result may be any value >= `cutoff_s` once the
+/// step is known to take at least that long, because its schedule is not simulated then.
+StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                             const Cluster& cluster, ScheduleCache& cache,
+                             double cutoff_s = INFINITY);
 
 /// What every stage costs for one micro-batch, messages between stages included.
 std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training,

@@ -41,8 +41,9 @@ constexpr double kFarthestChange =
 /// What limits the first result of `search` with the same arguments, and what would change it.
 /// Prices every way once, fitting or not, and answers from these. Throws Error(config) when nothing
 /// fits.
-Sensitivity sensitivity(const ModelSpec& spec, const Training& start, const Cluster& cluster,
-                        const SearchSpace& space, double share = kMemoryShare);
+Sensitivity sensitivity(const Estimator& estimator, const ModelSpec& spec, const Training& start,
+                        const Cluster& cluster, const SearchSpace& space,
+                        double share = kMemoryShare);
 
 /// Lines for people.
 std::string to_text(const Sensitivity& answer);

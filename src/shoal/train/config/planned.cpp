@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "shoal/forecast/estimator.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::train {
@@ -38,7 +39,7 @@ plan::StateBytes state_bytes(const JobConfig& config) {
 
 plan::MemoryUse largest(const model::ModelSpec& spec, const Training& training,
                         const plan::Cluster& host) {
-  return plan::worst(plan::memory(spec, training, host)).peak().use;
+  return plan::worst(forecast::ShoalEstimator().memory(spec, training, host)).peak().use;
 }
 
 /// Single changes of the job with which it would fit.

@@ -1,11 +1,11 @@
-#include "shoal/plan/shoal_memory.h"
+#include "shoal/forecast/memory.h"
 
 #include <algorithm>
 #include <string>
 
 #include "shoal/model/kept_activations.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 namespace {
 
 /// Activations and sums.
@@ -22,11 +22,11 @@ struct Units {
   double embedding = 0, block = 0, head = 0, all = 0;
 
   Units(const ModelSpec& spec, const Training& training) {
-    all = static_cast<double>(parameter_count(spec));
+    all = static_cast<double>(model::parameter_count(spec));
     if (spec.family == Family::kMlp) return;
-    embedding = held_by_embedding(spec, training).all();
-    block = held_by_block(spec, training).all();
-    head = held_by_head(spec, training).all();
+    embedding = plan::held_by_embedding(spec, training).all();
+    block = plan::held_by_block(spec, training).all();
+    head = plan::held_by_head(spec, training).all();
   }
   /// In bytes. Few parameters are vectors: they count as the matrices do.
   Units operator*(double bytes) const {
@@ -57,7 +57,7 @@ class StepMemory {
       : spec_(spec),
         training_(training),
         bytes_(training.states ? *training.states
-                               : precision(training.precision, training.optimizer)->state),
+                               : plan::precision(training.precision, training.optimizer)->state),
         narrow_(bytes_.parameter < kElement),
         batch_{training.micro_batch, spec.family == Family::kMlp ? 1 : training.length(spec),
                kElement, std::min(bytes_.parameter, kElement)},
@@ -69,12 +69,13 @@ class StepMemory {
         ways_(training.kept) {
     if (ways_.empty()) {
       const Recompute recompute = training.recompute;
-      ways_.assign(block_count(spec), recompute == Recompute::kFull        ? Keep::kInput
-                                      : recompute == Recompute::kSelective ? Keep::kProducts
-                                                                           : Keep::kEverything);
+      ways_.assign(model::block_count(spec), recompute == Recompute::kFull ? Keep::kInput
+                                             : recompute == Recompute::kSelective
+                                                 ? Keep::kProducts
+                                                 : Keep::kEverything);
     }
     for (std::size_t b = 0; b < ways_.size(); ++b)
-      costs_.push_back(block_cost(spec, batch_, static_cast<std::int64_t>(b), ways_[b]));
+      costs_.push_back(model::block_cost(spec, batch_, static_cast<std::int64_t>(b), ways_[b]));
     for (const model::BlockCost& cost : costs_)
       kept_.push_back((kept_.empty() ? 0 : kept_.back()) + cost.kept);
   }
@@ -270,15 +271,15 @@ class StepMemory {
 
 }  // namespace
 
-bool shoal_counts(const Training& training) {
+bool predicts_memory(const Training& training) {
   const Mesh& mesh = training.mesh;
   return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 &&
          (training.states || training.precision == "fp32") && !training.zero_plus_plus &&
          !training.offload_parameters;
 }
 
-RankMemory shoal_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+RankMemory rank_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   return StepMemory(spec, training, cluster).run();
 }
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "shoal/collective/algorithm/cost_model.h"
-#include "shoal/plan/cluster.h"
+#include "shoal/forecast/plan_names.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 
 /// So much work (FLOPs, or bytes) took so long.
 struct TimedWork {
@@ -53,4 +53,4 @@ collective::CostModel message_costs(const MessageTimes& measured);
 /// hosts are not measured and stand as the inside one.
 Cluster calibrated(const Measurements& measured);
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

@@ -1,18 +1,18 @@
-#include "shoal/plan/typical_time.h"
+#include "shoal/forecast/trimmed_mean.h"
 
 #include <gtest/gtest.h>
 
 #include "shoal/base/error.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 namespace {
 
 TEST(TypicalTime, IsTheMeanWithoutTheSlowestQuarter) {
-  EXPECT_EQ(typical_time({3}), 3);
-  EXPECT_EQ(typical_time({5, 3}), 4);
-  EXPECT_EQ(typical_time({100, 1, 3}), 2);
-  EXPECT_EQ(typical_time({4, 1, 100, 2, 3, 5, 7, 90, 6}), 4);
-  EXPECT_THROW(typical_time({}), Error);
+  EXPECT_EQ(trimmed_mean({3}), 3);
+  EXPECT_EQ(trimmed_mean({5, 3}), 4);
+  EXPECT_EQ(trimmed_mean({100, 1, 3}), 2);
+  EXPECT_EQ(trimmed_mean({4, 1, 100, 2, 3, 5, 7, 90, 6}), 4);
+  EXPECT_THROW(trimmed_mean({}), Error);
 }
 
 // Two kernels of a memory that has two speeds, each half of the time: what is planned for the two
@@ -21,7 +21,7 @@ TEST(TypicalTime, OfASumIsTheSumOfThose) {
   const std::vector<double> one{6, 9, 6, 9, 6, 9, 6, 9};
   const std::vector<double> other{2, 3, 2, 3, 2, 3, 2, 3};
   const std::vector<double> both{8, 12, 8, 12, 8, 12, 8, 12};
-  EXPECT_DOUBLE_EQ(typical_time(one) + typical_time(other), typical_time(both));
+  EXPECT_DOUBLE_EQ(trimmed_mean(one) + trimmed_mean(other), trimmed_mean(both));
 }
 
 // A hundred calls of a step that another process interrupts once: what is planned for the hundred
@@ -35,4 +35,4 @@ TEST(MeanTime, HoldsWhatInterruptsFewOfManyCalls) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

@@ -1,4 +1,4 @@
-#include "shoal/plan/calibration.h"
+#include "shoal/forecast/calibration.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "shoal/base/check.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 namespace {
 
 double best_rate(const std::vector<TimedWork>& timed) {
@@ -98,9 +98,10 @@ Cluster calibrated(const Measurements& measured) {
   cluster.between = cluster.inside;
   cluster.host = {measured.memory_bytes, device.memory_bandwidth * measured.ranks,
                   device.memory_bandwidth};
-  for (const auto& [name, timed] : measured.kernels) cluster.kernels[name] = fit_kernel(timed);
-  validate(cluster);
+  for (const auto& [name, timed] : measured.kernels)
+    cluster.kernels[name] = plan::fit_kernel(timed);
+  plan::validate(cluster);
   return cluster;
 }
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

@@ -1,13 +1,13 @@
-#include "shoal/plan/typical_time.h"
+#include "shoal/forecast/trimmed_mean.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "shoal/base/check.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 
-double typical_time(std::vector<double> seconds) {
+double trimmed_mean(std::vector<double> seconds) {
   SHOAL_USER_CHECK(!seconds.empty(), "calibrate", "nothing was measured: {} times", seconds.size());
   std::sort(seconds.begin(), seconds.end());
   const auto kept = static_cast<std::ptrdiff_t>(seconds.size() - (seconds.size() + 1) / 4);
@@ -19,4 +19,4 @@ double mean_time(const std::vector<double>& seconds) {
   return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
 }
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

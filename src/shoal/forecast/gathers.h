@@ -3,12 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "shoal/model/model_spec.h"
-#include "shoal/plan/cluster.h"
-#include "shoal/plan/training.h"
+#include "shoal/forecast/plan_names.h"
 #include "shoal/schedule/sharding.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 
 /// The order in which ZeRO-3 gathers units of parameters and releases them in one micro-batch.
 /// Units are the embedding, the blocks and the head, modules the model itself and those; a tied
@@ -18,6 +16,6 @@ std::vector<schedule::ShardAction> gather_table(const ModelSpec& spec, const Tra
                                                 const Cluster& cluster);
 
 /// "gather embedding", "forward blocks.0": an action in the names of the model.
-std::string words(const schedule::ShardAction& action, const ModelSpec& spec);
+std::string describe(const schedule::ShardAction& action, const ModelSpec& spec);
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

@@ -15,7 +15,7 @@ bool has_closed_form(const Training& training);
 
 /// Schedules that were carried out, remembered: those without a closed form take milliseconds each,
 /// and a search asks for the same ones thousands of times. Not for several threads at once.
-class CarriedOut {
+class ScheduleCache {
  public:
   /// schedule::simulate(table, costs).longest_span() of the table of that name; costs one per
   /// stage, nothing else.

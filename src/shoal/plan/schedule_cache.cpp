@@ -1,4 +1,4 @@
-#include "shoal/plan/carried_out.h"
+#include "shoal/plan/schedule_cache.h"
 
 #include "shoal/schedule/generators.h"
 
@@ -9,8 +9,8 @@ bool has_closed_form(const Training& training) {
          training.schedule == "1f1b" || training.schedule == "interleaved";
 }
 
-double CarriedOut::longest_span(const std::string& schedule, int ranks, int chunks,
-                                int micro_batches, const schedule::Costs& costs) {
+double ScheduleCache::longest_span(const std::string& schedule, int ranks, int chunks,
+                                   int micro_batches, const schedule::Costs& costs) {
   Key key{schedule, ranks, chunks, micro_batches, {}};
   for (const schedule::StageCost& stage : costs.stages) {
     std::get<4>(key).insert(std::get<4>(key).end(),
@@ -25,9 +25,9 @@ double CarriedOut::longest_span(const std::string& schedule, int ranks, int chun
   return spans_.emplace(std::move(key), span).first->second;
 }
 
-const std::vector<double>& CarriedOut::activation_peaks(const std::string& schedule, int ranks,
-                                                        int chunks, int micro_batches,
-                                                        double kept) {
+const std::vector<double>& ScheduleCache::activation_peaks(const std::string& schedule, int ranks,
+                                                           int chunks, int micro_batches,
+                                                           double kept) {
   Key key{schedule, ranks, chunks, micro_batches, {kept}};
   const auto known = peaks_.find(key);
   if (known != peaks_.end()) return known->second;

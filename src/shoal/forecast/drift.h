@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "shoal/plan/cluster.h"
+#include "shoal/forecast/plan_names.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 
 /// How many times as long work takes now as when a cluster was measured: a processor that is shared
 /// with other machines' work changes by the minute, and the bandwidth of its memory does so apart
@@ -26,4 +26,4 @@ Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<Time
 /// The cluster with its kernels as they are after `drift`; nothing else of it changes.
 Cluster drifted(Cluster cluster, const Drift& drift);
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

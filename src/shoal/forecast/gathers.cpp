@@ -1,8 +1,8 @@
-#include "shoal/plan/gathers.h"
+#include "shoal/forecast/gathers.h"
 
 #include <fmt/format.h>
 
-namespace shoal::plan {
+namespace shoal::forecast {
 
 std::vector<schedule::ShardAction> gather_table(const ModelSpec& spec, const Training& training,
                                                 const Cluster& cluster) {
@@ -21,7 +21,7 @@ std::vector<schedule::ShardAction> gather_table(const ModelSpec& spec, const Tra
   return schedule::shard_table(plan);
 }
 
-std::string words(const schedule::ShardAction& action, const ModelSpec& spec) {
+std::string describe(const schedule::ShardAction& action, const ModelSpec& spec) {
   constexpr const char* kSteps[] = {"gather", "release", "forward", "backward"};
   const char* step = kSteps[static_cast<int>(action.step)];
   const bool module =
@@ -34,4 +34,4 @@ std::string words(const schedule::ShardAction& action, const ModelSpec& spec) {
   return fmt::format("{} blocks.{}", step, unit - 1);
 }
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

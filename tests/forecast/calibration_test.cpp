@@ -1,4 +1,4 @@
-#include "shoal/plan/calibration.h"
+#include "shoal/forecast/calibration.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include "shoal/plan/collective_cost.h"
 #include "shoal/plan/operations.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 namespace {
 
 // Times made from known constants must give the constants back, and predictions the times.
@@ -21,12 +21,12 @@ TEST(Calibration, FindsTheConstantsThatMadeTheTimes) {
   for (const double bytes : {1e4, 1e6, 1e8})
     measured.traversals.push_back({bytes, 2e-6 + bytes / 12e9});
   for (const double bytes : {65536.0, 1e6, 6e7})
-    measured.all_reduces.push_back({bytes, ring_all_reduce_s(4, bytes, {3e-6, 1 / 5e9, 0})});
+    measured.all_reduces.push_back({bytes, plan::ring_all_reduce_s(4, bytes, {3e-6, 1 / 5e9, 0})});
   const Cluster cluster = calibrated(measured);
   for (const auto& [work, seconds] : measured.products[ElementType::kF32])
-    EXPECT_NEAR(product_s(cluster, ElementType::kF32, work) / seconds, 1, 1e-9);
+    EXPECT_NEAR(plan::product_s(cluster, ElementType::kF32, work) / seconds, 1, 1e-9);
   for (const auto& [work, seconds] : measured.traversals)
-    EXPECT_NEAR(memory_s(cluster, work) / seconds, 1, 1e-9);
+    EXPECT_NEAR(plan::memory_s(cluster, work) / seconds, 1, 1e-9);
   EXPECT_NEAR(cluster.peak(ElementType::kBF16) / cluster.peak(ElementType::kF32), 2, 1e-9);
   EXPECT_NEAR(cluster.inside.bandwidth / 5e9, 1, 1e-9);
   EXPECT_NEAR(cluster.inside.latency_s / 3e-6, 1, 1e-6);
@@ -79,4 +79,4 @@ TEST(Calibration, RefusesWhatTellsNothing) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

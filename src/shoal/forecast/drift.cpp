@@ -1,8 +1,8 @@
-#include "shoal/plan/drift.h"
+#include "shoal/forecast/drift.h"
 
 #include "shoal/base/check.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 namespace {
 
 /// The factor x for which the sum of (x planned / measured - 1)^2 is least.
@@ -27,7 +27,7 @@ Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<Time
     for (const TimedKernel& one : timed) {
       SHOAL_USER_CHECK(one.seconds > 0, "drift", "times must be positive: {} s", one.seconds);
       const double share = then->second.seconds(one.work) / one.seconds;
-      (streams_memory(name) ? memory : core).add(share);
+      (plan::streams_memory(name) ? memory : core).add(share);
       both.add(share);
     }
   }
@@ -38,11 +38,11 @@ Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<Time
 
 Cluster drifted(Cluster cluster, const Drift& drift) {
   for (auto& [name, rate] : cluster.kernels) {
-    const double factor = streams_memory(name) ? drift.memory : drift.core;
+    const double factor = plan::streams_memory(name) ? drift.memory : drift.core;
     for (TimedKernel& one : rate.timed) one.seconds *= factor;
     rate.start_s *= factor, rate.flop_s *= factor, rate.weight_s *= factor, rate.byte_s *= factor;
   }
   return cluster;
 }
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

@@ -1,12 +1,11 @@
-#include "shoal/plan/shoal_time.h"
+#include "shoal/forecast/step_time.h"
 
 #include <fmt/format.h>
 
 #include "shoal/base/error.h"
-#include "shoal/plan/memory.h"
-#include "shoal/plan/shoal_memory.h"
+#include "shoal/forecast/memory.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 namespace {
 
 class StepOfShoal {
@@ -16,7 +15,7 @@ class StepOfShoal {
         training_(training),
         cluster_(cluster),
         rows_(static_cast<double>(training.micro_batch * training.length(spec))),
-        parameters_(static_cast<double>(parameter_count(spec))),
+        parameters_(static_cast<double>(model::parameter_count(spec))),
         of_type_(training.precision == "bf16" ? "_bf16" : "") {}
 
   StepTime run() const {
@@ -26,7 +25,7 @@ class StepOfShoal {
     time.recomputed = m * recomputed();
     time.pipeline = m * (layers * (block_forward() + block_backward()) + ends()) + time.recomputed;
     time.data_exposed = exchange();
-    time.optimizer = kernel("optimizer" + of_type_, memory_work(parameters_ / shards()));
+    time.optimizer = kernel("optimizer" + of_type_, plan::memory_work(parameters_ / shards()));
     return time;
   }
 
@@ -48,26 +47,28 @@ class StepOfShoal {
 
   double products(const std::string& linear) const {
     const std::string name = linear + of_type_;
-    return kernel(name, linear_work(rows_, width(), qkv())) +
-           kernel(name, linear_work(rows_, queries(), width())) +
-           (spec_.gated ? 2 : 1) * kernel(name, linear_work(rows_, width(), ffn())) +
-           kernel(name, linear_work(rows_, ffn(), width()));
+    return kernel(name, plan::linear_work(rows_, width(), qkv())) +
+           kernel(name, plan::linear_work(rows_, queries(), width())) +
+           (spec_.gated ? 2 : 1) * kernel(name, plan::linear_work(rows_, width(), ffn())) +
+           kernel(name, plan::linear_work(rows_, ffn(), width()));
   }
 
   /// What lies between the products; `suffix` of the names: "" or "_backward".
   double between(const std::string& suffix) const {
     const double turned = spec_.positions == Positions::kRotary
-                              ? kernel("norm" + suffix, pass_work(rows_ * qkv()))
+                              ? kernel("norm" + suffix, plan::pass_work(rows_ * qkv()))
                               : 0;
-    const double normed = spec_.qk_norm ? kernel("norm" + suffix, pass_work(rows_ * qkv())) : 0;
+    const double normed =
+        spec_.qk_norm ? kernel("norm" + suffix, plan::pass_work(rows_ * qkv())) : 0;
     const double dropped =
-        spec_.dropout > 0 ? 2 * kernel("norm" + suffix, pass_work(rows_ * width())) : 0;
-    return 2 * kernel("norm" + suffix, pass_work(rows_ * width())) + normed + turned + dropped +
-           kernel("activation" + suffix, pass_work(rows_ * ffn() * (spec_.gated ? 2 : 1))) +
+        spec_.dropout > 0 ? 2 * kernel("norm" + suffix, plan::pass_work(rows_ * width())) : 0;
+    return 2 * kernel("norm" + suffix, plan::pass_work(rows_ * width())) + normed + turned +
+           dropped +
+           kernel("activation" + suffix, plan::pass_work(rows_ * ffn() * (spec_.gated ? 2 : 1))) +
            kernel("attention" + suffix,
-                  attention_work(static_cast<double>(training_.micro_batch),
-                                 training_.length(spec_), static_cast<double>(spec_.heads),
-                                 static_cast<double>(spec_.head_size)));
+                  plan::attention_work(static_cast<double>(training_.micro_batch),
+                                       training_.length(spec_), static_cast<double>(spec_.heads),
+                                       static_cast<double>(spec_.head_size)));
   }
 
   double block_forward() const { return products("linear") + between(""); }
@@ -89,10 +90,11 @@ class StepOfShoal {
 
   /// Embedding and head.
   double ends() const {
-    return kernel("embedding", pass_work(rows_ * width())) +
-           kernel("norm", pass_work(rows_ * width())) +
-           kernel("norm_backward", pass_work(rows_ * width())) +
-           kernel("loss" + of_type_, loss_work(rows_, width(), static_cast<double>(spec_.vocab)));
+    return kernel("embedding", plan::pass_work(rows_ * width())) +
+           kernel("norm", plan::pass_work(rows_ * width())) +
+           kernel("norm_backward", plan::pass_work(rows_ * width())) +
+           kernel("loss" + of_type_,
+                  plan::loss_work(rows_, width(), static_cast<double>(spec_.vocab)));
   }
 
   double shards() const {
@@ -118,7 +120,7 @@ class StepOfShoal {
 
   /// So many elements in so many calls.
   double spread(const std::string& name, double elements, double calls) const {
-    return calls * kernel(name, memory_work(elements / calls));
+    return calls * kernel(name, plan::memory_work(elements / calls));
   }
 
   const ModelSpec& spec_;
@@ -131,21 +133,22 @@ class StepOfShoal {
 /// fp32, or bf16 as it is unless a job says otherwise: fp32 masters, gradients and moments.
 bool type_measured(const Training& training, const Cluster& cluster) {
   if (training.precision == "fp32") return true;
-  const StateBytes usual = precision("bf16", training.optimizer)->state;
+  const StateBytes usual = plan::precision("bf16", training.optimizer)->state;
   return training.precision == "bf16" && (!training.states || *training.states == usual) &&
          cluster.kernels.contains("linear_bf16");
 }
 
 }  // namespace
 
-bool shoal_timed(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  return !cluster.kernels.empty() && shoal_counts(training) && type_measured(training, cluster) &&
-         !training.offload_optimizer && !training.sync_every_micro_batch &&
-         spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
+bool predicts_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  return !cluster.kernels.empty() && predicts_memory(training) &&
+         type_measured(training, cluster) && !training.offload_optimizer &&
+         !training.sync_every_micro_batch && spec.family == Family::kTransformer &&
+         spec.experts == 0 && cluster.hosts == 1;
 }
 
-StepTime shoal_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+StepTime kernel_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   return StepOfShoal(spec, training, cluster).run();
 }
 
-}  // namespace shoal::plan
+}  // namespace shoal::forecast

@@ -1,14 +1,15 @@
-#include "shoal/plan/drift.h"
+#include "shoal/forecast/drift.h"
 
 #include <gtest/gtest.h>
 
 #include "shoal/base/error.h"
 
-namespace shoal::plan {
+namespace shoal::forecast {
 namespace {
 
-const std::vector<KernelWork> kWorks{linear_work(64, 768, 3072), linear_work(1024, 768, 3072),
-                                     linear_work(64, 256, 768), linear_work(1024, 256, 768)};
+const std::vector<KernelWork> kWorks{
+    plan::linear_work(64, 768, 3072), plan::linear_work(1024, 768, 3072),
+    plan::linear_work(64, 256, 768), plan::linear_work(1024, 256, 768)};
 
 /// Kernels whose times come from known parts. Products drift with the core, whatever becomes of the
 /// memory's bandwidth.
@@ -23,14 +24,16 @@ struct Machine {
     std::map<std::string, std::vector<TimedKernel>> all;
     for (const KernelWork& work : kWorks) all["linear"].push_back({work, linear().seconds(work)});
     for (const double count : {1e5, 1e6, 1e7})
-      all["optimizer"].push_back({memory_work(count), optimizer().seconds(memory_work(count))});
+      all["optimizer"].push_back(
+          {plan::memory_work(count), optimizer().seconds(plan::memory_work(count))});
     for (const double count : {1e5, 1e6, 1e7})
-      all["all_reduce"].push_back({memory_work(count), all_reduce().seconds(memory_work(count))});
+      all["all_reduce"].push_back(
+          {plan::memory_work(count), all_reduce().seconds(plan::memory_work(count))});
     return all;
   }
   Cluster cluster() const {
-    Cluster cluster = *cluster_preset("cpu");
-    for (const auto& [name, list] : timed()) cluster.kernels[name] = fit_kernel(list);
+    Cluster cluster = *plan::cluster_preset("cpu");
+    for (const auto& [name, list] : timed()) cluster.kernels[name] = plan::fit_kernel(list);
     return cluster;
   }
 };
@@ -50,16 +53,16 @@ TEST(Drift, DriftedClusterTakesAsLongAsTheMachineDoes) {
   const Machine now{1.2, 0.8};
   const Cluster cluster = drifted(Machine{}.cluster(), {now.core, now.memory});
   for (const double rows : {64, 200, 1024}) {
-    EXPECT_NEAR(cluster.kernels.at("linear").seconds(linear_work(rows, 512, 2048)) /
-                    now.linear().seconds(linear_work(rows, 512, 2048)),
+    EXPECT_NEAR(cluster.kernels.at("linear").seconds(plan::linear_work(rows, 512, 2048)) /
+                    now.linear().seconds(plan::linear_work(rows, 512, 2048)),
                 1, 1e-6)
         << rows;
   }
-  EXPECT_NEAR(cluster.kernels.at("optimizer").seconds(memory_work(3e6)) /
-                  now.optimizer().seconds(memory_work(3e6)),
+  EXPECT_NEAR(cluster.kernels.at("optimizer").seconds(plan::memory_work(3e6)) /
+                  now.optimizer().seconds(plan::memory_work(3e6)),
               1, 1e-6);
-  EXPECT_NEAR(cluster.kernels.at("all_reduce").seconds(memory_work(3e6)) /
-                  now.all_reduce().seconds(memory_work(3e6)),
+  EXPECT_NEAR(cluster.kernels.at("all_reduce").seconds(plan::memory_work(3e6)) /
+                  now.all_reduce().seconds(plan::memory_work(3e6)),
               1, 1e-6);
   EXPECT_EQ(drifted(Machine{}.cluster(), {}), Machine{}.cluster());
   // A cluster file may hold the four numbers alone.
@@ -83,17 +86,17 @@ TEST(Drift, ProductsDoNotDriftWithTheMemory) {
   const Cluster then = Machine{}.cluster();
   const Cluster now = drifted(then, {1, 0.7});
   EXPECT_EQ(now.kernels.at("linear"), then.kernels.at("linear"));
-  EXPECT_NEAR(now.kernels.at("all_reduce").seconds(memory_work(1e6)) /
-                  then.kernels.at("all_reduce").seconds(memory_work(1e6)),
+  EXPECT_NEAR(now.kernels.at("all_reduce").seconds(plan::memory_work(1e6)) /
+                  then.kernels.at("all_reduce").seconds(plan::memory_work(1e6)),
               0.7, 1e-9);
 }
 
 TEST(Drift, RefusesWhatTellsNothing) {
   const Cluster cluster = Machine{}.cluster();
   EXPECT_THROW(drift(cluster, {}), Error);
-  EXPECT_THROW(drift(cluster, {{"norm", {{pass_work(1e6), 1e-3}}}}), Error);
+  EXPECT_THROW(drift(cluster, {{"norm", {{plan::pass_work(1e6), 1e-3}}}}), Error);
   EXPECT_THROW(drift(cluster, {{"linear", {{kWorks[0], 0}}}}), Error);
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::forecast
