@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "shoal/plan/calculators/calculations.h"
 #include "shoal/plan/collective_cost.h"
 #include "shoal/plan/flops.h"
-#include "shoal/plan/lessons.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/operations.h"
 #include "shoal/plan/step_time.h"

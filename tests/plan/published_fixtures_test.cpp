@@ -7,8 +7,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "shoal/plan/calculators/calculations.h"
 #include "shoal/plan/flops.h"
-#include "shoal/plan/lessons.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/operations.h"
 #include "shoal/plan/plan.h"

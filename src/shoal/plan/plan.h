@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "shoal/plan/calculators/goodput.h"
 #include "shoal/plan/cluster.h"
 #include "shoal/plan/estimator.h"
 #include "shoal/plan/flops.h"
-#include "shoal/plan/goodput.h"
 #include "shoal/plan/traffic.h"
 
 namespace shoal::plan {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "shoal/collective/algorithm/step.h"
+#include "shoal/plan/calculators/goodput.h"
 #include "shoal/plan/collective_cost.h"
-#include "shoal/plan/goodput.h"
 #include "shoal/plan/plan.h"
 #include "shoal/schedule/timeline.h"
 

@@ -1,4 +1,4 @@
-#include "apps/shoal/plan_contradictions.h"
+#include "apps/shoal/plan/contradictions.h"
 
 #include <fmt/format.h>
 

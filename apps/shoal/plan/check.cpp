@@ -1,4 +1,4 @@
-#include "apps/shoal/plan_check.h"
+#include "apps/shoal/plan/check.h"
 
 #include <fmt/format.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 #include "apps/shoal/other_load.h"
 #include "apps/shoal/own_program.h"
-#include "apps/shoal/plan_drift.h"
-#include "apps/shoal/plan_options.h"
+#include "apps/shoal/plan/drift.h"
+#include "apps/shoal/plan/options.h"
 #include "shoal/base/error.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/forecast/trimmed_mean.h"

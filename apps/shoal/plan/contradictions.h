@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "apps/shoal/plan_options.h"
+#include "apps/shoal/plan/options.h"
 
 namespace shoal::apps {
 

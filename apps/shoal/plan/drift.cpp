@@ -1,4 +1,4 @@
-#include "apps/shoal/plan_drift.h"
+#include "apps/shoal/plan/drift.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/own_program.h"
-#include "apps/shoal/plan_calibrate.h"
+#include "apps/shoal/plan/calibrate.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
 

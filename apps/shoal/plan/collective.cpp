@@ -1,4 +1,4 @@
-#include "apps/shoal/plan_collective.h"
+#include "apps/shoal/plan/collective.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "shoal/plan/goodput.h"
+#include "shoal/plan/calculators/goodput.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "apps/shoal/plan_options.h"
+#include "apps/shoal/plan/options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

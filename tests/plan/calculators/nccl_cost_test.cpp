@@ -1,10 +1,10 @@
-#include "shoal/plan/nccl_cost.h"
+#include "shoal/plan/calculators/nccl_cost.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/base/error.h"
-#include "shoal/plan/lessons.h"
+#include "shoal/plan/calculators/calculations.h"
 #include "tests/complaint.h"
 
 namespace shoal::plan {

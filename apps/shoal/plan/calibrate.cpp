@@ -1,4 +1,4 @@
-#include "apps/shoal/plan_calibrate.h"
+#include "apps/shoal/plan/calibrate.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

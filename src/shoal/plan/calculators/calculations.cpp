@@ -1,4 +1,4 @@
-#include "shoal/plan/lessons.h"
+#include "shoal/plan/calculators/calculations.h"
 
 #include <fmt/format.h>
 
@@ -39,15 +39,15 @@ void require_link(AlphaBeta link) {
 
 }  // namespace
 
-Lesson iterations_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks) {
+Calculation iterations_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks) {
   const std::int64_t n = iterations(samples, batch, ranks);
   return {static_cast<double>(n),
           fmt::format("ceil({} samples / ({} a rank x {} ranks)) = {} iterations an epoch", samples,
                       batch, ranks, n)};
 }
 
-Lesson collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
-                           std::int64_t epochs) {
+Calculation collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
+                                std::int64_t epochs) {
   require_positive("epochs", static_cast<double>(epochs));
   const std::int64_t n = iterations(samples, batch, ranks);
   SHOAL_USER_CHECK(static_cast<double>(n) * static_cast<double>(epochs) < kMost, "plan",
@@ -58,8 +58,8 @@ Lesson collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_
               n, epochs, n * epochs)};
 }
 
-Lesson exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
-                          double bytes, AlphaBeta link) {
+Calculation exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
+                               double bytes, AlphaBeta link) {
   require_positive("bytes", bytes);
   require_link(link);
   const std::int64_t n = iterations(samples, batch, ranks);
@@ -70,7 +70,7 @@ Lesson exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t
                       n, ranks, link.alpha, ranks, ranks, bytes, 1 / link.beta, one, n * one)};
 }
 
-Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link) {
+Calculation ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link) {
   require_positive("ranks", static_cast<double>(ranks));
   require_positive("bytes", bytes);
   require_link(link);
@@ -84,7 +84,7 @@ Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link) {
                       1 / link.beta)};
 }
 
-Lesson nccl_choice(const NcclQuestion& question) {
+Calculation nccl_choice(const NcclQuestion& question) {
   const NcclTime best = nccl_times(question).front();
   std::string hops =
       fmt::format("{:.4g} us + {:.4g} x {:.4g} us", best.base_us, best.inside_hops, best.inside_us);
@@ -95,7 +95,7 @@ Lesson nccl_choice(const NcclQuestion& question) {
                       best.protocol, hops, best.sent_bytes, best.bandwidth, best.seconds())};
 }
 
-Lesson zero_memory(double parameters, int stage, std::int64_t ranks) {
+Calculation zero_memory(double parameters, int stage, std::int64_t ranks) {
   require_positive("parameters", parameters);
   require_positive("ranks", static_cast<double>(ranks));
   SHOAL_USER_CHECK(stage >= 0 && stage <= 3, "plan", "zero = {}: must lie between 0 and 3", stage);
@@ -106,7 +106,7 @@ Lesson zero_memory(double parameters, int stage, std::int64_t ranks) {
                              parameters, formulas[stage], ranks, bytes / 1e9)};
 }
 
-Lesson offload_efficiency(double intensity, double bandwidth, double peak) {
+Calculation offload_efficiency(double intensity, double bandwidth, double peak) {
   require_positive("intensity", intensity);
   require_positive("bandwidth", bandwidth);
   require_positive("peak", peak);
@@ -116,7 +116,7 @@ Lesson offload_efficiency(double intensity, double bandwidth, double peak) {
                              intensity, bandwidth, intensity, bandwidth, peak, 100 * share)};
 }
 
-Lesson offload_working_set(const WorkingSet& set) {
+Calculation offload_working_set(const WorkingSet& set) {
   require_positive("hidden", set.hidden);
   require_positive("heads", set.heads);
   require_positive("samples", set.samples);
@@ -133,7 +133,7 @@ Lesson offload_working_set(const WorkingSet& set) {
                              set.length, set.layers, set.blocks)};
 }
 
-Lesson ring_attention_tokens(double bandwidth, double peak) {
+Calculation ring_attention_tokens(double bandwidth, double peak) {
   require_positive("bandwidth", bandwidth);
   require_positive("peak", peak);
   const double tokens = peak / bandwidth;
@@ -142,7 +142,7 @@ Lesson ring_attention_tokens(double bandwidth, double peak) {
                       peak, bandwidth, std::ceil(tokens))};
 }
 
-Lesson best_checkpoints(std::int64_t layers, double inside, double input) {
+Calculation best_checkpoints(std::int64_t layers, double inside, double input) {
   require_positive("layers", static_cast<double>(layers));
   require_positive("inside", inside);
   require_positive("input", input);

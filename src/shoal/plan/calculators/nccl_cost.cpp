@@ -1,4 +1,4 @@
-#include "shoal/plan/nccl_cost.h"
+#include "shoal/plan/calculators/nccl_cost.h"
 
 #include <algorithm>
 #include <cmath>

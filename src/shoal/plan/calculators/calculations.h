@@ -3,36 +3,36 @@
 #include <cstdint>
 #include <string>
 
+#include "shoal/plan/calculators/nccl_cost.h"
 #include "shoal/plan/collective_cost.h"
-#include "shoal/plan/nccl_cost.h"
 
 namespace shoal::plan {
 
 /// A number with the formula that gave it, on one line.
-struct Lesson {
+struct Calculation {
   double value = 0;
   std::string line;
 };
 
 /// ceil(samples / (batch x ranks)), `batch` being that of one rank.
-Lesson iterations_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks);
+Calculation iterations_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks);
 /// One all-reduce of the gradients an iteration: iterations x epochs.
-Lesson collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
-                           std::int64_t epochs);
+Calculation collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
+                                std::int64_t epochs);
 /// Exchange of one epoch: iterations x the ring all-reduce of `bytes` of gradients over the link.
-Lesson exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
-                          double bytes, AlphaBeta link);
+Calculation exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
+                               double bytes, AlphaBeta link);
 /// Ring against binomial tree for one all-reduce: the seconds of the faster, and both in the line.
-Lesson ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link);
+Calculation ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link);
 /// The fastest way of a collective by NCCL's own model, with its latencies hop by hop.
-Lesson nccl_choice(const NcclQuestion& question);
+Calculation nccl_choice(const NcclQuestion& question);
 /// Model states of one rank under a ZeRO stage, 16 bytes a parameter in all.
-Lesson zero_memory(double parameters, int stage, std::int64_t ranks);
+Calculation zero_memory(double parameters, int stage, std::int64_t ranks);
 /// The share of its peak that a device reaches when what it computes with comes over a link:
 /// `intensity` FLOPs a byte. Parameters and gradients of a transformer have one of samples x
 /// tokens, optimizer states a quarter of it, checkpoints of `c` blocks 24 hidden c. Rajbhandari et
 /// al., "ZeRO-Infinity", 2021, equation 6.
-Lesson offload_efficiency(double intensity, double bandwidth, double peak);
+Calculation offload_efficiency(double intensity, double bandwidth, double peak);
 /// Bytes that a device needs for its work where states and checkpoints live elsewhere: the largest
 /// product of a block, 4 h x h parameters and their gradients in 16 bits, and everything between
 /// two checkpoints `blocks` blocks apart. Rajbhandari et al., "ZeRO-Infinity", 2021, equations 4
@@ -46,13 +46,13 @@ struct WorkingSet {
   }
   double checkpoints() const { return 2 * samples * length * hidden * layers / blocks; }
 };
-Lesson offload_working_set(const WorkingSet& set);
+Calculation offload_working_set(const WorkingSet& set);
 /// Tokens that each rank of a ring of context parallelism needs, so that keys and values arrive
 /// while it computes: peak / bandwidth, for as many key as query heads, in 16 bits.
-Lesson ring_attention_tokens(double bandwidth, double peak);
+Calculation ring_attention_tokens(double bandwidth, double peak);
 /// Into how many pieces `layers` blocks are best cut when each piece keeps its input alone: what is
 /// kept and one piece at work take the least together. `inside` and `input` are bytes of one block.
 /// Narayanan et al., SC 2021, section 3.5.
-Lesson best_checkpoints(std::int64_t layers, double inside, double input);
+Calculation best_checkpoints(std::int64_t layers, double inside, double input);
 
 }  // namespace shoal::plan

@@ -1,4 +1,4 @@
-#include "shoal/plan/scaling_laws.h"
+#include "shoal/plan/calculators/scaling_laws.h"
 
 #include <cmath>
 
