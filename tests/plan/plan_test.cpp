@@ -5,8 +5,10 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "shoal/base/error.h"
+#include "shoal/collective/algorithm/choice.h"
 #include "shoal/collective/algorithm/ring.h"
 #include "shoal/plan/calculators/goodput.h"
 #include "shoal/plan/memory.h"
@@ -17,6 +19,7 @@
 #include "shoal/schedule/schedule_file.h"
 #include "tests/complaint.h"
 #include "tests/plan/published.h"
+#include "tests/support/collective_closed_forms.h"
 
 namespace shoal::plan {
 namespace {
@@ -257,6 +260,21 @@ TEST(Simulator, AnEvenRingTakesItsClosedForm) {
     const auto times = simulate_collective(collective::ring_all_reduce(n, count), 4, link);
     for (const double time : times)
       EXPECT_NEAR(time, ring_all_reduce_s(n, 4.0 * count, link), 1e-12) << n;
+  }
+}
+
+// Every rank exchanges its whole buffer in each of log2 n rounds.
+TEST(Simulator, EvenDoublingTakesItsClosedForm) {
+  const AlphaBeta link{5e-6, 1 / 25e9, 1 / 100e9};
+  for (const int n : {2, 4, 32}) {
+    const std::size_t count = 1 << 16;
+    std::vector<int> hosts(static_cast<std::size_t>(n));
+    std::iota(hosts.begin(), hosts.end(), 0);
+    const auto table = collective::make_table(collective::Algorithm::kRecursiveDoubling,
+                                              collective::Kind::kAllReduce, count, 0, hosts);
+    const double expected = recursive_doubling_all_reduce_s(n, 4.0 * count, link);
+    for (const double seconds : simulate_collective(table, 4, link))
+      EXPECT_NEAR(seconds / expected, 1, 1e-9) << n;
   }
 }
 

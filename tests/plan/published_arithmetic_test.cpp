@@ -12,6 +12,8 @@
 #include "shoal/plan/step_time.h"
 #include "shoal/plan/traffic.h"
 #include "tests/plan/published.h"
+#include "tests/support/collective_closed_forms.h"
+#include "tests/support/published_formulas.h"
 
 namespace shoal::plan {
 namespace {

@@ -15,6 +15,7 @@
 #include "shoal/plan/topology.h"
 #include "shoal/plan/traffic.h"
 #include "tests/plan/published.h"
+#include "tests/support/published_formulas.h"
 
 namespace shoal::plan {
 namespace {

@@ -29,8 +29,8 @@ std::string table(const std::vector<Predicted>& rows) {
     text +=
         fmt::format("| {} | {} | {} | {:.2f} | {:.2f} | {:+.1f} % |\n", row.name, row.micro_batch,
                     row.stages, row.predicted, row.measured, 100 * row.error());
-    mean += std::abs(row.error()) / static_cast<double>(rows.size()),
-        most = std::max(most, std::abs(row.error()));
+    mean += std::abs(row.error()) / static_cast<double>(rows.size());
+    most = std::max(most, std::abs(row.error()));
   }
   return text + fmt::format("\nMean {:.2f} %, largest {:.2f} %.\n", 100 * mean, 100 * most);
 }
@@ -104,14 +104,15 @@ std::vector<Predicted> korthikanti() {
   return list;
 }
 
+Predicted predicted(const SearchedRow& row) {
+  const Candidate best = row.best(row.cluster.device.efficiency);
+  return {row.name, best.training.micro_batch, best.training.mesh.virtual_stages, best.time.all(),
+          row.seconds};
+}
+
 std::vector<Predicted> searched(const std::string& name, SearchedRow (*of)(const Row&)) {
   std::vector<Predicted> list;
-  for (const Row& row : published(name)) {
-    const SearchedRow searched = of(row);
-    const Candidate best = searched.best(searched.cluster.device.efficiency);
-    list.push_back({searched.name, best.training.micro_batch, best.training.mesh.virtual_stages,
-                    best.time.all(), searched.seconds});
-  }
+  for (const Row& row : published(name)) list.push_back(predicted(of(row)));
   return list;
 }
 
@@ -145,6 +146,23 @@ std::string zero3() {
                         row["tflops"], 100 * (rate / row["tflops"] - 1));
   }
   return text;
+}
+
+/// The rows of the data that no part of the model had seen when they were predicted.
+std::vector<Predicted> ptdp() {
+  std::vector<Predicted> list;
+  for (const Row& row : published("sc21_table_2"))
+    if (row["zero3"] == 0) list.push_back(predicted(ptdp_row(row)));
+  return list;
+}
+
+std::vector<Predicted> readme() {
+  std::vector<Predicted> list;
+  for (const char* column : {"v100", "a100", "cluster"}) {
+    for (const Row& row : published("megatron_readme_tp"))
+      list.push_back(predicted(readme_row(row, column)));
+  }
+  return list;
 }
 
 std::string bubbles() {
@@ -236,6 +254,8 @@ TEST(PublishedPage, HoldsWhatIsComputed) {
   expect("strong scaling", strong_scaling(strong));
   for (const double error : strong) EXPECT_NEAR(error, 0, 0.15);
   expect("zero3", zero3());
+  expect("unseen ptdp", table(ptdp()));
+  expect("unseen readme", table(readme()));
   expect("bubbles", bubbles());
 }
 

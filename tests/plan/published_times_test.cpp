@@ -45,31 +45,6 @@ Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency,
   return all;
 }
 
-std::vector<TimedRow> korthikanti_rows() {
-  std::vector<TimedRow> rows;
-  for (const Row& row : published("korthikanti_table_5"))
-    for (const bool full : {true, false}) rows.push_back(korthikanti_row(row, full));
-  return rows;
-}
-std::vector<TimedRow> sc21_rows() {
-  std::vector<TimedRow> rows;
-  for (const Row& row : published("sc21_table_1")) rows.push_back(sc21_row(row).timed());
-  return rows;
-}
-std::vector<TimedRow> h100_rows() {
-  std::vector<TimedRow> rows;
-  for (const Row& row : published("megatron_core_h100")) rows.push_back(h100_row(row).timed());
-  return rows;
-}
-
-std::vector<TimedRow> chosen(const std::vector<TimedRow>& rows, const std::set<std::string>& names,
-                             double weight) {
-  std::vector<TimedRow> list;
-  for (TimedRow row : rows)
-    if (names.contains(row.name)) row.weight = weight, list.push_back(row);
-  return list;
-}
-
 double loss(const std::vector<TimedRow>& rows, const Efficiency& efficiency) {
   double sum = 0;
   double weights = 0;
@@ -133,11 +108,7 @@ void expect_order(const std::vector<TimedRow>& rows, const std::string& table,
 }
 
 TEST(PublishedTimes, A100EfficiencyIsTheMinimumOnItsRows) {
-  std::vector<TimedRow> rows = layer_rows();
-  for (TimedRow& row : rows) row.weight = 0.2;
-  for (const TimedRow& row : chosen(korthikanti_rows(), kA100Fitted, 1)) rows.push_back(row);
-  for (const TimedRow& row : chosen(sc21_rows(), kA100Fitted, 0.3)) rows.push_back(row);
-  expect_minimum(rows, cluster_preset("a100")->device.efficiency);
+  expect_minimum(a100_fitted_rows(), cluster_preset("a100")->device.efficiency);
 }
 
 // The best published calculator: mean 3.65 %, largest 8.87 %.
@@ -162,7 +133,7 @@ TEST(PublishedTimes, Sc21WeakScaling) {
 }
 
 TEST(PublishedTimes, H100EfficiencyIsTheMinimumOnItsRows) {
-  expect_minimum(chosen(h100_rows(), kH100Fitted, 1), cluster_preset("h100")->device.efficiency);
+  expect_minimum(h100_fitted_rows(), cluster_preset("h100")->device.efficiency);
 }
 
 TEST(PublishedTimes, MegatronCoreH100) {

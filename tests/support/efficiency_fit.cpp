@@ -1,4 +1,4 @@
-#include "shoal/plan/efficiency_fit.h"
+#include "tests/support/efficiency_fit.h"
 
 #include <algorithm>
 #include <array>
