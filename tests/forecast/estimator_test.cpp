@@ -44,7 +44,7 @@ TEST(ShoalTime, StepIsTheSumOfItsKernels) {
   EXPECT_DOUBLE_EQ(step("optimizer", byte), 4 * parameters);
   EXPECT_NEAR(step("all_reduce", byte), 4 * parameters, 1);
   EXPECT_DOUBLE_EQ(step("reduce_scatter", byte), 0);
-  planned.training.zero = 3;
+  planned.training.zero_stage = 3;
   EXPECT_DOUBLE_EQ(step("optimizer", byte), 2 * parameters);
   EXPECT_NEAR(step("reduce_scatter", byte), 4 * parameters, 1);
   EXPECT_DOUBLE_EQ(step("all_reduce", byte), 0);
@@ -136,7 +136,7 @@ TEST(Estimator, EachAnswersForItsOwnSoftware) {
 // all that it computes with.
 TEST(ShoalMemory, ShardsShareTheParameters) {
   Planned planned;
-  planned.training.zero = 3;
+  planned.training.zero_stage = 3;
   const double bytes = 4 * static_cast<double>(model::parameter_count(planned.spec));
   const RankMemory shared = memory(planned.spec, planned.training, planned.cluster)[0];
   EXPECT_DOUBLE_EQ(shared.phases.back().use.parameters, bytes / 2);

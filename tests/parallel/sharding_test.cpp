@@ -230,8 +230,8 @@ TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
     for (const int ahead : {0, 1, 3}) {
       model::ModelSpec spec = tiny();
       spec.layers = 4, spec.tied_embeddings = tied;
-      plan::Training training{.zero = 3, .micro_batch = 1};
-      training.mesh.data = 2, training.prefetch_units = ahead,
+      plan::Training training{.zero_stage = 3, .micro_batch = 1};
+      training.mesh.data = 2, training.gather_ahead = ahead,
       training.reshard_after_forward = ahead != 3;
       plan::Cluster apart;
       apart.runtime = plan::Runtime::kShoal, apart.hosts = 2, apart.devices_per_host = 1;

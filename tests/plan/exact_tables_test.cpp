@@ -300,7 +300,7 @@ TEST(ExactTables, PlannedTrafficIsTheClosedForms) {
   training.sequence_parallel = true;
   EXPECT_DOUBLE_EQ(traffic_bytes(traffic(spec, training, cluster), "pipeline"),
                    2 * m * 2 * 2048 * 12288.0 / 8);
-  training.zero = 3;
+  training.zero_stage = 3;
   const double held = held_parameters(spec, training, 0).all();
   EXPECT_DOUBLE_EQ(traffic_bytes(traffic(spec, training, cluster), "shard"),
                    0.75 * held * m * (4 + 2 * 2));

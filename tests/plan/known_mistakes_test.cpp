@@ -28,7 +28,7 @@ ModelSpec neox_20b() {
 // GiB: gradients undivided, full recomputation as 34 sbh.
 TEST(KnownMistakes, NeoX20bFitsIn40Gb) {
   Training training = megatron_training(2, 4, 1, 12, 4 * 12 * 32, 4);
-  training.zero = 1, training.recompute = Recompute::kFull, training.precision = "fp16";
+  training.zero_stage = 1, training.recompute = Recompute::kFull, training.precision = "fp16";
   const auto ranks = published_memory(neox_20b(), training);
   const MemoryUse& use = worst(ranks).peak().use;
   EXPECT_LT(use.all(), 40 * kGiB);
@@ -43,7 +43,7 @@ TEST(KnownMistakes, NeoX20bFitsIn40Gb) {
 TEST(KnownMistakes, Zero3DividesByDataRanksOnly) {
   const ModelSpec spec = megatron_gpt(96, 12288, 96, 51200, 2048);
   Training training = megatron_training(8, 8, 1, 1, 64, 1);
-  training.zero = 3;
+  training.zero_stage = 3;
   double mean = 0;
   for (const RankMemory& rank : published_memory(spec, training))
     mean += rank.peak().use.parameters / 8;
@@ -83,7 +83,7 @@ TEST(KnownMistakes, MixturesHaveThreeDivisors) {
   const ModelSpec spec = *named_model("mixtral-8x7b");
   Training training;
   training.mesh.tensor = 2, training.mesh.data = 8, training.mesh.expert = 8;
-  training.global_batch = 8, training.zero = 1, training.sequence = 4096;
+  training.global_batch = 8, training.zero_stage = 1, training.sequence = 4096;
   const double h = 4096;
   const double f = 14336;
   const double attention = h * 128 * (2 * 32 + 2 * 8);
@@ -214,7 +214,7 @@ TEST(KnownMistakes, CheckpointsDoNotDependOnTheMesh) {
   for (const auto& [tensor, pipeline, data, zero] :
        {std::array<std::int64_t, 4>{4, 1, 1, 0}, {1, 4, 1, 0}, {2, 3, 2, 1}, {1, 1, 8, 3}}) {
     training.mesh.tensor = tensor, training.mesh.pipeline = pipeline, training.mesh.data = data,
-    training.zero = static_cast<int>(zero);
+    training.zero_stage = static_cast<int>(zero);
     EXPECT_DOUBLE_EQ(checkpoint_bytes(spec, training), alone);
   }
 }

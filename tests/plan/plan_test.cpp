@@ -36,7 +36,7 @@ Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t glob
 TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
   const ModelSpec spec = *named_model("llama-1b");
   Training training = on(8, 1, 1, 32);
-  training.sequence = 4096, training.zero = 1, training.recompute = Recompute::kFull;
+  training.sequence = 4096, training.zero_stage = 1, training.recompute = Recompute::kFull;
   const Plan plan = make_plan(PublishedEstimator(), spec, training,
                               with_devices(*cluster_preset("h100"), 8), {1e11, 0, 0, 2});
   EXPECT_DOUBLE_EQ(plan.mfu, plan.flops.model / (plan.time.all() * 8 * 989.4e12));
@@ -92,7 +92,7 @@ TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
 
 TEST(Plan, HybridShardingIsNamed) {
   Training training = on(16, 1, 1, 16);
-  training.zero = 3, training.mesh.shard = 8;
+  training.zero_stage = 3, training.mesh.shard = 8;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   const ModelSpec spec = *named_model("gpt2-1.5b");
   EXPECT_THAT(to_text(make_plan(PublishedEstimator(), spec, training, cluster)),
@@ -113,7 +113,7 @@ TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
   EXPECT_FALSE(plan.fits());
   ASSERT_FALSE(plan.remedies.empty());
   EXPECT_THAT(plan.remedies, testing::Contains(HasSubstr("--zero 3")));
-  training.zero = 3;
+  training.zero_stage = 3;
   EXPECT_TRUE(make_plan(PublishedEstimator(), spec, training, cluster).fits());
 }
 
@@ -149,7 +149,7 @@ TEST(Plan, NonsenseIsNamed) {
   EXPECT_THAT(refuse([](Training& t) { t.global_batch = 12; }),
               HasSubstr("global-batch = 12: must be a multiple of dp x micro-batch = 8"));
   EXPECT_THAT(refuse([](Training& t) { t.micro_batch = -1; }), HasSubstr("micro-batch = -1"));
-  EXPECT_THAT(refuse([](Training& t) { t.zero = 4; }), HasSubstr("zero = 4"));
+  EXPECT_THAT(refuse([](Training& t) { t.zero_stage = 4; }), HasSubstr("zero = 4"));
   EXPECT_THAT(refuse([](Training& t) { t.sequence = 2048; }),
               HasSubstr("seq-len = 2048: the model has 1024 learned positions"));
   EXPECT_THAT(refuse([](Training& t) { t.mesh.expert = 2; }),
@@ -224,7 +224,8 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
             if (16 % (tp * pp) != 0) continue;
             training.mesh.tensor = tp, training.mesh.pipeline = pp,
             training.mesh.data = 16 / tp / pp;
-            training.micro_batch = micro, training.zero = zero, training.recompute = recompute;
+            training.micro_batch = micro, training.zero_stage = zero,
+            training.recompute = recompute;
             if (64 % (training.mesh.data * micro) != 0 || (zero > 0 && training.mesh.data == 1))
               continue;
             const Plan plan = make_plan(PublishedEstimator(), spec, training, cluster);
@@ -311,7 +312,7 @@ TEST(Plan, ZeroPlusPlusSendsAQuarter) {
   EXPECT_NEAR(data_elements(3, kMany, 1, 1), 3, 1e-5);
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training = on(64, 1, 1, 64);
-  training.zero = 3;
+  training.zero_stage = 3;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 64);
   const Plan plain = make_plan(PublishedEstimator(), spec, training, cluster);
   training.zero_plus_plus = true;
@@ -324,7 +325,7 @@ TEST(Plan, ZeroPlusPlusSendsAQuarter) {
               2.0 / 8 * static_cast<double>(plus.parameters), 1e6);
   EXPECT_LT(plus.time.data_exposed + plus.time.data_hidden,
             0.5 * (plain.time.data_exposed + plain.time.data_hidden));
-  training.zero = 2;
+  training.zero_stage = 2;
   EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("zero = 2: ZeRO++ is a way of stage 3"));
 }
@@ -340,7 +341,7 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
   spec.positions = Positions::kRotary;
   Training training = on(1, 1, 1, 1);
   training.mesh.context = 8, training.sequence = 65536, training.recompute = Recompute::kFull,
-  training.zero = 3;
+  training.zero_stage = 3;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const Plan gathered = make_plan(PublishedEstimator(), spec, training, cluster);
   training.ulysses = true;
@@ -359,7 +360,7 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
 TEST(Plan, OffloadedParametersLeaveTheDevice) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training = on(8, 1, 1, 8);
-  training.zero = 3, training.offload_optimizer = true;
+  training.zero_stage = 3, training.offload_optimizer = true;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const Plan there = make_plan(PublishedEstimator(), spec, training, cluster);
   training.offload_parameters = true;
@@ -385,7 +386,7 @@ TEST(Plan, OffloadedParametersLeaveTheDevice) {
 TEST(Plan, OffloadedStatesFillTheHost) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training = on(8, 1, 1, 8);
-  training.zero = 1, training.offload_optimizer = true;
+  training.zero_stage = 1, training.offload_optimizer = true;
   Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const Plan roomy = make_plan(PublishedEstimator(), spec, training, cluster);
   EXPECT_NEAR(roomy.host_bytes, 12.0 * static_cast<double>(roomy.parameters), 1);
@@ -393,7 +394,7 @@ TEST(Plan, OffloadedStatesFillTheHost) {
   cluster.host.memory_bytes = roomy.host_bytes - 1;
   EXPECT_FALSE(make_plan(PublishedEstimator(), spec, training, cluster).fits());
   SearchSpace space;
-  space.tensor = space.pipeline = {1}, space.zero = {1}, space.offload = {true};
+  space.tensor = space.pipeline = {1}, space.zero_stage = {1}, space.offload = {true};
   training.offload_optimizer = false;
   EXPECT_TRUE(search(PublishedEstimator(), spec, training, cluster, space).best.empty());
   cluster.host.memory_bytes += 2;
@@ -416,7 +417,7 @@ TEST(Search, WhatIsFixedStays) {
   for (const Candidate& one : found) {
     EXPECT_EQ(one.training.mesh.data, 4);
     EXPECT_EQ(one.training.mesh.shard, 2);
-    EXPECT_GE(one.training.zero, 1) << "stage 0 shards nothing";
+    EXPECT_GE(one.training.zero_stage, 1) << "stage 0 shards nothing";
     EXPECT_EQ(one.training.recompute, Recompute::kNone);
     EXPECT_TRUE(one.training.offload_optimizer);
   }

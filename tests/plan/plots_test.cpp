@@ -33,7 +33,7 @@ std::vector<Box> boxes(const std::string& svg) {
 Plan piped() {
   Training training;
   training.mesh.pipeline = 4, training.mesh.data = 4, training.mesh.tensor = 2,
-  training.global_batch = 32, training.zero = 1;
+  training.global_batch = 32, training.zero_stage = 1;
   training.recompute = Recompute::kFull;
   return make_plan(PublishedEstimator(), *named_model("gpt3-13b"), training,
                    with_devices(*cluster_preset("a100"), 32));

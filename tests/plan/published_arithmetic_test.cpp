@@ -36,7 +36,7 @@ TEST(PublishedArithmetic, ZeroOffloadPlacements) {
   const ModelSpec spec = *named_model("gpt2-1.5b");
   const double M = static_cast<double>(parameter_count(spec));
   Training training;
-  training.zero = 3;
+  training.zero_stage = 3;
   EXPECT_DOUBLE_EQ(state_bytes_held(spec, training), 16 * M);
   training.offload_optimizer = true;
   EXPECT_DOUBLE_EQ(state_bytes_held(spec, training), 4 * M);
@@ -141,7 +141,8 @@ TEST(PublishedArithmetic, CheckpointOfATrillion) {
 TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training;
-  training.mesh.data = 32, training.mesh.shard = 8, training.zero = 3, training.global_batch = 64;
+  training.mesh.data = 32, training.mesh.shard = 8, training.zero_stage = 3,
+  training.global_batch = 64;
   const auto sent = traffic(spec, training, with_devices(*cluster_preset("a100"), 32));
   const double psi = held_parameters(spec, training, 0).all();
   const double m = 2;

@@ -96,7 +96,7 @@ TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
   Training training;
   training.mesh.tensor = 2, training.mesh.context = 2, training.mesh.data = 8,
   training.mesh.expert = 4;
-  training.global_batch = 8, training.zero = 1, training.precision = "bf16";
+  training.global_batch = 8, training.zero_stage = 1, training.precision = "bf16";
   EXPECT_EQ(training.mesh.expert_data(), 8);
   EXPECT_EQ(2 * held_by_block(spec, training).expert, 4096) << "two layers with experts";
   const HeldParameters held = held_parameters(spec, training, 0);
@@ -109,12 +109,12 @@ TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
 TEST(PublishedFixtures, ParametersOfFsdpAtTheirPeak) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training;
-  training.mesh.data = 16, training.global_batch = 16, training.zero = 3;
+  training.mesh.data = 16, training.global_batch = 16, training.zero_stage = 3;
   const double sum = static_cast<double>(parameter_count(spec));
   const double largest =
       std::max(held_by_block(spec, training).all(), held_by_embedding(spec, training).all());
   for (const int ahead : {0, 1, 2}) {
-    training.prefetch_units = ahead;
+    training.gather_ahead = ahead;
     const MemoryUse use = published_memory(spec, training)[0].phases.front().use;
     EXPECT_DOUBLE_EQ((use.parameters + use.gathered) / 2, sum / 16 + (1 + ahead) * largest);
   }
@@ -233,7 +233,7 @@ TEST(PublishedFixtures, GradientsOfExpertsTravelAmongTheirOwnRanks) {
     for (const auto& [expert, expert_tensor, copies] :
          {std::array<std::int64_t, 3>{1, 1, 16}, {8, 1, 2}, {8, 2, 1}}) {
       Training training = mixture(1, expert, expert_tensor);
-      training.zero = zero;
+      training.zero_stage = zero;
       const HeldParameters held = held_parameters(spec, training, 0);
       const double once = 15.0 / 16 * held.dense() + static_cast<double>(copies - 1) /
                                                          static_cast<double>(copies) * held.expert;

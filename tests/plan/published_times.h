@@ -71,7 +71,7 @@ struct SearchedRow {
   Candidate best(const Efficiency& efficiency) const {
     SearchSpace space;
     space.tensor = {start.mesh.tensor}, space.pipeline = {start.mesh.pipeline}, space.context = {1},
-    space.zero = {start.zero};
+    space.zero_stage = {start.zero_stage};
     space.recompute = {start.recompute};
     space.micro_batch = micro_batch;
     Cluster fitted = cluster;
@@ -111,7 +111,7 @@ inline SearchedRow h100_row(const Row& row) {
   Training start;
   start.mesh.tensor = tp, start.mesh.pipeline = pp, start.mesh.data = gpus / tp / pp,
   start.global_batch = row.whole("batch");
-  start.precision = "bf16", start.zero = 1, start.overlap_data = true;
+  start.precision = "bf16", start.zero_stage = 1, start.overlap_data = true;
   return {"H100 " + row.text("model"),
           row["seconds"],
           spec,
@@ -124,7 +124,7 @@ inline SearchedRow h100_row(const Row& row) {
 inline Training zero3_training(const Row& row) {
   Training training =
       megatron_training(1, 1, 1, row.whole("gpus"), row.whole("batch"), row.whole("micro_batch"));
-  training.precision = "mixed", training.zero = 3, training.recompute = Recompute::kFull;
+  training.precision = "mixed", training.zero_stage = 3, training.recompute = Recompute::kFull;
   training.overlap_data = true, training.flat_rings = true;
   return training;
 }

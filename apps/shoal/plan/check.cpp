@@ -132,7 +132,7 @@ void check(const Options& options) {
     fmt::print("{}\n", nlohmann::ordered_json{{"model", spec.name},
                                               {"cluster", cluster.name},
                                               {"ranks", cluster.devices()},
-                                              {"zero", made.training.zero},
+                                              {"zero", made.training.zero_stage},
                                               {"planned_peak_bytes", planned_bytes},
                                               {"measured_peak_bytes", measured.peak_bytes},
                                               {"planned_step_s", planned_s},
@@ -145,7 +145,7 @@ void check(const Options& options) {
     return;
   }
   fmt::print("{} on {} ranks of {}, ZeRO {}\n", spec.name, cluster.devices(), cluster.name,
-             made.training.zero);
+             made.training.zero_stage);
   fmt::print("                 {:>12} {:>12} {:>8}\n", "planned", "measured", "error");
   if (measured.peak_bytes > 0) {
     fmt::print("  peak, MB       {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_bytes / 1e6,

@@ -86,14 +86,15 @@ void refuse_what_would_be_ignored(const PlanOptions& options, const model::Model
     if (!holds) refuse(fmt::format("--{}: {}", option, rule));
   };
   if (options.shard != 0)
-    need(training.zero >= 1, "shard", fmt::format("ZeRO {} shards nothing", training.zero));
+    need(training.zero_stage >= 1, "shard",
+         fmt::format("ZeRO {} shards nothing", training.zero_stage));
   if (options.keep_gathered) {
-    need(training.zero == 3, "keep-gathered",
-         fmt::format("ZeRO {} gathers no parameters", training.zero));
+    need(training.zero_stage == 3, "keep-gathered",
+         fmt::format("ZeRO {} gathers no parameters", training.zero_stage));
   }
   if (options.prefetch >= 0) {
-    need(training.zero == 3, "prefetch",
-         fmt::format("ZeRO {} gathers no parameters", training.zero));
+    need(training.zero_stage == 3, "prefetch",
+         fmt::format("ZeRO {} gathers no parameters", training.zero_stage));
   }
   if (options.vpp > 1)
     need(training.mesh.pipeline > 1, "vpp", "a pipeline of one rank has one stage");

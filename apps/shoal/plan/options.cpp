@@ -386,7 +386,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     training = train::planned_training(job_of(options), spec, static_cast<int>(mesh.data));
   mesh.shard = options.shard != 0 ? options.shard : training.mesh.shard;
   training.mesh = mesh;
-  if (options.zero >= 0) training.zero = options.zero;
+  if (options.zero >= 0) training.zero_stage = options.zero;
   if (options.micro_batch != 0) training.micro_batch = given("micro-batch", options.micro_batch);
   if (options.global_batch != 0) {
     training.global_batch = given("global-batch", options.global_batch);
@@ -414,7 +414,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   training.zero_plus_plus = options.zero_plus_plus, training.ulysses = options.ulysses;
   training.flat_rings = options.flat_rings,
   training.sync_every_micro_batch = options.sync_every_micro_batch;
-  if (options.prefetch >= 0) training.prefetch_units = options.prefetch;
+  if (options.prefetch >= 0) training.gather_ahead = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;
 }
@@ -435,7 +435,7 @@ plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& clus
       *list = {value};
     }
   }
-  if (options.zero >= 0) space.zero = {options.zero};
+  if (options.zero >= 0) space.zero_stage = {options.zero};
   if (!options.recompute.empty()) space.recompute = {recompute_of(options.recompute)};
   if (!options.schedule.empty()) space.schedules = {options.schedule};
   if (!options.schedules.empty())

@@ -31,7 +31,7 @@ ordered_json json_of(const plan::Candidate& candidate, const model::ModelSpec& s
       {"cp", mesh.context},
       {"ep", mesh.expert},
       {"shard", mesh.shard_ranks()},
-      {"zero", training.zero},
+      {"zero", training.zero_stage},
       {"schedule", training.schedule},
       {"micro_batch", training.micro_batch},
       {"recompute", kRecompute[static_cast<int>(training.recompute)]},
@@ -65,7 +65,7 @@ void add_json(const plan::Sensitivity& answer, const model::ModelSpec& spec, ord
 std::string remarks(const plan::Training& training, bool several_precisions) {
   std::vector<std::string> words;
   if (several_precisions) words.push_back(training.precision);
-  if (training.zero > 0 && training.mesh.shard > 0)
+  if (training.zero_stage > 0 && training.mesh.shard > 0)
     words.push_back(fmt::format("shards over {}", training.mesh.shard));
   if (training.offload_optimizer) words.push_back("optimizer offloaded");
   return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
@@ -87,7 +87,7 @@ void print_found(const PlanOptions& options, const plan::SearchResult& found,
         "  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} "
         "{:>6.1f}%  {}{}{}\n",
         mesh.data, mesh.tensor, mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert,
-        candidate.training.zero, candidate.training.micro_batch, candidate.training.schedule,
+        candidate.training.zero_stage, candidate.training.micro_batch, candidate.training.schedule,
         kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
         candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(),
         budget ? fmt::format("{:>9.4g} {:>9.4g} {:>9.4g}  ", runs[i]->tokens, runs[i]->days,

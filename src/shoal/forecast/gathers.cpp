@@ -8,13 +8,13 @@ std::vector<schedule::ShardAction> gather_table(const ModelSpec& spec, const Tra
                                                 const Cluster& cluster) {
   const std::int64_t shards = training.mesh.shard_ranks();
   const bool in_place = cluster.runtime == Runtime::kShoal && shards <= cluster.devices_per_host;
-  if (training.zero < 3 || shards == 1 || in_place) return {};
+  if (training.zero_stage < 3 || shards == 1 || in_place) return {};
   const int units =
       static_cast<int>(spec.family == Family::kMlp ? spec.widths.size() + 1 : spec.layers + 2);
   // Module 0 is the model, which has no parameters but those of the others.
   schedule::ShardPlan plan{.reads = {{}},
                            .parent = {-1},
-                           .ahead = training.prefetch_units,
+                           .ahead = training.gather_ahead,
                            .reshard_after_forward = training.reshard_after_forward};
   for (int u = 0; u < units; ++u) plan.reads.push_back({u}), plan.parent.push_back(0);
   if (spec.family != Family::kMlp && spec.tied_embeddings) plan.reads.back() = {0, units - 1};

@@ -45,7 +45,7 @@ double packed(double rows, double columns, double depth) {
 /// Ranks of a shard group that read one copy of what is whole: all on one host, or those of each
 /// host where hosts hold equal blocks of them.
 double copy_readers(const Training& training, const Cluster& cluster) {
-  if (training.zero == 0) return 1;
+  if (training.zero_stage == 0) return 1;
   const std::int64_t shards = training.mesh.shard_ranks();
   const std::int64_t host = cluster.devices_per_host;
   return static_cast<double>(shards <= host ? shards : shards % host == 0 ? host : 1);
@@ -63,7 +63,7 @@ class StepMemory {
                kElement, std::min(bytes_.parameter, kElement)},
         weights_(Units(spec, training) * bytes_.parameter),
         gradients_(Units(spec, training) * bytes_.gradient),
-        shards_(training.zero > 0 ? static_cast<double>(training.mesh.shard_ranks()) : 1),
+        shards_(training.zero_stage > 0 ? static_cast<double>(training.mesh.shard_ranks()) : 1),
         shared_(training.mesh.shard_ranks() <= cluster.devices_per_host),
         readers_(copy_readers(training, cluster)),
         ways_(training.kept) {
@@ -99,7 +99,7 @@ class StepMemory {
   /// Parameters and optimizer; gradients are what the moment has of them.
   MemoryUse states(double gradients) const {
     MemoryUse use;
-    use.parameters = weights_.all / (training_.zero == 3 ? shards_ : readers_);
+    use.parameters = weights_.all / (training_.zero_stage == 3 ? shards_ : readers_);
     use.optimizer = training_.offload_optimizer
                         ? 0
                         : weights_.all / bytes_.parameter * bytes_.optimizer() / shards_;
@@ -118,7 +118,7 @@ class StepMemory {
 
   /// A unit's gradient is there from its first use in a backward pass until it is reduced; what is
   /// left of it is the rank's shard.
-  bool gradients_leave() const { return training_.zero >= 2 && shards_ > 1; }
+  bool gradients_leave() const { return training_.zero_stage >= 2 && shards_ > 1; }
   /// Whole gradients of earlier micro-batches wait for the last one.
   bool gradients_wait() const {
     return training_.micro_batches() > 1 && !training_.reduce_every_micro_batch;
@@ -161,12 +161,12 @@ class StepMemory {
   /// embedding stays for all of a pass, which begins with it and ends in the head, or the other way
   /// round.
   double gathered(double unit, double ahead) const {
-    if (training_.zero < 3 || shared_) return 0;
+    if (training_.zero_stage < 3 || shared_) return 0;
     if (!training_.reshard_after_forward) return weights_.all / readers_;
     return std::min(weights_.all, unit + ahead + (spec_.tied_embeddings ? weights_.embedding : 0)) /
            readers_;
   }
-  double gathered_ahead() const { return weights_.block * training_.prefetch_units; }
+  double gathered_ahead() const { return weights_.block * training_.gather_ahead; }
 
   // ---- moments ----
 

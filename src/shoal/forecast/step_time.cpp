@@ -98,19 +98,19 @@ class StepOfShoal {
   }
 
   double shards() const {
-    return training_.zero > 0 ? static_cast<double>(training_.mesh.shard_ranks()) : 1;
+    return training_.zero_stage > 0 ? static_cast<double>(training_.mesh.shard_ranks()) : 1;
   }
 
   /// Gradients over all ranks; and four exchanges of a few bytes a step.
   double exchange() const {
     if (training_.mesh.data == 1) return 0;
     const double small = 4 * kernel("all_reduce", {});
-    if (training_.zero == 0) {
+    if (training_.zero_stage == 0) {
       return small + spread("all_reduce", parameters_,
                             static_cast<double>(model::parameters(spec_).size()));
     }
     const double units = static_cast<double>(spec_.layers) + 2;
-    const double times = training_.reduce_every_micro_batch && training_.zero >= 2
+    const double times = training_.reduce_every_micro_batch && training_.zero_stage >= 2
                              ? static_cast<double>(training_.micro_batches())
                              : 1;
     const double replicas = static_cast<double>(training_.mesh.data) / shards();

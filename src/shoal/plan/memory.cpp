@@ -17,9 +17,9 @@ double tokens_of(const ModelSpec& spec, const Training& training) {
 void add_states(const HeldParameters& held, const Training& training, MemoryUse& use) {
   const StateBytes whole = precision(training.precision, training.optimizer)->state;
   const double ranks = training.mesh.shard_ranks();
-  const StateBytes dense = state_bytes(whole, training.zero, ranks);
+  const StateBytes dense = state_bytes(whole, training.zero_stage, ranks);
   const StateBytes expert =
-      state_bytes(whole, training.zero, std::min<double>(ranks, training.mesh.expert_data()));
+      state_bytes(whole, training.zero_stage, std::min<double>(ranks, training.mesh.expert_data()));
   use.parameters = training.offload_parameters
                        ? 0
                        : held.dense() * dense.parameter + held.expert * expert.parameter;
@@ -31,13 +31,13 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
 
 /// Whole parameters of the largest unit and of those gathered ahead.
 double gathered_bytes(const ModelSpec& spec, const Training& training, const HeldParameters& held) {
-  if (training.zero < 3 || training.mesh.shard_ranks() == 1) return 0;
+  if (training.zero_stage < 3 || training.mesh.shard_ranks() == 1) return 0;
   const double bytes = precision(training.precision)->state.parameter;
   if (spec.family == Family::kMlp) return held.all() * bytes;
   const double largest =
       std::max({held_by_block(spec, training).all(), held_by_embedding(spec, training).all(),
                 held_by_head(spec, training).all()});
-  return std::min(held.all(), largest * (1 + training.prefetch_units)) * bytes;
+  return std::min(held.all(), largest * (1 + training.gather_ahead)) * bytes;
 }
 
 /// What the head keeps and works on: the inputs of norm and product, fp32 logits, and their
@@ -124,7 +124,7 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const HeldParameters unit = spec.family == Family::kMlp ? held : held_by_block(spec, training);
     checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) /
-                         (training.zero >= 1 ? training.mesh.shard_ranks() : 1);
+                         (training.zero_stage >= 1 ? training.mesh.shard_ranks() : 1);
     ranks.push_back({rank,
                      {{"steady state", steady},
                       {"backward", running},

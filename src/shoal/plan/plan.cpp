@@ -39,9 +39,9 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
   const auto gib = [&](const Training& changed) {
     return peak_bytes(estimator, spec, changed, cluster) / (1024.0 * 1024 * 1024);
   };
-  for (int zero = training.zero + 1; zero <= 3 && training.mesh.shard_ranks() > 1; ++zero) {
+  for (int zero = training.zero_stage + 1; zero <= 3 && training.mesh.shard_ranks() > 1; ++zero) {
     Training changed = training;
-    changed.zero = zero;
+    changed.zero_stage = zero;
     try_change(changed, fmt::format("--zero {} ({:.1f} GiB)", zero, gib(changed)));
   }
   for (const auto& [recompute, word] :
@@ -77,7 +77,7 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
     }
   }
   Training everything = training;
-  everything.micro_batch = 1, everything.recompute = Recompute::kFull, everything.zero = 3;
+  everything.micro_batch = 1, everything.recompute = Recompute::kFull, everything.zero_stage = 3;
   if (list.empty() && training.mesh.shard_ranks() > 1) {
     try_change(everything,
                fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)",

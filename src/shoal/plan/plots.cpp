@@ -121,7 +121,7 @@ double per_device(const ModelSpec& spec, const Cluster& cluster, const Candidate
 
 std::string label(const Training& training) {
   constexpr const char* kRecompute[] = {"", ", recompute part", ", recompute"};
-  return fmt::format("{}, ZeRO {}, batch {}{}{}", mesh_words(training), training.zero,
+  return fmt::format("{}, ZeRO {}, batch {}{}{}", mesh_words(training), training.zero_stage,
                      training.micro_batch, kRecompute[static_cast<int>(training.recompute)],
                      training.offload_optimizer ? ", offload" : "");
 }

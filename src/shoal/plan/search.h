@@ -13,7 +13,7 @@ namespace shoal::plan {
 /// cluster.
 struct SearchSpace {
   std::vector<std::int64_t> data, tensor, pipeline, context, expert, virtual_stages, micro_batch;
-  std::vector<int> zero;
+  std::vector<int> zero_stage;
   std::vector<Recompute> recompute;  ///< in the order given; the first that fits is taken
   std::vector<std::string> schedules = {"1f1b", "interleaved"};
   std::vector<std::string> precisions;  ///< empty: that of the start

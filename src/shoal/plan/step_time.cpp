@@ -94,8 +94,8 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
                                : all_gather_s(cluster, ranks.shards, size);
   };
   const double m = training.micro_batches();
-  const double times = training.zero >= 2 || training.sync_every_micro_batch ? m : 1;
-  if (training.zero == 0) {
+  const double times = training.zero_stage >= 2 || training.sync_every_micro_batch ? m : 1;
+  if (training.zero_stage == 0) {
     return times * (training.flat_rings
                         ? 2 * over_shards(held * bytes.gradient)
                         : all_reduce_s(cluster, ranks.shards, held * bytes.gradient));
@@ -105,7 +105,7 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
   const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient));
   const double gather = over_shards(held * (plus ? 1 : bytes.parameter));
   const double again = training.reshard_after_forward ? m : 0;
-  const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
+  const double gathers = training.zero_stage == 3 ? m + (plus ? 0 : again) : 1;
   double seconds = times * scatter + gathers * gather +
                    all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
   if (plus)
@@ -136,12 +136,12 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   }
   const double m = training.micro_batches();
   const double overlapping = overlapping_micro_batches(training);
-  if (training.zero == 3) {
+  if (training.zero_stage == 3) {
     exchange.window = m * (forward + backward);
-  } else if (training.zero == 2 || training.sync_every_micro_batch) {
-    exchange.window = m * backward + (training.zero >= 1 ? forward : 0);
+  } else if (training.zero_stage == 2 || training.sync_every_micro_batch) {
+    exchange.window = m * backward + (training.zero_stage >= 1 ? forward : 0);
   } else {
-    exchange.window = overlapping * (backward + (training.zero == 1 ? forward : 0));
+    exchange.window = overlapping * (backward + (training.zero_stage == 1 ? forward : 0));
   }
   exchange.interference = dense.shards.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
@@ -150,7 +150,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
 double optimizer_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   double held = 0;
   for (const HeldParameters& own : held_by_rank(spec, training)) {
-    const double ranks = training.zero >= 1 ? training.mesh.shard_ranks() : 1;
+    const double ranks = training.zero_stage >= 1 ? training.mesh.shard_ranks() : 1;
     held = std::max(held, own.dense() / ranks +
                               own.expert / std::min<double>(ranks, training.mesh.expert_data()));
   }

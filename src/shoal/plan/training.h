@@ -73,8 +73,8 @@ std::vector<std::string> precision_names();
 /// How a model is trained.
 struct Training {
   Mesh mesh;
-  int zero = 0;  ///< ZeRO stage: 0 replicates all, 1 shards optimizer states, 2 gradients too, 3
-                 ///< parameters too
+  /// ZeRO: 0 replicates everything, 1 shards optimizer states, 2 gradients too, 3 parameters too.
+  int zero_stage = 0;
   std::int64_t micro_batch = 1;   ///< samples
   std::int64_t global_batch = 1;  ///< samples of one optimizer step
   std::int64_t sequence = 0;      ///< tokens of a sample; 0: the model's longest
@@ -95,7 +95,7 @@ struct Training {
   bool overlap_pipeline = false;
   bool reshard_after_forward =
       true;                         ///< ZeRO-3: parameters are gathered again for the backward pass
-  int prefetch_units = 1;           ///< ZeRO-3: units gathered ahead of the one that runs
+  int gather_ahead = 1;             ///< ZeRO-3: units gathered ahead of the one that runs
   bool offload_optimizer = false;   ///< optimizer states live in host memory
   bool offload_parameters = false;  ///< ZeRO-3: the ranks' shards of the parameters too
   /// ZeRO-3 with fewer bytes between hosts: parameters are gathered in 8 bits for the forward pass

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "shoal/base/error.h"
+#include "shoal/plan/training.h"
 
 namespace shoal::plan {
 namespace {
