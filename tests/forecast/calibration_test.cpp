@@ -13,7 +13,9 @@ namespace {
 // Times made from known constants must give the constants back, and predictions the times.
 TEST(Calibration, FindsTheConstantsThatMadeTheTimes) {
   Measurements measured;
-  measured.name = "made", measured.ranks = 4, measured.memory_bytes = 64e9;
+  measured.name = "made";
+  measured.ranks = 4;
+  measured.memory_bytes = 64e9;
   for (const double flops : {1e6, 1e8, 1e9, 1e10}) {
     measured.products[ElementType::kF32].push_back({flops, 20e-6 + flops / 80e9});
     measured.products[ElementType::kBF16].push_back({flops, 20e-6 + flops / 160e9});

@@ -14,7 +14,8 @@ const std::vector<KernelWork> kWorks{
 /// Kernels whose times come from known parts. Products drift with the core, whatever becomes of the
 /// memory's bandwidth.
 struct Machine {
-  double core = 1, memory = 1;
+  double core = 1;
+  double memory = 1;
 
   KernelRate linear() const { return {1e-6 * core, 1e-11 * core, 2e-10 * core, 1e-11 * core}; }
   KernelRate optimizer() const { return {0, 0, 3e-10 * memory, 0}; }

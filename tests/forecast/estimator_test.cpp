@@ -17,7 +17,9 @@ struct Planned {
   Cluster cluster = *plan::cluster_preset("cpu");
 
   Planned() {
-    training.precision = "fp32", training.sequence = 256, training.mesh.data = 2,
+    training.precision = "fp32";
+    training.sequence = 256;
+    training.mesh.data = 2;
     training.global_batch = 2;
     cluster.devices_per_host = 2;
     for (const std::string& name : plan::kernel_names()) cluster.kernels[name] = {};
@@ -78,7 +80,8 @@ TEST(ShoalTime, NormsOfQueriesAndKeysArePasses) {
 // products is not.
 TEST(ShoalTime, SixteenBitWeightsHaveTheirOwnKernels) {
   Planned planned;
-  planned.training.precision = "bf16", planned.training.states = plan::precision("bf16")->state;
+  planned.training.precision = "bf16";
+  planned.training.states = plan::precision("bf16")->state;
   const auto step = [&](const char* kernel) {
     Planned one = planned;
     one.cluster.kernels[kernel] = {.start_s = 1};
@@ -142,7 +145,8 @@ TEST(ShoalMemory, ShardsShareTheParameters) {
   EXPECT_DOUBLE_EQ(shared.phases.back().use.parameters, bytes / 2);
   EXPECT_DOUBLE_EQ(shared.phases.back().use.optimizer, bytes);
   EXPECT_DOUBLE_EQ(shared.phases.front().use.gathered, 0);
-  planned.cluster.devices_per_host = 1, planned.cluster.hosts = 2;
+  planned.cluster.devices_per_host = 1;
+  planned.cluster.hosts = 2;
   const RankMemory apart = memory(planned.spec, planned.training, planned.cluster)[0];
   EXPECT_DOUBLE_EQ(apart.phases.back().use.parameters, bytes / 2);
   EXPECT_GT(apart.phases.front().use.gathered, 4.0 * 50257 * 768);

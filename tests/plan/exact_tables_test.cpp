@@ -171,7 +171,8 @@ TEST(ExactTables, KorthikantiMemory) {
     const double layers =
         L * (1 + (row["pp"] - 1) / (row["pp"] * row["vpp"]) * (row["vpp"] > 1 ? 1 : 0));
     const auto gib = [&](bool sequence_parallel, Recompute recompute) {
-      training.sequence_parallel = sequence_parallel, training.recompute = recompute;
+      training.sequence_parallel = sequence_parallel;
+      training.recompute = recompute;
       return layers * block_activation_bytes(spec, training) / kGiB;
     };
     EXPECT_NEAR(gib(false, Recompute::kNone), row["tensor"], 6e-5);
@@ -189,7 +190,8 @@ TEST(ExactTables, KorthikantiMemory) {
           << name;
     }
     // The memory of the first stage is as many blocks, by the schedule.
-    training.recompute = Recompute::kSelective, training.sequence_parallel = true;
+    training.recompute = Recompute::kSelective;
+    training.sequence_parallel = true;
     const double own = L / row["pp"];
     EXPECT_NEAR(own * in_flight(spec, training, 0) * block_activation_bytes(spec, training) / kGiB,
                 row["both"], 6e-5);
@@ -226,7 +228,8 @@ TEST(ExactTables, ActivationFormulas) {
 TEST(ExactTables, ActivationsWithoutDropoutWithGroupedQueries) {
   ModelSpec spec = *named_model("llama-8b");
   Training training;
-  training.micro_batch = training.global_batch = 2, training.sequence = 4096;
+  training.micro_batch = training.global_batch = 2;
+  training.sequence = 4096;
   const double h = 4096;
   const double d = 128;
   const double a = 32;

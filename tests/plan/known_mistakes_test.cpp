@@ -19,8 +19,13 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 ModelSpec neox_20b() {
   ModelSpec spec;
   spec.name = "gpt-neox-20b";
-  spec.layers = 44, spec.hidden = 6144, spec.heads = 64, spec.vocab = 50432, spec.sequence = 2048;
-  spec.tied_embeddings = false, spec.positions = Positions::kRotary;
+  spec.layers = 44;
+  spec.hidden = 6144;
+  spec.heads = 64;
+  spec.vocab = 50432;
+  spec.sequence = 2048;
+  spec.tied_embeddings = false;
+  spec.positions = Positions::kRotary;
   return complete(spec);
 }
 
@@ -28,7 +33,9 @@ ModelSpec neox_20b() {
 // GiB: gradients undivided, full recomputation as 34 sbh.
 TEST(KnownMistakes, NeoX20bFitsIn40Gb) {
   Training training = megatron_training(2, 4, 1, 12, 4 * 12 * 32, 4);
-  training.zero_stage = 1, training.recompute = Recompute::kFull, training.precision = "fp16";
+  training.zero_stage = 1;
+  training.recompute = Recompute::kFull;
+  training.precision = "fp16";
   const auto ranks = published_memory(neox_20b(), training);
   const MemoryUse& use = worst(ranks).peak().use;
   EXPECT_LT(use.all(), 40 * kGiB);
@@ -72,7 +79,10 @@ TEST(KnownMistakes, Zero2KeepsOnlyTheParameterWhole) {
 // part: DeepSeek-V3 on 1024 with TP2 PP16 EP64.
 TEST(KnownMistakes, ExpertParallelismIsNoFurtherFactor) {
   Mesh mesh;
-  mesh.tensor = 2, mesh.pipeline = 16, mesh.data = 32, mesh.expert = 64;
+  mesh.tensor = 2;
+  mesh.pipeline = 16;
+  mesh.data = 32;
+  mesh.expert = 64;
   EXPECT_EQ(mesh.devices(), 1024);
   EXPECT_EQ(mesh.expert_data(), 1);
 }
@@ -82,8 +92,12 @@ TEST(KnownMistakes, ExpertParallelismIsNoFurtherFactor) {
 TEST(KnownMistakes, MixturesHaveThreeDivisors) {
   const ModelSpec spec = *named_model("mixtral-8x7b");
   Training training;
-  training.mesh.tensor = 2, training.mesh.data = 8, training.mesh.expert = 8;
-  training.global_batch = 8, training.zero_stage = 1, training.sequence = 4096;
+  training.mesh.tensor = 2;
+  training.mesh.data = 8;
+  training.mesh.expert = 8;
+  training.global_batch = 8;
+  training.zero_stage = 1;
+  training.sequence = 4096;
   const double h = 4096;
   const double f = 14336;
   const double attention = h * 128 * (2 * 32 + 2 * 8);
@@ -101,9 +115,12 @@ TEST(KnownMistakes, MixturesHaveThreeDivisors) {
 // by 31.8 % there).
 TEST(KnownMistakes, UnevenPipelinesAreReportedByTheirLargestStage) {
   ModelSpec spec = *named_model("llama-tiny");
-  spec.layers = 8, spec.vocab = 8;
+  spec.layers = 8;
+  spec.vocab = 8;
   Training training;
-  training.mesh.pipeline = 4, training.global_batch = 4, training.stage_layers = {1, 2, 2, 3};
+  training.mesh.pipeline = 4;
+  training.global_batch = 4;
+  training.stage_layers = {1, 2, 2, 3};
   const double block = held_by_block(spec, training).all();
   EXPECT_DOUBLE_EQ(held_parameters(spec, training, 3).all(),
                    3 * block + held_by_head(spec, training).all());
@@ -127,7 +144,8 @@ TEST(KnownMistakes, ActivationsOfMixturesGrowWithTheExpertsThatATokenVisits) {
   spec.experts_per_token = 4;
   const double four = block_activation_bytes(spec, training);
   EXPECT_DOUBLE_EQ(four - two, 2 * 4096 * 2.0 * (2 * 4096 + 3 * 14336));
-  training.flash_attention = false, training.sequence_parallel = false;
+  training.flash_attention = false;
+  training.sequence_parallel = false;
   EXPECT_GT(block_activation_bytes(spec, training), four)
       << "scores are counted with and without sequence parallelism";
 }
@@ -136,7 +154,8 @@ TEST(KnownMistakes, ActivationsOfMixturesGrowWithTheExpertsThatATokenVisits) {
 // tokens an 8B model differs by about a tenth.
 TEST(KnownMistakes, BothConventionsAreKept) {
   Training training;
-  training.global_batch = 1, training.sequence = 8192;
+  training.global_batch = 1;
+  training.sequence = 8192;
   const Flops flops = step_flops(*named_model("llama-8b"), training);
   EXPECT_NEAR(flops.model / flops.model_causal, 1.13, 0.02);
   training.recompute = Recompute::kFull;
@@ -147,7 +166,11 @@ TEST(KnownMistakes, BothConventionsAreKept) {
 // next. It has 108,310,272 parameters; ours lacks the two token types and the pooler.
 TEST(KnownMistakes, OneModelHasOneSize) {
   ModelSpec spec;
-  spec.name = "bert-base", spec.layers = 12, spec.hidden = 768, spec.heads = 12, spec.vocab = 28996,
+  spec.name = "bert-base";
+  spec.layers = 12;
+  spec.hidden = 768;
+  spec.heads = 12;
+  spec.vocab = 28996;
   spec.sequence = 512;
   spec = complete(spec);
   const double bert = static_cast<double>(parameter_count(spec)) + 2 * 768 + 768 * 769;
@@ -173,7 +196,8 @@ TEST(KnownMistakes, UtilisationIsOneFigure) {
     most = std::max(most, row["tflops"] * 1e12 / cluster_preset("h100")->peak(ElementType::kBF16));
   EXPECT_NEAR(most, 0.494, 0.0005);
   Training training;
-  training.mesh.data = 8, training.global_batch = 8;
+  training.mesh.data = 8;
+  training.global_batch = 8;
   const Plan plan = make_plan(PublishedEstimator(), *named_model("gpt2-124m"), training,
                               with_devices(*cluster_preset("h100"), 8));
   EXPECT_THAT(to_text(plan), testing::HasSubstr(fmt::format("MFU {:.1f} %", 100 * plan.mfu)));
@@ -188,7 +212,8 @@ TEST(KnownMistakes, ActivationsAreAListOfTensors) {
     for (const bool flash : {true, false}) {
       const ModelSpec spec = *named_model(name);
       Training training;
-      training.sequence = 1024, training.flash_attention = flash;
+      training.sequence = 1024;
+      training.flash_attention = flash;
       double sum = 0;
       for (const SavedTensor& tensor : saved_tensors(spec, training)) {
         EXPECT_GT(tensor.bytes, 0) << name << ": " << tensor.what;
@@ -213,7 +238,9 @@ TEST(KnownMistakes, CheckpointsDoNotDependOnTheMesh) {
   EXPECT_DOUBLE_EQ(alone, 14 * static_cast<double>(parameter_count(spec)));
   for (const auto& [tensor, pipeline, data, zero] :
        {std::array<std::int64_t, 4>{4, 1, 1, 0}, {1, 4, 1, 0}, {2, 3, 2, 1}, {1, 1, 8, 3}}) {
-    training.mesh.tensor = tensor, training.mesh.pipeline = pipeline, training.mesh.data = data,
+    training.mesh.tensor = tensor;
+    training.mesh.pipeline = pipeline;
+    training.mesh.data = data;
     training.zero_stage = static_cast<int>(zero);
     EXPECT_DOUBLE_EQ(checkpoint_bytes(spec, training), alone);
   }

@@ -28,7 +28,9 @@ using testing::HasSubstr;
 
 Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t global_batch) {
   Training training;
-  training.mesh.data = dp, training.mesh.tensor = tp, training.mesh.pipeline = pp,
+  training.mesh.data = dp;
+  training.mesh.tensor = tp;
+  training.mesh.pipeline = pp;
   training.global_batch = global_batch;
   return training;
 }
@@ -36,7 +38,9 @@ Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t glob
 TEST(Plan, UtilisationIsFlopsOverPeakAndTime) {
   const ModelSpec spec = *named_model("llama-1b");
   Training training = on(8, 1, 1, 32);
-  training.sequence = 4096, training.zero_stage = 1, training.recompute = Recompute::kFull;
+  training.sequence = 4096;
+  training.zero_stage = 1;
+  training.recompute = Recompute::kFull;
   const Plan plan = make_plan(PublishedEstimator(), spec, training,
                               with_devices(*cluster_preset("h100"), 8), {1e11, 0, 0, 2});
   EXPECT_DOUBLE_EQ(plan.mfu, plan.flops.model / (plan.time.all() * 8 * 989.4e12));
@@ -67,7 +71,8 @@ TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
   ModelSpec without = with;
   without.qk_norm = false;
   Training training = on(1, 2, 1, 1);
-  training.sequence = 4096, training.flash_attention = true;
+  training.sequence = 4096;
+  training.flash_attention = true;
   const double pass = 2.0 * 4096 * (16 + 4) * 128;
   const auto plain = block_operations(without, training);
   const auto normed = block_operations(with, training);
@@ -92,7 +97,8 @@ TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
 
 TEST(Plan, HybridShardingIsNamed) {
   Training training = on(16, 1, 1, 16);
-  training.zero_stage = 3, training.mesh.shard = 8;
+  training.zero_stage = 3;
+  training.mesh.shard = 8;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   const ModelSpec spec = *named_model("gpt2-1.5b");
   EXPECT_THAT(to_text(make_plan(PublishedEstimator(), spec, training, cluster)),
@@ -161,7 +167,8 @@ TEST(Plan, NonsenseIsNamed) {
   broken.between.bandwidth = 0;
   EXPECT_THAT(complaint([&] { validate(broken); }),
               HasSubstr("between.bandwidth = 0: must be positive"));
-  broken = cluster, broken.device.efficiency.matmul = 1.2;
+  broken = cluster;
+  broken.device.efficiency.matmul = 1.2;
   EXPECT_THAT(complaint([&] { validate(broken); }),
               HasSubstr("efficiency.matmul = 1.2: must lie in (0, 1]"));
   EXPECT_THAT(complaint([&] {
@@ -179,7 +186,8 @@ TEST(Plan, ClosedFormAndSimulationAgree) {
   spec.vocab = 128;
   for (const std::int64_t v : {1, 5}) {
     Training training = on(1, 1, 8, 64);
-    training.mesh.virtual_stages = v, training.schedule = v > 1 ? "interleaved" : "1f1b";
+    training.mesh.virtual_stages = v;
+    training.schedule = v > 1 ? "interleaved" : "1f1b";
     const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
     const double simulated =
         simulate_step(PublishedEstimator(), spec, training, cluster).timeline.makespan();
@@ -208,7 +216,8 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
   const ModelSpec spec = *named_model("llama-3b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   Training start;
-  start.global_batch = 64, start.sequence = 4096;
+  start.global_batch = 64;
+  start.sequence = 4096;
   SearchSpace space;
   space.schedules = {"1f1b"};
   const SearchResult found = search(PublishedEstimator(), spec, start, cluster, space, 3, 1.0);
@@ -222,9 +231,11 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
           for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
             Training training = start;
             if (16 % (tp * pp) != 0) continue;
-            training.mesh.tensor = tp, training.mesh.pipeline = pp,
+            training.mesh.tensor = tp;
+            training.mesh.pipeline = pp;
             training.mesh.data = 16 / tp / pp;
-            training.micro_batch = micro, training.zero_stage = zero,
+            training.micro_batch = micro;
+            training.zero_stage = zero;
             training.recompute = recompute;
             if (64 % (training.mesh.data * micro) != 0 || (zero > 0 && training.mesh.data == 1))
               continue;
@@ -245,7 +256,8 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
 
 TEST(Search, SaysHowFarNothingFits) {
   Training start;
-  start.global_batch = 8, start.sequence = 4096;
+  start.global_batch = 8;
+  start.sequence = 4096;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const SearchResult found =
       search(PublishedEstimator(), *named_model("llama-405b"), start, cluster, {});
@@ -340,7 +352,9 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
   ModelSpec spec = *named_model("gpt3-13b");
   spec.positions = Positions::kRotary;
   Training training = on(1, 1, 1, 1);
-  training.mesh.context = 8, training.sequence = 65536, training.recompute = Recompute::kFull,
+  training.mesh.context = 8;
+  training.sequence = 65536;
+  training.recompute = Recompute::kFull;
   training.zero_stage = 3;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const Plan gathered = make_plan(PublishedEstimator(), spec, training, cluster);
@@ -360,7 +374,8 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
 TEST(Plan, OffloadedParametersLeaveTheDevice) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training = on(8, 1, 1, 8);
-  training.zero_stage = 3, training.offload_optimizer = true;
+  training.zero_stage = 3;
+  training.offload_optimizer = true;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const Plan there = make_plan(PublishedEstimator(), spec, training, cluster);
   training.offload_parameters = true;
@@ -386,7 +401,8 @@ TEST(Plan, OffloadedParametersLeaveTheDevice) {
 TEST(Plan, OffloadedStatesFillTheHost) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training = on(8, 1, 1, 8);
-  training.zero_stage = 1, training.offload_optimizer = true;
+  training.zero_stage = 1;
+  training.offload_optimizer = true;
   Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const Plan roomy = make_plan(PublishedEstimator(), spec, training, cluster);
   EXPECT_NEAR(roomy.host_bytes, 12.0 * static_cast<double>(roomy.parameters), 1);
@@ -394,7 +410,9 @@ TEST(Plan, OffloadedStatesFillTheHost) {
   cluster.host.memory_bytes = roomy.host_bytes - 1;
   EXPECT_FALSE(make_plan(PublishedEstimator(), spec, training, cluster).fits());
   SearchSpace space;
-  space.tensor = space.pipeline = {1}, space.zero_stage = {1}, space.offload = {true};
+  space.tensor = space.pipeline = {1};
+  space.zero_stage = {1};
+  space.offload = {true};
   training.offload_optimizer = false;
   EXPECT_TRUE(search(PublishedEstimator(), spec, training, cluster, space).best.empty());
   cluster.host.memory_bytes += 2;
@@ -409,9 +427,13 @@ TEST(Search, WhatIsFixedStays) {
   const ModelSpec spec = *named_model("llama-3b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   Training start;
-  start.global_batch = 64, start.sequence = 4096;
+  start.global_batch = 64;
+  start.sequence = 4096;
   SearchSpace space;
-  space.data = {4}, space.shard = {2}, space.recompute = {Recompute::kNone}, space.offload = {true};
+  space.data = {4};
+  space.shard = {2};
+  space.recompute = {Recompute::kNone};
+  space.offload = {true};
   const auto found = search(PublishedEstimator(), spec, start, cluster, space, 1000).best;
   ASSERT_FALSE(found.empty());
   for (const Candidate& one : found) {
@@ -423,7 +445,8 @@ TEST(Search, WhatIsFixedStays) {
   }
   space.data = {3};
   EXPECT_EQ(search(PublishedEstimator(), spec, start, cluster, space).considered, 0);
-  space.data = {}, space.virtual_stages = {2};
+  space.data = {};
+  space.virtual_stages = {2};
   for (const Candidate& one : search(PublishedEstimator(), spec, start, cluster, space, 1000).best)
     EXPECT_EQ(one.training.mesh.virtual_stages, 2);
 }
@@ -435,9 +458,11 @@ TEST(Search, WhatIsRememberedAndPrunedChangesNothing) {
   const ModelSpec spec = *named_model("llama-3b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   Training start;
-  start.global_batch = 64, start.sequence = 4096;
+  start.global_batch = 64;
+  start.sequence = 4096;
   SearchSpace space;
-  space.schedules = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v", "gpipe"}, space.hybrid_sharding = true,
+  space.schedules = {"zb-h1", "zb-h2", "zb-v", "dualpipe-v", "gpipe"};
+  space.hybrid_sharding = true;
   space.offload = {false, true};
   const auto found = search(PublishedEstimator(), spec, start, cluster, space, 200, 1.0).best;
   ScheduleCache cache;
@@ -471,7 +496,8 @@ TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
                   simulate_step(PublishedEstimator(), spec, training, cluster).seconds,
               1, 1e-9);
   Training interleaved = training;
-  interleaved.schedule = "interleaved", interleaved.mesh.virtual_stages = 2;
+  interleaved.schedule = "interleaved";
+  interleaved.mesh.virtual_stages = 2;
   EXPECT_NEAR(
       simulate_schedule(PublishedEstimator(), spec, training, cluster, read("interleaved", 2, 16))
               .timeline.makespan() /

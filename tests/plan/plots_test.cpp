@@ -13,7 +13,10 @@ namespace shoal::plan {
 namespace {
 
 struct Box {
-  double x, y, width, height;
+  double x;
+  double y;
+  double width;
+  double height;
   std::string color;
 };
 
@@ -32,8 +35,11 @@ std::vector<Box> boxes(const std::string& svg) {
 
 Plan piped() {
   Training training;
-  training.mesh.pipeline = 4, training.mesh.data = 4, training.mesh.tensor = 2,
-  training.global_batch = 32, training.zero_stage = 1;
+  training.mesh.pipeline = 4;
+  training.mesh.data = 4;
+  training.mesh.tensor = 2;
+  training.global_batch = 32;
+  training.zero_stage = 1;
   training.recompute = Recompute::kFull;
   return make_plan(PublishedEstimator(), *named_model("gpt3-13b"), training,
                    with_devices(*cluster_preset("a100"), 32));
@@ -82,7 +88,8 @@ TEST(Plots, SearchResultsAreBarsOfTheirThroughput) {
   const ModelSpec spec = *named_model("llama-3b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   Training start;
-  start.global_batch = 64, start.sequence = 4096;
+  start.global_batch = 64;
+  start.sequence = 4096;
   const auto found = search(PublishedEstimator(), spec, start, cluster, {}, 4).best;
   ASSERT_EQ(found.size(), 4u);
   std::map<double, double> length;  // of each row

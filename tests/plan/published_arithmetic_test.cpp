@@ -104,8 +104,9 @@ TEST(PublishedArithmetic, ForwardInputAndWeightGradient) {
   double weights = 0;
   for (const OperationCost& one : block_operations(spec, training)) {
     if (!one.product) continue;
-    forward += one.count * one.work, input += one.count * one.backward,
-        weights += one.count * one.weights;
+    forward += one.count * one.work;
+    input += one.count * one.backward;
+    weights += one.count * one.weights;
   }
   EXPECT_DOUBLE_EQ(forward, s * b * h * (24 * h + 4 * s));
   EXPECT_DOUBLE_EQ(input, s * b * h * (24 * h + 8 * s));
@@ -141,7 +142,9 @@ TEST(PublishedArithmetic, CheckpointOfATrillion) {
 TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training;
-  training.mesh.data = 32, training.mesh.shard = 8, training.zero_stage = 3,
+  training.mesh.data = 32;
+  training.mesh.shard = 8;
+  training.zero_stage = 3;
   training.global_batch = 64;
   const auto sent = traffic(spec, training, with_devices(*cluster_preset("a100"), 32));
   const double psi = held_parameters(spec, training, 0).all();
@@ -158,7 +161,9 @@ TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
 TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   const ModelSpec spec = *named_model("gpt2-1.5b");
   Training training;
-  training.mesh.data = 32, training.global_batch = 128, training.precision = "bf16";
+  training.mesh.data = 32;
+  training.global_batch = 128;
+  training.precision = "bf16";
   const Cluster cluster = with_devices(*cluster_preset("a100"), 32);
   const double S = 4 * static_cast<double>(parameter_count(spec));
   const auto bytes = [&](const char* what) {
@@ -171,7 +176,8 @@ TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   EXPECT_NEAR((bytes("data") - between("data")) / (2 * 7.0 / 8 * S), 1, 1e-12);
   training.flat_rings = true;
   EXPECT_EQ(between("data"), bytes("data")) << "a flat ring passes all of it on";
-  training.flat_rings = false, training.sync_every_micro_batch = true;
+  training.flat_rings = false;
+  training.sync_every_micro_batch = true;
   EXPECT_NEAR(bytes("data") / (4 * 2 * 31.0 / 32 * S), 1, 1e-12) << "four micro-batches";
   training.overlap_data = false;
   const double often = published_step_time(spec, training, cluster).data_exposed;
@@ -179,7 +185,9 @@ TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   EXPECT_DOUBLE_EQ(often, 4 * published_step_time(spec, training, cluster).data_exposed);
   // Experts on two hosts: of fifteen others eight are on the other host.
   const ModelSpec mixture = sixteen_experts();
-  training.mesh.data = 16, training.mesh.expert = 16, training.global_batch = 16;
+  training.mesh.data = 16;
+  training.mesh.expert = 16;
+  training.global_batch = 16;
   const auto sent = traffic(mixture, training, with_devices(*cluster_preset("a100"), 16));
   EXPECT_NEAR(traffic_between_bytes(sent, "expert") / traffic_bytes(sent, "expert"), 8.0 / 15,
               1e-12);
@@ -206,7 +214,8 @@ TEST(PublishedArithmetic, TensorParallelTraffic) {
   EXPECT_DOUBLE_EQ(sent("vocabulary"), m * R * (2 * (2 + 2) * b * s * h + 3 * 2 * 4 * b * s));
   training.recompute = Recompute::kFull;
   EXPECT_DOUBLE_EQ(sent("tensor"), 2 * m * L * (8 + 4) * b * s * h * R);
-  training.recompute = Recompute::kNone, training.sequence_parallel = true;
+  training.recompute = Recompute::kNone;
+  training.sequence_parallel = true;
   EXPECT_DOUBLE_EQ(sent("tensor"), 2 * m * L * (8 + 2) * b * s * h * R);
 }
 

@@ -25,9 +25,14 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 /// The model of Megatron-Bridge's tests; with `experts` of them in every layer.
 ModelSpec bridge_model(std::int64_t layers, std::int64_t experts) {
   ModelSpec spec;
-  spec.layers = layers, spec.hidden = 16, spec.heads = 4, spec.ffn = experts > 0 ? 32 : 64,
-  spec.vocab = 32, spec.sequence = 8;
-  spec.positions = Positions::kRotary, spec.experts = experts,
+  spec.layers = layers;
+  spec.hidden = 16;
+  spec.heads = 4;
+  spec.ffn = experts > 0 ? 32 : 64;
+  spec.vocab = 32;
+  spec.sequence = 8;
+  spec.positions = Positions::kRotary;
+  spec.experts = experts;
   spec.experts_per_token = experts > 0 ? 1 : 0;
   return complete(spec);
 }
@@ -51,7 +56,9 @@ TEST(PublishedFixtures, HeaviestStagesOfMegatronBridge) {
     const ModelSpec dense = bridge_model(row.whole("layers"), 0);
     const ModelSpec mixture = bridge_model(row.whole("layers"), 8);
     Training training;
-    training.mesh.pipeline = 4, training.global_batch = 4, training.stage_layers = layout_of(row);
+    training.mesh.pipeline = 4;
+    training.global_batch = 4;
+    training.stage_layers = layout_of(row);
     const double table = 32 * 16;
     const double norm = 2 * 16;
     const auto block = [&](std::int64_t layer) {
@@ -94,9 +101,13 @@ TEST(PublishedFixtures, CountsOfMegatronBridge) {
 TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
   const ModelSpec spec = bridge_model(4, 8);
   Training training;
-  training.mesh.tensor = 2, training.mesh.context = 2, training.mesh.data = 8,
+  training.mesh.tensor = 2;
+  training.mesh.context = 2;
+  training.mesh.data = 8;
   training.mesh.expert = 4;
-  training.global_batch = 8, training.zero_stage = 1, training.precision = "bf16";
+  training.global_batch = 8;
+  training.zero_stage = 1;
+  training.precision = "bf16";
   EXPECT_EQ(training.mesh.expert_data(), 8);
   EXPECT_EQ(2 * held_by_block(spec, training).expert, 4096) << "two layers with experts";
   const HeldParameters held = held_parameters(spec, training, 0);
@@ -109,7 +120,9 @@ TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
 TEST(PublishedFixtures, ParametersOfFsdpAtTheirPeak) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training;
-  training.mesh.data = 16, training.global_batch = 16, training.zero_stage = 3;
+  training.mesh.data = 16;
+  training.global_batch = 16;
+  training.zero_stage = 3;
   const double sum = static_cast<double>(parameter_count(spec));
   const double largest =
       std::max(held_by_block(spec, training).all(), held_by_embedding(spec, training).all());
@@ -125,8 +138,10 @@ TEST(PublishedFixtures, ParametersOfFsdpAtTheirPeak) {
 TEST(PublishedFixtures, DispatchInEightBits) {
   const ModelSpec spec = *named_model("mixtral-8x7b");
   Training training;
-  training.mesh.data = training.mesh.expert = 8, training.global_batch = 8,
-  training.sequence = 4096, training.precision = "bf16";
+  training.mesh.data = training.mesh.expert = 8;
+  training.global_batch = 8;
+  training.sequence = 4096;
+  training.precision = "bf16";
   const Cluster cluster = with_devices(*cluster_preset("h100"), 8);
   const auto sent = [&] { return traffic_bytes(traffic(spec, training, cluster), "expert"); };
   const auto exchanged = [&] { return block_time(spec, training, cluster).communication; };
@@ -188,9 +203,13 @@ TEST(PublishedFixtures, UtilisationOf530BillionOn2240) {
 Training mixture(std::int64_t tensor, std::int64_t expert, std::int64_t expert_tensor,
                  bool sequence_parallel = true) {
   Training training;
-  training.mesh.tensor = tensor, training.mesh.data = 16 / tensor;
-  training.mesh.expert = expert, training.mesh.expert_tensor = expert_tensor;
-  training.global_batch = training.mesh.data, training.sequence = 4096, training.precision = "bf16",
+  training.mesh.tensor = tensor;
+  training.mesh.data = 16 / tensor;
+  training.mesh.expert = expert;
+  training.mesh.expert_tensor = expert_tensor;
+  training.global_batch = training.mesh.data;
+  training.sequence = 4096;
+  training.precision = "bf16";
   training.sequence_parallel = sequence_parallel;
   return training;
 }
@@ -284,7 +303,9 @@ TEST(PublishedFixtures, HiddenExchangeIsNotFree) {
   const ModelSpec spec = *named_model("gpt2-1.5b");
   for (const std::int64_t ranks : {8, 16}) {
     Training training;
-    training.mesh.data = ranks, training.global_batch = 16 * ranks, training.micro_batch = 16;
+    training.mesh.data = ranks;
+    training.global_batch = 16 * ranks;
+    training.micro_batch = 16;
     const StepTime time =
         published_step_time(spec, training, with_devices(*cluster_preset("a100"), ranks));
     ASSERT_GT(time.data_hidden, 0);

@@ -13,8 +13,11 @@ namespace {
 
 struct Predicted {
   std::string name;
-  std::int64_t micro_batch = 0, stages = 0;  ///< a rank
-  double predicted = 0, measured = 0;
+  /// a rank
+  std::int64_t micro_batch = 0;
+  std::int64_t stages = 0;
+  double predicted = 0;
+  double measured = 0;
 
   double error() const { return predicted / measured - 1; }
 };
@@ -59,8 +62,10 @@ std::string order(const std::vector<Predicted>& rows, const std::vector<double>&
   const auto predicted = [&](std::size_t i) { return measured[i] / (1 + rows[i].error()); };
   for (const Predicted& longer : rows) {
     for (const Predicted& shorter : rows) {
-      if (longer.measured > shorter.measured)
-        ++times, times_in_order += longer.predicted > shorter.predicted ? 1 : 0;
+      if (longer.measured > shorter.measured) {
+        ++times;
+        times_in_order += longer.predicted > shorter.predicted ? 1 : 0;
+      }
     }
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -187,7 +192,8 @@ Predicted data_parallel_530b() {
   for (const Row& row : published("korthikanti_table_5")) {
     if (row.text("model") != "530B") continue;
     Training training = megatron_training(8, row.whole("pp"), row.whole("vpp"), 8, 2240, 1);
-    training.recompute = Recompute::kSelective, training.sequence_parallel = true;
+    training.recompute = Recompute::kSelective;
+    training.sequence_parallel = true;
     const Cluster cluster = with_devices(*cluster_preset("a100"), 2240);
     return {"530B selective, 2240 devices", 1, row.whole("vpp"),
             published_step_time(megatron_gpt(row, 51200, 2048), training, cluster).all(), 39.15};
@@ -204,7 +210,8 @@ std::string strong_scaling(std::vector<double>& errors) {
     if (row.text("model") != "177B") continue;
     for (const auto& [devices, percent] : {std::pair<std::int64_t, double>{96, 47}, {4608, 42}}) {
       SearchedRow one = h100_row(row);
-      one.start.mesh.data = devices / 48, one.start.global_batch = 1152,
+      one.start.mesh.data = devices / 48;
+      one.start.global_batch = 1152;
       one.cluster = with_devices(*cluster_preset("h100"), devices);
       const Candidate best = one.best(one.cluster.device.efficiency);
       const double flops = step_flops(one.spec, best.training).model / best.time.all() /

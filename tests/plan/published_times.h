@@ -70,7 +70,9 @@ struct SearchedRow {
 
   Candidate best(const Efficiency& efficiency) const {
     SearchSpace space;
-    space.tensor = {start.mesh.tensor}, space.pipeline = {start.mesh.pipeline}, space.context = {1},
+    space.tensor = {start.mesh.tensor};
+    space.pipeline = {start.mesh.pipeline};
+    space.context = {1};
     space.zero_stage = {start.zero_stage};
     space.recompute = {start.recompute};
     space.micro_batch = micro_batch;
@@ -90,7 +92,8 @@ inline SearchedRow sc21_row(const Row& row) {
   const std::int64_t tp = row.whole("tp");
   const std::int64_t pp = row.whole("pp");
   Training start = megatron_training(tp, pp, 1, gpus / tp / pp, row.whole("batch"), 1);
-  start.precision = "bf16", start.recompute = Recompute::kFull;
+  start.precision = "bf16";
+  start.recompute = Recompute::kFull;
   return {"SC21 " + row.text("parameters_b") + "B",
           row["seconds"],
           spec,
@@ -104,14 +107,19 @@ inline SearchedRow sc21_row(const Row& row) {
 /// so.
 inline SearchedRow h100_row(const Row& row) {
   ModelSpec spec = megatron_gpt(row, 131072, 4096);
-  spec.tied_embeddings = false, spec.dropout = 0;
+  spec.tied_embeddings = false;
+  spec.dropout = 0;
   const std::int64_t gpus = row.whole("gpus");
   const std::int64_t tp = row.whole("tp");
   const std::int64_t pp = row.whole("pp");
   Training start;
-  start.mesh.tensor = tp, start.mesh.pipeline = pp, start.mesh.data = gpus / tp / pp,
+  start.mesh.tensor = tp;
+  start.mesh.pipeline = pp;
+  start.mesh.data = gpus / tp / pp;
   start.global_batch = row.whole("batch");
-  start.precision = "bf16", start.zero_stage = 1, start.overlap_data = true;
+  start.precision = "bf16";
+  start.zero_stage = 1;
+  start.overlap_data = true;
   return {"H100 " + row.text("model"),
           row["seconds"],
           spec,
@@ -124,8 +132,11 @@ inline SearchedRow h100_row(const Row& row) {
 inline Training zero3_training(const Row& row) {
   Training training =
       megatron_training(1, 1, 1, row.whole("gpus"), row.whole("batch"), row.whole("micro_batch"));
-  training.precision = "mixed", training.zero_stage = 3, training.recompute = Recompute::kFull;
-  training.overlap_data = true, training.flat_rings = true;
+  training.precision = "mixed";
+  training.zero_stage = 3;
+  training.recompute = Recompute::kFull;
+  training.overlap_data = true;
+  training.flat_rings = true;
   return training;
 }
 
@@ -133,7 +144,10 @@ inline Training zero3_training(const Row& row) {
 /// GB/s between neighbours (seven of eight hops stay inside a host), products at half of the A100's
 /// peak.
 struct BubbleRates {
-  double plain = 0, interleaved = 0, h1 = 0, h2 = 0;
+  double plain = 0;
+  double interleaved = 0;
+  double h1 = 0;
+  double h2 = 0;
 };
 inline BubbleRates zero_bubble_rates(const Row& row) {
   const double b = row["micro_batch"];

@@ -14,12 +14,15 @@ namespace shoal::plan {
 namespace {
 
 struct Errors {
-  double mean = 0, most = 0;
+  double mean = 0;
+  double most = 0;
   int rows = 0;
 
   void add(double e) {
-    e = std::abs(e), ++rows;
-    mean += (e - mean) / rows, most = std::max(most, e);
+    e = std::abs(e);
+    ++rows;
+    mean += (e - mean) / rows;
+    most = std::max(most, e);
   }
 };
 /// Of all rows; prints those that the efficiency was fitted on apart from the others.
@@ -33,7 +36,8 @@ Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency,
     const bool is_fitted = fitted.contains(row.name);
     std::printf("  %-36s measured %8.3f s, error %+5.1f %%%s\n", row.name.c_str(), row.measured_s,
                 100 * e, is_fitted ? "  (fitted)" : "");
-    all.add(e), (is_fitted ? inside : outside).add(e);
+    all.add(e);
+    (is_fitted ? inside : outside).add(e);
   }
   for (const auto& [what, part] :
        {std::pair{"fitted rows", inside}, {"other rows", outside}, {"all rows", all}}) {
@@ -50,7 +54,8 @@ double loss(const std::vector<TimedRow>& rows, const Efficiency& efficiency) {
   double weights = 0;
   for (const TimedRow& row : rows) {
     const double log = std::log(row.predicted_s(efficiency) / row.measured_s);
-    sum += row.weight * log * log, weights += row.weight;
+    sum += row.weight * log * log;
+    weights += row.weight;
   }
   return sum / weights;
 }
@@ -214,8 +219,8 @@ TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
         row.text("parameters_b").c_str(), static_cast<int>(row["batch"]),
         static_cast<int>(row["gpus"]), flat, row["tflops"], rate());
     EXPECT_NEAR(flat / row["tflops"], 1, 0.3) << "nothing was set for them";
-    measured[row.text("parameters_b")].push_back(row["tflops"]),
-        predicted[row.text("parameters_b")].push_back(flat);
+    measured[row.text("parameters_b")].push_back(row["tflops"]);
+    predicted[row.text("parameters_b")].push_back(flat);
   }
   ASSERT_EQ(measured.size(), 2u);
   for (const auto& [model, rates] : predicted) {

@@ -42,12 +42,16 @@ std::string plain_trace(const std::vector<std::pair<int, schedule::Span>>& spans
 /// Takes bytes and forgets them; knows how they came.
 class Drain : public std::streambuf {
  public:
-  std::size_t bytes = 0, largest = 0, pieces = 0;
+  std::size_t bytes = 0;
+  std::size_t largest = 0;
+  std::size_t pieces = 0;
 
  protected:
   std::streamsize xsputn(const char*, std::streamsize count) override {
     const auto size = static_cast<std::size_t>(count);
-    bytes += size, largest = std::max(largest, size), ++pieces;
+    bytes += size;
+    largest = std::max(largest, size);
+    ++pieces;
     return count;
   }
   int_type overflow(int_type letter) override {
@@ -105,7 +109,8 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
   std::size_t bytes = 0;
   for (const std::int64_t batch : {64, 1024}) {
     Training training;
-    training.mesh.pipeline = 8, training.global_batch = batch;
+    training.mesh.pipeline = 8;
+    training.global_batch = batch;
     Drain drain;
     std::ostream out(&drain);
     TraceWriter writer(out, 8);

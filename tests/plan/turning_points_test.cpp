@@ -17,14 +17,15 @@ using testing::HasSubstr;
 struct Question {
   const char* model;
   const char* cluster;
-  std::int64_t devices, global_batch;
+  std::int64_t devices;
+  std::int64_t global_batch;
 };
 
 struct Asked {
   explicit Asked(const Question& question)
       : spec(*named_model(question.model)),
         cluster(with_devices(*cluster_preset(question.cluster), question.devices)) {
-    start.global_batch = question.global_batch,
+    start.global_batch = question.global_batch;
     start.sequence = std::min<std::int64_t>(4096, spec.sequence);
   }
   Candidate best() const {

@@ -54,7 +54,8 @@ class Simplex {
     double weights = 0;
     for (const TimedRow& row : rows_) {
       const double log = std::log(row.predicted_s(efficiency) / row.measured_s);
-      loss += row.weight * log * log, weights += row.weight;
+      loss += row.weight * log * log;
+      weights += row.weight;
     }
     loss /= weights;
     // A share at its bound must not drift on where nothing changes.

@@ -101,7 +101,7 @@ void add_scaling_command(CLI::App& plan_command) {
                           : ""));
       json.back()["exponent"] = law.exponent;
       if (range) {
-        json.back()["exponent_low"] = law.exponent_low,
+        json.back()["exponent_low"] = law.exponent_low;
         json.back()["exponent_high"] = law.exponent_high;
       }
     }

@@ -27,8 +27,11 @@ namespace shoal::apps {
 namespace {
 
 struct Options {
-  std::string output = "cluster.toml", name = "here";
-  int ranks = 1, threads = 0, rounds = CalibrateArguments{}.rounds;
+  std::string output = "cluster.toml";
+  std::string name = "here";
+  int ranks = 1;
+  int threads = 0;
+  int rounds = CalibrateArguments{}.rounds;
   double seconds = 0.2;
   bool no_bf16 = false;
 };
@@ -111,7 +114,8 @@ collective::CostModel link_costs(const Options& options) {
 
 void calibrate(const Options& options) {
   CalibrateArguments arguments = measured_by(options.ranks, options.threads);
-  arguments.seconds = options.seconds, arguments.rounds = options.rounds,
+  arguments.seconds = options.seconds;
+  arguments.rounds = options.rounds;
   arguments.bf16 = !options.no_bf16;
   forecast::Measurements measured;
   const OtherLoad load;

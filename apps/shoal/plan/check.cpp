@@ -32,7 +32,8 @@ struct Options {
 };
 
 struct Measured {
-  double step_s = 0, peak_bytes = 0;
+  double step_s = 0;
+  double peak_bytes = 0;
   double others_cores = 0;  ///< that other processes kept busy meanwhile
 };
 

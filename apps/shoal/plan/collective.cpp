@@ -22,9 +22,13 @@ using collective::Kind;
 constexpr double kMostSteps = 4e7;
 
 struct Words {
-  std::string algorithm = "ring", straggler;
-  int ranks = 2, host_ranks = 0;
-  double bytes = 1e9, latency = 50e-6, bandwidth = 1.25e9;
+  std::string algorithm = "ring";
+  std::string straggler;
+  int ranks = 2;
+  int host_ranks = 0;
+  double bytes = 1e9;
+  double latency = 50e-6;
+  double bandwidth = 1.25e9;
   bool json = false;
 };
 

@@ -39,7 +39,8 @@ void drift(const Options& options) {
   }
   CalibrateArguments arguments = measured_by(static_cast<int>(cluster.devices()), 0);
   arguments.seconds = options.seconds;
-  arguments.rounds = kRounds, arguments.drift_only = true;
+  arguments.rounds = kRounds;
+  arguments.drift_only = true;
   AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
   const forecast::Drift drift = forecast::drift(cluster, arguments.kernels);
   if (options.json) {

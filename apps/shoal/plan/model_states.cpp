@@ -69,7 +69,7 @@ void print_model_states(const PlanOptions& options) {
                                 {"bytes_per_parameter", held.all()},
                                 {"model_state_bytes", bytes}};
     if (cluster) {
-      json["device_memory_bytes"] = cluster->device.memory_bytes,
+      json["device_memory_bytes"] = cluster->device.memory_bytes;
       json["states_fit"] = bytes <= cluster->device.memory_bytes;
     }
     fmt::print("{}\n", json.dump(2));

@@ -58,14 +58,19 @@ model::ModelSpec model_file(const std::string& path) {
 
 model::ModelSpec shape(const PlanOptions& options) {
   model::ModelSpec spec;
-  spec.layers = options.layers, spec.hidden = options.hidden, spec.heads = options.heads,
+  spec.layers = options.layers;
+  spec.hidden = options.hidden;
+  spec.heads = options.heads;
   spec.kv_heads = options.kv_heads;
-  spec.ffn = options.ffn, spec.vocab = options.vocab;
+  spec.ffn = options.ffn;
+  spec.vocab = options.vocab;
   spec.sequence = options.sequence > 0 ? options.sequence : 2048;
   spec.tied_embeddings = !options.untied;
   spec.gated = options.gated;
-  if (options.experts > 0)
-    spec.experts = options.experts, spec.experts_per_token = options.experts_per_token;
+  if (options.experts > 0) {
+    spec.experts = options.experts;
+    spec.experts_per_token = options.experts_per_token;
+  }
   return model::complete(spec);
 }
 
@@ -91,8 +96,8 @@ std::vector<std::string> known_of(const char* option, const std::vector<std::str
 plan::Cluster host_of_job(std::int64_t ranks) {
   plan::Cluster cluster = *plan::cluster_preset("cpu");
   cluster.devices_per_host = ranks;
-  cluster.device.memory_bytes /= static_cast<double>(ranks),
-      cluster.device.memory_bandwidth /= static_cast<double>(ranks);
+  cluster.device.memory_bytes /= static_cast<double>(ranks);
+  cluster.device.memory_bandwidth /= static_cast<double>(ranks);
   for (auto& [type, peak] : cluster.device.peak_flops) peak /= static_cast<double>(ranks);
   return cluster;
 }
@@ -367,9 +372,11 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
       refuse(fmt::format("--{} {}: must be at most {}", name, value, kMostDevices));
     return value > 0 ? value : 1;
   };
-  mesh.tensor = given("tp", options.tp), mesh.pipeline = given("pp", options.pp),
+  mesh.tensor = given("tp", options.tp);
+  mesh.pipeline = given("pp", options.pp);
   mesh.virtual_stages = given("vpp", options.vpp);
-  mesh.context = given("cp", options.cp), mesh.expert = given("ep", options.ep),
+  mesh.context = given("cp", options.cp);
+  mesh.expert = given("ep", options.ep);
   mesh.expert_tensor = given("etp", options.etp);
   std::int64_t rest = 1;
   for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context}) {
@@ -395,14 +402,21 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
                             (options.micro_batches > 0 ? options.micro_batches : mesh.pipeline);
   }
   if (options.sequence != 0) training.sequence = options.sequence;
-  if (!options.recompute.empty())
-    training.recompute = recompute_of(options.recompute), training.kept.clear();
+  if (!options.recompute.empty()) {
+    training.recompute = recompute_of(options.recompute);
+    training.kept.clear();
+  }
   training.schedule = !options.schedule.empty() ? options.schedule
                       : mesh.virtual_stages > 1 ? "interleaved"
                                                 : "1f1b";
-  if (!options.precision.empty()) training.precision = options.precision, training.states.reset();
-  if (!options.optimizer.empty())
-    training.optimizer = optimizer_of(options.optimizer), training.states.reset();
+  if (!options.precision.empty()) {
+    training.precision = options.precision;
+    training.states.reset();
+  }
+  if (!options.optimizer.empty()) {
+    training.optimizer = optimizer_of(options.optimizer);
+    training.states.reset();
+  }
   if (options.attention != "flash" && options.attention != "plain")
     refuse(fmt::format("--attention {}: must be flash or plain", options.attention));
   training.flash_attention = options.attention == "flash";
@@ -410,9 +424,10 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   training.overlap_data = !options.no_overlap;
   if (options.keep_gathered) training.reshard_after_forward = false;
   if (options.offload_optimizer) training.offload_optimizer = true;
-  training.offload_parameters = options.offload_parameters,
-  training.zero_plus_plus = options.zero_plus_plus, training.ulysses = options.ulysses;
-  training.flat_rings = options.flat_rings,
+  training.offload_parameters = options.offload_parameters;
+  training.zero_plus_plus = options.zero_plus_plus;
+  training.ulysses = options.ulysses;
+  training.flat_rings = options.flat_rings;
   training.sync_every_micro_batch = options.sync_every_micro_batch;
   if (options.prefetch >= 0) training.gather_ahead = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;

@@ -16,27 +16,64 @@ inline constexpr std::int64_t kMostDevices = 10000000;
 
 /// The words of `shoal plan` as given; 0 and empty: not given.
 struct PlanOptions {
-  std::string model, cluster, schedule, precision, recompute, attention = "flash", optimizer;
+  std::string model;
+  std::string cluster;
+  std::string schedule;
+  std::string precision;
+  std::string recompute;
+  std::string attention = "flash";
+  std::string optimizer;
   std::vector<std::string> sets;
   double parameters = 0;
   std::int64_t devices = 0;
-  std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0, sequence = 0,
-               experts = 0, experts_per_token = 2;
-  bool gated = false, untied = false;
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  std::int64_t sequence = 0;
+  std::int64_t experts = 0;
+  std::int64_t experts_per_token = 2;
+  bool gated = false;
+  bool untied = false;
   std::optional<double> dropout;
-  std::int64_t dp = 0, tp = 0, pp = 0, vpp = 0, cp = 0, ep = 0, etp = 0, shard = 0, micro_batch = 0,
-               global_batch = 0, micro_batches = 0;
-  int zero = -1, prefetch = -1;
-  bool no_sequence_parallel = false, no_overlap = false, keep_gathered = false,
-       offload_optimizer = false, offload_parameters = false;
-  bool zero_plus_plus = false, ulysses = false, flat_rings = false, sync_every_micro_batch = false;
+  std::int64_t dp = 0;
+  std::int64_t tp = 0;
+  std::int64_t pp = 0;
+  std::int64_t vpp = 0;
+  std::int64_t cp = 0;
+  std::int64_t ep = 0;
+  std::int64_t etp = 0;
+  std::int64_t shard = 0;
+  std::int64_t micro_batch = 0;
+  std::int64_t global_batch = 0;
+  std::int64_t micro_batches = 0;
+  int zero = -1;
+  int prefetch = -1;
+  bool no_sequence_parallel = false;
+  bool no_overlap = false;
+  bool keep_gathered = false;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
+  bool zero_plus_plus = false;
+  bool ulysses = false;
+  bool flat_rings = false;
+  bool sync_every_micro_batch = false;
   double expert_imbalance = 1;
   plan::Budget budget;
-  bool search = false, json = false, gathers = false;
+  bool search = false;
+  bool json = false;
+  bool gathers = false;
   std::size_t count = 5;
   std::optional<std::uint64_t> failures;
-  std::string trace, svg, plots, straggler, schedule_file;
-  std::vector<std::string> precisions, schedules;
+  std::string trace;
+  std::string svg;
+  std::string plots;
+  std::string straggler;
+  std::string schedule_file;
+  std::vector<std::string> precisions;
+  std::vector<std::string> schedules;
 };
 void add_plan_options(CLI::App& command, PlanOptions& options);
 

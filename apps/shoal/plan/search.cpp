@@ -107,11 +107,13 @@ void run_search(const PlanOptions& options) {
                 "--search needs the --global-batch that all meshes train");
   }
   PlanOptions start = options;
-  start.dp = 1, start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0,
+  start.dp = 1;
+  start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0;
   start.offload_optimizer = false;
   plan::Training training = training_of(start, spec, cluster.devices());
   // What a job says of them is one of the ways that are searched.
-  training.mesh.shard = 0, training.kept.clear();
+  training.mesh.shard = 0;
+  training.kept.clear();
   const plan::SearchSpace space = space_of(options, cluster);
   const forecast::ShoalEstimator estimator;
   const auto found = plan::search(estimator, spec, training, cluster, space, options.count);

@@ -39,8 +39,13 @@ Line fit_line(const std::vector<TimedWork>& timed) {
                      work, t);
     const double x = 1 / t;
     const double y = work / t;
-    aa += x * x, ab += x * y, bb += y * y, a1 += x, b1 += y;
-    least = std::min(least, work), most = std::max(most, work);
+    aa += x * x;
+    ab += x * y;
+    bb += y * y;
+    a1 += x;
+    b1 += y;
+    least = std::min(least, work);
+    most = std::max(most, work);
   }
   SHOAL_USER_CHECK(most > least, "calibrate",
                    "two different amounts of work are needed to tell start from rate: {} measured",
@@ -75,7 +80,8 @@ Cluster calibrated(const Measurements& measured) {
       fmt::format("shoal plan calibrate, {} ranks at work; links between hosts are not measured",
                   measured.ranks);
   cluster.runtime = Runtime::kShoal;
-  cluster.hosts = 1, cluster.devices_per_host = measured.ranks;
+  cluster.hosts = 1;
+  cluster.devices_per_host = measured.ranks;
   Device& device = cluster.device;
   device.memory_bytes = measured.memory_bytes / measured.ranks;
   const Line traversal = fit_line(measured.traversals);

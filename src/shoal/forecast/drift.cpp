@@ -7,9 +7,14 @@ namespace {
 
 /// The factor x for which the sum of (x planned / measured - 1)^2 is least.
 struct Factor {
-  double squares = 0, sum = 0;  ///< of planned / measured
+  /// of planned / measured
+  double squares = 0;
+  double sum = 0;
 
-  void add(double share) { squares += share * share, sum += share; }
+  void add(double share) {
+    squares += share * share;
+    sum += share;
+  }
   double least() const { return sum / squares; }
 };
 
@@ -40,7 +45,10 @@ Cluster drifted(Cluster cluster, const Drift& drift) {
   for (auto& [name, rate] : cluster.kernels) {
     const double factor = plan::streams_memory(name) ? drift.memory : drift.core;
     for (TimedKernel& one : rate.timed) one.seconds *= factor;
-    rate.start_s *= factor, rate.flop_s *= factor, rate.weight_s *= factor, rate.byte_s *= factor;
+    rate.start_s *= factor;
+    rate.flop_s *= factor;
+    rate.weight_s *= factor;
+    rate.byte_s *= factor;
   }
   return cluster;
 }

@@ -19,7 +19,10 @@ constexpr double kTokenBytes = 16;
 
 /// Parameters by unit: embedding, a block, head.
 struct Units {
-  double embedding = 0, block = 0, head = 0, all = 0;
+  double embedding = 0;
+  double block = 0;
+  double head = 0;
+  double all = 0;
 
   Units(const ModelSpec& spec, const Training& training) {
     all = static_cast<double>(model::parameter_count(spec));
@@ -31,7 +34,10 @@ struct Units {
   /// In bytes. Few parameters are vectors: they count as the matrices do.
   Units operator*(double bytes) const {
     Units product = *this;
-    product.embedding *= bytes, product.block *= bytes, product.head *= bytes, product.all *= bytes;
+    product.embedding *= bytes;
+    product.block *= bytes;
+    product.head *= bytes;
+    product.all *= bytes;
     return product;
   }
 };
@@ -260,7 +266,8 @@ class StepMemory {
   StateBytes bytes_;
   bool narrow_;  ///< weights of 16 bits, to which what they multiply is rounded
   MicroBatch batch_;
-  Units weights_, gradients_;
+  Units weights_;
+  Units gradients_;
   double shards_;
   bool shared_;
   double readers_;

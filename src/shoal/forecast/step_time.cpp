@@ -126,7 +126,8 @@ class StepOfShoal {
   const ModelSpec& spec_;
   const Training& training_;
   const Cluster& cluster_;
-  double rows_, parameters_;
+  double rows_;
+  double parameters_;
   std::string of_type_;  ///< of the weights, in the names of kernels that differ by it
 };
 

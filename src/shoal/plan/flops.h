@@ -8,8 +8,10 @@ namespace shoal::plan {
 /// (the name says so) at its causal half; tables published before 2025 count it whole. Model FLOPs
 /// are forward plus twice that; hardware FLOPs add what is recomputed.
 struct Flops {
-  double model = 0, model_causal = 0;
-  double hardware = 0, hardware_causal = 0;
+  double model = 0;
+  double model_causal = 0;
+  double hardware = 0;
+  double hardware_causal = 0;
 };
 Flops step_flops(const ModelSpec& spec, const Training& training);
 

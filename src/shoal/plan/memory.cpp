@@ -79,7 +79,8 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
   for (std::int64_t stage = 0; stage < training.stages(); ++stage) {
     if (rank_of_stage(training, stage) != rank) continue;
     own += blocks[stage];
-    first |= stage == 0, last |= stage == training.stages() - 1;
+    first |= stage == 0;
+    last |= stage == training.stages() - 1;
   }
   use.activations = own * flying * block_activation_bytes(spec, training);
   const double sequence_ranks = training.sequence_parallel ? training.mesh.tensor : 1;
@@ -163,7 +164,8 @@ double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cl
     MemoryUse all;
     Training kept = training;
     kept.offload_optimizer = kept.offload_parameters = false;
-    add_states(held, training, here), add_states(held, kept, all);
+    add_states(held, training, here);
+    add_states(held, kept, all);
     most = std::max(most, all.states() - here.states());
   }
   return most * static_cast<double>(cluster.devices_per_host);

@@ -68,7 +68,9 @@ std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& tra
 
 /// Bytes on one rank, by category.
 struct MemoryUse {
-  double parameters = 0, gradients = 0, optimizer = 0;
+  double parameters = 0;
+  double gradients = 0;
+  double optimizer = 0;
   double activations = 0;    ///< saved for the backward pass
   double gathered = 0;       ///< ZeRO-3: whole units around the one that runs
   double communication = 0;  ///< buckets and messages

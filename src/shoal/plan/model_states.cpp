@@ -50,13 +50,18 @@ HeldParameters divided(const HeldParameters& whole, const Mesh& mesh) {
 }  // namespace
 
 HeldParameters& HeldParameters::operator+=(const HeldParameters& other) {
-  split += other.split, replicated += other.replicated, expert += other.expert;
+  split += other.split;
+  replicated += other.replicated;
+  expert += other.expert;
   return *this;
 }
 
 StateBytes state_bytes(const StateBytes& whole, int zero, double ranks) {
   StateBytes held = whole;
-  if (zero >= 1) held.master /= ranks, held.moments /= ranks;
+  if (zero >= 1) {
+    held.master /= ranks;
+    held.moments /= ranks;
+  }
   if (zero >= 2) held.gradient /= ranks;
   if (zero >= 3) held.parameter /= ranks;
   return held;

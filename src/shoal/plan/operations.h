@@ -30,7 +30,9 @@ std::vector<OperationCost> embedding_operations(const ModelSpec& spec, const Tra
 /// Seconds of one micro-batch in a piece of the model on one rank. Exposed communication of tensor,
 /// context and expert parallelism is inside.
 struct PieceTime {
-  double forward = 0, input_gradient = 0, weight_gradient = 0;
+  double forward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
   double recomputed = 0;  ///< of that, computation that is run again before the backward pass; its
                           ///< exchange is part of `communication`
   double communication = 0;  ///< of all that, waiting for other ranks

@@ -65,8 +65,10 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
     if (training.mesh.data % factor != 0) break;
     Training wider = training;
     Training deeper = training;
-    wider.mesh.tensor *= factor, wider.mesh.data /= factor;
-    deeper.mesh.pipeline *= factor, deeper.mesh.data /= factor;
+    wider.mesh.tensor *= factor;
+    wider.mesh.data /= factor;
+    deeper.mesh.pipeline *= factor;
+    deeper.mesh.data /= factor;
     if (fits(estimator, spec, wider, cluster)) {
       try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor,
                                     wider.mesh.data, gib(wider)));
@@ -77,7 +79,9 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
     }
   }
   Training everything = training;
-  everything.micro_batch = 1, everything.recompute = Recompute::kFull, everything.zero_stage = 3;
+  everything.micro_batch = 1;
+  everything.recompute = Recompute::kFull;
+  everything.zero_stage = 3;
   if (list.empty() && training.mesh.shard_ranks() > 1) {
     try_change(everything,
                fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)",
@@ -176,7 +180,9 @@ Plan make_plan(const Estimator& estimator, const ModelSpec& spec, const Training
                     training.mesh.pipeline, training.mesh.context, training.mesh.devices()));
   }
   Plan plan;
-  plan.spec = spec, plan.training = training, plan.cluster = cluster;
+  plan.spec = spec;
+  plan.training = training;
+  plan.cluster = cluster;
   plan.parameters = parameter_count(spec);
   plan.memory = estimator.memory(spec, training, cluster);
   plan.capacity_bytes = cluster.device.memory_bytes;

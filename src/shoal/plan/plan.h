@@ -22,12 +22,19 @@ struct Budget {
 
 /// A whole run.
 struct RunEstimate {
-  double tokens = 0, steps = 0;
+  double tokens = 0;
+  double steps = 0;
   double days = 0;  ///< failures and checkpoints included
-  double device_hours = 0, energy_kwh = 0, cost = 0;
-  double goodput = 1, checkpoint_interval_s = 0, checkpoint_bytes = 0;
+  double device_hours = 0;
+  double energy_kwh = 0;
+  double cost = 0;
+  double goodput = 1;
+  double checkpoint_interval_s = 0;
+  double checkpoint_bytes = 0;
   FailureModel failures;  ///< of all devices together; what `goodput` follows from
-  double data_bytes = 0, read_bytes_per_s = 0;  ///< what storage must give
+  /// what storage must give
+  double data_bytes = 0;
+  double read_bytes_per_s = 0;
 };
 
 /// Everything that is known about one mesh before it runs.
@@ -42,8 +49,10 @@ struct Plan {
   Flops flops;
   std::vector<Traffic> traffic;
   StepTime time;
-  double mfu = 0, mfu_causal = 0,
-         hfu = 0;  ///< model and hardware FLOPs over the peak of the compute type
+  /// model and hardware FLOPs over the peak of the compute type
+  double mfu = 0;
+  double mfu_causal = 0;
+  double hfu = 0;
   std::string limited_by;
   std::vector<std::string>
       remedies;  ///< when it does not fit: single changes that would make it fit

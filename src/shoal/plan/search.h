@@ -12,7 +12,13 @@ namespace shoal::plan {
 /// What a search may vary. An empty list: every value that makes sense for the model and the
 /// cluster.
 struct SearchSpace {
-  std::vector<std::int64_t> data, tensor, pipeline, context, expert, virtual_stages, micro_batch;
+  std::vector<std::int64_t> data;
+  std::vector<std::int64_t> tensor;
+  std::vector<std::int64_t> pipeline;
+  std::vector<std::int64_t> context;
+  std::vector<std::int64_t> expert;
+  std::vector<std::int64_t> virtual_stages;
+  std::vector<std::int64_t> micro_batch;
   std::vector<int> zero_stage;
   std::vector<Recompute> recompute;  ///< in the order given; the first that fits is taken
   std::vector<std::string> schedules = {"1f1b", "interleaved"};

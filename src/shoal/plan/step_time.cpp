@@ -41,7 +41,10 @@ std::vector<PieceTime> by_rank(const std::vector<PieceTime>& stages, const Train
 double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
   double sum = 0;
   double longest = 0;
-  for (const PieceTime& rank : ranks) sum += rank.all(), longest = std::max(longest, rank.all());
+  for (const PieceTime& rank : ranks) {
+    sum += rank.all();
+    longest = std::max(longest, rank.all());
+  }
   return m * longest + (sum - longest) / v;
 }
 

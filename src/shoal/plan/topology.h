@@ -30,7 +30,8 @@ GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh);
 /// The data ranks that hold the same parameters: those over which ZeRO shards them (stage 0: all),
 /// and over which the shards are replicated.
 struct DataRanks {
-  GroupShape shards, replicas;
+  GroupShape shards;
+  GroupShape replicas;
 };
 DataRanks dense_ranks(const Cluster& cluster, const Training& training);
 /// Routed experts have fewer: Mesh::expert_data.

@@ -48,7 +48,10 @@ enum class Optimizer { kAdam, kMomentum, kSgd };
 /// What is kept per parameter, in bytes. The ZeRO stages shard `master` + `moments` (1), the
 /// gradient too (2), and the parameter too (3).
 struct StateBytes {
-  double parameter = 4, gradient = 4, master = 0, moments = 8;
+  double parameter = 4;
+  double gradient = 4;
+  double master = 0;
+  double moments = 8;
 
   double optimizer() const { return master + moments; }
   double all() const { return parameter + gradient + optimizer(); }

@@ -136,7 +136,8 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
       for (int i = 0; i < kHalvings; ++i) {
         const double middle = std::sqrt(same * other);
         if (Winner closer = other_at(value(middle))) {
-          other = middle, winner = closer;
+          other = middle;
+          winner = closer;
         } else {
           same = middle;
         }
@@ -162,7 +163,8 @@ TurningPoint nearest_micro_batch(const Strategies& strategies, const Candidate& 
   for (const std::int64_t samples : sizes) {
     const Winner winner = strategies.with_micro_batch(samples);
     if (samples == present.training.micro_batch || !winner || same_mesh(*winner, present)) continue;
-    turn.then = static_cast<double>(samples), turn.winner = winner;
+    turn.then = static_cast<double>(samples);
+    turn.winner = winner;
     break;
   }
   return turn;

@@ -11,8 +11,12 @@ TEST(Goodput, DalysIntervalIsTheBestOne) {
        {FailureModel{86400, 60, 300}, FailureModel{3600, 60, 300}, FailureModel{3600, 600, 0}}) {
     double best = 0;
     double at = 0;
-    for (double interval = 10; interval < 40000; interval *= 1.002)
-      if (goodput(model, interval) > best) best = goodput(model, interval), at = interval;
+    for (double interval = 10; interval < 40000; interval *= 1.002) {
+      if (goodput(model, interval) > best) {
+        best = goodput(model, interval);
+        at = interval;
+      }
+    }
     EXPECT_NEAR(daly_interval_s(model) / at, 1, 0.01);
     EXPECT_GE(goodput(model, daly_interval_s(model)),
               goodput(model, young_interval_s(model)) - 1e-12);

@@ -25,7 +25,8 @@ NcclTime way(const NcclQuestion& question, const std::string& algorithm,
 TEST(NcclCost, LatenciesAreThePublishedOnes) {
   struct Row {
     std::int64_t hosts;
-    const char *algorithm, *protocol;
+    const char* algorithm;
+    const char* protocol;
     double us;
   };
   for (const Row& row :

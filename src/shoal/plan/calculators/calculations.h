@@ -38,7 +38,12 @@ Calculation offload_efficiency(double intensity, double bandwidth, double peak);
 /// two checkpoints `blocks` blocks apart. Rajbhandari et al., "ZeRO-Infinity", 2021, equations 4
 /// and 5. The line also says what the checkpoints of `layers` blocks take elsewhere (equation 3).
 struct WorkingSet {
-  double hidden = 0, heads = 0, samples = 1, length = 0, layers = 0, blocks = 1;
+  double hidden = 0;
+  double heads = 0;
+  double samples = 1;
+  double length = 0;
+  double layers = 0;
+  double blocks = 1;
 
   double states() const { return 4 * hidden * 4 * hidden; }
   double activations() const {

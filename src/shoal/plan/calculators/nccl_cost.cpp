@@ -11,8 +11,13 @@ namespace {
 struct Protocol {
   const char* name;
   double share;  ///< of the link's bandwidth
-  double tree_base, ring_base, tree_inside, ring_inside, tree_between,
-      ring_between;  ///< microseconds
+  /// microseconds
+  double tree_base;
+  double ring_base;
+  double tree_inside;
+  double ring_inside;
+  double tree_between;
+  double ring_between;
 };
 constexpr Protocol kProtocols[] = {{"LL", 0.5, 6.8, 6.6, 0.6, 0.6, 5.0, 2.7},
                                    {"LL128", 0.92, 14.0, 14.0, 1.25, 1.9, 8.5, 4.0},

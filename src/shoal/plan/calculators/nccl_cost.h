@@ -15,7 +15,8 @@ struct NcclTime {
   double base_us = 0;      ///< of starting
   double inside_hops = 0;  ///< of `inside_us` each
   double between_hops = 0;
-  double inside_us = 0, between_us = 0;
+  double inside_us = 0;
+  double between_us = 0;
   double sent_bytes = 0;  ///< over the slowest link
   double bandwidth = 0;   ///< of that link, with the protocol's share: a half, 92 % or all of it
 
@@ -29,8 +30,11 @@ struct NcclTime {
 /// one rank.
 struct NcclQuestion {
   std::string collective = "all_reduce";  ///< or "all_gather", "reduce_scatter"
-  std::int64_t hosts = 1, per_host = 8;
-  double bytes = 0, inside = 300e9, between = 25e9;
+  std::int64_t hosts = 1;
+  std::int64_t per_host = 8;
+  double bytes = 0;
+  double inside = 300e9;
+  double between = 25e9;
 };
 
 /// Every way, the fastest first. Throws Error(usage) for another collective, or sizes and rates

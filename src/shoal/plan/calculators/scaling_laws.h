@@ -17,8 +17,16 @@ using model::ModelSpec;
 struct ScalingLaw {
   std::string name;
   std::string source;
-  double E, A, B, alpha, beta;
-  double E_error = 0, A_error = 0, B_error = 0, alpha_error = 0, beta_error = 0;
+  double E;
+  double A;
+  double B;
+  double alpha;
+  double beta;
+  double E_error = 0;
+  double A_error = 0;
+  double B_error = 0;
+  double alpha_error = 0;
+  double beta_error = 0;
 
   double loss(double parameters, double tokens) const;
   /// Standard error of `loss`, to first order, errors taken as independent; empty when the source
@@ -35,8 +43,10 @@ std::optional<ScalingLaw> scaling_law(std::string_view name);
 
 /// The size and tokens that make the loss smallest for a budget of 6 N D FLOPs.
 struct ComputeOptimum {
-  double parameters = 0, tokens = 0;
-  std::optional<double> loss, loss_error;
+  double parameters = 0;
+  double tokens = 0;
+  std::optional<double> loss;
+  std::optional<double> loss_error;
 };
 ComputeOptimum compute_optimum(const ScalingLaw& law, double flops);
 
@@ -47,9 +57,14 @@ ComputeOptimum compute_optimum(const ScalingLaw& law, double flops);
 struct AllocationLaw {
   std::string name;
   std::string source;
-  double budget, parameters, tokens;
-  double exponent, token_exponent;
-  double exponent_low = 0, exponent_high = 0;  ///< what the source gives as its range; 0: none
+  double budget;
+  double parameters;
+  double tokens;
+  double exponent;
+  double token_exponent;
+  /// what the source gives as its range; 0: none
+  double exponent_low = 0;
+  double exponent_high = 0;
 
   ComputeOptimum at(double flops) const;  ///< without a loss
 };
