@@ -98,7 +98,7 @@ TEST(Plots, SearchResultsAreBarsOfTheirThroughput) {
   std::size_t i = 0;
   for (const auto& [y, width] : length) {
     EXPECT_NEAR(width / length.begin()->second, found[0].time.all() / found[i].time.all(), 2e-3)
-        << mesh_words(found[i].training);
+        << describe_mesh(found[i].training);
     ++i;
   }
   EXPECT_THAT(search_plot(spec, cluster, {}), testing::HasSubstr("nothing fits"));

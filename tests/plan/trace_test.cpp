@@ -74,7 +74,7 @@ TEST(Trace, IsTheBytesOfTheWholeWrittenAtOnce) {
       spans.emplace_back(rank, span);
     });
     writer.finish();
-    EXPECT_GT(streamed.str().size(), 2 * TraceWriter::kPieceBytes) << name;
+    EXPECT_GT(streamed.str().size(), 2 * TraceWriter::kChunkBytes) << name;
     EXPECT_EQ(streamed.str(), plain_trace(spans, 4)) << name;
   }
 }
@@ -128,9 +128,9 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
     writer.finish();
     EXPECT_GE(events, 2u * 8 * static_cast<std::size_t>(batch));
     EXPECT_GT(drain.bytes, 70 * events);
-    EXPECT_LE(drain.largest, TraceWriter::kPieceBytes);
-    EXPECT_LE(most_waiting, TraceWriter::kPieceBytes);
-    EXPECT_GE(drain.pieces * TraceWriter::kPieceBytes, drain.bytes);
+    EXPECT_LE(drain.largest, TraceWriter::kChunkBytes);
+    EXPECT_LE(most_waiting, TraceWriter::kChunkBytes);
+    EXPECT_GE(drain.pieces * TraceWriter::kChunkBytes, drain.bytes);
     for (const auto& spans : step.timeline.ranks) EXPECT_TRUE(spans.empty());
     EXPECT_GT(drain.bytes, 8 * bytes) << "else the second step is no longer than the first";
     bytes = drain.bytes;

@@ -98,7 +98,7 @@ nlohmann::ordered_json json_of(const MemoryUse& use) {
 
 }  // namespace
 
-std::string mesh_words(const Training& training) {
+std::string describe_mesh(const Training& training) {
   const Mesh& mesh = training.mesh;
   std::string words = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
   if (mesh.context > 1) words += fmt::format(" x cp {}", mesh.context);
@@ -114,7 +114,7 @@ std::string to_text(const Plan& plan) {
                                  plan.parameters, static_cast<double>(plan.parameters) / 1e9);
   text += fmt::format("{} {} devices on {} host{}: {}\n", plan.cluster.devices(),
                       plan.cluster.device.name, plan.cluster.hosts,
-                      plan.cluster.hosts == 1 ? "" : "s", mesh_words(training));
+                      plan.cluster.hosts == 1 ? "" : "s", describe_mesh(training));
   const std::string shards =
       training.zero_stage > 0 &&
               training.mesh.shard_ranks() < training.mesh.data * training.mesh.context

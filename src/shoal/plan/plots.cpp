@@ -123,7 +123,7 @@ double per_device(const ModelSpec& spec, const Cluster& cluster, const Candidate
 
 std::string label(const Training& training) {
   constexpr const char* kRecompute[] = {"", ", recompute part", ", recompute"};
-  return fmt::format("{}, ZeRO {}, batch {}{}{}", mesh_words(training), training.zero_stage,
+  return fmt::format("{}, ZeRO {}, batch {}{}{}", describe_mesh(training), training.zero_stage,
                      training.micro_batch, kRecompute[static_cast<int>(training.recompute)],
                      training.offload_optimizer ? ", offload" : "");
 }
@@ -197,7 +197,7 @@ std::string time_plot(const Plan& plan) {
   const Axis x{0, std::max(1e-9, unit * all), kLeft, kWidth - kRight};
   std::string text =
       opening(bottom + 56, fmt::format("{}: where {:.4g} s of a step go ({})", plan.spec.name, all,
-                                       mesh_words(plan.training)));
+                                       describe_mesh(plan.training)));
   text += bottom_scale(x, kTop, bottom, unit > 1 ? "ms" : "seconds");
   double done = 0;
   double row = kTop + 12;

@@ -10,19 +10,20 @@
 
 namespace shoal::plan {
 
-/// Whether formulas give a pipeline's time and activations; else its schedule is carried out.
+/// Returns true if formulas give the time and the activations of the pipeline. Otherwise its
+/// schedule is simulated.
 bool has_closed_form(const Training& training);
 
-/// Schedules that were carried out, remembered: those without a closed form take milliseconds each,
-/// and a search asks for the same ones thousands of times. Not for several threads at once.
+/// Remembers the results of simulated schedules: one simulation takes milliseconds, and a search
+/// asks for the same schedules thousands of times. One thread at a time may use it.
 class ScheduleCache {
  public:
-  /// schedule::simulate(table, costs).longest_span() of the table of that name; costs one per
-  /// stage, nothing else.
+  /// Returns schedule::simulate(table, costs).longest_span() for the schedule of that name. `costs`
+  /// holds one StageCost a stage and nothing else.
   double longest_span(const std::string& schedule, int ranks, int chunks, int micro_batches,
                       const schedule::Costs& costs);
-  /// schedule::activation_peak of every rank, when a micro-batch leaves 1 / chunks on each stage
-  /// and `kept` of that waits for the weight gradient.
+  /// Returns schedule::activation_peak of every rank when a micro-batch leaves 1 / chunks on each
+  /// stage, of which the share `kept` waits for the weight gradient.
   const std::vector<double>& activation_peaks(const std::string& schedule, int ranks, int chunks,
                                               int micro_batches, double kept);
 

@@ -250,13 +250,14 @@ constexpr Technique kModelTechniques[] = {
 
 }  // namespace
 
-double data_elements(int zero, std::int64_t ranks, double parameters, std::int64_t micro_batches,
-                     bool reshard_after_forward, bool every_micro_batch) {
+double data_elements(int zero_stage, std::int64_t ranks, double parameters,
+                     std::int64_t micro_batches, bool reshard_after_forward,
+                     bool every_micro_batch) {
   const double once = share(ranks) * parameters;
   const double times = every_micro_batch ? static_cast<double>(micro_batches) : 1;
-  if (zero == 0) return times * 2 * once;
-  if (zero == 1) return (times + 1) * once;
-  if (zero == 2) return micro_batches * once + once;
+  if (zero_stage == 0) return times * 2 * once;
+  if (zero_stage == 1) return (times + 1) * once;
+  if (zero_stage == 2) return micro_batches * once + once;
   return micro_batches * (reshard_after_forward ? 3 : 2) * once;
 }
 
@@ -276,8 +277,8 @@ double expert_bytes(const Precision& number, bool recomputed) {
 }
 
 double context_elements(std::int64_t ranks, double samples, double length, double kv_width) {
-  // Gathered: ranks x length rows of keys and of values; each rank sends its own to ranks - 1
-  // others.
+  // The gathered keys and values have ranks x length rows each; every rank sends its own to the
+  // ranks - 1 others.
   return 3 * 2 * samples * (length * ranks) * kv_width * share(ranks);
 }
 
@@ -287,7 +288,7 @@ double ulysses_elements(std::int64_t ranks, double samples, double length, doubl
 }
 
 ZeroPlusPlusBytes zero_plus_plus_bytes(std::int64_t ranks, std::int64_t inside) {
-  // 8 bits forward, 4 bits of gradient; 16 bits for the backward pass.
+  // Parameters take 8 bits forward and 16 bits for the backward pass, gradients 4 bits.
   return {share(ranks) * (1 + 0.5), share(inside) * 2};
 }
 

@@ -245,7 +245,7 @@ std::string to_text(const Sensitivity& answer) {
     }
     const Training& training = turn.winner->training;
     text += fmt::format("  {:<20} {}: {}, ZeRO {}, micro-batch {}, {:.4g} s\n", turn.condition,
-                        quantity(turn), mesh_words(training), training.zero_stage,
+                        quantity(turn), describe_mesh(training), training.zero_stage,
                         training.micro_batch, turn.winner->time.all());
   }
   return text;

@@ -2,23 +2,23 @@
 
 namespace shoal::plan {
 
-/// A run that fails now and then, writes checkpoints and starts again from the last one.
+/// A run that fails now and then, writes checkpoints and restarts from the last one.
 struct FailureModel {
-  double mtbf_s =
-      0;  ///< mean time between failures of the whole run: one device's, divided by their number
-  double checkpoint_s = 0;  ///< training stands still so long for each checkpoint
-  double restart_s =
-      0;  ///< from a failure until training goes on, the load of the checkpoint included
+  /// Mean time between failures of the whole run: that of one device over the number of devices.
+  double mtbf_s = 0;
+  double checkpoint_s = 0;  ///< training stops so long for each checkpoint
+  double restart_s = 0;     ///< from a failure until training continues, loading included
 };
 
-/// sqrt(2 checkpoint mtbf). Young, "A first order approximation to the optimum checkpoint
+/// Returns sqrt(2 checkpoint mtbf). Young, "A first order approximation to the optimum checkpoint
 /// interval", 1974.
 double young_interval_s(const FailureModel& model);
-/// The higher-order optimum. Daly, "A higher order estimate of the optimum checkpoint interval for
-/// restart dumps", 2006, equation 37.
+/// Returns the higher-order optimum. Daly, "A higher order estimate of the optimum checkpoint
+/// interval for restart dumps", 2006, equation 37.
 double daly_interval_s(const FailureModel& model);
-/// Useful time over elapsed time when a checkpoint is written every `interval_s` of training:
-/// Daly's exponential model, equation 20. Without failures (mtbf 0) only checkpoints cost.
+/// Returns useful time over elapsed time when a checkpoint is written every `interval_s` of
+/// training: Daly's exponential model, equation 20. Without failures (mtbf 0) only checkpoints
+/// cost.
 double goodput(const FailureModel& model, double interval_s);
 
 }  // namespace shoal::plan

@@ -6,19 +6,18 @@
 
 namespace shoal::plan {
 
-/// What NCCL's own tuning expects of one way of a collective: its model is latency + bytes /
-/// bandwidth per algorithm and protocol, with latencies that were measured once and stand in its
-/// source (src/graph/tuning.cc).
+/// What NCCL's tuning expects of one algorithm and protocol of a collective: latency + bytes /
+/// bandwidth, with the measured latencies of its source (src/graph/tuning.cc).
 struct NcclTime {
   std::string algorithm;   ///< "ring", or for all-reduce "tree"
   std::string protocol;    ///< "LL", "LL128" or "Simple"
-  double base_us = 0;      ///< of starting
-  double inside_hops = 0;  ///< of `inside_us` each
+  double base_us = 0;      ///< to start
+  double inside_hops = 0;  ///< each takes `inside_us`
   double between_hops = 0;
   double inside_us = 0;
   double between_us = 0;
-  double sent_bytes = 0;  ///< over the slowest link
-  double bandwidth = 0;   ///< of that link, with the protocol's share: a half, 92 % or all of it
+  double sent_bytes = 0;  ///< bytes over the slowest link
+  double bandwidth = 0;   ///< of that link, times the protocol's share: a half, 92 % or all of it
 
   double latency_s() const {
     return (base_us + inside_hops * inside_us + between_hops * between_us) * 1e-6;
@@ -26,8 +25,8 @@ struct NcclTime {
   double seconds() const { return latency_s() + sent_bytes / bandwidth; }
 };
 
-/// NVLink inside hosts, a network between them; bytes of the whole buffer, bandwidths in bytes/s of
-/// one rank.
+/// A collective over NVLink inside hosts and a network between them. `bytes` is the whole buffer;
+/// bandwidths are bytes/s of one rank.
 struct NcclQuestion {
   std::string collective = "all_reduce";  ///< or "all_gather", "reduce_scatter"
   std::int64_t hosts = 1;
@@ -37,8 +36,8 @@ struct NcclQuestion {
   double between = 25e9;
 };
 
-/// Every way, the fastest first. Throws Error(usage) for another collective, or sizes and rates
-/// that are not positive.
+/// Returns every algorithm and protocol, the fastest first. Throws Error(usage) for another
+/// collective, or sizes and rates that are not positive.
 std::vector<NcclTime> nccl_times(const NcclQuestion& question);
 
 }  // namespace shoal::plan

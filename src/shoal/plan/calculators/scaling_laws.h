@@ -29,8 +29,8 @@ struct ScalingLaw {
   double beta_error = 0;
 
   double loss(double parameters, double tokens) const;
-  /// Standard error of `loss`, to first order, errors taken as independent; empty when the source
-  /// gives none.
+  /// Returns the standard error of `loss` to first order, with independent errors; empty when the
+  /// source gives none.
   std::optional<double> loss_error(double parameters, double tokens) const;
 };
 
@@ -41,7 +41,7 @@ struct ScalingLaw {
 std::vector<ScalingLaw> scaling_laws();
 std::optional<ScalingLaw> scaling_law(std::string_view name);
 
-/// The size and tokens that make the loss smallest for a budget of 6 N D FLOPs.
+/// The size and the tokens that make the loss smallest for a budget of 6 N D FLOPs.
 struct ComputeOptimum {
   double parameters = 0;
   double tokens = 0;
@@ -50,10 +50,9 @@ struct ComputeOptimum {
 };
 ComputeOptimum compute_optimum(const ScalingLaw& law, double flops);
 
-/// A fitted law of the optimum itself, which says nothing of the loss: parameters grow as the
-/// `exponent`-th power of the budget, tokens as the `token_exponent`-th. It goes through one
-/// optimum that its source prints; what is rounded there is rounded here, so that 6 x parameters x
-/// tokens misses the budget by a few per cent.
+/// A fitted law of the optimum itself, without a loss: parameters grow as the `exponent`-th power
+/// of the budget, tokens as the `token_exponent`-th. It passes through one optimum that its source
+/// prints, rounded as there, so that 6 x parameters x tokens misses the budget by a few per cent.
 struct AllocationLaw {
   std::string name;
   std::string source;
@@ -62,7 +61,7 @@ struct AllocationLaw {
   double tokens;
   double exponent;
   double token_exponent;
-  /// what the source gives as its range; 0: none
+  /// The range that the source gives; 0: none.
   double exponent_low = 0;
   double exponent_high = 0;
 
@@ -77,18 +76,20 @@ struct AllocationLaw {
 /// "llama-3" (Grattafiori et al., "The Llama 3 herd of models", 2024, section 3.2.1).
 std::vector<AllocationLaw> allocation_laws();
 
-/// Serving one sequence at a time per device, weights of `weight_bytes` bytes: what a token costs.
+/// What one token costs when a device serves one sequence at a time.
 struct InferenceCost {
-  double flops_per_token = 0;  ///< of a prompt: 2 per weight that multiplies a token, and attention
-                               ///< over half of the context, its mean
-  double decode_flops = 0;     ///< of the token that is made: it looks at the whole context
-  double weight_bytes = 0;     ///< of all parameters
-  double held_bytes = 0;       ///< weights and cache
+  /// A token of the prompt: 2 FLOPs per weight that multiplies it, and attention over half of the
+  /// context, the mean of the prompt's tokens.
+  double flops_per_token = 0;
+  double decode_flops = 0;           ///< a generated token, which attends to the whole context
+  double weight_bytes = 0;           ///< all parameters
+  double held_bytes = 0;             ///< weights and cache
   double cache_bytes_per_token = 0;  ///< keys and values kept for each token of the context
-  double prefill_s = 0;              ///< the prompt, limited by products
-  double decode_s =
-      0;  ///< one token: weights and cache read once at the full memory bandwidth, a lower bound
+  double prefill_s = 0;              ///< the prompt; matmuls limit it
+  /// One generated token: weights and cache read once at the full memory bandwidth, a lower bound.
+  double decode_s = 0;
 };
+/// `weight_bytes`: bytes of one weight.
 InferenceCost inference_cost(const ModelSpec& spec, const Cluster& cluster, double context,
                              double weight_bytes = 2);
 
