@@ -21,6 +21,7 @@ ROOMS = {
     "mesh": (4, True),
     "ops": (4, True),
     "data": (4, False),
+    "forecast": (4, False),
     "nn": (5, True),
     "optim": (5, True),
     "parallel": (6, True),

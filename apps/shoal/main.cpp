@@ -11,7 +11,7 @@
 #include "apps/shoal/command.h"
 #include "apps/shoal/data.h"
 #include "apps/shoal/exit_code.h"
-#include "apps/shoal/plan.h"
+#include "apps/shoal/plan/plan.h"
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/version.h"
 #include "shoal/base/system_error.h"

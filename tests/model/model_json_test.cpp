@@ -132,7 +132,9 @@ TEST(HuggingFaceConfig, GivesTheNamedModels) {
   ModelSpec gpt2 = from_hugging_face(kGpt2);
   EXPECT_EQ(parameter_count(gpt2), 124439808);
   EXPECT_EQ(gpt2.dropout, 0.1);
-  gpt2.name = "gpt2-124m", gpt2.vocab = 50304, gpt2.dropout = 0;
+  gpt2.name = "gpt2-124m";
+  gpt2.vocab = 50304;
+  gpt2.dropout = 0;
   EXPECT_EQ(gpt2, *named_model("gpt2-124m"));
 }
 

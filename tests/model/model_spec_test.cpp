@@ -34,7 +34,8 @@ std::string complaint(const ModelSpec& spec) {
 TEST(ModelSpec, CountsEqualThePublishedOnes) {
   struct Row {
     const char* name;
-    std::int64_t vocab, count;
+    std::int64_t vocab;
+    std::int64_t count;
   };
   for (const Row& row :
        std::vector<Row>{{"gpt2-124m", 50257, 124439808},     {"gpt2-350m", 50257, 354823168},
@@ -58,8 +59,13 @@ TEST(ModelSpec, CountsEqualThePublishedOnes) {
 // 20,554,567,680: EleutherAI's GPT-NeoX-20B (Black et al., 2022): untied, rotary, biases.
 TEST(ModelSpec, CountsAModelGivenByItsShape) {
   ModelSpec spec;
-  spec.layers = 44, spec.hidden = 6144, spec.heads = 64, spec.vocab = 50432, spec.sequence = 2048;
-  spec.tied_embeddings = false, spec.positions = Positions::kRotary;
+  spec.layers = 44;
+  spec.hidden = 6144;
+  spec.heads = 64;
+  spec.vocab = 50432;
+  spec.sequence = 2048;
+  spec.tied_embeddings = false;
+  spec.positions = Positions::kRotary;
   EXPECT_EQ(parameter_count(complete(spec)), 20554567680);
 }
 
@@ -166,7 +172,11 @@ TEST(ModelSpec, FlopsFollowTheListedMatrices) {
 // attention counted.
 TEST(ModelSpec, FlopsEqualThePapersFormula) {
   ModelSpec spec;
-  spec.layers = 96, spec.hidden = 12288, spec.heads = 96, spec.vocab = 51200, spec.sequence = 2048;
+  spec.layers = 96;
+  spec.hidden = 12288;
+  spec.heads = 96;
+  spec.vocab = 51200;
+  spec.sequence = 2048;
   spec = complete(spec);
   const double L = 96;
   const double h = 12288;
@@ -183,32 +193,48 @@ TEST(ModelSpec, NonsenseIsNamed) {
   ModelSpec bad = good;
   bad.layers = -4;
   EXPECT_THAT(complaint(bad), HasSubstr("layers = -4: must lie between 1"));
-  bad = good, bad.kv_heads = 3;
+  bad = good;
+  bad.kv_heads = 3;
   EXPECT_THAT(complaint(bad), HasSubstr("kv_heads = 3: must divide heads = 4"));
-  bad = good, bad.head_size = 31;
+  bad = good;
+  bad.head_size = 31;
   EXPECT_THAT(complaint(bad), HasSubstr("head_size = 31: must be even"));
-  bad = good, bad.dropout = 1;
+  bad = good;
+  bad.dropout = 1;
   EXPECT_THAT(complaint(bad), HasSubstr("dropout = 1: must lie in [0, 1)"));
-  bad = good, bad.norm_epsilon = std::nan("");
+  bad = good;
+  bad.norm_epsilon = std::nan("");
   EXPECT_THAT(complaint(bad), HasSubstr("norm_epsilon = nan"));
-  bad = good, bad.experts_per_token = 2;
+  bad = good;
+  bad.experts_per_token = 2;
   EXPECT_THAT(complaint(bad), HasSubstr("experts_per_token = 2"));
-  bad = good, bad.experts = 4, bad.experts_per_token = 5;
+  bad = good;
+  bad.experts = 4;
+  bad.experts_per_token = 5;
   EXPECT_THAT(complaint(bad),
               HasSubstr("experts_per_token = 5: must lie between 1 and experts = 4"));
-  bad = good, bad.bias = bad.qkv_bias = true;
+  bad = good;
+  bad.bias = bad.qkv_bias = true;
   EXPECT_THAT(complaint(bad), HasSubstr("qkv_bias = true"));
-  bad = model("qwen3-tiny"), bad.norm = Norm::kLayer;
+  bad = model("qwen3-tiny");
+  bad.norm = Norm::kLayer;
   EXPECT_THAT(complaint(bad), HasSubstr("qk_norm = true: queries and keys have RMSNorm alone"));
-  bad = model("mlp-digits"), bad.qk_norm = true;
+  bad = model("mlp-digits");
+  bad.qk_norm = true;
   EXPECT_THAT(complaint(bad), HasSubstr("qk_norm = 1: a multi-layer perceptron has none"));
-  bad = good, bad.hidden = bad.ffn = bad.vocab = std::int64_t{1} << 31;
+  bad = good;
+  bad.hidden = bad.ffn = bad.vocab = std::int64_t{1} << 31;
   EXPECT_THAT(complaint(bad), HasSubstr("surely a mistake"));
-  bad = model("mlp-digits"), bad.widths = {32, 0};
+  bad = model("mlp-digits");
+  bad.widths = {32, 0};
   EXPECT_THAT(complaint(bad), HasSubstr("widths[1] = 0"));
-  bad = model("mlp-digits"), bad.layers = 3;
+  bad = model("mlp-digits");
+  bad.layers = 3;
   EXPECT_THAT(complaint(bad), HasSubstr("layers = 3"));
-  bad = good, bad.head_size = 0, bad.heads = 3, bad.kv_heads = 3;
+  bad = good;
+  bad.head_size = 0;
+  bad.heads = 3;
+  bad.kv_heads = 3;
   EXPECT_THROW(complete(bad), Error);
   EXPECT_THROW(training_flops_per_token(good, 0, true), Error);
 }

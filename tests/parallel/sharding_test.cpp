@@ -13,8 +13,8 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/comm/world.h"
+#include "shoal/forecast/gathers.h"
 #include "shoal/parallel/activation_checkpoint.h"
-#include "shoal/plan/gathers.h"
 #include "tests/parallel/branches.h"
 #include "tests/parallel/tiny_training.h"
 
@@ -230,12 +230,12 @@ TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
     for (const int ahead : {0, 1, 3}) {
       model::ModelSpec spec = tiny();
       spec.layers = 4, spec.tied_embeddings = tied;
-      plan::Training training{.zero = 3, .micro_batch = 1};
-      training.mesh.data = 2, training.prefetch_units = ahead,
+      plan::Training training{.zero_stage = 3, .micro_batch = 1};
+      training.mesh.data = 2, training.gather_ahead = ahead,
       training.reshard_after_forward = ahead != 3;
       plan::Cluster apart;
       apart.runtime = plan::Runtime::kShoal, apart.hosts = 2, apart.devices_per_host = 1;
-      const auto planned = plan::gather_table(spec, training, apart);
+      const auto planned = forecast::gather_table(spec, training, apart);
       comm::run_on_threads(
           {.size = 2, .arena = false, .timeout = std::chrono::seconds(60)},
           [&](const comm::Group& world) {
@@ -247,7 +247,7 @@ TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
                 planned);
           });
       apart.hosts = 1, apart.devices_per_host = 2;
-      EXPECT_TRUE(plan::gather_table(spec, training, apart).empty())
+      EXPECT_TRUE(forecast::gather_table(spec, training, apart).empty())
           << "parameters are read in place";
     }
   }

@@ -10,6 +10,8 @@
 #include "shoal/plan/memory.h"
 #include "shoal/plan/traffic.h"
 #include "tests/plan/published.h"
+#include "tests/support/collective_closed_forms.h"
+#include "tests/support/published_formulas.h"
 
 namespace shoal::plan {
 namespace {
@@ -169,7 +171,8 @@ TEST(ExactTables, KorthikantiMemory) {
     const double layers =
         L * (1 + (row["pp"] - 1) / (row["pp"] * row["vpp"]) * (row["vpp"] > 1 ? 1 : 0));
     const auto gib = [&](bool sequence_parallel, Recompute recompute) {
-      training.sequence_parallel = sequence_parallel, training.recompute = recompute;
+      training.sequence_parallel = sequence_parallel;
+      training.recompute = recompute;
       return layers * block_activation_bytes(spec, training) / kGiB;
     };
     EXPECT_NEAR(gib(false, Recompute::kNone), row["tensor"], 6e-5);
@@ -187,7 +190,8 @@ TEST(ExactTables, KorthikantiMemory) {
           << name;
     }
     // The memory of the first stage is as many blocks, by the schedule.
-    training.recompute = Recompute::kSelective, training.sequence_parallel = true;
+    training.recompute = Recompute::kSelective;
+    training.sequence_parallel = true;
     const double own = L / row["pp"];
     EXPECT_NEAR(own * in_flight(spec, training, 0) * block_activation_bytes(spec, training) / kGiB,
                 row["both"], 6e-5);
@@ -224,7 +228,8 @@ TEST(ExactTables, ActivationFormulas) {
 TEST(ExactTables, ActivationsWithoutDropoutWithGroupedQueries) {
   ModelSpec spec = *named_model("llama-8b");
   Training training;
-  training.micro_batch = training.global_batch = 2, training.sequence = 4096;
+  training.micro_batch = training.global_batch = 2;
+  training.sequence = 4096;
   const double h = 4096;
   const double d = 128;
   const double a = 32;
@@ -298,7 +303,7 @@ TEST(ExactTables, PlannedTrafficIsTheClosedForms) {
   training.sequence_parallel = true;
   EXPECT_DOUBLE_EQ(traffic_bytes(traffic(spec, training, cluster), "pipeline"),
                    2 * m * 2 * 2048 * 12288.0 / 8);
-  training.zero = 3;
+  training.zero_stage = 3;
   const double held = held_parameters(spec, training, 0).all();
   EXPECT_DOUBLE_EQ(traffic_bytes(traffic(spec, training, cluster), "shard"),
                    0.75 * held * m * (4 + 2 * 2));

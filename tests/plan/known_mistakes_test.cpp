@@ -19,8 +19,13 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 ModelSpec neox_20b() {
   ModelSpec spec;
   spec.name = "gpt-neox-20b";
-  spec.layers = 44, spec.hidden = 6144, spec.heads = 64, spec.vocab = 50432, spec.sequence = 2048;
-  spec.tied_embeddings = false, spec.positions = Positions::kRotary;
+  spec.layers = 44;
+  spec.hidden = 6144;
+  spec.heads = 64;
+  spec.vocab = 50432;
+  spec.sequence = 2048;
+  spec.tied_embeddings = false;
+  spec.positions = Positions::kRotary;
   return complete(spec);
 }
 
@@ -28,8 +33,10 @@ ModelSpec neox_20b() {
 // GiB: gradients undivided, full recomputation as 34 sbh.
 TEST(KnownMistakes, NeoX20bFitsIn40Gb) {
   Training training = megatron_training(2, 4, 1, 12, 4 * 12 * 32, 4);
-  training.zero = 1, training.recompute = Recompute::kFull, training.precision = "fp16";
-  const auto ranks = memory(neox_20b(), training);
+  training.zero_stage = 1;
+  training.recompute = Recompute::kFull;
+  training.precision = "fp16";
+  const auto ranks = published_memory(neox_20b(), training);
   const MemoryUse& use = worst(ranks).peak().use;
   EXPECT_LT(use.all(), 40 * kGiB);
   EXPECT_GT(use.all(), 15 * kGiB)
@@ -43,12 +50,13 @@ TEST(KnownMistakes, NeoX20bFitsIn40Gb) {
 TEST(KnownMistakes, Zero3DividesByDataRanksOnly) {
   const ModelSpec spec = megatron_gpt(96, 12288, 96, 51200, 2048);
   Training training = megatron_training(8, 8, 1, 1, 64, 1);
-  training.zero = 3;
+  training.zero_stage = 3;
   double mean = 0;
-  for (const RankMemory& rank : memory(spec, training)) mean += rank.peak().use.parameters / 8;
+  for (const RankMemory& rank : published_memory(spec, training))
+    mean += rank.peak().use.parameters / 8;
   EXPECT_NEAR(mean / kGiB, 5.1, 0.1);
-  EXPECT_NEAR(worst(memory(spec, training)).peak().use.optimizer /
-                  worst(memory(spec, training)).peak().use.parameters,
+  EXPECT_NEAR(worst(published_memory(spec, training)).peak().use.optimizer /
+                  worst(published_memory(spec, training)).peak().use.parameters,
               6, 1e-9)
       << "optimizer states are divided as often as parameters";
 }
@@ -71,7 +79,10 @@ TEST(KnownMistakes, Zero2KeepsOnlyTheParameterWhole) {
 // part: DeepSeek-V3 on 1024 with TP2 PP16 EP64.
 TEST(KnownMistakes, ExpertParallelismIsNoFurtherFactor) {
   Mesh mesh;
-  mesh.tensor = 2, mesh.pipeline = 16, mesh.data = 32, mesh.expert = 64;
+  mesh.tensor = 2;
+  mesh.pipeline = 16;
+  mesh.data = 32;
+  mesh.expert = 64;
   EXPECT_EQ(mesh.devices(), 1024);
   EXPECT_EQ(mesh.expert_data(), 1);
 }
@@ -81,8 +92,12 @@ TEST(KnownMistakes, ExpertParallelismIsNoFurtherFactor) {
 TEST(KnownMistakes, MixturesHaveThreeDivisors) {
   const ModelSpec spec = *named_model("mixtral-8x7b");
   Training training;
-  training.mesh.tensor = 2, training.mesh.data = 8, training.mesh.expert = 8;
-  training.global_batch = 8, training.zero = 1, training.sequence = 4096;
+  training.mesh.tensor = 2;
+  training.mesh.data = 8;
+  training.mesh.expert = 8;
+  training.global_batch = 8;
+  training.zero_stage = 1;
+  training.sequence = 4096;
   const double h = 4096;
   const double f = 14336;
   const double attention = h * 128 * (2 * 32 + 2 * 8);
@@ -92,7 +107,7 @@ TEST(KnownMistakes, MixturesHaveThreeDivisors) {
   EXPECT_DOUBLE_EQ(held.replicated, 32 * (2 * h + 8 * h) + h);
   EXPECT_DOUBLE_EQ(held.expert, 32 * 8 * 3 * h * f / 8);
   EXPECT_EQ(training.mesh.expert_data(), 2);
-  const MemoryUse use = memory(spec, training)[0].peak().use;
+  const MemoryUse use = published_memory(spec, training)[0].peak().use;
   EXPECT_DOUBLE_EQ(use.optimizer, held.dense() * 12 / 8 + held.expert * 12 / 2);
 }
 
@@ -100,15 +115,18 @@ TEST(KnownMistakes, MixturesHaveThreeDivisors) {
 // by 31.8 % there).
 TEST(KnownMistakes, UnevenPipelinesAreReportedByTheirLargestStage) {
   ModelSpec spec = *named_model("llama-tiny");
-  spec.layers = 8, spec.vocab = 8;
+  spec.layers = 8;
+  spec.vocab = 8;
   Training training;
-  training.mesh.pipeline = 4, training.global_batch = 4, training.stage_layers = {1, 2, 2, 3};
+  training.mesh.pipeline = 4;
+  training.global_batch = 4;
+  training.stage_layers = {1, 2, 2, 3};
   const double block = held_by_block(spec, training).all();
   EXPECT_DOUBLE_EQ(held_parameters(spec, training, 3).all(),
                    3 * block + held_by_head(spec, training).all());
   double most = 0;
   double sum = 0;
-  for (const RankMemory& rank : memory(spec, training)) {
+  for (const RankMemory& rank : published_memory(spec, training)) {
     most = std::max(most, rank.peak().use.parameters);
     sum += rank.peak().use.parameters;
   }
@@ -126,7 +144,8 @@ TEST(KnownMistakes, ActivationsOfMixturesGrowWithTheExpertsThatATokenVisits) {
   spec.experts_per_token = 4;
   const double four = block_activation_bytes(spec, training);
   EXPECT_DOUBLE_EQ(four - two, 2 * 4096 * 2.0 * (2 * 4096 + 3 * 14336));
-  training.flash_attention = false, training.sequence_parallel = false;
+  training.flash_attention = false;
+  training.sequence_parallel = false;
   EXPECT_GT(block_activation_bytes(spec, training), four)
       << "scores are counted with and without sequence parallelism";
 }
@@ -135,7 +154,8 @@ TEST(KnownMistakes, ActivationsOfMixturesGrowWithTheExpertsThatATokenVisits) {
 // tokens an 8B model differs by about a tenth.
 TEST(KnownMistakes, BothConventionsAreKept) {
   Training training;
-  training.global_batch = 1, training.sequence = 8192;
+  training.global_batch = 1;
+  training.sequence = 8192;
   const Flops flops = step_flops(*named_model("llama-8b"), training);
   EXPECT_NEAR(flops.model / flops.model_causal, 1.13, 0.02);
   training.recompute = Recompute::kFull;
@@ -146,7 +166,11 @@ TEST(KnownMistakes, BothConventionsAreKept) {
 // next. It has 108,310,272 parameters; ours lacks the two token types and the pooler.
 TEST(KnownMistakes, OneModelHasOneSize) {
   ModelSpec spec;
-  spec.name = "bert-base", spec.layers = 12, spec.hidden = 768, spec.heads = 12, spec.vocab = 28996,
+  spec.name = "bert-base";
+  spec.layers = 12;
+  spec.hidden = 768;
+  spec.heads = 12;
+  spec.vocab = 28996;
   spec.sequence = 512;
   spec = complete(spec);
   const double bert = static_cast<double>(parameter_count(spec)) + 2 * 768 + 768 * 769;
@@ -155,7 +179,8 @@ TEST(KnownMistakes, OneModelHasOneSize) {
   // Every table of a plan takes its size from the same count.
   Training training;
   training.precision = "fp32";
-  const Plan plan = make_plan(spec, training, with_devices(*cluster_preset("a100"), 1));
+  const Plan plan =
+      make_plan(PublishedEstimator(), spec, training, with_devices(*cluster_preset("a100"), 1));
   const double bytes = 4 * static_cast<double>(plan.parameters);
   EXPECT_DOUBLE_EQ(checkpoint_bytes(spec, training), 3 * bytes);
   for (const MemoryPhase& phase : plan.memory[0].phases)
@@ -171,9 +196,10 @@ TEST(KnownMistakes, UtilisationIsOneFigure) {
     most = std::max(most, row["tflops"] * 1e12 / cluster_preset("h100")->peak(ElementType::kBF16));
   EXPECT_NEAR(most, 0.494, 0.0005);
   Training training;
-  training.mesh.data = 8, training.global_batch = 8;
-  const Plan plan =
-      make_plan(*named_model("gpt2-124m"), training, with_devices(*cluster_preset("h100"), 8));
+  training.mesh.data = 8;
+  training.global_batch = 8;
+  const Plan plan = make_plan(PublishedEstimator(), *named_model("gpt2-124m"), training,
+                              with_devices(*cluster_preset("h100"), 8));
   EXPECT_THAT(to_text(plan), testing::HasSubstr(fmt::format("MFU {:.1f} %", 100 * plan.mfu)));
   EXPECT_THAT(to_json(plan), testing::HasSubstr("\"mfu\": "));
   EXPECT_NEAR(plan.mfu, plan.flops.model / plan.time.all() / (8 * 989.4e12), 1e-12);
@@ -186,14 +212,15 @@ TEST(KnownMistakes, ActivationsAreAListOfTensors) {
     for (const bool flash : {true, false}) {
       const ModelSpec spec = *named_model(name);
       Training training;
-      training.sequence = 1024, training.flash_attention = flash;
+      training.sequence = 1024;
+      training.flash_attention = flash;
       double sum = 0;
       for (const SavedTensor& tensor : saved_tensors(spec, training)) {
         EXPECT_GT(tensor.bytes, 0) << name << ": " << tensor.what;
         sum += tensor.bytes;
       }
       EXPECT_DOUBLE_EQ(block_activation_bytes(spec, training), sum) << name;
-      EXPECT_GE(memory(spec, training)[0].phases.front().use.activations,
+      EXPECT_GE(published_memory(spec, training)[0].phases.front().use.activations,
                 static_cast<double>(spec.layers) * sum)
           << name;
     }
@@ -211,8 +238,10 @@ TEST(KnownMistakes, CheckpointsDoNotDependOnTheMesh) {
   EXPECT_DOUBLE_EQ(alone, 14 * static_cast<double>(parameter_count(spec)));
   for (const auto& [tensor, pipeline, data, zero] :
        {std::array<std::int64_t, 4>{4, 1, 1, 0}, {1, 4, 1, 0}, {2, 3, 2, 1}, {1, 1, 8, 3}}) {
-    training.mesh.tensor = tensor, training.mesh.pipeline = pipeline, training.mesh.data = data,
-    training.zero = static_cast<int>(zero);
+    training.mesh.tensor = tensor;
+    training.mesh.pipeline = pipeline;
+    training.mesh.data = data;
+    training.zero_stage = static_cast<int>(zero);
     EXPECT_DOUBLE_EQ(checkpoint_bytes(spec, training), alone);
   }
 }

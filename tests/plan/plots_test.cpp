@@ -13,7 +13,10 @@ namespace shoal::plan {
 namespace {
 
 struct Box {
-  double x, y, width, height;
+  double x;
+  double y;
+  double width;
+  double height;
   std::string color;
 };
 
@@ -32,10 +35,14 @@ std::vector<Box> boxes(const std::string& svg) {
 
 Plan piped() {
   Training training;
-  training.mesh.pipeline = 4, training.mesh.data = 4, training.mesh.tensor = 2,
-  training.global_batch = 32, training.zero = 1;
+  training.mesh.pipeline = 4;
+  training.mesh.data = 4;
+  training.mesh.tensor = 2;
+  training.global_batch = 32;
+  training.zero_stage = 1;
   training.recompute = Recompute::kFull;
-  return make_plan(*named_model("gpt3-13b"), training, with_devices(*cluster_preset("a100"), 32));
+  return make_plan(PublishedEstimator(), *named_model("gpt3-13b"), training,
+                   with_devices(*cluster_preset("a100"), 32));
 }
 
 // One scale for all: the heights of a rank's and moment's boxes are to each other as the bytes.
@@ -81,8 +88,9 @@ TEST(Plots, SearchResultsAreBarsOfTheirThroughput) {
   const ModelSpec spec = *named_model("llama-3b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   Training start;
-  start.global_batch = 64, start.sequence = 4096;
-  const auto found = search(spec, start, cluster, {}, 4).best;
+  start.global_batch = 64;
+  start.sequence = 4096;
+  const auto found = search(PublishedEstimator(), spec, start, cluster, {}, 4).best;
   ASSERT_EQ(found.size(), 4u);
   std::map<double, double> length;  // of each row
   for (const Box& box : boxes(search_plot(spec, cluster, found))) length[box.y] += box.width;
@@ -90,7 +98,7 @@ TEST(Plots, SearchResultsAreBarsOfTheirThroughput) {
   std::size_t i = 0;
   for (const auto& [y, width] : length) {
     EXPECT_NEAR(width / length.begin()->second, found[0].time.all() / found[i].time.all(), 2e-3)
-        << mesh_words(found[i].training);
+        << describe_mesh(found[i].training);
     ++i;
   }
   EXPECT_THAT(search_plot(spec, cluster, {}), testing::HasSubstr("nothing fits"));

@@ -53,8 +53,12 @@ inline std::vector<Row> published(const std::string& table) {
 inline ModelSpec megatron_gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
                               std::int64_t vocab, std::int64_t sequence) {
   ModelSpec spec;
-  spec.layers = layers, spec.hidden = hidden, spec.heads = heads, spec.vocab = vocab,
-  spec.sequence = sequence, spec.dropout = 0.1;
+  spec.layers = layers;
+  spec.hidden = hidden;
+  spec.heads = heads;
+  spec.vocab = vocab;
+  spec.sequence = sequence;
+  spec.dropout = 0.1;
   return complete(spec);
 }
 inline ModelSpec megatron_gpt(const Row& row, std::int64_t vocab, std::int64_t sequence) {
@@ -66,11 +70,15 @@ inline ModelSpec megatron_gpt(const Row& row, std::int64_t vocab, std::int64_t s
 inline Training megatron_training(std::int64_t tp, std::int64_t pp, std::int64_t vpp,
                                   std::int64_t dp, std::int64_t batch, std::int64_t micro_batch) {
   Training training;
-  training.mesh.tensor = tp, training.mesh.pipeline = pp, training.mesh.virtual_stages = vpp,
+  training.mesh.tensor = tp;
+  training.mesh.pipeline = pp;
+  training.mesh.virtual_stages = vpp;
   training.mesh.data = dp;
-  training.global_batch = batch, training.micro_batch = micro_batch;
+  training.global_batch = batch;
+  training.micro_batch = micro_batch;
   training.schedule = vpp > 1 ? "interleaved" : "1f1b";
-  training.flash_attention = false, training.overlap_data = false,
+  training.flash_attention = false;
+  training.overlap_data = false;
   training.sequence_parallel = false;
   training.precision = "bf16";
   return training;

@@ -4,14 +4,16 @@
 
 #include <cmath>
 
+#include "shoal/plan/calculators/calculations.h"
 #include "shoal/plan/collective_cost.h"
 #include "shoal/plan/flops.h"
-#include "shoal/plan/lessons.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/operations.h"
 #include "shoal/plan/step_time.h"
 #include "shoal/plan/traffic.h"
 #include "tests/plan/published.h"
+#include "tests/support/collective_closed_forms.h"
+#include "tests/support/published_formulas.h"
 
 namespace shoal::plan {
 namespace {
@@ -25,7 +27,7 @@ ModelSpec sixteen_experts() {
 }
 
 double state_bytes_held(const ModelSpec& spec, const Training& training) {
-  return memory(spec, training)[0].peak().use.states();
+  return published_memory(spec, training)[0].peak().use.states();
 }
 
 // Ren et al., "ZeRO-Offload", 2021, table 1: of M parameters 16 M bytes on the device, 4 M with the
@@ -34,7 +36,7 @@ TEST(PublishedArithmetic, ZeroOffloadPlacements) {
   const ModelSpec spec = *named_model("gpt2-1.5b");
   const double M = static_cast<double>(parameter_count(spec));
   Training training;
-  training.zero = 3;
+  training.zero_stage = 3;
   EXPECT_DOUBLE_EQ(state_bytes_held(spec, training), 16 * M);
   training.offload_optimizer = true;
   EXPECT_DOUBLE_EQ(state_bytes_held(spec, training), 4 * M);
@@ -67,7 +69,7 @@ TEST(PublishedArithmetic, WhatStagesHoldBesideTheirBlocks) {
   Training training = megatron_training(8, 1, 1, 1, 16, 2);
   training.sequence_parallel = true;
   const auto held = [&](std::size_t rank) {
-    return memory(spec, training)[rank].phases.front().use.activations;
+    return published_memory(spec, training)[rank].phases.front().use.activations;
   };
   EXPECT_DOUBLE_EQ(held(0), L * block_activation_bytes(spec, training) + s * b * h / t +
                                 4 * s * b * h / t * (1 + V / h));
@@ -102,8 +104,9 @@ TEST(PublishedArithmetic, ForwardInputAndWeightGradient) {
   double weights = 0;
   for (const OperationCost& one : block_operations(spec, training)) {
     if (!one.product) continue;
-    forward += one.count * one.work, input += one.count * one.backward,
-        weights += one.count * one.weights;
+    forward += one.count * one.work;
+    input += one.count * one.backward;
+    weights += one.count * one.weights;
   }
   EXPECT_DOUBLE_EQ(forward, s * b * h * (24 * h + 4 * s));
   EXPECT_DOUBLE_EQ(input, s * b * h * (24 * h + 8 * s));
@@ -139,7 +142,10 @@ TEST(PublishedArithmetic, CheckpointOfATrillion) {
 TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training;
-  training.mesh.data = 32, training.mesh.shard = 8, training.zero = 3, training.global_batch = 64;
+  training.mesh.data = 32;
+  training.mesh.shard = 8;
+  training.zero_stage = 3;
+  training.global_batch = 64;
   const auto sent = traffic(spec, training, with_devices(*cluster_preset("a100"), 32));
   const double psi = held_parameters(spec, training, 0).all();
   const double m = 2;
@@ -155,7 +161,9 @@ TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
 TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   const ModelSpec spec = *named_model("gpt2-1.5b");
   Training training;
-  training.mesh.data = 32, training.global_batch = 128, training.precision = "bf16";
+  training.mesh.data = 32;
+  training.global_batch = 128;
+  training.precision = "bf16";
   const Cluster cluster = with_devices(*cluster_preset("a100"), 32);
   const double S = 4 * static_cast<double>(parameter_count(spec));
   const auto bytes = [&](const char* what) {
@@ -168,15 +176,18 @@ TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   EXPECT_NEAR((bytes("data") - between("data")) / (2 * 7.0 / 8 * S), 1, 1e-12);
   training.flat_rings = true;
   EXPECT_EQ(between("data"), bytes("data")) << "a flat ring passes all of it on";
-  training.flat_rings = false, training.sync_every_micro_batch = true;
+  training.flat_rings = false;
+  training.sync_every_micro_batch = true;
   EXPECT_NEAR(bytes("data") / (4 * 2 * 31.0 / 32 * S), 1, 1e-12) << "four micro-batches";
   training.overlap_data = false;
-  const double often = step_time(spec, training, cluster).data_exposed;
+  const double often = published_step_time(spec, training, cluster).data_exposed;
   training.sync_every_micro_batch = false;
-  EXPECT_DOUBLE_EQ(often, 4 * step_time(spec, training, cluster).data_exposed);
+  EXPECT_DOUBLE_EQ(often, 4 * published_step_time(spec, training, cluster).data_exposed);
   // Experts on two hosts: of fifteen others eight are on the other host.
   const ModelSpec mixture = sixteen_experts();
-  training.mesh.data = 16, training.mesh.expert = 16, training.global_batch = 16;
+  training.mesh.data = 16;
+  training.mesh.expert = 16;
+  training.global_batch = 16;
   const auto sent = traffic(mixture, training, with_devices(*cluster_preset("a100"), 16));
   EXPECT_NEAR(traffic_between_bytes(sent, "expert") / traffic_bytes(sent, "expert"), 8.0 / 15,
               1e-12);
@@ -203,7 +214,8 @@ TEST(PublishedArithmetic, TensorParallelTraffic) {
   EXPECT_DOUBLE_EQ(sent("vocabulary"), m * R * (2 * (2 + 2) * b * s * h + 3 * 2 * 4 * b * s));
   training.recompute = Recompute::kFull;
   EXPECT_DOUBLE_EQ(sent("tensor"), 2 * m * L * (8 + 4) * b * s * h * R);
-  training.recompute = Recompute::kNone, training.sequence_parallel = true;
+  training.recompute = Recompute::kNone;
+  training.sequence_parallel = true;
   EXPECT_DOUBLE_EQ(sent("tensor"), 2 * m * L * (8 + 2) * b * s * h * R);
 }
 

@@ -7,14 +7,15 @@
 #include <cmath>
 #include <sstream>
 
+#include "shoal/plan/calculators/calculations.h"
 #include "shoal/plan/flops.h"
-#include "shoal/plan/lessons.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/operations.h"
 #include "shoal/plan/plan.h"
 #include "shoal/plan/topology.h"
 #include "shoal/plan/traffic.h"
 #include "tests/plan/published.h"
+#include "tests/support/published_formulas.h"
 
 namespace shoal::plan {
 namespace {
@@ -24,9 +25,14 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 /// The model of Megatron-Bridge's tests; with `experts` of them in every layer.
 ModelSpec bridge_model(std::int64_t layers, std::int64_t experts) {
   ModelSpec spec;
-  spec.layers = layers, spec.hidden = 16, spec.heads = 4, spec.ffn = experts > 0 ? 32 : 64,
-  spec.vocab = 32, spec.sequence = 8;
-  spec.positions = Positions::kRotary, spec.experts = experts,
+  spec.layers = layers;
+  spec.hidden = 16;
+  spec.heads = 4;
+  spec.ffn = experts > 0 ? 32 : 64;
+  spec.vocab = 32;
+  spec.sequence = 8;
+  spec.positions = Positions::kRotary;
+  spec.experts = experts;
   spec.experts_per_token = experts > 0 ? 1 : 0;
   return complete(spec);
 }
@@ -50,7 +56,9 @@ TEST(PublishedFixtures, HeaviestStagesOfMegatronBridge) {
     const ModelSpec dense = bridge_model(row.whole("layers"), 0);
     const ModelSpec mixture = bridge_model(row.whole("layers"), 8);
     Training training;
-    training.mesh.pipeline = 4, training.global_batch = 4, training.stage_layers = layout_of(row);
+    training.mesh.pipeline = 4;
+    training.global_batch = 4;
+    training.stage_layers = layout_of(row);
     const double table = 32 * 16;
     const double norm = 2 * 16;
     const auto block = [&](std::int64_t layer) {
@@ -75,7 +83,7 @@ TEST(PublishedFixtures, HeaviestStagesOfMegatronBridge) {
       most = std::max(most, rank.all());
     EXPECT_EQ(most - 3 * uncounted(dense), row["heaviest"]);
     training.precision = "bf16";
-    EXPECT_EQ(worst(memory(dense, training)).peak().use.parameters, 2 * most);
+    EXPECT_EQ(worst(published_memory(dense, training)).peak().use.parameters, 2 * most);
   }
 }
 
@@ -93,13 +101,17 @@ TEST(PublishedFixtures, CountsOfMegatronBridge) {
 TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
   const ModelSpec spec = bridge_model(4, 8);
   Training training;
-  training.mesh.tensor = 2, training.mesh.context = 2, training.mesh.data = 8,
+  training.mesh.tensor = 2;
+  training.mesh.context = 2;
+  training.mesh.data = 8;
   training.mesh.expert = 4;
-  training.global_batch = 8, training.zero = 1, training.precision = "bf16";
+  training.global_batch = 8;
+  training.zero_stage = 1;
+  training.precision = "bf16";
   EXPECT_EQ(training.mesh.expert_data(), 8);
   EXPECT_EQ(2 * held_by_block(spec, training).expert, 4096) << "two layers with experts";
   const HeldParameters held = held_parameters(spec, training, 0);
-  EXPECT_DOUBLE_EQ(memory(spec, training)[0].peak().use.states(),
+  EXPECT_DOUBLE_EQ(published_memory(spec, training)[0].peak().use.states(),
                    6.75 * held.dense() + 7.5 * held.expert);
 }
 
@@ -108,13 +120,15 @@ TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
 TEST(PublishedFixtures, ParametersOfFsdpAtTheirPeak) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training;
-  training.mesh.data = 16, training.global_batch = 16, training.zero = 3;
+  training.mesh.data = 16;
+  training.global_batch = 16;
+  training.zero_stage = 3;
   const double sum = static_cast<double>(parameter_count(spec));
   const double largest =
       std::max(held_by_block(spec, training).all(), held_by_embedding(spec, training).all());
   for (const int ahead : {0, 1, 2}) {
-    training.prefetch_units = ahead;
-    const MemoryUse use = memory(spec, training)[0].phases.front().use;
+    training.gather_ahead = ahead;
+    const MemoryUse use = published_memory(spec, training)[0].phases.front().use;
     EXPECT_DOUBLE_EQ((use.parameters + use.gathered) / 2, sum / 16 + (1 + ahead) * largest);
   }
 }
@@ -124,8 +138,10 @@ TEST(PublishedFixtures, ParametersOfFsdpAtTheirPeak) {
 TEST(PublishedFixtures, DispatchInEightBits) {
   const ModelSpec spec = *named_model("mixtral-8x7b");
   Training training;
-  training.mesh.data = training.mesh.expert = 8, training.global_batch = 8,
-  training.sequence = 4096, training.precision = "bf16";
+  training.mesh.data = training.mesh.expert = 8;
+  training.global_batch = 8;
+  training.sequence = 4096;
+  training.precision = "bf16";
   const Cluster cluster = with_devices(*cluster_preset("h100"), 8);
   const auto sent = [&] { return traffic_bytes(traffic(spec, training, cluster), "expert"); };
   const auto exchanged = [&] { return block_time(spec, training, cluster).communication; };
@@ -187,9 +203,13 @@ TEST(PublishedFixtures, UtilisationOf530BillionOn2240) {
 Training mixture(std::int64_t tensor, std::int64_t expert, std::int64_t expert_tensor,
                  bool sequence_parallel = true) {
   Training training;
-  training.mesh.tensor = tensor, training.mesh.data = 16 / tensor;
-  training.mesh.expert = expert, training.mesh.expert_tensor = expert_tensor;
-  training.global_batch = training.mesh.data, training.sequence = 4096, training.precision = "bf16",
+  training.mesh.tensor = tensor;
+  training.mesh.data = 16 / tensor;
+  training.mesh.expert = expert;
+  training.mesh.expert_tensor = expert_tensor;
+  training.global_batch = training.mesh.data;
+  training.sequence = 4096;
+  training.precision = "bf16";
   training.sequence_parallel = sequence_parallel;
   return training;
 }
@@ -232,7 +252,7 @@ TEST(PublishedFixtures, GradientsOfExpertsTravelAmongTheirOwnRanks) {
     for (const auto& [expert, expert_tensor, copies] :
          {std::array<std::int64_t, 3>{1, 1, 16}, {8, 1, 2}, {8, 2, 1}}) {
       Training training = mixture(1, expert, expert_tensor);
-      training.zero = zero;
+      training.zero_stage = zero;
       const HeldParameters held = held_parameters(spec, training, 0);
       const double once = 15.0 / 16 * held.dense() + static_cast<double>(copies - 1) /
                                                          static_cast<double>(copies) * held.expert;
@@ -246,7 +266,7 @@ TEST(PublishedFixtures, GradientsOfExpertsTravelAmongTheirOwnRanks) {
       if (zero > 0 || expert == 1) continue;
       const double dense = all_reduce_s(cluster, {8, 2}, held.dense() * 4);
       const double experts = copies == 2 ? all_reduce_s(cluster, {1, 2}, held.expert * 4) : 0;
-      EXPECT_DOUBLE_EQ(step_time(spec, training, cluster).data_exposed, dense + experts);
+      EXPECT_DOUBLE_EQ(published_step_time(spec, training, cluster).data_exposed, dense + experts);
     }
   }
 }
@@ -283,8 +303,11 @@ TEST(PublishedFixtures, HiddenExchangeIsNotFree) {
   const ModelSpec spec = *named_model("gpt2-1.5b");
   for (const std::int64_t ranks : {8, 16}) {
     Training training;
-    training.mesh.data = ranks, training.global_batch = 16 * ranks, training.micro_batch = 16;
-    const StepTime time = step_time(spec, training, with_devices(*cluster_preset("a100"), ranks));
+    training.mesh.data = ranks;
+    training.global_batch = 16 * ranks;
+    training.micro_batch = 16;
+    const StepTime time =
+        published_step_time(spec, training, with_devices(*cluster_preset("a100"), ranks));
     ASSERT_GT(time.data_hidden, 0);
     EXPECT_NEAR(time.data_exposed, (ranks > 8 ? 0.02 : 0.15) * time.data_hidden, 1e-12)
         << "all of it fits beside the backward pass";

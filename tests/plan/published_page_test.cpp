@@ -13,8 +13,11 @@ namespace {
 
 struct Predicted {
   std::string name;
-  std::int64_t micro_batch = 0, stages = 0;  ///< a rank
-  double predicted = 0, measured = 0;
+  /// a rank
+  std::int64_t micro_batch = 0;
+  std::int64_t stages = 0;
+  double predicted = 0;
+  double measured = 0;
 
   double error() const { return predicted / measured - 1; }
 };
@@ -29,8 +32,8 @@ std::string table(const std::vector<Predicted>& rows) {
     text +=
         fmt::format("| {} | {} | {} | {:.2f} | {:.2f} | {:+.1f} % |\n", row.name, row.micro_batch,
                     row.stages, row.predicted, row.measured, 100 * row.error());
-    mean += std::abs(row.error()) / static_cast<double>(rows.size()),
-        most = std::max(most, std::abs(row.error()));
+    mean += std::abs(row.error()) / static_cast<double>(rows.size());
+    most = std::max(most, std::abs(row.error()));
   }
   return text + fmt::format("\nMean {:.2f} %, largest {:.2f} %.\n", 100 * mean, 100 * most);
 }
@@ -59,8 +62,10 @@ std::string order(const std::vector<Predicted>& rows, const std::vector<double>&
   const auto predicted = [&](std::size_t i) { return measured[i] / (1 + rows[i].error()); };
   for (const Predicted& longer : rows) {
     for (const Predicted& shorter : rows) {
-      if (longer.measured > shorter.measured)
-        ++times, times_in_order += longer.predicted > shorter.predicted ? 1 : 0;
+      if (longer.measured > shorter.measured) {
+        ++times;
+        times_in_order += longer.predicted > shorter.predicted ? 1 : 0;
+      }
     }
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -104,14 +109,15 @@ std::vector<Predicted> korthikanti() {
   return list;
 }
 
+Predicted predicted(const SearchedRow& row) {
+  const Candidate best = row.best(row.cluster.device.efficiency);
+  return {row.name, best.training.micro_batch, best.training.mesh.virtual_stages, best.time.all(),
+          row.seconds};
+}
+
 std::vector<Predicted> searched(const std::string& name, SearchedRow (*of)(const Row&)) {
   std::vector<Predicted> list;
-  for (const Row& row : published(name)) {
-    const SearchedRow searched = of(row);
-    const Candidate best = searched.best(searched.cluster.device.efficiency);
-    list.push_back({searched.name, best.training.micro_batch, best.training.mesh.virtual_stages,
-                    best.time.all(), searched.seconds});
-  }
+  for (const Row& row : published(name)) list.push_back(predicted(of(row)));
   return list;
 }
 
@@ -136,13 +142,32 @@ std::string zero3() {
     const ModelSpec spec = megatron_gpt(row, 51200, 2048);
     const Training training = zero3_training(row);
     const double seconds =
-        step_time(spec, training, with_devices(*cluster_preset("a100"), row.whole("gpus"))).all();
+        published_step_time(spec, training,
+                            with_devices(*cluster_preset("a100"), row.whole("gpus")))
+            .all();
     const double rate = step_flops(spec, training).hardware / seconds / row["gpus"] / 1e12;
     text += fmt::format("| {}B | {} | {} | {:.0f} | {:.0f} | {:+.0f} % |\n",
                         row.text("parameters_b"), row.whole("gpus"), row.whole("micro_batch"), rate,
                         row["tflops"], 100 * (rate / row["tflops"] - 1));
   }
   return text;
+}
+
+/// The rows of the data that no part of the model had seen when they were predicted.
+std::vector<Predicted> ptdp() {
+  std::vector<Predicted> list;
+  for (const Row& row : published("sc21_table_2"))
+    if (row["zero3"] == 0) list.push_back(predicted(ptdp_row(row)));
+  return list;
+}
+
+std::vector<Predicted> readme() {
+  std::vector<Predicted> list;
+  for (const char* column : {"v100", "a100", "cluster"}) {
+    for (const Row& row : published("megatron_readme_tp"))
+      list.push_back(predicted(readme_row(row, column)));
+  }
+  return list;
 }
 
 std::string bubbles() {
@@ -167,10 +192,11 @@ Predicted data_parallel_530b() {
   for (const Row& row : published("korthikanti_table_5")) {
     if (row.text("model") != "530B") continue;
     Training training = megatron_training(8, row.whole("pp"), row.whole("vpp"), 8, 2240, 1);
-    training.recompute = Recompute::kSelective, training.sequence_parallel = true;
+    training.recompute = Recompute::kSelective;
+    training.sequence_parallel = true;
     const Cluster cluster = with_devices(*cluster_preset("a100"), 2240);
     return {"530B selective, 2240 devices", 1, row.whole("vpp"),
-            step_time(megatron_gpt(row, 51200, 2048), training, cluster).all(), 39.15};
+            published_step_time(megatron_gpt(row, 51200, 2048), training, cluster).all(), 39.15};
   }
   throw std::runtime_error("no such row");
 }
@@ -184,7 +210,8 @@ std::string strong_scaling(std::vector<double>& errors) {
     if (row.text("model") != "177B") continue;
     for (const auto& [devices, percent] : {std::pair<std::int64_t, double>{96, 47}, {4608, 42}}) {
       SearchedRow one = h100_row(row);
-      one.start.mesh.data = devices / 48, one.start.global_batch = 1152,
+      one.start.mesh.data = devices / 48;
+      one.start.global_batch = 1152;
       one.cluster = with_devices(*cluster_preset("h100"), devices);
       const Candidate best = one.best(one.cluster.device.efficiency);
       const double flops = step_flops(one.spec, best.training).model / best.time.all() /
@@ -234,6 +261,8 @@ TEST(PublishedPage, HoldsWhatIsComputed) {
   expect("strong scaling", strong_scaling(strong));
   for (const double error : strong) EXPECT_NEAR(error, 0, 0.15);
   expect("zero3", zero3());
+  expect("unseen ptdp", table(ptdp()));
+  expect("unseen readme", table(readme()));
   expect("bubbles", bubbles());
 }
 

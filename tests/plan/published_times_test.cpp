@@ -14,12 +14,15 @@ namespace shoal::plan {
 namespace {
 
 struct Errors {
-  double mean = 0, most = 0;
+  double mean = 0;
+  double most = 0;
   int rows = 0;
 
   void add(double e) {
-    e = std::abs(e), ++rows;
-    mean += (e - mean) / rows, most = std::max(most, e);
+    e = std::abs(e);
+    ++rows;
+    mean += (e - mean) / rows;
+    most = std::max(most, e);
   }
 };
 /// Of all rows; prints those that the efficiency was fitted on apart from the others.
@@ -33,7 +36,8 @@ Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency,
     const bool is_fitted = fitted.contains(row.name);
     std::printf("  %-36s measured %8.3f s, error %+5.1f %%%s\n", row.name.c_str(), row.measured_s,
                 100 * e, is_fitted ? "  (fitted)" : "");
-    all.add(e), (is_fitted ? inside : outside).add(e);
+    all.add(e);
+    (is_fitted ? inside : outside).add(e);
   }
   for (const auto& [what, part] :
        {std::pair{"fitted rows", inside}, {"other rows", outside}, {"all rows", all}}) {
@@ -45,37 +49,13 @@ Errors errors(const std::vector<TimedRow>& rows, const Efficiency& efficiency,
   return all;
 }
 
-std::vector<TimedRow> korthikanti_rows() {
-  std::vector<TimedRow> rows;
-  for (const Row& row : published("korthikanti_table_5"))
-    for (const bool full : {true, false}) rows.push_back(korthikanti_row(row, full));
-  return rows;
-}
-std::vector<TimedRow> sc21_rows() {
-  std::vector<TimedRow> rows;
-  for (const Row& row : published("sc21_table_1")) rows.push_back(sc21_row(row).timed());
-  return rows;
-}
-std::vector<TimedRow> h100_rows() {
-  std::vector<TimedRow> rows;
-  for (const Row& row : published("megatron_core_h100")) rows.push_back(h100_row(row).timed());
-  return rows;
-}
-
-std::vector<TimedRow> chosen(const std::vector<TimedRow>& rows, const std::set<std::string>& names,
-                             double weight) {
-  std::vector<TimedRow> list;
-  for (TimedRow row : rows)
-    if (names.contains(row.name)) row.weight = weight, list.push_back(row);
-  return list;
-}
-
 double loss(const std::vector<TimedRow>& rows, const Efficiency& efficiency) {
   double sum = 0;
   double weights = 0;
   for (const TimedRow& row : rows) {
     const double log = std::log(row.predicted_s(efficiency) / row.measured_s);
-    sum += row.weight * log * log, weights += row.weight;
+    sum += row.weight * log * log;
+    weights += row.weight;
   }
   return sum / weights;
 }
@@ -133,11 +113,7 @@ void expect_order(const std::vector<TimedRow>& rows, const std::string& table,
 }
 
 TEST(PublishedTimes, A100EfficiencyIsTheMinimumOnItsRows) {
-  std::vector<TimedRow> rows = layer_rows();
-  for (TimedRow& row : rows) row.weight = 0.2;
-  for (const TimedRow& row : chosen(korthikanti_rows(), kA100Fitted, 1)) rows.push_back(row);
-  for (const TimedRow& row : chosen(sc21_rows(), kA100Fitted, 0.3)) rows.push_back(row);
-  expect_minimum(rows, cluster_preset("a100")->device.efficiency);
+  expect_minimum(a100_fitted_rows(), cluster_preset("a100")->device.efficiency);
 }
 
 // The best published calculator: mean 3.65 %, largest 8.87 %.
@@ -162,7 +138,7 @@ TEST(PublishedTimes, Sc21WeakScaling) {
 }
 
 TEST(PublishedTimes, H100EfficiencyIsTheMinimumOnItsRows) {
-  expect_minimum(chosen(h100_rows(), kH100Fitted, 1), cluster_preset("h100")->device.efficiency);
+  expect_minimum(h100_fitted_rows(), cluster_preset("h100")->device.efficiency);
 }
 
 TEST(PublishedTimes, MegatronCoreH100) {
@@ -188,7 +164,7 @@ TEST(PublishedTimes, ZeroBubbleRates) {
 
 /// FLOP/s of one device, by the model FLOPs.
 double throughput(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  return step_flops(spec, training).model / step_time(spec, training, cluster).all() /
+  return step_flops(spec, training).model / published_step_time(spec, training, cluster).all() /
          static_cast<double>(training.mesh.devices());
 }
 
@@ -232,8 +208,8 @@ TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
     const Cluster cluster = with_devices(*cluster_preset("a100"), row.whole("gpus"));
     Training training = zero3_training(row);
     const auto rate = [&] {
-      return step_flops(spec, training).hardware / step_time(spec, training, cluster).all() /
-             row["gpus"] / 1e12;
+      return step_flops(spec, training).hardware /
+             published_step_time(spec, training, cluster).all() / row["gpus"] / 1e12;
     };
     const double flat = rate();
     training.flat_rings = false;
@@ -243,8 +219,8 @@ TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
         row.text("parameters_b").c_str(), static_cast<int>(row["batch"]),
         static_cast<int>(row["gpus"]), flat, row["tflops"], rate());
     EXPECT_NEAR(flat / row["tflops"], 1, 0.3) << "nothing was set for them";
-    measured[row.text("parameters_b")].push_back(row["tflops"]),
-        predicted[row.text("parameters_b")].push_back(flat);
+    measured[row.text("parameters_b")].push_back(row["tflops"]);
+    predicted[row.text("parameters_b")].push_back(flat);
   }
   ASSERT_EQ(measured.size(), 2u);
   for (const auto& [model, rates] : predicted) {

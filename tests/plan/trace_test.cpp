@@ -42,12 +42,16 @@ std::string plain_trace(const std::vector<std::pair<int, schedule::Span>>& spans
 /// Takes bytes and forgets them; knows how they came.
 class Drain : public std::streambuf {
  public:
-  std::size_t bytes = 0, largest = 0, pieces = 0;
+  std::size_t bytes = 0;
+  std::size_t largest = 0;
+  std::size_t pieces = 0;
 
  protected:
   std::streamsize xsputn(const char*, std::streamsize count) override {
     const auto size = static_cast<std::size_t>(count);
-    bytes += size, largest = std::max(largest, size), ++pieces;
+    bytes += size;
+    largest = std::max(largest, size);
+    ++pieces;
     return count;
   }
   int_type overflow(int_type letter) override {
@@ -70,7 +74,7 @@ TEST(Trace, IsTheBytesOfTheWholeWrittenAtOnce) {
       spans.emplace_back(rank, span);
     });
     writer.finish();
-    EXPECT_GT(streamed.str().size(), 2 * TraceWriter::kPieceBytes) << name;
+    EXPECT_GT(streamed.str().size(), 2 * TraceWriter::kChunkBytes) << name;
     EXPECT_EQ(streamed.str(), plain_trace(spans, 4)) << name;
   }
 }
@@ -105,7 +109,8 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
   std::size_t bytes = 0;
   for (const std::int64_t batch : {64, 1024}) {
     Training training;
-    training.mesh.pipeline = 8, training.global_batch = batch;
+    training.mesh.pipeline = 8;
+    training.global_batch = batch;
     Drain drain;
     std::ostream out(&drain);
     TraceWriter writer(out, 8);
@@ -123,9 +128,9 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
     writer.finish();
     EXPECT_GE(events, 2u * 8 * static_cast<std::size_t>(batch));
     EXPECT_GT(drain.bytes, 70 * events);
-    EXPECT_LE(drain.largest, TraceWriter::kPieceBytes);
-    EXPECT_LE(most_waiting, TraceWriter::kPieceBytes);
-    EXPECT_GE(drain.pieces * TraceWriter::kPieceBytes, drain.bytes);
+    EXPECT_LE(drain.largest, TraceWriter::kChunkBytes);
+    EXPECT_LE(most_waiting, TraceWriter::kChunkBytes);
+    EXPECT_GE(drain.pieces * TraceWriter::kChunkBytes, drain.bytes);
     for (const auto& spans : step.timeline.ranks) EXPECT_TRUE(spans.empty());
     EXPECT_GT(drain.bytes, 8 * bytes) << "else the second step is no longer than the first";
     bytes = drain.bytes;

@@ -17,18 +17,19 @@ using testing::HasSubstr;
 struct Question {
   const char* model;
   const char* cluster;
-  std::int64_t devices, global_batch;
+  std::int64_t devices;
+  std::int64_t global_batch;
 };
 
 struct Asked {
   explicit Asked(const Question& question)
       : spec(*named_model(question.model)),
         cluster(with_devices(*cluster_preset(question.cluster), question.devices)) {
-    start.global_batch = question.global_batch,
+    start.global_batch = question.global_batch;
     start.sequence = std::min<std::int64_t>(4096, spec.sequence);
   }
   Candidate best() const {
-    const auto found = search(spec, start, cluster, space, 1).best;
+    const auto found = search(PublishedEstimator(), spec, start, cluster, space, 1).best;
     EXPECT_FALSE(found.empty());
     return found.at(0);
   }
@@ -65,14 +66,16 @@ TEST(TurningPoints, SearchingAgainFindsTheOtherMesh) {
     const Asked asked(question);
     const auto present = mesh_of(asked.best());
     for (const TurningPoint& turn :
-         sensitivity(asked.spec, asked.start, asked.cluster, asked.space).turning_points) {
+         sensitivity(PublishedEstimator(), asked.spec, asked.start, asked.cluster, asked.space)
+             .turning_points) {
       SCOPED_TRACE(std::string(question.model) + ", " + turn.condition);
       const bool counted = turn.condition == "micro-batch";
       if (!turn.winner) {
         for (const double factor : {1 / kFarthestChange, kFarthestChange}) {
           if (counted) continue;
           const Asked far = asked.with(turn.condition, turn.now * factor);
-          const auto found = search(far.spec, far.start, far.cluster, far.space, 1).best;
+          const auto found =
+              search(PublishedEstimator(), far.spec, far.start, far.cluster, far.space, 1).best;
           if (found.empty()) continue;
           EXPECT_EQ(mesh_of(found[0]), present) << factor;
         }
@@ -98,7 +101,9 @@ TEST(TurningPoints, LimitsShareTheStep) {
   for (const Question& question : {kQuestions[0], kQuestions[1], kQuestions[2]}) {
     const Asked asked(question);
     const Candidate best = asked.best();
-    const Limits limits = sensitivity(asked.spec, asked.start, asked.cluster, asked.space).limits;
+    const Limits limits =
+        sensitivity(PublishedEstimator(), asked.spec, asked.start, asked.cluster, asked.space)
+            .limits;
     EXPECT_NEAR(limits.compute + limits.recomputation + limits.communication + limits.bubbles, 1,
                 1e-12);
     for (const double share : {limits.compute, limits.recomputation, limits.communication,
@@ -113,7 +118,8 @@ TEST(TurningPoints, LimitsShareTheStep) {
 
 TEST(TurningPoints, OnlyConditionsThatTheClusterHas) {
   const Asked one({"gpt2-124m", "a100", 1, 8});
-  const auto turns = sensitivity(one.spec, one.start, one.cluster, one.space).turning_points;
+  const auto turns =
+      sensitivity(PublishedEstimator(), one.spec, one.start, one.cluster, one.space).turning_points;
   ASSERT_EQ(turns.size(), 2u);
   EXPECT_EQ(turns[0].condition, "device memory");
   EXPECT_FALSE(turns[0].winner) << "one device has one mesh";
@@ -122,7 +128,10 @@ TEST(TurningPoints, OnlyConditionsThatTheClusterHas) {
 
 TEST(TurningPoints, NothingFitsIsNamed) {
   const Asked asked({"llama-405b", "a100", 8, 8});
-  EXPECT_THAT(complaint([&] { sensitivity(asked.spec, asked.start, asked.cluster, asked.space); }),
+  EXPECT_THAT(complaint([&] {
+                sensitivity(PublishedEstimator(), asked.spec, asked.start, asked.cluster,
+                            asked.space);
+              }),
               HasSubstr("nothing fits"));
 }
 

@@ -59,8 +59,11 @@ TEST(Generators, BubblesEqualTheClosedForms) {
 // planning fixtures, Narayanan et al. 2021: (p, m, v) -> ratio and fraction.
 TEST(Generators, PublishedIdentities) {
   struct Row {
-    int p, m, v;
-    double ratio, fraction;
+    int p;
+    int m;
+    int v;
+    double ratio;
+    double fraction;
   };
   for (const Row& row : {Row{8, 32, 1, 0.21875, 0.1795}, Row{8, 32, 2, 0.1094, 0.0986},
                          Row{8, 32, 4, 0.0547, 0.0519}, Row{4, 16, 1, 0.1875, 0.1579}}) {

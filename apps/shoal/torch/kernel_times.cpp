@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/forecast/trimmed_mean.h"
 #include "shoal/nn/layers.h"
 #include "shoal/ops/activation.h"
 #include "shoal/ops/attention.h"
 #include "shoal/ops/loss.h"
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
-#include "shoal/plan/typical_time.h"
 
 namespace shoal::apps {
 namespace {
@@ -146,7 +146,7 @@ class Measuring {
 
   void add(const std::string& name, const plan::KernelWork& work,
            const std::vector<double>& times) {
-    times_[name].push_back({work, plan::mean_time(times)});
+    times_[name].push_back({work, forecast::mean_time(times)});
   }
 
   /// Calls `once` until the time is up, all ranks beginning together; the first call does not
@@ -377,7 +377,7 @@ TimedKernels typical(const std::vector<TimedKernels>& rounds) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       std::vector<double> times;
       for (const TimedKernels& round : rounds) times.push_back(round.at(name)[i].seconds);
-      list[i].seconds = plan::typical_time(std::move(times));
+      list[i].seconds = forecast::trimmed_mean(std::move(times));
     }
   }
   return all;

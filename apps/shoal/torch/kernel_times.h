@@ -10,8 +10,8 @@ namespace shoal::apps {
 /// How often kernels are measured, and by whom.
 struct KernelRounds {
   double seconds = 0;  ///< about, a case
-  int count = 1;  ///< rounds, of which plan::typical_time counts: a core is slower for seconds at a
-                  ///< time where others use it too
+  int count = 1;  ///< rounds, of which forecast::typical_time counts: a core is slower for seconds
+                  ///< at a time where others use it too
   bool own_cores =
       false;  ///< ranks have cores of their own: the longest of their times counts, else the mean
 };

@@ -60,7 +60,10 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
 /// What Llama, Mistral, Mixtral, Qwen2 and Qwen3 have in common.
 ModelSpec read_rotary(JsonFields& fields, const std::string& file) {
   ModelSpec spec;
-  spec.bias = false, spec.gated = true, spec.positions = Positions::kRotary, spec.norm = Norm::kRms;
+  spec.bias = false;
+  spec.gated = true;
+  spec.positions = Positions::kRotary;
+  spec.norm = Norm::kRms;
   spec.layers = fields.integer("num_hidden_layers");
   spec.hidden = fields.integer("hidden_size");
   spec.heads = fields.integer("num_attention_heads");

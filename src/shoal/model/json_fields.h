@@ -99,7 +99,8 @@ class JsonFields {
 
  private:
   const nlohmann::json& object_;
-  std::string file_, path_;
+  std::string file_;
+  std::string path_;
   std::set<std::string> read_;
 };
 

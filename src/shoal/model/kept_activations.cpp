@@ -28,8 +28,19 @@ BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::i
 
 /// The tensors of a transformer's block, in bytes.
 struct BlockTensors {
-  double input, statistics, normed, qkv, changed, raw, head_statistics, attended, log_sums, sum,
-      dropped, wide, activated;
+  double input;
+  double statistics;
+  double normed;
+  double qkv;
+  double changed;
+  double raw;
+  double head_statistics;
+  double attended;
+  double log_sums;
+  double sum;
+  double dropped;
+  double wide;
+  double activated;
   double rounded;  ///< attended, once more, as the output projection multiplied it
 
   BlockTensors(const ModelSpec& spec, const MicroBatch& batch) {
@@ -39,7 +50,8 @@ struct BlockTensors {
     const double heads = static_cast<double>(spec.heads);
     const double head_size = static_cast<double>(spec.head_size);
     const double p = batch.product_bytes;
-    input = sum = n * h * e, normed = n * h * p;
+    input = sum = n * h * e;
+    normed = n * h * p;
     statistics = 4 * n * (spec.norm == Norm::kLayer ? 2 : 1);
     qkv = n * (heads + 2 * static_cast<double>(spec.kv_heads)) * head_size * e;
     // What attention takes where it is not the product itself; norms of queries and keys keep that
@@ -91,7 +103,8 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
 
 /// The ways of all blocks, with the bytes that they keep and what they compute twice.
 struct Choice {
-  double kept = 0, flops = 0;
+  double kept = 0;
+  double flops = 0;
   std::vector<Keep> ways;
 };
 

@@ -23,7 +23,8 @@ constexpr std::array<std::pair<Activation, const char*>, 6> kActivations{
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
 constexpr double kMostParameters = 1e17;
 /// Every one has a line in the list of parameters.
-constexpr std::int64_t kMostBlocks = 100000, kMostExperts = 1000000;
+constexpr std::int64_t kMostBlocks = 100000;
+constexpr std::int64_t kMostExperts = 1000000;
 
 [[noreturn]] void refuse(const ModelSpec& spec, const std::string& what) {
   throw Error(ErrorKind::kConfig, "model",
@@ -169,8 +170,8 @@ void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
   listing.linear(prefix + "attention.qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_size,
                  spec.hidden, std, spec.bias || spec.qkv_bias);
   if (spec.qk_norm) {
-    listing.head_norm(prefix + "attention.query_norm"),
-        listing.head_norm(prefix + "attention.key_norm");
+    listing.head_norm(prefix + "attention.query_norm");
+    listing.head_norm(prefix + "attention.key_norm");
   }
   listing.linear(prefix + "attention.out", spec.hidden, spec.heads * spec.head_size, residual_std);
   listing.norm(prefix + "norm_2");

@@ -8,7 +8,10 @@ namespace {
 ModelSpec gpt2(std::int64_t layers, std::int64_t heads, std::int64_t hidden,
                std::int64_t vocab = 50304, std::int64_t sequence = 1024) {
   ModelSpec spec;
-  spec.layers = layers, spec.heads = heads, spec.hidden = hidden, spec.vocab = vocab,
+  spec.layers = layers;
+  spec.heads = heads;
+  spec.hidden = hidden;
+  spec.vocab = vocab;
   spec.sequence = sequence;
   return complete(spec);
 }
@@ -16,11 +19,19 @@ ModelSpec gpt2(std::int64_t layers, std::int64_t heads, std::int64_t hidden,
 ModelSpec llama(std::int64_t layers, std::int64_t heads, std::int64_t kv_heads, std::int64_t hidden,
                 std::int64_t ffn, std::int64_t vocab, std::int64_t sequence) {
   ModelSpec spec;
-  spec.layers = layers, spec.heads = heads, spec.kv_heads = kv_heads, spec.hidden = hidden,
+  spec.layers = layers;
+  spec.heads = heads;
+  spec.kv_heads = kv_heads;
+  spec.hidden = hidden;
   spec.ffn = ffn;
-  spec.vocab = vocab, spec.sequence = sequence;
-  spec.tied_embeddings = false, spec.bias = false, spec.gated = true;
-  spec.positions = Positions::kRotary, spec.norm = Norm::kRms, spec.activation = Activation::kSilu;
+  spec.vocab = vocab;
+  spec.sequence = sequence;
+  spec.tied_embeddings = false;
+  spec.bias = false;
+  spec.gated = true;
+  spec.positions = Positions::kRotary;
+  spec.norm = Norm::kRms;
+  spec.activation = Activation::kSilu;
   return complete(spec);
 }
 
@@ -37,26 +48,36 @@ ModelSpec tied(ModelSpec spec) {
 }
 
 ModelSpec qwen2(ModelSpec spec) {
-  spec.qkv_bias = true, spec.rope_theta = 1e6, spec.norm_epsilon = 1e-6;
+  spec.qkv_bias = true;
+  spec.rope_theta = 1e6;
+  spec.norm_epsilon = 1e-6;
   return spec;
 }
 
 /// Its heads are `head_size` wide, whatever the width of the model.
 ModelSpec qwen3(ModelSpec spec, std::int64_t head_size = 128) {
-  spec.qk_norm = true, spec.head_size = head_size, spec.rope_theta = 1e6, spec.norm_epsilon = 1e-6;
+  spec.qk_norm = true;
+  spec.head_size = head_size;
+  spec.rope_theta = 1e6;
+  spec.norm_epsilon = 1e-6;
   return spec;
 }
 
 ModelSpec mixture(ModelSpec spec, std::int64_t experts, std::int64_t experts_per_token,
                   double rope_theta) {
-  spec.experts = experts, spec.experts_per_token = experts_per_token, spec.rope_theta = rope_theta;
+  spec.experts = experts;
+  spec.experts_per_token = experts_per_token;
+  spec.rope_theta = rope_theta;
   return spec;
 }
 
 ModelSpec mlp(std::int64_t inputs, std::vector<std::int64_t> widths, std::int64_t outputs) {
   ModelSpec spec;
-  spec.family = Family::kMlp, spec.activation = Activation::kRelu;
-  spec.inputs = inputs, spec.widths = std::move(widths), spec.outputs = outputs;
+  spec.family = Family::kMlp;
+  spec.activation = Activation::kRelu;
+  spec.inputs = inputs;
+  spec.widths = std::move(widths);
+  spec.outputs = outputs;
   return spec;
 }
 

@@ -12,56 +12,59 @@ void add_attention(const ModelSpec& spec, const Training& training, double token
   const double a = spec.heads;
   const double k = spec.kv_heads;
   const double scores = tokens * a * training.length(spec);
-  list.push_back({"input of norm 1", e * tokens * h, Cut::kSequence});
-  list.push_back({"input of the query, key and value product", e * tokens * h, Cut::kSequence});
+  list.push_back({"input of norm 1", e * tokens * h, Division::kSequence});
+  list.push_back(
+      {"input of the query, key and value product", e * tokens * h, Division::kSequence});
   if (spec.qk_norm)
     list.push_back({"queries and keys before their norms", e * tokens * d * (a + k)});
   list.push_back({"queries, keys and values", e * tokens * d * (a + 2 * k)});
   if (training.flash_attention) {
     list.push_back({"log-sum-exp of the scores", 4 * tokens * a});
   } else {
-    list.push_back({"softmax", e * scores, Cut::kTensor, true});
+    list.push_back({"softmax", e * scores, Division::kTensor, true});
     if (spec.dropout > 0) {
-      list.push_back({"mask of the softmax", scores, Cut::kTensor, true});
-      list.push_back({"softmax after dropout", e * scores, Cut::kTensor, true});
+      list.push_back({"mask of the softmax", scores, Division::kTensor, true});
+      list.push_back({"softmax after dropout", e * scores, Division::kTensor, true});
     }
   }
   list.push_back({"input of the output product", e * tokens * a * d});
   if (spec.dropout > 0)
-    list.push_back({"mask of the attention's output", tokens * h, Cut::kSequence, false, true});
+    list.push_back(
+        {"mask of the attention's output", tokens * h, Division::kSequence, false, true});
 }
 
 void add_feed_forward(const ModelSpec& spec, const Training& training, double tokens, double e,
                       std::vector<SavedTensor>& list) {
   const double h = spec.hidden;
   const double f = spec.ffn;
-  list.push_back({"input of norm 2", e * tokens * h, Cut::kSequence});
+  list.push_back({"input of norm 2", e * tokens * h, Division::kSequence});
   if (spec.experts > 0) {
-    // Every tensor rank of an expert keeps all of its rows, and a slice of what is computed of
-    // them.
+    // Every tensor rank of an expert keeps all rows of the expert, and a slice of the results.
     const double visits =
         tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
     const double slice = visits / static_cast<double>(training.mesh.expert_tensor);
-    list.push_back({"input of the router", e * tokens * h, Cut::kSequence});
-    list.push_back({"router's probabilities", 4 * tokens * spec.experts, Cut::kSequence});
-    list.push_back({"tokens sent to experts", e * visits * h, Cut::kSequence});
+    list.push_back({"input of the router", e * tokens * h, Division::kSequence});
+    list.push_back({"router's probabilities", 4 * tokens * spec.experts, Division::kSequence});
+    list.push_back({"tokens sent to experts", e * visits * h, Division::kSequence});
+    list.push_back({"input of the experts' activation", e * slice * f * (spec.gated ? 2 : 1),
+                    Division::kSequence});
+    list.push_back({"input of the experts' down product", e * slice * f, Division::kSequence});
     list.push_back(
-        {"input of the experts' activation", e * slice * f * (spec.gated ? 2 : 1), Cut::kSequence});
-    list.push_back({"input of the experts' down product", e * slice * f, Cut::kSequence});
-    list.push_back(
-        {"outputs of the experts", e * visits / expert_copies(training) * h, Cut::kSequence});
+        {"outputs of the experts", e * visits / expert_copies(training) * h, Division::kSequence});
     return;
   }
-  list.push_back({"input of the up product", e * tokens * h, Cut::kSequence});
+  list.push_back({"input of the up product", e * tokens * h, Division::kSequence});
   list.push_back({"input of the activation", e * tokens * f * (spec.gated ? 2 : 1)});
   list.push_back({"input of the down product", e * tokens * f});
   if (spec.dropout > 0)
-    list.push_back({"mask of the feed-forward output", tokens * h, Cut::kSequence, false, true});
+    list.push_back(
+        {"mask of the feed-forward output", tokens * h, Division::kSequence, false, true});
 }
 
-double divisor(const Training& training, Cut cut) {
+/// Returns by how many tensor ranks a saved tensor is divided.
+double divisor(const Training& training, Division division) {
   const double t = training.mesh.tensor;
-  if (cut == Cut::kTensor) return t;
+  if (division == Division::kTensor) return t;
   // Each tensor rank routes its own share of the tokens when the sequence is cut.
   return training.sequence_parallel ? t : 1;
 }
@@ -72,19 +75,22 @@ double mlp_activation_bytes(const ModelSpec& spec, const Training& training, dou
   return e * training.micro_batch * width;
 }
 
-/// The share of a micro-batch's activations that stays until the weight gradient. With full
+/// Returns the share of a micro-batch's activations that stays until the weight gradient. With full
 /// recomputation everything is there between the two halves of a backward pass.
 double kept_share(const ModelSpec& spec, const Training& training) {
   double all = 0;
   double kept = 0;
   for (const SavedTensor& tensor : saved_tensors(spec, training)) {
     if (training.recompute != Recompute::kNone && tensor.core) continue;
-    all += tensor.bytes / divisor(training, tensor.cut);
-    if (!tensor.mask) kept += tensor.bytes / divisor(training, tensor.cut);
+    all += tensor.bytes / divisor(training, tensor.division);
+    if (!tensor.mask) kept += tensor.bytes / divisor(training, tensor.division);
   }
   return kept / all;
 }
 
+/// Returns the micro-batches in flight on a rank for the schedules that have a closed form. gpipe
+/// holds all m. 1F1B holds one for each stage from this rank to the last. Interleaved holds its
+/// warm-up, counted in chunks: 2 (p - rank - 1) + (v - 1) p + 1, and all m v when m = p.
 double in_flight_by_form(const Training& training, std::int64_t rank) {
   const double p = training.mesh.pipeline;
   const double m = training.micro_batches();
@@ -112,9 +118,9 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training,
   double bytes = 0;
   for (const SavedTensor& tensor : saved_tensors(spec, training)) {
     if (recompute == Recompute::kFull)
-      return tensor.bytes / divisor(training, tensor.cut);  // the block's input comes first
+      return tensor.bytes / divisor(training, tensor.division);  // the block's input comes first
     if (recompute == Recompute::kSelective && tensor.core) continue;
-    bytes += tensor.bytes / divisor(training, tensor.cut);
+    bytes += tensor.bytes / divisor(training, tensor.division);
   }
   return bytes;
 }
@@ -126,7 +132,7 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training) {
 }
 
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
-                                      CarriedOut& known) {
+                                      ScheduleCache& cache) {
   const std::int64_t p = training.mesh.pipeline;
   const std::int64_t chunks = training.chunks();
   if (has_closed_form(training)) {
@@ -134,16 +140,15 @@ std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& tra
     for (std::int64_t rank = 0; rank < p; ++rank) ranks[rank] = in_flight_by_form(training, rank);
     return ranks;
   }
-  // The schedule itself, with so few micro-batches that it is small and so many that the peak is
-  // reached.
+  // The schedule is simulated with few micro-batches to keep it small: 4 p of them reach the peak.
   const auto m = std::min(training.micro_batches(), 4 * p);
-  return known.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks),
+  return cache.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks),
                                 static_cast<int>(m), kept_share(spec, training));
 }
 
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank) {
-  CarriedOut known;
-  return in_flight_by_rank(spec, training, known).at(rank);
+  ScheduleCache cache;
+  return in_flight_by_rank(spec, training, cache).at(rank);
 }
 
 }  // namespace shoal::plan

@@ -66,7 +66,8 @@ Cluster a100(double memory_gib) {
       "DGX A100 data sheet; efficiency fitted on published step times, see "
       "docs/transformer-math.md";
   cluster.device.efficiency = {0.7921, 1, 0.7184, 54.48e-6, 0.98, 0.5145};
-  cluster.device.power_w = 812, cluster.device.price_per_hour = 2;
+  cluster.device.power_w = 812;
+  cluster.device.price_per_hour = 2;
   return cluster;
 }
 
@@ -78,7 +79,8 @@ Cluster h100(const char* name, double memory_gib, double bandwidth_gbs) {
       "DGX H100 data sheet; efficiency fitted on published step times, see "
       "docs/transformer-math.md";
   cluster.device.efficiency = {0.6464, 17.11e9, 0.3219, 3.589e-6, 0.98, 0.5178};
-  cluster.device.power_w = 1275, cluster.device.price_per_hour = 3;
+  cluster.device.power_w = 1275;
+  cluster.device.price_per_hour = 3;
   return cluster;
 }
 
@@ -90,7 +92,8 @@ Cluster b200() {
                                {ElementType::kF8E4M3, 4500e12},
                                {ElementType::kF32, 80e12}};
   cluster.inside.bandwidth = 900e9;
-  cluster.device.power_w = 1790, cluster.device.price_per_hour = 5;
+  cluster.device.power_w = 1790;
+  cluster.device.price_per_hour = 5;
   return cluster;
 }
 

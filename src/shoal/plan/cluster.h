@@ -12,12 +12,13 @@
 
 namespace shoal::plan {
 
-/// How much of a device's published figures a program gets: six numbers, measured by `shoal plan
-/// calibrate` or fitted on published step times.
+/// How much of a device's published figures a program gets: six numbers that `shoal plan calibrate`
+/// measures, or that were fitted on published step times.
 struct Efficiency {
-  double matmul = 0.8;           ///< share of the peak that a large product reaches
-  double matmul_ramp_flops = 0;  ///< work lost in every product to filling the device (Hockney's
-                                 ///< n1/2): time = (flops + ramp) / (matmul peak)
+  double matmul = 0.8;  ///< share of the peak that a large matmul reaches
+  /// Work that every matmul loses to filling the device (Hockney's n1/2): a matmul takes (flops +
+  /// ramp) / (matmul x peak).
+  double matmul_ramp_flops = 0;
   double memory = 0.8;        ///< share of the memory bandwidth that element-wise operations reach
   double operation_s = 0;     ///< fixed time of every operation
   double link_inside = 0.8;   ///< share of the inside link's bandwidth that collectives reach
@@ -30,16 +31,16 @@ struct Device {
   std::string name;
   double memory_bytes = 0;
   double memory_bandwidth = 0;               ///< bytes/s
-  std::map<ElementType, double> peak_flops;  ///< FLOP/s of matrix products, dense
+  std::map<ElementType, double> peak_flops;  ///< FLOP/s of dense matmuls
   Efficiency efficiency;
-  double power_w = 0;                 ///< drawn while training, with its share of the host
+  double power_w = 0;                 ///< power while training, with its share of the host
   double price_per_hour = 0;          ///< 0: unknown
-  double hours_between_failures = 0;  ///< of one device; 0: never fails
+  double hours_between_failures = 0;  ///< mean of one device; 0: never fails
 
   bool operator==(const Device&) const = default;
 };
 
-/// What one device has towards its peers, in one direction.
+/// The link of one device to its peers, in one direction.
 struct Link {
   double latency_s = 0;
   double bandwidth = 0;  ///< bytes/s per device
@@ -47,12 +48,12 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
-/// What stands beside the devices; zeros: not described, and nothing can be offloaded.
+/// The host beside its devices. Zeros mean that it is not described, and nothing can be offloaded.
 struct Host {
   double memory_bytes = 0;
   double memory_bandwidth = 0;  ///< bytes/s, shared by its devices
-  double link_bandwidth =
-      0;  ///< bytes/s between one device and the host's memory, in one direction
+  /// Bytes/s between one device and the host's memory, in one direction.
+  double link_bandwidth = 0;
 
   bool described() const { return memory_bytes > 0 && memory_bandwidth > 0 && link_bandwidth > 0; }
 
@@ -66,19 +67,20 @@ struct Storage {
   bool operator==(const Storage&) const = default;
 };
 
-/// Whose software trains on a cluster: the same mesh takes other memory, and other work beside the
-/// products, in each.
+/// The software that trains on a cluster: each needs other memory for the same mesh, and does other
+/// work beside the matmuls.
 enum class Runtime {
-  kPublished,  ///< systems of the literature on accelerators (Megatron-LM, DeepSpeed, FSDP): what
-               ///< their papers describe
-  kShoal,      ///< Shoal on hosts whose ranks share memory
+  /// Systems of the literature on accelerators (Megatron-LM, DeepSpeed, FSDP), as their papers
+  /// describe them.
+  kPublished,
+  kShoal,  ///< Shoal on hosts whose ranks share memory
 };
 const char* name(Runtime runtime);
 std::optional<Runtime> runtime(std::string_view name);  ///< "published", "shoal"
 
 struct Cluster {
   std::string name;
-  std::string source;  ///< where the figures come from
+  std::string source;  ///< the publication or measurement of the figures
   std::int64_t hosts = 1;
   std::int64_t devices_per_host = 1;
   Device device;
@@ -87,9 +89,9 @@ struct Cluster {
   Host host;
   Storage storage;
   Runtime runtime = Runtime::kPublished;
-  /// Runtime::kShoal: what its kernels take when all devices of a host run them at the same time,
-  /// by the names of kernel_rate.h. They are measured with what one rank's work costs another
-  /// inside, memory bandwidth first. Empty: not measured, and `device` stands for them.
+  /// Runtime::kShoal: the times of its kernels by the names of kernel_rate.h. All devices of a host
+  /// ran them at the same time, so that they include what ranks cost each other, memory bandwidth
+  /// first. Empty: not measured; the figures of `device` are used.
   std::map<std::string, KernelRate> kernels;
 
   std::int64_t devices() const { return hosts * devices_per_host; }
@@ -101,13 +103,13 @@ struct Cluster {
 /// Throws Error(config) that names the field, its value and the rule.
 void validate(const Cluster& cluster);
 
-/// "v100", "a100", "a100-40gb", "h100", "h200", "b200" (hosts of eight or sixteen), "cpu", "wan";
-/// empty when there is none.
+/// Returns a preset: "v100", "a100", "a100-40gb", "h100", "h200", "b200" (hosts of eight or
+/// sixteen), "cpu", "wan"; empty when there is none.
 std::optional<Cluster> cluster_preset(std::string_view name);
 std::vector<std::string> cluster_names();
 
-/// The same cluster with enough hosts for so many devices; fewer than one host's devices make a
-/// smaller host.
+/// Returns the cluster with enough hosts for so many devices. Fewer devices than one host has make
+/// a smaller host. Throws Error(usage) when they do not fill the hosts.
 Cluster with_devices(Cluster cluster, std::int64_t devices);
 
 }  // namespace shoal::plan

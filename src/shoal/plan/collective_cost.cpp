@@ -3,8 +3,6 @@
 #include <bit>
 #include <cmath>
 
-#include "shoal/base/check.h"
-
 namespace shoal::plan {
 namespace {
 
@@ -26,10 +24,6 @@ double ring_all_gather_s(std::int64_t n, double bytes, AlphaBeta link) {
   return (n - 1) * link.alpha + share(n) * bytes * link.beta;
 }
 
-double recursive_doubling_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
-  return rounds(n) * (link.alpha + bytes * (link.beta + link.gamma));
-}
-
 double halving_doubling_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
   const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n)));
   const double fold = power == n ? 0 : 2 * (link.alpha + bytes * link.beta);
@@ -41,33 +35,8 @@ double tree_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
   return 2 * rounds(n) * (link.alpha + bytes * link.beta);
 }
 
-double pipelined_tree_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link,
-                                   std::int64_t pieces) {
-  SHOAL_USER_CHECK(pieces >= 1, "pipelined_tree", "at least one piece: pieces={}", pieces);
-  return n == 1 ? 0
-                : 2 * (std::log2(static_cast<double>(n)) + pieces - 1) *
-                      (link.alpha + bytes * link.beta / pieces);
-}
-
 double pairwise_all_to_all_s(std::int64_t n, double bytes, AlphaBeta link) {
   return (n - 1) * link.alpha + share(n) * bytes * link.beta;
-}
-
-double bruck_all_to_all_s(std::int64_t n, double bytes, AlphaBeta link) {
-  return rounds(n) * (link.alpha + bytes / 2 * link.beta);
-}
-
-double pipelined_broadcast_s(std::int64_t n, double bytes, AlphaBeta link, std::int64_t pieces) {
-  SHOAL_USER_CHECK(pieces >= 1, "pipelined_broadcast", "at least one piece: pieces={}", pieces);
-  return n == 1 ? 0 : (n - 2 + pieces) * (link.alpha + bytes * link.beta / pieces);
-}
-
-double tree_broadcast_s(std::int64_t n, double bytes, AlphaBeta link) {
-  return rounds(n) * (link.alpha + bytes * link.beta);
-}
-
-double in_network_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
-  return n == 1 ? 0 : 2 * link.alpha + bytes * link.beta;
 }
 
 double two_level_all_reduce_s(std::int64_t g, std::int64_t hosts, double bytes, AlphaBeta inside,
@@ -79,18 +48,6 @@ double two_level_all_reduce_s(std::int64_t g, std::int64_t hosts, double bytes, 
 double two_level_all_gather_s(std::int64_t g, std::int64_t hosts, double bytes, AlphaBeta inside,
                               AlphaBeta between) {
   return ring_all_gather_s(hosts, bytes / g, between) + ring_all_gather_s(g, bytes, inside);
-}
-
-double bus_bandwidth(const std::string& collective, std::int64_t n, double bytes, double seconds) {
-  SHOAL_USER_CHECK(n >= 1 && seconds > 0, "bus_bandwidth",
-                   "ranks and time must be positive: n={} seconds={}", n, seconds);
-  const double rate = bytes / seconds;
-  if (collective == "all_reduce") return rate * 2 * share(n);
-  if (collective == "reduce_scatter" || collective == "all_gather" || collective == "all_to_all")
-    return rate * share(n);
-  SHOAL_USER_CHECK(collective == "broadcast" || collective == "reduce", "bus_bandwidth",
-                   "no factor for \"{}\"", collective);
-  return rate;
 }
 
 }  // namespace shoal::plan

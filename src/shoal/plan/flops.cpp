@@ -42,18 +42,4 @@ double packed_model_flops(const ModelSpec& spec, const std::vector<std::int64_t>
   return flops;
 }
 
-double sc21_parameters(double L, double h, double V, double s) {
-  return 12 * L * h * h * (1 + 13 / (12 * h) + (V + s) / (12 * L * h));
-}
-double sc21_iteration_flops(double B, double L, double s, double h, double V) {
-  return 96 * B * L * s * h * h * (1 + s / (6 * h) + V / (16 * L * h));
-}
-double sc21_training_s(double T, double P, double n, double X) { return 8 * T * P / (n * X); }
-double korthikanti_model_flops(double B, double L, double s, double h, double V) {
-  return 72 * B * L * s * h * h * (1 + s / (6 * h) + V / (12 * h * L));
-}
-double korthikanti_hardware_flops(double B, double L, double s, double h, double V) {
-  return 72 * B * L * s * h * h * (1 + s / (3 * h) + V / (12 * h * L));
-}
-
 }  // namespace shoal::plan

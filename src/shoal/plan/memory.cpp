@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "shoal/plan/shoal_memory.h"
 #include "shoal/plan/topology.h"
 
 namespace shoal::plan {
@@ -18,9 +17,9 @@ double tokens_of(const ModelSpec& spec, const Training& training) {
 void add_states(const HeldParameters& held, const Training& training, MemoryUse& use) {
   const StateBytes whole = precision(training.precision, training.optimizer)->state;
   const double ranks = training.mesh.shard_ranks();
-  const StateBytes dense = state_bytes(whole, training.zero, ranks);
+  const StateBytes dense = state_bytes(whole, training.zero_stage, ranks);
   const StateBytes expert =
-      state_bytes(whole, training.zero, std::min<double>(ranks, training.mesh.expert_data()));
+      state_bytes(whole, training.zero_stage, std::min<double>(ranks, training.mesh.expert_data()));
   use.parameters = training.offload_parameters
                        ? 0
                        : held.dense() * dense.parameter + held.expert * expert.parameter;
@@ -32,13 +31,13 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
 
 /// Whole parameters of the largest unit and of those gathered ahead.
 double gathered_bytes(const ModelSpec& spec, const Training& training, const HeldParameters& held) {
-  if (training.zero < 3 || training.mesh.shard_ranks() == 1) return 0;
+  if (training.zero_stage < 3 || training.mesh.shard_ranks() == 1) return 0;
   const double bytes = precision(training.precision)->state.parameter;
   if (spec.family == Family::kMlp) return held.all() * bytes;
   const double largest =
       std::max({held_by_block(spec, training).all(), held_by_embedding(spec, training).all(),
                 held_by_head(spec, training).all()});
-  return std::min(held.all(), largest * (1 + training.prefetch_units)) * bytes;
+  return std::min(held.all(), largest * (1 + training.gather_ahead)) * bytes;
 }
 
 /// What the head keeps and works on: the inputs of norm and product, fp32 logits, and their
@@ -80,7 +79,8 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
   for (std::int64_t stage = 0; stage < training.stages(); ++stage) {
     if (rank_of_stage(training, stage) != rank) continue;
     own += blocks[stage];
-    first |= stage == 0, last |= stage == training.stages() - 1;
+    first |= stage == 0;
+    last |= stage == training.stages() - 1;
   }
   use.activations = own * flying * block_activation_bytes(spec, training);
   const double sequence_ranks = training.sequence_parallel ? training.mesh.tensor : 1;
@@ -101,15 +101,16 @@ const MemoryPhase& RankMemory::peak() const {
                            [](const auto& a, const auto& b) { return a.use.all() < b.use.all(); });
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training) {
-  CarriedOut known;
-  return memory(spec, training, known);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training) {
+  ScheduleCache cache;
+  return published_memory(spec, training, cache);
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, CarriedOut& known) {
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         ScheduleCache& cache) {
   std::vector<RankMemory> ranks;
   const auto held_by = held_by_rank(spec, training);
-  const auto flying = in_flight_by_rank(spec, training, known);
+  const auto flying = in_flight_by_rank(spec, training, cache);
   for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
     const HeldParameters& held = held_by[rank];
     const MemoryUse running = forward_and_backward(spec, training, rank, held, flying[rank]);
@@ -124,7 +125,7 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, 
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const HeldParameters unit = spec.family == Family::kMlp ? held : held_by_block(spec, training);
     checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) /
-                         (training.zero >= 1 ? training.mesh.shard_ranks() : 1);
+                         (training.zero_stage >= 1 ? training.mesh.shard_ranks() : 1);
     ranks.push_back({rank,
                      {{"steady state", steady},
                       {"backward", running},
@@ -134,17 +135,15 @@ std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, 
   return ranks;
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
-                               const Cluster& cluster) {
-  CarriedOut known;
-  return memory(spec, training, cluster, known);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         const Cluster& cluster) {
+  ScheduleCache cache;
+  return published_memory(spec, training, cluster, cache);
 }
 
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
-                               const Cluster& cluster, CarriedOut& known) {
-  if (cluster.runtime == Runtime::kShoal && shoal_counts(training))
-    return {shoal_memory(spec, training, cluster)};
-  std::vector<RankMemory> ranks = memory(spec, training, known);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         const Cluster& cluster, ScheduleCache& cache) {
+  std::vector<RankMemory> ranks = published_memory(spec, training, cache);
   if (training.zero_plus_plus) {
     // The second set of shards, each host a whole one.
     const auto held = held_by_rank(spec, training);
@@ -165,7 +164,8 @@ double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cl
     MemoryUse all;
     Training kept = training;
     kept.offload_optimizer = kept.offload_parameters = false;
-    add_states(held, training, here), add_states(held, kept, all);
+    add_states(held, training, here);
+    add_states(held, kept, all);
     most = std::max(most, all.states() - here.states());
   }
   return most * static_cast<double>(cluster.devices_per_host);

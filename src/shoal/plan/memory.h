@@ -4,77 +4,82 @@
 #include <string>
 #include <vector>
 
-#include "shoal/plan/carried_out.h"
 #include "shoal/plan/cluster.h"
+#include "shoal/plan/schedule_cache.h"
 #include "shoal/plan/training.h"
 
 namespace shoal::plan {
 
 // ---- model states ------------------------------------------------------------------------------
 
-/// Bytes of one parameter's states on one of `ranks` ranks under a ZeRO stage. Rajbhandari et al.,
-/// "ZeRO", 2020, table 1.
-StateBytes state_bytes(const StateBytes& whole, int zero, double ranks);
+/// Returns the bytes of one parameter's states on one of `ranks` ranks under a ZeRO stage.
+/// Rajbhandari et al., "ZeRO", 2020, table 1.
+StateBytes state_bytes(const StateBytes& whole, int zero_stage, double ranks);
 
-/// Parameters that one rank holds, before ZeRO, by what divides them.
+/// Parameters that one rank holds before ZeRO shards them, by what divides them.
 struct HeldParameters {
-  double split = 0;  ///< cut by tensor parallelism (already divided)
-  double replicated =
-      0;  ///< norms, routers, positions, biases of row-parallel layers: whole on every tensor rank
+  double split = 0;  ///< tensor parallelism cuts them (already divided)
+  /// Norms, routers, positions, and biases of row-parallel layers: whole on every tensor rank.
+  double replicated = 0;
   double expert = 0;  ///< routed experts (already divided by expert x expert_tensor)
 
   double dense() const { return split + replicated; }
   double all() const { return split + replicated + expert; }
   HeldParameters& operator+=(const HeldParameters& other);
 };
-/// Of pipeline rank `rank`. With tied embeddings the last rank holds a copy of the token table.
-std::vector<HeldParameters> held_by_rank(
-    const ModelSpec& spec, const Training& training);  ///< the same of every pipeline rank
+/// Returns what every pipeline rank holds. With tied embeddings the last rank holds a copy of the
+/// token table.
+std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training);
+/// Returns what pipeline rank `rank` holds.
 HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank);
-/// Of one block, and of the embedding and head: the units that ZeRO-3 gathers.
+/// Return what a rank holds of one block, of the embedding and of the head: the units that ZeRO-3
+/// gathers.
 HeldParameters held_by_block(const ModelSpec& spec, const Training& training);
 HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training);
 HeldParameters held_by_head(const ModelSpec& spec, const Training& training);
 
 // ---- activations -------------------------------------------------------------------------------
 
-/// What divides a saved tensor.
-enum class Cut { kTensor, kSequence };
+/// How tensor ranks divide a saved tensor: always, or only where the sequence is cut.
+enum class Division { kTensor, kSequence };
 
 /// One tensor that a block saves for its backward pass, for one micro-batch on one context rank,
-/// before tensor parallelism. Korthikanti et al., "Reducing activation recomputation in large
-/// transformer models", 2022, section 4, as a list.
+/// before tensor parallelism divides it. Korthikanti et al., "Reducing activation recomputation in
+/// large transformer models", 2022, section 4, as a list.
 struct SavedTensor {
   const char* what;
   double bytes;
-  Cut cut = Cut::kTensor;
-  bool core = false;  ///< the part of attention that selective recomputation drops
+  Division division = Division::kTensor;
+  bool core = false;  ///< selective recomputation drops this part of attention
   bool mask = false;  ///< only the input gradient needs it
 };
 std::vector<SavedTensor> saved_tensors(const ModelSpec& spec, const Training& training);
 
-/// Bytes that one micro-batch leaves in one block on one rank, under the recomputation chosen.
+/// Returns the bytes that one micro-batch leaves in one block on one rank, under the training's own
+/// recomputation or another one.
 double block_activation_bytes(const ModelSpec& spec, const Training& training);
-/// The same under another choice.
 double block_activation_bytes(const ModelSpec& spec, const Training& training, Recompute recompute);
 
-/// Micro-batches' worth of its own blocks that pipeline rank `rank` holds at its peak, by the
-/// schedule.
+/// Returns how many micro-batches' worth of its own blocks pipeline rank `rank` holds at its peak.
+/// The schedule decides it.
 double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank);
+/// As above for every rank.
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
-                                      CarriedOut& known);  ///< the same of every rank
+                                      ScheduleCache& cache);
 
 // ---- all of it ---------------------------------------------------------------------------------
 
 /// Bytes on one rank, by category.
 struct MemoryUse {
-  double parameters = 0, gradients = 0, optimizer = 0;
+  double parameters = 0;
+  double gradients = 0;
+  double optimizer = 0;
   double activations = 0;    ///< saved for the backward pass
   double gathered = 0;       ///< ZeRO-3: whole units around the one that runs
   double communication = 0;  ///< buckets and messages
-  double workspace =
-      0;               ///< of the running operation: a recomputed block, the gradient of the logits
-  double staging = 0;  ///< what a checkpoint in progress has copied aside
+  /// Temporaries of the running operation: a recomputed block, the gradient of the logits.
+  double workspace = 0;
+  double staging = 0;  ///< copies that a checkpoint in progress has made
 
   double states() const { return parameters + gradients + optimizer; }
   double all() const {
@@ -84,9 +89,9 @@ struct MemoryUse {
 
 /// One moment of a step on one pipeline rank.
 struct MemoryPhase {
-  /// "steady state": as many micro-batches in flight as there will be; "backward": and what one of
-  /// them needs while it runs back; "optimizer"; "checkpoint". Shoal's own runtime names its
-  /// moments in shoal_memory.cpp.
+  /// "steady state": as many micro-batches are in flight as there will be. "backward": one of them
+  /// runs back, with what that needs. "optimizer" and "checkpoint" are the other two. Shoal's own
+  /// runtime names its moments in forecast/memory.cpp.
   std::string name;
   MemoryUse use;
 };
@@ -98,22 +103,23 @@ struct RankMemory {
   const MemoryPhase& peak() const;
 };
 
-/// Of every pipeline rank. Data, tensor and context ranks of one stage are alike. As published
-/// systems have it.
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training);
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training, CarriedOut& known);
-/// As the cluster's runtime has it.
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
-                               const Cluster& cluster);
-std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
-                               const Cluster& cluster, CarriedOut& known);
-/// Bytes that offloading keeps in the memory of the fullest host: what all its devices left there.
+/// Returns the memory of one rank of every pipeline stage by the formulas of the literature; the
+/// data, tensor and context ranks of a stage are alike. Without a cluster the second set of shards
+/// of ZeRO++ is left out, for its size depends on how ranks lie on hosts.
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         ScheduleCache& cache);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         const Cluster& cluster);
+std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                         const Cluster& cluster, ScheduleCache& cache);
+/// Returns the bytes that offloading keeps in the memory of the fullest host, from all its devices;
 /// 0 where nothing is offloaded.
 double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster);
-/// The rank that needs most.
+/// Returns the rank that needs most.
 const RankMemory& worst(const std::vector<RankMemory>& ranks);
 
-/// Bytes of a checkpoint: parameters, master copy and moments, once.
+/// Returns the bytes of a checkpoint: parameters, master copy and moments, once.
 double checkpoint_bytes(const ModelSpec& spec, const Training& training);
 
 }  // namespace shoal::plan

@@ -6,35 +6,35 @@
 namespace shoal::plan {
 namespace {
 
-enum class Division { kSplit, kReplicated, kExpert };
+enum class Part { kSplit, kReplicated, kExpert };
 
-/// What divides a parameter, by its canonical name: rows or columns of a product are split, and
-/// with them the biases of rows.
-Division division(std::string_view name) {
-  if (name.find(".experts.") != std::string_view::npos) return Division::kExpert;
+/// Returns what divides a parameter, by its canonical name. Tensor parallelism splits the rows or
+/// columns of a matmul's weight, and the biases of split rows with them.
+Part part_of(std::string_view name) {
+  if (name.find(".experts.") != std::string_view::npos) return Part::kExpert;
   if (name.find("norm") != std::string_view::npos || name.find("router") != std::string_view::npos)
-    return Division::kReplicated;
-  if (name == "embedding.positions.weight") return Division::kReplicated;
+    return Part::kReplicated;
+  if (name == "embedding.positions.weight") return Part::kReplicated;
   if (name.ends_with("attention.out.bias") || name.ends_with("mlp.down.bias"))
-    return Division::kReplicated;
-  return Division::kSplit;
+    return Part::kReplicated;
+  return Part::kSplit;
 }
 
-/// Parameters of embedding, one block and head, undivided.
+/// Returns the parameters of embedding, one block and head, undivided.
 std::array<HeldParameters, 3> units(const ModelSpec& spec) {
   ModelSpec small = spec;
   small.layers = 1;
   std::array<HeldParameters, 3> whole;
   for (const model::ParameterSpec& parameter : parameters(small)) {
     const double count = parameter.count();
-    switch (division(parameter.name)) {
-      case Division::kSplit:
+    switch (part_of(parameter.name)) {
+      case Part::kSplit:
         whole[parameter.unit].split += count;
         break;
-      case Division::kReplicated:
+      case Part::kReplicated:
         whole[parameter.unit].replicated += count;
         break;
-      case Division::kExpert:
+      case Part::kExpert:
         whole[parameter.unit].expert += count;
         break;
     }
@@ -50,15 +50,20 @@ HeldParameters divided(const HeldParameters& whole, const Mesh& mesh) {
 }  // namespace
 
 HeldParameters& HeldParameters::operator+=(const HeldParameters& other) {
-  split += other.split, replicated += other.replicated, expert += other.expert;
+  split += other.split;
+  replicated += other.replicated;
+  expert += other.expert;
   return *this;
 }
 
-StateBytes state_bytes(const StateBytes& whole, int zero, double ranks) {
+StateBytes state_bytes(const StateBytes& whole, int zero_stage, double ranks) {
   StateBytes held = whole;
-  if (zero >= 1) held.master /= ranks, held.moments /= ranks;
-  if (zero >= 2) held.gradient /= ranks;
-  if (zero >= 3) held.parameter /= ranks;
+  if (zero_stage >= 1) {
+    held.master /= ranks;
+    held.moments /= ranks;
+  }
+  if (zero_stage >= 2) held.gradient /= ranks;
+  if (zero_stage >= 3) held.parameter /= ranks;
   return held;
 }
 
@@ -100,7 +105,7 @@ HeldParameters held_parameters(const ModelSpec& spec, const Training& training, 
 
 double checkpoint_bytes(const ModelSpec& spec, const Training& training) {
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;
-  // An fp32 master in place of the gradient copy that "fp16" keeps.
+  // "fp16" counts its fp32 copy of the gradient as master too; a checkpoint holds the master alone.
   const double master = bytes.master > 0 ? 4 : 0;
   return static_cast<double>(parameter_count(spec)) * (bytes.parameter + master + bytes.moments);
 }

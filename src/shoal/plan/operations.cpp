@@ -9,7 +9,12 @@ namespace {
 
 /// Sizes of one micro-batch on one rank.
 struct Sizes {
-  double tokens, cut_tokens, length, h, t, e;
+  double tokens;
+  double cut_tokens;
+  double length;
+  double h;
+  double t;
+  double e;
 
   Sizes(const ModelSpec& spec, const Training& training)
       : tokens(static_cast<double>(training.micro_batch) * training.length(spec) /
@@ -158,9 +163,11 @@ double memory_s(const Cluster& cluster, double bytes) {
 }
 
 PieceTime& PieceTime::operator+=(const PieceTime& other) {
-  forward += other.forward, input_gradient += other.input_gradient,
-      weight_gradient += other.weight_gradient;
-  recomputed += other.recomputed, communication += other.communication;
+  forward += other.forward;
+  input_gradient += other.input_gradient;
+  weight_gradient += other.weight_gradient;
+  recomputed += other.recomputed;
+  communication += other.communication;
   return *this;
 }
 

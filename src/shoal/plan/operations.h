@@ -11,29 +11,32 @@ namespace shoal::plan {
 /// so that it can be printed and summed.
 struct OperationCost {
   const char* what;
-  bool product = false;  ///< limited by matrix products; otherwise by memory
-  double work = 0;       ///< forward: FLOPs of a product, bytes of anything else
-  double backward = 0;   ///< the same for the input gradient
-  double weights = 0;    ///< the same for the weight gradient
-  double count = 1;      ///< how many such kernels
-  bool core = false;     ///< recomputed under selective recomputation
-  double moved =
-      0;  ///< of a product: bytes that it reads or writes whatever its blocking, forward; twice as
-          ///< many backward. It takes as long as the slower of computing and moving
-  double vector =
-      0;  ///< of a fused kernel: fp32 operations beside its products, forward and backward each
+  bool product = false;  ///< matmuls limit it; memory limits everything else
+  double work = 0;       ///< forward: FLOPs of a matmul, bytes of anything else
+  double backward = 0;   ///< FLOPs or bytes of the input gradient
+  double weights = 0;    ///< FLOPs or bytes of the weight gradient
+  double count = 1;      ///< number of such kernels
+  bool core = false;     ///< selective recomputation runs it again
+  /// Bytes that a matmul reads or writes forward, whatever its blocking; twice as many backward.
+  /// The matmul takes as long as the slower of computing and moving.
+  double moved = 0;
+  /// fp32 operations that a fused kernel runs beside its matmuls, forward and backward each.
+  double vector = 0;
 };
 std::vector<OperationCost> block_operations(const ModelSpec& spec, const Training& training);
 std::vector<OperationCost> head_operations(const ModelSpec& spec, const Training& training);
 std::vector<OperationCost> embedding_operations(const ModelSpec& spec, const Training& training);
 
-/// Seconds of one micro-batch in a piece of the model on one rank. Exposed communication of tensor,
-/// context and expert parallelism is inside.
+/// Seconds of one micro-batch in a part of the model on one rank, with the exposed communication of
+/// tensor, context and expert parallelism.
 struct PieceTime {
-  double forward = 0, input_gradient = 0, weight_gradient = 0;
-  double recomputed = 0;  ///< of that, computation that is run again before the backward pass; its
-                          ///< exchange is part of `communication`
-  double communication = 0;  ///< of all that, waiting for other ranks
+  double forward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
+  /// Part of `input_gradient`: computation that runs again before the backward pass. Its exchange
+  /// is part of `communication`.
+  double recomputed = 0;
+  double communication = 0;  ///< part of the three: waiting for other ranks
 
   double all() const { return forward + input_gradient + weight_gradient; }
   PieceTime& operator+=(const PieceTime& other);
@@ -43,12 +46,12 @@ PieceTime block_time(const ModelSpec& spec, const Training& training, const Clus
 PieceTime head_time(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 PieceTime embedding_time(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 
-/// Seconds of one product or of moving so many bytes, with the device's efficiency.
+/// Return the seconds of one matmul, and of moving so many bytes, with the device's efficiency.
 double product_s(const Cluster& cluster, ElementType type, double flops);
 double memory_s(const Cluster& cluster, double bytes);
 
-/// Bytes that the optimizer reads and writes for one parameter of its shard: unscaling, the norm,
-/// the update and the cast back.
+/// Returns the bytes that the optimizer reads and writes for one parameter of its shard: unscaling,
+/// the norm, the update and the cast back.
 double optimizer_bytes(const Training& training);
 
 }  // namespace shoal::plan

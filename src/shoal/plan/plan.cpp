@@ -14,32 +14,34 @@ namespace {
 /// A job that failed is noticed, its processes ended and started again.
 constexpr double kRestartS = 180;
 
-double peak_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  return worst(memory(spec, training, cluster)).peak().use.all();
+double peak_bytes(const Estimator& estimator, const ModelSpec& spec, const Training& training,
+                  const Cluster& cluster) {
+  return worst(estimator.memory(spec, training, cluster)).peak().use.all();
 }
 
-bool fits(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+bool fits(const Estimator& estimator, const ModelSpec& spec, const Training& training,
+          const Cluster& cluster) {
   try {
     validate(spec, training);
   } catch (const Error&) {
     return false;
   }
-  return peak_bytes(spec, training, cluster) <= cluster.device.memory_bytes &&
+  return peak_bytes(estimator, spec, training, cluster) <= cluster.device.memory_bytes &&
          offloaded_bytes(spec, training, cluster) <= cluster.host.memory_bytes;
 }
 
-std::vector<std::string> remedies(const ModelSpec& spec, const Training& training,
-                                  const Cluster& cluster) {
+std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& spec,
+                                  const Training& training, const Cluster& cluster) {
   std::vector<std::string> list;
   const auto try_change = [&](const Training& changed, const std::string& words) {
-    if (fits(spec, changed, cluster)) list.push_back(words);
+    if (fits(estimator, spec, changed, cluster)) list.push_back(words);
   };
   const auto gib = [&](const Training& changed) {
-    return peak_bytes(spec, changed, cluster) / (1024.0 * 1024 * 1024);
+    return peak_bytes(estimator, spec, changed, cluster) / (1024.0 * 1024 * 1024);
   };
-  for (int zero = training.zero + 1; zero <= 3 && training.mesh.shard_ranks() > 1; ++zero) {
+  for (int zero = training.zero_stage + 1; zero <= 3 && training.mesh.shard_ranks() > 1; ++zero) {
     Training changed = training;
-    changed.zero = zero;
+    changed.zero_stage = zero;
     try_change(changed, fmt::format("--zero {} ({:.1f} GiB)", zero, gib(changed)));
   }
   for (const auto& [recompute, word] :
@@ -63,19 +65,23 @@ std::vector<std::string> remedies(const ModelSpec& spec, const Training& trainin
     if (training.mesh.data % factor != 0) break;
     Training wider = training;
     Training deeper = training;
-    wider.mesh.tensor *= factor, wider.mesh.data /= factor;
-    deeper.mesh.pipeline *= factor, deeper.mesh.data /= factor;
-    if (fits(spec, wider, cluster)) {
+    wider.mesh.tensor *= factor;
+    wider.mesh.data /= factor;
+    deeper.mesh.pipeline *= factor;
+    deeper.mesh.data /= factor;
+    if (fits(estimator, spec, wider, cluster)) {
       try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor,
                                     wider.mesh.data, gib(wider)));
     }
-    if (fits(spec, deeper, cluster)) {
+    if (fits(estimator, spec, deeper, cluster)) {
       try_change(deeper, fmt::format("--pp {} --dp {} ({:.1f} GiB)", deeper.mesh.pipeline,
                                      deeper.mesh.data, gib(deeper)));
     }
   }
   Training everything = training;
-  everything.micro_batch = 1, everything.recompute = Recompute::kFull, everything.zero = 3;
+  everything.micro_batch = 1;
+  everything.recompute = Recompute::kFull;
+  everything.zero_stage = 3;
   if (list.empty() && training.mesh.shard_ranks() > 1) {
     try_change(everything,
                fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)",
@@ -161,8 +167,8 @@ double Plan::activation_bytes() const {
   return most;
 }
 
-Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster,
-               const Budget& budget) {
+Plan make_plan(const Estimator& estimator, const ModelSpec& spec, const Training& training,
+               const Cluster& cluster, const Budget& budget) {
   validate(spec, training);
   validate(cluster);
   validate_budget(budget);
@@ -174,21 +180,23 @@ Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& c
                     training.mesh.pipeline, training.mesh.context, training.mesh.devices()));
   }
   Plan plan;
-  plan.spec = spec, plan.training = training, plan.cluster = cluster;
+  plan.spec = spec;
+  plan.training = training;
+  plan.cluster = cluster;
   plan.parameters = parameter_count(spec);
-  plan.memory = memory(spec, training, cluster);
+  plan.memory = estimator.memory(spec, training, cluster);
   plan.capacity_bytes = cluster.device.memory_bytes;
   plan.host_bytes = offloaded_bytes(spec, training, cluster);
   plan.flops = step_flops(spec, training);
   plan.traffic = traffic(spec, training, cluster);
-  plan.time = step_time(spec, training, cluster);
+  plan.time = estimator.step_time(spec, training, cluster);
   const double peak = cluster.peak(precision(training.precision)->compute) *
                       static_cast<double>(cluster.devices()) * plan.time.all();
   plan.mfu = plan.flops.model / peak;
   plan.mfu_causal = plan.flops.model_causal / peak;
   plan.hfu = plan.flops.hardware / peak;
   plan.limited_by = limiting_part(spec, training, cluster, plan.time);
-  if (!plan.fits()) plan.remedies = remedies(spec, training, cluster);
+  if (!plan.fits()) plan.remedies = remedies(estimator, spec, training, cluster);
   if (budget.tokens > 0 || budget.hours > 0 || budget.money > 0) plan.run = estimate(plan, budget);
   return plan;
 }

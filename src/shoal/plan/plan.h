@@ -4,31 +4,36 @@
 #include <string>
 #include <vector>
 
+#include "shoal/plan/calculators/goodput.h"
 #include "shoal/plan/cluster.h"
+#include "shoal/plan/estimator.h"
 #include "shoal/plan/flops.h"
-#include "shoal/plan/goodput.h"
-#include "shoal/plan/memory.h"
-#include "shoal/plan/step_time.h"
 #include "shoal/plan/traffic.h"
 
 namespace shoal::plan {
 
-/// How long to train: at most one of them; zeros: a step is planned alone.
+/// How long to train: at most one of the first three. With zeros a step is planned alone.
 struct Budget {
   double tokens = 0;
   double hours = 0;
   double money = 0;
-  double bytes_per_token = 2;  ///< of the prepared data
+  double bytes_per_token = 2;  ///< bytes a token of the prepared data
 };
 
-/// A whole run.
+/// What a whole run takes.
 struct RunEstimate {
-  double tokens = 0, steps = 0;
+  double tokens = 0;
+  double steps = 0;
   double days = 0;  ///< failures and checkpoints included
-  double device_hours = 0, energy_kwh = 0, cost = 0;
-  double goodput = 1, checkpoint_interval_s = 0, checkpoint_bytes = 0;
-  FailureModel failures;  ///< of all devices together; what `goodput` follows from
-  double data_bytes = 0, read_bytes_per_s = 0;  ///< what storage must give
+  double device_hours = 0;
+  double energy_kwh = 0;
+  double cost = 0;
+  double goodput = 1;
+  double checkpoint_interval_s = 0;
+  double checkpoint_bytes = 0;
+  FailureModel failures;  ///< the failures of all devices together, from which `goodput` follows
+  double data_bytes = 0;
+  double read_bytes_per_s = 0;  ///< what storage must deliver
 };
 
 /// Everything that is known about one mesh before it runs.
@@ -37,41 +42,44 @@ struct Plan {
   Training training;
   Cluster cluster;
   std::int64_t parameters = 0;
-  std::vector<RankMemory> memory;  ///< of each pipeline rank
-  double capacity_bytes = 0;       ///< of one device
-  double host_bytes = 0;           ///< what offloading leaves in one host's memory
+  std::vector<RankMemory> memory;  ///< one entry a pipeline rank
+  double capacity_bytes = 0;       ///< memory of one device
+  double host_bytes = 0;           ///< what offloading keeps in the memory of one host
   Flops flops;
   std::vector<Traffic> traffic;
   StepTime time;
-  double mfu = 0, mfu_causal = 0,
-         hfu = 0;  ///< model and hardware FLOPs over the peak of the compute type
+  // Model and hardware FLOPs over the peak of the compute type.
+  double mfu = 0;
+  double mfu_causal = 0;
+  double hfu = 0;
   std::string limited_by;
-  std::vector<std::string>
-      remedies;  ///< when it does not fit: single changes that would make it fit
+  /// Single changes with which a plan that does not fit would fit.
+  std::vector<std::string> remedies;
   std::optional<RunEstimate> run;
 
   const MemoryUse& peak() const { return worst(memory).peak().use; }
-  /// What the device that needs most saves for its backward pass, also where it needs most at
-  /// another moment.
+  /// Returns the activations that the rank with the highest peak saves for its backward pass, also
+  /// where its peak is at another moment.
   double activation_bytes() const;
   bool fits() const {
     return peak().all() <= capacity_bytes && host_bytes <= cluster.host.memory_bytes;
   }
 };
 
-/// Throws Error(config) naming field, value and rule for a model, training or cluster that makes no
-/// sense, or a mesh that is not the cluster's size.
-Plan make_plan(const ModelSpec& spec, const Training& training, const Cluster& cluster,
-               const Budget& budget = {});
+/// Plans one mesh with the memory and times of `estimator`. Throws Error(config) naming field,
+/// value and rule for a model, training or cluster that makes no sense, or a mesh that is not the
+/// cluster's size.
+Plan make_plan(const Estimator& estimator, const ModelSpec& spec, const Training& training,
+               const Cluster& cluster, const Budget& budget = {});
 
-/// "dp 8 x tp 2 x pp 1": cp, ep and virtual stages where there are any.
-std::string mesh_words(const Training& training);
+/// Returns "dp 8 x tp 2 x pp 1", with cp, ep and virtual stages where there are any.
+std::string describe_mesh(const Training& training);
 
-/// Tables for people.
+/// Returns the plan as tables for people.
 std::string to_text(const Plan& plan);
-/// One JSON object: parameters, model_state_bytes, activation_bytes, peak_bytes, model_flops,
-/// hardware_flops, traffic_bytes by technique, bubble_fraction, step_time_s, mfu, hfu, and what
-/// else a Plan holds.
+/// Returns the plan as one JSON object: parameters, model_state_bytes, activation_bytes,
+/// peak_bytes, model_flops, hardware_flops, traffic_bytes by technique, bubble_fraction,
+/// step_time_s, mfu, hfu, and what else a Plan holds.
 std::string to_json(const Plan& plan);
 
 }  // namespace shoal::plan

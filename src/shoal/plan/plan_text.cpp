@@ -98,7 +98,7 @@ nlohmann::ordered_json json_of(const MemoryUse& use) {
 
 }  // namespace
 
-std::string mesh_words(const Training& training) {
+std::string describe_mesh(const Training& training) {
   const Mesh& mesh = training.mesh;
   std::string words = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
   if (mesh.context > 1) words += fmt::format(" x cp {}", mesh.context);
@@ -114,15 +114,17 @@ std::string to_text(const Plan& plan) {
                                  plan.parameters, static_cast<double>(plan.parameters) / 1e9);
   text += fmt::format("{} {} devices on {} host{}: {}\n", plan.cluster.devices(),
                       plan.cluster.device.name, plan.cluster.hosts,
-                      plan.cluster.hosts == 1 ? "" : "s", mesh_words(training));
+                      plan.cluster.hosts == 1 ? "" : "s", describe_mesh(training));
   const std::string shards =
-      training.zero > 0 && training.mesh.shard_ranks() < training.mesh.data * training.mesh.context
+      training.zero_stage > 0 &&
+              training.mesh.shard_ranks() < training.mesh.data * training.mesh.context
           ? fmt::format(" over {} ranks", training.mesh.shard)
           : "";
   text += fmt::format(
       "ZeRO {}{}, {}, recomputation {}, schedule {}, {} micro-batches of {}, global batch {}",
-      training.zero, shards, training.precision, kRecompute[static_cast<int>(training.recompute)],
-      training.schedule, training.micro_batches(), training.micro_batch, training.global_batch);
+      training.zero_stage, shards, training.precision,
+      kRecompute[static_cast<int>(training.recompute)], training.schedule, training.micro_batches(),
+      training.micro_batch, training.global_batch);
   text += plan.spec.family == Family::kMlp
               ? "\n"
               : fmt::format(" x {} tokens\n", training.length(plan.spec));
@@ -143,7 +145,7 @@ std::string to_json(const Plan& plan) {
                   {"pp", mesh.pipeline},       {"vpp", mesh.virtual_stages},
                   {"cp", mesh.context},        {"ep", mesh.expert},
                   {"etp", mesh.expert_tensor}, {"shard", mesh.shard_ranks()}};
-  json["zero"] = plan.training.zero;
+  json["zero"] = plan.training.zero_stage;
   json["precision"] = plan.training.precision;
   json["recompute"] = kRecompute[static_cast<int>(plan.training.recompute)];
   json["schedule"] = plan.training.schedule;

@@ -10,7 +10,9 @@
 namespace shoal::plan {
 namespace {
 
-constexpr double kWidth = 960, kTop = 52, kGiB = 1024.0 * 1024 * 1024;
+constexpr double kWidth = 960;
+constexpr double kTop = 52;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr const char* kInk = "#333";
 constexpr const char* kBlue = "#3b6fb6";
 constexpr const char* kYellow = "#edae49";
@@ -121,7 +123,7 @@ double per_device(const ModelSpec& spec, const Cluster& cluster, const Candidate
 
 std::string label(const Training& training) {
   constexpr const char* kRecompute[] = {"", ", recompute part", ", recompute"};
-  return fmt::format("{}, ZeRO {}, batch {}{}{}", mesh_words(training), training.zero,
+  return fmt::format("{}, ZeRO {}, batch {}{}{}", describe_mesh(training), training.zero_stage,
                      training.micro_batch, kRecompute[static_cast<int>(training.recompute)],
                      training.offload_optimizer ? ", offload" : "");
 }
@@ -195,7 +197,7 @@ std::string time_plot(const Plan& plan) {
   const Axis x{0, std::max(1e-9, unit * all), kLeft, kWidth - kRight};
   std::string text =
       opening(bottom + 56, fmt::format("{}: where {:.4g} s of a step go ({})", plan.spec.name, all,
-                                       mesh_words(plan.training)));
+                                       describe_mesh(plan.training)));
   text += bottom_scale(x, kTop, bottom, unit > 1 ? "ms" : "seconds");
   double done = 0;
   double row = kTop + 12;
@@ -205,7 +207,8 @@ std::string time_plot(const Plan& plan) {
     if (part.seconds > 0) text += box(x(begin), row, x(end) - x(begin), kRow - 10, part.color);
     text += words(kLeft - 10, row + 16, part.name, "end") +
             words(x(end) + 6, row + 16, fmt::format("{:.1f} %", 100 * part.seconds / all));
-    done += part.seconds, row += kRow;
+    done += part.seconds;
+    row += kRow;
   }
   const double hidden = std::min(plan.time.data_hidden, all);
   if (hidden > 0) text += box(x(0), row, x(unit * hidden) - x(0), kRow - 10, "#e8b4bb");

@@ -8,18 +8,18 @@
 
 namespace shoal::plan {
 
-// Pictures (SVG) of what the text tables say.
+// Pictures (SVG) of the text tables.
 
-/// Memory of every pipeline rank at every moment of a step, stacked by category, beside what a
-/// device has.
+/// Draws the memory of every pipeline rank at every moment of a step, stacked by category, beside
+/// the memory of a device.
 std::string memory_plot(const Plan& plan);
 
-/// Where the time of a step goes: its parts one after the other; what is hidden behind computation
-/// below them.
+/// Draws the parts of a step one after the other, and below them the exchange that computation
+/// hides.
 std::string time_plot(const Plan& plan);
 
-/// Tokens per second and device of each way that a search found, divided by what its step is spent
-/// on. Empty: says that nothing fits.
+/// Draws the tokens per second and device of each candidate that a search found, divided by the
+/// parts of its step. An empty list makes a picture that says that nothing fits.
 std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
                         const std::vector<Candidate>& found);
 

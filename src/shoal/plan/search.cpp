@@ -26,24 +26,29 @@ std::vector<T> given_or(const std::vector<T>& given, std::vector<T> otherwise) {
   return given.empty() ? std::move(otherwise) : given;
 }
 
-/// Walks the space dimension by dimension, cutting what cannot be.
-class Walk {
+bool contains(const std::vector<std::int64_t>& list, std::int64_t value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+/// Visits the space dimension by dimension: mesh, experts, schedule, sharding, micro-batch,
+/// recomputation. Each level drops what the levels below could not use.
+class MeshSearch {
  public:
-  Walk(const ModelSpec& spec, const Training& start, const Cluster& cluster,
-       const SearchSpace& space, std::size_t count, double share, CarriedOut& known)
-      : spec_(spec),
+  MeshSearch(const Estimator& estimator, const ModelSpec& spec, const Training& start,
+             const Cluster& cluster, const SearchSpace& space, std::size_t count, double share,
+             ScheduleCache& cache)
+      : estimator_(estimator),
+        spec_(spec),
         start_(start),
         cluster_(cluster),
         space_(space),
         count_(count),
         capacity_(cluster.device.memory_bytes * share),
-        known_(known) {}
+        cache_(cache) {}
 
   SearchResult run() {
-    walk();
-    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) {
-      return a.time.all() < b.time.all();
-    });
+    visit_meshes();
+    sort_by_time();
     if (found_.size() > count_) found_.resize(count_);
     for (Candidate& candidate : found_)
       candidate.limited_by = limiting_part(spec_, candidate.training, cluster_, candidate.time);
@@ -51,164 +56,187 @@ class Walk {
     return result_;
   }
 
-  /// Nothing pruned, every recomputation.
+  /// Returns every candidate with every recomputation, also those that do not fit.
   std::vector<Candidate> everything() {
     everything_ = true;
-    walk();
+    visit_meshes();
     return std::move(found_);
   }
 
  private:
-  void walk() {
+  void visit_meshes() {
     const bool transformer = spec_.family == Family::kTransformer;
     const std::int64_t n = cluster_.devices();
-    const std::int64_t one = 1;
-    for (const std::int64_t t : given_or(
-             space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : std::vector{one})) {
-      for (const std::int64_t p :
-           given_or(space_.pipeline, transformer ? divisors(n) : std::vector{one})) {
-        for (const std::int64_t c :
-             given_or(space_.context, transformer ? contexts() : std::vector{one})) {
-          if (t < 1 || p < 1 || c < 1 || t > n || p > n || c > n || p > n / t || c > n / (t * p) ||
-              n % (t * p * c) != 0 || (transformer && p > spec_.layers))
-            continue;
+    const std::vector<std::int64_t> one{1};
+    const auto tensors =
+        given_or(space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : one);
+    const auto pipelines = given_or(space_.pipeline, transformer ? divisors(n) : one);
+    const auto contexts = given_or(space_.context, transformer ? context_sizes() : one);
+    for (const std::int64_t t : tensors) {
+      for (const std::int64_t p : pipelines) {
+        for (const std::int64_t c : contexts) {
+          if (!divides_devices(t, p, c) || !has_blocks_for(p)) continue;
           Training training = start_;
-          training.mesh.tensor = t, training.mesh.pipeline = p, training.mesh.context = c,
+          training.mesh.tensor = t;
+          training.mesh.pipeline = p;
+          training.mesh.context = c;
           training.mesh.data = n / (t * p * c);
-          if (!space_.data.empty() &&
-              std::count(space_.data.begin(), space_.data.end(), training.mesh.data) == 0)
-            continue;
-          if (training.global_batch % training.mesh.data != 0) continue;
-          experts(training);
+          if (data_size_is_wanted(training.mesh.data)) visit_experts(training);
         }
       }
     }
   }
 
-  /// Cutting the sequence pays when it is long: leave at least 4096 tokens a rank.
-  std::vector<std::int64_t> contexts() const {
+  /// The comparisons come before the product, which could overflow for sizes that a user gives.
+  bool divides_devices(std::int64_t t, std::int64_t p, std::int64_t c) const {
+    const std::int64_t n = cluster_.devices();
+    if (t < 1 || p < 1 || c < 1) return false;
+    if (t > n || p > n / t || c > n / (t * p)) return false;
+    return n % (t * p * c) == 0;
+  }
+
+  bool has_blocks_for(std::int64_t pipeline) const {
+    return spec_.family != Family::kTransformer || pipeline <= spec_.layers;
+  }
+
+  bool data_size_is_wanted(std::int64_t data) const {
+    if (!space_.data.empty() && !contains(space_.data, data)) return false;
+    return start_.global_batch % data == 0;
+  }
+
+  /// A cut sequence pays when it is long: at least 4096 tokens are left to a rank.
+  std::vector<std::int64_t> context_sizes() const {
     std::vector<std::int64_t> list{1};
     for (std::int64_t c = 2; start_.length(spec_) / c >= 4096; c *= 2) list.push_back(c);
     return list;
   }
 
-  void experts(Training training) {
+  void visit_experts(Training training) {
     const Mesh& mesh = training.mesh;
-    const auto choices =
-        spec_.experts > 0
-            ? divisors(std::gcd(spec_.experts, mesh.tensor * mesh.context * mesh.data))
-            : std::vector<std::int64_t>{1};
+    std::vector<std::int64_t> choices{1};
+    if (spec_.experts > 0)
+      choices = divisors(std::gcd(spec_.experts, mesh.tensor * mesh.context * mesh.data));
     for (const std::int64_t e : given_or(space_.expert, choices)) {
       training.mesh.expert = e;
-      schedules(training);
+      visit_schedules(training);
     }
   }
 
-  void schedules(Training training) {
-    const bool any_stages =
-        space_.virtual_stages.empty() ||
-        std::count(space_.virtual_stages.begin(), space_.virtual_stages.end(), 1) > 0;
+  void visit_schedules(Training training) {
+    const bool one_stage_a_rank =
+        space_.virtual_stages.empty() || contains(space_.virtual_stages, 1);
+    training.mesh.virtual_stages = 1;
     if (training.mesh.pipeline == 1) {
-      if (!any_stages) return;
-      training.schedule = "1f1b", training.mesh.virtual_stages = 1;
-      return sharding(training);
+      training.schedule = "1f1b";
+      if (one_stage_a_rank) visit_sharding(training);
+      return;
     }
     for (const std::string& schedule : space_.schedules) {
-      training.schedule = schedule, training.mesh.virtual_stages = 1;
-      if (schedule != "interleaved") {
-        if (any_stages && training.stages() <= spec_.layers) sharding(training);
-        continue;
-      }
-      const auto choices = divisors(spec_.layers / training.mesh.pipeline);
-      for (const std::int64_t v : given_or(space_.virtual_stages, choices)) {
-        training.mesh.virtual_stages = v;
-        if (v > 1 && training.stages() <= spec_.layers && spec_.layers % training.stages() == 0)
-          sharding(training);
+      training.schedule = schedule;
+      if (schedule == "interleaved") {
+        visit_virtual_stages(training);
+      } else if (one_stage_a_rank && training.stages() <= spec_.layers) {
+        visit_sharding(training);
       }
     }
   }
 
-  void sharding(Training training) {
+  void visit_virtual_stages(Training training) {
+    const auto choices = divisors(spec_.layers / training.mesh.pipeline);
+    for (const std::int64_t v : given_or(space_.virtual_stages, choices)) {
+      training.mesh.virtual_stages = v;
+      const std::int64_t stages = training.stages();
+      if (v > 1 && stages <= spec_.layers && spec_.layers % stages == 0) visit_sharding(training);
+    }
+  }
+
+  void visit_sharding(Training training) {
     const std::int64_t ranks = training.mesh.data * training.mesh.context;
-    const std::vector<std::string> precisions = given_or(space_.precisions, {start_.precision});
-    std::set<std::int64_t> shards(space_.shard.begin(), space_.shard.end());
-    const std::int64_t near = cluster_.devices_per_host / training.mesh.tensor;
-    if (space_.shard.empty()) shards.insert(0);
-    if (space_.shard.empty() && space_.hybrid_sharding && near > 1 && near < ranks &&
-        ranks % near == 0)
-      shards.insert(near);
-    for (const std::string& precision : precisions) {
-      for (const int zero :
-           given_or(space_.zero, ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0})) {
-        for (const std::int64_t shard :
-             zero > 0 || !space_.shard.empty() ? shards : std::set<std::int64_t>{0}) {
+    const std::vector<int> every_stage =
+        ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0};
+    for (const std::string& precision : given_or(space_.precisions, {start_.precision})) {
+      training.precision = precision;
+      // The states that a job describes are those of its own precision.
+      if (precision != start_.precision) training.states.reset();
+      for (const int zero : given_or(space_.zero_stage, every_stage)) {
+        training.zero_stage = zero;
+        for (const std::int64_t shard : shard_sizes(training)) {
+          training.mesh.shard = shard;
           for (const bool offload : space_.offload) {
-            if (shard > 0 && (zero == 0 || ranks % shard != 0)) continue;
-            training.precision = precision, training.zero = zero, training.mesh.shard = shard,
             training.offload_optimizer = offload;
-            if (precision != start_.precision) training.states.reset();
-            if (states_fit(training)) micro_batches(training);
+            if (states_fit(training)) visit_micro_batches(training);
           }
         }
       }
     }
   }
 
+  /// Ranks over which ZeRO may shard; 0 stands for all of them.
+  std::set<std::int64_t> shard_sizes(const Training& training) const {
+    const std::int64_t ranks = training.mesh.data * training.mesh.context;
+    std::set<std::int64_t> sizes(space_.shard.begin(), space_.shard.end());
+    if (sizes.empty()) {
+      sizes.insert(0);
+      const std::int64_t on_host = cluster_.devices_per_host / training.mesh.tensor;
+      const bool hybrid = space_.hybrid_sharding && training.zero_stage > 0;
+      if (hybrid && on_host > 1 && on_host < ranks && ranks % on_host == 0) sizes.insert(on_host);
+    }
+    std::erase_if(sizes, [&](std::int64_t size) {
+      return size > 0 && (training.zero_stage == 0 || ranks % size != 0);
+    });
+    return sizes;
+  }
+
   bool states_fit(const Training& training) {
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
-    const StateBytes held = state_bytes(whole, training.zero, training.mesh.shard_ranks());
-    const double bytes = training.offload_optimizer
-                             ? (training.offload_parameters ? 0 : held.parameter) + held.gradient
-                             : held.all();
+    const auto ranks = static_cast<double>(training.mesh.shard_ranks());
+    const StateBytes held = state_bytes(whole, training.zero_stage, ranks);
+    double bytes = held.all();
+    if (training.offload_optimizer)
+      bytes = (training.offload_parameters ? 0 : held.parameter) + held.gradient;
     double most = 0;
     for (const HeldParameters& rank : held_by_rank(spec_, training))
       most = std::max(most, rank.all());
+    // Experts are sharded over fewer ranks than the dense parameters: this bound is not theirs.
     if (everything_ || most * bytes <= capacity_ || spec_.experts > 0) return true;
     note_size(most * bytes);
-    ++result_.considered, ++result_.too_large;
+    ++result_.considered;
+    ++result_.too_large;
     return false;
   }
 
-  void micro_batches(Training training) {
+  void visit_micro_batches(Training training) {
     const std::int64_t per_rank = training.global_batch / training.mesh.data;
     std::vector<std::int64_t> choices;
     for (std::int64_t b = 1; b <= per_rank; b *= 2)
       if (per_rank % b == 0) choices.push_back(b);
     for (const std::int64_t b : given_or(space_.micro_batch, choices)) {
       training.micro_batch = b;
-      // What does not fit once does not fit with larger micro-batches.
-      if (per_rank % b == 0 && !recomputation(training)) return;
+      // Larger micro-batches need more memory: nothing after one that does not fit fits.
+      if (per_rank % b == 0 && !visit_recomputation(training)) return;
     }
   }
 
-  /// The lightest recomputation that fits; false when none does.
-  bool recomputation(Training training) {
-    const std::vector<Recompute> lightest =
+  /// Takes the lightest recomputation that fits. Returns false when none does.
+  bool visit_recomputation(Training training) {
+    const std::vector<Recompute> lightest_first =
         training.flash_attention
             ? std::vector{Recompute::kNone, Recompute::kFull}
             : std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull};
-    for (const Recompute recompute : given_or(space_.recompute, lightest)) {
+    for (const Recompute recompute : given_or(space_.recompute, lightest_first)) {
       training.recompute = recompute;
-      try {
-        validate(spec_, training);
-      } catch (const Error&) {
-        return true;  // this number of micro-batches does not suit the schedule; another may
-      }
+      // A number of micro-batches may not suit the schedule; another one may.
+      if (!is_valid(training)) return true;
       ++result_.considered;
-      const double peak = worst(memory(spec_, training, cluster_, known_)).peak().use.all();
+      const auto ranks = estimator_.memory(spec_, training, cluster_, cache_);
+      const double peak = worst(ranks).peak().use.all();
       note_size(peak);
-      // The hosts' memory is no condition that a question can change: what does not fit there is no
-      // way at all.
-      if (offloaded_bytes(spec_, training, cluster_) > cluster_.host.memory_bytes) {
+      if (!fits(training, peak)) {
         ++result_.too_large;
         continue;
       }
-      if (!everything_ && peak > capacity_) {
-        ++result_.too_large;
-        continue;
-      }
-      const StepTime time = step_time(spec_, training, cluster_, known_, enough_);
-      if (time.all() < enough_) found_.push_back({training, time, peak, ""});
+      const StepTime time = estimator_.step_time(spec_, training, cluster_, cache_, cutoff_s_);
+      if (time.all() < cutoff_s_) found_.push_back({training, time, peak, ""});
       if (everything_) continue;
       if (found_.size() >= count_ + kMore) keep_best();
       return true;
@@ -216,27 +244,52 @@ class Walk {
     return everything_;
   }
 
+  bool is_valid(const Training& training) const {
+    try {
+      validate(spec_, training);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  }
+
+  /// `everything_` ignores the devices' memory, which a question can change, but not the hosts',
+  /// which none can.
+  bool fits(const Training& training, double peak) const {
+    if (offloaded_bytes(spec_, training, cluster_) > cluster_.host.memory_bytes) return false;
+    return everything_ || peak <= capacity_;
+  }
+
   void note_size(double bytes) {
     result_.least_bytes = result_.least_bytes == 0 ? bytes : std::min(result_.least_bytes, bytes);
   }
-  void keep_best() {
+
+  void sort_by_time() {
     std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) {
       return a.time.all() < b.time.all();
     });
-    found_.resize(std::min(found_.size(), count_));
-    // What is no faster than the last of them is not among the first.
-    if (!found_.empty() && found_.size() == count_) enough_ = found_.back().time.all();
   }
 
+  /// Drops all but the first `count_`, and from then on whatever is no faster than the last of
+  /// them.
+  void keep_best() {
+    sort_by_time();
+    found_.resize(std::min(found_.size(), count_));
+    if (!found_.empty() && found_.size() == count_) cutoff_s_ = found_.back().time.all();
+  }
+
+  /// Candidates kept beyond those wanted, before the rest is dropped.
+  static constexpr std::size_t kMore = 64;
+
+  const Estimator& estimator_;
   const ModelSpec& spec_;
   const Training& start_;
   const Cluster& cluster_;
   const SearchSpace& space_;
   std::size_t count_;
   double capacity_;
-  static constexpr std::size_t kMore = 64;  // beyond those wanted, before the rest is dropped
-  double enough_ = INFINITY;
-  CarriedOut& known_;
+  double cutoff_s_ = INFINITY;
+  ScheduleCache& cache_;
   bool everything_ = false;
   std::vector<Candidate> found_;
   SearchResult result_;
@@ -246,7 +299,8 @@ class Walk {
 
 std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                           const StepTime& time) {
-  // How the busiest rank's computation divides between products and the rest.
+  // The operations say how the computation of the busiest rank divides between matmuls and the
+  // rest.
   const ElementType type = precision(training.precision)->compute;
   double products = 0;
   double others = 0;
@@ -254,9 +308,12 @@ std::string limiting_part(const ModelSpec& spec, const Training& training, const
     for (const OperationCost& operation : list) {
       for (const double work : {operation.work, operation.backward, operation.weights}) {
         if (work <= 0) continue;
-        (operation.product ? products : others) +=
-            times * operation.count *
-            (operation.product ? product_s(cluster, type, work) : memory_s(cluster, work));
+        const double repeats = times * operation.count;
+        if (operation.product) {
+          products += repeats * product_s(cluster, type, work);
+        } else {
+          others += repeats * memory_s(cluster, work);
+        }
       }
     }
   };
@@ -275,20 +332,21 @@ std::string limiting_part(const ModelSpec& spec, const Training& training, const
   return std::max_element(std::begin(parts), std::end(parts))->second;
 }
 
-SearchResult search(const ModelSpec& spec, const Training& start, const Cluster& cluster,
-                    const SearchSpace& space, std::size_t count, double share) {
+SearchResult search(const Estimator& estimator, const ModelSpec& spec, const Training& start,
+                    const Cluster& cluster, const SearchSpace& space, std::size_t count,
+                    double share) {
   validate(spec);
   validate(cluster);
-  CarriedOut known;
-  return Walk(spec, start, cluster, space, count, share, known).run();
+  ScheduleCache cache;
+  return MeshSearch(estimator, spec, start, cluster, space, count, share, cache).run();
 }
 
-std::vector<Candidate> every_way(const ModelSpec& spec, const Training& start,
-                                 const Cluster& cluster, const SearchSpace& space,
-                                 CarriedOut& known) {
+std::vector<Candidate> every_strategy(const Estimator& estimator, const ModelSpec& spec,
+                                      const Training& start, const Cluster& cluster,
+                                      const SearchSpace& space, ScheduleCache& cache) {
   validate(spec);
   validate(cluster);
-  return Walk(spec, start, cluster, space, 0, 1, known).everything();
+  return MeshSearch(estimator, spec, start, cluster, space, 0, 1, cache).everything();
 }
 
 }  // namespace shoal::plan

@@ -55,17 +55,19 @@ Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training
 
 }  // namespace
 
-SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training,
-                                const Cluster& cluster, const schedule::Schedule& table,
+SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spec,
+                                const Training& training, const Cluster& cluster,
+                                const schedule::Schedule& table,
                                 const std::vector<Straggler>& stragglers,
                                 const schedule::Visit& visit) {
   validate(spec, training);
   const schedule::Costs costs =
       schedule_costs(stage_times(spec, cut_as(table, spec, training), cluster));
-  return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
+  return play(table, costs, estimator.step_time(spec, training, cluster), stragglers, visit);
 }
 
-SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
+                            const Training& training, const Cluster& cluster,
                             const std::vector<Straggler>& stragglers,
                             const schedule::Visit& visit) {
   validate(spec, training);
@@ -81,12 +83,13 @@ SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, con
     // One rank that holds several stages runs them as one.
     schedule::StageCost all{0, 0, 0, 1, 0};
     for (const auto& stage : costs.stages) {
-      all.forward += stage.forward, all.input_gradient += stage.input_gradient,
-          all.weight_gradient += stage.weight_gradient;
+      all.forward += stage.forward;
+      all.input_gradient += stage.input_gradient;
+      all.weight_gradient += stage.weight_gradient;
     }
     costs.stages = {all};
   }
-  return play(table, costs, step_time(spec, training, cluster), stragglers, visit);
+  return play(table, costs, estimator.step_time(spec, training, cluster), stragglers, visit);
 }
 
 std::vector<double> simulate_collective(const collective::StepTable& table,
@@ -113,7 +116,10 @@ std::vector<double> simulate_collective(const collective::StepTable& table,
         // it.
         now[rank] += factor * (link.alpha + bytes * link.beta);
         arrivals[step.peer][rank].push_back(now[rank]);
-        if (awaited[step.peer] == rank) awaited[step.peer] = -1, ready.push_back(step.peer);
+        if (awaited[step.peer] == rank) {
+          awaited[step.peer] = -1;
+          ready.push_back(step.peer);
+        }
         continue;
       }
       auto& queue = arrivals[rank][step.peer];
@@ -153,7 +159,9 @@ SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_i
     const double piece = std::min(checkpoint_interval_s, useful - done);
     const double segment = piece + (done + piece < useful ? failures.checkpoint_s : 0);
     if (segment <= until_failure) {
-      run.seconds += segment, until_failure -= segment, done += piece;
+      run.seconds += segment;
+      until_failure -= segment;
+      done += piece;
       ++run.checkpoints;
       continue;
     }

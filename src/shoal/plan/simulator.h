@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "shoal/collective/algorithm/step.h"
+#include "shoal/plan/calculators/goodput.h"
 #include "shoal/plan/collective_cost.h"
-#include "shoal/plan/goodput.h"
 #include "shoal/plan/plan.h"
 #include "shoal/schedule/timeline.h"
 
@@ -17,28 +17,32 @@ struct Straggler {
   double slowdown = 1;
 };
 
-/// One step as its schedule runs it: the table that the runtime would execute, against the stage
-/// times of the cost model.
+/// One step as its schedule runs it: the table that the runtime would execute, with the stage times
+/// of the cost model.
 struct SimulatedStep {
-  schedule::Timeline timeline;  ///< without its spans where these were visited
+  schedule::Timeline timeline;  ///< without its spans when a `visit` took them
   double seconds = 0;  ///< until the last rank has exchanged its gradients and run its optimizer
 };
-/// Throws Error(usage) for a straggler that does not exist or a factor that is not positive.
-SimulatedStep simulate_step(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+/// Simulates the schedule of `training`. The estimator gives the exchange of gradients and the
+/// optimizer. Throws Error(usage) for a straggler that does not exist or a factor that is not
+/// positive.
+SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
+                            const Training& training, const Cluster& cluster,
                             const std::vector<Straggler>& stragglers = {},
                             const schedule::Visit& visit = {});
-/// The same by a table that is not the training's own: a schedule from a file. Its ranks and
-/// micro-batches must be those of `training`, and every rank must hold as many of its stages; the
-/// model's blocks are spread over these. Throws Error(config) when they do not fit.
-SimulatedStep simulate_schedule(const ModelSpec& spec, const Training& training,
-                                const Cluster& cluster, const schedule::Schedule& table,
+/// Simulates another schedule, such as one from a file. It must have the ranks and micro-batches of
+/// `training`, and as many stages on each rank; the model's blocks are spread over its stages.
+/// Throws Error(config) when they do not fit.
+SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spec,
+                                const Training& training, const Cluster& cluster,
+                                const schedule::Schedule& table,
                                 const std::vector<Straggler>& stragglers = {},
                                 const schedule::Visit& visit = {});
 
-/// A collective's table carried out: when each rank is done. A send takes its sender `alpha` +
-/// bytes x `beta` (one message after the other), arrives then, and a reduction takes `gamma` a
-/// byte. `slowdown` multiplies what a rank does; empty: 1. Throws Error(usage) when ranks wait for
-/// each other.
+/// Simulates the step table of a collective and returns when each rank is done. A send occupies its
+/// sender for `alpha` + bytes x `beta`, one message after the other, and arrives then; a reduction
+/// takes `gamma` a byte. `slowdown` multiplies the times of a rank; empty: 1. Throws Error(usage)
+/// when ranks wait for each other.
 std::vector<double> simulate_collective(const collective::StepTable& table,
                                         double bytes_per_element, AlphaBeta link,
                                         const std::vector<double>& slowdown = {});
@@ -49,11 +53,12 @@ struct SimulatedRun {
   double seconds = 0;
   std::int64_t failures = 0;
   std::int64_t checkpoints = 0;
-  double lost_s = 0;  ///< training that had to be done again
+  double lost_s = 0;  ///< training that was done again
 
   double goodput(double useful_s) const { return useful_s / seconds; }
 };
-/// Times between failures are exponential, drawn from `seed`; the same seed gives the same run.
+/// Draws the times between failures from an exponential distribution. The same seed gives the same
+/// run.
 SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_interval_s,
                           const FailureModel& failures, std::uint64_t seed);
 

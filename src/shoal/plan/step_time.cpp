@@ -5,7 +5,6 @@
 
 #include "shoal/base/check.h"
 #include "shoal/plan/memory.h"
-#include "shoal/plan/shoal_time.h"
 #include "shoal/plan/topology.h"
 
 namespace shoal::plan {
@@ -42,7 +41,10 @@ std::vector<PieceTime> by_rank(const std::vector<PieceTime>& stages, const Train
 double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
   double sum = 0;
   double longest = 0;
-  for (const PieceTime& rank : ranks) sum += rank.all(), longest = std::max(longest, rank.all());
+  for (const PieceTime& rank : ranks) {
+    sum += rank.all();
+    longest = std::max(longest, rank.all());
+  }
   return m * longest + (sum - longest) / v;
 }
 
@@ -52,9 +54,9 @@ double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& tr
   return ranks.size() == 1 ? m * ranks[0].all() : closed_form_s(ranks, m, v);
 }
 
-double carried_out_s(const std::vector<PieceTime>& stages, const Training& training,
-                     CarriedOut& known) {
-  return known.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline),
+double simulated_pipeline_s(const std::vector<PieceTime>& stages, const Training& training,
+                            ScheduleCache& cache) {
+  return cache.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline),
                             static_cast<int>(training.chunks()),
                             static_cast<int>(training.micro_batches()), schedule_costs(stages));
 }
@@ -95,8 +97,8 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
                                : all_gather_s(cluster, ranks.shards, size);
   };
   const double m = training.micro_batches();
-  const double times = training.zero >= 2 || training.sync_every_micro_batch ? m : 1;
-  if (training.zero == 0) {
+  const double times = training.zero_stage >= 2 || training.sync_every_micro_batch ? m : 1;
+  if (training.zero_stage == 0) {
     return times * (training.flat_rings
                         ? 2 * over_shards(held * bytes.gradient)
                         : all_reduce_s(cluster, ranks.shards, held * bytes.gradient));
@@ -106,7 +108,7 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
   const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient));
   const double gather = over_shards(held * (plus ? 1 : bytes.parameter));
   const double again = training.reshard_after_forward ? m : 0;
-  const double gathers = training.zero == 3 ? m + (plus ? 0 : again) : 1;
+  const double gathers = training.zero_stage == 3 ? m + (plus ? 0 : again) : 1;
   double seconds = times * scatter + gathers * gather +
                    all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
   if (plus)
@@ -137,12 +139,12 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   }
   const double m = training.micro_batches();
   const double overlapping = overlapping_micro_batches(training);
-  if (training.zero == 3) {
+  if (training.zero_stage == 3) {
     exchange.window = m * (forward + backward);
-  } else if (training.zero == 2 || training.sync_every_micro_batch) {
-    exchange.window = m * backward + (training.zero >= 1 ? forward : 0);
+  } else if (training.zero_stage == 2 || training.sync_every_micro_batch) {
+    exchange.window = m * backward + (training.zero_stage >= 1 ? forward : 0);
   } else {
-    exchange.window = overlapping * (backward + (training.zero == 1 ? forward : 0));
+    exchange.window = overlapping * (backward + (training.zero_stage == 1 ? forward : 0));
   }
   exchange.interference = dense.shards.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
@@ -151,7 +153,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
 double optimizer_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   double held = 0;
   for (const HeldParameters& own : held_by_rank(spec, training)) {
-    const double ranks = training.zero >= 1 ? training.mesh.shard_ranks() : 1;
+    const double ranks = training.zero_stage >= 1 ? training.mesh.shard_ranks() : 1;
     held = std::max(held, own.dense() / ranks +
                               own.expert / std::min<double>(ranks, training.mesh.expert_data()));
   }
@@ -194,14 +196,14 @@ schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
   return costs;
 }
 
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  CarriedOut known;
-  return step_time(spec, training, cluster, known);
+StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                             const Cluster& cluster) {
+  ScheduleCache cache;
+  return published_step_time(spec, training, cluster, cache);
 }
 
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster,
-                   CarriedOut& known, double enough) {
-  if (shoal_timed(spec, training, cluster)) return shoal_step_time(spec, training, cluster);
+StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                             const Cluster& cluster, ScheduleCache& cache, double cutoff_s) {
   const auto stages = stage_times(spec, training, cluster);
   const auto ranks = by_rank(stages, training);
   const double m = training.micro_batches();
@@ -227,8 +229,8 @@ StepTime step_time(const ModelSpec& spec, const Training& training, const Cluste
         ring_all_reduce_s(2, table * precision(training.precision)->state.gradient, link);
   }
   time.optimizer = optimizer_s(spec, training, cluster);
-  if (!has_closed_form(training) && time.all() < enough)
-    time.pipeline = carried_out_s(stages, training, known);
+  if (!has_closed_form(training) && time.all() < cutoff_s)
+    time.pipeline = simulated_pipeline_s(stages, training, cache);
   time.bubble = std::max(0.0, time.pipeline - m * mean);
   return time;
 }

@@ -3,36 +3,41 @@
 #include <cmath>
 #include <vector>
 
-#include "shoal/plan/carried_out.h"
 #include "shoal/plan/operations.h"
+#include "shoal/plan/schedule_cache.h"
 #include "shoal/schedule/timeline.h"
 
 namespace shoal::plan {
 
 /// Seconds of one optimizer step.
 struct StepTime {
-  double pipeline = 0;       ///< all micro-batches through all stages, bubbles included
-  double bubble = 0;         ///< of that, the mean idle time of a rank
-  double communication = 0;  ///< of that, the busiest rank's exchanges inside blocks and between
-                             ///< stages that nothing hides
-  double recomputed = 0;     ///< of that, the busiest rank's recomputation, without its exchange
-  double data_exposed = 0;   ///< gradient and parameter exchange that nothing hides
-  double data_hidden = 0;    ///< the rest of it
+  double pipeline = 0;  ///< all micro-batches through all stages, bubbles included
+  double bubble = 0;    ///< part of `pipeline`: the mean idle time of a rank
+  /// Part of `pipeline`: the exchanges inside blocks and between stages of the busiest rank that
+  /// nothing hides.
+  double communication = 0;
+  /// Part of `pipeline`: the recomputation of the busiest rank, without its exchange.
+  double recomputed = 0;
+  double data_exposed = 0;  ///< exchange of gradients and parameters that nothing hides
+  double data_hidden = 0;   ///< exchange of gradients and parameters beside computation
   double optimizer = 0;
 
   double all() const { return pipeline + data_exposed + optimizer; }
   double bubble_fraction() const { return pipeline > 0 ? bubble / pipeline : 0; }
 };
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster);
-/// The same for one who asks often, and for whom a step that takes `enough` seconds or longer is as
-/// good as any such: where it would take as long without bubbles, they are not looked for.
-StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster,
-                   CarriedOut& known, double enough = INFINITY);
+/// Returns the time of one step by the formulas of the literature.
+StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                             const Cluster& cluster);
+/// As above, with a cache, and an early exit: the result may be any value >= `cutoff_s` once the
+/// step is known to take at least that long, because its schedule is not simulated then.
+StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                             const Cluster& cluster, ScheduleCache& cache,
+                             double cutoff_s = INFINITY);
 
-/// What every stage costs for one micro-batch, messages between stages included.
+/// Returns what every stage costs for one micro-batch, messages between stages included.
 std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training,
                                    const Cluster& cluster);
-/// The same as input for schedule::simulate.
+/// Turns stage times into the input of schedule::simulate.
 schedule::Costs schedule_costs(const std::vector<PieceTime>& stages);
 
 }  // namespace shoal::plan

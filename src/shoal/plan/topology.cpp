@@ -31,7 +31,8 @@ GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh) {
 
 DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
-  if (training.zero == 0) return {group_shape(cluster, mesh.data * mesh.context, mesh.tensor), {}};
+  if (training.zero_stage == 0)
+    return {group_shape(cluster, mesh.data * mesh.context, mesh.tensor), {}};
   return {shard_group(cluster, mesh), replica_group(cluster, mesh)};
 }
 
@@ -39,7 +40,7 @@ DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
   const std::int64_t all = mesh.expert_data();
   const std::int64_t stride = mesh.expert * mesh.expert_tensor;
-  const std::int64_t shards = training.zero == 0 ? all : std::min(all, mesh.shard_ranks());
+  const std::int64_t shards = training.zero_stage == 0 ? all : std::min(all, mesh.shard_ranks());
   return {group_shape(cluster, shards, stride),
           group_shape(cluster, all / shards, stride * shards)};
 }

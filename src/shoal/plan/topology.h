@@ -8,7 +8,7 @@
 
 namespace shoal::plan {
 
-/// A group of a mesh axis as it lies on the hosts: `inside` members on each of `hosts` hosts.
+/// Where the ranks of a group lie: `inside` of them on each of `hosts` hosts.
 struct GroupShape {
   std::int64_t inside = 1;
   std::int64_t hosts = 1;
@@ -16,39 +16,41 @@ struct GroupShape {
   std::int64_t ranks() const { return inside * hosts; }
 };
 
-/// `ranks` devices `stride` apart.
+/// Returns the shape of a group of `ranks` devices that are `stride` apart.
 GroupShape group_shape(const Cluster& cluster, std::int64_t ranks, std::int64_t stride);
 
 GroupShape tensor_group(const Cluster& cluster, const Mesh& mesh);
 GroupShape context_group(const Cluster& cluster, const Mesh& mesh);
-GroupShape shard_group(const Cluster& cluster, const Mesh& mesh);  ///< over which ZeRO shards
-GroupShape replica_group(const Cluster& cluster,
-                         const Mesh& mesh);  ///< hybrid sharding: over which shards are replicated
+/// Returns the ranks over which ZeRO shards.
+GroupShape shard_group(const Cluster& cluster, const Mesh& mesh);
+/// Returns the ranks over which hybrid sharding replicates the shards.
+GroupShape replica_group(const Cluster& cluster, const Mesh& mesh);
 GroupShape expert_group(const Cluster& cluster, const Mesh& mesh);
 GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh);
 
-/// The data ranks that hold the same parameters: those over which ZeRO shards them (stage 0: all),
-/// and over which the shards are replicated.
+/// The data ranks of the same parameters: those over which ZeRO shards them (stage 0: all), and
+/// those over which the shards are replicated.
 struct DataRanks {
-  GroupShape shards, replicas;
+  GroupShape shards;
+  GroupShape replicas;
 };
 DataRanks dense_ranks(const Cluster& cluster, const Training& training);
-/// Routed experts have fewer: Mesh::expert_data.
+/// Returns the data ranks of the routed experts, which have fewer: Mesh::expert_data.
 DataRanks expert_ranks(const Cluster& cluster, const Training& training);
 bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh);
 
-/// The links as collectives see them, with the device's measured share of the bandwidth.
+/// Return the links as collectives use them, with the device's measured share of the bandwidth.
 AlphaBeta inside_link(const Cluster& cluster);
 AlphaBeta between_link(const Cluster& cluster);
 
-// The cheapest of the algorithms that apply: ring or halving-doubling inside one host or across
-// hosts with one member each, two-level where hosts hold several members.
+// Each function returns the time of the cheapest algorithm that applies: ring or halving-doubling
+// inside one host or across hosts with one member each, two-level where hosts hold several members.
 double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes);
-double all_gather_s(const Cluster& cluster, GroupShape group,
-                    double bytes);  ///< reduce-scatter alike
+/// A reduce-scatter takes as long.
+double all_gather_s(const Cluster& cluster, GroupShape group, double bytes);
 double all_to_all_s(const Cluster& cluster, GroupShape group, double bytes);
-/// One ring of all devices, host after host: an all-gather or reduce-scatter as fast as one
-/// device's link between hosts.
+/// Returns the time of an all-gather or reduce-scatter around one ring of all devices, host after
+/// host: one device's link between hosts carries every byte.
 double flat_all_gather_s(const Cluster& cluster, GroupShape group, double bytes);
 
 }  // namespace shoal::plan

@@ -29,10 +29,10 @@ const char* colour(schedule::Kind kind) {
 }  // namespace
 
 TraceWriter::TraceWriter(std::ostream& out, int ranks)
-    : out_(out), piece_("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n") {
-  piece_.reserve(kPieceBytes);
+    : out_(out), chunk_("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n") {
+  chunk_.reserve(kChunkBytes);
   for (int rank = 0; rank < ranks; ++rank) {
-    fmt::format_to(std::back_inserter(piece_),
+    fmt::format_to(std::back_inserter(chunk_),
                    "{{\"ph\":\"M\",\"pid\":0,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{"
                    "\"name\":\"rank {0}\"}}}},\n",
                    rank);
@@ -41,7 +41,7 @@ TraceWriter::TraceWriter(std::ostream& out, int ranks)
 }
 
 void TraceWriter::add(int rank, const schedule::Span& span) {
-  fmt::format_to(std::back_inserter(piece_),
+  fmt::format_to(std::back_inserter(chunk_),
                  "{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},"
                  "\"dur\":{:.3f}}},\n",
                  rank, schedule::to_string(span.action), schedule::mark(span.action.kind),
@@ -50,15 +50,15 @@ void TraceWriter::add(int rank, const schedule::Span& span) {
 }
 
 void TraceWriter::finish() {
-  piece_ +=
+  chunk_ +=
       "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal plan\"}}\n]}\n";
   write(true);
 }
 
 void TraceWriter::write(bool all) {
-  if (!all && piece_.size() < kPieceBytes - kLongestEvent) return;
-  out_.write(piece_.data(), static_cast<std::streamsize>(piece_.size()));
-  piece_.clear();
+  if (!all && chunk_.size() < kChunkBytes - kLongestEvent) return;
+  out_.write(chunk_.data(), static_cast<std::streamsize>(chunk_.size()));
+  chunk_.clear();
 }
 
 std::string to_svg(const schedule::Timeline& timeline, const std::string& title) {

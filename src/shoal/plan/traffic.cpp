@@ -8,33 +8,256 @@
 namespace shoal::plan {
 namespace {
 
+/// Returns (n - 1) / n: the share of a buffer that a rank of n exchanges with the others.
 double share(std::int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
 
-/// What of an all-gather, a reduce-scatter or an all-reduce goes over the link between hosts: where
-/// each host has several members, they share it, and the rest stays inside.
+/// Returns the share of an all-gather, a reduce-scatter or an all-reduce that crosses the link
+/// between hosts. Where each host has several members, they divide that share among them.
 double between_share(const GroupShape& group) {
   if (group.hosts == 1) return 0;
-  return group.inside == 1
-             ? 1
-             : share(group.hosts) / static_cast<double>(group.inside) / share(group.ranks());
+  if (group.inside == 1) return 1;
+  return share(group.hosts) / static_cast<double>(group.inside) / share(group.ranks());
 }
 
-/// The same of an all-to-all: what goes to members on other hosts.
+/// Returns the share of an all-to-all that goes to members on other hosts.
 double between_share_of_exchange(const GroupShape& group) {
   return group.hosts == 1 ? 0
                           : static_cast<double>(group.ranks() - group.inside) /
                                 static_cast<double>(group.ranks() - 1);
 }
 
+/// The traffic of one step by technique. Every function returns what one device sends for one
+/// technique, and zeros where the job does not use it.
+class StepTraffic {
+ public:
+  StepTraffic(const ModelSpec& spec, const Training& training, const Cluster& cluster)
+      : spec_(spec),
+        training_(training),
+        cluster_(cluster),
+        mesh_(training.mesh),
+        number_(*precision(training.precision, training.optimizer)),
+        micro_batches_(static_cast<double>(training.micro_batches())),
+        held_(held_by_rank(spec, training)),
+        dense_(dense_ranks(cluster, training)),
+        experts_(expert_ranks(cluster, training)) {
+    if (spec.family == Family::kMlp) return;
+    samples_ = static_cast<double>(training.micro_batch);
+    length_ = static_cast<double>(training.length(spec)) / static_cast<double>(mesh_.context);
+    hidden_ = static_cast<double>(spec.hidden);
+    layers_ = most_blocks_of_a_rank();
+  }
+
+  struct Bytes {
+    double all = 0;
+    double between = 0;
+  };
+
+  /// Gradients of replicated parameters: an all-reduce a step, or one a micro-batch.
+  Bytes data() const {
+    if (training_.zero_stage != 0) return {};
+    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+      return gradient_reductions() * 2 * share(ranks.shards.ranks()) * parameters * gradient();
+    });
+    return {bytes, bytes * between_share_of_shards()};
+  }
+
+  /// ZeRO: gradients are scattered to their owners, parameters gathered from them.
+  Bytes shard() const {
+    if (training_.zero_stage == 0) return {};
+    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+      if (training_.zero_plus_plus) {
+        const auto each = zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
+        return micro_batches_ * parameters * each.shards;
+      }
+      const double sent = gradient_reductions() * gradient() + gathers() * parameter();
+      return share(ranks.shards.ranks()) * parameters * sent;
+    });
+    return {bytes, bytes * between_share_of_shards()};
+  }
+
+  /// ZeRO++: parameters are gathered for the backward pass from the host's own set of shards.
+  Bytes second_shard() const {
+    const bool gathered_again = training_.zero_plus_plus && training_.reshard_after_forward;
+    if (training_.zero_stage == 0 || !gathered_again) return {};
+    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+      const auto each = zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
+      return micro_batches_ * parameters * each.inside;
+    });
+    return {bytes, 0};
+  }
+
+  /// Hybrid sharding: an all-reduce of each rank's shard of the gradients over the replicas.
+  Bytes replica() const {
+    if (training_.zero_stage == 0) return {};
+    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+      const double shard = parameters / static_cast<double>(ranks.shards.ranks());
+      return 2 * share(ranks.replicas.ranks()) * shard * gradient();
+    });
+    return {bytes, bytes * between_share(dense_.replicas)};
+  }
+
+  /// Over the link to the host's memory: gradients there, parameters back. Where the parameters
+  /// stay there too, their shard comes again for every gather.
+  Bytes offload() const {
+    if (!training_.offload_optimizer) return {};
+    const double passes = training_.reshard_after_forward ? 2 : 1;
+    const double fetches = training_.offload_parameters ? micro_batches_ * passes : 1;
+    const double moved = gradient() + fetches * parameter();
+    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+      const double shards =
+          training_.zero_stage >= 1 ? static_cast<double>(ranks.shards.ranks()) : 1;
+      return parameters / shards * moved;
+    });
+    return {bytes, 0};
+  }
+
+  Bytes tensor() const {
+    // Sequence parallelism gathers the inputs of two products once more in the backward pass.
+    const double gathered_again =
+        training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ * share(mesh_.tensor) : 0;
+    // In a mixture this counts attention alone; expert_tensor() counts the experts.
+    const double products = spec_.experts > 0 ? 0.5 : 1;
+    const double block =
+        products * (tensor_elements(mesh_.tensor, samples_, length_, hidden_, recomputes_all()) +
+                    gathered_again);
+    const double bytes = number_.activation_bytes * micro_batches_ * layers_ * block;
+    return {bytes, bytes * between_share(tensor_group(cluster_, mesh_))};
+  }
+
+  /// The split token table: activations of embedding and head, and three fp32 numbers a token,
+  /// there and back, for the loss.
+  Bytes vocabulary() const {
+    const double tokens = samples_ * length_;
+    const double activations = number_.activation_bytes * 4 * tokens * hidden_;
+    const double losses = 4 * 3 * 2 * tokens;
+    const double bytes = share(mesh_.tensor) * micro_batches_ * (activations + losses);
+    return {bytes, bytes * between_share(tensor_group(cluster_, mesh_))};
+  }
+
+  Bytes pipeline() const {
+    if (mesh_.pipeline == 1) return {};
+    const double message =
+        number_.activation_bytes * samples_ * length_ * hidden_ / sequence_ranks();
+    const double bytes = 2 * micro_batches_ * static_cast<double>(training_.chunks()) * message;
+    return {bytes, pipeline_crosses_hosts(cluster_, mesh_) ? bytes : 0};
+  }
+
+  Bytes context() const {
+    const auto tensor = static_cast<double>(mesh_.tensor);
+    const double keys = static_cast<double>(spec_.kv_heads * spec_.head_size) / tensor;
+    const double queries = static_cast<double>(spec_.heads * spec_.head_size) / tensor;
+    const GroupShape group = context_group(cluster_, mesh_);
+    const double scale = number_.activation_bytes * micro_batches_ * layers_;
+    if (training_.ulysses) {
+      const double passes = recomputes_all() ? 1.5 : 1;
+      const double bytes =
+          scale * passes * ulysses_elements(mesh_.context, samples_, length_, queries, keys);
+      return {bytes, bytes * between_share_of_exchange(group)};
+    }
+    const double bytes = scale * context_elements(mesh_.context, samples_, length_, keys);
+    return {bytes, bytes * between_share(group)};
+  }
+
+  Bytes expert() const {
+    if (spec_.experts == 0) return {};
+    const double block = expert_elements(mesh_.expert, tokens_to_route(),
+                                         static_cast<double>(spec_.experts_per_token), hidden_);
+    const double bytes = expert_bytes(number_, recomputes_all()) * micro_batches_ * layers_ * block;
+    return {bytes, bytes * between_share_of_exchange(expert_group(cluster_, mesh_))};
+  }
+
+  /// An expert's tensor ranks gather the rows of all of them and scatter the sums of their results.
+  Bytes expert_tensor() const {
+    if (spec_.experts == 0) return {};
+    const double rows =
+        tokens_to_route() * static_cast<double>(spec_.experts_per_token) * expert_copies(training_);
+    const double exchanges = recomputes_all() ? 6 : 4;
+    const double bytes = number_.activation_bytes * micro_batches_ * layers_ * exchanges * rows *
+                         hidden_ * share(mesh_.expert_tensor);
+    return {bytes, bytes * between_share(expert_tensor_group(cluster_, mesh_))};
+  }
+
+ private:
+  double parameter() const { return number_.state.parameter; }
+  double gradient() const { return number_.state.gradient; }
+  bool recomputes_all() const { return training_.recompute == Recompute::kFull; }
+  double sequence_ranks() const {
+    return training_.sequence_parallel ? static_cast<double>(mesh_.tensor) : 1;
+  }
+  double tokens_to_route() const { return samples_ * length_ / sequence_ranks(); }
+
+  double gradient_reductions() const {
+    return training_.zero_stage >= 2 || training_.sync_every_micro_batch ? micro_batches_ : 1;
+  }
+  double gathers() const {
+    if (training_.zero_stage < 3) return 1;
+    return micro_batches_ * (training_.reshard_after_forward ? 2 : 1);
+  }
+
+  /// A flat ring passes everything on from host to host.
+  double between_share_of_shards() const {
+    if (training_.flat_rings && dense_.shards.hosts > 1) return 1;
+    return between_share(dense_.shards);
+  }
+
+  /// Sums `bytes` of a pipeline rank's dense parameters over all data ranks, and of its experts
+  /// over those that hold the same ones; returns the sum of the rank that sends most.
+  template <class BytesOf>
+  double most_of_a_rank(const BytesOf& bytes) const {
+    double most = 0;
+    for (const HeldParameters& rank : held_)
+      most = std::max(most, bytes(rank.dense(), dense_) + bytes(rank.expert, experts_));
+    return most;
+  }
+
+  double most_blocks_of_a_rank() const {
+    const auto blocks = stage_blocks(spec_, training_);
+    std::vector<double> on_rank(static_cast<std::size_t>(mesh_.pipeline));
+    for (std::int64_t stage = 0; stage < training_.stages(); ++stage)
+      on_rank[rank_of_stage(training_, stage)] += blocks[stage];
+    return *std::max_element(on_rank.begin(), on_rank.end());
+  }
+
+  const ModelSpec& spec_;
+  const Training& training_;
+  const Cluster& cluster_;
+  const Mesh& mesh_;
+  Precision number_;
+  double micro_batches_;
+  std::vector<HeldParameters> held_;
+  DataRanks dense_;
+  DataRanks experts_;
+  double samples_ = 0;  ///< of a micro-batch
+  double length_ = 0;   ///< tokens of a sample on one context rank
+  double hidden_ = 0;
+  double layers_ = 0;
+};
+
+/// All techniques in the order in which they are reported.
+struct Technique {
+  const char* name;
+  StepTraffic::Bytes (StepTraffic::*bytes)() const;
+};
+constexpr Technique kDataTechniques[] = {{"data", &StepTraffic::data},
+                                         {"shard", &StepTraffic::shard},
+                                         {"second shard", &StepTraffic::second_shard},
+                                         {"replica", &StepTraffic::replica},
+                                         {"offload", &StepTraffic::offload}};
+constexpr Technique kModelTechniques[] = {
+    {"tensor", &StepTraffic::tensor},     {"vocabulary", &StepTraffic::vocabulary},
+    {"pipeline", &StepTraffic::pipeline}, {"context", &StepTraffic::context},
+    {"expert", &StepTraffic::expert},     {"expert tensor", &StepTraffic::expert_tensor}};
+
 }  // namespace
 
-double data_elements(int zero, std::int64_t ranks, double parameters, std::int64_t micro_batches,
-                     bool reshard_after_forward, bool every_micro_batch) {
+double data_elements(int zero_stage, std::int64_t ranks, double parameters,
+                     std::int64_t micro_batches, bool reshard_after_forward,
+                     bool every_micro_batch) {
   const double once = share(ranks) * parameters;
   const double times = every_micro_batch ? static_cast<double>(micro_batches) : 1;
-  if (zero == 0) return times * 2 * once;
-  if (zero == 1) return (times + 1) * once;
-  if (zero == 2) return micro_batches * once + once;
+  if (zero_stage == 0) return times * 2 * once;
+  if (zero_stage == 1) return (times + 1) * once;
+  if (zero_stage == 2) return micro_batches * once + once;
   return micro_batches * (reshard_after_forward ? 3 : 2) * once;
 }
 
@@ -54,8 +277,8 @@ double expert_bytes(const Precision& number, bool recomputed) {
 }
 
 double context_elements(std::int64_t ranks, double samples, double length, double kv_width) {
-  // Gathered: ranks x length rows of keys and of values; each rank sends its own to ranks - 1
-  // others.
+  // The gathered keys and values have ranks x length rows each; every rank sends its own to the
+  // ranks - 1 others.
   return 3 * 2 * samples * (length * ranks) * kv_width * share(ranks);
 }
 
@@ -65,129 +288,21 @@ double ulysses_elements(std::int64_t ranks, double samples, double length, doubl
 }
 
 ZeroPlusPlusBytes zero_plus_plus_bytes(std::int64_t ranks, std::int64_t inside) {
-  // 8 bits forward, 4 bits of gradient; 16 bits for the backward pass.
+  // Parameters take 8 bits forward and 16 bits for the backward pass, gradients 4 bits.
   return {share(ranks) * (1 + 0.5), share(inside) * 2};
 }
 
 std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
                              const Cluster& cluster) {
-  const Mesh& mesh = training.mesh;
-  const Precision number = *precision(training.precision, training.optimizer);
-  const double e = number.activation_bytes;
-  const std::int64_t m = training.micro_batches();
+  const StepTraffic step(spec, training, cluster);
   std::vector<Traffic> all;
-  const auto add = [&](const char* technique, double bytes, double between) {
-    if (bytes > 0) all.push_back({technique, bytes, bytes * between});
+  const auto add = [&](const Technique& technique) {
+    const StepTraffic::Bytes bytes = (step.*technique.bytes)();
+    if (bytes.all > 0) all.push_back({technique.name, bytes.all, bytes.between});
   };
-
-  // Of the rank that sends most: dense parameters to all data ranks, experts to those that hold the
-  // same ones.
-  const DataRanks dense = dense_ranks(cluster, training);
-  const DataRanks expert = expert_ranks(cluster, training);
-  const auto held = held_by_rank(spec, training);
-  const auto most = [&](auto&& of_group) {
-    double bytes = 0;
-    for (const HeldParameters& rank : held)
-      bytes = std::max(bytes, of_group(rank.dense(), dense) + of_group(rank.expert, expert));
-    return bytes;
-  };
-  const double p = number.state.parameter;
-  const double g = number.state.gradient;
-  // A flat ring passes everything on from host to host.
-  const double between =
-      training.flat_rings && dense.shards.hosts > 1 ? 1 : between_share(dense.shards);
-  const double times =
-      training.zero >= 2 || training.sync_every_micro_batch ? static_cast<double>(m) : 1;
-  const auto replicas = [&](double parameters, const DataRanks& ranks) {
-    return 2 * share(ranks.replicas.ranks()) * parameters /
-           static_cast<double>(ranks.shards.ranks()) * g;
-  };
-  if (training.zero == 0) {
-    add("data", most([&](double parameters, const DataRanks& ranks) {
-          return times * 2 * share(ranks.shards.ranks()) * parameters * g;
-        }),
-        between);
-  } else if (training.zero_plus_plus) {
-    const auto bytes = [&](const DataRanks& ranks) {
-      return zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
-    };
-    const double again = training.reshard_after_forward ? 1 : 0;
-    add("shard", most([&](double parameters, const DataRanks& ranks) {
-          return m * parameters * bytes(ranks).shards;
-        }),
-        between);
-    add("second shard", most([&](double parameters, const DataRanks& ranks) {
-          return m * parameters * again * bytes(ranks).inside;
-        }),
-        0);
-    add("replica", most(replicas), between_share(dense.replicas));
-  } else {
-    const double gathers =
-        training.zero == 3 ? m * (training.reshard_after_forward ? 2.0 : 1.0) : 1;
-    const double sent = times * g + gathers * p;
-    add("shard", most([&](double parameters, const DataRanks& ranks) {
-          return share(ranks.shards.ranks()) * parameters * sent;
-        }),
-        between);
-    add("replica", most(replicas), between_share(dense.replicas));
-  }
-  if (training.offload_optimizer) {
-    // Over the link to the host's memory: gradients there, parameters back; where these stay there,
-    // their shard again for every gather.
-    const double fetched =
-        training.offload_parameters ? m * (training.reshard_after_forward ? 2.0 : 1.0) : 1;
-    const double moved = g + fetched * p;
-    add("offload", most([&](double parameters, const DataRanks& ranks) {
-          return parameters / (training.zero >= 1 ? static_cast<double>(ranks.shards.ranks()) : 1) *
-                 moved;
-        }),
-        0);
-  }
+  for (const Technique& technique : kDataTechniques) add(technique);
   if (spec.family == Family::kMlp) return all;
-
-  const double b = training.micro_batch;
-  const double s = static_cast<double>(training.length(spec)) / mesh.context;
-  const double h = spec.hidden;
-  const auto blocks = stage_blocks(spec, training);
-  std::vector<double> on_rank(mesh.pipeline);
-  for (std::int64_t stage = 0; stage < training.stages(); ++stage)
-    on_rank[rank_of_stage(training, stage)] += blocks[stage];
-  const double layers = *std::max_element(on_rank.begin(), on_rank.end());
-  const bool full = training.recompute == Recompute::kFull;
-  // Sequence parallelism gathers the inputs of two products once more in the backward pass.
-  const double regathered = training.sequence_parallel ? 2 * b * s * h * share(mesh.tensor) : 0;
-  // Of a mixture attention alone: its experts' tensor ranks are counted below.
-  const double products = spec.experts > 0 ? 0.5 : 1;
-  add("tensor",
-      e * m * layers * products * (tensor_elements(mesh.tensor, b, s, h, full) + regathered),
-      between_share(tensor_group(cluster, mesh)));
-  add("vocabulary", share(mesh.tensor) * m * (e * 4 * b * s * h + 4 * 3 * 2 * b * s),
-      between_share(tensor_group(cluster, mesh)));
-  if (mesh.pipeline > 1) {
-    const double message = e * b * s * h / (training.sequence_parallel ? mesh.tensor : 1);
-    add("pipeline", 2 * m * training.chunks() * message,
-        pipeline_crosses_hosts(cluster, mesh) ? 1 : 0);
-  }
-  const double kv = static_cast<double>(spec.kv_heads) * spec.head_size / mesh.tensor;
-  const double queries = static_cast<double>(spec.heads) * spec.head_size / mesh.tensor;
-  add("context",
-      e * m * layers *
-          (training.ulysses ? (full ? 1.5 : 1) * ulysses_elements(mesh.context, b, s, queries, kv)
-                            : context_elements(mesh.context, b, s, kv)),
-      training.ulysses ? between_share_of_exchange(context_group(cluster, mesh))
-                       : between_share(context_group(cluster, mesh)));
-  if (spec.experts > 0) {
-    const double local = b * s / (training.sequence_parallel ? mesh.tensor : 1);
-    add("expert",
-        expert_bytes(number, full) * m * layers *
-            expert_elements(mesh.expert, local, spec.experts_per_token, h),
-        between_share_of_exchange(expert_group(cluster, mesh)));
-    // An expert's tensor ranks gather the rows of all of them and scatter the sums of their
-    // results.
-    const double rows = local * spec.experts_per_token * expert_copies(training);
-    add("expert tensor", e * m * layers * (full ? 6 : 4) * rows * h * share(mesh.expert_tensor),
-        between_share(expert_tensor_group(cluster, mesh)));
-  }
+  for (const Technique& technique : kModelTechniques) add(technique);
   return all;
 }
 

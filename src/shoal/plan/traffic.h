@@ -13,49 +13,50 @@ struct Traffic {
   std::string technique;  ///< "data", "shard", "replica", "tensor", "vocabulary", "pipeline",
                           ///< "context", "expert", "expert tensor", "second shard", "offload"
   double bytes = 0;
-  double between_bytes = 0;  ///< of that, over the link between hosts
+  double between_bytes = 0;  ///< part of `bytes`: over the link between hosts
 };
 
-/// Of the busiest pipeline rank (for "data", the one that holds most parameters). Techniques that
-/// send nothing are left out.
+/// Returns the traffic of the busiest pipeline rank (for "data", the one that holds most
+/// parameters). Techniques that send nothing are left out.
 std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
                              const Cluster& cluster);
 double traffic_bytes(const std::vector<Traffic>& all, const std::string& technique);
 double traffic_between_bytes(const std::vector<Traffic>& all, const std::string& technique);
 
-// The same as closed forms in elements sent by one device.
+// The closed forms below return elements, or bytes where their name says so, that one device sends.
 
-/// Gradients and, when sharded, parameters, of `parameters` held by one device over `ranks` ranks
-/// in `micro_batches` micro-batches. Stage 0: one all-reduce; 1: reduce-scatter and all-gather; 2:
-/// a reduce-scatter each micro-batch; 3: two all-gathers and one reduce-scatter each (one
-/// all-gather when parameters stay gathered after the forward pass). `every_micro_batch`: stages 0
-/// and 1 reduce gradients in each one too.
-double data_elements(int zero, std::int64_t ranks, double parameters, std::int64_t micro_batches,
-                     bool reshard_after_forward = true, bool every_micro_batch = false);
-/// One block and micro-batch: two all-reduces forward and two backward, of b s h elements; a
-/// forward's more when it is recomputed.
+/// Gradients and, when sharded, parameters of `parameters` that one device holds, over `ranks`
+/// ranks in `micro_batches` micro-batches. Stage 0: one all-reduce; 1: reduce-scatter and
+/// all-gather; 2: a reduce-scatter each micro-batch; 3: two all-gathers and one reduce-scatter each
+/// (one all-gather when parameters stay gathered after the forward pass). `every_micro_batch`:
+/// stages 0 and 1 reduce gradients in each one too.
+double data_elements(int zero_stage, std::int64_t ranks, double parameters,
+                     std::int64_t micro_batches, bool reshard_after_forward = true,
+                     bool every_micro_batch = false);
+/// One block and micro-batch: two all-reduces forward and two backward, of b s h elements, and two
+/// more when the forward pass is recomputed.
 double tensor_elements(std::int64_t ranks, double samples, double length, double hidden,
                        bool recomputed = false);
 /// One MoE block and micro-batch: dispatch and combine, forward and backward, of `tokens` x
 /// `visits` rows.
 double expert_elements(std::int64_t ranks, double tokens, double visits, double hidden);
-/// Mean bytes of each of these: tokens travel to their experts in `dispatch_bytes`, what comes back
-/// and the gradients of both in `activation_bytes`. Where the forward pass is `recomputed` its two
-/// exchanges are made twice.
+/// Mean bytes of one element of expert_elements: tokens travel to their experts in
+/// `dispatch_bytes`; results and the gradients of both travel in `activation_bytes`. Recomputation
+/// makes the two exchanges of the forward pass twice.
 double expert_bytes(const Precision& number, bool recomputed = false);
-/// One block and micro-batch: keys and values gathered forward and backward, their gradient
+/// One block and micro-batch: keys and values are gathered forward and backward, their gradient is
 /// scattered. `length` is that of one rank.
 double context_elements(std::int64_t ranks, double samples, double length, double kv_width);
-/// The same where heads are exchanged for positions (Ulysses): queries, keys and values before
-/// attention, its output after it, and their gradients.
+/// One block and micro-batch of Ulysses, where heads are exchanged for positions: queries, keys and
+/// values before attention, its output after it, and their gradients.
 double ulysses_elements(std::int64_t ranks, double samples, double length, double query_width,
                         double kv_width);
-/// Bytes of one device and micro-batch in a step of ZeRO++ for each 16-bit parameter of `ranks`
-/// ranks, `inside` of them on each host.
+/// Bytes that one device sends in one micro-batch of ZeRO++ for each 16-bit parameter.
 struct ZeroPlusPlusBytes {
   double shards = 0;  ///< over all ranks
   double inside = 0;  ///< within a host
 };
+/// For `ranks` ranks, `inside` of them on each host.
 ZeroPlusPlusBytes zero_plus_plus_bytes(std::int64_t ranks, std::int64_t inside);
 
 }  // namespace shoal::plan

@@ -156,11 +156,11 @@ std::int64_t Training::chunks() const {
 
 void validate(const ModelSpec& spec, const Training& training) {
   validate(spec);
-  require_range("zero", training.zero, 0, 3);
+  require_range("zero", training.zero_stage, 0, 3);
   require_range("micro-batch", training.micro_batch, 1);
   require_range("global-batch", training.global_batch, 1, std::int64_t{1} << 40);
   require_range("seq-len", training.sequence, 0, std::int64_t{1} << 31);
-  require_range("prefetch", training.prefetch_units, 0, 1000);
+  require_range("prefetch", training.gather_ahead, 0, 1000);
   if (spec.family == Family::kTransformer && spec.positions == Positions::kLearned) {
     require(training.length(spec) <= spec.sequence, "seq-len", training.length(spec),
             fmt::format("the model has {} learned positions", spec.sequence));
@@ -170,7 +170,7 @@ void validate(const ModelSpec& spec, const Training& training) {
                        fmt::join(precision_names(), ", ")));
   }
   if (training.zero_plus_plus) {
-    require(training.zero == 3, "zero", training.zero, "ZeRO++ is a way of stage 3");
+    require(training.zero_stage == 3, "zero", training.zero_stage, "ZeRO++ is a way of stage 3");
     if (precision(training.precision)->state.parameter != 2) {
       refuse(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits",
                          training.precision));
@@ -178,11 +178,11 @@ void validate(const ModelSpec& spec, const Training& training) {
   }
   if (training.sync_every_micro_batch) {
     require(
-        training.zero <= 1, "zero", training.zero,
+        training.zero_stage <= 1, "zero", training.zero_stage,
         "sync-every-micro-batch: stages 2 and 3 reduce gradients in every micro-batch as they are");
   }
   if (training.offload_parameters) {
-    require(training.zero == 3, "zero", training.zero,
+    require(training.zero_stage == 3, "zero", training.zero_stage,
             "parameters are offloaded shard by shard: stage 3");
     if (!training.offload_optimizer) {
       refuse(

@@ -25,46 +25,49 @@ bool same_mesh(const Candidate& a, const Candidate& b) {
 
 using Winner = std::optional<Candidate>;
 
-/// Every way of training that the space allows, priced on the cluster as it is.
-class Ways {
+/// Every strategy of training that the space allows, priced on the cluster as it is.
+class Strategies {
  public:
-  Ways(const ModelSpec& spec, const Training& start, const Cluster& cluster,
-       const SearchSpace& space, double share)
-      : spec_(spec),
+  Strategies(const Estimator& estimator, const ModelSpec& spec, const Training& start,
+             const Cluster& cluster, const SearchSpace& space, double share)
+      : estimator_(estimator),
+        spec_(spec),
         cluster_(cluster),
         micro_batches_(space.micro_batch.begin(), space.micro_batch.end()),
         share_(share) {
     SearchSpace any = space;
     any.micro_batch.clear();
-    ways_ = every_way(spec, start, cluster, any, known_);
+    strategies_ = every_strategy(estimator, spec, start, cluster, any, cache_);
   }
 
   Winner with_memory(double bytes) const {
-    return fastest(
-        [&](const Candidate& way) { return allowed(way) && way.peak_bytes <= bytes * share_; });
+    return fastest([&](const Candidate& strategy) {
+      return allowed(strategy) && strategy.peak_bytes <= bytes * share_;
+    });
   }
   Winner with_micro_batch(std::int64_t samples) const {
-    return fastest(
-        [&](const Candidate& way) { return way.training.micro_batch == samples && fits(way); });
+    return fastest([&](const Candidate& strategy) {
+      return strategy.training.micro_batch == samples && fits(strategy);
+    });
   }
   std::set<std::int64_t> micro_batches() const {
     std::set<std::int64_t> all;
-    for (const Candidate& way : ways_) all.insert(way.training.micro_batch);
+    for (const Candidate& strategy : strategies_) all.insert(strategy.training.micro_batch);
     return all;
   }
 
-  /// With another bandwidth of one link. No way gets faster on slower links, and none on faster
-  /// ones than on nearly infinite ones: ways are tried in the order of that bound until it passes
-  /// the best.
+  /// With another bandwidth of one link. No strategy gets faster on slower links, and none on
+  /// faster ones than on nearly infinite ones: ways are tried in the order of that bound until it
+  /// passes the best.
   Winner with_link(Link Cluster::*link, double bandwidth) {
     Cluster changed = cluster_;
     (changed.*link).bandwidth = bandwidth;
     Winner best;
-    for (const auto& [bound, way] : bounds(link, bandwidth > (cluster_.*link).bandwidth)) {
+    for (const auto& [bound, strategy] : bounds(link, bandwidth > (cluster_.*link).bandwidth)) {
       if (best && bound >= best->time.all()) break;
-      const StepTime time =
-          step_time(spec_, way->training, changed, known_, best ? best->time.all() : INFINITY);
-      if (!best || time.all() < best->time.all()) best = *way, best->time = time;
+      const StepTime time = estimator_.step_time(spec_, strategy->training, changed, cache_,
+                                                 best ? best->time.all() : INFINITY);
+      if (!best || time.all() < best->time.all()) best = *strategy, best->time = time;
     }
     return best;
   }
@@ -72,18 +75,18 @@ class Ways {
  private:
   using Bounds = std::vector<std::pair<double, const Candidate*>>;
 
-  bool allowed(const Candidate& way) const {
-    return micro_batches_.empty() || micro_batches_.contains(way.training.micro_batch);
+  bool allowed(const Candidate& strategy) const {
+    return micro_batches_.empty() || micro_batches_.contains(strategy.training.micro_batch);
   }
-  bool fits(const Candidate& way) const {
-    return way.peak_bytes <= cluster_.device.memory_bytes * share_;
+  bool fits(const Candidate& strategy) const {
+    return strategy.peak_bytes <= cluster_.device.memory_bytes * share_;
   }
 
   template <class Takes>
   Winner fastest(Takes takes) const {
     const Candidate* best = nullptr;
-    for (const Candidate& way : ways_)
-      if (takes(way) && (!best || way.time.all() < best->time.all())) best = &way;
+    for (const Candidate& strategy : strategies_)
+      if (takes(strategy) && (!best || strategy.time.all() < best->time.all())) best = &strategy;
     return best ? Winner(*best) : std::nullopt;
   }
 
@@ -92,10 +95,12 @@ class Ways {
     if (!known.empty()) return known;
     Cluster ideal = cluster_;
     if (faster) (ideal.*link).bandwidth *= 1e6;
-    for (const Candidate& way : ways_) {
-      if (allowed(way) && fits(way)) {
-        known.emplace_back(
-            faster ? step_time(spec_, way.training, ideal, known_).all() : way.time.all(), &way);
+    for (const Candidate& strategy : strategies_) {
+      if (allowed(strategy) && fits(strategy)) {
+        known.emplace_back(faster
+                               ? estimator_.step_time(spec_, strategy.training, ideal, cache_).all()
+                               : strategy.time.all(),
+                           &strategy);
       }
     }
     std::stable_sort(known.begin(), known.end(),
@@ -103,12 +108,13 @@ class Ways {
     return known;
   }
 
+  const Estimator& estimator_;
   const ModelSpec& spec_;
   const Cluster& cluster_;
   std::set<std::int64_t> micro_batches_;
   double share_;
-  CarriedOut known_;
-  std::vector<Candidate> ways_;
+  ScheduleCache cache_;
+  std::vector<Candidate> strategies_;
   Bounds bounds_[2][2];
 };
 
@@ -130,7 +136,8 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
       for (int i = 0; i < kHalvings; ++i) {
         const double middle = std::sqrt(same * other);
         if (Winner closer = other_at(value(middle))) {
-          other = middle, winner = closer;
+          other = middle;
+          winner = closer;
         } else {
           same = middle;
         }
@@ -143,10 +150,10 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
   return turn;
 }
 
-TurningPoint nearest_micro_batch(const Ways& ways, const Candidate& present) {
+TurningPoint nearest_micro_batch(const Strategies& strategies, const Candidate& present) {
   const auto now = static_cast<double>(present.training.micro_batch);
   TurningPoint turn{"micro-batch", now, now, {}};
-  const auto all = ways.micro_batches();
+  const auto all = strategies.micro_batches();
   std::vector<std::int64_t> sizes(all.begin(), all.end());
   const auto distance = [&](std::int64_t samples) {
     return std::abs(std::log(static_cast<double>(samples) / now));
@@ -154,9 +161,10 @@ TurningPoint nearest_micro_batch(const Ways& ways, const Candidate& present) {
   std::stable_sort(sizes.begin(), sizes.end(),
                    [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
   for (const std::int64_t samples : sizes) {
-    const Winner winner = ways.with_micro_batch(samples);
+    const Winner winner = strategies.with_micro_batch(samples);
     if (samples == present.training.micro_batch || !winner || same_mesh(*winner, present)) continue;
-    turn.then = static_cast<double>(samples), turn.winner = winner;
+    turn.then = static_cast<double>(samples);
+    turn.winner = winner;
     break;
   }
   return turn;
@@ -185,27 +193,28 @@ std::string quantity(const TurningPoint& turn) {
 
 }  // namespace
 
-Sensitivity sensitivity(const ModelSpec& spec, const Training& start, const Cluster& cluster,
-                        const SearchSpace& space, double share) {
-  Ways ways(spec, start, cluster, space, share);
+Sensitivity sensitivity(const Estimator& estimator, const ModelSpec& spec, const Training& start,
+                        const Cluster& cluster, const SearchSpace& space, double share) {
+  Strategies strategies(estimator, spec, start, cluster, space, share);
   const double memory = cluster.device.memory_bytes;
-  const Winner present = ways.with_memory(memory);
+  const Winner present = strategies.with_memory(memory);
   if (!present) {
     throw Error(ErrorKind::kConfig, "plan",
                 fmt::format("device.memory_bytes = {}: nothing fits", memory));
   }
   Sensitivity answer;
-  answer.limits = limits_of(present->time, ways.with_memory(INFINITY)->time.all());
+  answer.limits = limits_of(present->time, strategies.with_memory(INFINITY)->time.all());
   const auto add_link = [&](const char* condition, Link Cluster::*link) {
     answer.turning_points.push_back(
         nearest(condition, (cluster.*link).bandwidth, *present,
-                [&](double bandwidth) { return ways.with_link(link, bandwidth); }));
+                [&](double bandwidth) { return strategies.with_link(link, bandwidth); }));
   };
   if (cluster.devices_per_host > 1) add_link("links inside hosts", &Cluster::inside);
   if (cluster.hosts > 1) add_link("links between hosts", &Cluster::between);
-  answer.turning_points.push_back(nearest("device memory", memory, *present,
-                                          [&](double bytes) { return ways.with_memory(bytes); }));
-  answer.turning_points.push_back(nearest_micro_batch(ways, *present));
+  answer.turning_points.push_back(nearest("device memory", memory, *present, [&](double bytes) {
+    return strategies.with_memory(bytes);
+  }));
+  answer.turning_points.push_back(nearest_micro_batch(strategies, *present));
   for (TurningPoint& turn : answer.turning_points) {
     if (turn.winner) {
       turn.winner->limited_by =
@@ -236,8 +245,8 @@ std::string to_text(const Sensitivity& answer) {
     }
     const Training& training = turn.winner->training;
     text += fmt::format("  {:<20} {}: {}, ZeRO {}, micro-batch {}, {:.4g} s\n", turn.condition,
-                        quantity(turn), mesh_words(training), training.zero, training.micro_batch,
-                        turn.winner->time.all());
+                        quantity(turn), describe_mesh(training), training.zero_stage,
+                        training.micro_batch, turn.winner->time.all());
   }
   return text;
 }

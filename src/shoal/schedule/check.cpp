@@ -9,9 +9,13 @@ namespace {
 
 /// What has happened to one micro-batch in one stage.
 struct State {
-  bool received = false, forward = false, gradient_received = false, input_gradient = false,
-       weight_gradient = false;
-  bool sent = false, gradient_sent = false;
+  bool received = false;
+  bool forward = false;
+  bool gradient_received = false;
+  bool input_gradient = false;
+  bool weight_gradient = false;
+  bool sent = false;
+  bool gradient_sent = false;
 };
 
 /// Follows one rank's list and refuses the first action that cannot be right there.

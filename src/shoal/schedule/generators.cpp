@@ -74,7 +74,8 @@ class Line {
 
   std::vector<Action>& actions_;
   int micro_batches_;
-  std::map<int, int> forwards_, backwards_;
+  std::map<int, int> forwards_;
+  std::map<int, int> backwards_;
   std::deque<Action> pending_;
 };
 

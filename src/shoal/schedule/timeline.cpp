@@ -86,7 +86,8 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
       if (is_compute(action.kind)) {
         const double time = duration(action.kind, costs.of(action.stage)) *
                             (costs.slowdown.empty() ? 1 : costs.slowdown[rank]);
-        now[rank] += time, timeline.busy[rank] += time;
+        now[rank] += time;
+        timeline.busy[rank] += time;
         // A rank's time starts with its first computation: what it waits before that is free for
         // the step before.
         if (timeline.begin[rank] < 0) timeline.begin[rank] = start;

@@ -34,14 +34,17 @@ struct Costs {
 /// One action when it ran.
 struct Span {
   Action action;
-  double begin = 0, end = 0;
+  double begin = 0;
+  double end = 0;
 };
 
 /// A schedule carried out.
 struct Timeline {
   std::vector<std::vector<Span>> ranks;  ///< computations and waits that took time, in order
   std::vector<double> busy;              ///< time in computations, per rank
-  std::vector<double> begin, end;        ///< first and last moment of each rank
+  /// first and last moment of each rank
+  std::vector<double> begin;
+  std::vector<double> end;
 
   double makespan() const;      ///< from the start to the end of the last rank
   double longest_span() const;  ///< the longest time that one rank is engaged: the cost of a step

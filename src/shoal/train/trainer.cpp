@@ -15,6 +15,7 @@
 #include "shoal/base/out_of_memory.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
+#include "shoal/forecast/estimator.h"
 #include "shoal/model/model_spec.h"
 #include "shoal/optim/schedule.h"
 #include "shoal/parallel/activation_checkpoint.h"
@@ -192,7 +193,7 @@ class Trainer {
     hosts_ = planned_hosts(group_.size(), share ? host.size() : 1, limit);
     if (!is_counted(typed.config)) return;
     if (limit > 0) check_fits(record_.model, training_, hosts_);
-    const auto ranks = plan::memory(record_.model, training_, hosts_);
+    const auto ranks = forecast::ShoalEstimator().memory(record_.model, training_, hosts_);
     planned_ = plan::worst(ranks).peak().use;
     // How much of its state a rank copies for a checkpoint depends on how much is written by then:
     // a bound of its own.

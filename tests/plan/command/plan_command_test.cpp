@@ -546,7 +546,8 @@ TEST(TransformerMath, EveryNumberComesFromTheCommandBesideIt) {
       if (fence == "```text" && !command.empty()) {
         ASSERT_TRUE(command.starts_with("shoal ")) << command;
         EXPECT_EQ(run(command.substr(6)).text, expected) << command;
-        command.clear(), ++checked;
+        command.clear();
+        ++checked;
       }
       const bool opening = fence.empty();
       fence = opening ? line : "";

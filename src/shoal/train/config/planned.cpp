@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "shoal/forecast/estimator.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::train {
@@ -38,7 +39,7 @@ plan::StateBytes state_bytes(const JobConfig& config) {
 
 plan::MemoryUse largest(const model::ModelSpec& spec, const Training& training,
                         const plan::Cluster& host) {
-  return plan::worst(plan::memory(spec, training, host)).peak().use;
+  return plan::worst(forecast::ShoalEstimator().memory(spec, training, host)).peak().use;
 }
 
 /// Single changes of the job with which it would fit.
@@ -66,9 +67,9 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
         attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
     }
   }
-  for (int stage = training.zero + 1; stage <= 3 && training.mesh.data > 1; ++stage) {
+  for (int stage = training.zero_stage + 1; stage <= 3 && training.mesh.data > 1; ++stage) {
     Training sharded = training;
-    sharded.zero = stage;
+    sharded.zero_stage = stage;
     if (attempt(sharded, fmt::format("parallelism.zero_stage = {}", stage))) break;
   }
   if (training.states->moments == 8) {
@@ -111,8 +112,8 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   const ParallelismSection& p = config.parallelism;
   Training training;
   training.mesh.data = ranks;
-  training.zero = static_cast<int>(p.zero_stage);
-  if (training.zero > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
+  training.zero_stage = static_cast<int>(p.zero_stage);
+  if (training.zero_stage > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
   training.micro_batch = batch.micro_batch, training.global_batch = batch.global;
   if (spec.family != model::Family::kMlp) training.sequence = config.training.sequence_length;
   const PrecisionSection& number = config.precision;
@@ -131,7 +132,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   const bool before_the_end =
       saved.interval > 0 && (!config.training.steps || *config.training.steps > saved.interval);
   if (saved.asynchronous && before_the_end) training.staging_bytes = saved.staging_mb * kMB;
-  training.prefetch_units = static_cast<int>(p.gather_ahead);
+  training.gather_ahead = static_cast<int>(p.gather_ahead);
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;
   training.kept = model::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));

@@ -1,0 +1,192 @@
+#include "apps/shoal/plan/check.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/shoal/other_load.h"
+#include "apps/shoal/own_program.h"
+#include "apps/shoal/plan/drift.h"
+#include "apps/shoal/plan/options.h"
+#include "shoal/base/error.h"
+#include "shoal/forecast/estimator.h"
+#include "shoal/forecast/trimmed_mean.h"
+#include "shoal/train/config/metrics.h"
+
+namespace shoal::apps {
+namespace {
+
+/// Steps in which memory is taken for the first time.
+constexpr std::size_t kFirstSteps = 2;
+
+struct Options {
+  PlanOptions plan;
+  std::int64_t steps = 10;
+  bool json = false;
+};
+
+struct Measured {
+  double step_s = 0;
+  double peak_bytes = 0;
+  double others_cores = 0;  ///< that other processes kept busy meanwhile
+};
+
+/// A new folder for the run; removed at the end.
+class Scratch {
+ public:
+  Scratch() {
+    path_ = (std::filesystem::temp_directory_path() / "shoal-plan-XXXXXX").string();
+    if (!::mkdtemp(path_.data()))
+      throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be made", path_));
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void train(const Options& options, std::int64_t ranks, const std::string& directory) {
+  std::vector<std::string> words{"train",   options.plan.model, "--run-dir",
+                                 directory, "--nproc",          fmt::format("{}", ranks)};
+  std::vector<std::string> sets = options.plan.sets;
+  // As many steps as are timed and nothing beside them.
+  for (const std::string& set :
+       {fmt::format("training.steps={}", options.steps), std::string("lr_scheduler.warmup_steps=0"),
+        std::string("checkpoint.interval=0"), std::string("validation.interval=0"),
+        std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
+    sets.push_back(set);
+  for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
+  const Answer answer = ask_own_program(words);
+  if (answer.code != 0) {
+    throw Error(ErrorKind::kInternal, "plan",
+                fmt::format("the training run failed:\n{}{}", answer.out, answer.err));
+  }
+}
+
+Measured read(const std::string& directory) {
+  Measured measured;
+  std::vector<double> seconds;
+  double before = 0;
+  for (const train::StepMetrics& step : train::read_metrics(directory + "/metrics.jsonl")) {
+    const auto tokens = static_cast<double>(step.tokens);
+    seconds.push_back((tokens - before) / step.tokens_per_s);
+    before = tokens;
+  }
+  seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(
+                                                       std::min(kFirstSteps, seconds.size())));
+  if (seconds.empty()) {
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("--steps: more than {} are needed", kFirstSteps));
+  }
+  measured.step_s = forecast::trimmed_mean(seconds);
+  // Without an arena memory is not measured.
+  if (std::ifstream memory(directory + "/memory.json"); memory)
+    measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
+  return measured;
+}
+
+/// The drift of before and after a run, by the geometric mean.
+forecast::Drift between(const forecast::Drift& before, const forecast::Drift& after) {
+  return {std::sqrt(before.core * after.core), std::sqrt(before.memory * after.memory)};
+}
+
+void check(const Options& options) {
+  if (!is_job(options.plan)) {
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("check {}: name a job file (.toml)", options.plan.model));
+  }
+  const model::ModelSpec spec = model_of(options.plan);
+  const plan::Cluster cluster = cluster_of(options.plan);
+  const plan::Training training = training_of(options.plan, spec, cluster.devices());
+  const forecast::ShoalEstimator estimator;
+  const plan::Plan made = plan::make_plan(estimator, spec, training, cluster);
+  const bool calibrated = !options.plan.cluster.empty() && !cluster.kernels.empty();
+  const Scratch scratch;
+  const OtherLoad load;
+  const forecast::Drift before =
+      calibrated ? measured_drift(options.plan.cluster) : forecast::Drift{};
+  train(options, cluster.devices(), scratch.path() + "/run");
+  const forecast::Drift drift =
+      calibrated ? between(before, measured_drift(options.plan.cluster)) : forecast::Drift{};
+  const double others_cores = load.cores();
+  Measured measured = read(scratch.path() + "/run");
+  measured.others_cores = others_cores;
+  const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices());
+  const double planned_s = made.time.all();
+  const double planned_now_s =
+      calibrated
+          ? plan::make_plan(estimator, spec, training, forecast::drifted(cluster, drift)).time.all()
+          : planned_s;
+  if (options.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"model", spec.name},
+                                              {"cluster", cluster.name},
+                                              {"ranks", cluster.devices()},
+                                              {"zero", made.training.zero_stage},
+                                              {"planned_peak_bytes", planned_bytes},
+                                              {"measured_peak_bytes", measured.peak_bytes},
+                                              {"planned_step_s", planned_s},
+                                              {"planned_now_step_s", planned_now_s},
+                                              {"measured_step_s", measured.step_s},
+                                              {"core_drift", drift.core},
+                                              {"memory_drift", drift.memory},
+                                              {"others_cores", measured.others_cores}}
+                           .dump());
+    return;
+  }
+  fmt::print("{} on {} ranks of {}, ZeRO {}\n", spec.name, cluster.devices(), cluster.name,
+             made.training.zero_stage);
+  fmt::print("                 {:>12} {:>12} {:>8}\n", "planned", "measured", "error");
+  if (measured.peak_bytes > 0) {
+    fmt::print("  peak, MB       {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_bytes / 1e6,
+               measured.peak_bytes / 1e6, 100 * (planned_bytes / measured.peak_bytes - 1));
+  }
+  fmt::print("  a step, ms     {:>12.1f} {:>12.1f} {:>+7.1f} %\n", planned_s * 1e3,
+             measured.step_s * 1e3, 100 * (planned_s / measured.step_s - 1));
+  if (calibrated) {
+    fmt::print(
+        "    as it is now {:>12.1f} {:>12.1f} {:>+7.1f} %\n"
+        "Before and after the run the cores took {:.2f} times and the memory {:.2f} times as long "
+        "as when {} was written.\n",
+        planned_now_s * 1e3, measured.step_s * 1e3, 100 * (planned_now_s / measured.step_s - 1),
+        drift.core, drift.memory, options.plan.cluster);
+  }
+  if (measured.others_cores > kDisturbing) {
+    fmt::print(
+        "Other processes kept {:.2g} cores busy meanwhile: the measured time is not the job's "
+        "alone.\n",
+        measured.others_cores);
+  }
+}
+
+}  // namespace
+
+void add_check_command(CLI::App& plan_command) {
+  auto* command = plan_command.add_subcommand(
+      "check", "Train a few steps of a job and lay memory and step time beside what is planned");
+  auto options = std::make_shared<Options>();
+  command->add_option("job", options->plan.model, "The job file")->required();
+  command->add_option("--cluster", options->plan.cluster,
+                      "What `shoal plan calibrate` wrote for as many ranks");
+  command->add_option("--nproc", options->plan.devices, "Ranks (the job's)");
+  command->add_option("--set", options->plan.sets, "section.key=value; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--steps", options->steps, "Steps to train; the first two do not count")
+      ->capture_default_str()
+      ->check(CLI::Range(3, 10000));
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options] { check(*options); });
+}
+
+}  // namespace shoal::apps

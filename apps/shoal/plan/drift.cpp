@@ -1,0 +1,84 @@
+#include "apps/shoal/plan/drift.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/shoal/app_library.h"
+#include "apps/shoal/cluster_file.h"
+#include "apps/shoal/own_program.h"
+#include "apps/shoal/plan/calibrate.h"
+#include "apps/shoal/torch/entry.h"
+#include "shoal/base/error.h"
+
+namespace shoal::apps {
+namespace {
+
+/// Where other machines use the memory too, the optimizer may take 1.6 times as long in one second
+/// as in the next: so many rounds go over several.
+constexpr int kRounds = 20;
+
+struct Options {
+  std::string cluster;
+  double seconds = 1.2;
+  bool json = false;
+};
+
+void drift(const Options& options) {
+  const plan::Cluster cluster = load_cluster(options.cluster);
+  if (cluster.kernels.empty()) {
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("drift {}: it has no [kernels]: `shoal plan calibrate` writes them",
+                            options.cluster));
+  }
+  if (cluster.devices() > kMostRanks) {
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("drift {}: {} devices are not the ranks of one host", options.cluster,
+                            cluster.devices()));
+  }
+  CalibrateArguments arguments = measured_by(static_cast<int>(cluster.devices()), 0);
+  arguments.seconds = options.seconds;
+  arguments.rounds = kRounds;
+  arguments.drift_only = true;
+  AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
+  const forecast::Drift drift = forecast::drift(cluster, arguments.kernels);
+  if (options.json) {
+    fmt::print("{}\n",
+               nlohmann::ordered_json{
+                   {"cluster", cluster.name}, {"core", drift.core}, {"memory", drift.memory}}
+                   .dump());
+  } else {
+    fmt::print(
+        "{} now takes {:.3f} times as long for what the cores do and {:.3f} times for what comes "
+        "from memory as when {} was written\n",
+        cluster.name, drift.core, drift.memory, options.cluster);
+  }
+}
+
+}  // namespace
+
+forecast::Drift measured_drift(const std::string& cluster_file) {
+  const Answer answer = ask_own_program({"plan", "drift", "--cluster", cluster_file, "--json"});
+  const auto json = nlohmann::json::parse(answer.out, nullptr, false);
+  if (answer.code != 0 || !json.is_object()) {
+    throw Error(ErrorKind::kInternal, "plan",
+                fmt::format("the machine could not be measured:\n{}{}", answer.out, answer.err));
+  }
+  return {json.at("core"), json.at("memory")};
+}
+
+void add_drift_command(CLI::App& plan_command) {
+  auto* command = plan_command.add_subcommand(
+      "drift", "How much longer this machine takes now than when a cluster file was written");
+  auto options = std::make_shared<Options>();
+  command->add_option("--cluster", options->cluster, "What `shoal plan calibrate` wrote")
+      ->required();
+  command->add_option("--seconds", options->seconds, "Time per case")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options] { drift(*options); });
+}
+
+}  // namespace shoal::apps

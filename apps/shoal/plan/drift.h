@@ -1,0 +1,17 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "shoal/forecast/drift.h"
+
+namespace shoal::apps {
+
+/// `shoal plan drift`: how much longer this machine takes now than when a cluster file was written.
+void add_drift_command(CLI::App& plan_command);
+
+/// The same, by this program started anew, as a training run starts its ranks. Throws what goes
+/// wrong there as Error(internal).
+forecast::Drift measured_drift(const std::string& cluster_file);
+
+}  // namespace shoal::apps

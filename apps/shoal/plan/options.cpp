@@ -1,0 +1,467 @@
+#include "apps/shoal/plan/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/shoal/cluster_file.h"
+#include "shoal/base/error.h"
+#include "shoal/data/dataset.h"
+#include "shoal/data/manifest.h"
+#include "shoal/model/model_json.h"
+#include "shoal/schedule/generators.h"
+#include "shoal/train/config/planned.h"
+#include "shoal/train/config/validate.h"
+
+namespace shoal::apps {
+namespace {
+
+constexpr const char* kDefaultCluster = "a100";
+
+[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kInputMissing, "plan", fmt::format("{}: no such file", path));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// What the job's data decides, where it is prepared already.
+train::DataSizes sizes_of(const train::JobConfig& config) {
+  if (config.data.source != "tokens" || config.data.folders.empty()) return {};
+  const std::string& folder = config.data.folders.front();
+  if (!std::filesystem::exists(folder + "/" + data::kManifestFile)) return {};
+  return {.vocab = data::TokenDataset::open(folder, "train", data::Check::kHeaders).vocab_size()};
+}
+
+model::ModelSpec model_of_job(const PlanOptions& options) {
+  const train::Job job = job_of(options);
+  model::ModelSpec spec = train::model_spec(job, sizes_of(job.config));
+  if (spec.name.empty()) spec.name = options.model;
+  return spec;
+}
+
+model::ModelSpec model_file(const std::string& path) {
+  const std::string text = text_of(path);
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  // What Shoal itself writes names its family; everything else is taken for Hugging Face's.
+  if (json.is_object() && json.contains("family")) return model::from_json(text, path);
+  return model::from_hugging_face(text, path);
+}
+
+model::ModelSpec shape(const PlanOptions& options) {
+  model::ModelSpec spec;
+  spec.layers = options.layers;
+  spec.hidden = options.hidden;
+  spec.heads = options.heads;
+  spec.kv_heads = options.kv_heads;
+  spec.ffn = options.ffn;
+  spec.vocab = options.vocab;
+  spec.sequence = options.sequence > 0 ? options.sequence : 2048;
+  spec.tied_embeddings = !options.untied;
+  spec.gated = options.gated;
+  if (options.experts > 0) {
+    spec.experts = options.experts;
+    spec.experts_per_token = options.experts_per_token;
+  }
+  return model::complete(spec);
+}
+
+plan::Recompute recompute_of(const std::string& word) {
+  if (word == "none") return plan::Recompute::kNone;
+  if (word == "selective") return plan::Recompute::kSelective;
+  if (word == "full") return plan::Recompute::kFull;
+  refuse(fmt::format("--recompute {}: must be none, selective or full", word));
+}
+
+/// The names, which must be known; "all" stands for every one.
+std::vector<std::string> known_of(const char* option, const std::vector<std::string>& names,
+                                  const std::vector<std::string>& known) {
+  if (names == std::vector<std::string>{"all"}) return known;
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      refuse(fmt::format("{} {}: must be among {}, or all", option, name, fmt::join(known, ", ")));
+  }
+  return names;
+}
+
+/// Ranks of a job on one host of its own.
+plan::Cluster host_of_job(std::int64_t ranks) {
+  plan::Cluster cluster = *plan::cluster_preset("cpu");
+  cluster.devices_per_host = ranks;
+  cluster.device.memory_bytes /= static_cast<double>(ranks);
+  cluster.device.memory_bandwidth /= static_cast<double>(ranks);
+  for (auto& [type, peak] : cluster.device.peak_flops) peak /= static_cast<double>(ranks);
+  return cluster;
+}
+
+}  // namespace
+
+plan::Optimizer optimizer_of(const std::string& word) {
+  if (word == "adam") return plan::Optimizer::kAdam;
+  if (word == "momentum") return plan::Optimizer::kMomentum;
+  if (word == "sgd") return plan::Optimizer::kSgd;
+  refuse(fmt::format("--optimizer {}: must be adam, momentum or sgd", word));
+}
+
+bool is_job(const PlanOptions& options) { return options.model.ends_with(".toml"); }
+
+train::Job job_of(const PlanOptions& options) {
+  train::Job job = train::load_job(options.model, options.sets);
+  const auto set = [&](const char* key, std::int64_t value) {
+    train::set_key(job, key, fmt::format("{}", value));
+  };
+  if (options.devices > 0 || options.dp > 0)
+    set("parallelism.ranks", options.devices > 0 ? options.devices : options.dp);
+  if (options.global_batch > 0) set("training.global_batch_sequences", options.global_batch);
+  if (options.micro_batch > 0 || options.search) set("training.micro_batch", options.micro_batch);
+  return job;
+}
+
+void add_plan_options(CLI::App& command, PlanOptions& o) {
+  // 0 stands for "not given" in PlanOptions; nobody means it.
+  const auto not_zero = [](const std::string& given) {
+    double value = 1;
+    return CLI::detail::lexical_cast(given, value) && value == 0 ? given + ": must not be 0"
+                                                                 : std::string();
+  };
+  const char* model = "Model";
+  command
+      .add_option("--model", o.model,
+                  "A named size, a job file (.toml), or a Hugging Face config.json")
+      ->group(model);
+  command
+      .add_option("--parameters", o.parameters,
+                  "Only a number of parameters: the arithmetic of model states")
+      ->group(model);
+  command.add_option("--layers", o.layers, "A shape: blocks")->group(model);
+  command.add_option("--hidden", o.hidden, "A shape: width")->group(model);
+  command.add_option("--heads", o.heads, "A shape: attention heads")->group(model);
+  command.add_option("--kv-heads", o.kv_heads, "A shape: key-value heads (heads)")->group(model);
+  command.add_option("--ffn", o.ffn, "A shape: width of the feed-forward layer (4 x hidden)")
+      ->group(model);
+  command.add_option("--vocab", o.vocab, "A shape: rows of the embedding")->group(model);
+  command.add_option("--experts", o.experts, "A shape: routed experts a block")->group(model);
+  command
+      .add_option("--experts-per-token", o.experts_per_token,
+                  "A shape: experts that a token visits (2)")
+      ->group(model);
+  command.add_flag("--gated", o.gated, "A shape: a gated feed-forward layer")->group(model);
+  command.add_flag("--untied", o.untied, "A shape: embedding and head do not share weights")
+      ->group(model);
+  command.add_option("--dropout", o.dropout, "Dropout rate: its masks are saved too")->group(model);
+  command
+      .add_option("--seq-len", o.sequence,
+                  "Tokens of a sample (the model's longest; of a shape: 2048)")
+      ->group(model);
+  command.add_option("--set", o.sets, "Of a job file: section.key=value; may be repeated")
+      ->allow_extra_args(false)
+      ->group(model);
+  const char* mesh = "Mesh";
+  command
+      .add_option("--cluster", o.cluster,
+                  "A preset or a TOML file (a100; of a job file: a CPU host)")
+      ->group(mesh);
+  command.add_option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)")
+      ->group(mesh);
+  command.add_option("--dp", o.dp, "Data-parallel ranks (what the rest leaves)")->group(mesh);
+  command.add_option("--tp", o.tp, "Tensor-parallel ranks (1)")->group(mesh);
+  command.add_option("--pp", o.pp, "Pipeline ranks (1)")->group(mesh);
+  command.add_option("--vpp", o.vpp, "Stages a pipeline rank (1)")->group(mesh);
+  command.add_option("--cp", o.cp, "Context-parallel ranks (1)")->group(mesh);
+  command.add_option("--ep", o.ep, "Expert-parallel ranks, folded into tp x cp x dp (1)")
+      ->group(mesh);
+  command.add_option("--etp", o.etp, "Tensor-parallel ranks of an expert (1)")->group(mesh);
+  command.add_option("--zero", o.zero, "ZeRO stage, 0 to 3 (0)")
+      ->group(mesh)
+      ->check(CLI::Range(0, 3));
+  command.add_option("--shard", o.shard, "Ranks over which ZeRO shards (all of dp x cp)")
+      ->group(mesh);
+  const char* training = "Training";
+  command.add_option("--micro-batch", o.micro_batch, "Samples that a rank runs at once (1)")
+      ->group(training);
+  command.add_option("--global-batch", o.global_batch, "Samples of a step (dp x micro-batch x pp)")
+      ->group(training);
+  command
+      .add_option("--recompute", o.recompute,
+                  "none, selective or full (none; of a job file: its own)")
+      ->group(training);
+  command
+      .add_option(
+          "--precision", o.precision,
+          fmt::format("{} (mixed; of a job file: fp32)", fmt::join(plan::precision_names(), ", ")))
+      ->group(training);
+  command
+      .add_option("--optimizer", o.optimizer,
+                  "adam, momentum or sgd (adam; of a job file: its own)")
+      ->group(training);
+  command
+      .add_option("--schedule", o.schedule,
+                  "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v")
+      ->group(training);
+  command.add_option("--attention", o.attention, "flash, or plain: scores are stored")
+      ->group(training)
+      ->capture_default_str();
+  command
+      .add_option("--prefetch", o.prefetch,
+                  "ZeRO-3: units gathered ahead (1; of a job file: its own)")
+      ->group(training)
+      ->check(CLI::Range(0, 1000));
+  command
+      .add_option("--expert-imbalance", o.expert_imbalance,
+                  "Tokens of the busiest expert rank over the mean")
+      ->group(training)
+      ->capture_default_str();
+  command
+      .add_flag("--no-sequence-parallel", o.no_sequence_parallel,
+                "Activations between tensor-parallel products stay whole")
+      ->group(training);
+  command.add_flag("--no-overlap", o.no_overlap, "Gradient exchange waits for the backward pass")
+      ->group(training);
+  command
+      .add_flag("--keep-gathered", o.keep_gathered,
+                "ZeRO-3: parameters stay gathered after the forward pass")
+      ->group(training);
+  command
+      .add_flag("--offload-optimizer", o.offload_optimizer,
+                "Optimizer states live in host memory (a search tries both)")
+      ->group(training);
+  command
+      .add_flag("--offload-parameters", o.offload_parameters,
+                "ZeRO-3: shards of the parameters live in host memory too")
+      ->group(training);
+  command
+      .add_flag("--zero-plus-plus", o.zero_plus_plus,
+                "ZeRO-3: quantized exchange, gathered within hosts for backward (ZeRO++)")
+      ->group(training);
+  command
+      .add_flag("--ulysses", o.ulysses,
+                "Context ranks exchange positions for heads (Ulysses) instead of gathering keys "
+                "and values")
+      ->group(training);
+  command
+      .add_flag("--flat-rings", o.flat_rings,
+                "Data ranks exchange around one ring of all devices, not host by host (DeepSpeed "
+                "ZeRO-3, 2021)")
+      ->group(training);
+  command
+      .add_flag(
+          "--sync-every-micro-batch", o.sync_every_micro_batch,
+          "ZeRO 0 and 1: gradients are reduced in every micro-batch (summed on their rank first)")
+      ->group(training);
+  const char* run = "Run";
+  command.add_option("--tokens", o.budget.tokens, "Train on so many tokens")->group(run);
+  command.add_option("--hours", o.budget.hours, "Train for so many hours")->group(run);
+  command.add_option("--money", o.budget.money, "Train for so much money")->group(run);
+  command.add_option("--bytes-per-token", o.budget.bytes_per_token, "Of the prepared data")
+      ->group(run)
+      ->capture_default_str();
+  const char* output = "Output";
+  command.add_flag("--json", o.json, "One JSON object")->group(output);
+  command
+      .add_flag("--gathers", o.gathers,
+                "ZeRO-3: also the order in which units are gathered and released")
+      ->group(output);
+  command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")
+      ->group(output);
+  command.add_option("--count", o.count, "How many of them")
+      ->group(output)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  command
+      .add_option("--precisions", o.precisions,
+                  "Search: among these precisions, or all (that of --precision)")
+      ->delimiter(',')
+      ->group(output);
+  command
+      .add_option("--schedules", o.schedules,
+                  "Search: among these schedules, or all (1f1b,interleaved)")
+      ->delimiter(',')
+      ->group(output);
+  command.add_option("--trace", o.trace, "Simulate a step and write a Perfetto trace")
+      ->group(output);
+  command.add_option("--svg", o.svg, "Simulate a step and draw its schedule")->group(output);
+  command
+      .add_option("--plots", o.plots,
+                  "A folder: draw memory.svg and time.svg, or search.svg of a --search")
+      ->group(output);
+  command
+      .add_option("--schedule-file", o.schedule_file,
+                  "Simulate this schedule, as comma-separated text like PyTorch's; gives --pp and "
+                  "micro-batches")
+      ->group(output);
+  command
+      .add_option("--straggler", o.straggler,
+                  "Simulate with pipeline rank R slower by factor F: R:F; several: R:F,R:F")
+      ->group(output);
+  command
+      .add_option("--failures", o.failures,
+                  "Simulate the whole run with failures drawn from this seed; needs --tokens, "
+                  "--hours or --money")
+      ->group(output)
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 62));
+  for (const char* option :
+       {"--parameters",  "--layers",       "--hidden",  "--heads",   "--kv-heads", "--ffn",
+        "--vocab",       "--experts",      "--seq-len", "--devices", "--dp",       "--tp",
+        "--pp",          "--vpp",          "--cp",      "--ep",      "--etp",      "--shard",
+        "--micro-batch", "--global-batch", "--tokens",  "--hours",   "--money"})
+    command.get_option(option)->check(not_zero);
+}
+
+model::ModelSpec model_of(const PlanOptions& options) {
+  const bool shaped = options.layers != 0 || options.hidden != 0 || options.heads != 0;
+  if (options.model.empty() == !shaped)
+    refuse("name a --model, or give a shape: --layers --hidden --heads --vocab");
+  model::ModelSpec spec;
+  if (shaped) {
+    spec = shape(options);
+  } else if (const auto named = model::named_model(options.model)) {
+    spec = *named;
+  } else if (is_job(options)) {
+    spec = model_of_job(options);
+  } else if (options.model.ends_with(".json")) {
+    spec = model_file(options.model);
+  } else {
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("--model {}: no such model, and no .toml or .json file", options.model))
+        .hint(fmt::format("there are {}", fmt::join(model::model_names(), ", ")));
+  }
+  if (options.dropout) spec.dropout = *options.dropout;
+  model::validate(spec);
+  return spec;
+}
+
+plan::Cluster cluster_of(const PlanOptions& options) {
+  std::int64_t devices = options.devices;
+  if (devices == 0 && is_job(options)) devices = job_of(options).config.parallelism.ranks;
+  if (options.cluster.empty() && is_job(options)) return host_of_job(devices);
+  const std::string name = options.cluster.empty() ? kDefaultCluster : options.cluster;
+  plan::Cluster cluster = load_cluster(name);
+  // Without --devices they are the mesh's: of --dp, or of one data rank on a preset.
+  if (devices == 0 && (options.dp > 0 || plan::cluster_preset(name))) {
+    devices = 1;
+    for (const auto& [option, ranks] : {std::pair{"dp", options.dp},
+                                        {"tp", options.tp},
+                                        {"pp", options.pp},
+                                        {"cp", options.cp}}) {
+      if (ranks > kMostDevices)
+        refuse(fmt::format("--{} {}: must be at most {}", option, ranks, kMostDevices));
+      devices *= std::max<std::int64_t>(1, ranks);
+      if (devices > kMostDevices) {
+        refuse(fmt::format("--{} {}: the mesh would have more than {} devices", option, ranks,
+                           kMostDevices));
+      }
+    }
+  }
+  return devices == 0 ? cluster : plan::with_devices(cluster, devices);
+}
+
+plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
+                           std::int64_t devices) {
+  plan::Mesh mesh;
+  const auto given = [](const char* name, std::int64_t value) {
+    if (value < 0) refuse(fmt::format("--{} {}: must be positive", name, value));
+    if (value > kMostDevices)
+      refuse(fmt::format("--{} {}: must be at most {}", name, value, kMostDevices));
+    return value > 0 ? value : 1;
+  };
+  mesh.tensor = given("tp", options.tp);
+  mesh.pipeline = given("pp", options.pp);
+  mesh.virtual_stages = given("vpp", options.vpp);
+  mesh.context = given("cp", options.cp);
+  mesh.expert = given("ep", options.ep);
+  mesh.expert_tensor = given("etp", options.etp);
+  std::int64_t rest = 1;
+  for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context}) {
+    if ((rest *= ranks) > kMostDevices) {
+      refuse(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline,
+                         mesh.context, kMostDevices));
+    }
+  }
+  if (options.dp == 0 && devices % rest != 0)
+    refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
+  mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
+  plan::Training training;
+  if (is_job(options))
+    training = train::planned_training(job_of(options), spec, static_cast<int>(mesh.data));
+  mesh.shard = options.shard != 0 ? options.shard : training.mesh.shard;
+  training.mesh = mesh;
+  if (options.zero >= 0) training.zero_stage = options.zero;
+  if (options.micro_batch != 0) training.micro_batch = given("micro-batch", options.micro_batch);
+  if (options.global_batch != 0) {
+    training.global_batch = given("global-batch", options.global_batch);
+  } else if (!is_job(options)) {
+    training.global_batch = mesh.data * training.micro_batch *
+                            (options.micro_batches > 0 ? options.micro_batches : mesh.pipeline);
+  }
+  if (options.sequence != 0) training.sequence = options.sequence;
+  if (!options.recompute.empty()) {
+    training.recompute = recompute_of(options.recompute);
+    training.kept.clear();
+  }
+  training.schedule = !options.schedule.empty() ? options.schedule
+                      : mesh.virtual_stages > 1 ? "interleaved"
+                                                : "1f1b";
+  if (!options.precision.empty()) {
+    training.precision = options.precision;
+    training.states.reset();
+  }
+  if (!options.optimizer.empty()) {
+    training.optimizer = optimizer_of(options.optimizer);
+    training.states.reset();
+  }
+  if (options.attention != "flash" && options.attention != "plain")
+    refuse(fmt::format("--attention {}: must be flash or plain", options.attention));
+  training.flash_attention = options.attention == "flash";
+  training.sequence_parallel = !options.no_sequence_parallel;
+  training.overlap_data = !options.no_overlap;
+  if (options.keep_gathered) training.reshard_after_forward = false;
+  if (options.offload_optimizer) training.offload_optimizer = true;
+  training.offload_parameters = options.offload_parameters;
+  training.zero_plus_plus = options.zero_plus_plus;
+  training.ulysses = options.ulysses;
+  training.flat_rings = options.flat_rings;
+  training.sync_every_micro_batch = options.sync_every_micro_batch;
+  if (options.prefetch >= 0) training.gather_ahead = options.prefetch;
+  training.expert_imbalance = options.expert_imbalance;
+  return training;
+}
+
+plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& cluster) {
+  plan::SearchSpace space;
+  for (auto [value, list] : {std::pair{options.dp, &space.data},
+                             {options.shard, &space.shard},
+                             {options.tp, &space.tensor},
+                             {options.pp, &space.pipeline},
+                             {options.cp, &space.context},
+                             {options.ep, &space.expert},
+                             {options.vpp, &space.virtual_stages},
+                             {options.micro_batch, &space.micro_batch}}) {
+    if (value < 0) {
+      refuse(fmt::format("--search: {}: sizes must be positive", value));
+    } else if (value > 0) {
+      *list = {value};
+    }
+  }
+  if (options.zero >= 0) space.zero_stage = {options.zero};
+  if (!options.recompute.empty()) space.recompute = {recompute_of(options.recompute)};
+  if (!options.schedule.empty()) space.schedules = {options.schedule};
+  if (!options.schedules.empty())
+    space.schedules = known_of("--schedules", options.schedules, schedule::schedule_names());
+  if (!options.precisions.empty())
+    space.precisions = known_of("--precisions", options.precisions, plan::precision_names());
+  space.hybrid_sharding = true;
+  space.offload = options.offload_optimizer  ? std::vector{true}
+                  : cluster.host.described() ? std::vector{false, true}
+                                             : std::vector{false};
+  return space;
+}
+
+}  // namespace shoal::apps

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/plan/plan.h"
+#include "shoal/plan/search.h"
+#include "shoal/train/config/job_file.h"
+
+namespace shoal::apps {
+
+/// Of a mesh.
+inline constexpr std::int64_t kMostDevices = 10000000;
+
+/// The words of `shoal plan` as given; 0 and empty: not given.
+struct PlanOptions {
+  std::string model;
+  std::string cluster;
+  std::string schedule;
+  std::string precision;
+  std::string recompute;
+  std::string attention = "flash";
+  std::string optimizer;
+  std::vector<std::string> sets;
+  double parameters = 0;
+  std::int64_t devices = 0;
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  std::int64_t sequence = 0;
+  std::int64_t experts = 0;
+  std::int64_t experts_per_token = 2;
+  bool gated = false;
+  bool untied = false;
+  std::optional<double> dropout;
+  std::int64_t dp = 0;
+  std::int64_t tp = 0;
+  std::int64_t pp = 0;
+  std::int64_t vpp = 0;
+  std::int64_t cp = 0;
+  std::int64_t ep = 0;
+  std::int64_t etp = 0;
+  std::int64_t shard = 0;
+  std::int64_t micro_batch = 0;
+  std::int64_t global_batch = 0;
+  std::int64_t micro_batches = 0;
+  int zero = -1;
+  int prefetch = -1;
+  bool no_sequence_parallel = false;
+  bool no_overlap = false;
+  bool keep_gathered = false;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
+  bool zero_plus_plus = false;
+  bool ulysses = false;
+  bool flat_rings = false;
+  bool sync_every_micro_batch = false;
+  double expert_imbalance = 1;
+  plan::Budget budget;
+  bool search = false;
+  bool json = false;
+  bool gathers = false;
+  std::size_t count = 5;
+  std::optional<std::uint64_t> failures;
+  std::string trace;
+  std::string svg;
+  std::string plots;
+  std::string straggler;
+  std::string schedule_file;
+  std::vector<std::string> precisions;
+  std::vector<std::string> schedules;
+};
+void add_plan_options(CLI::App& command, PlanOptions& options);
+
+/// A job file is planned as it would be trained here: its batch, techniques and precision stand
+/// where no option says otherwise.
+bool is_job(const PlanOptions& options);
+/// The job of such a file, with the keys that --set overrides.
+train::Job job_of(const PlanOptions& options);
+
+// What the words mean. Throw Error(usage) or Error(config) naming the option, Error(input missing)
+// for a file that is not there.
+plan::Optimizer optimizer_of(const std::string& word);
+model::ModelSpec model_of(const PlanOptions& options);
+plan::Cluster cluster_of(const PlanOptions& options);
+plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
+                           std::int64_t devices);
+plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& cluster);
+
+}  // namespace shoal::apps

@@ -1,0 +1,210 @@
+#include "apps/shoal/plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "apps/shoal/plan/calculators.h"
+#include "apps/shoal/plan/calibrate.h"
+#include "apps/shoal/plan/check.h"
+#include "apps/shoal/plan/collective.h"
+#include "apps/shoal/plan/contradictions.h"
+#include "apps/shoal/plan/drift.h"
+#include "apps/shoal/plan/model_states.h"
+#include "apps/shoal/plan/options.h"
+#include "apps/shoal/plan/output_files.h"
+#include "apps/shoal/plan/search.h"
+#include "shoal/base/error.h"
+#include "shoal/forecast/estimator.h"
+#include "shoal/forecast/gathers.h"
+#include "shoal/plan/plots.h"
+#include "shoal/plan/simulator.h"
+#include "shoal/plan/trace.h"
+#include "shoal/schedule/schedule_file.h"
+
+namespace shoal::apps {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// The planned run as it goes with failures at random moments.
+std::optional<plan::SimulatedRun> simulated_run(const PlanOptions& options,
+                                                const plan::Plan& made) {
+  if (!options.failures) return std::nullopt;
+  const plan::RunEstimate& run = *made.run;
+  if (run.failures.checkpoint_s <= 0) {
+    throw Error(ErrorKind::kUsage, "plan",
+                fmt::format("--failures: cluster {} names no storage to write checkpoints to",
+                            made.cluster.name));
+  }
+  return plan::simulate_run(made.time.all(), static_cast<std::int64_t>(std::ceil(run.steps)),
+                            run.checkpoint_interval_s, run.failures, *options.failures);
+}
+
+/// Units as they come and go, in the words of the model.
+std::vector<std::string> gathers_of(const PlanOptions& options, const model::ModelSpec& spec,
+                                    const plan::Training& training, plan::Cluster cluster) {
+  if (is_job(options)) {
+    const train::ParallelismSection& p = job_of(options).config.parallelism;
+    if (!p.in_process && (!p.arena || p.transport == "tcp" || p.transport == "mpi"))
+      cluster.devices_per_host = 1;
+  }
+  std::vector<std::string> list;
+  for (const auto& action : forecast::gather_table(spec, training, cluster))
+    list.push_back(forecast::describe(action, spec));
+  return list;
+}
+
+void print_gathers(const std::vector<std::string>& list) {
+  if (list.empty()) {
+    return fmt::print(
+        "\nNothing is gathered: every rank has all parameters, or reads them in place\n");
+  }
+  fmt::print("\nOne micro-batch\n");
+  std::string line;
+  for (const std::string& words : list) {
+    line += (line.empty() ? "  " : ", ") + words;
+    if (!words.starts_with("forward") && !words.starts_with("backward")) continue;
+    fmt::print("{}\n", line);
+    line.clear();
+  }
+  if (!line.empty()) fmt::print("{}\n", line);
+}
+
+/// What a schedule from a file says of the mesh stands where no option does.
+std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
+  if (options.schedule_file.empty()) return std::nullopt;
+  std::ifstream file(options.schedule_file);
+  if (!file) {
+    throw Error(ErrorKind::kInputMissing, "plan",
+                fmt::format("{}: no such file", options.schedule_file));
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  const schedule::Schedule table = schedule::from_csv(text.str(), options.schedule_file);
+  if (options.pp == 0) options.pp = table.ranks();
+  options.micro_batches = table.micro_batches;
+  return table;
+}
+
+/// A step carried out: what happens goes to the file of --trace as it happens, and is kept for
+/// --svg alone.
+plan::SimulatedStep simulated_step(const PlanOptions& options, const model::ModelSpec& spec,
+                                   const plan::Training& training, const plan::Cluster& cluster,
+                                   const std::optional<schedule::Schedule>& table) {
+  const int ranks = static_cast<int>(training.mesh.pipeline);
+  const auto refuse = [&] {
+    throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be written", options.trace));
+  };
+  std::ofstream file;
+  std::optional<plan::TraceWriter> writer;
+  if (!options.trace.empty()) {
+    file.open(options.trace, std::ios::binary);
+    if (!file) refuse();
+    writer.emplace(file, ranks);
+  }
+  std::vector<std::vector<schedule::Span>> kept(options.svg.empty() ? 0 : ranks);
+  const schedule::Visit visit = [&](int rank, const schedule::Span& span) {
+    if (writer) writer->add(rank, span);
+    if (!kept.empty()) kept[rank].push_back(span);
+  };
+  const auto stragglers = stragglers_of(options.straggler);
+  const forecast::ShoalEstimator estimator;
+  plan::SimulatedStep step =
+      table ? plan::simulate_schedule(estimator, spec, training, cluster, *table, stragglers, visit)
+            : plan::simulate_step(estimator, spec, training, cluster, stragglers, visit);
+  step.timeline.ranks = std::move(kept);
+  if (!writer) return step;
+  writer->finish();
+  file.close();
+  if (!file) refuse();
+  return step;
+}
+
+void run_plan(const PlanOptions& given) {
+  if (given.parameters != 0) return print_model_states(given);
+  if (given.search) return run_search(given);
+  PlanOptions options = given;
+  const auto table = schedule_of(options);
+  const model::ModelSpec spec = model_of(options);
+  const plan::Cluster cluster = cluster_of(options);
+  const plan::Training training = training_of(options, spec, cluster.devices());
+  refuse_what_would_be_ignored(options, spec, training);
+  const plan::Plan made =
+      plan::make_plan(forecast::ShoalEstimator(), spec, training, cluster, options.budget);
+  std::optional<plan::SimulatedStep> step;
+  if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
+    step = simulated_step(options, spec, training, cluster, table);
+  const std::string name = table ? options.schedule_file : training.schedule;
+  const auto played = simulated_run(options, made);
+  const double useful_s = played ? made.time.all() * std::ceil(made.run->steps) : 0;
+  if (options.json) {
+    ordered_json json = ordered_json::parse(plan::to_json(made));
+    if (options.gathers) json["gathers"] = gathers_of(options, spec, training, cluster);
+    if (step) {
+      json["simulated"] = {{"schedule", name},
+                           {"step_time_s", step->seconds},
+                           {"bubble_fraction", step->timeline.bubble_fraction()}};
+    }
+    if (played) {
+      json["simulated_run"] = {{"days", played->seconds / 86400},
+                               {"failures", played->failures},
+                               {"checkpoints", played->checkpoints},
+                               {"lost_hours", played->lost_s / 3600},
+                               {"goodput", played->goodput(useful_s)}};
+    }
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("{}", plan::to_text(made));
+    if (options.gathers) print_gathers(gathers_of(options, spec, training, cluster));
+    if (step) {
+      fmt::print("\nSimulated, {}: {:.4g} s a step, bubbles {:.1f} %\n", name, step->seconds,
+                 100 * step->timeline.bubble_fraction());
+    }
+    if (played) {
+      fmt::print(
+          "\nSimulated run: {:.4g} days, {} failures that cost {:.4g} hours of training, {} "
+          "checkpoints, goodput {:.2f} %\n",
+          played->seconds / 86400, played->failures, played->lost_s / 3600, played->checkpoints,
+          100 * played->goodput(useful_s));
+    }
+  }
+  if (!options.plots.empty()) {
+    write_plot(options.plots, "memory.svg", plan::memory_plot(made));
+    write_plot(options.plots, "time.svg", plan::time_plot(made));
+  }
+  if (!options.svg.empty()) {
+    write_file(options.svg,
+               plan::to_svg(step->timeline,
+                            fmt::format("{}: {}, {} ranks, {} micro-batches", spec.name, name,
+                                        training.mesh.pipeline, training.micro_batches())));
+  }
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  auto* command = app.add_subcommand(
+      "plan", "Does it fit, how long does it take, what does it cost, which mesh is best");
+  auto options = std::make_shared<PlanOptions>();
+  add_plan_options(*command, *options);
+  add_scaling_command(*command);
+  add_inference_command(*command);
+  add_learn_command(*command);
+  add_collective_command(*command);
+  add_calibrate_command(*command);
+  add_drift_command(*command);
+  add_check_command(*command);
+  command->callback([command, options] {
+    if (!command->get_subcommands().empty()) return refuse_beside_subcommand(*command);
+    refuse_what_would_be_ignored(*command, *options);
+    run_plan(*options);
+  });
+}
+
+}  // namespace shoal::apps

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shoal/collective/algorithm/cost_model.h"
+#include "shoal/forecast/plan_names.h"
+
+namespace shoal::forecast {
+
+/// An amount of work (FLOPs, or bytes) and the time that it took.
+struct TimedWork {
+  double work = 0;
+  double seconds = 0;
+};
+
+/// Measurements of one host with `ranks` ranks at work at the same time, each on its share of the
+/// cores.
+struct Measurements {
+  std::string name;
+  int ranks = 1;
+  double memory_bytes = 0;                                 ///< of the host
+  std::map<ElementType, std::vector<TimedWork>> products;  ///< FLOPs of a matmul
+  std::vector<TimedWork> traversals;   ///< bytes read and written by an element-wise operation
+  std::vector<TimedWork> all_reduces;  ///< bytes of the buffer; empty for one rank
+  /// Shoal's own kernels by name; empty: not measured.
+  std::map<std::string, std::vector<TimedKernel>> kernels;
+};
+
+/// time = start + work / rate, fitted with the least squares of the relative errors. Throws
+/// Error(usage) for fewer than two different amounts of work, or times that are not positive.
+struct Line {
+  double start_s = 0;
+  double rate = 0;
+};
+Line fit_line(const std::vector<TimedWork>& timed);
+
+/// Messages over TCP between two ranks of one host.
+struct MessageTimes {
+  std::vector<TimedWork> one_way;  ///< bytes of a message, from one rank to the other
+  /// How long a rank is busy with one small message of many that follow each other.
+  double message_s = 0;
+  TimedWork fold;  ///< bytes that are reduced into a result
+};
+
+/// Returns the costs that explain the times: one way is twice `message_s`, the latency and the time
+/// of the bytes. Links between hosts are not measured and keep their defaults. Throws as fit_line.
+collective::CostModel message_costs(const MessageTimes& measured);
+
+/// Returns the cluster that explains the measurements: one host whose devices are its ranks. Links
+/// between hosts are not measured and are set to the inside link.
+Cluster calibrated(const Measurements& measured);
+
+}  // namespace shoal::forecast

@@ -1,0 +1,25 @@
+#include "shoal/forecast/estimator.h"
+
+#include "shoal/forecast/memory.h"
+#include "shoal/forecast/step_time.h"
+
+namespace shoal::forecast {
+
+std::vector<plan::RankMemory> ShoalEstimator::memory(const plan::ModelSpec& spec,
+                                                     const plan::Training& training,
+                                                     const plan::Cluster& cluster,
+                                                     plan::ScheduleCache& cache) const {
+  if (cluster.runtime == plan::Runtime::kShoal && predicts_memory(training))
+    return {rank_memory(spec, training, cluster)};
+  return plan::published_memory(spec, training, cluster, cache);
+}
+
+plan::StepTime ShoalEstimator::step_time(const plan::ModelSpec& spec,
+                                         const plan::Training& training,
+                                         const plan::Cluster& cluster, plan::ScheduleCache& cache,
+                                         double cutoff_s) const {
+  if (predicts_step_time(spec, training, cluster)) return kernel_step_time(spec, training, cluster);
+  return plan::published_step_time(spec, training, cluster, cache, cutoff_s);
+}
+
+}  // namespace shoal::forecast

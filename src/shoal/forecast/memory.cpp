@@ -1,0 +1,292 @@
+#include "shoal/forecast/memory.h"
+
+#include <algorithm>
+#include <string>
+
+#include "shoal/model/kept_activations.h"
+
+namespace shoal::forecast {
+namespace {
+
+/// Activations and sums.
+constexpr double kElement = 4;
+/// Rows of logits that the loss makes at once (ops::linear_cross_entropy).
+constexpr std::int64_t kLossRows = 1024;
+/// Blocks whose gradients are still on their way to their owners when the next one begins.
+constexpr double kFlying = 2;
+/// Inputs and labels, both 64 bits.
+constexpr double kTokenBytes = 16;
+
+/// Parameters by unit: embedding, a block, head.
+struct Units {
+  double embedding = 0;
+  double block = 0;
+  double head = 0;
+  double all = 0;
+
+  Units(const ModelSpec& spec, const Training& training) {
+    all = static_cast<double>(model::parameter_count(spec));
+    if (spec.family == Family::kMlp) return;
+    embedding = plan::held_by_embedding(spec, training).all();
+    block = plan::held_by_block(spec, training).all();
+    head = plan::held_by_head(spec, training).all();
+  }
+  /// In bytes. Few parameters are vectors: they count as the matrices do.
+  Units operator*(double bytes) const {
+    Units product = *this;
+    product.embedding *= bytes;
+    product.block *= bytes;
+    product.head *= bytes;
+    product.all *= bytes;
+    return product;
+  }
+};
+
+/// What a block that packs its operands takes for one product: ops/gemm_kernels.cpp, blocks of 1536
+/// rows, 320 columns, 512 deep.
+double packed(double rows, double columns, double depth) {
+  return kElement * (std::min(rows, 1536.0) + std::min(columns, 320.0)) * std::min(depth, 512.0);
+}
+
+/// Ranks of a shard group that read one copy of what is whole: all on one host, or those of each
+/// host where hosts hold equal blocks of them.
+double copy_readers(const Training& training, const Cluster& cluster) {
+  if (training.zero_stage == 0) return 1;
+  const std::int64_t shards = training.mesh.shard_ranks();
+  const std::int64_t host = cluster.devices_per_host;
+  return static_cast<double>(shards <= host ? shards : shards % host == 0 ? host : 1);
+}
+
+class StepMemory {
+ public:
+  StepMemory(const ModelSpec& spec, const Training& training, const Cluster& cluster)
+      : spec_(spec),
+        training_(training),
+        bytes_(training.states ? *training.states
+                               : plan::precision(training.precision, training.optimizer)->state),
+        narrow_(bytes_.parameter < kElement),
+        batch_{training.micro_batch, spec.family == Family::kMlp ? 1 : training.length(spec),
+               kElement, std::min(bytes_.parameter, kElement)},
+        weights_(Units(spec, training) * bytes_.parameter),
+        gradients_(Units(spec, training) * bytes_.gradient),
+        shards_(training.zero_stage > 0 ? static_cast<double>(training.mesh.shard_ranks()) : 1),
+        shared_(training.mesh.shard_ranks() <= cluster.devices_per_host),
+        readers_(copy_readers(training, cluster)),
+        ways_(training.kept) {
+    if (ways_.empty()) {
+      const Recompute recompute = training.recompute;
+      ways_.assign(model::block_count(spec), recompute == Recompute::kFull ? Keep::kInput
+                                             : recompute == Recompute::kSelective
+                                                 ? Keep::kProducts
+                                                 : Keep::kEverything);
+    }
+    for (std::size_t b = 0; b < ways_.size(); ++b)
+      costs_.push_back(model::block_cost(spec, batch_, static_cast<std::int64_t>(b), ways_[b]));
+    for (const model::BlockCost& cost : costs_)
+      kept_.push_back((kept_.empty() ? 0 : kept_.back()) + cost.kept);
+  }
+
+  RankMemory run() const {
+    RankMemory memory;
+    if (spec_.family == Family::kMlp) {
+      memory.phases = {{"loss", perceptron_loss()}, {"optimizer", optimizer()}};
+    } else {
+      memory.phases = {{"loss", loss()},
+                       {"backward", backward()},
+                       {"last gradients", last_gradients()},
+                       {"optimizer", optimizer()}};
+    }
+    return memory;
+  }
+
+ private:
+  // ---- states ----
+
+  /// Parameters and optimizer; gradients are what the moment has of them.
+  MemoryUse states(double gradients) const {
+    MemoryUse use;
+    use.parameters = weights_.all / (training_.zero_stage == 3 ? shards_ : readers_);
+    use.optimizer = training_.offload_optimizer
+                        ? 0
+                        : weights_.all / bytes_.parameter * bytes_.optimizer() / shards_;
+    use.gradients = gradients;
+    use.staging = std::min(training_.staging_bytes, own_state());
+    return use;
+  }
+
+  /// What this rank writes of a checkpoint: its part of parameters, or their masters, and of
+  /// moments.
+  double own_state() const {
+    return weights_.all / bytes_.parameter *
+           ((bytes_.master > 0 ? bytes_.master : bytes_.parameter) + bytes_.moments) /
+           static_cast<double>(training_.mesh.data);
+  }
+
+  /// A unit's gradient is there from its first use in a backward pass until it is reduced; what is
+  /// left of it is the rank's shard.
+  bool gradients_leave() const { return training_.zero_stage >= 2 && shards_ > 1; }
+  /// Whole gradients of earlier micro-batches wait for the last one.
+  bool gradients_wait() const {
+    return training_.micro_batches() > 1 && !training_.reduce_every_micro_batch;
+  }
+  /// Sums of earlier micro-batches, to which those of this one are added as they arrive.
+  double earlier_sums() const {
+    return training_.micro_batches() > 1 && training_.reduce_every_micro_batch
+               ? gradients_.all / shards_
+               : 0;
+  }
+
+  /// While the backward pass runs in block `b` of those that are left; -1: in the embedding. `b` ==
+  /// number of blocks: in the head.
+  double gradients(std::int64_t b) const {
+    if (!gradients_leave()) return gradients_.all;
+    const double last =
+        spec_.tied_embeddings ? gradients_.embedding : gradients_.head;  // written by the head
+    const std::int64_t blocks = static_cast<std::int64_t>(ways_.size());
+    const std::int64_t done = blocks - 1 - std::max<std::int64_t>(b, 0);
+    if (b == blocks) return gradients_wait() ? gradients_.all : earlier_sums() + last;
+    if (gradients_wait())
+      return gradients_.all - static_cast<double>(done) * gradients_.block * (1 - 1 / shards_);
+    const double flying =
+        std::min<double>(kFlying, static_cast<double>(b < 0 ? blocks : done)) * gradients_.block;
+    const double earlier = earlier_sums();
+    if (b < 0) {
+      return gradients_.all / shards_ + (earlier > 0 ? flying / shards_ : 0) +
+             gradients_.embedding + flying;
+    }
+    const double head = spec_.tied_embeddings ? gradients_.embedding : gradients_.head / shards_;
+    if (earlier > 0) {
+      return earlier + (spec_.tied_embeddings ? head : 0) + gradients_.block +
+             flying * (1 + 1 / shards_);
+    }
+    return head + gradients_.block + flying +
+           static_cast<double>(done) * gradients_.block / shards_;
+  }
+
+  /// Stage 3 where not all ranks share one copy: units gathered around the one that runs. A tied
+  /// embedding stays for all of a pass, which begins with it and ends in the head, or the other way
+  /// round.
+  double gathered(double unit, double ahead) const {
+    if (training_.zero_stage < 3 || shared_) return 0;
+    if (!training_.reshard_after_forward) return weights_.all / readers_;
+    return std::min(weights_.all, unit + ahead + (spec_.tied_embeddings ? weights_.embedding : 0)) /
+           readers_;
+  }
+  double gathered_ahead() const { return weights_.block * training_.gather_ahead; }
+
+  // ---- moments ----
+
+  double rows() const { return batch_.rows(); }
+  double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
+  /// Of activations of so many bytes, what a product keeps.
+  double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
+  static const MemoryUse& larger(const MemoryUse& a, const MemoryUse& b) {
+    return a.all() > b.all() ? a : b;
+  }
+  double data() const {
+    const double tokens = rows() * static_cast<double>(training_.micro_batches());
+    return spec_.family == Family::kMlp
+               ? kElement * tokens * static_cast<double>(spec_.inputs + spec_.outputs)
+               : kTokenBytes * tokens;
+  }
+
+  /// The head: its input, that of the product, and the logits, which become their own gradient;
+  /// with more than `kLossRows` a block of them, and the gradient of the weight, which is finished
+  /// in the forward pass.
+  MemoryUse loss() const {
+    const double h = static_cast<double>(spec_.hidden);
+    const double v = static_cast<double>(spec_.vocab);
+    const double n = rows();
+    const bool at_once = n <= kLossRows;
+    const auto moment = [&](double gradient, double head, double work) {
+      MemoryUse use = states(gradient);
+      use.gathered = gathered(weights_.head, gathered_ahead());
+      use.activations =
+          (kept_.empty() ? 0 : kept_.back()) + width() + rounded(width()) + 8 * n + data() + head;
+      use.workspace = work;
+      return use;
+    };
+    const double dx = width();
+    const double whole = gradients(static_cast<std::int64_t>(ways_.size()));
+    const double before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
+    if (at_once) {
+      const MemoryUse back =
+          moment(whole, rounded(kElement * n * v), dx + std::max(packed(n, h, v), packed(v, h, n)));
+      if (!narrow_) return back;
+      return larger(moment(before, kElement * n * v, rounded(kElement * n * v)), back);
+    }
+    const double block = kElement * kLossRows * v * (narrow_ ? 1.5 : 1);
+    const double dw = kElement * v * h;
+    return larger(moment(before, dw, block + dx + packed(v, h, kLossRows)), moment(whole, dw, dx));
+  }
+
+  /// The block at which most is held: what the earlier ones keep, what it computes again, and the
+  /// gradients that flow through it.
+  MemoryUse backward() const {
+    MemoryUse most;
+    const double wide = kElement * rows() * static_cast<double>(spec_.ffn) * (spec_.gated ? 2 : 1);
+    for (std::size_t b = 0; b < ways_.size(); ++b) {
+      MemoryUse use = states(gradients(static_cast<std::int64_t>(b)));
+      use.gathered = gathered(weights_.block,
+                              std::min(gathered_ahead(), static_cast<double>(b) * weights_.block));
+      use.activations = kept_[b] + costs_[b].rebuilt + data();
+      use.workspace =
+          wide + width() * (ways_[b] == Keep::kEverything ? 1 : 2) +
+          packed(static_cast<double>(spec_.ffn), static_cast<double>(spec_.hidden), rows());
+      if (use.all() > most.all()) most = use;
+    }
+    return most;
+  }
+
+  MemoryUse last_gradients() const {
+    MemoryUse use = states(gradients(-1));
+    use.gathered = gathered(spec_.tied_embeddings ? 0 : weights_.embedding, 0);
+    use.workspace = 2 * width();
+    use.activations = data();
+    return use;
+  }
+
+  MemoryUse optimizer() const {
+    return states(gradients_leave() ? gradients_.all / shards_ : gradients_.all);
+  }
+
+  MemoryUse perceptron_loss() const {
+    MemoryUse use = states(gradients_.all);
+    use.gathered = gathered(weights_.all, 0);
+    const double out = kElement * rows() * static_cast<double>(spec_.outputs);
+    use.activations = (kept_.empty() ? 0 : kept_.back()) + data() + out;
+    use.workspace =
+        2 * out +
+        (spec_.widths.empty() ? 0 : kElement * rows() * static_cast<double>(spec_.widths.back()));
+    return use;
+  }
+
+  const ModelSpec& spec_;
+  const Training& training_;
+  StateBytes bytes_;
+  bool narrow_;  ///< weights of 16 bits, to which what they multiply is rounded
+  MicroBatch batch_;
+  Units weights_;
+  Units gradients_;
+  double shards_;
+  bool shared_;
+  double readers_;
+  std::vector<Keep> ways_;
+  std::vector<model::BlockCost> costs_;
+  std::vector<double> kept_;  ///< by the blocks up to this one
+};
+
+}  // namespace
+
+bool predicts_memory(const Training& training) {
+  const Mesh& mesh = training.mesh;
+  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 &&
+         (training.states || training.precision == "fp32") && !training.zero_plus_plus &&
+         !training.offload_parameters;
+}
+
+RankMemory rank_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  return StepMemory(spec, training, cluster).run();
+}
+
+}  // namespace shoal::forecast

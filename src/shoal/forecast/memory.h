@@ -1,0 +1,20 @@
+#pragma once
+
+#include "shoal/forecast/plan_names.h"
+
+namespace shoal::forecast {
+
+/// Returns what one rank of Shoal holds at those moments of a step that can be its peak, under data
+/// parallelism and its shards. Allocations are counted one by one as the operators make them;
+/// tests/train/memory/planned_memory_test.cpp compares the result with the arena's ledger.
+///
+/// Ranks that shard over one host share one copy of the parameters. An equal share of it counts on
+/// every rank, here and in their arenas, whichever rank allocated it. On several hosts with equal
+/// blocks of ranks, the ranks of each host share what is whole or gathered.
+RankMemory rank_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+
+/// Returns true if `rank_memory` describes the job. A technique that Shoal does not have is planned
+/// with the published formulas.
+bool predicts_memory(const Training& training);
+
+}  // namespace shoal::forecast

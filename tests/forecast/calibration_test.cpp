@@ -1,0 +1,84 @@
+#include "shoal/forecast/calibration.h"
+
+#include <gtest/gtest.h>
+
+#include "shoal/base/error.h"
+#include "shoal/collective/algorithm/step.h"
+#include "shoal/plan/collective_cost.h"
+#include "shoal/plan/operations.h"
+
+namespace shoal::forecast {
+namespace {
+
+// Times made from known constants must give the constants back, and predictions the times.
+TEST(Calibration, FindsTheConstantsThatMadeTheTimes) {
+  Measurements measured;
+  measured.name = "made";
+  measured.ranks = 4;
+  measured.memory_bytes = 64e9;
+  for (const double flops : {1e6, 1e8, 1e9, 1e10}) {
+    measured.products[ElementType::kF32].push_back({flops, 20e-6 + flops / 80e9});
+    measured.products[ElementType::kBF16].push_back({flops, 20e-6 + flops / 160e9});
+  }
+  for (const double bytes : {1e4, 1e6, 1e8})
+    measured.traversals.push_back({bytes, 2e-6 + bytes / 12e9});
+  for (const double bytes : {65536.0, 1e6, 6e7})
+    measured.all_reduces.push_back({bytes, plan::ring_all_reduce_s(4, bytes, {3e-6, 1 / 5e9, 0})});
+  const Cluster cluster = calibrated(measured);
+  for (const auto& [work, seconds] : measured.products[ElementType::kF32])
+    EXPECT_NEAR(plan::product_s(cluster, ElementType::kF32, work) / seconds, 1, 1e-9);
+  for (const auto& [work, seconds] : measured.traversals)
+    EXPECT_NEAR(plan::memory_s(cluster, work) / seconds, 1, 1e-9);
+  EXPECT_NEAR(cluster.peak(ElementType::kBF16) / cluster.peak(ElementType::kF32), 2, 1e-9);
+  EXPECT_NEAR(cluster.inside.bandwidth / 5e9, 1, 1e-9);
+  EXPECT_NEAR(cluster.inside.latency_s / 3e-6, 1, 1e-6);
+  EXPECT_EQ(cluster.devices(), 4);
+  EXPECT_DOUBLE_EQ(cluster.device.memory_bytes, 16e9);
+}
+
+// The same of messages, whose times the cost model itself predicts: from one rank to another and
+// back.
+TEST(Calibration, FindsWhatMessagesCost) {
+  const collective::CostModel model{
+      .inside = {9e-6, 1 / 2.5e9}, .between = {}, .overhead = 2e-6, .fold = 1 / 6e9};
+  MessageTimes measured{.one_way = {}, .message_s = 2e-6, .fold = {1 << 20, (1 << 20) / 6e9}};
+  for (std::size_t bytes = 8; bytes <= 4 << 20; bytes *= 8) {
+    using collective::Action;
+    const collective::Range all{0, bytes};
+    const collective::StepTable there_and_back = {
+        {{Action::kSend, 1, all}, {Action::kReceiveCopy, 1, all}},
+        {{Action::kReceiveCopy, 0, all}, {Action::kSend, 0, all}}};
+    measured.one_way.push_back(
+        {static_cast<double>(bytes), collective::predict_seconds(there_and_back, 1, model) / 2});
+  }
+  const collective::CostModel found = message_costs(measured);
+  EXPECT_NEAR(found.inside.alpha / model.inside.alpha, 1, 1e-6);
+  EXPECT_NEAR(found.inside.beta / model.inside.beta, 1, 1e-9);
+  EXPECT_EQ(found.overhead, model.overhead);
+  EXPECT_NEAR(found.fold / model.fold, 1, 1e-12);
+  EXPECT_EQ(found.between, collective::CostModel().between);
+}
+
+// A burst of messages may cost more a message than one on its own, by noise: no latency is
+// negative.
+TEST(Calibration, MessagesHaveNoNegativeLatency) {
+  const collective::CostModel found =
+      message_costs({.one_way = {{8, 10e-6}, {1e6, 1e-3}}, .message_s = 7e-6, .fold = {1, 1}});
+  EXPECT_EQ(found.inside.alpha, 0);
+  EXPECT_NEAR(found.overhead, 5e-6, 1e-7);
+}
+
+TEST(Calibration, RefusesWhatTellsNothing) {
+  EXPECT_THROW(message_costs({.one_way = {{8, 1e-6}, {9, 2e-6}}, .message_s = 1e-6, .fold = {}}),
+               Error);
+
+  EXPECT_THROW(fit_line({{1e6, 1e-3}}), Error);
+  EXPECT_THROW(fit_line({{1e6, 1e-3}, {1e6, 2e-3}}), Error);
+  EXPECT_THROW(fit_line({{1e6, 0}, {2e6, 2e-3}}), Error);
+  const Line noisy = fit_line({{1e6, 0.9e-3}, {2e6, 2e-3}});
+  EXPECT_EQ(noisy.start_s, 0) << "a negative start is noise";
+  EXPECT_GT(noisy.rate, 0);
+}
+
+}  // namespace
+}  // namespace shoal::forecast

@@ -1,0 +1,156 @@
+#include "shoal/forecast/estimator.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "shoal/base/error.h"
+#include "shoal/forecast/memory.h"
+#include "shoal/forecast/step_time.h"
+
+namespace shoal::forecast {
+namespace {
+
+struct Planned {
+  ModelSpec spec = *model::named_model("gpt2-124m");
+  Training training;
+  Cluster cluster = *plan::cluster_preset("cpu");
+
+  Planned() {
+    training.precision = "fp32";
+    training.sequence = 256;
+    training.mesh.data = 2;
+    training.global_batch = 2;
+    cluster.devices_per_host = 2;
+    for (const std::string& name : plan::kernel_names()) cluster.kernels[name] = {};
+  }
+};
+
+// Each kernel alone, with one second a call or one a byte: the sum has as many as the model has
+// operators.
+TEST(ShoalTime, StepIsTheSumOfItsKernels) {
+  Planned planned;
+  const auto step = [&](const char* kernel, const KernelRate& rate) {
+    Planned one = planned;
+    one.cluster.kernels[kernel] = rate;
+    return ShoalEstimator().step_time(one.spec, one.training, one.cluster).all();
+  };
+  const KernelRate call{.start_s = 1};
+  const KernelRate byte{.weight_s = 1};
+  const double parameters = static_cast<double>(model::parameter_count(planned.spec));
+  EXPECT_DOUBLE_EQ(step("linear", call), 12 * 4);
+  EXPECT_DOUBLE_EQ(step("linear_backward", call), 12 * 4);
+  EXPECT_DOUBLE_EQ(step("attention_backward", call), 12);
+  EXPECT_DOUBLE_EQ(step("norm", call), 25);
+  EXPECT_DOUBLE_EQ(step("loss", call), 1);
+  EXPECT_DOUBLE_EQ(step("optimizer", byte), 4 * parameters);
+  EXPECT_NEAR(step("all_reduce", byte), 4 * parameters, 1);
+  EXPECT_DOUBLE_EQ(step("reduce_scatter", byte), 0);
+  planned.training.zero_stage = 3;
+  EXPECT_DOUBLE_EQ(step("optimizer", byte), 2 * parameters);
+  EXPECT_NEAR(step("reduce_scatter", byte), 4 * parameters, 1);
+  EXPECT_DOUBLE_EQ(step("all_reduce", byte), 0);
+  planned.training.recompute = Recompute::kFull;
+  EXPECT_DOUBLE_EQ(step("linear", call), 2 * 12 * 4);
+  planned.cluster.kernels.erase("attention");
+  EXPECT_THROW(step("norm", call), Error);
+}
+
+// Two norms of the width a block, a pass that turns queries and keys, and with norms of theirs one
+// more as wide; and the last norm.
+TEST(ShoalTime, NormsOfQueriesAndKeysArePasses) {
+  const auto norms = [](const ModelSpec& spec, const KernelRate& rate) {
+    Planned one;
+    one.spec = spec;
+    one.cluster.kernels["norm"] = rate;
+    return ShoalEstimator().step_time(one.spec, one.training, one.cluster).all();
+  };
+  const ModelSpec with = *model::named_model("qwen3-tiny");
+  ModelSpec without = with;
+  without.qk_norm = false;
+  const KernelRate call{.start_s = 1};
+  const KernelRate byte{.byte_s = 1};
+  EXPECT_DOUBLE_EQ(norms(without, call), 4 * 3 + 1);
+  EXPECT_DOUBLE_EQ(norms(with, call), 4 * 4 + 1);
+  EXPECT_DOUBLE_EQ(norms(with, byte) - norms(without, byte),
+                   4 * byte.seconds(plan::pass_work(256 * 8 * 48)));
+}
+
+// Products, loss and update of 16-bit weights are kernels of their own; what lies between the
+// products is not.
+TEST(ShoalTime, SixteenBitWeightsHaveTheirOwnKernels) {
+  Planned planned;
+  planned.training.precision = "bf16";
+  planned.training.states = plan::precision("bf16")->state;
+  const auto step = [&](const char* kernel) {
+    Planned one = planned;
+    one.cluster.kernels[kernel] = {.start_s = 1};
+    return ShoalEstimator().step_time(one.spec, one.training, one.cluster).all();
+  };
+  EXPECT_DOUBLE_EQ(step("linear_bf16"), 12 * 4);
+  EXPECT_DOUBLE_EQ(step("linear_backward_bf16"), 12 * 4);
+  EXPECT_DOUBLE_EQ(step("loss_bf16"), 1);
+  EXPECT_DOUBLE_EQ(step("optimizer_bf16"), 1);
+  for (const char* other : {"linear", "linear_backward", "loss", "optimizer"})
+    EXPECT_DOUBLE_EQ(step(other), 0) << other;
+  EXPECT_DOUBLE_EQ(step("norm"), 25);
+  // Where they were not measured, or the job keeps other states than were measured, the device's
+  // peak stands for them.
+  EXPECT_TRUE(predicts_step_time(planned.spec, planned.training, planned.cluster));
+  Training half = planned.training;
+  half.states = StateBytes{2, 4, 4, 4};
+  EXPECT_FALSE(predicts_step_time(planned.spec, half, planned.cluster));
+  planned.cluster.kernels.erase("linear_bf16");
+  EXPECT_FALSE(predicts_step_time(planned.spec, planned.training, planned.cluster));
+}
+
+// Whoever asks for the published numbers gets them on Shoal's clusters too, and whoever asks for
+// Shoal's gets the published ones for a technique that Shoal does not have.
+TEST(Estimator, EachAnswersForItsOwnSoftware) {
+  Planned planned;
+  planned.cluster.kernels["linear"] = {.start_s = 1000};
+  const auto seconds = [&](const plan::Estimator& estimator) {
+    return estimator.step_time(planned.spec, planned.training, planned.cluster).all();
+  };
+  const auto bytes = [&](const plan::Estimator& estimator) {
+    const auto ranks = estimator.memory(planned.spec, planned.training, planned.cluster);
+    return plan::worst(ranks).peak().use.all();
+  };
+  const auto published_s = [&] {
+    return plan::published_step_time(planned.spec, planned.training, planned.cluster).all();
+  };
+  const auto published_bytes = [&] {
+    return plan::worst(plan::published_memory(planned.spec, planned.training, planned.cluster))
+        .peak()
+        .use.all();
+  };
+  EXPECT_DOUBLE_EQ(seconds(ShoalEstimator()), 1000 * 12 * 4);
+  EXPECT_EQ(seconds(plan::PublishedEstimator()), published_s());
+  EXPECT_LT(published_s(), 1000);
+  EXPECT_EQ(bytes(plan::PublishedEstimator()), published_bytes());
+  EXPECT_NE(bytes(ShoalEstimator()), published_bytes());
+  planned.training.mesh.data = 1;
+  planned.training.mesh.tensor = 2;
+  EXPECT_EQ(seconds(ShoalEstimator()), published_s());
+  EXPECT_EQ(bytes(ShoalEstimator()), published_bytes());
+}
+
+// One copy of the parameters on the host, halves of the rest; without shared memory each rank has
+// all that it computes with.
+TEST(ShoalMemory, ShardsShareTheParameters) {
+  Planned planned;
+  planned.training.zero_stage = 3;
+  const double bytes = 4 * static_cast<double>(model::parameter_count(planned.spec));
+  const RankMemory shared = memory(planned.spec, planned.training, planned.cluster)[0];
+  EXPECT_DOUBLE_EQ(shared.phases.back().use.parameters, bytes / 2);
+  EXPECT_DOUBLE_EQ(shared.phases.back().use.optimizer, bytes);
+  EXPECT_DOUBLE_EQ(shared.phases.front().use.gathered, 0);
+  planned.cluster.devices_per_host = 1;
+  planned.cluster.hosts = 2;
+  const RankMemory apart = memory(planned.spec, planned.training, planned.cluster)[0];
+  EXPECT_DOUBLE_EQ(apart.phases.back().use.parameters, bytes / 2);
+  EXPECT_GT(apart.phases.front().use.gathered, 4.0 * 50257 * 768);
+}
+
+}  // namespace
+}  // namespace shoal::forecast
