@@ -4,9 +4,16 @@
 
 namespace shoal::collective {
 
-/// Throws Error(usage) for an operation that makes no sense among `size` ranks without shared
-/// memory, or that no communicator folds. `carrier` is what the message calls that which carries
-/// host memory only: "TCP".
-void check_operation(const Operation& operation, int rank, int size, const char* carrier);
+/// Throws Error(usage) for an operation that makes no sense for `rank` among `size` ranks: every
+/// communicator calls it first, so that all transports refuse the same calls with the same kind of
+/// error. `carrier` names the transport in the message: "TCP", "shared memory". `to_self`: the
+/// transport delivers messages of a rank to itself.
+///
+/// Refused are: reductions that no fold supports, memory that is not the host's, a shared output
+/// (HierarchicalCommunicator, which offers it, checks without it), a root or peer that is no rank,
+/// a message to the rank itself unless `to_self`, per-rank counts of another length than the
+/// group's or that disagree about what a rank sends itself, and an all_to_all in place.
+void check_operation(const Operation& operation, int rank, int size, const char* carrier,
+                     bool to_self = false);
 
 }  // namespace shoal::collective

@@ -8,6 +8,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/tick_clock.h"
 #include "shoal/collective/fold/fold.h"
+#include "shoal/collective/operation_check.h"
 
 namespace shoal::collective {
 
@@ -63,28 +64,7 @@ bool HostCommunicator::travels_inline(Kind kind, std::size_t bytes, int ranks) {
 }
 
 void HostCommunicator::validate(const Operation& operation) const {
-  const char* what = name(operation.kind);
-  SHOAL_USER_CHECK(supports(operation.kind, operation.type, operation.reduction), what,
-                   "shared memory has no {} of {} by {}", what, name(operation.type),
-                   name(operation.reduction));
-  if (has_root(operation.kind)) {
-    SHOAL_USER_CHECK(operation.peer >= 0 && operation.peer < size(), what,
-                     "root {} is not one of {} ranks", operation.peer, size());
-  }
-  SHOAL_USER_CHECK(operation.memory == MemoryKind::kHost, what,
-                   "shared memory carries host memory only");
-  SHOAL_USER_CHECK(!operation.shared_output, what,
-                   "one output a host is of groups that lie on several");
-  const auto counts = static_cast<std::size_t>(size());
-  SHOAL_USER_CHECK(
-      (operation.send_counts.empty() && operation.receive_counts.empty()) ||
-          (operation.kind == Kind::kAllToAll && operation.send_counts.size() == counts &&
-           operation.receive_counts.size() == counts),
-      what, "per-rank counts: {} to send, {} to receive, for {} ranks",
-      operation.send_counts.size(), operation.receive_counts.size(), counts);
-  const bool in_place_exchange = operation.kind == Kind::kAllToAll && operation.buffer.count > 0 &&
-                                 operation.buffer.input == operation.buffer.output;
-  SHOAL_USER_CHECK(!in_place_exchange, what, "input and output must be two buffers");
+  check_operation(operation, rank_, size(), "shared memory", true);
 }
 
 Handle HostCommunicator::start(const Operation& operation) {

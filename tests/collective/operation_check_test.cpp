@@ -1,0 +1,173 @@
+// Calls that make no sense are refused alike by shared memory, by TCP and by both together: with
+// the same kind of error, on every rank, before anything has begun.
+#include "shoal/collective/operation_check.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <vector>
+
+#include "shoal/collective/tcp/tcp_communicator.h"
+#include "shoal/wire/peers.h"
+#include "tests/collective/host_ranks.h"
+#include "tests/collective/network_ranks.h"
+#include "tests/collective/on_hosts.h"
+
+namespace shoal::collective {
+namespace {
+
+constexpr int kRanks = 3;
+
+enum class Carrier { kSharedMemory, kTcp, kBoth };
+
+void PrintTo(Carrier carrier, std::ostream* out) {
+  *out << (carrier == Carrier::kSharedMemory ? "shared_memory"
+           : carrier == Carrier::kTcp        ? "tcp"
+                                             : "both");
+}
+
+class OperationCheck : public testing::TestWithParam<Carrier> {
+ protected:
+  /// Runs `body` on three ranks. Every rank ends with a barrier, which fails where a refused
+  /// operation has left something behind.
+  void on_ranks(const std::function<void(Communicator&)>& body) const {
+    const auto then_barrier = [&](Communicator& c) {
+      body(c);
+      c.run({.kind = Kind::kBarrier}, soon());
+    };
+    switch (GetParam()) {
+      case Carrier::kSharedMemory:
+        return on_threads(kRanks, [&](HostCommunicator& c, int) { then_barrier(c); });
+      case Carrier::kTcp:
+        return expect_none(on_network(kRanks, [&](const wire::Endpoint& store, int rank) {
+          wire::StoreClient client(store, "key", soon());
+          TcpCommunicator c(std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"},
+                                                          client, rank, kRanks, soon()),
+                            {});
+          then_barrier(c);
+        }));
+      case Carrier::kBoth:
+        return expect_none(on_hosts({0, 0, 1}, then_barrier));
+    }
+  }
+};
+
+/// The kind of error that `start` throws; empty when it accepts the operation.
+std::optional<ErrorKind> refusal(Communicator& c, const Operation& operation) {
+  try {
+    c.wait(c.start(operation), soon());
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  return std::nullopt;
+}
+
+TEST_P(OperationCheck, RefusesAnExchangeInPlaceWithEqualParts) {
+  on_ranks([](Communicator& c) {
+    std::vector<float> data(5 * kRanks);
+    EXPECT_EQ(refusal(c, {.kind = Kind::kAllToAll,
+                          .type = ElementType::kF32,
+                          .buffer = {data.data(), data.data(), 5}}),
+              ErrorKind::kUsage);
+  });
+}
+
+TEST_P(OperationCheck, RefusesAnExchangeInPlaceWithPerRankCounts) {
+  // More than one staged chunk: where it is accepted, it overwrites what was not sent yet.
+  constexpr std::size_t kUnit = 200'000;
+  on_ranks([](Communicator& c) {
+    std::vector<std::size_t> counts;
+    std::size_t total = 0;
+    for (int r = 0; r < kRanks; ++r) {
+      counts.push_back(static_cast<std::size_t>(c.rank() + r) * kUnit);
+      total += counts.back();
+    }
+    std::vector<float> data(total + 1);
+    EXPECT_EQ(refusal(c, {.kind = Kind::kAllToAll,
+                          .type = ElementType::kF32,
+                          .buffer = {data.data(), data.data(), 0},
+                          .send_counts = counts,
+                          .receive_counts = counts}),
+              ErrorKind::kUsage);
+  });
+}
+
+TEST_P(OperationCheck, RefusesAnExchangeInPlaceAmongSeveralBuffers) {
+  on_ranks([](Communicator& c) {
+    std::vector<float> input(kRanks);
+    std::vector<float> output(kRanks);
+    const std::vector<Buffer> more{{input.data(), input.data(), 1}};
+    EXPECT_EQ(refusal(c, {.kind = Kind::kAllToAll,
+                          .type = ElementType::kF32,
+                          .buffer = {input.data(), output.data(), 1},
+                          .more = more}),
+              ErrorKind::kUsage);
+  });
+}
+
+TEST_P(OperationCheck, RefusesARankThatSendsItselfWhatItDoesNotExpect) {
+  on_ranks([](Communicator& c) {
+    std::vector<float> input(8);
+    std::vector<float> output(8);
+    const std::vector<std::size_t> send(kRanks, 2);
+    std::vector<std::size_t> receive(kRanks, 2);
+    receive[static_cast<std::size_t>(c.rank())] = 1;
+    EXPECT_EQ(refusal(c, {.kind = Kind::kAllToAll,
+                          .type = ElementType::kF32,
+                          .buffer = {input.data(), output.data(), 0},
+                          .send_counts = send,
+                          .receive_counts = receive}),
+              ErrorKind::kUsage);
+  });
+}
+
+TEST_P(OperationCheck, RefusesAMessageToNobody) {
+  on_ranks([](Communicator& c) {
+    float data = 0;
+    for (const int peer : {-1, kRanks}) {
+      EXPECT_EQ(refusal(c, {.kind = Kind::kSend,
+                            .type = ElementType::kF32,
+                            .buffer = {&data, nullptr, 1},
+                            .peer = peer}),
+                ErrorKind::kUsage)
+          << "peer " << peer;
+    }
+  });
+}
+
+// Shared memory delivers a message of a rank to itself (HostMailbox's tests send some).
+TEST_P(OperationCheck, RefusesAMessageToItselfOverTcp) {
+  if (GetParam() == Carrier::kSharedMemory) return;
+  on_ranks([](Communicator& c) {
+    float data = 0;
+    EXPECT_EQ(refusal(c, {.kind = Kind::kSend,
+                          .type = ElementType::kF32,
+                          .buffer = {&data, nullptr, 1},
+                          .peer = c.rank()}),
+              ErrorKind::kUsage);
+  });
+}
+
+TEST_P(OperationCheck, RefusesARootThatIsNoRank) {
+  on_ranks([](Communicator& c) {
+    float data = 0;
+    for (const int root : {-1, kRanks}) {
+      EXPECT_EQ(refusal(c, {.kind = Kind::kBroadcast,
+                            .type = ElementType::kF32,
+                            .buffer = {&data, &data, 1},
+                            .peer = root}),
+                ErrorKind::kUsage)
+          << "root " << root;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Carriers, OperationCheck,
+                         testing::Values(Carrier::kSharedMemory, Carrier::kTcp, Carrier::kBoth),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace shoal::collective
