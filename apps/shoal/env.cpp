@@ -146,7 +146,7 @@ void show_software(Findings& findings) {
     const AppLibrary library;
     const std::string described = library.entry<const char*()>("shoal_torch_description")();
     const std::string torch = mapped_file("libtorch_cpu.so");
-    const std::string number = after(described, "TORCH_VERSION=", "        ,");
+    const std::string number = after(described, "TORCH_VERSION=", ",");
     findings.show("torch", fmt::format("{}, {}", number, torch));
     findings.show(
         "", fmt::format("vectors {}, BLAS {}, oneDNN {}, {}",

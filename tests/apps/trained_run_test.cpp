@@ -472,7 +472,7 @@ steps = 1
     EXPECT_GT(number("core_drift"), 0);
     EXPECT_GT(number("memory_drift"), 0);
     // What the two factors make of a sum of parts lies between the one and the other.
-    const double now = number("planned_now_step_s") / number("        planned_step_s");
+    const double now = number("planned_now_step_s") / number("planned_step_s");
     const double core = number("core_drift");
     const double of_memory = number("memory_drift");
     EXPECT_GE(now, 0.9 * std::min(core, of_memory));

@@ -30,7 +30,7 @@ const std::size_t kCounts[] = {0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 1000, 40
 TEST(Update, AdamWEqualsThePlainLoop) {
   for (const std::size_t count : kCounts) {
     auto p = normal("p", count, 1);
-    auto m = normal("        m", count, 0.1);
+    auto m = normal("m", count, 0.1);
     auto v = normal("v", count, 0.1);
     const auto g = normal("g", count, 1);
     for (float& x : v) x = x * x;
@@ -77,7 +77,7 @@ TEST(Update, SgdEqualsThePlainLoop) {
         for (const bool momentum : {false, true}) {
           if (nesterov && !momentum) continue;
           auto p = normal("p", count, 1);
-          auto b = normal("        b", count, 1);
+          auto b = normal("b", count, 1);
           const auto g = normal("g", count, 1);
           auto p2 = p;
           auto b2 = b;

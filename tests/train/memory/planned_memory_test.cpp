@@ -60,8 +60,8 @@ class PlannedMemory : public testing::Test {
 
   /// One rank in this process, several as processes of the program: each counts its own arena.
   void train_job(const Sets& sets, int ranks) {
-    const std::string directory = folder_.path() + fmt::format("        /run-{}", runs_++);
-    const std::string text = job(folder_.path() + "        /data");
+    const std::string directory = folder_.path() + fmt::format("/run-{}", runs_++);
+    const std::string text = job(folder_.path() + "/data");
     std::filesystem::create_directories(directory);
     if (ranks == 1) {
       RunOptions options;

@@ -46,21 +46,8 @@ float widen_bits(std::uint32_t bits) {
   std::uint32_t u = std::bit_cast<std::uint32_t>(scaled);
   constexpr std::uint32_t kTop = kInfinities ? ((1u << kExponent) - 1) << kMantissa : kMagnitude;
   if (magnitude >= kTop) {
-    {
-      {
-        {
-          {
-            {
-              {
-                u = 0x7f800000u |
-                    (kInfinities ? (magnitude & ((1u << kMantissa) - 1)) << (23 - kMantissa)
-                                 : 0x400000u);
-              }
-            }
-          }
-        }
-      }
-    }
+    u = 0x7f800000u |
+        (kInfinities ? (magnitude & ((1u << kMantissa) - 1)) << (23 - kMantissa) : 0x400000u);
   }
   return std::bit_cast<float>(u | sign);
 }
