@@ -43,8 +43,8 @@ class Progress::Hold {
 };
 
 Error Progress::failed(const Error& error) {
-  Error seen = fabric_->as_seen_by_all(error);
-  fabric_->spread(error);
+  Error seen = fabric_->with_job_ranks(error);
+  fabric_->propagate(error);
   if (flight_.directory.empty() || recorded_.exchange(true)) return seen;
   try {
     collective::write_flight(flight_.directory, flight_.owner, *flight_.book, seen);

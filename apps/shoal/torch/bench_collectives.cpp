@@ -243,7 +243,7 @@ comm::WorldOptions world_options(const BenchArguments& a) {
   options.rendezvous = a.rendezvous;
   if (a.hosts > 1) {
     options.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
-    options.rendezvous = "file:" + wire::meeting_directory() + "/" + a.name + ".store";
+    options.rendezvous = "file:" + wire::rendezvous_directory() + "/" + a.name + ".store";
     options.interface = "lo";
   }
   return options;

@@ -39,7 +39,7 @@ Bytes encode(const Error& error) {
 
 Error decode_error(std::span<const std::byte> bytes) {
   const Error unreadable(ErrorKind::kAborted, "abort",
-                         "another rank stopped the job with words that cannot be read");
+                         "another rank stopped the job; its error report cannot be read");
   ErrorHeader header;
   if (bytes.size() < sizeof header) return unreadable;
   std::memcpy(&header, bytes.data(), sizeof header);
