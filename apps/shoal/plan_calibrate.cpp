@@ -15,7 +15,7 @@
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/other_load.h"
-#include "apps/shoal/own_program.h"
+#include "apps/shoal/self_exec.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
@@ -44,7 +44,7 @@ std::vector<plan::TimedWork> work_of(const std::vector<TimedSample>& samples) {
 std::vector<nlohmann::json> collectives(std::vector<std::string> words) {
   words.insert(words.begin(), {"bench", "collectives"});
   words.push_back("--json");
-  const Answer answer = ask_own_program(words);
+  const SelfRun answer = run_self(words);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "calibrate",
                 fmt::format("the collectives' benchmark failed: {}", answer.err));
