@@ -326,8 +326,14 @@ void TcpTransport::deliver(int r, Stream stream, ReceivedChunk chunk, std::size_
     return signal_event();
   }
   // A chunk with memory of its own began to arrive before the receive was posted; the bytes of any
-  // other are in place already.
+  // other are in place already, and `place` has compared the sizes.
   PostedReceive& to = *posted->second;
+  if (chunk.data() && chunk.total() != to.bytes) {
+    to.actual = chunk.total();
+    peer.posted.erase(posted);
+    peer.inbox[stream].push_back(std::move(chunk));
+    return signal_event();
+  }
   if (chunk.data()) std::memcpy(to.data + chunk.offset(), chunk.data(), bytes);
   // Stored after the bytes: the operation reads `arrived` without the lock.
   to.arrived.store(chunk.offset() + bytes, std::memory_order_release);
