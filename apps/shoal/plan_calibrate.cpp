@@ -18,6 +18,7 @@
 #include "apps/shoal/self_exec.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/clock.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/error.h"
 #include "shoal/collective/fold/fold.h"
 #include "shoal/plan/calibration.h"
@@ -86,8 +87,7 @@ plan::TimedWork folding() {
     const auto start = Clock::now();
     collective::fold(ElementType::kF32, collective::Reduction::kMax, sources, 2, &target, 1,
                      kCount);
-    best.seconds =
-        std::min(best.seconds, std::chrono::duration<double>(Clock::now() - start).count());
+    best.seconds = std::min(best.seconds, to_seconds(Clock::now() - start));
   }
   return best;
 }

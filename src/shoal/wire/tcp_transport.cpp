@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/system_error.h"
 #include "shoal/wire/parking.h"
 
@@ -239,7 +240,7 @@ void TcpTransport::send_heartbeats() {
   for (int r = 0; r < size_; ++r) {
     const Peer& peer = peers_[r];
     if (!peer.link || peer.goodbye || now - peer.last_received < options_.silence) continue;
-    const double seconds = std::chrono::duration<double>(now - peer.last_received).count();
+    const double seconds = to_seconds(now - peer.last_received);
     fail(
         Error(ErrorKind::kPeerLost, "heartbeat",
               fmt::format("rank {} has been silent for {:.1f} s: it is stopped, or the link is cut",
