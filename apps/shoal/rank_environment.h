@@ -33,7 +33,7 @@ using Environment = std::function<const char*(const char*)>;
 ///   a pod of Kubernetes (KUBERNETES_SERVICE_HOST): RANK, or JOB_COMPLETION_INDEX of an indexed
 ///   Job, and WORLD_SIZE; LOCAL_RANK and LOCAL_WORLD_SIZE
 ///     where a pod has several ranks.
-/// Where ranks are on several hosts, and wherever it is set, SHOAL_RENDEZVOUS (host:port or
+/// When ranks are on several hosts, and whenever it is set, SHOAL_RENDEZVOUS (host:port or
 /// file:/path) names the place of their rendezvous; without it that is MASTER_ADDR and MASTER_PORT
 /// (under torchrun, which listens there itself, one port above). SHOAL_JOB_KEY, where set, is part
 /// of the secret that they show each other. Empty when none of them started this process. Throws

@@ -263,8 +263,9 @@ TEST(Link, BodiesAreReadUntilTheyAreReleased) {
   EXPECT_EQ(messages[1], want);
 }
 
-// After a failure nothing of the caller's is read any more, and the words about it still arrive.
-TEST(Link, DropsMessagesAndStillSpeaks) {
+// After a failure no memory of the caller is read any more, and the message about the failure still
+// arrives.
+TEST(Link, DropsMessagesAndStillSendsControlMessages) {
   auto [left, right] = pair_of_sockets();
   Link a(std::move(left));
   Link b(std::move(right));
@@ -278,16 +279,16 @@ TEST(Link, DropsMessagesAndStillSpeaks) {
     EXPECT_TRUE(*released);
   }
   a.send({0, 1}, 5, Bytes(10, std::byte{3}));
-  std::vector<Stream> heard;
-  while (heard.empty()) {
+  std::vector<Stream> received;
+  while (received.empty()) {
     a.flush();
-    ASSERT_TRUE(b.receive([&](Stream stream, Bytes) { heard.push_back(stream); }));
+    ASSERT_TRUE(b.receive([&](Stream stream, Bytes) { received.push_back(stream); }));
   }
-  EXPECT_EQ(heard, (std::vector<Stream>{{0, 1}}));
+  EXPECT_EQ(received, (std::vector<Stream>{{0, 1}}));
   EXPECT_TRUE(a.idle());
 }
 
-/// What a link writes for a few messages.
+/// Returns the bytes that a link writes for a few messages.
 Bytes recorded() {
   auto [left, right] = pair_of_sockets();
   Link a(std::move(left));

@@ -6,7 +6,7 @@
 
 namespace shoal {
 
-/// What kind of thing went wrong; decides the exit code of the program.
+/// The kind of an error; it decides the exit code of the program.
 enum class ErrorKind : std::uint8_t {
   kInternal,      ///< a broken invariant of Shoal itself
   kUsage,         ///< a call or command line that makes no sense
@@ -50,7 +50,7 @@ class Error : public std::runtime_error {
   int peer() const { return peer_; }  ///< -1: none
   std::uint64_t sequence() const { return sequence_; }
   const std::string& operation() const { return operation_; }
-  /// What happened, without operation, ranks and hint.
+  /// The description alone, without operation, ranks and hint.
   const std::string& message() const { return message_; }
   const std::string& awaited() const { return awaited_; }
   const std::string& hint() const { return hint_; }

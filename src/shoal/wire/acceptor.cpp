@@ -61,7 +61,7 @@ void Acceptor::accept_all() {
   }
 }
 
-// Reads no byte beyond the handshake: what follows belongs to whoever gets the socket.
+// Reads no byte beyond the handshake: what follows belongs to the new owner of the socket.
 void Acceptor::continue_handshake(int fd) {
   Caller& caller = callers_.at(fd);
   std::array<std::byte, 256> bytes;

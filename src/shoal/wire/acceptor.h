@@ -9,9 +9,9 @@
 
 namespace shoal::wire {
 
-/// Accepts connections and passes on those whose callers prove that they know the job's key. Nobody
-/// waits for strangers, noise and silent callers: each has 10 seconds for its handshake, and 3 when
-/// more than 256 are in theirs; the kernel keeps further ones in its queue meanwhile.
+/// Accepts connections and passes on those whose callers prove that they know the job's key.
+/// Strangers, noise and silent callers delay no other: each has 10 seconds for its handshake, and 3
+/// when more than 256 are in theirs; the kernel keeps further ones in its queue meanwhile.
 class Acceptor {
  public:
   /// `admit` gets the socket and the hello message of each caller that has passed. It runs in the

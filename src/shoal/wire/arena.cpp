@@ -211,7 +211,7 @@ void Arena::free(void* block) {
   free_locked(block);
 }
 
-// Peers that read the block in place count themselves in `holders`. Nobody calls back when the
+// Peers that read the block in place count themselves in `holders`. No call tells when the
 // count falls to zero; the next allocation looks.
 void Arena::free_when_unheld(void* block, const std::atomic<int>* holders) {
   const std::lock_guard lock(mutex_);

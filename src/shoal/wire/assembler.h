@@ -47,8 +47,8 @@ class Assembler {
   explicit Assembler(std::uint64_t most_bytes = std::uint64_t{1} << 42,
                      std::shared_ptr<ChunkPool> pool = nullptr);
 
-  /// Where the next bytes of the connection belong: the rest of a header or of a chunk. Never
-  /// empty.
+  /// Returns where the next bytes of the connection belong: the rest of a header or of a chunk.
+  /// Never empty.
   std::span<std::byte> wanted();
   bool within_chunk() const { return header_bytes_ == kHeaderBytes; }
   /// The first `bytes` of `wanted()` have been filled. Throws Error(data) for what no sender of

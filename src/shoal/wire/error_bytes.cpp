@@ -10,7 +10,9 @@ constexpr std::size_t kMostText = 16 << 10;
 
 struct ErrorHeader {
   std::uint32_t kind = 0;
-  std::int32_t rank = -1, size = -1, peer = -1;
+  std::int32_t rank = -1;
+  std::int32_t size = -1;
+  std::int32_t peer = -1;
   std::uint64_t sequence = 0;
   std::uint32_t lengths[4] = {};
 };

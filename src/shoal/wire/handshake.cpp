@@ -33,6 +33,8 @@ void append(std::vector<std::byte>& to, const void* from, std::size_t size) {
   to.insert(to.end(), bytes, bytes + size);
 }
 
+/// HMAC-SHA256 of the key over a label and both challenges. The label differs by direction: a
+/// caller that sends the listener's own proof back does not pass.
 Proof prove(const std::string& key, const char* label, std::span<const std::byte> listener,
             std::span<const std::byte> caller, std::span<const std::byte> hello) {
   std::vector<std::byte> text;
@@ -55,6 +57,7 @@ void wait_ready(int socket, short events, Deadline deadline) {
     throw Error(ErrorKind::kTimeout, "handshake", "the other side does not answer");
 }
 
+/// Sends or receives exactly `size` bytes on a non-blocking socket.
 void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline deadline) {
   for (std::size_t at = 0; at < size;) {
     const ssize_t n = out ? ::send(socket, data + at, size - at, MSG_NOSIGNAL)
@@ -127,6 +130,7 @@ void handshake_as_caller(int socket, const std::string& key, const Hello& hello,
   append(answer, hello.data(), hello.size());
   append(answer, mine.data(), mine.size());
   exchange(socket, answer.data(), answer.size(), true, deadline);
+  // The listener proves itself last: it shows nothing to a caller that does not know the key.
   Proof theirs;
   exchange(socket, theirs.data(), theirs.size(), false, deadline);
   const Proof want = prove(key, "listener", listener, own, {});

@@ -25,7 +25,8 @@ class ListenerHandshake {
  public:
   explicit ListenerHandshake(std::string key);
   std::vector<std::byte> greeting() const;
-  /// How many bytes are still needed; never more are taken, what follows them is the connection's.
+  /// Returns how many bytes are still needed. No more are taken: what follows belongs to the
+  /// connection.
   std::size_t wanted() const;
   /// Takes at most `wanted()` bytes. False: not a member.
   bool feed(std::span<const std::byte> bytes);

@@ -31,7 +31,7 @@ constexpr const char* kOperation = "rendezvous";
 constexpr std::size_t kMaxStrangers = 64;
 using Token = std::array<std::byte, 32>;
 
-/// What a rank sends when it has connected; its arena's descriptor comes along.
+/// A rank's first message after it has connected; its arena's descriptor comes along.
 struct Hello {
   std::uint32_t magic = kMagic;
   std::int32_t rank = 0;
@@ -75,7 +75,7 @@ int process_of(int socket) {
   return static_cast<int>(syscall(SYS_pidfd_open, who.pid, 0));
 }
 
-/// What the leader holds of another rank.
+/// Another rank, as the leader sees it.
 struct Member {
   Descriptor socket;
   Descriptor arena;
@@ -86,15 +86,15 @@ struct Member {
 
 /// Rank 0: waits for all other ranks, then sends each of them the descriptors of all.
 ///
-/// Nobody is answered before everybody has come. A connection has until the rendezvous' deadline to
-/// send its hello message, and delays nobody meanwhile.
+/// No rank is answered before all have come. A connection has until the rendezvous' deadline to
+/// send its hello message, and delays no other meanwhile.
 class Leader {
  public:
   Leader(const LocalRendezvousOptions& options, const std::string& path)
       : options_(options), path_(path), members_(static_cast<std::size_t>(options.size)) {
     listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    // A job of this name that was killed may have left its socket; nobody else can, because the
-    // directory belongs to this user alone.
+    // A job of this name that was killed may have left its socket. No other user can have made it,
+    // because the directory belongs to this user alone.
     unlink(path.c_str());
     const sockaddr_un address = address_of(path);
     if (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||

@@ -9,7 +9,7 @@
 
 namespace shoal::wire {
 
-/// How one rank takes part in the rendezvous of the ranks of its host.
+/// One rank's part in the rendezvous of the ranks of its host.
 struct LocalRendezvousOptions {
   std::string name;  ///< unique to the job on this host; letters, digits, '.', '_', '-'
   std::string key;   ///< every member must show it; at most 64 bytes
@@ -20,7 +20,7 @@ struct LocalRendezvousOptions {
   const SharedSegment* arena = nullptr;
 };
 
-/// What a rank has after the rendezvous.
+/// The memory and processes of the other ranks, as this rank holds them after the rendezvous.
 struct LocalRendezvousResult {
   /// One segment, mapped by all ranks; zero but for its first 64 bytes, which hold the token.
   SharedSegment control;

@@ -21,7 +21,7 @@ struct alignas(64) ParkingLot {
 };
 
 /// Wakes all that sleep. Call it after a sequentially consistent store of what they wait for; it
-/// costs one load when nobody sleeps.
+/// costs one load when no rank sleeps.
 void wake(ParkingLot& lot);
 
 /// Sleeps for at most `longest`, or until woken. Returns at once when `lot.wakeups` is no longer
@@ -37,7 +37,7 @@ inline void pause() {
 #endif
 }
 
-/// How often a wait spins and yields before it sleeps.
+/// Decides how often a wait spins and yields before it sleeps.
 ///
 /// With more ranks than cores a spin only keeps the peer from its core, so a wait yields at once.
 /// With as many cores as ranks the same happens while another program has a core and two ranks

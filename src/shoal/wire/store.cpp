@@ -160,6 +160,7 @@ StoreServer::StoreServer(const std::string& host, PortRange ports, const std::st
   });
 }
 
+// The service is destroyed after its thread has ended.
 StoreServer::~StoreServer() {
   stop_ = true;
   service_->wake();
@@ -181,12 +182,12 @@ StoreClient::Reply StoreClient::request(int what, const std::string& key, const 
                                         Deadline deadline) {
   SHOAL_USER_CHECK(key.size() <= kMaxKey && value.size() <= kMaxValue, "store",
                    "a key of {} bytes and a value of {}", key.size(), value.size());
+  // The number ties an answer to its request: answers to requests that timed out carry others.
   const std::uint64_t number = ++requests_;
   link_.send({number, static_cast<std::uint64_t>(what)}, 0, pack(key, value));
   std::optional<Reply> reply;
   for (;;) {
     const bool sent = link_.flush();
-    // The answer to an earlier request that timed out may still come; it is dropped.
     const bool open = link_.receive([&](Stream stream, Bytes bytes) {
       if (stream.group == number) reply = Reply{stream.sequence, text_of(bytes, 0, bytes.size())};
     });

@@ -232,7 +232,7 @@ void TcpTransport::watch_connections(bool watch) {
 void TcpTransport::send_heartbeats() {
   const auto now = Clock::now();
   // A rank that was held up itself has not read what the others have sent meanwhile. It blames
-  // nobody before the next heartbeat, by when it has.
+  // no peer before the next heartbeat, by when it has.
   const bool held_up = now - next_heartbeat_ > 2 * options_.heartbeat;
   next_heartbeat_ = now + options_.heartbeat;
   send_control(kHeartbeat, {});

@@ -25,7 +25,7 @@ namespace shoal::wire {
 /// One TCP connection of this rank to every other, and what has arrived on them.
 ///
 /// Threads: a caller that waits moves the bytes of all connections itself (it is the *driver*); the
-/// others that wait meanwhile sleep until it reports an event. While nobody has waited for a
+/// others that wait meanwhile sleep until it reports an event. When no caller has waited for a
 /// millisecond, the transport's own thread moves the bytes. That thread also accepts connections
 /// and sends heartbeats, so that a rank that computes for long is not taken for dead.
 class TcpTransport final : public Transport {
@@ -50,7 +50,7 @@ class TcpTransport final : public Transport {
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
 
-  /// Says goodbye: this rank waits for nobody any more, and its end is no failure.
+  /// Says goodbye: this rank waits for no other any more, and its end is no failure.
   void leave();
 
   int rank() const override { return rank_; }

@@ -22,7 +22,7 @@ struct PostedReceive {
   std::byte* const data;
   const std::size_t bytes;
   /// Bytes that have arrived, from the beginning on. Stored with release after the bytes are
-  /// written: whoever loads it with acquire may read that many.
+  /// written: a thread that loads it with acquire may read that many.
   std::atomic<std::size_t> arrived{0};
   /// The size of the message where it is not `bytes`; the message is then taken by `take`.
   std::atomic<std::uint64_t> actual{0};

@@ -51,6 +51,8 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Setting
         fmt::format("tcp-{:x}", group_), members_.ranks,
         [recorder = recorder_, rank = peers_->rank()] { return recorder->entries(rank); });
   }
+  // Any thread may answer a question while this object is being destroyed: the callback shares the
+  // recorder and touches nothing else.
   peers_->answer_for(group_, [recorder = recorder_] { return recorder->standing().pack(); });
 }
 
@@ -89,6 +91,7 @@ Handle TcpCommunicator::start(const Operation& operation, bool between_hosts) {
   peers_->check();
   validate(operation);
   const Handle handle = ++started_;
+  // Coalesced buffers are operations of their own under one handle, which is complete when all are.
   Operation part = operation;
   part.more = {};
   enqueue(part, handle, between_hosts);
@@ -111,6 +114,7 @@ void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_ho
   const Algorithm algorithm = message ? Algorithm::kDirect : choice_(o.kind, bytes, once);
   const wire::Stream stream =
       message ? stream_of_messages(o.tag) : wire::Stream{group_, ++sequence_};
+  // A list: operations stay where they are, and receives look through those before them.
   TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream,
                                             steps_for(o, algorithm, between_hosts));
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? settings_.timeout : o.timeout);
@@ -139,6 +143,8 @@ std::vector<Step> TcpCommunicator::make_steps(const Operation& o, Algorithm algo
              o.peer,
              {0, o.buffer.count}}};
   }
+  // Per-rank counts are known to this rank only for itself, so its steps are made alone. A table
+  // for all ranks needs equal counts.
   const auto own = static_cast<std::size_t>(rank());
   std::vector<Step> steps = !o.send_counts.empty()
                                 ? exchange_steps(rank(), o.send_counts, o.receive_counts)
@@ -176,6 +182,7 @@ void TcpCommunicator::advance_all() {
         ++it;
         continue;
       }
+      // The source is kept before the operation goes: take_source is called after completion.
       if (!point_to_point(it->kind())) recorder_->leave(it->stream().sequence);
       if (it->receives_from_any()) sources_[it->handle()] = it->source();
       it = in_flight_.erase(it);
@@ -194,7 +201,7 @@ bool TcpCommunicator::complete(Handle handle) const {
 }
 
 // `seen` is the count of events before the inbox was looked into. An event since then may be the
-// awaited message, whose sender may have left after it: nobody is blamed before it was looked at.
+// awaited message, whose sender may have left after it: no rank is blamed before it was looked at.
 void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_t seen) {
   if (seen != peers_->events()) return;
   const auto now = Clock::now();
@@ -277,6 +284,7 @@ bool TcpCommunicator::wait_briefly(Handle handle, Duration longest) {
 
 void TcpCommunicator::poll(Duration budget) {
   const Deadline end = Deadline::in(budget);
+  // Bytes are moved before the inbox is looked into, so a poll of zero makes progress too.
   do {
     peers_->wait_for_event(peers_->events(),
                            std::min<Duration>(end.left(), std::chrono::milliseconds(1)));

@@ -46,7 +46,7 @@ TcpOperation::~TcpOperation() {
 }
 
 // At the start each rank sends its call to its successor. Steps compare calls too, but only between
-// ranks that exchange data: a broadcast's root, say, receives from nobody.
+// ranks that exchange data: a broadcast's root, say, receives nothing.
 void TcpOperation::announce() {
   announced_ = false;
   wire::Bytes message(TcpCall::kBytes);
@@ -72,9 +72,13 @@ bool TcpOperation::check_announcement() {
                                           {stream_.group, kAnnouncements | stream_.sequence});
   if (!chunk) return false;
   compare(*chunk, previous());
-  return announced_ = true;
+  announced_ = true;
+  return true;
 }
 
+// Steps run in order; only the receives of one batch may complete in any order. The operation ends
+// when the predecessor's call is known to be the same and no memory is being sent any more: until
+// then the caller may neither overwrite nor free its buffers.
 bool TcpOperation::advance() {
   const bool announced = check_announcement();
   while (at_ < steps_->size()) {
@@ -225,6 +229,8 @@ int TcpOperation::sender() const {
   return -1;
 }
 
+// A receive from any rank must not take a message that an earlier receive may want, or two receives
+// of one tag would complete in another order than they were started.
 bool TcpOperation::may_take_from(int peer) const {
   for (const TcpOperation& other : *in_flight_) {
     if (&other == this) break;
@@ -240,6 +246,8 @@ bool TcpOperation::wants_message_from(int peer) const {
   return from < 0 || from == peer;
 }
 
+// Copies a large payload without an intermediate buffer: the transport writes to the work vector as
+// bytes come. The memory is posted only when no part of it is still being sent.
 void TcpOperation::receive_in_place(Arrival& arrival) {
   const std::size_t bytes = bytes_of(arrival.range);
   if (!arrival.posted) {
@@ -255,6 +263,7 @@ void TcpOperation::receive_in_place(Arrival& arrival) {
   arrival.complete = arrival.posted->arrived.load(std::memory_order_acquire) == bytes;
 }
 
+// Folds a large payload chunk by chunk while later chunks are on their way.
 void TcpOperation::fold_chunks(Arrival& arrival) {
   const std::size_t bytes = bytes_of(arrival.range);
   while (arrival.done < bytes) {
@@ -308,6 +317,7 @@ void TcpOperation::fold_into(Range range, std::size_t from_byte, std::size_t byt
        &target, 1, bytes / element_, operation_.scale);
 }
 
+// True when no message that is still being sent reads the range.
 bool TcpOperation::may_write(Range range) {
   all_released();
   return std::none_of(sent_.begin(), sent_.end(), [&](const Sent& s) {
