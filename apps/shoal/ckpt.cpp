@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shoal/base/clock.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/difference.h"
 #include "shoal/checkpoint/format/hugging_face.h"
@@ -144,7 +145,7 @@ void verify(const std::string& path) {
   std::int64_t bytes = 0;
   Reader reader(path);
   reader.verify([&](std::int64_t done) { bytes = done; });
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const double seconds = to_seconds(Clock::now() - begin);
   fmt::print(
       "{}: {} tensors, {} verified in {:.2f} s ({}/s)\n", path, reader.manifest().tensors.size(),
       size_text(bytes), seconds,

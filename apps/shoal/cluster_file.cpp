@@ -5,11 +5,10 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file.h"
 #include "shoal/train/config/link_costs.h"
 
 namespace shoal::apps {
@@ -178,15 +177,13 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
 
 Cluster load_cluster(const std::string& name_or_path) {
   if (const auto preset = plan::cluster_preset(name_or_path)) return *preset;
-  std::ifstream file(name_or_path);
-  if (!file) {
+  const auto text = read_text(name_or_path);
+  if (!text) {
     throw Error(ErrorKind::kInputMissing, "cluster",
                 fmt::format("{}: neither a file nor a preset", name_or_path))
         .hint(fmt::format("presets: {}", fmt::join(plan::cluster_names(), ", ")));
   }
-  std::stringstream text;
-  text << file.rdbuf();
-  return parse_cluster(text.str(), name_or_path);
+  return parse_cluster(*text, name_or_path);
 }
 
 std::string to_toml(const Cluster& cluster) {

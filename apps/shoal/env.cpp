@@ -26,17 +26,17 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-/// What is found, and what is wrong with it.
+/// Prints what is found and collects the problems.
 struct Findings {
   std::vector<std::string> problems;
 
   void show(const char* what, const std::string& text) const {
     fmt::print("{:<12} {}\n", what, text);
   }
-  void wrong(std::string what) { problems.push_back(std::move(what)); }
+  void add_problem(std::string problem) { problems.push_back(std::move(problem)); }
 };
 
-/// The value behind "key :" in the first line of `file` that starts so.
+/// Returns the value behind "key :" in the first line of `file` that starts with it.
 std::string field(const char* file, const std::string& key) {
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);) {
@@ -65,8 +65,8 @@ void show_processor(Findings& findings) {
           : "";
   findings.show("cores", fmt::format("{} usable of {} online (affinity {}){}", cores.usable(),
                                      ::sysconf(_SC_NPROCESSORS_ONLN), cores.list.size(), quota));
-  std::istringstream words(field("/proc/cpuinfo", "flags"));
-  const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+  std::istringstream flags(field("/proc/cpuinfo", "flags"));
+  const std::vector<std::string> all{std::istream_iterator<std::string>(flags), {}};
   std::vector<std::string> present;
   std::vector<std::string> absent;
   for (const char* flag :
@@ -75,7 +75,7 @@ void show_processor(Findings& findings) {
   findings.show("vectors",
                 fmt::format("{} (not {})", fmt::join(present, " "), fmt::join(absent, " ")));
   if (!all.empty() && std::find(all.begin(), all.end(), "avx2") == all.end())
-    findings.wrong("no AVX2: products run several times slower");
+    findings.add_problem("no AVX2: products run several times slower");
 }
 
 void show_memory(Findings& findings) {
@@ -87,7 +87,7 @@ void show_memory(Findings& findings) {
                             limit ? fmt::format("{:.1f} GiB", static_cast<double>(*limit) / kGiB)
                                   : "no limit"));
   if (available < 2)
-    findings.wrong(fmt::format("only {:.1f} GiB of memory are available", available));
+    findings.add_problem(fmt::format("only {:.1f} GiB of memory are available", available));
   struct statvfs shared = {};
   if (::statvfs("/dev/shm", &shared) == 0) {
     const double size = static_cast<double>(shared.f_blocks) * shared.f_frsize / kGiB;
@@ -98,31 +98,32 @@ void show_memory(Findings& findings) {
   }
   const int file = ::memfd_create("shoal-env", 0);
   if (file < 0) {
-    findings.wrong(
+    findings.add_problem(
         "memfd_create fails: ranks cannot share memory (parallelism.arena = false needs it too)");
   }
   if (file >= 0) ::close(file);
   rlimit space{};
   rlimit files{};
-  ::getrlimit(RLIMIT_AS, &space), ::getrlimit(RLIMIT_NOFILE, &files);
-  const auto words = [](rlim_t value) {
+  ::getrlimit(RLIMIT_AS, &space);
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  const auto text_of = [](rlim_t value) {
     return value == RLIM_INFINITY ? std::string("unlimited") : fmt::format("{}", value);
   };
-  findings.show("limits", fmt::format("address space {}, open files {}", words(space.rlim_cur),
-                                      words(files.rlim_cur)));
+  findings.show("limits", fmt::format("address space {}, open files {}", text_of(space.rlim_cur),
+                                      text_of(files.rlim_cur)));
   if (space.rlim_cur != RLIM_INFINITY)
-    findings.wrong("the address space is limited (ulimit -v): the arena will be small");
-  if (files.rlim_cur < 256) findings.wrong("few open files are allowed (ulimit -n)");
+    findings.add_problem("the address space is limited (ulimit -v): the arena will be small");
+  if (files.rlim_cur < 256) findings.add_problem("few open files are allowed (ulimit -n)");
 }
 
-/// What stands in `text` between `begin` and `end`; "?" when it is not there.
+/// Returns the part of `text` between `begin` and `end`; "?" when it has none.
 std::string after(const std::string& text, const std::string& begin, const std::string& end) {
   const auto at = text.find(begin);
   if (at == std::string::npos) return "?";
   return text.substr(at + begin.size(), text.find(end, at + begin.size()) - at - begin.size());
 }
 
-/// The path of a library that this process has loaded.
+/// Returns the path of a library that this process has loaded.
 std::string mapped_file(const std::string& name) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -157,7 +158,7 @@ void show_software(Findings& findings) {
     findings.show("MPI", mpi.empty() ? "built without" : mpi);
   } catch (const Error& error) {
     findings.show("torch", "not loaded");
-    findings.wrong(error.what());
+    findings.add_problem(error.what());
   }
 }
 
@@ -171,7 +172,7 @@ void show_launcher(Findings& findings) {
     if (found && !found->rendezvous.empty()) findings.show("rendezvous", found->rendezvous);
   } catch (const Error& error) {
     findings.show("launcher", "broken");
-    findings.wrong(error.what());
+    findings.add_problem(error.what());
   }
 }
 

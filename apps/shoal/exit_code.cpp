@@ -8,9 +8,9 @@ namespace shoal::apps {
 Ending ending_of(const std::exception& error) {
   if (const auto* known = dynamic_cast<const Error*>(&error))
     return {exit_code(known->kind()), known->what()};
-  if (const auto words = out_of_memory(error)) {
+  if (const auto message = out_of_memory(error)) {
     return {exit_code(ErrorKind::kResource),
-            "out of memory" + (words->empty() ? "" : ": " + *words)};
+            "out of memory" + (message->empty() ? "" : ": " + *message)};
   }
   // LibTorch appends its stack trace to the text.
   std::string text = error.what();

@@ -5,16 +5,16 @@
 
 namespace shoal::apps {
 
-/// How a program ended, as scripts see it: 0 done; of an Error what shoal::exit_code(kind) says (1
-/// unclassified, 2 bad command line, 65 bad data, 66 input missing, 74 output failed, 78 bad
-/// configuration, 80 non-finite loss, 81 out of memory, 201 timed out, 202 peer lost); 128 + n
-/// signal n.
+/// The ending of a program, for scripts. Code 0: done. The code of an Error is
+/// shoal::exit_code(kind): 1 unclassified, 2 bad command line, 65 bad data, 66 input missing, 74
+/// output failed, 78 bad configuration, 80 non-finite loss, 81 out of memory, 201 timed out, 202
+/// peer lost. 128 + n: signal n.
 struct Ending {
   int code = 0;
   std::string text;  ///< for people, without a stack trace; empty when all went well
 };
 
-/// Of an exception that ends the program.
+/// Returns the ending for an exception that ends the program.
 Ending ending_of(const std::exception& error);
 
 inline constexpr int signal_exit_code(int signal) { return 128 + signal; }

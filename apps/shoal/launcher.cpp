@@ -17,10 +17,10 @@
 #include <optional>
 
 #include "apps/shoal/exit_code.h"
-#include "apps/shoal/last_words.h"
-#include "apps/shoal/own_program.h"
+#include "apps/shoal/failure_report.h"
 #include "apps/shoal/rank_progress.h"
 #include "apps/shoal/run_directory.h"
+#include "apps/shoal/self_exec.h"
 #include "shoal/base/check.h"
 #include "shoal/base/system_error.h"
 
@@ -29,33 +29,37 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// After a failure: when the other ranks are asked to end, and when they are killed.
-constexpr auto kAsk = 1s, kKill = 3s;
-constexpr auto kLookEvery = 50ms;
+/// After a failure the other ranks are asked to end, and killed when they do not.
+constexpr auto kAskAfter = 1s;
+constexpr auto kKillAfter = 3s;
+/// The launcher looks at its ranks and at these limits at least so often.
+constexpr auto kPollEvery = 50ms;
 
 struct Child {
   int rank = 0;
   pid_t process = -1;
-  int words_pipe = -1;  ///< our end
+  int report_pipe = -1;  ///< the launcher's end
   bool ended = false;
-  bool killed_by_us = false;
-  int asked_with = 0;  ///< the signal by which we asked it to end
-  int status = 0;      ///< as waitpid gives it
+  bool killed_by_launcher = false;
+  int asked_with = 0;  ///< the signal by which the launcher asked it to end
+  int status = 0;      ///< of waitpid
   std::int64_t ended_ns = 0;
-  std::optional<LastWords> words;
+  std::optional<FailureReport> report;
 
   int code() const {
     return WIFSIGNALED(status) ? signal_exit_code(WTERMSIG(status)) : WEXITSTATUS(status);
   }
-  /// Ended as a run does that was asked to stop, or by being asked before it listened.
+  /// True when it ended as a run does that was asked to stop, or by the signal itself because it
+  /// came before the rank handled it.
   bool stopped() const {
     if (WIFSIGNALED(status)) return WTERMSIG(status) == asked_with;
     return code() == signal_exit_code(SIGTERM) || code() == signal_exit_code(SIGINT);
   }
-  bool failed() const { return ended && !killed_by_us && status != 0 && !stopped(); }
+  bool failed() const { return ended && !killed_by_launcher && status != 0 && !stopped(); }
 };
 
-/// A descriptor that ranks inherit, with `text` in it.
+/// A file in memory with `text` in it, whose descriptor the ranks inherit: a command line would
+/// show the job's key to every user.
 int memory_file(const std::string& text) {
   const int file = ::memfd_create("shoal-launch", 0);
   if (file < 0 || ::write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
@@ -81,7 +85,8 @@ class SignalWatch {
   const sigset_t& before() const { return before_; }
 
  private:
-  sigset_t set_{}, before_{};
+  sigset_t set_{};
+  sigset_t before_{};
 };
 
 class Launcher {
@@ -97,7 +102,7 @@ class Launcher {
     for (int rank = 0; rank < launch_.ranks; ++rank) start(rank);
     while (std::any_of(children_.begin(), children_.end(),
                        [](const Child& child) { return !child.ended; })) {
-      on_signal(signals_.next(kLookEvery));
+      on_signal(signals_.next(kPollEvery));
       reap();
       if (failed_at_) stop_the_others();
     }
@@ -106,8 +111,8 @@ class Launcher {
 
  private:
   void start(int rank);
-  [[noreturn]] void become(int rank, int words_pipe, pid_t launcher) const;
-  std::vector<std::string> command_line(int rank, int words_pipe) const;
+  [[noreturn]] void become(int rank, int report_pipe, pid_t launcher) const;
+  std::vector<std::string> command_line(int rank, int report_pipe) const;
   void on_signal(int signal);
   void reap();
   void stop_the_others();
@@ -121,10 +126,10 @@ class Launcher {
   SignalWatch signals_;
   int launch_file_ = -1;
   std::vector<Child> children_;
-  int stop_signal_ = 0;  ///< that we were sent
+  int stop_signal_ = 0;  ///< the first signal that asked the launcher to stop
   std::optional<std::chrono::steady_clock::time_point> failed_at_;
   bool asked_ = false;
-  std::string silent_;  ///< a rank that stood still when another failed waiting
+  std::string stopped_rank_;  ///< describes a rank that was stopped when another failed
 };
 
 void Launcher::start(int rank) {
@@ -138,48 +143,54 @@ void Launcher::start(int rank) {
     throw system_error(ErrorKind::kResource, "launcher", fmt::format("cannot start rank {}", rank));
   if (process == 0) become(rank, ends[1], launcher);
   ::close(ends[1]);
-  children_[rank].rank = rank, children_[rank].process = process,
-  children_[rank].words_pipe = ends[0];
+  children_[rank].rank = rank;
+  children_[rank].process = process;
+  children_[rank].report_pipe = ends[0];
 }
 
-/// In the child, between fork and exec.
-void Launcher::become(int rank, int words_pipe, pid_t launcher) const {
-  follow(launcher);
+/// Runs in the child, between fork and exec.
+void Launcher::become(int rank, int report_pipe, pid_t launcher) const {
+  die_with_parent(launcher);
   if (rank > 0) {
     const std::string path = fmt::format("{}/logs/rank-{}.log", launch_.run_directory, rank);
     const int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-    if (log >= 0) ::dup2(log, STDOUT_FILENO), ::dup2(log, STDERR_FILENO), ::close(log);
+    if (log >= 0) {
+      ::dup2(log, STDOUT_FILENO);
+      ::dup2(log, STDERR_FILENO);
+      ::close(log);
+    }
   }
   ::sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
-  become_own_program(command_line(rank, words_pipe));
-  LastWords last{
+  exec_self(command_line(rank, report_pipe));
+  const FailureReport report{
       1, false, monotonic_ns(),
       fmt::format("[launcher] cannot start the program again: {}", std::strerror(errno))};
-  tell(words_pipe, last);
+  write_failure_report(report_pipe, report);
   ::_exit(1);
 }
 
-std::vector<std::string> Launcher::command_line(int rank, int words_pipe) const {
-  std::vector<std::string> words = {"rank",
-                                    "--rank",
-                                    fmt::format("{}", rank),
-                                    "--world",
-                                    fmt::format("{}", launch_.ranks),
-                                    "--run-dir",
-                                    launch_.run_directory,
-                                    "--job-file",
-                                    launch_.job_file,
-                                    "--threads",
-                                    fmt::format("{}", launch_.threads),
-                                    "--launch-fd",
-                                    fmt::format("{}", launch_file_),
-                                    "--words-fd",
-                                    fmt::format("{}", words_pipe),
-                                    "--progress-fd",
-                                    fmt::format("{}", progress_.descriptor())};
+std::vector<std::string> Launcher::command_line(int rank, int report_pipe) const {
+  std::vector<std::string> arguments = {"rank",
+                                        "--rank",
+                                        fmt::format("{}", rank),
+                                        "--world",
+                                        fmt::format("{}", launch_.ranks),
+                                        "--run-dir",
+                                        launch_.run_directory,
+                                        "--job-file",
+                                        launch_.job_file,
+                                        "--threads",
+                                        fmt::format("{}", launch_.threads),
+                                        "--launch-fd",
+                                        fmt::format("{}", launch_file_),
+                                        "--report-fd",
+                                        fmt::format("{}", report_pipe),
+                                        "--progress-fd",
+                                        fmt::format("{}", progress_.descriptor())};
   if (!launch_.cores.empty())
-    words.insert(words.end(), {"--cores", fmt::format("{}", fmt::join(launch_.cores[rank], ","))});
-  return words;
+    arguments.insert(arguments.end(),
+                     {"--cores", fmt::format("{}", fmt::join(launch_.cores[rank], ","))});
+  return arguments;
 }
 
 void Launcher::on_signal(int signal) {
@@ -189,7 +200,7 @@ void Launcher::on_signal(int signal) {
     signal_living(signal);
     return;
   }
-  for (Child& child : children_) child.killed_by_us |= !child.ended;
+  for (Child& child : children_) child.killed_by_launcher |= !child.ended;
   signal_living(SIGKILL);
 }
 
@@ -197,7 +208,7 @@ void Launcher::signal_living(int signal) {
   for (Child& child : children_) {
     if (child.ended) continue;
     if (signal != SIGKILL) child.asked_with = signal;
-    // A child that has not made its group yet is reached by its own number.
+    // A child that has not made its process group yet is reached by its process number.
     if (::kill(-child.process, signal) != 0) ::kill(child.process, signal);
   }
 }
@@ -208,19 +219,20 @@ void Launcher::reap() {
     if (child.ended || ::waitid(P_PID, child.process, &ending, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         ending.si_pid == 0)
       continue;
-    // What the rank has started and left behind ends with it; until waitpid no other process can
-    // get its number.
+    // Processes that the rank has started and left behind are killed with its group. WNOWAIT above
+    // has left it a zombie, so no other process can have its number before waitpid.
     ::kill(-child.process, SIGKILL);
     ::waitpid(child.process, &child.status, 0);
-    child.ended = true, child.ended_ns = monotonic_ns();
-    child.words = heard(child.words_pipe);
-    ::close(child.words_pipe);
+    child.ended = true;
+    child.ended_ns = monotonic_ns();
+    child.report = read_failure_report(child.report_pipe);
+    ::close(child.report_pipe);
     if (child.failed() && !failed_at_) {
       failed_at_ = std::chrono::steady_clock::now();
       for (const Child& other : children_) {
         if (!other.ended && is_stopped(other)) {
-          silent_ = fmt::format("rank {} of {} stands still: a signal has stopped it", other.rank,
-                                launch_.ranks);
+          stopped_rank_ = fmt::format("rank {} of {} stands still: a signal has stopped it",
+                                      other.rank, launch_.ranks);
         }
       }
     }
@@ -229,12 +241,12 @@ void Launcher::reap() {
 
 void Launcher::stop_the_others() {
   const auto since = std::chrono::steady_clock::now() - *failed_at_;
-  if (since >= kAsk && !asked_) {
+  if (since >= kAskAfter && !asked_) {
     asked_ = true;
     signal_living(SIGTERM);
   }
-  if (since < kKill) return;
-  for (Child& child : children_) child.killed_by_us |= !child.ended;
+  if (since < kKillAfter) return;
+  for (Child& child : children_) child.killed_by_launcher |= !child.ended;
   signal_living(SIGKILL);
 }
 
@@ -254,11 +266,11 @@ std::string Launcher::describe(const Child& child) {
     what = fmt::format("was killed by signal {} ({})", WTERMSIG(child.status),
                        ::strsignal(WTERMSIG(child.status)));
   } else {
-    what = child.words ? "failed"
-                       : fmt::format("ended with code {} and left no error report", child.code());
+    what = child.report ? "failed"
+                        : fmt::format("ended with code {} and left no error report", child.code());
   }
   std::string text = fmt::format("rank {} of {} {} {}", child.rank, launch_.ranks, what, when);
-  if (child.words) text += ": " + child.words->text;
+  if (child.report) text += ": " + child.report->text;
   return text;
 }
 
@@ -267,18 +279,19 @@ int Launcher::report() {
   for (const Child& child : children_)
     if (child.failed()) failures.push_back(&child);
   const auto order = [](const Child* child) {
-    const bool about_a_peer = child->words && child->words->about_a_peer;
-    return std::make_pair(about_a_peer, child->words ? child->words->time_ns : child->ended_ns);
+    const bool about_a_peer = child->report && child->report->about_a_peer;
+    return std::make_pair(about_a_peer, child->report ? child->report->time_ns : child->ended_ns);
   };
   std::sort(failures.begin(), failures.end(),
             [&](const Child* a, const Child* b) { return order(a) < order(b); });
-  if (!silent_.empty()) fmt::print(stderr, "shoal: {}\n", silent_);
+  if (!stopped_rank_.empty()) fmt::print(stderr, "shoal: {}\n", stopped_rank_);
   for (const Child* child : failures) {
-    const bool repeats = child != failures.front() && child->words && failures.front()->words &&
-                         child->words->text == failures.front()->words->text;
+    const bool repeats = child != failures.front() && child->report && failures.front()->report &&
+                         child->report->text == failures.front()->report->text;
     fmt::print(stderr, "shoal: {}\n",
-               repeats ? fmt::format("rank {} of {} says the same", child->rank, launch_.ranks)
-                       : describe(*child));
+               repeats
+                   ? fmt::format("rank {} of {} reports the same error", child->rank, launch_.ranks)
+                   : describe(*child));
   }
   if (!failures.empty()) {
     fmt::print(stderr, "shoal: logs in {}/logs\n", launch_.run_directory);
@@ -287,7 +300,7 @@ int Launcher::report() {
   for (const Child& child : children_)
     if (child.ended && child.stopped()) return child.code();
   const bool cut_short = std::any_of(children_.begin(), children_.end(),
-                                     [](const Child& child) { return child.killed_by_us; });
+                                     [](const Child& child) { return child.killed_by_launcher; });
   return cut_short ? signal_exit_code(stop_signal_) : 0;
 }
 

@@ -7,21 +7,23 @@ namespace shoal::apps {
 
 /// A job that Shoal's own launcher starts on this host.
 struct Launch {
-  std::string run_directory;       ///< exists and is locked
-  std::string job_text, job_file;  ///< as in RankArguments
+  std::string run_directory;  ///< exists and is locked
+  std::string job_text;       ///< as in RankArguments
+  std::string job_file;       ///< as in RankArguments
   int ranks = 1;
   int threads = 1;                      ///< per rank
-  std::vector<std::vector<int>> cores;  ///< of each rank; empty: not pinned
+  std::vector<std::vector<int>> cores;  ///< by rank; empty: not pinned
 };
 
-/// Starts this program anew for every rank (fork and exec, each in its own process group, killed
+/// Runs this program once more for every rank (fork and exec, each in its own process group, killed
 /// when the launcher dies) and waits until all have ended. Rank 0 keeps the console; the output of
 /// the others goes to <run directory>/logs/rank-<r>.log.
 ///
-/// SIGTERM and SIGINT go on to the ranks, which finish their step and save; a second one kills
-/// them. When a rank fails, the others have a second to say what they saw, are then asked to end,
-/// and are killed 3 seconds after the failure. What ended the job first is printed first, with rank
-/// and step: a rank that died or named a cause of its own before those that merely miss a peer.
+/// SIGTERM and SIGINT are passed on to the ranks, which finish their step and save; a second signal
+/// kills them. When a rank fails, the others have a second to report what they saw, are then asked
+/// to end, and are killed 3 seconds after the failure. The first cause is printed first, with rank
+/// and step: a rank that died or reported a failure of its own comes before those that only miss a
+/// peer.
 /// Returns the exit code of that rank, 128 + n if signal n killed it; 128 + n when signal n asked
 /// the run to stop; 0 when all ranks are done.
 int launch_ranks(const Launch& launch);

@@ -18,9 +18,9 @@
 
 namespace {
 
-/// What was printed must have arrived: a full disk behind standard output is an error as any other.
-/// Returns the exit code.
-int printed(int code) {
+/// Flushes standard output: a full disk behind it is an error like any other. Returns the exit
+/// code.
+int flush_output(int code) {
   if (std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   const shoal::Error error =
       shoal::system_error(shoal::ErrorKind::kOutput, "output", "cannot write to standard output");
@@ -30,7 +30,7 @@ int printed(int code) {
 
 }  // namespace
 
-int main(int count, char** words) {
+int main(int argc, char** argv) {
   CLI::App program("Shoal trains neural networks on many devices.", "shoal");
   program.set_version_flag("--version", fmt::format("shoal {}", shoal::apps::version()));
   program.require_subcommand(1);
@@ -45,15 +45,15 @@ int main(int count, char** words) {
   shoal::apps::add_env_command(program);
   shoal::apps::add_rank_command(program, exit_code);
   try {
-    program.parse(count, words);
-    return exit_code == 0 ? printed(0) : exit_code;
+    program.parse(argc, argv);
+    return exit_code == 0 ? flush_output(0) : exit_code;
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? printed(0) : 2;
+    return program.exit(error) == 0 ? flush_output(0) : 2;
   } catch (const std::exception& error) {
     if (const auto* system = dynamic_cast<const std::system_error*>(&error);
         system && std::ferror(stdout)) {  // fmt could not write
       errno = system->code().value();
-      return printed(0);
+      return flush_output(0);
     }
     const auto ending = shoal::apps::ending_of(error);
     std::fflush(stdout);

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <string>
 
+#include "shoal/base/duration.h"
+
 namespace shoal::apps {
 namespace {
 
@@ -42,8 +44,7 @@ double others_s() {
 OtherLoad::OtherLoad() : begin_(std::chrono::steady_clock::now()), others_s_(others_s()) {}
 
 double OtherLoad::cores() const {
-  const double passed =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double passed = to_seconds(std::chrono::steady_clock::now() - begin_);
   return passed > 0 ? std::max(0.0, (others_s() - others_s_) / passed) : 0;
 }
 

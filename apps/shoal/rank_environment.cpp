@@ -140,7 +140,7 @@ RankEnvironment of_kubernetes(const Reader& reader) {
 }
 
 /// Fills in where ranks of several hosts meet.
-void find_meeting_place(const Reader& reader, RankEnvironment& found) {
+void find_rendezvous(const Reader& reader, RankEnvironment& found) {
   if (const std::string secret = reader.text("SHOAL_JOB_KEY"); !secret.empty())
     found.job_key = Reader::hashed(found.job_key + "|" + secret);
   found.rendezvous = reader.text("SHOAL_RENDEZVOUS");
@@ -186,7 +186,7 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
     throw broken(found->launcher, fmt::format("local rank {} of {} on this host, of {} in all",
                                               found->local_rank, found->local_world, found->world));
   }
-  if (!by_mpi) find_meeting_place({environment, found->launcher}, *found);
+  if (!by_mpi) find_rendezvous({environment, found->launcher}, *found);
   return found;
 }
 

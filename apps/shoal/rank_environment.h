@@ -6,20 +6,23 @@
 
 namespace shoal::apps {
 
-/// Which rank this process is, when another launcher than Shoal's own has started it.
+/// Describes the rank that this process is, when another launcher than Shoal's own has started it.
 struct RankEnvironment {
   std::string launcher;  ///< "torchrun", "Slurm", "Open MPI", "Kubernetes"
-  int rank = 0, world = 1;
-  int local_rank = 0, local_world = 1;  ///< on this host
-  std::string job_key;     ///< the same for all ranks of this start of the job, and for no other
-  std::string rendezvous;  ///< where ranks of several hosts meet, as wire::Rendezvous reads it;
-                           ///< empty: all are on this host
+  int rank = 0;
+  int world = 1;
+  int local_rank = 0;   ///< on this host
+  int local_world = 1;  ///< ranks on this host
+  std::string job_key;  ///< the same for all ranks of this start of the job, and for no other
+  /// The place of the rendezvous of ranks on several hosts, as wire::Rendezvous reads it; empty:
+  /// all are on this host.
+  std::string rendezvous;
 };
 
 /// Reads one environment variable; null when it is not set.
 using Environment = std::function<const char*(const char*)>;
 
-/// The only place where a launcher's environment is read. Understood are
+/// Reads the environment of a launcher; nothing else does. It understands
 ///   torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID (with it
 ///   TORCHELASTIC_ERROR_FILE, TORCHELASTIC_RESTART_COUNT,
 ///     MASTER_ADDR, MASTER_PORT);
@@ -30,16 +33,16 @@ using Environment = std::function<const char*(const char*)>;
 ///   a pod of Kubernetes (KUBERNETES_SERVICE_HOST): RANK, or JOB_COMPLETION_INDEX of an indexed
 ///   Job, and WORLD_SIZE; LOCAL_RANK and LOCAL_WORLD_SIZE
 ///     where a pod has several ranks.
-/// Where ranks are on several hosts, and wherever it is set, SHOAL_RENDEZVOUS (host:port or
-/// file:/path) says where they meet; without it they meet at MASTER_ADDR and MASTER_PORT (under
-/// torchrun, which listens there itself, one port above). SHOAL_JOB_KEY, where set, is part of the
-/// secret that they show each other. Empty when none of them started this process. Throws
+/// When ranks are on several hosts, and whenever it is set, SHOAL_RENDEZVOUS (host:port or
+/// file:/path) names the place of their rendezvous; without it that is MASTER_ADDR and MASTER_PORT
+/// (under torchrun, which listens there itself, one port above). SHOAL_JOB_KEY, where set, is part
+/// of the secret that they show each other. Empty when none of them started this process. Throws
 /// Error(config) naming the variable that is missing, no number, or impossible. `by_mpi`: MPI
-/// connects the ranks, which need no place to meet.
+/// connects the ranks, which then need no rendezvous.
 std::optional<RankEnvironment> detect_rank_environment(const Environment& environment,
                                                        bool by_mpi = false);
 
-/// The same of this process.
+/// As above, from the environment of this process.
 std::optional<RankEnvironment> detect_rank_environment(bool by_mpi = false);
 
 }  // namespace shoal::apps

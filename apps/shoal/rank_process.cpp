@@ -12,7 +12,7 @@
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/exit_code.h"
-#include "apps/shoal/last_words.h"
+#include "apps/shoal/failure_report.h"
 #include "apps/shoal/rank_progress.h"
 #include "apps/shoal/run_directory.h"
 #include "shoal/base/error.h"
@@ -20,7 +20,7 @@
 namespace shoal::apps {
 namespace {
 
-/// What a signal handler can reach is process-wide by nature.
+/// A signal handler can reach only process-wide variables.
 std::atomic<int> stop_signal{0};
 
 void on_stop(int signal) {
@@ -35,10 +35,12 @@ void handle_stop_signals() {
   for (const int signal : {SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
 }
 
-/// What the launcher hands over on the command line of a rank.
-struct Handed {
+/// The command line of a rank, as the launcher writes it.
+struct CommandLine {
   RankArguments arguments;
-  int launch_file = -1, words_pipe = -1, progress_file = -1;
+  int launch_file = -1;
+  int report_pipe = -1;
+  int progress_file = -1;
 };
 
 /// The first line is the job's key, the rest its text.
@@ -52,19 +54,19 @@ void read_launch_file(int descriptor, RankArguments& arguments) {
   ::close(descriptor);
 }
 
-int run_launched_rank(Handed handed) {
+int run_launched_rank(CommandLine given) {
   try {
-    read_launch_file(handed.launch_file, handed.arguments);
-    RankProgress progress(handed.progress_file, handed.arguments.world);
-    handed.arguments.progress = &progress.of(handed.arguments.rank);
-    return run_rank(handed.arguments);
+    read_launch_file(given.launch_file, given.arguments);
+    RankProgress progress(given.progress_file, given.arguments.world);
+    given.arguments.progress = &progress.of(given.arguments.rank);
+    return run_rank(given.arguments);
   } catch (const std::exception& error) {
-    const LastWords words = words_of(error);
-    tell(handed.words_pipe, words);
-    log_failure(handed.arguments, words.text);
-    // Threads of LibTorch and of half-finished work are not waited for: the error is told, and
-    // peers wait for nothing more.
-    ::_exit(words.code);
+    const FailureReport report = failure_report(error);
+    write_failure_report(given.report_pipe, report);
+    log_failure(given.arguments, report.text);
+    // Threads of LibTorch and of unfinished work are not waited for: the error is reported, and no
+    // peer waits for this rank any more.
+    ::_exit(report.code);
   }
 }
 
@@ -93,23 +95,23 @@ int run_rank(RankArguments arguments) {
 }
 
 void add_rank_command(CLI::App& program, int& exit_code) {
-  auto handed = std::make_shared<Handed>();
+  auto given = std::make_shared<CommandLine>();
   CLI::App* command = program.add_subcommand("rank", "One rank of a job; started by `shoal train`");
   command->group("");  // not listed in the help
-  RankArguments& arguments = handed->arguments;
+  RankArguments& arguments = given->arguments;
   command->add_option("--rank", arguments.rank)->required();
   command->add_option("--world", arguments.world)->required();
   command->add_option("--run-dir", arguments.run_directory)->required();
   command->add_option("--job-file", arguments.job_file)->required();
   command->add_option("--threads", arguments.threads)->required();
   command->add_option("--cores", arguments.cores)->delimiter(',');
-  command->add_option("--launch-fd", handed->launch_file)->required();
-  command->add_option("--words-fd", handed->words_pipe)->required();
-  command->add_option("--progress-fd", handed->progress_file)->required();
-  command->callback([handed, &exit_code] {
-    handed->arguments.local_rank = handed->arguments.rank,
-    handed->arguments.local_world = handed->arguments.world;
-    exit_code = run_launched_rank(*handed);
+  command->add_option("--launch-fd", given->launch_file)->required();
+  command->add_option("--report-fd", given->report_pipe)->required();
+  command->add_option("--progress-fd", given->progress_file)->required();
+  command->callback([given, &exit_code] {
+    given->arguments.local_rank = given->arguments.rank;
+    given->arguments.local_world = given->arguments.world;
+    exit_code = run_launched_rank(*given);
   });
 }
 

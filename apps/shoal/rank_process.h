@@ -8,14 +8,14 @@ namespace shoal::apps {
 
 /// Runs a rank (or with in_process all of them) in this process until it ends: handles SIGTERM and
 /// SIGINT (the first asks the run to stop, the second ends the process at once), keeps to its
-/// cores, loads the library. Returns the exit code; throws what the rank throws. Fills
+/// cores, loads the library. Returns the exit code; throws what the rank throws. Sets
 /// `stop_signal`, `progress` (if null) and `program` of the arguments.
 int run_rank(RankArguments arguments);
 
-/// Appends what ended a rank to its log file, if the run directory has one.
+/// Appends the error that ended a rank to its log file, if the run directory has one.
 void log_failure(const RankArguments& arguments, const std::string& text);
 
-/// `shoal rank`, which the launcher calls and nobody else.
+/// Adds `shoal rank`, which only the launcher calls.
 void add_rank_command(CLI::App& program, int& exit_code);
 
 }  // namespace shoal::apps

@@ -5,13 +5,13 @@
 
 namespace shoal::apps {
 
-/// One step counter a rank in memory that the launcher shares with its ranks, so that it can say in
-/// which step a rank died.
+/// Step counters, one for each rank, in memory that the launcher shares with its ranks: it can then
+/// say in which step a rank died.
 class RankProgress {
  public:
-  /// New counters, all 0, for `ranks` ranks. Throws Error(resource).
+  /// Makes new counters, all 0, for `ranks` ranks. Throws Error(resource).
   explicit RankProgress(int ranks);
-  /// Those behind an inherited descriptor. Throws Error(resource).
+  /// Maps the counters behind an inherited descriptor. Throws Error(resource).
   RankProgress(int descriptor, int ranks);
   ~RankProgress();
   RankProgress(const RankProgress&) = delete;

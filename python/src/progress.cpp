@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 
 namespace shoal::python {
 namespace {
@@ -43,8 +44,8 @@ class Progress::Hold {
 };
 
 Error Progress::failed(const Error& error) {
-  Error seen = fabric_->as_seen_by_all(error);
-  fabric_->spread(error);
+  Error seen = fabric_->with_job_ranks(error);
+  fabric_->propagate(error);
   if (flight_.directory.empty() || recorded_.exchange(true)) return seen;
   try {
     collective::write_flight(flight_.directory, flight_.owner, *flight_.book, seen);
@@ -141,7 +142,7 @@ void Progress::wait(HostWork& work, Duration limit) {
   deliver(finished);
   if (work.error_) std::rethrow_exception(work.error_);
   SHOAL_USER_CHECK(work.settled_, "wait", "not complete after {:.3f} s; it goes on",
-                   std::chrono::duration<double>(limit).count());
+                   to_seconds(limit));
 }
 
 bool Progress::test(HostWork& work) {

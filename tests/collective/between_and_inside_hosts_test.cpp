@@ -185,7 +185,8 @@ TEST(NarrowTypes, CrossBetweenHostsAsPromised) {
 }
 
 /// What this rank has sent to others of its host over TCP.
-std::uint64_t tcp_bytes_on_host(const HierarchicalCommunicator& c, const wire::Peers& peers) {
+std::uint64_t tcp_bytes_on_host(const HierarchicalCommunicator& c,
+                                const wire::TcpTransport& peers) {
   std::uint64_t bytes = 0;
   for (const int mate : c.layout().members[static_cast<std::size_t>(c.layout().host)])
     if (mate != c.rank()) bytes += peers.bytes_sent(mate);
@@ -198,7 +199,7 @@ TEST(OnOneHost, PartsGoThroughSharedMemory) {
   for (const auto& hosts : kArrangements) {
     expect_none(on_hosts(
         hosts,
-        [](HierarchicalCommunicator& c, const wire::Peers& peers) {
+        [](HierarchicalCommunicator& c, const wire::TcpTransport& peers) {
           const auto n = static_cast<std::size_t>(c.size());
           const auto me = static_cast<std::size_t>(c.rank());
           const auto elements = [](std::size_t from, std::size_t to) {
@@ -256,7 +257,7 @@ TEST(OnOneHost, MessagesGoThroughSharedMemoryAndKeepTheirOrder) {
   for (const auto& hosts : kArrangements) {
     expect_none(on_hosts(
         hosts,
-        [](HierarchicalCommunicator& c, const wire::Peers& peers) {
+        [](HierarchicalCommunicator& c, const wire::TcpTransport& peers) {
           constexpr std::size_t kCount = 100'000;
           const int n = c.size();
           const int me = c.rank();
@@ -412,9 +413,9 @@ TEST(OnSeveralHosts, AReceiveSaysWhomItHeardAndAWaitMayBeBrief) {
   }
   expect_none(on_network(3, [](const wire::Endpoint& store, int rank) {
     wire::StoreClient client(store, "key", soon());
-    TcpCommunicator c(
-        std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client, rank, 3, soon()),
-        {});
+    TcpCommunicator c(std::make_shared<wire::TcpTransport>(
+                          wire::TcpTransport::Options{.key = "key"}, client, rank, 3, soon()),
+                      {});
     receive_from_any_rank(c);
     wait_briefly_for_others(c);
     c.run({.kind = Kind::kBarrier}, soon());
@@ -481,13 +482,13 @@ TEST(InRankOrder, EveryArrangementGivesTheBitsOfOneFold) {
   for (const std::vector<int>& hosts :
        {std::vector<int>{0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 0, 0, 1, 2}}) {
     expect_none(on_hosts(
-        hosts, [&](HierarchicalCommunicator& c, const wire::Peers&) { run_all(c); }, true));
+        hosts, [&](HierarchicalCommunicator& c, const wire::TcpTransport&) { run_all(c); }, true));
   }
   for (const char* algorithm : {"", "all_reduce=ring", "all_reduce=one_shot,reduce_scatter=ring"}) {
     expect_none(on_network(6, [&](const wire::Endpoint& store, int rank) {
       wire::StoreClient client(store, "key", soon());
-      const auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client,
-                                                       rank, 6, soon());
+      const auto peers = std::make_shared<wire::TcpTransport>(
+          wire::TcpTransport::Options{.key = "key"}, client, rank, 6, soon());
       TcpCommunicator c(peers, {.algorithms = algorithm, .in_rank_order = true});
       run_all(c);
       c.run({.kind = Kind::kBarrier}, soon());

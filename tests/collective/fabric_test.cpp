@@ -165,8 +165,8 @@ TEST(Fabric, AFailureOfOneHostReachesAll) {
                          .buffer = {x.data(), x.data(), 5u + pair->rank()}},
                         soon());
             } catch (const Error& error) {
-              fabric.spread(error);
-              throw Error(fabric.as_seen_by_all(error));
+              fabric.propagate(error);
+              throw Error(fabric.with_job_ranks(error));
             }
           }
           for (const Deadline end = soon(); !end.passed();) {

@@ -109,10 +109,8 @@ inline std::string compare(const HostCommunicator& c, const Started& o) {
         break;
     }
     if (out[i] != want) {
-      {
-        return fmt::format("{} #{}: rank {} of {}, element {} of {} is {}, not {}", name(call.kind),
-                           handle, me, n, i, out_count, out[i], want);
-      }
+      return fmt::format("{} #{}: rank {} of {}, element {} of {} is {}, not {}", name(call.kind),
+                         handle, me, n, i, out_count, out[i], want);
     }
   }
   return {};

@@ -45,14 +45,15 @@ std::vector<int> on_processes(int ranks,
       try {
         wire::Arena arena(
             {.virtual_bytes = std::size_t{1} << 33, .limit_bytes = std::size_t{1} << 31});
-        wire::Meeting meeting{.name = name,
-                              .key = "k",
-                              .rank = rank,
-                              .size = ranks,
-                              .control_bytes = HostWorld::control_bytes(),
-                              .arena = &arena.segment()};
+        wire::LocalRendezvousOptions meeting{.name = name,
+                                             .key = "k",
+                                             .rank = rank,
+                                             .size = ranks,
+                                             .control_bytes = HostWorld::control_bytes(),
+                                             .arena = &arena.segment()};
         auto world = std::make_shared<HostWorld>(
-            rank, meet(meeting, Deadline::in(std::chrono::seconds(60))), &arena.segment());
+            rank, local_rendezvous(meeting, Deadline::in(std::chrono::seconds(60))),
+            &arena.segment());
         HostCommunicator communicator(world, settings);
         code = body(communicator, arena, rank);
       } catch (const std::exception& error) {

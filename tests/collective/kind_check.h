@@ -44,18 +44,8 @@ std::string check(Communicator& c, Kind kind, ElementType type, std::size_t coun
       want = value(static_cast<int>(from), at);
     if (kind == Kind::kAllToAll) want = value(static_cast<int>(from), mine);
     if (out[i] != T(want) && !(kind == Kind::kReduce && me != root)) {
-      {
-        {
-          {
-            {
-              {
-                return fmt::format("{} of {}: rank {} of {}, element {} of {}", name(kind),
-                                   name(type), me, n, i, out.size());
-              }
-            }
-          }
-        }
-      }
+      return fmt::format("{} of {}: rank {} of {}, element {} of {}", name(kind), name(type), me, n,
+                         i, out.size());
     }
   }
   return {};

@@ -249,7 +249,7 @@ TEST(LargeCounts, ExchangedPartsReachTheFarEnd) {
 }
 
 /// Notes where bytes are said to belong, and drops them.
-class Noted final : public wire::Intake {
+class Noted final : public wire::ChunkSink {
  public:
   std::byte* place(wire::Stream, std::uint64_t total, std::uint64_t offset,
                    std::size_t bytes) override {
@@ -257,7 +257,7 @@ class Noted final : public wire::Intake {
     next = offset + bytes;
     return memory_.data();
   }
-  void arrived(wire::Stream, wire::Piece piece, std::size_t) override {
+  void arrived(wire::Stream, wire::ReceivedChunk piece, std::size_t) override {
     ++chunks;
     complete = complete || (piece.total() > 0 && next == piece.total());
   }

@@ -85,7 +85,7 @@ std::vector<std::string> changed_since(const std::vector<std::string>& before) {
 /// Files of ours where ranks meet, and in /dev/shm.
 std::vector<std::string> files_of(const std::string& name) {
   std::vector<std::string> found;
-  for (const std::string& file : names_in(wire::meeting_directory()))
+  for (const std::string& file : names_in(wire::rendezvous_directory()))
     if (file.find(name) != std::string::npos) found.push_back(file);
   for (const std::string& file : names_in("/dev/shm")) {
     if (file.find("shoal") != std::string::npos || file.find(name) != std::string::npos)
@@ -135,8 +135,8 @@ TEST(LeftBehind, NothingByRanksThatAreThreads) {
     const auto network = [](const std::function<void(Communicator&)>& body) {
       return on_network(3, [&](const wire::Endpoint& store, int rank) {
         wire::StoreClient client(store, "key", soon());
-        TcpCommunicator c(std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client,
-                                                        rank, 3, soon()),
+        TcpCommunicator c(std::make_shared<wire::TcpTransport>(
+                              wire::TcpTransport::Options{.key = "key"}, client, rank, 3, soon()),
                           {});
         body(c);
       });
@@ -162,23 +162,23 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
   std::unique_ptr<wire::Rendezvous> meeting;
   std::unique_ptr<Communicator> c;
   if (tcp) {
-    const std::string place = fmt::format("file:{}/{}.store", wire::meeting_directory(), name);
+    const std::string place = fmt::format("file:{}/{}.store", wire::rendezvous_directory(), name);
     meeting = std::make_unique<wire::Rendezvous>(place, "key", rank, "127.0.0.1", soon());
-    auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"},
-                                               meeting->store(), rank, ranks, soon());
-    meeting->all_have_come();
+    auto peers = std::make_shared<wire::TcpTransport>(wire::TcpTransport::Options{.key = "key"},
+                                                      meeting->store(), rank, ranks, soon());
+    meeting->all_ranks_connected();
     c = std::make_unique<TcpCommunicator>(std::move(peers), TcpCommunicator::Settings{});
   } else {
     arena = std::make_unique<wire::Arena>(wire::Arena::Options{
         .virtual_bytes = std::size_t{1} << 30, .limit_bytes = std::size_t{1} << 28});
-    const wire::Meeting local{.name = name,
-                              .key = "key",
-                              .rank = rank,
-                              .size = ranks,
-                              .control_bytes = HostWorld::control_bytes(),
-                              .arena = &arena->segment()};
+    const wire::LocalRendezvousOptions local{.name = name,
+                                             .key = "key",
+                                             .rank = rank,
+                                             .size = ranks,
+                                             .control_bytes = HostWorld::control_bytes(),
+                                             .arena = &arena->segment()};
     c = std::make_unique<HostCommunicator>(
-        std::make_shared<HostWorld>(rank, wire::meet(local, soon()), &arena->segment()),
+        std::make_shared<HostWorld>(rank, wire::local_rendezvous(local, soon()), &arena->segment()),
         HostCommunicator::Settings{});
   }
   try {

@@ -24,25 +24,13 @@ inline std::vector<std::optional<Error>> on_network(
   std::vector<std::optional<Error>> errors(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
-    {
-      {
-        {
-          {
-            {
-              {
-                threads.emplace_back([&, rank] {
-                  try {
-                    body(store.endpoint(), rank);
-                  } catch (const Error& error) {
-                    errors[static_cast<std::size_t>(rank)] = error;
-                  }
-                });
-              }
-            }
-          }
-        }
+    threads.emplace_back([&, rank] {
+      try {
+        body(store.endpoint(), rank);
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(rank)] = error;
       }
-    }
+    });
   }
   for (auto& thread : threads) thread.join();
   return errors;

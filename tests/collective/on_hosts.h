@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
-#include "shoal/wire/peers.h"
+#include "shoal/wire/tcp_transport.h"
 #include "tests/collective/network_ranks.h"
 
 namespace shoal::collective {
@@ -16,33 +16,21 @@ namespace shoal::collective {
 /// control segment, all are connected over loopback. Returns what each threw.
 inline std::vector<std::optional<Error>> on_hosts(
     const std::vector<int>& hosts,
-    const std::function<void(HierarchicalCommunicator&, const wire::Peers&)>& body,
+    const std::function<void(HierarchicalCommunicator&, const wire::TcpTransport&)>& body,
     bool in_rank_order = false) {
   const int ranks = static_cast<int>(hosts.size());
   std::map<int, std::shared_ptr<wire::SharedSegment>> controls;
   for (const int host : hosts) {
-    {
-      {
-        {
-          if (!controls[host]) {
-            {
-              {
-                {
-                  controls[host] = std::make_shared<wire::SharedSegment>(
-                      wire::SharedSegment::create("control", HostWorld::control_bytes()));
-                }
-              }
-            }
-          }
-        }
-      }
+    if (!controls[host]) {
+      controls[host] = std::make_shared<wire::SharedSegment>(
+          wire::SharedSegment::create("control", HostWorld::control_bytes()));
     }
   }
   return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
     const Duration minute = std::chrono::seconds(60);
     wire::StoreClient client(store, "key", soon());
-    auto peers = std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"}, client, rank,
-                                               ranks, soon());
+    auto peers = std::make_shared<wire::TcpTransport>(wire::TcpTransport::Options{.key = "key"},
+                                                      client, rank, ranks, soon());
     const HostLayout layout(hosts, rank);
     auto world =
         std::make_shared<HostWorld>(layout.local, layout.local_size(), controls.at(hosts[rank]));
@@ -60,7 +48,7 @@ inline std::vector<std::optional<Error>> on_hosts(
 
 inline std::vector<std::optional<Error>> on_hosts(
     const std::vector<int>& hosts, const std::function<void(HierarchicalCommunicator&)>& body) {
-  return on_hosts(hosts, [&](HierarchicalCommunicator& c, const wire::Peers&) { body(c); });
+  return on_hosts(hosts, [&](HierarchicalCommunicator& c, const wire::TcpTransport&) { body(c); });
 }
 
 }  // namespace shoal::collective

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "shoal/collective/tcp/tcp_communicator.h"
-#include "shoal/wire/peers.h"
+#include "shoal/wire/tcp_transport.h"
 #include "tests/collective/host_ranks.h"
 #include "tests/collective/network_ranks.h"
 #include "tests/collective/on_hosts.h"
@@ -44,9 +44,10 @@ class OperationCheck : public testing::TestWithParam<Carrier> {
       case Carrier::kTcp:
         return expect_none(on_network(kRanks, [&](const wire::Endpoint& store, int rank) {
           wire::StoreClient client(store, "key", soon());
-          TcpCommunicator c(std::make_shared<wire::Peers>(wire::Peers::Settings{.key = "key"},
-                                                          client, rank, kRanks, soon()),
-                            {});
+          TcpCommunicator c(
+              std::make_shared<wire::TcpTransport>(wire::TcpTransport::Options{.key = "key"},
+                                                   client, rank, kRanks, soon()),
+              {});
           then_barrier(c);
         }));
       case Carrier::kBoth:

@@ -71,7 +71,7 @@ class SimulatedNetwork {
   /// order.
   void inject(int from, int to, wire::Stream stream, std::span<const std::byte> bytes,
               std::uint64_t total, std::uint64_t offset) {
-    wire::Piece piece(pool_, total, offset, bytes.size());
+    wire::ReceivedChunk piece(pool_, total, offset, bytes.size());
     if (!bytes.empty()) std::memcpy(piece.data(), bytes.data(), bytes.size());
     end_of(to).put(from, stream, std::move(piece));
   }
@@ -129,11 +129,11 @@ class SimulatedNetwork {
       }
     }
     void flush() override {}
-    std::optional<wire::Piece> take(int peer, wire::Stream stream) override {
+    std::optional<wire::ReceivedChunk> take(int peer, wire::Stream stream) override {
       auto& streams = inbox_.at(static_cast<std::size_t>(peer)).pieces;
       const auto found = streams.find(stream);
       if (found == streams.end()) return std::nullopt;
-      wire::Piece piece = std::move(found->second.front());
+      wire::ReceivedChunk piece = std::move(found->second.front());
       found->second.pop_front();
       if (found->second.empty()) streams.erase(found);
       return piece;
@@ -141,24 +141,25 @@ class SimulatedNetwork {
     bool has_arrived(int peer, wire::Stream stream) const override {
       return inbox_.at(static_cast<std::size_t>(peer)).pieces.contains(stream);
     }
-    void land(int peer, wire::Stream stream, std::shared_ptr<wire::Landing> landing) override {
+    void post_receive(int peer, wire::Stream stream,
+                      std::shared_ptr<wire::PostedReceive> receive) override {
       auto& from = inbox_.at(static_cast<std::size_t>(peer));
-      from.landings[stream] = landing;
+      from.posted[stream] = receive;
       for (auto found = from.pieces.find(stream);
-           found != from.pieces.end() && from.landings.contains(stream);
+           found != from.pieces.end() && from.posted.contains(stream);
            found = from.pieces.find(stream)) {
-        if (found->second.front().total() != landing->bytes) {
-          landing->actual = found->second.front().total();
-          from.landings.erase(stream);
+        if (found->second.front().total() != receive->bytes) {
+          receive->actual = found->second.front().total();
+          from.posted.erase(stream);
           return;
         }
         auto piece = take(peer, stream);
         put(peer, stream, std::move(*piece));
       }
     }
-    void let_go(wire::Stream stream) override {
+    void release_buffers(wire::Stream stream) override {
       for (int r = 0; r < size_; ++r) {
-        inbox_[static_cast<std::size_t>(r)].landings.erase(stream);
+        inbox_[static_cast<std::size_t>(r)].posted.erase(stream);
         for (Message& m : network_.link(rank_, r).queued) {
           if (m.stream == stream && m.released) {
             m.own.assign(m.body.begin(), m.body.end());
@@ -191,30 +192,30 @@ class SimulatedNetwork {
     }
 
     void happened() { ++events_; }
-    void put(int peer, wire::Stream stream, wire::Piece piece) {
+    void put(int peer, wire::Stream stream, wire::ReceivedChunk piece) {
       auto& from = inbox_[static_cast<std::size_t>(peer)];
       happened();
-      const auto landing = from.landings.find(stream);
-      if (landing == from.landings.end()) {
+      const auto posted = from.posted.find(stream);
+      if (posted == from.posted.end()) {
         from.pieces[stream].push_back(std::move(piece));
         return;
       }
-      wire::Landing& to = *landing->second;
+      wire::PostedReceive& to = *posted->second;
       if (piece.total() != to.bytes) {  // another message than is waited for
         to.actual = piece.total();
         from.pieces[stream].push_back(std::move(piece));
-        from.landings.erase(landing);
+        from.posted.erase(posted);
         return;
       }
       std::memcpy(to.data + piece.offset(), piece.data(), piece.bytes());
       to.arrived = piece.offset() + piece.bytes();
-      if (to.arrived == to.bytes) from.landings.erase(landing);
+      if (to.arrived == to.bytes) from.posted.erase(posted);
     }
     /// The first cause wins. Nothing is read or written any more.
     void fail(const Error& cause, bool tell) {
       if (failure_) return;
       failure_ = cause;
-      for (auto& from : inbox_) from.landings.clear();
+      for (auto& from : inbox_) from.posted.clear();
       for (int r = 0; r < size_; ++r) {
         auto& link = network_.link(rank_, r);
         for (Message& m : link.queued)
@@ -231,8 +232,8 @@ class SimulatedNetwork {
    private:
     friend class SimulatedNetwork;
     struct From {
-      std::map<wire::Stream, std::list<wire::Piece>> pieces;
-      std::map<wire::Stream, std::shared_ptr<wire::Landing>> landings;
+      std::map<wire::Stream, std::list<wire::ReceivedChunk>> pieces;
+      std::map<wire::Stream, std::shared_ptr<wire::PostedReceive>> posted;
     };
     SimulatedNetwork& network_;
     const int rank_, size_;
@@ -278,7 +279,7 @@ class SimulatedNetwork {
     l.under_way.pop_front();
     if (chunk.stream.group == 0) return end_of(to).fail(causes_.at({from, to}), false);
     if (from == liar_ && random_() % every_ == 0) change(chunk);
-    wire::Piece piece(pool_, chunk.total, chunk.offset, chunk.bytes.size());
+    wire::ReceivedChunk piece(pool_, chunk.total, chunk.offset, chunk.bytes.size());
     if (!chunk.bytes.empty()) std::memcpy(piece.data(), chunk.bytes.data(), chunk.bytes.size());
     end_of(to).put(from, chunk.stream, std::move(piece));
   }

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "shoal/collective/tcp/tcp_communicator.h"
-#include "shoal/wire/peers.h"
+#include "shoal/wire/tcp_transport.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
 
@@ -44,10 +44,10 @@ std::vector<std::optional<Error>> across(SlowLink& link, std::array<Duration, 2>
       try {
         wire::StoreClient client(stores[rank].endpoint(), "key", soon());
         TcpCommunicator c(
-            std::make_shared<wire::Peers>(
-                wire::Peers::Settings{.key = "key",
-                                      .heartbeat = milliseconds(100),
-                                      .silence = silence[static_cast<std::size_t>(rank)]},
+            std::make_shared<wire::TcpTransport>(
+                wire::TcpTransport::Options{.key = "key",
+                                            .heartbeat = milliseconds(100),
+                                            .silence = silence[static_cast<std::size_t>(rank)]},
                 client, rank, 2, soon()),
             {});
         body(c);

@@ -5,11 +5,11 @@
 #include <bit>
 
 #include "shoal/base/error.h"
-#include "shoal/collective/algorithm/check_table.h"
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/collective/algorithm/direct.h"
 #include "shoal/collective/algorithm/hierarchical.h"
 #include "shoal/collective/algorithm/ring.h"
+#include "tests/support/check_table.h"
 
 namespace shoal::collective {
 namespace {

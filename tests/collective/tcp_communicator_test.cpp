@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "shoal/collective/fold/fold.h"
-#include "shoal/wire/peers.h"
+#include "shoal/wire/tcp_transport.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
 
@@ -30,11 +30,12 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// Joins the world of a store as one rank.
-std::shared_ptr<wire::Peers> join(const wire::Endpoint& store, int rank, int size,
-                                  Duration silence = seconds(60), Deadline deadline = soon()) {
+std::shared_ptr<wire::TcpTransport> join(const wire::Endpoint& store, int rank, int size,
+                                         Duration silence = seconds(60),
+                                         Deadline deadline = soon()) {
   wire::StoreClient client(store, "key", soon());
-  return std::make_shared<wire::Peers>(
-      wire::Peers::Settings{.key = "key", .heartbeat = milliseconds(100), .silence = silence},
+  return std::make_shared<wire::TcpTransport>(
+      wire::TcpTransport::Options{.key = "key", .heartbeat = milliseconds(100), .silence = silence},
       client, rank, size, deadline);
 }
 
@@ -50,8 +51,8 @@ std::vector<std::optional<Error>> on_tcp(int ranks,
   });
 }
 
-/// The connection to rank `to` of one who is `rank`, knows the key, and nothing of what Peers do
-/// with the connection.
+/// A connection to rank `to` from a caller that is `rank`, knows the key, and sends only what the
+/// test sends.
 wire::Link impostor(const wire::Endpoint& store, int rank, int size, int to = 0) {
   wire::StoreClient client(store, "key", soon());
   client.set(fmt::format("peers/world/{}", rank), "127.0.0.1:1", soon());
@@ -59,7 +60,7 @@ wire::Link impostor(const wire::Endpoint& store, int rank, int size, int to = 0)
       wire::parse_endpoint(client.wait(fmt::format("peers/world/{}", to), soon())), soon());
   wire::Hello hello{};
   hello[0] = static_cast<std::byte>(rank), hello[4] = static_cast<std::byte>(size);
-  wire::introduce(socket.get(), "key", hello, soon());
+  wire::handshake_as_caller(socket.get(), "key", hello, soon());
   return wire::Link(std::move(socket));
 }
 
@@ -636,7 +637,7 @@ TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
   }
 }
 
-TEST(Peers, ErrorsTravelWholeAndMutatedOnesAreSurvived) {
+TEST(ErrorBytes, ErrorsTravelWholeAndMutatedOnesAreSurvived) {
   const Error error = Error(ErrorKind::kTimeout, "op", "what")
                           .at(1, 3)
                           .from(2)

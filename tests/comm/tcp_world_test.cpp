@@ -56,7 +56,7 @@ TEST(TcpWorld, EveryOperationTypeAndReduction) {
 // nothing behind.
 TEST(TcpWorld, NothingIsLeftOfAMeetingAtAFile) {
   const std::string left =
-      fmt::format("{}/shoal-test-{}.store", wire::meeting_directory(), ::getpid());
+      fmt::format("{}/shoal-test-{}.store", wire::rendezvous_directory(), ::getpid());
   EXPECT_TRUE(on_processes(3, "", [&](const Group& group) {
     group.barrier();
     return ::access(left.c_str(), F_OK) != 0;

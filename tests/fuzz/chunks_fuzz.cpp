@@ -51,7 +51,7 @@ Bytes connection(FuzzedDataProvider& input) {
 }
 
 /// Places what is of one group in memory of its own and takes the rest in pieces.
-class Placing final : public Intake {
+class Placing final : public ChunkSink {
  public:
   explicit Placing(Messages& messages) : messages_(messages) {}
   std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset,
@@ -62,7 +62,7 @@ class Placing final : public Intake {
     to.resize(std::max(to.size(), offset + bytes));
     return to.data() + offset;
   }
-  void arrived(Stream stream, Piece piece, std::size_t bytes) override {
+  void arrived(Stream stream, ReceivedChunk piece, std::size_t bytes) override {
     Bytes& to = open_[stream];
     if (piece.data()) append(to, piece.data(), bytes);
     must(to.size() <= piece.total(), "no more arrives than was announced");

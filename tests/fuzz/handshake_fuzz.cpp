@@ -48,7 +48,8 @@ void answer(FuzzedDataProvider& input, bool honest_magic) {
   [[maybe_unused]] const auto sent = send(stranger.get(), said.data(), said.size(), MSG_NOSIGNAL);
   shutdown(stranger.get(), SHUT_WR);
   fuzz::must(!fuzz::accepted([&] {
-    introduce(caller.get(), "the key of the job", {}, Deadline::in(std::chrono::seconds(30)));
+    handshake_as_caller(caller.get(), "the key of the job", {},
+                        Deadline::in(std::chrono::seconds(30)));
   }),
              "a stranger is not taken for the job");
 }

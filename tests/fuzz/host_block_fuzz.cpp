@@ -22,7 +22,7 @@ constexpr std::size_t kArena = 1 << 20;
 struct Host {
   Host() {
     for (auto& arena : arenas) arena = wire::SharedSegment::create("fuzz-arena", kArena);
-    wire::Acquaintance all;
+    wire::LocalRendezvousResult all;
     all.control = wire::SharedSegment::create("fuzz-control", HostWorld::control_bytes());
     all.arenas.push_back({});
     all.arenas.push_back(wire::SharedSegment::adopt(dup(arenas[1].fd())));

@@ -4,26 +4,26 @@
 
 #include <map>
 
-#include "apps/shoal/last_words.h"
+#include "apps/shoal/failure_report.h"
 #include "apps/shoal/rank_environment.h"
 #include "tests/fuzz/fuzz.h"
 
-// What a launcher is told: by a rank that ends, over a pipe; and by another launcher, in the
-// environment.
+// The two inputs of the launcher: the failure report of a rank, over a pipe, and the environment of
+// another launcher.
 namespace shoal::apps {
 namespace {
 
-void listen_to(const std::string& words) {
+void read_report(const std::string& bytes) {
   int ends[2];
   fuzz::must(pipe2(ends, O_NONBLOCK | O_CLOEXEC) == 0, "a pipe");
-  [[maybe_unused]] const auto written = write(ends[1], words.data(), words.size());
-  const auto last = heard(ends[0]);
+  [[maybe_unused]] const auto written = write(ends[1], bytes.data(), bytes.size());
+  const auto last = read_failure_report(ends[0]);
   if (last) {
-    tell(ends[1], *last);
-    const auto again = heard(ends[0]);
+    write_failure_report(ends[1], *last);
+    const auto again = read_failure_report(ends[0]);
     fuzz::must(again && again->code == last->code && again->time_ns == last->time_ns &&
                    again->about_a_peer == last->about_a_peer,
-               "last words are heard as they are told");
+               "a failure report is read as it was written");
   }
   close(ends[0]), close(ends[1]);
 }
@@ -77,7 +77,7 @@ void detect(FuzzedDataProvider& input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   FuzzedDataProvider input(data, size);
-  input.ConsumeBool() ? shoal::apps::listen_to(input.ConsumeRemainingBytesAsString())
+  input.ConsumeBool() ? shoal::apps::read_report(input.ConsumeRemainingBytesAsString())
                       : shoal::apps::detect(input);
   return 0;
 }

@@ -17,8 +17,8 @@
 #include "shoal/wire/local_rendezvous.h"
 #include "tests/fuzz/fuzz.h"
 
-// The meeting of the ranks of a host, with noise at the door that another program of this user
-// makes, and with a rank 0 that lies.
+// The rendezvous of the ranks of a host, with another program of this user that connects and sends
+// noise, and with a rank 0 that lies.
 namespace shoal::wire {
 namespace {
 
@@ -43,10 +43,10 @@ const std::string& runtime() {
   return directory.path;
 }
 
-sockaddr_un door_of(const std::string& name) {
+sockaddr_un address_of_socket(const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string path = meeting_directory(runtime()) + "/" + name;
+  const std::string path = rendezvous_directory(runtime()) + "/" + name;
   std::memcpy(address.sun_path, path.c_str(), path.size());
   return address;
 }
@@ -58,10 +58,10 @@ Descriptor memory(int kind) {
   return fd;
 }
 
-/// Words with up to two descriptors, as the input says.
+/// Sends a message with up to two descriptors, as the input says.
 void speak(int socket, FuzzedDataProvider& input, bool framed) {
   std::string words;
-  if (framed) {  // an Introduction: magic, whom it is about, whether it shares, the token
+  if (framed) {  // an Answer: magic, the rank it describes, whether it shares, the token
     const std::int32_t front[3] = {0x53484f31, input.ConsumeIntegralInRange(-3, 2),
                                    input.ConsumeIntegralInRange(0, 2)};
     words.assign(reinterpret_cast<const char*>(front), sizeof front);
@@ -76,7 +76,7 @@ void speak(int socket, FuzzedDataProvider& input, bool framed) {
   send_with(socket, words.data(), words.size(), descriptors);
 }
 
-Meeting meeting(int rank) {
+LocalRendezvousOptions meeting(int rank) {
   return {.name = "fuzz",
           .key = "the key of the job",
           .rank = rank,
@@ -84,21 +84,21 @@ Meeting meeting(int rank) {
           .control_bytes = kControl};
 }
 
-void noise_at_the_door(FuzzedDataProvider& input) {
-  std::thread host([&] { meet(meeting(0), Deadline::in(30s), runtime()); });
-  const sockaddr_un address = door_of("fuzz");
+void noise_from_a_caller(FuzzedDataProvider& input) {
+  std::thread host([&] { local_rendezvous(meeting(0), Deadline::in(30s), runtime()); });
+  const sockaddr_un address = address_of_socket("fuzz");
   for (int turn = 0; turn < 3; ++turn) {
     const Descriptor noise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     while (connect(noise.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
       std::this_thread::yield();
     speak(noise.get(), input, false);
   }
-  meet(meeting(1), Deadline::in(30s), runtime());
+  local_rendezvous(meeting(1), Deadline::in(30s), runtime());
   host.join();
 }
 
 void lying_host(FuzzedDataProvider& input) {
-  const sockaddr_un address = door_of("fuzz");
+  const sockaddr_un address = address_of_socket("fuzz");
   const Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   fuzz::must(
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
@@ -110,7 +110,7 @@ void lying_host(FuzzedDataProvider& input) {
     [[maybe_unused]] const auto heard = recv(guest.get(), hello, sizeof hello, 0);
     while (input.remaining_bytes() > 0) speak(guest.get(), input, input.ConsumeBool());
   });
-  fuzz::accepted([&] { meet(meeting(1), Deadline::in(30s), runtime()); });
+  fuzz::accepted([&] { local_rendezvous(meeting(1), Deadline::in(30s), runtime()); });
   host.join();
   unlink(address.sun_path);
 }
@@ -120,6 +120,6 @@ void lying_host(FuzzedDataProvider& input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   FuzzedDataProvider input(data, size);
-  input.ConsumeBool() ? shoal::wire::noise_at_the_door(input) : shoal::wire::lying_host(input);
+  input.ConsumeBool() ? shoal::wire::noise_from_a_caller(input) : shoal::wire::lying_host(input);
   return 0;
 }

@@ -94,7 +94,8 @@ void lie_to_server(const Bytes& bytes) {
   static StoreClient member(server.endpoint(), kKey, Deadline::in(30s));
   static std::uint64_t turn = 0;
   const Descriptor liar = connection_to(server.endpoint().port);
-  if (!fuzz::accepted([&] { introduce(liar.get(), kKey, {}, Deadline::in(30s)); })) return;
+  if (!fuzz::accepted([&] { handshake_as_caller(liar.get(), kKey, {}, Deadline::in(30s)); }))
+    return;
   speak(liar.get(), bytes);
   const std::string key = "honest", value = std::to_string(++turn);
   member.set(key, value, Deadline::in(30s));

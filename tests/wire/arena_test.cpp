@@ -50,7 +50,7 @@ TEST(Arena, BlocksAreAlignedApartAndKeepTheirBytes) {
   EXPECT_EQ(arena.ledger().total.in_use, 0u);
 }
 
-// Of 96 MiB that three ranks share each counts 32, whoever allocates.
+// Three ranks share 96 MiB: each counts 32, whichever allocates.
 TEST(Arena, WhatIsSharedCountsInParts) {
   Arena owner(small(64 << 20));
   Arena other(small(64 << 20));

@@ -22,10 +22,10 @@ using std::chrono::seconds;
 /// However slow the machine is.
 Deadline soon() { return Deadline::in(seconds(60)); }
 
-/// Of this program, in which forked ranks of one test meet too.
+/// The process number of the test program; its forked ranks use it for the name of the rendezvous.
 const pid_t kProgram = getpid();
 
-Meeting meeting_of(const char* name, int rank, int size) {
+LocalRendezvousOptions options_of(const char* name, int rank, int size) {
   return {.name = std::string(name) + std::to_string(kProgram),
           .key = "secret",
           .rank = rank,
@@ -44,9 +44,9 @@ TEST(LocalRendezvous, RanksSeeEachOthersMemoryAndEnd) {
       Arena arena({.virtual_bytes = 1 << 26, .limit_bytes = 1 << 20});
       auto* mine = static_cast<int*>(arena.allocate(64));
       mine[0] = 100 + rank;
-      Meeting meeting = meeting_of("see", rank, kRanks);
-      meeting.arena = &arena.segment();
-      const Acquaintance all = meet(meeting, soon(), scratch());
+      LocalRendezvousOptions options = options_of("see", rank, kRanks);
+      options.arena = &arena.segment();
+      const LocalRendezvousResult all = local_rendezvous(options, soon(), scratch());
       bool right = true;
       for (int peer = 0; peer < kRanks; ++peer) {
         if (peer != rank) {
@@ -79,54 +79,56 @@ TEST(LocalRendezvous, RanksSeeEachOthersMemoryAndEnd) {
 
 // Rank 1 comes, and is given more time when it was held up; rank 2 never does.
 TEST(LocalRendezvous, NamesTheRankThatDidNotCome) {
-  std::string words;
+  std::string message;
   for (auto patience = milliseconds(300);
-       words != "these ranks did not come: 2" && patience < seconds(60); patience *= 4) {
+       message != "these ranks did not come: 2" && patience < seconds(60); patience *= 4) {
     std::thread other([&] {
-      EXPECT_THROW(meet(meeting_of("missing", 1, 3), Deadline::in(2 * patience), scratch()), Error);
+      EXPECT_THROW(
+          local_rendezvous(options_of("missing", 1, 3), Deadline::in(2 * patience), scratch()),
+          Error);
     });
     try {
-      meet(meeting_of("missing", 0, 3), Deadline::in(patience), scratch());
+      local_rendezvous(options_of("missing", 0, 3), Deadline::in(patience), scratch());
       ADD_FAILURE();
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
-      words = error.message();
-      EXPECT_EQ(error.peer(), words.back() == '2' && words.find('1') == words.npos ? 2 : 1);
+      message = error.message();
+      EXPECT_EQ(error.peer(), message.back() == '2' && message.find('1') == message.npos ? 2 : 1);
     }
     other.join();
   }
-  EXPECT_EQ(words, "these ranks did not come: 2");
+  EXPECT_EQ(message, "these ranks did not come: 2");
 }
 
-TEST(LocalRendezvous, AWrongKeyStaysOutsideAndDisturbsNobody) {
+TEST(LocalRendezvous, AWrongKeyIsTurnedAwayAndDisturbsNobody) {
   std::thread stranger([] {
-    Meeting wrong = meeting_of("key", 1, 2);
+    LocalRendezvousOptions wrong = options_of("key", 1, 2);
     wrong.key = "guess";
-    EXPECT_THROW(meet(wrong, Deadline::in(seconds(5)), scratch()), Error);
+    EXPECT_THROW(local_rendezvous(wrong, Deadline::in(seconds(5)), scratch()), Error);
   });
   std::thread member([] {
     std::this_thread::sleep_for(milliseconds(50));
-    meet(meeting_of("key", 1, 2), soon(), scratch());
+    local_rendezvous(options_of("key", 1, 2), soon(), scratch());
   });
-  meet(meeting_of("key", 0, 2), soon(), scratch());
+  local_rendezvous(options_of("key", 0, 2), soon(), scratch());
   stranger.join();
   member.join();
 }
 
-// A rank that is held up between knocking and speaking is waited for, and so are those that never
-// speak: they hold up nobody.
-TEST(LocalRendezvous, WhoSpeaksLateIsHeard) {
+// A rank whose hello message comes long after its connection is waited for. Connections that never
+// send one delay nobody.
+TEST(LocalRendezvous, ALateHelloMessageIsRead) {
   struct {
     std::uint32_t magic = 0x53484f31;
     std::int32_t rank = 2, size = 3, shares = 0;
     char key[64] = "secret";
   } hello;
-  const Meeting meeting = meeting_of("late", 0, 3);
-  const std::string path = meeting_directory(scratch()) + "/" + meeting.name;
+  const LocalRendezvousOptions options = options_of("late", 0, 3);
+  const std::string path = rendezvous_directory(scratch()) + "/" + options.name;
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   ASSERT_LT(path.size(), sizeof address.sun_path);
   path.copy(address.sun_path, path.size());
-  std::thread host([&] { EXPECT_NO_THROW(meet(meeting, soon(), scratch())); });
+  std::thread host([&] { EXPECT_NO_THROW(local_rendezvous(options, soon(), scratch())); });
   std::vector<Descriptor> callers;
   while (callers.size() < 4) {
     Descriptor caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -134,7 +136,8 @@ TEST(LocalRendezvous, WhoSpeaksLateIsHeard) {
         connect(caller.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     open ? callers.push_back(std::move(caller)) : std::this_thread::sleep_for(milliseconds(1));
   }
-  std::thread other([] { EXPECT_NO_THROW(meet(meeting_of("late", 1, 3), soon(), scratch())); });
+  std::thread other(
+      [] { EXPECT_NO_THROW(local_rendezvous(options_of("late", 1, 3), soon(), scratch())); });
   std::this_thread::sleep_for(milliseconds(1500));
   EXPECT_EQ(send(callers[2].get(), &hello, sizeof hello, MSG_NOSIGNAL),
             static_cast<ssize_t>(sizeof hello));
@@ -144,12 +147,15 @@ TEST(LocalRendezvous, WhoSpeaksLateIsHeard) {
 
 TEST(LocalRendezvous, TwoOfOneRankAreRefused) {
   std::thread first([] {
-    EXPECT_THROW(meet(meeting_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()), Error);
+    EXPECT_THROW(local_rendezvous(options_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()),
+                 Error);
   });
   std::thread second([] {
-    EXPECT_THROW(meet(meeting_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()), Error);
+    EXPECT_THROW(local_rendezvous(options_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()),
+                 Error);
   });
-  EXPECT_THROW(meet(meeting_of("twice", 0, 3), Deadline::in(seconds(2)), scratch()), Error);
+  EXPECT_THROW(local_rendezvous(options_of("twice", 0, 3), Deadline::in(seconds(2)), scratch()),
+               Error);
   first.join();
   second.join();
 }

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "shoal/base/error.h"
-#include "shoal/wire/door.h"
+#include "shoal/wire/acceptor.h"
 #include "shoal/wire/link.h"
 #include "shoal/wire/store.h"
 
@@ -129,15 +129,15 @@ TEST(Store, TurnsStrangersAwayAndServesOn) {
   EXPECT_EQ(a.get("x", soon()), "1");
 }
 
-// More at once than the door looks after at a time, and none of them has spoken when the last one
-// comes. When it is full, who has said nothing for 3 seconds is turned away: the test is played
-// again where it took as long.
+// More callers connect at once than the acceptor keeps in their handshake, and none has sent a byte
+// when the last one connects. A full acceptor drops callers that are silent for 3 seconds: the test
+// is repeated where the machine took as long.
 TEST(Store, AllRanksOfALargeJobMayComeTogether) {
   Fixture f;
   const auto come = [&] {
     std::vector<Descriptor> ranks;
     for (int i = 0; i < 290; ++i) ranks.push_back(connect_to(f.server.endpoint(), soon()));
-    for (const Descriptor& rank : ranks) introduce(rank.get(), "secret", {}, soon());
+    for (const Descriptor& rank : ranks) handshake_as_caller(rank.get(), "secret", {}, soon());
   };
   for (bool came = false; !came;) {
     const auto begin = Clock::now();
@@ -169,7 +169,7 @@ TEST(Store, SurvivesALyingMember) {
   std::mt19937 random(2);
   for (int i = 0; i < 100; ++i) {
     Descriptor socket = connect_to(f.server.endpoint(), soon());
-    introduce(socket.get(), "secret", {}, soon());
+    handshake_as_caller(socket.get(), "secret", {}, soon());
     if (i % 2) {  // a well-formed message with nonsense in it
       Link link(std::move(socket));
       Bytes bytes(random() % 40);
@@ -263,8 +263,9 @@ TEST(Link, BodiesAreReadUntilTheyAreReleased) {
   EXPECT_EQ(messages[1], want);
 }
 
-// After a failure nothing of the caller's is read any more, and the words about it still arrive.
-TEST(Link, DropsMessagesAndStillSpeaks) {
+// After a failure no memory of the caller is read any more, and the message about the failure still
+// arrives.
+TEST(Link, DropsMessagesAndStillSendsControlMessages) {
   auto [left, right] = pair_of_sockets();
   Link a(std::move(left));
   Link b(std::move(right));
@@ -278,16 +279,16 @@ TEST(Link, DropsMessagesAndStillSpeaks) {
     EXPECT_TRUE(*released);
   }
   a.send({0, 1}, 5, Bytes(10, std::byte{3}));
-  std::vector<Stream> heard;
-  while (heard.empty()) {
+  std::vector<Stream> received;
+  while (received.empty()) {
     a.flush();
-    ASSERT_TRUE(b.receive([&](Stream stream, Bytes) { heard.push_back(stream); }));
+    ASSERT_TRUE(b.receive([&](Stream stream, Bytes) { received.push_back(stream); }));
   }
-  EXPECT_EQ(heard, (std::vector<Stream>{{0, 1}}));
+  EXPECT_EQ(received, (std::vector<Stream>{{0, 1}}));
   EXPECT_TRUE(a.idle());
 }
 
-/// What a link writes for a few messages.
+/// Returns the bytes that a link writes for a few messages.
 Bytes recorded() {
   auto [left, right] = pair_of_sockets();
   Link a(std::move(left));

@@ -15,9 +15,10 @@
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/other_load.h"
-#include "apps/shoal/own_program.h"
+#include "apps/shoal/self_exec.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/clock.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/error.h"
 #include "shoal/collective/fold/fold.h"
 #include "shoal/forecast/calibration.h"
@@ -47,7 +48,7 @@ std::vector<forecast::TimedWork> work_of(const std::vector<TimedSample>& samples
 std::vector<nlohmann::json> collectives(std::vector<std::string> words) {
   words.insert(words.begin(), {"bench", "collectives"});
   words.push_back("--json");
-  const Answer answer = ask_own_program(words);
+  const SelfRun answer = run_self(words);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "calibrate",
                 fmt::format("the collectives' benchmark failed: {}", answer.err));
@@ -89,8 +90,7 @@ forecast::TimedWork folding() {
     const auto start = Clock::now();
     collective::fold(ElementType::kF32, collective::Reduction::kMax, sources, 2, &target, 1,
                      kCount);
-    best.seconds =
-        std::min(best.seconds, std::chrono::duration<double>(Clock::now() - start).count());
+    best.seconds = std::min(best.seconds, to_seconds(Clock::now() - start));
   }
   return best;
 }

@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/shoal/other_load.h"
-#include "apps/shoal/own_program.h"
 #include "apps/shoal/plan/drift.h"
 #include "apps/shoal/plan/options.h"
+#include "apps/shoal/self_exec.h"
 #include "shoal/base/error.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/forecast/trimmed_mean.h"
@@ -68,7 +68,7 @@ void train(const Options& options, std::int64_t ranks, const std::string& direct
         std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
     sets.push_back(set);
   for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
-  const Answer answer = ask_own_program(words);
+  const SelfRun answer = run_self(words);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "plan",
                 fmt::format("the training run failed:\n{}{}", answer.out, answer.err));

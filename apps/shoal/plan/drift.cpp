@@ -7,8 +7,8 @@
 
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cluster_file.h"
-#include "apps/shoal/own_program.h"
 #include "apps/shoal/plan/calibrate.h"
+#include "apps/shoal/self_exec.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
 
@@ -59,7 +59,7 @@ void drift(const Options& options) {
 }  // namespace
 
 forecast::Drift measured_drift(const std::string& cluster_file) {
-  const Answer answer = ask_own_program({"plan", "drift", "--cluster", cluster_file, "--json"});
+  const SelfRun answer = run_self({"plan", "drift", "--cluster", cluster_file, "--json"});
   const auto json = nlohmann::json::parse(answer.out, nullptr, false);
   if (answer.code != 0 || !json.is_object()) {
     throw Error(ErrorKind::kInternal, "plan",

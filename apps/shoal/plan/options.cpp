@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "apps/shoal/cluster_file.h"
 #include "shoal/base/error.h"
+#include "shoal/base/file.h"
 #include "shoal/data/dataset.h"
 #include "shoal/data/manifest.h"
 #include "shoal/model/model_json.h"
@@ -26,11 +25,9 @@ constexpr const char* kDefaultCluster = "a100";
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
 
 std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(ErrorKind::kInputMissing, "plan", fmt::format("{}: no such file", path));
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  const auto text = read_text(path);
+  if (!text) throw Error(ErrorKind::kInputMissing, "plan", fmt::format("{}: no such file", path));
+  return *text;
 }
 
 /// What the job's data decides, where it is prepared already.

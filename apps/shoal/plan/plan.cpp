@@ -20,6 +20,7 @@
 #include "apps/shoal/plan/output_files.h"
 #include "apps/shoal/plan/search.h"
 #include "shoal/base/error.h"
+#include "shoal/base/file.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/forecast/gathers.h"
 #include "shoal/plan/plots.h"
@@ -79,14 +80,12 @@ void print_gathers(const std::vector<std::string>& list) {
 /// What a schedule from a file says of the mesh stands where no option does.
 std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
   if (options.schedule_file.empty()) return std::nullopt;
-  std::ifstream file(options.schedule_file);
-  if (!file) {
+  const auto text = read_text(options.schedule_file);
+  if (!text) {
     throw Error(ErrorKind::kInputMissing, "plan",
                 fmt::format("{}: no such file", options.schedule_file));
   }
-  std::stringstream text;
-  text << file.rdbuf();
-  const schedule::Schedule table = schedule::from_csv(text.str(), options.schedule_file);
+  const schedule::Schedule table = schedule::from_csv(*text, options.schedule_file);
   if (options.pp == 0) options.pp = table.ranks();
   options.micro_batches = table.micro_batches;
   return table;

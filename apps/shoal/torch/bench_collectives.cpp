@@ -11,6 +11,7 @@
 
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/comm/communicator_engine.h"
@@ -176,7 +177,7 @@ int in_a_row(const std::string& op) {
 double seconds_of(const comm::Group& group, const Case& c) {
   const auto start = Clock::now();
   run(group, c);
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double seconds = to_seconds(Clock::now() - start);
   const int messages = in_a_row(c.op);
   return messages > 1 && group.rank() > 0 ? 0 : seconds / messages;
 }
@@ -243,7 +244,7 @@ comm::WorldOptions world_options(const BenchArguments& a) {
   options.rendezvous = a.rendezvous;
   if (a.hosts > 1) {
     options.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
-    options.rendezvous = "file:" + wire::meeting_directory() + "/" + a.name + ".store";
+    options.rendezvous = "file:" + wire::rendezvous_directory() + "/" + a.name + ".store";
     options.interface = "lo";
   }
   return options;

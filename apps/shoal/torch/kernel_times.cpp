@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/base/duration.h"
 #include "shoal/forecast/trimmed_mean.h"
 #include "shoal/nn/layers.h"
 #include "shoal/ops/activation.h"
@@ -41,9 +42,7 @@ constexpr std::size_t kLeastCalls = 1;
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return to_seconds(Clock::now() - start); }
 
 double median(std::vector<double> times) {
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),

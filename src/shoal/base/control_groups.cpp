@@ -52,8 +52,8 @@ std::optional<std::uint64_t> memory_limit(const std::vector<ControlGroup>& group
 double processor_quota(const std::vector<ControlGroup>& groups) {
   double least = 0;
   for (const ControlGroup& group : groups) {
-    // Time granted in each period: "max 100000" or "150000 100000", or in two files, of which -1
-    // means no limit.
+    // The time granted in each period: "max 100000" or "150000 100000"; in version 1 two files, of
+    // which -1 means no limit.
     std::ifstream first(group.folder + (group.unified ? "/cpu.max" : "/cpu.cfs_quota_us"));
     std::ifstream second(group.folder + "/cpu.cfs_period_us");
     double granted = 0;

@@ -13,8 +13,8 @@ struct ControlGroup {
   bool unified = true;  ///< version 2, whose files have other names than those of version 1
 };
 
-/// The groups that bear on `controller` ("memory", "cpu"): this process's own and all above it, of
-/// either version. `membership` and `mount` are other files in tests.
+/// The groups that limit `controller` ("memory", "cpu") for this process: its own and all above it,
+/// of either version. Tests pass files of their own as `membership` and `mount`.
 std::vector<ControlGroup> control_groups(const std::string& controller,
                                          const std::string& membership = "/proc/self/cgroup",
                                          const std::string& mount = "/sys/fs/cgroup");

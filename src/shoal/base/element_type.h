@@ -7,7 +7,7 @@
 
 namespace shoal {
 
-/// The types an element of a buffer or tensor can have. Names are those of safetensors and PyTorch
+/// The type of an element of a buffer or tensor. Names are those of safetensors and PyTorch
 /// in lower case.
 enum class ElementType : std::uint8_t {
   kBool,
@@ -30,8 +30,8 @@ enum class ElementType : std::uint8_t {
 };
 
 std::size_t size_of(ElementType type);  ///< bytes of one element
-const char* name(
-    ElementType type);  ///< "f32", "bf16", "i64" ...; "unknown" for what a peer may say and is none
+/// "f32", "bf16", "i64" ...; "unknown" for a value that a peer sent and that is no type.
+const char* name(ElementType type);
 std::optional<ElementType> element_type(std::string_view name);
 bool is_floating(ElementType type);  ///< fp8 to fp64; not complex
 

@@ -69,12 +69,27 @@ Error::Error(ErrorKind kind, std::string operation, std::string what)
   compose();
 }
 
-Error& Error::at(int rank, int size) { return rank_ = rank, size_ = size, compose(); }
-Error& Error::from(int peer) { return peer_ = peer, compose(); }
-Error& Error::in(std::uint64_t sequence) { return sequence_ = sequence, compose(); }
-Error& Error::awaiting(std::string awaited) { return awaited_ = std::move(awaited), compose(); }
-Error& Error::hint(std::string hint) { return hint_ = std::move(hint), compose(); }
-Error& Error::may_retry(bool retriable) { return retriable_ = retriable, *this; }
+Error& Error::at(int rank, int size) {
+  rank_ = rank;
+  size_ = size;
+  return compose();
+}
+Error& Error::from(int peer) {
+  peer_ = peer;
+  return compose();
+}
+Error& Error::in(std::uint64_t sequence) {
+  sequence_ = sequence;
+  return compose();
+}
+Error& Error::awaiting(std::string awaited) {
+  awaited_ = std::move(awaited);
+  return compose();
+}
+Error& Error::hint(std::string hint) {
+  hint_ = std::move(hint);
+  return compose();
+}
 
 Error& Error::compose() {
   std::string where;

@@ -6,8 +6,7 @@
 
 namespace shoal {
 
-/// What kind of thing went wrong; decides the exit code of the program and whether a retry can
-/// help.
+/// The kind of an error; it decides the exit code of the program.
 enum class ErrorKind : std::uint8_t {
   kInternal,      ///< a broken invariant of Shoal itself
   kUsage,         ///< a call or command line that makes no sense
@@ -44,18 +43,15 @@ class Error : public std::runtime_error {
   Error& in(std::uint64_t sequence);
   Error& awaiting(std::string awaited);
   Error& hint(std::string hint);
-  Error& may_retry(bool retriable = true);
 
   ErrorKind kind() const { return kind_; }
-  bool retriable() const { return retriable_; }
   int rank() const { return rank_; }  ///< -1: unknown
   int size() const { return size_; }
   int peer() const { return peer_; }  ///< -1: none
   std::uint64_t sequence() const { return sequence_; }
   const std::string& operation() const { return operation_; }
-  const std::string& message() const {
-    return message_;
-  }  ///< what happened, without the frame around it
+  /// The description alone, without operation, ranks and hint.
+  const std::string& message() const { return message_; }
   const std::string& awaited() const { return awaited_; }
   const std::string& hint() const { return hint_; }
 
@@ -65,10 +61,15 @@ class Error : public std::runtime_error {
   Error& compose();
 
   ErrorKind kind_;
-  bool retriable_ = false;
-  int rank_ = -1, size_ = -1, peer_ = -1;
+  int rank_ = -1;
+  int size_ = -1;
+  int peer_ = -1;
   std::uint64_t sequence_ = 0;
-  std::string operation_, message_, awaited_, hint_, text_;
+  std::string operation_;
+  std::string message_;
+  std::string awaited_;
+  std::string hint_;
+  std::string text_;  ///< composed of all of them
 };
 
 }  // namespace shoal

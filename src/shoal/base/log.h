@@ -13,8 +13,8 @@ namespace shoal {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kNothing };
 
-/// Where one rank's words go: its own file and, for chosen levels, the console. A value over a
-/// shared logger; thread-safe. A default-constructed Log swallows everything.
+/// The log of one rank: writes to its own file and, from a chosen level up, to the console. A value
+/// over a shared logger; thread-safe. A default-constructed Log discards everything.
 class Log {
  public:
   Log() = default;

@@ -4,7 +4,7 @@
 
 namespace shoal {
 
-/// What a block of memory is for; the ledger that explains an out-of-memory error is kept by it.
+/// The purpose of a block of memory. The ledger that explains an out-of-memory error counts by it.
 enum class MemoryCategory : std::uint8_t {
   kTemporary,
   kParameters,
@@ -17,7 +17,8 @@ inline constexpr int kMemoryCategories = 6;
 
 const char* name(MemoryCategory category);
 
-/// On whose behalf this thread allocates. The one thread-local of Shoal; only allocators read it.
+/// Says for which rank and purpose this thread allocates. It is the one thread-local of Shoal; only
+/// allocators read it.
 struct MemoryContext {
   int rank = 0;
   MemoryCategory category = MemoryCategory::kTemporary;

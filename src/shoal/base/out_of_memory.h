@@ -6,9 +6,9 @@
 
 namespace shoal {
 
-/// What an exception says of memory that ran out where no arena counts: the words of LibTorch's own
-/// allocator, without what stands around them; nothing of std::bad_alloc. Empty: it is about
-/// something else.
+/// Recognises exceptions about memory that ran out where no arena counts. Returns the message of
+/// LibTorch's own allocator without its stack trace, an empty text for std::bad_alloc, and nothing
+/// for an exception about something else.
 std::optional<std::string> out_of_memory(const std::exception& error);
 
 }  // namespace shoal

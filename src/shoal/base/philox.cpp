@@ -3,19 +3,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "shoal/base/hash.h"
+
 namespace shoal {
-namespace {
-
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): a bijection that spreads every input
-/// bit over all output bits.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c,
                                     std::array<std::uint32_t, 2> k) {
@@ -33,10 +23,10 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c,
 Key Key::child(std::string_view name) const {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return Key(mix(value_ ^ mix(hash)));
+  return Key(splitmix64(value_ ^ splitmix64(hash)));
 }
 
-Key Key::child(std::uint64_t index) const { return Key(mix(mix(value_) + index)); }
+Key Key::child(std::uint64_t index) const { return Key(splitmix64(splitmix64(value_) + index)); }
 
 std::array<std::uint32_t, 4> Key::bits(std::uint64_t index) const {
   return philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0, 0},

@@ -12,7 +12,7 @@ namespace shoal {
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
                                     std::array<std::uint32_t, 2> key);
 
-/// A stream of random numbers named by a seed and a purpose ("init/h.0.attn.c_attn.weight",
+/// A stream of random numbers, named by a seed and a purpose ("init/h.0.attn.c_attn.weight",
 /// "dropout/h.3", "shuffle"), with sub-streams by step, layer, sample. The same key gives the same
 /// numbers on every rank, mesh and machine.
 class Key {

@@ -5,9 +5,12 @@
 
 namespace shoal {
 
-/// Values to a stretch of a picture, linear or logarithmic.
+/// Maps values to positions in a picture, linearly or logarithmically.
 struct Axis {
-  double low, high, from, to;
+  double low;
+  double high;
+  double from;
+  double to;
   bool logarithmic = false;
 
   double operator()(double value) const;
@@ -17,7 +20,7 @@ struct Axis {
 /// 1, 2 and 5 of a decade.
 std::vector<double> ticks(const Axis& axis, int most);
 
-/// Text as XML has it.
+/// Escapes the characters of `text` that have a meaning in XML.
 std::string escaped(const std::string& text);
 
 }  // namespace shoal

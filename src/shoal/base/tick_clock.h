@@ -11,10 +11,10 @@
 
 namespace shoal {
 
-/// Time stamps for records that are written millions of times and seldom read: the processor's own
-/// counter, less than half the cost of asking the system (10 ns against 26 on an AMD EPYC), made
-/// into times of `Clock` when somebody reads them. All processes of a host see one counter, as
-/// exact as their cores agree on it: good for reports, not for protocols.
+/// Time stamps for records that are written millions of times and seldom read. They are values of
+/// the processor's own counter, at less than half the cost of asking the system (10 ns against 26
+/// on an AMD EPYC), and become times of `Clock` when they are read. All processes of a host see one
+/// counter, as exact as their cores agree on it: good enough for reports, not for protocols.
 class TickClock {
  public:
   TickClock() : first_ticks_(now()), first_time_(Clock::now()) {}
@@ -31,8 +31,8 @@ class TickClock {
 #endif
   }
 
-  /// When the counter stood at `ticks`, before this clock was made too; within thirty years of now,
-  /// whatever `ticks` is.
+  /// The time at which the counter stood at `ticks`, which may lie before this clock was made. The
+  /// result lies within thirty years of now, whatever `ticks` is.
   Clock::time_point time_at(std::int64_t ticks) const {
     const std::int64_t ticks_now = now();
     const Clock::time_point time_now = Clock::now();

@@ -12,16 +12,16 @@
 
 namespace shoal::collective {
 
-/// Names an operation in flight: its sequence number within its communicator, counted from 1. 0
-/// names nothing and is complete.
+/// Names an operation in flight by its sequence number within its communicator, counted from 1. 0
+/// names no operation and is complete.
 using Handle = std::uint64_t;
 
-/// A set of ranks that act together: the seam between what is asked for (an Operation) and how it
-/// is carried out (shared memory, TCP, a fake).
+/// A set of ranks that act together. It separates what is asked for (an Operation) from how it is
+/// executed (shared memory, TCP, a fake).
 ///
 /// Every rank starts the same operations in the same order. An operation is complete on a rank when
 /// its outputs are valid there *and* every peer has finished touching its inputs. Progress is made
-/// inside `start`, `poll` and `wait`; nothing else moves it. Threads: one thread at a time, except
+/// inside `start`, `test`, `poll` and `wait`. Threads: one thread at a time, except
 /// `abort`, which any thread may call at any time.
 class Communicator {
  public:
@@ -31,47 +31,49 @@ class Communicator {
   virtual int size() const = 0;
   virtual bool supports(Kind kind, ElementType type, Reduction reduction) const = 0;
 
-  /// Begins an operation and does what of it is quick and possible without waiting. Throws
-  /// Error(usage) for one that makes no sense.
+  /// Begins an operation and does what is quick and possible without waiting. Throws Error(usage)
+  /// for an operation that makes no sense (check_operation).
   virtual Handle start(const Operation& operation) = 0;
 
-  /// Makes progress; true when `handle` is complete. Throws what went wrong: Error with kind
+  /// Makes progress; true when `handle` is complete. Throws the first cause: an Error of kind
   /// timeout, peer_lost, mismatch or aborted.
   virtual bool test(Handle handle) = 0;
 
-  /// Is `handle` complete, as far as is known without making progress? Throws nothing.
+  /// True when `handle` is known to be complete, without making progress. Throws nothing.
   virtual bool complete(Handle handle) const = 0;
 
   /// Blocks until `handle` is complete or `deadline` has passed, which is an Error(timeout) on this
   /// rank and aborts the communicator.
   virtual void wait(Handle handle, Deadline deadline) = 0;
-  /// Waits as long as the operation's own timeout allows. As it stands here: for communicators that
-  /// hold their operations to it in every wait.
+  /// Waits as long as the operation's own timeout allows. This default is for communicators that
+  /// enforce that timeout in every wait.
   virtual void wait(Handle handle) { wait(handle, Deadline::never()); }
 
-  /// Blocks for about `longest`, or until `handle` is complete, which is what it returns. Running
-  /// out of time is no error here.
+  /// Blocks until `handle` is complete or about `longest` has passed; returns whether it is
+  /// complete. Running out of time is no error here.
   virtual bool wait_briefly(Handle handle, Duration longest) {
-    for (const Deadline end = Deadline::in(longest); !test(handle);
-         poll(std::min<Duration>(end.left(), std::chrono::milliseconds(1))))
+    const Deadline end = Deadline::in(longest);
+    while (!test(handle)) {
       if (end.passed()) return false;
+      poll(std::min<Duration>(end.left(), std::chrono::milliseconds(1)));
+    }
     return true;
   }
 
-  /// The rank that a completed receive from any rank has heard; to be asked once. -1: it was asked
-  /// already, the receive had named its rank, or the communicator does not know.
+  /// The source of a completed receive from any rank; can be taken once. -1: it was taken already,
+  /// the receive had named its source, or the communicator does not know.
   virtual int take_source(Handle handle) { return -1; }
 
   /// Makes progress on everything in flight for about `budget`.
   virtual void poll(Duration budget) = 0;
 
-  /// Nothing is in flight.
+  /// True when nothing is in flight.
   virtual bool idle() const = 0;
-  /// Another collective can be started without waiting for other ranks.
+  /// True when another collective can be started without waiting for other ranks.
   virtual bool has_room() const { return true; }
-  /// Collectives started so far: the same on every rank when all have made the same calls.
+  /// The number of collectives started so far, equal on all ranks that have made the same calls.
   virtual std::uint64_t sequence() const = 0;
-  /// How far each rank has come, for people: "rank 3 never entered #412 (its last was #411 ...)".
+  /// Describes how far each rank has come: "rank 3 never entered #412 (its last was #411 ...)".
   /// May ask the others, for a second at most.
   virtual std::string report() const = 0;
 
@@ -82,7 +84,7 @@ class Communicator {
   /// Ends everything in flight on all ranks with `cause`. Idempotent: the first cause wins.
   virtual void abort(const Error& cause) = 0;
 
-  /// One operation, start to end.
+  /// Starts an operation and waits for it.
   void run(const Operation& operation, Deadline deadline) { wait(start(operation), deadline); }
 };
 

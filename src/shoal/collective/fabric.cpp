@@ -18,19 +18,21 @@
 namespace shoal::collective {
 namespace {
 
-constexpr Duration kFirstWords =
-    std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
+/// A failure that shows on this host may be a consequence of one on another: its cause is awaited
+/// for so long.
+constexpr Duration kFirstCauseGrace = std::chrono::milliseconds(200);
 
 bool nobody_shares(std::vector<int> hosts) {
   std::sort(hosts.begin(), hosts.end());
   return std::adjacent_find(hosts.begin(), hosts.end()) == hosts.end();
 }
 
-std::size_t place_of(const std::vector<int>& ranks, int rank) {
+std::size_t index_of(const std::vector<int>& ranks, int rank) {
   return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
-/// Rank 0's costs: by others another rank would choose other algorithms.
+/// Returns rank 0's costs. All ranks must choose the same algorithms, so they must use one model;
+/// hexadecimal floats keep every bit.
 CostModel agree_on_costs(wire::KeyValues& store, int rank, const CostModel& own,
                          Deadline deadline) {
   constexpr const char* kKey = "link_costs";
@@ -52,15 +54,15 @@ CostModel agree_on_costs(wire::KeyValues& store, int rank, const CostModel& own,
   return costs;
 }
 
-std::shared_ptr<HostWorld> alone() {
+std::shared_ptr<HostWorld> world_of_one() {
   return std::make_shared<HostWorld>(
       0, 1,
       std::make_shared<wire::SharedSegment>(
           wire::SharedSegment::create("shoal-control", HostWorld::control_bytes())));
 }
 
-/// One that no other group has: those that split off have numbers made of that of their parent, the
-/// world is 1.
+/// A number that no other group has: those that split off have numbers made of their parent's, and
+/// the world's is 1.
 std::uint64_t new_group_number() {
   std::random_device random;
   return (std::uint64_t{random()} << 32 | random()) | 2;
@@ -73,7 +75,7 @@ std::shared_ptr<Fabric> Fabric::on_one_host(Settings settings, const ArenaFor& a
   const std::shared_ptr<Fabric> fabric(new Fabric(std::move(settings)));
   fabric->hosts_.assign(static_cast<std::size_t>(fabric->settings_.size), 0);
   fabric->arena_ = arena_for(fabric->settings_.size);
-  fabric->meet_mates(deadline);
+  fabric->share_memory(deadline);
   return fabric;
 }
 
@@ -85,12 +87,12 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
   auto& world = fabric->world_;
   s.costs = agree_on_costs(store, s.rank, s.costs, deadline);
   hosts = wire::propose_hosts(store, s.rank, s.size, s.host, deadline);
-  const int here = static_cast<int>(fabric->mates().size());
+  const int here = static_cast<int>(fabric->ranks_of_this_host().size());
   fabric->arena_ = arena_for(here);
   if (s.shares_memory) {
     if (here > 1) {
       try {
-        fabric->meet_mates(Deadline::in(deadline.left() / 2));
+        fabric->share_memory(Deadline::in(deadline.left() / 2));
       } catch (const Error& error) {
         if (error.kind() == ErrorKind::kUsage) throw;
         fmt::print(stderr,
@@ -100,21 +102,21 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
       }
     }
     hosts = wire::agree_on_hosts(store, s.rank, hosts, here == 1 || world, deadline);
-    if (fabric->mates().size() == 1) world = nullptr;
-    // One that has its host to itself is a hierarchy's smallest part.
-    if (!world && (s.size == 1 || !nobody_shares(hosts))) world = alone();
+    if (fabric->ranks_of_this_host().size() == 1) world = nullptr;
+    // In a hierarchy a rank that is alone on its host is a host of one.
+    if (!world && (s.size == 1 || !nobody_shares(hosts))) world = world_of_one();
     if (world && world->size() == s.size) return fabric;
   } else if (s.size == 1) {
-    world = alone();
+    world = world_of_one();
     return fabric;
   }
-  fabric->peers_ = std::make_shared<wire::Peers>(
-      wire::Peers::Settings{.key = s.key, .host = s.address, .ports = s.ports}, store, s.rank,
+  fabric->transport_ = std::make_shared<wire::TcpTransport>(
+      wire::TcpTransport::Options{.key = s.key, .host = s.address, .ports = s.ports}, store, s.rank,
       s.size, deadline);
   return fabric;
 }
 
-std::vector<int> Fabric::mates() const {
+std::vector<int> Fabric::ranks_of_this_host() const {
   std::vector<int> result;
   for (std::size_t r = 0; r < hosts_.size(); ++r) {
     if (hosts_[r] == hosts_[static_cast<std::size_t>(settings_.rank)])
@@ -123,26 +125,26 @@ std::vector<int> Fabric::mates() const {
   return result;
 }
 
-void Fabric::meet_mates(Deadline deadline) {
-  const auto here = mates();
-  const int rank = static_cast<int>(place_of(here, settings_.rank));
+void Fabric::share_memory(Deadline deadline) {
+  const auto here = ranks_of_this_host();
+  const int rank = static_cast<int>(index_of(here, settings_.rank));
   const int size = static_cast<int>(here.size());
   const wire::SharedSegment* memory = arena_ ? &arena_->segment() : nullptr;
-  const wire::Meeting meeting{.name = size == settings_.size
-                                          ? settings_.name
-                                          : fmt::format("{}.{}", settings_.name, here.front()),
-                              .key = settings_.key,
-                              .rank = rank,
-                              .size = size,
-                              .control_bytes = HostWorld::control_bytes(),
-                              .arena = memory};
-  world_ = std::make_shared<HostWorld>(rank, wire::meet(meeting, deadline), memory);
+  const wire::LocalRendezvousOptions options{
+      .name = size == settings_.size ? settings_.name
+                                     : fmt::format("{}.{}", settings_.name, here.front()),
+      .key = settings_.key,
+      .rank = rank,
+      .size = size,
+      .control_bytes = HostWorld::control_bytes(),
+      .arena = memory};
+  world_ = std::make_shared<HostWorld>(rank, wire::local_rendezvous(options, deadline), memory);
 }
 
 HostCommunicator::Settings Fabric::host_settings() const {
   return {.timeout = settings_.timeout,
           .flight = settings_.flight,
-          .world_ranks = in_one_memory() ? std::vector<int>() : mates()};
+          .world_ranks = in_one_memory() ? std::vector<int>() : ranks_of_this_host()};
 }
 
 TcpCommunicator::Settings Fabric::tcp_settings() const {
@@ -160,21 +162,21 @@ std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator
       std::move(host), std::move(all),
       HierarchicalCommunicator::Settings{.timeout = settings_.timeout,
                                          .arena = world_->size() > 1 ? arena_ : nullptr,
-                                         .world_ranks = mates(),
+                                         .world_ranks = ranks_of_this_host(),
                                          .in_rank_order = settings_.in_rank_order});
 }
 
 std::unique_ptr<Communicator> Fabric::group_of_all() const {
   auto host = world_ ? std::make_unique<HostCommunicator>(world_, host_settings()) : nullptr;
-  if (!peers_) return host;
-  auto tcp = std::make_unique<TcpCommunicator>(peers_, tcp_settings());
+  if (!transport_) return host;
+  auto tcp = std::make_unique<TcpCommunicator>(transport_, tcp_settings());
   if (!host) return tcp;
   return hierarchy(std::move(host), std::move(tcp));
 }
 
 std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wire::KeyValues& store,
                                             Deadline deadline) {
-  const std::size_t own = place_of(members, settings_.rank);
+  const std::size_t own = index_of(members, settings_.rank);
   SHOAL_USER_CHECK(own < members.size(), "group", "rank {} is not one of the group's {} members",
                    settings_.rank, members.size());
   std::vector<int> hosts;
@@ -191,7 +193,7 @@ std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wir
   }
   if (on_one_host) return host;
   if (own == 0) store.set("group", std::to_string(new_group_number()), deadline);
-  auto tcp = TcpCommunicator::of_members(peers_, tcp_settings(), members,
+  auto tcp = TcpCommunicator::of_members(transport_, tcp_settings(), members,
                                          std::stoull(store.wait("group", deadline)));
   if (apart) return tcp;
   return hierarchy(std::move(host), std::move(tcp));
@@ -200,7 +202,7 @@ std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wir
 std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& members,
                                                      wire::KeyValues& store,
                                                      Deadline deadline) const {
-  const auto all = mates();
+  const auto all = ranks_of_this_host();
   const std::string key = fmt::format("block/{}", members.front());
   if (members.front() == settings_.rank) {
     store.set(key,
@@ -209,56 +211,57 @@ std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& mem
               deadline);
   }
   std::vector<int> here;
-  for (const int member : members) here.push_back(static_cast<int>(place_of(all, member)));
+  for (const int member : members) here.push_back(static_cast<int>(index_of(all, member)));
   return HostCommunicator::on_block(world_, host_settings(), std::stoull(store.wait(key, deadline)),
                                     std::move(here));
 }
 
 void Fabric::check() {
-  if (!peers_) return world_->check();
+  if (!transport_) return world_->check();
   try {
-    peers_->check();
+    transport_->check();
   } catch (const Error& cause) {
     if (world_) world_->abort(cause);
     throw;
   }
   if (!world_ || !world_->ended()) return;
-  // What a rank of this host has recorded may be what another host has told it.
+  // A rank of this host may have recorded a failure that came from another host. That cause names
+  // the right rank, so it is given time to arrive before this one is passed on.
   if (!world_ended_) world_ended_ = Clock::now();
-  if (Clock::now() - *world_ended_ < kFirstWords) return;
+  if (Clock::now() - *world_ended_ < kFirstCauseGrace) return;
   try {
     world_->check();
   } catch (const Error& error) {
-    const Error cause = as_seen_by_all(error);
-    peers_->abort(cause);
+    const Error cause = with_job_ranks(error);
+    transport_->abort(cause);
     throw Error(cause);
   }
 }
 
 void Fabric::abort(const Error& cause) {
-  if (peers_) peers_->abort(cause);
+  if (transport_) transport_->abort(cause);
   if (world_) world_->abort(cause);
 }
 
-void Fabric::spread(const Error& error) {
-  if (!peers_) return;
-  for (const Deadline end = Deadline::in(kFirstWords);;) {
+void Fabric::propagate(const Error& error) {
+  if (!transport_) return;
+  for (const Deadline end = Deadline::in(kFirstCauseGrace);;) {
     const bool late = end.passed();
     try {
-      peers_->check();
+      transport_->check();
     } catch (const Error& cause) {
       if (world_) world_->abort(cause);
       return;
     }
-    if (late) return abort(as_seen_by_all(error));
-    peers_->wait_for_event(peers_->events(), std::chrono::milliseconds(5));
+    if (late) return abort(with_job_ranks(error));
+    transport_->wait_for_event(transport_->events(), std::chrono::milliseconds(5));
   }
 }
 
-Error Fabric::as_seen_by_all(const Error& error) const {
-  if (!peers_ || !world_ || error.size() != world_->size() || error.size() == settings_.size)
+Error Fabric::with_job_ranks(const Error& error) const {
+  if (!transport_ || !world_ || error.size() != world_->size() || error.size() == settings_.size)
     return error;
-  const auto ranks = mates();
+  const auto ranks = ranks_of_this_host();
   const bool known = error.peer() >= 0 && error.peer() < static_cast<int>(ranks.size());
   Error result(error.kind(), error.operation(),
                fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}",
@@ -272,7 +275,7 @@ Error Fabric::as_seen_by_all(const Error& error) const {
 
 void Fabric::leave() {
   if (world_) world_->leave();
-  if (peers_) peers_->leave();
+  if (transport_) transport_->leave();
 }
 
 }  // namespace shoal::collective

@@ -12,82 +12,85 @@
 #include "shoal/wire/address.h"
 #include "shoal/wire/arena.h"
 #include "shoal/wire/key_values.h"
-#include "shoal/wire/peers.h"
+#include "shoal/wire/tcp_transport.h"
 
 namespace shoal::collective {
 
-/// What lies between the ranks of a job once they have met: memory that those of a host share, TCP
-/// connections of each to each. Groups stand on it: ranks that share a host get a HostCommunicator,
-/// ranks of which no two do a TcpCommunicator, the others a HierarchicalCommunicator of both.
+/// Connects the ranks of a job: memory that the ranks of a host share, and TCP connections of each
+/// rank to every other. Groups are built on it: ranks of one host get a HostCommunicator, ranks of
+/// which no two share a host a TcpCommunicator, all others a HierarchicalCommunicator of both.
 ///
-/// All failures are the whole job's. Threads: one at a time, as Communicator; `abort` and `spread`
-/// any.
+/// A failure is always the whole job's. Threads: one at a time, as Communicator; any thread may
+/// call `abort` and `propagate`.
 class Fabric {
  public:
   struct Settings {
     std::string name;  ///< unique to the job on each of its hosts
-    std::string key;   ///< what members must show; at most 64 bytes
+    std::string key;   ///< members must show it; at most 64 bytes
     int rank = 0;
     int size = 1;
     bool shares_memory = true;  ///< false: TCP also between ranks of one host
-    std::string host;     ///< ranks that name different hosts share no memory, whatever is true (so
-                          ///< that tests play several)
-    std::string address;  ///< TCP: to listen on; empty: that which the store knows
-    wire::PortRange ports;   ///< TCP: of which this rank listens on the first that is free; 0: the
-                             ///< system chooses
-    CostModel costs;         ///< TCP: what algorithms are chosen by; rank 0's count, for all
-    std::string algorithms;  ///< TCP: overrides of that choice, as Choice reads them
-    bool in_rank_order = false;  ///< reductions fold in the order of ranks, whatever carries them
-    std::shared_ptr<FlightBook>
-        flight;  ///< where all groups leave what they remember; null: nowhere
-    Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
+    /// Ranks that name different hosts share no memory, even where they could: tests play several
+    /// hosts on one.
+    std::string host;
+    /// TCP: the address to listen on; empty: the one that the store knows.
+    std::string address;
+    /// TCP: this rank listens on the first free port; 0: the system chooses.
+    wire::PortRange ports;
+    CostModel costs;             ///< TCP: algorithms are chosen by rank 0's costs, for all ranks
+    std::string algorithms;      ///< TCP: overrides of that choice, as Choice reads them
+    bool in_rank_order = false;  ///< reductions fold in the order of ranks on every transport
+    /// Records the operations of all groups; null: nothing does.
+    std::shared_ptr<FlightBook> flight;
+    /// For operations that name no timeout.
+    Duration timeout = std::chrono::minutes(10);
   };
-  /// Gives this rank the memory that its peers map, once it is known how many ranks share the host;
-  /// null: none.
+  /// Returns the memory of this rank that its peers map, when it is known how many ranks share the
+  /// host; null: none.
   using ArenaFor = std::function<std::shared_ptr<wire::Arena>(int ranks_on_host)>;
 
-  /// All ranks are on this host and meet at `settings.name`, without anybody's help. Throws what
-  /// wire::meet throws.
+  /// Connects ranks that are all on this host, by a rendezvous at `settings.name` and without a
+  /// store. Throws what wire::local_rendezvous throws.
   static std::shared_ptr<Fabric> on_one_host(Settings settings, const ArenaFor& arena_for,
                                              Deadline deadline);
-  /// Ranks on any hosts meet through `store`, under keys that nobody else uses. Where passing
-  /// memory around fails they are told on stderr, and TCP carries all. Throws what wire::Peers
-  /// throws.
+  /// Connects ranks on any hosts through `store`, under keys that nothing else uses. Where ranks of
+  /// one host cannot share memory a warning goes to stderr, and TCP carries everything. Throws what
+  /// wire::TcpTransport throws.
   static std::shared_ptr<Fabric> on_hosts(Settings settings, wire::KeyValues& store,
                                           const ArenaFor& arena_for, Deadline deadline);
 
   const Settings& settings() const { return settings_; }
   const std::shared_ptr<wire::Arena>& arena() const { return arena_; }
-  /// By rank a number, the same for those that share memory.
+  /// A number by rank, equal for ranks that share memory.
   const std::vector<int>& hosts() const { return hosts_; }
-  /// All ranks share memory: there are no connections.
-  bool in_one_memory() const { return !peers_; }
+  /// True when all ranks share memory: there are no connections.
+  bool in_one_memory() const { return !transport_; }
 
-  /// All ranks. Collective.
+  /// A group of all ranks. Collective.
   std::unique_ptr<Communicator> group_of_all() const;
-  /// The ranks `members`, of which this is one, in that order; nobody else takes part. They find
-  /// each other through `store`, under keys that no other group uses. Collective.
+  /// A group of the ranks `members`, this one among them, in that order. Only they call it. They
+  /// agree through `store`, under keys that no other group uses.
   std::unique_ptr<Communicator> group(const std::vector<int>& members, wire::KeyValues& store,
                                       Deadline deadline);
 
-  /// Throws the first cause once something has failed on any rank, and tells it to those who hear
-  /// only of memory, or only of connections.
+  /// Throws the first cause once something has failed on any rank. A failure in shared memory is
+  /// passed on to the connections, and the other way round.
   void check();
   /// Ends everything on all ranks.
   void abort(const Error& cause);
-  /// One of the groups has failed with `error` on this rank: ranks of other hosts may not have
-  /// heard of it.
-  void spread(const Error& error);
-  /// `error` of a HostCommunicator, which counts the ranks of its host, for people who count those
-  /// of the job.
-  Error as_seen_by_all(const Error& error) const;
-  /// This rank is done and about to go: its end is no failure.
+  /// To be called when a group has failed with `error` on this rank: passes the failure on to the
+  /// ranks of other hosts, which may not know of it.
+  void propagate(const Error& error);
+  /// Translates an error of a HostCommunicator, which counts the ranks of its host, to ranks of the
+  /// job.
+  Error with_job_ranks(const Error& error) const;
+  /// Says goodbye: this rank is done, and its end is no failure.
   void leave();
 
  private:
   explicit Fabric(Settings settings) : settings_(std::move(settings)) {}
-  std::vector<int> mates() const;
-  void meet_mates(Deadline deadline);
+  std::vector<int> ranks_of_this_host() const;
+  void share_memory(Deadline deadline);
   HostCommunicator::Settings host_settings() const;
   TcpCommunicator::Settings tcp_settings() const;
   std::unique_ptr<HostCommunicator> host_group(const std::vector<int>& members,
@@ -98,9 +101,9 @@ class Fabric {
   Settings settings_;
   std::shared_ptr<wire::Arena> arena_;
   std::vector<int> hosts_;
-  std::shared_ptr<HostWorld> world_;  ///< null where nobody shares memory with anybody
-  std::shared_ptr<wire::Peers> peers_;
-  std::optional<Clock::time_point> world_ended_;  ///< when that was first seen
+  std::shared_ptr<HostWorld> world_;               ///< null where no two ranks share memory
+  std::shared_ptr<wire::TcpTransport> transport_;  ///< null where all ranks share memory
+  std::optional<Clock::time_point> world_ended_;   ///< when the end of `world_` was first seen
 };
 
 }  // namespace shoal::collective

@@ -58,10 +58,12 @@ void WorkVector::lay_out(const Operation& o, int rank, int ranks, bool partial_s
       segments_ = {{0, n, out}};
       return;
     case Kind::kReduceScatter:
+      // Partial sums would overwrite the caller's input; so would an output that overlaps it.
       if (partial_sums ||
           (out < in + all * element_ && in < out + n * element_ && out != in + own * element_))
         return copied(all);
-      // The output is the own part of the input, or elsewhere.
+      // The output is this rank's part of the input, or does not overlap it: only that part is
+      // written, so the other ranks' parts are sent from the input.
       copy_bytes(out, in + own * element_, n * element_);
       segments_ = {{0, own, in}, {own, own + n, out}, {own + n, all, in + (own + n) * element_}};
       return;

@@ -9,23 +9,24 @@
 
 namespace shoal::collective {
 
-/// Where the elements of an operation's work vector (step.h says what it holds) lie on one rank: in
-/// the caller's buffers as far as they may be written, else in memory of its own. Where only a part
-/// of it exists on this rank, the rest has no memory.
+/// Maps the elements of an operation's work vector (step.h defines it) to memory of one rank: to
+/// the caller's buffers as far as steps may write there, otherwise to memory of its own. Parts of
+/// the vector that this rank never touches have no memory.
 class WorkVector {
  public:
   WorkVector() = default;
-  /// Fills it. `partial_sums`: steps write to more than the rank's own part of the result, so that
-  /// the input of a reduction must be copied.
+  /// Fills the vector. `partial_sums`: steps write to more than the rank's own part of the result,
+  /// so the input of a reduction is copied first.
   WorkVector(const Operation& operation, int rank, int ranks, bool partial_sums);
   /// Null for a range that has no memory here. Never null for an empty range.
   std::byte* at(Range range) const;
-  /// Copies the result to where it belongs, after the last step.
+  /// Copies the result into the caller's output; to be called after the last step.
   void finish(const Operation& operation, int rank) const;
 
  private:
   struct Segment {
-    std::size_t begin, end;  // elements
+    std::size_t begin;  // elements
+    std::size_t end;
     std::byte* data;
   };
   void lay_out(const Operation& operation, int rank, int ranks, bool partial_sums);

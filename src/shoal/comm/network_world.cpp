@@ -18,7 +18,7 @@ Group connect_over_network(const WorldOptions& options) {
   const Deadline deadline = Deadline::in(options.meeting_timeout);
   const bool one_host = options.rendezvous.empty();
   const std::string place =
-      one_host ? "file:" + wire::meeting_directory() + "/" + options.name + ".store"
+      one_host ? "file:" + wire::rendezvous_directory() + "/" + options.name + ".store"
                : options.rendezvous;
   if (!one_host && place.starts_with("file:") && options.interface.empty()) {
     throw Error(
@@ -58,7 +58,7 @@ Group connect_over_network(const WorldOptions& options) {
     all->run({.kind = collective::Kind::kBarrier},
              deadline);  // all have read what they need from the store
   }
-  meeting->all_have_come();
+  meeting->all_ranks_connected();
   return Group(engine_over(std::move(all), fabric->arena(), meeting));
 }
 

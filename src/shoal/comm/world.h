@@ -51,7 +51,8 @@ struct WorldOptions {
 
 /// Ranks as processes: blocks until all have met. Installs the arena first, so call it before
 /// anything large is allocated. A world of one meets nobody; it gets the arena and a group of one.
-/// Throws what wire::meet, wire::Rendezvous and wire::Peers throw, or connect_over_mpi.
+/// Throws what wire::local_rendezvous, wire::Rendezvous and wire::TcpTransport throw, or
+/// connect_over_mpi.
 Group connect(const WorldOptions& options);
 
 /// Ranks as threads of this process: runs `body(group)` on `options.size` threads that share

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "shoal/base/hash.h"
 #include "shoal/data/parallel.h"
 
 namespace shoal::data {
@@ -17,12 +18,6 @@ constexpr std::size_t kSketch = 256;
 constexpr std::size_t kShortestPassage = 100;
 
 /// The finaliser of SplitMix64.
-std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 constexpr std::uint64_t kHashStart = 0xcbf29ce484222325u;
 std::uint64_t add_byte(std::uint64_t hash, char byte) {
   return (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
@@ -44,7 +39,7 @@ std::vector<std::uint64_t> word_hashes(std::string_view text) {
     std::uint64_t hash = add_byte(kHashStart, text[i]);
     if (in_word(text[i++]))
       while (i < text.size() && in_word(text[i])) hash = add_byte(hash, text[i++]);
-    words.push_back(mix(hash));
+    words.push_back(mix_bits(hash));
   }
   return words;
 }
@@ -55,7 +50,8 @@ std::vector<std::uint64_t> shingles(std::string_view text) {
   const std::size_t length = std::min<std::size_t>(kShingleWords, words.size());
   for (std::size_t i = 0; length > 0 && i + length <= words.size(); ++i) {
     std::uint64_t hash = 0;
-    for (std::size_t k = 0; k < length; ++k) hash = mix(hash + words[i + k] + 0x9e3779b97f4a7c15u);
+    for (std::size_t k = 0; k < length; ++k)
+      hash = mix_bits(hash + words[i + k] + 0x9e3779b97f4a7c15u);
     result.push_back(hash);
   }
   std::sort(result.begin(), result.end());
@@ -69,7 +65,7 @@ std::uint64_t passage_hash(std::string_view passage) {
   std::size_t signs = 0;
   for (const char c : passage)
     if (!blank(c)) hash = add_byte(hash, c), ++signs;
-  return signs < kShortestPassage ? 0 : mix(hash) | 1;
+  return signs < kShortestPassage ? 0 : mix_bits(hash) | 1;
 }
 
 /// The next passage with the blank lines behind it, cut off the front of `text`.
@@ -100,11 +96,11 @@ DocumentSketch sketch(std::string_view text) {
   least.fill(std::numeric_limits<std::uint64_t>::max());
   for (const std::uint64_t shingle : all) {
     for (std::size_t i = 0; i < least.size(); ++i)
-      least[i] = std::min(least[i], mix(shingle + (i + 1) * 0x9e3779b97f4a7c15u));
+      least[i] = std::min(least[i], mix_bits(shingle + (i + 1) * 0x9e3779b97f4a7c15u));
   }
   for (int band = 0; band < kBands; ++band) {
     std::uint64_t hash = band + 1;
-    for (int row = 0; row < kRows; ++row) hash = mix(hash + least[band * kRows + row]);
+    for (int row = 0; row < kRows; ++row) hash = mix_bits(hash + least[band * kRows + row]);
     result.band_hashes.push_back(hash);
   }
   result.smallest.assign(all.begin(), all.begin() + std::min(all.size(), kSketch));

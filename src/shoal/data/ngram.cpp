@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "shoal/base/check.h"
+#include "shoal/base/hash.h"
 
 namespace shoal::data {
 namespace {
@@ -12,12 +13,6 @@ namespace {
 constexpr int kRounds =
     30;  // of EM; the likelihood changes by less than 1e-5 bits a token long before
 constexpr std::size_t kHeldOut = 10;  // every tenth part
-
-std::uint64_t mix_bits(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 /// The hash of a history grows towards the past, so that those of all lengths come from one pass.
 std::uint64_t extend(std::uint64_t hash, std::uint32_t older) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shoal/base/check.h"
+#include "shoal/base/even_part.h"
 
 namespace shoal::mesh {
 namespace {
@@ -83,10 +84,7 @@ std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t 
                                                 std::int64_t index) {
   SHOAL_USER_CHECK(size >= 0 && parts > 0 && index >= 0 && index < parts, "layout",
                    "part {} of {} of {} elements", index, parts, size);
-  const std::int64_t share = size / parts;
-  const std::int64_t larger = size % parts;
-  const std::int64_t begin = index * share + std::min(index, larger);
-  return {begin, begin + share + (index < larger ? 1 : 0)};
+  return even_part_of(size, parts, index);
 }
 
 Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout,

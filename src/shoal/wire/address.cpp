@@ -36,7 +36,8 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 Addresses resolve(const std::string& host, std::uint16_t port, int flags, int* error) {
   addrinfo hints{};
   addrinfo* found = nullptr;
-  hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM,
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags | AI_NUMERICSERV;
   *error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   return Addresses(*error == 0 ? found : nullptr, &freeaddrinfo);
@@ -57,7 +58,7 @@ void set_option(int fd, int level, int option) {
   setsockopt(fd, level, option, &on, sizeof on);
 }
 
-/// Connects within `deadline`; an empty descriptor when that address does not answer.
+/// Connects within `deadline`; returns an empty descriptor when that address does not answer.
 Descriptor try_connect(const addrinfo& to, Deadline deadline) {
   Descriptor fd(socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return Descriptor();
@@ -72,7 +73,7 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
     if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
       return Descriptor();
   }
-  // A socket on loopback may meet itself when it tries a free port of the ephemeral range.
+  // A socket on loopback may connect to itself when it tries a free port of the ephemeral range.
   sockaddr_storage own{};
   sockaddr_storage peer{};
   socklen_t own_size = sizeof own;
@@ -181,7 +182,7 @@ Descriptor connect_to(const Endpoint& to, Deadline deadline) {
     if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "connect",
                   error ? fmt::format("cannot resolve '{}': {}", to.host, gai_strerror(error))
-                        : fmt::format("nobody answers at {}", to.text()));
+                        : fmt::format("nothing answers at {}", to.text()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

@@ -19,9 +19,11 @@ struct Endpoint {
 /// Throws Error(config) for anything else.
 Endpoint parse_endpoint(std::string_view text);
 
-/// Ports from which the first free one is taken: "7000-7100", "7000"; "0": the system chooses.
+/// A range of ports; a listener takes the first free one: "7000-7100", "7000"; "0": the system
+/// chooses.
 struct PortRange {
-  std::uint16_t first = 0, last = 0;
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
 };
 PortRange parse_port_range(std::string_view text);
 
@@ -29,8 +31,8 @@ PortRange parse_port_range(std::string_view text);
 /// ("10.1.", "fd00:"). Throws Error(config) that lists what there is.
 std::string interface_address(std::string_view name_or_prefix);
 
-/// The address of this host from which what is sent to `host`, a number or a name, leaves; nothing
-/// is sent. Empty: there is no way to it.
+/// Returns the address of this host that packets to `host`, a number or a name, carry; sends
+/// nothing. Empty: there is no route to it.
 std::string address_towards(const std::string& host);
 
 /// A non-blocking listening socket on `host` (numeric or name). Throws Error(resource) when no port
@@ -39,7 +41,7 @@ Descriptor listen_on(const std::string& host, PortRange ports);
 /// A connected non-blocking socket without delay for small messages. Tries every address of the
 /// name, again and again, until `deadline`; then throws Error(timeout).
 Descriptor connect_to(const Endpoint& to, Deadline deadline);
-/// The end of a socket that is on this host, and the other one.
+/// The two ends of a connected socket: on this host, and on the other.
 Endpoint local_endpoint(int socket);
 Endpoint remote_endpoint(int socket);
 

@@ -16,15 +16,17 @@
 namespace shoal::wire {
 namespace {
 
-constexpr std::uint32_t kLive = 0x4c495645, kFreed = 0x46524545;  // "LIVE", "FREE"
-constexpr std::size_t kMiB = 1 << 20, kGiB = 1 << 30;
+constexpr std::uint32_t kLive = 0x4c495645;   // "LIVE"
+constexpr std::uint32_t kFreed = 0x46524545;  // "FREE"
+constexpr std::size_t kMiB = 1 << 20;
+constexpr std::size_t kGiB = 1 << 30;
 
 std::size_t default_virtual_bytes() {
   const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
                              static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   std::size_t bytes = std::min(4 * memory, 512 * kGiB);
   rlimit limit{};
-  // Half of the address space that may still be taken: peers map theirs here too.
+  // Under a limit the arena takes an eighth of the address space: peers map their arenas here too.
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     bytes = std::min<std::size_t>(bytes, limit.rlim_cur / 8);
   return bytes;
@@ -32,7 +34,8 @@ std::size_t default_virtual_bytes() {
 
 }  // namespace
 
-/// Stands in front of every block.
+/// Precedes every block, in a cache line of its own, so that a free finds the size class. `state`
+/// shows a block that is freed twice or whose header was overwritten.
 struct Arena::Header {
   std::uint32_t state;
   std::uint32_t size_class;
@@ -70,8 +73,8 @@ Arena::Arena(const Options& options)
 
 Arena::~Arena() = default;
 
-// Classes of whole cache lines, eight a power of two: lines 1 .. 8, then (8 + k) << e for k in 1
-// .. 8.
+// Size classes are whole cache lines, eight in each power of two: 1 to 8 lines, then (8 + k) << e
+// for k from 1 to 8.
 std::size_t Arena::class_of(std::size_t bytes) {
   const std::size_t lines = (bytes + kAlignment - 1) / kAlignment;
   if (lines <= 8) return lines;
@@ -85,6 +88,7 @@ std::size_t Arena::class_bytes(std::size_t size_class) {
   return ((size_class - 1) % 8 + 9) << shift << 6;
 }
 
+// Hands out addresses that were never used. Null: there are not enough left.
 void* Arena::carve(std::size_t size_class) {
   const std::size_t bytes = class_bytes(size_class) + kAlignment;
   if (segment_.bytes() - next_ < bytes) return nullptr;
@@ -93,6 +97,7 @@ void* Arena::carve(std::size_t size_class) {
   return header;
 }
 
+// Only blocks in use count: those that are free can be trimmed.
 void Arena::require_room(std::size_t bytes, MemoryCategory category) const {
   if (bytes <= segment_.bytes() && taken_ + bytes <= limit_) return;
   const Ledger ledger{usage_, total_, held_, taken_ - total_.in_use, limit_};
@@ -103,6 +108,8 @@ void Arena::require_room(std::size_t bytes, MemoryCategory category) const {
 }
 
 void* Arena::allocate(std::size_t bytes, std::size_t sharers) {
+  // A forked child must not hand out the arena's addresses: its mapping is a private copy, and the
+  // lock may have been held by a thread that does not exist here.
   if (child_.load(std::memory_order_relaxed)) {
     void* p = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
     if (!p) {
@@ -117,12 +124,16 @@ void* Arena::allocate(std::size_t bytes, std::size_t sharers) {
   require_room(bytes / sharers, category);
   const std::size_t size_class = class_of(bytes);
   const std::size_t size = class_bytes(size_class);
+  // First a freed block that has its pages, the last freed first, which is likely in the cache.
+  // Then a block whose pages were given back. New addresses only where neither exists, because
+  // addresses are never given back.
   Header* header = nullptr;
   if (auto& list = free_[size_class]; !list.empty()) {
     header = reinterpret_cast<Header*>(segment_.data() + list.back());
     list.pop_back();
     held_ -= size;
   } else {
+    // The block brings fresh pages: those that free blocks hold are given back first.
     if (taken_ + held_ + size / sharers > limit_) trim_locked();
     if (auto& dry = dry_[size_class]; !dry.empty()) {
       header = reinterpret_cast<Header*>(segment_.data() + dry.back());
@@ -156,7 +167,7 @@ void Arena::discharge(std::size_t bytes, MemoryCategory category) {
   give_back(category, bytes, bytes);
 }
 
-/// `size`: with what the size class rounds up.
+// `asked` is what the caller wanted, in whole cache lines; `size` is what its size class takes.
 void Arena::take(MemoryCategory category, std::size_t asked, std::size_t size) {
   taken_ += size;
   total_.in_use += asked;
@@ -200,11 +211,15 @@ void Arena::free(void* block) {
   free_locked(block);
 }
 
+// Peers that read the block in place count themselves in `holders`. No call tells when the
+// count falls to zero; the next allocation looks.
 void Arena::free_when_unheld(void* block, const std::atomic<int>* holders) {
   const std::lock_guard lock(mutex_);
   retired_.emplace_back(block, holders);
 }
 
+// A holder's decrement is sequentially consistent, so its reads of the block happened before the
+// block is handed out again.
 void Arena::sweep_locked() {
   std::erase_if(retired_, [this](const auto& entry) {
     if (entry.second->load() > 0) return false;
@@ -252,7 +267,8 @@ std::size_t Arena::trim_locked() {
   std::size_t given_back = 0;
   for (std::size_t c = 0; c < free_.size(); ++c) {
     const std::size_t size = class_bytes(c);
-    if (size < 64 << 10) continue;  // below a few pages there is nothing to gain
+    if (size < 64 << 10) continue;  // a few pages are not worth a system call
+    // The header keeps its page: only whole pages inside the block are punched out.
     for (const std::uint64_t at : free_[c]) {
       segment_.punch(at + kAlignment, size);
       dry_[c].push_back(at);
@@ -264,6 +280,7 @@ std::size_t Arena::trim_locked() {
   return given_back;
 }
 
+// The order matters: after the flag is set no free touches the mapping that is replaced next.
 void Arena::enter_child() {
   child_.store(true);
   segment_.make_private();

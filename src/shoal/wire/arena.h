@@ -14,20 +14,21 @@
 
 namespace shoal::wire {
 
-/// What is allocated for one purpose, in bytes.
+/// Bytes that are allocated for one purpose.
 struct Usage {
   std::size_t in_use = 0;
   std::size_t peak = 0;
-  std::size_t at_peak = 0;  ///< in use when all purposes together were at their peak
+  std::size_t at_peak = 0;  ///< in use when the sum over all purposes was at its peak
 };
 
-/// Who holds what, by category, over all ranks that live in this process.
+/// Memory in use by category, over all ranks that live in this process.
 struct Ledger {
   std::array<Usage, kMemoryCategories> categories;
-  Usage total;               ///< blocks in use
-  std::size_t held = 0;      ///< free blocks whose pages are kept for reuse
-  std::size_t rounding = 0;  ///< by which blocks are larger than what was asked for; not in `total`
-  std::size_t limit = 0;     ///< `total` and `rounding` may not exceed it
+  Usage total;           ///< blocks in use
+  std::size_t held = 0;  ///< free blocks whose pages are kept for reuse
+  /// Bytes by which blocks are larger than what was asked for; not in `total`.
+  std::size_t rounding = 0;
+  std::size_t limit = 0;  ///< `total` and `rounding` together may not exceed it
 
   std::string text() const;  ///< "parameters 512 MiB, gradients ..., of a limit of ..."
 };
@@ -44,12 +45,13 @@ struct Ledger {
 class Arena {
  public:
   struct Options {
-    std::size_t virtual_bytes =
-        0;  ///< 0: four times the memory of this machine, at most 512 GiB, less under RLIMIT_AS
-    std::size_t limit_bytes = 0;  ///< 0: what cgroup and MemAvailable allow less a margin of 5 %,
-                                  ///< divided by `ranks_on_host`
+    /// Size of the segment. 0: four times the memory of this machine, at most 512 GiB, less under
+    /// RLIMIT_AS.
+    std::size_t virtual_bytes = 0;
+    /// 0: what cgroup and MemAvailable allow, less a margin of 5 %, divided by `ranks_on_host`.
+    std::size_t limit_bytes = 0;
     int ranks_on_host = 1;
-    bool poison = false;  ///< fill freed blocks with 0xcb (the tests' way to see a use after free)
+    bool poison = false;  ///< fill freed blocks with 0xcb, so that tests see a use after free
   };
   static constexpr std::size_t kAlignment = 64;
 
@@ -58,25 +60,25 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// `bytes` > 0, uninitialised, tagged with this thread's category. Throws Error(resource). Of a
-  /// block that `sharers` ranks of the host use together the ledger has this rank's part; the
-  /// others count theirs by `charge`.
+  /// Returns `bytes` > 0 of uninitialised memory, tagged with this thread's category. Throws
+  /// Error(resource). When `sharers` ranks of the host use the block together, the ledger counts
+  /// this rank's part; the others count theirs by `charge`.
   void* allocate(std::size_t bytes, std::size_t sharers = 1);
-  /// Null is ignored; a pointer that is not of this arena goes to the C library's free.
+  /// Frees a block. Null is ignored; a pointer outside the arena goes to the C library's free.
   void free(void* block);
 
-  /// Frees `block` once `holders` has fallen to zero: memory that peers may still read. Looked at
-  /// when free memory runs short.
+  /// Frees `block`, which peers may still read, once `holders` has fallen to zero. A later
+  /// allocation looks at the count.
   void free_when_unheld(void* block, const std::atomic<int>* holders);
 
   /// Counts `bytes` of a block that lies in a peer's arena towards this rank's limit, in this
   /// thread's category. Throws Error(resource).
   void charge(std::size_t bytes);
-  /// Takes back what was counted in `category`.
+  /// Subtracts what `charge` has counted in `category`.
   void discharge(std::size_t bytes, MemoryCategory category);
 
-  /// Moves `block` (of this arena; null and others are ignored) from one category to another; one
-  /// that is not of `from` stays where it is.
+  /// Moves `block` from one category to another. Null, a pointer outside the arena and a block of
+  /// another category than `from` are ignored.
   void retag(void* block, MemoryCategory from, MemoryCategory to);
 
   bool contains(const void* p, std::size_t bytes = 1) const;
@@ -85,11 +87,11 @@ class Arena {
   }
   const SharedSegment& segment() const { return segment_; }
   Ledger ledger() const;
-  /// Starts measuring peaks anew.
+  /// Sets all peaks to what is in use now.
   void reset_peaks();
   /// Gives the pages of free blocks back to the kernel; returns how many bytes.
   std::size_t trim();
-  /// What a forked child calls (once, from its atfork handler).
+  /// To be called once in a forked child, from its atfork handler.
   void enter_child();
 
  private:
@@ -112,14 +114,14 @@ class Arena {
   std::atomic<bool> child_{false};
   mutable std::mutex mutex_;
   std::size_t next_ = kAlignment;  ///< first byte never handed out
-  std::vector<std::vector<std::uint64_t>>
-      free_;  ///< by class: offsets of headers, the last freed at the back
-  std::vector<std::vector<std::uint64_t>> dry_;  ///< the same, without pages
-  std::vector<std::pair<void*, const std::atomic<int>*>> retired_;
+  /// By size class: offsets of the headers of free blocks, the last freed at the back.
+  std::vector<std::vector<std::uint64_t>> free_;
+  std::vector<std::vector<std::uint64_t>> dry_;  ///< free blocks whose pages were given back
+  std::vector<std::pair<void*, const std::atomic<int>*>> retired_;  ///< block, holders
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_{};
   std::size_t held_ = 0;
-  std::size_t taken_ = 0;  ///< by blocks in use, with what their size classes round up
+  std::size_t taken_ = 0;  ///< bytes of blocks in use, with what their size classes round up
 };
 
 }  // namespace shoal::wire

@@ -20,28 +20,28 @@ std::span<std::byte> Assembler::wanted() {
   return {to_ + filled_, length_ - filled_};
 }
 
-void Assembler::took(std::size_t bytes, Intake& intake) {
+void Assembler::took(std::size_t bytes, ChunkSink& sink) {
   if (!within_chunk()) {
     header_bytes_ += bytes;
     if (!within_chunk()) return;
-    open(intake);
+    open(sink);
   } else {
     filled_ += bytes;
   }
-  if (filled_ == length_) close(intake);
+  if (filled_ == length_) close(sink);
 }
 
-void Assembler::feed(std::span<const std::byte> bytes, Intake& intake) {
+void Assembler::feed(std::span<const std::byte> bytes, ChunkSink& sink) {
   while (!bytes.empty()) {
     const auto to = wanted();
     const std::size_t n = std::min(bytes.size(), to.size());
     std::memcpy(to.data(), bytes.data(), n);
     bytes = bytes.subspan(n);
-    took(n, intake);
+    took(n, sink);
   }
 }
 
-void Assembler::open(Intake& intake) {
+void Assembler::open(ChunkSink& sink) {
   ChunkHeader header;
   std::memcpy(&header, header_, sizeof header);
   const auto bad = [&](const char* why) {
@@ -52,6 +52,7 @@ void Assembler::open(Intake& intake) {
   };
   if (header.magic != ChunkHeader{}.magic) bad("not ours");
   if (header.length > kChunkBytes || header.total > most_bytes_) bad("too long");
+  // Chunks carry no offset: those of one message come in order, each of full length but the last.
   message_ = {header.total, 0};
   if (!partial_.empty()) {
     if (const auto entry = partial_.find(header.stream); entry != partial_.end())
@@ -60,20 +61,23 @@ void Assembler::open(Intake& intake) {
   if (message_.total != header.total) bad("another length than was announced");
   if (header.length != std::min<std::uint64_t>(kChunkBytes, message_.total - message_.arrived))
     bad("not cut as ours are");
-  if (message_.arrived == 0 && header.length < header.total && partial_.size() >= kMostOpenStreams)
+  if (message_.arrived == 0 && header.length < header.total && partial_.size() >= kMaxOpenStreams)
     bad("too many streams");
   stream_ = header.stream;
-  length_ = header.length, filled_ = 0;
-  to_ = intake.place(stream_, message_.total, message_.arrived, length_);
+  length_ = header.length;
+  filled_ = 0;
+  to_ = sink.place(stream_, message_.total, message_.arrived, length_);
   placed_ = to_ != nullptr;
   if (placed_) return;
-  piece_ = Piece(pool_, message_.total, message_.arrived, length_);
-  to_ = piece_.data();
+  chunk_ = ReceivedChunk(pool_, message_.total, message_.arrived, length_);
+  to_ = chunk_.data();
 }
 
-void Assembler::close(Intake& intake) {
+void Assembler::close(ChunkSink& sink) {
+  // All is settled before the sink runs, which may throw.
   header_bytes_ = 0;
-  Piece piece = placed_ ? Piece(message_.total, message_.arrived) : std::exchange(piece_, Piece());
+  ReceivedChunk chunk = placed_ ? ReceivedChunk(message_.total, message_.arrived)
+                                : std::exchange(chunk_, ReceivedChunk());
   message_.arrived += length_;
   if (message_.arrived < message_.total) {
     partial_[stream_] = message_;
@@ -81,25 +85,26 @@ void Assembler::close(Intake& intake) {
     partial_.erase(stream_);
   }
   placed_ = false;
-  intake.arrived(stream_, std::move(piece), length_);
+  sink.arrived(stream_, std::move(chunk), length_);
 }
 
 void Assembler::forget_places(std::optional<Stream> stream) {
   if (!within_chunk() || !placed_ || (stream && *stream != stream_)) return;
-  piece_ = Piece(pool_, message_.total, message_.arrived, length_);
-  to_ = piece_.data();
+  chunk_ = ReceivedChunk(pool_, message_.total, message_.arrived, length_);
+  to_ = chunk_.data();
   placed_ = false;
 }
 
-class Assembler::Whole final : public Intake {
+/// Puts chunks together to whole messages.
+class Assembler::WholeMessages final : public ChunkSink {
  public:
-  Whole(std::map<Stream, Bytes>& partial, const std::function<void(Stream, Bytes)>& message)
+  WholeMessages(std::map<Stream, Bytes>& partial, const std::function<void(Stream, Bytes)>& message)
       : partial_(partial), message_(message) {}
   std::byte* place(Stream, std::uint64_t, std::uint64_t, std::size_t) override { return nullptr; }
-  void arrived(Stream stream, Piece piece, std::size_t bytes) override {
+  void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) override {
     Bytes& to = partial_[stream];
-    to.insert(to.end(), piece.data(), piece.data() + bytes);
-    if (to.size() < piece.total()) return;
+    to.insert(to.end(), chunk.data(), chunk.data() + bytes);
+    if (to.size() < chunk.total()) return;
     Bytes whole = std::move(to);
     partial_.erase(stream);
     message_(stream, std::move(whole));
@@ -111,13 +116,13 @@ class Assembler::Whole final : public Intake {
 };
 
 void Assembler::took(std::size_t bytes, const std::function<void(Stream, Bytes)>& message) {
-  Whole whole(whole_, message);
+  WholeMessages whole(whole_, message);
   took(bytes, whole);
 }
 
 void Assembler::feed(std::span<const std::byte> bytes,
                      const std::function<void(Stream, Bytes)>& message) {
-  Whole whole(whole_, message);
+  WholeMessages whole(whole_, message);
   feed(bytes, whole);
 }
 

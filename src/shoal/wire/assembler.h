@@ -10,29 +10,30 @@
 #include <span>
 #include <vector>
 
-#include "shoal/wire/piece.h"
+#include "shoal/wire/received_chunk.h"
 
 namespace shoal::wire {
 
-/// Names a sequence of messages between two ends: within one they arrive in the order sent,
-/// different ones overtake each other.
+/// Names a sequence of messages between two ranks. Messages of one stream arrive in the order sent;
+/// those of different streams overtake each other.
 struct Stream {
-  std::uint64_t group = 0, sequence = 0;
+  std::uint64_t group = 0;
+  std::uint64_t sequence = 0;
   auto operator<=>(const Stream&) const = default;
 };
 
 using Bytes = std::vector<std::byte>;
 
-/// What becomes of the chunks of messages as they arrive.
-class Intake {
+/// Takes the chunks of messages as they arrive.
+class ChunkSink {
  public:
-  virtual ~Intake() = default;
-  /// Where bytes `[offset, offset + bytes)` of the stream's current message go, which is `total`
-  /// bytes long. Null: into a piece.
+  virtual ~ChunkSink() = default;
+  /// Returns where bytes `[offset, offset + bytes)` of the stream's current message go, which is
+  /// `total` bytes long; null puts them into a ReceivedChunk.
   virtual std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset,
                            std::size_t bytes) = 0;
-  /// They are there. `piece` is without memory where `place` has named some.
-  virtual void arrived(Stream stream, Piece piece, std::size_t bytes) = 0;
+  /// The bytes have arrived. `chunk` has no memory where `place` has named some.
+  virtual void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) = 0;
 };
 
 /// Puts messages together from the chunks in which they travel. A chunk is a header of 32 bytes
@@ -40,33 +41,36 @@ class Intake {
 /// of a message is shorter. Memory grows with what has arrived, never with what was announced.
 class Assembler {
  public:
-  static constexpr std::size_t kChunkBytes = 256 << 10, kHeaderBytes = 32, kMostOpenStreams = 4096;
+  static constexpr std::size_t kChunkBytes = 256 << 10;
+  static constexpr std::size_t kHeaderBytes = 32;
+  static constexpr std::size_t kMaxOpenStreams = 4096;
   explicit Assembler(std::uint64_t most_bytes = std::uint64_t{1} << 42,
                      std::shared_ptr<ChunkPool> pool = nullptr);
 
-  /// Where the next bytes of the connection belong: the rest of a header or of a chunk. Never
-  /// empty.
+  /// Returns where the next bytes of the connection belong: the rest of a header or of a chunk.
+  /// Never empty.
   std::span<std::byte> wanted();
   bool within_chunk() const { return header_bytes_ == kHeaderBytes; }
   /// The first `bytes` of `wanted()` have been filled. Throws Error(data) for what no sender of
   /// ours writes; the connection is of no use then.
-  void took(std::size_t bytes, Intake& intake);
-  /// Takes any piece of the byte stream, by copy. Throws as `took`.
-  void feed(std::span<const std::byte> bytes, Intake& intake);
-  /// The same, for whole messages in memory of their own.
+  void took(std::size_t bytes, ChunkSink& sink);
+  /// Takes any part of the byte stream, by copy. Throws as `took`.
+  void feed(std::span<const std::byte> bytes, ChunkSink& sink);
+  /// As above, but collects whole messages in memory of their own.
   void took(std::size_t bytes, const std::function<void(Stream, Bytes)>& message);
   void feed(std::span<const std::byte> bytes, const std::function<void(Stream, Bytes)>& message);
-  /// Memory that an intake has named, for `stream` or for all, may be gone: what is still to come
-  /// of a chunk that goes there is thrown away.
+  /// The memory that a sink has named, for `stream` or for all, may be gone: the rest of a chunk
+  /// that was to go there goes into a ReceivedChunk, which is incomplete and of no use.
   void forget_places(std::optional<Stream> stream = std::nullopt);
 
  private:
-  class Whole;  ///< puts pieces together to whole messages
+  class WholeMessages;
   struct Partial {
-    std::uint64_t total = 0, arrived = 0;
+    std::uint64_t total = 0;
+    std::uint64_t arrived = 0;
   };
-  void open(Intake& intake);
-  void close(Intake& intake);
+  void open(ChunkSink& sink);
+  void close(ChunkSink& sink);
 
   const std::uint64_t most_bytes_;
   std::shared_ptr<ChunkPool> pool_;
@@ -74,13 +78,14 @@ class Assembler {
   std::size_t header_bytes_ = 0;  // of the current chunk, as far as it has arrived
   // The current chunk, once its header is complete.
   Stream stream_;
-  Partial message_;  // up to and without this chunk
-  std::size_t length_ = 0, filled_ = 0;
+  Partial message_;  // up to this chunk, excluding it
+  std::size_t length_ = 0;
+  std::size_t filled_ = 0;
   std::byte* to_ = nullptr;
   bool placed_ = false;
-  Piece piece_;
+  ReceivedChunk chunk_;
   std::map<Stream, Partial> partial_;  // messages of which some chunks, not all, have arrived
-  std::map<Stream, Bytes> whole_;      // the same, for those who want whole messages
+  std::map<Stream, Bytes> whole_;      // their bytes, where whole messages are wanted
 };
 
 }  // namespace shoal::wire

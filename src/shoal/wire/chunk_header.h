@@ -6,10 +6,10 @@
 
 namespace shoal::wire {
 
-/// What stands in front of every chunk on a connection.
+/// Precedes every chunk on a connection.
 struct ChunkHeader {
   std::uint32_t magic = 0x314c4853;  // "SHL1"
-  std::uint32_t length = 0;          ///< of the chunk
+  std::uint32_t length = 0;          ///< bytes of the chunk
   Stream stream;
   std::uint64_t total = 0;  ///< bytes of the whole message
 };

@@ -15,12 +15,14 @@ bool send_with(int socket, const void* data, std::size_t bytes,
   iovec part{const_cast<void*>(data), bytes};
   std::array<char, CMSG_SPACE(2 * sizeof(int))> space{};
   msghdr message{};
-  message.msg_iov = &part, message.msg_iovlen = 1;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
   if (!descriptors.empty()) {
-    message.msg_control = space.data(),
+    message.msg_control = space.data();
     message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
     cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS,
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
     std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
   }
@@ -35,9 +37,12 @@ bool receive_with(int socket, void* data, std::size_t bytes, std::vector<Descrip
   iovec part{data, bytes};
   std::array<char, CMSG_SPACE(4 * sizeof(int))> space{};
   msghdr message{};
-  message.msg_iov = &part, message.msg_iovlen = 1;
-  message.msg_control = space.data(), message.msg_controllen = space.size();
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space.data();
+  message.msg_controllen = space.size();
   const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  // Every descriptor is taken over, wanted or not: one that is left here would stay open for ever.
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;

@@ -10,7 +10,9 @@ constexpr std::size_t kMostText = 16 << 10;
 
 struct ErrorHeader {
   std::uint32_t kind = 0;
-  std::int32_t rank = -1, size = -1, peer = -1;
+  std::int32_t rank = -1;
+  std::int32_t size = -1;
+  std::int32_t peer = -1;
   std::uint64_t sequence = 0;
   std::uint32_t lengths[4] = {};
 };
@@ -39,7 +41,7 @@ Bytes encode(const Error& error) {
 
 Error decode_error(std::span<const std::byte> bytes) {
   const Error unreadable(ErrorKind::kAborted, "abort",
-                         "another rank stopped the job with words that cannot be read");
+                         "another rank stopped the job; its error report cannot be read");
   ErrorHeader header;
   if (bytes.size() < sizeof header) return unreadable;
   std::memcpy(&header, bytes.data(), sizeof header);

@@ -5,7 +5,8 @@
 
 namespace shoal::wire {
 
-/// An error as bytes, and back. What cannot be read becomes an Error(aborted) that says so.
+/// Serializes an error, and reads it back. Bytes that are no error become an Error(aborted) that
+/// says so.
 Bytes encode(const Error& error);
 Error decode_error(std::span<const std::byte> bytes);
 

@@ -11,8 +11,8 @@
 namespace shoal::wire {
 
 /// Calls back when descriptors are ready (epoll, level-triggered). Callbacks may watch and forget
-/// any descriptor, their own included. All but `wake` belong to the thread that runs the loop
-/// (before it runs: to whoever made it).
+/// any descriptor, their own included. All functions but `wake` belong to the thread that runs the
+/// loop; before it runs, to the thread that made it.
 class EventLoop {
  public:
   EventLoop();

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '1'};
 using Proof = std::array<std::byte, 32>;
-constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce),
-                      kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
+constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce);
+constexpr std::size_t kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
 
 Nonce random_nonce() {
   Nonce nonce;
@@ -33,6 +33,8 @@ void append(std::vector<std::byte>& to, const void* from, std::size_t size) {
   to.insert(to.end(), bytes, bytes + size);
 }
 
+/// HMAC-SHA256 of the key over a label and both challenges. The label differs by direction: a
+/// caller that sends the listener's own proof back does not pass.
 Proof prove(const std::string& key, const char* label, std::span<const std::byte> listener,
             std::span<const std::byte> caller, std::span<const std::byte> hello) {
   std::vector<std::byte> text;
@@ -55,6 +57,7 @@ void wait_ready(int socket, short events, Deadline deadline) {
     throw Error(ErrorKind::kTimeout, "handshake", "the other side does not answer");
 }
 
+/// Sends or receives exactly `size` bytes on a non-blocking socket.
 void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline deadline) {
   for (std::size_t at = 0; at < size;) {
     const ssize_t n = out ? ::send(socket, data + at, size - at, MSG_NOSIGNAL)
@@ -82,38 +85,41 @@ std::vector<std::byte> ListenerHandshake::greeting() const {
   return bytes;
 }
 
-std::size_t ListenerHandshake::wanted() const { return kAnswer - heard_.size(); }
+std::size_t ListenerHandshake::wanted() const { return kAnswer - received_.size(); }
 
 bool ListenerHandshake::feed(std::span<const std::byte> bytes) {
-  append(heard_, bytes.data(), std::min(bytes.size(), wanted()));
-  if (std::memcmp(heard_.data(), kMagic.data(), std::min(heard_.size(), kMagic.size())) != 0)
+  append(received_, bytes.data(), std::min(bytes.size(), wanted()));
+  // Noise is turned away at its first wrong byte.
+  if (std::memcmp(received_.data(), kMagic.data(), std::min(received_.size(), kMagic.size())) != 0)
     return false;
   if (!done()) return true;
-  const auto heard = std::span<const std::byte>(heard_);
-  const Proof want = prove(key_, "caller", own_, heard.subspan(kMagic.size(), sizeof(Nonce)),
-                           heard.subspan(kGreeting, sizeof(Hello)));
-  return CRYPTO_memcmp(want.data(), heard_.data() + kGreeting + sizeof(Hello), want.size()) == 0;
+  const auto received = std::span<const std::byte>(received_);
+  const Proof want = prove(key_, "caller", own_, received.subspan(kMagic.size(), sizeof(Nonce)),
+                           received.subspan(kGreeting, sizeof(Hello)));
+  // In constant time: how long the comparison takes says nothing about the right proof.
+  return CRYPTO_memcmp(want.data(), received_.data() + kGreeting + sizeof(Hello), want.size()) == 0;
 }
 
 std::vector<std::byte> ListenerHandshake::proof() const {
-  const auto heard = std::span<const std::byte>(heard_);
+  const auto received = std::span<const std::byte>(received_);
   const Proof proof =
-      prove(key_, "listener", own_, heard.subspan(kMagic.size(), sizeof(Nonce)), {});
+      prove(key_, "listener", own_, received.subspan(kMagic.size(), sizeof(Nonce)), {});
   return {proof.begin(), proof.end()};
 }
 
 Hello ListenerHandshake::hello() const {
   Hello hello;
-  std::memcpy(hello.data(), heard_.data() + kGreeting, hello.size());
+  std::memcpy(hello.data(), received_.data() + kGreeting, hello.size());
   return hello;
 }
 
-void introduce(int socket, const std::string& key, const Hello& hello, Deadline deadline) {
+void handshake_as_caller(int socket, const std::string& key, const Hello& hello,
+                         Deadline deadline) {
   std::array<std::byte, kGreeting> greeting;
   exchange(socket, greeting.data(), greeting.size(), false, deadline);
   if (std::memcmp(greeting.data(), kMagic.data(), kMagic.size()) != 0) {
     throw Error(ErrorKind::kPeerLost, "handshake",
-                "whoever listens there does not speak this protocol");
+                "the program that listens there does not speak this protocol");
   }
   const auto listener = std::span<const std::byte>(greeting).subspan(kMagic.size());
   const Nonce own = random_nonce();
@@ -124,6 +130,7 @@ void introduce(int socket, const std::string& key, const Hello& hello, Deadline 
   append(answer, hello.data(), hello.size());
   append(answer, mine.data(), mine.size());
   exchange(socket, answer.data(), answer.size(), true, deadline);
+  // The listener proves itself last: it shows nothing to a caller that does not know the key.
   Proof theirs;
   exchange(socket, theirs.data(), theirs.size(), false, deadline);
   const Proof want = prove(key, "listener", listener, own, {});

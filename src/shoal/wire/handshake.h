@@ -12,7 +12,7 @@
 namespace shoal::wire {
 
 using Nonce = std::array<std::byte, 32>;
-/// What a caller says about itself once it has shown the key; the meaning is the listener's.
+/// The caller's hello message, which its proof covers. The listener gives its bytes a meaning.
 using Hello = std::array<std::byte, 16>;
 
 /// Both ends of a connection prove that they know the job's key before a byte of anything else is
@@ -25,7 +25,8 @@ class ListenerHandshake {
  public:
   explicit ListenerHandshake(std::string key);
   std::vector<std::byte> greeting() const;
-  /// How many bytes are still needed; never more are taken, what follows them is the connection's.
+  /// Returns how many bytes are still needed. No more are taken: what follows belongs to the
+  /// connection.
   std::size_t wanted() const;
   /// Takes at most `wanted()` bytes. False: not a member.
   bool feed(std::span<const std::byte> bytes);
@@ -36,11 +37,11 @@ class ListenerHandshake {
  private:
   std::string key_;
   Nonce own_;
-  std::vector<std::byte> heard_;
+  std::vector<std::byte> received_;
 };
 
 /// The caller's side on a connected non-blocking socket. Throws Error(peer_lost) when the listener
 /// does not know the key, Error(timeout).
-void introduce(int socket, const std::string& key, const Hello& hello, Deadline deadline);
+void handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline);
 
 }  // namespace shoal::wire

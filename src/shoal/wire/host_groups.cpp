@@ -16,8 +16,8 @@ std::uint64_t namespace_of_this_process(const char* kind) {
   return stat(fmt::format("/proc/self/ns/{}", kind).c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-/// Differs between hosts, and between processes of one that do not see the same files and
-/// processes. Empty: not to be known.
+/// Names the running kernel, the namespaces and the user of this process: equal only for processes
+/// that can share memory through a rendezvous. Empty where it cannot be known.
 std::string kernel_and_namespaces() {
   std::string boot;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -29,9 +29,9 @@ std::string kernel_and_namespaces() {
              : fmt::format("{}/{}/{}/{}", boot, files, processes, getuid());
 }
 
-std::vector<std::string> exchange(KeyValues& store, const std::string& topic, int rank, int size,
+std::vector<std::string> exchange(KeyValues& store, const std::string& prefix, int rank, int size,
                                   const std::string& own, Deadline deadline) {
-  const auto key = [&](int r) { return fmt::format("{}/{}", topic, r); };
+  const auto key = [&](int r) { return fmt::format("{}/{}", prefix, r); };
   store.set(key(rank), own, deadline);
   std::vector<std::string> all;
   for (int r = 0; r < size; ++r) all.push_back(r == rank ? own : store.wait(key(r), deadline));

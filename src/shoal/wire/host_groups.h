@@ -7,16 +7,16 @@
 
 namespace shoal::wire {
 
-/// Which ranks may lie on one host: by rank a number, the same for those that the same running
-/// kernel serves in the same namespaces of processes and files, under the same user, and that give
-/// the same `name` (tests play several hosts on one by giving different ones). It is a proposal,
-/// made through the store by all ranks: that memory is shared is proven by `meet`, and
-/// `agree_on_hosts` says for whom it was.
+/// Proposes which ranks lie on one host: returns a number by rank. Ranks have the same number when
+/// one running kernel serves them in the same namespaces of processes and files, under the same
+/// user, and they give the same `name` (tests give several names to play several hosts on one).
+/// All ranks exchange this through the store. `local_rendezvous` then proves that memory is shared,
+/// and `agree_on_hosts` withdraws the hosts where it was not.
 std::vector<int> propose_hosts(KeyValues& store, int rank, int size, const std::string& name,
                                Deadline deadline);
 
-/// The proposal, less those hosts of which a rank says that its meeting was not `proven`: their
-/// ranks stand alone. Collective.
+/// The proposal without the hosts of which a rank says that its rendezvous was not `proven`: each
+/// of their ranks then counts as a host of its own. Collective.
 std::vector<int> agree_on_hosts(KeyValues& store, int rank, const std::vector<int>& proposed,
                                 bool proven, Deadline deadline);
 

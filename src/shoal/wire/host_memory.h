@@ -4,11 +4,11 @@
 
 namespace shoal::wire {
 
-/// Bytes that this process may still take: the least of MemAvailable and what its cgroups (version
-/// 1 or 2, every level) allow.
+/// Returns the bytes that this process may still take: the least of MemAvailable and what its
+/// cgroups (version 1 or 2, every level) allow.
 std::size_t available_memory_bytes();
 
-/// What one of `ranks` on this host may take of it: an equal part, less a margin of 5 %.
+/// Returns what one of `ranks` on this host may take of it: an equal part, less a margin of 5 %.
 std::size_t share_of_memory_bytes(int ranks);
 
 }  // namespace shoal::wire

@@ -6,16 +6,16 @@
 
 namespace shoal::wire {
 
-/// Keys and values that all ranks of a job see, through which they find each other: Shoal's own
-/// store, or one that a host program has brought.
+/// Keys and values that all ranks of a job see and through which they find each other: Shoal's own
+/// store, or that of the program which embeds Shoal.
 class KeyValues {
  public:
   virtual ~KeyValues() = default;
   virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
-  /// The value of `key`, as soon as it has one. Throws Error(timeout).
+  /// Waits until `key` has a value and returns it. Throws Error(timeout).
   virtual std::string wait(const std::string& key, Deadline deadline) = 0;
-  /// An address of this host at which those who share the keys can probably reach it. Throws
-  /// Error(config) where that is not to be known.
+  /// An address of this host at which the other ranks can probably reach it. Throws Error(config)
+  /// where it cannot be known.
   virtual std::string address() = 0;
 };
 

@@ -13,9 +13,10 @@
 namespace shoal::wire {
 namespace {
 
-constexpr std::size_t kBuffer = 16 << 10;  // small messages are read many at a time
+/// Many small messages are read at a time.
+constexpr std::size_t kBuffer = 16 << 10;
 
-/// The part of `[begin, end)` of a sequence that lies in `bytes`, which begin at `at` of it.
+/// `bytes` begin at position `at` of a message; returns those of them within `[begin, end)`.
 iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begin,
               std::size_t end) {
   const std::size_t from = std::clamp(begin, at, at + bytes.size());
@@ -26,9 +27,9 @@ iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begi
 }  // namespace
 
 Link::~Link() {
-  for (auto& [stream, flow] : flows_)
-    for (auto& message : flow.messages) release(*message);
-  for (Chunk& chunk : cut_) release(*chunk.message);
+  for (auto& [stream, queue] : queues_)
+    for (auto& message : queue.messages) release(*message);
+  for (Chunk& chunk : writing_) release(*chunk.message);
 }
 
 void Link::send(Stream stream, int priority, Bytes message) {
@@ -37,39 +38,44 @@ void Link::send(Stream stream, int priority, Bytes message) {
 
 void Link::send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
                 Released released) {
-  const auto [entry, fresh] = flows_.try_emplace(stream);
+  const auto [entry, fresh] = queues_.try_emplace(stream);
   if (fresh) turns_.push_back(stream);
   entry->second.priority = std::max(entry->second.priority, priority);
   entry->second.messages.push_back(
       std::make_shared<Message>(Message{std::move(head), body, {}, std::move(released)}));
 }
 
-void Link::cut_chunk() {
+// The stream of the highest priority is next, among equals the one that waited longest. Its stream
+// then goes to the end of the line, so that every stream gets a chunk in turn.
+void Link::make_chunk() {
   auto turn = turns_.begin();
   for (auto it = turns_.begin(); turns_.size() > 1 && it != turns_.end(); ++it)
-    if (flows_[*it].priority > flows_[*turn].priority) turn = it;
+    if (queues_[*it].priority > queues_[*turn].priority) turn = it;
   const Stream stream = *turn;
   turns_.erase(turn);
-  const auto entry = flows_.find(stream);
-  Flow& flow = entry->second;
-  const auto& message = flow.messages.front();
+  const auto entry = queues_.find(stream);
+  Queue& queue = entry->second;
+  const auto& message = queue.messages.front();
   Chunk& chunk =
-      cut_.emplace_back(Chunk{{},
-                              stream,
-                              message,
-                              flow.at,
-                              std::min(message->bytes() - flow.at, Assembler::kChunkBytes),
-                              false});
+      writing_.emplace_back(Chunk{{},
+                                  stream,
+                                  message,
+                                  queue.at,
+                                  std::min(message->bytes() - queue.at, Assembler::kChunkBytes),
+                                  false});
   const ChunkHeader header{.length = static_cast<std::uint32_t>(chunk.bytes),
                            .stream = stream,
                            .total = message->bytes()};
   std::memcpy(chunk.header.data(), &header, sizeof header);
-  cut_bytes_ += chunk.bytes;
-  flow.at += chunk.bytes;
-  chunk.last = flow.at == message->bytes();
-  if (chunk.last) flow.messages.pop_front(), flow.at = 0;
-  if (flow.messages.empty()) {
-    flows_.erase(entry);
+  writing_bytes_ += chunk.bytes;
+  queue.at += chunk.bytes;
+  chunk.last = queue.at == message->bytes();
+  if (chunk.last) {
+    queue.messages.pop_front();
+    queue.at = 0;
+  }
+  if (queue.messages.empty()) {
+    queues_.erase(entry);
   } else {
     turns_.push_back(stream);
   }
@@ -77,12 +83,13 @@ void Link::cut_chunk() {
 
 bool Link::flush() {
   for (;;) {
-    while (!turns_.empty() && cut_bytes_ < kCutAhead && cut_.size() < kMostCut) cut_chunk();
-    if (cut_.empty()) return true;
-    iovec parts[3 * kMostCut];
+    while (!turns_.empty() && writing_bytes_ < kBytesAhead && writing_.size() < kMaxChunksAhead)
+      make_chunk();
+    if (writing_.empty()) return true;
+    iovec parts[3 * kMaxChunksAhead];
     std::size_t count = 0;
     std::size_t wanted = 0;
-    for (const Chunk& chunk : cut_) {
+    for (const Chunk& chunk : writing_) {
       const std::size_t header_left =
           chunk.header.size() - std::min(chunk.sent, chunk.header.size());
       const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size());
@@ -91,8 +98,11 @@ bool Link::flush() {
       for (const iovec part :
            {iovec{const_cast<std::byte*>(chunk.header.data()) + chunk.header.size() - header_left,
                   header_left},
-            part_in(m.head, 0, begin, end), part_in(m.body, m.head.size(), begin, end)})
-        if (part.iov_len > 0) parts[count++] = part, wanted += part.iov_len;
+            part_in(m.head, 0, begin, end), part_in(m.body, m.head.size(), begin, end)}) {
+        if (part.iov_len == 0) continue;
+        parts[count++] = part;
+        wanted += part.iov_len;
+      }
     }
     msghdr message{};
     message.msg_iov = parts;
@@ -110,26 +120,27 @@ bool Link::flush() {
 
 void Link::wrote(std::size_t bytes) {
   bytes_sent_ += bytes;
-  while (!cut_.empty()) {
-    Chunk& chunk = cut_.front();
+  while (!writing_.empty()) {
+    Chunk& chunk = writing_.front();
     const std::size_t n = std::min(bytes, chunk.header.size() + chunk.bytes - chunk.sent);
     chunk.sent += n;
     bytes -= n;
     if (chunk.sent < chunk.header.size() + chunk.bytes) return;
-    cut_bytes_ -= chunk.bytes;
+    writing_bytes_ -= chunk.bytes;
     if (chunk.last) release(*chunk.message);
-    cut_.pop_front();
+    writing_.pop_front();
   }
 }
 
 void Link::release(Message& message) {
   if (!message.released) return;
+  // The sender may overwrite or free the memory from here on; it loads the flag with acquire.
   message.released->store(true, std::memory_order_release);
   message.released.reset();
   ++releases_;
 }
 
-void Link::own(Message& message) {
+void Link::copy_body(Message& message) {
   if (!message.released) return;
   message.own_body.assign(message.body.begin(), message.body.end());
   message.body = message.own_body;
@@ -137,21 +148,24 @@ void Link::own(Message& message) {
 }
 
 void Link::adopt(Stream stream) {
-  if (const auto entry = flows_.find(stream); entry != flows_.end())
-    for (auto& message : entry->second.messages) own(*message);
-  for (Chunk& chunk : cut_)
-    if (chunk.stream == stream) own(*chunk.message);
+  if (const auto entry = queues_.find(stream); entry != queues_.end())
+    for (auto& message : entry->second.messages) copy_body(*message);
+  for (Chunk& chunk : writing_)
+    if (chunk.stream == stream) copy_body(*chunk.message);
 }
 
 void Link::drop_all() {
-  std::erase_if(cut_, [&](Chunk& chunk) {
+  std::erase_if(writing_, [&](Chunk& chunk) {
     if (chunk.stream.group == 0) return false;
-    if (chunk.sent > 0) return own(*chunk.message), false;
-    cut_bytes_ -= chunk.bytes;
+    if (chunk.sent > 0) {
+      copy_body(*chunk.message);
+      return false;
+    }
+    writing_bytes_ -= chunk.bytes;
     release(*chunk.message);
     return true;
   });
-  std::erase_if(flows_, [&](auto& entry) {
+  std::erase_if(queues_, [&](auto& entry) {
     if (entry.first.group == 0) return false;
     for (auto& message : entry.second.messages) release(*message);
     return true;
@@ -160,13 +174,14 @@ void Link::drop_all() {
 }
 
 bool Link::idle(Stream stream) const {
-  return !flows_.contains(stream) &&
-         std::none_of(cut_.begin(), cut_.end(),
+  return !queues_.contains(stream) &&
+         std::none_of(writing_.begin(), writing_.end(),
                       [&](const Chunk& chunk) { return chunk.stream == stream; });
 }
 
-// Within a chunk its rest and the next header are read where they belong; between chunks a header
-// and what may follow it.
+// One system call reads the rest of what is being received straight to where it belongs, and what
+// follows into the buffer: within a chunk that is the next header at most, between chunks whatever
+// small messages come together.
 bool Link::receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took) {
   buffer_.resize(kBuffer);
   const auto first = assembler_.wanted();
@@ -189,10 +204,10 @@ bool Link::receive_some(const std::function<void(std::size_t, std::span<const st
   return true;
 }
 
-bool Link::receive(Intake& intake) {
+bool Link::receive(ChunkSink& sink) {
   return receive_some([&](std::size_t direct, std::span<const std::byte> more) {
-    assembler_.took(direct, intake);
-    assembler_.feed(more, intake);
+    assembler_.took(direct, sink);
+    assembler_.feed(more, sink);
   });
 }
 

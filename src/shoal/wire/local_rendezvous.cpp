@@ -27,9 +27,11 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x53484f31;  // "SHO1"
 constexpr const char* kOperation = "rendezvous";
-constexpr std::size_t kMostStrangers = 64;
+/// Connections beyond the ranks' that may wait for their hello message.
+constexpr std::size_t kMaxStrangers = 64;
 using Token = std::array<std::byte, 32>;
 
+/// A rank's first message after it has connected; its arena's descriptor comes along.
 struct Hello {
   std::uint32_t magic = kMagic;
   std::int32_t rank = 0;
@@ -38,10 +40,15 @@ struct Hello {
   std::array<char, 64> key{};
 };
 
-/// One message of rank 0's answer: the control segment first, then one for each rank.
-struct Introduction {
+/// Values of Answer::rank that name no rank.
+constexpr std::int32_t kControlSegment = -1;
+constexpr std::int32_t kRefused = -2;
+
+/// One message of the leader's answer. The control segment comes first, with its descriptor and
+/// token; then one message for each rank, with its pidfd and its arena's descriptor.
+struct Answer {
   std::uint32_t magic = kMagic;
-  std::int32_t rank = 0;  ///< whom it is about; -1: the control segment; -2: the meeting failed
+  std::int32_t rank = 0;  ///< described here; kControlSegment, or kRefused: the rendezvous failed
   std::int32_t shares = 0;
   Token token{};
 };
@@ -68,59 +75,72 @@ int process_of(int socket) {
   return static_cast<int>(syscall(SYS_pidfd_open, who.pid, 0));
 }
 
-struct Guest {
-  Descriptor socket, arena, process;
-  bool here = false, shares = false;
+/// Another rank, as the leader sees it.
+struct Member {
+  Descriptor socket;
+  Descriptor arena;
+  Descriptor process;
+  bool here = false;
+  bool shares = false;
 };
 
-/// Rank 0: waits for everybody, then introduces all to all.
-class Host {
+/// Rank 0: waits for all other ranks, then sends each of them the descriptors of all.
+///
+/// No rank is answered before all have come. A connection has until the rendezvous' deadline to
+/// send its hello message, and delays no other meanwhile.
+class Leader {
  public:
-  Host(const Meeting& meeting, const std::string& path)
-      : meeting_(meeting), path_(path), guests_(static_cast<std::size_t>(meeting.size)) {
+  Leader(const LocalRendezvousOptions& options, const std::string& path)
+      : options_(options), path_(path), members_(static_cast<std::size_t>(options.size)) {
     listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    unlink(path.c_str());  // of a job of this name that was killed; the directory is ours alone
+    // A job of this name that was killed may have left its socket. No other user can have made it,
+    // because the directory belongs to this user alone.
+    unlink(path.c_str());
     const sockaddr_un address = address_of(path);
     if (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
         listen(listener_.get(), 128) != 0)
       throw system_error(ErrorKind::kResource, kOperation, "cannot listen at " + path);
   }
-  ~Host() { unlink(path_.c_str()); }
+  ~Leader() { unlink(path_.c_str()); }
 
-  Acquaintance run(Deadline deadline) {
-    for (int here = 1; here < meeting_.size;) here += attend(deadline);
-    Acquaintance all;
-    all.control = SharedSegment::create("shoal-control", meeting_.control_bytes);
-    Introduction control{.rank = -1};
+  LocalRendezvousResult run(Deadline deadline) {
+    for (int here = 1; here < options_.size;) here += wait_for_members(deadline);
+    LocalRendezvousResult all;
+    all.control = SharedSegment::create("shoal-control", options_.control_bytes);
+    Answer control{.rank = kControlSegment};
     if (getrandom(control.token.data(), control.token.size(), 0) !=
         static_cast<ssize_t>(control.token.size()))
       throw system_error(ErrorKind::kResource, kOperation, "no random numbers");
+    // The token is in the segment before any rank maps it.
     std::memcpy(all.control.data(), control.token.data(), control.token.size());
-    const Descriptor own_process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-    for (int to = 1; to < meeting_.size; ++to) {
-      tell(to, control, {all.control.fd()});
-      for (int about = 0; about < meeting_.size; ++about) {
-        const bool self = about == 0;
-        const bool shares = self ? meeting_.arena != nullptr : guests_[about].shares;
-        std::vector<int> descriptors{self ? own_process.get() : guests_[about].process.get()};
-        if (shares) descriptors.push_back(self ? meeting_.arena->fd() : guests_[about].arena.get());
-        tell(to, {.rank = about, .shares = shares}, descriptors);
-      }
-    }
-    for (int rank = 0; rank < meeting_.size; ++rank) {
-      Guest& guest = guests_[rank];
-      all.shares.push_back(rank == 0 ? meeting_.arena != nullptr : guest.shares);
-      all.processes.push_back(std::move(guest.process));
-      all.arenas.push_back(guest.shares ? SharedSegment::adopt(guest.arena.release())
-                                        : SharedSegment());
+    send_to_all(control, all.control);
+    for (int rank = 0; rank < options_.size; ++rank) {
+      Member& member = members_[rank];
+      all.shares.push_back(rank == 0 ? options_.arena != nullptr : member.shares);
+      all.processes.push_back(std::move(member.process));
+      all.arenas.push_back(member.shares ? SharedSegment::adopt(member.arena.release())
+                                         : SharedSegment());
     }
     return all;
   }
 
  private:
-  /// Waits until somebody knocks or says who he is. Returns how many members came in. A caller has
-  /// all the time there is, and holds up nobody.
-  int attend(Deadline deadline) {
+  void send_to_all(const Answer& control, const SharedSegment& segment) {
+    const Descriptor own_process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+    for (int to = 1; to < options_.size; ++to) {
+      send_to(to, control, {segment.fd()});
+      for (int rank = 0; rank < options_.size; ++rank) {
+        const bool self = rank == 0;
+        const bool shares = self ? options_.arena != nullptr : members_[rank].shares;
+        std::vector<int> descriptors{self ? own_process.get() : members_[rank].process.get()};
+        if (shares) descriptors.push_back(self ? options_.arena->fd() : members_[rank].arena.get());
+        send_to(to, {.rank = rank, .shares = shares}, descriptors);
+      }
+    }
+  }
+
+  /// Waits for a connection or a hello message. Returns how many members have come in.
+  int wait_for_members(Deadline deadline) {
     std::vector<pollfd> wait;
     for (const Descriptor& caller : callers_)
       wait.push_back({.fd = caller.get(), .events = POLLIN, .revents = 0});
@@ -128,151 +148,157 @@ class Host {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
     if (poll(wait.data(), wait.size(), static_cast<int>(std::min<long>(left, 1 << 30))) == 0)
-      throw missing();
+      throw missing_ranks();
     int came = 0;
     std::vector<Descriptor> silent;
     for (std::size_t i = 0; i < callers_.size(); ++i) {
       if (wait[i].revents == 0) {
         silent.push_back(std::move(callers_[i]));
       } else {
-        came += admit(std::move(callers_[i]));
+        came += read_hello(std::move(callers_[i]));
       }
     }
     callers_ = std::move(silent);
-    if (wait.back().revents != 0) greet();
+    if (wait.back().revents != 0) accept_caller();
     return came;
   }
 
-  void greet() {
+  // The oldest silent connection makes room: a program of this user that connects again and again
+  // cannot keep the ranks out.
+  void accept_caller() {
     Descriptor caller(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (caller.get() < 0 || !same_user(caller.get())) return;
-    if (callers_.size() >= guests_.size() + kMostStrangers) callers_.erase(callers_.begin());
+    if (callers_.size() >= members_.size() + kMaxStrangers) callers_.erase(callers_.begin());
     callers_.push_back(std::move(caller));
   }
 
-  /// Hears who a caller is: 1 when it is a member.
-  int admit(Descriptor caller) {
+  /// Returns 1 when the caller is a member, 0 when it was turned away. Throws Error(usage) when it
+  /// knows the key and comes as a rank that is not expected: then two jobs have one name.
+  int read_hello(Descriptor caller) {
     Hello hello;
     std::vector<Descriptor> descriptors;
     if (!receive_with(caller.get(), &hello, sizeof hello, descriptors,
                       Deadline::in(Duration::zero())))
       return 0;
     std::array<char, 64> key{};
-    std::memcpy(key.data(), meeting_.key.data(), std::min(meeting_.key.size(), key.size()));
+    std::memcpy(key.data(), options_.key.data(), std::min(options_.key.size(), key.size()));
     if (hello.magic != kMagic || hello.key != key) return 0;
-    const bool fits = hello.size == meeting_.size && hello.rank > 0 && hello.rank < meeting_.size &&
-                      !guests_[hello.rank].here;
-    if (!fits) {
-      const Introduction refusal{.rank = -2};
+    const bool in_range = hello.rank > 0 && hello.rank < options_.size;
+    const bool twice = hello.rank == 0 || (in_range && members_[hello.rank].here);
+    if (hello.size != options_.size || !in_range || twice) {
+      const Answer refusal{.rank = kRefused};
       send_with(caller.get(), &refusal, sizeof refusal, {});
-      throw Error(ErrorKind::kUsage, kOperation,
-                  fmt::format("a process came as rank {} of {} where {} are expected{}", hello.rank,
-                              hello.size, meeting_.size,
-                              hello.rank == 0 || (hello.rank > 0 && hello.rank < meeting_.size &&
-                                                  guests_[hello.rank].here)
-                                  ? ", and that rank is here already"
-                                  : ""))
-          .at(0, meeting_.size);
+      throw Error(
+          ErrorKind::kUsage, kOperation,
+          fmt::format("a process came as rank {} of {} where {} are expected{}", hello.rank,
+                      hello.size, options_.size, twice ? ", and that rank is here already" : ""))
+          .at(0, options_.size);
     }
-    Guest& guest = guests_[hello.rank];
-    guest.here = true, guest.shares = hello.shares != 0 && !descriptors.empty();
-    if (guest.shares) guest.arena = std::move(descriptors.front());
-    guest.process = Descriptor(process_of(caller.get()));
-    guest.socket = std::move(caller);
+    Member& member = members_[hello.rank];
+    member.here = true;
+    member.shares = hello.shares != 0 && !descriptors.empty();
+    if (member.shares) member.arena = std::move(descriptors.front());
+    member.process = Descriptor(process_of(caller.get()));
+    member.socket = std::move(caller);
     return 1;
   }
 
-  void tell(int to, const Introduction& introduction, const std::vector<int>& descriptors) {
-    if (!send_with(guests_[to].socket.get(), &introduction, sizeof introduction, descriptors)) {
+  void send_to(int to, const Answer& answer, const std::vector<int>& descriptors) {
+    if (!send_with(members_[to].socket.get(), &answer, sizeof answer, descriptors)) {
       throw system_error(ErrorKind::kPeerLost, kOperation,
-                         "a rank went away while the ranks were introduced")
-          .at(0, meeting_.size)
+                         "a rank ended while rank 0 sent it the descriptors of the others")
+          .at(0, options_.size)
           .from(to);
     }
   }
 
-  Error missing() const {
+  Error missing_ranks() const {
     std::vector<int> ranks;
-    for (int rank = 1; rank < meeting_.size; ++rank)
-      if (!guests_[rank].here) ranks.push_back(rank);
+    for (int rank = 1; rank < options_.size; ++rank)
+      if (!members_[rank].here) ranks.push_back(rank);
     return Error(ErrorKind::kTimeout, kOperation,
                  fmt::format("these ranks did not come: {}", fmt::join(ranks, ", ")))
-        .at(0, meeting_.size)
+        .at(0, options_.size)
         .from(ranks.front())
         .hint(
             "look at their logs; all ranks of a job must start on this host within the same time");
   }
 
-  const Meeting& meeting_;
+  const LocalRendezvousOptions& options_;
   std::string path_;
   Descriptor listener_;
-  std::vector<Guest> guests_;
-  std::vector<Descriptor> callers_;  ///< who have said nothing yet
+  std::vector<Member> members_;
+  std::vector<Descriptor> callers_;  ///< connections that have not sent their hello message yet
 };
 
-Acquaintance visit(const Meeting& meeting, const std::string& path, Deadline deadline) {
+/// A rank other than 0.
+LocalRendezvousResult join_leader(const LocalRendezvousOptions& options, const std::string& path,
+                                  Deadline deadline) {
   const auto fail = [&](const std::string& what) {
     return Error(deadline.passed() ? ErrorKind::kTimeout : ErrorKind::kPeerLost, kOperation, what)
-        .at(meeting.rank, meeting.size)
+        .at(options.rank, options.size)
         .from(0);
   };
   const sockaddr_un address = address_of(path);
-  Descriptor host;
+  Descriptor leader;
+  // Rank 0 may start later than this rank; its socket then does not exist yet.
   for (;;) {
-    host = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (connect(host.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+    leader = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (connect(leader.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
       break;
     if (deadline.passed())
       throw fail(fmt::format("rank 0 did not open {}", path)).hint("look at rank 0's log");
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  if (!same_user(host.get())) throw fail("another user listens at " + path);
-  Hello hello{.rank = meeting.rank, .size = meeting.size, .shares = meeting.arena != nullptr};
-  std::memcpy(hello.key.data(), meeting.key.data(), std::min(meeting.key.size(), hello.key.size()));
-  if (!send_with(host.get(), &hello, sizeof hello,
-                 meeting.arena ? std::vector{meeting.arena->fd()} : std::vector<int>{}))
+  if (!same_user(leader.get())) throw fail("another user listens at " + path);
+  Hello hello{.rank = options.rank, .size = options.size, .shares = options.arena != nullptr};
+  std::memcpy(hello.key.data(), options.key.data(), std::min(options.key.size(), hello.key.size()));
+  if (!send_with(leader.get(), &hello, sizeof hello,
+                 options.arena ? std::vector{options.arena->fd()} : std::vector<int>{}))
     throw fail("rank 0 turned this rank away");
 
-  const auto listen_to = [&](std::vector<Descriptor>& descriptors) {
-    Introduction introduction;
-    if (!receive_with(host.get(), &introduction, sizeof introduction, descriptors, deadline) ||
-        introduction.magic != kMagic) {
-      throw fail("rank 0 did not introduce the other ranks; it may have given up")
+  const auto receive = [&](std::vector<Descriptor>& descriptors) {
+    Answer answer;
+    if (!receive_with(leader.get(), &answer, sizeof answer, descriptors, deadline) ||
+        answer.magic != kMagic) {
+      throw fail("rank 0 did not send the other ranks' descriptors; it may have given up")
           .hint("look at rank 0's log: its error comes first");
     }
-    if (introduction.rank == -2) {
+    if (answer.rank == kRefused) {
       throw Error(ErrorKind::kUsage, kOperation, "rank 0 expects other ranks")
-          .at(meeting.rank, meeting.size);
+          .at(options.rank, options.size);
     }
-    return introduction;
+    return answer;
   };
-  Acquaintance all;
+  LocalRendezvousResult all;
   std::vector<Descriptor> descriptors;
-  const Introduction control = listen_to(descriptors);
-  if (control.rank != -1 || descriptors.empty()) throw fail("rank 0 sent no control segment");
+  const Answer control = receive(descriptors);
+  if (control.rank != kControlSegment || descriptors.empty())
+    throw fail("rank 0 sent no control segment");
   all.control = SharedSegment::adopt(descriptors.front().release());
-  if (all.control.bytes() < meeting.control_bytes ||
+  // The token came over the socket and lies in the segment: both ends see one memory.
+  if (all.control.bytes() < options.control_bytes ||
       std::memcmp(all.control.data(), control.token.data(), control.token.size()) != 0) {
     throw fail(
         "the token in shared memory is not the one that was announced: rank 0 is on another host");
   }
-  for (int rank = 0; rank < meeting.size; ++rank) {
+  for (int rank = 0; rank < options.size; ++rank) {
     std::vector<Descriptor> own;
-    const Introduction about = listen_to(own);
-    if (about.rank != rank || own.empty() || (about.shares != 0 && own.size() < 2))
-      throw fail("rank 0 introduced the ranks out of order");
-    all.shares.push_back(about.shares != 0);
-    all.processes.push_back(rank == meeting.rank ? Descriptor() : std::move(own[0]));
-    all.arenas.push_back(about.shares != 0 && rank != meeting.rank
-                             ? SharedSegment::adopt(own[1].release())
-                             : SharedSegment());
+    const Answer answer = receive(own);
+    const bool shares = answer.shares != 0;
+    if (answer.rank != rank || own.empty() || (shares && own.size() < 2))
+      throw fail("rank 0 sent the ranks' descriptors out of order");
+    all.shares.push_back(shares);
+    all.processes.push_back(rank == options.rank ? Descriptor() : std::move(own[0]));
+    all.arenas.push_back(shares && rank != options.rank ? SharedSegment::adopt(own[1].release())
+                                                        : SharedSegment());
   }
   return all;
 }
 
 }  // namespace
 
-std::string meeting_directory(const std::string& runtime_directory) {
+std::string rendezvous_directory(const std::string& runtime_directory) {
   const std::string path = fmt::format("{}/shoal-{}", runtime_directory, getuid());
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     throw system_error(ErrorKind::kResource, kOperation, "cannot make " + path);
@@ -286,14 +312,16 @@ std::string meeting_directory(const std::string& runtime_directory) {
   return path;
 }
 
-Acquaintance meet(const Meeting& meeting, Deadline deadline, const std::string& runtime_directory) {
-  SHOAL_USER_CHECK(meeting.size >= 1 && meeting.rank >= 0 && meeting.rank < meeting.size,
-                   kOperation, "rank {} of {}", meeting.rank, meeting.size);
-  SHOAL_USER_CHECK(!meeting.name.empty() && meeting.name.find('/') == std::string::npos, kOperation,
-                   "the name of a meeting: '{}'", meeting.name);
-  const std::string path = fmt::format("{}/{}", meeting_directory(runtime_directory), meeting.name);
-  if (meeting.rank == 0) return Host(meeting, path).run(deadline);
-  return visit(meeting, path, deadline);
+LocalRendezvousResult local_rendezvous(const LocalRendezvousOptions& options, Deadline deadline,
+                                       const std::string& runtime_directory) {
+  SHOAL_USER_CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size,
+                   kOperation, "rank {} of {}", options.rank, options.size);
+  SHOAL_USER_CHECK(!options.name.empty() && options.name.find('/') == std::string::npos, kOperation,
+                   "'{}' is not a name for a rendezvous", options.name);
+  const std::string path =
+      fmt::format("{}/{}", rendezvous_directory(runtime_directory), options.name);
+  if (options.rank == 0) return Leader(options, path).run(deadline);
+  return join_leader(options, path, deadline);
 }
 
 }  // namespace shoal::wire

@@ -9,39 +9,39 @@
 
 namespace shoal::wire {
 
-/// How the ranks of one host find each other.
-struct Meeting {
+/// One rank's part in the rendezvous of the ranks of its host.
+struct LocalRendezvousOptions {
   std::string name;  ///< unique to the job on this host; letters, digits, '.', '_', '-'
-  std::string key;   ///< what every member must show; at most 64 bytes
+  std::string key;   ///< every member must show it; at most 64 bytes
   int rank = 0;      ///< among the ranks of this host
   int size = 1;
-  std::size_t control_bytes = 0;  ///< of the segment that all share
-  const SharedSegment* arena =
-      nullptr;  ///< this rank's memory for its peers to map; null: it shares none
+  std::size_t control_bytes = 0;  ///< size of the segment that all share
+  /// This rank's memory, which its peers map; null: it shares none.
+  const SharedSegment* arena = nullptr;
 };
 
-/// What a rank knows when all have met.
-struct Acquaintance {
-  SharedSegment
-      control;  ///< one, mapped by all, zero-filled but for its first 64 bytes (the token)
-  std::vector<SharedSegment>
-      arenas;                ///< by rank; empty for this rank and for those that share none
-  std::vector<bool> shares;  ///< by rank: has an arena
-  std::vector<Descriptor>
-      processes;  ///< by rank: a pidfd, readable once that process has ended; none for this rank
+/// The memory and processes of the other ranks, as this rank holds them after the rendezvous.
+struct LocalRendezvousResult {
+  /// One segment, mapped by all ranks; zero but for its first 64 bytes, which hold the token.
+  SharedSegment control;
+  /// By rank; empty for this rank and for those that share no memory.
+  std::vector<SharedSegment> arenas;
+  std::vector<bool> shares;  ///< by rank: it has an arena
+  /// By rank: a pidfd, readable once that process has ended; none for this rank.
+  std::vector<Descriptor> processes;
 };
 
-/// The directory below `runtime_directory` in which one user's ranks meet: made if need be, mode
-/// 0700. Throws Error(resource) when somebody else could write to it.
-std::string meeting_directory(const std::string& runtime_directory = "/tmp");
+/// The directory below `runtime_directory` that holds the sockets of one user's jobs; made if need
+/// be, mode 0700. Throws Error(resource) when another user could write to it.
+std::string rendezvous_directory(const std::string& runtime_directory = "/tmp");
 
 /// Brings the ranks of one host together over a path socket in a 0700 directory below
-/// `runtime_directory`, and passes descriptors around: rank 0 listens, the others come to it. A
-/// caller must be of the same user (SO_PEERCRED) and show the key; anything else is turned away
-/// without stopping the meeting. That all are on one host is proven by reading a token back from
-/// the shared segment. Throws Error(timeout) that names the ranks that did not come, Error(usage)
-/// when two come as the same rank.
-Acquaintance meet(const Meeting& meeting, Deadline deadline,
-                  const std::string& runtime_directory = "/tmp");
+/// `runtime_directory` and passes descriptors around: rank 0, the leader, listens; the others
+/// connect to it. A caller must be of the same user (SO_PEERCRED) and show the key; anything else
+/// is turned away without disturbing the members. A token that each rank reads from the shared
+/// segment proves that all are on one host. Throws Error(timeout) that names the ranks that did
+/// not come, Error(usage) when two come as the same rank.
+LocalRendezvousResult local_rendezvous(const LocalRendezvousOptions& options, Deadline deadline,
+                                       const std::string& runtime_directory = "/tmp");
 
 }  // namespace shoal::wire

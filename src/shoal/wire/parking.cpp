@@ -10,25 +10,26 @@
 
 namespace shoal::wire {
 
+// The futex is not private to the process: ranks are processes that map the same memory.
 void wake(ParkingLot& lot) {
   if (lot.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  lot.bell.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &lot.bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  lot.wakeups.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &lot.wakeups, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void sleep_in(ParkingLot& lot, std::uint32_t bell, Duration longest) {
+void sleep_in(ParkingLot& lot, std::uint32_t wakeups, Duration longest) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
   const timespec time{.tv_sec = seconds.count(), .tv_nsec = (longest - seconds).count()};
-  syscall(SYS_futex, &lot.bell, FUTEX_WAIT, bell, &time, nullptr, 0);
+  syscall(SYS_futex, &lot.wakeups, FUTEX_WAIT, wakeups, &time, nullptr, 0);
 }
 
 void yield_to_others() { sched_yield(); }
 
-Patience Patience::for_ranks(int ranks) {
+SpinPolicy SpinPolicy::for_ranks(int ranks) {
   cpu_set_t set;
   const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
   const int online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  // A pinned rank sees one core of its own; its peers have theirs.
+  // A rank that is pinned to one core sees that one; its peers have others.
   if (ranks <= online) return {2000, cores == 1 ? 100 : 400};
   return {1, 2000};
 }

@@ -9,21 +9,26 @@
 
 namespace shoal::wire {
 
-/// Where the ranks of a group sleep when spinning has not helped; lies in memory that they share.
-/// Zero-initialised.
+/// The ranks of a group sleep here (futex(2)) when spinning has not helped. It lies in memory that
+/// they share, zero-initialised.
+///
+/// A rank that goes to sleep reads `wakeups`, announces itself in `sleepers`, and looks once more
+/// for what it waits for. A rank that has stored something looks at `sleepers` after its store. All
+/// of these are sequentially consistent, so one of the two sees the other: no wakeup is lost.
 struct alignas(64) ParkingLot {
   std::atomic<std::uint32_t> sleepers;
-  std::atomic<std::uint32_t> bell;
+  std::atomic<std::uint32_t> wakeups;
 };
 
-/// Wakes whoever sleeps. Call it after a sequentially consistent store of what they wait for; costs
-/// one load when nobody sleeps.
+/// Wakes all that sleep. Call it after a sequentially consistent store of what they wait for; it
+/// costs one load when no rank sleeps.
 void wake(ParkingLot& lot);
 
-/// Sleeps for at most `longest`, or until woken, unless `bell` has rung since it was read.
-void sleep_in(ParkingLot& lot, std::uint32_t bell, Duration longest);
+/// Sleeps for at most `longest`, or until woken. Returns at once when `lot.wakeups` is no longer
+/// `wakeups`.
+void sleep_in(ParkingLot& lot, std::uint32_t wakeups, Duration longest);
 
-/// One instant of a busy loop.
+/// Tells the processor that this is a busy loop.
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -32,138 +37,28 @@ inline void pause() {
 #endif
 }
 
-/// How long to try before sleeping. With more ranks than cores spinning only keeps the peer from
-/// its core, so yield at once; with as many it does when something else has a core and two ranks
-/// share the other, which shows in how long a yield takes: then the spins are fewer until they help
-/// again.
-class Patience {
+/// Decides how often a wait spins and yields before it sleeps.
+///
+/// With more ranks than cores a spin only keeps the peer from its core, so a wait yields at once.
+/// With as many cores as ranks the same happens while another program has a core and two ranks
+/// share the other. A yield that takes long shows it: the spins are halved then, and doubled again
+/// when they help or when a yield is quick.
+class SpinPolicy {
  public:
-  Patience(int most_spins, int yields)
+  SpinPolicy(int most_spins, int yields)
       : yields(yields), spins_(most_spins), most_spins_(most_spins) {}
-  static Patience for_ranks(int ranks);
+  static SpinPolicy for_ranks(int ranks);
 
   int spins() const { return spins_; }
   void spinning_helped() {
     if (spins_ < most_spins_) spins_ = std::min(most_spins_, 2 * spins_);
   }
-  /// A yield took so long: others ran on this core, or nobody.
+  /// Learns from a yield that took so long: other threads ran on this core, or none did.
   void yielded(Duration took) {
     if (took > kOthersRan) {
-      {
-        {
-          {
-            {
-              {
-                {
-                  {
-                    {
-                      {
-                        {
-                          {
-                            {
-                              {
-                                {
-                                  {
-                                    {
-                                      {
-                                        {
-                                          {
-                                            {
-                                              {
-                                                {
-                                                  {
-                                                    {
-                                                      {
-                                                        {
-                                                          {
-                                                            {
-                                                              { spins_ = std::max(spins_ / 2, 1); }
-                                                            }
-                                                          }
-                                                        }
-                                                      }
-                                                    }
-                                                  }
-                                                }
-                                              }
-                                            }
-                                          }
-                                        }
-                                      }
-                                    }
-                                  }
-                                }
-                              }
-                            }
-                          }
-                        }
-                      }
-                    }
-                  }
-                }
-              }
-            }
-          }
-        }
-      }
+      spins_ = std::max(spins_ / 2, 1);
     } else {
-      {
-        {
-          {
-            {
-              {
-                {
-                  {
-                    {
-                      {
-                        {
-                          {
-                            {
-                              {
-                                {
-                                  {
-                                    {
-                                      {
-                                        {
-                                          {
-                                            {
-                                              {
-                                                {
-                                                  {
-                                                    {
-                                                      {
-                                                        {
-                                                          {
-                                                            {
-                                                              { spinning_helped(); }
-                                                            }
-                                                          }
-                                                        }
-                                                      }
-                                                    }
-                                                  }
-                                                }
-                                              }
-                                            }
-                                          }
-                                        }
-                                      }
-                                    }
-                                  }
-                                }
-                              }
-                            }
-                          }
-                        }
-                      }
-                    }
-                  }
-                }
-              }
-            }
-          }
-        }
-      }
+      spinning_helped();
     }
   }
 
@@ -171,39 +66,42 @@ class Patience {
 
  private:
   static constexpr Duration kOthersRan = std::chrono::microseconds(4);
-  int spins_, most_spins_;
+  int spins_;
+  int most_spins_;
 };
 
 /// Waits until `ready()`: spins, yields, then sleeps in `lot`. `check()` runs now and then off the
 /// fast path; it throws to give up.
 template <class Ready, class Check>
-void wait_for(ParkingLot& lot, Patience& patience, Ready&& ready, Check&& check);
+void wait_for(ParkingLot& lot, SpinPolicy& policy, Ready&& ready, Check&& check);
 
 void yield_to_others();
 
 template <class Ready, class Check>
-void wait_for(ParkingLot& lot, Patience& patience, Ready&& ready, Check&& check) {
-  for (int i = 0; i < patience.spins(); ++i) {
+void wait_for(ParkingLot& lot, SpinPolicy& policy, Ready&& ready, Check&& check) {
+  for (int i = 0; i < policy.spins(); ++i) {
     if (ready()) {
-      if (i > 0) patience.spinning_helped();
+      if (i > 0) policy.spinning_helped();
       return;
     }
     pause();
   }
   const auto before = Clock::now();
   yield_to_others();
-  patience.yielded(Clock::now() - before);
+  policy.yielded(Clock::now() - before);
   for (;;) {
-    for (int i = 0; i < patience.yields; ++i) {
+    for (int i = 0; i < policy.yields; ++i) {
       if (ready()) return;
       if (i % 64 == 0) check();
       yield_to_others();
     }
     check();
-    const std::uint32_t bell = lot.bell.load(std::memory_order_seq_cst);
+    // `wakeups` is read before the last look: a wake in between changes it, and the futex call then
+    // returns at once. The time limit bounds the wait for a peer that died without a wake.
+    const std::uint32_t wakeups = lot.wakeups.load(std::memory_order_seq_cst);
     lot.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const bool done = ready();
-    if (!done) sleep_in(lot, bell, std::chrono::milliseconds(5));
+    if (!done) sleep_in(lot, wakeups, std::chrono::milliseconds(5));
     lot.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (done) return;
   }

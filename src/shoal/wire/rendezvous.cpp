@@ -7,7 +7,8 @@
 #include <fstream>
 #include <thread>
 
-#include "shoal/base/system_error.h"
+#include "shoal/base/error.h"
+#include "shoal/base/file.h"
 
 namespace shoal::wire {
 namespace {
@@ -19,8 +20,8 @@ PortRange ports_from(std::uint16_t first) {
   return {first, static_cast<std::uint16_t>(std::min(first + kPorts - 1, 65535))};
 }
 
-/// The endpoint in the file, once it is complete; rank 0 renames the file into its place.
-Endpoint read_file(const std::string& path, Deadline deadline) {
+/// Waits for the file. Rank 0 renames it into place, so it is complete once it is there.
+Endpoint read_endpoint(const std::string& path, Deadline deadline) {
   for (;;) {
     std::string text;
     if (std::ifstream file(path); std::getline(file, text)) return parse_endpoint(text);
@@ -32,16 +33,15 @@ Endpoint read_file(const std::string& path, Deadline deadline) {
   }
 }
 
-/// Tries all ports in turn; each gets two seconds to show that it is the store.
+/// Tries all ports in turn; each gets half a second to prove that it is the store.
 std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports,
                                         const std::string& key, Deadline deadline) {
   for (;;) {
     for (int port = ports.first; port <= ports.last; ++port) {
-      const auto patience = std::min<Duration>(deadline.left(), std::chrono::seconds(2));
       try {
         return std::make_unique<StoreClient>(
             Endpoint{host, static_cast<std::uint16_t>(port)}, key,
-            Deadline::in(std::min<Duration>(patience, std::chrono::milliseconds(500))));
+            Deadline::in(std::min<Duration>(deadline.left(), std::chrono::milliseconds(500))));
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
       }
@@ -63,17 +63,17 @@ Rendezvous::Rendezvous(const std::string& place, const std::string& key, int ran
   const bool by_file = place.starts_with(kFile);
   const std::string path = by_file ? place.substr(kFile.size()) : "";
   if (rank == 0) {
-    open(place, key, host);
+    serve(place, key, host);
     client_ = std::make_unique<StoreClient>(server_->endpoint(), key, deadline);
   } else if (by_file) {
-    client_ = std::make_unique<StoreClient>(read_file(path, deadline), key, deadline);
+    client_ = std::make_unique<StoreClient>(read_endpoint(path, deadline), key, deadline);
   } else {
     const Endpoint there = parse_endpoint(place);
     client_ = find_store(there.host, ports_from(there.port), key, deadline);
   }
 }
 
-void Rendezvous::open(const std::string& place, const std::string& key, const std::string& host) {
+void Rendezvous::serve(const std::string& place, const std::string& key, const std::string& host) {
   if (!place.starts_with(kFile)) {
     const Endpoint there = parse_endpoint(place);
     server_ = std::make_unique<StoreServer>(there.host, ports_from(there.port), key);
@@ -81,19 +81,14 @@ void Rendezvous::open(const std::string& place, const std::string& key, const st
   }
   file_ = place.substr(kFile.size());
   server_ = std::make_unique<StoreServer>(host, PortRange{}, key);
-  const std::string aside = file_ + ".new";
-  std::ofstream file(aside);
-  file << server_->endpoint().text() << "\n";
-  file.close();
-  if (!file || std::rename(aside.c_str(), file_.c_str()) != 0)
-    throw system_error(ErrorKind::kOutput, "rendezvous", "cannot write " + file_);
+  replace_text(file_, server_->endpoint().text() + "\n", "rendezvous");
 }
 
-void Rendezvous::all_have_come() {
+void Rendezvous::all_ranks_connected() {
   if (!file_.empty()) std::remove(file_.c_str());
   file_.clear();
 }
 
-Rendezvous::~Rendezvous() { all_have_come(); }
+Rendezvous::~Rendezvous() { all_ranks_connected(); }
 
 }  // namespace shoal::wire

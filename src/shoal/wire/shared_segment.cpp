@@ -36,6 +36,7 @@ SharedSegment SharedSegment::create(const std::string& name, std::size_t bytes) 
   return SharedSegment(fd, bytes);
 }
 
+// An unsealed file could be truncated under the mapping; a read would then raise SIGBUS.
 SharedSegment SharedSegment::adopt(int fd) {
   struct stat status {};
   const int seals = fcntl(fd, F_GET_SEALS);
@@ -53,7 +54,9 @@ SharedSegment::SharedSegment(SharedSegment&& other) noexcept
       bytes_(std::exchange(other.bytes_, 0)) {}
 
 SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
-  std::swap(fd_, other.fd_), std::swap(data_, other.data_), std::swap(bytes_, other.bytes_);
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
   return *this;
 }
 

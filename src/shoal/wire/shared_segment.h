@@ -5,7 +5,7 @@
 
 namespace shoal::wire {
 
-/// A piece of anonymous memory that other processes can map: a sealed memfd and its mapping here.
+/// Anonymous memory that other processes can map: a sealed memfd and its mapping here.
 /// Sparse: pages exist once they are touched. /dev/shm plays no part, so its size does not matter.
 /// Move-only; unmaps and closes when destroyed.
 class SharedSegment {

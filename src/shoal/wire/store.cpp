@@ -10,17 +10,18 @@
 #include <vector>
 
 #include "shoal/base/check.h"
-#include "shoal/wire/door.h"
+#include "shoal/wire/acceptor.h"
 
 namespace shoal::wire {
 namespace {
 
-constexpr std::size_t kMostKey = 4096, kMostValue = 16 << 20;
-enum What { kSet, kGet, kWait, kAdd };
+constexpr std::size_t kMaxKey = 4096;
+constexpr std::size_t kMaxValue = 16 << 20;
+enum Request { kSet, kGet, kWait, kAdd };
 enum Status { kThere, kMissing, kNotANumber };
 
-// A request is a message on stream {number of the request, what}: length of the key, key, value.
-// The answer is one on {the same number, status}: value.
+// A request is a message on stream {number of the request, kind of request}: length of the key,
+// key, value. The answer is one on {the same number, status}: value.
 Bytes pack(const std::string& key, const std::string& value) {
   Bytes bytes(4 + key.size() + value.size());
   const auto length = static_cast<std::uint32_t>(key.size());
@@ -43,15 +44,15 @@ std::optional<std::int64_t> number(const std::string& text) {
 
 }  // namespace
 
-/// What the server's thread works on.
-class StoreServer::Room {
+/// The store's state and connections; all of it belongs to the server's thread.
+class StoreServer::Service {
  public:
-  Room(Descriptor listener, const std::string& key)
-      : door_(loop_, std::move(listener), key,
-              [this](Descriptor socket, const Hello&) { enter(std::move(socket)); }) {}
-  void turn() {
+  Service(Descriptor listener, const std::string& key)
+      : acceptor_(loop_, std::move(listener), key,
+                  [this](Descriptor socket, const Hello&) { add_link(std::move(socket)); }) {}
+  void run_once() {
     loop_.run_once(std::chrono::milliseconds(500));
-    door_.tidy();
+    acceptor_.drop_expired();
   }
   void wake() { loop_.wake(); }
 
@@ -61,37 +62,37 @@ class StoreServer::Room {
     std::uint64_t request;
   };
 
-  void enter(Descriptor socket) {
+  void add_link(Descriptor socket) {
     const int fd = socket.get();
-    guests_.emplace(fd, Link(std::move(socket), kMostKey + kMostValue + 4));
+    links_.emplace(fd, Link(std::move(socket), kMaxKey + kMaxValue + 4));
     listen_to(fd, EPOLLIN);
   }
   void listen_to(int fd, std::uint32_t events) {
     loop_.watch(fd, events, [this, fd](std::uint32_t) { serve(fd); });
   }
-  void leave(int fd) {
+  void drop_link(int fd) {
     loop_.forget(fd);
-    guests_.erase(fd);
+    links_.erase(fd);
     for (auto& [key, waiters] : waiters_)
       std::erase_if(waiters, [&](const Waiter& w) { return w.fd == fd; });
   }
 
   void serve(int fd) {
     try {
-      if (!guests_.at(fd).receive([&](Stream stream, Bytes bytes) { request(fd, stream, bytes); }))
-        return leave(fd);
+      if (!links_.at(fd).receive([&](Stream stream, Bytes bytes) { request(fd, stream, bytes); }))
+        return drop_link(fd);
       flush(fd);
-    } catch (const Error&) {  // a guest that breaks the rules or the connection is shown out; the
-                              // others stay
-      leave(fd);
+    } catch (const Error&) {
+      // A caller that breaks the protocol or the connection is dropped; the others stay.
+      drop_link(fd);
     }
   }
-  void flush(int fd) { listen_to(fd, guests_.at(fd).flush() ? EPOLLIN : EPOLLIN | EPOLLOUT); }
+  void flush(int fd) { listen_to(fd, links_.at(fd).flush() ? EPOLLIN : EPOLLIN | EPOLLOUT); }
 
   void request(int fd, Stream stream, const Bytes& bytes) {
     std::uint32_t length = 0;
     if (bytes.size() >= 4) std::memcpy(&length, bytes.data(), 4);
-    if (bytes.size() < 4 || length > kMostKey || length > bytes.size() - 4)
+    if (bytes.size() < 4 || length > kMaxKey || length > bytes.size() - 4)
       throw Error(ErrorKind::kData, "store", "a malformed request");
     const std::string key = text_of(bytes, 4, 4 + length);
     const std::string value = text_of(bytes, 4 + length, bytes.size());
@@ -133,61 +134,60 @@ class StoreServer::Room {
     if (waiting.empty()) return;
     for (const Waiter& waiter : waiting.mapped()) {
       answer(waiter.fd, waiter.request, kThere, value);
-      listen_to(
-          waiter.fd,
-          EPOLLIN |
-              EPOLLOUT);  // written when its turn comes: its link may be the one that is being read
+      // Written by its own callback: `receive` may be reading that very link further up the stack.
+      listen_to(waiter.fd, EPOLLIN | EPOLLOUT);
     }
   }
   void answer(int fd, std::uint64_t request, Status status, const std::string& value) {
     const auto* data = reinterpret_cast<const std::byte*>(value.data());
-    guests_.at(fd).send({request, static_cast<std::uint64_t>(status)}, 0,
-                        Bytes(data, data + value.size()));
+    links_.at(fd).send({request, static_cast<std::uint64_t>(status)}, 0,
+                       Bytes(data, data + value.size()));
   }
 
   EventLoop loop_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::vector<Waiter>> waiters_;
-  std::map<int, Link> guests_;
-  Door door_;
+  std::map<int, Link> links_;
+  Acceptor acceptor_;
 };
 
 StoreServer::StoreServer(const std::string& host, PortRange ports, const std::string& key) {
   Descriptor listener = listen_on(host, ports);
   endpoint_ = local_endpoint(listener.get());
-  room_ = std::make_unique<Room>(std::move(listener), key);
+  service_ = std::make_unique<Service>(std::move(listener), key);
   thread_ = std::thread([this] {
-    while (!stop_) room_->turn();
+    while (!stop_) service_->run_once();
   });
 }
 
+// The service is destroyed after its thread has ended.
 StoreServer::~StoreServer() {
   stop_ = true;
-  room_->wake();
+  service_->wake();
   thread_.join();
 }
 
 namespace {
-Descriptor call(const Endpoint& server, const std::string& key, Deadline deadline) {
+Descriptor connect_and_prove(const Endpoint& server, const std::string& key, Deadline deadline) {
   Descriptor socket = connect_to(server, deadline);
-  introduce(socket.get(), key, {}, deadline);
+  handshake_as_caller(socket.get(), key, {}, deadline);
   return socket;
 }
 }  // namespace
 
 StoreClient::StoreClient(const Endpoint& server, const std::string& key, Deadline deadline)
-    : link_(call(server, key, deadline), kMostValue) {}
+    : link_(connect_and_prove(server, key, deadline), kMaxValue) {}
 
-StoreClient::Reply StoreClient::ask(int what, const std::string& key, const std::string& value,
-                                    Deadline deadline) {
-  SHOAL_USER_CHECK(key.size() <= kMostKey && value.size() <= kMostValue, "store",
+StoreClient::Reply StoreClient::request(int what, const std::string& key, const std::string& value,
+                                        Deadline deadline) {
+  SHOAL_USER_CHECK(key.size() <= kMaxKey && value.size() <= kMaxValue, "store",
                    "a key of {} bytes and a value of {}", key.size(), value.size());
-  const std::uint64_t number = ++asked_;
+  // The number ties an answer to its request: answers to requests that timed out carry others.
+  const std::uint64_t number = ++requests_;
   link_.send({number, static_cast<std::uint64_t>(what)}, 0, pack(key, value));
   std::optional<Reply> reply;
   for (;;) {
     const bool sent = link_.flush();
-    // An answer to a question whose time was over may still come; it is passed over.
     const bool open = link_.receive([&](Stream stream, Bytes bytes) {
       if (stream.group == number) reply = Reply{stream.sequence, text_of(bytes, 0, bytes.size())};
     });
@@ -207,20 +207,20 @@ StoreClient::Reply StoreClient::ask(int what, const std::string& key, const std:
 }
 
 void StoreClient::set(const std::string& key, const std::string& value, Deadline deadline) {
-  ask(kSet, key, value, deadline);
+  request(kSet, key, value, deadline);
 }
 
 std::optional<std::string> StoreClient::get(const std::string& key, Deadline deadline) {
-  Reply reply = ask(kGet, key, "", deadline);
+  Reply reply = request(kGet, key, "", deadline);
   return reply.status == kThere ? std::optional(std::move(reply.value)) : std::nullopt;
 }
 
 std::string StoreClient::wait(const std::string& key, Deadline deadline) {
-  return ask(kWait, key, "", deadline).value;
+  return request(kWait, key, "", deadline).value;
 }
 
 std::int64_t StoreClient::add(const std::string& key, std::int64_t amount, Deadline deadline) {
-  const Reply reply = ask(kAdd, key, std::to_string(amount), deadline);
+  const Reply reply = request(kAdd, key, std::to_string(amount), deadline);
   const auto sum = reply.status == kThere ? number(reply.value) : std::nullopt;
   SHOAL_USER_CHECK(sum, "store", "key '{}' holds no number: '{}'", key, reply.value.substr(0, 100));
   return *sum;

@@ -14,8 +14,8 @@
 
 namespace shoal::wire {
 
-/// Keys and values for ranks to find each other: held by rank 0 in a thread of its own. Keys up to
-/// 4 KiB, values up to 16 MiB. Callers show the job key.
+/// Keys and values through which ranks find each other. Rank 0 holds them and serves them in a
+/// thread of its own. Keys have up to 4 KiB, values up to 16 MiB. Callers show the job key.
 class StoreServer {
  public:
   /// Listens on `host`, on the first free port of `ports`. Throws Error(resource).
@@ -24,15 +24,15 @@ class StoreServer {
   Endpoint endpoint() const { return endpoint_; }
 
  private:
-  class Room;
+  class Service;
   Endpoint endpoint_;
-  std::unique_ptr<Room> room_;
+  std::unique_ptr<Service> service_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 
-/// One rank's way to the store. One thread at a time. Every call has a deadline: Error(timeout), or
-/// Error(peer_lost) when the server is gone.
+/// One rank's connection to the store. One thread at a time. Every call has a deadline:
+/// Error(timeout), or Error(peer_lost) when the server is gone.
 class StoreClient final : public KeyValues {
  public:
   StoreClient(const Endpoint& server, const std::string& key, Deadline deadline);
@@ -42,7 +42,7 @@ class StoreClient final : public KeyValues {
   /// Adds to a counter that begins at 0 and returns the sum; the value is decimal text. Throws
   /// Error(usage) where there is something else.
   std::int64_t add(const std::string& key, std::int64_t amount, Deadline deadline);
-  /// That on the way to the server.
+  /// The address of this host on the connection to the server.
   std::string address() override { return local_endpoint(link_.fd()).host; }
 
  private:
@@ -50,10 +50,10 @@ class StoreClient final : public KeyValues {
     std::uint64_t status;
     std::string value;
   };
-  Reply ask(int what, const std::string& key, const std::string& value, Deadline deadline);
+  Reply request(int what, const std::string& key, const std::string& value, Deadline deadline);
 
   Link link_;
-  std::uint64_t asked_ = 0;
+  std::uint64_t requests_ = 0;
 };
 
 }  // namespace shoal::wire

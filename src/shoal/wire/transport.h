@@ -12,62 +12,66 @@
 
 namespace shoal::wire {
 
-/// True once memory that was handed over to be sent is no longer read.
+/// True once the transport no longer reads memory that was handed over to be sent.
 using Released = std::shared_ptr<std::atomic<bool>>;
 
-/// Memory in which a message is to arrive: it is written by whoever moves the bytes until `arrived`
-/// is `bytes`, the landing is called off, or the connections have failed.
-struct Landing {
-  Landing(std::byte* to, std::size_t size) : data(to), bytes(size) {}
+/// Memory that a caller has posted for an incoming message. The thread that moves the bytes writes
+/// to it until `arrived` is `bytes`, until `release_buffers`, or until the connections have failed.
+struct PostedReceive {
+  PostedReceive(std::byte* to, std::size_t size) : data(to), bytes(size) {}
   std::byte* const data;
   const std::size_t bytes;
-  std::atomic<std::size_t> arrived{0};  ///< from the beginning on
-  std::atomic<std::uint64_t> actual{
-      0};  ///< the size of the message, where it is another: then it is to be had by `take`
+  /// Bytes that have arrived, from the beginning on. Stored with release after the bytes are
+  /// written: a thread that loads it with acquire may read that many.
+  std::atomic<std::size_t> arrived{0};
+  /// The size of the message where it is not `bytes`; the message is then taken by `take`.
+  std::atomic<std::uint64_t> actual{0};
 };
 
-/// What carries messages between one rank and all others, on however many connections: of one
-/// sender those of a stream arrive in the order sent, in pieces, those of different streams in any
-/// order. The first failure, here or on another rank, ends everything: every call of `check` throws
-/// it from then on. All functions may be called by any thread.
+/// Carries messages between one rank and all others, on however many connections. Messages of one
+/// sender and one stream arrive in the order sent, chunk by chunk; different streams have no order.
+/// The first failure, here or on another rank, ends everything: every call of `check` throws it
+/// from then on. Any thread may call any function.
 class Transport {
  public:
   virtual ~Transport() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Queues a message of `head` and of `body`, which is read where it lies until `released`;
-  /// `flush` hands it on. A release is an event. `stream.group` 0 is taken.
+  /// Queues a message of `head` and `body`. `body` is not copied: it is read until `released`,
+  /// which counts as an event. `flush` hands queued messages to the kernel. `stream.group` 0 is
+  /// reserved for the transport itself.
   virtual void send(int peer, Stream stream, int priority, Bytes head,
                     std::span<const std::byte> body, Released released) = 0;
   virtual void flush() = 0;
-  /// The next piece of a stream, if it has arrived.
-  virtual std::optional<Piece> take(int peer, Stream stream) = 0;
+  /// The next chunk of a stream, if it has arrived.
+  virtual std::optional<ReceivedChunk> take(int peer, Stream stream) = 0;
   virtual bool has_arrived(int peer, Stream stream) const = 0;
-  /// What is still to be taken of the stream's current message, or else the whole of its next, goes
-  /// to `landing`. One a stream at a time.
-  virtual void land(int peer, Stream stream, std::shared_ptr<Landing> landing) = 0;
-  /// Memory of the caller's is neither read nor written any more for `stream`, of whatever peer.
-  virtual void let_go(Stream stream) = 0;
-  /// Headers and heartbeats included, so far.
+  /// Directs the rest of the stream's current message, or else the whole of its next one, to
+  /// `receive`. A stream has one posted receive at a time.
+  virtual void post_receive(int peer, Stream stream, std::shared_ptr<PostedReceive> receive) = 0;
+  /// Ends all use of the caller's memory for `stream`, for sending and receiving, with every peer.
+  virtual void release_buffers(Stream stream) = 0;
+  /// Bytes sent so far, headers and heartbeats included.
   virtual std::uint64_t bytes_sent(int peer) const = 0;
-  /// `peer` has said goodbye and closed its end.
+  /// True once `peer` has said goodbye and closed its end.
   virtual bool gone(int peer) const = 0;
   /// Throws the first cause once there is one.
   virtual void check() const = 0;
   /// Fails on all ranks with `cause`, unless something has failed before.
   virtual void abort(const Error& cause) = 0;
-  /// Counts what happens: arrivals, releases, failures. To be read before looking for something,
-  /// and given to `wait_for_event` when it was not there.
+  /// Counts arrivals, releases and failures. Read it before looking for something, and pass it to
+  /// `wait_for_event` when that was not there: what happens in between is then not missed.
   virtual std::uint64_t events() const = 0;
-  /// Moves bytes until something happens. Zero: moves what there is to move.
+  /// Moves bytes until `events()` differs from `seen`, for at most `limit`. Zero moves what there
+  /// is to move.
   virtual void wait_for_event(std::uint64_t seen, Duration limit) = 0;
-  /// What this rank says when a peer asks about `group`, at most 4 KiB; null: nothing any more.
-  /// `say` is called by any thread, also while this rank is busy or waits, and must not call back.
-  virtual void answer_for(std::uint64_t group, std::function<Bytes()> say) = 0;
-  /// Asks all other ranks about `group`; by rank what each says within `patience`, nothing of those
-  /// that are silent, gone or know no such group.
-  virtual std::vector<std::optional<Bytes>> ask(std::uint64_t group, Duration patience) = 0;
+  /// Sets what this rank answers when a peer asks about `group`, at most 4 KiB; null removes it.
+  /// Any thread calls `answer`, also while this rank is busy or waits; it must not call back.
+  virtual void answer_for(std::uint64_t group, std::function<Bytes()> answer) = 0;
+  /// Asks all other ranks about `group` and returns their answers by rank. A rank that is silent
+  /// for `longest`, is gone or does not know the group has none.
+  virtual std::vector<std::optional<Bytes>> ask(std::uint64_t group, Duration longest) = 0;
 };
 
 }  // namespace shoal::wire

@@ -170,8 +170,10 @@ Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {
   SHOAL_CHECK(!all.empty(), "no algorithm for {}", name(kind));
   double best = 0;
   for (std::size_t i = 0; i < all.size() && all.size() > 1; ++i) {
-    if (const double seconds = predict(all[i], kind, log2_bytes); i == 0 || seconds < best)
-      best = seconds, entry->second = all[i];
+    if (const double seconds = predict(all[i], kind, log2_bytes); i == 0 || seconds < best) {
+      best = seconds;
+      entry->second = all[i];
+    }
   }
   if (all.size() == 1) entry->second = all.front();
   return entry->second;

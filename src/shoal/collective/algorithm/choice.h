@@ -29,7 +29,7 @@ enum class Algorithm : std::uint8_t {
 const char* name(Algorithm algorithm);  ///< "one_shot", "ring" ...
 std::optional<Algorithm> algorithm(std::string_view name);
 
-/// The algorithms that there are for a kind; none for send and receive.
+/// Returns the algorithms that a kind has; none for send and receive.
 std::vector<Algorithm> algorithms_for(Kind kind);
 
 /// True when contributions are folded once, in the order of ranks: such algorithms all give the
@@ -37,22 +37,23 @@ std::vector<Algorithm> algorithms_for(Kind kind);
 /// partial sums; all ranks still end with the same bits.
 bool folds_once(Algorithm algorithm);
 
-/// The table of `algorithm` for `kind`, `hosts.size()` ranks and `count` as in Buffer. Barrier: an
-/// all-reduce of one element. Throws Error(usage) when the algorithm has none.
+/// Makes the table of `algorithm` for `kind`, `hosts.size()` ranks and `count` as in Buffer.
+/// Barrier: an all-reduce of one element. Throws Error(usage) when the algorithm has none.
 StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
                      std::span<const int> hosts);
 
-/// Picks algorithms by predicted time. Every rank must be given the same arguments: the choice is
-/// part of what ranks compare.
+/// Picks algorithms by predicted time. Every rank must pass the same arguments: the algorithm is
+/// part of the call that ranks compare.
 class Choice {
  public:
   /// `overrides`: "all_reduce=ring,broadcast=direct"; empty: none. They hold for every size. An
   /// overridden all_reduce, reduce or reduce_scatter of a type narrower than fp32, or of kAverage
-  /// or kPremulSum, keeps to the algorithms that fold once. Throws Error(config) for words that it
-  /// does not know.
+  /// or kPremulSum, keeps to the algorithms that fold once. Throws Error(config) for unknown
+  /// kinds and algorithms.
   Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides = {});
 
-  /// The fastest for `bytes` of Buffer::count, as predicted for the next larger power of two.
+  /// Returns the fastest algorithm for `bytes` of Buffer::count, as predicted for the next larger
+  /// power of two.
   /// `once`: only algorithms that fold once.
   Algorithm operator()(Kind kind, std::size_t bytes, bool once = false) const;
 

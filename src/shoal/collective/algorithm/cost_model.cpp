@@ -10,12 +10,13 @@
 namespace shoal::collective {
 namespace {
 
-/// The direction of a link that carries one message at a time.
+/// One direction of a link. It carries one message at a time.
 struct Port {
   double free_at = 0;
-  /// When a message that is there at `ready` and takes `duration` has passed.
+  /// Returns the time at which a message that arrives at `ready` and takes `duration` has passed.
   double pass(double ready, double duration) {
-    return free_at = std::max(free_at, ready) + duration;
+    free_at = std::max(free_at, ready) + duration;
+    return free_at;
   }
 };
 
@@ -58,7 +59,10 @@ class Simulation {
         if (queue.empty()) continue;
         begin = std::max(begin, queue.front());
       }
-      if (best < 0 || begin < earliest) best = rank, earliest = begin;
+      if (best < 0 || begin < earliest) {
+        best = rank;
+        earliest = begin;
+      }
     }
     return best;
   }

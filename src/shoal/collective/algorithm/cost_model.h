@@ -7,7 +7,7 @@
 
 namespace shoal::collective {
 
-/// What a message costs on one kind of link: `alpha` seconds whatever its size, `beta` seconds a
+/// The cost of a message on one kind of link: `alpha` seconds whatever its size, `beta` seconds a
 /// byte (Hockney, 1994).
 struct LinkCost {
   double alpha = 0;
@@ -16,8 +16,8 @@ struct LinkCost {
   bool operator==(const LinkCost&) const = default;
 };
 
-/// The machine as tables see it. The defaults are those of loopback and of 10-gigabit Ethernet;
-/// measure and replace them.
+/// The costs of a machine, as far as a table depends on them. The defaults are measured on loopback
+/// and taken from 10-gigabit Ethernet; measure and replace them.
 struct CostModel {
   LinkCost inside{15e-6, 1 / 2.0e9};    ///< between two ranks of one host
   LinkCost between{30e-6, 1 / 1.15e9};  ///< between hosts; the ranks of a host share its link
@@ -27,10 +27,10 @@ struct CostModel {
   bool operator==(const CostModel&) const = default;
 };
 
-/// Seconds until the last rank is through `table`, found by playing it. A rank sends and receives
-/// one message at a time in each direction, and so does a host towards the others; a receive waits
-/// for the arrival. `hosts[r]` names the host of rank r; empty: all on one. Throws Error(internal)
-/// for a table that cannot finish (check_table says why).
+/// Predicts the seconds until the last rank has executed `table`, by simulating it. A rank sends
+/// and receives one message at a time in each direction, and so does a host towards the others; a
+/// receive waits for the arrival. `hosts[r]` names the host of rank r; empty: all are on one.
+/// Throws Error(internal) for a table that cannot finish.
 double predict_seconds(const StepTable& table, std::size_t element_bytes, const CostModel& model,
                        std::span<const int> hosts = {});
 

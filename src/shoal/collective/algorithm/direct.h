@@ -19,17 +19,17 @@ StepTable one_shot_all_reduce(int ranks, std::size_t count);
 /// a ring, in two rounds instead of 2 (p - 1).
 StepTable direct_all_reduce(int ranks, std::size_t count);
 
-/// Rank r ends with the sum of part r of everybody's `count` x ranks elements.
+/// Rank r ends with the sum of part r of all ranks' `count` x ranks elements.
 StepTable direct_reduce_scatter(int ranks, std::size_t count);
 StepTable direct_all_gather(int ranks, std::size_t count);
 
-/// The root receives (sends) from (to) each; in reduce it folds.
+/// The root receives from each rank, or sends to each; in reduce it folds.
 StepTable direct_reduce(int ranks, std::size_t count, int root);
 StepTable direct_broadcast(int ranks, std::size_t count, int root);
 StepTable direct_gather(int ranks, std::size_t count, int root);
 StepTable direct_scatter(int ranks, std::size_t count, int root);
 
-/// Each rank starts with its successor, so that no rank is everybody's first.
+/// Each rank starts with its successor, so that no rank is the first target of all.
 StepTable direct_all_to_all(int ranks, std::size_t count);
 
 /// One rank's steps of an all-to-all in which it sends `send[r]` elements to rank r and receives

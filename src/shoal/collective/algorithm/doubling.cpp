@@ -7,7 +7,8 @@
 namespace shoal::collective {
 namespace {
 
-/// The largest power of two of the ranks takes part; of the first pairs, the odd rank stands aside.
+/// As many ranks take part as the largest power of two allows. The surplus ranks are the odd ones
+/// of the first pairs.
 class Participants {
  public:
   Participants(int ranks, const char* who) {
@@ -57,8 +58,8 @@ StepTable halving_doubling_all_reduce(int ranks, std::size_t count) {
   const Participants all(ranks, "halving_doubling_all_reduce");
   StepTable table(static_cast<std::size_t>(ranks));
   take_in_surplus(table, all, count);
-  // Participant i works on the `width` parts that begin where i's bits above `width` say; in the
-  // end on part i alone.
+  // Participant i works on a window of `width` parts that begins at i rounded down to a multiple of
+  // `width`; in the end the window is part i alone.
   const auto window = [&](int i, int width) {
     const int first = i & ~(width - 1);
     return Range{part_of(count, all.size, first).begin,

@@ -7,8 +7,8 @@
 namespace shoal::collective {
 
 /// All-reduce by exchanging everything with a partner at distance 1, 2, 4 ...: log2 p rounds, count
-/// * log2 p elements sent. For few elements. Of a number of ranks that is no power of two, the
-/// surplus hands its contribution to a neighbour first and gets the result last.
+/// * log2 p elements sent. For few elements. When the number of ranks is no power of two,
+/// each surplus rank hands its contribution to a neighbour first and gets the result last.
 StepTable recursive_doubling_all_reduce(int ranks, std::size_t count);
 
 /// All-reduce by halving, then doubling the exchanged part: 2 log2 p rounds, 2 (p - 1) / p * count

@@ -27,7 +27,7 @@ void exchange(StepTable& table, const Members& owners, Range slice) {
   };
   for (int i = 0; i < parts; ++i) {
     auto& steps = table[owners[i]];
-    // Each begins with its successor, so that no host is everybody's first.
+    // Each owner begins with its successor, so that no host is the first target of all.
     for (int d = 1; d < parts; ++d)
       steps.push_back({Action::kSend, owners[(i + d) % parts], part((i + d) % parts)});
     hold_from(steps, owners, owners[i], part(i));

@@ -1,17 +1,14 @@
 #include "shoal/collective/algorithm/ring.h"
 
-#include <algorithm>
-
 #include "shoal/base/check.h"
+#include "shoal/base/even_part.h"
 
 namespace shoal::collective {
 
 Range part_of(std::size_t count, int parts, int index) {
-  const std::size_t size = count / parts;
-  const std::size_t larger = count % parts;
-  const std::size_t i = index;
-  const std::size_t begin = i * size + std::min(i, larger);
-  return {begin, begin + size + (i < larger ? 1 : 0)};
+  const auto [begin, end] = even_part_of<std::size_t>(count, static_cast<std::size_t>(parts),
+                                                      static_cast<std::size_t>(index));
+  return {begin, end};
 }
 
 StepTable ring_all_reduce(int ranks, std::size_t count) {

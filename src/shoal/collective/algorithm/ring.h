@@ -15,10 +15,10 @@ namespace shoal::collective {
 /// one rank does nothing. Throws Error(usage) otherwise.
 StepTable ring_all_reduce(int ranks, std::size_t count);
 
-/// The first half of it: rank r ends with the sum of part r of everybody's `count` x ranks
-/// elements.
+/// The first half of the all-reduce: rank r ends with the sum of part r of all ranks' `count` x
+/// ranks elements.
 StepTable ring_reduce_scatter(int ranks, std::size_t count);
-/// The second half.
+/// The second half of the all-reduce.
 StepTable ring_all_gather(int ranks, std::size_t count);
 
 }  // namespace shoal::collective

@@ -14,16 +14,16 @@ int parent_of(int rank, int ranks) {
   return up < ranks ? up : rank ^ bit;
 }
 
-/// One of the two trees: who is above and below each rank.
+/// One of the two trees: the parent and the children of each rank.
 struct Tree {
   Tree(int ranks, bool second) : parent(ranks, -1), children(ranks) {
-    const auto seat = [&](int rank) {
+    const auto position = [&](int rank) {
       return !second ? rank : ranks % 2 == 0 ? ranks - 1 - rank : (rank + 1) % ranks;
     };
     for (int rank = 0; rank < ranks; ++rank) {
       if (const int up = parent_of(rank, ranks); up >= 0) {
-        parent[seat(rank)] = seat(up);
-        children[seat(up)].push_back(seat(rank));
+        parent[position(rank)] = position(up);
+        children[position(up)].push_back(position(rank));
       }
     }
   }
@@ -73,32 +73,32 @@ StepTable binomial_reduce(int ranks, std::size_t count, int root) {
   return table;
 }
 
-StepTable double_binary_tree_all_reduce(int ranks, std::size_t count, int pieces) {
-  SHOAL_USER_CHECK(ranks >= 1 && pieces >= 1, "double_binary_tree_all_reduce", "ranks={} pieces={}",
-                   ranks, pieces);
+StepTable double_binary_tree_all_reduce(int ranks, std::size_t count, int chunks) {
+  SHOAL_USER_CHECK(ranks >= 1 && chunks >= 1, "double_binary_tree_all_reduce", "ranks={} chunks={}",
+                   ranks, chunks);
   StepTable table(static_cast<std::size_t>(ranks));
   const Tree trees[] = {Tree(ranks, false), Tree(ranks, true)};
-  const auto part = [&](int tree, int piece) {
+  const auto part = [&](int tree, int chunk) {
     const Range half = part_of(count, 2, tree);
-    const Range inside = part_of(half.size(), pieces, piece);
+    const Range inside = part_of(half.size(), chunks, chunk);
     return Range{half.begin + inside.begin, half.begin + inside.end};
   };
   for (int rank = 0; rank < ranks; ++rank) {
     auto& steps = table[rank];
-    for (int piece = 0; piece < pieces; ++piece) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
       for (int t = 0; t < 2; ++t) {
         for (const int child : trees[t].children[rank])
-          steps.push_back({Action::kReceiveReduce, child, part(t, piece)});
+          steps.push_back({Action::kReceiveReduce, child, part(t, chunk)});
         const int up = trees[t].parent[rank];
-        if (up >= 0) steps.push_back({Action::kSend, up, part(t, piece)});
+        if (up >= 0) steps.push_back({Action::kSend, up, part(t, chunk)});
       }
     }
-    for (int piece = 0; piece < pieces; ++piece) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
       for (int t = 0; t < 2; ++t) {
         const int up = trees[t].parent[rank];
-        if (up >= 0) steps.push_back({Action::kReceiveCopy, up, part(t, piece)});
+        if (up >= 0) steps.push_back({Action::kReceiveCopy, up, part(t, chunk)});
         for (const int child : trees[t].children[rank])
-          steps.push_back({Action::kSend, child, part(t, piece)});
+          steps.push_back({Action::kSend, child, part(t, chunk)});
       }
     }
   }

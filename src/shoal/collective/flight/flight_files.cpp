@@ -7,15 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include "shoal/base/duration.h"
+#include "shoal/base/file.h"
 #include "shoal/base/system_error.h"
 
 namespace shoal::collective {
@@ -32,7 +32,7 @@ std::string line_of(const Json& json) {
 }
 
 double seconds_since_1970(std::chrono::system_clock::time_point time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
+  return to_seconds(time.time_since_epoch());
 }
 
 /// Ranks' clocks of one host agree; those of hosts do as far as somebody keeps them.
@@ -70,12 +70,7 @@ std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Err
 }
 
 void replace_file(const fs::path& path, const std::string& text) {
-  const std::string aside = fmt::format("{}.{}.new", path.string(), ::getpid());
-  std::ofstream file(aside, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file || std::rename(aside.c_str(), path.c_str()) != 0)
-    throw system_error(ErrorKind::kOutput, "flight recorder", "cannot write " + path.string());
+  replace_text(path.string(), text, "flight recorder");
 }
 
 /// Holds a directory against others that merge there.
@@ -99,9 +94,7 @@ std::vector<std::string> rank_files(const std::string& directory) {
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix) || !name.ends_with(".jsonl")) continue;
-    std::ostringstream text;
-    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-    texts.push_back(text.str());
+    texts.push_back(read_text(entry.path().string()).value_or(""));
   }
   return texts;
 }

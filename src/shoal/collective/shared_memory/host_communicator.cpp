@@ -31,7 +31,7 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       block_(block),
       members_(std::move(members)),
       rank_(rank),
-      patience_(wire::Patience::for_ranks(world_->size())),
+      patience_(wire::SpinPolicy::for_ranks(world_->size())),
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(),
                block_.lot()),
       sources_(members_.size()),

@@ -209,7 +209,7 @@ class HostCommunicator final : public Communicator {
   HostBlock block_;
   std::vector<int> members_;  ///< rank here -> rank in the world
   int rank_;
-  wire::Patience patience_;
+  wire::SpinPolicy patience_;
   HostMailbox mailbox_;
   // At most kSlots are not complete, and of those that are complete kPayloads are not settled.
   static_assert(kPayloads <= kSlots);

@@ -50,7 +50,7 @@ struct HostWorld::Header {
   std::array<std::atomic<std::uint8_t>, kMostRanks> left;
 };
 
-HostWorld::HostWorld(int rank, wire::Acquaintance acquaintance,
+HostWorld::HostWorld(int rank, wire::LocalRendezvousResult acquaintance,
                      const wire::SharedSegment* own_arena)
     : rank_(rank),
       size_(static_cast<int>(acquaintance.arenas.size())),

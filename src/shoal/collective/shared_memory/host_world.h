@@ -19,7 +19,8 @@ namespace shoal::collective {
 class HostWorld {
  public:
   /// Ranks as processes that have met.
-  HostWorld(int rank, wire::Acquaintance acquaintance, const wire::SharedSegment* own_arena);
+  HostWorld(int rank, wire::LocalRendezvousResult acquaintance,
+            const wire::SharedSegment* own_arena);
   /// Ranks as threads of this process: `control` is zeroed memory that they all use.
   HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> control);
 
@@ -58,7 +59,7 @@ class HostWorld {
   int ended_peer() const;
 
   int rank_, size_;
-  wire::Acquaintance acquaintance_;
+  wire::LocalRendezvousResult acquaintance_;
   std::shared_ptr<wire::SharedSegment> own_control_;
   std::byte* control_;
   MemoryMap memory_;

@@ -39,7 +39,7 @@ TcpCall TcpCall::read(const std::byte* from) {
 }
 
 std::string TcpCall::text() const {
-  if (type > static_cast<std::uint8_t>(ElementType::kC128)) return "what is no call";
+  if (type > static_cast<std::uint8_t>(ElementType::kC128)) return "an unknown call";
   const auto k = static_cast<Kind>(kind);
   std::string text = name(k);
   if (reduces(k)) text += fmt::format(" by {}", name(static_cast<Reduction>(reduction)));

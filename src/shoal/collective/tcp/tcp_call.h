@@ -12,20 +12,24 @@ namespace shoal::collective {
 /// True for reductions of types narrower than fp32 whose partial results would round more than
 /// once: all but minimum and maximum.
 bool must_round_once(const Operation& operation);
-/// True for those, and for reductions whose partial sums would not know when to divide.
+/// True for those, and for averages and scaled sums: an algorithm that adds partial sums would
+/// divide or scale more than once.
 bool must_fold_once(const Operation& operation);
 
-/// What an operation says of itself in front of every message, so that ranks that call something
-/// else find out: plain bytes.
+/// Describes an operation in front of each of its messages, as plain bytes, so that ranks that call
+/// different operations find out.
 struct TcpCall {
-  static constexpr std::size_t kBytes =
-      32;  ///< in front of a message; a multiple of what any element is aligned to
+  /// Size in front of a message; a multiple of every element type's alignment.
+  static constexpr std::size_t kBytes = 32;
 
-  std::uint8_t kind = 0, type = 0, reduction = 0, algorithm = 0;
+  std::uint8_t kind = 0;
+  std::uint8_t type = 0;
+  std::uint8_t reduction = 0;
+  std::uint8_t algorithm = 0;
   std::int32_t peer = -1;
-  std::uint64_t count = 0;  ///< all ones: counts of their own for each rank
+  std::uint64_t count = 0;  ///< all ones: per-rank counts
   double scale = 1;
-  std::uint64_t tag = 0;  ///< of a collective
+  std::uint64_t tag = 0;  ///< of a collective; 0 for a message
   bool operator==(const TcpCall&) const = default;
 
   static TcpCall of(const Operation& operation, Algorithm algorithm);

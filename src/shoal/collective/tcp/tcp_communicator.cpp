@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "shoal/base/check.h"
+#include "shoal/base/hash.h"
 #include "shoal/collective/algorithm/direct.h"
 #include "shoal/collective/fold/fold.h"
 #include "shoal/collective/operation_check.h"
@@ -13,16 +14,10 @@
 namespace shoal::collective {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(1);  // with ranks that are asked where they are
-constexpr std::uint64_t kMessages = std::uint64_t{1}
-                                    << 63;  // streams of send and receive: this bit and the tag
-
-std::uint64_t mix(std::uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
+/// A report waits so long for the answers of the other ranks.
+constexpr Duration kReportLimit = std::chrono::seconds(1);
+/// Messages between two ranks travel on streams of their own: this bit and the tag.
+constexpr std::uint64_t kMessages = std::uint64_t{1} << 63;
 
 std::vector<int> all_ranks(int size) {
   std::vector<int> all(static_cast<std::size_t>(size));
@@ -56,6 +51,8 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Setting
         fmt::format("tcp-{:x}", group_), members_.ranks,
         [recorder = recorder_, rank = peers_->rank()] { return recorder->entries(rank); });
   }
+  // Any thread may answer a question while this object is being destroyed: the callback shares the
+  // recorder and touches nothing else.
   peers_->answer_for(group_, [recorder = recorder_] { return recorder->standing().pack(); });
 }
 
@@ -94,6 +91,7 @@ Handle TcpCommunicator::start(const Operation& operation, bool between_hosts) {
   peers_->check();
   validate(operation);
   const Handle handle = ++started_;
+  // Coalesced buffers are operations of their own under one handle, which is complete when all are.
   Operation part = operation;
   part.more = {};
   enqueue(part, handle, between_hosts);
@@ -116,10 +114,11 @@ void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_ho
   const Algorithm algorithm = message ? Algorithm::kDirect : choice_(o.kind, bytes, once);
   const wire::Stream stream =
       message ? stream_of_messages(o.tag) : wire::Stream{group_, ++sequence_};
+  // A list: operations stay where they are, and receives look through those before them.
   TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream,
                                             steps_for(o, algorithm, between_hosts));
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? settings_.timeout : o.timeout);
-  if (o.kind == Kind::kReceive) p.stand_in(in_flight_);
+  if (o.kind == Kind::kReceive) p.set_in_flight(in_flight_);
   if (!message) recorder_->enter(sequence_, p.call());
 }
 
@@ -131,7 +130,7 @@ int TcpCommunicator::find_message(std::uint32_t tag) const {
       continue;
     const bool wanted = std::any_of(
         in_flight_.begin(), in_flight_.end(),
-        [&](const TcpOperation& p) { return p.stream() == stream && p.looks_for(peer); });
+        [&](const TcpOperation& p) { return p.stream() == stream && p.wants_message_from(peer); });
     if (!wanted) return peer;
   }
   return -1;
@@ -144,6 +143,8 @@ std::vector<Step> TcpCommunicator::make_steps(const Operation& o, Algorithm algo
              o.peer,
              {0, o.buffer.count}}};
   }
+  // Per-rank counts are known to this rank only for itself, so its steps are made alone. A table
+  // for all ranks needs equal counts.
   const auto own = static_cast<std::size_t>(rank());
   std::vector<Step> steps = !o.send_counts.empty()
                                 ? exchange_steps(rank(), o.send_counts, o.receive_counts)
@@ -165,6 +166,7 @@ std::shared_ptr<const std::vector<Step>> TcpCommunicator::steps_for(const Operat
     return std::make_shared<const std::vector<Step>>(make_steps(o, algorithm, between_hosts));
   };
   if (point_to_point(o.kind) || !o.send_counts.empty()) return make();
+  // A program that calls ever other sizes would fill memory with tables.
   if (tables_.size() > 256) tables_.clear();
   auto& steps =
       tables_[{algorithm, o.kind, o.buffer.count, has_root(o.kind) ? o.peer : 0, between_hosts}];
@@ -172,6 +174,7 @@ std::shared_ptr<const std::vector<Step>> TcpCommunicator::steps_for(const Operat
   return steps;
 }
 
+// Every operation gets a chance, not only the awaited one: peers may wait for a message of any.
 void TcpCommunicator::advance_all() {
   try {
     for (auto it = in_flight_.begin(); it != in_flight_.end();) {
@@ -179,14 +182,16 @@ void TcpCommunicator::advance_all() {
         ++it;
         continue;
       }
+      // The source is kept before the operation goes: take_source is called after completion.
       if (!point_to_point(it->kind())) recorder_->leave(it->stream().sequence);
-      if (it->takes_from_any()) sources_[it->handle()] = it->heard();
+      if (it->receives_from_any()) sources_[it->handle()] = it->source();
       it = in_flight_.erase(it);
     }
     peers_->flush();
   } catch (const Error& error) {
+    // The error may be a consequence of another rank's: the first cause is thrown.
     peers_->abort(error);
-    peers_->check();  // the first cause, which may be another
+    peers_->check();
   }
 }
 
@@ -195,8 +200,8 @@ bool TcpCommunicator::complete(Handle handle) const {
                       [&](const TcpOperation& p) { return p.handle() == handle; });
 }
 
-// `seen`: the events before the inbox was looked into. What has happened since may be what is
-// awaited; its sender may have left after it.
+// `seen` is the count of events before the inbox was looked into. An event since then may be the
+// awaited message, whose sender may have left after it: no rank is blamed before it was looked at.
 void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_t seen) {
   if (seen != peers_->events()) return;
   const auto now = Clock::now();
@@ -220,11 +225,11 @@ std::string TcpCommunicator::report() const {
                    [](const TcpOperation& p) { return !point_to_point(p.kind()); });
   const std::uint64_t sequence =
       waiting == in_flight_.end() ? sequence_ : waiting->stream().sequence;
-  const auto said = peers_->ask(group_, kPatience);
+  const auto answers = peers_->ask(group_, kReportLimit);
   std::string text;
   for (const int rank : members_.ranks) {
     if (rank == peers_->rank()) continue;
-    const auto& answer = said[static_cast<std::size_t>(rank)];
+    const auto& answer = answers[static_cast<std::size_t>(rank)];
     const auto standing = answer ? Standing::unpack(*answer) : std::nullopt;
     text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank,
                         standing ? standing->against(sequence) : "does not answer");
@@ -237,6 +242,8 @@ int TcpCommunicator::take_source(Handle handle) {
   return found ? found.mapped() : -1;
 }
 
+// The order in every wait: count events, look for failures, advance, and only then wait for more
+// events than were counted. An event in between ends the wait at once.
 bool TcpCommunicator::test(Handle handle) {
   if (complete(handle)) return true;
   peers_->wait_for_event(peers_->events(), Duration::zero());
@@ -277,6 +284,7 @@ bool TcpCommunicator::wait_briefly(Handle handle, Duration longest) {
 
 void TcpCommunicator::poll(Duration budget) {
   const Deadline end = Deadline::in(budget);
+  // Bytes are moved before the inbox is looked into, so a poll of zero makes progress too.
   do {
     peers_->wait_for_event(peers_->events(),
                            std::min<Duration>(end.left(), std::chrono::milliseconds(1)));
@@ -301,8 +309,11 @@ std::unique_ptr<Communicator> TcpCommunicator::split(int color, int key) {
   const int rank =
       static_cast<int>(std::find(chosen.begin(), chosen.end(), members_.rank) - chosen.begin());
   for (int& r : chosen) r = members_.ranks[r];
+  // All members have made the same calls, so they compute the same number without another message.
+  // 0 belongs to the transport and 1 to the world.
   const std::uint64_t group =
-      mix(mix(group_ ^ mix(sequence_)) ^ static_cast<std::uint64_t>(color)) | 2;  // neither 0 nor 1
+      splitmix64(splitmix64(group_ ^ splitmix64(sequence_)) ^ static_cast<std::uint64_t>(color)) |
+      2;
   return std::unique_ptr<Communicator>(
       new TcpCommunicator(peers_, settings_, std::move(chosen), rank, group));
 }

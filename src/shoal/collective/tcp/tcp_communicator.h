@@ -14,32 +14,33 @@
 
 namespace shoal::collective {
 
-/// Collectives among ranks on any hosts, over messages (TCP): each operation is a rank's column of
-/// a step table, taken up again whenever a message has arrived.
+/// Collectives among ranks on any hosts, over messages (TCP). Each operation executes the rank's
+/// column of a step table and resumes whenever a message has arrived.
 ///
-/// Any number of operations may be in flight, messages are matched by group and sequence number,
-/// and those of higher priority overtake. Every message says which call it belongs to, and at the
-/// start of an operation each rank tells its successor what it calls: a disagreement is an
-/// Error(mismatch) on all ranks that names both calls. What is sent is read where it lies, until
-/// the operation is complete. All ranks end with the same bits; types narrower than fp32, kAverage
-/// and kPremulSum are folded once, in the order of ranks.
+/// Any number of operations may be in flight. Messages are matched by group and sequence number;
+/// those of higher priority overtake. Every message says which call it belongs to, and at the start
+/// of an operation each rank sends its call to its successor: a disagreement is an Error(mismatch)
+/// on all ranks that names both calls. Buffers are sent from where they lie, until the operation is
+/// complete. All ranks end with the same bits; types narrower than fp32, kAverage and kPremulSum
+/// are folded once, in the order of ranks.
 class TcpCommunicator final : public Communicator {
  public:
   struct Settings {
-    Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
-    std::vector<int>
-        hosts;  ///< of each rank, for the choice of algorithms; empty: all ranks have equal links
+    /// For operations that name no timeout.
+    Duration timeout = std::chrono::minutes(10);
+    /// The host of each rank, for the choice of algorithms; empty: all ranks have equal links.
+    std::vector<int> hosts;
     CostModel model;
     std::string algorithms;  ///< overrides, as Choice reads them
-    std::shared_ptr<FlightBook>
-        flight;  ///< where this group and its splits leave what they remember; null: nowhere
-    bool in_rank_order =
-        false;  ///< every reduction folds once, in the order of ranks: the bits of shared memory
+    /// Records the operations of this group and its splits; null: nothing does.
+    std::shared_ptr<FlightBook> flight;
+    /// Every reduction folds once, in the order of ranks: its bits are those of shared memory.
+    bool in_rank_order = false;
   };
   TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings);
-  /// A group of `members` (ranks in the world, of which this is one, in the group's order) that
-  /// they agree to call `group`: no number that another group has, above 1. For callers that tell
-  /// the others by means of their own; `split` does all of it.
+  /// A group of `members`: ranks in the world, this one among them, in the group's order. All of
+  /// them pass the same `group`, a number above 1 that no other group has; the caller agrees on it
+  /// by means of its own. `split` does all of this.
   static std::unique_ptr<TcpCommunicator> of_members(std::shared_ptr<wire::Transport> peers,
                                                      Settings settings, std::vector<int> members,
                                                      std::uint64_t group);
@@ -51,10 +52,10 @@ class TcpCommunicator final : public Communicator {
   /// Throws Error(usage) for an operation that makes no sense here.
   void validate(const Operation& operation) const;
   Handle start(const Operation& operation) override;
-  /// The same without what travels between ranks of one host, as `hosts` names them: somebody else
-  /// brings it. For kinds that reduce nothing.
+  /// Starts an operation without the messages between ranks of one host, as `hosts` names them: the
+  /// caller moves those itself. For kinds that reduce nothing.
   Handle start_between_hosts(const Operation& operation);
-  /// A rank from which a message with that tag has arrived that no receive under way may take; -1:
+  /// A rank whose message with that tag has arrived and that no receive in flight may take; -1:
   /// none.
   int find_message(std::uint32_t tag) const;
   bool test(Handle handle) override;
@@ -69,21 +70,21 @@ class TcpCommunicator final : public Communicator {
   /// Ends everything on all ranks, other groups included.
   void abort(const Error& cause) override;
 
-  /// As the connections count ranks, which may be more than are in this group.
+  /// This rank and the number of ranks in the world, which may be more than are in this group.
   int world_rank() const { return peers_->rank(); }
   int world_size() const { return peers_->size(); }
   /// Throws the first cause once something has failed on any rank.
   void check() const { peers_->check(); }
   const Choice& choice() const { return choice_; }
-  /// Where every rank of the group stands, as seen from this rank's oldest collective that is not
-  /// complete.
+  /// Describes how far every rank of the group has come, relative to this rank's oldest collective
+  /// that is not complete.
   std::string report() const override;
   /// The last collectives of this rank in this group.
   const FlightRecorder& recorder() const { return *recorder_; }
-  /// What this rank has sent to ranks of other hosts, as `hosts` names them: headers included,
-  /// heartbeats not.
+  /// Bytes that this rank has sent in this group to ranks of other hosts, as `hosts` names them:
+  /// headers included, heartbeats not.
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
-  /// The same of all groups on these connections: heartbeats included.
+  /// As above, of all groups on these connections, heartbeats included.
   std::uint64_t bytes_between_hosts_of_all() const;
 
  private:
@@ -105,11 +106,12 @@ class TcpCommunicator final : public Communicator {
   std::uint64_t group_;
   Choice choice_;
   Handle started_ = 0;
-  std::uint64_t sequence_ = 0;  ///< of collectives; coalesced buffers have one each
+  std::uint64_t sequence_ = 0;  ///< counts collectives; coalesced buffers count one each
   std::list<TcpOperation> in_flight_;
-  std::map<Handle, int> sources_;  ///< of completed receives from any rank
+  std::map<Handle, int> sources_;  ///< for completed receives from any rank
   std::shared_ptr<FlightRecorder> recorder_ = std::make_shared<FlightRecorder>();
-  /// This rank's columns, by algorithm, kind, count, root, and whether only between hosts.
+  /// A cache of this rank's columns, by algorithm, kind, count, root, and whether only between
+  /// hosts.
   std::map<std::tuple<Algorithm, Kind, std::size_t, int, bool>,
            std::shared_ptr<const std::vector<Step>>>
       tables_;

@@ -12,10 +12,10 @@
 namespace shoal::collective {
 namespace {
 
-constexpr std::uint64_t kAnnouncements =
-    std::uint64_t{1}
-    << 62;  // streams on which a rank says what it calls: this bit and the sequence
-constexpr std::size_t kCopied = 1024;  // what is sent and smaller is copied
+/// Announcements travel on streams of their own: this bit and the operation's sequence number.
+constexpr std::uint64_t kAnnouncements = std::uint64_t{1} << 62;
+/// Payloads up to this size are copied into the message: cheaper than keeping track of a release.
+constexpr std::size_t kCopiedBytes = 1024;
 
 }  // namespace
 
@@ -30,26 +30,33 @@ TcpOperation::TcpOperation(TcpMembers& members, Handle handle, const Operation& 
       steps_(std::move(steps)),
       element_(size_of(operation.type)),
       work_(operation, members.rank, members.size(), !folds_once(algorithm)) {
-  operation_.more = {}, operation_.send_counts = {}, operation_.receive_counts = {};
+  // The caller's spans are valid during `start` only.
+  operation_.more = {};
+  operation_.send_counts = {};
+  operation_.receive_counts = {};
   if (!point_to_point(operation.kind) && members.size() > 1) announce();
 }
 
+// An operation may end early, after a failure. The transport must not touch the caller's memory
+// afterwards: neither what is still being sent nor what is being received in place.
 TcpOperation::~TcpOperation() {
-  const bool lands = std::any_of(batch_.begin(), batch_.end(),
-                                 [](const Arrival& a) { return a.landing && !a.complete; });
-  if (lands || !all_released()) members_.peers->let_go(stream_);
+  const bool receives = std::any_of(batch_.begin(), batch_.end(),
+                                    [](const Arrival& a) { return a.posted && !a.complete; });
+  if (receives || !all_released()) members_.peers->release_buffers(stream_);
 }
 
+// At the start each rank sends its call to its successor. Steps compare calls too, but only between
+// ranks that exchange data: a broadcast's root, say, receives nothing.
 void TcpOperation::announce() {
   announced_ = false;
   wire::Bytes message(TcpCall::kBytes);
   call_.write(message.data());
-  deliver((members_.rank + 1) % members_.size(), {stream_.group, kAnnouncements | stream_.sequence},
-          std::move(message));
+  send_message((members_.rank + 1) % members_.size(),
+               {stream_.group, kAnnouncements | stream_.sequence}, std::move(message));
 }
 
-void TcpOperation::deliver(int peer, wire::Stream stream, wire::Bytes head,
-                           std::span<const std::byte> body, wire::Released released) {
+void TcpOperation::send_message(int peer, wire::Stream stream, wire::Bytes head,
+                                std::span<const std::byte> body, wire::Released released) {
   const std::size_t bytes = head.size() + body.size();
   const std::size_t chunks =
       (bytes + wire::Assembler::kChunkBytes - 1) / wire::Assembler::kChunkBytes;
@@ -59,17 +66,21 @@ void TcpOperation::deliver(int peer, wire::Stream stream, wire::Bytes head,
                        std::move(released));
 }
 
-bool TcpOperation::hear_announcement() {
+bool TcpOperation::check_announcement() {
   if (announced_) return true;
-  const auto piece = members_.peers->take(world_rank(previous()),
+  const auto chunk = members_.peers->take(world_rank(previous()),
                                           {stream_.group, kAnnouncements | stream_.sequence});
-  if (!piece) return false;
-  compare(*piece, previous());
-  return announced_ = true;
+  if (!chunk) return false;
+  compare(*chunk, previous());
+  announced_ = true;
+  return true;
 }
 
+// Steps run in order; only the receives of one batch may complete in any order. The operation ends
+// when the predecessor's call is known to be the same and no memory is being sent any more: until
+// then the caller may neither overwrite nor free its buffers.
 bool TcpOperation::advance() {
-  const bool heard = hear_announcement();
+  const bool announced = check_announcement();
   while (at_ < steps_->size()) {
     const Step& step = (*steps_)[at_];
     if (batch_end_ == 0 && skips(step)) {
@@ -84,28 +95,32 @@ bool TcpOperation::advance() {
       batch_.clear();
     }
   }
-  if (!heard || !all_released()) return false;
+  if (!announced || !all_released()) return false;
   work_.finish(operation_, members_.rank);
   return true;
 }
 
+// A payload that is not copied stays the caller's memory: `sent_` remembers the range until the
+// transport has released it, and may_write keeps later steps from writing there.
 void TcpOperation::send(const Step& step) {
   const std::size_t bytes = bytes_of(step.range);
   const std::byte* data = bytes > 0 ? at(step.range) : nullptr;
-  const bool copied = bytes <= kCopied;
+  const bool copied = bytes <= kCopiedBytes;
   wire::Bytes head(TcpCall::kBytes + (copied ? bytes : 0));
   call_.write(head.data());
   if (copied) {
     if (bytes > 0) std::memcpy(head.data() + TcpCall::kBytes, data, bytes);
-    return deliver(step.peer, stream_, std::move(head));
+    return send_message(step.peer, stream_, std::move(head));
   }
-  if (bytes > kTogether) deliver(step.peer, stream_, std::exchange(head, {}));
+  if (bytes > kInlineBytes) send_message(step.peer, stream_, std::exchange(head, {}));
   auto released = std::make_shared<std::atomic<bool>>(false);
-  deliver(step.peer, stream_, std::move(head), {data, bytes}, released);
+  send_message(step.peer, stream_, std::move(head), {data, bytes}, released);
   sent_.push_back({step.peer, step.range, std::move(released)});
 }
 
-// Receives into different ranges wait together, and so do those that are folded at once.
+// Consecutive copies into different ranges form one batch and may arrive in any order. A reduction
+// is a batch of its own, because the next step may send its result. Steps that hold messages form a
+// batch with the fold that follows them.
 void TcpOperation::open_batch() {
   const auto& steps = *steps_;
   batch_action_ = steps[at_].action;
@@ -135,7 +150,7 @@ bool TcpOperation::advance_batch() {
   for (std::size_t i = 0; i < batch_.size(); ++i) {
     Arrival& arrival = batch_[i];
     if (arrival.complete) continue;
-    // Of one sender messages come in order.
+    // Messages of one sender arrive in order: only the first of them may take what has arrived.
     const bool waits =
         std::any_of(batch_.begin(), batch_.begin() + static_cast<std::ptrdiff_t>(i),
                     [&](const Arrival& a) { return a.peer == arrival.peer && !a.complete; });
@@ -149,60 +164,61 @@ bool TcpOperation::advance_batch() {
 }
 
 void TcpOperation::advance_arrival(Arrival& arrival) {
-  if (!arrival.named && !name_arrival(arrival)) return;
+  if (!arrival.call_arrived && !receive_call(arrival)) return;
   if (arrival.complete) return;
-  if (batch_action_ == Action::kReceiveCopy) return land(arrival);
-  if (batch_action_ == Action::kReceiveReduce) return fold_pieces(arrival);
+  if (batch_action_ == Action::kReceiveCopy) return receive_in_place(arrival);
+  if (batch_action_ == Action::kReceiveReduce) return fold_chunks(arrival);
   const std::size_t bytes = bytes_of(arrival.range);
   while (arrival.done < bytes) {
-    auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
-    if (!piece) return;
-    if (piece->total() != bytes) {
+    auto chunk = members_.peers->take(world_rank(arrival.peer), stream_);
+    if (!chunk) return;
+    if (chunk->total() != bytes) {
       throw error(ErrorKind::kMismatch,
-                  fmt::format("a message of {} bytes, not {}", piece->total(), bytes))
+                  fmt::format("a message of {} bytes, not {}", chunk->total(), bytes))
           .from(world_rank(arrival.peer));
     }
-    arrival.done += piece->bytes();
-    arrival.pieces.push_back(std::move(*piece));
+    arrival.done += chunk->bytes();
+    arrival.chunks.push_back(std::move(*chunk));
   }
   arrival.complete = true;
 }
 
-// The first message: the call, with what is small behind it.
-bool TcpOperation::name_arrival(Arrival& arrival) {
+// Takes the first message of an arrival: the call, with a small payload behind it. A message is
+// taken only when its payload can be used at once.
+bool TcpOperation::receive_call(Arrival& arrival) {
   const std::size_t bytes = bytes_of(arrival.range);
-  const std::size_t small = bytes <= kTogether ? bytes : 0;
+  const std::size_t small = bytes <= kInlineBytes ? bytes : 0;
   if (small > 0 && batch_action_ != Action::kFold && !may_write(arrival.range)) return false;
   if (operation_.kind == Kind::kReceive && (arrival.peer = sender()) < 0) return false;
-  auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
-  if (!piece) return false;
-  compare(*piece, arrival.peer);
-  if (piece->total() != TcpCall::kBytes + small || piece->bytes() != piece->total()) {
+  auto chunk = members_.peers->take(world_rank(arrival.peer), stream_);
+  if (!chunk) return false;
+  compare(*chunk, arrival.peer);
+  if (chunk->total() != TcpCall::kBytes + small || chunk->bytes() != chunk->total()) {
     throw error(
         ErrorKind::kMismatch,
         fmt::format("rank {} sends {} bytes where rank {} expects {}", world_rank(arrival.peer),
-                    piece->total() - TcpCall::kBytes, world_rank(members_.rank), small))
+                    chunk->total() - TcpCall::kBytes, world_rank(members_.rank), small))
         .from(world_rank(arrival.peer));
   }
-  arrival.named = true;
-  heard_ = arrival.peer;
-  if (bytes > kTogether) return true;
+  arrival.call_arrived = true;
+  source_ = arrival.peer;
+  if (bytes > kInlineBytes) return true;
   arrival.complete = true;
   arrival.done = bytes;
   if (bytes == 0) return true;
   if (batch_action_ == Action::kReceiveCopy) {
-    std::memcpy(at(arrival.range), piece->data() + TcpCall::kBytes, bytes);
+    std::memcpy(at(arrival.range), chunk->data() + TcpCall::kBytes, bytes);
   } else if (batch_action_ == Action::kReceiveReduce) {
     std::vector<std::pair<int, const std::byte*>> others{
-        {arrival.peer, piece->data() + TcpCall::kBytes}};
+        {arrival.peer, chunk->data() + TcpCall::kBytes}};
     fold_into(arrival.range, 0, bytes, others);
   } else {
-    arrival.pieces.push_back(std::move(*piece));
+    arrival.chunks.push_back(std::move(*chunk));
   }
   return true;
 }
 
-// Of a receive: a rank of which there is a message that no earlier receive may take; -1: none.
+// For a receive: a rank whose message has arrived and that no earlier receive may take; -1: none.
 int TcpOperation::sender() const {
   const int asked = operation_.peer;
   for (int peer = std::max(asked, 0); peer < (asked < 0 ? members_.size() : asked + 1); ++peer) {
@@ -213,73 +229,81 @@ int TcpOperation::sender() const {
   return -1;
 }
 
+// A receive from any rank must not take a message that an earlier receive may want, or two receives
+// of one tag would complete in another order than they were started.
 bool TcpOperation::may_take_from(int peer) const {
-  for (const TcpOperation& other : *line_) {
+  for (const TcpOperation& other : *in_flight_) {
     if (&other == this) break;
-    if (other.stream_ == stream_ && other.looks_for(peer)) return false;
+    if (other.stream_ == stream_ && other.wants_message_from(peer)) return false;
   }
   return true;
 }
 
-bool TcpOperation::looks_for(int peer) const {
+bool TcpOperation::wants_message_from(int peer) const {
   if (operation_.kind != Kind::kReceive || at_ == steps_->size()) return false;
-  const int from = batch_.empty() || !batch_.front().named ? operation_.peer : batch_.front().peer;
+  const int from =
+      batch_.empty() || !batch_.front().call_arrived ? operation_.peer : batch_.front().peer;
   return from < 0 || from == peer;
 }
 
-void TcpOperation::land(Arrival& arrival) {
+// Copies a large payload without an intermediate buffer: the transport writes to the work vector as
+// bytes come. The memory is posted only when no part of it is still being sent.
+void TcpOperation::receive_in_place(Arrival& arrival) {
   const std::size_t bytes = bytes_of(arrival.range);
-  if (!arrival.landing) {
+  if (!arrival.posted) {
     if (!may_write(arrival.range)) return;
-    arrival.landing = std::make_shared<wire::Landing>(at(arrival.range), bytes);
-    members_.peers->land(world_rank(arrival.peer), stream_, arrival.landing);
+    arrival.posted = std::make_shared<wire::PostedReceive>(at(arrival.range), bytes);
+    members_.peers->post_receive(world_rank(arrival.peer), stream_, arrival.posted);
   }
-  if (const auto actual = arrival.landing->actual.load(); actual != 0) {
+  if (const auto actual = arrival.posted->actual.load(); actual != 0) {
     throw error(ErrorKind::kMismatch, fmt::format("a message of {} bytes, not {}", actual, bytes))
         .from(world_rank(arrival.peer));
   }
-  arrival.complete = arrival.landing->arrived.load(std::memory_order_acquire) == bytes;
+  // Acquire: the bytes were written by whichever thread moved them.
+  arrival.complete = arrival.posted->arrived.load(std::memory_order_acquire) == bytes;
 }
 
-void TcpOperation::fold_pieces(Arrival& arrival) {
+// Folds a large payload chunk by chunk while later chunks are on their way.
+void TcpOperation::fold_chunks(Arrival& arrival) {
   const std::size_t bytes = bytes_of(arrival.range);
   while (arrival.done < bytes) {
     if (!may_write(arrival.range)) return;
-    const auto piece = members_.peers->take(world_rank(arrival.peer), stream_);
-    if (!piece) return;
-    if (piece->total() != bytes) {
+    const auto chunk = members_.peers->take(world_rank(arrival.peer), stream_);
+    if (!chunk) return;
+    if (chunk->total() != bytes) {
       throw error(ErrorKind::kMismatch,
-                  fmt::format("a message of {} bytes, not {}", piece->total(), bytes))
+                  fmt::format("a message of {} bytes, not {}", chunk->total(), bytes))
           .from(world_rank(arrival.peer));
     }
-    std::vector<std::pair<int, const std::byte*>> others{{arrival.peer, piece->data()}};
-    fold_into(arrival.range, arrival.done, piece->bytes(), others);
-    arrival.done += piece->bytes();
+    std::vector<std::pair<int, const std::byte*>> others{{arrival.peer, chunk->data()}};
+    fold_into(arrival.range, arrival.done, chunk->bytes(), others);
+    arrival.done += chunk->bytes();
   }
   arrival.complete = true;
 }
 
-// All messages have the same length and are cut at the same places, so their next pieces belong
-// together.
+// Folds the messages of several ranks chunk by chunk, in the order of ranks: all have the same
+// length and are divided at the same places, so their next chunks hold the same elements.
 void TcpOperation::fold_batch() {
   const Range range = (*steps_)[at_].range;
   const std::size_t bytes = bytes_of(range);
-  const std::size_t front = bytes <= kTogether ? TcpCall::kBytes : 0;
+  const std::size_t front = bytes <= kInlineBytes ? TcpCall::kBytes : 0;
   while (folded_ < bytes && may_write(range)) {
     std::size_t chunk = bytes - folded_;
     std::vector<std::pair<int, const std::byte*>> others;
     for (const Arrival& arrival : batch_) {
-      if (arrival.pieces.empty()) return;
-      others.emplace_back(arrival.peer, arrival.pieces.front().data() + front);
-      chunk = arrival.pieces.front().bytes() - front;
+      if (arrival.chunks.empty()) return;
+      others.emplace_back(arrival.peer, arrival.chunks.front().data() + front);
+      chunk = arrival.chunks.front().bytes() - front;
     }
     fold_into(range, folded_, chunk, others);
     folded_ += chunk;
-    for (Arrival& arrival : batch_) arrival.pieces.pop_front();
+    for (Arrival& arrival : batch_) arrival.chunks.pop_front();
   }
 }
 
-// In the order of ranks, this one's own among them.
+// Folds in the order of ranks, this rank's own contribution among them: every rank that folds the
+// same contributions gets the same bits.
 void TcpOperation::fold_into(Range range, std::size_t from_byte, std::size_t bytes,
                              std::vector<std::pair<int, const std::byte*>>& others) {
   if (operation_.kind == Kind::kBarrier) return;
@@ -293,6 +317,7 @@ void TcpOperation::fold_into(Range range, std::size_t from_byte, std::size_t byt
        &target, 1, bytes / element_, operation_.scale);
 }
 
+// True when no message that is still being sent reads the range.
 bool TcpOperation::may_write(Range range) {
   all_released();
   return std::none_of(sent_.begin(), sent_.end(), [&](const Sent& s) {
@@ -300,6 +325,7 @@ bool TcpOperation::may_write(Range range) {
   });
 }
 
+// Loaded with acquire: the transport's last read of the memory happened before it is overwritten.
 bool TcpOperation::all_released() {
   std::erase_if(sent_, [](const Sent& s) { return s.released->load(std::memory_order_acquire); });
   return sent_.empty();
@@ -308,18 +334,19 @@ bool TcpOperation::all_released() {
 int TcpOperation::awaited() const {
   for (const Arrival& arrival : batch_) {
     if (!arrival.complete)
-      return operation_.kind == Kind::kReceive && !arrival.named ? operation_.peer : arrival.peer;
+      return operation_.kind == Kind::kReceive && !arrival.call_arrived ? operation_.peer
+                                                                        : arrival.peer;
   }
   if (!announced_ || sent_.empty()) return at_ < steps_->size() ? (*steps_)[at_].peer : previous();
   return sent_.front().peer;
 }
 
-void TcpOperation::compare(const wire::Piece& piece, int from) const {
-  if (piece.bytes() < TcpCall::kBytes) {
+void TcpOperation::compare(const wire::ReceivedChunk& chunk, int from) const {
+  if (chunk.bytes() < TcpCall::kBytes) {
     throw error(ErrorKind::kMismatch, "a message too short to name its call")
         .from(world_rank(from));
   }
-  const TcpCall theirs = TcpCall::read(piece.data());
+  const TcpCall theirs = TcpCall::read(chunk.data());
   if (theirs == call_) return;
   throw error(ErrorKind::kMismatch,
               fmt::format("ranks call different operations: rank {} calls {}, rank {} calls {}",

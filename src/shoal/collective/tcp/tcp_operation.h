@@ -12,65 +12,70 @@
 
 namespace shoal::collective {
 
-/// Who takes part in a TcpCommunicator, and what it has sent: shared by its operations.
+/// The members of a TcpCommunicator and its connections: shared by its operations.
 struct TcpMembers {
   std::shared_ptr<wire::Transport> peers;
   std::vector<int> ranks;  ///< rank here -> rank in the world
   int rank = 0;
-  std::vector<int> hosts;  ///< of each rank; empty: unknown
-  std::uint64_t bytes_between_hosts =
-      0;  ///< sent by this rank to ranks of other hosts, headers of messages and chunks included
+  std::vector<int> hosts;  ///< the host of each rank; empty: unknown
+  /// Bytes that this rank has sent to ranks of other hosts, headers of messages and chunks
+  /// included.
+  std::uint64_t bytes_between_hosts = 0;
 
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-/// One operation of one rank under way over TCP: its column of a step table, taken up again
-/// whenever something has arrived.
+/// One operation of one rank in flight over TCP: it executes the rank's column of a step table and
+/// resumes whenever a message has arrived.
 ///
-/// A message of up to kTogether bytes is one with its call in front. A larger one follows its call
-/// as a message of its own: it lands in the work vector, or is folded into it chunk by chunk as it
-/// comes. What is sent is read where it lies, and nothing is written over it before that is over.
+/// Every message says which call it belongs to. Up to kInlineBytes travel in one message behind the
+/// call. A larger payload follows as a message of its own: it is received into the work vector, or
+/// folded into it chunk by chunk as it arrives. Payloads are sent from where they lie; no step
+/// writes to a range that is still being sent.
 class TcpOperation {
  public:
-  static constexpr std::size_t kTogether = 64 << 10;
+  static constexpr std::size_t kInlineBytes = 64 << 10;
   TcpOperation(TcpMembers& members, Handle handle, const Operation& operation, Algorithm algorithm,
                wire::Stream stream, std::shared_ptr<const std::vector<Step>> steps);
   ~TcpOperation();
   TcpOperation(const TcpOperation&) = delete;
   TcpOperation& operator=(const TcpOperation&) = delete;
 
-  /// Goes as far as it can; true when all is done. Throws Error(mismatch).
+  /// Executes steps until one has to wait; true when all are done. Throws Error(mismatch).
   bool advance();
-  /// The rank whose message is awaited; -1: that of any.
+  /// The rank whose message is awaited; -1: any rank.
   int awaited() const;
   Handle handle() const { return handle_; }
   Kind kind() const { return operation_.kind; }
   wire::Stream stream() const { return stream_; }
   const TcpCall& call() const { return call_; }
   std::string text() const { return call_.text(); }
-  /// A receive that has not found its message yet and would take one from `peer`.
-  bool looks_for(int peer) const;
-  bool takes_from_any() const { return operation_.kind == Kind::kReceive && operation_.peer < 0; }
-  /// Of a receive that is complete: the rank whose message it took.
-  int heard() const { return heard_; }
-  /// For a receive: all that is under way, in the order of start. Those before this one have the
-  /// first choice among messages.
-  void stand_in(const std::list<TcpOperation>& line) { line_ = &line; }
+  /// True for a receive that has not found its message yet and would take one from `peer`.
+  bool wants_message_from(int peer) const;
+  bool receives_from_any() const {
+    return operation_.kind == Kind::kReceive && operation_.peer < 0;
+  }
+  /// The rank whose message a complete receive took.
+  int source() const { return source_; }
+  /// For a receive: all operations in flight, in the order of start. Earlier receives choose their
+  /// messages first.
+  void set_in_flight(const std::list<TcpOperation>& in_flight) { in_flight_ = &in_flight; }
   /// Errors name ranks as the world counts them.
   Error error(ErrorKind kind, std::string what) const;
 
   Clock::time_point give_up;
 
  private:
-  /// A message that a step waits for.
+  /// A message that a receive step waits for.
   struct Arrival {
     int peer;
     Range range;
-    std::uint64_t done =
-        0;  ///< bytes of the range that have been used, or, to be folded, that are here
-    bool named = false;  ///< its call has come
-    std::shared_ptr<wire::Landing> landing;
-    std::list<wire::Piece> pieces;  ///< to be folded with those of others
+    /// Bytes of the range that have been consumed; where several messages are folded together,
+    /// bytes that have arrived.
+    std::uint64_t done = 0;
+    bool call_arrived = false;
+    std::shared_ptr<wire::PostedReceive> posted;
+    std::list<wire::ReceivedChunk> chunks;  ///< to be folded with those of others
     bool complete = false;
   };
   struct Sent {
@@ -80,17 +85,16 @@ class TcpOperation {
   };
 
   void announce();
-  void deliver(int peer, wire::Stream stream, wire::Bytes head,
-               std::span<const std::byte> body = {}, wire::Released released = nullptr);
-  bool hear_announcement();
+  void send_message(int peer, wire::Stream stream, wire::Bytes head,
+                    std::span<const std::byte> body = {}, wire::Released released = nullptr);
+  bool check_announcement();
   void send(const Step& step);
   void open_batch();
   bool advance_batch();
   void advance_arrival(Arrival& arrival);
-  bool name_arrival(Arrival& arrival);
-  void use_small(Arrival& arrival, const std::byte* data);
-  void land(Arrival& arrival);
-  void fold_pieces(Arrival& arrival);
+  bool receive_call(Arrival& arrival);
+  void receive_in_place(Arrival& arrival);
+  void fold_chunks(Arrival& arrival);
   void fold_batch();
   void fold_into(Range range, std::size_t from_byte, std::size_t bytes,
                  std::vector<std::pair<int, const std::byte*>>& others);
@@ -98,10 +102,10 @@ class TcpOperation {
   bool all_released();
   int sender() const;
   bool may_take_from(int peer) const;
-  void compare(const wire::Piece& piece, int from) const;
+  void compare(const wire::ReceivedChunk& chunk, int from) const;
   std::byte* at(Range range) const;
   std::size_t bytes_of(Range range) const { return range.size() * element_; }
-  /// A part of nothing is not sent; a message of nothing is.
+  /// Empty parts of a collective are not sent; an empty message between two ranks is.
   bool skips(const Step& step) const {
     return step.range.size() == 0 && !point_to_point(operation_.kind);
   }
@@ -116,16 +120,16 @@ class TcpOperation {
   std::shared_ptr<const std::vector<Step>> steps_;
   std::size_t element_;
   WorkVector work_;
-  std::size_t at_ = 0;     ///< the next step
-  int heard_ = -1;         ///< whose message a receive took
+  std::size_t at_ = 0;     ///< index of the next step
+  int source_ = -1;        ///< the rank whose message a receive took
   bool announced_ = true;  ///< the predecessor's call is known to be the same
-  // Receive steps that wait at the same time, and what follows them.
+  // A batch: consecutive receive steps that wait at the same time.
   std::vector<Arrival> batch_;
-  std::size_t batch_end_ = 0;  ///< 0: none is open
+  std::size_t batch_end_ = 0;  ///< index of the step behind the batch; 0: no batch is open
   Action batch_action_ = Action::kSend;
-  std::size_t folded_ = 0;  ///< bytes, of a batch of kHold
+  std::size_t folded_ = 0;  ///< bytes that a batch of kHold has folded so far
   std::vector<Sent> sent_;
-  const std::list<TcpOperation>* line_ = nullptr;
+  const std::list<TcpOperation>* in_flight_ = nullptr;
 };
 
 }  // namespace shoal::collective

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "shoal/base/check.h"
+#include "shoal/base/file.h"
 #include "shoal/base/system_error.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/nearest.h"
@@ -244,14 +244,12 @@ Job load_job(const std::string& path, const std::vector<std::string>& sets) {
     throw Error(ErrorKind::kInputMissing, "job",
                 fmt::format("{} is a folder and no job file", path));
   }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
+  const auto text = read_text(path);
+  if (!text) {
     throw system_error(ErrorKind::kInputMissing, "job",
                        fmt::format("cannot read the job file {}", path));
   }
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return parse_job(text.str(), path, sets);
+  return parse_job(*text, path, sets);
 }
 
 void set_key(Job& job, const std::string& path, const std::string& value,

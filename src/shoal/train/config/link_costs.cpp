@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/file.h"
 
 namespace shoal::train {
 namespace {
@@ -73,14 +72,12 @@ std::optional<CostModel> parse_link_costs(std::string_view text, const std::stri
 }
 
 CostModel read_link_costs(const std::string& file) {
-  std::ifstream stream(file);
-  if (!stream) {
+  const auto text = read_text(file);
+  if (!text) {
     throw Error(ErrorKind::kInputMissing, "link_costs", fmt::format("{}: no such file", file))
         .hint("shoal plan calibrate writes one");
   }
-  std::stringstream text;
-  text << stream.rdbuf();
-  const auto costs = parse_link_costs(text.str(), file);
+  const auto costs = parse_link_costs(*text, file);
   if (!costs) {
     throw Error(ErrorKind::kConfig, "link_costs", fmt::format("{}: has no section [tcp]", file))
         .hint("shoal plan calibrate writes it when it measures several ranks");

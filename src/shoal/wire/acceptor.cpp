@@ -1,4 +1,4 @@
-#include "shoal/wire/door.h"
+#include "shoal/wire/acceptor.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,37 +12,40 @@
 
 namespace shoal::wire {
 namespace {
-constexpr std::size_t kMostCallers = 256;
-constexpr auto kPatience = std::chrono::seconds(10), kWhenFull = std::chrono::seconds(3);
 
-// A few dozen bytes always fit the buffer of a fresh socket.
-bool say(int fd, const std::vector<std::byte>& bytes) {
+constexpr std::size_t kMaxCallers = 256;
+constexpr auto kHandshakeLimit = std::chrono::seconds(10);
+constexpr auto kHandshakeLimitWhenFull = std::chrono::seconds(3);
+
+// A few dozen bytes always fit the buffer of a fresh socket, so a partial write is a failure.
+bool send_all(int fd, const std::vector<std::byte>& bytes) {
   return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
+
 }  // namespace
 
-Door::Door(EventLoop& loop, Descriptor listener, std::string key,
-           std::function<void(Descriptor, const Hello&)> admit)
+Acceptor::Acceptor(EventLoop& loop, Descriptor listener, std::string key,
+                   std::function<void(Descriptor, const Hello&)> admit)
     : loop_(loop), listener_(std::move(listener)), key_(std::move(key)), admit_(std::move(admit)) {
-  open();
+  watch_listener();
 }
 
-void Door::open() {
+void Acceptor::watch_listener() {
   full_ = false;
   loop_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept_all(); });
 }
 
-Door::~Door() {
+Acceptor::~Acceptor() {
   loop_.forget(listener_.get());
   for (const auto& [fd, caller] : callers_) loop_.forget(fd);
 }
 
-// Who finds it full waits outside, where the kernel keeps him: all ranks of a large job may come at
-// once.
-void Door::accept_all() {
+// All ranks of a large job may connect at once. When too many are in their handshake the rest stay
+// in the kernel's queue, and the listener is not watched until drop_expired has made room.
+void Acceptor::accept_all() {
   for (;;) {
-    if (callers_.size() >= kMostCallers) drop_older_than(kWhenFull);
-    if (callers_.size() >= kMostCallers) {
+    if (callers_.size() >= kMaxCallers) drop_older_than(kHandshakeLimitWhenFull);
+    if (callers_.size() >= kMaxCallers) {
       full_ = true;
       return loop_.forget(listener_.get());
     }
@@ -51,14 +54,15 @@ void Door::accept_all() {
     const int on = 1;
     const int fd = socket.get();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    Caller caller{std::move(socket), ListenerHandshake(key_), Deadline::in(kPatience)};
-    if (!say(fd, caller.handshake.greeting())) continue;
+    Caller caller{std::move(socket), ListenerHandshake(key_), Deadline::in(kHandshakeLimit)};
+    if (!send_all(fd, caller.handshake.greeting())) continue;
     callers_.emplace(fd, std::move(caller));
-    loop_.watch(fd, EPOLLIN, [this, fd](std::uint32_t) { hear(fd); });
+    loop_.watch(fd, EPOLLIN, [this, fd](std::uint32_t) { continue_handshake(fd); });
   }
 }
 
-void Door::hear(int fd) {
+// Reads no byte beyond the handshake: what follows belongs to the new owner of the socket.
+void Acceptor::continue_handshake(int fd) {
   Caller& caller = callers_.at(fd);
   std::array<std::byte, 256> bytes;
   const ssize_t n = recv(fd, bytes.data(), std::min(bytes.size(), caller.handshake.wanted()), 0);
@@ -66,28 +70,28 @@ void Door::hear(int fd) {
   if (n <= 0 || !caller.handshake.feed(std::span(bytes).first(static_cast<std::size_t>(n))))
     return drop(fd);
   if (!caller.handshake.done()) return;
-  if (!say(fd, caller.handshake.proof())) return drop(fd);
+  if (!send_all(fd, caller.handshake.proof())) return drop(fd);
   loop_.forget(fd);
   auto node = callers_.extract(fd);
   admit_(std::move(node.mapped().socket), node.mapped().handshake.hello());
 }
 
-void Door::drop(int fd) {
+void Acceptor::drop(int fd) {
   loop_.forget(fd);
   callers_.erase(fd);
 }
 
-void Door::drop_older_than(Duration age) {
-  const auto latest = Clock::now() + kPatience - age;
+void Acceptor::drop_older_than(Duration age) {
+  const auto latest = Clock::now() + kHandshakeLimit - age;
   for (auto it = callers_.begin(); it != callers_.end();) {
     const auto current = it++;
     if (current->second.deadline.at() < latest) drop(current->first);
   }
 }
 
-void Door::tidy() {
-  drop_older_than(full_ ? Duration(kWhenFull) : Duration(kPatience));
-  if (full_ && callers_.size() < kMostCallers) open();
+void Acceptor::drop_expired() {
+  drop_older_than(full_ ? Duration(kHandshakeLimitWhenFull) : Duration(kHandshakeLimit));
+  if (full_ && callers_.size() < kMaxCallers) watch_listener();
 }
 
 }  // namespace shoal::wire

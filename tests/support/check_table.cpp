@@ -1,4 +1,4 @@
-#include "shoal/collective/algorithm/check_table.h"
+#include "tests/support/check_table.h"
 
 #include <fmt/format.h>
 
@@ -8,36 +8,32 @@
 #include <optional>
 
 #include "shoal/base/check.h"
+#include "shoal/base/hash.h"
 
 namespace shoal::collective {
 namespace {
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64 (Steele, Lea, Flood, 2014)
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-/// An element as a symbol: which contributions are in it, and in what order they were added. Zero:
-/// nothing was ever put there.
+/// Stands for the value of an element: `sum` says which contributions are in it, `order` in which
+/// order they were added. Zero: no value was ever written.
 struct Symbol {
-  std::uint64_t sum = 0, order = 0;
+  std::uint64_t sum = 0;
+  std::uint64_t order = 0;
   bool operator==(const Symbol&) const = default;
 };
 Symbol contribution(int rank, std::size_t element) {
-  const std::uint64_t value = mix((static_cast<std::uint64_t>(rank) << 40) ^ element) | 1;
+  const std::uint64_t value = splitmix64((static_cast<std::uint64_t>(rank) << 40) ^ element) | 1;
   return {value, value};
 }
 Symbol add(Symbol a, Symbol b) {
-  return {a.sum + b.sum, mix(a.order) + 3 * mix(b.order ^ 0x5bd1e995)};
+  return {a.sum + b.sum, splitmix64(a.order) + 3 * splitmix64(b.order ^ 0x5bd1e995)};
 }
 
 using Message = std::vector<Symbol>;
 
-class Play {
+/// Executes a table on symbols.
+class TableExecution {
  public:
-  Play(const StepTable& table, Kind kind, std::size_t count, int root)
+  TableExecution(const StepTable& table, Kind kind, std::size_t count, int root)
       : table_(table),
         kind_(kind),
         count_(count),
@@ -55,8 +51,10 @@ class Play {
       moved = false;
       for (int rank = 0; rank < ranks_; ++rank) {
         while (check_.correct() && at[rank] < table_[rank].size() &&
-               act(rank, table_[rank][at[rank]]))
-          ++at[rank], moved = true;
+               act(rank, table_[rank][at[rank]])) {
+          ++at[rank];
+          moved = true;
+        }
       }
     }
     for (int rank = 0; rank < ranks_ && check_.correct(); ++rank) {
@@ -89,8 +87,10 @@ class Play {
     work.resize(kind_ == Kind::kAllToAll ? 2 * all() : wide ? all() : count_);
     std::size_t begin = 0;
     std::size_t end = kind_ == Kind::kAllToAll ? all() : work.size();
-    if (kind_ == Kind::kAllGather || kind_ == Kind::kGather)
-      begin = rank * count_, end = begin + count_;
+    if (kind_ == Kind::kAllGather || kind_ == Kind::kGather) {
+      begin = rank * count_;
+      end = begin + count_;
+    }
     if ((kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) && rank != root_) end = 0;
     for (std::size_t i = begin; i < end; ++i) work[i] = contribution(rank, i);
     if (kind_ == Kind::kAllToAll)
@@ -157,7 +157,8 @@ class Play {
     return true;
   }
 
-  /// What element `i` of `rank`'s work vector must hold in the end; nothing where anything goes.
+  /// The sum that element `i` of `rank`'s work vector must hold in the end; empty where any value
+  /// is right.
   std::optional<std::uint64_t> wanted(int rank, std::size_t i) const {
     const auto total = [&](std::size_t element) {
       std::uint64_t sum = 0;
@@ -220,7 +221,7 @@ std::size_t TableCheck::most_sent() const {
 TableCheck check_table(const StepTable& table, Kind kind, std::size_t count, int root) {
   SHOAL_USER_CHECK(kind != Kind::kSend && kind != Kind::kReceive, "check_table", "{} has no table",
                    name(kind));
-  return Play(table, kind == Kind::kBarrier ? Kind::kAllReduce : kind, count, root).run();
+  return TableExecution(table, kind == Kind::kBarrier ? Kind::kAllReduce : kind, count, root).run();
 }
 
 }  // namespace shoal::collective

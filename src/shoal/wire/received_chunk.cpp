@@ -1,4 +1,4 @@
-#include "shoal/wire/piece.h"
+#include "shoal/wire/received_chunk.h"
 
 #include <utility>
 
@@ -21,18 +21,18 @@ void ChunkPool::give_back(Memory memory) {
   if (kept_.size() < kMostKept) kept_.push_back(std::move(memory));
 }
 
-Piece::Piece(const std::shared_ptr<ChunkPool>& pool, std::uint64_t total, std::uint64_t offset,
-             std::size_t bytes)
+ReceivedChunk::ReceivedChunk(const std::shared_ptr<ChunkPool>& pool, std::uint64_t total,
+                             std::uint64_t offset, std::size_t bytes)
     : total_(total), offset_(offset), bytes_(bytes) {
-  // Small ones are not worth a whole chunk, and the allocator is quick with them.
+  // A small chunk would waste a whole block, and the allocator is quick with small sizes.
   const bool whole = bytes > pool->chunk_bytes() / 4;
   memory_ = whole ? pool->take() : std::make_unique_for_overwrite<std::byte[]>(bytes);
   if (whole) home_ = pool;
 }
 
-Piece::Piece(Piece&& other) noexcept { *this = std::move(other); }
+ReceivedChunk::ReceivedChunk(ReceivedChunk&& other) noexcept { *this = std::move(other); }
 
-Piece& Piece::operator=(Piece&& other) noexcept {
+ReceivedChunk& ReceivedChunk::operator=(ReceivedChunk&& other) noexcept {
   std::swap(memory_, other.memory_);
   std::swap(home_, other.home_);
   std::swap(total_, other.total_);
@@ -41,7 +41,7 @@ Piece& Piece::operator=(Piece&& other) noexcept {
   return *this;
 }
 
-Piece::~Piece() {
+ReceivedChunk::~ReceivedChunk() {
   if (home_) home_->give_back(std::move(memory_));
 }
 

@@ -8,8 +8,8 @@
 
 namespace shoal::wire {
 
-/// Memory for chunks of one size that wait to be used. What is given back is kept and given out
-/// again, a few at most, so that a steady flow touches no fresh pages. Thread-safe.
+/// Memory of one size for received chunks that wait to be used. A few blocks that are given back
+/// are kept and given out again, so that a steady flow touches no fresh pages. Thread-safe.
 class ChunkPool : public std::enable_shared_from_this<ChunkPool> {
  public:
   explicit ChunkPool(std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
@@ -26,16 +26,17 @@ class ChunkPool : public std::enable_shared_from_this<ChunkPool> {
 };
 
 /// A part of a message, as it has arrived: bytes `[offset, offset + bytes)` of `total`. Move-only.
-class Piece {
+class ReceivedChunk {
  public:
-  Piece() = default;
-  /// A piece whose bytes have gone where they belong: it has none.
-  Piece(std::uint64_t total, std::uint64_t offset) : total_(total), offset_(offset) {}
-  Piece(const std::shared_ptr<ChunkPool>& pool, std::uint64_t total, std::uint64_t offset,
-        std::size_t bytes);
-  Piece(Piece&& other) noexcept;
-  Piece& operator=(Piece&& other) noexcept;
-  ~Piece();
+  ReceivedChunk() = default;
+  /// A chunk without memory: its bytes went straight into a posted receive.
+  ReceivedChunk(std::uint64_t total, std::uint64_t offset) : total_(total), offset_(offset) {}
+  /// A chunk with memory for `bytes`, from `pool` where that is worth it.
+  ReceivedChunk(const std::shared_ptr<ChunkPool>& pool, std::uint64_t total, std::uint64_t offset,
+                std::size_t bytes);
+  ReceivedChunk(ReceivedChunk&& other) noexcept;
+  ReceivedChunk& operator=(ReceivedChunk&& other) noexcept;
+  ~ReceivedChunk();
 
   std::byte* data() const { return memory_.get(); }
   std::size_t bytes() const { return bytes_; }
@@ -44,8 +45,9 @@ class Piece {
 
  private:
   ChunkPool::Memory memory_;
-  std::shared_ptr<ChunkPool> home_;  ///< where the memory goes; null: it is freed
-  std::uint64_t total_ = 0, offset_ = 0;
+  std::shared_ptr<ChunkPool> home_;  ///< takes the memory back; null: it is freed
+  std::uint64_t total_ = 0;
+  std::uint64_t offset_ = 0;
   std::size_t bytes_ = 0;
 };
 

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+
+namespace shoal::apps {
+
+/// A rank's report of its failure. It writes it to a pipe for the launcher before it ends.
+struct FailureReport {
+  int code = 1;
+  /// The rank reports that another is lost or silent: it is not the first cause if another rank
+  /// reports a failure of its own.
+  bool about_a_peer = false;
+  std::int64_t time_ns = 0;  ///< of the monotonic clock, which all processes of a host share
+  std::string text;
+};
+
+/// The report of an exception that ends a rank now.
+FailureReport failure_report(const std::exception& error);
+
+/// Writes a report as one message, shortened to what a pipe takes at once. A launcher that is gone
+/// is no error.
+void write_failure_report(int pipe, const FailureReport& report);
+/// Reads a report; empty when the rank ended without one. Does not wait.
+std::optional<FailureReport> read_failure_report(int pipe);
+
+std::int64_t monotonic_ns();
+
+}  // namespace shoal::apps

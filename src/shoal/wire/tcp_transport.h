@@ -1,0 +1,139 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shoal/base/error.h"
+#include "shoal/wire/acceptor.h"
+#include "shoal/wire/address.h"
+#include "shoal/wire/error_bytes.h"
+#include "shoal/wire/key_values.h"
+#include "shoal/wire/link.h"
+#include "shoal/wire/transport.h"
+
+namespace shoal::wire {
+
+/// One TCP connection of this rank to every other, and what has arrived on them.
+///
+/// Threads: a caller that waits moves the bytes of all connections itself (it is the *driver*); the
+/// others that wait meanwhile sleep until it reports an event. When no caller has waited for a
+/// millisecond, the transport's own thread moves the bytes. That thread also accepts connections
+/// and sends heartbeats, so that a rank that computes for long is not taken for dead.
+class TcpTransport final : public Transport {
+ public:
+  struct Options {
+    /// Names this set of connections in the store.
+    std::string name = "world";
+    /// The job's key; the handshake proves that both sides have it.
+    std::string key;
+    /// The address to listen on, see interface_address; empty: the one that the store knows.
+    std::string host;
+    PortRange ports;
+    Duration heartbeat = std::chrono::seconds(1);
+    /// A peer that sends nothing for so long is lost: it is stopped, or the link is cut.
+    Duration silence = std::chrono::seconds(15);
+  };
+  /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout) that
+  /// names the ranks that did not come.
+  TcpTransport(const Options& options, KeyValues& store, int rank, int size, Deadline deadline);
+  /// Says goodbye, unless that was done, and waits up to a second until everything is written.
+  ~TcpTransport() override;
+  TcpTransport(const TcpTransport&) = delete;
+  TcpTransport& operator=(const TcpTransport&) = delete;
+
+  /// Says goodbye: this rank waits for no other any more, and its end is no failure.
+  void leave();
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void send(int peer, Stream stream, int priority, Bytes message) {
+    send(peer, stream, priority, std::move(message), {}, nullptr);
+  }
+  void send(int peer, Stream stream, int priority, Bytes head, std::span<const std::byte> body,
+            Released released) override;
+  void flush() override;
+  std::optional<ReceivedChunk> take(int peer, Stream stream) override;
+  bool has_arrived(int peer, Stream stream) const override;
+  void post_receive(int peer, Stream stream, std::shared_ptr<PostedReceive> receive) override;
+  void release_buffers(Stream stream) override;
+  bool gone(int peer) const override;
+  void check() const override;
+  void abort(const Error& cause) override;
+  std::uint64_t events() const override { return events_.load(std::memory_order_acquire); }
+  void wait_for_event(std::uint64_t seen, Duration limit) override;
+  void answer_for(std::uint64_t group, std::function<Bytes()> answer) override;
+  std::vector<std::optional<Bytes>> ask(std::uint64_t group, Duration longest) override;
+  std::uint64_t bytes_sent(int peer) const override;
+  std::uint64_t bytes_received(int peer) const;
+
+ private:
+  class PeerSink;
+  struct Peer {
+    std::unique_ptr<Link> link;  ///< null before the connection is made and after it is closed
+    std::map<Stream, std::list<ReceivedChunk>> inbox;
+    std::map<Stream, std::shared_ptr<PostedReceive>> posted;
+    std::uint32_t watched_events = 0;  ///< of epoll
+    bool unflushed = false;
+    Clock::time_point last_received;
+    bool goodbye = false;
+    bool gone = false;
+    std::optional<Bytes> answer;  ///< to the open question
+  };
+  void admit(Descriptor socket, const Hello& hello);
+  void add_peer(int rank, Descriptor socket);
+  void await_all(Deadline deadline);
+  void run();
+  void watch_connections(bool watch);
+  void move_bytes(std::unique_lock<std::mutex>& lock, Duration limit);
+  void serve(int peer, std::uint32_t events);
+  void deliver(int peer, Stream stream, ReceivedChunk chunk, std::size_t bytes);
+  void handle_control(int peer, std::uint64_t what, const ReceivedChunk& chunk);
+  void answer_question(int peer, const ReceivedChunk& question);
+  void keep_answer(int peer, const ReceivedChunk& answer);
+  void send_heartbeats();
+  void fail(const Error& cause);
+  void close(int peer);
+  void flush_peer(int peer);
+  void send_control(std::uint64_t what, const Bytes& message);
+  void signal_event();
+  void wake_driver();
+
+  const Options options_;
+  const int rank_;
+  const int size_;
+  const std::shared_ptr<ChunkPool> pool_;
+  /// Guards all members below except atomics, and `loop_` and `acceptor_`, which belong to the
+  /// thread.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  ///< wakes the callers that wait while another one drives
+  std::atomic<std::uint64_t> events_{0};
+  std::vector<Peer> peers_;
+  std::map<std::uint64_t, std::function<Bytes()>> answers_;
+  std::optional<std::uint64_t> asked_;  ///< the group of the open question
+  std::optional<Error> failure_;        ///< set once, before `failed_`
+  std::atomic<bool> failed_{false};
+  Clock::time_point next_heartbeat_;
+  bool left_ = false;
+  std::optional<Clock::time_point> stop_by_;
+  Descriptor ready_;  ///< an epoll set of all connections and of `wake_`
+  Descriptor wake_;   ///< an eventfd that ends the driver's wait
+  bool driving_ = false;
+  int waiters_ = 0;                ///< callers that wait for the driver's events
+  Clock::time_point last_driven_;  ///< when a driver last stopped
+  int ranks_here_ = 1;
+  bool spins_ = true;  ///< a driver spins before it sleeps: every rank of this host has a core
+  EventLoop loop_;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::thread thread_;
+};
+
+}  // namespace shoal::wire

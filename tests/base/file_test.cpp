@@ -1,0 +1,67 @@
+#include "shoal/base/file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "shoal/base/error.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// An empty folder that is removed with all it holds.
+class File : public testing::Test {
+ protected:
+  File() : folder_(fs::path(testing::TempDir()) / ("file_test-" + std::to_string(::getpid()))) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  ~File() override { fs::remove_all(folder_); }
+
+  std::string path(const char* name) const { return (folder_ / name).string(); }
+  std::size_t files() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(File, ReadsEveryByte) {
+  const std::string bytes("a\r\n\0b\xff", 6);
+  std::ofstream(path("some"), std::ios::binary) << bytes;
+  std::ofstream(path("empty"));
+  EXPECT_EQ(read_text(path("some")), bytes);
+  EXPECT_EQ(read_text(path("empty")), "");
+  EXPECT_EQ(read_text(path("none")), std::nullopt);
+  EXPECT_EQ(read_text(folder_.string()), std::nullopt);
+}
+
+TEST_F(File, ReplacesTheWholeFileAndLeavesNothingBeside) {
+  replace_text(path("text"), "the first, longer text", "test");
+  replace_text(path("text"), "second", "test");
+  EXPECT_EQ(read_text(path("text")), "second");
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(File, AReplacementThatFailsKeepsTheOldFile) {
+  fs::create_directories(folder_ / "taken" / "inside");
+  try {
+    replace_text(path("taken"), "text", "test");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kOutput);
+    EXPECT_EQ(error.operation(), "test");
+  }
+  EXPECT_TRUE(fs::is_directory(folder_ / "taken" / "inside"));
+  EXPECT_EQ(files(), 1u);
+  EXPECT_THROW(replace_text(path("no folder/text"), "text", "test"), Error);
+}
+
+}  // namespace
+}  // namespace shoal
