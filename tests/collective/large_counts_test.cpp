@@ -133,7 +133,7 @@ struct Place {
   std::size_t distance;
   bool operator==(const Place&) const = default;
 };
-using Flow = std::vector<std::tuple<Lane, Kind, ElementType, int, std::size_t, Place, Place>>;
+using Flow = std::vector<std::tuple<Stage, Kind, ElementType, int, std::size_t, Place, Place>>;
 
 Flow flow_of(const HierarchicalProgram& program, const std::vector<std::byte*>& buffers,
              std::size_t times) {
@@ -150,11 +150,11 @@ Flow flow_of(const HierarchicalProgram& program, const std::vector<std::byte*>& 
   Flow flow;
   for (const Phase& phase : program.phases) {
     for (const Conversion& c : phase.before) {
-      flow.emplace_back(phase.lane, Kind::kBarrier, c.type, c.widens, c.count * times,
+      flow.emplace_back(phase.stage, Kind::kBarrier, c.type, c.widens, c.count * times,
                         place(c.from), place(c.to));
     }
     for (const Operation& o : phase.operations) {
-      flow.emplace_back(phase.lane, o.kind, o.type, o.peer, o.buffer.count * times,
+      flow.emplace_back(phase.stage, o.kind, o.type, o.peer, o.buffer.count * times,
                         place(o.buffer.input), place(o.buffer.output));
     }
   }
