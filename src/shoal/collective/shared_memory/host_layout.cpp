@@ -18,7 +18,8 @@ HostLayout::HostLayout(std::span<const int> hosts, int own_rank) : rank(own_rank
     local_of.push_back(static_cast<int>(members[h].size()));
     members[h].push_back(static_cast<int>(r));
   }
-  host = host_of[own_rank], local = local_of[own_rank];
+  host = host_of[own_rank];
+  local = local_of[own_rank];
   std::size_t least = hosts.size();
   for (const auto& ranks : members) least = std::min(least, ranks.size());
   columns = static_cast<int>(least);
