@@ -91,8 +91,9 @@ TEST(InlineExecutor, EveryKindEqualsItsDefinition) {
   for (const Kind kind : kKinds) {
     OneBlock block(kRanks);
     // Payloads inside the descriptor and beside it.
+    constexpr std::size_t kCounts[] = {1, 7, 80};
     for (std::uint64_t s = 1; s <= 3; ++s) {
-      const std::size_t count = s == 1 ? 1 : s == 2 ? 7 : 80;
+      const std::size_t count = kCounts[s - 1];
       const Announced all(block, kind, count, s);
       for (int r = kRanks - 1; r >= 0; --r) {
         ASSERT_TRUE(block.own(r, s).small);

@@ -36,7 +36,8 @@ class Announcements {
 
   /// Tells whether the slots that the operation needs are free on every rank.
   bool may_publish(std::uint64_t sequence, const PendingOperation& own) {
-    const std::uint64_t depth = own.has_list() ? kLists : own.small ? kPayloads : kSlots;
+    std::uint64_t depth = own.small ? kPayloads : kSlots;
+    if (own.has_list()) depth = kLists;
     return sequence <= freed_ + depth || sequence <= finished_by_all() + depth;
   }
   /// Writes the descriptor of this rank, with the contribution where that travels inline.
