@@ -194,7 +194,8 @@ void HostWorld::check() {
   if (now - suspected_at_ < kGrace) return;
   abort(
       Error(ErrorKind::kPeerLost, "group",
-            fmt::format("rank {} ended without a word while rank {} waited for it", ended, rank_))
+            fmt::format("rank {} ended and left no error report while rank {} waited for it", ended,
+                        rank_))
           .from(ended)
           .hint("it was killed, perhaps for memory, or exited early; its log has its last lines"));
   check();
