@@ -39,6 +39,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunica
   SHOAL_CHECK(local_in_->size() == layout_.local_size() && local_in_->rank() == layout_.local,
               "rank {} of {} on its host, not {} of {}", local_in_->rank(), local_in_->size(),
               layout_.local, layout_.local_size());
+  // A group of its own for the way out: its operations must not wait behind those of `local_in_`.
   local_out_ = local_in_->split(0, layout_.local);
   if (settings_.world_ranks.empty())
     settings_.world_ranks = layout_.members[static_cast<std::size_t>(layout_.host)];
@@ -224,6 +225,7 @@ void HierarchicalCommunicator::advance() {
     it = advance(*it, claimed) ? in_flight_.erase(it) : std::next(it);
 }
 
+// Polls every stage that runs something, each once.
 void HierarchicalCommunicator::make_progress() {
   bool polled[kStages] = {};
   for (const Pending& p : in_flight_) {
@@ -408,6 +410,7 @@ Error HierarchicalCommunicator::in_world_ranks(const Error& error) const {
 }
 
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
+  // The splits below are collectives of the stages, so no phase may be left to start in between.
   while (!in_flight_.empty()) wait(in_flight_.back().handle, Deadline::in(settings_.timeout));
   std::unique_ptr<Communicator> local;
   std::unique_ptr<Communicator> everywhere;

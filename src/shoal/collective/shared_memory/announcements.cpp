@@ -46,6 +46,8 @@ std::uint64_t Announcements::finished_by_all() {
   return freed_;
 }
 
+// Only the root reads in a scatter, and only the root writes in a reduce or gather: the other
+// buffers of these kinds need not be visible.
 bool Announcements::locate(const Operation& operation, const Buffer& buffer, Location& input,
                            Location& output) const {
   if (buffer.count == 0) return true;
@@ -81,6 +83,7 @@ void Announcements::publish(std::uint64_t sequence, const PendingOperation& own)
   d.input = {};
   d.output = {};
   d.started = TickClock::now();
+  // Only reports read it, and they check `sequence` afterwards.
   d.finished.store(0, std::memory_order_relaxed);
   if (!own.send_counts.empty()) {
     // Parts of different sizes are always staged.
@@ -111,6 +114,8 @@ void Announcements::note_complete(std::uint64_t sequence) {
   block_.descriptor(rank_, sequence).finished.store(TickClock::now(), std::memory_order_relaxed);
 }
 
+// Either mark is stored after the rank's last access to the operation's shared data. The acquire
+// makes that access happen before whatever this rank does next with its buffers.
 bool Announcements::finished_by(int rank, std::uint64_t sequence,
                                 const PendingOperation& own) const {
   if (own.small) return published(rank, sequence);
@@ -131,6 +136,8 @@ Error Announcements::mismatch(std::uint64_t sequence, const PendingOperation& ow
 }
 
 void Announcements::compare(std::uint64_t sequence, const PendingOperation& own, int peer) const {
+  // The peer's slot cannot hold a later operation yet, as this rank has not finished with this one.
+  // Where it does, the peer is broken, and the comparison of the sequences finds it.
   const Descriptor& mine = descriptor(rank_, sequence);
   const Descriptor& theirs = descriptor(peer, sequence);
   const bool same =

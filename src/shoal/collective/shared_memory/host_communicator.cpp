@@ -214,6 +214,8 @@ void HostCommunicator::wait(Handle handle, Deadline deadline) {
   });
 }
 
+// The timeout counts from the first look at the clock: an operation that completes while this rank
+// spins never reads the clock.
 void HostCommunicator::wait(Handle handle) {
   Clock::time_point first{};
   wait_until(handle, [&] {
@@ -251,6 +253,8 @@ void HostCommunicator::poll(Duration) {
   }
 }
 
+// Ranks exchange their colors and keys, then the offsets of the new groups' control memory. Ranks
+// without a color take part in both exchanges, as these are collectives of this group.
 std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
   const std::size_t ranks = static_cast<std::size_t>(size());
   const auto gather = [&](std::array<std::int64_t, 2> mine) {
@@ -267,6 +271,8 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
     if (requests[r][0] == color) chosen.push_back(r);
   std::stable_sort(chosen.begin(), chosen.end(),
                    [&](int a, int b) { return requests[a][1] < requests[b][1]; });
+  // The first rank of each new group takes memory for it. The memory is zero, so the others may use
+  // it as soon as they know the offset.
   const bool first = color >= 0 && chosen.front() == rank_;
   const auto bytes = HostBlock::bytes(static_cast<int>(chosen.size()));
   const auto offsets =
@@ -286,6 +292,8 @@ void HostCommunicator::abort(const Error& cause) { world_->abort(cause); }
 // The first cause wins: the error of this rank may be a consequence of one that another rank has
 // recorded before.
 void HostCommunicator::fail(const Error& error) {
+  // `abort` returns when a cause is recorded, this one or an earlier one. `check` throws it as the
+  // error of this rank.
   world_->abort(error);
   try {
     world_->check();
@@ -316,6 +324,7 @@ void HostCommunicator::keep_in(FlightBook& book) const {
     if (!settings_.world_ranks.empty())
       member = settings_.world_ranks.at(static_cast<std::size_t>(member));
   }
+  // The offset of the block tells groups of the same ranks apart, equally on every rank.
   const auto place = reinterpret_cast<const std::byte*>(&block_.lot()) - world_->control();
   const int first = settings_.world_ranks.empty() ? 0 : settings_.world_ranks.front();
   book.add(fmt::format("host-of-{}-{:x}", first, place), names,

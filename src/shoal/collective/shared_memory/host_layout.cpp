@@ -10,6 +10,7 @@ namespace shoal::collective {
 HostLayout::HostLayout(std::span<const int> hosts, int own_rank) : rank(own_rank) {
   SHOAL_USER_CHECK(own_rank >= 0 && own_rank < static_cast<int>(hosts.size()), "hosts",
                    "rank {} of {}", own_rank, hosts.size());
+  // Names of nodes are any numbers; nodes are counted in the order of their first rank.
   std::map<int, int> index;
   for (std::size_t r = 0; r < hosts.size(); ++r) {
     const int h = index.try_emplace(hosts[r], static_cast<int>(index.size())).first->second;

@@ -85,7 +85,7 @@ HostMailbox::Ticket HostMailbox::start(const Operation& operation) {
 }
 
 void HostMailbox::advance() {
-  std::vector<bool> blocked(outgoing_.empty() ? 0 : ranks_);
+  std::vector<bool> blocked(outgoing_.empty() ? 0 : ranks_);  // by destination
   for (auto it = outgoing_.begin(); it != outgoing_.end();) {
     if (!advance(*it, blocked)) {
       ++it;
@@ -140,6 +140,8 @@ bool HostMailbox::advance(Send& send, std::vector<bool>& blocked) {
     if (size <= kInlineBytes) return true;
     send.slot = &slot;
   }
+  // The receiver has accepted the message, which is then staged, or has taken all of it. The chunks
+  // of this rank serve one message at a time.
   const auto state = send.slot->state.load(std::memory_order_acquire);
   if (state == kAccepted && (streaming_ == 0 || streaming_ == send.ticket)) return stream(send);
   if (state != kTaken) return false;
@@ -156,6 +158,7 @@ bool HostMailbox::stream(Send& send) {
   const std::size_t size = payload_bytes(send.operation);
   const std::size_t chunks = (size + kChunkBytes - 1) / kChunkBytes;
   for (std::uint64_t next = slot.offered.load(std::memory_order_relaxed); next < chunks; ++next) {
+    // The acquire orders the receiver's reads of chunk `next - 2` before this write over it.
     if (next >= slot.consumed.load(std::memory_order_acquire) + 2) return false;
     const std::size_t begin = next * kChunkBytes;
     std::memcpy(staging(rank_, next),

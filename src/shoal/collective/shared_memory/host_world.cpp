@@ -95,6 +95,7 @@ std::size_t HostWorld::take_control(std::size_t bytes) {
   const std::size_t rounded = (bytes + kPage - 1) / kPage * kPage;
   const std::size_t first_end =
       (first_block() + HostBlock::bytes(size_) + kPage - 1) / kPage * kPage;
+  // Ranks of several groups may take memory at the same time.
   const std::size_t offset = first_end + header().taken.fetch_add(rounded);
   if (offset + rounded > kControlBytes) {
     throw Error(ErrorKind::kResource, "group", "the control memory of this host's ranks is used up")
@@ -123,6 +124,7 @@ void HostWorld::abort(const Error& cause) {
       std::this_thread::yield();
     return;
   }
+  // This rank has won, and nobody reads the record before the last line.
   h.kind = static_cast<std::uint32_t>(cause.kind());
   h.rank = rank_;
   h.peer = cause.peer();
@@ -135,6 +137,7 @@ void HostWorld::abort(const Error& cause) {
 
 void HostWorld::throw_cause() const {
   const Header& h = header();
+  // The kind is clamped: a broken peer may have written any number.
   const auto kind = static_cast<ErrorKind>(
       std::min<std::uint32_t>(h.kind, static_cast<std::uint32_t>(ErrorKind::kAborted)));
   const std::string message = get(h.message);
