@@ -322,11 +322,11 @@ TEST(OnOneHost, AnySourceHearsBothWays) {
               soon());
         return;
       }
-      std::vector<int> heard(static_cast<std::size_t>(kRounds * (n - 1)));
+      std::vector<int> received(static_cast<std::size_t>(kRounds * (n - 1)));
       std::vector<int> named(static_cast<std::size_t>(n));
       std::vector<int> next(static_cast<std::size_t>(n));
       std::vector<Handle> handles;
-      for (int& x : heard) {
+      for (int& x : received) {
         handles.push_back(c.start({.kind = Kind::kReceive,
                                    .type = ElementType::kI32,
                                    .buffer = {nullptr, &x, 1},
@@ -342,7 +342,7 @@ TEST(OnOneHost, AnySourceHearsBothWays) {
               soon());
       }
       for (const Handle handle : handles) c.wait(handle, soon());
-      for (const int x : heard) EXPECT_EQ(x % 100, next[x / 100]++) << "of one rank in order";
+      for (const int x : received) EXPECT_EQ(x % 100, next[x / 100]++) << "of one rank in order";
       for (int r = 1; r < n; ++r) {
         EXPECT_EQ(next[r], kRounds);
         EXPECT_EQ(named[r], -r);
@@ -363,7 +363,7 @@ void receive_from_any_rank(Communicator& c) {
              .tag = 8},
             soon());
     } else {
-      std::set<int> heard;
+      std::set<int> received;
       for (int i = 1; i < c.size(); ++i) {
         const Handle handle = c.start({.kind = Kind::kReceive,
                                        .type = ElementType::kI32,
@@ -372,12 +372,12 @@ void receive_from_any_rank(Communicator& c) {
                                        .tag = 8});
         c.wait(handle, soon());
         const int source = c.take_source(handle);
-        EXPECT_TRUE(heard.insert(source).second) << source;
+        EXPECT_TRUE(received.insert(source).second) << source;
         EXPECT_EQ(x, std::vector<int>(count, source));
         EXPECT_EQ(c.take_source(handle), -1) << "to be asked once";
       }
-      EXPECT_EQ(*heard.begin(), 1);
-      EXPECT_EQ(*heard.rbegin(), c.size() - 1);
+      EXPECT_EQ(*received.begin(), 1);
+      EXPECT_EQ(*received.rbegin(), c.size() - 1);
     }
     c.run({.kind = Kind::kBarrier}, soon());
   }

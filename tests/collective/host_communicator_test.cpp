@@ -289,14 +289,14 @@ TEST(HostCommunicator, WhoGoesOnKeepsWhatItHasStillToCompare) {
     const std::vector<std::size_t> counts{3, 3};
     std::vector<int> in(6);
     std::vector<int> out(6 * kSlots, -1);
-    std::vector<int> heard(kPayloads, -1);
+    std::vector<int> received(kPayloads, -1);
     for (std::size_t i = 0; i < in.size(); ++i) in[i] = 100 * rank + static_cast<int>(i);
     std::vector<Handle> handles;
     for (std::size_t i = 0; i < kPayloads; ++i) {
-      if (rank == 0) heard[i] = static_cast<int>(i);
+      if (rank == 0) received[i] = static_cast<int>(i);
       handles.push_back(c.start({.kind = Kind::kBroadcast,
                                  .type = ElementType::kI32,
-                                 .buffer = {&heard[i], &heard[i], 1},
+                                 .buffer = {&received[i], &received[i], 1},
                                  .peer = 0}));
     }
     for (std::size_t i = 0; i < kSlots; ++i) {
@@ -308,7 +308,7 @@ TEST(HostCommunicator, WhoGoesOnKeepsWhatItHasStillToCompare) {
     }
     if (rank == 0) root_has_started = true;
     for (const Handle handle : handles) c.wait(handle);
-    for (std::size_t i = 0; i < kPayloads; ++i) EXPECT_EQ(heard[i], static_cast<int>(i));
+    for (std::size_t i = 0; i < kPayloads; ++i) EXPECT_EQ(received[i], static_cast<int>(i));
     for (std::size_t i = 0; i < out.size(); ++i)
       EXPECT_EQ(out[i], 100 * static_cast<int>(i % 6 / 3) + 3 * rank + static_cast<int>(i % 3));
   });

@@ -125,7 +125,7 @@ TEST(HostMailbox, AnySourceSaysWhoseMessageItWas) {
       const auto data = message(rank, 0, 0, 300);
       return c.wait(c.start(sending(data, 0, 9)));
     }
-    std::vector<bool> heard(4);
+    std::vector<bool> received(4);
     for (int i = 1; i < 4; ++i) {
       std::vector<int> data(300);
       const Handle handle = c.start(receiving(data, -1, 9));
@@ -133,8 +133,8 @@ TEST(HostMailbox, AnySourceSaysWhoseMessageItWas) {
       const int source = c.take_source(handle);
       ASSERT_GT(source, 0);
       EXPECT_EQ(data, message(source, 0, 0, 300));
-      EXPECT_FALSE(heard[source]);
-      heard[source] = true;
+      EXPECT_FALSE(received[source]);
+      received[source] = true;
       EXPECT_EQ(c.take_source(handle), -1);
     }
   });

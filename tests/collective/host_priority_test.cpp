@@ -471,12 +471,12 @@ TEST(HostPriority, ADisagreementOverAnUrgentOneIsMet) {
   EXPECT_EQ(met, 2);
 }
 
-/// What rank 0 is told when it waits for the last of `calls`, of which rank 1 starts the first
-/// `entered` and then does nothing more.
-Error told_after(const std::vector<HostCall>& calls, std::size_t entered) {
+/// Returns the error that rank 0 gets when it waits for the last of `calls`, of which rank 1 starts
+/// the first `entered` and then does nothing more.
+Error error_after(const std::vector<HostCall>& calls, std::size_t entered) {
   RankMemory memory(2);
   MeetingPoint point(2);
-  std::optional<Error> told;
+  std::optional<Error> caught;
   on_threads(2, [&](HostCommunicator& c, int rank) {
     std::vector<Started> all;
     for (std::size_t i = 0; i < (rank == 0 ? calls.size() : entered); ++i)
@@ -487,10 +487,10 @@ Error told_after(const std::vector<HostCall>& calls, std::size_t entered) {
       c.wait(all.back().handle);
       ADD_FAILURE();
     } catch (const Error& error) {
-      told = error;
+      caught = error;
     }
   });
-  return told.value();
+  return caught.value();
 }
 
 TEST(HostPriority, ATimeoutNamesTheOperationThatIsAwaited) {
@@ -501,18 +501,18 @@ TEST(HostPriority, ATimeoutNamesTheOperationThatIsAwaited) {
     return call;
   };
   // The urgent one waits for rank 1, not for the large one, which rank 1 has announced.
-  const Error urgent = told_after({large, with(small, 1)}, 1);
+  const Error urgent = error_after({large, with(small, 1)}, 1);
   EXPECT_EQ(urgent.kind(), ErrorKind::kTimeout);
   EXPECT_EQ(urgent.sequence(), 2u);
   EXPECT_THAT(urgent.what(), HasSubstr("rank 1 never entered #2 (its last was #1 all_reduce"));
   // Behind one as urgent it is that one.
-  EXPECT_EQ(told_after({large, with(large, 1), with(small, 1)}, 3).sequence(), 2u);
-  EXPECT_EQ(told_after({large, small}, 2).sequence(), 1u);
-  EXPECT_EQ(told_after({with(small, 1), large}, 2).sequence(), 2u);
+  EXPECT_EQ(error_after({large, with(large, 1), with(small, 1)}, 3).sequence(), 2u);
+  EXPECT_EQ(error_after({large, small}, 2).sequence(), 1u);
+  EXPECT_EQ(error_after({with(small, 1), large}, 2).sequence(), 2u);
   // What must be staged waits for what must be and is before it.
   const HostCall staged{
       .kind = Kind::kAllToAll, .count = kLarge, .counted = true, .timeout = milliseconds(100)};
-  EXPECT_EQ(told_after({large, staged, with(staged, 1)}, 3).sequence(), 2u);
+  EXPECT_EQ(error_after({large, staged, with(staged, 1)}, 3).sequence(), 2u);
 }
 
 // Rank 1 has given what it had to give, and has left: rank 0 still waits for rank 2, not for it.

@@ -133,7 +133,7 @@ struct Place {
   std::size_t distance;
   bool operator==(const Place&) const = default;
 };
-using Flow = std::vector<std::tuple<Lane, Kind, ElementType, int, std::size_t, Place, Place>>;
+using Flow = std::vector<std::tuple<Stage, Kind, ElementType, int, std::size_t, Place, Place>>;
 
 Flow flow_of(const HierarchicalProgram& program, const std::vector<std::byte*>& buffers,
              std::size_t times) {
@@ -150,11 +150,11 @@ Flow flow_of(const HierarchicalProgram& program, const std::vector<std::byte*>& 
   Flow flow;
   for (const Phase& phase : program.phases) {
     for (const Conversion& c : phase.before) {
-      flow.emplace_back(phase.lane, Kind::kBarrier, c.type, c.widens, c.count * times,
+      flow.emplace_back(phase.stage, Kind::kBarrier, c.type, c.widens, c.count * times,
                         place(c.from), place(c.to));
     }
     for (const Operation& o : phase.operations) {
-      flow.emplace_back(phase.lane, o.kind, o.type, o.peer, o.buffer.count * times,
+      flow.emplace_back(phase.stage, o.kind, o.type, o.peer, o.buffer.count * times,
                         place(o.buffer.input), place(o.buffer.output));
     }
   }
@@ -219,10 +219,11 @@ TEST(LargeCounts, ContributionsReachTheFarEnd) {
   }
   const Operation o{
       .kind = Kind::kAllReduce, .type = ElementType::kU8, .buffer = {in.at(0), out.at(0), kFar}};
-  const Call call{o, {&o.buffer, 1}, {}, {}, 0, 2};
-  offer(call, kFar - 16, kFar, offered[0]);
+  const RankCall call{o, {&o.buffer, 1}, {}, {}, 0, 2};
+  write_contribution(call, kFar - 16, kFar, offered[0]);
   for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(offered[0][i], static_cast<std::byte>(i));
-  consume(call, kFar - 16, kFar, others);
+  copy_own_part(call, kFar - 16, kFar);
+  combine_contributions(call, kFar - 16, kFar, others);
   for (std::size_t i = 0; i < 16; ++i)
     EXPECT_EQ(*out.at(kFar - 16 + i), static_cast<std::byte>(11 * i)) << i;
 }
@@ -239,11 +240,12 @@ TEST(LargeCounts, ExchangedPartsReachTheFarEnd) {
   const std::vector<std::size_t> receive{16, kFar};
   const Operation o{
       .kind = Kind::kAllToAll, .type = ElementType::kU8, .buffer = {in.at(0), out.at(0), 0}};
-  const Call call{o, {&o.buffer, 1}, send, receive, 1, 2};
+  const RankCall call{o, {&o.buffer, 1}, send, receive, 1, 2};
   std::byte to[32] = {};
-  offer(call, 0, 16, to);
+  write_contribution(call, 0, 16, to);
   for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(to[i], static_cast<std::byte>(i + 1));
-  consume(call, kFar - 16, kFar, offered);
+  copy_own_part(call, kFar - 16, kFar);
+  combine_contributions(call, kFar - 16, kFar, offered);
   for (std::size_t i = 0; i < 16; ++i)
     EXPECT_EQ(*out.at(kFar + i), static_cast<std::byte>(i + 101));
 }

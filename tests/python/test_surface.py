@@ -165,7 +165,7 @@ def shrunk_after_a_death(rank, size):
     try:
         dist.all_reduce(torch.ones(100_000))
     except RuntimeError as error:
-        assert "rank 1 ended without a word" in str(error), error
+        assert "rank 1 ended and left no error report" in str(error), error
     else:
         raise AssertionError("nobody missed rank 1")
     group = dist.shrink_group([1], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)

@@ -225,7 +225,7 @@ std::string way_of(const BenchArguments& a, const comm::Group& group, const Case
     if (dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get()))
       return "hierarchical";
   }
-  const bool small = collective::HostCommunicator::travels_inline(kind_of(c.op), bytes, a.world);
+  const bool small = collective::travels_inline(kind_of(c.op), bytes, a.world);
   return small ? "inline" : a.arena ? "direct" : "staged";
 }
 

@@ -11,29 +11,30 @@
 
 namespace shoal::collective {
 
-/// One collective of one rank, as somebody remembers it.
+/// The record of one collective on one rank.
 struct FlightEntry {
-  int rank = 0;                ///< of the world
+  int rank = 0;                ///< in the world
   std::uint64_t sequence = 0;  ///< in its group, counted from 1
   std::string call;            ///< "all_reduce of 5 x f32 by sum"
   Clock::time_point began{};
   Clock::time_point ended{};  ///< the epoch while it is not complete
 };
 
-/// What one group has done.
+/// The records of one group.
 struct FlightPage {
-  std::string group;         ///< the same on every rank that knows the group
-  std::vector<int> members;  ///< ranks of the world
+  std::string group;         ///< names the group, equal on all its ranks
+  std::vector<int> members;  ///< ranks in the world
   std::vector<FlightEntry> entries;
 };
 
-/// Where the communicators of a process leave what they remember, so that it can still be read when
-/// a failure has unwound them. Keeps the first group and the last kGroups. Threads: any.
+/// Keeps the records of the communicators of a process, so that they can still be read after a
+/// failure has destroyed the communicators. It keeps the first group and the last kGroups of the
+/// others. Threads: any.
 class FlightBook {
  public:
   static constexpr std::size_t kGroups = 256;
-  /// `entries` owns what it reads, and takes the place of what was there under the same name. It is
-  /// called while other ranks go on, and says what it finds.
+  /// Adds a group, in the place of one with the same name. `entries` returns its records: it owns
+  /// what it reads, and is called while other ranks go on.
   void add(std::string group, std::vector<int> members,
            std::function<std::vector<FlightEntry>()> entries);
   std::vector<FlightPage> pages() const;

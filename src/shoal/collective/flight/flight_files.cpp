@@ -35,7 +35,8 @@ double seconds_since_1970(std::chrono::system_clock::time_point time) {
   return to_seconds(time.time_since_epoch());
 }
 
-/// Ranks' clocks of one host agree; those of hosts do as far as somebody keeps them.
+/// Converts to seconds since 1970. The clocks of one node agree, those of several nodes as far as
+/// they are synchronised.
 double wall_time(Clock::time_point time) {
   const auto now = std::chrono::system_clock::now();
   return seconds_since_1970(
@@ -69,21 +70,22 @@ std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Err
   return text;
 }
 
+/// Writes aside and renames, so that a reader finds the old file or the new one, never a part.
 void replace_file(const fs::path& path, const std::string& text) {
   replace_text(path.string(), text, "flight recorder");
 }
 
-/// Holds a directory against others that merge there.
-class Hold {
+/// Locks a directory, so that no other rank merges files there meanwhile.
+class DirectoryLock {
  public:
-  explicit Hold(const std::string& directory)
+  explicit DirectoryLock(const std::string& directory)
       : fd_(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
     if (fd_ < 0 || ::flock(fd_, LOCK_EX) != 0)
       throw system_error(ErrorKind::kOutput, "flight recorder", "cannot lock " + directory);
   }
-  ~Hold() { ::close(fd_); }
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
+  ~DirectoryLock() { ::close(fd_); }
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
 
  private:
   int fd_;
@@ -99,19 +101,22 @@ std::vector<std::string> rank_files(const std::string& directory) {
   return texts;
 }
 
-/// One "call" line.
-struct Call {
+/// A line {"record":"call"} of one rank.
+struct RecordedCall {
   Json line;
   bool complete;
 };
 
-/// What is known of one group: its members, and the calls of each rank by sequence.
+/// Holds what the ranks have recorded of one group: its members, and the calls of each rank by
+/// sequence.
 struct History {
   std::set<int> members;
-  std::map<int, std::map<std::uint64_t, Call>> calls;
+  std::map<int, std::map<std::uint64_t, RecordedCall>> calls;
 };
 
-/// The words for a group of which somebody is not through: at the first call that holds anybody up.
+/// Returns the verdict on a group that stands still: which ranks never entered, and which are
+/// inside, the first call that is not complete everywhere. Nothing for a group that has completed
+/// all.
 std::optional<Json> verdict(const std::string& group, const History& history) {
   std::optional<std::uint64_t> stuck;
   std::uint64_t last = 0;
@@ -128,12 +133,12 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
   std::vector<std::string> absent;
   std::vector<std::string> parts;
   std::vector<int> inside;
-  std::vector<int> silent;
+  std::vector<int> without_record;
   std::string what;
   for (const int rank : history.members) {
     const auto found = history.calls.find(rank);
     if (found == history.calls.end()) {
-      silent.push_back(rank);
+      without_record.push_back(rank);
       continue;
     }
     const auto& [own_last, last_call] = *found->second.rbegin();
@@ -152,7 +157,8 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
   };
   if (!inside.empty())
     parts.push_back(fmt::format("{} {} inside it", many(inside), inside.size() > 1 ? "are" : "is"));
-  if (!silent.empty()) parts.push_back(fmt::format("{} left no record", many(silent)));
+  if (!without_record.empty())
+    parts.push_back(fmt::format("{} left no record", many(without_record)));
   return Json{{"record", "verdict"},
               {"group", group},
               {"sequence", *stuck},
@@ -174,7 +180,7 @@ bool is_call_line(Json& line) {
                      [](const Json& rank) { return rank.is_number_integer(); });
 }
 
-/// The lines of one run, in no order.
+/// Returns the valid lines of one run, in no order.
 std::vector<Json> lines_of_run(const std::vector<std::string>& files, const std::string& run) {
   std::vector<Json> lines;
   for (const std::string& file : files) {
@@ -206,8 +212,9 @@ std::string merge_flights(const std::vector<std::string>& files, const std::stri
     history.members.insert(rank);
     const bool complete = line["took_us"].is_number();
     const std::uint64_t sequence = line["sequence"];
-    Call& known = history.calls[rank].try_emplace(sequence, Call{Json(), false}).first->second;
-    // Who saw it complete saw it later.
+    RecordedCall& known =
+        history.calls[rank].try_emplace(sequence, RecordedCall{Json(), false}).first->second;
+    // Several ranks may have recorded the call. One that saw it complete saw it last.
     if (known.line.is_null() || complete) known = {std::move(line), complete};
   }
   std::string text;
@@ -217,7 +224,7 @@ std::string merge_flights(const std::vector<std::string>& files, const std::stri
       for (const auto& [sequence, call] : calls) text += line_of(call.line);
   }
   for (const auto& [group, history] : groups)
-    if (const auto words = verdict(group, history)) text += line_of(*words);
+    if (const auto stuck = verdict(group, history)) text += line_of(*stuck);
   return text;
 }
 
@@ -225,7 +232,7 @@ void write_flight(const std::string& directory, const FlightOwner& owner, const 
                   const Error& cause) {
   std::error_code failed;
   fs::create_directories(directory, failed);
-  const Hold hold(directory);
+  const DirectoryLock lock(directory);
   replace_file(fs::path(directory) / fmt::format("{}{}.jsonl", kPrefix, owner.rank),
                lines_of(owner, book, cause));
   replace_file(fs::path(directory) / kMerged, merge_flights(rank_files(directory), owner.run));

@@ -46,7 +46,7 @@ void FlightRecorder::leave(std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
   Entry& entry = entries_[sequence % kKept];
   if (entry.sequence == sequence) entry.ended = Clock::now();
-  // What has been overwritten is taken for complete.
+  // `left_` advances over all that are complete. An entry that was overwritten counts as complete.
   while (left_ < entered_) {
     const Entry& next = entries_[(left_ + 1) % kKept];
     if (next.sequence == left_ + 1 && next.ended == Clock::time_point{}) break;

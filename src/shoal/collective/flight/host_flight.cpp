@@ -15,25 +15,28 @@ std::string describe(const Descriptor& d) {
   return text;
 }
 
-std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names,
-                                    const TickClock& clock) {
+std::vector<FlightEntry> recorded_entries(const HostBlock& block, const std::vector<int>& names,
+                                          const TickClock& clock) {
   std::vector<FlightEntry> entries;
   for (int r = 0; r < static_cast<int>(names.size()); ++r) {
     const std::uint64_t last = block.announced(r);
     const std::uint64_t finished = block.line(r).finished.load();
-    // Not to `last` itself: what a rank says of itself may be any number.
+    // The loop counts entries instead of comparing with `last`: a rank may have written any number
+    // there. The oldest two slots are left out, as the rank may be overwriting them.
     for (std::uint64_t i = 0, first = last > kSlots - 2 ? last - (kSlots - 2) + 1 : 1;
          i < kSlots - 2 && first + i <= last; ++i) {
       const std::uint64_t s = first + i;
       const Descriptor& d = block.descriptor(r, s);
       if (d.sequence.load(std::memory_order_acquire) != s) continue;
-      // A rank that has finished its part and waits for the others has noted no time: none is told.
+      // A rank that has finished its part and waits for the others has noted no time yet: such an
+      // entry ends when it began, so that it counts as complete and shows no duration.
       const std::int64_t noted = d.finished.load(std::memory_order_relaxed);
       const bool done = s <= finished || d.executed.load(std::memory_order_relaxed) == s;
       const std::int64_t ended = noted != 0 ? noted : done ? d.started : 0;
       FlightEntry entry{
           names[static_cast<std::size_t>(r)], s, describe(d), clock.time_at(d.started), {}};
       if (ended != 0) entry.ended = clock.time_at(ended);
+      // The slot may have been overwritten while it was read.
       if (d.sequence.load(std::memory_order_acquire) == s) entries.push_back(std::move(entry));
     }
   }

@@ -9,12 +9,12 @@
 
 namespace shoal::collective {
 
-/// The call that a rank has announced: "all_reduce of 5 x f32 by sum".
+/// Describes the call that a rank has announced: "all_reduce of 5 x f32 by sum".
 std::string describe(const Descriptor& d);
 
-/// What all ranks of a group, `names` in the job, have announced last. They go on meanwhile: an
-/// entry that has made room for another is left out.
-std::vector<FlightEntry> remembered(const HostBlock& block, const std::vector<int>& names,
-                                    const TickClock& clock);
+/// Returns the last operations that all ranks of a group have announced. `names[r]` is the rank in
+/// the job. The ranks go on meanwhile: an entry that is overwritten while it is read is left out.
+std::vector<FlightEntry> recorded_entries(const HostBlock& block, const std::vector<int>& names,
+                                          const TickClock& clock);
 
 }  // namespace shoal::collective

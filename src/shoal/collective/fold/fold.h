@@ -18,17 +18,18 @@ namespace shoal::collective {
 void fold(ElementType type, Reduction reduction, const void* const* source, int sources,
           void* const* target, int targets, std::size_t count, double scale = 1);
 
-/// The same, one element at a time in the plainest way: what `fold` is tested against.
+/// As `fold`, one element at a time in the plainest way. `fold` is tested against it.
 void fold_plain(ElementType type, Reduction reduction, const void* const* source, int sources,
                 void* const* target, int targets, std::size_t count, double scale = 1);
 
-/// `count` elements of a floating type narrower than fp32 as fp32, and back, to nearest even. The
-/// two do not overlap.
+/// Convert `count` elements of a floating type narrower than fp32 to fp32, and back with rounding
+/// to nearest even. The two ranges do not overlap.
 void widen(ElementType type, const void* from, float* to, std::size_t count);
 void narrow(ElementType type, const float* from, void* to, std::size_t count);
 
-/// Bitwise reductions take integers and bool; minimum and maximum any type but complex; kAverage
-/// and kPremulSum floating and complex types; bool takes sum as "or", product as "and".
+/// Tells whether `fold` has the reduction. Bitwise reductions take integers and bool; minimum and
+/// maximum any type but complex; kAverage and kPremulSum floating and complex types; bool takes sum
+/// as "or", product as "and".
 bool supports_fold(ElementType type, Reduction reduction);
 
 }  // namespace shoal::collective

@@ -1,9 +1,10 @@
-// The body of every fold, as plain loops that the compiler vectorises. Included once for the plain
-// version and once per vector width, each time in a namespace of its own and under that width's
-// target options; therefore no include guard, and no lambdas (they would not inherit the target).
+// This file holds the body of every fold, as plain loops that the compiler vectorises. fold.cpp
+// includes it once per vector width, each time in a namespace of its own and under the target
+// options of that width. Therefore it has no include guard, and no lambdas, which would not inherit
+// the target.
 
 template <class T>
-struct Wide {  // integers and complex parts: computed as they are
+struct Wide {  // integers and parts of complex numbers are computed as they are
   using type = T;
   static T load(T x) { return x; }
   static T store(T x) { return x; }
@@ -33,8 +34,8 @@ struct Wide<Float8E5M2> {
   static Float8E5M2 store(float x) { return narrow_e5m2(x); }
 };
 
-// Signed overflow wraps, as on every peer: sums and products of integers are taken on the unsigned
-// type.
+// Signed overflow is undefined in C++ and must wrap the same on every peer, so sums and products of
+// integers are computed in the unsigned type.
 template <class W>
 W wrapping_add(W a, W b) {
   if constexpr (std::is_integral_v<W>) {
@@ -65,7 +66,7 @@ struct Product {
     return wrapping_multiply(a, b);
   }
 };
-// A NaN on either side is the result, as in torch.minimum.
+// If either side is NaN the result is NaN, as in torch.minimum.
 struct Min {
   template <class W>
   static W apply(W a, W b) {
@@ -143,7 +144,8 @@ void fold_two(const T* __restrict a, const T* __restrict b, T* __restrict c, std
     c[i] = Wide<T>::store(Op::apply(Wide<T>::load(a[i]), Wide<T>::load(b[i])));
 }
 
-inline constexpr std::size_t kBlock = 1024;  // accumulators that stay in the first-level cache
+// The accumulators of one block stay in the first-level cache.
+inline constexpr std::size_t kBlock = 1024;
 
 template <class T, class Op>
 void fold_blocks(const T* const* source, int sources, T* const* target, int targets,

@@ -8,7 +8,7 @@
 namespace shoal::collective {
 namespace {
 
-/// One element of any real type, in the type that sums are taken in.
+/// Loads one element of any real type as the type that sums are computed in.
 template <class T>
 auto load(const void* from, std::size_t i) {
   T x;
@@ -35,7 +35,7 @@ template <class W>
 W combine(Reduction reduction, W a, W b) {
   if constexpr (std::is_integral_v<W>) {
     const auto x = static_cast<std::uint64_t>(a);
-    const auto y = static_cast<std::uint64_t>(b);  // wraps
+    const auto y = static_cast<std::uint64_t>(b);  // unsigned, because overflow must wrap
     if (reduction == Reduction::kSum) return static_cast<W>(x + y);
     if (reduction == Reduction::kProduct) return static_cast<W>(x * y);
     if (reduction == Reduction::kBitAnd) return static_cast<W>(x & y);

@@ -6,16 +6,18 @@
 
 namespace shoal::collective {
 
-/// Floating types that processors store but do not add: 1 sign bit, then exponent and mantissa.
-/// Conversions are exact one way and round to nearest even the other.
+// Floating types that processors store but do not add: 1 sign bit, then exponent and mantissa.
+// Widening is exact, and narrowing rounds to nearest even.
+
 struct BFloat16 {
   std::uint16_t bits;
 };
 struct Float16 {
   std::uint16_t bits;
 };
-struct Float8E4M3 {  ///< the "fn" variant: no infinities, NaN is 0x7f (Micikevicius et al., "FP8
-                     ///< formats for deep learning", 2022)
+/// The "fn" variant, which has no infinities; NaN is 0x7f (Micikevicius et al., "FP8 formats for
+/// deep learning", 2022).
+struct Float8E4M3 {
   std::uint8_t bits;
 };
 struct Float8E5M2 {
@@ -33,8 +35,8 @@ inline BFloat16 narrow_bf16(float x) {
   return {static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
 }
 
-/// A float of `kExponent` exponent and `kMantissa` mantissa bits to fp32, by moving the bits and
-/// scaling by the difference of the biases (which also normalises subnormal numbers).
+/// Widens a float of `kExponent` exponent and `kMantissa` mantissa bits to fp32, by moving the bits
+/// and scaling by the difference of the biases, which also normalises subnormal numbers.
 template <int kExponent, int kMantissa, bool kInfinities>
 float widen_bits(std::uint32_t bits) {
   constexpr int kBias = (1 << (kExponent - 1)) - 1;
@@ -65,7 +67,7 @@ std::uint32_t narrow_bits(float x) {
   std::uint32_t result;
   constexpr std::uint32_t kSmallestNormal = static_cast<std::uint32_t>(127 - kBias + 1) << 23;
   if (magnitude < kSmallestNormal) {
-    // Adding a number whose last place is the smallest subnormal lets the processor round.
+    // Adding a number whose last place is the smallest subnormal makes the processor round.
     constexpr std::uint32_t kMagic = static_cast<std::uint32_t>(127 - kBias + 1 + 23 - kMantissa)
                                      << 23;
     result = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) +

@@ -12,50 +12,52 @@
 namespace shoal::collective {
 namespace {
 
-constexpr Duration kTurn =
-    std::chrono::milliseconds(1);  // in one lane while others may have something to do
-constexpr Duration kMoment =
-    std::chrono::microseconds(50);  // for a message that may come either way
-constexpr Duration kLongTurn = std::chrono::milliseconds(20);  // while only one is under way
-constexpr Duration kFirstWords =
-    std::chrono::milliseconds(200);  // in which the cause may arrive of what was met on this host
+/// The time that a wait spends in one stage while other stages may have work.
+constexpr Duration kPollSlice = std::chrono::milliseconds(1);
+/// As above while a single operation is in flight.
+constexpr Duration kLongPollSlice = std::chrono::milliseconds(20);
+/// As above for a receive whose message may come from this node or from another.
+constexpr Duration kReceivePollSlice = std::chrono::microseconds(50);
+/// The time that the first cause may take to arrive after a failure was met on this node.
+constexpr Duration kFirstCauseGrace = std::chrono::milliseconds(200);
 
 std::unique_ptr<TcpCommunicator> as_tcp(std::unique_ptr<Communicator> communicator) {
   return std::unique_ptr<TcpCommunicator>(static_cast<TcpCommunicator*>(communicator.release()));
 }
 
-bool on_host(Lane lane) { return lane == Lane::kGather || lane == Lane::kSpread; }
+bool is_local(Stage stage) { return stage == Stage::kLocalIn || stage == Stage::kLocalOut; }
 
 }  // namespace
 
-HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunicator> host,
-                                                   std::unique_ptr<TcpCommunicator> all,
+HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunicator> local,
+                                                   std::unique_ptr<TcpCommunicator> world,
                                                    Settings settings)
-    : gather_(std::move(host)),
-      all_(std::move(all)),
+    : local_in_(std::move(local)),
+      world_(std::move(world)),
       settings_(std::move(settings)),
-      layout_(all_->choice().hosts(), all_->rank()) {
-  SHOAL_CHECK(gather_->size() == layout_.local_size() && gather_->rank() == layout_.local,
-              "rank {} of {} on its host, not {} of {}", gather_->rank(), gather_->size(),
+      layout_(world_->choice().hosts(), world_->rank()) {
+  SHOAL_CHECK(local_in_->size() == layout_.local_size() && local_in_->rank() == layout_.local,
+              "rank {} of {} on its host, not {} of {}", local_in_->rank(), local_in_->size(),
               layout_.local, layout_.local_size());
-  spread_ = gather_->split(0, layout_.local);
+  // A group of its own for the way out: its operations must not wait behind those of `local_in_`.
+  local_out_ = local_in_->split(0, layout_.local);
   if (settings_.world_ranks.empty())
     settings_.world_ranks = layout_.members[static_cast<std::size_t>(layout_.host)];
-  column_ = all_->split(layout_.local < layout_.columns ? layout_.local : -1, layout_.host);
+  across_ = world_->split(layout_.local < layout_.columns ? layout_.local : -1, layout_.host);
 }
 
 HierarchicalCommunicator::~HierarchicalCommunicator() = default;
 
-Communicator* HierarchicalCommunicator::in_lane(Lane lane) const {
-  switch (lane) {
-    case Lane::kGather:
-      return gather_.get();
-    case Lane::kSpread:
-      return spread_.get();
-    case Lane::kBetween:
-      return column_.get();
-    case Lane::kFlat:
-      return all_.get();
+Communicator* HierarchicalCommunicator::communicator_of(Stage stage) const {
+  switch (stage) {
+    case Stage::kLocalIn:
+      return local_in_.get();
+    case Stage::kLocalOut:
+      return local_out_.get();
+    case Stage::kAcross:
+      return across_.get();
+    case Stage::kFlat:
+      return world_.get();
   }
   return nullptr;
 }
@@ -77,7 +79,7 @@ Handle HierarchicalCommunicator::start(const Operation& operation) {
       "one output a host is of all_gather among hosts that hold equal blocks of ranks");
   Operation plain = operation;
   plain.shared_output = false;
-  all_->validate(plain);
+  world_->validate(plain);
   const Handle handle = ++started_;
   if (!point_to_point(operation.kind)) ++collectives_;
   guarded([&] {
@@ -97,7 +99,7 @@ HierarchicalCommunicator::Pending& HierarchicalCommunicator::add_pending(const O
                                                                          Handle handle) {
   Pending& p = in_flight_.emplace_back();
   p.handle = handle;
-  p.give_up = Clock::now() + operation.timeout;
+  p.deadline = Clock::now() + operation.timeout;
   p.operation = operation;
   p.operation.send_counts = {}, p.operation.receive_counts = {};
   return p;
@@ -117,40 +119,42 @@ void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
   }
   p.scratch = scratch(hierarchical_scratch_bytes(operation, layout_, settings_.in_rank_order));
   p.program = plan_hierarchical(operation, layout_, settings_.in_rank_order, p.scratch.get());
-  // What has no lane but the flat one begins at once, in the order of calls.
-  if (p.program.phases.front().lane == Lane::kFlat) start_now(p, Lane::kFlat, {operation});
+  // A flat operation starts at once: TCP keeps the order of the calls itself.
+  if (p.program.phases.front().stage == Stage::kFlat) start_now(p, Stage::kFlat, {operation});
 }
 
-/// Begins what waits for no turn, as the only phase of `p`.
-void HierarchicalCommunicator::start_now(Pending& p, Lane lane, std::vector<Operation> operations) {
-  p.program.phases = {{lane, std::move(operations), {}}};
-  work_on(p);
+/// Starts `operations` at once, as the only phase of `p`.
+void HierarchicalCommunicator::start_now(Pending& p, Stage stage,
+                                         std::vector<Operation> operations) {
+  p.program.phases = {{stage, std::move(operations), {}}};
+  set_current(p);
   for (const Operation& operation : p.program.phases.front().operations)
-    p.running.push_back(in_lane(lane)->start(operation));
+    p.running.push_back(communicator_of(stage)->start(operation));
 }
 
-// Between hosts over TCP, which compares the calls of all ranks; on this host by messages of a
-// mailbox in which nobody else's are. Each of the two is an entry of its own. The counts are there
-// only now.
+// The parts that cross between nodes go over TCP, which also compares the calls of all ranks. Those
+// within the node are messages in the mailbox of `local_out_`, which carries no others. Each of the
+// two is an entry of its own. Both start now, as the per-rank counts can be read during `start`
+// only.
 void HierarchicalCommunicator::enqueue_exchange(const Operation& operation, Handle handle) {
   Pending& between = add_pending(operation, handle);
-  between.program.phases = {{Lane::kFlat, {operation}, {}}};
-  work_on(between);
-  between.running = {all_->start_between_hosts(operation)};
+  between.program.phases = {{Stage::kFlat, {operation}, {}}};
+  set_current(between);
+  between.running = {world_->start_between_hosts(operation)};
   if (auto messages = messages_on_host(operation, layout_); !messages.empty())
-    start_now(add_pending(operation, handle), Lane::kSpread, std::move(messages));
+    start_now(add_pending(operation, handle), Stage::kLocalOut, std::move(messages));
 }
 
 void HierarchicalCommunicator::start_message(Pending& p) {
   const auto peer = static_cast<std::size_t>(p.operation.peer);
-  const bool here = layout_.host_of[peer] == layout_.host;
+  const bool local = layout_.host_of[peer] == layout_.host;
   Operation message = p.operation;
-  if (here) message.peer = layout_.local_of[peer];
-  start_now(p, here ? Lane::kGather : Lane::kFlat, {message});
+  if (local) message.peer = layout_.local_of[peer];
+  start_now(p, local ? Stage::kLocalIn : Stage::kFlat, {message});
 }
 
-/// Begins a receive once it is known where its message comes from. Earlier receives with its tag
-/// have the first choice.
+/// Starts a receive once it is known where its message comes from. An earlier receive that could
+/// take the same message comes first.
 bool HierarchicalCommunicator::match(Pending& p) {
   for (const Pending& other : in_flight_) {
     if (&other == &p) break;
@@ -161,10 +165,10 @@ bool HierarchicalCommunicator::match(Pending& p) {
       return false;
   }
   if (p.operation.peer < 0) {
-    const int mate = gather_->find_message(p.operation.tag);
-    p.operation.peer = mate >= 0 ? layout_.members[static_cast<std::size_t>(layout_.host)]
-                                                  [static_cast<std::size_t>(mate)]
-                                 : all_->find_message(p.operation.tag);
+    const int source = local_in_->find_message(p.operation.tag);
+    p.operation.peer = source >= 0 ? layout_.members[static_cast<std::size_t>(layout_.host)]
+                                                    [static_cast<std::size_t>(source)]
+                                   : world_->find_message(p.operation.tag);
     if (p.operation.peer < 0) return false;
     sources_[p.handle] = p.operation.peer;
   }
@@ -173,70 +177,75 @@ bool HierarchicalCommunicator::match(Pending& p) {
   return true;
 }
 
-bool HierarchicalCommunicator::advance(Pending& p, bool (&taken)[kLanes]) {
+// Runs the phases of `p` as far as they go without waiting; true when all are over. `claimed` holds
+// the stages in which an earlier operation still has a phase to start: starting one of `p` there
+// first would break invariant 1.
+bool HierarchicalCommunicator::advance(Pending& p, bool (&claimed)[kStages]) {
   if (p.unmatched && !match(p)) return false;
   auto& phases = p.program.phases;
-  while (p.at < phases.size()) {
-    const auto lane = static_cast<std::size_t>(phases[p.at].lane);
-    Communicator& communicator = *in_lane(phases[p.at].lane);
+  while (p.phase < phases.size()) {
+    const auto stage = static_cast<std::size_t>(phases[p.phase].stage);
+    Communicator& communicator = *communicator_of(phases[p.phase].stage);
     if (p.running.empty()) {
-      if (taken[lane] || !has_room(phases[p.at])) break;
-      work_on(p);
-      if (const Buffer& copy = phases[p.at].copy; copy.count > 0)
+      if (claimed[stage] || !has_room(phases[p.phase])) break;
+      set_current(p);
+      if (const Buffer& copy = phases[p.phase].copy; copy.count > 0)
         std::memcpy(copy.output, copy.input, copy.count);
-      for (const Conversion& conversion : phases[p.at].before) conversion.run();
-      for (const Operation& operation : phases[p.at].operations)
+      for (const Conversion& conversion : phases[p.phase].before) conversion.run();
+      for (const Operation& operation : phases[p.phase].operations)
         p.running.push_back(communicator.start(operation));
     }
     if (!std::all_of(p.running.begin(), p.running.end(),
                      [&](Handle handle) { return communicator.complete(handle); }))
       break;
     p.running.clear();
-    ++p.at;
+    ++p.phase;
   }
-  for (std::size_t i = p.at + (p.running.empty() ? 0 : 1); i < phases.size(); ++i)
-    taken[static_cast<std::size_t>(phases[i].lane)] = true;
-  if (p.at < phases.size()) return false;
+  for (std::size_t i = p.phase + (p.running.empty() ? 0 : 1); i < phases.size(); ++i)
+    claimed[static_cast<std::size_t>(phases[i].stage)] = true;
+  if (p.phase < phases.size()) return false;
   for (const Conversion& conversion : p.program.after) conversion.run();
   return true;
 }
 
-// With too many under way the communicator of a host waits for its ranks, and these perhaps for
-// what this rank would do in another lane.
+// A full local communicator blocks in start(). Blocking here could deadlock with a peer that waits
+// for a phase of this rank in another stage.
 bool HierarchicalCommunicator::has_room(const Phase& phase) const {
-  if (!on_host(phase.lane)) return true;
-  const std::size_t under_way =
-      static_cast<const HostCommunicator*>(in_lane(phase.lane))->in_flight();
-  return under_way == 0 || under_way + phase.operations.size() <= kSlots;
+  if (!is_local(phase.stage)) return true;
+  const std::size_t in_flight =
+      static_cast<const HostCommunicator*>(communicator_of(phase.stage))->in_flight();
+  return in_flight == 0 || in_flight + phase.operations.size() <= kSlots;
 }
 
-// What an earlier operation has still to do in a lane comes first there.
+// Advances the operations in the order of the calls, so that an earlier one claims its stages
+// before a later one may start a phase there.
 void HierarchicalCommunicator::advance() {
-  bool taken[kLanes] = {};
+  bool claimed[kStages] = {};
   for (auto it = in_flight_.begin(); it != in_flight_.end();)
-    it = advance(*it, taken) ? in_flight_.erase(it) : std::next(it);
+    it = advance(*it, claimed) ? in_flight_.erase(it) : std::next(it);
 }
 
+// Polls every stage that runs something, each once.
 void HierarchicalCommunicator::make_progress() {
-  bool polled[kLanes] = {};
+  bool polled[kStages] = {};
   for (const Pending& p : in_flight_) {
     if (p.running.empty() ||
-        std::exchange(polled[static_cast<std::size_t>(p.program.phases[p.at].lane)], true))
+        std::exchange(polled[static_cast<std::size_t>(p.program.phases[p.phase].stage)], true))
       continue;
-    work_on(p);
-    in_lane(at_work_.lane)->poll(Duration::zero());
+    set_current(p);
+    communicator_of(current_.stage)->poll(Duration::zero());
   }
-  const bool listens = std::any_of(in_flight_.begin(), in_flight_.end(),
-                                   [](const Pending& p) { return p.unmatched; });
-  if (listens && !polled[static_cast<std::size_t>(Lane::kFlat)]) all_->poll(Duration::zero());
+  const bool receives = std::any_of(in_flight_.begin(), in_flight_.end(),
+                                    [](const Pending& p) { return p.unmatched; });
+  if (receives && !polled[static_cast<std::size_t>(Stage::kFlat)]) world_->poll(Duration::zero());
   check();
   advance();
 }
 
-// What another rank, or another thread of this one, has met.
+// Throws the failure of another rank, or of another thread of this one.
 void HierarchicalCommunicator::check() {
-  at_work_ = {};
-  all_->check();
+  current_ = {};
+  world_->check();
 }
 
 bool HierarchicalCommunicator::complete(Handle handle) const {
@@ -267,28 +276,28 @@ void HierarchicalCommunicator::wait(Handle handle, Deadline deadline) {
   SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle,
               started_);
   if (complete(handle)) return;
-  while (!approach(handle, kLongTurn, deadline)) {
+  while (!wait_in_stage(handle, kLongPollSlice, deadline)) {
   }
 }
 
 bool HierarchicalCommunicator::wait_briefly(Handle handle, Duration longest) {
   for (const Deadline end = Deadline::in(longest); !complete(handle);) {
     const Duration left = end.left();
-    if (!approach(handle, left, Deadline::never()) && left == Duration::zero()) return false;
+    if (!wait_in_stage(handle, left, Deadline::never()) && left == Duration::zero()) return false;
   }
   return true;
 }
 
-/// Blocks for about `longest` in the lane on which `handle` waits; true when it is complete.
-bool HierarchicalCommunicator::approach(Handle handle, Duration longest, Deadline deadline) {
+/// Blocks for about `longest` in the stage that `handle` waits for; true when it is complete.
+bool HierarchicalCommunicator::wait_in_stage(Handle handle, Duration longest, Deadline deadline) {
   guarded([&] {
     advance();
     if (complete(handle)) return;
-    // One that has nothing under way stands behind an earlier one, or is a receive that listens;
-    // else the first has.
+    // An operation that runs nothing waits behind an earlier one, or is a receive without its
+    // message. The oldest operation is then the one to wait for.
     const auto own = std::find_if(in_flight_.begin(), in_flight_.end(),
                                   [&](const Pending& p) { return p.handle == handle; });
-    block(own->running.empty() ? in_flight_.front() : *own, longest);
+    block_in_stage(own->running.empty() ? in_flight_.front() : *own, longest);
     if (in_flight_.size() > 1) make_progress();
     check();
     check_times(handle, deadline);
@@ -297,35 +306,39 @@ bool HierarchicalCommunicator::approach(Handle handle, Duration longest, Deadlin
   return complete(handle);
 }
 
-void HierarchicalCommunicator::block(const Pending& p, Duration longest) {
+void HierarchicalCommunicator::block_in_stage(const Pending& p, Duration longest) {
   if (p.unmatched) {
-    at_work_ = {};
-    return all_->poll(std::min(longest, kMoment));
+    current_ = {};
+    return world_->poll(std::min(longest, kReceivePollSlice));
   }
-  longest = std::min(longest, in_flight_.size() > 1 ? kTurn : kLongTurn);
-  work_on(p);
-  Communicator* communicator = in_lane(at_work_.lane);
+  longest = std::min(longest, in_flight_.size() > 1 ? kPollSlice : kLongPollSlice);
+  set_current(p);
+  Communicator* communicator = communicator_of(current_.stage);
   for (const Handle handle : p.running)
     if (!communicator->wait_briefly(handle, longest)) return;
+}
+
+/// Names what `p` waits for, for an error message.
+std::string HierarchicalCommunicator::awaited_by(const Pending& p) const {
+  if (p.unmatched) return fmt::format("a message with tag {}", p.operation.tag);
+  if (p.running.empty()) return "an earlier operation";
+  const Stage stage = p.program.phases[p.phase].stage;
+  return fmt::format("{} ({})", is_local(stage) ? "ranks of its own host" : "other hosts",
+                     communicator_of(stage)->report());
 }
 
 void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
   const auto now = Clock::now();
   for (const Pending& p : in_flight_) {
-    if (now < p.give_up && !(p.handle == handle && deadline.passed())) continue;
-    at_work_ = {};
-    const bool started = !p.running.empty();
-    const bool here = started && on_host(p.program.phases[p.at].lane);
+    if (now < p.deadline && !(p.handle == handle && deadline.passed())) continue;
+    // The error is this rank's own and not that of a stage: `fail` must not wait for a first cause.
+    current_ = {};
     throw Error(ErrorKind::kTimeout, name(p.operation.kind),
                 fmt::format("{} x {} did not complete in time", p.operation.buffer.count,
                             name(p.operation.type)))
-        .at(all_->world_rank(), all_->world_size())
+        .at(world_->world_rank(), world_->world_size())
         .in(p.handle)
-        .awaiting(p.unmatched ? fmt::format("a message with tag {}", p.operation.tag)
-                  : !started
-                      ? "an earlier operation"
-                      : fmt::format("{} ({})", here ? "ranks of its own host" : "other hosts",
-                                    in_lane(p.program.phases[p.at].lane)->report()));
+        .awaiting(awaited_by(p));
   }
 }
 
@@ -333,8 +346,8 @@ std::string HierarchicalCommunicator::report() const {
   std::string text =
       fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}; between hosts: {}",
                   fmt::join(layout_.members[static_cast<std::size_t>(layout_.host)], ", "),
-                  gather_->report(), all_->report());
-  return column_ && !column_->idle() ? text + "; of the same local rank: " + column_->report()
+                  local_in_->report(), world_->report());
+  return across_ && !across_->idle() ? text + "; of the same local rank: " + across_->report()
                                      : text;
 }
 
@@ -343,11 +356,11 @@ int HierarchicalCommunicator::take_source(Handle handle) {
   return found ? found.mapped() : -1;
 }
 
-/// Runs `body`; what a lane throws becomes the error of the operation on whose behalf it was
-/// called, on all ranks.
+/// Runs `body`. An error that a stage throws becomes, on all ranks, the error of the operation on
+/// whose behalf the stage was called.
 template <class Body>
 void HierarchicalCommunicator::guarded(Body&& body) {
-  at_work_ = {};
+  current_ = {};
   try {
     body();
   } catch (const Error& error) {
@@ -355,69 +368,73 @@ void HierarchicalCommunicator::guarded(Body&& body) {
   }
 }
 
-// A rank of this host may have recorded what another has told it of the cause: that one's own words
-// are waited for.
+// A local rank may only be relaying a failure. This waits briefly for the error of the rank that
+// failed first, which comes over TCP.
 void HierarchicalCommunicator::fail(const Error& error) {
-  const Error cause = seen_by_all(error);
-  const bool met_here = on_host(at_work_.lane);
+  const Error cause = in_world_ranks(error);
   try {
-    for (const Deadline end = Deadline::in(kFirstWords); met_here;
-         std::this_thread::sleep_for(kTurn)) {
-      const bool late = end.passed();
-      all_->poll(kTurn);  // once at least, however long this rank was held up: those words may lie
-                          // here unread
-      if (late) break;
+    if (is_local(current_.stage)) {
+      const Deadline end = Deadline::in(kFirstCauseGrace);
+      // The time is read before the poll, so that at least one poll follows however long this rank
+      // was held up: the error may have arrived and wait to be read. `poll` throws it.
+      for (bool late = false; !late;) {
+        late = end.passed();
+        world_->poll(kPollSlice);
+        if (!late) std::this_thread::sleep_for(kPollSlice);
+      }
     }
-    all_->check();
-    all_->abort(cause);
-    all_->check();
+    // Another rank's cause may arrive between the two checks. The first that was recorded wins.
+    world_->check();
+    world_->abort(cause);
+    world_->check();
   } catch (const Error& first) {
-    gather_->abort(first);
+    local_in_->abort(first);
     throw;
   }
   throw Error(cause);
 }
 
-/// The lanes of this host count ranks from 0.
-Error HierarchicalCommunicator::seen_by_all(const Error& error) const {
-  if (!on_host(at_work_.lane)) return error;
+/// Translates an error of a local stage, which counts the ranks of its node from 0.
+Error HierarchicalCommunicator::in_world_ranks(const Error& error) const {
+  if (!is_local(current_.stage)) return error;
   const auto& ranks = settings_.world_ranks;
   const bool known = error.peer() >= 0 && error.peer() < static_cast<int>(ranks.size());
-  Error result(error.kind(), name(at_work_.kind),
+  Error result(error.kind(), name(current_.kind),
                fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}",
                            fmt::join(ranks, ", "), error.message()));
-  return result.at(all_->world_rank(), all_->world_size())
+  return result.at(world_->world_rank(), world_->world_size())
       .from(known ? ranks[static_cast<std::size_t>(error.peer())] : -1)
-      .in(at_work_.handle)
+      .in(current_.handle)
       .awaiting(error.awaited())
       .hint(error.hint());
 }
 
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
+  // The splits below are collectives of the stages, so no phase may be left to start in between.
   while (!in_flight_.empty()) wait(in_flight_.back().handle, Deadline::in(settings_.timeout));
-  std::unique_ptr<Communicator> here;
+  std::unique_ptr<Communicator> local;
   std::unique_ptr<Communicator> everywhere;
   guarded([&] {
-    everywhere = all_->split(color, key);
-    here = gather_->split(color, key);
+    everywhere = world_->split(color, key);
+    local = local_in_->split(color, key);
   });
   if (color < 0) return nullptr;
   auto all = as_tcp(std::move(everywhere));
   const HostLayout layout(all->choice().hosts(), all->rank());
-  if (layout.hosts() == 1) return here;
+  if (layout.hosts() == 1) return local;
   if (layout.hosts() == all->size()) return all;
-  std::unique_ptr<HostCommunicator> host(static_cast<HostCommunicator*>(here.release()));
+  std::unique_ptr<HostCommunicator> host(static_cast<HostCommunicator*>(local.release()));
   return std::make_unique<HierarchicalCommunicator>(std::move(host), std::move(all), settings_);
 }
 
 void HierarchicalCommunicator::abort(const Error& cause) {
-  all_->abort(cause);
-  gather_->abort(cause);
+  world_->abort(cause);
+  local_in_->abort(cause);
 }
 
 std::uint64_t HierarchicalCommunicator::bytes_between_hosts() const {
-  const auto* column = static_cast<const TcpCommunicator*>(column_.get());
-  return all_->bytes_between_hosts() + (column ? column->bytes_between_hosts() : 0);
+  const auto* across = static_cast<const TcpCommunicator*>(across_.get());
+  return world_->bytes_between_hosts() + (across ? across->bytes_between_hosts() : 0);
 }
 
 }  // namespace shoal::collective

@@ -20,11 +20,11 @@ void copy(void* to, const void* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memmove(to, from, bytes);
 }
 
-/// Calls `visit(buffer, first element in it, elements, distance from begin)` for the buffers that
+/// Calls `visit(buffer, first element in it, elements, distance from begin)` for each buffer that
 /// `[begin, end)` touches.
 template <class Visit>
-void for_each_piece(std::span<const Buffer> buffers, std::size_t begin, std::size_t end,
-                    Visit&& visit) {
+void for_each_buffer(std::span<const Buffer> buffers, std::size_t begin, std::size_t end,
+                     Visit&& visit) {
   std::size_t at = 0;
   for (const Buffer& buffer : buffers) {
     const std::size_t from = std::max(begin, at);
@@ -34,11 +34,13 @@ void for_each_piece(std::span<const Buffer> buffers, std::size_t begin, std::siz
   }
 }
 
-/// Where rank `r`'s part of `[begin, end)` lies in a buffer with per-rank (or equal) counts: first
-/// element and number of elements.
 struct Part {
-  std::size_t first, count;
+  std::size_t first;
+  std::size_t count;
 };
+
+/// Returns the elements of `[begin, end)` of the part for rank `r`, in a buffer whose parts have
+/// `counts` elements, or `equal` each where `counts` is empty.
 Part part_for(std::span<const std::size_t> counts, std::size_t equal, int r, std::size_t begin,
               std::size_t end) {
   if (counts.empty()) return {static_cast<std::size_t>(r) * equal + begin, end - begin};
@@ -49,14 +51,14 @@ Part part_for(std::span<const std::size_t> counts, std::size_t equal, int r, std
   return {first + from, to - from};
 }
 
-/// What this rank contributes to itself of `[begin, end)`, as elements of its input.
-Part kept_part(const Call& call, std::size_t begin, std::size_t end) {
+/// Returns the elements of this rank's input that it contributes to itself, of `[begin, end)`.
+Part own_part(const RankCall& call, std::size_t begin, std::size_t end) {
   if (!for_each_rank(call.operation.kind)) return {begin, end - begin};
   return part_for(call.send_counts, call.buffers.front().count, call.rank, begin, end);
 }
 
-/// Does any other rank read what this one contributes?
-bool is_read_by_others(const Call& call) {
+/// Tells whether any other rank reads what this one contributes.
+bool is_read_by_others(const RankCall& call) {
   switch (call.operation.kind) {
     case Kind::kBroadcast:
     case Kind::kScatter:
@@ -69,27 +71,33 @@ bool is_read_by_others(const Call& call) {
   }
 }
 
-void place(const Call& call, void* to, const void* from, std::size_t bytes) {
+void copy_result(const RankCall& call, void* to, const void* from, std::size_t bytes) {
   if (to == from || bytes == 0) return;
-  call.past_caches ? stream_copy(to, from, bytes) : copy(to, from, bytes);
+  if (call.bypass_caches) {
+    stream_copy(to, from, bytes);
+  } else {
+    copy(to, from, bytes);
+  }
 }
 
-/// Which of the parts that `from` offers is for `to`: it offers none for itself.
-std::size_t part_offered(int from, int to) {
+/// Returns the index of the part for `to` among those that `from` contributes: there is none for
+/// `from` itself.
+std::size_t index_of_part(int from, int to) {
   return static_cast<std::size_t>(to < from ? to : to - 1);
 }
 
-/// Reduces `count` elements: this rank's from `own`, those of any other from `offered_by(rank)`.
-template <class OfferedBy>
-void reduce(const Call& call, const std::byte* own, OfferedBy&& offered_by, std::byte* target,
-            std::size_t count) {
+/// Reduces `count` elements in rank order: this rank's from `own`, those of any other from
+/// `contribution_of(rank)`.
+template <class ContributionOf>
+void reduce(const RankCall& call, const std::byte* own, ContributionOf&& contribution_of,
+            std::byte* target, std::size_t count) {
   const Operation& operation = call.operation;
   const auto ranks = static_cast<std::size_t>(call.ranks);
   std::array<const void*, 64> few;
   std::vector<const void*> many(ranks > few.size() ? ranks : 0);
   const std::span<const void*> sources(many.empty() ? few.data() : many.data(), ranks);
   for (int r = 0; r < call.ranks; ++r)
-    sources[static_cast<std::size_t>(r)] = r == call.rank ? own : offered_by(r);
+    sources[static_cast<std::size_t>(r)] = r == call.rank ? own : contribution_of(r);
   void* to = target;
   fold(operation.type, operation.reduction, sources.data(), call.ranks, &to, 1, count,
        operation.scale);
@@ -109,11 +117,11 @@ std::size_t total_count(std::span<const Buffer> buffers) {
   return count;
 }
 
-void offer(const Call& call, std::size_t begin, std::size_t end, std::byte* to) {
+void write_contribution(const RankCall& call, std::size_t begin, std::size_t end, std::byte* to) {
   if (!is_read_by_others(call)) return;
   const std::size_t size = size_of(call.operation.type);
   if (!for_each_rank(call.operation.kind)) {
-    for_each_piece(
+    for_each_buffer(
         call.buffers, begin, end,
         [&](const Buffer& buffer, std::size_t first, std::size_t count, std::size_t distance) {
           copy(to + distance * size, bytes_at(buffer.input, first * size), count * size);
@@ -124,62 +132,57 @@ void offer(const Call& call, std::size_t begin, std::size_t end, std::byte* to) 
   for (int r = 0; r < call.ranks; ++r) {
     if (r == call.rank) continue;
     const Part part = part_for(call.send_counts, buffer.count, r, begin, end);
-    copy(to + part_offered(call.rank, r) * (end - begin) * size,
+    copy(to + index_of_part(call.rank, r) * (end - begin) * size,
          bytes_at(buffer.input, part.first * size), part.count * size);
   }
 }
 
-void consume(const Call& call, std::size_t begin, std::size_t end,
-             std::span<const std::byte* const> offered) {
-  keep(call, begin, end);
-  take(call, begin, end, offered);
-}
-
-void keep(const Call& call, std::size_t begin, std::size_t end) {
+void copy_own_part(const RankCall& call, std::size_t begin, std::size_t end) {
   const Kind kind = call.operation.kind;
   if (!(kind == Kind::kAllGather || kind == Kind::kAllToAll ||
         (kind == Kind::kGather && call.rank == call.operation.peer)))
     return;
   const Buffer& buffer = call.buffers.front();
   const std::size_t size = size_of(call.operation.type);
-  const Part kept = kept_part(call, begin, end);
+  const Part own = own_part(call, begin, end);
   const Part target = part_for(call.receive_counts, buffer.count, call.rank, begin, end);
-  place(call, bytes_at(buffer.output, target.first * size),
-        bytes_at(buffer.input, kept.first * size), kept.count * size);
+  copy_result(call, bytes_at(buffer.output, target.first * size),
+              bytes_at(buffer.input, own.first * size), own.count * size);
 }
 
-void take(const Call& call, std::size_t begin, std::size_t end,
-          std::span<const std::byte* const> offered) {
+void combine_contributions(const RankCall& call, std::size_t begin, std::size_t end,
+                           std::span<const std::byte* const> contributions) {
   const Operation& operation = call.operation;
   const Kind kind = operation.kind;
   const std::size_t size = size_of(operation.type);
   const std::size_t bytes = (end - begin) * size;
   if (kind == Kind::kAllReduce || kind == Kind::kReduce) {
     if (kind == Kind::kReduce && call.rank != operation.peer) return;
-    return for_each_piece(
+    return for_each_buffer(
         call.buffers, begin, end,
         [&](const Buffer& buffer, std::size_t first, std::size_t count, std::size_t distance) {
-          const auto offered_by = [&](int r) {
-            return offered[static_cast<std::size_t>(r)] + distance * size;
+          const auto contribution_of = [&](int r) {
+            return contributions[static_cast<std::size_t>(r)] + distance * size;
           };
-          reduce(call, bytes_at(buffer.input, first * size), offered_by,
+          reduce(call, bytes_at(buffer.input, first * size), contribution_of,
                  bytes_at(buffer.output, first * size), count);
         });
   }
   const Buffer& buffer = call.buffers.front();
-  // What this rank gives itself comes from its own memory.
-  const std::byte* own = bytes_at(buffer.input, kept_part(call, begin, end).first * size);
-  const auto offered_by = [&](int r) {
-    return offered[static_cast<std::size_t>(r)] +
-           (for_each_rank(kind) ? part_offered(r, call.rank) * bytes : 0);
+  // This rank's own contribution is read where it lies: it was not written for itself.
+  const std::byte* own = bytes_at(buffer.input, own_part(call, begin, end).first * size);
+  const auto contribution_of = [&](int r) {
+    return contributions[static_cast<std::size_t>(r)] +
+           (for_each_rank(kind) ? index_of_part(r, call.rank) * bytes : 0);
   };
   switch (kind) {
     case Kind::kReduceScatter:
-      return reduce(call, own, offered_by, bytes_at(buffer.output, begin * size), end - begin);
+      return reduce(call, own, contribution_of, bytes_at(buffer.output, begin * size), end - begin);
     case Kind::kBroadcast:
     case Kind::kScatter:
-      return place(call, bytes_at(buffer.output, begin * size),
-                   call.rank == operation.peer ? own : offered_by(operation.peer), bytes);
+      return copy_result(call, bytes_at(buffer.output, begin * size),
+                         call.rank == operation.peer ? own : contribution_of(operation.peer),
+                         bytes);
     case Kind::kGather:
       if (call.rank != operation.peer) return;
       [[fallthrough]];
@@ -188,8 +191,8 @@ void take(const Call& call, std::size_t begin, std::size_t end,
       for (int r = 0; r < call.ranks; ++r) {
         if (r == call.rank) continue;
         const Part target = part_for(call.receive_counts, buffer.count, r, begin, end);
-        place(call, bytes_at(buffer.output, target.first * size), offered_by(r),
-              target.count * size);
+        copy_result(call, bytes_at(buffer.output, target.first * size), contribution_of(r),
+                    target.count * size);
       }
       return;
     default:

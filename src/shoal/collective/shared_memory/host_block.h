@@ -12,67 +12,74 @@
 
 namespace shoal::collective {
 
-inline constexpr std::size_t kSlots =
-    64;  ///< operations that a rank may announce before all have finished the first
-inline constexpr std::size_t kPayloads = 16;  ///< the same for those with an inline payload
-inline constexpr std::size_t kPayloadBytes =
-    1024;  ///< contributions up to here travel inline; above 1.5 KiB the direct way is faster (0.43
-           ///< us against 0.8 at 4 KiB)
-inline constexpr std::size_t kFewBytes = 24;  ///< payloads up to here travel inside the descriptor
-inline constexpr std::size_t kLists =
-    8;  ///< operations with a list (coalesced, per-rank sizes) in flight
-inline constexpr std::size_t kListEntries = 1024;  ///< buffers of one coalesced operation
-/// Of one staged chunk at most, two a rank, used in turn. Longer copies are faster, but halves are
-/// where a rank reads again what it has offered, so that it still lies in a second-level cache, and
-/// where data flows one way, so that one rank fills a chunk while another empties the one before.
+/// Operations that a rank may announce before all ranks have finished the first of them.
+inline constexpr std::size_t kSlots = 64;
+/// The limit for operations with an inline payload.
+inline constexpr std::size_t kPayloads = 16;
+/// Contributions up to this size travel inline. Above 1.5 KiB the direct path is faster: 0.43 us
+/// against 0.8 at 4 KiB.
+inline constexpr std::size_t kPayloadBytes = 1024;
+/// Payloads up to this size travel inside the descriptor.
+inline constexpr std::size_t kTinyPayloadBytes = 24;
+/// The limit for operations with a list: several tensors, or per-rank counts.
+inline constexpr std::size_t kLists = 8;
+/// Buffers of one coalesced operation.
+inline constexpr std::size_t kListEntries = 1024;
+/// Staging memory has two such chunks a rank, used in turn. Longer copies are faster, but where a
+/// rank reads again what it has offered, or where data flows one way so that one rank fills a chunk
+/// while another empties the one before, half of a chunk is used: it still lies in a second-level
+/// cache.
 inline constexpr std::size_t kStagingBytes = 512 << 10;
-inline constexpr std::size_t kQuickBytes =
-    128 << 10;  ///< of all ranks together: what is carried out in no time, some microseconds
-inline constexpr std::size_t kPastCaches =
-    16 << 20;  ///< results from this size on are copied around the caches: 10 to 40 % faster there
+/// `start` executes an operation of at most this size, over all ranks: it takes microseconds.
+inline constexpr std::size_t kQuickBytes = 128 << 10;
+/// Results from this size on are copied around the caches, which is 10 to 40 % faster there.
+inline constexpr std::size_t kBypassCachesBytes = 16 << 20;
 
-/// What a rank tells the others of one operation: enough to compare the calls, to find the buffers,
-/// and to report. Of a small operation peers read the first cache line only; `sequence`, which is
-/// written last, says that the rest is there: one line to be sent for, not two.
+/// Announces one operation of one rank: enough for peers to compare the calls, to find the buffers
+/// and to report. For a small operation peers read the first cache line only: it holds the payload,
+/// and `sequence`, which is written last, says that the rest is there.
 struct alignas(64) Descriptor {
   std::atomic<std::uint64_t> sequence;
   Kind kind;
   ElementType type;
   Reduction reduction;
-  bool visible;  ///< all buffers lie where every rank can reach them
+  bool visible;  ///< every rank can use all buffers in place
   std::int32_t peer;
   std::uint32_t buffers;
   std::uint32_t tag;
   std::uint64_t count;  ///< elements, over all buffers
   double scale;
-  std::byte few[kFewBytes];  ///< an inline payload that is not larger
+  std::byte tiny_payload[kTinyPayloadBytes];
 
-  Location input, output;              ///< of the only buffer; of several: in the list
-  std::int64_t started;                ///< a count of TickClock
-  std::atomic<std::int64_t> finished;  ///< another; 0 until then. Others read it whenever they like
-  /// The sequence, once this rank no longer touches the operation's shared data, where
-  /// `RankLine::finished` cannot say so: it has overtaken others. Until then an earlier operation's
-  /// or 0.
+  // They locate the only buffer; a list locates several.
+  Location input;
+  Location output;
+  std::int64_t started;  ///< a count of TickClock
+  /// A count of TickClock, 0 until the operation is complete. Peers read it at any time.
+  std::atomic<std::int64_t> finished;
+  /// Holds the sequence once this rank has finished with an operation that has overtaken others, so
+  /// that `RankLine::finished` cannot say so; until then 0 or the sequence of an earlier one.
   std::atomic<std::uint64_t> executed;
 };
 static_assert(sizeof(Descriptor) == 128);
 
 /// One buffer of a coalesced operation, or the elements for one rank of an all_to_all with per-rank
-/// sizes.
+/// counts.
 struct ListEntry {
-  Location input, output;
+  Location input;
+  Location output;
   std::uint64_t count;
 };
 
-/// How far one rank is; written by that rank only. The counters never fall.
+/// Tells peers how far one rank is; written by that rank only. The counters never fall.
 struct alignas(128) RankLine {
-  std::atomic<std::uint64_t>
-      finished;                       ///< operations whose shared data this rank no longer touches
-  std::atomic<std::uint64_t> chunks;  ///< staged chunks offered
+  /// All operations up to here are settled: the rank touches none of their shared data any more.
+  std::atomic<std::uint64_t> finished;
+  std::atomic<std::uint64_t> chunks;  ///< staged chunks that the rank has offered
 };
 
-/// The shared memory of one group: a view of zero-initialised bytes, laid out the same by every
-/// rank. Pages are taken as they are touched.
+/// A view of the shared memory of one group: zero-initialised bytes that every rank lays out the
+/// same. The kernel provides pages as they are touched. Announcements says who may write what when.
 class HostBlock {
  public:
   HostBlock(std::byte* base, int ranks) : base_(base), ranks_(static_cast<std::size_t>(ranks)) {}
@@ -85,7 +92,7 @@ class HostBlock {
     return reinterpret_cast<Descriptor*>(
         base_ + descriptors())[static_cast<std::size_t>(rank) * kSlots + sequence % kSlots];
   }
-  /// The last operation that a rank has announced. For reports: it looks at every slot.
+  /// Returns the last operation that a rank has announced. For reports: it looks at every slot.
   std::uint64_t announced(int rank) const {
     std::uint64_t last = 0;
     for (std::size_t i = 0; i < kSlots; ++i)
@@ -93,7 +100,7 @@ class HostBlock {
     return last;
   }
   std::byte* payload(int rank, std::uint64_t sequence, std::size_t bytes) const {
-    if (bytes <= kFewBytes) return descriptor(rank, sequence).few;
+    if (bytes <= kTinyPayloadBytes) return descriptor(rank, sequence).tiny_payload;
     return base_ + payloads() +
            (static_cast<std::size_t>(rank) * kPayloads + sequence % kPayloads) * kPayloadBytes;
   }
@@ -104,7 +111,7 @@ class HostBlock {
   std::byte* staging(int rank, std::uint64_t chunk) const {
     return base_ + stagings() + (static_cast<std::size_t>(rank) * 2 + chunk % 2) * kStagingBytes;
   }
-  std::byte* mailbox() const { return base_ + letters(); }
+  std::byte* mailbox() const { return base_ + mailbox_offset(); }
 
  private:
   static constexpr std::size_t kLines = 128;
@@ -117,8 +124,10 @@ class HostBlock {
   std::size_t stagings() const {
     return page(lists() + ranks_ * kLists * kListEntries * sizeof(ListEntry));
   }
-  std::size_t letters() const { return stagings() + ranks_ * 2 * kStagingBytes; }
-  std::size_t end() const { return letters() + HostMailbox::bytes(static_cast<int>(ranks_)); }
+  std::size_t mailbox_offset() const { return stagings() + ranks_ * 2 * kStagingBytes; }
+  std::size_t end() const {
+    return mailbox_offset() + HostMailbox::bytes(static_cast<int>(ranks_));
+  }
 
   std::byte* base_;
   std::size_t ranks_;

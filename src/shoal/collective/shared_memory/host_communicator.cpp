@@ -7,6 +7,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/tick_clock.h"
+#include "shoal/collective/flight/host_flight.h"
 #include "shoal/collective/fold/fold.h"
 #include "shoal/collective/operation_check.h"
 
@@ -34,9 +35,11 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       patience_(wire::SpinPolicy::for_ranks(world_->size())),
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(),
                block_.lot()),
-      sources_(members_.size()),
-      targets_(members_.size()),
-      offered_(members_.size()) {
+      order_(queue_),
+      announcements_(*world_, block_, rank_, static_cast<int>(members_.size())),
+      inline_(block_, rank_, static_cast<int>(members_.size())),
+      direct_(block_, world_->memory(), rank_, static_cast<int>(members_.size())),
+      staged_(block_, rank_, static_cast<int>(members_.size())) {
   if (settings_.flight) keep_in(*settings_.flight);
 }
 
@@ -58,11 +61,6 @@ bool HostCommunicator::supports(Kind kind, ElementType type, Reduction reduction
   return !reduces(kind) || supports_fold(type, reduction);
 }
 
-// By one rank's whole contribution, which is as large on every rank.
-bool HostCommunicator::travels_inline(Kind kind, std::size_t bytes, int ranks) {
-  return bytes * (for_each_rank(kind) ? static_cast<std::size_t>(ranks) : 1) <= kPayloadBytes;
-}
-
 void HostCommunicator::validate(const Operation& operation) const {
   check_operation(operation, rank_, size(), "shared memory", true);
 }
@@ -72,23 +70,39 @@ Handle HostCommunicator::start(const Operation& operation) {
   if (world_->ended()) refuse();
   validate(operation);
   if (point_to_point(operation.kind)) return start_message(operation);
-  const bool together = operation.kind == Kind::kAllReduce;
-  if (operation.more.empty()) return enqueue(operation);
-  // Only all_reduce treats several buffers as one; a list holds so many.
+  // All-reduce takes several buffers at once, as many as a list holds; the other kinds take one.
+  const std::size_t together = operation.kind == Kind::kAllReduce ? kListEntries : 1;
+  if (operation.more.size() >= together) return start_in_parts(operation, together);
+
+  // Every rank has kSlots descriptors: with all of them in flight the oldest must complete first.
+  if (queue_.in_flight() == kSlots) wait(queue_.completed() + 1);
+  queue_.start_next().reset(operation, rank_, size(), settings_.timeout);
+  order_.note_started(operation.priority);
+  const Handle handle = queue_.started();
+  try {
+    // Nothing large is executed here, so that what is started next may still overtake it.
+    advance(0, WorkLimit::kQuick);
+  } catch (const Error& error) {
+    fail(error);
+  }
+  return handle;
+}
+
+// The handle of the last part stands for all: operations of one priority complete in order.
+Handle HostCommunicator::start_in_parts(const Operation& operation, std::size_t buffers_a_part) {
   std::vector<Buffer> all{operation.buffer};
   all.insert(all.end(), operation.more.begin(), operation.more.end());
-  const std::size_t step = together ? kListEntries : 1;
   Handle last = 0;
-  for (std::size_t i = 0; i < all.size(); i += step) {
+  for (std::size_t i = 0; i < all.size(); i += buffers_a_part) {
     Operation part = operation;
     part.buffer = all[i];
-    part.more = std::span(all).subspan(i + 1, std::min(step, all.size() - i) - 1);
-    last = enqueue(part);
+    part.more = std::span(all).subspan(i + 1, std::min(buffers_a_part, all.size() - i) - 1);
+    last = start(part);
   }
   return last;
 }
 
-// Nothing begins after an abort, even where all ranks are there to complete it.
+// Refuses new operations after an abort, even where all ranks are there to complete them.
 void HostCommunicator::refuse() {
   try {
     world_->check();
@@ -111,39 +125,11 @@ Handle HostCommunicator::start_message(const Operation& operation) {
   }
 }
 
-Handle HostCommunicator::enqueue(const Operation& operation) {
-  if (started_ - completed_ == kSlots) wait(completed_ + 1);
-  Pending& p = pending(++started_);
-  p.operation = operation;
-  p.buffers.assign(1, operation.buffer);
-  p.buffers.insert(p.buffers.end(), operation.more.begin(), operation.more.end());
-  p.send_counts.assign(operation.send_counts.begin(), operation.send_counts.end());
-  p.receive_counts.assign(operation.receive_counts.begin(), operation.receive_counts.end());
-  p.operation.more = {}, p.operation.send_counts = {}, p.operation.receive_counts = {};
-  if (p.operation.timeout == Duration::zero()) p.operation.timeout = settings_.timeout;
-  const std::size_t bytes = total_count(p.buffers) * size_of(operation.type);
-  p.small = p.send_counts.empty() && travels_inline(operation.kind, bytes, size());
-  p.quick = p.send_counts.empty() && bytes <= kQuickBytes / static_cast<std::size_t>(size());
-  p.awaited = awaited(p);
-  p.way = Way::kUndecided, p.executed = p.complete = false, p.done = p.chunk = 0,
-  p.progress = Chunk::kNothing;
-  if (operation.priority != last_priority_) {
-    last_priority_ = operation.priority;
-    if (completed_ + 1 < started_) mixed_ = started_;
-  }
-  try {
-    advance(0, Amount::kQuick);
-  } catch (const Error& error) {
-    fail(error);
-  }
-  return started_;
-}
-
 bool HostCommunicator::test(Handle handle) {
   if (complete(handle)) return true;
   if (failure_) std::rethrow_exception(failure_);
   try {
-    advance(handle, Amount::kAll);
+    advance(handle, WorkLimit::kAll);
     if (!complete(handle)) {
       world_->check();
       check_present(handle);
@@ -154,19 +140,20 @@ bool HostCommunicator::test(Handle handle) {
   return complete(handle);
 }
 
-// `check` says whether to go on.
+// Makes progress until the operation is complete. `check` runs now and then while it is not:
+// returning false it ends the wait, throwing it fails the communicator.
 template <class Check>
 void HostCommunicator::wait_until(Handle handle, Check&& check) {
   if (complete(handle)) return;
   if (failure_) std::rethrow_exception(failure_);
-  SHOAL_CHECK(handle >= kMessage || handle <= started_,
-              "operation #{} was never started; #{} was the last", handle, started_);
+  SHOAL_CHECK(handle >= kMessage || handle <= queue_.started(),
+              "operation #{} was never started; #{} was the last", handle, queue_.started());
   bool go_on = true;
   try {
     wire::wait_for(
         block_.lot(), patience_,
         [&] {
-          advance(handle, Amount::kAll);
+          advance(handle, WorkLimit::kAll);
           return complete(handle) || !go_on;
         },
         [&] {
@@ -179,16 +166,20 @@ void HostCommunicator::wait_until(Handle handle, Check&& check) {
   }
 }
 
-// A rank that left in good order and has not entered what this rank waits for never will. What it
-// did before it left is there by now.
+// A rank that left in good order and has not entered the operation that this rank waits for never
+// will. It said that it leaves after its last store to shared memory, so one more `advance`, made
+// after `has_left` was read, sees everything that it ever did.
 void HostCommunicator::check_present(Handle handle) {
   for (int r = 0; r < size(); ++r) {
     if (r == rank_ || !world_->has_left(members_[r])) continue;
-    advance(handle, Amount::kAll);
+    advance(handle, WorkLimit::kAll);
     if (complete(handle)) return;
     const Operation* message = handle >= kMessage ? mailbox_.find(handle - kMessage) : nullptr;
-    if (message ? message->peer != r : done_by(r, awaited_by(handle))) continue;
-    throw error_at(ErrorKind::kPeerLost, message ? handle : awaited_by(handle),
+    const std::uint64_t awaited = message ? handle : order_.blocking(handle);
+    const bool not_needed =
+        message ? message->peer != r : announcements_.finished_by(r, awaited, queue_[awaited]);
+    if (not_needed) continue;
+    throw error_at(ErrorKind::kPeerLost, awaited,
                    fmt::format("rank {} has left the group; {}", r, report()))
         .from(r)
         .hint("it ended in good order, but earlier than this rank expects");
@@ -203,6 +194,8 @@ void HostCommunicator::wait(Handle handle, Deadline deadline) {
   });
 }
 
+// The timeout counts from the first look at the clock: an operation that completes while this rank
+// spins never reads the clock.
 void HostCommunicator::wait(Handle handle) {
   Clock::time_point first{};
   wait_until(handle, [&] {
@@ -225,7 +218,7 @@ bool HostCommunicator::wait_briefly(Handle handle, Duration longest) {
 }
 
 Duration HostCommunicator::timeout_of(Handle handle) const {
-  if (handle < kMessage) return pending(handle).operation.timeout;
+  if (handle < kMessage) return queue_[handle].operation.timeout;
   const Operation* message = mailbox_.find(handle - kMessage);
   return message ? message->timeout : settings_.timeout;
 }
@@ -234,12 +227,14 @@ void HostCommunicator::poll(Duration) {
   if (idle()) return;
   if (failure_) std::rethrow_exception(failure_);
   try {
-    advance(0, Amount::kAll);
+    advance(0, WorkLimit::kAll);
   } catch (const Error& error) {
     fail(error);
   }
 }
 
+// Ranks exchange their colors and keys, then the offsets of the new groups' control memory. Ranks
+// without a color take part in both exchanges, as these are collectives of this group.
 std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
   const std::size_t ranks = static_cast<std::size_t>(size());
   const auto gather = [&](std::array<std::int64_t, 2> mine) {
@@ -250,18 +245,20 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
     wait(start(exchange));
     return all;
   };
-  const auto wishes = gather({color, key});
+  const auto requests = gather({color, key});
   std::vector<int> chosen;
   for (int r = 0; r < size(); ++r)
-    if (wishes[r][0] == color) chosen.push_back(r);
+    if (requests[r][0] == color) chosen.push_back(r);
   std::stable_sort(chosen.begin(), chosen.end(),
-                   [&](int a, int b) { return wishes[a][1] < wishes[b][1]; });
+                   [&](int a, int b) { return requests[a][1] < requests[b][1]; });
+  // The first rank of each new group takes memory for it. The memory is zero, so the others may use
+  // it as soon as they know the offset.
   const bool first = color >= 0 && chosen.front() == rank_;
   const auto bytes = HostBlock::bytes(static_cast<int>(chosen.size()));
-  const auto places =
+  const auto offsets =
       gather({first ? static_cast<std::int64_t>(world_->take_control(bytes)) : 0, 0});
   if (color < 0) return nullptr;
-  std::byte* base = world_->at(static_cast<std::size_t>(places[chosen.front()][0]), bytes);
+  std::byte* base = world_->at(static_cast<std::size_t>(offsets[chosen.front()][0]), bytes);
   std::vector<int> members;
   for (const int r : chosen) members.push_back(members_[r]);
   const auto own = std::find(chosen.begin(), chosen.end(), rank_) - chosen.begin();
@@ -272,8 +269,11 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
 
 void HostCommunicator::abort(const Error& cause) { world_->abort(cause); }
 
-// The first cause wins: what this rank met may be a consequence of what another has recorded.
+// The first cause wins: the error of this rank may be a consequence of one that another rank has
+// recorded before.
 void HostCommunicator::fail(const Error& error) {
+  // `abort` returns when a cause is recorded, this one or an earlier one. `check` throws it as the
+  // error of this rank.
   world_->abort(error);
   try {
     world_->check();
@@ -284,15 +284,16 @@ void HostCommunicator::fail(const Error& error) {
   std::rethrow_exception(failure_);
 }
 
-// A wait for one collective fails at the first that is not complete and comes before it.
+// A timeout is reported for the operation that holds the others up, not for the one that the caller
+// waits for.
 Error HostCommunicator::error_at(ErrorKind kind, Handle handle, std::string what) const {
   if (handle >= kMessage) {
     const Operation* message = mailbox_.find(handle - kMessage);
     return Error(kind, message ? name(message->kind) : "message", std::move(what))
         .at(world_->rank(), world_->size());
   }
-  const std::uint64_t sequence = kind == ErrorKind::kTimeout ? awaited_by(handle) : handle;
-  return Error(kind, name(pending(sequence).operation.kind), std::move(what))
+  const std::uint64_t sequence = kind == ErrorKind::kTimeout ? order_.blocking(handle) : handle;
+  return Error(kind, name(queue_[sequence].operation.kind), std::move(what))
       .at(world_->rank(), world_->size())
       .in(sequence);
 }
@@ -303,28 +304,17 @@ void HostCommunicator::keep_in(FlightBook& book) const {
     if (!settings_.world_ranks.empty())
       member = settings_.world_ranks.at(static_cast<std::size_t>(member));
   }
+  // The offset of the block tells groups of the same ranks apart, equally on every rank.
   const auto place = reinterpret_cast<const std::byte*>(&block_.lot()) - world_->control();
   const int first = settings_.world_ranks.empty() ? 0 : settings_.world_ranks.front();
   book.add(fmt::format("host-of-{}-{:x}", first, place), names,
            [world = world_, block = block_, names, clock = TickClock()] {
-             return remembered(block, names, clock);
+             return recorded_entries(block, names, clock);
            });
 }
 
 std::string HostCommunicator::report() const {
-  std::string text;
-  for (int r = 0; r < size(); ++r) {
-    const auto published = block_.announced(r);
-    const auto finished = block_.line(r).finished.load();
-    if (published < started_) {
-      text += fmt::format("{}rank {} never entered #{} (its last was #{}{})",
-                          text.empty() ? "" : "; ", members_[r], published + 1, published,
-                          published > 0 ? " " + describe_call(r, published) : "");
-    } else if (finished < started_) {
-      text += fmt::format("{}rank {} is inside #{} {}", text.empty() ? "" : "; ", members_[r],
-                          finished + 1, describe_call(r, finished + 1));
-    }
-  }
+  std::string text = announcements_.report(queue_.started(), members_);
   if (const std::string messages = mailbox_.report(); !messages.empty())
     text += (text.empty() ? "" : "; ") + messages;
   return text.empty() ? "every rank has entered and left every operation" : text;

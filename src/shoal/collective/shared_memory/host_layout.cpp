@@ -10,6 +10,7 @@ namespace shoal::collective {
 HostLayout::HostLayout(std::span<const int> hosts, int own_rank) : rank(own_rank) {
   SHOAL_USER_CHECK(own_rank >= 0 && own_rank < static_cast<int>(hosts.size()), "hosts",
                    "rank {} of {}", own_rank, hosts.size());
+  // Names of nodes are any numbers; nodes are counted in the order of their first rank.
   std::map<int, int> index;
   for (std::size_t r = 0; r < hosts.size(); ++r) {
     const int h = index.try_emplace(hosts[r], static_cast<int>(index.size())).first->second;
@@ -18,7 +19,8 @@ HostLayout::HostLayout(std::span<const int> hosts, int own_rank) : rank(own_rank
     local_of.push_back(static_cast<int>(members[h].size()));
     members[h].push_back(static_cast<int>(r));
   }
-  host = host_of[own_rank], local = local_of[own_rank];
+  host = host_of[own_rank];
+  local = local_of[own_rank];
   std::size_t least = hosts.size();
   for (const auto& ranks : members) least = std::min(least, ranks.size());
   columns = static_cast<int>(least);

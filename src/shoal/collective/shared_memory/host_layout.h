@@ -5,18 +5,22 @@
 
 namespace shoal::collective {
 
-/// How the ranks of a group lie on hosts, as seen by one of them. Hosts are counted in the order of
-/// their first rank, the ranks of a host in theirs.
+/// Tells which rank of a group is on which node, as one of the ranks sees it. Nodes are counted in
+/// the order of their first rank, and the ranks of a node in their order.
 struct HostLayout {
-  /// `hosts[r]` names the host of rank r, any number.
+  /// `hosts[r]` is any number that names the node of rank r.
   HostLayout(std::span<const int> hosts, int rank);
 
-  std::vector<std::vector<int>> members;  ///< by host: its ranks
-  std::vector<int> host_of, local_of;     ///< by rank
-  int rank, host, local;                  ///< of this rank
-  int columns;  ///< the ranks of the smallest host: that many can talk to their like on every other
-                ///< host
-  /// Host h holds ranks h * m to (h + 1) * m - 1, for one m.
+  std::vector<std::vector<int>> members;  ///< by node: its ranks
+  std::vector<int> host_of;               ///< by rank: its node
+  std::vector<int> local_of;              ///< by rank: its index among the ranks of its node
+  // This rank, its node, and its index there.
+  int rank;
+  int host;
+  int local;
+  /// The ranks of the smallest node. Column j, for j below this, is the j-th rank of every node.
+  int columns;
+  /// Node h holds ranks h * m to (h + 1) * m - 1, for one m.
   bool in_blocks;
 
   int hosts() const { return static_cast<int>(members.size()); }

@@ -12,8 +12,10 @@
 namespace shoal::collective {
 namespace {
 
-/// free -> posted (sender) -> free (receiver, small) | taken (receiver, direct) | accepted -> taken
-/// (receiver, staged); taken -> free (sender).
+/// The state of a slot; each transition is made by the side in brackets:
+///   inline: free -> posted (sender) -> free (receiver)
+///   direct: free -> posted (sender) -> taken (receiver) -> free (sender)
+///   staged: free -> posted (sender) -> accepted (receiver) -> taken (receiver) -> free (sender)
 enum State : std::uint32_t { kFree, kPosted, kAccepted, kTaken };
 
 std::size_t payload_bytes(const Operation& operation) {
@@ -22,28 +24,30 @@ std::size_t payload_bytes(const Operation& operation) {
 
 }  // namespace
 
-struct alignas(64) HostMailbox::Letter {
+struct alignas(64) HostMailbox::MessageSlot {
   std::atomic<std::uint32_t> state;
   std::uint32_t tag;
-  std::uint64_t number;  ///< counted from 0 within its pair
+  std::uint64_t number;  ///< counted from 0 within its channel
   std::uint64_t count;
   ElementType type;
-  Location where;  ///< of the sender's buffer, when its peers can see it
+  Location where;  ///< the sender's buffer, where its peers can address it
+  // Counts of chunks, on cache lines of their own: each is written by one side and read by the
+  // other.
   alignas(64) std::atomic<std::uint64_t> offered;
-  alignas(64) std::atomic<std::uint64_t> consumed;  ///< chunks
-  std::array<std::byte, kLetterBytes> small;
+  alignas(64) std::atomic<std::uint64_t> consumed;
+  std::array<std::byte, kInlineBytes> payload;
 
   std::size_t bytes() const { return count * size_of(type); }
 };
 
-struct alignas(64) HostMailbox::Pair {
+struct alignas(64) HostMailbox::Channel {
   std::atomic<std::uint64_t> posted;
-  std::array<Letter, kLetters> letters;
+  std::array<MessageSlot, kSlotsPerChannel> slots;
 };
 
 std::size_t HostMailbox::bytes(int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
-  return n * n * sizeof(Pair) + n * 2 * kHalfBytes;
+  return n * n * sizeof(Channel) + n * 2 * kChunkBytes;
 }
 
 HostMailbox::HostMailbox(std::byte* base, int ranks, int rank, const MemoryMap& memory,
@@ -56,14 +60,14 @@ HostMailbox::HostMailbox(std::byte* base, int ranks, int rank, const MemoryMap& 
       posted_(ranks_),
       arrived_(ranks_) {}
 
-HostMailbox::Pair& HostMailbox::pair(int from, int to) const {
-  return reinterpret_cast<Pair*>(
+HostMailbox::Channel& HostMailbox::channel(int from, int to) const {
+  return reinterpret_cast<Channel*>(
       base_)[static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to)];
 }
 
-std::byte* HostMailbox::half(int from, std::uint64_t chunk) const {
-  return base_ + ranks_ * ranks_ * sizeof(Pair) +
-         (static_cast<std::size_t>(from) * 2 + chunk % 2) * kHalfBytes;
+std::byte* HostMailbox::staging(int from, std::uint64_t chunk) const {
+  return base_ + ranks_ * ranks_ * sizeof(Channel) +
+         (static_cast<std::size_t>(from) * 2 + chunk % 2) * kChunkBytes;
 }
 
 HostMailbox::Ticket HostMailbox::start(const Operation& operation) {
@@ -81,7 +85,7 @@ HostMailbox::Ticket HostMailbox::start(const Operation& operation) {
 }
 
 void HostMailbox::advance() {
-  std::vector<bool> blocked(outgoing_.empty() ? 0 : ranks_);
+  std::vector<bool> blocked(outgoing_.empty() ? 0 : ranks_);  // by destination
   for (auto it = outgoing_.begin(); it != outgoing_.end();) {
     if (!advance(*it, blocked)) {
       ++it;
@@ -90,10 +94,11 @@ void HostMailbox::advance() {
     open_.erase(it->ticket);
     it = outgoing_.erase(it);
   }
-  // What arrives from here on waits for the next pass: a letter that a receive has just missed is
-  // not for a later receive of the same tag.
+  // The counts are read once for the whole pass. A message that arrives after an earlier receive
+  // has looked for it must not go to a later receive with the same tag.
   for (std::size_t source = 0; source < ranks_ && !incoming_.empty(); ++source)
-    arrived_[source] = pair(static_cast<int>(source), rank_).posted.load(std::memory_order_acquire);
+    arrived_[source] =
+        channel(static_cast<int>(source), rank_).posted.load(std::memory_order_acquire);
   for (auto it = incoming_.begin(); it != incoming_.end();) {
     if (!advance(*it)) {
       ++it;
@@ -105,111 +110,123 @@ void HostMailbox::advance() {
   }
 }
 
-// Letters to one rank are posted in the order of their sends: once one has found its place
+// Messages to one rank are posted in the order of their sends: once one has found its slot
 // occupied, the later ones wait too.
-bool HostMailbox::advance(Sending& sending, std::vector<bool>& blocked) {
-  const Operation& o = sending.operation;
-  if (!sending.letter) {
-    Pair& to = pair(rank_, o.peer);
+bool HostMailbox::advance(Send& send, std::vector<bool>& blocked) {
+  const Operation& o = send.operation;
+  if (!send.slot) {
+    Channel& to = channel(rank_, o.peer);
     const std::uint64_t number = posted_[o.peer];
-    Letter& letter = to.letters[number % kLetters];
-    if (blocked[o.peer] || letter.state.load(std::memory_order_acquire) != kFree) {
+    MessageSlot& slot = to.slots[number % kSlotsPerChannel];
+    if (blocked[o.peer] || slot.state.load(std::memory_order_acquire) != kFree) {
       blocked[o.peer] = true;
       return false;
     }
     const std::size_t size = payload_bytes(o);
-    letter.tag = o.tag, letter.number = number, letter.count = o.buffer.count, letter.type = o.type;
-    letter.where = size > kLetterBytes ? memory_.locate(o.buffer.input, size) : Location{};
-    letter.offered.store(0, std::memory_order_relaxed),
-        letter.consumed.store(0, std::memory_order_relaxed);
-    if (size > 0 && size <= kLetterBytes) std::memcpy(letter.small.data(), o.buffer.input, size);
-    letter.state.store(kPosted, std::memory_order_release);
+    slot.tag = o.tag;
+    slot.number = number;
+    slot.count = o.buffer.count;
+    slot.type = o.type;
+    slot.where = size > kInlineBytes ? memory_.locate(o.buffer.input, size) : Location{};
+    slot.offered.store(0, std::memory_order_relaxed);
+    slot.consumed.store(0, std::memory_order_relaxed);
+    if (size > 0 && size <= kInlineBytes) std::memcpy(slot.payload.data(), o.buffer.input, size);
+    // The release publishes the slot. The exchange below comes last because a sleeping receiver
+    // waits for it: it is sequentially consistent, as `wake` requires.
+    slot.state.store(kPosted, std::memory_order_release);
     posted_[o.peer] = number + 1;
     to.posted.exchange(number + 1);
     wire::wake(lot_);
-    if (size <= kLetterBytes) return true;
-    sending.letter = &letter;
+    if (size <= kInlineBytes) return true;
+    send.slot = &slot;
   }
-  const auto state = sending.letter->state.load(std::memory_order_acquire);
-  if (state == kAccepted && (streaming_ == 0 || streaming_ == sending.ticket))
-    return stream(sending);
+  // The receiver has accepted the message, which is then staged, or has taken all of it. The chunks
+  // of this rank serve one message at a time.
+  const auto state = send.slot->state.load(std::memory_order_acquire);
+  if (state == kAccepted && (streaming_ == 0 || streaming_ == send.ticket)) return stream(send);
   if (state != kTaken) return false;
-  if (streaming_ == sending.ticket) streaming_ = 0;
-  sending.letter->state.store(kFree, std::memory_order_release);
+  if (streaming_ == send.ticket) streaming_ = 0;
+  send.slot->state.store(kFree, std::memory_order_release);
   return true;
 }
 
-bool HostMailbox::stream(Sending& sending) {
-  streaming_ = sending.ticket;
-  Letter& letter = *sending.letter;
-  const std::size_t size = payload_bytes(sending.operation);
-  const std::size_t chunks = (size + kHalfBytes - 1) / kHalfBytes;
-  for (std::uint64_t next = letter.offered.load(std::memory_order_relaxed); next < chunks; ++next) {
-    if (next >= letter.consumed.load(std::memory_order_acquire) + 2) return false;
-    const std::size_t begin = next * kHalfBytes;
-    std::memcpy(half(rank_, next),
-                static_cast<const std::byte*>(sending.operation.buffer.input) + begin,
-                std::min(kHalfBytes, size - begin));
-    letter.offered.exchange(next + 1);
+// Writes the chunks that the receiver has made room for. The send is done when the receiver has
+// stored kTaken, which a later `advance` sees.
+bool HostMailbox::stream(Send& send) {
+  streaming_ = send.ticket;
+  MessageSlot& slot = *send.slot;
+  const std::size_t size = payload_bytes(send.operation);
+  const std::size_t chunks = (size + kChunkBytes - 1) / kChunkBytes;
+  for (std::uint64_t next = slot.offered.load(std::memory_order_relaxed); next < chunks; ++next) {
+    // The acquire orders the receiver's reads of chunk `next - 2` before this write over it.
+    if (next >= slot.consumed.load(std::memory_order_acquire) + 2) return false;
+    const std::size_t begin = next * kChunkBytes;
+    std::memcpy(staging(rank_, next),
+                static_cast<const std::byte*>(send.operation.buffer.input) + begin,
+                std::min(kChunkBytes, size - begin));
+    slot.offered.exchange(next + 1);
     wire::wake(lot_);
   }
   return false;
 }
 
-bool HostMailbox::advance(Receiving& receiving) {
-  if (!receiving.letter && !claim(receiving)) return false;
-  Letter& letter = *receiving.letter;
-  const std::size_t size = payload_bytes(receiving.operation);
-  const std::size_t chunks = (size + kHalfBytes - 1) / kHalfBytes;
-  auto* to = static_cast<std::byte*>(receiving.operation.buffer.output);
-  if (size <= kLetterBytes) {
-    if (size > 0) std::memcpy(to, letter.small.data(), size);
-    letter.state.exchange(kFree);
-  } else if (letter.where.visible()) {
-    std::memcpy(to, memory_.resolve(letter.where, size), size);
-    letter.state.exchange(kTaken);
+bool HostMailbox::advance(Receive& receive) {
+  if (!receive.slot && !match(receive)) return false;
+  MessageSlot& slot = *receive.slot;
+  const std::size_t size = payload_bytes(receive.operation);
+  const std::size_t chunks = (size + kChunkBytes - 1) / kChunkBytes;
+  auto* to = static_cast<std::byte*>(receive.operation.buffer.output);
+  if (size <= kInlineBytes) {
+    if (size > 0) std::memcpy(to, slot.payload.data(), size);
+    slot.state.exchange(kFree);
+  } else if (slot.where.visible()) {
+    std::memcpy(to, memory_.resolve(slot.where, size), size);
+    slot.state.exchange(kTaken);
   } else {
-    if (letter.state.load(std::memory_order_relaxed) == kPosted)
-      letter.state.exchange(kAccepted), wire::wake(lot_);
-    for (std::uint64_t next = letter.consumed.load(std::memory_order_relaxed); next < chunks;
-         ++next) {
-      if (letter.offered.load(std::memory_order_acquire) <= next) return false;
-      const std::size_t begin = next * kHalfBytes;
-      std::memcpy(to + begin, half(receiving.source, next), std::min(kHalfBytes, size - begin));
-      letter.consumed.exchange(next + 1);
+    // Only this side changes the state of a posted message, so relaxed is enough.
+    if (slot.state.load(std::memory_order_relaxed) == kPosted) {
+      slot.state.exchange(kAccepted);
       wire::wake(lot_);
     }
-    letter.state.exchange(kTaken);
+    for (std::uint64_t next = slot.consumed.load(std::memory_order_relaxed); next < chunks;
+         ++next) {
+      if (slot.offered.load(std::memory_order_acquire) <= next) return false;
+      const std::size_t begin = next * kChunkBytes;
+      std::memcpy(to + begin, staging(receive.source, next), std::min(kChunkBytes, size - begin));
+      slot.consumed.exchange(next + 1);
+      wire::wake(lot_);
+    }
+    slot.state.exchange(kTaken);
   }
   wire::wake(lot_);
   return true;
 }
 
-/// The first letter with that tag that nobody has claimed, among those that were there when
-/// `posted` was read; null: none.
-HostMailbox::Letter* HostMailbox::oldest(int source, std::uint64_t posted,
-                                         std::uint32_t tag) const {
-  Pair& from = pair(source, rank_);
-  for (std::uint64_t number = posted > kLetters ? posted - kLetters : 0; number < posted;
-       ++number) {
-    Letter& letter = from.letters[number % kLetters];
-    if (letter.state.load(std::memory_order_acquire) == kPosted && letter.number == number &&
-        letter.tag == tag)
-      return &letter;
+/// Returns the oldest message with that tag that no receive has matched, among those that were
+/// there when `posted` was read; null: none.
+HostMailbox::MessageSlot* HostMailbox::find_oldest(int source, std::uint64_t posted,
+                                                   std::uint32_t tag) const {
+  Channel& from = channel(source, rank_);
+  for (std::uint64_t number = posted > kSlotsPerChannel ? posted - kSlotsPerChannel : 0;
+       number < posted; ++number) {
+    MessageSlot& slot = from.slots[number % kSlotsPerChannel];
+    if (slot.state.load(std::memory_order_acquire) == kPosted && slot.number == number &&
+        slot.tag == tag)
+      return &slot;
   }
   return nullptr;
 }
 
-bool HostMailbox::claim(Receiving& receiving) {
-  const Operation& o = receiving.operation;
+bool HostMailbox::match(Receive& receive) {
+  const Operation& o = receive.operation;
   const int first = std::max(o.peer, 0);
   const int last = o.peer < 0 ? static_cast<int>(ranks_) - 1 : o.peer;
   for (int source = first; source <= last; ++source) {
-    Letter* letter = oldest(source, arrived_[source], o.tag);
-    if (!letter) continue;
-    receiving.source = source;
-    check_fit(receiving, *letter);
-    receiving.letter = letter;
+    MessageSlot* slot = find_oldest(source, arrived_[source], o.tag);
+    if (!slot) continue;
+    receive.source = source;
+    check_match(receive, *slot);
+    receive.slot = slot;
     return true;
   }
   return false;
@@ -217,32 +234,33 @@ bool HostMailbox::claim(Receiving& receiving) {
 
 int HostMailbox::find_message(std::uint32_t tag) const {
   for (int source = 0; source < static_cast<int>(ranks_); ++source) {
-    const bool wanted = std::any_of(incoming_.begin(), incoming_.end(), [&](const Receiving& r) {
-      return !r.letter && r.operation.tag == tag &&
+    const bool wanted = std::any_of(incoming_.begin(), incoming_.end(), [&](const Receive& r) {
+      return !r.slot && r.operation.tag == tag &&
              (r.operation.peer < 0 || r.operation.peer == source);
     });
-    if (!wanted && oldest(source, pair(source, rank_).posted.load(std::memory_order_acquire), tag))
+    if (!wanted &&
+        find_oldest(source, channel(source, rank_).posted.load(std::memory_order_acquire), tag))
       return source;
   }
   return -1;
 }
 
-void HostMailbox::check_fit(const Receiving& receiving, const Letter& letter) const {
-  const Operation& o = receiving.operation;
-  if (letter.count == o.buffer.count && letter.type == o.type) return;
+void HostMailbox::check_match(const Receive& receive, const MessageSlot& slot) const {
+  const Operation& o = receive.operation;
+  if (slot.count == o.buffer.count && slot.type == o.type) return;
   throw Error(
       ErrorKind::kMismatch, "recv",
-      fmt::format("rank {} sends {} x {} with tag {}, rank {} receives {} x {}", receiving.source,
-                  letter.count, name(letter.type), o.tag, rank_, o.buffer.count, name(o.type)))
-      .from(receiving.source)
+      fmt::format("rank {} sends {} x {} with tag {}, rank {} receives {} x {}", receive.source,
+                  slot.count, name(slot.type), o.tag, rank_, o.buffer.count, name(o.type)))
+      .from(receive.source)
       .hint("a message is received by a tensor of its own type and size");
 }
 
 const Operation* HostMailbox::find(Ticket ticket) const {
-  for (const Sending& sending : outgoing_)
-    if (sending.ticket == ticket) return &sending.operation;
-  for (const Receiving& receiving : incoming_)
-    if (receiving.ticket == ticket) return &receiving.operation;
+  for (const Send& send : outgoing_)
+    if (send.ticket == ticket) return &send.operation;
+  for (const Receive& receive : incoming_)
+    if (receive.ticket == ticket) return &receive.operation;
   return nullptr;
 }
 
@@ -254,20 +272,20 @@ int HostMailbox::take_source(Ticket ticket) {
 std::string HostMailbox::report() const {
   std::string text;
   const auto add = [&](std::string line) { text += (text.empty() ? "" : "; ") + line; };
-  for (const Sending& s : outgoing_) {
+  for (const Send& s : outgoing_) {
     add(fmt::format("rank {} has not taken {} x {} with tag {}", s.operation.peer,
                     s.operation.buffer.count, name(s.operation.type), s.operation.tag));
   }
-  for (const Receiving& r : incoming_) {
+  for (const Receive& r : incoming_) {
     add(fmt::format("{} has sent nothing with tag {}",
                     r.operation.peer < 0 ? "no rank" : fmt::format("rank {}", r.operation.peer),
                     r.operation.tag));
   }
   for (int source = 0; source < static_cast<int>(ranks_); ++source) {
-    for (const Letter& letter : pair(source, rank_).letters) {
-      if (letter.state.load(std::memory_order_acquire) == kPosted) {
+    for (const MessageSlot& slot : channel(source, rank_).slots) {
+      if (slot.state.load(std::memory_order_acquire) == kPosted) {
         add(fmt::format("rank {} has sent {} x {} with tag {}, which nobody receives", source,
-                        letter.count, name(letter.type), letter.tag));
+                        slot.count, name(slot.type), slot.tag));
       }
     }
   }

@@ -14,83 +14,92 @@
 
 namespace shoal::collective {
 
-/// Messages between two ranks of a group on one host.
+/// Messages between two ranks of a group on one node.
 ///
-/// Every ordered pair of ranks has a ring of kLetters letters in shared memory. A sender posts a
-/// letter, the receiver looks for the oldest one with its tag, so messages of one sender and tag
-/// arrive in the order in which they were sent and different tags may overtake each other. Three
-/// ways:
-///   small: at most kLetterBytes travel inside the letter, and the sender is done at once;
+/// Every ordered channel of ranks has a channel in shared memory: a ring of kSlotsPerChannel slots.
+/// A sender posts a message in the next slot, and the receiver takes the oldest one with its tag.
+/// So messages of one sender and tag arrive in the order in which they were sent, and different
+/// tags may overtake each other. There are three paths:
+///   inline: at most kInlineBytes travel in the slot, and the sender is done at once;
 ///   direct: the sender's buffer lies in an arena, and the receiver copies from it;
-///   staged: the receiver accepts the letter, and the sender passes the data through its two halves
-///   of shared memory, one letter at a time.
-/// Nothing here waits: `advance` does what can be done. Threads: one at a time, as its
+///   staged: the receiver accepts the message, and the sender passes the data through two chunks of
+///     shared memory in turn, for one message at a time.
+///
+/// Invariants:
+///   1. The state of a slot says who may change it: free and taken, the sender; posted and
+///   accepted,
+///      the receiver, while the sender passes chunks of an accepted message. Each side stores the
+///      state after everything else that it writes, and the other loads it with acquire.
+///   2. The sender writes chunk k only after the receiver has consumed chunk k - 2, which lay
+///   there.
+/// Nothing here waits: `advance` does what is possible. Threads: one at a time, as in the
 /// communicator.
 class HostMailbox {
  public:
   using Ticket = std::uint64_t;  ///< counted from 1
-  static constexpr std::size_t kLetters = 16;
-  static constexpr std::size_t kLetterBytes = 1024;
-  static constexpr std::size_t kHalfBytes = 256 << 10;
+  static constexpr std::size_t kSlotsPerChannel = 16;
+  static constexpr std::size_t kInlineBytes = 1024;
+  static constexpr std::size_t kChunkBytes = 256 << 10;
 
   /// `base`: bytes(ranks) of zeroed shared memory. `memory` and `lot` must outlive the mailbox.
   HostMailbox(std::byte* base, int ranks, int rank, const MemoryMap& memory, wire::ParkingLot& lot);
   static std::size_t bytes(int ranks);
 
-  /// Begins a send, or a receive (`peer` -1: from any rank). The other side must name the same type
+  /// Starts a send, or a receive (`peer` -1: from any rank). The other side must name the same type
   /// and count.
   Ticket start(const Operation& operation);
-  /// Does what is possible now. Throws Error(mismatch) when a letter does not fit the receive that
-  /// asks for it.
+  /// Does what is possible now. Throws Error(mismatch) when a message differs in type or count from
+  /// the receive that asks for it.
   void advance();
 
   bool idle() const { return open_.empty(); }
   std::size_t in_flight() const { return open_.size(); }
   bool complete(Ticket ticket) const { return !open_.contains(ticket); }
-  /// The operation behind a ticket that is not complete; null otherwise.
+  /// Returns the operation of a ticket that is not complete; null otherwise.
   const Operation* find(Ticket ticket) const;
-  /// Where a completed receive from any rank came from; to be asked once.
+  /// Returns the source of a completed receive from any rank. It can be taken once.
   int take_source(Ticket ticket);
-  /// A rank from which a message with that tag has arrived that no receive under way asks for; -1:
-  /// none.
+  /// Returns a rank from which a message with that tag has arrived that no receive in flight asks
+  /// for; -1: none.
   int find_message(std::uint32_t tag) const;
-  /// What is in flight and what has arrived unasked, for people.
+  /// Describes what is in flight, and what has arrived without a receive, for error messages.
   std::string report() const;
 
  private:
-  struct Letter;
-  struct Pair;
-  struct Sending {
+  struct MessageSlot;
+  struct Channel;
+  struct Send {
     Ticket ticket;
     Operation operation;
-    Letter* letter = nullptr;
+    MessageSlot* slot = nullptr;
   };
-  struct Receiving {
+  struct Receive {
     Ticket ticket;
     Operation operation;
-    Letter* letter = nullptr;  ///< accepted, and being staged
+    MessageSlot* slot = nullptr;  ///< the matched message; null before
     int source = -1;
   };
 
-  Pair& pair(int from, int to) const;
-  std::byte* half(int from, std::uint64_t chunk) const;
-  bool advance(Sending& sending, std::vector<bool>& blocked);
-  bool stream(Sending& sending);
-  bool advance(Receiving& receiving);
-  Letter* oldest(int source, std::uint64_t posted, std::uint32_t tag) const;
-  bool claim(Receiving& receiving);
-  void check_fit(const Receiving& receiving, const Letter& letter) const;
+  Channel& channel(int from, int to) const;
+  std::byte* staging(int from, std::uint64_t chunk) const;
+  bool advance(Send& send, std::vector<bool>& blocked);
+  bool stream(Send& send);
+  bool advance(Receive& receive);
+  MessageSlot* find_oldest(int source, std::uint64_t posted, std::uint32_t tag) const;
+  bool match(Receive& receive);
+  void check_match(const Receive& receive, const MessageSlot& slot) const;
 
   std::byte* base_;
   std::size_t ranks_;
   int rank_;
   const MemoryMap& memory_;
   wire::ParkingLot& lot_;
-  Ticket last_ = 0, streaming_ = 0;
-  std::vector<std::uint64_t> posted_;   ///< by destination: letters posted so far
-  std::vector<std::uint64_t> arrived_;  ///< by source: letters that this pass looks at
-  std::list<Sending> outgoing_;
-  std::list<Receiving> incoming_;
+  Ticket last_ = 0;
+  Ticket streaming_ = 0;                ///< the send that uses the chunks of this rank; 0: none
+  std::vector<std::uint64_t> posted_;   ///< by destination: messages posted so far
+  std::vector<std::uint64_t> arrived_;  ///< by source: messages that this pass looks at
+  std::list<Send> outgoing_;
+  std::list<Receive> incoming_;
   std::unordered_set<Ticket> open_;
   std::unordered_map<Ticket, int> sources_;
 };

@@ -15,11 +15,15 @@ namespace shoal::collective {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kControlBytes = std::size_t{8} << 30;  // sparse: only what is used has pages
+/// The segment is sparse: only what is used has pages.
+constexpr std::size_t kControlBytes = std::size_t{8} << 30;
 constexpr std::size_t kMostRanks = 1024;
-constexpr Duration kLookEvery = std::chrono::milliseconds(2),
-                   kGrace = std::chrono::milliseconds(300);
+/// The time between two looks for peers that have ended: each is a system call.
+constexpr Duration kLookEvery = std::chrono::milliseconds(2);
+/// The time in which the error of a rank that has ended may still arrive.
+constexpr Duration kGrace = std::chrono::milliseconds(300);
 
+/// The state of the record of the first failure (invariant 1).
 enum : std::uint32_t { kNone, kWriting, kRecorded };
 
 template <std::size_t N>
@@ -36,13 +40,14 @@ std::string get(const std::array<char, N>& from) {
 
 }  // namespace
 
-/// The first bytes of the control segment; 64 of them are the token of the rendezvous.
+/// Lies at the start of the control segment, whose first 64 bytes are the token of the rendezvous.
 struct HostWorld::Header {
   std::array<std::byte, 64> token;
   std::atomic<std::uint64_t> taken;  ///< bytes handed out after the first block
   std::atomic<std::uint32_t> state;
   std::uint32_t kind;
-  std::int32_t rank, peer;
+  std::int32_t rank;
+  std::int32_t peer;
   std::uint64_t sequence;
   std::array<char, 64> operation;
   std::array<char, 1024> message;
@@ -90,6 +95,7 @@ std::size_t HostWorld::take_control(std::size_t bytes) {
   const std::size_t rounded = (bytes + kPage - 1) / kPage * kPage;
   const std::size_t first_end =
       (first_block() + HostBlock::bytes(size_) + kPage - 1) / kPage * kPage;
+  // Ranks of several groups may take memory at the same time.
   const std::size_t offset = first_end + header().taken.fetch_add(rounded);
   if (offset + rounded > kControlBytes) {
     throw Error(ErrorKind::kResource, "group", "the control memory of this host's ranks is used up")
@@ -111,34 +117,42 @@ void HostWorld::abort(const Error& cause) {
   Header& h = header();
   std::uint32_t expected = kNone;
   if (!h.state.compare_exchange_strong(expected, kWriting)) {
-    // Whoever asks next is to find the first cause, unless its rank was killed while it wrote.
+    // The caller looks for the first cause next and must find it, so wait until it is written. Its
+    // rank may have been killed while it wrote, so do not wait for long.
     for (const Deadline end = Deadline::in(kGrace);
          h.state.load(std::memory_order_acquire) == kWriting && !end.passed();)
       std::this_thread::yield();
     return;
   }
+  // This rank has won, and nobody reads the record before the last line.
   h.kind = static_cast<std::uint32_t>(cause.kind());
-  h.rank = rank_, h.peer = cause.peer(), h.sequence = cause.sequence();
-  put(h.operation, cause.operation()), put(h.message, cause.message()), put(h.hint, cause.hint());
+  h.rank = rank_;
+  h.peer = cause.peer();
+  h.sequence = cause.sequence();
+  put(h.operation, cause.operation());
+  put(h.message, cause.message());
+  put(h.hint, cause.hint());
   h.state.store(kRecorded);
 }
 
 void HostWorld::throw_cause() const {
   const Header& h = header();
+  // The kind is clamped: a broken peer may have written any number.
   const auto kind = static_cast<ErrorKind>(
       std::min<std::uint32_t>(h.kind, static_cast<std::uint32_t>(ErrorKind::kAborted)));
-  const std::string words = get(h.message);
+  const std::string message = get(h.message);
+  const bool own = h.rank == rank_;
+  // The peer to blame: as this rank recorded it, or the peer that the other rank blames, or the
+  // other rank itself.
+  int peer = h.peer;
+  if (!own && peer < 0) peer = h.rank;
   Error error(kind, get(h.operation),
-              h.rank == rank_ ? words : fmt::format("rank {} failed: {}", h.rank, words));
-  error.at(rank_, size_)
-      .from(h.rank == rank_ ? h.peer
-            : h.peer >= 0   ? h.peer
-                            : h.rank)
-      .in(h.sequence)
-      .hint(get(h.hint));
+              own ? message : fmt::format("rank {} failed: {}", h.rank, message));
+  error.at(rank_, size_).from(peer).in(h.sequence).hint(get(h.hint));
   throw error;
 }
 
+// A process that ends makes its pidfd readable. Ranks that have left in good order are not asked.
 int HostWorld::ended_peer() const {
   if (acquaintance_.processes.empty()) return -1;
   std::vector<pollfd> wait;
@@ -174,13 +188,17 @@ void HostWorld::check() {
   next_look_ = now + kLookEvery;
   const int ended = ended_peer();
   if (ended < 0) return;
-  if (suspect_ != ended) suspect_ = ended, suspected_at_ = now;
-  // What the caller waits for may have been done before the peer ended, and its last words may
-  // still be on their way.
+  if (suspect_ != ended) {
+    suspect_ = ended;
+    suspected_at_ = now;
+  }
+  // The peer may have done what the caller waits for before it ended, and its error may still be on
+  // its way.
   if (now - suspected_at_ < kGrace) return;
   abort(
       Error(ErrorKind::kPeerLost, "group",
-            fmt::format("rank {} ended without a word while rank {} waited for it", ended, rank_))
+            fmt::format("rank {} ended and left no error report while rank {} waited for it", ended,
+                        rank_))
           .from(ended)
           .hint("it was killed, perhaps for memory, or exited early; its log has its last lines"));
   check();

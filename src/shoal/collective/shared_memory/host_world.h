@@ -13,15 +13,21 @@
 
 namespace shoal::collective {
 
-/// What the ranks of one host share besides their arenas: the control segment with the record of
-/// the first failure, and the means to notice that a peer has ended. One per rank; all groups of
-/// the rank stand on it. Threads: any, but for `check`, which belongs to the rank's own thread.
+/// One rank's view of what the ranks of a node share besides their arenas: the control segment, in
+/// which the groups have their blocks and the first failure is recorded, and the means to notice
+/// that a peer has ended. All groups of the rank use the same HostWorld.
+///
+/// Invariants:
+///   1. The record of a failure is written once, by the rank that wins the change of its state from
+///      none to writing, and read by others only in the state recorded (release and acquire).
+///   2. A rank that leaves in good order says so after its last store to shared memory, so a peer
+///      that has read it finds everything that the rank ever did.
+/// Threads: any, except `check`, which only the thread of the rank may call.
 class HostWorld {
  public:
-  /// Ranks as processes that have met.
-  HostWorld(int rank, wire::LocalRendezvousResult acquaintance,
-            const wire::SharedSegment* own_arena);
-  /// Ranks as threads of this process: `control` is zeroed memory that they all use.
+  /// For ranks that are processes and have been through the rendezvous.
+  HostWorld(int rank, wire::LocalRendezvousResult acquaintance, const wire::SharedSegment* own_arena);
+  /// For ranks that are threads of this process: `control` is zeroed memory that they all use.
   HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> control);
 
   int rank() const { return rank_; }
@@ -29,26 +35,26 @@ class HostWorld {
   const MemoryMap& memory() const { return memory_; }
   std::byte* control() const { return control_; }
 
-  /// Takes `bytes` of the control segment, 4096-aligned and zero; for one rank to take and to tell
-  /// the others. Throws Error(resource) when it is full.
+  /// Takes `bytes` of the control segment, aligned to 4096 and zero. One rank of a new group takes
+  /// them and passes the offset to the others. Throws Error(resource) when the segment is full.
   std::size_t take_control(std::size_t bytes);
   std::byte* at(std::size_t control_offset, std::size_t bytes) const;
-  /// Where the first group of all ranks lies, in every control segment.
+  /// Returns the offset of the first group of all ranks, the same in every control segment.
   static std::size_t first_block();
   static std::size_t control_bytes();
 
-  /// Records why everything ends; only the first call on any rank counts.
+  /// Records the cause of a failure; only the first call on any rank counts.
   void abort(const Error& cause);
-  /// Throws the recorded cause as this rank's error, if there is one; notices peers that have ended
-  /// (a peer that dies without words is recorded as the cause after a short grace in which its own
-  /// words may still arrive).
+  /// Throws the recorded cause, if there is one, as this rank's error. Also notices peers that have
+  /// ended: one that left no error of its own is recorded as the cause, after a short grace in
+  /// which its error may still arrive.
   void check();
-  /// Has any rank recorded why everything ends?
+  /// Tells whether any rank has recorded a cause.
   bool ended() const;
-  /// The rank that recorded it; -1: none has.
+  /// Returns the rank that recorded the cause; -1: none has.
   int cause_rank() const;
-  /// This rank is done and about to go: its end is no failure. A group that still waits for it says
-  /// so.
+  /// Announces that this rank is about to end in good order, which is no failure. A group that
+  /// still waits for it fails with an error that says so.
   void leave();
   bool has_left(int rank) const;
 
@@ -58,13 +64,16 @@ class HostWorld {
   [[noreturn]] void throw_cause() const;
   int ended_peer() const;
 
-  int rank_, size_;
+  int rank_;
+  int size_;
   wire::LocalRendezvousResult acquaintance_;
   std::shared_ptr<wire::SharedSegment> own_control_;
   std::byte* control_;
   MemoryMap memory_;
-  Clock::time_point next_look_{}, suspected_at_{};
+  Clock::time_point next_look_{};
+  /// A peer that has ended, whose error may still arrive; -1: none.
   int suspect_ = -1;
+  Clock::time_point suspected_at_{};
 };
 
 }  // namespace shoal::collective

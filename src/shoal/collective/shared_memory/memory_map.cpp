@@ -20,6 +20,7 @@ Location MemoryMap::locate(const void* p, std::size_t bytes) const {
         static_cast<std::int32_t>(region),
         static_cast<std::uint64_t>(static_cast<const std::byte*>(p) - regions_[region].base)};
   };
+  // Most buffers lie in the arena of this rank.
   if (holds(static_cast<std::size_t>(own_), p, bytes)) return in(static_cast<std::size_t>(own_));
   for (std::size_t region = 0; region < regions_.size(); ++region)
     if (holds(region, p, bytes)) return in(region);
@@ -29,6 +30,7 @@ Location MemoryMap::locate(const void* p, std::size_t bytes) const {
 std::byte* MemoryMap::resolve(Location location, std::size_t bytes) const {
   if (one_address_space_)
     return reinterpret_cast<std::byte*>(location.offset);  // NOLINT: a pointer of this very process
+  // A peer may have written any location. The comparisons are arranged so that none overflows.
   const auto region = static_cast<std::size_t>(location.region);
   if (location.region < 0 || region >= regions_.size() ||
       location.offset > regions_[region].bytes ||

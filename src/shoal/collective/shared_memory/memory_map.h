@@ -6,18 +6,19 @@
 
 namespace shoal::collective {
 
-/// A place in the memory of one rank of this host, as its peers can name it.
+/// Names a place in the memory of one rank of this node so that its peers can find it.
 struct Location {
-  std::int32_t region =
-      -1;  ///< the rank whose memory it is; -1: memory that only its own process sees
+  /// The rank whose memory it is; -1: memory that only its own process can address.
+  std::int32_t region = -1;
   std::uint64_t offset = 0;
 
   bool visible() const { return region >= 0; }
 };
 
-/// The memory of all ranks of a host, as mapped into this process: turns pointers into locations
-/// and back, bounds-checked. Where ranks are threads they share one address space: every pointer is
-/// visible and stands for itself.
+/// Knows the memory of all ranks of a node as it is mapped into this process, and turns pointers
+/// into locations and back, checking bounds. Where ranks are threads they share one address space:
+/// every pointer is visible and stands for itself. Threads: any; nothing changes after
+/// construction.
 class MemoryMap {
  public:
   struct Region {
@@ -26,12 +27,14 @@ class MemoryMap {
   };
 
   static MemoryMap one_address_space() { return MemoryMap({}, 0, true); }
-  /// `regions[r]` is where rank r's arena lies here; empty for a rank that shares none.
+  /// `regions[r]` is the place of rank r's arena in this process, empty for a rank that shares
+  /// none.
   static MemoryMap of_processes(std::vector<Region> regions, int own) {
     return MemoryMap(std::move(regions), own, false);
   }
 
-  /// Any region may hold `p`: a tensor over a SharedBuffer lies in its owner's arena.
+  /// Returns the location of `p`, which any region may hold: a tensor over a SharedBuffer lies in
+  /// its owner's arena. The location is not visible where none holds all `bytes`.
   Location locate(const void* p, std::size_t bytes) const;
   /// Throws Error(data) when `[offset, offset + bytes)` is not inside the region: a peer's
   /// descriptor is not trusted.

@@ -24,6 +24,7 @@ void stream_lines(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes)
   const std::size_t head =
       std::min<std::size_t>((kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine, bytes);
   std::memcpy(to, from, head);
+  // Streaming stores are fast where they fill whole cache lines, so only these use them.
   std::size_t at = head;
   for (; at + kLine <= bytes; at += kLine) {
     for (std::size_t i = 0; i < kLine; i += lanes)

@@ -1,0 +1,49 @@
+#include "shoal/collective/shared_memory/pending_operation.h"
+
+#include "shoal/collective/shared_memory/host_block.h"
+
+namespace shoal::collective {
+namespace {
+
+/// Ranks that only send in a small operation with a root need nobody's announcement, and those that
+/// only receive need the root's.
+AwaitedPeers awaited_peers(const Operation& operation, bool small, int rank) {
+  if (!small || !has_root(operation.kind)) return AwaitedPeers::kAll;
+  const bool is_root = operation.peer == rank;
+  const bool root_sends = operation.kind == Kind::kBroadcast || operation.kind == Kind::kScatter;
+  if (root_sends) return is_root ? AwaitedPeers::kNone : AwaitedPeers::kRoot;
+  return is_root ? AwaitedPeers::kAll : AwaitedPeers::kNone;
+}
+
+}  // namespace
+
+bool travels_inline(Kind kind, std::size_t bytes, int ranks) {
+  const std::size_t parts = for_each_rank(kind) ? static_cast<std::size_t>(ranks) : 1;
+  return bytes * parts <= kPayloadBytes;
+}
+
+void PendingOperation::reset(const Operation& started, int rank, int ranks,
+                             Duration default_timeout) {
+  operation = started;
+  buffers.assign(1, started.buffer);
+  buffers.insert(buffers.end(), started.more.begin(), started.more.end());
+  send_counts.assign(started.send_counts.begin(), started.send_counts.end());
+  receive_counts.assign(started.receive_counts.begin(), started.receive_counts.end());
+  operation.more = {};
+  operation.send_counts = {};
+  operation.receive_counts = {};
+  if (operation.timeout == Duration::zero()) operation.timeout = default_timeout;
+
+  const std::size_t bytes = total_count(buffers) * size_of(operation.type);
+  small = send_counts.empty() && travels_inline(operation.kind, bytes, ranks);
+  quick = send_counts.empty() && bytes <= kQuickBytes / static_cast<std::size_t>(ranks);
+  awaited = awaited_peers(operation, small, rank);
+  path = TransferPath::kUndecided;
+  executed = false;
+  complete = false;
+  elements_done = 0;
+  chunk = 0;
+  chunk_state = ChunkState::kNotOffered;
+}
+
+}  // namespace shoal::collective
