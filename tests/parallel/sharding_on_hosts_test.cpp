@@ -11,7 +11,6 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "shoal/comm/allocator.h"
-#include "shoal/comm/communicator_engine.h"
 #include "shoal/parallel/activation_checkpoint.h"
 #include "tests/comm/rank_processes.h"
 #include "tests/parallel/tiny_training.h"
@@ -92,9 +91,8 @@ model::ModelSpec larger() {
 
 /// Bytes that this rank has sent to other hosts, in all groups.
 double sent(const comm::Group& world) {
-  const auto& engine = dynamic_cast<const comm::CommunicatorEngine&>(*world.engine());
   return static_cast<double>(
-      dynamic_cast<const collective::HierarchicalCommunicator&>(*engine.communicator())
+      dynamic_cast<const collective::HierarchicalCommunicator&>(*world.communicator())
           .bytes_between_hosts_of_all());
 }
 

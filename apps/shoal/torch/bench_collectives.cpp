@@ -12,8 +12,8 @@
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/check.h"
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
-#include "shoal/comm/communicator_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/wire/local_rendezvous.h"
 
@@ -217,13 +217,11 @@ std::string way_of(const BenchArguments& a, const comm::Group& group, const Case
                                 ? 1
                                 : static_cast<std::size_t>(c.count) * c.full.element_size() /
                                       (parts ? static_cast<std::size_t>(a.world) : 1);
-  if (const auto* engine = dynamic_cast<const comm::CommunicatorEngine*>(group.engine().get())) {
-    if (const auto* tcp =
-            dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()))
-      return name(tcp->choice()(kind_of(c.op), bytes));
-    if (dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get()))
-      return "hierarchical";
-  }
+  const collective::Communicator* communicator = group.communicator();
+  if (const auto* tcp = dynamic_cast<const collective::TcpCommunicator*>(communicator))
+    return name(tcp->choice()(kind_of(c.op), bytes));
+  if (dynamic_cast<const collective::HierarchicalCommunicator*>(communicator))
+    return "hierarchical";
   const bool small = collective::HostCommunicator::travels_inline(kind_of(c.op), bytes, a.world);
   return small ? "inline" : a.arena ? "direct" : "staged";
 }

@@ -142,7 +142,8 @@ void Fabric::meet_mates(Deadline deadline) {
 HostCommunicator::Settings Fabric::host_settings() const {
   return {.timeout = settings_.timeout,
           .flight = settings_.flight,
-          .world_ranks = in_one_memory() ? std::vector<int>() : mates()};
+          .world_ranks = in_one_memory() ? std::vector<int>() : mates(),
+          .arena = arena_};
 }
 
 TcpCommunicator::Settings Fabric::tcp_settings() const {

@@ -8,7 +8,6 @@
 
 #include "shoal/collective/fabric.h"
 #include "shoal/comm/allocator.h"
-#include "shoal/comm/hierarchical_engine.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/rendezvous.h"
 
@@ -59,7 +58,7 @@ Group connect_over_network(const WorldOptions& options) {
              deadline);  // all have read what they need from the store
   }
   meeting->all_have_come();
-  return Group(engine_over(std::move(all), fabric->arena(), meeting));
+  return Group(std::move(all), meeting);
 }
 
 }  // namespace shoal::comm

@@ -59,6 +59,7 @@ class HierarchicalCommunicator final : public Communicator {
   /// TcpCommunicator.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
+  int node() const override { return layout_.host; }
 
   const HostLayout& layout() const { return layout_; }
   /// What this rank has sent to ranks of other hosts: headers included, heartbeats not.

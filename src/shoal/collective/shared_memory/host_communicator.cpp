@@ -33,6 +33,7 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       patience_(wire::Patience::for_ranks(world_->size())),
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(),
                block_.lot()),
+      shared_memory_(*this, world_, settings_.arena),
       sources_(members_.size()),
       targets_(members_.size()),
       offered_(members_.size()) {

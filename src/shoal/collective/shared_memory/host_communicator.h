@@ -13,6 +13,7 @@
 #include "shoal/collective/shared_memory/contribution.h"
 #include "shoal/collective/shared_memory/host_block.h"
 #include "shoal/collective/shared_memory/host_mailbox.h"
+#include "shoal/collective/shared_memory/host_shared_memory.h"
 #include "shoal/collective/shared_memory/host_world.h"
 #include "shoal/wire/parking.h"
 
@@ -57,6 +58,8 @@ class HostCommunicator final : public Communicator {
         flight;  ///< where this group and its splits leave what they remember; null: nowhere
     std::vector<int>
         world_ranks;  ///< what the job calls the ranks of this host's world; empty: 0, 1, ...
+    /// Memory that peers map, of which shared blocks are made; null: only threads share blocks.
+    std::shared_ptr<wire::Arena> arena;
   };
   /// The group of all ranks of `world`.
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
@@ -82,6 +85,8 @@ class HostCommunicator final : public Communicator {
   void poll(Duration budget) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
+  int node() const override { return 0; }
+  SharedMemory* shared_memory() override { return &shared_memory_; }
 
   bool complete(Handle handle) const override {
     return handle >= kMessage ? mailbox_.complete(handle - kMessage) : collective_complete(handle);
@@ -211,6 +216,7 @@ class HostCommunicator final : public Communicator {
   int rank_;
   wire::Patience patience_;
   HostMailbox mailbox_;
+  HostSharedMemory shared_memory_;
   // At most kSlots are not complete, and of those that are complete kPayloads are not settled.
   static_assert(kPayloads <= kSlots);
   std::array<Pending, 2 * kSlots> pending_;
