@@ -2,7 +2,6 @@
 // TCP between them.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -96,12 +95,6 @@ double sent(const comm::Group& world) {
           .bytes_between_hosts_of_all());
 }
 
-double summed(const comm::Group& world, double value) {
-  const at::Tensor sum = at::empty({1}, at::kDouble).fill_(value);
-  world.all_reduce(sum);
-  return sum.item<double>();
-}
-
 struct Step {
   double bytes = 0;       ///< that cross between hosts in one step
   double parameters = 0;  ///< most that the rank holds of them in it
@@ -132,7 +125,7 @@ Step measure(const comm::Group& world, const ShardingOptions& options, double& l
     model->clear_gradients();
     step.parameters = static_cast<double>(
         arena->ledger().categories[static_cast<int>(MemoryCategory::kParameters)].peak);
-    step.bytes = summed(world, sent(world) - before);
+    step.bytes = world.sum(sent(world) - before);
   }
   // Each host sends half of a gradient to the other, and half of a unit as often as it is gathered.
   least = 0;

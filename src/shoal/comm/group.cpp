@@ -237,6 +237,14 @@ Work Group::barrier(const Options& options) const {
   return engine_->start(operation, {}, {}, options.async);
 }
 
+double Group::sum(double value) const {
+  if (size() == 1) return value;
+  const at::Tensor number = at::empty({1}, at::kDouble);
+  *number.data_ptr<double>() = value;
+  all_reduce(number);
+  return *number.const_data_ptr<double>();
+}
+
 Group Group::split(int color, int key) const {
   if (size() == 1) return {};
   return Group(engine_->communicator()->split(color, key), engine_->keep_alive());

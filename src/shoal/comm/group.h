@@ -84,6 +84,9 @@ class Group {
             const Options& options = {}) const;
   Work barrier(const Options& options = {}) const;
 
+  /// The sum of one number a rank, on every rank. Blocks.
+  double sum(double value) const;
+
   /// The ranks that gave the same `color`, ordered by `key`, then by rank here. Collective. A
   /// negative color joins nothing and gets a group of one.
   Group split(int color, int key) const;

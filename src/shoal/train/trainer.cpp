@@ -149,7 +149,7 @@ class Trainer {
         group_.rank() == 0 ? checkpoint::format::newest_step(directory_.checkpoints())
                            : std::nullopt;
     *newest.data_ptr<std::int64_t>() = step ? step->step : -1;
-    group_.broadcast(newest, 0).order();
+    group_.broadcast(newest, 0);
     const std::int64_t found = *newest.const_data_ptr<std::int64_t>();
     if (found < 0) return;
     checkpoint_ = fmt::format("{}/step-{}", directory_.checkpoints(), found);
@@ -379,7 +379,7 @@ class Trainer {
     values[0] = labels, values[1] = signal == SIGINT, values[2] = signal != 0 && signal != SIGINT;
     values[3] = memory_.peak().total;
     std::copy(memory_.peak().categories.begin(), memory_.peak().categories.end(), values + 4);
-    group_.all_reduce(sums).order();
+    group_.all_reduce(sums);
     const int agreed = values[1] > 0 ? SIGINT : values[2] > 0 ? SIGTERM : 0;
     Agreement agreement{values[0], agreed, values[3], {}};
     std::copy(values + 4, values + 4 + kMemoryCategories, agreement.peak.begin());
@@ -527,11 +527,7 @@ class Trainer {
   /// The peak of all ranks together, each measuring while the others do.
   double total_peak() {
     group_.barrier();
-    const at::Tensor peak = at::zeros({1}, at::kDouble);
-    *peak.data_ptr<double>() =
-        measure_peak_flops(record_.precision, std::chrono::milliseconds(200));
-    group_.all_reduce(peak).order();
-    return *peak.const_data_ptr<double>();
+    return group_.sum(measure_peak_flops(record_.precision, std::chrono::milliseconds(200)));
   }
 
   void sample() {
