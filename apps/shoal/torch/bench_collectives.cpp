@@ -233,16 +233,15 @@ const char* transport_of(const BenchArguments& a) {
 comm::WorldOptions world_options(const BenchArguments& a) {
   comm::WorldOptions options{
       .name = a.name, .key = a.name, .rank = a.rank, .size = a.world, .arena = a.arena};
-  options.algorithms = a.algorithms;
-  options.link_costs = a.link_costs;
+  options.network = a.network;
   options.transport = a.tcp                                  ? comm::Transport::kTcp
                       : a.hosts > 1 || !a.rendezvous.empty() ? comm::Transport::kAutomatic
                                                              : comm::Transport::kSharedMemory;
   options.rendezvous = a.rendezvous;
   if (a.hosts > 1) {
-    options.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
+    options.network.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
     options.rendezvous = "file:" + wire::meeting_directory() + "/" + a.name + ".store";
-    options.interface = "lo";
+    options.network.interface = "lo";
   }
   return options;
 }

@@ -9,6 +9,7 @@
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
+#include "shoal/collective/transport_options.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/arena.h"
 #include "shoal/wire/key_values.h"
@@ -30,16 +31,8 @@ class Fabric {
     int rank = 0;
     int size = 1;
     bool shares_memory = true;  ///< false: TCP also between ranks of one host
-    std::string host;     ///< ranks that name different hosts share no memory, whatever is true (so
-                          ///< that tests play several)
-    std::string address;  ///< TCP: to listen on; empty: that which the store knows
-    wire::PortRange ports;   ///< TCP: of which this rank listens on the first that is free; 0: the
-                             ///< system chooses
-    CostModel costs;         ///< TCP: what algorithms are chosen by; rank 0's count, for all
-    std::string algorithms;  ///< TCP: overrides of that choice, as Choice reads them
-    bool in_rank_order = false;  ///< reductions fold in the order of ranks, whatever carries them
-    std::shared_ptr<FlightBook>
-        flight;  ///< where all groups leave what they remember; null: nowhere
+    TransportOptions network;
+    std::shared_ptr<FlightBook> flight;  ///< all groups record their operations here; null: nowhere
     Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
   };
   /// Gives this rank the memory that its peers map, once it is known how many ranks share the host;
