@@ -71,7 +71,8 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   if (!a.arena) words.push_back("--foreign");
   if (a.tcp) words.insert(words.end(), {"--transport", "tcp"});
   if (a.hosts > 1) words.insert(words.end(), {"--hosts", std::to_string(a.hosts)});
-  if (!a.algorithms.empty()) words.insert(words.end(), {"--algorithms", a.algorithms});
+  if (!a.network.algorithms.empty())
+    words.insert(words.end(), {"--algorithms", a.network.algorithms});
   if (!options.link_costs.empty()) words.insert(words.end(), {"--link-costs", options.link_costs});
   words.insert(words.end(), {"--type", a.type});
   if (a.json) words.push_back("--json");
@@ -91,7 +92,7 @@ int print_choice(const Options& options) {
   const BenchArguments& a = options.arguments;
   std::vector<int> hosts;
   for (int rank = 0; rank < a.world; ++rank) hosts.push_back(rank * a.hosts / a.world);
-  const collective::CostModel& costs = a.link_costs;
+  const collective::CostModel& costs = a.network.link_costs;
   const auto link = [](const collective::LinkCost& cost) {
     return fmt::format("{:.4g} us and {:.4g} GB/s", cost.alpha * 1e6, 1e-9 / cost.beta);
   };
@@ -99,13 +100,14 @@ int print_choice(const Options& options) {
              options.link_costs.empty() ? "defaults" : "calibrated from " + options.link_costs);
   fmt::print("inside a host {}, between hosts {}; a message {:.4g} us, folding {:.4g} GB/s\n",
              link(costs.inside), link(costs.between), costs.overhead * 1e6, 1e-9 / costs.fold);
-  fmt::print("{}", collective::Choice(hosts, costs, a.algorithms).print());
+  fmt::print("{}", collective::Choice(hosts, costs, a.network.algorithms).print());
   return 0;
 }
 
 int run(Options& options) {
   BenchArguments& a = options.arguments;
-  if (!options.link_costs.empty()) a.link_costs = train::read_link_costs(options.link_costs);
+  if (!options.link_costs.empty())
+    a.network.link_costs = train::read_link_costs(options.link_costs);
   if (a.hosts > a.world) {
     throw Error(
         ErrorKind::kUsage, "bench",
@@ -114,7 +116,7 @@ int run(Options& options) {
   if (options.print_choice) return print_choice(options);
   read_range(options.range, a);
   a.tcp = options.transport == "tcp";
-  if (!a.tcp && !a.algorithms.empty()) {
+  if (!a.tcp && !a.network.algorithms.empty()) {
     throw Error(ErrorKind::kUsage, "bench",
                 "--algorithms goes with --transport tcp: shared memory takes the one way that fits "
                 "the buffers");
@@ -200,7 +202,7 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   command->add_option("--transport", options->transport, "What carries the bytes")
       ->check(CLI::IsMember({"shared_memory", "tcp"}));
   command->add_option(
-      "--algorithms", a.algorithms,
+      "--algorithms", a.network.algorithms,
       "With tcp: operation=algorithm instead of the choice by cost, separated by commas");
   command->add_option("--link-costs", options->link_costs,
                       "With TCP: a cluster file that `shoal plan calibrate` wrote: algorithms are "

@@ -120,7 +120,7 @@ class Run {
 /// The largest of all ranks.
 double largest(const comm::Group& group, double value) {
   const at::Tensor most = at::full({1}, value, at::kDouble);
-  group.all_reduce(most, {.reduction = comm::Reduction::kMax}).order();
+  group.all_reduce(most, {.reduction = comm::Reduction::kMax});
   return *most.const_data_ptr<double>();
 }
 

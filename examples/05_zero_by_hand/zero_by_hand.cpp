@@ -74,7 +74,7 @@ class Training {
     const Tensor error = inputs.back() - labels;
     const double scale = 1.0 / (kBatch * kWidths.back());
     const Tensor loss = (error * error).sum().mul_(scale);
-    group_.all_reduce(loss).order();
+    group_.all_reduce(loss);
 
     Tensor slope = error * (2 * scale);
     for (int layer = kLayers - 1; layer >= 0; --layer) {
@@ -125,7 +125,7 @@ class Training {
   void update(int layer, int step) {
     Tensor& gradient = gradients_[layer];
     if (stage_ == 0) {
-      group_.all_reduce(gradient).order();
+      group_.all_reduce(gradient);
       cost_.sent += 2.0 * gradient.nbytes() * (ranks_ - 1) / ranks_;
     } else if (stage_ == 1) {
       gradient = summed_shard(gradient);
@@ -143,14 +143,14 @@ class Training {
 
   Tensor gathered(const Tensor& part) {
     const Tensor all = at::empty({part.numel() * ranks_});
-    group_.all_gather(all, part).order();
+    group_.all_gather(all, part);
     cost_.sent += double(part.nbytes()) * (ranks_ - 1);
     return all;
   }
 
   Tensor summed_shard(const Tensor& gradient) {
     const Tensor part = at::empty({gradient.numel() / ranks_});
-    group_.reduce_scatter(part, gradient).order();
+    group_.reduce_scatter(part, gradient);
     cost_.sent += double(part.nbytes()) * (ranks_ - 1);
     return part;
   }

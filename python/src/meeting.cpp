@@ -37,16 +37,16 @@ Fabric::Settings settings_of(const NetworkOptions& network, int rank, int size, 
   const std::string& transport = network.transport;
   SHOAL_USER_CHECK(transport.empty() || transport == "auto" || transport == "tcp", kOperation,
                    "the transport is auto or tcp, not '{}'", transport);
-  return {
-      .rank = rank,
-      .size = size,
-      .shares_memory = transport != "tcp",
-      .host = network.host,
-      .address = network.interface.empty() ? "" : wire::interface_address(network.interface),
-      .ports = network.ports.empty() ? wire::PortRange() : wire::parse_port_range(network.ports),
-      .in_rank_order = network.in_rank_order,
-      .flight = std::make_shared<collective::FlightBook>(),
-      .timeout = timeout};
+  return {.rank = rank,
+          .size = size,
+          .shares_memory = transport != "tcp",
+          .network = {.host = network.host,
+                      .interface = network.interface,
+                      .ports = network.ports.empty() ? wire::PortRange()
+                                                     : wire::parse_port_range(network.ports),
+                      .in_rank_order = network.in_rank_order},
+          .flight = std::make_shared<collective::FlightBook>(),
+          .timeout = timeout};
 }
 
 std::shared_ptr<wire::Arena> arena_for(int ranks_on_host) {

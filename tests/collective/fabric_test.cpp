@@ -52,7 +52,7 @@ std::vector<std::optional<Error>> on_fabric(const std::vector<int>& hosts, const
          .rank = rank,
          .size = static_cast<int>(hosts.size()),
          .shares_memory = shares_memory,
-         .host = std::to_string(hosts[static_cast<std::size_t>(rank)]),
+         .network = {.host = std::to_string(hosts[static_cast<std::size_t>(rank)])},
          .timeout = std::chrono::seconds(60)},
         store, [](int) { return nullptr; }, soon());
     const auto all = fabric->group_of_all();

@@ -35,7 +35,7 @@ class Store {
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "shoal/comm/process_group_engine.h"
+#include "tests/support/process_group_communicator.h"
 
 namespace shoal::comm {
 namespace {
@@ -62,7 +62,7 @@ void run_over_gloo(int ranks, Duration timeout, const std::function<void(const G
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        body(Group(process_group_engine(gloo(store, rank, ranks), store, timeout)));
+        body(Group(process_group_communicator(gloo(store, rank, ranks), store, timeout)));
       } catch (const std::exception&) {
         const std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();

@@ -12,6 +12,7 @@
 #include <ATen/ops/view_as_real.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -341,6 +342,12 @@ void check_views(const Group& group, Complaints& complaints) {
                     "all_reduce of a transposed leaf");
 }
 
+void check_sum(const Group& group, Complaints& complaints) {
+  // Powers of two: each rank has a bit of its own, so a rank that is missed or counted twice shows.
+  const double sum = group.sum(std::ldexp(1.0, group.rank()));
+  complaints.expect(sum == std::ldexp(1.0, group.size()) - 1, "sum of a number a rank");
+}
+
 void check_parts(const Group& group, Complaints& complaints) {
   const int ranks = group.size();
   const int rank = group.rank();
@@ -402,6 +409,7 @@ std::vector<std::string> check_calls(const Group& group) {
   check_many(group, complaints);
   check_lists(group, complaints);
   check_views(group, complaints);
+  check_sum(group, complaints);
   check_parts(group, complaints);
   check_mistakes(group, complaints);
   group.barrier();

@@ -10,8 +10,8 @@
 
 namespace shoal::comm {
 
-/// What every engine under Group must do. All ranks of a group of at least two call each together;
-/// returns what is wrong, a line each.
+/// Checks what every communicator under Group must do. All ranks of a group of at least two call
+/// each function together; it returns what is wrong, a line each.
 ///
 /// Every operation, element type and reduction for a few odd counts, against plain loops in double;
 /// bitwise but for the payload of a NaN. Values are such that every sum is exact in fp32: what has

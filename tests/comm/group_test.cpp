@@ -14,9 +14,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "shoal/comm/fake.h"
 #include "shoal/comm/world.h"
 #include "tests/comm/group_checks.h"
+#include "tests/support/fake_communicator.h"
 
 namespace shoal::comm {
 namespace {
@@ -113,7 +113,7 @@ TEST(Group, ManyTensorsAtOnce) {
 }
 
 TEST(Group, ShapesThatDoNotFitAreTheCallersMistake) {
-  const Group group(std::make_shared<FakeEngine>(0, 4));
+  const Group group(std::make_shared<collective::FakeCommunicator>(0, 4));
   EXPECT_THROW(group.all_gather(at::empty({7}), at::empty({2})), Error);
   EXPECT_THROW(group.reduce_scatter(at::empty({2}), at::empty({7})), Error);
   EXPECT_THROW(group.all_to_all(at::empty({6}), at::empty({6})), Error);
@@ -170,17 +170,17 @@ TEST(RunOnThreads, WhatIsNoErrorOfShoalKeepsItsTypeAndStopsTheOthers) {
                std::out_of_range);
 }
 
-TEST(FakeEngine, PeersDoWhatThisRankDoes) {
-  const auto engine = std::make_shared<FakeEngine>(1, 4);
-  const Group group(engine);
+TEST(FakeCommunicator, PeersDoWhatThisRankDoes) {
+  const auto fake = std::make_shared<collective::FakeCommunicator>(1, 4);
+  const Group group(fake);
   at::Tensor x = at::arange(4, at::kFloat);
   group.all_reduce(x);
   EXPECT_TRUE(x.equal(4 * at::arange(4, at::kFloat)));
   at::Tensor part = at::empty({2}, at::kFloat);
   group.reduce_scatter(part, at::arange(8, at::kFloat));
   EXPECT_TRUE(part.equal(4 * at::arange(2, 4, at::kFloat)));
-  ASSERT_EQ(engine->calls().size(), 2u);
-  EXPECT_EQ(engine->calls()[1].count, 2u);
+  ASSERT_EQ(fake->calls().size(), 2u);
+  EXPECT_EQ(fake->calls()[1].count, 2u);
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ inline bool on_processes(int ranks, const std::string& rendezvous,
                    .arena = hosts != 1,
                    .transport = hosts == 0 ? Transport::kTcp : Transport::kAutomatic,
                    .rendezvous = rendezvous,
-                   .interface = rendezvous.starts_with("file:") ? "lo" : "",
-                   .host = hosts == 0 ? "" : fmt::format("{}", rank * hosts / ranks),
-                   .link_costs = costs_of ? costs_of(rank) : collective::CostModel(),
+                   .network = {.host = hosts == 0 ? "" : fmt::format("{}", rank * hosts / ranks),
+                               .interface = rendezvous.starts_with("file:") ? "lo" : "",
+                               .link_costs = costs_of ? costs_of(rank) : collective::CostModel()},
                    .timeout = std::chrono::seconds(60)});
       good = body(group);
       group.barrier();

@@ -12,8 +12,8 @@
 #include <cstdio>
 
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
-#include "shoal/comm/host_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/local_rendezvous.h"
@@ -71,9 +71,8 @@ TEST(TcpWorld, HostsShareMemoryInsideAndSpeakTcpBetween) {
         4, at_a_file(),
         [&](const Group& group) {
           bool good = no_memory_is_shared(group) && everything(group);
-          const auto* engine = dynamic_cast<const CommunicatorEngine*>(group.engine().get());
-          const bool mixed = engine && dynamic_cast<const collective::HierarchicalCommunicator*>(
-                                           engine->communicator().get());
+          const bool mixed =
+              dynamic_cast<const collective::HierarchicalCommunicator*>(group.communicator());
           good = good && mixed == (hosts == 2);
           const Group host = group.split(group.rank() / 2, 0);
           const at::Tensor large = at::full({5000}, group.rank());
@@ -91,7 +90,7 @@ TEST(TcpWorld, RanksThatTurnOutToShareOneHostNeedNoTcp) {
   EXPECT_TRUE(on_processes(
       3, at_a_file(),
       [](const Group& group) {
-        return dynamic_cast<const HostEngine*>(group.engine().get()) != nullptr &&
+        return dynamic_cast<const collective::HostCommunicator*>(group.communicator()) != nullptr &&
                everything(group);
       },
       1));
@@ -127,10 +126,7 @@ TEST(TcpWorld, AlgorithmsAreChosenByTheCostsOfRank0) {
     return collective::CostModel{.inside = {1e-6 * (rank + 1), 1 / 3e9}, .between = {1, 2}};
   };
   const auto good = [&](const Group& group) {
-    const auto* engine = dynamic_cast<const CommunicatorEngine*>(group.engine().get());
-    const auto* tcp =
-        engine ? dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get())
-               : nullptr;
+    const auto* tcp = dynamic_cast<const collective::TcpCommunicator*>(group.communicator());
     return tcp && tcp->choice().costs() == costs_of(0) && everything(group);
   };
   EXPECT_TRUE(on_processes(3, "", good, 0, {}, costs_of));

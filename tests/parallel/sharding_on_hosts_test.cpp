@@ -2,7 +2,6 @@
 // TCP between them.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +10,6 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "shoal/comm/allocator.h"
-#include "shoal/comm/communicator_engine.h"
 #include "shoal/parallel/activation_checkpoint.h"
 #include "tests/comm/rank_processes.h"
 #include "tests/parallel/tiny_training.h"
@@ -92,16 +90,9 @@ model::ModelSpec larger() {
 
 /// Bytes that this rank has sent to other hosts, in all groups.
 double sent(const comm::Group& world) {
-  const auto& engine = dynamic_cast<const comm::CommunicatorEngine&>(*world.engine());
   return static_cast<double>(
-      dynamic_cast<const collective::HierarchicalCommunicator&>(*engine.communicator())
+      dynamic_cast<const collective::HierarchicalCommunicator&>(*world.communicator())
           .bytes_between_hosts_of_all());
-}
-
-double summed(const comm::Group& world, double value) {
-  const at::Tensor sum = at::empty({1}, at::kDouble).fill_(value);
-  world.all_reduce(sum);
-  return sum.item<double>();
 }
 
 struct Step {
@@ -134,7 +125,7 @@ Step measure(const comm::Group& world, const ShardingOptions& options, double& l
     model->clear_gradients();
     step.parameters = static_cast<double>(
         arena->ledger().categories[static_cast<int>(MemoryCategory::kParameters)].peak);
-    step.bytes = summed(world, sent(world) - before);
+    step.bytes = world.sum(sent(world) - before);
   }
   // Each host sends half of a gradient to the other, and half of a unit as often as it is gathered.
   least = 0;

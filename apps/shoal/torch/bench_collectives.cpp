@@ -13,8 +13,8 @@
 #include "shoal/base/check.h"
 #include "shoal/base/duration.h"
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
+#include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
-#include "shoal/comm/communicator_engine.h"
 #include "shoal/comm/world.h"
 #include "shoal/wire/local_rendezvous.h"
 
@@ -218,13 +218,11 @@ std::string way_of(const BenchArguments& a, const comm::Group& group, const Case
                                 ? 1
                                 : static_cast<std::size_t>(c.count) * c.full.element_size() /
                                       (parts ? static_cast<std::size_t>(a.world) : 1);
-  if (const auto* engine = dynamic_cast<const comm::CommunicatorEngine*>(group.engine().get())) {
-    if (const auto* tcp =
-            dynamic_cast<const collective::TcpCommunicator*>(engine->communicator().get()))
-      return name(tcp->choice()(kind_of(c.op), bytes));
-    if (dynamic_cast<const collective::HierarchicalCommunicator*>(engine->communicator().get()))
-      return "hierarchical";
-  }
+  const collective::Communicator* communicator = group.communicator();
+  if (const auto* tcp = dynamic_cast<const collective::TcpCommunicator*>(communicator))
+    return name(tcp->choice()(kind_of(c.op), bytes));
+  if (dynamic_cast<const collective::HierarchicalCommunicator*>(communicator))
+    return "hierarchical";
   const bool small = collective::travels_inline(kind_of(c.op), bytes, a.world);
   return small ? "inline" : a.arena ? "direct" : "staged";
 }
@@ -236,16 +234,15 @@ const char* transport_of(const BenchArguments& a) {
 comm::WorldOptions world_options(const BenchArguments& a) {
   comm::WorldOptions options{
       .name = a.name, .key = a.name, .rank = a.rank, .size = a.world, .arena = a.arena};
-  options.algorithms = a.algorithms;
-  options.link_costs = a.link_costs;
+  options.network = a.network;
   options.transport = a.tcp                                  ? comm::Transport::kTcp
                       : a.hosts > 1 || !a.rendezvous.empty() ? comm::Transport::kAutomatic
                                                              : comm::Transport::kSharedMemory;
   options.rendezvous = a.rendezvous;
   if (a.hosts > 1) {
-    options.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
+    options.network.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
     options.rendezvous = "file:" + wire::rendezvous_directory() + "/" + a.name + ".store";
-    options.interface = "lo";
+    options.network.interface = "lo";
   }
   return options;
 }

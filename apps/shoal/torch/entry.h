@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shoal/collective/algorithm/cost_model.h"
+#include "shoal/collective/transport_options.h"
 #include "shoal/plan/kernel_rate.h"
 
 /// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The
@@ -79,9 +79,8 @@ struct BenchArguments {
   int hosts = 1;     ///< that are played: ranks of different ones share no memory
   std::string
       rendezvous;  ///< where ranks that are started one by one meet; empty: they are started here
-  std::string algorithms;            ///< TCP: overrides, as collective::Choice reads them
-  collective::CostModel link_costs;  ///< TCP: what algorithms are chosen by; rank 0's counts
-  std::string type = "f32";          ///< of the elements, by the name of an ElementType
+  collective::TransportOptions network;  ///< its algorithms and link costs are set
+  std::string type = "f32";              ///< of the elements, by the name of an ElementType
   bool json = false;
 };
 

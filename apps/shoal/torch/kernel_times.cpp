@@ -361,10 +361,8 @@ TimedKernels of_all_ranks(const comm::Group& group, bool own_cores, TimedKernels
   const at::Tensor table = at::empty({static_cast<std::int64_t>(cells.size())}, at::kDouble);
   double* times = table.mutable_data_ptr<double>();
   for (std::size_t i = 0; i < cells.size(); ++i) times[i] = *cells[i];
-  group
-      .all_reduce(table,
-                  {.reduction = own_cores ? comm::Reduction::kMax : comm::Reduction::kAverage})
-      .order();
+  group.all_reduce(table,
+                   {.reduction = own_cores ? comm::Reduction::kMax : comm::Reduction::kAverage});
   for (std::size_t i = 0; i < cells.size(); ++i) *cells[i] = times[i];
   return own;
 }

@@ -28,12 +28,12 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
                                                      : comm::Transport::kAutomatic;
   options.rank = arguments.rank, options.size = arguments.world;
   options.rendezvous = arguments.rendezvous;
-  options.interface = config.parallelism.interface;
-  options.ports = wire::parse_port_range(config.parallelism.ports);
-  options.algorithms = config.parallelism.algorithms;
+  options.network.interface = config.parallelism.interface;
+  options.network.ports = wire::parse_port_range(config.parallelism.ports);
+  options.network.algorithms = config.parallelism.algorithms;
   if (arguments.rank == 0 && !config.parallelism.link_costs.empty())
-    options.link_costs = train::read_link_costs(config.parallelism.link_costs);
-  options.in_rank_order = config.parallelism.in_rank_order;
+    options.network.link_costs = train::read_link_costs(config.parallelism.link_costs);
+  options.network.in_rank_order = config.parallelism.in_rank_order;
   options.flight = std::make_shared<collective::FlightBook>();
   options.arena = config.parallelism.arena;
   // Threads of one process share its arena.

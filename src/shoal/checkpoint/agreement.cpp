@@ -19,13 +19,13 @@ Words all_gather_text(const comm::Group& group, const comm::Options& options,
   const at::Tensor mine =
       at::scalar_tensor(static_cast<std::int64_t>(text.size()), at::kLong).reshape({1});
   const at::Tensor lengths = at::empty({group.size()}, at::kLong);
-  group.all_gather(lengths, mine, options).order();
+  group.all_gather(lengths, mine, options);
   const auto* length = lengths.const_data_ptr<std::int64_t>();
   const std::int64_t longest = *std::max_element(length, length + group.size());
   const at::Tensor padded = at::zeros({longest}, at::kByte);
   const at::Tensor all = at::empty({group.size() * longest}, at::kByte);
   std::memcpy(padded.data_ptr(), text.data(), text.size());
-  group.all_gather(all, padded, options).order();
+  group.all_gather(all, padded, options);
   Words texts;
   for (int rank = 0; rank < group.size(); ++rank) {
     texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * longest,

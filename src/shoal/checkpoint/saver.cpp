@@ -1,7 +1,6 @@
 #include "shoal/checkpoint/saver.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <time.h>
 
@@ -175,13 +174,8 @@ void Saver::before_update() {
   task_->detached = true;
 }
 
-/// Whether it is so on any rank.
-bool Saver::any_rank(bool here) const {
-  const at::Tensor count = at::zeros({1}, at::kDouble);
-  *count.data_ptr<double>() = here ? 1 : 0;
-  group_.all_reduce(count).order();
-  return *count.const_data_ptr<double>() > 0;
-}
+/// Returns on every rank whether `here` is true on any.
+bool Saver::any_rank(bool here) const { return group_.sum(here ? 1 : 0) > 0; }
 
 std::optional<Saved> Saver::poll() {
   if (!busy()) return std::nullopt;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,6 +16,20 @@ namespace shoal::collective {
 /// Names an operation in flight by its sequence number within its communicator, counted from 1. 0
 /// names no operation and is complete.
 using Handle = std::uint64_t;
+
+/// Memory that every rank of a communicator maps.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+
+  /// Takes a block of `bytes` zero bytes, 64-aligned, that exists once for all ranks. It is freed
+  /// when every rank has dropped it. Null on every rank when the ranks share no memory after all.
+  /// Collective. Throws Error(resource).
+  virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
+
+  /// True when every rank can read these bytes where they lie.
+  virtual bool visible(const void* data, std::size_t bytes) const = 0;
+};
 
 /// A set of ranks that act together. It separates what is asked for (an Operation) from how it is
 /// executed (shared memory, TCP, a fake).
@@ -83,6 +98,13 @@ class Communicator {
 
   /// Ends everything in flight on all ranks with `cause`. Idempotent: the first cause wins.
   virtual void abort(const Error& cause) = 0;
+
+  /// The number of this rank's node: ranks of one number share memory. Here no two ranks do.
+  virtual int node() const { return rank(); }
+
+  /// The memory that all ranks of the group share; null where they share none. It lives as long as
+  /// the communicator; its blocks may outlive both.
+  virtual SharedMemory* shared_memory() { return nullptr; }
 
   /// Starts an operation and waits for it.
   void run(const Operation& operation, Deadline deadline) { wait(start(operation), deadline); }

@@ -85,8 +85,10 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
   Settings& s = fabric->settings_;
   auto& hosts = fabric->hosts_;
   auto& world = fabric->world_;
-  s.costs = agree_on_costs(store, s.rank, s.costs, deadline);
-  hosts = wire::propose_hosts(store, s.rank, s.size, s.host, deadline);
+  const std::string address =
+      s.network.interface.empty() ? "" : wire::interface_address(s.network.interface);
+  s.network.link_costs = agree_on_costs(store, s.rank, s.network.link_costs, deadline);
+  hosts = wire::propose_hosts(store, s.rank, s.size, s.network.host, deadline);
   const int here = static_cast<int>(fabric->ranks_of_this_host().size());
   fabric->arena_ = arena_for(here);
   if (s.shares_memory) {
@@ -111,7 +113,7 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
     return fabric;
   }
   fabric->transport_ = std::make_shared<wire::TcpTransport>(
-      wire::TcpTransport::Options{.key = s.key, .host = s.address, .ports = s.ports}, store, s.rank,
+      wire::TcpTransport::Options{.key = s.key, .host = address, .ports = s.network.ports}, store, s.rank,
       s.size, deadline);
   return fabric;
 }
@@ -144,16 +146,17 @@ void Fabric::share_memory(Deadline deadline) {
 HostCommunicator::Settings Fabric::host_settings() const {
   return {.timeout = settings_.timeout,
           .flight = settings_.flight,
-          .world_ranks = in_one_memory() ? std::vector<int>() : ranks_of_this_host()};
+          .world_ranks = in_one_memory() ? std::vector<int>() : ranks_of_this_host(),
+          .arena = arena_};
 }
 
 TcpCommunicator::Settings Fabric::tcp_settings() const {
   return {.timeout = settings_.timeout,
           .hosts = hosts_,
-          .model = settings_.costs,
-          .algorithms = settings_.algorithms,
+          .model = settings_.network.link_costs,
+          .algorithms = settings_.network.algorithms,
           .flight = settings_.flight,
-          .in_rank_order = settings_.in_rank_order};
+          .in_rank_order = settings_.network.in_rank_order};
 }
 
 std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator> host,
@@ -163,7 +166,7 @@ std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator
       HierarchicalCommunicator::Settings{.timeout = settings_.timeout,
                                          .arena = world_->size() > 1 ? arena_ : nullptr,
                                          .world_ranks = ranks_of_this_host(),
-                                         .in_rank_order = settings_.in_rank_order});
+                                         .in_rank_order = settings_.network.in_rank_order});
 }
 
 std::unique_ptr<Communicator> Fabric::group_of_all() const {

@@ -9,6 +9,7 @@
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
+#include "shoal/collective/transport_options.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/arena.h"
 #include "shoal/wire/key_values.h"
@@ -30,20 +31,9 @@ class Fabric {
     int rank = 0;
     int size = 1;
     bool shares_memory = true;  ///< false: TCP also between ranks of one host
-    /// Ranks that name different hosts share no memory, even where they could: tests play several
-    /// hosts on one.
-    std::string host;
-    /// TCP: the address to listen on; empty: the one that the store knows.
-    std::string address;
-    /// TCP: this rank listens on the first free port; 0: the system chooses.
-    wire::PortRange ports;
-    CostModel costs;             ///< TCP: algorithms are chosen by rank 0's costs, for all ranks
-    std::string algorithms;      ///< TCP: overrides of that choice, as Choice reads them
-    bool in_rank_order = false;  ///< reductions fold in the order of ranks on every transport
-    /// Records the operations of all groups; null: nothing does.
-    std::shared_ptr<FlightBook> flight;
-    /// For operations that name no timeout.
-    Duration timeout = std::chrono::minutes(10);
+    TransportOptions network;
+    std::shared_ptr<FlightBook> flight;  ///< all groups record their operations here; null: nowhere
+    Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
   };
   /// Returns the memory of this rank that its peers map, when it is known how many ranks share the
   /// host; null: none.

@@ -2,47 +2,49 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <memory>
+#include <vector>
 
-#include "shoal/base/error.h"
-#include "shoal/collective/operation.h"
-#include "shoal/comm/shared_buffer.h"
+#include "shoal/collective/communicator.h"
 #include "shoal/comm/work.h"
 
 namespace shoal::comm {
 
-/// One collective on tensors. `operation` is complete but for buffers of engines that take the
-/// tensors themselves (c10d, NCCL). All tensors are contiguous; the lists pair up, `inputs[i]` with
-/// `outputs[i]`. Valid during Engine::start only.
-struct Call {
-  const collective::Operation& operation;
-  at::ArrayRef<at::Tensor> inputs;
-  at::ArrayRef<at::Tensor> outputs;
-  bool blocking = false;  ///< complete before returning; the Work returned is then empty
-};
-
-/// What a Group stands on: Shoal's own communicator, ranks as threads, MPI, any c10d process group,
-/// or a fake. Threads: as collective::Communicator.
+/// Carries out operations on tensors over a Communicator: gives it contiguous memory, and keeps the
+/// tensors alive until every rank has finished with them. Threads: as collective::Communicator.
 class Engine {
  public:
-  virtual ~Engine() = default;
+  /// `keep_alive` holds something that the communicator and its splits depend on.
+  Engine(std::shared_ptr<collective::Communicator> communicator, std::shared_ptr<void> keep_alive)
+      : keep_alive_(std::move(keep_alive)), communicator_(std::move(communicator)) {}
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual bool supports(collective::Kind kind, ElementType type,
-                        collective::Reduction reduction) const = 0;
-  virtual Work start(const Call& call) = 0;
-  virtual void poll() {}
-  virtual std::shared_ptr<Engine> split(int color, int key) = 0;
-  virtual void abort(const Error& cause) = 0;
+  /// Starts `operation`, which is complete but for its buffers: `outputs[i]` comes from
+  /// `inputs[i]`. Unless `async`, and when a result must be copied into a non-contiguous output,
+  /// the operation is complete on return and the Work empty.
+  Work start(collective::Operation operation, at::ArrayRef<at::Tensor> outputs,
+             at::ArrayRef<at::Tensor> inputs, bool async);
+  /// Makes progress without waiting.
+  void poll();
 
-  /// Ranks of the same number share memory.
-  virtual int host() const { return rank(); }
-  /// Null where ranks share no memory.
-  virtual std::shared_ptr<SharedBuffer> shared_buffer(std::size_t bytes) { return nullptr; }
-  /// True when every rank lies on this host and reads this tensor in place, so that reducing many
-  /// small tensors costs no copy.
-  virtual bool visible_to_peers(const at::Tensor& tensor) const { return false; }
+  const std::shared_ptr<collective::Communicator>& communicator() const { return communicator_; }
+  const std::shared_ptr<void>& keep_alive() const { return keep_alive_; }
+
+ private:
+  struct InFlight {
+    collective::Handle handle;
+    std::vector<at::Tensor> tensors;
+  };
+  void release_complete();
+
+  // The communicator is destroyed before the tensors that it may still touch, and before what it
+  // depends on.
+  std::shared_ptr<void> keep_alive_;
+  /// Tensors live until every rank has finished with them, also when nobody keeps the Work.
+  std::deque<InFlight> in_flight_;
+  /// Tensors of calls that failed: a library's threads may still be at work on them.
+  std::vector<at::Tensor> failed_;
+  std::shared_ptr<collective::Communicator> communicator_;
 };
 
 }  // namespace shoal::comm

@@ -6,12 +6,10 @@
 
 #include "shoal/base/check.h"
 #include "shoal/collective/fold/fold.h"
-#include "shoal/comm/local_shared_buffer.h"
 
 namespace shoal::comm {
 namespace {
 
-using collective::Buffer;
 using collective::Operation;
 
 collective::MemoryKind memory_of(const at::Tensor& tensor) {
@@ -27,21 +25,6 @@ Operation operation_of(Kind kind, const at::Tensor& tensor, const Options& optio
           .priority = options.priority,
           .scale = options.scale,
           .timeout = options.timeout};
-}
-
-/// Does the operation write its output on this rank?
-bool receives(const Operation& operation, int rank) {
-  switch (operation.kind) {
-    case Kind::kSend:
-      return false;
-    case Kind::kBroadcast:
-      return operation.peer != rank;
-    case Kind::kReduce:
-    case Kind::kGather:
-      return operation.peer == rank;
-    default:
-      return true;
-  }
 }
 
 /// A reduction among one: the tensor itself, unless it is scaled.
@@ -73,70 +56,22 @@ Work copy_alone(const at::Tensor& output, const at::Tensor& input) {
   return {};
 }
 
-std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
-
 }  // namespace
 
+Group::Group(std::shared_ptr<collective::Communicator> communicator,
+             std::shared_ptr<void> keep_alive) {
+  if (communicator)
+    engine_ = std::make_shared<Engine>(std::move(communicator), std::move(keep_alive));
+}
+
 bool Group::supports(Kind kind, at::ScalarType type, Reduction reduction) const {
-  return size() == 1 || engine_->supports(kind, element_type(type), reduction);
-}
-
-/// Carries out a collective whose output and input are single tensors, by way of contiguous copies
-/// where they are not.
-Work Group::call(Operation& operation, const at::Tensor& output, const at::Tensor& input,
-                 const Options& options) const {
-  SHOAL_USER_CHECK(output.scalar_type() == input.scalar_type(), name(operation.kind),
-                   "input is {}, output {}", c10::toString(input.scalar_type()),
-                   c10::toString(output.scalar_type()));
-  if (output.is_contiguous() && input.is_contiguous()) {
-    operation.buffer.input = input.const_data_ptr(), operation.buffer.output = output.data_ptr();
-    return engine_->start({operation, input, output, !options.async});
-  }
-  const at::Tensor in = input.contiguous();
-  const at::Tensor out = output.is_contiguous()  ? output
-                         : input.is_same(output) ? in
-                                                 : output.contiguous();
-  operation.buffer.input = in.const_data_ptr(), operation.buffer.output = out.data_ptr();
-  const bool copies_out = !out.is_same(output) && receives(operation, rank());
-  Work work = engine_->start({operation, in, out, !options.async || copies_out});
-  const at::NoGradGuard no_grad;
-  if (copies_out) output.copy_(out);
-  return work;
-}
-
-/// The same for several, by which `operation` says what is done with each; its counts are those of
-/// `inputs`, or of `outputs` in a reduce_scatter.
-Work Group::call(Operation& operation, at::ArrayRef<at::Tensor> outputs,
-                 at::ArrayRef<at::Tensor> inputs, const Options& options) const {
-  std::vector<at::Tensor> in;
-  std::vector<at::Tensor> out;
-  std::vector<Buffer> buffers;
-  bool copies_out = false;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    for (const at::Tensor& tensor : {inputs[i], outputs[i]}) {
-      SHOAL_USER_CHECK(tensor.scalar_type() == inputs[0].scalar_type(), name(operation.kind),
-                       "a coalesced call takes one type: {} and {}",
-                       c10::toString(inputs[0].scalar_type()), c10::toString(tensor.scalar_type()));
-    }
-    in.push_back(inputs[i].contiguous());
-    out.push_back(inputs[i].is_same(outputs[i]) ? in.back() : outputs[i].contiguous());
-    copies_out = copies_out || !out.back().is_same(outputs[i]);
-    buffers.push_back({in.back().const_data_ptr(), out.back().data_ptr(),
-                       count_of(operation.kind == Kind::kReduceScatter ? out.back() : in.back())});
-  }
-  operation.buffer = buffers[0], operation.more = std::span(buffers).subspan(1);
-  Work work = engine_->start({operation, in, out, !options.async || copies_out});
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < out.size(); ++i)
-    if (!out[i].is_same(outputs[i]) && receives(operation, rank())) outputs[i].copy_(out[i]);
-  return work;
+  return size() == 1 || engine_->communicator()->supports(kind, element_type(type), reduction);
 }
 
 Work Group::all_reduce(const at::Tensor& tensor, const Options& options) const {
   if (size() == 1) return reduce_alone(Kind::kAllReduce, tensor, tensor, options);
   Operation operation = operation_of(Kind::kAllReduce, tensor, options);
-  operation.buffer.count = count_of(tensor);
-  return call(operation, tensor, tensor, options);
+  return engine_->start(operation, tensor, tensor, options.async);
 }
 
 Work Group::all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options) const {
@@ -146,7 +81,7 @@ Work Group::all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options)
   }
   if (size() == 1 || tensors.empty()) return {};
   Operation operation = operation_of(Kind::kAllReduce, tensors[0], options);
-  return call(operation, tensors, tensors, options);
+  return engine_->start(operation, tensors, tensors, options.async);
 }
 
 Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
@@ -155,9 +90,8 @@ Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
                    "output has {} elements, not {} x {}", output.numel(), size(), input.numel());
   if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllGather, input, options);
-  operation.buffer.count = count_of(input);
   operation.shared_output = options.shared_output;
-  return call(operation, output, input, options);
+  return engine_->start(operation, output, input, options.async);
 }
 
 Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
@@ -175,7 +109,7 @@ Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor
     for (std::size_t i = 0; i < inputs.size(); ++i) all_gather(outputs[i], inputs[i], options);
   if (size() == 1 || inputs.empty()) return {};
   Operation operation = operation_of(Kind::kAllGather, inputs[0], options);
-  return call(operation, outputs, inputs, options);
+  return engine_->start(operation, outputs, inputs, options.async);
 }
 
 Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
@@ -184,8 +118,7 @@ Work Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                    "input has {} elements, not {} x {}", input.numel(), size(), output.numel());
   if (size() == 1) return reduce_alone(Kind::kReduceScatter, output, input, options);
   Operation operation = operation_of(Kind::kReduceScatter, input, options);
-  operation.buffer.count = count_of(output);
-  return call(operation, output, input, options);
+  return engine_->start(operation, output, input, options.async);
 }
 
 Work Group::reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
@@ -203,7 +136,7 @@ Work Group::reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Te
   }
   if (size() == 1 || inputs.empty()) return {};
   Operation operation = operation_of(Kind::kReduceScatter, inputs[0], options);
-  return call(operation, outputs, inputs, options);
+  return engine_->start(operation, outputs, inputs, options.async);
 }
 
 Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
@@ -227,32 +160,30 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
   }
   if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllToAll, input, options);
-  operation.buffer.count = send_counts.empty() ? count_of(input) / ranks : 0;
-  operation.send_counts = send_counts, operation.receive_counts = receive_counts;
-  return call(operation, output, input, options);
+  operation.send_counts = send_counts;
+  operation.receive_counts = receive_counts;
+  return engine_->start(operation, output, input, options.async);
 }
 
 Work Group::broadcast(const at::Tensor& tensor, int root, const Options& options) const {
   if (size() == 1) return {};
   Operation operation = operation_of(Kind::kBroadcast, tensor, options);
-  operation.buffer.count = count_of(tensor);
   operation.peer = root;
-  return call(operation, tensor, tensor, options);
+  return engine_->start(operation, tensor, tensor, options.async);
 }
 
 Work Group::broadcast(at::ArrayRef<at::Tensor> tensors, int root, const Options& options) const {
   if (size() == 1 || tensors.empty()) return {};
   Operation operation = operation_of(Kind::kBroadcast, tensors[0], options);
   operation.peer = root;
-  return call(operation, tensors, tensors, options);
+  return engine_->start(operation, tensors, tensors, options.async);
 }
 
 Work Group::reduce(const at::Tensor& tensor, int root, const Options& options) const {
   if (size() == 1) return reduce_alone(Kind::kReduce, tensor, tensor, options);
   Operation operation = operation_of(Kind::kReduce, tensor, options);
-  operation.buffer.count = count_of(tensor);
   operation.peer = root;
-  return call(operation, tensor, tensor, options);
+  return engine_->start(operation, tensor, tensor, options.async);
 }
 
 Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
@@ -262,9 +193,8 @@ Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
   SHOAL_USER_CHECK(rank() != root || output.numel() == input.numel() * size(), "gather",
                    "output has {} elements, not {} x {}", output.numel(), size(), input.numel());
   Operation operation = operation_of(Kind::kGather, input, options);
-  operation.buffer.count = count_of(input);
   operation.peer = root;
-  return call(operation, target, input, options);
+  return engine_->start(operation, target, input, options.async);
 }
 
 Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root,
@@ -274,9 +204,8 @@ Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root,
   SHOAL_USER_CHECK(rank() != root || input.numel() == output.numel() * size(), "scatter",
                    "input has {} elements, not {} x {}", input.numel(), size(), output.numel());
   Operation operation = operation_of(Kind::kScatter, output, options);
-  operation.buffer.count = count_of(output);
   operation.peer = root;
-  return call(operation, output, source, options);
+  return engine_->start(operation, output, source, options.async);
 }
 
 Work Group::send(const at::Tensor& tensor, int destination, std::uint32_t tag,
@@ -284,9 +213,9 @@ Work Group::send(const at::Tensor& tensor, int destination, std::uint32_t tag,
   SHOAL_USER_CHECK(destination >= 0 && destination < size() && destination != rank(), "send",
                    "rank {} cannot send to rank {} of {}", rank(), destination, size());
   Operation operation = operation_of(Kind::kSend, tensor, options);
-  operation.buffer.count = count_of(tensor);
-  operation.peer = destination, operation.tag = tag;
-  return call(operation, tensor, tensor, options);
+  operation.peer = destination;
+  operation.tag = tag;
+  return engine_->start(operation, tensor, tensor, options.async);
 }
 
 Work Group::recv(const at::Tensor& tensor, int source, std::uint32_t tag,
@@ -294,9 +223,9 @@ Work Group::recv(const at::Tensor& tensor, int source, std::uint32_t tag,
   SHOAL_USER_CHECK(source >= -1 && source < size() && source != rank(), "recv",
                    "rank {} cannot receive from rank {} of {}", rank(), source, size());
   Operation operation = operation_of(Kind::kReceive, tensor, options);
-  operation.buffer.count = count_of(tensor);
-  operation.peer = source, operation.tag = tag;
-  return call(operation, tensor, tensor, options);
+  operation.peer = source;
+  operation.tag = tag;
+  return engine_->start(operation, tensor, tensor, options.async);
 }
 
 Work Group::barrier(const Options& options) const {
@@ -305,29 +234,47 @@ Work Group::barrier(const Options& options) const {
                             .tag = options.label,
                             .priority = options.priority,
                             .timeout = options.timeout};
-  return engine_->start({operation, {}, {}, !options.async});
+  return engine_->start(operation, {}, {}, options.async);
+}
+
+double Group::sum(double value) const {
+  if (size() == 1) return value;
+  const at::Tensor number = at::empty({1}, at::kDouble);
+  *number.data_ptr<double>() = value;
+  all_reduce(number);
+  return *number.const_data_ptr<double>();
 }
 
 Group Group::split(int color, int key) const {
   if (size() == 1) return {};
-  return Group(engine_->split(color, key));
+  return Group(engine_->communicator()->split(color, key), engine_->keep_alive());
 }
 
 Group Group::on_host() const {
   if (size() == 1) return {};
-  return split(engine_->host(), rank());
+  return split(engine_->communicator()->node(), rank());
 }
 
 void Group::abort(const Error& cause) const {
-  if (engine_) engine_->abort(cause);
-}
-
-std::shared_ptr<SharedBuffer> Group::shared_buffer(std::size_t bytes) const {
-  return size() == 1 ? make_local_shared_buffer(bytes) : engine_->shared_buffer(bytes);
+  if (engine_) engine_->communicator()->abort(cause);
 }
 
 void Group::poll() const {
   if (engine_) engine_->poll();
+}
+
+std::shared_ptr<SharedBuffer> Group::shared_buffer(std::size_t bytes) const {
+  if (size() == 1) return std::make_shared<SharedBuffer>(bytes);
+  collective::SharedMemory* shared = engine_->communicator()->shared_memory();
+  std::shared_ptr<std::byte> memory = shared ? shared->allocate(bytes) : nullptr;
+  if (!memory) return nullptr;
+  return std::make_shared<SharedBuffer>(engine_->communicator(), std::move(memory), bytes);
+}
+
+bool Group::visible_to_peers(const at::Tensor& tensor) const {
+  if (size() == 1) return true;
+  const collective::SharedMemory* shared = engine_->communicator()->shared_memory();
+  return shared && shared->visible(tensor.const_data_ptr(), tensor.nbytes());
 }
 
 }  // namespace shoal::comm

@@ -44,10 +44,13 @@ struct Options {
 class Group {
  public:
   Group() = default;
-  explicit Group(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  /// The ranks of `communicator`; null: a group of one. `keep_alive` lives as long as the group and
+  /// its splits: something that the communicator depends on.
+  explicit Group(std::shared_ptr<collective::Communicator> communicator,
+                 std::shared_ptr<void> keep_alive = nullptr);
 
-  int rank() const { return engine_ ? engine_->rank() : 0; }
-  int size() const { return engine_ ? engine_->size() : 1; }
+  int rank() const { return engine_ ? engine_->communicator()->rank() : 0; }
+  int size() const { return engine_ ? engine_->communicator()->size() : 1; }
   bool supports(Kind kind, at::ScalarType type, Reduction reduction = Reduction::kSum) const;
 
   Work all_reduce(const at::Tensor& tensor, const Options& options = {}) const;
@@ -81,6 +84,9 @@ class Group {
             const Options& options = {}) const;
   Work barrier(const Options& options = {}) const;
 
+  /// The sum of one number a rank, on every rank. Blocks.
+  double sum(double value) const;
+
   /// The ranks that gave the same `color`, ordered by `key`, then by rank here. Collective. A
   /// negative color joins nothing and gets a group of one.
   Group split(int color, int key) const;
@@ -89,20 +95,18 @@ class Group {
   void abort(const Error& cause) const;
   void poll() const;
 
-  /// One copy per host, mapped by all; null where the engine cannot. Collective. A group of one
-  /// gets plain memory.
+  /// One copy per host, mapped by all; null where the ranks share no memory. Collective. A group of
+  /// one gets plain memory.
   std::shared_ptr<SharedBuffer> shared_buffer(std::size_t bytes) const;
-  bool visible_to_peers(const at::Tensor& tensor) const {
-    return size() == 1 || engine_->visible_to_peers(tensor);
+  /// True when every rank lies on this host and reads this tensor in place, so that reducing many
+  /// small tensors costs no copy.
+  bool visible_to_peers(const at::Tensor& tensor) const;
+  /// The communicator that carries out the group's operations; null in a default-constructed group.
+  const collective::Communicator* communicator() const {
+    return engine_ ? engine_->communicator().get() : nullptr;
   }
-  const std::shared_ptr<Engine>& engine() const { return engine_; }
 
  private:
-  Work call(collective::Operation& operation, const at::Tensor& output, const at::Tensor& input,
-            const Options& options) const;
-  Work call(collective::Operation& operation, at::ArrayRef<at::Tensor> outputs,
-            at::ArrayRef<at::Tensor> inputs, const Options& options) const;
-
   std::shared_ptr<Engine> engine_;
 };
 

@@ -7,7 +7,6 @@
 #ifdef SHOAL_HAS_MPI
 
 #include "shoal/comm/allocator.h"
-#include "shoal/comm/communicator_engine.h"
 #include "shoal/comm/mpi_compat.h"
 
 namespace shoal::comm {
@@ -19,11 +18,9 @@ Group connect_over_mpi(const WorldOptions& options, std::size_t largest_count) {
                 fmt::format("MPI counts this process as rank {} of {}, its launcher as {} of {}",
                             world->rank(), world->size(), options.rank, options.size))
         .hint("start the ranks with the mpirun of the MPI that `shoal env` shows");
-  const auto arena =
-      options.arena ? ensure_arena(options.memory_limit_bytes, world->ranks_on_host()) : nullptr;
+  if (options.arena) ensure_arena(options.memory_limit_bytes, world->ranks_on_host());
   if (options.size == 1) return {};
-  return Group(std::make_shared<CommunicatorEngine>(
-      mpi_communicator(world, options.timeout, largest_count), arena));
+  return Group(mpi_communicator(world, options.timeout, largest_count));
 }
 
 std::string mpi_library() {

@@ -8,7 +8,6 @@
 
 #include "shoal/collective/fabric.h"
 #include "shoal/comm/allocator.h"
-#include "shoal/comm/hierarchical_engine.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/rendezvous.h"
 
@@ -20,14 +19,14 @@ Group connect_over_network(const WorldOptions& options) {
   const std::string place =
       one_host ? "file:" + wire::rendezvous_directory() + "/" + options.name + ".store"
                : options.rendezvous;
-  if (!one_host && place.starts_with("file:") && options.interface.empty()) {
+  if (!one_host && place.starts_with("file:") && options.network.interface.empty()) {
     throw Error(
         ErrorKind::kConfig, "connect",
         fmt::format("ranks that meet at {} do not know which address leads to rank 0", place))
         .hint("name the network interface (parallelism.interface), or meet at host:port");
   }
   const std::string address =
-      options.interface.empty() ? "" : wire::interface_address(options.interface);
+      options.network.interface.empty() ? "" : wire::interface_address(options.network.interface);
   // The store serves until the last group of this process is gone: others may still be on their way
   // to each other.
   const auto meeting = std::make_shared<wire::Rendezvous>(
@@ -44,12 +43,7 @@ Group connect_over_network(const WorldOptions& options) {
                                     .rank = options.rank,
                                     .size = options.size,
                                     .shares_memory = options.transport != Transport::kTcp,
-                                    .host = options.host,
-                                    .address = address,
-                                    .ports = options.ports,
-                                    .costs = options.link_costs,
-                                    .algorithms = options.algorithms,
-                                    .in_rank_order = options.in_rank_order,
+                                    .network = options.network,
                                     .flight = options.flight,
                                     .timeout = options.timeout},
                                    meeting->store(), arena_for, deadline);
@@ -59,7 +53,7 @@ Group connect_over_network(const WorldOptions& options) {
              deadline);  // all have read what they need from the store
   }
   meeting->all_ranks_connected();
-  return Group(engine_over(std::move(all), fabric->arena(), meeting));
+  return Group(std::move(all), meeting);
 }
 
 }  // namespace shoal::comm

@@ -4,21 +4,9 @@
 #include <memory>
 
 #include "shoal/base/clock.h"
+#include "shoal/collective/communicator.h"
 
 namespace shoal::comm {
-
-/// What an engine keeps of one operation in flight. Holds references to the tensors until every
-/// rank has finished with them.
-class WorkState {
- public:
-  virtual ~WorkState() = default;
-  virtual void order() = 0;
-  virtual void wait(Deadline deadline) = 0;
-  virtual bool test() = 0;
-  virtual void abort() = 0;
-  virtual std::exception_ptr error() const = 0;
-  virtual Duration duration() const = 0;
-};
 
 /// A collective in flight. Complete on a rank when its outputs are valid *and* every peer has
 /// finished touching its inputs. A value over shared state; a default-constructed Work is complete.
@@ -26,30 +14,25 @@ class WorkState {
 class Work {
  public:
   Work() = default;
-  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+  Work(std::shared_ptr<collective::Communicator> communicator, collective::Handle handle);
 
   /// The caller's later operations see the result: a host wait on CPU, a stream wait on CUDA. What
   /// techniques use.
-  void order() {
-    if (state_) state_->order();
-  }
+  void order();
   /// Blocks the host until complete. Throws the operation's Error, or Error(timeout) when
   /// `deadline` passes.
-  void wait(Deadline deadline) {
-    if (state_) state_->wait(deadline);
-  }
+  void wait(Deadline deadline);
   /// Makes progress; true when complete. Throws the operation's Error.
-  bool test() { return !state_ || state_->test(); }
+  bool test();
   /// Ends the operation, and with it the group it belongs to, on all ranks.
-  void abort() {
-    if (state_) state_->abort();
-  }
-  std::exception_ptr error() const { return state_ ? state_->error() : nullptr; }
+  void abort();
+  std::exception_ptr error() const;
   /// From start to completion; zero while in flight.
-  Duration duration() const { return state_ ? state_->duration() : Duration::zero(); }
+  Duration duration() const;
 
  private:
-  std::shared_ptr<WorkState> state_;
+  struct State;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace shoal::comm

@@ -8,8 +8,6 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/collective/fabric.h"
 #include "shoal/comm/allocator.h"
-#include "shoal/comm/hierarchical_engine.h"
-#include "shoal/comm/host_engine.h"
 #include "shoal/comm/mpi_engine.h"
 #include "shoal/comm/network_world.h"
 
@@ -18,10 +16,6 @@ namespace {
 
 using collective::HostCommunicator;
 using collective::HostWorld;
-
-HostCommunicator::Settings host_settings(const WorldOptions& options) {
-  return {.timeout = options.timeout, .flight = options.flight, .world_ranks = {}};
-}
 
 bool over_network(const WorldOptions& options) {
   return options.transport == Transport::kTcp ||
@@ -47,7 +41,7 @@ Group connect(const WorldOptions& options) {
        .flight = options.flight,
        .timeout = options.timeout},
       [&](int) { return arena; }, Deadline::in(options.meeting_timeout));
-  return Group(engine_over(fabric->group_of_all(), arena, nullptr));
+  return Group(fabric->group_of_all());
 }
 
 void run_on_threads(const WorldOptions& options, const std::function<void(const Group&)>& body) {
@@ -62,8 +56,9 @@ void run_on_threads(const WorldOptions& options, const std::function<void(const 
   std::vector<std::exception_ptr> failures(worlds.size());
   const auto rank_main = [&](int rank) {
     memory_context().rank = rank;
-    const Group group(std::make_shared<HostEngine>(
-        std::make_shared<HostCommunicator>(worlds[rank], host_settings(options)), arena, true));
+    const Group group(std::make_shared<HostCommunicator>(
+        worlds[rank], HostCommunicator::Settings{
+                          .timeout = options.timeout, .flight = options.flight, .arena = arena}));
     try {
       body(group);
     } catch (const std::exception& thrown) {

@@ -4,10 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "shoal/collective/algorithm/cost_model.h"
 #include "shoal/collective/flight/flight_book.h"
+#include "shoal/collective/transport_options.h"
 #include "shoal/comm/group.h"
-#include "shoal/wire/address.h"
 
 namespace shoal::comm {
 
@@ -31,20 +30,9 @@ struct WorldOptions {
   Transport transport = Transport::kAutomatic;
   std::string rendezvous;  ///< where ranks of several hosts meet, as wire::Rendezvous reads it;
                            ///< empty: all are on this host
-  std::string interface;   ///< TCP: name or prefix of the address to listen on; empty: the one that
-                           ///< leads to rank 0
-  std::string host;        ///< with a rendezvous: ranks that name different hosts share no memory,
-                           ///< whatever is true (so that tests play several)
-  std::string
-      algorithms;  ///< TCP: overrides of the choice of algorithms, as collective::Choice reads them
-  /// TCP: what algorithms are chosen by. Rank 0's counts, for all: whatever the others have.
-  collective::CostModel link_costs;
-  wire::PortRange
-      ports;  ///< TCP: of which this rank listens on the first that is free; 0: the system chooses
-  bool in_rank_order = false;  ///< reductions fold in the order of ranks, whatever carries them:
-                               ///< the same bits on one host, on several, over TCP
-  std::shared_ptr<collective::FlightBook>
-      flight;  ///< where all groups leave what they remember of their operations; null: nowhere
+  collective::TransportOptions network;  ///< read with a rendezvous, and with Transport::kTcp
+  /// All groups record their operations here; null: nowhere.
+  std::shared_ptr<collective::FlightBook> flight;
   Duration meeting_timeout = std::chrono::minutes(2);
   Duration timeout = std::chrono::minutes(10);  ///< of collectives that bring none of their own
 };

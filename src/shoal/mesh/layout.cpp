@@ -27,8 +27,12 @@ void cut(const Box& box, const Sizes& extent, std::size_t dim, Sizes first, std:
   const auto emit = [&](std::int64_t from, std::int64_t to) {  // whole slices [from, to) of `dim`
     if (from >= to) return;
     Box piece = box;
-    for (std::size_t d = 0; d < dim; ++d) piece.begin[d] = first[d], piece.end[d] = first[d] + 1;
-    piece.begin[dim] = box.begin[dim] + from, piece.end[dim] = box.begin[dim] + to;
+    for (std::size_t d = 0; d < dim; ++d) {
+      piece.begin[d] = first[d];
+      piece.end[d] = first[d] + 1;
+    }
+    piece.begin[dim] = box.begin[dim] + from;
+    piece.end[dim] = box.begin[dim] + to;
     boxes.push_back(std::move(piece));
   };
   const auto inside = [&](std::int64_t slice, std::int64_t from, std::int64_t to) {

@@ -26,9 +26,13 @@ Mesh::Mesh(comm::Group world, std::vector<Axis> axes)
     // The rank with this coordinate set to zero names the group: all that differ only here give the
     // same color.
     const int color = world_.rank() - coordinates_[i] * stride;
-    const bool whole = axes_[i].size == world_.size();
-    groups_.push_back(axes_[i].size == 1 ? comm::Group() : whole ? world_ : comm::Group());
-    if (axes_[i].size > 1 && !whole) groups_.back() = world_.split(color, coordinates_[i]);
+    if (axes_[i].size == 1) {
+      groups_.emplace_back();
+    } else if (axes_[i].size == world_.size()) {
+      groups_.push_back(world_);
+    } else {
+      groups_.push_back(world_.split(color, coordinates_[i]));
+    }
   }
 }
 
@@ -43,14 +47,6 @@ int Mesh::extent(std::string_view axis) const { return has(axis) ? axes_[index_o
 int Mesh::coordinate(std::string_view axis) const {
   return has(axis) ? coordinates_[index_of(axis)] : 0;
 }
-
-std::vector<int> Mesh::extents() const {
-  std::vector<int> sizes;
-  for (const Axis& axis : axes_) sizes.push_back(axis.size);
-  return sizes;
-}
-
-std::vector<int> Mesh::coordinates() const { return coordinates_; }
 
 const comm::Group& Mesh::group(std::string_view axis) const {
   static const comm::Group one;

@@ -32,8 +32,6 @@ class Mesh {
   bool has(std::string_view axis) const;
   int extent(std::string_view axis) const;      ///< 1 for an axis that the mesh does not have
   int coordinate(std::string_view axis) const;  ///< 0 for an axis that the mesh does not have
-  std::vector<int> extents() const;
-  std::vector<int> coordinates() const;
   /// The ranks along one axis; a group of one for an axis that the mesh does not have.
   const comm::Group& group(std::string_view axis) const;
 

@@ -91,7 +91,8 @@ void Parameter::set_layout(mesh::Layout layout, mesh::Box box) {
                      box.end[d], shape_[d], d);
     local[d] = box.end[d] - box.begin[d];
   }
-  layout_ = std::move(layout), box_ = std::move(box);
+  layout_ = std::move(layout);
+  box_ = std::move(box);
   tensor_ = at::empty(local, tensor_.options()).set_requires_grad(trainable_);
 }
 
@@ -138,7 +139,8 @@ at::Tensor Parameter::initial(Key key) const {
 void Parameter::set_requires_grad(bool trainable) {
   trainable_ = trainable;
   tensor_.set_requires_grad(trainable);
-  unwatch(), watch();
+  unwatch();
+  watch();
 }
 
 void Parameter::set_sink(at::Tensor sink) {
@@ -181,7 +183,11 @@ void Parameter::accumulated() {
   at::Tensor& gradient = tensor_.mutable_grad();
   if (gradient.defined() && has_sink()) {
     const c10::AutoGradMode not_recording(false);
-    sink_written_ ? sink_.add_(gradient) : sink_.copy_(gradient);
+    if (sink_written_) {
+      sink_.add_(gradient);
+    } else {
+      sink_.copy_(gradient);
+    }
     sink_written_ = true;
     gradient = at::Tensor();
   } else {

@@ -1,7 +1,6 @@
 #include "shoal/optim/clipping.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <cmath>
 
@@ -43,13 +42,7 @@ double sum_of_squares(at::ArrayRef<at::Tensor> tensors) {
 }
 
 double global_norm(double local_squares, const std::vector<comm::Group>& groups) {
-  for (const comm::Group& group : groups) {
-    if (group.size() == 1) continue;
-    const at::Tensor value = at::empty({1}, at::kDouble);
-    *value.data_ptr<double>() = local_squares;
-    group.all_reduce(value).order();
-    local_squares = *value.const_data_ptr<double>();
-  }
+  for (const comm::Group& group : groups) local_squares = group.sum(local_squares);
   return std::sqrt(local_squares);
 }
 

@@ -31,8 +31,10 @@ void run_backward(const ops::Tensors& outputs, const ops::Tensors& gradients) {
   ops::Tensors from;
   ops::Tensors with;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (gradients[i].defined() && outputs[i].requires_grad())
-      from.push_back(outputs[i]), with.push_back(gradients[i]);
+    if (gradients[i].defined() && outputs[i].requires_grad()) {
+      from.push_back(outputs[i]);
+      with.push_back(gradients[i]);
+    }
   }
   if (!from.empty()) torch::autograd::backward(from, with);
 }
@@ -69,8 +71,13 @@ void expect_uses(const nn::Model& model, const std::vector<nn::Module*>& blocks)
   std::map<nn::Parameter*, int> outside;
   for (const auto& unit : model.units()) {
     const bool recomputed = std::find(blocks.begin(), blocks.end(), unit.get()) != blocks.end();
-    for (const auto& parameter : unit->parameters())
-      recomputed ? ++inside[parameter.get()] : outside[parameter.get()] = 1;
+    for (const auto& parameter : unit->parameters()) {
+      if (recomputed) {
+        ++inside[parameter.get()];
+      } else {
+        outside[parameter.get()] = 1;
+      }
+    }
   }
   for (const auto& [parameter, uses] : inside)
     if (uses + outside[parameter] > 1) parameter->set_expected_uses(uses + outside[parameter]);

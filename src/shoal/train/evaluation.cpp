@@ -56,7 +56,7 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
   const at::Tensor total = at::zeros({kSums}, at::kDouble);
   auto* values = reinterpret_cast<Sums*>(total.data_ptr<double>());
   *values = sums;
-  group.all_reduce(total).order();
+  group.all_reduce(total);
   sums = *values;
 
   Evaluation evaluation{.loss = sums.loss / sums.labels,

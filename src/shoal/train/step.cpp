@@ -1,7 +1,6 @@
 #include "shoal/train/step.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 
 #include <cmath>
@@ -73,10 +72,7 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   reduction_.finish();
 
   StepResult result;
-  const at::Tensor loss = at::empty({1}, at::kDouble);
-  *loss.data_ptr<double>() = local;
-  group_.all_reduce(loss).order();
-  result.loss = *loss.const_data_ptr<double>();
+  result.loss = group_.sum(local);
 
   const std::vector<at::Tensor> all = reduction_.gradients();
   const double factor = 1 / scale();

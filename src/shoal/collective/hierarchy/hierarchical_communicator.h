@@ -68,6 +68,7 @@ class HierarchicalCommunicator final : public Communicator {
   /// of which no two are.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
+  int node() const override { return layout_.host; }
 
   const HostLayout& layout() const { return layout_; }
   /// Returns the bytes that this rank has sent to ranks of other nodes: headers included,

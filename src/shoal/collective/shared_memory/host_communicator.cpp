@@ -35,6 +35,7 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       patience_(wire::SpinPolicy::for_ranks(world_->size())),
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(),
                block_.lot()),
+      shared_memory_(*this, world_, settings_.arena),
       order_(queue_),
       announcements_(*world_, block_, rank_, static_cast<int>(members_.size())),
       inline_(block_, rank_, static_cast<int>(members_.size())),

@@ -12,6 +12,7 @@
 #include "shoal/collective/shared_memory/direct_executor.h"
 #include "shoal/collective/shared_memory/host_block.h"
 #include "shoal/collective/shared_memory/host_mailbox.h"
+#include "shoal/collective/shared_memory/host_shared_memory.h"
 #include "shoal/collective/shared_memory/host_world.h"
 #include "shoal/collective/shared_memory/inline_executor.h"
 #include "shoal/collective/shared_memory/operation_queue.h"
@@ -42,6 +43,8 @@ class HostCommunicator final : public Communicator {
     std::shared_ptr<FlightBook> flight;
     /// The ranks of the job that the ranks of this node's world are; empty: 0, 1, ...
     std::vector<int> world_ranks;
+    /// Memory that peers map, of which shared blocks are made; null: only threads share blocks.
+    std::shared_ptr<wire::Arena> arena;
   };
   /// Makes the group of all ranks of `world`.
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
@@ -65,6 +68,8 @@ class HostCommunicator final : public Communicator {
   void poll(Duration budget) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;
+  int node() const override { return 0; }
+  SharedMemory* shared_memory() override { return &shared_memory_; }
 
   bool complete(Handle handle) const override {
     return handle >= kMessage ? mailbox_.complete(handle - kMessage) : queue_.is_complete(handle);
@@ -120,6 +125,7 @@ class HostCommunicator final : public Communicator {
   int rank_;
   wire::SpinPolicy patience_;
   HostMailbox mailbox_;
+  HostSharedMemory shared_memory_;
   OperationQueue queue_;
   PriorityOrder order_;
   Announcements announcements_;

@@ -32,6 +32,8 @@ class HostWorld {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// True when the ranks are threads of this process.
+  bool of_threads() const { return own_control_ != nullptr; }
   const MemoryMap& memory() const { return memory_; }
   std::byte* control() const { return control_; }
 

@@ -79,15 +79,22 @@ void TcpCommunicator::validate(const Operation& operation) const {
   check_operation(operation, rank(), size(), "TCP");
 }
 
-Handle TcpCommunicator::start(const Operation& operation) { return start(operation, false); }
+Handle TcpCommunicator::start(const Operation& operation) {
+  const Handle handle = enqueue_all(operation, false);
+  advance_operations();
+  peers_->flush();
+  return handle;
+}
 
 Handle TcpCommunicator::start_between_hosts(const Operation& operation) {
   SHOAL_CHECK(!members_.hosts.empty() && !reduces(operation.kind), "{} between hosts only",
               name(operation.kind));
-  return start(operation, true);
+  const Handle handle = enqueue_all(operation, true);
+  advance_all();
+  return handle;
 }
 
-Handle TcpCommunicator::start(const Operation& operation, bool between_hosts) {
+Handle TcpCommunicator::enqueue_all(const Operation& operation, bool between_hosts) {
   peers_->check();
   validate(operation);
   const Handle handle = ++started_;
@@ -99,7 +106,6 @@ Handle TcpCommunicator::start(const Operation& operation, bool between_hosts) {
     part.buffer = buffer;
     enqueue(part, handle, between_hosts);
   }
-  advance_all();
   return handle;
 }
 
@@ -175,7 +181,7 @@ std::shared_ptr<const std::vector<Step>> TcpCommunicator::steps_for(const Operat
 }
 
 // Every operation gets a chance, not only the awaited one: peers may wait for a message of any.
-void TcpCommunicator::advance_all() {
+void TcpCommunicator::advance_operations() {
   try {
     for (auto it = in_flight_.begin(); it != in_flight_.end();) {
       if (!it->advance()) {
@@ -187,12 +193,16 @@ void TcpCommunicator::advance_all() {
       if (it->receives_from_any()) sources_[it->handle()] = it->source();
       it = in_flight_.erase(it);
     }
-    peers_->flush();
   } catch (const Error& error) {
     // The error may be a consequence of another rank's: the first cause is thrown.
     peers_->abort(error);
     peers_->check();
   }
+}
+
+void TcpCommunicator::advance_all() {
+  advance_operations();
+  peers_->flush();
 }
 
 bool TcpCommunicator::complete(Handle handle) const {

@@ -90,14 +90,15 @@ class TcpCommunicator final : public Communicator {
  private:
   TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> ranks,
                   int rank, std::uint64_t group);
-  Handle start(const Operation& operation, bool between_hosts);
+  Handle enqueue_all(const Operation& operation, bool between_hosts);
   void enqueue(const Operation& operation, Handle handle, bool between_hosts);
   std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation,
                                                      Algorithm algorithm, bool between_hosts);
   std::vector<Step> make_steps(const Operation& operation, Algorithm algorithm,
                                bool between_hosts) const;
   wire::Stream stream_of_messages(std::uint32_t tag) const;
-  void advance_all();
+  void advance_operations();
+  void advance_all();  ///< and sends what they have queued
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
 
   std::shared_ptr<wire::Transport> peers_;

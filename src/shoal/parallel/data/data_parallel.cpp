@@ -52,7 +52,8 @@ class DataParallel final : public GradientReduction {
     if (index > 0) return;
     if (!learned_.empty()) make_buckets(std::exchange(learned_, {}));
     for (Bucket& bucket : buckets_) bucket.ready = 0;
-    arrived_.assign(parameters_.size(), false), sent_ = 0;
+    arrived_.assign(parameters_.size(), false);
+    sent_ = 0;
   }
 
   void finish() override {
@@ -90,7 +91,11 @@ class DataParallel final : public GradientReduction {
           static_cast<std::size_t>(parameters_[i]->tensor().numel()) * c10::elementSize(wanted);
       const bool fits = !in_place_ && !buckets_.empty() && bytes + size <= options_.bucket_bytes &&
                         wanted == type;
-      if (!fits) buckets_.emplace_back(), bytes = 0, type = wanted;
+      if (!fits) {
+        buckets_.emplace_back();
+        bytes = 0;
+        type = wanted;
+      }
       bytes += size;
       bucket_of_[i] = buckets_.size() - 1;
       buckets_.back().members.push_back(i);
@@ -162,8 +167,11 @@ class DataParallel final : public GradientReduction {
   DataParallelOptions options_;
   std::vector<OwnedRange> owned_;
   Parameters parameters_;
-  comm::Group group_, control_;
-  bool in_place_ = false, last_ = false, learning_ = true;
+  comm::Group group_;
+  comm::Group control_;
+  bool in_place_ = false;
+  bool last_ = false;
+  bool learning_ = true;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;  ///< by parameter
   std::vector<bool> arrived_;

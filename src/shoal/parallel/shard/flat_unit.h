@@ -21,7 +21,8 @@ struct FlatUnit {
   };
   std::string name;  ///< path of the module; empty: the model itself
   std::vector<Member> members;
-  at::ScalarType type = at::kFloat, gradient_type = at::kFloat;
+  at::ScalarType type = at::kFloat;
+  at::ScalarType gradient_type = at::kFloat;
   bool trained = true;  ///< frozen parameters are in units of their own, which have no gradient
   int ranks = 1;
   std::int64_t shard = 0;  ///< elements of a shard

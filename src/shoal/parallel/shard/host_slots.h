@@ -32,7 +32,8 @@ class HostSlots {
  private:
   struct Entry {
     Slot slot;
-    bool taken = true, kept = true;
+    bool taken = true;
+    bool kept = true;
   };
 
   comm::Group host_;

@@ -57,7 +57,8 @@ class ShardedDataParallel final : public Sharding {
     if (index > 0 && options_.reduce_every_micro_batch) gradients_->complete();
     if (index == 0) gradients_->clear();
     gradients_->let_go(options_.reduce_every_micro_batch || index + 1 == count);
-    trained_ = passing_ = true;
+    trained_ = true;
+    passing_ = true;
   }
 
   // Gathers first: a rank that uses more units than this one waits for them before it reduces.
@@ -91,8 +92,15 @@ class ShardedDataParallel final : public Sharding {
 
   void reset_parameters(Key key) override {
     // Ranks that share memory take turns.
-    const int writers = one_copy_ ? shard_.size() : slots_ ? slots_->ranks() : 1;
-    const int writer = one_copy_ ? shard_.rank() : slots_ ? slots_->rank() : 0;
+    int writers = 1;
+    int writer = 0;
+    if (one_copy_) {
+      writers = shard_.size();
+      writer = shard_.rank();
+    } else if (slots_) {
+      writers = slots_->ranks();
+      writer = slots_->rank();
+    }
     int turn = 0;
     for (const auto& unit : memory_) {
       unit->take();
@@ -193,13 +201,14 @@ class ShardedDataParallel final : public Sharding {
     const int ranks = host.size();
     const bool block = ranks > 1 && ranks < shard_.size() && shard_.rank() % ranks == host.rank();
     const auto probe = host.shared_buffer(64);
-    // The least and, negated, the most of what all have to say.
+    // Every rank gives its number of ranks on the host twice, once negated: the minimum then holds
+    // the least and the most, and a rank that cannot share gives 0.
     const at::Tensor least = at::empty({2}, at::kLong);
-    least.data_ptr<std::int64_t>()[0] = block && probe ? ranks : 0,
+    least.data_ptr<std::int64_t>()[0] = block && probe ? ranks : 0;
     least.data_ptr<std::int64_t>()[1] = -ranks;
-    shard_.all_reduce(least, {.reduction = comm::Reduction::kMin}).order();
-    const auto* said = least.const_data_ptr<std::int64_t>();
-    if (said[0] != ranks || said[1] != -ranks) return;
+    shard_.all_reduce(least, {.reduction = comm::Reduction::kMin});
+    const auto* agreed = least.const_data_ptr<std::int64_t>();
+    if (agreed[0] != ranks || agreed[1] != -ranks) return;
     slots_ = std::make_shared<HostSlots>(host);
     if (options_.stage != ShardStage::kParameters) buffer_ = host.shared_buffer(bytes);
   }
@@ -240,8 +249,10 @@ class ShardedDataParallel final : public Sharding {
                              .parent = {},
                              .ahead = options_.ahead,
                              .reshard_after_forward = options_.reshard_after_forward};
-    for (const WrappedModule& module : modules_)
-      plan.reads.push_back(read_by(module)), plan.parent.push_back(module.parent);
+    for (const WrappedModule& module : modules_) {
+      plan.reads.push_back(read_by(module));
+      plan.parent.push_back(module.parent);
+    }
     plan.first_trained = first_trained();
     table_ = schedule::shard_table(plan);
     reads_ = plan.reads;
@@ -334,13 +345,16 @@ class ShardedDataParallel final : public Sharding {
     if (resident() || held_) return;
     if (passing_) do_until(static_cast<std::ptrdiff_t>(table_.size()));
     for (const auto& unit : memory_) unit->release();
-    cursor_ = 0, in_backward_ = passing_ = false;
+    cursor_ = 0;
+    in_backward_ = false;
+    passing_ = false;
   }
 
   std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< hooks outlive this
   ShardingOptions options_;
   std::vector<WrappedModule> modules_;
-  comm::Group shard_, gathers_;
+  comm::Group shard_;
+  comm::Group gathers_;
   std::vector<FlatUnit> units_;
   std::shared_ptr<comm::SharedBuffer>
       buffer_;  ///< of all parameters; null: they are gathered, or every rank has its own copy
@@ -355,7 +369,9 @@ class ShardedDataParallel final : public Sharding {
   std::ptrdiff_t cursor_ = 0;
   std::uint64_t updates_ = 0;  ///< the epoch of the parameters
   bool passing_ = false;       ///< a micro-batch has begun whose table is not done
-  bool in_backward_ = false, held_ = false, trained_ = false;
+  bool in_backward_ = false;
+  bool held_ = false;     ///< between `unshard` and `reshard`
+  bool trained_ = false;  ///< a training step has begun
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ class ShardingByHand final : public Sharding {
       gradients_.emplace_back();
       if (!used[i++]) continue;
       const at::Tensor whole = range.parameter->gradient().contiguous().view({-1});
-      world_.all_reduce(whole).order();
+      world_.all_reduce(whole);
       gradients_.back() = whole.slice(0, range.begin, range.end).clone();
       if (stage_ != ShardStage::kOptimizer) range.parameter->clear_gradient();
     }
@@ -76,7 +76,7 @@ class ShardingByHand final : public Sharding {
  private:
   at::Tensor shard_of(int rank) const { return full_.narrow(0, rank * unit_.shard, unit_.shard); }
   void gather() {
-    for (int rank = 0; rank < shard_.size(); ++rank) shard_.broadcast(shard_of(rank), rank).order();
+    for (int rank = 0; rank < shard_.size(); ++rank) shard_.broadcast(shard_of(rank), rank);
   }
   void forget() {
     for (int rank = 0; rank < shard_.size(); ++rank)
@@ -85,7 +85,8 @@ class ShardingByHand final : public Sharding {
 
   nn::Module& model_;
   ShardStage stage_;
-  comm::Group world_, shard_;
+  comm::Group world_;
+  comm::Group shard_;
   FlatUnit unit_;
   std::int64_t size_ = 0;
   at::Tensor full_;

@@ -41,8 +41,14 @@ UnitGradients::~UnitGradients() {
 }
 
 void UnitGradients::clear() {
-  for (State& state : states_) state.sum = at::Tensor(), state.arrived = 0;
-  for (Place& place : places_) place.arrived = place.used = false;
+  for (State& state : states_) {
+    state.sum = at::Tensor();
+    state.arrived = 0;
+  }
+  for (Place& place : places_) {
+    place.arrived = false;
+    place.used = false;
+  }
   sent_ = 0;
 }
 
@@ -135,7 +141,11 @@ void UnitGradients::settle(bool wait) {
     if (wait) flight->work.order();
     if (!wait && !flight->work.test()) break;
     at::Tensor& sum = states_[flight->unit].sum;
-    sum.defined() ? sum.add_(flight->sum) : sum = flight->sum;
+    if (sum.defined()) {
+      sum.add_(flight->sum);
+    } else {
+      sum = flight->sum;
+    }
   }
   flights_.erase(flights_.begin(), flight);
 }
@@ -151,7 +161,7 @@ std::vector<bool> UnitGradients::agree_on_used(const std::vector<bool>& here) co
   const at::Tensor map = at::empty({static_cast<std::int64_t>(places_.size())}, at::kByte);
   auto* used = map.data_ptr<std::uint8_t>();
   std::copy(here.begin(), here.end(), used);
-  control_.all_reduce(map, {.reduction = comm::Reduction::kMax}).order();
+  control_.all_reduce(map, {.reduction = comm::Reduction::kMax});
   return std::vector<bool>(used, used + places_.size());
 }
 
@@ -163,11 +173,14 @@ void UnitGradients::complete() {
   const std::vector<bool> used = agree_on_used(here);
   // No rank reads another's sums any more: what they hold is given back here, not when the next
   // backward pass polls.
-  shard_.poll(), replicate_.poll();
+  shard_.poll();
+  replicate_.poll();
   sent_ = 0;
   for (State& state : states_) state.arrived = 0;
-  for (std::size_t i = 0; i < places_.size(); ++i)
-    places_[i].arrived = false, places_[i].used = places_[i].used || used[i];
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    places_[i].arrived = false;
+    places_[i].used = places_[i].used || used[i];
+  }
 }
 
 at::Tensor UnitGradients::sum(const nn::Parameter& parameter) const {

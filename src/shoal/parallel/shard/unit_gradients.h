@@ -52,12 +52,15 @@ class UnitGradients {
     bool passed_on = false;
   };
   struct State {
-    at::Tensor flat, sum;
+    at::Tensor flat;
+    at::Tensor sum;
     std::size_t arrived = 0;
   };
   struct Place {
-    std::size_t unit, member;
-    bool arrived = false, used = false;
+    std::size_t unit;
+    std::size_t member;
+    bool arrived = false;
+    bool used = false;
   };
 
   void make_flat(std::size_t unit);
@@ -73,7 +76,9 @@ class UnitGradients {
   }
 
   std::vector<const FlatUnit*> units_;
-  comm::Group control_, shard_, replicate_;
+  comm::Group control_;
+  comm::Group shard_;
+  comm::Group replicate_;
   Policy policy_;
   std::vector<State> states_;
   std::vector<Place> places_;       ///< of trained parameters, unit by unit

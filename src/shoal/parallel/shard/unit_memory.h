@@ -67,7 +67,8 @@ class UnitMemory {
   comm::Group group_;
   Place place_;
   bool gathered_;
-  at::Tensor full_, own_;
+  at::Tensor full_;
+  at::Tensor own_;
   HostSlots::Slot slot_;  ///< of `full`, released on demand
   comm::Work work_;
   // On the way in another type: what all ranks send, and its slot.

@@ -32,7 +32,8 @@ struct Wrapping {
 struct WrappedModule {
   nn::Module* module = nullptr;
   int parent = -1;  ///< index of the wrapped module around it
-  std::vector<std::shared_ptr<nn::Parameter>> parameters, borrowed;
+  std::vector<std::shared_ptr<nn::Parameter>> parameters;
+  std::vector<std::shared_ptr<nn::Parameter>> borrowed;
 };
 
 /// Whether `path` is `pattern`, in which * stands for any text.

@@ -83,7 +83,7 @@ std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
   double* own = table.data_ptr<double>() + group_.rank() * kColumns;
   own[0] = peak_.total, own[1] = peak_.staged;
   std::copy(peak_.categories.begin(), peak_.categories.end(), own + 2);
-  group_.all_reduce(table).order();
+  group_.all_reduce(table);
   std::vector<MemoryPeak> ranks;
   for (int rank = 0; rank < group_.size(); ++rank) {
     const double* row = table.const_data_ptr<double>() + rank * kColumns;

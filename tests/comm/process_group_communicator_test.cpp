@@ -1,5 +1,5 @@
 // Groups over backends of PyTorch that are handed in: Gloo, with threads as ranks.
-#include "shoal/comm/process_group_engine.h"
+#include "tests/support/process_group_communicator.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -37,7 +37,7 @@ TEST_P(OverGloo, EveryWayOfCalling) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, OverGloo, ::testing::Values(2, 3));
 
-TEST(ProcessGroupEngine, SharesNoMemory) {
+TEST(ProcessGroupCommunicator, SharesNoMemory) {
   run_over_gloo(2, kPatience, [](const Group& group) {
     EXPECT_EQ(group.shared_buffer(64), nullptr);
     EXPECT_FALSE(group.visible_to_peers(at::empty({4})));
@@ -45,7 +45,7 @@ TEST(ProcessGroupEngine, SharesNoMemory) {
   });
 }
 
-TEST(ProcessGroupEngine, TheFirstCauseGoesToAllRanks) {
+TEST(ProcessGroupCommunicator, TheFirstCauseGoesToAllRanks) {
   run_over_gloo(3, kPatience, [](const Group& group) {
     const auto before = Clock::now();
     if (group.rank() == 1)
@@ -59,7 +59,7 @@ TEST(ProcessGroupEngine, TheFirstCauseGoesToAllRanks) {
 }
 
 // Rank 1 comes too late: rank 0's own timeout has ended its wait, and rank 1 learns why.
-TEST(ProcessGroupEngine, ACallEndsWithItsTimeout) {
+TEST(ProcessGroupCommunicator, ACallEndsWithItsTimeout) {
   std::atomic<bool> over = false;
   run_over_gloo(2, kPatience, [&](const Group& group) {
     while (group.rank() == 1 && !over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -74,7 +74,7 @@ TEST(ProcessGroupEngine, ACallEndsWithItsTimeout) {
   });
 }
 
-TEST(ProcessGroupEngine, AMessageThatNobodySendsIsWaitedForAsLongAsTheWaitSays) {
+TEST(ProcessGroupCommunicator, AMessageThatNobodySendsIsWaitedForAsLongAsTheWaitSays) {
   std::atomic<bool> over = false;
   run_over_gloo(2, kPatience, [&](const Group& group) {
     while (group.rank() == 1 && !over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -97,9 +97,9 @@ class NoBackend final : public c10d::Backend {
   const std::string getBackendName() const override { return "none"; }
 };
 
-TEST(ProcessGroupEngine, WhatTheBackendLacksIsTheCallersMistake) {
-  const Group group(process_group_engine(c10::make_intrusive<NoBackend>(),
-                                         c10::make_intrusive<c10d::HashStore>()));
+TEST(ProcessGroupCommunicator, WhatTheBackendLacksIsTheCallersMistake) {
+  const Group group(process_group_communicator(c10::make_intrusive<NoBackend>(),
+                                               c10::make_intrusive<c10d::HashStore>()));
   const auto error = thrown([&] { group.all_reduce(at::full({3}, 1.0f)); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::kUsage);
@@ -109,7 +109,7 @@ TEST(ProcessGroupEngine, WhatTheBackendLacksIsTheCallersMistake) {
   EXPECT_EQ(thrown([&] { group.broadcast(at::full({3}, 1.0f), 0); })->kind(), ErrorKind::kUsage);
 }
 
-TEST(ProcessGroupEngine, TakesTheCpuBackendOfAProcessGroup) {
+TEST(ProcessGroupCommunicator, TakesTheCpuBackendOfAProcessGroup) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
@@ -117,7 +117,7 @@ TEST(ProcessGroupEngine, TakesTheCpuBackendOfAProcessGroup) {
       const auto backend = gloo(store, rank, 2);
       const auto process_group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, 2);
       process_group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
-      const Group group(process_group_engine(process_group, kPatience));
+      const Group group(process_group_communicator(process_group, kPatience));
       EXPECT_EQ(group.rank(), rank);
       EXPECT_THAT(check_calls(group), IsEmpty());
     });

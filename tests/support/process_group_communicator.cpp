@@ -1,4 +1,4 @@
-#include "shoal/comm/process_group_engine.h"
+#include "tests/support/process_group_communicator.h"
 
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
@@ -13,7 +13,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "shoal/base/check.h"
-#include "shoal/comm/communicator_engine.h"
 #include "shoal/comm/group.h"
 #include "shoal/comm/library_communicator.h"
 #include "shoal/wire/error_bytes.h"
@@ -392,50 +391,26 @@ std::optional<Error> ProcessGroupCommunicator::heard(bool at_once) {
   }
 }
 
-class ProcessGroupEngine final : public CommunicatorEngine {
- public:
-  explicit ProcessGroupEngine(std::shared_ptr<Communicator> communicator)
-      : CommunicatorEngine(std::move(communicator), nullptr) {}
-
-  /// The backend's threads may still be at work on the tensors of a call that has failed.
-  Work start(const Call& call) override {
-    try {
-      return CommunicatorEngine::start(call);
-    } catch (const Error&) {
-      kept_.insert(kept_.end(), call.inputs.begin(), call.inputs.end());
-      kept_.insert(kept_.end(), call.outputs.begin(), call.outputs.end());
-      throw;
-    }
-  }
-  std::shared_ptr<Engine> split(int color, int key) override {
-    std::shared_ptr<Communicator> part = communicator()->split(color, key);
-    return part ? std::make_shared<ProcessGroupEngine>(std::move(part)) : nullptr;
-  }
-
- private:
-  Tensors kept_;
-};
-
 }  // namespace
 
-std::shared_ptr<Engine> process_group_engine(c10::intrusive_ptr<c10d::Backend> backend,
-                                             c10::intrusive_ptr<c10d::Store> store,
-                                             Duration timeout) {
-  SHOAL_USER_CHECK(backend, "process_group_engine", "no backend");
+std::shared_ptr<Communicator> process_group_communicator(c10::intrusive_ptr<c10d::Backend> backend,
+                                                         c10::intrusive_ptr<c10d::Store> store,
+                                                         Duration timeout) {
+  SHOAL_USER_CHECK(backend, "process_group_communicator", "no backend");
   std::vector<std::uint64_t> world_ranks(static_cast<std::size_t>(backend->getSize()));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   const int rank = backend->getRank();
-  return std::make_shared<ProcessGroupEngine>(std::make_shared<ProcessGroupCommunicator>(
-      std::move(backend), std::move(store), timeout, "shoal/split", std::move(world_ranks), rank));
+  return std::make_shared<ProcessGroupCommunicator>(std::move(backend), std::move(store), timeout,
+                                                    "shoal/split", std::move(world_ranks), rank);
 }
 
-std::shared_ptr<Engine> process_group_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                             Duration timeout) {
-  SHOAL_USER_CHECK(group, "process_group_engine", "no process group");
-  return translating("process_group_engine", group->getBackendName(), group->getRank(),
+std::shared_ptr<Communicator> process_group_communicator(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group, Duration timeout) {
+  SHOAL_USER_CHECK(group, "process_group_communicator", "no process group");
+  return translating("process_group_communicator", group->getBackendName(), group->getRank(),
                      group->getSize(), [&] {
-                       return process_group_engine(group->getBackend(c10::DeviceType::CPU),
-                                                   group->getStore(), timeout);
+                       return process_group_communicator(group->getBackend(c10::DeviceType::CPU),
+                                                         group->getStore(), timeout);
                      });
 }
 

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+#include "shoal/collective/algorithm/cost_model.h"
+#include "shoal/wire/address.h"
+
+namespace shoal::collective {
+
+/// How the ranks of a job reach each other, as the job's user chooses it. Only `in_rank_order` must
+/// be the same on all ranks.
+struct TransportOptions {
+  /// Ranks that name different hosts share no memory, even where they could: tests play several
+  /// hosts on one machine. Empty: ranks find out who shares memory.
+  std::string host;
+  /// TCP: name or prefix of the address to listen on. Empty: the address that leads to rank 0.
+  std::string interface;
+  /// TCP: the rank listens on the first of these ports that is free. 0: the system chooses.
+  wire::PortRange ports;
+  /// TCP: the costs by which algorithms are chosen. Those of rank 0 count for all ranks.
+  CostModel link_costs;
+  /// TCP: exceptions from that choice, in the syntax of Choice
+  /// ("all_reduce=ring,broadcast=direct").
+  std::string algorithms;
+  /// Every reduction folds in the order of ranks, whatever carries it: the same bits on one host,
+  /// on several, and over TCP.
+  bool in_rank_order = false;
+};
+
+}  // namespace shoal::collective

@@ -1,0 +1,133 @@
+#include "shoal/comm/engine.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "shoal/base/check.h"
+
+namespace shoal::comm {
+namespace {
+
+using collective::Buffer;
+using collective::Handle;
+using collective::Kind;
+using collective::Operation;
+using Tensors = at::ArrayRef<at::Tensor>;
+
+bool all_contiguous(Tensors tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.is_contiguous(); });
+}
+
+void check_types(const Operation& operation, Tensors outputs, Tensors inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    for (const at::Tensor* tensor : {&inputs[i], &outputs[i]}) {
+      SHOAL_USER_CHECK(tensor->scalar_type() == inputs[0].scalar_type(), name(operation.kind),
+                       "all tensors of a call have one type: {} and {}",
+                       c10::toString(inputs[0].scalar_type()),
+                       c10::toString(tensor->scalar_type()));
+    }
+  }
+}
+
+/// The operation's elements as collective::Buffer counts them.
+std::size_t count_of(const Operation& operation, const at::Tensor& output, const at::Tensor& input,
+                     int ranks) {
+  switch (operation.kind) {
+    case Kind::kReduceScatter:
+    case Kind::kScatter:
+      return static_cast<std::size_t>(output.numel());
+    case Kind::kAllToAll:
+      return operation.send_counts.empty() ? static_cast<std::size_t>(input.numel() / ranks) : 0;
+    default:
+      return static_cast<std::size_t>(input.numel());
+  }
+}
+
+/// Does the operation write its output on this rank?
+bool writes_output(const Operation& operation, int rank) {
+  switch (operation.kind) {
+    case Kind::kSend:
+      return false;
+    case Kind::kBroadcast:
+      return operation.peer != rank;
+    case Kind::kReduce:
+    case Kind::kGather:
+      return operation.peer == rank;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+Work Engine::start(Operation operation, Tensors outputs, Tensors inputs, bool async) {
+  check_types(operation, outputs, inputs);
+  Tensors in = inputs;
+  Tensors out = outputs;
+  std::vector<at::Tensor> copied_in;
+  std::vector<at::Tensor> copied_out;
+  if (!all_contiguous(inputs) || !all_contiguous(outputs)) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      copied_in.push_back(inputs[i].contiguous());
+      // In place stays in place.
+      copied_out.push_back(inputs[i].is_same(outputs[i]) ? copied_in.back()
+                                                         : outputs[i].contiguous());
+    }
+    in = copied_in;
+    out = copied_out;
+  }
+
+  std::vector<Buffer> more;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const Buffer buffer{in[i].const_data_ptr(), out[i].data_ptr(),
+                        count_of(operation, out[i], in[i], communicator_->size())};
+    if (i == 0) {
+      operation.buffer = buffer;
+    } else {
+      more.push_back(buffer);
+    }
+  }
+  operation.more = more;
+
+  bool copies_back = false;
+  if (writes_output(operation, communicator_->rank())) {
+    for (std::size_t i = 0; i < out.size(); ++i)
+      copies_back = copies_back || !out[i].is_same(outputs[i]);
+  }
+  const bool blocking = !async || copies_back;
+  Handle handle = 0;
+  try {
+    handle = communicator_->start(operation);
+    if (blocking) communicator_->wait(handle);
+  } catch (const Error&) {
+    if (!communicator_->idle()) {
+      failed_.insert(failed_.end(), in.begin(), in.end());
+      failed_.insert(failed_.end(), out.begin(), out.end());
+    }
+    throw;
+  }
+  release_complete();
+  if (!blocking) {
+    std::vector<at::Tensor>& kept = in_flight_.emplace_back(InFlight{handle, in.vec()}).tensors;
+    kept.insert(kept.end(), out.begin(), out.end());
+    return {communicator_, handle};
+  }
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; copies_back && i < out.size(); ++i)
+    if (!out[i].is_same(outputs[i])) outputs[i].copy_(out[i]);
+  return {};
+}
+
+void Engine::poll() {
+  communicator_->poll(Duration::zero());
+  release_complete();
+}
+
+void Engine::release_complete() {
+  std::erase_if(in_flight_,
+                [&](const InFlight& entry) { return communicator_->complete(entry.handle); });
+}
+
+}  // namespace shoal::comm
