@@ -61,7 +61,7 @@ void add_json(const plan::Sensitivity& answer, const model::ModelSpec& spec, ord
   }
 }
 
-/// What the columns do not say of a way of training: " (fp8, shards over 8)".
+/// Returns what the columns do not show of a candidate: " (fp8, shards over 8)".
 std::string remarks(const plan::Training& training, bool several_precisions) {
   std::vector<std::string> words;
   if (several_precisions) words.push_back(training.precision);
@@ -111,7 +111,7 @@ void run_search(const PlanOptions& options) {
   start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0;
   start.offload_optimizer = false;
   plan::Training training = training_of(start, spec, cluster.devices());
-  // What a job says of them is one of the ways that are searched.
+  // The job's own choice of these is one of those that the search tries.
   training.mesh.shard = 0;
   training.kept.clear();
   const plan::SearchSpace space = space_of(options, cluster);

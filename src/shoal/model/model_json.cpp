@@ -11,7 +11,7 @@ constexpr const char* kFamilies[] = {"transformer", "mlp"};
 constexpr const char* kPositions[] = {"learned", "rotary"};
 constexpr const char* kNorms[] = {"layer", "rms"};
 
-/// The enumerator whose word stands at `key`.
+/// Returns the enumerator that the text at `key` names.
 template <class Enum, std::size_t n>
 Enum one_of(JsonFields& fields, const std::string& key, const char* const (&words)[n]) {
   const std::string word = fields.text(key);
@@ -56,8 +56,8 @@ void read_transformer(JsonFields& fields, const std::string& file, ModelSpec& sp
   spec.vocab = fields.integer("vocab");
   spec.sequence = fields.integer("sequence");
   spec.tied_embeddings = fields.boolean("tied_embeddings");
-  spec.qkv_bias = fields.boolean("qkv_bias", false);  // checkpoints of earlier versions do not say
-  spec.qk_norm = fields.boolean("qk_norm", false);    // nor this
+  spec.qkv_bias = fields.boolean("qkv_bias", false);  // checkpoints of earlier versions lack it
+  spec.qk_norm = fields.boolean("qk_norm", false);    // and this
   spec.gated = fields.boolean("gated");
   spec.positions = one_of<Positions>(fields, "positions", kPositions);
   spec.rope_theta = fields.real("rope_theta");

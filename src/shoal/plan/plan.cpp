@@ -11,7 +11,7 @@
 namespace shoal::plan {
 namespace {
 
-/// A job that failed is noticed, its processes ended and started again.
+/// Seconds to notice a failure, end the processes and start them again.
 constexpr double kRestartS = 180;
 
 double peak_bytes(const Estimator& estimator, const ModelSpec& spec, const Training& training,

@@ -15,7 +15,7 @@ void add_memory(const Plan& plan, std::string& text) {
   text += fmt::format("  {:<5} {:<22} {:>8} {:>9} {:>9} {:>11} {:>8} {:>7} {:>9} {:>7} {:>8}\n",
                       "stage", "when", "weights", "gradients", "optimizer", "activations",
                       "gathered", "buffers", "workspace", "staging", "all");
-  // A deep pipeline's middle says nothing new.
+  // The middle ranks of a deep pipeline are alike.
   const std::size_t ranks = plan.memory.size();
   for (std::size_t i = 0; i < ranks; ++i) {
     if (ranks > 6 && i > 1 && i + 2 < ranks) continue;

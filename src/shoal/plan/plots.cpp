@@ -61,7 +61,7 @@ std::string legend(double x, double y,
   return text;
 }
 
-/// Lines across and numbers under a horizontal axis, and what it measures.
+/// Draws a horizontal axis: lines across, numbers below it, and its unit.
 std::string bottom_scale(const Axis& x, double top, double bottom, const std::string& unit) {
   std::string text;
   for (const double value : ticks(x, 8)) {
@@ -76,7 +76,7 @@ struct Category {
   const char* color;
   double MemoryUse::*bytes;
 };
-/// From the bottom upwards: what stays first.
+/// The categories from the bottom upwards; those that stay longest come first.
 constexpr std::array<Category, 8> kCategories{{{"parameters", kBlue, &MemoryUse::parameters},
                                                {"optimizer", "#7a5fa6", &MemoryUse::optimizer},
                                                {"gradients", kRed, &MemoryUse::gradients},
@@ -105,7 +105,7 @@ struct Part {
   double seconds;
 };
 
-/// In the order in which a rank meets them. Their sum is `time.all()`.
+/// Returns the parts in the order in which a rank runs them. Their sum is `time.all()`.
 std::vector<Part> parts_of(const StepTime& time) {
   const double compute = time.pipeline - time.bubble - time.communication - time.recomputed;
   return {{"computation", kBlue, std::max(0.0, compute)},
@@ -155,7 +155,7 @@ std::string memory_plot(const Plan& plan) {
       text += stacked(rank.phases[phase].use, at, 0.92 * width, y);
       if (width > 90) text += words(at + width / 2, y.from + 18, rank.phases[phase].name, "middle");
     }
-    // As many numbers as there is room for.
+    // The bar has room for so many numbers.
     const auto every = static_cast<std::size_t>(std::max(1.0, 24 / group));
     if (i % every == 0) {
       text += words(kLeft + group * (static_cast<double>(i) + 0.5), y.from + 36,

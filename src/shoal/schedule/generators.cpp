@@ -18,7 +18,7 @@ void require_counts(const char* name, int ranks, int micro_batches) {
                    "a step needs at least one micro-batch: micro_batches={}", micro_batches);
 }
 
-/// Stage s on rank s mod p.
+/// Puts stage s on rank s mod p.
 Schedule looped(std::string name, int ranks, int chunks, int micro_batches) {
   Schedule schedule{std::move(name), micro_batches, std::vector<int>(ranks * chunks),
                     std::vector<std::vector<Action>>(ranks)};
@@ -27,7 +27,7 @@ Schedule looped(std::string name, int ranks, int chunks, int micro_batches) {
   return schedule;
 }
 
-/// Rank i holds stages i and 2p - 1 - i.
+/// Puts stages i and 2p - 1 - i on rank i.
 Schedule v_shaped(std::string name, int ranks, int micro_batches) {
   Schedule schedule = looped(std::move(name), ranks, 2, micro_batches);
   for (int stage = ranks; stage < 2 * ranks; ++stage)
@@ -35,8 +35,8 @@ Schedule v_shaped(std::string name, int ranks, int micro_batches) {
   return schedule;
 }
 
-/// Appends the next micro-batch of a kind and stage to a rank's list, counting for itself; one that
-/// is beyond the last is left out.
+/// Appends actions to a rank's list and counts the micro-batches of each kind and stage itself. It
+/// leaves out a micro-batch beyond the last.
 class Line {
  public:
   Line(std::vector<Action>& actions, int micro_batches)
@@ -48,13 +48,13 @@ class Line {
     pending_.push_back({Kind::kWeightGradient, stage, backwards_[stage]});
     add(Kind::kInputGradient, stage, backwards_);
   }
-  /// The oldest weight gradient that is owed.
+  /// Appends the oldest pending weight gradient.
   void weight_gradient() {
     if (pending_.empty()) return;
     if (pending_.front().micro_batch < micro_batches_) actions_.push_back(pending_.front());
     pending_.pop_front();
   }
-  /// The oldest that is owed by this stage.
+  /// Appends the oldest pending weight gradient of this stage.
   void weight_gradient(int stage) {
     const auto at = std::find_if(pending_.begin(), pending_.end(),
                                  [&](const Action& action) { return action.stage == stage; });
@@ -79,8 +79,8 @@ class Line {
   std::deque<Action> pending_;
 };
 
-/// 1F1B whose backward is cut in two: rank i starts with `warm_up(i)` forwards and lags `delay(i)`
-/// weight gradients behind.
+/// 1F1B whose backward is cut in two: rank i starts with `warm_up(i)` forwards and runs its weight
+/// gradients `delay(i)` micro-batches late.
 template <class WarmUp, class Delay>
 Schedule zero_bubble_h(const char* name, int ranks, int micro_batches, WarmUp warm_up,
                        Delay delay) {
@@ -150,7 +150,7 @@ Schedule interleaved(int ranks, int chunks, int micro_batches) {
                    micro_batches, ranks);
   Schedule schedule = looped("interleaved", ranks, chunks, micro_batches);
   const int total = micro_batches * chunks;
-  // Groups of p micro-batches pass through one chunk after the other; backwards through the chunks
+  // Groups of p micro-batches pass through one chunk after the other, and back through the chunks
   // in reverse.
   const auto chunk_of = [&](int turn) { return turn % (ranks * chunks) / ranks; };
   for (int rank = 0; rank < ranks; ++rank) {
@@ -187,7 +187,7 @@ Schedule zero_bubble_h2(int ranks, int micro_batches) {
 Schedule zero_bubble_v(int ranks, int micro_batches) {
   require_counts("zb-v", ranks, micro_batches);
   Schedule schedule = v_shaped("zb-v", ranks, micro_batches);
-  // The pattern needs 2p - 1 micro-batches to close; what lies beyond the real ones is left out.
+  // The pattern needs 2p - 1 micro-batches to close; those beyond the real ones are left out.
   const int rounds = std::max(2 * ranks - 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     Line line(schedule.table[rank], micro_batches);
@@ -258,7 +258,7 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
       line.forward(up);
       line.backward(down);
     }
-    // Weight gradients of the second half are put off, to fill the gaps of the cool-down.
+    // Weight gradients of the second half wait until the cool-down, whose gaps they fill.
     bool put_off = false;
     const auto backward = [&](int stage) {
       put_off ? line.input_gradient(stage) : line.backward(stage);

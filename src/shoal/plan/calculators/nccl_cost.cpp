@@ -11,7 +11,7 @@ namespace {
 struct Protocol {
   const char* name;
   double share;  ///< of the link's bandwidth
-  /// microseconds
+  // Microseconds.
   double tree_base;
   double ring_base;
   double tree_inside;
