@@ -466,11 +466,12 @@ TEST(Search, WhatIsRememberedAndPrunedChangesNothing) {
   space.offload = {false, true};
   const auto found = search(PublishedEstimator(), spec, start, cluster, space, 200, 1.0).best;
   ScheduleCache cache;
-  for (const Candidate& way :
-       every_strategy(PublishedEstimator(), spec, start, cluster, space, known)) {
-    EXPECT_DOUBLE_EQ(way.time.all(), published_step_time(spec, way.training, cluster).all());
-    EXPECT_DOUBLE_EQ(way.peak_bytes,
-                     worst(published_memory(spec, way.training, cluster)).peak().use.all());
+  for (const Candidate& candidate :
+       every_strategy(PublishedEstimator(), spec, start, cluster, space, cache)) {
+    EXPECT_DOUBLE_EQ(candidate.time.all(),
+                     published_step_time(spec, candidate.training, cluster).all());
+    EXPECT_DOUBLE_EQ(candidate.peak_bytes,
+                     worst(published_memory(spec, candidate.training, cluster)).peak().use.all());
   }
   ASSERT_EQ(found.size(), 200u);
   for (const Candidate& one : found)

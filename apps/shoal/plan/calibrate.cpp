@@ -44,10 +44,10 @@ std::vector<forecast::TimedWork> work_of(const std::vector<TimedSample>& samples
 
 /// Runs `shoal bench collectives` and returns its line of each case. Its ranks are processes that
 /// make public calls and check the results.
-std::vector<nlohmann::json> collectives(std::vector<std::string> words) {
-  words.insert(words.begin(), {"bench", "collectives"});
-  words.push_back("--json");
-  const Answer answer = ask_own_program(words);
+std::vector<nlohmann::json> collectives(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"bench", "collectives"});
+  arguments.push_back("--json");
+  const Answer answer = ask_own_program(arguments);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "calibrate",
                 fmt::format("the collectives' benchmark failed: {}", answer.err));

@@ -58,8 +58,8 @@ class Scratch {
 };
 
 void train(const Options& options, std::int64_t ranks, const std::string& directory) {
-  std::vector<std::string> words{"train",   options.plan.model, "--run-dir",
-                                 directory, "--nproc",          fmt::format("{}", ranks)};
+  std::vector<std::string> arguments{"train",   options.plan.model, "--run-dir",
+                                     directory, "--nproc",          fmt::format("{}", ranks)};
   std::vector<std::string> sets = options.plan.sets;
   // The run makes the steps that are timed and nothing else.
   for (const std::string& set :
@@ -67,8 +67,8 @@ void train(const Options& options, std::int64_t ranks, const std::string& direct
         std::string("checkpoint.interval=0"), std::string("validation.interval=0"),
         std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
     sets.push_back(set);
-  for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
-  const Answer answer = ask_own_program(words);
+  for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+  const Answer answer = ask_own_program(arguments);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "plan",
                 fmt::format("the training run failed:\n{}{}", answer.out, answer.err));

@@ -211,7 +211,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
       ->capture_default_str();
   command
       .add_option("--prefetch", o.prefetch,
-                  "ZeRO-3: units gathered ahead (1; of a job file: its own)")
+                  "ZeRO-3: units gathered ahead (1; of a job file: parallelism.gather_ahead)")
       ->group(training)
       ->check(CLI::Range(0, 1000));
   command
@@ -227,7 +227,8 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
       ->group(training);
   command
       .add_flag("--keep-gathered", o.keep_gathered,
-                "ZeRO-3: parameters stay gathered after the forward pass")
+                "ZeRO-3: parameters stay gathered after the forward pass (of a job file: "
+                "parallelism.reshard_after_forward = false)")
       ->group(training);
   command
       .add_flag("--offload-optimizer", o.offload_optimizer,

@@ -62,14 +62,14 @@ std::vector<std::string> gathers_of(const PlanOptions& options, const model::Mod
 
 void print_gathers(const std::vector<std::string>& list) {
   if (list.empty()) {
-    return fmt::print(
-        "\nNothing is gathered: every rank has all parameters, or reads them in place\n");
+    fmt::print("\nNothing is gathered: every rank has all parameters, or reads them in place\n");
+    return;
   }
   fmt::print("\nOne micro-batch\n");
   std::string line;
-  for (const std::string& words : list) {
-    line += (line.empty() ? "  " : ", ") + words;
-    if (!words.starts_with("forward") && !words.starts_with("backward")) continue;
+  for (const std::string\& action : list) {
+    line += (line.empty() ? "  " : ", ") + action;
+    if (!action.starts_with("forward") && !action.starts_with("backward")) continue;
     fmt::print("{}\n", line);
     line.clear();
   }

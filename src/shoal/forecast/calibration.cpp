@@ -19,13 +19,13 @@ double best_rate(const std::vector<TimedWork>& timed) {
 /// (n - 1)/n of its buffer.
 Link fit_link(const Measurements& measured) {
   const double n = measured.ranks;
-  const Line line = fit_line(measured.all_reduces);
+  const LineFit line = fit_line(measured.all_reduces);
   return {line.start_s / (2 * (n - 1)), line.rate * 2 * (n - 1) / n};
 }
 
 }  // namespace
 
-Line fit_line(const std::vector<TimedWork>& timed) {
+LineFit fit_line(const std::vector<TimedWork>& timed) {
   // The sum of ((a + b w) / t - 1)^2 is least; its derivatives are linear in a and b.
   double aa = 0;
   double ab = 0;
@@ -62,7 +62,7 @@ collective::CostModel message_costs(const MessageTimes& measured) {
   SHOAL_USER_CHECK(measured.message_s >= 0 && measured.fold.work > 0 && measured.fold.seconds > 0,
                    "calibrate", "times must be positive: {} s a message, {} bytes folded in {} s",
                    measured.message_s, measured.fold.work, measured.fold.seconds);
-  const Line line = fit_line(measured.one_way);
+  const LineFit line = fit_line(measured.one_way);
   collective::CostModel costs;
   costs.inside = {std::max(0.0, line.start_s - 2 * measured.message_s), 1 / line.rate};
   costs.overhead = std::min(measured.message_s, line.start_s / 2);
@@ -84,8 +84,8 @@ Cluster calibrated(const Measurements& measured) {
   cluster.devices_per_host = measured.ranks;
   Device& device = cluster.device;
   device.memory_bytes = measured.memory_bytes / measured.ranks;
-  const Line traversal = fit_line(measured.traversals);
-  const Line product = fit_line(measured.products.at(ElementType::kF32));
+  const LineFit traversal = fit_line(measured.traversals);
+  const LineFit product = fit_line(measured.products.at(ElementType::kF32));
   device.memory_bandwidth = std::max(best_rate(measured.traversals), traversal.rate);
   Efficiency& efficiency = device.efficiency;
   efficiency.memory = traversal.rate / device.memory_bandwidth;

@@ -100,11 +100,11 @@ nlohmann::ordered_json json_of(const MemoryUse& use) {
 
 std::string describe_mesh(const Training& training) {
   const Mesh& mesh = training.mesh;
-  std::string words = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
-  if (mesh.context > 1) words += fmt::format(" x cp {}", mesh.context);
-  if (mesh.expert > 1) words += fmt::format(", ep {}", mesh.expert);
-  if (mesh.virtual_stages > 1) words += fmt::format(", {} stages a rank", mesh.virtual_stages);
-  return words;
+  std::string text = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
+  if (mesh.context > 1) text += fmt::format(" x cp {}", mesh.context);
+  if (mesh.expert > 1) text += fmt::format(", ep {}", mesh.expert);
+  if (mesh.virtual_stages > 1) text += fmt::format(", {} stages a rank", mesh.virtual_stages);
+  return text;
 }
 
 std::string to_text(const Plan& plan) {

@@ -157,12 +157,12 @@ SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_i
   double done = 0;
   double until_failure = next_failure();
   while (done < useful) {
-    const double piece = std::min(checkpoint_interval_s, useful - done);
-    const double segment = piece + (done + piece < useful ? failures.checkpoint_s : 0);
+    const double training = std::min(checkpoint_interval_s, useful - done);
+    const double segment = training + (done + training < useful ? failures.checkpoint_s : 0);
     if (segment <= until_failure) {
       run.seconds += segment;
       until_failure -= segment;
-      done += piece;
+      done += training;
       ++run.checkpoints;
       continue;
     }

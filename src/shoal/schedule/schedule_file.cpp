@@ -14,7 +14,7 @@
 namespace shoal::schedule {
 namespace {
 
-constexpr int kMost = 1'000'000;  // of stages, and of micro-batches
+constexpr int kMost = 1'000'000;  // the most stages, and the most micro-batches
 
 [[noreturn]] void refuse(const std::string& file, const std::string& what) {
   throw Error(ErrorKind::kConfig, "schedule", file + ": " + what);

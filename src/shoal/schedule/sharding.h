@@ -16,7 +16,7 @@ enum class ShardStep {
 /// One line of the table by which sharded parameters are gathered and released.
 struct ShardAction {
   ShardStep step = ShardStep::kGather;
-  int index = 0;  ///< of a unit for kGather and kRelease, of a module for kForward and kBackward
+  int index = 0;  ///< number of a unit (kGather, kRelease) or of a module (kForward, kBackward)
 
   bool operator==(const ShardAction&) const = default;
 };

@@ -10,7 +10,7 @@ namespace {
 
 struct Protocol {
   const char* name;
-  double share;  ///< of the link's bandwidth
+  double share;  ///< part of the link's bandwidth
   // Microseconds.
   double tree_base;
   double ring_base;
