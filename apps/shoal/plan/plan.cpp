@@ -67,7 +67,7 @@ void print_gathers(const std::vector<std::string>& list) {
   }
   fmt::print("\nOne micro-batch\n");
   std::string line;
-  for (const std::string\& action : list) {
+  for (const std::string& action : list) {
     line += (line.empty() ? "  " : ", ") + action;
     if (!action.starts_with("forward") && !action.starts_with("backward")) continue;
     fmt::print("{}\n", line);
