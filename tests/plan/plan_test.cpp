@@ -212,6 +212,23 @@ TEST(Plan, InFlightFollowsTheScheduleTables) {
   }
 }
 
+// Every preset plans a job on one host, at no more than its peak and no less than a thousandth of
+// it.
+TEST(Plan, EveryPresetPlansAJob) {
+  for (const std::string& name : cluster_names()) {
+    SCOPED_TRACE(name);
+    const Cluster preset = *cluster_preset(name);
+    validate(preset);
+    const Cluster cluster = with_devices(preset, preset.devices_per_host);
+    Training training = on(cluster.devices(), 1, 1, 4 * cluster.devices());
+    training.precision = name == "v100" ? "fp16" : "mixed";
+    const Plan plan = make_plan(PublishedEstimator(), *named_model("gpt2-124m"), training, cluster);
+    EXPECT_TRUE(plan.fits());
+    EXPECT_GT(plan.mfu, 0.001);
+    EXPECT_LT(plan.hfu, 1);
+  }
+}
+
 TEST(Search, FindsWhatTryingEverythingFinds) {
   const ModelSpec spec = *named_model("llama-3b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
