@@ -75,7 +75,7 @@ TEST(Calibration, RefusesWhatTellsNothing) {
   EXPECT_THROW(fit_line({{1e6, 1e-3}}), Error);
   EXPECT_THROW(fit_line({{1e6, 1e-3}, {1e6, 2e-3}}), Error);
   EXPECT_THROW(fit_line({{1e6, 0}, {2e6, 2e-3}}), Error);
-  const Line noisy = fit_line({{1e6, 0.9e-3}, {2e6, 2e-3}});
+  const LineFit noisy = fit_line({{1e6, 0.9e-3}, {2e6, 2e-3}});
   EXPECT_EQ(noisy.start_s, 0) << "a negative start is noise";
   EXPECT_GT(noisy.rate, 0);
 }

@@ -141,13 +141,15 @@ TEST(ShoalMemory, ShardsShareTheParameters) {
   Planned planned;
   planned.training.zero_stage = 3;
   const double bytes = 4 * static_cast<double>(model::parameter_count(planned.spec));
-  const RankMemory shared = memory(planned.spec, planned.training, planned.cluster)[0];
+  const RankMemory shared =
+      ShoalEstimator().memory(planned.spec, planned.training, planned.cluster)[0];
   EXPECT_DOUBLE_EQ(shared.phases.back().use.parameters, bytes / 2);
   EXPECT_DOUBLE_EQ(shared.phases.back().use.optimizer, bytes);
   EXPECT_DOUBLE_EQ(shared.phases.front().use.gathered, 0);
   planned.cluster.devices_per_host = 1;
   planned.cluster.hosts = 2;
-  const RankMemory apart = memory(planned.spec, planned.training, planned.cluster)[0];
+  const RankMemory apart =
+      ShoalEstimator().memory(planned.spec, planned.training, planned.cluster)[0];
   EXPECT_DOUBLE_EQ(apart.phases.back().use.parameters, bytes / 2);
   EXPECT_GT(apart.phases.front().use.gathered, 4.0 * 50257 * 768);
 }

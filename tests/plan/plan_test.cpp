@@ -212,6 +212,23 @@ TEST(Plan, InFlightFollowsTheScheduleTables) {
   }
 }
 
+// Every preset plans a job on one host, at no more than its peak and no less than a thousandth of
+// it.
+TEST(Plan, EveryPresetPlansAJob) {
+  for (const std::string& name : cluster_names()) {
+    SCOPED_TRACE(name);
+    const Cluster preset = *cluster_preset(name);
+    validate(preset);
+    const Cluster cluster = with_devices(preset, preset.devices_per_host);
+    Training training = on(cluster.devices(), 1, 1, 4 * cluster.devices());
+    training.precision = name == "v100" ? "fp16" : "mixed";
+    const Plan plan = make_plan(PublishedEstimator(), *named_model("gpt2-124m"), training, cluster);
+    EXPECT_TRUE(plan.fits());
+    EXPECT_GT(plan.mfu, 0.001);
+    EXPECT_LT(plan.hfu, 1);
+  }
+}
+
 TEST(Search, FindsWhatTryingEverythingFinds) {
   const ModelSpec spec = *named_model("llama-3b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
@@ -466,11 +483,12 @@ TEST(Search, WhatIsRememberedAndPrunedChangesNothing) {
   space.offload = {false, true};
   const auto found = search(PublishedEstimator(), spec, start, cluster, space, 200, 1.0).best;
   ScheduleCache cache;
-  for (const Candidate& way :
-       every_strategy(PublishedEstimator(), spec, start, cluster, space, known)) {
-    EXPECT_DOUBLE_EQ(way.time.all(), published_step_time(spec, way.training, cluster).all());
-    EXPECT_DOUBLE_EQ(way.peak_bytes,
-                     worst(published_memory(spec, way.training, cluster)).peak().use.all());
+  for (const Candidate& candidate :
+       every_strategy(PublishedEstimator(), spec, start, cluster, space, cache)) {
+    EXPECT_DOUBLE_EQ(candidate.time.all(),
+                     published_step_time(spec, candidate.training, cluster).all());
+    EXPECT_DOUBLE_EQ(candidate.peak_bytes,
+                     worst(published_memory(spec, candidate.training, cluster)).peak().use.all());
   }
   ASSERT_EQ(found.size(), 200u);
   for (const Candidate& one : found)

@@ -102,7 +102,7 @@ TEST(Trace, VisitedSpansAreTheKeptOnes) {
   EXPECT_EQ(timeline.end, kept.end);
 }
 
-// However long the step: no piece is larger than it may be, none waits for the end, and no span is
+// However long the step: no chunk is larger than it may be, none waits for the end, and no span is
 // kept.
 TEST(Trace, TakesNoMoreMemoryForALongerStep) {
   const ModelSpec spec = *named_model("gpt3-13b");
@@ -118,7 +118,7 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
     std::size_t most_waiting = 0;
     std::size_t added = 0;
     const auto step = simulate_step(
-        spec, training, with_devices(*cluster_preset("a100"), 8), {},
+        PublishedEstimator(), spec, training, with_devices(*cluster_preset("a100"), 8), {},
         [&](int rank, const schedule::Span& span) {
           writer.add(rank, span);
           ++events;

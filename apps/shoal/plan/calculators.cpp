@@ -39,7 +39,8 @@ void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
                         {"prefill_s", cost.prefill_s},
                         {"decode_s", cost.decode_s}};
     if (price > 0) fields["cost_per_million"] = {{"prompt_tokens", prompt}, {"made_tokens", made}};
-    return fmt::print("{}\n", fields.dump(2));
+    fmt::print("{}\n", fields.dump(2));
+    return;
   }
   fmt::print(
       "{}: {:.4g} FLOPs a token, {:.4g} bytes of keys and values a token; {} tokens of prompt in "

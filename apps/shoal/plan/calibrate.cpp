@@ -43,12 +43,12 @@ std::vector<forecast::TimedWork> work_of(const std::vector<TimedSample>& samples
   return list;
 }
 
-/// What `shoal bench collectives` says of each case: ranks are processes, calls the public ones,
-/// answers checked.
-std::vector<nlohmann::json> collectives(std::vector<std::string> words) {
-  words.insert(words.begin(), {"bench", "collectives"});
-  words.push_back("--json");
-  const SelfRun answer = run_self(words);
+/// Runs `shoal bench collectives` and returns its line of each case. Its ranks are processes that
+/// make public calls and check the results.
+std::vector<nlohmann::json> collectives(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"bench", "collectives"});
+  arguments.push_back("--json");
+  const SelfRun answer = run_self(arguments);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "calibrate",
                 fmt::format("the collectives' benchmark failed: {}", answer.err));
@@ -66,7 +66,7 @@ forecast::TimedWork timed_work(const nlohmann::json& line) {
   return {line.at("bytes").get<double>(), line.at("us_p50").get<double>() * 1e-6};
 }
 
-/// Between as many ranks.
+/// Times the all-reduce among as many ranks as a job will have.
 std::vector<forecast::TimedWork> all_reduces(const Options& options) {
   if (options.ranks == 1) return {};
   std::vector<forecast::TimedWork> timed;
@@ -77,8 +77,8 @@ std::vector<forecast::TimedWork> all_reduces(const Options& options) {
   return timed;
 }
 
-/// Bytes folded into a result and the time of the fastest of a few rounds: beside the ranks of a
-/// job there is nothing else at work either.
+/// Returns bytes folded into a result and the time of the fastest of a few rounds: nothing else
+/// runs beside the ranks of a job either.
 forecast::TimedWork folding() {
   constexpr std::size_t kCount = 1 << 18;
   std::vector<float> mine(kCount, 1);
@@ -95,7 +95,7 @@ forecast::TimedWork folding() {
   return best;
 }
 
-/// What messages over TCP cost between two ranks of this host.
+/// Measures what messages over TCP cost between two ranks of this host.
 collective::CostModel link_costs(const Options& options) {
   forecast::MessageTimes measured;
   measured.fold = folding();
@@ -119,7 +119,8 @@ void calibrate(const Options& options) {
   arguments.bf16 = !options.no_bf16;
   forecast::Measurements measured;
   const OtherLoad load;
-  // Before threads of this process keep to cores, which what it starts would inherit.
+  // These processes start before threads of this process are pinned to cores: they would inherit
+  // the pinning.
   measured.all_reduces = all_reduces(options);
   const auto tcp = options.ranks > 1 ? std::optional(link_costs(options)) : std::nullopt;
   AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);

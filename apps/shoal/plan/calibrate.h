@@ -6,14 +6,14 @@
 
 namespace shoal::apps {
 
-/// Ranks that are measured together.
+/// The most ranks that are measured together.
 inline constexpr int kMostRanks = 64;
 
-/// `ranks` threads that measure at the same time, each with its cores where there are enough;
-/// `threads` of each, 0: an equal part of the cores.
+/// Returns the arguments for `ranks` threads that measure at the same time, each on cores of its
+/// own where there are enough. `threads`: threads of each; 0: an equal part of the cores.
 CalibrateArguments measured_by(int ranks, int threads);
 
-/// `shoal plan calibrate`: measures products, memory and all-reduce on this machine, with as many
+/// `shoal plan calibrate`: measures matmuls, memory and all-reduce on this machine, with as many
 /// ranks at work as a job will have, and writes a cluster file for `shoal plan --cluster`.
 void add_calibrate_command(CLI::App& plan_command);
 

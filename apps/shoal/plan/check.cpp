@@ -22,7 +22,7 @@
 namespace shoal::apps {
 namespace {
 
-/// Steps in which memory is taken for the first time.
+/// The first steps do not count: they allocate memory for the first time.
 constexpr std::size_t kFirstSteps = 2;
 
 struct Options {
@@ -34,10 +34,10 @@ struct Options {
 struct Measured {
   double step_s = 0;
   double peak_bytes = 0;
-  double others_cores = 0;  ///< that other processes kept busy meanwhile
+  double others_cores = 0;  ///< cores that other processes kept busy meanwhile
 };
 
-/// A new folder for the run; removed at the end.
+/// A new folder for the run, which the destructor removes.
 class Scratch {
  public:
   Scratch() {
@@ -58,17 +58,17 @@ class Scratch {
 };
 
 void train(const Options& options, std::int64_t ranks, const std::string& directory) {
-  std::vector<std::string> words{"train",   options.plan.model, "--run-dir",
-                                 directory, "--nproc",          fmt::format("{}", ranks)};
+  std::vector<std::string> arguments{"train",   options.plan.model, "--run-dir",
+                                     directory, "--nproc",          fmt::format("{}", ranks)};
   std::vector<std::string> sets = options.plan.sets;
-  // As many steps as are timed and nothing beside them.
+  // The run makes the steps that are timed and nothing else.
   for (const std::string& set :
        {fmt::format("training.steps={}", options.steps), std::string("lr_scheduler.warmup_steps=0"),
         std::string("checkpoint.interval=0"), std::string("validation.interval=0"),
         std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
     sets.push_back(set);
-  for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
-  const SelfRun answer = run_self(words);
+  for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+  const SelfRun answer = run_self(arguments);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "plan",
                 fmt::format("the training run failed:\n{}{}", answer.out, answer.err));
@@ -91,13 +91,13 @@ Measured read(const std::string& directory) {
                 fmt::format("--steps: more than {} are needed", kFirstSteps));
   }
   measured.step_s = forecast::trimmed_mean(seconds);
-  // Without an arena memory is not measured.
+  // Memory is measured with an arena only.
   if (std::ifstream memory(directory + "/memory.json"); memory)
     measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
   return measured;
 }
 
-/// The drift of before and after a run, by the geometric mean.
+/// Returns the geometric mean of the drifts before and after a run.
 forecast::Drift between(const forecast::Drift& before, const forecast::Drift& after) {
   return {std::sqrt(before.core * after.core), std::sqrt(before.memory * after.memory)};
 }

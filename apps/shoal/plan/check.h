@@ -4,8 +4,8 @@
 
 namespace shoal::apps {
 
-/// `shoal plan check JOB.toml`: trains a few steps and lays what was measured beside what was
-/// planned.
+/// `shoal plan check JOB.toml`: trains a few steps and compares memory and step time with
+/// the plan.
 void add_check_command(CLI::App& plan_command);
 
 }  // namespace shoal::apps

@@ -8,11 +8,12 @@
 
 namespace shoal::apps {
 
-/// `shoal plan collective`: the step table of an all-reduce, carried out against a link, with ranks
-/// that are slower.
+/// `shoal plan collective`: simulates the step table of an all-reduce over a link, with slower
+/// ranks.
 void add_collective_command(CLI::App& plan_command);
 
-/// "3:1.5" or "3:1.5,7:2": ranks that are slower, and by what. Throws Error(usage) for other words.
+/// Parses slower ranks and their factors: "3:1.5" or "3:1.5,7:2". Throws Error(usage) for other
+/// text.
 std::vector<plan::Straggler> stragglers_of(const std::string& text);
 
 }  // namespace shoal::apps

@@ -13,7 +13,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
 
-/// What was given of a command's options.
+/// The options that were given to a command.
 class Given {
  public:
   explicit Given(const CLI::App& command) : command_(command) {}
@@ -42,7 +42,7 @@ class Given {
 
 }  // namespace
 
-void refuse_what_would_be_ignored(const CLI::App& command, const PlanOptions& options) {
+void refuse_options_without_effect(const CLI::App& command, const PlanOptions& options) {
   const Given given(command);
   if (given("--parameters")) {
     return given.none_but({"--parameters", "--devices", "--dp", "--tp", "--pp", "--zero",
@@ -74,14 +74,14 @@ void refuse_what_would_be_ignored(const CLI::App& command, const PlanOptions& op
   }
 }
 
-void refuse_beside_subcommand(const CLI::App& command) {
+void refuse_options_beside_subcommand(const CLI::App& command) {
   Given(command).none_but({},
                           fmt::format("means nothing beside \"{}\": options of it stand behind it",
                                       command.get_subcommands().front()->get_name()));
 }
 
-void refuse_what_would_be_ignored(const PlanOptions& options, const model::ModelSpec& spec,
-                                  const plan::Training& training) {
+void refuse_options_without_effect(const PlanOptions& options, const model::ModelSpec& spec,
+                                   const plan::Training& training) {
   const auto need = [](bool holds, const std::string& option, const std::string& rule) {
     if (!holds) refuse(fmt::format("--{}: {}", option, rule));
   };

@@ -15,8 +15,8 @@
 namespace shoal::apps {
 namespace {
 
-/// Where other machines use the memory too, the optimizer may take 1.6 times as long in one second
-/// as in the next: so many rounds go over several.
+/// Rounds of a measurement. They last several seconds: where other machines use the memory too, the
+/// optimizer may take 1.6 times as long in one second as in the next.
 constexpr int kRounds = 20;
 
 struct Options {

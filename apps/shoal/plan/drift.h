@@ -10,8 +10,8 @@ namespace shoal::apps {
 /// `shoal plan drift`: how much longer this machine takes now than when a cluster file was written.
 void add_drift_command(CLI::App& plan_command);
 
-/// The same, by this program started anew, as a training run starts its ranks. Throws what goes
-/// wrong there as Error(internal).
+/// Measures the drift in a new process of this program, as a training run starts its ranks. Throws
+/// Error(internal) when that process fails.
 forecast::Drift measured_drift(const std::string& cluster_file);
 
 }  // namespace shoal::apps

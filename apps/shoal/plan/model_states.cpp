@@ -37,10 +37,10 @@ void print_model_states(const PlanOptions& options) {
   }
   if (options.devices % split != 0)
     refuse(fmt::format("--devices {}: tp x pp = {} must divide it", options.devices, split));
-  // What a model-parallel rank holds is sharded over the data ranks, not over all devices.
-  const std::int64_t ranks = options.dp > 0        ? options.dp
-                             : options.devices > 0 ? options.devices / split
-                                                   : 1;
+  // The states of a model-parallel rank are sharded over the data ranks, not over all devices.
+  std::int64_t ranks = 1;
+  if (options.devices > 0) ranks = options.devices / split;
+  if (options.dp > 0) ranks = options.dp;
   if (options.devices > 0 && ranks * split != options.devices) {
     refuse(fmt::format("--devices {}: the mesh dp {} x tp x pp {} has {}", options.devices, ranks,
                        split, ranks * split));

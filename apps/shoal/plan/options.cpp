@@ -30,7 +30,7 @@ std::string text_of(const std::string& path) {
   return *text;
 }
 
-/// What the job's data decides, where it is prepared already.
+/// Fills the fields that the job's data decides, if the data is prepared already.
 train::DataSizes sizes_of(const train::JobConfig& config) {
   if (config.data.source != "tokens" || config.data.folders.empty()) return {};
   const std::string& folder = config.data.folders.front();
@@ -48,7 +48,7 @@ model::ModelSpec model_of_job(const PlanOptions& options) {
 model::ModelSpec model_file(const std::string& path) {
   const std::string text = text_of(path);
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  // What Shoal itself writes names its family; everything else is taken for Hugging Face's.
+  // A file that Shoal wrote names its family; every other file is read as Hugging Face's.
   if (json.is_object() && json.contains("family")) return model::from_json(text, path);
   return model::from_hugging_face(text, path);
 }
@@ -78,7 +78,7 @@ plan::Recompute recompute_of(const std::string& word) {
   refuse(fmt::format("--recompute {}: must be none, selective or full", word));
 }
 
-/// The names, which must be known; "all" stands for every one.
+/// Returns the names, which must be known; "all" stands for every one.
 std::vector<std::string> known_of(const char* option, const std::vector<std::string>& names,
                                   const std::vector<std::string>& known) {
   if (names == std::vector<std::string>{"all"}) return known;
@@ -89,7 +89,7 @@ std::vector<std::string> known_of(const char* option, const std::vector<std::str
   return names;
 }
 
-/// Ranks of a job on one host of its own.
+/// Returns the ranks of a job on a host of its own.
 plan::Cluster host_of_job(std::int64_t ranks) {
   plan::Cluster cluster = *plan::cluster_preset("cpu");
   cluster.devices_per_host = ranks;
@@ -123,7 +123,7 @@ train::Job job_of(const PlanOptions& options) {
 }
 
 void add_plan_options(CLI::App& command, PlanOptions& o) {
-  // 0 stands for "not given" in PlanOptions; nobody means it.
+  // 0 stands for "not given" in PlanOptions, so that a given 0 is refused.
   const auto not_zero = [](const std::string& given) {
     double value = 1;
     return CLI::detail::lexical_cast(given, value) && value == 0 ? given + ": must not be 0"
@@ -208,7 +208,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
       ->capture_default_str();
   command
       .add_option("--prefetch", o.prefetch,
-                  "ZeRO-3: units gathered ahead (1; of a job file: its own)")
+                  "ZeRO-3: units gathered ahead (1; of a job file: parallelism.gather_ahead)")
       ->group(training)
       ->check(CLI::Range(0, 1000));
   command
@@ -224,7 +224,8 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
       ->group(training);
   command
       .add_flag("--keep-gathered", o.keep_gathered,
-                "ZeRO-3: parameters stay gathered after the forward pass")
+                "ZeRO-3: parameters stay gathered after the forward pass (of a job file: "
+                "parallelism.reshard_after_forward = false)")
       ->group(training);
   command
       .add_flag("--offload-optimizer", o.offload_optimizer,
@@ -341,7 +342,7 @@ plan::Cluster cluster_of(const PlanOptions& options) {
   if (options.cluster.empty() && is_job(options)) return host_of_job(devices);
   const std::string name = options.cluster.empty() ? kDefaultCluster : options.cluster;
   plan::Cluster cluster = load_cluster(name);
-  // Without --devices they are the mesh's: of --dp, or of one data rank on a preset.
+  // Without --devices the mesh decides: --dp, or one data rank on a preset.
   if (devices == 0 && (options.dp > 0 || plan::cluster_preset(name))) {
     devices = 1;
     for (const auto& [option, ranks] : {std::pair{"dp", options.dp},
@@ -403,9 +404,8 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     training.recompute = recompute_of(options.recompute);
     training.kept.clear();
   }
-  training.schedule = !options.schedule.empty() ? options.schedule
-                      : mesh.virtual_stages > 1 ? "interleaved"
-                                                : "1f1b";
+  training.schedule = mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
+  if (!options.schedule.empty()) training.schedule = options.schedule;
   if (!options.precision.empty()) {
     training.precision = options.precision;
     training.states.reset();

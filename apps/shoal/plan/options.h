@@ -11,10 +11,10 @@
 
 namespace shoal::apps {
 
-/// Of a mesh.
+/// The largest mesh that is planned.
 inline constexpr std::int64_t kMostDevices = 10000000;
 
-/// The words of `shoal plan` as given; 0 and empty: not given.
+/// The command line of `shoal plan` as given; 0 and empty: not given.
 struct PlanOptions {
   std::string model;
   std::string cluster;
@@ -77,14 +77,14 @@ struct PlanOptions {
 };
 void add_plan_options(CLI::App& command, PlanOptions& options);
 
-/// A job file is planned as it would be trained here: its batch, techniques and precision stand
-/// where no option says otherwise.
+/// Returns true if the model is a job file. It is planned as it would be trained here: an option
+/// replaces its batch, technique or precision, and the rest stays.
 bool is_job(const PlanOptions& options);
-/// The job of such a file, with the keys that --set overrides.
+/// Returns the job of such a file, with the keys that --set overrides.
 train::Job job_of(const PlanOptions& options);
 
-// What the words mean. Throw Error(usage) or Error(config) naming the option, Error(input missing)
-// for a file that is not there.
+// These functions interpret the options. They throw Error(usage) or Error(config) naming the
+// option, and Error(input missing) for a file that does not exist.
 plan::Optimizer optimizer_of(const std::string& word);
 model::ModelSpec model_of(const PlanOptions& options);
 plan::Cluster cluster_of(const PlanOptions& options);

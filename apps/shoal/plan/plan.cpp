@@ -33,7 +33,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The planned run as it goes with failures at random moments.
+/// Simulates the planned run with failures at random moments.
 std::optional<plan::SimulatedRun> simulated_run(const PlanOptions& options,
                                                 const plan::Plan& made) {
   if (!options.failures) return std::nullopt;
@@ -47,7 +47,7 @@ std::optional<plan::SimulatedRun> simulated_run(const PlanOptions& options,
                             run.checkpoint_interval_s, run.failures, *options.failures);
 }
 
-/// Units as they come and go, in the words of the model.
+/// Returns the gathers and releases of one micro-batch, in the names of the model.
 std::vector<std::string> gathers_of(const PlanOptions& options, const model::ModelSpec& spec,
                                     const plan::Training& training, plan::Cluster cluster) {
   if (is_job(options)) {
@@ -63,21 +63,21 @@ std::vector<std::string> gathers_of(const PlanOptions& options, const model::Mod
 
 void print_gathers(const std::vector<std::string>& list) {
   if (list.empty()) {
-    return fmt::print(
-        "\nNothing is gathered: every rank has all parameters, or reads them in place\n");
+    fmt::print("\nNothing is gathered: every rank has all parameters, or reads them in place\n");
+    return;
   }
   fmt::print("\nOne micro-batch\n");
   std::string line;
-  for (const std::string& words : list) {
-    line += (line.empty() ? "  " : ", ") + words;
-    if (!words.starts_with("forward") && !words.starts_with("backward")) continue;
+  for (const std::string& action : list) {
+    line += (line.empty() ? "  " : ", ") + action;
+    if (!action.starts_with("forward") && !action.starts_with("backward")) continue;
     fmt::print("{}\n", line);
     line.clear();
   }
   if (!line.empty()) fmt::print("{}\n", line);
 }
 
-/// What a schedule from a file says of the mesh stands where no option does.
+/// Reads --schedule-file. It sets the pipeline ranks, where no option does, and the micro-batches.
 std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
   if (options.schedule_file.empty()) return std::nullopt;
   const auto text = read_text(options.schedule_file);
@@ -91,8 +91,8 @@ std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
   return table;
 }
 
-/// A step carried out: what happens goes to the file of --trace as it happens, and is kept for
-/// --svg alone.
+/// Simulates a step. Its spans go to the file of --trace while it runs, and are kept for --svg
+/// alone.
 plan::SimulatedStep simulated_step(const PlanOptions& options, const model::ModelSpec& spec,
                                    const plan::Training& training, const plan::Cluster& cluster,
                                    const std::optional<schedule::Schedule>& table) {
@@ -133,15 +133,15 @@ void run_plan(const PlanOptions& given) {
   const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   const plan::Training training = training_of(options, spec, cluster.devices());
-  refuse_what_would_be_ignored(options, spec, training);
+  refuse_options_without_effect(options, spec, training);
   const plan::Plan made =
       plan::make_plan(forecast::ShoalEstimator(), spec, training, cluster, options.budget);
   std::optional<plan::SimulatedStep> step;
   if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
     step = simulated_step(options, spec, training, cluster, table);
   const std::string name = table ? options.schedule_file : training.schedule;
-  const auto played = simulated_run(options, made);
-  const double useful_s = played ? made.time.all() * std::ceil(made.run->steps) : 0;
+  const auto failing_run = simulated_run(options, made);
+  const double useful_s = failing_run ? made.time.all() * std::ceil(made.run->steps) : 0;
   if (options.json) {
     ordered_json json = ordered_json::parse(plan::to_json(made));
     if (options.gathers) json["gathers"] = gathers_of(options, spec, training, cluster);
@@ -150,12 +150,12 @@ void run_plan(const PlanOptions& given) {
                            {"step_time_s", step->seconds},
                            {"bubble_fraction", step->timeline.bubble_fraction()}};
     }
-    if (played) {
-      json["simulated_run"] = {{"days", played->seconds / 86400},
-                               {"failures", played->failures},
-                               {"checkpoints", played->checkpoints},
-                               {"lost_hours", played->lost_s / 3600},
-                               {"goodput", played->goodput(useful_s)}};
+    if (failing_run) {
+      json["simulated_run"] = {{"days", failing_run->seconds / 86400},
+                               {"failures", failing_run->failures},
+                               {"checkpoints", failing_run->checkpoints},
+                               {"lost_hours", failing_run->lost_s / 3600},
+                               {"goodput", failing_run->goodput(useful_s)}};
     }
     fmt::print("{}\n", json.dump(2));
   } else {
@@ -165,12 +165,12 @@ void run_plan(const PlanOptions& given) {
       fmt::print("\nSimulated, {}: {:.4g} s a step, bubbles {:.1f} %\n", name, step->seconds,
                  100 * step->timeline.bubble_fraction());
     }
-    if (played) {
+    if (failing_run) {
       fmt::print(
           "\nSimulated run: {:.4g} days, {} failures that cost {:.4g} hours of training, {} "
           "checkpoints, goodput {:.2f} %\n",
-          played->seconds / 86400, played->failures, played->lost_s / 3600, played->checkpoints,
-          100 * played->goodput(useful_s));
+          failing_run->seconds / 86400, failing_run->failures, failing_run->lost_s / 3600,
+          failing_run->checkpoints, 100 * failing_run->goodput(useful_s));
     }
   }
   if (!options.plots.empty()) {
@@ -200,8 +200,8 @@ void add_plan_command(CLI::App& app) {
   add_drift_command(*command);
   add_check_command(*command);
   command->callback([command, options] {
-    if (!command->get_subcommands().empty()) return refuse_beside_subcommand(*command);
-    refuse_what_would_be_ignored(*command, *options);
+    if (!command->get_subcommands().empty()) return refuse_options_beside_subcommand(*command);
+    refuse_options_without_effect(*command, *options);
     run_plan(*options);
   });
 }

@@ -61,14 +61,14 @@ void add_json(const plan::Sensitivity& answer, const model::ModelSpec& spec, ord
   }
 }
 
-/// What the columns do not say of a way of training: " (fp8, shards over 8)".
+/// Returns what the columns do not show of a candidate: " (fp8, shards over 8)".
 std::string remarks(const plan::Training& training, bool several_precisions) {
-  std::vector<std::string> words;
-  if (several_precisions) words.push_back(training.precision);
+  std::vector<std::string> list;
+  if (several_precisions) list.push_back(training.precision);
   if (training.zero_stage > 0 && training.mesh.shard > 0)
-    words.push_back(fmt::format("shards over {}", training.mesh.shard));
-  if (training.offload_optimizer) words.push_back("optimizer offloaded");
-  return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
+    list.push_back(fmt::format("shards over {}", training.mesh.shard));
+  if (training.offload_optimizer) list.push_back("optimizer offloaded");
+  return list.empty() ? "" : fmt::format(" ({})", fmt::join(list, ", "));
 }
 
 void print_found(const PlanOptions& options, const plan::SearchResult& found,
@@ -111,7 +111,7 @@ void run_search(const PlanOptions& options) {
   start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0;
   start.offload_optimizer = false;
   plan::Training training = training_of(start, spec, cluster.devices());
-  // What a job says of them is one of the ways that are searched.
+  // The job's own choice of these is one of those that the search tries.
   training.mesh.shard = 0;
   training.kept.clear();
   const plan::SearchSpace space = space_of(options, cluster);

@@ -10,8 +10,9 @@ namespace shoal::apps {
 /// How often kernels are measured, and by whom.
 struct KernelRounds {
   double seconds = 0;  ///< about, a case
-  int count = 1;  ///< rounds, of which forecast::typical_time counts: a core is slower for seconds
-                  ///< at a time where others use it too
+  /// Rounds, of which forecast::trimmed_mean drops the slowest: a core is slower for seconds at a
+  /// time where others use it too.
+  int count = 1;
   bool own_cores =
       false;  ///< ranks have cores of their own: the longest of their times counts, else the mean
 };

@@ -15,18 +15,18 @@ double best_rate(const std::vector<TimedWork>& timed) {
   return best;
 }
 
-/// What one rank has towards its peers: an all-reduce costs 2 (n - 1) latencies and moves 2 (n -
-/// 1)/n of its buffer.
+/// Returns the link of one rank to its peers. An all-reduce costs 2 (n - 1) latencies and moves 2
+/// (n - 1)/n of its buffer.
 Link fit_link(const Measurements& measured) {
   const double n = measured.ranks;
-  const Line line = fit_line(measured.all_reduces);
+  const LineFit line = fit_line(measured.all_reduces);
   return {line.start_s / (2 * (n - 1)), line.rate * 2 * (n - 1) / n};
 }
 
 }  // namespace
 
-Line fit_line(const std::vector<TimedWork>& timed) {
-  // Minimises the sum of ((a + b w) / t - 1)^2: linear in a and b.
+LineFit fit_line(const std::vector<TimedWork>& timed) {
+  // The sum of ((a + b w) / t - 1)^2 is least; its derivatives are linear in a and b.
   double aa = 0;
   double ab = 0;
   double bb = 0;
@@ -54,7 +54,7 @@ Line fit_line(const std::vector<TimedWork>& timed) {
   const double start = (a1 * bb - b1 * ab) / determinant;
   const double slope = (aa * b1 - ab * a1) / determinant;
   if (start >= 0 && slope > 0) return {start, 1 / slope};
-  // No start that can be told from noise.
+  // Noise hides the start.
   return {0, bb / b1};
 }
 
@@ -62,7 +62,7 @@ collective::CostModel message_costs(const MessageTimes& measured) {
   SHOAL_USER_CHECK(measured.message_s >= 0 && measured.fold.work > 0 && measured.fold.seconds > 0,
                    "calibrate", "times must be positive: {} s a message, {} bytes folded in {} s",
                    measured.message_s, measured.fold.work, measured.fold.seconds);
-  const Line line = fit_line(measured.one_way);
+  const LineFit line = fit_line(measured.one_way);
   collective::CostModel costs;
   costs.inside = {std::max(0.0, line.start_s - 2 * measured.message_s), 1 / line.rate};
   costs.overhead = std::min(measured.message_s, line.start_s / 2);
@@ -84,8 +84,8 @@ Cluster calibrated(const Measurements& measured) {
   cluster.devices_per_host = measured.ranks;
   Device& device = cluster.device;
   device.memory_bytes = measured.memory_bytes / measured.ranks;
-  const Line traversal = fit_line(measured.traversals);
-  const Line product = fit_line(measured.products.at(ElementType::kF32));
+  const LineFit traversal = fit_line(measured.traversals);
+  const LineFit product = fit_line(measured.products.at(ElementType::kF32));
   device.memory_bandwidth = std::max(best_rate(measured.traversals), traversal.rate);
   Efficiency& efficiency = device.efficiency;
   efficiency.memory = traversal.rate / device.memory_bandwidth;
@@ -94,7 +94,8 @@ Cluster calibrated(const Measurements& measured) {
       std::max(best_rate(measured.products.at(ElementType::kF32)), product.rate);
   efficiency.matmul = product.rate / device.peak_flops[ElementType::kF32];
   efficiency.matmul_ramp_flops = std::max(0.0, product.start_s - traversal.start_s) * product.rate;
-  // One share holds for every type, so another type's peak is what gives its own measured rate.
+  // Every type has the same share, so the peak of another type is the one that gives its measured
+  // rate.
   for (const auto& [type, timed] : measured.products) {
     if (type != ElementType::kF32)
       device.peak_flops[type] = fit_line(timed).rate / efficiency.matmul;

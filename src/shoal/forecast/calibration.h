@@ -20,7 +20,7 @@ struct TimedWork {
 struct Measurements {
   std::string name;
   int ranks = 1;
-  double memory_bytes = 0;                                 ///< of the host
+  double memory_bytes = 0;                                 ///< memory of the host
   std::map<ElementType, std::vector<TimedWork>> products;  ///< FLOPs of a matmul
   std::vector<TimedWork> traversals;   ///< bytes read and written by an element-wise operation
   std::vector<TimedWork> all_reduces;  ///< bytes of the buffer; empty for one rank
@@ -30,11 +30,11 @@ struct Measurements {
 
 /// time = start + work / rate, fitted with the least squares of the relative errors. Throws
 /// Error(usage) for fewer than two different amounts of work, or times that are not positive.
-struct Line {
+struct LineFit {
   double start_s = 0;
   double rate = 0;
 };
-Line fit_line(const std::vector<TimedWork>& timed);
+LineFit fit_line(const std::vector<TimedWork>& timed);
 
 /// Messages over TCP between two ranks of one host.
 struct MessageTimes {

@@ -7,7 +7,7 @@ namespace {
 
 /// The factor x for which the sum of (x planned / measured - 1)^2 is least.
 struct Factor {
-  /// of planned / measured
+  // Sums over planned / measured.
   double squares = 0;
   double sum = 0;
 

@@ -11,7 +11,7 @@ std::vector<schedule::ShardAction> gather_table(const ModelSpec& spec, const Tra
   if (training.zero_stage < 3 || shards == 1 || in_place) return {};
   const int units =
       static_cast<int>(spec.family == Family::kMlp ? spec.widths.size() + 1 : spec.layers + 2);
-  // Module 0 is the model, which has no parameters but those of the others.
+  // Module 0 is the model; it has no parameters but those of the other modules.
   schedule::ShardPlan plan{.reads = {{}},
                            .parent = {-1},
                            .ahead = training.gather_ahead,

@@ -8,16 +8,16 @@
 namespace shoal::forecast {
 namespace {
 
-/// Activations and sums.
+/// Bytes of one element of activations and sums.
 constexpr double kElement = 4;
-/// Rows of logits that the loss makes at once (ops::linear_cross_entropy).
+/// Rows of logits that the loss computes at once (ops::linear_cross_entropy).
 constexpr std::int64_t kLossRows = 1024;
-/// Blocks whose gradients are still on their way to their owners when the next one begins.
+/// Blocks whose gradients still travel to their owners when the next block begins.
 constexpr double kFlying = 2;
-/// Inputs and labels, both 64 bits.
+/// Bytes of a token: its input and its label have 64 bits each.
 constexpr double kTokenBytes = 16;
 
-/// Parameters by unit: embedding, a block, head.
+/// Parameters of each unit: embedding, one block, head.
 struct Units {
   double embedding = 0;
   double block = 0;
@@ -31,7 +31,7 @@ struct Units {
     block = plan::held_by_block(spec, training).all();
     head = plan::held_by_head(spec, training).all();
   }
-  /// In bytes. Few parameters are vectors: they count as the matrices do.
+  /// Returns the units in bytes. The few vectors count as the matrices do.
   Units operator*(double bytes) const {
     Units product = *this;
     product.embedding *= bytes;
@@ -42,19 +42,20 @@ struct Units {
   }
 };
 
-/// What a block that packs its operands takes for one product: ops/gemm_kernels.cpp, blocks of 1536
+/// Returns the workspace of a matmul that packs its operands: ops/gemm_kernels.cpp, blocks of 1536
 /// rows, 320 columns, 512 deep.
 double packed(double rows, double columns, double depth) {
   return kElement * (std::min(rows, 1536.0) + std::min(columns, 320.0)) * std::min(depth, 512.0);
 }
 
-/// Ranks of a shard group that read one copy of what is whole: all on one host, or those of each
-/// host where hosts hold equal blocks of them.
+/// Returns how many ranks of a shard group read one copy of whole tensors: all ranks on one host,
+/// or those of each host where hosts hold equal blocks of them.
 double copy_readers(const Training& training, const Cluster& cluster) {
   if (training.zero_stage == 0) return 1;
   const std::int64_t shards = training.mesh.shard_ranks();
   const std::int64_t host = cluster.devices_per_host;
-  return static_cast<double>(shards <= host ? shards : shards % host == 0 ? host : 1);
+  if (shards <= host) return static_cast<double>(shards);
+  return shards % host == 0 ? static_cast<double>(host) : 1;
 }
 
 class StepMemory {
@@ -72,18 +73,12 @@ class StepMemory {
         shards_(training.zero_stage > 0 ? static_cast<double>(training.mesh.shard_ranks()) : 1),
         shared_(training.mesh.shard_ranks() <= cluster.devices_per_host),
         readers_(copy_readers(training, cluster)),
-        ways_(training.kept) {
-    if (ways_.empty()) {
-      const Recompute recompute = training.recompute;
-      ways_.assign(model::block_count(spec), recompute == Recompute::kFull ? Keep::kInput
-                                             : recompute == Recompute::kSelective
-                                                 ? Keep::kProducts
-                                                 : Keep::kEverything);
-    }
-    for (std::size_t b = 0; b < ways_.size(); ++b)
-      costs_.push_back(model::block_cost(spec, batch_, static_cast<std::int64_t>(b), ways_[b]));
+        kept_(training.kept) {
+    if (kept_.empty()) kept_.assign(model::block_count(spec), kept_under(training.recompute));
+    for (std::size_t b = 0; b < kept_.size(); ++b)
+      costs_.push_back(model::block_cost(spec, batch_, static_cast<std::int64_t>(b), kept_[b]));
     for (const model::BlockCost& cost : costs_)
-      kept_.push_back((kept_.empty() ? 0 : kept_.back()) + cost.kept);
+      held_.push_back((held_.empty() ? 0 : held_.back()) + cost.kept);
   }
 
   RankMemory run() const {
@@ -102,7 +97,7 @@ class StepMemory {
  private:
   // ---- states ----
 
-  /// Parameters and optimizer; gradients are what the moment has of them.
+  /// Returns the model states at a moment that holds so many bytes of gradients.
   MemoryUse states(double gradients) const {
     MemoryUse use;
     use.parameters = weights_.all / (training_.zero_stage == 3 ? shards_ : readers_);
@@ -114,35 +109,36 @@ class StepMemory {
     return use;
   }
 
-  /// What this rank writes of a checkpoint: its part of parameters, or their masters, and of
-  /// moments.
+  /// Returns the bytes that this rank writes to a checkpoint: its part of the parameters, or their
+  /// masters, and of the moments.
   double own_state() const {
     return weights_.all / bytes_.parameter *
            ((bytes_.master > 0 ? bytes_.master : bytes_.parameter) + bytes_.moments) /
            static_cast<double>(training_.mesh.data);
   }
 
-  /// A unit's gradient is there from its first use in a backward pass until it is reduced; what is
-  /// left of it is the rank's shard.
+  /// Returns true if a unit's gradient is whole only from its first use in a backward pass until it
+  /// is reduced. After that the rank holds its shard.
   bool gradients_leave() const { return training_.zero_stage >= 2 && shards_ > 1; }
-  /// Whole gradients of earlier micro-batches wait for the last one.
+  /// Returns true if whole gradients of earlier micro-batches wait for the last one.
   bool gradients_wait() const {
     return training_.micro_batches() > 1 && !training_.reduce_every_micro_batch;
   }
-  /// Sums of earlier micro-batches, to which those of this one are added as they arrive.
+  /// Returns the bytes of the sums over earlier micro-batches, to which this one adds its
+  /// gradients.
   double earlier_sums() const {
     return training_.micro_batches() > 1 && training_.reduce_every_micro_batch
                ? gradients_.all / shards_
                : 0;
   }
 
-  /// While the backward pass runs in block `b` of those that are left; -1: in the embedding. `b` ==
-  /// number of blocks: in the head.
+  /// Returns the bytes of gradients while the backward pass runs in block `b`. -1 stands for the
+  /// embedding, the number of blocks for the head.
   double gradients(std::int64_t b) const {
     if (!gradients_leave()) return gradients_.all;
     const double last =
-        spec_.tied_embeddings ? gradients_.embedding : gradients_.head;  // written by the head
-    const std::int64_t blocks = static_cast<std::int64_t>(ways_.size());
+        spec_.tied_embeddings ? gradients_.embedding : gradients_.head;  // the head writes it
+    const std::int64_t blocks = static_cast<std::int64_t>(kept_.size());
     const std::int64_t done = blocks - 1 - std::max<std::int64_t>(b, 0);
     if (b == blocks) return gradients_wait() ? gradients_.all : earlier_sums() + last;
     if (gradients_wait())
@@ -163,9 +159,9 @@ class StepMemory {
            static_cast<double>(done) * gradients_.block / shards_;
   }
 
-  /// Stage 3 where not all ranks share one copy: units gathered around the one that runs. A tied
-  /// embedding stays for all of a pass, which begins with it and ends in the head, or the other way
-  /// round.
+  /// Returns the bytes of the units gathered around the one that runs, in stage 3 where not all
+  /// ranks share one copy. A tied embedding stays for all of a pass, which begins with it and ends
+  /// in the head, or the other way round.
   double gathered(double unit, double ahead) const {
     if (training_.zero_stage < 3 || shared_) return 0;
     if (!training_.reshard_after_forward) return weights_.all / readers_;
@@ -178,7 +174,7 @@ class StepMemory {
 
   double rows() const { return batch_.rows(); }
   double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
-  /// Of activations of so many bytes, what a product keeps.
+  /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
   double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
   static const MemoryUse& larger(const MemoryUse& a, const MemoryUse& b) {
     return a.all() > b.all() ? a : b;
@@ -190,9 +186,9 @@ class StepMemory {
                : kTokenBytes * tokens;
   }
 
-  /// The head: its input, that of the product, and the logits, which become their own gradient;
-  /// with more than `kLossRows` a block of them, and the gradient of the weight, which is finished
-  /// in the forward pass.
+  /// The head holds its input, the input of its matmul, and the logits, which become their own
+  /// gradient. Beyond `kLossRows` rows it holds one block of the logits, and the gradient of the
+  /// weight, which the forward pass finishes.
   MemoryUse loss() const {
     const double h = static_cast<double>(spec_.hidden);
     const double v = static_cast<double>(spec_.vocab);
@@ -202,12 +198,12 @@ class StepMemory {
       MemoryUse use = states(gradient);
       use.gathered = gathered(weights_.head, gathered_ahead());
       use.activations =
-          (kept_.empty() ? 0 : kept_.back()) + width() + rounded(width()) + 8 * n + data() + head;
+          (held_.empty() ? 0 : held_.back()) + width() + rounded(width()) + 8 * n + data() + head;
       use.workspace = work;
       return use;
     };
     const double dx = width();
-    const double whole = gradients(static_cast<std::int64_t>(ways_.size()));
+    const double whole = gradients(static_cast<std::int64_t>(kept_.size()));
     const double before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
     if (at_once) {
       const MemoryUse back =
@@ -220,18 +216,18 @@ class StepMemory {
     return larger(moment(before, dw, block + dx + packed(v, h, kLossRows)), moment(whole, dw, dx));
   }
 
-  /// The block at which most is held: what the earlier ones keep, what it computes again, and the
-  /// gradients that flow through it.
+  /// Returns the moment of the block at which the rank holds most: what the earlier blocks keep,
+  /// what this one computes again, and the gradients that flow through it.
   MemoryUse backward() const {
     MemoryUse most;
     const double wide = kElement * rows() * static_cast<double>(spec_.ffn) * (spec_.gated ? 2 : 1);
-    for (std::size_t b = 0; b < ways_.size(); ++b) {
+    for (std::size_t b = 0; b < kept_.size(); ++b) {
       MemoryUse use = states(gradients(static_cast<std::int64_t>(b)));
       use.gathered = gathered(weights_.block,
                               std::min(gathered_ahead(), static_cast<double>(b) * weights_.block));
-      use.activations = kept_[b] + costs_[b].rebuilt + data();
+      use.activations = held_[b] + costs_[b].rebuilt + data();
       use.workspace =
-          wide + width() * (ways_[b] == Keep::kEverything ? 1 : 2) +
+          wide + width() * (kept_[b] == Keep::kEverything ? 1 : 2) +
           packed(static_cast<double>(spec_.ffn), static_cast<double>(spec_.hidden), rows());
       if (use.all() > most.all()) most = use;
     }
@@ -254,7 +250,7 @@ class StepMemory {
     MemoryUse use = states(gradients_.all);
     use.gathered = gathered(weights_.all, 0);
     const double out = kElement * rows() * static_cast<double>(spec_.outputs);
-    use.activations = (kept_.empty() ? 0 : kept_.back()) + data() + out;
+    use.activations = (held_.empty() ? 0 : held_.back()) + data() + out;
     use.workspace =
         2 * out +
         (spec_.widths.empty() ? 0 : kElement * rows() * static_cast<double>(spec_.widths.back()));
@@ -264,19 +260,25 @@ class StepMemory {
   const ModelSpec& spec_;
   const Training& training_;
   StateBytes bytes_;
-  bool narrow_;  ///< weights of 16 bits, to which what they multiply is rounded
+  bool narrow_;  ///< weights have 16 bits, and their operands are rounded to that
   MicroBatch batch_;
   Units weights_;
   Units gradients_;
   double shards_;
   bool shared_;
   double readers_;
-  std::vector<Keep> ways_;
+  std::vector<Keep> kept_;
   std::vector<model::BlockCost> costs_;
-  std::vector<double> kept_;  ///< by the blocks up to this one
+  std::vector<double> held_;  ///< bytes kept by the blocks up to this one
 };
 
 }  // namespace
+
+model::Keep kept_under(plan::Recompute recompute) {
+  if (recompute == Recompute::kFull) return Keep::kInput;
+  if (recompute == Recompute::kSelective) return Keep::kProducts;
+  return Keep::kEverything;
+}
 
 bool predicts_memory(const Training& training) {
   const Mesh& mesh = training.mesh;

@@ -13,6 +13,9 @@ namespace shoal::forecast {
 /// blocks of ranks, the ranks of each host share what is whole or gathered.
 RankMemory rank_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 
+/// Returns what the blocks of Shoal keep under a recomputation.
+model::Keep kept_under(plan::Recompute recompute);
+
 /// Returns true if `rank_memory` describes the job. A technique that Shoal does not have is planned
 /// with the published formulas.
 bool predicts_memory(const Training& training);

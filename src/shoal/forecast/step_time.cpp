@@ -8,9 +8,9 @@
 namespace shoal::forecast {
 namespace {
 
-class StepOfShoal {
+class KernelStep {
  public:
-  StepOfShoal(const ModelSpec& spec, const Training& training, const Cluster& cluster)
+  KernelStep(const ModelSpec& spec, const Training& training, const Cluster& cluster)
       : spec_(spec),
         training_(training),
         cluster_(cluster),
@@ -53,7 +53,8 @@ class StepOfShoal {
            kernel(name, plan::linear_work(rows_, ffn(), width()));
   }
 
-  /// What lies between the products; `suffix` of the names: "" or "_backward".
+  /// Returns the time between the matmuls of a block. `suffix` is "" or "_backward", as in the
+  /// names of kernels.
   double between(const std::string& suffix) const {
     const double turned = spec_.positions == Positions::kRotary
                               ? kernel("norm" + suffix, plan::pass_work(rows_ * qkv()))
@@ -77,18 +78,15 @@ class StepOfShoal {
   double recomputed() const {
     double seconds = 0;
     for (std::int64_t b = 0; b < spec_.layers; ++b) {
-      const Keep uniform = training_.recompute == Recompute::kFull        ? Keep::kInput
-                           : training_.recompute == Recompute::kSelective ? Keep::kProducts
-                                                                          : Keep::kEverything;
-      const Keep keep =
-          training_.kept.empty() ? uniform : training_.kept[static_cast<std::size_t>(b)];
+      const Keep keep = training_.kept.empty() ? kept_under(training_.recompute)
+                                               : training_.kept[static_cast<std::size_t>(b)];
       if (keep != Keep::kEverything) seconds += between("");
       if (keep == Keep::kInput) seconds += products("linear");
     }
     return seconds;
   }
 
-  /// Embedding and head.
+  /// Returns the time of embedding and head.
   double ends() const {
     return kernel("embedding", plan::pass_work(rows_ * width())) +
            kernel("norm", plan::pass_work(rows_ * width())) +
@@ -101,7 +99,7 @@ class StepOfShoal {
     return training_.zero_stage > 0 ? static_cast<double>(training_.mesh.shard_ranks()) : 1;
   }
 
-  /// Gradients over all ranks; and four exchanges of a few bytes a step.
+  /// Returns the time to reduce gradients over all ranks, and of four small exchanges a step.
   double exchange() const {
     if (training_.mesh.data == 1) return 0;
     const double small = 4 * kernel("all_reduce", {});
@@ -118,7 +116,7 @@ class StepOfShoal {
     return small + times * spread("reduce_scatter", parameters_, units) + across;
   }
 
-  /// So many elements in so many calls.
+  /// Returns the time of so many elements in so many calls.
   double spread(const std::string& name, double elements, double calls) const {
     return calls * kernel(name, plan::memory_work(elements / calls));
   }
@@ -128,10 +126,11 @@ class StepOfShoal {
   const Cluster& cluster_;
   double rows_;
   double parameters_;
-  std::string of_type_;  ///< of the weights, in the names of kernels that differ by it
+  std::string of_type_;  ///< suffix of kernels that differ by the type of the weights
 };
 
-/// fp32, or bf16 as it is unless a job says otherwise: fp32 masters, gradients and moments.
+/// Returns true for fp32, and for bf16 with the usual fp32 masters, gradients and moments, if the
+/// cluster has its kernels.
 bool type_measured(const Training& training, const Cluster& cluster) {
   if (training.precision == "fp32") return true;
   const StateBytes usual = plan::precision("bf16", training.optimizer)->state;
@@ -149,7 +148,7 @@ bool predicts_step_time(const ModelSpec& spec, const Training& training, const C
 }
 
 StepTime kernel_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  return StepOfShoal(spec, training, cluster).run();
+  return KernelStep(spec, training, cluster).run();
 }
 
 }  // namespace shoal::forecast

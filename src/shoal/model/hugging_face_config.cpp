@@ -4,7 +4,7 @@
 namespace shoal::model {
 namespace {
 
-/// Hugging Face's word for an activation (transformers/activations.py).
+/// Returns the activation of a name in Hugging Face's transformers/activations.py.
 Activation read_activation(JsonFields& fields, const std::string& key,
                            const std::string& otherwise) {
   const std::string word = fields.text(key, otherwise);
@@ -57,7 +57,7 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
           fields.integer("original_max_position_embeddings")};
 }
 
-/// What Llama, Mistral, Mixtral, Qwen2 and Qwen3 have in common.
+/// Reads the fields that Llama, Mistral, Mixtral, Qwen2 and Qwen3 have in common.
 ModelSpec read_rotary(JsonFields& fields, const std::string& file) {
   ModelSpec spec;
   spec.bias = false;
@@ -76,7 +76,7 @@ ModelSpec read_rotary(JsonFields& fields, const std::string& file) {
   spec.init_std = fields.real("initializer_range", 0.02);
   spec.tied_embeddings = fields.boolean("tie_word_embeddings", false);
   spec.activation = read_activation(fields, "hidden_act", "silu");
-  // Newer configs hold both in one object.
+  // Newer configs hold rope_theta and rope_scaling in one object.
   if (fields.has("rope_parameters")) {
     JsonFields rope(fields.at("rope_parameters"), file, "rope_parameters.");
     spec.rope_theta = rope.real("rope_theta", 10000);
@@ -101,13 +101,13 @@ ModelSpec read_llama(JsonFields& fields, const std::string& file) {
   return spec;
 }
 
-/// A Qwen's window counts only where another key says so.
+/// A Qwen's sliding window counts only where use_sliding_window is set.
 void require_no_window(JsonFields& fields) {
   require_absent(fields, "use_sliding_window", !fields.boolean("use_sliding_window", false),
                  "windowed attention is not supported");
 }
 
-// Its biases stand in no key.
+// No key of a Qwen2 config names its biases.
 ModelSpec read_qwen2(JsonFields& fields, const std::string& file) {
   ModelSpec spec = read_rotary(fields, file);
   spec.qkv_bias = true;
@@ -117,12 +117,11 @@ ModelSpec read_qwen2(JsonFields& fields, const std::string& file) {
   return spec;
 }
 
-// Its norms of queries and keys stand in no key.
+// No key of a Qwen3 config names its norms of queries and keys.
 ModelSpec read_qwen3(JsonFields& fields, const std::string& file) {
   ModelSpec spec = read_rotary(fields, file);
   spec.qk_norm = true;
-  if (spec.head_size == 0)
-    spec.head_size = 128;  // what Qwen3Config takes where it is not said, whatever the width
+  if (spec.head_size == 0) spec.head_size = 128;  // the default of Qwen3Config, whatever the width
   require_absent(fields, "attention_bias", !fields.boolean("attention_bias", false),
                  "these biases are not supported");
   require_no_window(fields);

@@ -22,15 +22,13 @@ class JsonFields {
 
   static nlohmann::json parse(std::string_view text, const std::string& file) {
     try {
-      // What is nested deeper nobody means, and printing it in a complaint would take a stack frame
-      // a level.
+      // No model file is nested deeper, and printing deeper text in an error message would take one
+      // stack frame a level.
       return nlohmann::json::parse(
           text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
             if (depth > 64) {
-              {
-                throw Error(ErrorKind::kConfig, "model",
-                            fmt::format("{}: JSON nested more than 64 deep", file));
-              }
+              throw Error(ErrorKind::kConfig, "model",
+                          fmt::format("{}: JSON nested more than 64 deep", file));
             }
             return true;
           });
@@ -43,7 +41,7 @@ class JsonFields {
     }
   }
 
-  /// Present and not null.
+  /// Returns true if the key is present and not null.
   bool has(const std::string& key) {
     read_.insert(key);
     const auto at = object_.find(key);
@@ -85,7 +83,7 @@ class JsonFields {
     return has(key) ? text(key) : otherwise;
   }
 
-  /// Every key must have been asked for.
+  /// Throws Error(config) for the first key that was never read.
   void no_others() const {
     for (const auto& item : object_.items())
       if (!read_.contains(item.key())) refuse(item.key(), "is not a known key");

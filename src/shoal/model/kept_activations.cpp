@@ -10,7 +10,7 @@
 namespace shoal::model {
 namespace {
 
-constexpr std::array kWays{Keep::kEverything, Keep::kProducts, Keep::kInput};
+constexpr std::array kEveryKeep{Keep::kEverything, Keep::kProducts, Keep::kInput};
 
 BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block,
                           Keep keep) {
@@ -26,7 +26,7 @@ BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::i
   return {input + product, 0, 0};
 }
 
-/// The tensors of a transformer's block, in bytes.
+/// Bytes of the tensors of a transformer's block.
 struct BlockTensors {
   double input;
   double statistics;
@@ -41,7 +41,7 @@ struct BlockTensors {
   double dropped;
   double wide;
   double activated;
-  double rounded;  ///< attended, once more, as the output projection multiplied it
+  double rounded;  ///< the copy of `attended` that the output projection multiplied
 
   BlockTensors(const ModelSpec& spec, const MicroBatch& batch) {
     const double n = batch.rows();
@@ -54,22 +54,22 @@ struct BlockTensors {
     normed = n * h * p;
     statistics = 4 * n * (spec.norm == Norm::kLayer ? 2 : 1);
     qkv = n * (heads + 2 * static_cast<double>(spec.kv_heads)) * head_size * e;
-    // What attention takes where it is not the product itself; norms of queries and keys keep that
-    // product too, and a root a head.
+    // `changed` is the input of attention where that is not the matmul's result itself. Norms of
+    // queries and keys keep that result too, and one root a head.
     changed = spec.positions == Positions::kRotary || spec.qk_norm ? qkv : 0;
     raw = spec.qk_norm ? qkv : 0;
     head_statistics = spec.qk_norm ? 4 * n * (heads + static_cast<double>(spec.kv_heads)) : 0;
     attended = n * heads * head_size * e;
     rounded = p < e ? n * heads * head_size * p : 0;
     log_sums = 4 * n * heads;
-    dropped = spec.dropout > 0 ? n * h * e : 0;  // what dropout is applied to: backward does not
-                                                 // need it, a repeated forward pass does
+    dropped = spec.dropout > 0 ? n * h * e : 0;  // the input of dropout: backward does not need
+                                                 // it, a repeated forward pass does
     activated = n * static_cast<double>(spec.ffn) * p;
     wide = n * static_cast<double>(spec.ffn) * e * (spec.gated ? 2 : 1);
   }
 
-  // The queries, keys and values are saved as attention takes them, and with norms of theirs as
-  // those do.
+  // Queries, keys and values are saved as attention takes them, and with norms also as the norms
+  // take them.
   double everything() const {
     return input + sum + 2 * (normed + statistics) + qkv + raw + head_statistics + attended +
            rounded + log_sums + wide + activated;
@@ -82,7 +82,7 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
   const double h = static_cast<double>(spec.hidden);
   const double width = static_cast<double>(spec.heads * spec.head_size);
   const double attention =
-      2 * n * static_cast<double>(batch.columns) * width;  // the causal half of two products
+      2 * n * static_cast<double>(batch.columns) * width;  // the causal half of two matmuls
   const double pointwise = 10 * (t.everything() - t.qkv) / batch.element_bytes;
   switch (keep) {
     case Keep::kEverything:
@@ -101,14 +101,14 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
   return {t.input, t.everything() - t.input, attention + pointwise + products};
 }
 
-/// The ways of all blocks, with the bytes that they keep and what they compute twice.
+/// A choice for all blocks, with the bytes that it keeps and the FLOPs that it computes twice.
 struct Choice {
   double kept = 0;
   double flops = 0;
-  std::vector<Keep> ways;
+  std::vector<Keep> keeps;
 };
 
-/// Of choices with equal or more bytes and FLOPs than another only the other stays.
+/// Removes the choices for which another one has no more bytes and no more FLOPs.
 void keep_best(std::vector<Choice>& choices) {
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
     return a.kept != b.kept ? a.kept < b.kept : a.flops < b.flops;
@@ -119,25 +119,26 @@ void keep_best(std::vector<Choice>& choices) {
   choices = std::move(best);
 }
 
-/// The cheapest ways within `budget`, block by block: exact, by the frontier of bytes and FLOPs.
+/// Returns the cheapest choice within `budget`. Block by block it keeps the frontier of bytes and
+/// FLOPs, so that the result is exact.
 std::vector<Keep> within(const ModelSpec& spec, const MicroBatch& batch, double budget) {
   std::vector<Choice> frontier(1);
   for (std::int64_t b = 0; b < block_count(spec); ++b) {
     std::vector<Choice> next;
-    for (const Keep way : kWays) {
-      const BlockCost cost = block_cost(spec, batch, b, way);
+    for (const Keep keep : kEveryKeep) {
+      const BlockCost cost = block_cost(spec, batch, b, keep);
       for (const Choice& choice : frontier) {
         if (choice.kept + cost.kept + cost.rebuilt > budget) continue;
-        Choice longer{choice.kept + cost.kept, choice.flops + cost.flops, choice.ways};
-        longer.ways.push_back(way);
+        Choice longer{choice.kept + cost.kept, choice.flops + cost.flops, choice.keeps};
+        longer.keeps.push_back(keep);
         next.push_back(std::move(longer));
       }
     }
     keep_best(next);
     frontier = std::move(next);
   }
-  // More bytes are fewer FLOPs on the frontier.
-  if (!frontier.empty()) return frontier.back().ways;
+  // On the frontier, more bytes mean fewer FLOPs.
+  if (!frontier.empty()) return frontier.back().keeps;
   const double least =
       blocks_bytes(spec, batch, std::vector<Keep>(block_count(spec), Keep::kInput));
   throw Error(
@@ -164,21 +165,23 @@ std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch,
                                 const RecomputePolicy& policy) {
   using Mode = RecomputePolicy::Mode;
   if (policy.mode == Mode::kBudget) return within(spec, batch, policy.budget_bytes);
-  std::vector<Keep> ways(block_count(spec), policy.mode == Mode::kFull        ? Keep::kInput
-                                            : policy.mode == Mode::kSelective ? Keep::kProducts
-                                                                              : Keep::kEverything);
+  Keep uniform = Keep::kEverything;
+  if (policy.mode == Mode::kFull) uniform = Keep::kInput;
+  if (policy.mode == Mode::kSelective) uniform = Keep::kProducts;
+  std::vector<Keep> kept(block_count(spec), uniform);
   if (policy.mode == Mode::kEveryK) {
-    for (std::size_t b = policy.every - 1; b < ways.size(); b += policy.every)
-      ways[b] = Keep::kInput;
+    for (std::size_t b = policy.every - 1; b < kept.size(); b += policy.every)
+      kept[b] = Keep::kInput;
   }
-  return ways;
+  return kept;
 }
 
-double blocks_bytes(const ModelSpec& spec, const MicroBatch& batch, const std::vector<Keep>& ways) {
+double blocks_bytes(const ModelSpec& spec, const MicroBatch& batch,
+                    const std::vector<Keep>& keeps) {
   double kept = 0;
   double most = 0;
-  for (std::size_t b = 0; b < ways.size(); ++b) {
-    const BlockCost cost = block_cost(spec, batch, static_cast<std::int64_t>(b), ways[b]);
+  for (std::size_t b = 0; b < keeps.size(); ++b) {
+    const BlockCost cost = block_cost(spec, batch, static_cast<std::int64_t>(b), keeps[b]);
     kept += cost.kept;
     most = std::max(most, kept + cost.rebuilt);
   }

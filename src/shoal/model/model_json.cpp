@@ -11,13 +11,13 @@ constexpr const char* kFamilies[] = {"transformer", "mlp"};
 constexpr const char* kPositions[] = {"learned", "rotary"};
 constexpr const char* kNorms[] = {"layer", "rms"};
 
-/// The enumerator whose word stands at `key`.
+/// Returns the enumerator that the text at `key` names.
 template <class Enum, std::size_t n>
-Enum one_of(JsonFields& fields, const std::string& key, const char* const (&words)[n]) {
-  const std::string word = fields.text(key);
+Enum one_of(JsonFields& fields, const std::string& key, const char* const (&names)[n]) {
+  const std::string text = fields.text(key);
   for (std::size_t i = 0; i < n; ++i)
-    if (word == words[i]) return static_cast<Enum>(i);
-  fields.refuse(key, fmt::format("= \"{}\": must be one of {}", word, fmt::join(words, ", ")));
+    if (text == names[i]) return static_cast<Enum>(i);
+  fields.refuse(key, fmt::format("= \"{}\": must be one of {}", text, fmt::join(names, ", ")));
 }
 
 void write_transformer(const ModelSpec& spec, ordered_json& json) {
@@ -56,8 +56,8 @@ void read_transformer(JsonFields& fields, const std::string& file, ModelSpec& sp
   spec.vocab = fields.integer("vocab");
   spec.sequence = fields.integer("sequence");
   spec.tied_embeddings = fields.boolean("tied_embeddings");
-  spec.qkv_bias = fields.boolean("qkv_bias", false);  // checkpoints of earlier versions do not say
-  spec.qk_norm = fields.boolean("qk_norm", false);    // nor this
+  spec.qkv_bias = fields.boolean("qkv_bias", false);  // checkpoints of earlier versions lack it
+  spec.qk_norm = fields.boolean("qk_norm", false);    // and this
   spec.gated = fields.boolean("gated");
   spec.positions = one_of<Positions>(fields, "positions", kPositions);
   spec.rope_theta = fields.real("rope_theta");
@@ -118,12 +118,12 @@ ModelSpec from_json(std::string_view text, const std::string& file) {
   }
   spec.bias = fields.boolean("bias");
   spec.dropout = fields.real("dropout");
-  const std::string word = fields.text("activation");
-  const auto known = activation(word);
+  const std::string activation_name = fields.text("activation");
+  const auto known = activation(activation_name);
   if (!known) {
-    fields.refuse(
-        "activation",
-        fmt::format("= \"{}\": must be relu, gelu, gelu_tanh, silu, tanh or sigmoid", word));
+    fields.refuse("activation",
+                  fmt::format("= \"{}\": must be relu, gelu, gelu_tanh, silu, tanh or sigmoid",
+                              activation_name));
   }
   spec.activation = *known;
   fields.no_others();

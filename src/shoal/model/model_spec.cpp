@@ -19,10 +19,10 @@ constexpr std::array<std::pair<Activation, const char*>, 6> kActivations{
      {Activation::kTanh, "tanh"},
      {Activation::kSigmoid, "sigmoid"}}};
 
-/// Larger than any model; keeps every product of a few sizes far inside 64 bits.
+/// No model is larger. The bound keeps every product of a few sizes far inside 64 bits.
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
 constexpr double kMostParameters = 1e17;
-/// Every one has a line in the list of parameters.
+/// Every block and every expert has a line in the list of parameters.
 constexpr std::int64_t kMostBlocks = 100000;
 constexpr std::int64_t kMostExperts = 1000000;
 
@@ -106,7 +106,7 @@ void validate_mlp(const ModelSpec& spec) {
   require_zero(spec, "qk_norm", spec.qk_norm, "a multi-layer perceptron");
 }
 
-/// The widths of all layers of an MLP, input and output included.
+/// Returns the widths of all layers of an MLP, input and output included.
 std::vector<std::int64_t> mlp_sizes(const ModelSpec& spec) {
   std::vector<std::int64_t> sizes{spec.inputs};
   sizes.insert(sizes.end(), spec.widths.begin(), spec.widths.end());
@@ -114,7 +114,7 @@ std::vector<std::int64_t> mlp_sizes(const ModelSpec& spec) {
   return sizes;
 }
 
-/// In floating point, so that it cannot overflow: a bound for validation.
+/// Returns an upper bound for validation, in floating point, which cannot overflow.
 double approximate_parameters(const ModelSpec& spec) {
   double count = 0;
   if (spec.family == Family::kMlp) {
@@ -129,7 +129,7 @@ double approximate_parameters(const ModelSpec& spec) {
   return spec.layers * (attention + mlp) + h * (2.0 * spec.vocab + spec.sequence);
 }
 
-/// Collects parameters in order; knows which unit is being described.
+/// Collects parameters in order and numbers the units that they belong to.
 class Listing {
  public:
   explicit Listing(const ModelSpec& spec) : spec_(spec) {}
@@ -149,7 +149,7 @@ class Listing {
     if (spec_.bias && spec_.norm == Norm::kLayer)
       list_.push_back({name + ".bias", {}, {spec_.hidden}, unit, false, Init::kZeros, 0});
   }
-  /// RMSNorm of every head of one kind.
+  /// Adds the RMSNorm that all query heads, or all key heads, share.
   void head_norm(const std::string& name) {
     list_.push_back({name + ".weight", {}, {spec_.head_size}, unit, false, Init::kOnes, 0});
   }
@@ -210,7 +210,7 @@ std::vector<ParameterSpec> mlp_parameters(const ModelSpec& spec) {
   std::vector<ParameterSpec> list;
   const auto sizes = mlp_sizes(spec);
   for (int layer = 0; layer + 1 < static_cast<int>(sizes.size()); ++layer) {
-    // torch.nn.Linear's default: weight and bias uniform in +-1/sqrt(inputs).
+    // torch.nn.Linear draws weight and bias uniformly from +-1/sqrt(inputs).
     const double bound = 1 / std::sqrt(static_cast<double>(sizes[layer]));
     const std::string prefix = fmt::format("layers.{}.", layer);
     list.push_back({prefix + "weight",
@@ -228,8 +228,8 @@ std::vector<ParameterSpec> mlp_parameters(const ModelSpec& spec) {
   return list;
 }
 
-/// Weights that multiply one token: every matrix but the look-ups; of the experts, those that a
-/// token visits.
+/// Returns the weights that multiply one token: every matrix but the look-ups, and only the experts
+/// that a token visits.
 double multiplying_weights(const ModelSpec& spec) {
   if (spec.family == Family::kMlp) return approximate_parameters(spec);
   const double h = spec.hidden;

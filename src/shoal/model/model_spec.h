@@ -19,7 +19,7 @@ std::optional<Activation> activation(std::string_view name);
 /// Llama 3.1's stretching of rotary frequencies (Grattafiori et al., "The Llama 3 herd of models",
 /// 2024; as in Hugging Face "rope_type": "llama3"): wave lengths above `original_sequence` /
 /// `low_frequency` are divided by `factor`, those below `original_sequence` / `high_frequency`
-/// kept, those between interpolated. `factor` 1: none.
+/// are kept, those between are interpolated. `factor` 1 stretches nothing.
 struct RopeScaling {
   double factor = 1;
   double low_frequency = 1;
@@ -30,7 +30,7 @@ struct RopeScaling {
 };
 
 /// The only description of an architecture: `nn/` builds modules from it, `plan/` counts from it,
-/// checkpoints store it. Plain data; `validate` says what is wrong with it.
+/// checkpoints store it. Plain data; `validate` names what is wrong with it.
 struct ModelSpec {
   std::string name;
   Family family = Family::kTransformer;
@@ -46,10 +46,10 @@ struct ModelSpec {
   std::int64_t sequence = 0;  ///< longest sequence; rows of the learned positions
   bool tied_embeddings = true;
   bool bias = true;  ///< biases in linear layers and LayerNorm
-  bool qkv_bias =
-      false;  ///< where `bias` is false: biases of queries, keys and values all the same (Qwen2)
-  bool qk_norm =
-      false;           ///< RMSNorm of each head's query and key, before positions turn them (Qwen3)
+  /// Queries, keys and values have biases although `bias` is false (Qwen2).
+  bool qkv_bias = false;
+  /// RMSNorm of each head's query and key, before the rotary positions (Qwen3).
+  bool qk_norm = false;
   bool gated = false;  ///< SwiGLU-style: down(act(gate x) * up x)
   Positions positions = Positions::kLearned;
   double rope_theta = 10000;
@@ -74,17 +74,18 @@ struct ModelSpec {
 /// Throws Error(config) that names the field, its value and the rule.
 void validate(const ModelSpec& spec);
 
-/// Fills what follows from the rest where it is 0: kv_heads = heads, head_size = hidden / heads,
+/// Fills fields that are 0 and follow from others: kv_heads = heads, head_size = hidden / heads,
 /// ffn = 4 hidden.
 ModelSpec complete(ModelSpec spec);
 
-/// A named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m",
+/// Returns a named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m",
 /// "gpt2-1.5b", "llama-tiny", "llama-160m", "llama-1b", "llama-3b", "llama-8b" ..., "qwen2.5-0.5b"
-/// ..., "qwen3-0.6b" ..., "mlp-digits"; `model_names` lists them. Empty when there is none.
+/// ..., "qwen3-0.6b" ..., "mlp-digits"; `model_names` lists them. Empty when
+/// there is none.
 std::optional<ModelSpec> named_model(std::string_view name);
 std::vector<std::string> model_names();
 
-/// How a parameter starts: a function of its own name and global index alone.
+/// The initial values of a parameter: a function of its own name and global index alone.
 enum class Init { kZeros, kOnes, kNormal, kUniform };
 
 /// One logical parameter, in the canonical order (the order in which units run).
@@ -100,7 +101,7 @@ enum class Init { kZeros, kOnes, kNormal, kUniform };
 ///   blocks.N.mlp.experts.{gate,up}.weight [E, f, h], blocks.N.mlp.experts.down.weight [E, h, f];
 ///   head.norm.{weight,bias}; head.output.weight [V, h] (tied: a second name of
 ///   embedding.tokens.weight, listed once, under the first name).
-/// Of an MLP: layers.N.{weight [out, in], bias}, one unit a layer.
+/// Canonical names of an MLP: layers.N.{weight [out, in], bias}, one unit a layer.
 struct ParameterSpec {
   std::string name;
   std::vector<std::string> aliases;  ///< further names of the same parameter
@@ -116,9 +117,9 @@ std::vector<ParameterSpec> parameters(const ModelSpec& spec);
 
 std::int64_t parameter_count(const ModelSpec& spec);
 
-/// Model FLOPs of one training token (forward and backward; products and attention, the embedding
-/// look-up costs none): 6 per weight that multiplies a token + 12 layers heads head_size context,
-/// halved where `causal`. Appendix B of Chowdhery et al., "PaLM", 2022.
+/// Returns the model FLOPs of one training token, forward and backward: 6 per weight that
+/// multiplies a token + 12 layers heads head_size context, the latter halved where `causal`. The
+/// embedding look-up costs none. Appendix B of Chowdhery et al., "PaLM", 2022.
 double training_flops_per_token(const ModelSpec& spec, std::int64_t context, bool causal);
 
 }  // namespace shoal::model

@@ -35,7 +35,8 @@ ModelSpec llama(std::int64_t layers, std::int64_t heads, std::int64_t kv_heads, 
   return complete(spec);
 }
 
-/// Llama 3.1 and 3.2: base 500,000, frequencies stretched by `factor` from a context of 8192.
+/// Llama 3.1 and 3.2 have the base 500,000 and stretch frequencies by `factor` from a context of
+/// 8192.
 ModelSpec llama3(ModelSpec spec, double factor) {
   spec.rope_theta = 500000;
   spec.rope_scaling.factor = factor;
@@ -54,7 +55,7 @@ ModelSpec qwen2(ModelSpec spec) {
   return spec;
 }
 
-/// Its heads are `head_size` wide, whatever the width of the model.
+/// The heads of Qwen3 are `head_size` wide, whatever the width of the model.
 ModelSpec qwen3(ModelSpec spec, std::int64_t head_size = 128) {
   spec.qk_norm = true;
   spec.head_size = head_size;
@@ -86,11 +87,11 @@ struct Entry {
   ModelSpec (*make)();
 };
 
-// GPT-2: Radford et al., 2019, with the vocabulary padded from 50257 to a multiple of 128. GPT-3:
-// Brown et al., 2020, table 2.1, GPT-2's vocabulary. Llama 2 and 3: the config.json files that Meta
-// published. Mixtral: Jiang et al., 2024. The 160M one is JackFram/llama-160m. Qwen2.5: Qwen Team,
-// 2024, and the config.json files of its base models. Qwen3: Qwen Team, 2025, and the config.json
-// files of its post-trained models; base models differ in the longest sequence, 32768.
+// Sources. GPT-2: Radford et al., 2019, with the vocabulary padded from 50257 to a multiple of 128.
+// GPT-3: Brown et al., 2020, table 2.1, GPT-2's vocabulary. Llama 2 and 3: the config.json files
+// that Meta published. Mixtral: Jiang et al., 2024. The 160M one is JackFram/llama-160m. Qwen2.5:
+// Qwen Team, 2024, and the config.json files of its base models. Qwen3: Qwen Team, 2025, and the
+// config.json files of its post-trained models; base models differ in the longest sequence, 32768.
 constexpr Entry kModels[] = {
     {"gpt2-tiny", [] { return gpt2(4, 4, 128, 256, 256); }},
     {"gpt2-30m", [] { return gpt2(6, 6, 384); }},

@@ -46,8 +46,10 @@ Cluster dgx(const char* name, std::int64_t per_host, double memory_gib, double b
   return cluster;
 }
 
-// Both efficiencies below are minima over rows that tests/plan/published_times_test.cpp names; it
-// checks that they are, and what they make of the other rows.
+// The efficiencies of a100 and h100 are minima of the error over published rows.
+// tests/plan/fit_presets.cpp fits them, tests/plan/published_times_test.cpp checks that they are
+// minima and how well they predict the other rows; docs/reference/published_times.md says what else
+// was chosen with those rows in view.
 Cluster a100(double memory_gib);
 
 Cluster v100() {
@@ -97,7 +99,7 @@ Cluster b200() {
   return cluster;
 }
 
-/// One process a host of 32 cores with AVX-512, ten-gigabit Ethernet.
+/// Hosts of 32 cores with AVX-512 that run one process each, on ten-gigabit Ethernet.
 Cluster cpu() {
   Cluster cluster;
   cluster.name = cluster.device.name = "cpu";
@@ -116,7 +118,7 @@ Cluster cpu() {
   return cluster;
 }
 
-/// Hosts of eight A100 that see each other over the internet.
+/// Hosts of eight A100 that are connected over the internet.
 Cluster wan() {
   Cluster cluster = a100(80);
   cluster.name = "wan";

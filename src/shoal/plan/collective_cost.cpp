@@ -6,7 +6,7 @@
 namespace shoal::plan {
 namespace {
 
-/// (n - 1) / n: the share of a buffer that crosses the link.
+/// Returns (n - 1) / n: the share of a buffer that crosses the link.
 double share(std::int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
 double rounds(std::int64_t n) { return std::ceil(std::log2(static_cast<double>(n))); }
 

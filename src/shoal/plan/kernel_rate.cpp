@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kParts = 4;
 constexpr double kElement = 4;
-/// Query rows that attention takes at a time, and rows of logits (ops/attention_blocks.cpp,
+/// Rows of queries, and of logits, that the kernels take at a time (ops/attention_blocks.cpp,
 /// ops/cross_entropy.cpp).
 constexpr std::int64_t kAttentionRows = 192;
 constexpr double kLossRows = 1024;
@@ -24,7 +24,8 @@ Row row_of(const TimedKernel& one) {
           one.work.bytes / one.seconds};
 }
 
-/// Solves a x = b for the chosen parts by elimination; false where they cannot be told apart.
+/// Solves a x = b for the chosen parts by elimination. Returns false where the parts depend on each
+/// other.
 bool solve(std::array<Row, kParts> a, Row b, const std::vector<int>& chosen, Row& x) {
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     const int p = chosen[i];
@@ -48,7 +49,7 @@ bool solve(std::array<Row, kParts> a, Row b, const std::vector<int>& chosen, Row
   return std::all_of(x.begin(), x.end(), [](double part) { return part >= 0; });
 }
 
-/// The least squares of relative errors, each counted `shares[i]` times.
+/// Fits a rate with the least squares of the relative errors, each counted `shares[i]` times.
 KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>& shares) {
   std::array<Row, kParts> a{};
   Row b{};
@@ -59,8 +60,8 @@ KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>&
       for (int j = 0; j < kParts; ++j) a[i][j] += shares[k] * row[i] * row[j];
     }
   }
-  // Four parts: every choice of those that are not zero is looked at. The sum of squares is x a x -
-  // 2 x b + n.
+  // A least-squares fit without negative parts: with four parts, every choice of those that are not
+  // zero is tried. The sum of squares is x a x - 2 x b + n.
   Row best{};
   double least = INFINITY;
   for (int mask = 1; mask < 1 << kParts; ++mask) {
@@ -79,8 +80,7 @@ KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>&
   return {best[0], best[1], best[2], best[3]};
 }
 
-/// How unlike two calls are: the squares of the logarithms of what one has more of, summed over the
-/// parts.
+/// Returns how unlike two calls are: the squared logarithms of their ratios, summed over the parts.
 double distance(const KernelWork& one, const KernelWork& other) {
   double sum = 0;
   for (const auto& [x, y] :
@@ -121,7 +121,7 @@ KernelWork linear_work(double rows, double in, double out) {
 }
 
 KernelWork attention_work(double samples, std::int64_t length, double heads, double head_size) {
-  // Blocks of query rows see the keys up to their last row.
+  // A block of query rows attends to the keys up to its last row.
   double pairs = 0;
   for (std::int64_t begin = 0; begin < length; begin += kAttentionRows) {
     const std::int64_t rows = std::min(kAttentionRows, length - begin);

@@ -8,7 +8,7 @@ namespace shoal::plan {
 
 /// The work of one call of a kernel, as far as its time depends on it.
 struct KernelWork {
-  double flops = 0;  ///< of matmuls
+  double flops = 0;  ///< FLOPs of its matmuls
   /// Bytes that come from memory whatever ran before: weights and their gradients, optimizer
   /// states.
   double weights = 0;

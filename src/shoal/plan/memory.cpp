@@ -13,7 +13,8 @@ double tokens_of(const ModelSpec& spec, const Training& training) {
   return static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;
 }
 
-/// States of one rank: dense parameters are sharded over the data ranks, experts over theirs.
+/// Adds the states of one rank: dense parameters are sharded over the data ranks, experts over the
+/// data ranks of experts.
 void add_states(const HeldParameters& held, const Training& training, MemoryUse& use) {
   const StateBytes whole = precision(training.precision, training.optimizer)->state;
   const double ranks = training.mesh.shard_ranks();
@@ -29,7 +30,7 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
                       : held.dense() * dense.optimizer() + held.expert * expert.optimizer();
 }
 
-/// Whole parameters of the largest unit and of those gathered ahead.
+/// Returns the bytes of the whole parameters of the largest unit and of those gathered ahead.
 double gathered_bytes(const ModelSpec& spec, const Training& training, const HeldParameters& held) {
   if (training.zero_stage < 3 || training.mesh.shard_ranks() == 1) return 0;
   const double bytes = precision(training.precision)->state.parameter;
@@ -40,7 +41,7 @@ double gathered_bytes(const ModelSpec& spec, const Training& training, const Hel
   return std::min(held.all(), largest * (1 + training.gather_ahead)) * bytes;
 }
 
-/// What the head keeps and works on: the inputs of norm and product, fp32 logits, and their
+/// Adds what the head keeps and works on: the inputs of norm and matmul, fp32 logits, and their
 /// gradient.
 void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
   const double tokens = tokens_of(spec, training);
@@ -56,7 +57,7 @@ double communication_bytes(const ModelSpec& spec, const Training& training) {
   if (spec.family == Family::kMlp) return bytes;
   const double message =
       precision(training.precision)->activation_bytes * tokens_of(spec, training) * spec.hidden;
-  if (training.mesh.tensor > 1) bytes += message;  // the gathered input of a product
+  if (training.mesh.tensor > 1) bytes += message;  // the gathered input of a matmul
   if (training.mesh.pipeline > 1)
     bytes += 4 * message / (training.sequence_parallel ? training.mesh.tensor : 1);
   return bytes;
@@ -120,8 +121,8 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
     steady.workspace = 0;
     add_states(held, training, optimizer);
     checkpoint = optimizer;
-    // Written beside training: what the optimizer would overwrite is copied aside, a block of the
-    // model at a time.
+    // A checkpoint is written beside training: what the optimizer would overwrite is copied aside,
+    // one block of the model at a time.
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const HeldParameters unit = spec.family == Family::kMlp ? held : held_by_block(spec, training);
     checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) /
@@ -145,7 +146,7 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
                                          const Cluster& cluster, ScheduleCache& cache) {
   std::vector<RankMemory> ranks = published_memory(spec, training, cache);
   if (training.zero_plus_plus) {
-    // The second set of shards, each host a whole one.
+    // Each host holds a second, whole set of shards.
     const auto held = held_by_rank(spec, training);
     const double bytes = precision(training.precision)->state.parameter /
                          static_cast<double>(shard_group(cluster, training.mesh).inside);

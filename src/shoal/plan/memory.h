@@ -97,7 +97,7 @@ struct MemoryPhase {
 };
 
 struct RankMemory {
-  std::int64_t rank = 0;  ///< of the pipeline
+  std::int64_t rank = 0;  ///< pipeline rank
   std::vector<MemoryPhase> phases;
 
   const MemoryPhase& peak() const;

@@ -33,26 +33,25 @@ OperationCost traversal(const char* what, double forward, double backward) {
   return {what, false, forward, backward, 0, 1, false};
 }
 
-/// fp32 operations of a softmax for one score: scale, maximum, difference and sum, and an
-/// exponential, which special units make at an eighth of the rate of additions. Dao,
+/// The fp32 operations of a softmax for one score: scale, maximum, difference and sum, and an
+/// exponential, which special units compute at an eighth of the rate of additions. Dao,
 /// "FlashAttention-2", 2023, section 3.1, on what does not run on tensor cores.
 constexpr double kSoftmaxOperations = 14;
 
-/// The two products and, unless they are fused, the softmax between them.
+/// Adds the two matmuls and, unless they are fused, the softmax between them.
 void add_attention_core(const ModelSpec& spec, const Training& training, const Sizes& n,
                         std::vector<OperationCost>& list) {
   const double width = static_cast<double>(spec.heads) * spec.head_size / n.t;
   const double flops = 2 * n.tokens * n.length * width;
   const double scores = n.tokens * spec.heads * n.length / n.t;
   if (training.flash_attention) {
-    // One kernel, here with all scores, of which `sum` leaves out the masked half; the backward
-    // pass computes them again, five products for two.
+    // One kernel, counted with all scores; `sum` leaves out the masked half. The backward pass
+    // computes the scores again: five matmuls for two.
     list.push_back(
         {"attention", true, 2 * flops, 5 * flops, 0, 1, true, 0, kSoftmaxOperations * scores});
     return;
   }
-  // Each score takes 2 d FLOPs alone: products of heads this narrow wait for the memory that holds
-  // the scores.
+  // A score takes 2 d FLOPs only: matmuls of heads this narrow wait for the memory of the scores.
   list.push_back({"scores", true, flops, 2 * flops, 0, 1, true, n.e * scores});
   list.push_back({"values", true, flops, 2 * flops, 0, 1, true, n.e * scores});
   list.push_back({"softmax", false, 2 * n.e * scores, 3 * n.e * scores, 0, 1, true});
@@ -65,7 +64,7 @@ void add_attention_core(const ModelSpec& spec, const Training& training, const S
 void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n,
                  std::vector<OperationCost>& list) {
   const double local = static_cast<double>(spec.experts) / training.mesh.expert;
-  // Rows that arrive, and the slice of the width that each is multiplied by.
+  // Rows arrive at every tensor rank of an expert, which multiplies them by a slice of its width.
   const double visits =
       n.cut_tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
   const double flops = 2 * visits * n.h * spec.ffn / training.mesh.expert_tensor;
@@ -79,8 +78,8 @@ void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n
   list.push_back(product("experts, down", flops / local, local));
 }
 
-/// `share` of one pass of an operation: its `work`, with `passes` times what it moves and computes
-/// beside products.
+/// Returns the seconds of `share` of one pass of an operation: its `work`, and `passes` times the
+/// bytes that it moves.
 double seconds(const Cluster& cluster, ElementType type, const OperationCost& operation,
                double work, double passes, double share = 1) {
   if (work == 0) return 0;
@@ -94,11 +93,11 @@ double seconds(const Cluster& cluster, ElementType type, const OperationCost& op
   return operation.count * time;
 }
 
-/// Sums kernels; `dense` of the flash kernel's causal half is taken where attention skips it.
+/// Sums kernels. Flash attention skips the masked half of its work.
 PieceTime sum(const std::vector<OperationCost>& list, const Training& training,
               const Cluster& cluster) {
   const ElementType type = precision(training.precision)->compute;
-  // Attention and the router do not run in 8 bits.
+  // Attention does not run in 8 bits.
   const ElementType core_type = type == ElementType::kF8E4M3 ? ElementType::kBF16 : type;
   PieceTime time;
   for (const OperationCost& operation : list) {
@@ -115,14 +114,14 @@ PieceTime sum(const std::vector<OperationCost>& list, const Training& training,
   return time;
 }
 
-/// What goes to experts and comes back, in bytes an element each.
+/// Returns the time of the exchange with experts. `there` and `back` are bytes of an element.
 double experts_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                           const Sizes& n, double there, double back) {
   if (spec.experts == 0) return 0;
   const double elements = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h;
   const GroupShape group = expert_group(cluster, training.mesh);
-  // Between the two, an expert's tensor ranks gather each other's rows and scatter the sums of
-  // their results.
+  // Between the two exchanges the tensor ranks of an expert gather each other's rows and scatter
+  // the sums of their results.
   const double rows = n.e * elements * expert_copies(training);
   const double slices =
       2 * all_gather_s(cluster, expert_tensor_group(cluster, training.mesh), rows);
@@ -130,7 +129,8 @@ double experts_exchange_s(const ModelSpec& spec, const Training& training, const
          all_to_all_s(cluster, group, back * elements);
 }
 
-/// Exchanges of one block's forward pass but those of its experts; the backward pass has as many.
+/// Returns the time of the exchanges of one block's forward pass but those of its experts. The
+/// backward pass has as many.
 double forward_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                           const Sizes& n) {
   const Mesh& mesh = training.mesh;
@@ -230,8 +230,8 @@ std::vector<OperationCost> head_operations(const ModelSpec& spec, const Training
   const double logits = n.tokens * spec.vocab / n.t;
   return {traversal("final norm", 2 * n.e * n.cut_tokens * n.h, 4 * n.e * n.cut_tokens * n.h),
           product("logits", 2 * logits * n.h),
-          // As Megatron's vocabulary-parallel loss: to fp32, the maximum, the difference,
-          // exponentials, their sum, the quotient; the gradient in fp32 and back.
+          // The traversals of Megatron's vocabulary-parallel loss: to fp32, maximum, difference,
+          // exponentials, their sum, quotient; the gradient in fp32 and back.
           traversal("cross-entropy", (n.e + 36) * logits, (n.e + 12) * logits)};
 }
 
@@ -291,12 +291,12 @@ PieceTime embedding_time(const ModelSpec& spec, const Training& training, const 
 
 double optimizer_bytes(const Training& training) {
   const Precision number = *precision(training.precision, training.optimizer);
-  // Read weight, gradient and moments, write weight and moments; and once before, read the gradient
-  // for its norm.
+  // The update reads weight, gradient and moments and writes weight and moments; the norm reads the
+  // gradient once before.
   double bytes = 4 + 12 + 2 * number.state.moments;
   if (number.state.master > 0) bytes += 4 + number.state.parameter;  // master to parameter
   if (number.state.gradient == 2) bytes += 2 + 4;                    // gradient to fp32
-  if (number.compute == ElementType::kF16) bytes += 4 + 4;           // the loss scale taken out
+  if (number.compute == ElementType::kF16) bytes += 4 + 4;  // the loss scale is divided out
   return bytes;
 }
 

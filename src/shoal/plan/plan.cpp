@@ -11,7 +11,7 @@
 namespace shoal::plan {
 namespace {
 
-/// A job that failed is noticed, its processes ended and started again.
+/// Seconds to notice a failure, end the processes and start them again.
 constexpr double kRestartS = 180;
 
 double peak_bytes(const Estimator& estimator, const ModelSpec& spec, const Training& training,
@@ -33,8 +33,8 @@ bool fits(const Estimator& estimator, const ModelSpec& spec, const Training& tra
 std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& spec,
                                   const Training& training, const Cluster& cluster) {
   std::vector<std::string> list;
-  const auto try_change = [&](const Training& changed, const std::string& words) {
-    if (fits(estimator, spec, changed, cluster)) list.push_back(words);
+  const auto try_change = [&](const Training& changed, const std::string& remedy) {
+    if (fits(estimator, spec, changed, cluster)) list.push_back(remedy);
   };
   const auto gib = [&](const Training& changed) {
     return peak_bytes(estimator, spec, changed, cluster) / (1024.0 * 1024 * 1024);

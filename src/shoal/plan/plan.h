@@ -20,7 +20,7 @@ struct Budget {
   double bytes_per_token = 2;  ///< bytes a token of the prepared data
 };
 
-/// What a whole run takes.
+/// The estimate of a whole run.
 struct RunEstimate {
   double tokens = 0;
   double steps = 0;

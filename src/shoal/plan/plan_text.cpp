@@ -15,7 +15,7 @@ void add_memory(const Plan& plan, std::string& text) {
   text += fmt::format("  {:<5} {:<22} {:>8} {:>9} {:>9} {:>11} {:>8} {:>7} {:>9} {:>7} {:>8}\n",
                       "stage", "when", "weights", "gradients", "optimizer", "activations",
                       "gathered", "buffers", "workspace", "staging", "all");
-  // A deep pipeline's middle says nothing new.
+  // The middle ranks of a deep pipeline are alike.
   const std::size_t ranks = plan.memory.size();
   for (std::size_t i = 0; i < ranks; ++i) {
     if (ranks > 6 && i > 1 && i + 2 < ranks) continue;
@@ -100,11 +100,11 @@ nlohmann::ordered_json json_of(const MemoryUse& use) {
 
 std::string describe_mesh(const Training& training) {
   const Mesh& mesh = training.mesh;
-  std::string words = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
-  if (mesh.context > 1) words += fmt::format(" x cp {}", mesh.context);
-  if (mesh.expert > 1) words += fmt::format(", ep {}", mesh.expert);
-  if (mesh.virtual_stages > 1) words += fmt::format(", {} stages a rank", mesh.virtual_stages);
-  return words;
+  std::string text = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
+  if (mesh.context > 1) text += fmt::format(" x cp {}", mesh.context);
+  if (mesh.expert > 1) text += fmt::format(", ep {}", mesh.expert);
+  if (mesh.virtual_stages > 1) text += fmt::format(", {} stages a rank", mesh.virtual_stages);
+  return text;
 }
 
 std::string to_text(const Plan& plan) {

@@ -38,7 +38,7 @@ std::string box(double x, double y, double width, double height, const char* col
 }
 
 /// `anchor`: "start", "middle" or "end".
-std::string words(double x, double y, const std::string& text, const char* anchor = "start") {
+std::string label(double x, double y, const std::string& text, const char* anchor = "start") {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
                      escaped(text));
 }
@@ -55,20 +55,20 @@ std::string legend(double x, double y,
     text +=
         fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"12\" fill=\"{}\"/>\n", x,
                     y - 10, color) +
-        words(x + 20, y, what);
+        label(x + 20, y, what);
     y += 20;
   }
   return text;
 }
 
-/// Lines across and numbers under a horizontal axis, and what it measures.
+/// Draws a horizontal axis: lines across, numbers below it, and its unit.
 std::string bottom_scale(const Axis& x, double top, double bottom, const std::string& unit) {
   std::string text;
   for (const double value : ticks(x, 8)) {
     text += line(x(value), top, x(value), bottom, "stroke=\"#e3e3e3\"") +
-            words(x(value), bottom + 18, fmt::format("{:.6g}", value), "middle");
+            label(x(value), bottom + 18, fmt::format("{:.6g}", value), "middle");
   }
-  return text + words((x.from + x.to) / 2, bottom + 40, unit, "middle");
+  return text + label((x.from + x.to) / 2, bottom + 40, unit, "middle");
 }
 
 struct Category {
@@ -76,7 +76,7 @@ struct Category {
   const char* color;
   double MemoryUse::*bytes;
 };
-/// From the bottom upwards: what stays first.
+/// The categories from the bottom upwards; those that stay longest come first.
 constexpr std::array<Category, 8> kCategories{{{"parameters", kBlue, &MemoryUse::parameters},
                                                {"optimizer", "#7a5fa6", &MemoryUse::optimizer},
                                                {"gradients", kRed, &MemoryUse::gradients},
@@ -105,7 +105,7 @@ struct Part {
   double seconds;
 };
 
-/// In the order in which a rank meets them. Their sum is `time.all()`.
+/// Returns the parts in the order in which a rank runs them. Their sum is `time.all()`.
 std::vector<Part> parts_of(const StepTime& time) {
   const double compute = time.pipeline - time.bubble - time.communication - time.recomputed;
   return {{"computation", kBlue, std::max(0.0, compute)},
@@ -121,7 +121,7 @@ double per_device(const ModelSpec& spec, const Cluster& cluster, const Candidate
          static_cast<double>(cluster.devices());
 }
 
-std::string label(const Training& training) {
+std::string describe(const Training& training) {
   constexpr const char* kRecompute[] = {"", ", recompute part", ", recompute"};
   return fmt::format("{}, ZeRO {}, batch {}{}{}", describe_mesh(training), training.zero_stage,
                      training.micro_batch, kRecompute[static_cast<int>(training.recompute)],
@@ -143,7 +143,7 @@ std::string memory_plot(const Plan& plan) {
       fmt::format("{}: memory of one device by pipeline rank and moment, GiB", plan.spec.name));
   for (const double value : ticks(y, 9)) {
     text += line(kLeft, y(value), kWidth - kRight, y(value), "stroke=\"#e3e3e3\"") +
-            words(kLeft - 8, y(value) + 4, fmt::format("{:.6g}", value), "end");
+            label(kLeft - 8, y(value) + 4, fmt::format("{:.6g}", value), "end");
   }
   const double group = (kWidth - kRight - kLeft) / static_cast<double>(plan.memory.size());
   for (std::size_t i = 0; i < plan.memory.size(); ++i) {
@@ -153,24 +153,24 @@ std::string memory_plot(const Plan& plan) {
     for (std::size_t phase = 0; phase < rank.phases.size(); ++phase) {
       const double at = left + width * static_cast<double>(phase);
       text += stacked(rank.phases[phase].use, at, 0.92 * width, y);
-      if (width > 90) text += words(at + width / 2, y.from + 18, rank.phases[phase].name, "middle");
+      if (width > 90) text += label(at + width / 2, y.from + 18, rank.phases[phase].name, "middle");
     }
-    // As many numbers as there is room for.
+    // The bar has room for so many numbers.
     const auto every = static_cast<std::size_t>(std::max(1.0, 24 / group));
     if (i % every == 0) {
-      text += words(kLeft + group * (static_cast<double>(i) + 0.5), y.from + 36,
+      text += label(kLeft + group * (static_cast<double>(i) + 0.5), y.from + 36,
                     fmt::format("{}", rank.rank), "middle");
     }
   }
   std::string moments;
   for (const MemoryPhase& phase : plan.memory.front().phases)
     moments += (moments.empty() ? "" : ", ") + phase.name;
-  text += words((kLeft + kWidth - kRight) / 2, kHeight - 14,
+  text += label((kLeft + kWidth - kRight) / 2, kHeight - 14,
                 fmt::format("pipeline rank; from left to right: {}", moments), "middle");
   const double capacity = y(plan.capacity_bytes / kGiB);
   text +=
       line(kLeft, capacity, kWidth - kRight, capacity, "stroke=\"#333\" stroke-dasharray=\"6 4\"") +
-      words(kWidth - kRight + 8, capacity + 4, "device");
+      label(kWidth - kRight + 8, capacity + 4, "device");
   std::vector<std::pair<const char*, const char*>> entries;
   for (auto category = kCategories.rbegin(); category != kCategories.rend(); ++category) {
     for (const RankMemory& rank : plan.memory) {
@@ -205,15 +205,15 @@ std::string time_plot(const Plan& plan) {
     const double begin = unit * done;
     const double end = unit * (done + part.seconds);
     if (part.seconds > 0) text += box(x(begin), row, x(end) - x(begin), kRow - 10, part.color);
-    text += words(kLeft - 10, row + 16, part.name, "end") +
-            words(x(end) + 6, row + 16, fmt::format("{:.1f} %", 100 * part.seconds / all));
+    text += label(kLeft - 10, row + 16, part.name, "end") +
+            label(x(end) + 6, row + 16, fmt::format("{:.1f} %", 100 * part.seconds / all));
     done += part.seconds;
     row += kRow;
   }
   const double hidden = std::min(plan.time.data_hidden, all);
   if (hidden > 0) text += box(x(0), row, x(unit * hidden) - x(0), kRow - 10, "#e8b4bb");
-  text += words(kLeft - 10, row + 16, "hidden exchange", "end") +
-          words(x(unit * hidden) + 6, row + 16, fmt::format("{:.1f} %", 100 * hidden / all));
+  text += label(kLeft - 10, row + 16, "hidden exchange", "end") +
+          label(x(unit * hidden) + 6, row + 16, fmt::format("{:.1f} %", 100 * hidden / all));
   return text + "</svg>\n";
 }
 
@@ -226,7 +226,7 @@ std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
   std::string text =
       opening(bottom + 56, fmt::format("{} on {} {}: tokens a second and device", spec.name,
                                        cluster.devices(), cluster.device.name));
-  if (found.empty()) return text + words(24, kTop + 20, "nothing fits") + "</svg>\n";
+  if (found.empty()) return text + label(24, kTop + 20, "nothing fits") + "</svg>\n";
   double most = 0;
   for (const Candidate& candidate : found)
     most = std::max(most, per_device(spec, cluster, candidate));
@@ -247,8 +247,8 @@ std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
       if (share > 0) text += box(x(done), row, x(done + share) - x(done), kRow - 8, part.color);
       done += share;
     }
-    text += words(kLeft - 10, row + 15, label(candidate.training), "end") +
-            words(x(rate) + 6, row + 15, fmt::format("{:.5g}", rate));
+    text += label(kLeft - 10, row + 15, describe(candidate.training), "end") +
+            label(x(rate) + 6, row + 15, fmt::format("{:.5g}", rate));
     row += kRow;
   }
   return text + "</svg>\n";

@@ -299,7 +299,7 @@ class MeshSearch {
 
 std::string limiting_part(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                           const StepTime& time) {
-  // The operations say how the computation of the busiest rank divides between matmuls and the
+  // The operations divide the computation of the busiest rank between matmuls and the
   // rest.
   const ElementType type = precision(training.precision)->compute;
   double products = 0;

@@ -15,8 +15,9 @@ namespace shoal::plan {
 
 namespace {
 
-SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const StepTime& closed,
-                   const std::vector<Straggler>& stragglers, const schedule::Visit& visit) {
+SimulatedStep simulate_table(const schedule::Schedule& table, schedule::Costs costs,
+                             const StepTime& closed, const std::vector<Straggler>& stragglers,
+                             const schedule::Visit& visit) {
   const int p = table.ranks();
   costs.slowdown.assign(p, 1);
   for (const Straggler& straggler : stragglers) {
@@ -32,8 +33,8 @@ SimulatedStep play(const schedule::Schedule& table, schedule::Costs costs, const
   return step;
 }
 
-/// `training` cut into the stages of `table`.
-Training cut_as(const schedule::Schedule& table, const ModelSpec& spec, Training training) {
+/// Returns `training` with the stages of `table`.
+Training with_stages_of(const schedule::Schedule& table, const ModelSpec& spec, Training training) {
   const std::int64_t p = training.mesh.pipeline;
   const std::int64_t m = training.micro_batches();
   const auto refuse = [&](const std::string& what) {
@@ -62,8 +63,9 @@ SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spe
                                 const schedule::Visit& visit) {
   validate(spec, training);
   const schedule::Costs costs =
-      schedule_costs(stage_times(spec, cut_as(table, spec, training), cluster));
-  return play(table, costs, estimator.step_time(spec, training, cluster), stragglers, visit);
+      schedule_costs(stage_times(spec, with_stages_of(table, spec, training), cluster));
+  return simulate_table(table, costs, estimator.step_time(spec, training, cluster), stragglers,
+                        visit);
 }
 
 SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
@@ -72,15 +74,14 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
                             const schedule::Visit& visit) {
   validate(spec, training);
   const auto p = static_cast<int>(training.mesh.pipeline);
-  const std::string name = training.mesh.virtual_stages > 1 ? "interleaved"
-                           : p == 1                         ? "1f1b"
-                                                            : training.schedule;
+  std::string name = p == 1 ? "1f1b" : training.schedule;
+  if (training.mesh.virtual_stages > 1) name = "interleaved";
   const auto table =
       schedule::make_schedule(name, p, static_cast<int>(p == 1 ? 1 : training.chunks()),
                               static_cast<int>(training.micro_batches()));
   schedule::Costs costs = schedule_costs(stage_times(spec, training, cluster));
   if (table.stages() != static_cast<int>(costs.stages.size())) {
-    // One rank that holds several stages runs them as one.
+    // One rank runs the stages that it holds as one.
     schedule::StageCost all{0, 0, 0, 1, 0};
     for (const auto& stage : costs.stages) {
       all.forward += stage.forward;
@@ -89,7 +90,8 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
     }
     costs.stages = {all};
   }
-  return play(table, costs, estimator.step_time(spec, training, cluster), stragglers, visit);
+  return simulate_table(table, costs, estimator.step_time(spec, training, cluster), stragglers,
+                        visit);
 }
 
 std::vector<double> simulate_collective(const collective::StepTable& table,
@@ -112,8 +114,7 @@ std::vector<double> simulate_collective(const collective::StepTable& table,
       const collective::Step& step = table[rank][at[rank]];
       const double bytes = static_cast<double>(step.range.size()) * bytes_per_element;
       if (step.action == collective::Action::kSend) {
-        // The link carries one message after the other; the rank itself goes on once it has posted
-        // it.
+        // The sender is busy until its link has carried the message.
         now[rank] += factor * (link.alpha + bytes * link.beta);
         arrivals[step.peer][rank].push_back(now[rank]);
         if (awaited[step.peer] == rank) {
@@ -156,12 +157,12 @@ SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_i
   double done = 0;
   double until_failure = next_failure();
   while (done < useful) {
-    const double piece = std::min(checkpoint_interval_s, useful - done);
-    const double segment = piece + (done + piece < useful ? failures.checkpoint_s : 0);
+    const double training = std::min(checkpoint_interval_s, useful - done);
+    const double segment = training + (done + training < useful ? failures.checkpoint_s : 0);
     if (segment <= until_failure) {
       run.seconds += segment;
       until_failure -= segment;
-      done += piece;
+      done += training;
       ++run.checkpoints;
       continue;
     }

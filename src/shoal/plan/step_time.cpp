@@ -10,13 +10,14 @@
 namespace shoal::plan {
 namespace {
 
-// What a collective takes from the computation that it runs beside: its kernels occupy part of the
-// device inside a host, and hardly any between hosts. Isaev et al., "Calculon", SC 2023.
+// Shares by which a collective slows the computation that it runs beside: its kernels occupy part
+// of the device inside a host, and hardly any of it between hosts. Isaev et al., "Calculon", SC
+// 2023.
 constexpr double kInterferenceInside = 0.15;
 constexpr double kInterferenceBetween = 0.02;
 
-/// One message between neighbouring stages: each tensor rank sends its share, and they gather it
-/// again unless it stays cut.
+/// Returns the time of one message between neighbouring stages: each tensor rank sends its share,
+/// and the receivers gather the shares unless activations stay cut.
 double message_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   const Mesh& mesh = training.mesh;
   const double bytes = precision(training.precision)->activation_bytes * training.micro_batch *
@@ -28,7 +29,7 @@ double message_s(const ModelSpec& spec, const Training& training, const Cluster&
   return link.alpha + bytes / mesh.tensor * link.beta + gather;
 }
 
-/// Totals of every pipeline rank for one micro-batch.
+/// Returns the totals of every pipeline rank for one micro-batch.
 std::vector<PieceTime> by_rank(const std::vector<PieceTime>& stages, const Training& training) {
   std::vector<PieceTime> ranks(training.mesh.pipeline);
   for (std::size_t stage = 0; stage < stages.size(); ++stage)
@@ -36,8 +37,9 @@ std::vector<PieceTime> by_rank(const std::vector<PieceTime>& stages, const Train
   return ranks;
 }
 
-/// GPipe, 1F1B and interleaved in closed form: the slowest rank works through all micro-batches,
-/// and the others' share of the first one passes before and after. Exact for equal stages.
+/// Returns the time of GPipe, 1F1B and interleaved in closed form: the slowest rank runs all
+/// micro-batches, and the other ranks' share of the first one passes before and after. The form is
+/// exact for equal stages.
 double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
   double sum = 0;
   double longest = 0;
@@ -70,15 +72,15 @@ double host_link(const Cluster& cluster) {
 }
 
 struct Exchange {
-  double seconds = 0;  ///< all of it
-  double window = 0;   ///< computation that it can run beside
+  double seconds = 0;  ///< hidden or not
+  double window = 0;   ///< computation beside which it can run
   double interference = 0;
 };
 
-/// Micro-batches in whose computation each direction of an exchange has something to do. A stage's
-/// gradients are whole when its last micro-batch is back, and an interleaved schedule takes the
-/// last `pp` micro-batches back stage after stage: that of the first stage to finish has all the
-/// others' time. Parameters that are gathered for the forward pass likewise.
+/// Returns the micro-batches whose computation can hide each direction of an exchange. A stage's
+/// gradients are complete after its last backward pass. An interleaved schedule runs the last `pp`
+/// micro-batches backward stage after stage, so that the exchange of the first stage to finish has
+/// the time of all others. Parameters that are gathered for the forward pass behave alike.
 double overlapping_micro_batches(const Training& training) {
   const double p = training.mesh.pipeline;
   const double v = training.mesh.virtual_stages;
@@ -86,8 +88,8 @@ double overlapping_micro_batches(const Training& training) {
   return p > 1 && v > 1 ? std::min(m, (p * (v - 1) + 1) / v) : 1;
 }
 
-/// Seconds to exchange gradients, and parameters where they are sharded, of `held` parameters among
-/// their own data ranks.
+/// Returns the seconds to exchange the gradients of `held` parameters among their data ranks, and
+/// the parameters where they are sharded.
 double exchange_s(double held, const DataRanks& ranks, const Training& training,
                   const Cluster& cluster) {
   if (held == 0) return 0;
@@ -108,19 +110,20 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
   const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient));
   const double gather = over_shards(held * (plus ? 1 : bytes.parameter));
   const double again = training.reshard_after_forward ? m : 0;
-  const double gathers = training.zero_stage == 3 ? m + (plus ? 0 : again) : 1;
+  double gathers = 1;
+  if (training.zero_stage == 3) gathers = plus ? m : m + again;
   double seconds = times * scatter + gathers * gather +
                    all_reduce_s(cluster, ranks.replicas, held / shards * bytes.gradient);
   if (plus)
     seconds += again * all_gather_s(cluster, {ranks.shards.inside, 1}, held * bytes.parameter);
-  // Each rank's shard comes over the link to the host before it is gathered.
+  // Each rank's shard crosses the link to the host before it is gathered.
   if (training.offload_parameters)
     seconds += (m + again) * held / shards * bytes.parameter / host_link(cluster);
   return seconds;
 }
 
-/// Of the rank that has most to exchange: dense parameters among all data ranks, experts among
-/// those that hold the same ones.
+/// Returns the exchange of the rank that has most to exchange: dense parameters among all data
+/// ranks, experts among those that hold the same ones.
 Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                        const std::vector<PieceTime>& ranks) {
   const DataRanks dense = dense_ranks(cluster, training);

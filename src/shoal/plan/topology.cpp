@@ -98,7 +98,7 @@ double all_to_all_s(const Cluster& cluster, GroupShape group, double bytes) {
   const AlphaBeta inside = inside_link(cluster);
   const AlphaBeta between = between_link(cluster);
   if (group.hosts == 1) return pairwise_all_to_all_s(n, bytes, inside);
-  // What leaves the host and what stays share their time only at the slower of the two.
+  // Traffic that leaves the host and traffic that stays overlap: the slower of the two counts.
   const double away = bytes * (n - group.inside) / n;
   const double near = bytes * (group.inside - 1) / n;
   return std::max((n - group.inside) * between.alpha + away * between.beta,

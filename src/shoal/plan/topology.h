@@ -8,7 +8,7 @@
 
 namespace shoal::plan {
 
-/// Where the ranks of a group lie: `inside` of them on each of `hosts` hosts.
+/// The placement of a group of ranks: `inside` of them on each of `hosts` hosts.
 struct GroupShape {
   std::int64_t inside = 1;
   std::int64_t hosts = 1;

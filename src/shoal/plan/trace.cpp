@@ -9,7 +9,7 @@
 namespace shoal::plan {
 namespace {
 
-// Counts of ten digits and times of a thousand years stay below it.
+// Counts of ten digits and times of a thousand years take less.
 constexpr std::size_t kLongestEvent = 512;
 
 const char* colour(schedule::Kind kind) {

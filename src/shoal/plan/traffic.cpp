@@ -227,7 +227,7 @@ class StepTraffic {
   std::vector<HeldParameters> held_;
   DataRanks dense_;
   DataRanks experts_;
-  double samples_ = 0;  ///< of a micro-batch
+  double samples_ = 0;  ///< samples of a micro-batch
   double length_ = 0;   ///< tokens of a sample on one context rank
   double hidden_ = 0;
   double layers_ = 0;

@@ -8,7 +8,7 @@
 
 namespace shoal::plan {
 
-/// What one device sends in one optimizer step for one technique.
+/// The bytes that one device sends in one optimizer step for one technique.
 struct Traffic {
   std::string technique;  ///< "data", "shard", "replica", "tensor", "vocabulary", "pipeline",
                           ///< "context", "expert", "expert tensor", "second shard", "offload"

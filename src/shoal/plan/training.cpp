@@ -203,7 +203,7 @@ std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& tr
   if (!training.stage_layers.empty()) return training.stage_layers;
   const std::int64_t stages = training.stages();
   std::vector<std::int64_t> blocks(stages, spec.layers / stages);
-  // The middle takes what is left over, so that embedding and head stand on the smaller stages.
+  // The middle stages take the remainder, so that embedding and head are on the smaller stages.
   const std::int64_t left = spec.layers % stages;
   const std::int64_t first = (stages - left) / 2;
   for (std::int64_t i = 0; i < left; ++i) ++blocks[first + i];

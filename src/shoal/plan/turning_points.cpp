@@ -14,7 +14,8 @@
 namespace shoal::plan {
 namespace {
 
-constexpr int kHalvings = 4;  ///< of a factor of two: to within 2^(1/16)
+/// Bisections of a factor of two: the turn is found to within 2^(1/16).
+constexpr int kHalvings = 4;
 
 bool same_mesh(const Candidate& a, const Candidate& b) {
   const Mesh& x = a.training.mesh;
@@ -25,7 +26,7 @@ bool same_mesh(const Candidate& a, const Candidate& b) {
 
 using Winner = std::optional<Candidate>;
 
-/// Every strategy of training that the space allows, priced on the cluster as it is.
+/// Every strategy that the space allows, priced on the cluster as it is.
 class Strategies {
  public:
   Strategies(const Estimator& estimator, const ModelSpec& spec, const Training& start,
@@ -56,9 +57,9 @@ class Strategies {
     return all;
   }
 
-  /// With another bandwidth of one link. No strategy gets faster on slower links, and none on
-  /// faster ones than on nearly infinite ones: ways are tried in the order of that bound until it
-  /// passes the best.
+  /// Returns the fastest strategy with another bandwidth of one link. A strategy is no faster on
+  /// slower links than now, and no faster on faster links than on nearly infinite ones. Strategies
+  /// are tried in the order of that bound until it passes the best.
   Winner with_link(Link Cluster::*link, double bandwidth) {
     Cluster changed = cluster_;
     (changed.*link).bandwidth = bandwidth;
@@ -118,7 +119,7 @@ class Strategies {
   Bounds bounds_[2][2];
 };
 
-/// Doubles and halves a condition until another mesh wins, then closes in on the turn.
+/// Doubles and halves a condition until another mesh wins, then bisects for the turning point.
 TurningPoint nearest(const char* condition, double now, const Candidate& present,
                      const std::function<Winner(double)>& winner_at) {
   TurningPoint turn{condition, now, now, {}};

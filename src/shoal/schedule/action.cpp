@@ -40,9 +40,8 @@ void add_transfers(Schedule& schedule) {
   const int last = schedule.stages() - 1;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     std::vector<Action> with;
-    with.reserve(3 *
-                 schedule.table[rank]
-                     .size());  // each computation has at most one message before it and one after
+    with.reserve(
+        3 * schedule.table[rank].size());  // at most one message before each computation, one after
     for (const Action& action : schedule.table[rank]) {
       const int stage = action.stage;
       const int before = stage > 0 ? owner[stage - 1] : rank;

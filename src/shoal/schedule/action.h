@@ -9,37 +9,38 @@ namespace shoal::schedule {
 enum class Kind : std::uint8_t {
   kForward,
   kBackward,           ///< both gradients at once
-  kInputGradient,      ///< the gradient of the stage's input: what the stage before waits for
-  kWeightGradient,     ///< the gradient of its weights, any time after kInputGradient
+  kInputGradient,      ///< gradient of the stage's input, for which the stage before waits
+  kWeightGradient,     ///< gradient of its weights, any time after kInputGradient
   kSendActivation,     ///< output of `stage` to the rank of `stage` + 1
   kReceiveActivation,  ///< input of `stage` from the rank of `stage` - 1
   kSendGradient,       ///< gradient of the input of `stage` to the rank of `stage` - 1
   kReceiveGradient,    ///< gradient of the output of `stage` from the rank of `stage` + 1
 };
 
-/// The mark of a kind in schedule files: F, B, I, W as in PyTorch's, and SEND_F, RECV_F, SEND_B,
-/// RECV_B.
+/// Returns the mark of a kind in schedule files: F, B, I, W as in PyTorch's, and SEND_F, RECV_F,
+/// SEND_B, RECV_B.
 const char* mark(Kind kind);
 bool is_compute(Kind kind);
 bool is_send(Kind kind);
 
-/// One thing that one rank does in a pipeline step. Sends do not wait for their receiver; receives
-/// wait for their sender; between two ranks messages are told apart by kind, stage and micro-batch,
-/// so their order does not matter.
+/// One action of one rank in a pipeline step. A send does not wait for its receiver; a receive
+/// waits for its sender. Kind, stage and micro-batch identify a message between two ranks, so that
+/// the order of messages does not matter.
 struct Action {
   Kind kind = Kind::kForward;
-  int stage = 0;  ///< a piece of the model, counted along the data path over all ranks
+  int stage = 0;  ///< number of the part of the model along the data path, over all ranks
   int micro_batch = 0;
   int peer = -1;  ///< the other rank of a send or receive
 
   bool operator==(const Action&) const = default;
 };
 
-std::string to_string(const Action& action);  ///< "3F0": stage 3, forward, micro-batch 0
+/// Returns "3F0" for stage 3, forward, micro-batch 0.
+std::string to_string(const Action& action);
 
-/// A pipeline schedule: who holds which stage, and what every rank does in order. Plain data:
-/// generated, checked, executed, simulated, printed. Consecutive stages on one rank hand over
-/// without a message.
+/// A pipeline schedule: the rank of every stage, and the actions of every rank in order. It is
+/// plain data that is generated, checked, executed, simulated and printed. Consecutive stages on
+/// one rank pass their activations without a message.
 struct Schedule {
   std::string name;
   int micro_batches = 0;

@@ -7,7 +7,7 @@
 namespace shoal::schedule {
 namespace {
 
-/// What has happened to one micro-batch in one stage.
+/// The actions that one micro-batch has had in one stage.
 struct State {
   bool received = false;
   bool forward = false;
@@ -18,7 +18,7 @@ struct State {
   bool gradient_sent = false;
 };
 
-/// Follows one rank's list and refuses the first action that cannot be right there.
+/// Follows one rank's list and refuses the first action that is wrong at its place.
 class RankCheck {
  public:
   RankCheck(const Schedule& schedule, int rank) : schedule_(schedule), rank_(rank) {}
@@ -45,7 +45,7 @@ class RankCheck {
     return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of_stage[stage] != rank_;
   }
 
-  /// A neighbour on this rank must have produced what is consumed.
+  /// Checks that a neighbouring stage on this rank has produced the operand already.
   bool produced(int stage, int micro_batch, bool State::*flag) {
     return states_[{stage, micro_batch}].*flag;
   }

@@ -18,7 +18,7 @@ void require_counts(const char* name, int ranks, int micro_batches) {
                    "a step needs at least one micro-batch: micro_batches={}", micro_batches);
 }
 
-/// Stage s on rank s mod p.
+/// Puts stage s on rank s mod p.
 Schedule looped(std::string name, int ranks, int chunks, int micro_batches) {
   Schedule schedule{std::move(name), micro_batches, std::vector<int>(ranks * chunks),
                     std::vector<std::vector<Action>>(ranks)};
@@ -27,7 +27,7 @@ Schedule looped(std::string name, int ranks, int chunks, int micro_batches) {
   return schedule;
 }
 
-/// Rank i holds stages i and 2p - 1 - i.
+/// Puts stages i and 2p - 1 - i on rank i.
 Schedule v_shaped(std::string name, int ranks, int micro_batches) {
   Schedule schedule = looped(std::move(name), ranks, 2, micro_batches);
   for (int stage = ranks; stage < 2 * ranks; ++stage)
@@ -35,11 +35,11 @@ Schedule v_shaped(std::string name, int ranks, int micro_batches) {
   return schedule;
 }
 
-/// Appends the next micro-batch of a kind and stage to a rank's list, counting for itself; one that
-/// is beyond the last is left out.
-class Line {
+/// Appends actions to a rank's list and counts the micro-batches of each kind and stage itself. It
+/// leaves out a micro-batch beyond the last.
+class RankActions {
  public:
-  Line(std::vector<Action>& actions, int micro_batches)
+  RankActions(std::vector<Action>& actions, int micro_batches)
       : actions_(actions), micro_batches_(micro_batches) {}
 
   void forward(int stage) { add(Kind::kForward, stage, forwards_); }
@@ -48,13 +48,13 @@ class Line {
     pending_.push_back({Kind::kWeightGradient, stage, backwards_[stage]});
     add(Kind::kInputGradient, stage, backwards_);
   }
-  /// The oldest weight gradient that is owed.
+  /// Appends the oldest pending weight gradient.
   void weight_gradient() {
     if (pending_.empty()) return;
     if (pending_.front().micro_batch < micro_batches_) actions_.push_back(pending_.front());
     pending_.pop_front();
   }
-  /// The oldest that is owed by this stage.
+  /// Appends the oldest pending weight gradient of this stage.
   void weight_gradient(int stage) {
     const auto at = std::find_if(pending_.begin(), pending_.end(),
                                  [&](const Action& action) { return action.stage == stage; });
@@ -62,7 +62,7 @@ class Line {
     if (at->micro_batch < micro_batches_) actions_.push_back(*at);
     pending_.erase(at);
   }
-  std::size_t owed() const { return pending_.size(); }
+  std::size_t pending() const { return pending_.size(); }
   int forwards(int stage) { return forwards_[stage]; }
   int backwards(int stage) { return backwards_[stage]; }
 
@@ -79,22 +79,22 @@ class Line {
   std::deque<Action> pending_;
 };
 
-/// 1F1B whose backward is cut in two: rank i starts with `warm_up(i)` forwards and lags `delay(i)`
-/// weight gradients behind.
+/// 1F1B whose backward is cut in two: rank i starts with `warm_up(i)` forwards and runs its weight
+/// gradients `delay(i)` micro-batches late.
 template <class WarmUp, class Delay>
 Schedule zero_bubble_h(const char* name, int ranks, int micro_batches, WarmUp warm_up,
                        Delay delay) {
   require_counts(name, ranks, micro_batches);
   Schedule schedule = looped(name, ranks, 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
-    Line line(schedule.table[rank], micro_batches);
-    for (int i = 0; i < warm_up(rank); ++i) line.forward(rank);
+    RankActions actions(schedule.table[rank], micro_batches);
+    for (int i = 0; i < warm_up(rank); ++i) actions.forward(rank);
     for (int i = 0; i < micro_batches; ++i) {
-      line.input_gradient(rank);
-      if (line.owed() > static_cast<std::size_t>(delay(rank))) line.weight_gradient();
-      line.forward(rank);
+      actions.input_gradient(rank);
+      if (actions.pending() > static_cast<std::size_t>(delay(rank))) actions.weight_gradient();
+      actions.forward(rank);
     }
-    while (line.owed() > 0) line.weight_gradient();
+    while (actions.pending() > 0) actions.weight_gradient();
   }
   add_transfers(schedule);
   return schedule;
@@ -106,9 +106,9 @@ Schedule gpipe(int ranks, int micro_batches) {
   require_counts("gpipe", ranks, micro_batches);
   Schedule schedule = looped("gpipe", ranks, 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
-    Line line(schedule.table[rank], micro_batches);
-    for (int i = 0; i < micro_batches; ++i) line.forward(rank);
-    for (int i = 0; i < micro_batches; ++i) line.backward(rank);
+    RankActions actions(schedule.table[rank], micro_batches);
+    for (int i = 0; i < micro_batches; ++i) actions.forward(rank);
+    for (int i = 0; i < micro_batches; ++i) actions.backward(rank);
   }
   add_transfers(schedule);
   return schedule;
@@ -118,11 +118,11 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
   require_counts("1f1b", ranks, micro_batches);
   Schedule schedule = looped("1f1b", ranks, 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
-    Line line(schedule.table[rank], micro_batches);
-    for (int i = 0; i < ranks - rank - 1; ++i) line.forward(rank);
+    RankActions actions(schedule.table[rank], micro_batches);
+    for (int i = 0; i < ranks - rank - 1; ++i) actions.forward(rank);
     for (int i = 0; i < micro_batches; ++i) {
-      line.forward(rank);
-      line.backward(rank);
+      actions.forward(rank);
+      actions.backward(rank);
     }
   }
   add_transfers(schedule);
@@ -138,10 +138,10 @@ Schedule interleaved(int ranks, int chunks, int micro_batches) {
                                 : one_forward_one_backward(ranks, micro_batches);
     plain.name = "interleaved";
     if (ranks > 1) return plain;
-    Line line(plain.table[0], micro_batches);
+    RankActions actions(plain.table[0], micro_batches);
     for (int i = 0; i < micro_batches; ++i) {
-      for (int stage = 0; stage < chunks; ++stage) line.forward(stage);
-      for (int stage = chunks - 1; stage >= 0; --stage) line.backward(stage);
+      for (int stage = 0; stage < chunks; ++stage) actions.forward(stage);
+      for (int stage = chunks - 1; stage >= 0; --stage) actions.backward(stage);
     }
     return plain;
   }
@@ -150,17 +150,17 @@ Schedule interleaved(int ranks, int chunks, int micro_batches) {
                    micro_batches, ranks);
   Schedule schedule = looped("interleaved", ranks, chunks, micro_batches);
   const int total = micro_batches * chunks;
-  // Groups of p micro-batches pass through one chunk after the other; backwards through the chunks
+  // Groups of p micro-batches pass through one chunk after the other, and back through the chunks
   // in reverse.
   const auto chunk_of = [&](int turn) { return turn % (ranks * chunks) / ranks; };
   for (int rank = 0; rank < ranks; ++rank) {
-    Line line(schedule.table[rank], micro_batches);
+    RankActions actions(schedule.table[rank], micro_batches);
     const int warm_up = micro_batches == ranks
                             ? total
                             : std::min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks);
-    const auto forward = [&](int turn) { line.forward(chunk_of(turn) * ranks + rank); };
+    const auto forward = [&](int turn) { actions.forward(chunk_of(turn) * ranks + rank); };
     const auto backward = [&](int turn) {
-      line.backward((chunks - 1 - chunk_of(turn)) * ranks + rank);
+      actions.backward((chunks - 1 - chunk_of(turn)) * ranks + rank);
     };
     for (int turn = 0; turn < warm_up; ++turn) forward(turn);
     for (int turn = 0; turn < total; ++turn) {
@@ -187,40 +187,40 @@ Schedule zero_bubble_h2(int ranks, int micro_batches) {
 Schedule zero_bubble_v(int ranks, int micro_batches) {
   require_counts("zb-v", ranks, micro_batches);
   Schedule schedule = v_shaped("zb-v", ranks, micro_batches);
-  // The pattern needs 2p - 1 micro-batches to close; what lies beyond the real ones is left out.
+  // The pattern needs 2p - 1 micro-batches to close; those beyond the real ones are left out.
   const int rounds = std::max(2 * ranks - 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
-    Line line(schedule.table[rank], micro_batches);
+    RankActions actions(schedule.table[rank], micro_batches);
     const int down = rank;
     const int up = 2 * ranks - 1 - rank;
     const auto whole_backward = [&](int stage) {
-      line.input_gradient(stage);
-      line.weight_gradient(stage);
+      actions.input_gradient(stage);
+      actions.weight_gradient(stage);
     };
-    for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) line.forward(down);
+    for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) actions.forward(down);
     for (int i = 0; i < rank; ++i) {
-      line.forward(up);
-      line.forward(down);
+      actions.forward(up);
+      actions.forward(down);
     }
     for (int i = 0; i < ranks - rank; ++i) {
-      line.forward(up);
+      actions.forward(up);
       whole_backward(up);
     }
-    while (line.forwards(up) < line.forwards(down) || line.forwards(down) < rounds) {
-      if (line.forwards(down) < rounds) line.forward(down);
+    while (actions.forwards(up) < actions.forwards(down) || actions.forwards(down) < rounds) {
+      if (actions.forwards(down) < rounds) actions.forward(down);
       whole_backward(down);
-      line.forward(up);
+      actions.forward(up);
       whole_backward(up);
     }
     for (int i = 0; i < rank; ++i) {
-      line.input_gradient(down);
-      line.input_gradient(up);
+      actions.input_gradient(down);
+      actions.input_gradient(up);
     }
     for (int i = 0; i < ranks - rank; ++i) {
-      line.input_gradient(down);
-      line.weight_gradient(down);
+      actions.input_gradient(down);
+      actions.weight_gradient(down);
     }
-    while (line.owed() > 0) line.weight_gradient();
+    while (actions.pending() > 0) actions.weight_gradient();
   }
   add_transfers(schedule);
   return schedule;
@@ -233,47 +233,51 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
                    micro_batches, ranks);
   Schedule schedule = v_shaped("dualpipe-v", ranks, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
-    Line line(schedule.table[rank], micro_batches);
+    RankActions actions(schedule.table[rank], micro_batches);
     const int down = rank;
     const int up = 2 * ranks - 1 - rank;
     const int behind = ranks - rank - 1;
-    for (int i = 0; i < 2 * behind; ++i) line.forward(down);
+    for (int i = 0; i < 2 * behind; ++i) actions.forward(down);
     for (int i = 0; i < rank + 1; ++i) {
-      line.forward(down);
-      line.forward(up);
+      actions.forward(down);
+      actions.forward(up);
     }
     for (int i = 0; i < behind; ++i) {
-      line.input_gradient(up);
-      line.weight_gradient();
-      line.forward(up);
+      actions.input_gradient(up);
+      actions.weight_gradient();
+      actions.forward(up);
     }
     for (int i = 0; i < micro_batches - 2 * ranks + rank + 1; ++i) {
-      line.forward(down);
-      line.backward(up);
-      line.forward(up);
-      line.backward(down);
+      actions.forward(down);
+      actions.backward(up);
+      actions.forward(up);
+      actions.backward(down);
     }
     for (int i = 0; i < behind; ++i) {
-      line.backward(up);
-      line.forward(up);
-      line.backward(down);
+      actions.backward(up);
+      actions.forward(up);
+      actions.backward(down);
     }
-    // Weight gradients of the second half are put off, to fill the gaps of the cool-down.
-    bool put_off = false;
+    // Weight gradients of the second half wait until the cool-down, whose gaps they fill.
+    bool deferred = false;
     const auto backward = [&](int stage) {
-      put_off ? line.input_gradient(stage) : line.backward(stage);
+      if (deferred) {
+        actions.input_gradient(stage);
+      } else {
+        actions.backward(stage);
+      }
     };
     for (int i = 0; i < rank + 1; ++i) {
-      if (i == (rank + 1) / 2 && rank % 2 == 1) put_off = true;
+      if (i == (rank + 1) / 2 && rank % 2 == 1) deferred = true;
       backward(up);
-      if (i == (rank + 1) / 2 && rank % 2 == 0) put_off = true;
+      if (i == (rank + 1) / 2 && rank % 2 == 0) deferred = true;
       backward(down);
     }
     for (int i = 0; i < behind; ++i) {
-      line.weight_gradient();
-      line.input_gradient(down);
+      actions.weight_gradient();
+      actions.input_gradient(down);
     }
-    while (line.owed() > 0) line.weight_gradient();
+    while (actions.pending() > 0) actions.weight_gradient();
   }
   add_transfers(schedule);
   return schedule;

@@ -7,8 +7,8 @@
 
 namespace shoal::schedule {
 
-// Every generator throws Error(usage) for counts below one or outside the bounds that it names. p:
-// ranks, m: micro-batches.
+// Every generator throws Error(usage) for counts below one or outside the bounds that it names. In
+// the comments, p is the number of ranks and m that of micro-batches.
 
 /// All forwards, then all backwards; every rank holds m activations. Huang et al., "GPipe", 2019.
 Schedule gpipe(int ranks, int micro_batches);
@@ -26,20 +26,21 @@ Schedule interleaved(int ranks, int chunks, int micro_batches);
 /// bubble pipeline parallelism", 2023.
 Schedule zero_bubble_h1(int ranks, int micro_batches);
 
-/// The same with 2p - 1 activations and, when forward, input and weight gradient take equally long,
-/// no bubble.
+/// Like ZB-H1 with 2p - 1 activations. It has no bubble when forward, input gradient and weight
+/// gradient take equally long.
 Schedule zero_bubble_h2(int ranks, int micro_batches);
 
-/// Two stages a rank in a V (rank i holds i and 2p - 1 - i): no bubble at the memory of 1F1B. Same
-/// source, and Qi et al., "Pipeline parallelism with controllable memory", 2024.
+/// Two stages a rank in a V (rank i holds i and 2p - 1 - i), without a bubble at the memory of
+/// 1F1B. Qi et al., 2023, and Qi et al., "Pipeline parallelism with controllable memory", 2024.
 Schedule zero_bubble_v(int ranks, int micro_batches);
 
 /// DeepSeek's DualPipe cut in half along its symmetry, in a V. Needs m >= 2p. DeepSeek-AI,
 /// "DualPipe", 2025.
 Schedule dual_pipe_v(int ranks, int micro_batches);
 
-/// By name: "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v". `chunks` must
-/// be what the schedule has (1; 2 for the V-shaped ones; any for "interleaved").
+/// Makes a schedule by its name: "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v",
+/// "dualpipe-v". `chunks` must be what the schedule has (1; 2 for the V-shaped ones; any for
+/// "interleaved").
 Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro_batches);
 std::vector<std::string> schedule_names();
 

@@ -14,7 +14,7 @@
 namespace shoal::schedule {
 namespace {
 
-constexpr int kMost = 1'000'000;  // stages, and micro-batches
+constexpr int kMost = 1'000'000;  // the most stages, and the most micro-batches
 
 [[noreturn]] void refuse(const std::string& file, const std::string& what) {
   throw Error(ErrorKind::kConfig, "schedule", file + ": " + what);
@@ -28,7 +28,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// Cuts at every separator; the pieces without surrounding blanks.
+/// Splits at every separator and strips the blanks around each part.
 std::vector<std::string_view> pieces(std::string_view text, char separator) {
   std::vector<std::string_view> list;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -39,7 +39,7 @@ std::vector<std::string_view> pieces(std::string_view text, char separator) {
   return list;
 }
 
-/// "12SEND_F3" in its parts; empty when it is not one.
+/// Parses a cell such as "12SEND_F3"; empty when it is not an action.
 std::optional<Action> parse(std::string_view cell) {
   Action action;
   const char* const end = cell.data() + cell.size();
@@ -56,7 +56,7 @@ std::optional<Action> parse(std::string_view cell) {
   return std::nullopt;
 }
 
-/// Stages are 0, 1, 2 ...; each is computed by one rank.
+/// Checks that stages are 0, 1, 2 ... and that one rank computes each.
 std::vector<int> owners(const Schedule& schedule, const std::string& file) {
   std::map<int, int> owner;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {

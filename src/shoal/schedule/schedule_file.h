@@ -7,13 +7,13 @@
 
 namespace shoal::schedule {
 
-/// A schedule as comma-separated text, one line a rank, one cell an action: "0F0,0F1,1RECV_F0". The
-/// format of PyTorch's torch.distributed.pipelining (`_dump_csv`), which reads and writes the same
-/// marks.
+/// Returns a schedule as comma-separated text, one line a rank, one cell an action:
+/// "0F0,0F1,1RECV_F0". This is the format of PyTorch's torch.distributed.pipelining (`_dump_csv`),
+/// which reads and writes the same marks.
 std::string to_csv(const Schedule& schedule);
 
-/// The reverse. Who holds a stage follows from who computes it; empty cells are idle slots; a file
-/// without sends and receives gets them. The schedule is checked. Throws Error(config) that names
+/// Reads such text and checks the schedule. The rank that computes a stage holds it; empty cells
+/// are idle slots; a file without sends and receives gets them. Throws Error(config) that names
 /// `file`, line, cell and rule.
 Schedule from_csv(std::string_view text, const std::string& file);
 

@@ -12,7 +12,7 @@ namespace {
 
 using Order = std::vector<int>;
 
-/// What a module's pass holds: its own units and those of the modules around it.
+/// Returns the units that a module's pass holds: its own and those of the modules around it.
 std::vector<std::set<int>> held_units(const ShardPlan& plan) {
   std::vector<std::set<int>> held;
   for (std::size_t m = 0; m < plan.reads.size(); ++m) {
@@ -23,7 +23,7 @@ std::vector<std::set<int>> held_units(const ShardPlan& plan) {
   return held;
 }
 
-/// Whether backward enters a module: something in it or before it is trained.
+/// Returns true if backward enters a module: something in it or before it is trained.
 bool enters(const ShardPlan& plan, int module) {
   int last = module;
   for (int m = module + 1; m < static_cast<int>(plan.parent.size()) && plan.parent[m] >= module;
@@ -32,8 +32,8 @@ bool enters(const ShardPlan& plan, int module) {
   return last >= plan.first_trained;
 }
 
-/// Backward runs the children of a module from the last to the first, and begins each module before
-/// what lies inside it.
+/// Returns the modules in the order of the backward pass, which runs the children of a module from
+/// the last to the first, and begins each module before those inside it.
 void add_backward(const ShardPlan& plan, int parent, Order& order) {
   for (int m = static_cast<int>(plan.reads.size()) - 1; m >= 0; --m) {
     if (plan.parent[m] == parent && enters(plan, m)) {
@@ -47,7 +47,7 @@ class Table {
  public:
   explicit Table(const ShardPlan& plan) : held_(held_units(plan)), ahead_(plan.ahead) {}
 
-  /// One pass. `keep(unit)`: not released in it.
+  /// Appends one pass. It does not release the units for which `keep` returns true.
   template <class Keep>
   void pass(const Order& order, ShardStep step, const Keep& keep) {
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -95,7 +95,7 @@ std::vector<ShardAction> shard_table(const ShardPlan& plan) {
   }
   add_backward(plan, -1, backward);
   Table table(plan);
-  // A module around all others reads nothing itself: backward begins with the first that does.
+  // A module around all others reads nothing itself: backward begins with the first one that reads.
   const auto begins = std::find_if(backward.begin(), backward.end(),
                                    [&](int module) { return !table.held(module).empty(); });
   table.pass(forward, ShardStep::kForward, [&](int unit) {

@@ -9,8 +9,8 @@
 namespace shoal::schedule {
 namespace {
 
-/// Names a message by what travels: the stage that it leaves from, its micro-batch, and whether it
-/// is an activation.
+/// Identifies a message: the stage that it leaves, its micro-batch, and whether it is an
+/// activation.
 std::size_t message_of(const Schedule& schedule, const Action& action) {
   const bool activation =
       action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveActivation;
@@ -88,8 +88,8 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
                             (costs.slowdown.empty() ? 1 : costs.slowdown[rank]);
         now[rank] += time;
         timeline.busy[rank] += time;
-        // A rank's time starts with its first computation: what it waits before that is free for
-        // the step before.
+        // A rank's time starts with its first computation: it may spend the wait before that on the
+        // previous step.
         if (timeline.begin[rank] < 0) timeline.begin[rank] = start;
       } else if (is_send(action.kind)) {
         const std::size_t message = message_of(schedule, action);

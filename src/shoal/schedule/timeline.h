@@ -7,62 +7,62 @@
 
 namespace shoal::schedule {
 
-/// What one micro-batch costs in one stage. Seconds, or any unit of time; memory in bytes, or any
-/// unit.
+/// The costs of one micro-batch in one stage, in seconds and bytes or any other units.
 struct StageCost {
   double forward = 1;
   double input_gradient = 1;
   double weight_gradient = 1;
-  double activations = 1;   ///< held from the forward on
-  double weight_store = 0;  ///< what of it is held from the input gradient until the weight
-                            ///< gradient; at most `activations`
+  double activations = 1;  ///< memory held from the forward pass on
+  /// The part of `activations` that is held from the input gradient until the weight gradient.
+  double weight_store = 0;
 
   double compute() const { return forward + input_gradient + weight_gradient; }
 };
 
 struct Costs {
   std::vector<StageCost> stages;  ///< one per stage, or one for all
-  double transfer = 0;            ///< a message, from its send until it can be used
-  double occupancy = 0;           ///< of that, the time that the sender is busy
-  std::vector<double> slowdown;   ///< per rank, multiplies its computations; empty: none
+  double transfer = 0;            ///< time of a message from its send until its use
+  double occupancy = 0;           ///< part of `transfer`: the sender is busy
+  std::vector<double> slowdown;   ///< per rank: factor of its computations; empty: none
 
   const StageCost& of(int stage) const {
     return stages.size() == 1 ? stages.front() : stages[stage];
   }
 };
 
-/// One action when it ran.
+/// The time at which one action ran.
 struct Span {
   Action action;
   double begin = 0;
   double end = 0;
 };
 
-/// A schedule carried out.
+/// A simulated schedule.
 struct Timeline {
   std::vector<std::vector<Span>> ranks;  ///< computations and waits that took time, in order
   std::vector<double> busy;              ///< time in computations, per rank
-  /// first and last moment of each rank
+  // The first and the last moment of each rank.
   std::vector<double> begin;
   std::vector<double> end;
 
-  double makespan() const;      ///< from the start to the end of the last rank
-  double longest_span() const;  ///< the longest time that one rank is engaged: the cost of a step
-                                ///< when ranks start the next one on their own
+  /// Returns the time from the start to the end of the last rank.
+  double makespan() const;
+  /// Returns the longest time from the begin to the end of one rank: the cost of a step when each
+  /// rank starts the next step on its own.
+  double longest_span() const;
 
-  /// 1 - work / longest_span, as zero-bubble papers count: the share of the most loaded rank's time
-  /// that is not the average rank's work.
+  /// Returns 1 - work / longest_span with the average work of a rank, as zero-bubble papers count.
   double bubble_fraction() const;
 };
 
-/// Is given what would stand in Timeline::ranks, one span after the other: those of a rank in
-/// order, ranks mixed.
+/// Receives the spans of Timeline::ranks one by one: those of a rank in order, ranks mixed.
 using Visit = std::function<void(int rank, const Span& span)>;
 
-/// Runs the table: every rank in order, a receive waiting for its message. Throws Error(usage) when
-/// ranks wait for each other, naming a rank and the action that it is stuck at; the table's stages,
-/// micro-batches and peers must exist (`check` makes sure). Linear in the number of actions. With
-/// `visit` no span is kept: Timeline::ranks holds nothing, whatever the number of actions.
+/// Simulates the table: every rank runs in order, and a receive waits for its message. Throws
+/// Error(usage) when ranks wait for each other, naming a rank and the action at which it is stuck.
+/// The table's stages, micro-batches and peers must exist (`check` makes sure). The time is linear
+/// in the number of actions. With `visit` no span is kept: Timeline::ranks stays empty, whatever
+/// the number of actions.
 Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& visit = {});
 
 /// Throws Error(usage) naming rank and action unless every stage runs every micro-batch forward
@@ -70,7 +70,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
 /// once and received once before its use, and no ranks wait for each other.
 void check(const Schedule& schedule);
 
-/// The most activation memory that each rank holds at once.
+/// Returns the most activation memory that each rank holds at once.
 std::vector<double> activation_peak(const Schedule& schedule, const Costs& costs);
 
 }  // namespace shoal::schedule

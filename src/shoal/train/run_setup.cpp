@@ -41,7 +41,7 @@ void RunSetup::resume_from_newest() {
   }
   const at::Tensor agreed = at::zeros({1}, at::kLong);
   *agreed.data_ptr<std::int64_t>() = step;
-  run_.group.broadcast(agreed, 0).order();
+  run_.group.broadcast(agreed, 0);
   step = *agreed.const_data_ptr<std::int64_t>();
   if (step < 0) return;
   run_.checkpoint = fmt::format("{}/step-{}", folder, step);

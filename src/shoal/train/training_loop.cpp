@@ -63,7 +63,7 @@ TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
   values[2] = signal != 0 && signal != SIGINT;
   values[3] = peak.total;
   std::copy(peak.categories.begin(), peak.categories.end(), values + 4);
-  run_.group.all_reduce(sums).order();
+  run_.group.all_reduce(sums);
 
   Agreement agreement{.labels = values[0], .peak_bytes = values[3]};
   if (values[1] > 0) {
@@ -188,11 +188,7 @@ void TrainingLoop::finish() {
 /// The ranks measure at the same time, so that they compete for memory and cores as in a step.
 double TrainingLoop::total_peak_flops() const {
   run_.group.barrier();
-  const at::Tensor peak = at::zeros({1}, at::kDouble);
-  *peak.data_ptr<double>() =
-      measure_peak_flops(run_.record.precision, std::chrono::milliseconds(200));
-  run_.group.all_reduce(peak).order();
-  return *peak.const_data_ptr<double>();
+  return run_.group.sum(measure_peak_flops(run_.record.precision, std::chrono::milliseconds(200)));
 }
 
 }  // namespace shoal::train

@@ -16,7 +16,7 @@ void require_positive(const char* what, double value) {
                    value);
 }
 
-constexpr double kMost = 9007199254740992;  // 2^53: what a double counts one by one
+constexpr double kMost = 9007199254740992;  // 2^53: beyond it a double skips whole numbers
 
 std::int64_t iterations(std::int64_t samples, std::int64_t batch, std::int64_t ranks) {
   require_positive("samples", static_cast<double>(samples));

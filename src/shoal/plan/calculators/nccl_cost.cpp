@@ -10,8 +10,8 @@ namespace {
 
 struct Protocol {
   const char* name;
-  double share;  ///< of the link's bandwidth
-  /// microseconds
+  double share;  ///< part of the link's bandwidth
+  // Microseconds.
   double tree_base;
   double ring_base;
   double tree_inside;

@@ -6,8 +6,8 @@
 
 namespace shoal::plan {
 
-/// What NCCL's tuning expects of one algorithm and protocol of a collective: latency + bytes /
-/// bandwidth, with the measured latencies of its source (src/graph/tuning.cc).
+/// The time that NCCL's tuning expects for one algorithm and protocol of a collective: latency +
+/// bytes / bandwidth, with the measured latencies of its source (src/graph/tuning.cc).
 struct NcclTime {
   std::string algorithm;   ///< "ring", or for all-reduce "tree"
   std::string protocol;    ///< "LL", "LL128" or "Simple"
@@ -17,7 +17,8 @@ struct NcclTime {
   double inside_us = 0;
   double between_us = 0;
   double sent_bytes = 0;  ///< bytes over the slowest link
-  double bandwidth = 0;   ///< of that link, times the protocol's share: a half, 92 % or all of it
+  double bandwidth =
+      0;  ///< bytes/s of that link, times the protocol's share: a half, 92 % or all of it
 
   double latency_s() const {
     return (base_us + inside_hops * inside_us + between_hops * between_us) * 1e-6;

@@ -39,7 +39,7 @@ std::optional<ScalingLaw> scaling_law(std::string_view name) {
 ComputeOptimum compute_optimum(const ScalingLaw& law, double flops) {
   SHOAL_USER_CHECK(flops > 0 && std::isfinite(flops), "scaling", "flops = {}: must be positive",
                    flops);
-  // From the derivative of the loss along 6 N D = flops: equation 4 of Hoffmann et al.
+  // The derivative of the loss along 6 N D = flops is zero: equation 4 of Hoffmann et al.
   const double sum = law.alpha + law.beta;
   const double G = std::pow(law.alpha * law.A / (law.beta * law.B), 1 / sum);
   ComputeOptimum best;

@@ -76,7 +76,7 @@ struct AllocationLaw {
 /// "llama-3" (Grattafiori et al., "The Llama 3 herd of models", 2024, section 3.2.1).
 std::vector<AllocationLaw> allocation_laws();
 
-/// What one token costs when a device serves one sequence at a time.
+/// The cost of one token when a device serves one sequence at a time.
 struct InferenceCost {
   /// A token of the prompt: 2 FLOPs per weight that multiplies it, and attention over half of the
   /// context, the mean of the prompt's tokens.
