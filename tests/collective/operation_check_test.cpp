@@ -24,9 +24,17 @@ constexpr int kRanks = 3;
 enum class Carrier { kSharedMemory, kTcp, kBoth };
 
 void PrintTo(Carrier carrier, std::ostream* out) {
-  *out << (carrier == Carrier::kSharedMemory ? "shared_memory"
-           : carrier == Carrier::kTcp        ? "tcp"
-                                             : "both");
+  switch (carrier) {
+    case Carrier::kSharedMemory:
+      *out << "shared_memory";
+      return;
+    case Carrier::kTcp:
+      *out << "tcp";
+      return;
+    case Carrier::kBoth:
+      *out << "both";
+      return;
+  }
 }
 
 class OperationCheck : public testing::TestWithParam<Carrier> {

@@ -73,9 +73,11 @@ class TableExecution {
   }
 
  private:
+  /// Records the problem. Returns false, which the step that met it returns.
   template <class... Args>
-  void fail(fmt::format_string<Args...> text, Args&&... args) {
+  bool fail(fmt::format_string<Args...> text, Args&&... args) {
     check_.problem = fmt::format(text, std::forward<Args>(args)...);
+    return false;
   }
 
   std::size_t all() const { return count_ * static_cast<std::size_t>(ranks_); }
@@ -84,7 +86,8 @@ class TableExecution {
     const bool wide =
         kind_ != Kind::kAllReduce && kind_ != Kind::kReduce && kind_ != Kind::kBroadcast;
     auto& work = work_[rank];
-    work.resize(kind_ == Kind::kAllToAll ? 2 * all() : wide ? all() : count_);
+    work.resize(wide ? all() : count_);
+    if (kind_ == Kind::kAllToAll) work.resize(2 * all());
     std::size_t begin = 0;
     std::size_t end = kind_ == Kind::kAllToAll ? all() : work.size();
     if (kind_ == Kind::kAllGather || kind_ == Kind::kGather) {
@@ -101,7 +104,7 @@ class TableExecution {
   bool act(int rank, const Step& step) {
     if (step.peer < 0 || step.peer >= ranks_ || step.range.begin > step.range.end ||
         step.range.end > work_[rank].size())
-      return fail("rank {} has a step outside of its memory or of the group", rank), false;
+      return fail("rank {} has a step outside of its memory or of the group", rank);
     if (step.range.size() == 0) return true;
     Symbol* mine = work_[rank].data() + step.range.begin;
     switch (step.action) {
@@ -118,23 +121,27 @@ class TableExecution {
     queue.pop_front();
     if (message.size() != step.range.size()) {
       return fail("rank {} expects {} elements of rank {}, which sent {}", rank, step.range.size(),
-                  step.peer, message.size()),
-             false;
+                  step.peer, message.size());
     }
-    if (step.action == Action::kHold) return held_[rank].emplace(step.peer, message), true;
+    if (step.action == Action::kHold) {
+      held_[rank].emplace(step.peer, message);
+      return true;
+    }
     for (std::size_t i = 0; i < message.size(); ++i) {
-      mine[i] = step.action == Action::kReceiveCopy ? message[i]
-                : step.peer < rank                  ? add(message[i], mine[i])
-                                                    : add(mine[i], message[i]);
+      if (step.action == Action::kReceiveCopy) {
+        mine[i] = message[i];
+        continue;
+      }
+      mine[i] = step.peer < rank ? add(message[i], mine[i]) : add(mine[i], message[i]);
     }
     return true;
   }
 
   bool send(int rank, const Step& step) {
-    if (step.peer == rank) return fail("rank {} sends to itself", rank), false;
+    if (step.peer == rank) return fail("rank {} sends to itself", rank);
     Message message(work_[rank].begin() + step.range.begin, work_[rank].begin() + step.range.end);
     if (std::count(message.begin(), message.end(), Symbol{}) > 0)
-      return fail("rank {} sends what it does not have", rank), false;
+      return fail("rank {} sends what it does not have", rank);
     wire_[{rank, step.peer}].push_back(std::move(message));
     check_.sent[rank] += step.range.size();
     ++check_.messages;
@@ -148,7 +155,7 @@ class TableExecution {
       std::optional<Symbol> sum;
       for (const auto& [peer, message] : held_[rank]) {
         if (message.size() != step.range.size())
-          return fail("rank {} folds messages of different sizes", rank), false;
+          return fail("rank {} folds messages of different sizes", rank);
         sum = sum ? add(*sum, message[i]) : message[i];
       }
       work_[rank][step.range.begin + i] = *sum;
@@ -194,10 +201,14 @@ class TableExecution {
     for (int rank = 0; rank < ranks_; ++rank) {
       for (std::size_t i = 0; i < work_[rank].size(); ++i) {
         const auto want = wanted(rank, i);
-        if (want && work_[rank][i].sum != *want)
-          return fail("element {} of rank {} does not hold what it should", i, rank);
-        if (kind_ == Kind::kAllReduce && work_[rank][i].order != work_[0][i].order)
-          return fail("element {} was added in another order on rank {} than on rank 0", i, rank);
+        if (want && work_[rank][i].sum != *want) {
+          fail("element {} of rank {} does not hold what it should", i, rank);
+          return;
+        }
+        if (kind_ == Kind::kAllReduce && work_[rank][i].order != work_[0][i].order) {
+          fail("element {} was added in another order on rank {} than on rank 0", i, rank);
+          return;
+        }
       }
     }
   }
@@ -205,7 +216,8 @@ class TableExecution {
   const StepTable& table_;
   const Kind kind_;
   const std::size_t count_;
-  const int root_, ranks_;
+  const int root_;
+  const int ranks_;
   std::vector<std::vector<Symbol>> work_;
   std::vector<std::map<int, Message>> held_;                 // by rank, then by sender
   std::map<std::pair<int, int>, std::deque<Message>> wire_;  // by sender and receiver, in order

@@ -18,7 +18,8 @@ int parent_of(int rank, int ranks) {
 struct Tree {
   Tree(int ranks, bool second) : parent(ranks, -1), children(ranks) {
     const auto position = [&](int rank) {
-      return !second ? rank : ranks % 2 == 0 ? ranks - 1 - rank : (rank + 1) % ranks;
+      if (!second) return rank;
+      return ranks % 2 == 0 ? ranks - 1 - rank : (rank + 1) % ranks;
     };
     for (int rank = 0; rank < ranks; ++rank) {
       if (const int up = parent_of(rank, ranks); up >= 0) {

@@ -220,11 +220,13 @@ void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_
     const bool late = now >= p.give_up || (p.handle() == handle && deadline.passed());
     const bool left = peer >= 0 && peers_->gone(peer) && seen == peers_->events();
     if (!late && !left) continue;
-    Error error = p.error(left ? ErrorKind::kPeerLost : ErrorKind::kTimeout,
-                          left ? fmt::format("rank {} has left", peer)
-                               : fmt::format("{} did not complete in time; {}", p.text(), report()))
-                      .awaiting(peer < 0 ? "any rank" : fmt::format("rank {}", peer));
-    peers_->abort(peer < 0 ? error : error.from(peer));
+    const std::string what =
+        left ? fmt::format("rank {} has left", peer)
+             : fmt::format("{} did not complete in time; {}", p.text(), report());
+    Error error = p.error(left ? ErrorKind::kPeerLost : ErrorKind::kTimeout, what);
+    error.awaiting(peer < 0 ? "any rank" : fmt::format("rank {}", peer));
+    if (peer >= 0) error.from(peer);
+    peers_->abort(error);
     peers_->check();
   }
 }
