@@ -14,19 +14,22 @@
 
 namespace shoal::train {
 
-/// Gives every parameter of `model`, which has no memory yet, the types that the job asks for;
-/// `type` ("fp32", "bf16", "fp16") is what its precision.type comes to. Throws Error(config) for a
-/// pattern of precision.parameters that fits no parameter.
-void set_types(nn::Model& model, const Job& job, const std::string& type);
+/// LibTorch's type of a precision that was decided: not of kAuto.
+at::ScalarType scalar_type(Precision type);
 
-/// How the optimizer keeps parameters and moments.
+/// Gives every parameter of `model`, which has no memory yet, the types that the job asks for;
+/// `type` is what its precision.type comes to, not kAuto. Throws Error(config) for a pattern of
+/// precision.parameters that fits no parameter.
+void set_types(nn::Model& model, const Job& job, Precision type);
+
+/// Types and place of the optimizer's state.
 optim::Storage storage_options(const JobConfig& config);
 
-/// The scale of the loss if any parameter of `model` is float16.
+/// Returns the scale of the loss when any parameter of `model` is float16.
 std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config);
 
-/// Master weights of a new run begin with the initial weights themselves and not with what 16 bits
-/// leave of them. `owned` as the optimizer's slices.
+/// Fills the master weights of a new run with the initial weights before they are rounded to 16
+/// bits. `owned` has the ranges of the optimizer's slices.
 void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer,
                    Key key);
 
@@ -34,8 +37,8 @@ void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimi
 /// everything is fp32.
 std::string describe_precision(const nn::Model& model, const JobConfig& config);
 
-/// Seconds that the products of one layer take, forward and backward: weights in fp32, and in a
-/// 16-bit type.
+/// Seconds that the matmuls of one layer take, forward and backward, with fp32 weights and with
+/// weights of a 16-bit type.
 struct ProductTimes {
   double fp32_s = 0, narrow_s = 0;
 };
@@ -43,16 +46,14 @@ struct ProductTimes {
 /// Times the largest layer of `spec` at `rows` rows (at most 256 of them) with the conversions that
 /// a 16-bit type costs. The ranks of `group` measure at the same time and add up what they found,
 /// so that all know the same. Takes about `budget` beyond one pass of each. Collective.
-ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows,
-                              const std::string& type, Duration budget, const comm::Group& group);
+ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows, Precision type,
+                              Duration budget, const comm::Group& group);
 
-/// What precision.type = "auto" means where bf16 takes these times: bf16 if it gains a twentieth,
-/// else fp32.
-std::string faster_type(const ProductTimes& bf16);
-/// What is said about that.
+/// Chooses for precision.type = "auto" by these times: bf16 when it gains a twentieth, else fp32.
+Precision faster_type(const ProductTimes& bf16);
+/// Describes this choice in one sentence.
 std::string describe_choice(const ProductTimes& bf16);
-/// What is said when `type`, which the job asks for, takes ten times as long as fp32 or more;
-/// nothing otherwise.
-std::optional<std::string> warn_if_slow(const std::string& type, const ProductTimes& times);
+/// Returns a warning when `type`, which the job asks for, takes ten times as long as fp32 or more.
+std::optional<std::string> warn_if_slow(Precision type, const ProductTimes& times);
 
 }  // namespace shoal::train
