@@ -113,8 +113,8 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
     return fabric;
   }
   fabric->transport_ = std::make_shared<wire::TcpTransport>(
-      wire::TcpTransport::Options{.key = s.key, .host = address, .ports = s.network.ports}, store, s.rank,
-      s.size, deadline);
+      wire::TcpTransport::Options{.key = s.key, .host = address, .ports = s.network.ports}, store,
+      s.rank, s.size, deadline);
   return fabric;
 }
 

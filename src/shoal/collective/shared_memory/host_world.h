@@ -26,7 +26,8 @@ namespace shoal::collective {
 class HostWorld {
  public:
   /// For ranks that are processes and have been through the rendezvous.
-  HostWorld(int rank, wire::LocalRendezvousResult acquaintance, const wire::SharedSegment* own_arena);
+  HostWorld(int rank, wire::LocalRendezvousResult acquaintance,
+            const wire::SharedSegment* own_arena);
   /// For ranks that are threads of this process: `control` is zeroed memory that they all use.
   HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> control);
 
