@@ -1,5 +1,5 @@
-// Ranks as threads that meet through a store and play hosts: what their groups stand on, groups
-// whose members alone take part, and what of a failure reaches whom.
+// Ranks as threads that connect through a store and play several hosts: the transports of their
+// groups, groups that only their members make, and the way of a failure to the other hosts.
 #include "shoal/collective/fabric.h"
 
 #include <fmt/format.h>
@@ -92,7 +92,7 @@ void check_groups(Fabric& fabric, wire::KeyValues& store, const std::vector<Expe
     EXPECT_EQ(group->rank(), own - members.begin());
     EXPECT_EQ(group->size(), static_cast<int>(members.size()));
     check_all(*group);
-    // What splits off has other numbers, and the same group again is another.
+    // Groups that split off have other numbers, and making the same group again makes another one.
     const auto half = group->split(group->rank() % 2, -group->rank());
     check_all(*half);
     Prefixed again(store, fmt::format("{}/again/", i));
@@ -118,7 +118,7 @@ TEST(Fabric, GroupsAreMadeByTheirMembersAlone) {
       }));
 }
 
-TEST(Fabric, RanksThatShareNothingSpeakTcp) {
+TEST(Fabric, RanksThatShareNoMemoryUseTcp) {
   const std::vector<Expected> groups = {
       {{2, 0}, "connections"}, {{1}, "connections"}, {{1, 2, 0}, "connections"}};
   const auto body = [&](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
@@ -146,8 +146,8 @@ TEST(Fabric, RanksOfOneHostNeedNoConnections) {
   }));
 }
 
-// A failure in the memory of one host is told to the other, in the job's numbers, and the other way
-// round.
+// A failure in the memory of one host is passed on to the other host with the ranks of the job, and
+// the other way round.
 TEST(Fabric, AFailureOfOneHostReachesAll) {
   for (const int where : {0, 1}) {
     const auto errors =

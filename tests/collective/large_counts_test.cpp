@@ -1,6 +1,6 @@
-// Counts beyond 2^31 and bytes beyond 2^32, without so much memory: tables and programs are those
-// of a small count with every range as many times larger, and what handles ranges, headers and
-// messages gets the far end of them.
+// Counts beyond 2^31 and bytes beyond 2^32, without so much memory. Tables and programs must equal
+// those of a small count with every range so many times larger; code that handles ranges, headers
+// and messages is tested at the far end of them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -100,7 +100,7 @@ TEST(LargeCounts, CallsTellThemApart) {
   EXPECT_EQ(TcpCall::read(bytes).text(), "all_reduce by sum of 8589934597 x u8 (ring)");
 }
 
-/// An address that nothing is read from or written to.
+/// An address from which nothing is read and to which nothing is written.
 std::byte* address(std::uintptr_t at) {
   return reinterpret_cast<std::byte*>(at);  // NOLINT: for arithmetic alone
 }
@@ -188,7 +188,7 @@ TEST(LargeCounts, HierarchicalProgramsGrowWithTheCount) {
   }
 }
 
-/// Zeros, of which only what is touched takes memory.
+/// Zeros that take memory only where they are touched.
 class Sparse {
  public:
   explicit Sparse(std::size_t bytes) : bytes_(bytes) {
@@ -207,7 +207,7 @@ class Sparse {
   std::byte* data_ = nullptr;
 };
 
-// Of an all-reduce of 2^33 bytes the last chunk, as staging hands it over.
+// The last chunk of an all-reduce of 2^33 bytes, as staging passes it.
 TEST(LargeCounts, ContributionsReachTheFarEnd) {
   const Sparse in(kFar);
   const Sparse out(kFar);
@@ -228,7 +228,7 @@ TEST(LargeCounts, ContributionsReachTheFarEnd) {
     EXPECT_EQ(*out.at(kFar - 16 + i), static_cast<std::byte>(11 * i)) << i;
 }
 
-// Rank 1 of 2: what it gets of rank 0 lies in front of what it keeps, what it gives behind.
+// Rank 1 of 2: the part that it receives from rank 0 lies before the part that it keeps.
 TEST(LargeCounts, ExchangedPartsReachTheFarEnd) {
   const Sparse in(kFar + 16);
   const Sparse out(16 + kFar);
@@ -250,7 +250,7 @@ TEST(LargeCounts, ExchangedPartsReachTheFarEnd) {
     EXPECT_EQ(*out.at(kFar + i), static_cast<std::byte>(i + 101));
 }
 
-/// Notes where bytes are said to belong, and drops them.
+/// Records where bytes belong, and drops them.
 class Noted final : public wire::ChunkSink {
  public:
   std::byte* place(wire::Stream, std::uint64_t total, std::uint64_t offset,

@@ -1,5 +1,5 @@
-// What a world leaves when it is over, in good order, by an error or because ranks are killed: no
-// descriptor, no thread, no mapped file, no file where ranks meet, nothing in /dev/shm.
+// A world that ends, in good order, by an error or because ranks are killed, leaves nothing behind:
+// no descriptor, no thread, no mapped file, no file of a rendezvous, nothing in /dev/shm.
 #include <dirent.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,8 +42,8 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-/// What this process holds of the kernel's, a line each: descriptors by what they are, files and
-/// segments that are mapped, threads.
+/// Lists the kernel resources of this process, one a line: descriptors by their kind, mapped files
+/// and segments, threads.
 std::vector<std::string> held() {
   std::vector<std::string> lines;
   for (const std::string& name : names_in("/proc/self/fd")) {
@@ -65,8 +65,9 @@ std::vector<std::string> held() {
   return lines;
 }
 
-/// What is held beyond `before` or no longer, after a while at most: a thread that has been joined
-/// may not be gone yet, here or when `before` was read, so that fewer threads are no change.
+/// Returns the resources that appeared or vanished since `before`, waiting briefly for threads that
+/// are still exiting. Fewer threads are no change: one may have been exiting when `before` was
+/// read.
 std::vector<std::string> changed_since(const std::vector<std::string>& before) {
   const Deadline end = Deadline::in(std::chrono::seconds(30));
   for (;; std::this_thread::sleep_for(milliseconds(5))) {
@@ -82,7 +83,7 @@ std::vector<std::string> changed_since(const std::vector<std::string>& before) {
   }
 }
 
-/// Files of ours where ranks meet, and in /dev/shm.
+/// Lists Shoal's files in the rendezvous directory and in /dev/shm.
 std::vector<std::string> files_of(const std::string& name) {
   std::vector<std::string> found;
   for (const std::string& file : names_in(wire::rendezvous_directory()))
@@ -109,11 +110,11 @@ void work(Communicator& c) {
   c.run({.kind = Kind::kBarrier}, soon());
 }
 
-/// By rank what it works on when it fails: peers that are threads may still read it when its rank
-/// has gone.
+/// The buffers of each rank when it fails: peers that are threads may still read them when the rank
+/// has ended.
 using Memory = std::vector<std::vector<float>>;
 
-/// Rank 1 gives up in the middle, with a large operation under way on all.
+/// Rank 1 gives up in the middle, with a large operation in flight on all ranks.
 void fail_at_work(Communicator& c, Memory& memory) {
   work(c);
   std::vector<float>& x = memory.at(static_cast<std::size_t>(c.rank()));
@@ -155,7 +156,8 @@ TEST(LeftBehind, NothingByRanksThatAreThreads) {
 
 enum class Fate { kEnds, kFails, kOneIsKilled, kAllAreKilled };
 
-/// One rank of a world over shared memory with an arena, or over TCP, from the meeting to the end.
+/// One rank of a world over shared memory with an arena, or over TCP, from the rendezvous to the
+/// end.
 void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
   Memory memory(static_cast<std::size_t>(ranks), std::vector<float>(kLarge, 1));
   std::unique_ptr<wire::Arena> arena;
@@ -201,7 +203,7 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
   }
 }
 
-/// The same as a process: 0 when it holds in the end what it held before.
+/// Runs it as a process: returns 0 when the process holds the same resources at the end as before.
 int life(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
   try {
     live(name + "-first", tcp, Fate::kEnds, rank,

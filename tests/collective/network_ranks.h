@@ -16,8 +16,8 @@ namespace shoal::collective {
 
 inline Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
 
-/// Runs `body(store, rank)` on `ranks` threads, with one store on loopback for them to meet at.
-/// Returns what each threw, empty where it threw nothing.
+/// Runs `body(store, rank)` on `ranks` threads, with one store on loopback through which they
+/// connect. Returns what each threw, empty where it threw nothing.
 inline std::vector<std::optional<Error>> on_network(
     int ranks, const std::function<void(const wire::Endpoint& store, int rank)>& body) {
   wire::StoreServer store("127.0.0.1", {0, 0}, "key");

@@ -19,9 +19,9 @@
 
 namespace shoal::collective {
 
-/// A way between two ends of one TCP connection that a test rules: it takes the caller's bytes and
-/// hands them on, and the other end's back. From `after` bytes on, both directions together and
-/// counted from when the fault is set, it does not do so any more.
+/// A relay between the two ends of a TCP connection, controlled by a test. It passes bytes on in
+/// both directions, until `after` bytes have passed since the fault was set, both directions
+/// together.
 class SlowLink {
  public:
   enum class Fault : std::uint8_t {
@@ -40,7 +40,7 @@ class SlowLink {
   SlowLink(const SlowLink&) = delete;
   SlowLink& operator=(const SlowLink&) = delete;
 
-  /// Where to call instead of `to`.
+  /// The endpoint to connect to instead of `to`.
   wire::Endpoint endpoint() const { return wire::local_endpoint(listener_.get()); }
   void lead_to(const wire::Endpoint& to) {
     thread_ = std::thread([this, to] { run(to); });
@@ -93,7 +93,7 @@ class SlowLink {
 
   bool faulty() const { return fault_ != Fault::kNone && left_ == 0; }
 
-  /// Takes what has come and hands on what is due; true when anything has moved.
+  /// Receives what has arrived and passes on what is due; true when a byte has moved.
   bool carry(Direction& d) {
     if (faulty() && (fault_ == Fault::kStop || d.forward)) return false;
     bool moved = false;

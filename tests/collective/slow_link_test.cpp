@@ -1,6 +1,5 @@
-// Two ranks whose connection goes through the test's hands: bytes arrive late and in small pieces,
-// the connection is cut at any point, or nothing gets through any more while both ends hold it
-// open.
+// The test carries the bytes between two ranks: they arrive late and in small parts, the connection
+// is cut at any point, or no byte passes any more while both ends are open.
 #include "tests/collective/slow_link.h"
 
 #include <fmt/format.h>
@@ -115,9 +114,9 @@ TEST(SlowLink, ACutIsNoticedOnBothEndsWhereverItIs) {
   }
 }
 
-// Nothing says that anything is wrong, but for the silence, which both notice by themselves. A rank
-// that had no processor for as long would notice it too, and tell the other, which then has its
-// words.
+// Only the silence shows that the link is cut, and both ranks notice it by themselves. A rank that
+// had no processor for as long would notice it too and report it to the other, which then has that
+// error.
 TEST(SlowLink, SilenceIsNoticed) {
   for (const std::uint64_t after : {40, 300000}) {
     SlowLink link(Duration::zero(), 16 << 10);
@@ -131,9 +130,9 @@ TEST(SlowLink, SilenceIsNoticed) {
   }
 }
 
-// Rank 0 hears nothing of rank 1 any more and says so; rank 1, which still hears rank 0, stops with
-// its words.
-TEST(SlowLink, WhoStillHearsTheOtherIsToldWhy) {
+// Rank 0 receives nothing from rank 1 any more and reports it; rank 1, which still receives from
+// rank 0, stops with that error.
+TEST(SlowLink, ARankThatStillReceivesLearnsTheCause) {
   SlowLink link(Duration::zero(), 16 << 10);
   const auto errors = across(link, {seconds(1), seconds(60)}, [&](TcpCommunicator& c) {
     work_until(link, Fault::kStopForward, 2000, c, 300001);

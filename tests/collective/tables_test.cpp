@@ -1,5 +1,5 @@
-// Every algorithm's table, for every number of ranks from 1 to 64: complete, free of deadlock, the
-// same bits everywhere, and no more sent than it says.
+// Every algorithm's table is complete, free of deadlock, gives the same bits on all ranks and sends
+// no more than promised, for every number of ranks from 1 to 64.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -18,7 +18,7 @@ constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadc
                            Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
                            Kind::kGather,    Kind::kScatter,       Kind::kBarrier};
 
-/// Ranks on hosts of `each`, the last one with what is left.
+/// The hosts of `ranks` ranks: `each` on a host, the rest on the last one.
 std::vector<int> on_hosts(int ranks, int each) {
   std::vector<int> hosts(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) hosts[rank] = rank / each;

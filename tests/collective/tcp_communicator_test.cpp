@@ -1,6 +1,6 @@
 // Collectives over TCP on loopback, ranks as threads: every kind, several types, every algorithm,
-// odd sizes, against plain loops; and ranks that call something else, die, fall silent, lie or
-// leave.
+// odd sizes, against plain loops; and ranks that call another operation, die, fall silent, send
+// wrong bytes or leave.
 #include "shoal/collective/tcp/tcp_communicator.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Joins the world of a store as one rank.
+/// Connects one rank to the world of a store.
 std::shared_ptr<wire::TcpTransport> join(const wire::Endpoint& store, int rank, int size,
                                          Duration silence = seconds(60),
                                          Deadline deadline = soon()) {
@@ -95,8 +95,8 @@ TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
   }
 }
 
-// Values whose sum depends on the order: every algorithm must give all ranks the same bits; bf16
-// those of one fold over all ranks, rounded once.
+// The sum of these values depends on the order: every algorithm must give all ranks the same bits.
+// bf16 must have the bits of one fold over all ranks, rounded once.
 TEST(TcpCommunicator, AllRanksGetTheSameBits) {
   const int ranks = 5;
   for (const Algorithm algorithm : algorithms_for(Kind::kAllReduce)) {
@@ -238,7 +238,7 @@ TEST(TcpCommunicator, CoalescesExchangesUnevenlyAndSends) {
   }));
 }
 
-// Who waits for nothing still serves the others: the thread moves what has been started.
+// A rank that waits for nothing still serves the others: the thread moves what was started.
 TEST(TcpCommunicator, BytesMoveWhileNobodyWaits) {
   std::atomic<bool> received = false;
   expect_none(on_tcp(2, [&](TcpCommunicator& c) {
@@ -299,8 +299,8 @@ TEST(TcpCommunicator, ReceivesFromAnySourceDoNotMix) {
   }));
 }
 
-// A communicator that goes while messages are under way leaves nothing behind that reads or writes
-// the caller's memory; the sender's words arrive.
+// A communicator that is destroyed while messages are in flight leaves nothing behind that reads or
+// writes the caller's memory; the sender's message arrives.
 TEST(TcpCommunicator, LeavesNothingBehind) {
   wire::StoreServer store("127.0.0.1", {0, 0}, "key");
   const std::size_t count = 6 << 20;
@@ -385,7 +385,7 @@ TEST(TcpCommunicator, TimesOutNamingWhoIsAwaited) {
   }
 }
 
-// Whoever fails to come is asked where it is, and answers even while it does something else.
+// A rank that does not come is asked for its status, and answers even while it is busy.
 TEST(TcpCommunicator, ATimeoutSaysWhereEveryRankStands) {
   std::atomic<int> inside = 0;
   const auto errors = on_tcp(4, [&](TcpCommunicator& c) {
@@ -456,8 +456,9 @@ TEST(TcpCommunicator, AbortEndsEveryRankWithTheFirstCause) {
   }
 }
 
-// Rank 2 tells rank 0 alone: rank 1 hears of it from there, whatever has become of rank 2.
-TEST(TcpCommunicator, WhoHearsOfACauseTellsTheOthers) {
+// Rank 2 sends the cause to rank 0 alone: rank 0 passes it on to rank 1, whatever becomes of
+// rank 2.
+TEST(TcpCommunicator, ARankThatReceivesACausePassesItOn) {
   wire::StoreServer store("127.0.0.1", {0, 0}, "key");
   std::vector<std::thread> members;
   for (int rank = 0; rank < 2; ++rank) {
@@ -523,8 +524,8 @@ std::vector<std::optional<Error>> beside_a_dying_rank(int signal) {
   return errors;
 }
 
-// Rank 2 never comes. Rank 1 gives up, and says so to rank 0, which would wait for longer.
-TEST(TcpCommunicator, AMeetingEndsWithTheCauseThatOneTells) {
+// Rank 2 never comes. Rank 1 gives up and reports it to rank 0, which would wait for longer.
+TEST(TcpCommunicator, ConnectingEndsWithTheCauseThatOneRankReports) {
   const Deadline patience = Deadline::in(seconds(40));
   const auto errors = on_network(2, [&](const wire::Endpoint& store, int rank) {
     join(store, rank, 3, seconds(60), rank == 0 ? patience : Deadline::in(seconds(2)));
@@ -563,8 +564,8 @@ TEST(TcpCommunicator, ARankThatLeavesIsNamed) {
   }
 }
 
-// Rank 1 knows the key and then sends nonsense: rank 0 gets an error that names it, whatever the
-// nonsense.
+// Rank 1 knows the key and then sends wrong bytes: rank 0 gets an error that names it, whatever the
+// bytes.
 TEST(TcpCommunicator, ALyingPeerIsAnError) {
   for (int lie = 0; lie < 4; ++lie) {
     wire::StoreServer store("127.0.0.1", {0, 0}, "key");
@@ -594,9 +595,9 @@ TEST(TcpCommunicator, ALyingPeerIsAnError) {
   }
 }
 
-// A member that sends what nobody expects, seeded: the operation ends with its result, an error, or
-// at its deadline, and nothing else happens.
-TEST(TcpCommunicator, SurvivesAMemberThatBabbles) {
+// A member sends seeded messages that no rank expects: the operation ends with its result, with an
+// error, or at its deadline, and nothing else happens.
+TEST(TcpCommunicator, SurvivesAMemberThatSendsNoise) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     wire::StoreServer store("127.0.0.1", {0, 0}, "key");
     std::thread liar([&] {

@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// However slow the machine is.
+/// A deadline for a slow machine.
 Deadline soon() { return Deadline::in(seconds(60)); }
 
 /// The process number of the test program; its forked ranks use it for the name of the rendezvous.

@@ -162,7 +162,7 @@ TEST(Store, SilentStrangersKeepNobodyOutForLong) {
   EXPECT_EQ(a.get("x", soon()), "1");
 }
 
-// A member that lies (it knows the key) is shown out; the others stay.
+// A member that knows the key and sends wrong bytes is dropped; the others stay.
 TEST(Store, SurvivesALyingMember) {
   Fixture f;
   auto honest = f.client();
