@@ -114,10 +114,9 @@ struct History {
   std::map<int, std::map<std::uint64_t, RecordedCall>> calls;
 };
 
-/// Returns the verdict on a group that stands still: which ranks never entered, and which are
-/// inside, the first call that is not complete everywhere. Nothing for a group that has completed
-/// all.
-std::optional<Json> verdict(const std::string& group, const History& history) {
+/// Returns the first call that is not complete on every rank with a record; nothing where all are.
+/// A rank whose last call is earlier than that of another is held up by the next one.
+std::optional<std::uint64_t> first_stuck_call(const History& history) {
   std::optional<std::uint64_t> stuck;
   std::uint64_t last = 0;
   for (const auto& [rank, calls] : history.calls) {
@@ -126,11 +125,17 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
       if (!call.complete && (!stuck || sequence < *stuck)) stuck = sequence;
   }
   for (const auto& [rank, calls] : history.calls) {
-    if (const auto own = calls.rbegin()->first; own < last && (!stuck || own + 1 < *stuck))
-      stuck = own + 1;
+    const std::uint64_t own = calls.rbegin()->first;
+    if (own < last && (!stuck || own + 1 < *stuck)) stuck = own + 1;
   }
+  return stuck;
+}
+
+/// Returns the verdict on a group that stands still: which ranks never entered, and which are
+/// inside, its first stuck call. Nothing for a group that has completed all.
+std::optional<Json> verdict(const std::string& group, const History& history) {
+  const std::optional<std::uint64_t> stuck = first_stuck_call(history);
   if (!stuck) return std::nullopt;
-  std::vector<std::string> absent;
   std::vector<std::string> parts;
   std::vector<int> inside;
   std::vector<int> without_record;
@@ -145,13 +150,12 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
     const auto at = found->second.find(*stuck);
     if (at != found->second.end()) what = at->second.line["call"];
     if (own_last < *stuck) {
-      absent.push_back(fmt::format("rank {} never entered it (its last was #{} {})", rank, own_last,
-                                   last_call.line["call"].get<std::string>()));
+      parts.push_back(fmt::format("rank {} never entered it (its last was #{} {})", rank, own_last,
+                                  last_call.line["call"].get<std::string>()));
     } else if (at != found->second.end() && !at->second.complete) {
       inside.push_back(rank);
     }
   }
-  parts = absent;
   const auto many = [](const std::vector<int>& ranks) {
     return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
   };

@@ -32,7 +32,8 @@ std::vector<FlightEntry> recorded_entries(const HostBlock& block, const std::vec
       // entry ends when it began, so that it counts as complete and shows no duration.
       const std::int64_t noted = d.finished.load(std::memory_order_relaxed);
       const bool done = s <= finished || d.executed.load(std::memory_order_relaxed) == s;
-      const std::int64_t ended = noted != 0 ? noted : done ? d.started : 0;
+      std::int64_t ended = noted;
+      if (ended == 0 && done) ended = d.started;
       FlightEntry entry{
           names[static_cast<std::size_t>(r)], s, describe(d), clock.time_at(d.started), {}};
       if (ended != 0) entry.ended = clock.time_at(ended);

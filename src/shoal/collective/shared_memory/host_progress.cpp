@@ -36,11 +36,14 @@ bool HostCommunicator::execute_most_urgent(WorkLimit limit) {
     const std::uint64_t s = candidates.sequences[--candidates.count];
     const Outcome outcome = execute(s, limit);
     if (outcome == Outcome::kBlocked) continue;
-    // Peers learn from the counter that this rank has finished, when it settles. They need a mark
-    // of its own where the operation has overtaken others. An inline one needs neither.
-    if (outcome == Outcome::kDone && !queue_.mark_executed(s) &&
-        queue_[s].path != TransferPath::kInline)
-      announcements_.finish_out_of_order(s);
+    if (outcome == Outcome::kDone) {
+      // Peers learn that this rank has finished from its counter, when it settles. An operation
+      // that has overtaken others needs a mark of its own, except an inline one: nobody waits for
+      // that.
+      const bool in_order = queue_.mark_executed(s);
+      if (!in_order && queue_[s].path != TransferPath::kInline)
+        announcements_.finish_out_of_order(s);
+    }
     return true;
   }
   return false;
