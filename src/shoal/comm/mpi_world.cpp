@@ -12,12 +12,12 @@
 namespace shoal::comm {
 namespace {
 
-constexpr Duration kToldWithin =
-    std::chrono::seconds(1);  // how long the bearer of bad news stays for it to leave
+/// The rank that failed waits so long for its message to leave.
+constexpr Duration kPublishWithin = std::chrono::seconds(1);
 
 }  // namespace
 
-/// An error on its way, of one size, so that it can be awaited before there is one.
+/// An error as a message. All have one size, so that the receive is posted before there is one.
 struct MpiWorld::Message {
   std::uint32_t bytes = 0;
   std::byte text[2044];
@@ -26,20 +26,20 @@ struct MpiWorld::Message {
 void check_mpi(int code, const char* call, int rank, int size) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0, kind = MPI_ERR_OTHER;
+  int length = 0;
+  int kind = MPI_ERR_OTHER;
   MPI_Error_string(code, text, &length);
   MPI_Error_class(code, &kind);
-  const bool mismatch = kind == MPI_ERR_TRUNCATE || kind == MPI_ERR_COUNT,
-             resource = kind == MPI_ERR_NO_MEM;
-  throw Error(mismatch   ? ErrorKind::kMismatch
-              : resource ? ErrorKind::kResource
-                         : ErrorKind::kPeerLost,
-              call, text)
-      .at(rank, size);
+  ErrorKind ours = ErrorKind::kPeerLost;
+  if (kind == MPI_ERR_TRUNCATE || kind == MPI_ERR_COUNT) ours = ErrorKind::kMismatch;
+  if (kind == MPI_ERR_NO_MEM) ours = ErrorKind::kResource;
+  throw Error(ours, call, text).at(rank, size);
 }
 
 MpiWorld::MpiWorld() {
-  int initialized = 0, finalized = 0, level = 0;
+  int initialized = 0;
+  int finalized = 0;
+  int level = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (finalized)
@@ -81,7 +81,7 @@ MpiWorld::~MpiWorld() {
   const std::lock_guard lock(mutex_);
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized || told_ || cause_) {
+  if (finalized || aborted_ || cause_) {
     incoming_.release();  // MPI may still write there
     return;
   }
@@ -91,9 +91,9 @@ MpiWorld::~MpiWorld() {
   if (owns_) MPI_Finalize();
 }
 
-void MpiWorld::tell(const Error& cause) {
+void MpiWorld::publish_failure(const Error& cause) {
   const std::lock_guard lock(mutex_);
-  if (told_.exchange(true)) return;
+  if (aborted_.exchange(true)) return;
   auto* message = new Message;  // MPI may read it until the process ends
   wire::Bytes bytes = wire::encode(cause);
   if (bytes.size() > sizeof message->text)
@@ -107,14 +107,14 @@ void MpiWorld::tell(const Error& cause) {
       MPI_Isend(message, sizeof(Message), MPI_BYTE, r, 0, control_,
                 &sent.emplace_back(MPI_REQUEST_NULL));
   int done = 0;
-  for (const Deadline end = Deadline::in(kToldWithin); !done && !end.passed();
+  for (const Deadline end = Deadline::in(kPublishWithin); !done && !end.passed();
        std::this_thread::yield())
     if (MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE) !=
         MPI_SUCCESS)
       return;
 }
 
-std::optional<Error> MpiWorld::heard() {
+std::optional<Error> MpiWorld::poll_failure() {
   const std::lock_guard lock(mutex_);
   if (cause_) return cause_;
   int arrived = 0;
