@@ -123,11 +123,12 @@ class MpiTransfer final : public Transfer {
     if (!done || std::exchange(measured_, true)) return done;
     MPI_Count bytes = 0;
     MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-    if (static_cast<std::size_t>(bytes) != expected_)
+    if (static_cast<std::size_t>(bytes) != expected_) {
       throw Error(ErrorKind::kMismatch, "recv",
                   fmt::format("{} bytes are expected, {} have come", expected_, bytes))
           .at(rank_, size_)
           .from(status.MPI_SOURCE);
+    }
     return true;
   }
 
@@ -201,10 +202,11 @@ void MpiCommunicator::reduce(const Request& r, MpiTransfer& transfer) const {
   const MPI_Op op = operation_of(r.reduction);
   const std::size_t size_of_one = size_of(r.type);
   const auto ranks = static_cast<std::size_t>(size());
-  if (r.kind == Kind::kReduceScatter && r.count * ranks <= largest_)
+  if (r.kind == Kind::kReduceScatter && r.count * ranks <= largest_) {
     return ok(MPI_Ireduce_scatter_block(r.input, r.output, static_cast<int>(r.count), type, op,
                                         comm_, transfer.next()),
               "MPI_Ireduce_scatter_block");
+  }
   const auto to_root = [&](int root, std::size_t first, std::size_t begin, int count) {
     const void* from = at(r.input, (first + begin) * size_of_one);
     void* to = rank() == root ? at(r.output, begin * size_of_one) : nullptr;
@@ -308,12 +310,13 @@ std::unique_ptr<Transfer> MpiCommunicator::post(const Request& request) {
   auto transfer = std::make_unique<MpiTransfer>(world_, request, rank(), size());
   const bool empty = request.count == 0 && request.kind != Kind::kBarrier &&
                      !collective::point_to_point(request.kind);
-  if (!request.send_counts.empty())
+  if (!request.send_counts.empty()) {
     exchange(request, *transfer);
-  else if (collective::reduces(request.kind))
+  } else if (collective::reduces(request.kind)) {
     reduce(request, *transfer);
-  else if (!empty)
+  } else if (!empty) {
     move(request, *transfer);
+  }
   return transfer;
 }
 

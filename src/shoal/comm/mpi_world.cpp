@@ -42,24 +42,27 @@ MpiWorld::MpiWorld() {
   int level = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (finalized)
+  if (finalized) {
     throw Error(ErrorKind::kConfig, "MPI_Init_thread",
                 "MPI has been finalised in this process, and cannot begin again");
-  if (initialized)
+  }
+  if (initialized) {
     MPI_Query_thread(&level);
-  else
+  } else {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread",
               -1, 0);
+  }
   owns_ = !initialized;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  if (level < MPI_THREAD_SERIALIZED)
+  if (level < MPI_THREAD_SERIALIZED) {
     throw Error(ErrorKind::kConfig, "MPI_Init_thread",
                 fmt::format("MPI offers thread level {}, MPI_THREAD_SERIALIZED ({}) is needed",
                             level, static_cast<int>(MPI_THREAD_SERIALIZED)))
         .at(rank_, size_)
         .hint(initialized ? "initialise MPI with MPI_Init_thread and that level"
                           : "use an MPI that is built with threads");
+  }
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &control_), "MPI_Comm_dup", rank_, size_);
   MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
   MPI_Comm host = MPI_COMM_NULL;
@@ -96,22 +99,25 @@ void MpiWorld::publish_failure(const Error& cause) {
   if (aborted_.exchange(true)) return;
   auto* message = new Message;  // MPI may read it until the process ends
   wire::Bytes bytes = wire::encode(cause);
-  if (bytes.size() > sizeof message->text)
+  if (bytes.size() > sizeof message->text) {
     bytes = wire::encode(Error(cause.kind(), cause.operation(), cause.message().substr(0, 1000))
                              .at(cause.rank(), cause.size()));
+  }
   message->bytes = static_cast<std::uint32_t>(std::min(bytes.size(), sizeof message->text));
   std::memcpy(message->text, bytes.data(), message->bytes);
   std::vector<MPI_Request> sent;
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_)
-      MPI_Isend(message, sizeof(Message), MPI_BYTE, r, 0, control_,
-                &sent.emplace_back(MPI_REQUEST_NULL));
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    MPI_Isend(message, sizeof(Message), MPI_BYTE, r, 0, control_,
+              &sent.emplace_back(MPI_REQUEST_NULL));
+  }
   int done = 0;
   for (const Deadline end = Deadline::in(kPublishWithin); !done && !end.passed();
-       std::this_thread::yield())
-    if (MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE) !=
-        MPI_SUCCESS)
-      return;
+       std::this_thread::yield()) {
+    const int code =
+        MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS) return;
+  }
 }
 
 std::optional<Error> MpiWorld::poll_failure() {
