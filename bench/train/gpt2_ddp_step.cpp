@@ -48,7 +48,7 @@ std::unique_ptr<parallel::GradientReduction> reduction_of(nn::Model& model,
       parallel::sharded_data_parallel(model, mesh::Mesh(group, {{"shard", group.size()}}),
                                       {.stage = static_cast<parallel::ShardStage>(choice.zero),
                                        .wrapping = {},
-                                       .way = parallel::ShardingOptions::Way::kShared});
+                                       .copies = parallel::ShardingOptions::Copies::kShared});
   load_weights(model, choice.init);  // every rank the same, into the one copy
   sharding->end_update();
   return sharding;

@@ -14,7 +14,7 @@ namespace {
 
 using model::Keep;
 using Mode = model::RecomputePolicy::Mode;
-using Way = DataParallelOptions::Way;
+using Strategy = DataParallelOptions::Strategy;
 
 constexpr std::int64_t kSamples = 2, kColumns = 24;
 
@@ -109,12 +109,12 @@ TEST(ActivationCheckpoint, EveryModeGivesTheBitsOfThePlainModel) {
                 {"budget", ways_of(spec, Mode::kBudget, 0.8 * all)},
                 {"mixed",
                  std::vector{Keep::kInput, Keep::kProducts, Keep::kEverything, Keep::kProducts}}}) {
-            for (const Way way : {Way::kInPlace, Way::kBuckets}) {
+            for (const Strategy strategy : {Strategy::kInPlace, Strategy::kBuckets}) {
               const auto model = made(spec);
               checkpoint_activations(*model, ways);
-              const auto result =
-                  train(*data_parallel(*model, group, {.bucket_bytes = 50000, .way = way}), *model,
-                        group.rank());
+              const auto result = train(
+                  *data_parallel(*model, group, {.bucket_bytes = 50000, .strategy = strategy}),
+                  *model, group.rank());
               EXPECT_TRUE(same(result, plain))
                   << name << ", dropout " << dropout << ", " << what << ", " << ranks << " ranks";
             }

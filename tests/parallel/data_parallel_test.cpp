@@ -11,7 +11,7 @@
 namespace shoal::parallel {
 namespace {
 
-using Way = DataParallelOptions::Way;
+using Strategy = DataParallelOptions::Strategy;
 
 model::ModelSpec tiny() {
   model::ModelSpec spec = *model::named_model("gpt2-tiny");
@@ -64,10 +64,10 @@ std::vector<at::Tensor> train(GradientReduction& reduction, nn::Model& model, in
   return result;
 }
 
-// Bitwise: every way adds the same numbers in rank order, and 16-bit sums are rounded once.
+// Bitwise: every strategy adds the same numbers in rank order, and 16-bit sums are rounded once.
 class DataParallelTypes : public ::testing::TestWithParam<Types> {};
 
-TEST_P(DataParallelTypes, EveryWayGivesTheBitsOfThePlainOne) {
+TEST_P(DataParallelTypes, EveryStrategyGivesTheBitsOfThePlainOne) {
   comm::run_on_threads(
       {.size = 3, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)},
       [](const comm::Group& group) {
@@ -76,10 +76,10 @@ TEST_P(DataParallelTypes, EveryWayGivesTheBitsOfThePlainOne) {
         const auto plain =
             train(*reduce_after_backward(*plain_model, group), *plain_model, group.rank());
         for (const DataParallelOptions& options :
-             {DataParallelOptions{}, DataParallelOptions{.way = Way::kInPlace},
-              DataParallelOptions{.bucket_bytes = 1, .way = Way::kBuckets},
-              DataParallelOptions{.bucket_bytes = 100000, .way = Way::kBuckets},
-              DataParallelOptions{.way = Way::kBuckets}}) {
+             {DataParallelOptions{}, DataParallelOptions{.strategy = Strategy::kInPlace},
+              DataParallelOptions{.bucket_bytes = 1, .strategy = Strategy::kBuckets},
+              DataParallelOptions{.bucket_bytes = 100000, .strategy = Strategy::kBuckets},
+              DataParallelOptions{.strategy = Strategy::kBuckets}}) {
           const auto model = made(spec, 1, GetParam());
           const auto reduction = data_parallel(*model, group, options);
           const auto result = train(*reduction, *model, group.rank());
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, DataParallelTypes,
 
 // Rank r uses branch 0 and one of 1 to 3; branch 4 is used by nobody.
 TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
-  for (const Way way : {Way::kInPlace, Way::kBuckets}) {
+  for (const Strategy strategy : {Strategy::kInPlace, Strategy::kBuckets}) {
     comm::run_on_threads(
         {.size = 3,
          .memory_limit_bytes = std::size_t{1} << 31,
@@ -109,7 +109,8 @@ TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
           Branches model(5);
           model.materialize();
           model.reset_parameters(Key(1));
-          const auto reduction = data_parallel(model, group, {.bucket_bytes = 24, .way = way});
+          const auto reduction =
+              data_parallel(model, group, {.bucket_bytes = 24, .strategy = strategy});
           for (int step = 0; step < 4; ++step) {
             // The order of use differs between ranks and steps too.
             model.used = {static_cast<std::size_t>((group.rank() + step) % 3 + 1), 0};

@@ -17,7 +17,7 @@
 namespace shoal::parallel {
 namespace {
 
-using Way = ShardingOptions::Way;
+using Copies = ShardingOptions::Copies;
 constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients,
                                   ShardStage::kParameters};
 
@@ -65,12 +65,12 @@ TEST(ShardingOnHosts, EveryStageTrainsAsOneRank) {
     const auto plain = [](nn::Model&) {};
     for (const ShardStage stage : kStages) {
       const std::string name = fmt::format("stage {}", static_cast<int>(stage));
-      check(name, 1, {.stage = stage, .way = Way::kShared}, 1, plain);
-      check(name + " copied", 1, {.stage = stage, .way = Way::kCopied}, 3, plain);
+      check(name, 1, {.stage = stage, .copies = Copies::kShared}, 1, plain);
+      check(name + " copied", 1, {.stage = stage, .copies = Copies::kCopied}, 3, plain);
       check(name + " hybrid, shards on one host", 2, {.stage = stage}, 3, plain);
     }
     check("gathered far ahead", 1,
-          {.ahead = 3, .reshard_after_forward = false, .way = Way::kShared}, 3, plain);
+          {.ahead = 3, .reshard_after_forward = false, .copies = Copies::kShared}, 3, plain);
     check("small units", 1,
           {.wrapping = {.by = Wrapping::By::kSize, .parameters = 2000}, .ahead = 2}, 1, plain);
     check("recomputed", 1, {}, 3, [](nn::Model& model) {
@@ -146,7 +146,7 @@ Step measure(const comm::Group& world, const ShardingOptions& options, double& l
   for (const auto& action : sharding->table()) {
     if (action.step == schedule::ShardStep::kGather) {
       least += units.at(static_cast<std::size_t>(action.index)) *
-               (options.travels == at::kFloat ? 1 : 0.5);
+               (options.transfer_type == at::kFloat ? 1 : 0.5);
     }
   }
   return step;
@@ -161,7 +161,7 @@ TEST(ShardingOnHosts, OnlyWhatIsMissingCrossesAndOncePerHost) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
         if (type != at::kFloat && stage != ShardStage::kParameters) continue;
         double least = 0;
-        const Step step = measure(world, {.stage = stage, .travels = type}, least);
+        const Step step = measure(world, {.stage = stage, .transfer_type = type}, least);
         good = expect(step.bytes <= 1.05 * least && step.bytes >= least, world,
                       fmt::format("stage {}: {} bytes cross, at least {} must",
                                   static_cast<int>(stage), step.bytes, least)) &&
@@ -179,7 +179,7 @@ TEST(ShardingOnHosts, WhatIsGatheredExistsOncePerHost) {
     bool good = true;
     for (const ShardStage stage : kStages) {
       double ignored = 0;
-      const Step copied = measure(world, {.stage = stage, .way = Way::kCopied}, ignored),
+      const Step copied = measure(world, {.stage = stage, .copies = Copies::kCopied}, ignored),
                  shared = measure(world, {.stage = stage}, ignored);
       double all = 0;
       for (const model::ParameterSpec& parameter : model::parameters(larger()))

@@ -21,9 +21,9 @@
 namespace shoal::parallel {
 namespace {
 
-using Way = ShardingOptions::Way;
+using Copies = ShardingOptions::Copies;
 using By = Wrapping::By;
-constexpr Way kWays[] = {Way::kShared, Way::kCopied};
+constexpr Copies kCopies[] = {Copies::kShared, Copies::kCopied};
 constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients,
                                   ShardStage::kParameters};
 
@@ -56,19 +56,19 @@ void expect_same(const Result& a, const Result& b, const std::string& what, doub
   EXPECT_EQ(difference(a, b, bound), "") << what;
 }
 
-TEST(Sharding, EveryStageAndWayTrainsAsOneRank) {
+TEST(Sharding, EveryStageAndPlacementTrainsAsOneRank) {
   const Result reference = alone();
   EXPECT_LT(reference.losses.back(), reference.losses.front() - 0.5)
       << "nothing was learnt: the comparison would show nothing";
   for (const ShardStage stage : kStages) {
     for (const int ranks : {1, 2, 3, 4}) {
-      for (const Way way : kWays) {
-        expect_same(sharded(1, ranks, {.stage = stage, .way = way}, 1 + ranks % 2), reference,
-                    fmt::format("stage {}, {} ranks, way {}", static_cast<int>(stage), ranks,
-                                static_cast<int>(way)));
+      for (const Copies copies : kCopies) {
+        expect_same(sharded(1, ranks, {.stage = stage, .copies = copies}, 1 + ranks % 2), reference,
+                    fmt::format("stage {}, {} ranks, copies {}", static_cast<int>(stage), ranks,
+                                static_cast<int>(copies)));
       }
     }
-    expect_same(sharded(2, 2, {.stage = stage, .way = Way::kCopied}, 3), reference,
+    expect_same(sharded(2, 2, {.stage = stage, .copies = Copies::kCopied}, 3), reference,
                 "hybrid, copied");
     expect_same(sharded(2, 2, {.stage = stage}, 1), reference, "hybrid, shared");
     expect_same(sharded(1, 3, {.stage = stage}, 2, sharding_by_hand), reference, "by hand");
@@ -77,7 +77,7 @@ TEST(Sharding, EveryStageAndWayTrainsAsOneRank) {
 
 TEST(Sharding, EveryWrappingTrainsAsOneRank) {
   const Result reference = alone();
-  for (const Way way : kWays) {
+  for (const Copies copies : kCopies) {
     for (const Wrapping& wrapping :
          {Wrapping{.by = By::kSize, .parameters = 2000},
           Wrapping{.by = By::kName, .names = {"blocks.*.mlp"}},
@@ -88,7 +88,7 @@ TEST(Sharding, EveryWrappingTrainsAsOneRank) {
           const ShardingOptions options{.wrapping = wrapping,
                                         .ahead = reshard ? 2 : 0,
                                         .reshard_after_forward = reshard,
-                                        .way = way};
+                                        .copies = copies};
           expect_same(sharded(1, ranks, options, ranks == 4 ? 1 : 2), reference,
                       fmt::format("by {}, {} ranks, reshard {}", static_cast<int>(wrapping.by),
                                   ranks, reshard));
@@ -102,16 +102,16 @@ TEST(Sharding, EveryWrappingTrainsAsOneRank) {
 
 TEST(Sharding, RecomputedBlocksTrainAsOneRank) {
   const Result reference = alone();
-  for (const Way way : kWays) {
+  for (const Copies copies : kCopies) {
     for (const auto& ways : {std::vector{model::Keep::kInput, model::Keep::kInput},
                              {model::Keep::kProducts, model::Keep::kEverything}}) {
       for (const bool reshard : {true, false}) {
-        expect_same(
-            sharded(1, 2, {.reshard_after_forward = reshard, .way = way}, 2, sharded_data_parallel,
-                    [&](nn::Model& model) { checkpoint_activations(model, ways); }),
-            reference,
-            fmt::format("way {}, first block keeps {}, reshard {}", static_cast<int>(way),
-                        static_cast<int>(ways[0]), reshard));
+        expect_same(sharded(1, 2, {.reshard_after_forward = reshard, .copies = copies}, 2,
+                            sharded_data_parallel,
+                            [&](nn::Model& model) { checkpoint_activations(model, ways); }),
+                    reference,
+                    fmt::format("copies {}, first block keeps {}, reshard {}",
+                                static_cast<int>(copies), static_cast<int>(ways[0]), reshard));
       }
     }
   }
@@ -143,10 +143,11 @@ TEST(Sharding, FrozenParametersStayAndTheOthersTrainAsOnOneRank) {
   }
   EXPECT_GE(kept, 15) << "too little is frozen to show anything";
   for (const ShardStage stage : kStages) {
-    for (const Way way : kWays) {
-      expect_same(sharded(1, 3, {.stage = stage, .way = way}, 2, sharded_data_parallel, freeze),
-                  reference,
-                  fmt::format("stage {}, way {}", static_cast<int>(stage), static_cast<int>(way)));
+    for (const Copies copies : kCopies) {
+      expect_same(
+          sharded(1, 3, {.stage = stage, .copies = copies}, 2, sharded_data_parallel, freeze),
+          reference,
+          fmt::format("stage {}, copies {}", static_cast<int>(stage), static_cast<int>(copies)));
     }
     expect_same(sharded(1, 2, {.stage = stage}, 1, sharding_by_hand, freeze), reference, "by hand");
   }
@@ -160,14 +161,14 @@ void expect_gradients(int branches, int ranks,
                       const std::function<std::vector<at::Tensor>(int)>& expected) {
   for (const auto make : {sharded_data_parallel, sharding_by_hand}) {
     for (const ShardStage stage : kStages) {
-      for (const Way way : kWays) {
+      for (const Copies copies : kCopies) {
         comm::run_on_threads(
             {.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
             [&](const comm::Group& world) {
               Branches model(branches);
               const auto sharding =
                   make(model, mesh::Mesh(world, {{"replicate", 1}, {"shard", ranks}}),
-                       {.stage = stage, .way = way});
+                       {.stage = stage, .copies = copies});
               sharding->reset_parameters(Key(1));
               std::int64_t held = 0;
               for (int step = 0; step < 4; ++step) {
@@ -180,8 +181,8 @@ void expect_gradients(int branches, int ranks,
                 for (std::size_t i = 0; i < gradients.size(); ++i) {
                   const OwnedRange& range = sharding->owned()[i];
                   const std::string what = fmt::format(
-                      "{} of rank {}, stage {}, way {}, step {}", range.parameter->name(),
-                      world.rank(), static_cast<int>(stage), static_cast<int>(way), step);
+                      "{} of rank {}, stage {}, copies {}, step {}", range.parameter->name(),
+                      world.rank(), static_cast<int>(stage), static_cast<int>(copies), step);
                   held += range.end - range.begin;
                   ASSERT_EQ(gradients[i].defined(), whole[i].defined()) << what;
                   if (whole[i].defined()) {
@@ -241,7 +242,7 @@ TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
           [&](const comm::Group& world) {
             const auto model = nn::make_model(spec);
             const ShardingOptions options{
-                .ahead = ahead, .reshard_after_forward = ahead != 3, .way = Way::kCopied};
+                .ahead = ahead, .reshard_after_forward = ahead != 3, .copies = Copies::kCopied};
             EXPECT_EQ(
                 sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), options)->table(),
                 planned);
@@ -285,7 +286,7 @@ TEST(Sharding, ARankThatWaitsForRoomIsNotWaitedFor) {
           Units model(8);
           const auto sharding = sharded_data_parallel(
               model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", 2}}),
-              {.in_flight = 1, .way = Way::kShared});
+              {.in_flight = 1, .copies = Copies::kShared});
           sharding->reset_parameters(Key(1));
           for (int step = 0; step < 3; ++step) {
             // Alone the first unit, which leaves last; alone the last; none of the second.
@@ -323,8 +324,8 @@ std::string train_units(const std::vector<std::vector<std::size_t>>& used,
                         std::vector<int> expected = {}) {
   const auto body = [&](const comm::Group& world) {
     Units model(4);
-    const auto sharding =
-        sharded_data_parallel(model, mesh::Mesh(world, {{"shard", 2}}), {.way = Way::kCopied});
+    const auto sharding = sharded_data_parallel(model, mesh::Mesh(world, {{"shard", 2}}),
+                                                {.copies = Copies::kCopied});
     sharding->reset_parameters(Key(1));
     for (int step = 0; step < 3; ++step) {
       for (int micro = 0; micro < 2; ++micro) {
@@ -386,14 +387,14 @@ TEST(Sharding, AModuleOutOfTurnOnOneRankIsAnErrorThatNamesIt) {
 
 // What autograd's versions do not see.
 TEST(Sharding, BackwardThroughParametersThatWereUpdatedIsRefused) {
-  for (const Way way : kWays) {
+  for (const Copies copies : kCopies) {
     comm::run_on_threads(
         {.size = 2, .arena = false, .timeout = std::chrono::seconds(60)},
         [&](const comm::Group& world) {
           const auto model = nn::make_model(tiny());
           const auto sharding =
               sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
-                                    {.stage = ShardStage::kGradients, .way = way});
+                                    {.stage = ShardStage::kGradients, .copies = copies});
           sharding->reset_parameters(Key(1));
           nn::Context context;
           const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
@@ -462,7 +463,8 @@ TEST(Sharding, ParametersThatTravelInSixteenBitsAreRoundedForAll) {
   EXPECT_EQ(difference(reference, exact, 3e-2), "");
   for (const ShardStage stage : kStages) {
     for (const int ranks : {2, 3}) {
-      const ShardingOptions options{.stage = stage, .way = Way::kCopied, .travels = at::kBFloat16};
+      const ShardingOptions options{
+          .stage = stage, .copies = Copies::kCopied, .transfer_type = at::kBFloat16};
       const Result result = sharded(1, ranks, options, 1);
       EXPECT_NEAR(result.losses[0], reference.losses[0], 1e-6 * reference.losses[0]);
       expect_same(result, reference,
@@ -470,7 +472,8 @@ TEST(Sharding, ParametersThatTravelInSixteenBitsAreRoundedForAll) {
       // Where all read one copy nothing travels.
       if (ranks == 2) {
         expect_same(
-            sharded(1, ranks, {.stage = stage, .way = Way::kShared, .travels = at::kBFloat16}, 1),
+            sharded(1, ranks,
+                    {.stage = stage, .copies = Copies::kShared, .transfer_type = at::kBFloat16}, 1),
             exact, "shared");
       }
     }

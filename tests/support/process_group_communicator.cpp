@@ -26,7 +26,8 @@ using Pending = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr auto kCause = "shoal/cause";
-constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // into the store
+/// The store is asked for a peer's failure at most this often.
+constexpr Duration kPollStoreEvery = std::chrono::milliseconds(100);
 
 std::chrono::milliseconds milliseconds(Duration duration) {
   return std::max(std::chrono::milliseconds(1),
@@ -45,15 +46,13 @@ auto translating(const char* operation, const std::string& backend, int rank, in
     const auto* known = dynamic_cast<const c10::Error*>(&error);
     std::string text = known ? known->what_without_backtrace() : error.what();
     text = text.substr(0, text.find('\n'));
-    const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
-    const bool late = says("imed out") || says("imeout");
-    const bool lacks = says("does not support") || says("not implement") ||
-                       says("is missing implementation") || says("Invalid scalar type");
-    throw Error(late    ? ErrorKind::kTimeout
-                : lacks ? ErrorKind::kUsage
-                        : ErrorKind::kPeerLost,
-                operation, fmt::format("{}: {}", backend, text))
-        .at(rank, size);
+    const auto contains = [&](const char* part) { return text.find(part) != std::string::npos; };
+    ErrorKind kind = ErrorKind::kPeerLost;
+    if (contains("does not support") || contains("not implement") ||
+        contains("is missing implementation") || contains("Invalid scalar type"))
+      kind = ErrorKind::kUsage;
+    if (contains("imed out") || contains("imeout")) kind = ErrorKind::kTimeout;
+    throw Error(kind, operation, fmt::format("{}: {}", backend, text)).at(rank, size);
   }
 }
 
@@ -130,7 +129,8 @@ class MessageTransfer final : public Transfer {
             error = std::current_exception();
           }
           const std::lock_guard lock(mutex_);
-          error_ = error, done_ = true;
+          error_ = error;
+          done_ = true;
           changed_.notify_all();
         }) {}
   ~MessageTransfer() override {
@@ -207,8 +207,8 @@ class ProcessGroupCommunicator final : public LibraryCommunicator {
  protected:
   std::unique_ptr<Transfer> post(const Request& request) override;
   std::unique_ptr<Communicator> part(int color, int key, const std::vector<int>& members) override;
-  void tell(const Error& cause) override;
-  std::optional<Error> heard(bool at_once) override;
+  void publish_failure(const Error& cause) override;
+  std::optional<Error> poll_failure(bool at_once) override;
 
  private:
   Pending begin(const Request& request, at::Tensor& scratch);
@@ -259,7 +259,8 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
       Tensors tensors{whole(r.output)};
       if (r.input != r.output) tensors[0].copy_(whole(r.input));
       c10d::AllreduceOptions options;
-      options.reduceOp = operation_of(r.reduction), options.timeout = timeout;
+      options.reduceOp = operation_of(r.reduction);
+      options.timeout = timeout;
       return backend_->allreduce(tensors, options);
     }
     case Kind::kReduce: {
@@ -268,14 +269,16 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
       Tensors tensors{root ? whole(r.output) : scratch};
       if (root && r.input != r.output) tensors[0].copy_(whole(r.input));
       c10d::ReduceOptions options;
-      options.reduceOp = operation_of(r.reduction), options.rootRank = r.peer,
+      options.reduceOp = operation_of(r.reduction);
+      options.rootRank = r.peer;
       options.timeout = timeout;
       return backend_->reduce(tensors, options);
     }
     case Kind::kBroadcast: {
       Tensors tensors{whole(r.output)};
       c10d::BroadcastOptions options;
-      options.rootRank = r.peer, options.timeout = timeout;
+      options.rootRank = r.peer;
+      options.timeout = timeout;
       return backend_->broadcast(tensors, options);
     }
     case Kind::kAllGather: {
@@ -290,7 +293,8 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
       std::vector<Tensors> outputs;
       if (root) outputs.push_back(in_parts(r.output));
       c10d::GatherOptions options;
-      options.rootRank = r.peer, options.timeout = timeout;
+      options.rootRank = r.peer;
+      options.timeout = timeout;
       return backend_->gather(outputs, inputs, options);
     }
     case Kind::kScatter: {
@@ -298,7 +302,8 @@ Pending ProcessGroupCommunicator::begin(const Request& r, at::Tensor& scratch) {
       std::vector<Tensors> inputs;
       if (root) inputs.push_back(in_parts(r.input));
       c10d::ScatterOptions options;
-      options.rootRank = r.peer, options.timeout = timeout;
+      options.rootRank = r.peer;
+      options.timeout = timeout;
       return backend_->scatter(outputs, inputs, options);
     }
     case Kind::kAllToAll: {
@@ -363,13 +368,13 @@ std::unique_ptr<Communicator> ProcessGroupCommunicator::part(int color, int,
                                                     std::move(world_ranks), rank_there);
 }
 
-void ProcessGroupCommunicator::tell(const Error& cause) {
+void ProcessGroupCommunicator::publish_failure(const Error& cause) {
   try {
     const wire::Bytes bytes = wire::encode(cause);
     const auto* first = reinterpret_cast<const std::uint8_t*>(bytes.data());
     const std::vector<std::uint8_t> nothing;
-    const std::vector<std::uint8_t> words(first, first + bytes.size());
-    if (store_) store_->compareSet(kCause, nothing, words);
+    const std::vector<std::uint8_t> encoded(first, first + bytes.size());
+    if (store_) store_->compareSet(kCause, nothing, encoded);
   } catch (const std::exception&) {  // the store is gone: the others have deadlines
   }
   try {
@@ -378,9 +383,9 @@ void ProcessGroupCommunicator::tell(const Error& cause) {
   }
 }
 
-std::optional<Error> ProcessGroupCommunicator::heard(bool at_once) {
+std::optional<Error> ProcessGroupCommunicator::poll_failure(bool at_once) {
   const auto now = Clock::now();
-  if (!store_ || (!at_once && now - looked_ < kLookEvery)) return std::nullopt;
+  if (!store_ || (!at_once && now - looked_ < kPollStoreEvery)) return std::nullopt;
   looked_ = now;
   try {
     if (!store_->check({kCause})) return std::nullopt;

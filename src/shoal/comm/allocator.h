@@ -19,13 +19,13 @@ void install_arena(const std::shared_ptr<wire::Arena>& arena);
 /// The arena that is installed; null when none is.
 std::shared_ptr<wire::Arena> installed_arena();
 
-/// The same, installed now if none is: with `limit_bytes` (0: this rank's share of what the host
-/// has, by `ranks_on_host`).
+/// Returns the installed arena. If there is none, installs one with `limit_bytes` (0: the host's
+/// memory divided by `ranks_on_host`).
 std::shared_ptr<wire::Arena> ensure_arena(std::size_t limit_bytes, int ranks_on_host);
 
-/// Moves the memory of `tensor` from one category to another, if it is a block of the installed
-/// arena that is of category `from`; otherwise nothing happens. What was taken as temporary turns
-/// out to stay: a result that backward needs, a gradient that autograd accumulated.
+/// Moves the memory of `tensor` to category `to`, if it is a block of the installed arena whose
+/// category is `from`; otherwise does nothing. Used for memory that was allocated as temporary and
+/// turns out to stay: a result that backward needs, a gradient that autograd accumulated.
 void retag(const at::Tensor& tensor, MemoryCategory from, MemoryCategory to);
 
 }  // namespace shoal::comm

@@ -97,6 +97,9 @@ Work Engine::start(Operation operation, Tensors outputs, Tensors inputs, bool as
       copies_back = copies_back || !out[i].is_same(outputs[i]);
   }
   const bool blocking = !async || copies_back;
+  // The communicator knows the memory by pointers. Until it says that the operation is complete,
+  // peers, messages in flight or a library's threads may touch it, so the tensors must live. That
+  // holds after a failure too: what is not complete then never will be.
   Handle handle = 0;
   try {
     handle = communicator_->start(operation);

@@ -15,26 +15,25 @@ namespace shoal::comm {
 using collective::Kind;
 using collective::Reduction;
 
-/// How one call is carried out.
+/// Options of one call.
 struct Options {
   Reduction reduction = Reduction::kSum;
   bool async = false;  ///< return at once; complete when the Work says so
-  int priority =
-      0;  ///< higher overtakes lower; over a library (MPI, a c10d process group) it does nothing
+  int priority = 0;    ///< higher overtakes lower; over MPI it does nothing
   Duration timeout{};  ///< zero: the group's default
   double scale = 1;    ///< the factor of Reduction::kPremulSum
-  /// Collectives: ranks compare it with the rest of the call, so that one is not taken for another
-  /// of the same shape.
+  /// Collectives: ranks compare it with the rest of the call, so that two calls of the same shape
+  /// are not mistaken for each other.
   std::uint32_t label = 0;
-  /// all_gather: `output` is the memory of a `shared_buffer` of `on_host`, written once a host,
-  /// from when all its ranks have called. Only where every host holds the same number of
-  /// consecutive ranks, several.
+  /// all_gather: `output` is memory of a `shared_buffer` of `on_host`, which is written once for
+  /// the whole host, after all its ranks have called. Every host must hold the same number of
+  /// consecutive ranks, and more than one.
   bool shared_output = false;
 };
 
-/// A set of ranks that act together on tensors. A value over a shared engine; copies name the same
-/// group. A default-constructed Group, like any group of one rank, turns every collective into a
-/// local copy or nothing (a pre-multiplied sum: into that factor).
+/// A set of ranks that act together on tensors. Copies of a Group name the same group. In a group
+/// of one rank, which a default-constructed Group is, every collective is a local copy or nothing
+/// (a pre-multiplied sum multiplies).
 ///
 /// Names, shapes and meaning are those of torch.distributed. Every rank calls the same operations
 /// in the same order. Tensors may be non-contiguous (they are then copied in and out; a call whose
@@ -59,7 +58,7 @@ class Group {
   /// `output` [size x input.numel()] in rank order.
   Work all_gather(const at::Tensor& output, const at::Tensor& input,
                   const Options& options = {}) const;
-  /// As many calls as there are pairs, in one: `outputs[i]` from `inputs[i]`. All of one type.
+  /// Several calls in one: `outputs[i]` comes from `inputs[i]`. All tensors have one type.
   Work all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
                   const Options& options = {}) const;
   /// `input` [size x output.numel()]; rank r gets the reduction of part r.
@@ -110,8 +109,7 @@ class Group {
   std::shared_ptr<Engine> engine_;
 };
 
-/// The element type of a tensor in Shoal's terms. Throws Error(usage) for a type that no collective
-/// carries.
+/// Converts LibTorch's type to Shoal's. Throws Error(usage) for a type that no collective carries.
 ElementType element_type(at::ScalarType type);
 at::ScalarType scalar_type(ElementType type);
 

@@ -20,8 +20,8 @@ using collective::Handle;
 using collective::Kind;
 using collective::Operation;
 
-constexpr Duration kSlice =
-    std::chrono::milliseconds(20);  // of a wait, between looks at whether another rank has failed
+/// A wait looks this often whether another rank has failed.
+constexpr Duration kPollSlice = std::chrono::milliseconds(20);
 
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
   const auto x = reinterpret_cast<std::uintptr_t>(a);
@@ -29,9 +29,10 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
   return x < y + b_bytes && y < x + a_bytes;
 }
 
-/// One transfer, the memory between it and the tensors, and what makes the result of it.
+/// One transfer, its staging memory, and the function that turns what arrived into the result.
 struct Step {
-  std::unique_ptr<std::byte[]> contribution, result;
+  std::unique_ptr<std::byte[]> contribution;
+  std::unique_ptr<std::byte[]> result;
   std::function<void()> finish;
   std::unique_ptr<Transfer> transfer;
   bool complete = false;
@@ -95,8 +96,8 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
   return request;
 }
 
-/// A reduce-scatter without the library's: each rank gets all contributions to its part, and folds
-/// them in the order of ranks.
+/// Replaces the library's reduce-scatter: each rank receives all contributions to its part and
+/// folds them in the order of ranks.
 Request Step::of_exchange(const Operation& o, const Buffer& buffer, int ranks) {
   const std::size_t bytes = buffer.count * size_of(o.type);
   std::byte* const parts = stage(result, bytes * static_cast<std::size_t>(ranks));
@@ -152,7 +153,8 @@ Handle LibraryCommunicator::start(const Operation& o) {
   const Duration timeout = o.timeout == Duration::zero() ? timeout_ : o.timeout;
   const bool reduces = collective::reduces(o.kind);
   auto operation = std::make_shared<InFlight>();
-  operation->handle = ++started_, operation->kind = o.kind,
+  operation->handle = ++started_;
+  operation->kind = o.kind;
   operation->give_up = Clock::now() + timeout;
   operation->text = o.kind == Kind::kBarrier
                         ? std::string("barrier")
@@ -165,17 +167,23 @@ Handle LibraryCommunicator::start(const Operation& o) {
   try {
     for (std::size_t i = 0; i < operation->steps.size(); ++i) {
       Step& step = operation->steps[i];
-      Request request = together ? step.of_reduction(o, buffers, abilities_.integers, rank_, size_)
-                        : !reduces ? step.of_bytes(o, buffers[i], rank_)
-                        : abilities_.reduce_scatter
-                            ? step.of_reduction(o, {buffers[i]}, abilities_.integers, rank_, size_)
-                            : step.of_exchange(o, buffers[i], size_);
+      Request request;
+      if (together) {
+        request = step.of_reduction(o, buffers, abilities_.integers, rank_, size_);
+      } else if (!reduces) {
+        request = step.of_bytes(o, buffers[i], rank_);
+      } else if (abilities_.reduce_scatter) {
+        request = step.of_reduction(o, {buffers[i]}, abilities_.integers, rank_, size_);
+      } else {
+        request = step.of_exchange(o, buffers[i], size_);
+      }
       request.timeout = timeout;
       step.transfer = post(request);
     }
     if (advance(*operation)) in_flight_.remove(operation);
   } catch (const Error& error) {
-    // What the library does not have is the caller's mistake, and nothing has begun.
+    // A usage error before the first transfer changes nothing on any rank: the group stays usable.
+    // After any other error ranks may wait for each other, so the group ends.
     const bool begun = error.kind() != ErrorKind::kUsage || operation->steps.front().transfer;
     if (begun) fail(error);
     in_flight_.remove(operation);
@@ -201,9 +209,12 @@ bool LibraryCommunicator::complete(Handle handle) const {
 
 void LibraryCommunicator::check() {
   if (!failed_) {
-    const auto cause = heard(false);
+    const auto cause = poll_failure(false);
     const std::lock_guard lock(mutex_);
-    if (cause && !cause_) cause_ = cause, failed_ = true;
+    if (cause && !cause_) {
+      cause_ = cause;
+      failed_ = true;
+    }
   }
   if (!failed_) return;
   const std::lock_guard lock(mutex_);
@@ -223,16 +234,21 @@ void LibraryCommunicator::abort(const Error& cause) {
   {
     const std::lock_guard lock(mutex_);
     if (cause_) return;
-    cause_ = cause, failed_ = true;
+    cause_ = cause;
+    failed_ = true;
   }
-  tell(cause);
+  publish_failure(cause);
 }
 
 void LibraryCommunicator::fail(const Error& error) {
-  // A peer that has stopped says why, as a rule, and then what the library makes of it counts less.
-  if (const auto told = failed_ ? std::nullopt : heard(true)) {
+  // The library's error is often the consequence of a peer that stopped. The peer's own error is
+  // the better cause, so look for it first.
+  if (const auto cause = failed_ ? std::nullopt : poll_failure(true)) {
     const std::lock_guard lock(mutex_);
-    if (!cause_) cause_ = told, failed_ = true;
+    if (!cause_) {
+      cause_ = cause;
+      failed_ = true;
+    }
   }
   abort(error);
   const std::lock_guard lock(mutex_);
@@ -271,7 +287,7 @@ void LibraryCommunicator::wait(Handle handle, Deadline deadline) {
                                      [](const Step& s) { return !s.complete; });
       const auto left = std::max<Duration>(
           std::min<Duration>(deadline.left(), operation->give_up - Clock::now()), Duration::zero());
-      if (step->transfer->wait_briefly(std::min(kSlice, left))) continue;
+      if (step->transfer->wait_briefly(std::min(kPollSlice, left))) continue;
     } catch (const Error& error) {
       fail(error);
     }
@@ -287,13 +303,13 @@ void LibraryCommunicator::poll(Duration budget) {
     test(0);
     if (!in_flight_.empty() && !end.passed()) {
       in_flight_.front()->steps.back().transfer->wait_briefly(
-          std::min<Duration>(end.left(), kSlice));
+          std::min<Duration>(end.left(), kPollSlice));
     }
   } while (!in_flight_.empty() && !end.passed());
 }
 
-// The library's own split may wait for ranks without end: all have come when the exchange of colors
-// is complete.
+// The library's own split may wait without a deadline. The exchange of colors has one, and when it
+// is complete every rank has come.
 std::unique_ptr<collective::Communicator> LibraryCommunicator::split(int color, int key) {
   const std::int32_t own[2] = {color, key};
   std::vector<std::int32_t> all(2 * static_cast<std::size_t>(size_));

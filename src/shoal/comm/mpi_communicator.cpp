@@ -64,8 +64,9 @@ MPI_Op operation_of(Reduction reduction) {
   }
 }
 
-/// Any number of bytes as an MPI count and type: one element of a type of blocks where the number
-/// is too large to count. Freed here, it lives in MPI until what uses it is complete.
+/// Expresses any number of bytes as an MPI count and type. A number too large for an int is one
+/// element of a derived type of blocks. MPI keeps a freed type alive until the calls that use it
+/// are complete, so the destructor may free it.
 class Bytes {
  public:
   Bytes(std::size_t bytes, std::size_t largest) : count_(static_cast<int>(bytes)) {
@@ -95,7 +96,7 @@ class Bytes {
   MPI_Datatype type_ = MPI_BYTE;
 };
 
-/// MPI's requests for one of ours.
+/// The requests of MPI that carry out one Request.
 class MpiTransfer final : public Transfer {
  public:
   MpiTransfer(std::shared_ptr<MpiWorld> world, const Request& request, int rank, int size)
@@ -105,7 +106,7 @@ class MpiTransfer final : public Transfer {
         size_(size),
         expected_(request.count) {}
 
-  /// For the next call of MPI.
+  /// A new request, for the next call of MPI.
   MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
   bool done() override {
@@ -122,18 +123,19 @@ class MpiTransfer final : public Transfer {
     if (!done || std::exchange(measured_, true)) return done;
     MPI_Count bytes = 0;
     MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-    if (static_cast<std::size_t>(bytes) != expected_)
+    if (static_cast<std::size_t>(bytes) != expected_) {
       throw Error(ErrorKind::kMismatch, "recv",
                   fmt::format("{} bytes are expected, {} have come", expected_, bytes))
           .at(rank_, size_)
           .from(status.MPI_SOURCE);
+    }
     return true;
   }
 
   bool wait_briefly(Duration longest) override {
     const Deadline end = Deadline::in(longest);
-    // MPI moves nothing by itself. Ranks may be more than cores: the longer it takes, the more is
-    // left to the others.
+    // MPI makes progress only inside its calls, so this loop must not sleep at first. Ranks may be
+    // more than cores: the longer the wait, the more of the processor is left to the others.
     for (int turn = 0; !done(); ++turn) {
       if (turn % 16 == 15 && end.passed()) return false;
       if (turn > 2000) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -145,7 +147,8 @@ class MpiTransfer final : public Transfer {
  private:
   std::shared_ptr<MpiWorld> world_;
   Kind kind_;
-  int rank_, size_;
+  int rank_;
+  int size_;
   std::size_t expected_;
   bool measured_ = false;
   std::vector<MPI_Request> requests_;
@@ -178,8 +181,8 @@ class MpiCommunicator final : public LibraryCommunicator {
   std::unique_ptr<Transfer> post(const Request& request) override;
   std::unique_ptr<collective::Communicator> part(int color, int key,
                                                  const std::vector<int>& members) override;
-  void tell(const Error& cause) override { world_->tell(cause); }
-  std::optional<Error> heard(bool) override { return world_->heard(); }
+  void publish_failure(const Error& cause) override { world_->publish_failure(cause); }
+  std::optional<Error> poll_failure(bool) override { return world_->poll_failure(); }
 
  private:
   void ok(int code, const char* call) const { check_mpi(code, call, rank(), size()); }
@@ -193,15 +196,17 @@ class MpiCommunicator final : public LibraryCommunicator {
   std::size_t largest_;
 };
 
-/// Reductions of more elements than a call counts are several: they go element by element.
+/// A reduction of more elements than a call counts is several calls: elements are independent.
 void MpiCommunicator::reduce(const Request& r, MpiTransfer& transfer) const {
   const MPI_Datatype type = datatype(r.type);
   const MPI_Op op = operation_of(r.reduction);
-  const std::size_t size_of_one = size_of(r.type), ranks = static_cast<std::size_t>(size());
-  if (r.kind == Kind::kReduceScatter && r.count * ranks <= largest_)
+  const std::size_t size_of_one = size_of(r.type);
+  const auto ranks = static_cast<std::size_t>(size());
+  if (r.kind == Kind::kReduceScatter && r.count * ranks <= largest_) {
     return ok(MPI_Ireduce_scatter_block(r.input, r.output, static_cast<int>(r.count), type, op,
                                         comm_, transfer.next()),
               "MPI_Ireduce_scatter_block");
+  }
   const auto to_root = [&](int root, std::size_t first, std::size_t begin, int count) {
     const void* from = at(r.input, (first + begin) * size_of_one);
     void* to = rank() == root ? at(r.output, begin * size_of_one) : nullptr;
@@ -226,18 +231,20 @@ void MpiCommunicator::reduce(const Request& r, MpiTransfer& transfer) const {
 }
 
 int MpiCommunicator::tag(std::uint32_t tag) const {
-  // The largest is for exchanges.
+  // The largest tag is reserved for exchange().
   SHOAL_USER_CHECK(tag < static_cast<std::uint32_t>(world_->largest_tag()), "send or recv",
                    "tag {}: this MPI has tags up to {}", tag, world_->largest_tag() - 1);
   return static_cast<int>(tag);
 }
 
-/// all_to_all with per-rank sizes, pair by pair: MPI_Alltoallv counts in int what lies before a
-/// part too.
+/// An all_to_all with per-rank sizes goes pair by pair: MPI_Alltoallv's displacements are int too,
+/// so that large exchanges would overflow them.
 void MpiCommunicator::exchange(const Request& r, MpiTransfer& transfer) const {
-  std::size_t from = 0, to = 0;
+  std::size_t from = 0;
+  std::size_t to = 0;
   for (int peer = 0; peer < size(); ++peer) {
-    const std::size_t sent = r.send_counts[peer], received = r.receive_counts[peer];
+    const std::size_t sent = r.send_counts[peer];
+    const std::size_t received = r.receive_counts[peer];
     if (peer == rank() && sent > 0) std::memmove(at(r.output, to), at(r.input, from), sent);
     if (peer != rank() && received > 0) {
       const Bytes block(received, largest_);
@@ -251,7 +258,8 @@ void MpiCommunicator::exchange(const Request& r, MpiTransfer& transfer) const {
                    comm_, transfer.next()),
          "MPI_Isend");
     }
-    from += sent, to += received;
+    from += sent;
+    to += received;
   }
 }
 
@@ -302,12 +310,13 @@ std::unique_ptr<Transfer> MpiCommunicator::post(const Request& request) {
   auto transfer = std::make_unique<MpiTransfer>(world_, request, rank(), size());
   const bool empty = request.count == 0 && request.kind != Kind::kBarrier &&
                      !collective::point_to_point(request.kind);
-  if (!request.send_counts.empty())
+  if (!request.send_counts.empty()) {
     exchange(request, *transfer);
-  else if (collective::reduces(request.kind))
+  } else if (collective::reduces(request.kind)) {
     reduce(request, *transfer);
-  else if (!empty)
+  } else if (!empty) {
     move(request, *transfer);
+  }
   return transfer;
 }
 
@@ -332,7 +341,8 @@ std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWo
     const std::lock_guard lock(world->mutex());
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup", world->rank(), world->size());
   }
-  const int rank = world->rank(), size = world->size();
+  const int rank = world->rank();
+  const int size = world->size();
   return std::make_unique<MpiCommunicator>(std::move(world), comm, rank, size, timeout, largest);
 }
 

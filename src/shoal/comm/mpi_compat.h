@@ -1,7 +1,6 @@
 #pragma once
 
-// mpi.h, and what stands on it directly. For the .cpp files of the engine over MPI, in builds that
-// have one.
+// Includes mpi.h, for the .cpp files of the transport over MPI, in builds that have one.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -16,14 +15,14 @@
 
 namespace shoal::comm {
 
-/// MPI as this process has it, from MPI_Init_thread to MPI_Finalize. A program that has initialised
-/// MPI itself finalises it itself too.
+/// This process's MPI, from MPI_Init_thread to MPI_Finalize. A program that has initialised MPI
+/// itself finalises it itself too.
 ///
-/// Every call of MPI from this process holds `mutex`: thread level MPI_THREAD_SERIALIZED is needed,
-/// and enough for any number of groups and threads. What has no deadline in MPI is called only
-/// where all ranks are known to have come, but for the beginning and the end: MPI_Init and
-/// MPI_Finalize wait for ranks as long as the launcher lets them. After an abort MPI is left as it
-/// is, which ends the job under mpirun.
+/// Every call of MPI from this process holds `mutex`, so thread level MPI_THREAD_SERIALIZED is
+/// needed, and enough for any number of groups and threads. A function of MPI that blocks without a
+/// deadline is called only when all ranks are known to have come. The exceptions are MPI_Init and
+/// MPI_Finalize, which wait for ranks as long as the launcher lets them. After an abort MPI is not
+/// finalised, which ends the job under mpirun.
 class MpiWorld {
  public:
   /// Throws Error(config) when MPI cannot be had at that thread level.
@@ -37,29 +36,33 @@ class MpiWorld {
   int ranks_on_host() const { return ranks_on_host_; }
   int largest_tag() const { return largest_tag_; }
   std::mutex& mutex() { return mutex_; }
-  bool aborted() const { return told_; }
+  bool aborted() const { return aborted_; }
 
-  /// Sends the cause to all ranks of the world, by messages that every wait looks for.
-  void tell(const Error& cause);
-  std::optional<Error> heard();
+  /// Sends the cause to all ranks of the world, as messages that every wait looks for.
+  void publish_failure(const Error& cause);
+  /// Returns the cause that another rank has sent, if one has.
+  std::optional<Error> poll_failure();
 
  private:
   struct Message;
   bool owns_ = false;
-  int rank_ = 0, size_ = 1, ranks_on_host_ = 1, largest_tag_ = 32767;
+  int rank_ = 0;
+  int size_ = 1;
+  int ranks_on_host_ = 1;
+  int largest_tag_ = 32767;
   std::mutex mutex_;
   MPI_Comm control_ = MPI_COMM_NULL;
   std::unique_ptr<Message> incoming_;
   MPI_Request listening_ = MPI_REQUEST_NULL;
-  std::atomic<bool> told_ = false;
-  std::optional<Error> cause_;  ///< that another rank has sent
+  std::atomic<bool> aborted_ = false;  ///< this rank has published a cause
+  std::optional<Error> cause_;         ///< that another rank has sent
 };
 
 /// Throws the Error for a call of MPI that failed.
 void check_mpi(int code, const char* call, int rank, int size);
 
-/// All ranks of the world. `largest`: what a call may count; larger ones are cut, or counted in
-/// blocks.
+/// The communicator of all ranks of the world. A call of MPI counts at most `largest` elements:
+/// larger operations are several calls, or count in blocks.
 std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWorld> world,
                                                            Duration timeout, std::size_t largest);
 

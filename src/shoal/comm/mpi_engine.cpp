@@ -13,11 +13,12 @@ namespace shoal::comm {
 
 Group connect_over_mpi(const WorldOptions& options, std::size_t largest_count) {
   const auto world = std::make_shared<MpiWorld>();
-  if (world->rank() != options.rank || world->size() != options.size)
+  if (world->rank() != options.rank || world->size() != options.size) {
     throw Error(ErrorKind::kConfig, "connect",
                 fmt::format("MPI counts this process as rank {} of {}, its launcher as {} of {}",
                             world->rank(), world->size(), options.rank, options.size))
         .hint("start the ranks with the mpirun of the MPI that `shoal env` shows");
+  }
   if (options.arena) ensure_arena(options.memory_limit_bytes, world->ranks_on_host());
   if (options.size == 1) return {};
   return Group(mpi_communicator(world, options.timeout, largest_count));

@@ -12,12 +12,12 @@
 namespace shoal::comm {
 namespace {
 
-constexpr Duration kToldWithin =
-    std::chrono::seconds(1);  // how long the bearer of bad news stays for it to leave
+/// The rank that failed waits so long for its message to leave.
+constexpr Duration kPublishWithin = std::chrono::seconds(1);
 
 }  // namespace
 
-/// An error on its way, of one size, so that it can be awaited before there is one.
+/// An error as a message. All have one size, so that the receive is posted before there is one.
 struct MpiWorld::Message {
   std::uint32_t bytes = 0;
   std::byte text[2044];
@@ -26,40 +26,43 @@ struct MpiWorld::Message {
 void check_mpi(int code, const char* call, int rank, int size) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0, kind = MPI_ERR_OTHER;
+  int length = 0;
+  int kind = MPI_ERR_OTHER;
   MPI_Error_string(code, text, &length);
   MPI_Error_class(code, &kind);
-  const bool mismatch = kind == MPI_ERR_TRUNCATE || kind == MPI_ERR_COUNT,
-             resource = kind == MPI_ERR_NO_MEM;
-  throw Error(mismatch   ? ErrorKind::kMismatch
-              : resource ? ErrorKind::kResource
-                         : ErrorKind::kPeerLost,
-              call, text)
-      .at(rank, size);
+  ErrorKind ours = ErrorKind::kPeerLost;
+  if (kind == MPI_ERR_TRUNCATE || kind == MPI_ERR_COUNT) ours = ErrorKind::kMismatch;
+  if (kind == MPI_ERR_NO_MEM) ours = ErrorKind::kResource;
+  throw Error(ours, call, text).at(rank, size);
 }
 
 MpiWorld::MpiWorld() {
-  int initialized = 0, finalized = 0, level = 0;
+  int initialized = 0;
+  int finalized = 0;
+  int level = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (finalized)
+  if (finalized) {
     throw Error(ErrorKind::kConfig, "MPI_Init_thread",
                 "MPI has been finalised in this process, and cannot begin again");
-  if (initialized)
+  }
+  if (initialized) {
     MPI_Query_thread(&level);
-  else
+  } else {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread",
               -1, 0);
+  }
   owns_ = !initialized;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  if (level < MPI_THREAD_SERIALIZED)
+  if (level < MPI_THREAD_SERIALIZED) {
     throw Error(ErrorKind::kConfig, "MPI_Init_thread",
                 fmt::format("MPI offers thread level {}, MPI_THREAD_SERIALIZED ({}) is needed",
                             level, static_cast<int>(MPI_THREAD_SERIALIZED)))
         .at(rank_, size_)
         .hint(initialized ? "initialise MPI with MPI_Init_thread and that level"
                           : "use an MPI that is built with threads");
+  }
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &control_), "MPI_Comm_dup", rank_, size_);
   MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
   MPI_Comm host = MPI_COMM_NULL;
@@ -81,7 +84,7 @@ MpiWorld::~MpiWorld() {
   const std::lock_guard lock(mutex_);
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized || told_ || cause_) {
+  if (finalized || aborted_ || cause_) {
     incoming_.release();  // MPI may still write there
     return;
   }
@@ -91,30 +94,33 @@ MpiWorld::~MpiWorld() {
   if (owns_) MPI_Finalize();
 }
 
-void MpiWorld::tell(const Error& cause) {
+void MpiWorld::publish_failure(const Error& cause) {
   const std::lock_guard lock(mutex_);
-  if (told_.exchange(true)) return;
+  if (aborted_.exchange(true)) return;
   auto* message = new Message;  // MPI may read it until the process ends
   wire::Bytes bytes = wire::encode(cause);
-  if (bytes.size() > sizeof message->text)
+  if (bytes.size() > sizeof message->text) {
     bytes = wire::encode(Error(cause.kind(), cause.operation(), cause.message().substr(0, 1000))
                              .at(cause.rank(), cause.size()));
+  }
   message->bytes = static_cast<std::uint32_t>(std::min(bytes.size(), sizeof message->text));
   std::memcpy(message->text, bytes.data(), message->bytes);
   std::vector<MPI_Request> sent;
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_)
-      MPI_Isend(message, sizeof(Message), MPI_BYTE, r, 0, control_,
-                &sent.emplace_back(MPI_REQUEST_NULL));
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    MPI_Isend(message, sizeof(Message), MPI_BYTE, r, 0, control_,
+              &sent.emplace_back(MPI_REQUEST_NULL));
+  }
   int done = 0;
-  for (const Deadline end = Deadline::in(kToldWithin); !done && !end.passed();
-       std::this_thread::yield())
-    if (MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE) !=
-        MPI_SUCCESS)
-      return;
+  for (const Deadline end = Deadline::in(kPublishWithin); !done && !end.passed();
+       std::this_thread::yield()) {
+    const int code =
+        MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS) return;
+  }
 }
 
-std::optional<Error> MpiWorld::heard() {
+std::optional<Error> MpiWorld::poll_failure() {
   const std::lock_guard lock(mutex_);
   if (cause_) return cause_;
   int arrived = 0;

@@ -27,13 +27,12 @@ Group connect_over_network(const WorldOptions& options) {
   }
   const std::string address =
       options.network.interface.empty() ? "" : wire::interface_address(options.network.interface);
-  // The store serves until the last group of this process is gone: others may still be on their way
-  // to each other.
+  // The group keeps the store alive: other ranks may still look each other up in it.
   const auto meeting = std::make_shared<wire::Rendezvous>(
       place, options.key, options.rank, address.empty() ? "127.0.0.1" : address, deadline);
 
-  // Where TCP carries everything no peer maps the arena; it counts memory and holds a rank to its
-  // limit all the same.
+  // With TCP alone no peer maps the arena, but it still counts memory and enforces the rank's
+  // limit.
   const auto arena_for = [&](int ranks_on_host) {
     return options.arena ? ensure_arena(options.memory_limit_bytes, ranks_on_host) : nullptr;
   };

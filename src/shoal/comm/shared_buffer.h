@@ -13,10 +13,11 @@ namespace shoal::comm {
 /// Memory that exists once per host and that every rank of the host maps: a sharded unit's
 /// parameters, read in place by all, written by each rank only in its own range.
 ///
-/// Made collectively by Group::shared_buffer. Each rank makes its own leaf tensors over it, with
-/// version counters of their own: autograd's check does not see a peer's write, so epochs order
-/// them: an owner writes only after `end_reading` of every rank, readers start only after `publish`
-/// of every owner. Zero-filled at first. Lives until the last tensor over it is gone.
+/// Made collectively by Group::shared_buffer, and zero at first. Each rank makes its own leaf
+/// tensors over it. Their version counters do not see a peer's writes, so autograd cannot detect a
+/// race: epochs order the ranks instead. An owner writes only after every rank has called
+/// `end_reading`; readers start only after every owner has called `publish`. The memory lives until
+/// the last tensor over it is gone.
 class SharedBuffer {
  public:
   /// The ranks of `communicator` share `memory`.
@@ -33,11 +34,11 @@ class SharedBuffer {
   /// is a multiple of 64.
   at::Tensor tensor(std::size_t offset_bytes, at::IntArrayRef shape, at::ScalarType type) const;
 
-  /// This rank has written its ranges for the epoch that begins now. Blocks until every rank of the
-  /// host has: what all wrote is then visible.
+  /// Begins an epoch: this rank has written its ranges. Blocks until every rank of the host has;
+  /// all writes are then visible.
   void publish();
-  /// This rank reads no more in this epoch. Blocks until every rank of the host has said so: owners
-  /// may write then.
+  /// Ends this rank's reading in the epoch. Blocks until every rank of the host has ended its own:
+  /// owners may write then.
   void end_reading();
   /// Counts the calls of `publish`: saved tensors record it and compare it when they are unpacked
   /// in debug builds.

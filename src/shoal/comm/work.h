@@ -16,8 +16,8 @@ class Work {
   Work() = default;
   Work(std::shared_ptr<collective::Communicator> communicator, collective::Handle handle);
 
-  /// The caller's later operations see the result: a host wait on CPU, a stream wait on CUDA. What
-  /// techniques use.
+  /// Makes the caller's later operations see the result: a host wait on CPU, a stream wait on CUDA.
+  /// Parallel techniques call this, not `wait`.
   void order();
   /// Blocks the host until complete. Throws the operation's Error, or Error(timeout) when
   /// `deadline` passes.

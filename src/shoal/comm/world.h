@@ -10,7 +10,7 @@
 
 namespace shoal::comm {
 
-/// What carries the bytes between ranks.
+/// The transport that carries the bytes between ranks.
 enum class Transport {
   kAutomatic,     ///< shared memory among the ranks of a host, TCP between hosts
   kSharedMemory,  ///< all ranks are on this host
@@ -18,23 +18,25 @@ enum class Transport {
   kMpi,           ///< MPI, whose launcher has started the ranks: no memory is shared
 };
 
-/// How the ranks of a job come together.
+/// Options of a rank that joins a job.
 struct WorldOptions {
   std::string name;  ///< unique to the job on this host
-  std::string key;   ///< what members must show; at most 64 bytes
+  std::string key;   ///< secret by which ranks recognise each other; at most 64 bytes
   int rank = 0;
   int size = 1;
-  bool arena = true;  ///< memory that peers map, installed as LibTorch's CPU allocator; the same
-                      ///< bits without, only slower
-  std::size_t memory_limit_bytes = 0;  ///< of this rank; 0: its share of what the host has
+  /// Installs memory that peers map as LibTorch's CPU allocator. Results are the same bits without
+  /// it, only slower.
+  bool arena = true;
+  std::size_t memory_limit_bytes = 0;  ///< of this rank; 0: its share of the host's memory
   Transport transport = Transport::kAutomatic;
-  std::string rendezvous;  ///< where ranks of several hosts meet, as wire::Rendezvous reads it;
-                           ///< empty: all are on this host
+  /// The place where ranks of several hosts meet, in the syntax of wire::Rendezvous. Empty: all
+  /// ranks are on this host.
+  std::string rendezvous;
   collective::TransportOptions network;  ///< read with a rendezvous, and with Transport::kTcp
   /// All groups record their operations here; null: nowhere.
   std::shared_ptr<collective::FlightBook> flight;
   Duration meeting_timeout = std::chrono::minutes(2);
-  Duration timeout = std::chrono::minutes(10);  ///< of collectives that bring none of their own
+  Duration timeout = std::chrono::minutes(10);  ///< of collectives without a timeout of their own
 };
 
 /// Ranks as processes: blocks until all have met. Installs the arena first, so call it before

@@ -10,17 +10,18 @@ namespace shoal::mesh {
 
 using collective::Reduction;
 
-/// How a tensor lies along one mesh axis.
+/// The placement of a tensor along one mesh axis.
 struct Placement {
   enum class Kind { kReplicate, kShard, kPartial, kFlat };
 
   Kind kind = Kind::kReplicate;
-  int dim =
-      0;  ///< kShard: the tensor dimension that is cut, as evenly as possible, earlier ranks larger
-  Reduction reduction =
-      Reduction::kSum;              ///< kPartial: what makes the full value of the ranks' values
-  std::int64_t begin = 0, end = 0;  ///< kFlat: this rank's element range of the (already
-                                    ///< dimension-sharded) parameter, row-major
+  /// kShard: the tensor dimension that is cut, as evenly as possible, earlier ranks larger.
+  int dim = 0;
+  /// kPartial: the reduction that makes the full value of the ranks' values.
+  Reduction reduction = Reduction::kSum;
+  /// kFlat: this rank's element range of the (already dimension-sharded) parameter, row-major.
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
 
   static Placement replicate() { return {}; }
   static Placement shard(int dim) { return {.kind = Kind::kShard, .dim = dim}; }
@@ -35,14 +36,15 @@ struct Placement {
 
 /// A box of a global tensor: `[begin, end)` in every dimension.
 struct Box {
-  std::vector<std::int64_t> begin, end;
+  std::vector<std::int64_t> begin;
+  std::vector<std::int64_t> end;
 
   std::int64_t count() const;
   bool operator==(const Box&) const = default;
 };
 
-/// How a tensor lies on a mesh: one placement per axis, in the mesh's axis order. Data, not
-/// behaviour; empty means replicated everywhere.
+/// The layout of a tensor on a mesh: one placement per axis, in the mesh's axis order. Empty means
+/// replicated everywhere.
 struct Layout {
   std::vector<Placement> axes;
 
@@ -51,18 +53,19 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-/// The part of `[0, size)` that belongs to `index` of `parts`, as evenly as possible, earlier parts
-/// never smaller.
+/// Cuts `[0, size)` into `parts` as evenly as possible, earlier parts never smaller, and returns
+/// part `index`.
 std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t parts,
                                                 std::int64_t index);
 
-/// Where the dimension shards of the rank at `coordinate` (one index per axis, of a mesh of
-/// `extent`) lie in a tensor of `shape`. Partial and replicated axes do not cut; a flat range is
-/// cut afterwards, by boxes_of.
+/// Returns the box of a tensor of `shape` that the rank at `coordinate` (one index per axis, of a
+/// mesh of `extent`) holds. Partial and replicated axes do not cut; a flat range is cut afterwards,
+/// by boxes_of.
 Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout,
               const std::vector<int>& extent, const std::vector<int>& coordinate);
 
-/// A row-major element range of `box` as the fewest boxes (at most 2 dimensions - 1), in order.
+/// Divides a row-major element range of `box` into the fewest boxes (at most 2 dimensions - 1), in
+/// order.
 std::vector<Box> boxes_of(const Box& box, std::int64_t begin, std::int64_t end);
 
 }  // namespace shoal::mesh

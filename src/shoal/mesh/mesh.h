@@ -15,8 +15,8 @@ struct Axis {
 };
 
 /// Ranks as a grid with named axes, the last axis varying fastest: rank = ((c0 * n1) + c1) * n2 +
-/// c2 ... A value; holds the group of every axis (the ranks that differ in that coordinate only)
-/// and of all ranks. Making one is collective.
+/// c2 ... Holds the group of every axis (the ranks that differ in that coordinate only) and of all
+/// ranks. Construction is collective.
 class Mesh {
  public:
   /// One rank, no axes.

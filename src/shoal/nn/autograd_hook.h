@@ -7,7 +7,7 @@
 namespace shoal::nn {
 
 /// Calls `hook` in every backward pass that reaches the leaf `tensor`, after its gradient (possibly
-/// an undefined one) has been accumulated. A tensor has one such hook; null takes it away.
+/// an undefined one) has been accumulated. A tensor has one such hook; null removes it.
 void set_post_accumulate_hook(const at::Tensor& tensor, std::function<void()> hook);
 
 }  // namespace shoal::nn

@@ -13,7 +13,7 @@ class KeyValueCache;
 class Replay;
 
 /// Collects losses that layers add to the main one (router balance). Each is already scaled; the
-/// step adds them.
+/// training step adds them.
 class LossSink {
  public:
   void add(at::Tensor loss) { losses_.push_back(std::move(loss)); }
@@ -24,30 +24,34 @@ class LossSink {
   std::vector<at::Tensor> losses_;
 };
 
-/// What a forward pass must know beyond its input. Passed explicitly, saved for recomputation, sent
-/// between pipeline stages; there is no thread-local state.
+/// Everything that a forward pass must know beyond its input. It is passed explicitly, saved for
+/// recomputation and sent between pipeline stages: there is no thread-local state.
 struct Context {
-  Key key;  ///< of (seed, step): dropout masks and the like are functions of it, the layer's name,
-            ///< and global indices
+  /// Key of (seed, step): random numbers are functions of it, the layer's name, and global indices.
+  Key key;
   std::int64_t micro_batch = 0;  ///< index within the step on this rank
   bool training = true;
-  at::Tensor samples;  ///< [B] int64, global sample index of every row within the step; undefined:
-                       ///< 0 .. B - 1
+  /// [B] int64, the global index of every row within the step; undefined: 0 .. B - 1.
+  at::Tensor samples;
   std::int64_t position_begin = 0;  ///< position of column 0 when `positions` is undefined
-  at::Tensor positions;  ///< [T] int64, global positions of this slice's columns (context
-                         ///< parallelism); undefined: contiguous
-  at::Tensor documents;  ///< [B, T] int32, document index per token: attention stays inside;
-                         ///< undefined: one document
-  at::Tensor labels;  ///< [B, T] int64 (or [B], or [B, outputs] for regression); -100 is ignored.
-                      ///< Defined: the head returns the loss
-  double loss_scale = 1;  ///< the head's summed loss is multiplied by it: 1 / N with N the global
-                          ///< count of valid labels in the step
-  KeyValueCache* cache =
-      nullptr;  ///< generation: keys and values of the positions before `position_begin`
+  /// [T] int64, global positions of this slice's columns (context parallelism); undefined:
+  /// contiguous.
+  at::Tensor positions;
+  /// [B, T] int32, the document of each token: attention stays inside; undefined: one document.
+  at::Tensor documents;
+  /// [B, T] int64 (or [B], or [B, outputs] for regression); -100 is ignored. When defined, the head
+  /// returns the loss.
+  at::Tensor labels;
+  /// The head multiplies its summed loss by it: 1 / N with N the global count of valid labels in
+  /// the step.
+  double loss_scale = 1;
+  /// Generation: keys and values of the positions before `position_begin`.
+  KeyValueCache* cache = nullptr;
   LossSink* extra_losses = nullptr;
-  Replay* replay = nullptr;  ///< keeps results of matrix products, or has them from the first pass
-  bool recomputing = false;  ///< a pass within backward that repeats an earlier one; the backward
-                             ///< pass of this module follows at once
+  /// Keeps the results of matmuls, or returns those that the first pass kept.
+  Replay* replay = nullptr;
+  /// This pass repeats an earlier one within backward; the module's backward pass follows at once.
+  bool recomputing = false;
 };
 
 }  // namespace shoal::nn

@@ -20,7 +20,7 @@ class KeyValueCache {
   explicit KeyValueCache(std::int64_t capacity) : capacity_(capacity) {}
 
   std::int64_t capacity() const { return capacity_; }
-  /// Positions that every layer has.
+  /// The number of positions that every layer has.
   std::int64_t length() const;
   void clear() { layers_.clear(); }
 
@@ -32,7 +32,8 @@ class KeyValueCache {
 
  private:
   struct Layer {
-    at::Tensor keys, values;  // [B, heads, room, head_size]
+    at::Tensor keys;    // [B, heads, room, head_size]
+    at::Tensor values;  // [B, heads, room, head_size]
     std::int64_t length = 0;
   };
 

@@ -19,14 +19,15 @@ class Linear : public Module {
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   const std::shared_ptr<Parameter>& bias() const { return bias_; }  ///< null without one
-  /// The same plus `residual`, in one pass.
+  /// Returns residual + forward(x), in one pass.
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) const;
 
  protected:
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
 
  private:
-  std::shared_ptr<Parameter> weight_, bias_;
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Parameter> bias_;
 };
 
 /// LayerNorm or RMSNorm over the last dimension.
@@ -44,7 +45,8 @@ class Norm : public Module {
  private:
   ops::NormKind kind_;
   double epsilon_;
-  std::shared_ptr<Parameter> weight_, bias_;
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Parameter> bias_;
 };
 
 /// Rows of a table by token: x [B, T] int64 to [B, T, D].

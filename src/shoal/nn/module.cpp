@@ -19,8 +19,8 @@ void collect(const Module& module, std::vector<std::shared_ptr<Parameter>>& list
   for (const auto& [name, child] : module.children()) collect(*child, list);
 }
 
-/// What of `path` is left below a child called `name`, which may hold dots itself; empty for the
-/// child, none when it leads elsewhere.
+/// Returns the part of `path` below a child called `name`, which may contain dots itself: empty for
+/// the child, none when the path leads elsewhere.
 std::optional<std::string_view> below(std::string_view path, std::string_view name) {
   if (!path.starts_with(name)) return std::nullopt;
   path.remove_prefix(name.size());

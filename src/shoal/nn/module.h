@@ -28,9 +28,9 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// Pre-hooks, forward, post-hooks, or what stands around them.
+  /// Runs the function of `set_around`, if there is one, else `direct`.
   at::Tensor operator()(const at::Tensor& x, const Context& context);
-  /// Pre-hooks, forward, post-hooks.
+  /// Runs pre-hooks, forward, post-hooks.
   at::Tensor direct(const at::Tensor& x, const Context& context);
 
   /// A pre-hook may replace the input, a post-hook the output, by returning a defined tensor. They
@@ -39,46 +39,47 @@ class Module {
   void on_pre_forward(Hook hook) { pre_.push_back(std::move(hook)); }
   void on_post_forward(Hook hook) { post_.push_back(std::move(hook)); }
 
-  /// Runs in the place of `direct`, which it calls itself: now, and again in the backward pass when
-  /// activations are recomputed. One a module; null takes it away.
+  /// `around` runs in the place of `direct`, which it calls itself: now, and again in the backward
+  /// pass when activations are recomputed. A module has at most one; null removes it.
   using Around = std::function<at::Tensor(Module&, const at::Tensor&, const Context&)>;
   void set_around(Around around) { around_ = std::move(around); }
 
-  /// True when calling the module is its forward and nothing else: a parent may then take a fused
-  /// path through it.
+  /// True when calling the module runs only its forward: a parent may then use a fused operator
+  /// instead.
   bool plain() const { return pre_.empty() && post_.empty() && !around_; }
 
   /// The dotted name from the root ("blocks.0.attention"); empty for the root.
   const std::string& path() const { return path_; }
 
-  /// Each parameter once, in registration order (that in which units run), whatever its number of
-  /// names.
+  /// Lists each parameter once, whatever its number of names, in registration order: the order in
+  /// which units run.
   std::vector<std::shared_ptr<Parameter>> parameters() const;
   /// The parameters registered at this module itself, under their local names.
   const std::vector<std::pair<std::string, std::shared_ptr<Parameter>>>& own_parameters() const {
     return parameters_;
   }
-  /// By any of its names; null when there is none.
+  /// Finds a parameter by any of its names; null when there is none.
   std::shared_ptr<Parameter> find_parameter(std::string_view name) const;
 
   const std::vector<std::pair<std::string, std::shared_ptr<Module>>>& children() const {
     return children_;
   }
-  /// By dotted path below this module; null when there is none.
+  /// Finds a module by its dotted path below this one; null when there is none.
   Module* find_module(std::string_view path);
   /// Puts a module with the same interface and parameter names in the place of the child at `path`
   /// (vocabulary-parallel, expert-parallel ...).
   void replace_module(std::string_view path, std::shared_ptr<Module> module);
 
-  /// How input and output lie on the mesh when a technique has been applied: what `parallel::apply`
-  /// redistributes between. Empty: replicated.
-  mesh::Layout input_layout, output_layout;
+  /// The layouts of input and output on the mesh, for parallel techniques that redistribute between
+  /// modules. Empty: replicated.
+  mesh::Layout input_layout;
+  mesh::Layout output_layout;
 
-  /// Memory for every parameter that has none yet; with `type` all of them and their gradients get
-  /// it, else each its own (float32 unless said).
+  /// Takes memory for every parameter that has none yet. `type` sets the type of these parameters
+  /// and their gradients; without it each keeps its own (float32 by default).
   void materialize(std::optional<at::ScalarType> type = {});
-  /// The weights that `key` gives: a function of names and global indices, the same for any number
-  /// of ranks and any layout.
+  /// Initialises the weights from `key`: values are functions of names and global indices, the same
+  /// for any number of ranks and any layout.
   void reset_parameters(Key key);
   void clear_gradients();
 
@@ -107,7 +108,8 @@ class Module {
   std::string path_;
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
-  std::vector<Hook> pre_, post_;
+  std::vector<Hook> pre_;
+  std::vector<Hook> post_;
   Around around_;
 };
 
@@ -132,12 +134,12 @@ class Model : public Module {
   std::vector<std::string> unit_names_;
 };
 
-/// What the head of a model computes from `Context::labels`. Each is a sum over labels (elements of
-/// the target) times the context's scale.
+/// The loss that a model's head computes from `Context::labels`. Each is a sum over labels
+/// (elements of the target) times the context's scale.
 enum class Loss { kCrossEntropy, kSquaredError, kAbsoluteError };
 
-/// The model that `spec` describes, on the meta device. Throws Error(config) when `spec` is not
-/// valid, or for a loss that its family does not have.
+/// Builds the model that `spec` describes, on the meta device. Throws Error(config) when `spec` is
+/// not valid, or for a loss that its family does not have.
 std::shared_ptr<Model> make_model(const model::ModelSpec& spec, Loss loss = Loss::kCrossEntropy);
 
 }  // namespace shoal::nn

@@ -16,7 +16,7 @@
 
 namespace shoal::nn {
 
-/// What operators write gradients through. Outlives the parameter only within a graph that nobody
+/// Operators write gradients through it. It outlives the parameter only within a graph that nobody
 /// runs any more.
 class Parameter::Target final : public ops::GradientSink {
  public:
@@ -117,7 +117,8 @@ void Parameter::set_tensor(const at::Tensor& storage) {
                    names_.empty() ? "parameter" : name(), storage.numel(), tensor_.numel());
   unwatch();
   if (gradient_type_ == tensor_.scalar_type()) gradient_type_ = storage.scalar_type();
-  // A version counter of its own: other ranks or parameters may share the memory.
+  // variable_data() gives a version counter of its own: other ranks or parameters may share the
+  // memory, and their writes are no concern of this graph.
   tensor_ = storage.variable_data().set_requires_grad(trainable_);
   spare_ = at::Tensor();
   watch();

@@ -15,8 +15,7 @@
 
 namespace shoal::nn {
 
-/// One logical parameter of a model: what it is called and how large it is everywhere, and what
-/// this rank holds of it.
+/// One logical parameter of a model: its names and global shape, and the part that this rank holds.
 ///
 /// A tied weight is one Parameter with two names. Parallel techniques change `layout`, the compute
 /// tensor and the owned shard before `materialize`; the model only ever uses `tensor()`. Made by
@@ -43,22 +42,22 @@ class Parameter {
   double scale() const { return scale_; }
   bool decay() const { return decay_; }
 
-  /// How the global tensor lies on the mesh, and the box of it that this rank's compute tensor
+  /// The layout of the global tensor on the mesh, and the box of it that this rank's compute tensor
   /// holds (all of it by default).
   const mesh::Layout& layout() const { return layout_; }
   const mesh::Box& box() const { return box_; }
   void set_layout(mesh::Layout layout, mesh::Box box);
 
-  /// What forward computes with: a leaf that requires grad, of the local box's shape.
+  /// The compute tensor: forward reads it. A leaf that requires grad, of the local box's shape.
   const at::Tensor& tensor() const { return tensor_; }
-  /// In which type forward computes with it, and in which its gradient is kept and summed up;
-  /// float32 both unless said. Before it has memory.
+  /// Sets the type of the compute tensor, and the type in which its gradient is kept and summed;
+  /// both are float32 by default. Must be called before the parameter has memory.
   void set_types(at::ScalarType compute, at::ScalarType gradient);
   at::ScalarType gradient_type() const { return gradient_type_; }
   bool materialized() const;
-  /// What operators take: the compute tensor and where its gradient goes. Such a gradient is
-  /// written once, straight into the sink or, without one, into `tensor().grad()`; autograd sees an
-  /// undefined gradient. The parameter must outlive the backward pass.
+  /// The argument of operators: the compute tensor, and the place of its gradient. An operator
+  /// writes the gradient once, straight into the sink or, without one, into `tensor().grad()`;
+  /// autograd sees an undefined gradient. The parameter must outlive the backward pass.
   ops::Weight weight() const { return {tensor_, target_}; }
 
   /// Takes memory for the compute tensor (category parameters) unless `set_tensor` gave it some.
@@ -66,35 +65,35 @@ class Parameter {
   /// Lets the parameter live in `storage` (of the local shape): a view of a flat buffer or of a
   /// SharedBuffer. Becomes a leaf of its own.
   void set_tensor(const at::Tensor& storage);
-  /// Fills the local box with what (key, canonical name, global element index) say: the same global
-  /// tensor for any layout. Never touches other elements.
+  /// Fills the local box with functions of (key, canonical name, global element index): the same
+  /// global tensor for any layout. Never touches other elements.
   void reset(Key key);
-  /// The same values in float32, before they are rounded to the type of the compute tensor: what
-  /// master weights begin with.
+  /// Returns the values of `reset` in float32, before they are rounded to the type of the compute
+  /// tensor: the initial master weights.
   at::Tensor initial(Key key) const;
   bool requires_grad() const { return trainable_; }
   void set_requires_grad(bool trainable);  ///< false: frozen, no gradient is computed for it
 
-  /// Where the gradient of this parameter is wanted: a view of the local shape (a bucket's) in the
-  /// gradient's type, or undefined to let autograd keep its own. An operator may write there itself
-  /// (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
+  /// The place for the gradient of this parameter: a view of the local shape (part of a bucket) in
+  /// the gradient's type, or undefined to let autograd keep its own. An operator may write there
+  /// itself (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
   const at::Tensor& sink() const { return sink_; }
   void set_sink(at::Tensor sink);
-  /// Called before a gradient is written while there is no sink: it may set one. Null: none is
-  /// made.
+  /// `maker` is called before a gradient is written while there is no sink: it may set one. Null
+  /// removes it.
   void on_sink_wanted(std::function<void()> maker) { make_sink_ = std::move(maker); }
 
-  /// The gradient of the micro-batches so far: the sink if there is one, else what autograd left.
-  /// Undefined when there was none.
+  /// The gradient of the micro-batches so far: the sink if there is one, else autograd's. Undefined
+  /// when there was none.
   at::Tensor gradient() const;
-  /// The gradient becomes defined and zero: other ranks have one for this parameter.
+  /// Makes the gradient defined and zero, because other ranks have one for this parameter.
   void zero_gradient();
-  /// The next gradient overwrites. Its memory is kept for it.
+  /// Forgets the gradient: the next one overwrites it. Keeps the memory for that.
   void clear_gradient();
 
-  /// Called in registration order each time this parameter's gradient of one backward pass is
-  /// complete. Only Shoal calls `ready`: from the post-accumulate hook, or from an operator that
-  /// wrote the sink itself, possibly after backward has returned.
+  /// Listeners are called in registration order each time this parameter's gradient of one backward
+  /// pass is complete. Only Shoal calls `ready`: from the post-accumulate hook, or from an operator
+  /// that wrote the sink itself, possibly after backward has returned.
   using Listener = std::function<void(Parameter&)>;
   void on_gradient_ready(Listener listener) { listeners_.push_back(std::move(listener)); }
   void ready();
@@ -107,24 +106,27 @@ class Parameter {
   class Target;
 
   void watch();        ///< installs the post-accumulate hook on the compute tensor
-  void unwatch();      ///< takes it away
-  bool has_sink();     ///< after it had the chance to be made
-  void accumulated();  ///< what the hook calls
+  void unwatch();      ///< removes it
+  bool has_sink();     ///< calls the sink's maker first
+  void accumulated();  ///< called by the hook
 
   std::vector<std::string> names_;
   std::vector<std::int64_t> shape_;
   model::Init init_;
   double scale_;
-  bool decay_, trainable_ = true;
+  bool decay_;
+  bool trainable_ = true;
   mesh::Layout layout_;
   mesh::Box box_;
-  at::Tensor tensor_, sink_;
+  at::Tensor tensor_;
+  at::Tensor sink_;
   at::ScalarType gradient_type_ = at::kFloat;
   at::Tensor spare_;  ///< memory of a gradient that was cleared
   std::shared_ptr<ops::GradientSink> target_;
   std::function<void()> make_sink_;
   bool sink_written_ = false;  ///< the sink holds a gradient of this step
-  int expected_uses_ = 1, uses_ = 0;
+  int expected_uses_ = 1;
+  int uses_ = 0;
   std::vector<Listener> listeners_;
 };
 

@@ -9,9 +9,9 @@
 
 namespace shoal::nn {
 
-/// Results of matrix products that a recomputed pass takes over from the first one instead of
-/// computing them again, in the order of the calls. The first pass keeps; the pass that repeats it
-/// is given what was kept. Reaches layers as `Context::replay`.
+/// Results of matmuls that a recomputed pass takes from the first pass instead of computing them
+/// again, in the order of the calls. The first pass keeps them; the pass that repeats it is
+/// constructed with them. Layers find it in `Context::replay`.
 class Replay {
  public:
   Replay() = default;
@@ -20,7 +20,8 @@ class Replay {
   const std::vector<at::Tensor>& kept() const { return kept_; }
   bool repeating() const { return repeating_; }
   void keep(const at::Tensor& result) { kept_.push_back(result); }
-  /// The result of the call that comes next. Throws Error(internal) when the first pass made fewer.
+  /// Returns the kept result of the next call. Throws Error(internal) when the first pass made
+  /// fewer calls.
   const at::Tensor& next();
 
  private:
@@ -29,8 +30,8 @@ class Replay {
   std::size_t next_ = 0;
 };
 
-/// ops::linear under the replay of `context`, if it has one: what every layer that multiplies by a
-/// weight calls.
+/// Calls ops::linear, or returns its result from the replay of `context`. Every layer that
+/// multiplies by a weight calls this.
 at::Tensor product(const Context& context, const at::Tensor& x, const ops::Weight& weight,
                    const ops::Weight& bias = {}, const at::Tensor& residual = {});
 

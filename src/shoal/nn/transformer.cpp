@@ -35,8 +35,7 @@ Linear::Options residual(const model::ModelSpec& spec) {
           .scale = spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.layers))};
 }
 
-/// The module as an M that nothing was hung on, so that a fused path may go through it; null
-/// otherwise.
+/// Returns the module as an M without hooks, which a fused operator may replace; null otherwise.
 template <class M>
 M* fusable(const std::shared_ptr<Module>& module) {
   return module->plain() ? dynamic_cast<M*>(module.get()) : nullptr;
@@ -142,10 +141,10 @@ at::Tensor Attention::onto(const at::Tensor& residual, const at::Tensor& x,
 }
 
 void Attention::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
-  (name == "qkv"          ? qkv_
-   : name == "query_norm" ? query_norm_
-   : name == "key_norm"   ? key_norm_
-                          : out_) = module;
+  if (name == "qkv") qkv_ = module;
+  if (name == "query_norm") query_norm_ = module;
+  if (name == "key_norm") key_norm_ = module;
+  if (name == "out") out_ = module;
 }
 
 Mlp::Mlp(const model::ModelSpec& spec) : activation_(spec.activation) {
@@ -168,7 +167,9 @@ at::Tensor Mlp::onto(const at::Tensor& residual, const at::Tensor& x, const Cont
 }
 
 void Mlp::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
-  (name == "gate" ? gate_ : name == "up" ? up_ : down_) = module;
+  if (name == "gate") gate_ = module;
+  if (name == "up") up_ = module;
+  if (name == "down") down_ = module;
 }
 
 Block::Block(const model::ModelSpec& spec) : dropout_(spec.dropout) {
@@ -199,10 +200,10 @@ at::Tensor Block::forward(const at::Tensor& x, const Context& context) {
 }
 
 void Block::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
-  (name == "norm_1"      ? norm_1_
-   : name == "attention" ? attention_
-   : name == "norm_2"    ? norm_2_
-                         : mlp_) = module;
+  if (name == "norm_1") norm_1_ = module;
+  if (name == "attention") attention_ = module;
+  if (name == "norm_2") norm_2_ = module;
+  if (name == "mlp") mlp_ = module;
 }
 
 Output::Output(std::int64_t in, std::int64_t out, double scale) {

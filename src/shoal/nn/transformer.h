@@ -19,7 +19,8 @@ class TokenEmbedding : public Module {
  private:
   double dropout_;
   std::shared_ptr<Parameter> weight_;
-  std::shared_ptr<Module> tokens_, positions_;
+  std::shared_ptr<Module> tokens_;
+  std::shared_ptr<Module> positions_;
 };
 
 /// Causal self-attention with grouped key-value heads (Ainslie et al., "GQA", 2023). Children
@@ -31,7 +32,7 @@ class Attention : public Module {
  public:
   explicit Attention(const model::ModelSpec& spec);
 
-  /// residual + forward(x), in one pass where nothing hangs on `out`; `residual` may be undefined.
+  /// residual + forward(x), in one pass where `out` has no hooks; `residual` may be undefined.
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
 
  protected:
@@ -47,10 +48,14 @@ class Attention : public Module {
 
   std::int64_t heads_per_group_, head_size_;
   bool rotary_;
-  double theta_, norm_epsilon_;
+  double theta_;
+  double norm_epsilon_;
   model::RopeScaling scaling_;
   at::Tensor table_;  ///< of rotary angles, for the positions met so far
-  std::shared_ptr<Module> qkv_, query_norm_, key_norm_, out_;
+  std::shared_ptr<Module> qkv_;
+  std::shared_ptr<Module> query_norm_;
+  std::shared_ptr<Module> key_norm_;
+  std::shared_ptr<Module> out_;
 };
 
 /// down(act(up x)), or down(act(gate x) * up x) when gated. Children `up`, `down`, and `gate`
@@ -70,7 +75,9 @@ class Mlp : public Module {
   at::Tensor hidden(const at::Tensor& x, const Context& context);
 
   model::Activation activation_;
-  std::shared_ptr<Module> gate_, up_, down_;
+  std::shared_ptr<Module> gate_;
+  std::shared_ptr<Module> up_;
+  std::shared_ptr<Module> down_;
 };
 
 /// x + attention(norm_1 x), then x + mlp(norm_2 x): pre-norm residual. With dropout each sum drops
@@ -115,7 +122,8 @@ class Head : public Module {
   void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
 
  private:
-  std::shared_ptr<Module> norm_, output_;
+  std::shared_ptr<Module> norm_;
+  std::shared_ptr<Module> output_;
 };
 
 /// GPT-2 (learned positions, LayerNorm, GELU, tied head) and Llama (rotary positions, RMSNorm,

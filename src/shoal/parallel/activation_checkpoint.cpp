@@ -14,7 +14,7 @@
 namespace shoal::parallel {
 namespace {
 
-/// One pass through the module: its output, then the extra losses that it added.
+/// Runs the module once; returns its output, then the extra losses that it added.
 ops::Tensors pass(nn::Module& module, const at::Tensor& x, nn::Context context,
                   nn::Replay* replay) {
   nn::LossSink losses;
@@ -26,7 +26,7 @@ ops::Tensors pass(nn::Module& module, const at::Tensor& x, nn::Context context,
   return outputs;
 }
 
-/// Backward from several outputs at once; those without a gradient take no part.
+/// Runs backward from several outputs at once; those without a gradient take no part.
 void run_backward(const ops::Tensors& outputs, const ops::Tensors& gradients) {
   ops::Tensors from;
   ops::Tensors with;
@@ -39,8 +39,8 @@ void run_backward(const ops::Tensors& outputs, const ops::Tensors& gradients) {
   if (!from.empty()) torch::autograd::backward(from, with);
 }
 
-/// The backward pass of the node: `saved` holds the input and the results of products that were
-/// kept.
+/// The backward pass of the node: runs the module again with recording, then backward through it.
+/// `saved` holds the input and the results of matmuls that were kept.
 ops::Tensors repeat(nn::Module& module, const nn::Context& context, bool input_wanted,
                     bool products, const ops::Tensors& saved, const ops::Tensors& gradients) {
   const c10::AutoGradMode recording(true);
@@ -64,8 +64,9 @@ bool trains(const nn::Module& module) {
                      [](const auto& p) { return p->requires_grad(); });
 }
 
-/// A parameter that several recomputed blocks use, or one and the rest of the model, accumulates
-/// once in each backward pass within the pass.
+/// Each recomputed block runs a backward pass of its own within the outer one, and a parameter
+/// accumulates once in each. A parameter used by several such blocks, or by one and the rest of the
+/// model, is therefore complete only after several accumulations.
 void expect_uses(const nn::Model& model, const std::vector<nn::Module*>& blocks) {
   std::map<nn::Parameter*, int> inside;
   std::map<nn::Parameter*, int> outside;
@@ -90,7 +91,7 @@ at::Tensor recomputed(nn::Module& module, const at::Tensor& x, const nn::Context
   if (keep == model::Keep::kEverything || !at::GradMode::is_enabled() || context.cache)
     return module.direct(x, context);
   if (!x.requires_grad() && !trains(module)) return module.direct(x, context);
-  // Where the input wants no gradient but parameters do, this carries the node into the graph.
+  // If the input needs no gradient but parameters do, this tensor makes autograd record the node.
   const at::Tensor anchor =
       x.requires_grad() ? at::Tensor() : at::empty({0}, at::kFloat).set_requires_grad(true);
   const bool products = keep == model::Keep::kProducts;
@@ -111,19 +112,19 @@ at::Tensor recomputed(nn::Module& module, const at::Tensor& x, const nn::Context
   return outputs[0];
 }
 
-void checkpoint_activations(nn::Model& model, const std::vector<model::Keep>& ways) {
-  // Of a transformer the embedding comes before the blocks; the head, like an MLP's last layer,
-  // comes after them.
+void checkpoint_activations(nn::Model& model, const std::vector<model::Keep>& keep) {
+  // In a transformer the embedding precedes the blocks and the head follows them; an MLP has only a
+  // last layer after them.
   const std::size_t first = model.spec().family == model::Family::kMlp ? 0 : 1;
-  SHOAL_USER_CHECK(first + ways.size() + 1 == model.units().size(), "activation_checkpoint",
-                   "{} ways for a model of {} units", ways.size(), model.units().size());
+  SHOAL_USER_CHECK(first + keep.size() + 1 == model.units().size(), "activation_checkpoint",
+                   "{} blocks for a model of {} units", keep.size(), model.units().size());
   std::vector<nn::Module*> blocks;
-  for (std::size_t b = 0; b < ways.size(); ++b) {
-    if (ways[b] == model::Keep::kEverything) continue;
+  for (std::size_t b = 0; b < keep.size(); ++b) {
+    if (keep[b] == model::Keep::kEverything) continue;
     blocks.push_back(model.units()[first + b].get());
     blocks.back()->set_around(
-        [keep = ways[b]](nn::Module& module, const at::Tensor& x, const nn::Context& context) {
-          return recomputed(module, x, context, keep);
+        [kept = keep[b]](nn::Module& module, const at::Tensor& x, const nn::Context& context) {
+          return recomputed(module, x, context, kept);
         });
   }
   expect_uses(model, blocks);

@@ -56,9 +56,9 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
           .ahead = static_cast<int>(p.gather_ahead),
           .reshard_after_forward = p.reshard_after_forward,
           .reduce_every_micro_batch = p.reduce_every_micro_batch,
-          .way = p.arena ? parallel::ShardingOptions::Way::kAuto
-                         : parallel::ShardingOptions::Way::kCopied,
-          .travels = narrow ? at::kBFloat16 : at::kFloat};
+          .copies = p.arena ? parallel::ShardingOptions::Copies::kAuto
+                            : parallel::ShardingOptions::Copies::kCopied,
+          .transfer_type = narrow ? at::kBFloat16 : at::kFloat};
 }
 
 mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world) {

@@ -14,16 +14,16 @@ namespace {
 
 using Parameters = std::vector<std::shared_ptr<nn::Parameter>>;
 
-/// Parameters whose gradients leave together: one in place, several in a flat buffer.
+/// Parameters whose gradients are sent together: one in place, several in a flat buffer.
 struct Bucket {
   std::vector<std::size_t> members;  ///< indices of parameters
   at::Tensor flat;                   ///< undefined: gradients are reduced where they are
   std::size_t ready = 0;             ///< members whose gradient of this step is complete
 };
 
-// Buckets leave in a fixed order, the same on every rank, whatever order gradients become ready in;
-// a bucket waits for those before it. One that never fills, because this rank does not use a
-// parameter, is completed at `finish`, when the ranks have told each other what they use. That
+// Buckets are sent in a fixed order, the same on every rank, whatever order gradients become ready
+// in; a bucket waits for those before it. A bucket that never fills, because this rank does not use
+// a parameter, is sent by `finish`, when the ranks have exchanged which parameters they use. That
 // exchange has a group of its own, for it may overtake buckets.
 class DataParallel final : public GradientReduction {
  public:
@@ -34,7 +34,7 @@ class DataParallel final : public GradientReduction {
         group_(std::move(group)),
         control_(group_.split(0, group_.rank())) {
     check_equal_parameters(parameters_, control_);
-    in_place_ = agree_on_way();
+    in_place_ = agree_on_in_place();
     // Until the first step has shown the order of backward, the reverse of forward is the best
     // guess.
     std::vector<std::size_t> order(parameters_.size());
@@ -69,9 +69,9 @@ class DataParallel final : public GradientReduction {
   std::vector<at::Tensor> gradients() const override { return whole_gradients(owned_); }
 
  private:
-  bool agree_on_way() const {
-    if (options_.way != DataParallelOptions::Way::kAuto)
-      return options_.way == DataParallelOptions::Way::kInPlace;
+  bool agree_on_in_place() const {
+    if (options_.strategy != DataParallelOptions::Strategy::kAuto)
+      return options_.strategy == DataParallelOptions::Strategy::kInPlace;
     const at::Tensor visible = at::empty({1}, at::kByte);
     *visible.data_ptr<std::uint8_t>() =
         std::all_of(parameters_.begin(), parameters_.end(),
@@ -102,7 +102,7 @@ class DataParallel final : public GradientReduction {
     }
     if (in_place_) return;
     for (const auto& parameter : parameters_)
-      parameter->set_sink({});  // buckets of before go first: never two sets of them
+      parameter->set_sink({});  // frees the old buckets first: there are never two sets
     const ScopedCategory category(MemoryCategory::kGradients);
     for (Bucket& bucket : buckets_) {
       std::int64_t count = 0;
@@ -135,8 +135,8 @@ class DataParallel final : public GradientReduction {
                                           [&](std::size_t i) { return (*used)[i]; });
     if (!any) return;
     if (bucket.flat.defined()) {
-      // What nobody uses may hold an old gradient; it is not read afterwards, but let no overflow
-      // hide in it.
+      // A parameter that nobody uses may hold an old gradient. It is not read afterwards, but an
+      // overflow in it would spread into the sum.
       for (const std::size_t i : bucket.members)
         if (used && !(*used)[i]) parameters_[i]->sink().zero_();
       works_.push_back(group_.all_reduce(bucket.flat, {.async = true}));
@@ -146,7 +146,7 @@ class DataParallel final : public GradientReduction {
     }
   }
 
-  /// The order that rank 0 saw becomes everybody's; parameters that it does not use come last.
+  /// Rank 0 sends the order that it saw to all ranks; parameters that it does not use come last.
   void learn_order() {
     learning_ = false;
     const auto count = static_cast<std::int64_t>(parameters_.size());
@@ -156,8 +156,8 @@ class DataParallel final : public GradientReduction {
     for (std::int64_t i = 0; i < count; ++i)
       order.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(observed_[i]);
     control_.broadcast(order, 0);
-    // Takes effect when the next step begins: the gradients in today's buckets are about to be
-    // read.
+    // The order takes effect when the next step begins: the gradients in the current buckets are
+    // about to be read.
     for (std::int64_t i = 0; i < count; ++i)
       learned_.push_back(static_cast<std::size_t>(order.const_data_ptr<std::int64_t>()[i]));
     observed_.clear();

@@ -32,8 +32,8 @@ std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>
 void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                             const comm::Group& group) {
   if (group.size() == 1 || parameters.empty()) return;
-  // A sum of words depends on every bit and is taken at the speed of memory; two ranks that differ
-  // agree in it once in 2^64.
+  // A checksum over 32-bit words depends on every bit and runs at the speed of memory; two ranks
+  // with different values have equal sums once in 2^64.
   const at::Tensor least = at::empty({static_cast<std::int64_t>(parameters.size())}, at::kLong);
   auto* sums = least.data_ptr<std::int64_t>();
   for (std::size_t i = 0; i < parameters.size(); ++i) {

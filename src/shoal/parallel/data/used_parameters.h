@@ -12,8 +12,8 @@ namespace shoal::parallel {
 /// The parameters of `model` that are trained, in canonical order.
 std::vector<std::shared_ptr<nn::Parameter>> trained_parameters(const nn::Module& model);
 
-/// For each parameter whether any rank of `group` has a gradient for it. Where others have one and
-/// this rank has none, its gradient becomes zero. Collective.
+/// Returns for each parameter whether any rank of `group` has a gradient for it. If others have one
+/// and this rank has none, its gradient becomes zero here. Collective.
 std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                                 const comm::Group& group);
 

@@ -10,9 +10,10 @@
 
 namespace shoal::parallel {
 
-/// The layout `flat(unit)`: parameters one behind the other in one row of elements, each beginning
-/// at a multiple of 64 bytes, cut into equal shards, one a rank of the sharding axis. Padding
-/// belongs to no parameter. With more ranks than cache lines the last shards hold padding alone.
+/// The layout `flat(unit)`: parameters lie one behind the other in one row of elements, each from a
+/// multiple of 64 bytes on. The row is cut into equal shards, one for each rank of the sharding
+/// axis. Padding belongs to no parameter. With more ranks than cache lines the last shards are all
+/// padding.
 struct FlatUnit {
   struct Member {
     std::shared_ptr<nn::Parameter> parameter;
@@ -28,14 +29,14 @@ struct FlatUnit {
   std::int64_t shard = 0;  ///< elements of a shard
 
   std::int64_t size() const { return shard * ranks; }
-  /// Elements of a member, counted from its first, that lie in the shard of `rank`; begin == end:
-  /// none.
+  /// The elements of a member, counted from its first, that lie in the shard of `rank`; begin ==
+  /// end when there are none.
   std::pair<std::int64_t, std::int64_t> range(const Member& member, int rank) const;
-  /// Where that range begins in the shard.
+  /// The offset at which that range begins in the shard.
   std::int64_t place(const Member& member, int rank) const;
 };
 
-/// Lays out `parameters`, those of one kind (types, trained or frozen) in one unit.
+/// Lays out `parameters`: those with the same types that are trained, or frozen, share a unit.
 std::vector<FlatUnit> flat_units(const std::string& name,
                                  const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                                  int ranks);

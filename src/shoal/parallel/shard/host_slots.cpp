@@ -7,8 +7,8 @@
 namespace shoal::parallel {
 namespace {
 
-/// A slot serves units down to this part of its size: units of like sizes share slots, and large
-/// ones are not spent on small ones.
+/// A slot serves units down to this fraction of its size: units of similar sizes share slots, and a
+/// small unit does not occupy a large slot.
 constexpr double kLeastUse = 0.75;
 
 bool fits(std::size_t slot, std::size_t bytes) {

@@ -7,24 +7,26 @@
 
 namespace shoal::parallel {
 
-/// Memory that the ranks of one host share, taken and given back by all of them in the same order:
-/// where units lie while they are gathered.
+/// A pool of memory that the ranks of one host share, for units while they are gathered. All ranks
+/// take and give back slots in the same order.
 ///
-/// What is given back is kept for the next unit that fits, so that a steady step takes no memory.
+/// A slot that is given back is kept for the next unit that fits, so that a steady step allocates
+/// nothing.
 class HostSlots {
  public:
   using Slot = std::shared_ptr<comm::SharedBuffer>;
   explicit HostSlots(comm::Group host) : host_(std::move(host)) {}
 
-  /// At least `bytes`; what others left there. Collective where no slot is free that fits.
+  /// Takes a slot of at least `bytes`, whose contents are arbitrary. Collective when no free slot
+  /// fits.
   Slot take(std::size_t bytes);
-  /// Other ranks may still read it: whoever takes it next begins to write when they do not
-  /// (Options::shared_output).
+  /// Gives a slot back. Other ranks may still read it: the next all_gather into it starts to write
+  /// only when all ranks of the host have called it (Options::shared_output).
   void give_back(const Slot& slot);
-  /// false: what is made from here on goes when it is given back.
+  /// false: slots that are made from now on are freed when they are given back.
   void keep_new(bool keep) { keep_new_ = keep; }
-  /// All ranks of the host have come here.
-  void meet() const { host_.barrier(); }
+  /// A barrier among the ranks of the host.
+  void node_barrier() const { host_.barrier(); }
 
   int rank() const { return host_.rank(); }
   int ranks() const { return host_.size(); }

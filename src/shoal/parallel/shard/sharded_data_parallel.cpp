@@ -15,7 +15,7 @@ namespace {
 
 using schedule::ShardAction;
 using schedule::ShardStep;
-using Way = ShardingOptions::Way;
+using Copies = ShardingOptions::Copies;
 
 // Gathers have a group of their own: they and reductions may be issued in another order on each
 // rank.
@@ -30,8 +30,9 @@ class ShardedDataParallel final : public Sharding {
                      "sharding", "stage 1 keeps whole gradients: they are reduced once a step");
     SHOAL_USER_CHECK(options.in_flight >= 1, "sharding", "{} units in flight: at least 1",
                      options.in_flight);
-    SHOAL_USER_CHECK(options.travels == at::kFloat || options.travels == at::kBFloat16, "sharding",
-                     "parameters travel in {}: float32 or bf16", c10::toString(options.travels));
+    SHOAL_USER_CHECK(options.transfer_type == at::kFloat || options.transfer_type == at::kBFloat16,
+                     "sharding", "parameters travel in {}: float32 or bf16",
+                     c10::toString(options.transfer_type));
     SHOAL_USER_CHECK(mesh.extent("shard") * mesh.extent("replicate") == mesh.size(), "sharding",
                      "a mesh of {} ranks whose axes {} and {} make {}", mesh.size(), "shard",
                      "replicate", mesh.extent("shard") * mesh.extent("replicate"));
@@ -41,12 +42,12 @@ class ShardedDataParallel final : public Sharding {
     std::vector<const FlatUnit*> units;
     for (const auto& unit : memory_) units.push_back(&unit->unit());
     const bool whole = options.stage == ShardStage::kOptimizer;
-    // Where units are gathered for backward no rank gets far ahead; and whoever waits for a gather
-    // does nothing for reductions meanwhile.
+    // Gathers in the backward pass keep ranks together, so no limit is needed there. A limit could
+    // even deadlock: a rank that waits for a gather makes no progress on reductions.
     const int in_flight = whole || !resident() ? 0 : options.in_flight;
     gradients_ = std::make_unique<UnitGradients>(
         std::move(units), mesh.world(), shard_, mesh.group("replicate"),
-        UnitGradients::Policy{
+        UnitGradients::Options{
             .keep_whole = whole, .in_place = whole && one_copy_, .in_flight = in_flight});
     if (!resident()) hang_hooks();
     watch_updates();
@@ -56,16 +57,17 @@ class ShardedDataParallel final : public Sharding {
     rest_of_table();
     if (index > 0 && options_.reduce_every_micro_batch) gradients_->complete();
     if (index == 0) gradients_->clear();
-    gradients_->let_go(options_.reduce_every_micro_batch || index + 1 == count);
+    gradients_->set_sending(options_.reduce_every_micro_batch || index + 1 == count);
     trained_ = true;
     passing_ = true;
   }
 
-  // Gathers first: a rank that uses more units than this one waits for them before it reduces.
+  // Gathers come first: a peer that uses more units than this rank waits for their gathers before
+  // it starts its reductions, and would wait for ever if this rank reduced first.
   void finish() override {
     rest_of_table();
     gradients_->complete();
-    gradients_->let_go(false);
+    gradients_->set_sending(false);
   }
 
   const std::vector<OwnedRange>& owned() const override { return owned_; }
@@ -91,7 +93,7 @@ class ShardedDataParallel final : public Sharding {
   }
 
   void reset_parameters(Key key) override {
-    // Ranks that share memory take turns.
+    // Ranks that share memory divide the parameters among them; each writes only its own.
     int writers = 1;
     int writer = 0;
     if (one_copy_) {
@@ -109,7 +111,7 @@ class ShardedDataParallel final : public Sharding {
       unit->keep_own();
       unit->release();
     }
-    if (resident() && !one_copy_ && options_.travels != at::kFloat) exchange();
+    if (resident() && !one_copy_ && options_.transfer_type != at::kFloat) exchange();
     if (buffer_) buffer_->publish();
   }
 
@@ -133,7 +135,8 @@ class ShardedDataParallel final : public Sharding {
   const std::vector<ShardAction>& table() const override { return table_; }
 
  private:
-  /// What owners have written comes to all. What is frozen changes only before training begins.
+  /// Sends what owners have written to all ranks. Frozen parameters change only before training
+  /// begins, so afterwards they are left out.
   void exchange() {
     UnitMemory* before = nullptr;
     for (const auto& unit : memory_) {
@@ -173,29 +176,29 @@ class ShardedDataParallel final : public Sharding {
     std::size_t bytes = 0;
     for (const FlatUnit& unit : units_)
       bytes += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
-    if (options_.way != Way::kCopied && bytes > 0) {
+    if (options_.copies != Copies::kCopied && bytes > 0) {
       const ScopedCategory category(MemoryCategory::kParameters);
       buffer_ = shard_.shared_buffer(bytes);
       one_copy_ = buffer_ != nullptr;
       if (!one_copy_) share_on_hosts(bytes);
     }
-    SHOAL_USER_CHECK(buffer_ || slots_ || options_.way != Way::kShared || bytes == 0, "sharding",
-                     "the ranks share no memory");
+    SHOAL_USER_CHECK(buffer_ || slots_ || options_.copies != Copies::kShared || bytes == 0,
+                     "sharding", "the ranks share no memory");
     std::size_t offset = 0;
     for (const FlatUnit& unit : units_) {
-      UnitMemory::Place place{.shared = {},
-                              .slots = slots_,
-                              .resident = resident(),
-                              .travels = one_copy_ ? unit.type : options_.travels};
-      if (buffer_) place.shared = buffer_->tensor(offset, {unit.size()}, unit.type);
-      place.label = static_cast<std::uint32_t>(memory_.size()) + 1;
+      UnitMemory::Options memory{.shared = {},
+                                 .slots = slots_,
+                                 .resident = resident(),
+                                 .transfer_type = one_copy_ ? unit.type : options_.transfer_type};
+      if (buffer_) memory.shared = buffer_->tensor(offset, {unit.size()}, unit.type);
+      memory.label = static_cast<std::uint32_t>(memory_.size()) + 1;
       offset += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
-      memory_.push_back(std::make_unique<UnitMemory>(unit, gathers_, std::move(place)));
+      memory_.push_back(std::make_unique<UnitMemory>(unit, gathers_, std::move(memory)));
     }
   }
 
-  /// One copy a host, where every host has the same number of consecutive ranks, several, that
-  /// share memory.
+  /// Keeps one copy a host, if every host holds the same number of consecutive ranks, more than
+  /// one, and they share memory.
   void share_on_hosts(std::size_t bytes) {
     const comm::Group host = shard_.on_host();
     const int ranks = host.size();
@@ -277,8 +280,8 @@ class ShardedDataParallel final : public Sharding {
     }
   }
 
-  /// Autograd does not see what owners write to parameters: a backward pass that would read other
-  /// values than its forward pass did is caught here.
+  /// Autograd does not see what owners write to parameters. These hooks refuse a backward pass that
+  /// would read other values than its forward pass did.
   void watch_updates() {
     for (const WrappedModule& wrapped : modules_) {
       wrapped.module->on_post_forward(
@@ -298,8 +301,8 @@ class ShardedDataParallel final : public Sharding {
     }
   }
 
-  /// Does what the table has before this. A module that comes out of turn (recomputed, or run
-  /// twice) only gets what it reads.
+  /// A module is about to run: carries out the table up to its entry. A module that comes out of
+  /// turn (recomputed, or run twice) gets only the units that it reads.
   void enter(ShardStep step, int module, bool recomputing) {
     if (held_) return;
     in_backward_ = in_backward_ || recomputing || step == ShardStep::kBackward;
@@ -326,8 +329,8 @@ class ShardedDataParallel final : public Sharding {
     }
   }
 
-  /// The first module that reads something trained: backward enters none before it. All of them:
-  /// nothing is trained.
+  /// Returns the index of the first module that reads a trained parameter: backward enters no
+  /// module before it. Returns their number when nothing is trained.
   int first_trained() const {
     const auto trained = [](const auto& parameters) {
       return std::any_of(parameters.begin(), parameters.end(),
@@ -339,8 +342,8 @@ class ShardedDataParallel final : public Sharding {
     return static_cast<int>(found - modules_.begin());
   }
 
-  /// A pass is over: what it has left of the table is done, for the ranks that had use for it;
-  /// everything is released, and the next one starts at the top.
+  /// Ends a pass. Carries out the rest of the table, because ranks that ran more modules need this
+  /// rank in their gathers; then releases everything and starts again at the top.
   void rest_of_table() {
     if (resident() || held_) return;
     if (passing_) do_until(static_cast<std::ptrdiff_t>(table_.size()));
@@ -356,11 +359,12 @@ class ShardedDataParallel final : public Sharding {
   comm::Group shard_;
   comm::Group gathers_;
   std::vector<FlatUnit> units_;
-  std::shared_ptr<comm::SharedBuffer>
-      buffer_;  ///< of all parameters; null: they are gathered, or every rank has its own copy
-  std::shared_ptr<HostSlots> slots_;  ///< of the ranks of this host, where the group lies on
-                                      ///< several; null: nothing is shared, or by all
-  bool one_copy_ = false;             ///< for all ranks of the group
+  /// All parameters in shared memory; null: they are gathered, or every rank has its own copy.
+  std::shared_ptr<comm::SharedBuffer> buffer_;
+  /// Memory that the ranks of this host share, in a group on several hosts; null: no memory is
+  /// shared, or all ranks share it.
+  std::shared_ptr<HostSlots> slots_;
+  bool one_copy_ = false;  ///< `buffer_` is shared by all ranks of the group
   std::vector<std::unique_ptr<UnitMemory>> memory_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<UnitGradients> gradients_;

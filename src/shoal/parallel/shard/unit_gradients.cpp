@@ -10,12 +10,12 @@
 namespace shoal::parallel {
 
 UnitGradients::UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world,
-                             comm::Group shard, comm::Group replicate, Policy policy)
+                             comm::Group shard, comm::Group replicate, Options options)
     : units_(std::move(units)),
       control_(world.split(0, world.rank())),
       shard_(std::move(shard)),
       replicate_(std::move(replicate)),
-      policy_(policy),
+      options_(options),
       states_(units_.size()) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     first_.push_back(places_.size());
@@ -52,19 +52,19 @@ void UnitGradients::clear() {
   sent_ = 0;
 }
 
-void UnitGradients::let_go(bool leave) { leave_ = leave; }
+void UnitGradients::set_sending(bool sending) { sending_ = sending; }
 
-/// Until no more buffers than are allowed are on their way.
+/// Blocks until no more buffers are in flight than are allowed.
 void UnitGradients::wait_for_room() {
   std::vector<Flight*> waiting;
   for (Flight& flight : flights_)
-    if (!flight.passed_on && !flight.work.test()) waiting.push_back(&flight);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(policy_.in_flight) < waiting.size(); ++i)
+    if (!flight.on_replicas && !flight.work.test()) waiting.push_back(&flight);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(options_.in_flight) < waiting.size(); ++i)
     waiting[i]->work.order();
-  shard_.poll();  // lets go of what was read
+  shard_.poll();  // frees buffers that every rank has read
 }
 
-// Padding is left as it is found: nobody reads its sum.
+// Padding stays uninitialised: nobody reads its sum.
 void UnitGradients::make_flat(std::size_t u) {
   const FlatUnit& unit = *units_[u];
   const ScopedCategory category(MemoryCategory::kGradients);
@@ -78,7 +78,7 @@ void UnitGradients::make_flat(std::size_t u) {
 
 void UnitGradients::ready(std::size_t i) {
   Place& place = places_[i];
-  if (!leave_ || place.arrived || !member(place).parameter->gradient().defined()) return;
+  if (!sending_ || place.arrived || !member(place).parameter->gradient().defined()) return;
   place.arrived = true;
   ++states_[place.unit].arrived;
   for (; sent_ < order_.size() &&
@@ -86,8 +86,8 @@ void UnitGradients::ready(std::size_t i) {
        ++sent_)
     send(order_[sent_]);
   shard_.poll();
-  pass_on(false);
-  settle(false);
+  start_replica_sums(false);
+  collect_sums(false);
 }
 
 void UnitGradients::send(std::size_t u) {
@@ -96,8 +96,8 @@ void UnitGradients::send(std::size_t u) {
   if (!state.flat.defined()) make_flat(u);
   for (std::size_t m = 0; m < unit.members.size(); ++m) {
     const FlatUnit::Member& member = unit.members[m];
-    // What this rank does not use counts as zero where others do; what nobody uses may hold
-    // anything, but let no overflow hide in it.
+    // A parameter that this rank does not use counts as zero for the ranks that do. One that nobody
+    // uses is never read, but stale memory could hold an overflow.
     if (!member.parameter->gradient().defined())
       state.flat.narrow(0, member.offset, member.count).zero_();
     places_[first_[u] + m].arrived = true;
@@ -107,37 +107,38 @@ void UnitGradients::send(std::size_t u) {
     flight.sum = state.flat;
   } else {
     const ScopedCategory category(MemoryCategory::kGradients);
-    flight.sum = policy_.in_place ? state.flat.narrow(0, shard_.rank() * unit.shard, unit.shard)
-                                  : at::empty({unit.shard}, unit.gradient_type);
+    flight.sum = options_.in_place ? state.flat.narrow(0, shard_.rank() * unit.shard, unit.shard)
+                                   : at::empty({unit.shard}, unit.gradient_type);
     flight.work = shard_.reduce_scatter(flight.sum, state.flat, {.async = true});
   }
   flights_.push_back(std::move(flight));
-  if (policy_.keep_whole) return;
+  if (options_.keep_whole) return;
   // The operation holds the buffer until every rank has read it.
   for (const FlatUnit::Member& member : unit.members) member.parameter->set_sink({});
   state.flat = at::Tensor();
-  if (policy_.in_flight > 0) wait_for_room();
+  if (options_.in_flight > 0) wait_for_room();
 }
 
-/// Sums that are complete over the shards go on to the replicas, in the order in which they left.
-void UnitGradients::pass_on(bool wait) {
+/// Starts the all-reduce over the replicas of every sum that is complete over the shards, in the
+/// order of sending: every rank must start them in one order. `wait`: for all that are in flight.
+void UnitGradients::start_replica_sums(bool wait) {
   if (replicate_.size() == 1) return;
   for (Flight& flight : flights_) {
-    if (flight.passed_on) continue;
+    if (flight.on_replicas) continue;
     if (wait) flight.work.order();
     if (!wait && !flight.work.test()) return;
     flight.work = replicate_.all_reduce(flight.sum, {.async = true});
-    flight.passed_on = true;
+    flight.on_replicas = true;
   }
   replicate_.poll();
 }
 
-/// What has arrived is added to the sums, in the order in which it left, so that no second set of
-/// sums builds up.
-void UnitGradients::settle(bool wait) {
+/// Adds what has arrived to the sums, in the order of sending, so that no second set of sums builds
+/// up. `wait`: for all that is in flight.
+void UnitGradients::collect_sums(bool wait) {
   auto flight = flights_.begin();
   for (; flight != flights_.end(); ++flight) {
-    if (replicate_.size() > 1 && !flight->passed_on) break;
+    if (replicate_.size() > 1 && !flight->on_replicas) break;
     if (wait) flight->work.order();
     if (!wait && !flight->work.test()) break;
     at::Tensor& sum = states_[flight->unit].sum;
@@ -168,10 +169,10 @@ std::vector<bool> UnitGradients::agree_on_used(const std::vector<bool>& here) co
 void UnitGradients::complete() {
   const std::vector<bool> here = used_here();
   for (; sent_ < order_.size(); ++sent_) send(order_[sent_]);
-  pass_on(true);
-  settle(true);
+  start_replica_sums(true);
+  collect_sums(true);
   const std::vector<bool> used = agree_on_used(here);
-  // No rank reads another's sums any more: what they hold is given back here, not when the next
+  // Every rank has its sums, so the operations' memory can be freed now instead of when the next
   // backward pass polls.
   shard_.poll();
   replicate_.poll();

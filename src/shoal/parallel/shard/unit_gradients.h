@@ -8,37 +8,37 @@
 
 namespace shoal::parallel {
 
-/// The gradients of sharding units on their way to the owners: written into one flat buffer a unit,
-/// reduce-scattered over `shard`, then added up over `replicate`. A rank ends with the sums over
-/// its own shard.
+/// Reduces the gradients of sharding units to their owners: they are written into one flat buffer a
+/// unit, reduce-scattered over `shard`, then all-reduced over `replicate`. A rank ends with the
+/// sums over its own shard.
 ///
-/// Every rank sends every unit in every backward pass, in one order, used or not. So a rank that is
-/// ahead may wait in the midst of its backward pass for the others to read: they do when they come
-/// to the same unit, at the latest when they complete their own pass, and before they wait for
-/// anything else.
+/// Every rank sends every unit in every backward pass, in one order, used or not. Therefore a rank
+/// that is ahead may wait in the middle of its backward pass for the others to read its buffers:
+/// they do so when they reach the same unit, at the latest when they complete their own pass, and
+/// before they wait for anything else.
 class UnitGradients {
  public:
-  struct Policy {
-    bool keep_whole = false;  ///< the flat buffers stay for the next step; else each goes as soon
-                              ///< as it is reduced
-    bool in_place =
-        false;          ///< with keep_whole: the sum is written over this rank's part of the buffer
-    int in_flight = 0;  ///< buffers that may be on their way when backward goes on, for which a
-                        ///< rank that is ahead waits; 0: any number
+  struct Options {
+    /// Flat buffers stay for the next step; else each is freed as soon as it is reduced.
+    bool keep_whole = false;
+    /// With keep_whole: the sum is written over this rank's part of the buffer.
+    bool in_place = false;
+    /// Backward goes on only while at most so many buffers are in flight; 0: any number.
+    int in_flight = 0;
   };
-  /// `units`: pointers to units that outlive this; frozen ones among them are left alone. They
-  /// leave in reverse order on every rank.
+  /// `units` must outlive this object; frozen ones among them are ignored. They are sent in reverse
+  /// order on every rank.
   UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world, comm::Group shard,
-                comm::Group replicate, Policy policy);
+                comm::Group replicate, Options options);
   ~UnitGradients();
   UnitGradients(const UnitGradients&) = delete;
   UnitGradients& operator=(const UnitGradients&) = delete;
 
   /// Forgets the sums of the step before.
   void clear();
-  /// From here on, whether a unit leaves as soon as all its gradients are complete.
-  void let_go(bool leave);
-  /// Ends a backward pass whose gradients leave: returns when they have been added to the sums.
+  /// true: from now on a unit is sent as soon as all its gradients are complete.
+  void set_sending(bool sending);
+  /// Ends a backward pass whose gradients are sent: returns when they have been added to the sums.
   /// Collective over the world.
   void complete();
   /// This rank's part of the summed gradient of a parameter, flat; undefined when no rank has one.
@@ -49,7 +49,7 @@ class UnitGradients {
     std::size_t unit;
     at::Tensor sum;
     comm::Work work;
-    bool passed_on = false;
+    bool on_replicas = false;
   };
   struct State {
     at::Tensor flat;
@@ -67,8 +67,8 @@ class UnitGradients {
   void wait_for_room();
   void ready(std::size_t parameter);
   void send(std::size_t unit);
-  void pass_on(bool wait);
-  void settle(bool wait);
+  void start_replica_sums(bool wait);
+  void collect_sums(bool wait);
   std::vector<bool> used_here() const;
   std::vector<bool> agree_on_used(const std::vector<bool>& here) const;
   const FlatUnit::Member& member(const Place& place) const {
@@ -79,14 +79,14 @@ class UnitGradients {
   comm::Group control_;
   comm::Group shard_;
   comm::Group replicate_;
-  Policy policy_;
+  Options options_;
   std::vector<State> states_;
   std::vector<Place> places_;       ///< of trained parameters, unit by unit
   std::vector<std::size_t> first_;  ///< by unit: its first place
   std::vector<std::size_t> order_;  ///< units as they leave
   std::size_t sent_ = 0;
   std::vector<Flight> flights_;
-  bool leave_ = false;
+  bool sending_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< listeners outlive this
 };
 

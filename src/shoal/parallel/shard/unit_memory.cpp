@@ -13,29 +13,29 @@
 
 namespace shoal::parallel {
 
-UnitMemory::UnitMemory(FlatUnit unit, comm::Group group, Place place)
+UnitMemory::UnitMemory(FlatUnit unit, comm::Group group, Options options)
     : unit_(std::move(unit)),
       group_(std::move(group)),
-      place_(std::move(place)),
-      gathered_(place_.resident) {
-  SHOAL_CHECK(place_.resident || !place_.shared.defined(), "{}: shared memory is not released",
+      options_(std::move(options)),
+      gathered_(options_.resident) {
+  SHOAL_CHECK(options_.resident || !options_.shared.defined(), "{}: shared memory is not released",
               unit_.name);
-  if (unit_.type != at::kFloat) place_.travels = unit_.type;
+  if (unit_.type != at::kFloat) options_.transfer_type = unit_.type;
   const ScopedCategory category(MemoryCategory::kParameters);
-  // Padding is zero, so that no value that nobody wrote is ever sent.
-  full_ = place_.shared.defined() ? place_.shared : at::zeros({unit_.size()}, unit_.type);
+  // Padding is zero, so that no uninitialised value is ever sent.
+  full_ = options_.shared.defined() ? options_.shared : at::zeros({unit_.size()}, unit_.type);
   for (const FlatUnit::Member& member : unit_.members) {
     member.parameter->set_tensor(
         full_.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
   }
   own_ = apart() ? at::zeros({unit_.shard}, unit_.type)
                  : full_.narrow(0, group_.rank() * unit_.shard, unit_.shard);
-  if (!place_.resident) at::native::resize_bytes_cpu(full_.storage().unsafeGetStorageImpl(), 0);
+  if (!options_.resident) at::native::resize_bytes_cpu(full_.storage().unsafeGetStorageImpl(), 0);
 }
 
-/// Runs `body`; what says that ranks were not together gets the unit's name.
+/// Runs `body`. Errors that mean that ranks were not at the same unit get the unit's name.
 template <class Body>
-void UnitMemory::named(Body&& body) const {
+void UnitMemory::with_unit_name(Body&& body) const {
   try {
     body();
   } catch (const Error& error) {
@@ -59,9 +59,9 @@ void UnitMemory::take() {
   if (gathered_) return;
   const ScopedCategory category(MemoryCategory::kParameters);
   c10::StorageImpl* const storage = full_.storage().unsafeGetStorageImpl();
-  if (place_.slots) {
-    slot_ = place_.slots->take(bytes());
-    // Tensors over the unit that outlive this keep the slot.
+  if (options_.slots) {
+    slot_ = options_.slots->take(bytes());
+    // The storage owns a reference to the slot: tensors over the unit may outlive this object.
     const auto forget = [](void* slot) { delete static_cast<HostSlots::Slot*>(slot); };
     storage->set_data_ptr_noswap(
         c10::DataPtr(slot_->data(), new HostSlots::Slot(slot_), forget, c10::Device(c10::kCPU)));
@@ -80,53 +80,54 @@ void UnitMemory::gather() {
 
 void UnitMemory::fetch() {
   const comm::Options options{
-      .async = true, .label = place_.label, .shared_output = place_.slots != nullptr};
+      .async = true, .label = options_.label, .shared_output = options_.slots != nullptr};
   if (!rounds()) {
-    named([&] { work_ = group_.all_gather(full_, own_, options); });
+    with_unit_name([&] { work_ = group_.all_gather(full_, own_, options); });
     return;
   }
   const ScopedCategory category(MemoryCategory::kCommunication);
-  if (place_.slots) {
-    way_slot_ = place_.slots->take(static_cast<std::size_t>(unit_.size()) *
-                                   c10::elementSize(place_.travels));
-    way_ = way_slot_->tensor(0, {unit_.size()}, place_.travels);
+  if (options_.slots) {
+    transfer_slot_ = options_.slots->take(static_cast<std::size_t>(unit_.size()) *
+                                          c10::elementSize(options_.transfer_type));
+    transfer_ = transfer_slot_->tensor(0, {unit_.size()}, options_.transfer_type);
   } else {
-    way_ = at::empty({unit_.size()}, place_.travels);
+    transfer_ = at::empty({unit_.size()}, options_.transfer_type);
   }
-  named([&] { work_ = group_.all_gather(way_, own_.to(place_.travels), options); });
+  with_unit_name(
+      [&] { work_ = group_.all_gather(transfer_, own_.to(options_.transfer_type), options); });
 }
 
-/// What has come becomes what is computed with; the ranks of a host share the work where they share
-/// the result.
+/// Converts what arrived in the transfer type to the type of `full`. Ranks that share `full`
+/// convert a part each.
 void UnitMemory::widen() {
-  if (!place_.slots) {
-    full_.copy_(way_);
+  if (!options_.slots) {
+    full_.copy_(transfer_);
   } else {
-    const std::int64_t ranks = place_.slots->ranks();
+    const std::int64_t ranks = options_.slots->ranks();
     const std::int64_t part = (unit_.size() + ranks - 1) / ranks;
-    const std::int64_t begin = place_.slots->rank() * part;
+    const std::int64_t begin = options_.slots->rank() * part;
     const std::int64_t size = std::max<std::int64_t>(0, std::min(part, unit_.size() - begin));
-    if (size > 0) full_.narrow(0, begin, size).copy_(way_.narrow(0, begin, size));
-    named([&] { place_.slots->meet(); });
+    if (size > 0) full_.narrow(0, begin, size).copy_(transfer_.narrow(0, begin, size));
+    with_unit_name([&] { options_.slots->node_barrier(); });
   }
-  way_ = at::Tensor();
-  if (way_slot_) place_.slots->give_back(std::exchange(way_slot_, nullptr));
+  transfer_ = at::Tensor();
+  if (transfer_slot_) options_.slots->give_back(std::exchange(transfer_slot_, nullptr));
 }
 
 void UnitMemory::wait() {
-  named([&] { work_.order(); });
+  with_unit_name([&] { work_.order(); });
   work_ = {};
-  if (way_.defined()) widen();
+  if (transfer_.defined()) widen();
 }
 
 void UnitMemory::release() {
-  if (place_.resident || !gathered_) return;
+  if (options_.resident || !gathered_) return;
   wait();
   c10::StorageImpl* const storage = full_.storage().unsafeGetStorageImpl();
   if (slot_) {
     storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
     storage->set_nbytes(0);
-    place_.slots->give_back(std::exchange(slot_, nullptr));
+    options_.slots->give_back(std::exchange(slot_, nullptr));
   } else {
     at::native::resize_bytes_cpu(storage, 0);
   }
@@ -134,9 +135,9 @@ void UnitMemory::release() {
 }
 
 void UnitMemory::keep_own() {
-  if (place_.slots) place_.slots->meet();
+  if (options_.slots) options_.slots->node_barrier();
   if (apart()) own_.copy_(full_.narrow(0, group_.rank() * unit_.shard, unit_.shard));
-  if (place_.slots) place_.slots->meet();
+  if (options_.slots) options_.slots->node_barrier();
 }
 
 }  // namespace shoal::parallel

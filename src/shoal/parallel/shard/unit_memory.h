@@ -8,27 +8,27 @@
 
 namespace shoal::parallel {
 
-/// The parameters of one unit in memory: `full` (all shards in rank order, what modules compute
-/// with) and `own`, this rank's shard.
+/// The parameters of one unit in memory: `full` holds all shards in rank order, and modules compute
+/// with it; `own` is this rank's shard.
 ///
-/// Resident: `full` is always there, and `own` a part of it. Released on demand: `own` has memory
-/// of its own and `full` only between `gather` and `release`; tensors that autograd saved stay
-/// valid through a release, as long as the unit is gathered again before they are read. Where units
-/// travel in another type `own` has memory of its own always, and what ranks compute with is
-/// rounded to that type, their own part too.
+/// Resident: `full` always has memory, and `own` is a part of it. Otherwise `own` has memory of its
+/// own, and `full` has memory only between `gather` and `release`. Tensors that autograd saved stay
+/// valid through a release, as long as the unit is gathered again before they are read. When the
+/// unit is sent in another type, `own` always has memory of its own, and `full` is rounded to that
+/// type on every rank, the rank's own part included.
 class UnitMemory {
  public:
-  struct Place {
-    at::Tensor
-        shared;  ///< resident: memory of `full` that ranks share; undefined: each takes its own
-    std::shared_ptr<HostSlots> slots;  ///< of the ranks that share it, where they are not the whole
-                                       ///< group; null: there are none
+  struct Options {
+    /// Resident: memory of `full` that ranks share; undefined: each rank takes its own.
+    at::Tensor shared;
+    /// Slots of the ranks of this host, when they share `full` but are not the whole group; else
+    /// null.
+    std::shared_ptr<HostSlots> slots;
     bool resident = true;
-    at::ScalarType travels =
-        at::kFloat;           ///< type in which float32 goes to other ranks: itself or bf16
-    std::uint32_t label = 0;  ///< of this unit: ranks find out when they gather different ones
+    at::ScalarType transfer_type = at::kFloat;  ///< float32 is sent in it: itself or bf16
+    std::uint32_t label = 0;  ///< number of the unit: a gather of different units is a mismatch
   };
-  UnitMemory(FlatUnit unit, comm::Group group, Place place);
+  UnitMemory(FlatUnit unit, comm::Group group, Options options);
   UnitMemory(const UnitMemory&) = delete;
   UnitMemory& operator=(const UnitMemory&) = delete;
 
@@ -37,43 +37,42 @@ class UnitMemory {
   const at::Tensor& own() const { return own_; }
   bool gathered() const { return gathered_; }
 
-  /// Starts to fetch what other ranks own; nothing when it is there.
+  /// Starts to fetch what other ranks own; does nothing when the unit is gathered.
   void gather();
-  /// Waits for it.
+  /// Waits for the gather or exchange that is in flight.
   void wait();
-  /// Gives the memory of `full` back. Waits for a gather that is under way.
+  /// Frees the memory of `full`. Waits for a gather that is in flight.
   void release();
-  /// Starts to make `full` of a resident unit current, where not all ranks share it; `wait` ends
-  /// it.
+  /// Starts to fetch the updates of other ranks into a resident unit that not all ranks share.
   void exchange() { fetch(); }
-  /// Memory for `full` without a gather; its contents are undefined.
+  /// Takes memory for `full` without a gather; its contents are undefined.
   void take();
-  /// Writes this rank's part of `full` to `own`. With slots: when all ranks of the host have
-  /// written theirs.
+  /// Copies this rank's part of `full` to `own`. With slots: waits until all ranks of the host have
+  /// written their parts of `full`.
   void keep_own();
 
  private:
-  bool rounds() const { return place_.travels != unit_.type; }
-  bool apart() const { return !place_.resident || rounds(); }
+  bool rounds() const { return options_.transfer_type != unit_.type; }
+  bool apart() const { return !options_.resident || rounds(); }
   std::size_t bytes() const {
     return static_cast<std::size_t>(unit_.size()) * c10::elementSize(unit_.type);
   }
   void fetch();
   void widen();
   template <class Body>
-  void named(Body&& body) const;
+  void with_unit_name(Body&& body) const;
 
   FlatUnit unit_;
   comm::Group group_;
-  Place place_;
+  Options options_;
   bool gathered_;
   at::Tensor full_;
   at::Tensor own_;
-  HostSlots::Slot slot_;  ///< of `full`, released on demand
+  HostSlots::Slot slot_;  ///< memory of `full` while it is gathered into a slot
   comm::Work work_;
-  // On the way in another type: what all ranks send, and its slot.
-  at::Tensor way_;
-  HostSlots::Slot way_slot_;
+  // Shards of all ranks in the transfer type, while a gather is in flight, and their slot.
+  at::Tensor transfer_;
+  HostSlots::Slot transfer_slot_;
 };
 
 }  // namespace shoal::parallel
