@@ -177,7 +177,7 @@ TEST_F(BrokenJobs, TheDefaultItselfIsFine) {
 }
 
 TEST_F(BrokenJobs, EveryKeyMisspelt) {
-  for (const train::Key& key : train::all_keys()) {
+  for (const train::ConfigKey& key : train::all_keys()) {
     if (key.name.size() < 4) continue;
     std::string misspelt = key.name;
     std::swap(misspelt[1], misspelt[2]);
@@ -190,7 +190,7 @@ TEST_F(BrokenJobs, EveryKeyMisspelt) {
 }
 
 TEST_F(BrokenJobs, EveryKeyOfAnotherType) {
-  for (const train::Key& key : train::all_keys()) {
+  for (const train::ConfigKey& key : train::all_keys()) {
     train::JobConfig defaults;
     const auto place = key.place(defaults);
     const bool text = std::holds_alternative<std::string*>(place) ||
@@ -201,7 +201,7 @@ TEST_F(BrokenJobs, EveryKeyOfAnotherType) {
 }
 
 TEST_F(BrokenJobs, EveryRangeLeft) {
-  for (const train::Key& key : train::all_keys()) {
+  for (const train::ConfigKey& key : train::all_keys()) {
     if (key.allowed.least == -std::numeric_limits<double>::infinity()) continue;
     train::JobConfig defaults;
     const auto place = key.place(defaults);
@@ -216,7 +216,7 @@ TEST_F(BrokenJobs, EveryRangeLeft) {
     expect_line_refused(key.section, key.name + " = " + (list ? "[" + value + "]" : value),
                         {"must be ", train::describe_allowed(key)});
   }
-  for (const train::Key& key : train::all_keys()) {
+  for (const train::ConfigKey& key : train::all_keys()) {
     if (!key.allowed.words.empty()) {
       expect_line_refused(key.section, key.name + " = \"nonsense\"",
                           {"must be one of \"" + key.allowed.words.front() + "\""});

@@ -121,7 +121,7 @@ TEST(JobFile, WritingAndReadingGivesTheSameValues) {
 TEST(PrintConfig, ShowsEveryKeyAndItsOrigin) {
   const Job job = parse_job("[training]\nsteps = 7\n", "job.toml", {"debug.seed=3"});
   const std::string text = print_config(job);
-  for (const Key& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     EXPECT_THAT(text, HasSubstr("\n" + (value_text(key, job.config).empty() ? "# " + key.name
                                                                             : key.name + " = ")));
   }
@@ -141,7 +141,7 @@ TEST(ConfigReference, ThePageInTheDocumentationIsThatOfThisCode) {
 TEST(Keys, EveryDefaultIsAllowed) {
   const Job defaults = parse_job(to_toml(JobConfig()), "defaults");
   EXPECT_EQ(to_toml(defaults.config), to_toml(JobConfig()));
-  for (const Key& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     EXPECT_FALSE(key.doc.empty()) << key.path();
     EXPECT_EQ(find_key(key.section, key.name), &key) << key.path() << " is declared twice";
   }

@@ -21,7 +21,7 @@ constexpr int kDeepest = 64;
 /// The keys that decide which samples a run sees and have other values in the two jobs.
 std::vector<std::string> differing_data_keys(const JobConfig& before, const JobConfig& after) {
   std::vector<std::string> differences;
-  for (const train::Key& key : all_keys()) {
+  for (const train::ConfigKey& key : all_keys()) {
     const std::string path = key.path();
     const std::string old = value_text(key, before);
     const std::string value = value_text(key, after);

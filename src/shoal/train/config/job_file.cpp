@@ -29,7 +29,7 @@ const std::vector<std::vector<std::string>> kAlternatives = {
 
 /// One value on its way into the job: where it stands and which key it is for.
 struct Incoming {
-  const Key& key;
+  const ConfigKey& key;
   std::string origin;
 
   [[noreturn]] void refuse(const std::string& shown, const std::string& why,
@@ -103,7 +103,7 @@ struct Incoming {
   }
 };
 
-void assign(Job& job, const Key& key, const std::string& origin, const toml::node& node) {
+void assign(Job& job, const ConfigKey& key, const std::string& origin, const toml::node& node) {
   const Incoming incoming{key, origin};
   std::visit([&](auto* place) { incoming.read(node, *place); }, key.place(job.config));
   job.origins[key.path()] = origin;
@@ -111,7 +111,7 @@ void assign(Job& job, const Key& key, const std::string& origin, const toml::nod
 
 std::vector<std::string> names_in(const std::string& section) {
   std::vector<std::string> names;
-  for (const Key& key : all_keys())
+  for (const ConfigKey& key : all_keys())
     if (key.section == section) names.push_back(key.name);
   return names;
 }
@@ -122,7 +122,7 @@ std::vector<std::string> names_in(const std::string& section) {
   Error error = config_error(fmt::format("{}: [{}]: no such section; there are {}", origin, section,
                                          fmt::join(names, ", ")));
   std::string owner;
-  for (const Key& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     if (key.name == section)
       owner += (owner.empty() ? "" : ", ") + fmt::format("[{}]", key.section);
   }
@@ -137,7 +137,7 @@ std::vector<std::string> names_in(const std::string& section) {
   const auto names = names_in(section);
   const std::string near = nearest(name, names);
   std::vector<std::string> elsewhere;
-  for (const Key& key : all_keys())
+  for (const ConfigKey& key : all_keys())
     if (key.name == name) elsewhere.push_back(fmt::format("[{}]", key.section));
   Error error = config_error(fmt::format("{}: {}.{}: no such key; [{}] has {}", origin, section,
                                          name, section, fmt::join(names, ", ")));
@@ -149,12 +149,12 @@ std::vector<std::string> names_in(const std::string& section) {
   throw error;
 }
 
-const Key& known_key(const std::string& origin, const std::string& section,
-                     const std::string& name) {
+const ConfigKey& known_key(const std::string& origin, const std::string& section,
+                           const std::string& name) {
   const auto sections = section_names();
   if (std::find(sections.begin(), sections.end(), section) == sections.end())
     refuse_section(origin, section);
-  const Key* key = find_key(section, name);
+  const ConfigKey* key = find_key(section, name);
   if (!key) refuse_key(origin, section, name);
   return *key;
 }
@@ -186,7 +186,7 @@ void read_file(Job& job, std::string_view text) {
   }
 }
 
-bool takes_text(const Key& key) {
+bool takes_text(const ConfigKey& key) {
   JobConfig defaults;
   const Place place = key.place(defaults);
   return std::holds_alternative<std::string*>(place) ||
@@ -258,7 +258,7 @@ void set_key(Job& job, const std::string& path, const std::string& value,
              const std::string& origin) {
   const auto dot = path.find('.');
   SHOAL_USER_CHECK(dot != std::string::npos, "command line", "{}: must read section.key", path);
-  const Key& key = known_key(origin, path.substr(0, dot), path.substr(dot + 1));
+  const ConfigKey& key = known_key(origin, path.substr(0, dot), path.substr(dot + 1));
   toml::table parsed;
   bool readable = true;
   try {
@@ -281,7 +281,7 @@ void set_key(Job& job, const std::string& path, const std::string& value,
 
 Error complaint(const Job& job, const std::string& path, const std::string& what) {
   const auto dot = path.find('.');
-  const Key* key = find_key(path.substr(0, dot), path.substr(dot + 1));
+  const ConfigKey* key = find_key(path.substr(0, dot), path.substr(dot + 1));
   SHOAL_CHECK(key, "no key {}", path);
   const std::string value = value_text(*key, job.config);
   const std::string origin = job.origin(path);

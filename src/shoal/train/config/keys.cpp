@@ -27,7 +27,7 @@ Allowed one_of(std::vector<std::string> words) {
 template <class Section>
 class Lister {
  public:
-  Lister(std::vector<Key>& keys, std::string section, Section JobConfig::*place)
+  Lister(std::vector<ConfigKey>& keys, std::string section, Section JobConfig::*place)
       : keys_(keys), section_(std::move(section)), place_(place) {}
 
   template <class T>
@@ -40,12 +40,12 @@ class Lister {
   }
 
  private:
-  std::vector<Key>& keys_;
+  std::vector<ConfigKey>& keys_;
   std::string section_;
   Section JobConfig::*place_;
 };
 
-void list_model(std::vector<Key>& keys) {
+void list_model(std::vector<ConfigKey>& keys) {
   using M = ModelSection;
   Lister<M>(keys, "model", &JobConfig::model)
       .key("name", &M::name, any(),
@@ -87,7 +87,7 @@ void list_model(std::vector<Key>& keys) {
       .key("widths", &M::widths, at_least(1), "mlp: widths of the hidden layers");
 }
 
-void list_data(std::vector<Key>& keys) {
+void list_data(std::vector<ConfigKey>& keys) {
   using D = DataSection;
   Lister<D>(keys, "data", &JobConfig::data)
       .key("source", &D::source, one_of({"tokens", "digits", "csv", "regression"}),
@@ -119,7 +119,7 @@ void list_data(std::vector<Key>& keys) {
            "tables: part of the rows kept for validation");
 }
 
-void list_training(std::vector<Key>& keys) {
+void list_training(std::vector<ConfigKey>& keys) {
   using T = TrainingSection;
   Lister<T>(keys, "training", &JobConfig::training)
       .key("global_batch_sequences", &T::global_batch_sequences, between(1, 1e9),
@@ -143,7 +143,7 @@ void list_training(std::vector<Key>& keys) {
            "a regression");
 }
 
-void list_optimization(std::vector<Key>& keys) {
+void list_optimization(std::vector<ConfigKey>& keys) {
   using O = OptimizerSection;
   Lister<O>(keys, "optimizer", &JobConfig::optimizer)
       .key("name", &O::name, one_of({"adamw", "sgd"}),
@@ -177,7 +177,7 @@ void list_optimization(std::vector<Key>& keys) {
            "after the last would have it");
 }
 
-void list_precision(std::vector<Key>& keys) {
+void list_precision(std::vector<ConfigKey>& keys) {
   using P = PrecisionSection;
   Lister<P>(keys, "precision", &JobConfig::precision)
       .key("type", &P::type, one_of({"fp32", "bf16", "fp16", "auto"}),
@@ -208,7 +208,7 @@ void list_precision(std::vector<Key>& keys) {
            "fp16: steps without overflow after which the factor doubles");
 }
 
-void list_running(std::vector<Key>& keys) {
+void list_running(std::vector<ConfigKey>& keys) {
   using P = ParallelismSection;
   Lister<P>(keys, "parallelism", &JobConfig::parallelism)
       .key("ranks", &P::ranks, between(1, 4096),
@@ -335,8 +335,8 @@ void list_running(std::vector<Key>& keys) {
       .key("fault_rank", &D::fault_rank, between(0, 1e9), "on which rank");
 }
 
-std::vector<Key> list_keys() {
-  std::vector<Key> keys;
+std::vector<ConfigKey> list_keys() {
+  std::vector<ConfigKey> keys;
   using J = JobSection;
   Lister<J>(keys, "job", &JobConfig::job)
       .key("name", &J::name, any(),
@@ -397,14 +397,14 @@ std::string range_words(const Allowed& allowed) {
 
 }  // namespace
 
-std::span<const Key> all_keys() {
-  static const std::vector<Key> keys = list_keys();
+std::span<const ConfigKey> all_keys() {
+  static const std::vector<ConfigKey> keys = list_keys();
   return keys;
 }
 
-const Key* find_key(const std::string& section, const std::string& name) {
+const ConfigKey* find_key(const std::string& section, const std::string& name) {
   const auto keys = all_keys();
-  const auto found = std::find_if(keys.begin(), keys.end(), [&](const Key& key) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& key) {
     return key.section == section && key.name == name;
   });
   return found == keys.end() ? nullptr : &*found;
@@ -412,12 +412,12 @@ const Key* find_key(const std::string& section, const std::string& name) {
 
 std::vector<std::string> section_names() {
   std::vector<std::string> names;
-  for (const Key& key : all_keys())
+  for (const ConfigKey& key : all_keys())
     if (names.empty() || names.back() != key.section) names.push_back(key.section);
   return names;
 }
 
-std::string describe_allowed(const Key& key) {
+std::string describe_allowed(const ConfigKey& key) {
   if (key.path() == "model.name")
     return fmt::format("one of {}", fmt::join(trainable_models(), ", "));
   if (!key.allowed.words.empty())
@@ -432,7 +432,7 @@ std::string describe_allowed(const Key& key) {
   return type + range_words(key.allowed);
 }
 
-std::string value_text(const Key& key, const JobConfig& config) {
+std::string value_text(const ConfigKey& key, const JobConfig& config) {
   // The table's accessors give mutable places; nothing is written through this one.
   return std::visit(
       [](const auto* place) {

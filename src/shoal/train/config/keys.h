@@ -27,7 +27,7 @@ struct Allowed {
 };
 
 /// One key of a job file: everything that parsing, printing and documentation know about it.
-struct Key {
+struct ConfigKey {
   std::string section;
   std::string name;
   std::string doc;  ///< one sentence without a full stop, units included
@@ -38,15 +38,15 @@ struct Key {
 };
 
 /// All keys in the order of the job file; keys of one section stand together.
-std::span<const Key> all_keys();
+std::span<const ConfigKey> all_keys();
 /// Null when there is none of that name.
-const Key* find_key(const std::string& section, const std::string& name);
+const ConfigKey* find_key(const std::string& section, const std::string& name);
 /// The sections in order.
 std::vector<std::string> section_names();
 
 /// "a whole number from 1 to 64", "one of \"adamw\", \"sgd\"", "true or false".
-std::string describe_allowed(const Key& key);
+std::string describe_allowed(const ConfigKey& key);
 /// Its value in `config` as TOML; empty when it is optional and not set.
-std::string value_text(const Key& key, const JobConfig& config);
+std::string value_text(const ConfigKey& key, const JobConfig& config);
 
 }  // namespace shoal::train

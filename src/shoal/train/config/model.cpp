@@ -147,7 +147,7 @@ Error explained(const Job& job, const Error& error) {
   const std::string first = what.substr(0, what.find(' '));
   std::vector<std::string> named;
   if (find_key("model", first)) named.push_back("model." + first);
-  for (const Key& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     if (key.section == "model" && what.find(" " + key.name + " = ") != std::string::npos)
       named.push_back(key.path());
   }

@@ -17,7 +17,7 @@ constexpr std::size_t kCommentColumn = 44;
 std::string to_toml(const JobConfig& config) {
   std::string text;
   std::string section;
-  for (const Key& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     const std::string value = value_text(key, config);
     if (value.empty()) continue;
     if (key.section != section) {
@@ -31,7 +31,7 @@ std::string to_toml(const JobConfig& config) {
 
 std::string belonging_toml(const Job& job, int ranks) {
   const JobConfig defaults;
-  const auto belongs = [&](const Key& key, bool one_host) {
+  const auto belongs = [&](const ConfigKey& key, bool one_host) {
     try {
       validate({job.config, {{key.path(), job.file}}, job.file}, ranks, one_host);
       return true;
@@ -41,7 +41,7 @@ std::string belonging_toml(const Job& job, int ranks) {
   };
   std::string text;
   std::string section;
-  for (const Key& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     const std::string value = value_text(key, job.config);
     const bool is_default = value == value_text(key, defaults);
     const bool says_nothing = value.empty() || value == "\"\"" || value == "[]";
@@ -62,7 +62,7 @@ std::string belonging_toml(const Job& job, int ranks) {
 std::string print_config(const Job& job) {
   std::string text;
   std::string section;
-  for (const Key& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     if (key.section != section) {
       text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", key.section),
           section = key.section;
@@ -88,7 +88,7 @@ std::string config_reference() {
       "does\nnot take, and combinations that make no sense are refused with file and line before "
       "anything starts.\n";
   std::string section;
-  for (const Key& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     if (key.section != section) {
       text += fmt::format("\n## [{}]\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
                           key.section);
