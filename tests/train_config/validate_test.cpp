@@ -181,12 +181,12 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
               HasSubstr("parallelism.transport is \"mpi\""));
   validate(job_with({"parallelism.bucket_mb=5", "parallelism.transport=mpi"}), 2);
   EXPECT_THAT(refused({"parallelism.interface=lo"}),
-              HasSubstr("parallelism.interface = \"lo\": is of TCP"));
+              HasSubstr("parallelism.interface = \"lo\": belongs to TCP"));
   EXPECT_THAT(refused({"parallelism.interface=lo", "parallelism.transport=shared_memory"}),
-              HasSubstr("is of TCP"));
+              HasSubstr("belongs to TCP"));
   validate(job_with({"parallelism.interface=lo", "parallelism.transport=tcp"}), 2);
   validate(job_with({"parallelism.interface=lo"}), 2, false);
-  EXPECT_THAT(refused({"parallelism.ports=7000-7100"}), HasSubstr("is of TCP"));
+  EXPECT_THAT(refused({"parallelism.ports=7000-7100"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refused({"parallelism.ports=9-8", "parallelism.transport=tcp"}),
               HasSubstr("parallelism.ports"));
   EXPECT_THAT(refused({"parallelism.algorithms=all_reduce=square", "parallelism.transport=tcp"}),
@@ -197,7 +197,7 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
                      "parallelism.algorithms=all_reduce=ring,broadcast=direct",
                      "parallelism.transport=tcp"}),
            2);
-  EXPECT_THAT(refused({"parallelism.link_costs=c.toml"}), HasSubstr("is of TCP"));
+  EXPECT_THAT(refused({"parallelism.link_costs=c.toml"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refused({"parallelism.link_costs=/nowhere/c.toml", "parallelism.transport=tcp"}),
               HasSubstr("/nowhere/c.toml: no such file"));
   validate(job_with({"parallelism.in_rank_order=true"}), 2);
@@ -215,6 +215,52 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   EXPECT_THAT(refused({"debug.fault_step=3"}), HasSubstr("debug.fault is \"none\""));
   EXPECT_THAT(refused({"debug.fault_rank=1"}), HasSubstr("debug.fault is \"none\""));
   validate(job_with({"debug.fault=kill", "debug.fault_step=3", "debug.fault_rank=1"}), 2);
+}
+
+TEST(Validate, OverMpiKeysOfTcpAndTheOrderOfSumsAreRefused) {
+  const auto refused = [](const std::string& set) {
+    return refusal([&] { validate(job_with({set, "parallelism.transport=mpi"}), 2); });
+  };
+  for (const char* set :
+       {"parallelism.interface=lo", "parallelism.ports=7000-7100",
+        "parallelism.algorithms=all_reduce=ring", "parallelism.link_costs=costs.toml"}) {
+    EXPECT_THAT(refused(set), HasSubstr("belongs to TCP, and parallelism.transport is \"mpi\""))
+        << set;
+  }
+  EXPECT_THAT(refused("parallelism.in_rank_order=true"),
+              HasSubstr("parallelism.in_rank_order = true: MPI chooses the order of its sums"));
+  EXPECT_THAT(refused("precision.gathers=bf16"), HasSubstr("parallelism.zero_stage is 0"))
+      << "the ranks of MPI share no memory: this has an effect as soon as something is gathered";
+  validate(
+      job_with({"parallelism.transport=mpi", "parallelism.zero_stage=3", "precision.gathers=bf16",
+                "parallelism.gather_ahead=2", "parallelism.reshard_after_forward=false"}),
+      2);
+}
+
+TEST(Validate, KeysOfGathersAreRefusedWhereNothingIsGathered) {
+  const auto refused = [](const std::vector<std::string>& sets) {
+    return refusal([&] { validate(job_with(sets), 4); });
+  };
+  for (const std::string set :
+       {"parallelism.gather_ahead=2", "parallelism.reshard_after_forward=false"}) {
+    for (const std::string stage : {"0", "1", "2"}) {
+      EXPECT_THAT(refused({set, "parallelism.zero_stage=" + stage, "parallelism.transport=tcp"}),
+                  HasSubstr("belongs to parallelism.zero_stage = 3"))
+          << set << ", stage " << stage;
+    }
+    const std::string stage = "parallelism.zero_stage=3";
+    EXPECT_THAT(refused({set, stage}), HasSubstr("no parameters are gathered")) << set;
+    EXPECT_THAT(refused({set, stage, "parallelism.in_process=true"}),
+                HasSubstr("no parameters are gathered"))
+        << set;
+    EXPECT_THAT(refused({set, stage, "parallelism.transport=shared_memory"}),
+                HasSubstr("no parameters are gathered"))
+        << set;
+    validate(job_with({set, stage, "parallelism.transport=tcp"}), 4);
+    validate(job_with({set, stage, "parallelism.arena=false"}), 4);
+    validate(job_with({set, stage, "parallelism.arena=false", "parallelism.in_process=true"}), 4);
+    validate(job_with({set, stage}), 4, false);
+  }
 }
 
 TEST(ModelOfAJob, NamedSizesChangeTogether) {

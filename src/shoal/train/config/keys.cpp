@@ -181,10 +181,9 @@ void list_precision(std::vector<ConfigKey>& keys) {
   using P = PrecisionSection;
   Lister<P>(keys, "precision", &JobConfig::precision)
       .key("type", &P::type, one_of({"fp32", "bf16", "fp16", "auto"}),
-           "of the matrices that activations and gradients are multiplied by, which are rounded to "
-           "it for the product; sums, norms, softmax and loss "
-           "are "
-           "fp32. auto: the faster of fp32 and bf16, measured when the run begins")
+           "type of the weight matrices; activations and gradients are rounded to it before each "
+           "product. Sums, norms, softmax and loss stay fp32. auto: the faster of fp32 and bf16, "
+           "measured when the run begins")
       .key("parameters", &P::parameters, any(),
            "exceptions by name, \"pattern=type\" with * for any text, the first that fits counts; "
            "vectors (norms, biases) are fp32 unless one names "
@@ -197,10 +196,9 @@ void list_precision(std::vector<ConfigKey>& keys) {
       .key("moments", &P::moments, one_of({"fp32", "bf16"}),
            "adamw: type of its two moments; bf16 is rounded stochastically")
       .key("gathers", &P::gathers, one_of({"fp32", "bf16"}),
-           "zero_stage 1 to 3 where parameters travel (between hosts, TCP, arena = false): type in "
-           "which fp32 ones do. bf16: half the bytes; ranks "
-           "compute "
-           "with the rounded values and update those that they own unrounded")
+           "zero_stage 1 to 3 where parameters are gathered (between hosts, TCP, MPI, arena = "
+           "false): type in which fp32 ones are sent. bf16: half the bytes; ranks compute with the "
+           "rounded values and update those that they own unrounded")
       .key("loss_scale", &P::loss_scale, between(1, 1e12),
            "fp16: factor of the loss at the beginning; an overflow skips the step and halves it, "
            "down to 1")
@@ -244,11 +242,11 @@ void list_running(std::vector<ConfigKey>& keys) {
            "reads it; empty: by defaults")
       .key("in_rank_order", &P::in_rank_order, any(),
            "sums are taken in the order of ranks, so that they have the same bits on one host, on "
-           "several and over TCP, by every algorithm; shared "
-           "memory always does, between hosts it costs time")
+           "several and over TCP, by every algorithm; shared memory always does, between hosts it "
+           "costs time; not with transport = \"mpi\", where MPI chooses the order")
       .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}},
-           "size of a gradient bucket in MB where gradients are copied to travel: processes with "
-           "arena = false, or TCP")
+           "size of a gradient bucket in MB where gradients are copied to be sent: processes with "
+           "arena = false, TCP or MPI")
       .key("zero_stage", &P::zero_stage, between(0, 3),
            "what data-parallel ranks hold shards of: 0 nothing, 1 the optimizer's state, 2 "
            "gradients too, 3 parameters too (FSDP)")
@@ -259,11 +257,11 @@ void list_running(std::vector<ConfigKey>& keys) {
            "zero_stage 1 to 3: copies of the whole state, each cut among its own ranks (hybrid "
            "sharding)")
       .key("gather_ahead", &P::gather_ahead, between(0, 64),
-           "zero_stage 3 where every rank has its own copy (arena = false): units that are "
-           "gathered while others before them still compute")
+           "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
+           "the units of so many modules are gathered before their turn")
       .key("reshard_after_forward", &P::reshard_after_forward, any(),
-           "zero_stage 3 where every rank has its own copy (arena = false): parameters are "
-           "released after forward and gathered again for backward")
+           "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
+           "they are released after forward and gathered again for backward")
       .key("shard_units", &P::shard_units, one_of({"block", "size", "names", "model"}),
            "zero_stage 1 to 3: which modules are flattened, cut and reduced as one: the model's "
            "blocks, those of shard_unit_size, those of "

@@ -234,20 +234,25 @@ void validate_transport(const Job& job, bool one_host) {
   }
   const bool tcp = p.transport == "tcp" || (p.transport == "auto" && !one_host);
   if (mpi) {
-    refuse_if_set(job, {"parallelism.interface"},
-                  "is of TCP, and parallelism.transport is \"mpi\"");
-  }
-  if (!tcp) {
     refuse_if_set(job,
                   {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
                    "parallelism.link_costs"},
-                  "is of TCP, and all ranks are on one host, where shared memory carries the bytes "
-                  "unless parallelism.transport is \"tcp\"");
+                  "belongs to TCP, and parallelism.transport is \"mpi\"");
+    refuse_if_set(job, {"parallelism.in_rank_order"},
+                  "MPI chooses the order of its sums, and parallelism.transport is \"mpi\"");
+  } else if (!tcp) {
+    refuse_if_set(job,
+                  {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
+                   "parallelism.link_costs"},
+                  "belongs to TCP, and all ranks are on one host, where shared memory carries the "
+                  "bytes unless parallelism.transport is \"tcp\"");
   }
-  if (p.arena && !tcp) {
-    refuse_if_set(job, {"precision.gathers"},
-                  "no parameters travel: all ranks are on one host and read them in place "
-                  "(parallelism.arena)");
+  // Ranks that share the arena read all parameters in place (Sharding in parallel/shard).
+  if (p.arena && !tcp && !mpi) {
+    refuse_if_set(
+        job, {"precision.gathers", "parallelism.gather_ahead", "parallelism.reshard_after_forward"},
+        "no parameters are gathered: all ranks are on one host and read them in place "
+        "(parallelism.arena)");
   }
   const auto check = [&](const char* key, auto&& read) {
     try {
@@ -283,7 +288,7 @@ void validate_sharding(const Job& job, int ranks) {
         "says how to shard, and parallelism.zero_stage is 0");
   }
   if (p.zero_stage != 3) {
-    refuse_if_set(job, {"parallelism.reshard_after_forward"},
+    refuse_if_set(job, {"parallelism.gather_ahead", "parallelism.reshard_after_forward"},
                   "belongs to parallelism.zero_stage = 3");
   }
   if (p.zero_stage == 1 && p.reduce_every_micro_batch) {
@@ -336,8 +341,8 @@ void validate(const Job& job, int ranks, bool one_host) {
   validate_checkpoint(job);
   validate_precision(job);
   validate_ranks(job, ranks);
-  validate_transport(job, one_host);
   validate_sharding(job, ranks);
+  validate_transport(job, one_host);
   validate_activation_checkpoint(job, model_spec(job, {}));
 }
 
