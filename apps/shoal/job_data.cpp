@@ -69,7 +69,10 @@ void prepare_job_data(const train::Job& job, bool tell) {
   if (prepared) return check_prepared(job, options);
   options.threads = cores_of_this_process().usable();
   options.patience = kPreparation;
-  if (!tell) return void(data::prepare(options));
+  if (!tell) {
+    data::prepare(options);
+    return;
+  }
   fmt::print("preparing {} from {}\n", folder,
              section.prepare == "headers" ? "the C++ headers of Torch"
                                           : fmt::format("{}", section.prepare_from.front()));

@@ -254,8 +254,8 @@ std::string Launcher::describe(const Child& child) {
     what = fmt::format("was killed by signal {} ({})", WTERMSIG(child.status),
                        ::strsignal(WTERMSIG(child.status)));
   } else {
-    what =
-        child.words ? "failed" : fmt::format("ended with code {} and without a word", child.code());
+    what = child.words ? "failed"
+                       : fmt::format("ended with code {} and left no error report", child.code());
   }
   std::string text = fmt::format("rank {} of {} {} {}", child.rank, launch_.ranks, what, when);
   if (child.words) text += ": " + child.words->text;

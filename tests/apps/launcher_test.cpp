@@ -124,8 +124,9 @@ TEST_F(LauncherTest, AKilledRankIsTheFirstCauseThoughOthersSpeakFirst) {
 TEST_F(LauncherTest, ASilentExitIsNamedWithItsCode) {
   const Outcome outcome = Program(with_fault("exit", 0, "notice"), folder.path()).wait();
   EXPECT_EQ(outcome.code, 9);
-  EXPECT_THAT(outcome.err,
-              HasSubstr("shoal: rank 0 of 3 ended with code 9 and without a word in step 4\n"));
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("shoal: rank 0 of 3 ended with code 9 and left no error report in step 4\n"));
 }
 
 TEST_F(LauncherTest, AStandingRankIsNamedWhenOthersTimeOut) {

@@ -192,7 +192,7 @@ TEST(Bench, MessagesAreTimedOnSharedMemoryAndOverTcp) {
 TEST_F(TrainedRun, TheFirstCauseComesFirstAndGivesTheCode) {
   const Fault faults[] = {
       {"error", 1, "shoal: rank 1 of 2 failed in step 15: [train] "},
-      {"exit", 1, "shoal: rank 1 of 2 ended with code 1 and without a word in step 15\n"},
+      {"exit", 1, "shoal: rank 1 of 2 ended with code 1 and left no error report in step 15\n"},
       {"kill", 137, "shoal: rank 1 of 2 was killed by signal 9 (Killed) in step 15\n"},
       {"stop", 201, "shoal: rank 1 of 2 stands still: a signal has stopped it\n"},
       {"nan", 80, "shoal: rank 1 of 2 failed in step 15: [train] the loss is "}};

@@ -186,7 +186,7 @@ TEST_F(Combination, MemoryThatRunsOutWithoutAnArenaIsExplained) {
   const auto ended = apps::testing::Program(command + model, folder_.path()).wait();
   EXPECT_EQ(ended.code, 81) << ended.out << ended.err;
   for (const char* part : {"can't allocate memory", "planned for a rank", "optimizer",
-                           "less would be needed with: ", "optimizer.state_folder"})
+                           "lower memory use with ", "optimizer.state_folder"})
     EXPECT_THAT(ended.out + ended.err, ::testing::HasSubstr(part));
 }
 

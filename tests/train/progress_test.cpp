@@ -1,4 +1,4 @@
-#include "shoal/train/progress.h"
+#include "shoal/train/report/progress.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ std::string drawn(int width) {
   std::FILE* out = ::fdopen(terminal, "w");
   Progress progress(out, true, 1, 0, 1000000, "tokens");
   progress.step(long_step());
-  progress.say("above");
+  progress.print("above");
   std::fclose(out);
   std::string text;
   for (char c; ::read(ours, &c, 1) == 1;) text += c;
@@ -98,9 +98,9 @@ TEST(Progress, WordsGoInTheirOrder) {
 }
 
 TEST(Progress, NumbersAndTheirUnits) {
-  EXPECT_EQ(rounded(864, "FLOPs"), "864 FLOPs");
-  EXPECT_EQ(rounded(12400, "FLOPs"), "12.4 kFLOPs");
-  EXPECT_EQ(rounded(3.1e9, "FLOP/s"), "3.1 GFLOP/s");
+  EXPECT_EQ(format_si(864, "FLOPs"), "864 FLOPs");
+  EXPECT_EQ(format_si(12400, "FLOPs"), "12.4 kFLOPs");
+  EXPECT_EQ(format_si(3.1e9, "FLOP/s"), "3.1 GFLOP/s");
 }
 
 }  // namespace

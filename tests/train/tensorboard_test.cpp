@@ -1,4 +1,4 @@
-#include "shoal/train/tensorboard.h"
+#include "shoal/train/report/tensorboard.h"
 
 #include <gtest/gtest.h>
 

@@ -309,7 +309,7 @@ TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
       limited(rank_mb / 2, {"precision.parameters=[\"*.norm_1.weight=fp32\"]"});
   EXPECT_EQ(ended.code, 81);
   for (const char* part :
-       {"no room for", "activations", "less would be needed with: training.micro_batch"})
+       {"no room for", "activations", "lower memory use with training.micro_batch"})
     EXPECT_THAT(ended.out + ended.err, testing::HasSubstr(part));
 }
 

@@ -81,8 +81,11 @@ std::string to_json(const StepMetrics& m) {
   std::string out = "{";
   put(out, "step", m.step);
   put(out, "loss", m.loss);
-  m.skipped ? void(out += ", \"grad_norm\": null")
-            : put(out, "grad_norm", m.grad_norm);  // JSON has no infinity
+  if (m.skipped) {
+    out += ", \"grad_norm\": null";  // JSON has no infinity
+  } else {
+    put(out, "grad_norm", m.grad_norm);
+  }
   put(out, "lr", m.lr);
   put(out, "tokens", m.tokens);
   put(out, "tokens_per_s", m.tokens_per_s);

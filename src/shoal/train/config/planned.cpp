@@ -154,7 +154,7 @@ plan::Cluster planned_hosts(int ranks, int sharers, double rank_bytes) {
   return host;
 }
 
-std::string words(const plan::MemoryUse& use) {
+std::string describe(const plan::MemoryUse& use) {
   std::vector<std::pair<double, const char*>> parts{
       {use.parameters, "parameters"}, {use.gradients, "gradients"},
       {use.optimizer, "optimizer"},   {use.activations, "activations"},
@@ -168,8 +168,8 @@ std::string words(const plan::MemoryUse& use) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-std::string ways_to_need_less(const model::ModelSpec& spec, const Training& training,
-                              plan::Cluster host) {
+std::string memory_remedies(const model::ModelSpec& spec, const Training& training,
+                            plan::Cluster host) {
   host.device.memory_bytes = 0.9 * largest(spec, training, host).all();
   return fmt::format("{}", fmt::join(remedies(spec, training, host), "; "));
 }
@@ -182,7 +182,7 @@ void check_fits(const model::ModelSpec& spec, const Training& training, const pl
   const auto fitting = remedies(spec, training, host);
   throw Error(ErrorKind::kResource, "plan",
               fmt::format("a rank would need {:.4g} MB and may take {:.4g} MB: {}", needed / kMB,
-                          limit / kMB, words(use)))
+                          limit / kMB, describe(use)))
       .hint(fitting.empty() ? "no single change makes it fit: a smaller model, more hosts, or "
                               "several of training.micro_batch, "
                               "activation_checkpoint.mode, parallelism.zero_stage and "

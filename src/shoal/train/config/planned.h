@@ -27,12 +27,12 @@ plan::Training planned_training(const Job& job, const model::ModelSpec& spec, in
 plan::Cluster planned_hosts(int ranks, int sharers, double rank_bytes);
 
 /// "9.12 MB of parameters, 18.2 MB ...", largest first; what is below a hundredth is left out.
-std::string words(const plan::MemoryUse& use);
+std::string describe(const plan::MemoryUse& use);
 
 /// Keys of the job, each alone with what a rank would then need, that bring it below nine tenths of
 /// what it is planned to need; empty: there are none.
-std::string ways_to_need_less(const model::ModelSpec& spec, const plan::Training& training,
-                              plan::Cluster host);
+std::string memory_remedies(const model::ModelSpec& spec, const plan::Training& training,
+                            plan::Cluster host);
 
 /// Throws Error(resource) when a rank of the job needs more than its `host.device.memory_bytes`:
 /// what takes how much, and what would fit, in keys of the job.

@@ -1,4 +1,4 @@
-#include "shoal/train/memory_watch.h"
+#include "shoal/train/report/memory_watch.h"
 
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "shoal/train/tensorboard.h"
+#include "shoal/train/report/tensorboard.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "shoal/train/progress.h"
+#include "shoal/train/report/progress.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -9,22 +9,22 @@
 
 namespace shoal::train {
 
-std::string spoken(Duration duration) {
+std::string format_duration(Duration duration) {
   const auto seconds = std::llround(std::chrono::duration<double>(duration).count());
   if (seconds < 60) return fmt::format("{} s", seconds);
   if (seconds < 3600) return fmt::format("{} min {:02} s", seconds / 60, seconds % 60);
   return fmt::format("{} h {:02} min", seconds / 3600, seconds / 60 % 60);
 }
 
-std::string rounded(double value) {
+std::string format_si(double value) {
   const char* units[] = {"", " k", " M", " G", " T", " P"};
   int unit = 0;
   while (std::abs(value) >= 1000 && unit < 5) value /= 1000, ++unit;
   return unit == 0 ? fmt::format("{:.4g}", value) : fmt::format("{:.3g}{}", value, units[unit]);
 }
 
-std::string rounded(double value, const char* unit) {
-  const std::string number = rounded(value);
+std::string format_si(double value, const char* unit) {
+  const std::string number = format_si(value);
   return number + (number.find(' ') == std::string::npos ? " " : "") + unit;
 }
 
@@ -89,7 +89,7 @@ void Progress::step(const StepMetrics& metrics) {
   std::fflush(out_);
 }
 
-void Progress::say(const std::string& text) {
+void Progress::print(const std::string& text) {
   if (terminal_ && !shown_.empty()) {
     fmt::print(out_, "\r\x1b[K{}\n{}", text, fitted({{shown_, 0}}, width()));
   } else {
@@ -116,14 +116,15 @@ std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
   std::vector<ProgressWord> words{{fmt::format("step {}/{}", m.step, total_), 5},
                                   {fmt::format("loss {:.4f}", m.loss), 4},
                                   {fmt::format("lr {:.3g}", m.lr), 1},
-                                  {fmt::format("{} {}/s", rounded(m.tokens_per_s), counted_), 2},
+                                  {fmt::format("{} {}/s", format_si(m.tokens_per_s), counted_), 2},
                                   {scale, 0}};
   if (m.memory_bytes) {
-    words.push_back({"mem " + rounded(*m.memory_bytes, "B"), 1});
+    words.push_back({"mem " + format_si(*m.memory_bytes, "B"), 1});
     if (const std::string parts = parts_of(m); !parts.empty())
       words.push_back({"(" + parts + ")", -1});
   }
-  words.push_back({m.step == total_ ? "took " + spoken(spent) : "ETA " + spoken(eta), 3});
+  words.push_back(
+      {m.step == total_ ? "took " + format_duration(spent) : "ETA " + format_duration(eta), 3});
   return words;
 }
 

@@ -11,11 +11,11 @@
 namespace shoal::train {
 
 /// "3 s", "4 min 05 s", "2 h 07 min".
-std::string spoken(Duration duration);
+std::string format_duration(Duration duration);
 /// "950", "12.4 k", "3.1 M".
-std::string rounded(double value);
+std::string format_si(double value);
 /// "950 FLOPs", "12.4 kFLOPs".
-std::string rounded(double value, const char* unit);
+std::string format_si(double value, const char* unit);
 
 /// A part of the progress line: ASCII, "loss 2.3026".
 struct ProgressWord {
@@ -37,7 +37,7 @@ class Progress {
 
   void step(const StepMetrics& metrics);
   /// A line of its own above the progress line.
-  void say(const std::string& line);
+  void print(const std::string& line);
   /// Ends the progress line.
   void finish();
 

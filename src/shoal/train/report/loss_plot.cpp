@@ -1,4 +1,4 @@
-#include "shoal/train/loss_plot.h"
+#include "shoal/train/report/loss_plot.h"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 #include "shoal/train/config/metrics.h"
-#include "shoal/train/memory_timeline.h"
+#include "shoal/train/report/memory_timeline.h"
 #include "shoal/wire/arena.h"
 
 namespace shoal::train {

@@ -1,4 +1,4 @@
-#include "shoal/train/memory_timeline.h"
+#include "shoal/train/report/memory_timeline.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/checkpoint/saver.h"
+#include "shoal/comm/group.h"
+#include "shoal/nn/module.h"
+#include "shoal/optim/loss_scale.h"
+#include "shoal/optim/optimizer.h"
+#include "shoal/optim/schedule.h"
+#include "shoal/parallel/shard/sharding.h"
+#include "shoal/plan/cluster.h"
+#include "shoal/plan/memory.h"
+#include "shoal/plan/training.h"
+#include "shoal/train/data_source.h"
+#include "shoal/train/report/memory_watch.h"
+#include "shoal/train/run_directory.h"
+#include "shoal/train/run_record.h"
+#include "shoal/train/step.h"
+#include "shoal/train/training_state.h"
+
+namespace shoal::train {
+
+/// The planner's answer for this rank, before the model is allocated.
+struct MemoryPlan {
+  plan::Training training;  ///< the job as the planner sees it
+  plan::Cluster hosts;      ///< the ranks as the planner sees them
+  /// Tensors of one rank at its peak, without copies for checkpoints; empty: not counted.
+  std::optional<plan::MemoryUse> peak;
+  double staging_bytes = 0;  ///< the most that copies for a checkpoint add to the peak
+  double limit_bytes = 0;    ///< the most that this rank may take; 0: unknown
+};
+
+/// The state of one training run on one rank. RunSetup builds it, TrainingLoop advances it and
+/// RunReport describes it. Hooks of the model point into it, so it is neither copied nor moved.
+struct Run {
+  Run(comm::Group world, std::string run_directory, bool in_process)
+      : group(std::move(world)), directory(std::move(run_directory)), memory(group, in_process) {}
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  comm::Group group;
+  RunDirectory directory;
+  std::shared_ptr<const DataSource> data;
+  BatchPlan batch;
+  std::int64_t total_steps = 0;
+  RunRecord record;                       ///< the position of the run; each step advances it
+  std::optional<std::string> checkpoint;  ///< the run resumes from it
+  MemoryPlan memory_plan;
+  std::vector<std::string> notes;  ///< printed at the head of the report
+
+  std::shared_ptr<nn::Model> model;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  optim::Schedule schedule;
+  std::unique_ptr<parallel::GradientReduction> reduction;
+  parallel::Sharding* sharding = nullptr;      ///< `reduction` where parameters are sharded
+  std::optional<optim::LossScale> loss_scale;  ///< present with fp16 weights
+  std::optional<TrainingState> state;
+  std::optional<TrainingStep> step;
+  MemoryWatch memory;
+  /// Present where checkpoints are written behind training. Its thread reads tensors of the
+  /// members above, so it is the last member and is destroyed first.
+  std::optional<checkpoint::Saver> saver;
+};
+
+}  // namespace shoal::train

@@ -1,0 +1,195 @@
+#include "shoal/train/run_setup.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "shoal/checkpoint/format/store.h"
+#include "shoal/comm/allocator.h"
+#include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/train/config/planned.h"
+#include "shoal/train/job_options.h"
+#include "shoal/train/precision.h"
+
+namespace shoal::train {
+
+RunSetup::RunSetup(const RunOptions& options, Run& run)
+    : job_(options.job), config_(options.job.config), run_(run) {}
+
+void RunSetup::open() {
+  run_.data = open_data(job_, false);
+  run_.batch = batch_plan(job_, run_.group.size());
+  run_.total_steps = total_steps(job_, run_.data->samples_per_epoch());
+  run_.record = {.data = run_.data->fingerprint(),
+                 .model = model_spec(job_, run_.data->sizes()),
+                 .job = to_toml(config_),
+                 .job_file = job_.file};
+  resume_from_newest();
+}
+
+void RunSetup::resume_from_newest() {
+  // Rank 0 alone looks, so that all ranks resume from the same checkpoint.
+  const std::string folder = run_.directory.checkpoints();
+  std::int64_t step = -1;
+  if (run_.group.rank() == 0) {
+    if (const auto newest = checkpoint::format::newest_step(folder)) step = newest->step;
+  }
+  const at::Tensor agreed = at::zeros({1}, at::kLong);
+  *agreed.data_ptr<std::int64_t>() = step;
+  run_.group.broadcast(agreed, 0).order();
+  step = *agreed.const_data_ptr<std::int64_t>();
+  if (step < 0) return;
+  run_.checkpoint = fmt::format("{}/step-{}", folder, step);
+  const RunRecord saved = read_record(*run_.checkpoint);
+  check_same_run(saved, run_.record, *run_.checkpoint);
+  run_.record.step = saved.step;
+  run_.record.samples = saved.samples;
+  run_.record.tokens = saved.tokens;
+  run_.record.precision = saved.precision;
+  run_.record.loss_scale = saved.loss_scale;
+}
+
+void RunSetup::choose_precision() {
+  const std::string& asked = config_.precision.type;
+  std::string& chosen = run_.record.precision;
+  const bool automatic = asked == "auto";
+  if (automatic && run_.checkpoint && (chosen == "fp32" || chosen == "bf16")) {
+    run_.notes.push_back(
+        fmt::format("precision.type = \"auto\": {}, with which this run began.", chosen));
+    return;
+  }
+  if (asked == "fp32") {
+    chosen = asked;
+    return;
+  }
+  const bool text = run_.data->task() == Task::kTokens;
+  const std::int64_t rows = run_.batch.micro_batch * (text ? run_.data->tokens_per_sample() : 1);
+  const ProductTimes times = measure_products(run_.record.model, rows, automatic ? "bf16" : asked,
+                                              std::chrono::milliseconds(100), run_.group);
+  if (automatic) {
+    chosen = faster_type(times);
+    run_.notes.push_back(describe_choice(times));
+    return;
+  }
+  chosen = asked;
+  if (const auto warning = warn_if_slow(asked, times)) run_.notes.push_back(*warning);
+}
+
+void RunSetup::plan_memory() {
+  MemoryPlan& planned = run_.memory_plan;
+  const comm::Group& group = run_.group;
+  const model::ModelSpec& spec = run_.record.model;
+  Job typed = job_;
+  typed.config.precision.type = run_.record.precision;
+  planned.training = planned_training(typed, spec, group.size());
+
+  // The limit of an arena that ranks of one process share is that of all of them.
+  const bool in_process = config_.parallelism.in_process;
+  double limit = config_.parallelism.memory_limit_mb * 1e6;
+  if (const auto arena = comm::installed_arena()) {
+    limit = static_cast<double>(arena->ledger().limit);
+    if (in_process) limit /= group.size();
+  }
+  const comm::Group host = group.on_host();
+  const bool visible = in_process || host.visible_to_peers(at::empty({1}, at::kFloat));
+  const bool shared = visible && group.size() % host.size() == 0;
+  planned.hosts = planned_hosts(group.size(), shared ? host.size() : 1, limit);
+  if (!is_counted(typed.config)) return;
+  if (limit > 0) check_fits(spec, planned.training, planned.hosts);
+  const auto ranks = plan::memory(spec, planned.training, planned.hosts);
+  planned.peak = plan::worst(ranks).peak().use;
+  // The part of its state that a rank copies for a checkpoint depends on how fast the checkpoint is
+  // written. It is reported as a bound of its own.
+  planned.staging_bytes = std::exchange(planned.peak->staging, 0);
+  planned.limit_bytes = limit;
+}
+
+void RunSetup::build() {
+  // The ranks of one job read the same files: one thorough reading is enough.
+  if (run_.group.rank() == 0) run_.data = open_data(job_, true);
+  allocate_model();
+  make_optimizer();
+  const Key key(static_cast<std::uint64_t>(config_.debug.seed));
+  run_.step.emplace(*run_.model, *run_.optimizer, *run_.reduction, run_.group, key.child("dropout"),
+                    run_.loss_scale ? &*run_.loss_scale : nullptr);
+  if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
+  run_.step->before_update([this_run = &run_] {
+    this_run->memory.mark("update");
+    // The saver copies what it has not read yet before the optimizer writes to it.
+    if (this_run->saver) this_run->saver->before_update();
+  });
+  run_.memory.record(*run_.model, config_.metrics.memory_steps);
+}
+
+void RunSetup::allocate_model() {
+  const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
+  run_.model = make_job_model(run_.record.model, config_, run_.data->task());
+  nn::Model& model = *run_.model;
+  set_types(model, job_, run_.record.precision);
+  if (config_.parallelism.zero_stage > 0) {
+    const mesh::Mesh mesh = sharding_mesh(config_, run_.group);
+    replica_ = mesh.coordinate("replicate");
+    replicas_ = mesh.extent("replicate");
+    auto sharding = parallel::sharded_data_parallel(model, mesh, sharding_options(config_));
+    run_.sharding = sharding.get();
+    run_.reduction = std::move(sharding);
+  } else {
+    replica_ = run_.group.rank();
+    replicas_ = run_.group.size();
+    model.materialize();
+  }
+  parallel::checkpoint_activations(model, run_.memory_plan.training.kept);
+  if (run_.checkpoint) return;
+  if (run_.sharding) {
+    run_.sharding->reset_parameters(key);
+  } else {
+    model.reset_parameters(key);
+  }
+}
+
+void RunSetup::make_optimizer() {
+  const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
+  nn::Model& model = *run_.model;
+  const auto owned = run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model);
+  run_.optimizer =
+      optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
+  if (!run_.checkpoint) reset_masters(owned, *run_.optimizer, key);
+  run_.loss_scale = loss_scale(model, config_);
+  if (run_.loss_scale && run_.record.loss_scale) run_.loss_scale->restore(*run_.record.loss_scale);
+  if (!run_.loss_scale) run_.record.loss_scale.reset();
+  run_.schedule = schedule_options(config_, run_.total_steps);
+  run_.state.emplace(owned, *run_.optimizer, run_.group, replica_, replicas_);
+  if (run_.checkpoint) {
+    run_.state->load(*run_.checkpoint);
+    // The shards have new values: peers must see them, as after an update.
+    if (run_.sharding) run_.sharding->end_update();
+  }
+  if (run_.sharding) return;
+  const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
+  run_.reduction = parallel::data_parallel(
+      model, run_.group, {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)});
+}
+
+std::string RunSetup::memory_hint() const {
+  const MemoryPlan& planned = run_.memory_plan;
+  const std::string changes = memory_remedies(run_.record.model, planned.training, planned.hosts);
+  return changes.empty() ? "" : "lower memory use with " + changes;
+}
+
+Error RunSetup::out_of_memory_error(std::string what) const {
+  what.resize(std::min(what.find('\n'), what.size()));
+  if (const auto& peak = run_.memory_plan.peak) {
+    what += fmt::format("; planned for a rank at its peak: {:.4g} MB ({})", peak->all() / 1e6,
+                        describe(*peak));
+  }
+  Error error(ErrorKind::kResource, "memory", what);
+  error.at(run_.group.rank(), run_.group.size());
+  if (const std::string hint = memory_hint(); !hint.empty()) error.hint(hint);
+  return error;
+}
+
+}  // namespace shoal::train

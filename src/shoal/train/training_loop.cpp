@@ -1,0 +1,198 @@
+#include "shoal/train/training_loop.h"
+
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+
+#include "shoal/optim/schedule.h"
+#include "shoal/train/job_options.h"
+#include "shoal/train/peak_flops.h"
+
+namespace shoal::train {
+
+TrainingLoop::TrainingLoop(const RunOptions& options, Run& run, RunReport& report)
+    : options_(options), config_(options.job.config), run_(run), report_(report) {}
+
+int TrainingLoop::run() {
+  began_ = Clock::now();
+  first_step_ = run_.record.step;
+  first_tokens_ = run_.record.tokens;
+  if (run_.checkpoint) saved_step_ = run_.record.step;
+  while (run_.record.step < run_.total_steps) {
+    const std::int64_t step = run_.record.step + 1;
+    if (options_.current_step) options_.current_step->store(step, std::memory_order_relaxed);
+    const Poison poison = inject_fault(config_.debug, step, run_.group.rank(), run_.group.size());
+    const auto begin = Clock::now();
+    const RankBatch batch =
+        rank_batch(*run_.data, run_.record.samples, run_.batch, run_.group.rank());
+    const Agreement agreed = agree(count_labels(batch.micro_batches));
+    if (agreed.signal != 0) return stop(agreed.signal);
+
+    run_.memory.begin_step(step, run_.saver ? static_cast<double>(run_.saver->staged_bytes()) : 0);
+    StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
+    const bool recorded = run_.memory.end_step();
+    if (recorded) report_.write_memory_timeline();
+    if (agreed.peak_bytes > 0) {
+      metrics.memory_bytes = agreed.peak_bytes;
+      metrics.memory = agreed.peak;
+    }
+    if (evaluation_is_due()) metrics.evaluation = evaluate_now();
+    report_.step(metrics);
+    if (run_.saver) {
+      if (const auto saved = run_.saver->poll()) report_.log_save(*saved);
+    }
+    save_if_due();
+  }
+  finish();
+  return 0;
+}
+
+/// One small all-reduce before every step keeps ranks together: all divide by the same count of
+/// labels, and all stop before the same step although a signal reaches each at another time.
+TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
+  const int signal =
+      options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
+  const MemoryPeak& peak = run_.memory.peak();
+  const at::Tensor sums = at::zeros({4 + kMemoryCategories}, at::kDouble);
+  auto* values = sums.data_ptr<double>();
+  values[0] = labels;
+  values[1] = signal == SIGINT;
+  values[2] = signal != 0 && signal != SIGINT;
+  values[3] = peak.total;
+  std::copy(peak.categories.begin(), peak.categories.end(), values + 4);
+  run_.group.all_reduce(sums).order();
+
+  Agreement agreement{.labels = values[0], .peak_bytes = values[3]};
+  if (values[1] > 0) {
+    agreement.signal = SIGINT;
+  } else if (values[2] > 0) {
+    agreement.signal = SIGTERM;
+  }
+  std::copy(values + 4, values + 4 + kMemoryCategories, agreement.peak.begin());
+  return agreement;
+}
+
+StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison poison,
+                                   Clock::time_point begin) {
+  RunRecord& record = run_.record;
+  const double lr = optim::learning_rate(run_.schedule, record.step);
+  const StepResult result = run_.step->run(batch, {.step = record.step,
+                                                   .learning_rate = lr,
+                                                   .clip_norm = config_.optimizer.clip_norm,
+                                                   .labels = labels,
+                                                   .poison = poison});
+  if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
+  const std::int64_t tokens = run_.batch.global * run_.data->tokens_per_sample();
+  record.step += 1;
+  record.samples += run_.batch.global;
+  record.tokens += tokens;
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return {.step = record.step,
+          .loss = result.loss,
+          .grad_norm = result.grad_norm,
+          .lr = lr,
+          .tokens = record.tokens,
+          .tokens_per_s = static_cast<double>(tokens) / seconds,
+          .loss_scale = result.loss_scale,
+          .skipped = result.skipped,
+          .evaluation = std::nullopt};
+}
+
+bool TrainingLoop::evaluation_is_due() const {
+  const std::int64_t interval = config_.validation.interval;
+  const std::int64_t step = run_.record.step;
+  return step == run_.total_steps || (interval > 0 && step % interval == 0);
+}
+
+Evaluation TrainingLoop::evaluate_now() {
+  // Ranks evaluate different numbers of batches, and no collective may depend on that number: the
+  // parameters are gathered once before and released once after.
+  if (run_.sharding) run_.sharding->unshard();
+  const std::int64_t samples = config_.validation.batches * run_.batch.global;
+  const Evaluation evaluation =
+      evaluate(*run_.model, *run_.data, run_.group,
+               {.samples = samples, .micro_batch = run_.batch.micro_batch});
+  if (run_.sharding) run_.sharding->reshard();
+  if (is_finite(evaluation)) return evaluation;
+  throw Error(
+      ErrorKind::kNonFinite, "train",
+      fmt::format("the evaluation after step {} gives {}", run_.record.step, describe(evaluation)))
+      .at(run_.group.rank(), run_.group.size())
+      .hint(
+          "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; "
+          "checkpoints of earlier steps are intact");
+}
+
+void TrainingLoop::save_if_due() {
+  const std::int64_t step = run_.record.step;
+  const std::int64_t interval = config_.checkpoint.interval;
+  const bool last = step == run_.total_steps;
+  const bool due = interval > 0 && step % interval == 0;
+  const bool due_at_end = last && config_.checkpoint.at_end;
+  if (!due && !due_at_end) return;
+  saved_step_ = step;
+  if (last) {
+    save();
+  } else {
+    start_saving();
+  }
+}
+
+/// The saver writes one checkpoint at a time.
+void TrainingLoop::finish_saving() {
+  if (run_.saver && run_.saver->busy()) report_.log_save(run_.saver->wait());
+}
+
+void TrainingLoop::start_saving() {
+  if (!run_.saver) {
+    save();
+    return;
+  }
+  finish_saving();
+  run_.state->start_saving(*run_.saver, run_.directory.checkpoints(), run_.record,
+                           save_options(config_));
+}
+
+std::string TrainingLoop::save() {
+  finish_saving();
+  const std::string path =
+      run_.state->save(run_.directory.checkpoints(), run_.record, save_options(config_));
+  report_.log_save(path);
+  return path;
+}
+
+int TrainingLoop::stop(int signal) {
+  finish_saving();
+  const bool saved = saved_step_ == run_.record.step;
+  const std::string path =
+      saved ? fmt::format("{}/step-{}", run_.directory.checkpoints(), saved_step_) : save();
+  report_.stopped(signal, path);
+  return 128 + signal;
+}
+
+void TrainingLoop::finish() {
+  RunTotals totals;
+  totals.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  totals.steps = run_.record.step - first_step_;
+  totals.tokens = run_.record.tokens - first_tokens_;
+  totals.peak_flops = total_peak_flops();
+  totals.memory = run_.memory.of_all_ranks();
+  // Rank 0 alone draws the sample, so it needs all parameters.
+  if (run_.sharding) run_.sharding->unshard();
+  report_.finish(totals);
+}
+
+/// The ranks measure at the same time, so that they compete for memory and cores as in a step.
+double TrainingLoop::total_peak_flops() const {
+  run_.group.barrier();
+  const at::Tensor peak = at::zeros({1}, at::kDouble);
+  *peak.data_ptr<double>() =
+      measure_peak_flops(run_.record.precision, std::chrono::milliseconds(200));
+  run_.group.all_reduce(peak).order();
+  return *peak.const_data_ptr<double>();
+}
+
+}  // namespace shoal::train

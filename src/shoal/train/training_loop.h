@@ -1,0 +1,59 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "shoal/base/clock.h"
+#include "shoal/train/evaluation.h"
+#include "shoal/train/fault.h"
+#include "shoal/train/report/run_report.h"
+#include "shoal/train/run.h"
+#include "shoal/train/trainer.h"
+
+namespace shoal::train {
+
+/// Advances a run that RunSetup has built to its last step, or until a signal stops it: steps,
+/// evaluations and checkpoints.
+class TrainingLoop {
+ public:
+  /// All must outlive this.
+  TrainingLoop(const RunOptions& options, Run& run, RunReport& report);
+
+  /// Returns 0, or 128 + the signal that stopped the run. Collective.
+  int run();
+
+ private:
+  /// What all ranks know alike before a step.
+  struct Agreement {
+    double labels = 0;      ///< valid labels of the global batch
+    int signal = 0;         ///< a rank was asked to stop by it; 0: none was
+    double peak_bytes = 0;  ///< the sum of all ranks' peaks so far
+    MemoryByCategory peak{};
+  };
+
+  Agreement agree(double labels) const;
+  StepMetrics one_step(const RankBatch& batch, double labels, Poison poison,
+                       Clock::time_point begin);
+  bool evaluation_is_due() const;
+  Evaluation evaluate_now();
+
+  void save_if_due();
+  void finish_saving();
+  void start_saving();
+  std::string save();
+
+  int stop(int signal);
+  void finish();
+  double total_peak_flops() const;
+
+  const RunOptions& options_;
+  const JobConfig& config_;
+  Run& run_;
+  RunReport& report_;
+  Clock::time_point began_;
+  std::int64_t first_step_ = 0;    ///< steps that were trained before this start
+  std::int64_t first_tokens_ = 0;  ///< tokens likewise
+  std::int64_t saved_step_ = -1;   ///< step of the newest checkpoint; -1: there is none
+};
+
+}  // namespace shoal::train
