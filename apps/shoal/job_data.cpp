@@ -33,7 +33,7 @@ void check_prepared(const train::Job& job, const data::PrepareOptions& options) 
     text += fmt::format("{}{} was {}", text.empty() ? "" : ", ", key, other->second);
   }
   if (!first.empty()) {
-    throw train::complaint(
+    throw train::config_error(
         job, first,
         fmt::format("{} holds a data set that was prepared otherwise: {}", options.out, text))
         .hint(
@@ -50,21 +50,25 @@ constexpr Duration kPreparation = std::chrono::hours(2);
 
 void prepare_job_data(const train::Job& job, bool tell) {
   const train::DataSection& section = job.config.data;
-  if (section.source != "tokens" || section.prepare == "nothing") return;
+  using train::DataPreparation;
+  const bool prepares = section.prepare != DataPreparation::kNothing;
+  if (section.source != train::DataKind::kTokens || !prepares) return;
+  const bool from_headers = section.prepare == DataPreparation::kHeaders;
   const std::string& folder = section.folders.at(0);
   const bool prepared = std::filesystem::exists(folder + "/" + data::kManifestFile);
   data::PrepareOptions options;
   options.out = folder;
   options.inputs = section.prepare_from;
   // Which headers there are matters only to whoever prepares them.
-  if (section.prepare == "headers")
+  if (from_headers)
     options.headers = prepared ? "the headers of Torch" : data::default_header_folder();
-  options.tokenizer =
-      section.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
+  options.tokenizer = section.tokenizer == train::TokenizerChoice::kByte
+                          ? data::TokenizerKind::kBytes
+                          : data::TokenizerKind::kBpe;
   options.vocab_size = static_cast<std::uint32_t>(section.vocab_size);
-  if (section.prepare == "headers" && options.headers.empty()) {
-    throw train::complaint(job, "data.prepare",
-                           "this program was built without Torch, and so without its headers");
+  if (from_headers && options.headers.empty()) {
+    throw train::config_error(job, "data.prepare",
+                              "this program was built without Torch, and so without its headers");
   }
   if (prepared) return check_prepared(job, options);
   options.threads = cores_of_this_process().usable();
@@ -73,9 +77,9 @@ void prepare_job_data(const train::Job& job, bool tell) {
     data::prepare(options);
     return;
   }
-  fmt::print("preparing {} from {}\n", folder,
-             section.prepare == "headers" ? "the C++ headers of Torch"
-                                          : fmt::format("{}", section.prepare_from.front()));
+  fmt::print(
+      "preparing {} from {}\n", folder,
+      from_headers ? "the C++ headers of Torch" : fmt::format("{}", section.prepare_from.front()));
   std::fflush(stdout);
   ProgressLine line;
   const auto result =

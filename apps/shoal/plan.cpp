@@ -276,8 +276,9 @@ std::vector<std::string> gathers_of(const PlanOptions& options, const model::Mod
                                     const plan::Training& training, plan::Cluster cluster) {
   if (is_job(options)) {
     const train::ParallelismSection& p = job_of(options).config.parallelism;
-    if (!p.in_process && (!p.arena || p.transport == "tcp" || p.transport == "mpi"))
-      cluster.devices_per_host = 1;
+    const bool apart =
+        p.transport == train::Transport::kTcp || p.transport == train::Transport::kMpi;
+    if (!p.in_process && (!p.arena || apart)) cluster.devices_per_host = 1;
   }
   std::vector<std::string> list;
   for (const auto& action : plan::gather_table(spec, training, cluster))

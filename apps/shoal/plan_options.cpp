@@ -35,7 +35,7 @@ std::string text_of(const std::string& path) {
 
 /// What the job's data decides, where it is prepared already.
 train::DataSizes sizes_of(const train::JobConfig& config) {
-  if (config.data.source != "tokens" || config.data.folders.empty()) return {};
+  if (config.data.source != train::DataKind::kTokens || config.data.folders.empty()) return {};
   const std::string& folder = config.data.folders.front();
   if (!std::filesystem::exists(folder + "/" + data::kManifestFile)) return {};
   return {.vocab = data::TokenDataset::open(folder, "train", data::Check::kHeaders).vocab_size()};

@@ -138,7 +138,8 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment,
   arguments.local_rank = environment.local_rank, arguments.local_world = environment.local_world;
   arguments.job_key = environment.job_key;
   arguments.rendezvous = environment.rendezvous;
-  if (environment.local_world != environment.world && parallelism.transport == "shared_memory") {
+  if (environment.local_world != environment.world &&
+      parallelism.transport == train::Transport::kSharedMemory) {
     throw Error(ErrorKind::kConfig, "launcher",
                 fmt::format("{} has started {} ranks, {} of them on this host, and "
                             "parallelism.transport is \"shared_memory\"",
@@ -177,7 +178,7 @@ double bytes_of_a_rank(const train::Job& job, int ranks) {
 
 int train_job(const TrainOptions& options) {
   train::Job job = read_job(options);
-  const bool by_mpi = job.config.parallelism.transport == "mpi";
+  const bool by_mpi = job.config.parallelism.transport == train::Transport::kMpi;
   const auto launcher = other_launcher(options, by_mpi);
   if (launcher) {
     train::set_key(job, "parallelism.ranks", fmt::format("{}", launcher->world),

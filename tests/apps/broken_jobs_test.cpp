@@ -194,7 +194,8 @@ TEST_F(BrokenJobs, EveryKeyOfAnotherType) {
     train::JobConfig defaults;
     const auto place = key.place(defaults);
     const bool text = std::holds_alternative<std::string*>(place) ||
-                      std::holds_alternative<std::optional<std::string>*>(place);
+                      std::holds_alternative<std::optional<std::string>*>(place) ||
+                      std::holds_alternative<train::ChoicePlace>(place);
     expect_line_refused(key.section, key.name + (text ? " = 17" : " = \"many\""), {"must be "});
   }
   EXPECT_GE(refused, 70);

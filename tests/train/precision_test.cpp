@@ -28,7 +28,7 @@ Sets operator+(Sets a, const Sets& b) {
   return a;
 }
 
-class Precision : public ::testing::Test {
+class PrecisionTest : public ::testing::Test {
  protected:
   void SetUp() override {
     prepare_small_text(folder_.path() + "/data");
@@ -69,7 +69,7 @@ void expect_equal(const std::vector<StepMetrics>& a, const std::vector<StepMetri
 // A factor rounded to 8 bits is off by up to 2^-8, the mean of many products far less: the first
 // losses differ by 1e-5 and less. Then runs drift apart as any two do that differ in rounding, to
 // about 3e-4 in this job in every type; the bound leaves room for other processors.
-TEST_F(Precision, LossesAreThoseOfFloat32WithinABound) {
+TEST_F(PrecisionTest, LossesAreThoseOfFloat32WithinABound) {
   const auto reference = train("fp32", {}, 1);
   EXPECT_LT(reference.back().loss, reference.front().loss - 0.5)
       << "nothing was learnt: the comparison would show nothing";
@@ -82,7 +82,7 @@ TEST_F(Precision, LossesAreThoseOfFloat32WithinABound) {
   EXPECT_NE(different[5].loss, reference[5].loss) << "bf16 weights were not used";
 }
 
-TEST_F(Precision, RanksMicroBatchesAndShardsTrainTheSame) {
+TEST_F(PrecisionTest, RanksMicroBatchesAndShardsTrainTheSame) {
   for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{
            {"bf16", kBf16}, {"stochastic", kStochastic}, {"fp16", kFp16}}) {
     // Sums in another order round to other 16-bit numbers now and then; gradients in bf16 are
@@ -112,7 +112,7 @@ TEST_F(Precision, RanksMicroBatchesAndShardsTrainTheSame) {
   }
 }
 
-TEST_F(Precision, ActivationCheckpointingGivesTheSameBits) {
+TEST_F(PrecisionTest, ActivationCheckpointingGivesTheSameBits) {
   for (const auto& [name, sets] :
        std::vector<std::pair<std::string, Sets>>{{"bf16", kBf16}, {"fp16", kFp16}}) {
     const auto plain = train(name, sets, 1);
@@ -122,7 +122,7 @@ TEST_F(Precision, ActivationCheckpointingGivesTheSameBits) {
   }
 }
 
-TEST_F(Precision, ResumedRunsAreBitwiseEqual) {
+TEST_F(PrecisionTest, ResumedRunsAreBitwiseEqual) {
   for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{
            {"bf16", kBf16},
            {"bf16 all", kBf16All},
@@ -141,7 +141,7 @@ TEST_F(Precision, ResumedRunsAreBitwiseEqual) {
 
 // One rank's gradient overflows: every rank skips that step, the scale is halved, and the run goes
 // on; no update, no decay, no count.
-TEST_F(Precision, AnOverflowOnOneRankSkipsTheStepOnAll) {
+TEST_F(PrecisionTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
   const Sets fault =
       kFp16 + Sets{"debug.fault=overflow", "debug.fault_step=6", "precision.loss_scale=1024",
                    "precision.loss_scale_growth_interval=4"};
@@ -168,7 +168,7 @@ TEST_F(Precision, AnOverflowOnOneRankSkipsTheStepOnAll) {
   }
 }
 
-TEST_F(Precision, AnOverflowWithoutALossScaleIsAnError) {
+TEST_F(PrecisionTest, AnOverflowWithoutALossScaleIsAnError) {
   try {
     train("bf16", kBf16 + Sets{"debug.fault=overflow", "debug.fault_step=3"}, 2);
     FAIL();
@@ -180,7 +180,7 @@ TEST_F(Precision, AnOverflowWithoutALossScaleIsAnError) {
 
 // A scale so high that real gradients overflow float16 comes down by itself, one skipped step after
 // the other.
-TEST_F(Precision, TheLossScaleFindsItsHeight) {
+TEST_F(PrecisionTest, TheLossScaleFindsItsHeight) {
   const auto metrics =
       train("high", kFp16 + Sets{"precision.loss_scale=549755813888", "training.steps=40"}, 2);
   EXPECT_TRUE(metrics.front().skipped);
@@ -190,7 +190,7 @@ TEST_F(Precision, TheLossScaleFindsItsHeight) {
 }
 
 // Checkpoints hold masters in float32: a run of any precision goes on from that of any other.
-TEST_F(Precision, ARunGoesOnInAnotherPrecision) {
+TEST_F(PrecisionTest, ARunGoesOnInAnotherPrecision) {
   const auto reference = train("fp32", {}, 1);
   const std::vector<Sets> ways{kBf16, {}, kStochastic, kFp16};
   for (std::size_t first = 0; first < ways.size(); ++first) {
@@ -203,7 +203,7 @@ TEST_F(Precision, ARunGoesOnInAnotherPrecision) {
   }
 }
 
-TEST_F(Precision, MastersBeginWithTheInitialWeightsThemselves) {
+TEST_F(PrecisionTest, MastersBeginWithTheInitialWeightsThemselves) {
   std::atomic<int> stop = 15;
   for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{
            {"fp32", {}}, {"bf16", kBf16}, {"sharded", kFp16 + Sets{"parallelism.zero_stage=3"}}})
@@ -224,7 +224,7 @@ TEST_F(Precision, MastersBeginWithTheInitialWeightsThemselves) {
   }
 }
 
-TEST_F(Precision, RulesByNameComeFirstAndVectorsStayInFloat32) {
+TEST_F(PrecisionTest, RulesByNameComeFirstAndVectorsStayInFloat32) {
   const Job job = parse_job(job_, "small.toml",
                             {"precision.parameters=[\"*.norm_1.weight=fp16\", \"head.*=fp32\", "
                              "\"*.mlp.*=bf16\", \"blocks.1.mlp.up.*=fp16\"]",
@@ -232,7 +232,7 @@ TEST_F(Precision, RulesByNameComeFirstAndVectorsStayInFloat32) {
   model::ModelSpec spec = model_spec(job, {.vocab = 257});
   spec.tied_embeddings = false;
   const auto model = nn::make_model(spec);
-  set_types(*model, job, "bf16");
+  set_types(*model, job, Precision::kBf16);
   const auto type = [&](const char* name) {
     return model->find_parameter(name)->tensor().scalar_type();
   };
@@ -246,12 +246,12 @@ TEST_F(Precision, RulesByNameComeFirstAndVectorsStayInFloat32) {
   const Job wrong =
       parse_job(job_, "small.toml", {"precision.parameters=[\"blocks.*.mpl.*=fp32\"]"});
   EXPECT_NE(shoal::complaint([&] {
-              set_types(*model, wrong, "bf16");
+              set_types(*model, wrong, Precision::kBf16);
             }).find("\"blocks.*.mpl.*\" fits no parameter"),
             std::string::npos);
 }
 
-TEST_F(Precision, EveryParameterMayHaveSixteenBits) {
+TEST_F(PrecisionTest, EveryParameterMayHaveSixteenBits) {
   const auto reference = train("fp32", {}, 1);
   expect_close(train("all bf16", kBf16 + Sets{"precision.parameters=[\"*=bf16\"]"}, 2), reference,
                4e-3, "norms and biases too");
@@ -260,34 +260,35 @@ TEST_F(Precision, EveryParameterMayHaveSixteenBits) {
       reference, 2e-3, "three types");
 }
 
-TEST_F(Precision, AutoTakesTheFasterTypeAndKeepsIt) {
+TEST_F(PrecisionTest, AutoTakesTheFasterTypeAndKeepsIt) {
   const ProductTimes fast{.fp32_s = 2e-3, .narrow_s = 1e-3};
   const ProductTimes slow{.fp32_s = 1e-3, .narrow_s = 2e-3};
   const ProductTimes same{.fp32_s = 1.02e-3, .narrow_s = 1e-3};
-  EXPECT_EQ(faster_type(fast), "bf16");
-  EXPECT_EQ(faster_type(slow), "fp32");
-  EXPECT_EQ(faster_type(same), "fp32");
+  EXPECT_EQ(faster_type(fast), Precision::kBf16);
+  EXPECT_EQ(faster_type(slow), Precision::kFp32);
+  EXPECT_EQ(faster_type(same), Precision::kFp32);
   EXPECT_EQ(describe_choice(fast),
             "precision.type = \"auto\": bf16. A layer's products take 1 ms in bf16 and 2 ms in "
             "fp32 on this processor (2.00 x).");
-  EXPECT_EQ(warn_if_slow("fp16", slow), std::nullopt);
-  const auto warning = warn_if_slow("fp16", {.fp32_s = 1e-3, .narrow_s = 5e-2});
+  EXPECT_EQ(warn_if_slow(Precision::kFp16, slow), std::nullopt);
+  const auto warning = warn_if_slow(Precision::kFp16, {.fp32_s = 1e-3, .narrow_s = 5e-2});
   ASSERT_TRUE(warning);
   EXPECT_NE(warning->find("fp16 50 times slower than fp32"), std::string::npos) << *warning;
 
   train("auto", {"precision.type=auto", "training.steps=5"}, 2);
-  const std::string chosen = read_record(checkpoint("auto", 5)).precision;
-  EXPECT_TRUE(chosen == "bf16" || chosen == "fp32") << chosen;
+  const Precision chosen = read_record(checkpoint("auto", 5)).precision;
+  EXPECT_TRUE(chosen == Precision::kBf16 || chosen == Precision::kFp32) << name_of(chosen);
   const auto resumed = train("auto", {"precision.type=auto"}, 2);
   EXPECT_EQ(read_record(checkpoint("auto", 20)).precision, chosen);
-  const auto fixed = train("fixed", {"precision.type=" + chosen}, 2);
+  const auto fixed = train("fixed", {std::string("precision.type=") + name_of(chosen)}, 2);
   expect_equal(resumed, fixed, "auto, resumed");
 }
 
-TEST_F(Precision, ProductsAreMeasuredOnEveryRankAlike) {
+TEST_F(PrecisionTest, ProductsAreMeasuredOnEveryRankAlike) {
   model::ModelSpec spec;
   spec.hidden = 64, spec.ffn = 128;
-  const ProductTimes times = measure_products(spec, 32, "bf16", std::chrono::milliseconds(5), {});
+  const ProductTimes times =
+      measure_products(spec, 32, Precision::kBf16, std::chrono::milliseconds(5), {});
   EXPECT_GT(times.fp32_s, 0);
   EXPECT_GT(times.narrow_s, 0);
 }

@@ -37,7 +37,7 @@ TEST(JobFile, ReadsValuesAndWhereTheyStand) {
   EXPECT_EQ(job.config.training.steps, 7);
   EXPECT_EQ(job.config.training.micro_batch, 4);
   EXPECT_EQ(job.config.optimizer.learning_rate, 1.0);
-  EXPECT_EQ(job.config.optimizer.name, "sgd");
+  EXPECT_EQ(job.config.optimizer.name, OptimizerKind::kSgd);
   EXPECT_EQ(job.config.data.folders, (std::vector<std::string>{"x", "y"}));
   EXPECT_EQ(job.config.data.weights, (std::vector<double>{1, 2.5}));
   EXPECT_EQ(job.origin("training.steps"), "job.toml:5");

@@ -368,8 +368,9 @@ TEST(BelongingToml, IsAJobFileOfTheSameValues) {
     EXPECT_NO_THROW(validate(again, ranks)) << text;
     EXPECT_EQ(to_toml(again.config), to_toml(job.config));
     EXPECT_EQ(text.find("\"\""), std::string::npos) << text;
-    EXPECT_EQ(text.find("fault_step") != std::string::npos, job.config.debug.fault != "none");
-    EXPECT_EQ(text.find("folders") != std::string::npos, job.config.data.source == "tokens");
+    EXPECT_EQ(text.find("fault_step") != std::string::npos, job.config.debug.fault != Fault::kNone);
+    EXPECT_EQ(text.find("folders") != std::string::npos,
+              job.config.data.source == DataKind::kTokens);
   }
 }
 

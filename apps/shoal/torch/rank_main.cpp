@@ -18,14 +18,24 @@
 namespace shoal::apps {
 namespace {
 
+comm::Transport transport_of(train::Transport transport) {
+  switch (transport) {
+    case train::Transport::kSharedMemory:
+      return comm::Transport::kSharedMemory;
+    case train::Transport::kTcp:
+      return comm::Transport::kTcp;
+    case train::Transport::kMpi:
+      return comm::Transport::kMpi;
+    case train::Transport::kAuto:
+      break;
+  }
+  return comm::Transport::kAutomatic;
+}
+
 comm::WorldOptions world_options(const RankArguments& arguments, const train::JobConfig& config) {
   comm::WorldOptions options;
   options.name = options.key = arguments.job_key;
-  const std::string& transport = config.parallelism.transport;
-  options.transport = transport == "tcp"             ? comm::Transport::kTcp
-                      : transport == "mpi"           ? comm::Transport::kMpi
-                      : transport == "shared_memory" ? comm::Transport::kSharedMemory
-                                                     : comm::Transport::kAutomatic;
+  options.transport = transport_of(config.parallelism.transport);
   options.rank = arguments.rank, options.size = arguments.world;
   options.rendezvous = arguments.rendezvous;
   options.interface = config.parallelism.interface;

@@ -40,7 +40,7 @@ TrainedModel open_trained(const std::string& checkpoint) {
   const RunRecord record = read_record(trained.path);
   trained.job = parse_job(record.job, record.job_file);
   const JobConfig& config = trained.job.config;
-  const bool tokens = config.data.source == "tokens";
+  const bool tokens = config.data.source == DataKind::kTokens;
   trained.model = make_job_model(record.model, config,
                                  tokens                   ? Task::kTokens
                                  : learns_classes(config) ? Task::kClasses

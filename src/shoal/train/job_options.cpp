@@ -5,10 +5,28 @@
 #include "shoal/data/manifest.h"
 
 namespace shoal::train {
+namespace {
+
+parallel::Wrapping::By wrapping_of(ShardUnits units) {
+  using By = parallel::Wrapping::By;
+  switch (units) {
+    case ShardUnits::kSize:
+      return By::kSize;
+    case ShardUnits::kNames:
+      return By::kName;
+    case ShardUnits::kModel:
+      return By::kWhole;
+    case ShardUnits::kBlock:
+      break;
+  }
+  return By::kBlock;
+}
+
+}  // namespace
 
 optim::Options optimizer_options(const JobConfig& config) {
   const OptimizerSection& o = config.optimizer;
-  if (o.name == "sgd") {
+  if (o.name == OptimizerKind::kSgd) {
     return optim::SgdOptions{.momentum = o.momentum,
                              .dampening = 0,
                              .weight_decay = o.weight_decay,
@@ -20,7 +38,7 @@ optim::Options optimizer_options(const JobConfig& config) {
 
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps) {
   const SchedulerSection& s = config.lr_scheduler;
-  return {.kind = *optim::schedule_kind(s.name),
+  return {.kind = *optim::schedule_kind(name_of(s.name)),
           .peak = config.optimizer.learning_rate,
           .final_ratio = s.final_ratio,
           .warmup_steps = s.warmup_steps,
@@ -29,20 +47,18 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 }
 
 parallel::ShardingOptions sharding_options(const JobConfig& config) {
-  using By = parallel::Wrapping::By;
   const ParallelismSection& p = config.parallelism;
-  const By by = p.shard_units == "size"    ? By::kSize
-                : p.shard_units == "names" ? By::kName
-                : p.shard_units == "model" ? By::kWhole
-                                           : By::kBlock;
+  const bool narrow = config.precision.gathers == Precision::kBf16;
   return {.stage = static_cast<parallel::ShardStage>(p.zero_stage),
-          .wrapping = {.by = by, .parameters = p.shard_unit_size, .names = p.shard_unit_names},
+          .wrapping = {.by = wrapping_of(p.shard_units),
+                       .parameters = p.shard_unit_size,
+                       .names = p.shard_unit_names},
           .ahead = static_cast<int>(p.gather_ahead),
           .reshard_after_forward = p.reshard_after_forward,
           .reduce_every_micro_batch = p.reduce_every_micro_batch,
           .way = p.arena ? parallel::ShardingOptions::Way::kAuto
                          : parallel::ShardingOptions::Way::kCopied,
-          .travels = config.precision.gathers == "bf16" ? at::kBFloat16 : at::kFloat};
+          .travels = narrow ? at::kBFloat16 : at::kFloat};
 }
 
 mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world) {
@@ -62,14 +78,13 @@ checkpoint::SaverOptions saver_options(const JobConfig& config) {
 
 std::shared_ptr<nn::Model> make_job_model(const model::ModelSpec& spec, const JobConfig& config,
                                           Task task) {
-  const std::string& loss = config.training.loss;
   if (task != Task::kRegression) return nn::make_model(spec);
-  return nn::make_model(
-      spec, loss == "mean_absolute_error" ? nn::Loss::kAbsoluteError : nn::Loss::kSquaredError);
+  const bool absolute = config.training.loss == LossKind::kMeanAbsoluteError;
+  return nn::make_model(spec, absolute ? nn::Loss::kAbsoluteError : nn::Loss::kSquaredError);
 }
 
 std::shared_ptr<const data::Tokenizer> job_tokenizer(const JobConfig& config) {
-  if (config.data.source != "tokens") return nullptr;
+  if (config.data.source != DataKind::kTokens) return nullptr;
   return data::load_tokenizer(config.data.folders.at(0) + "/" + data::kTokenizerFile);
 }
 

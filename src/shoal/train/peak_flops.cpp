@@ -7,17 +7,16 @@
 #include <algorithm>
 
 #include "shoal/ops/matmul.h"
+#include "shoal/train/precision.h"
 
 namespace shoal::train {
 
 // LibTorch's fp32 product and ours take turns: which is faster depends on the processor, and a peak
 // is what the better one reaches.
-double measure_peak_flops(const std::string& type, Duration budget) {
+double measure_peak_flops(Precision type, Duration budget) {
   constexpr std::int64_t kSize = 1024;
   const at::NoGradGuard no_grad;
-  const at::ScalarType scalar = type == "bf16"   ? at::kBFloat16
-                                : type == "fp16" ? at::kHalf
-                                                 : at::kFloat;
+  const at::ScalarType scalar = scalar_type(type);
   const at::Tensor a = at::full({kSize, kSize}, 0.5, scalar);
   const at::Tensor b = at::full({kSize, kSize}, 0.25, scalar);
   at::Tensor c = at::full({kSize, kSize}, 0, at::kFloat);

@@ -18,14 +18,6 @@
 namespace shoal::train {
 namespace {
 
-at::ScalarType scalar_of(const std::string& type) {
-  return type == "bf16" ? at::kBFloat16 : type == "fp16" ? at::kHalf : at::kFloat;
-}
-
-const char* name_of(at::ScalarType type) {
-  return type == at::kBFloat16 ? "bf16" : type == at::kHalf ? "fp16" : "fp32";
-}
-
 /// The widest product of a layer: [in, out] of its weight.
 std::pair<std::int64_t, std::int64_t> widest(const model::ModelSpec& spec) {
   if (spec.family != model::Family::kMlp) return {spec.hidden, spec.ffn};
@@ -69,35 +61,41 @@ double speed(const ProductTimes& times) { return times.fp32_s / times.narrow_s; 
 
 }  // namespace
 
-void set_types(nn::Model& model, const Job& job, const std::string& type) {
+at::ScalarType scalar_type(Precision type) {
+  if (type == Precision::kBf16) return at::kBFloat16;
+  return type == Precision::kFp16 ? at::kHalf : at::kFloat;
+}
+
+void set_types(nn::Model& model, const Job& job, Precision type) {
   const PrecisionSection& section = job.config.precision;
   const std::vector<PrecisionRule> rules = precision_rules(job);
   std::vector<bool> fitted(rules.size());
   for (const auto& parameter : model.parameters()) {
-    std::string chosen = parameter->global_shape().size() > 1 ? type : "fp32";
+    Precision chosen = parameter->global_shape().size() > 1 ? type : Precision::kFp32;
     for (std::size_t i = rules.size(); i-- > 0;) {
       const auto& names = parameter->names();
       if (std::none_of(names.begin(), names.end(), [&](const std::string& name) {
             return parallel::fits(rules[i].pattern, name);
           }))
         continue;
-      chosen = rules[i].type, fitted[i] = true;
+      chosen = rules[i].type;
+      fitted[i] = true;
     }
-    parameter->set_types(scalar_of(chosen), scalar_of(section.gradients));
+    parameter->set_types(scalar_type(chosen), scalar_type(section.gradients));
   }
   for (std::size_t i = 0; i < rules.size(); ++i) {
     if (!fitted[i]) {
-      throw complaint(job, "precision.parameters",
-                      fmt::format("\"{}\" fits no parameter of the model; one is called {}",
-                                  rules[i].pattern, model.parameters().front()->name()));
+      throw config_error(job, "precision.parameters",
+                         fmt::format("\"{}\" fits no parameter of the model; one is called {}",
+                                     rules[i].pattern, model.parameters().front()->name()));
     }
   }
 }
 
 optim::Storage storage_options(const JobConfig& config) {
   return {.master = config.precision.master_weights,
-          .moments = scalar_of(config.precision.moments),
-          .rounding = shoal::Key(static_cast<std::uint64_t>(config.debug.seed)).child("rounding"),
+          .moments = scalar_type(config.precision.moments),
+          .rounding = Key(static_cast<std::uint64_t>(config.debug.seed)).child("rounding"),
           .folder = config.optimizer.state_folder};
 }
 
@@ -112,7 +110,7 @@ std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConf
 }
 
 void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer,
-                   shoal::Key key) {
+                   Key key) {
   std::size_t slice = 0;
   for (const parallel::OwnedRange& range : owned) {
     if (!range.parameter->requires_grad()) continue;
@@ -128,65 +126,73 @@ std::string describe_precision(const nn::Model& model, const JobConfig& config) 
   const PrecisionSection& section = config.precision;
   const auto parameters = model.parameters();
   std::string weights;
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  for (const Precision type : {Precision::kBf16, Precision::kFp16}) {
     const auto count = std::count_if(parameters.begin(), parameters.end(), [&](const auto& p) {
-      return p->tensor().scalar_type() == type;
+      return p->tensor().scalar_type() == scalar_type(type);
     });
     if (count > 0) {
       weights += fmt::format("{}{} weights ({} of {} tensors)", weights.empty() ? "" : ", ",
                              name_of(type), count, parameters.size());
     }
   }
-  const bool adamw = config.optimizer.name == "adamw";
-  if (weights.empty() && section.gradients == "fp32" && section.gathers == "fp32" &&
-      !(adamw && section.moments == "bf16"))
-    return {};
+  const bool adamw = config.optimizer.name == OptimizerKind::kAdamW;
+  const bool narrow_moments = adamw && section.moments != Precision::kFp32;
+  const bool narrow_gathers = section.gathers != Precision::kFp32;
+  const bool narrow_gradients = section.gradients != Precision::kFp32;
+  if (weights.empty() && !narrow_gradients && !narrow_gathers && !narrow_moments) return {};
   if (weights.empty()) {
     weights = "fp32 weights";
   } else {
     weights += section.master_weights ? " with fp32 masters" : " rounded stochastically";
   }
-  return fmt::format("{}, gradients {}{}{}", weights, section.gradients,
-                     adamw ? fmt::format(", moments {}", section.moments) : "",
-                     section.gathers == "fp32" ? "" : fmt::format(", gathers {}", section.gathers));
+  std::string text = fmt::format("{}, gradients {}", weights, name_of(section.gradients));
+  if (adamw) text += fmt::format(", moments {}", name_of(section.moments));
+  if (narrow_gathers) text += fmt::format(", gathers {}", name_of(section.gathers));
+  return text;
 }
 
-ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows,
-                              const std::string& type, Duration budget, const comm::Group& group) {
+ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows, Precision type,
+                              Duration budget, const comm::Group& group) {
   const auto [in, out] = widest(spec);
   const std::int64_t some = std::clamp<std::int64_t>(rows, 1, 256);
   const LayerProducts wide(some, in, out, at::kFloat);
-  const LayerProducts narrow(some, in, out, scalar_of(type));
+  const LayerProducts narrow(some, in, out, scalar_type(type));
   const at::Tensor times = at::empty({2}, at::kDouble);
   double* fp32 = times.mutable_data_ptr<double>();
   double* other = fp32 + 1;
   group.barrier();
   // The first of each touches fresh memory; the types take turns, so that a busy moment strikes
   // both.
-  wide.seconds(), narrow.seconds();
-  *fp32 = wide.seconds(), *other = narrow.seconds();
-  for (const Deadline deadline = Deadline::in(budget); !deadline.passed();)
-    *fp32 = std::min(*fp32, wide.seconds()), *other = std::min(*other, narrow.seconds());
+  wide.seconds();
+  narrow.seconds();
+  *fp32 = wide.seconds();
+  *other = narrow.seconds();
+  for (const Deadline deadline = Deadline::in(budget); !deadline.passed();) {
+    *fp32 = std::min(*fp32, wide.seconds());
+    *other = std::min(*other, narrow.seconds());
+  }
   group.all_reduce(times).order();
   return {*fp32 / group.size(), *other / group.size()};
 }
 
-std::string faster_type(const ProductTimes& bf16) { return speed(bf16) > 1.05 ? "bf16" : "fp32"; }
+Precision faster_type(const ProductTimes& bf16) {
+  return speed(bf16) > 1.05 ? Precision::kBf16 : Precision::kFp32;
+}
 
 std::string describe_choice(const ProductTimes& bf16) {
   return fmt::format(
       "precision.type = \"auto\": {}. A layer's products take {:.3g} ms in bf16 and {:.3g} ms in "
       "fp32 on this processor ({:.2f} x).",
-      faster_type(bf16), 1e3 * bf16.narrow_s, 1e3 * bf16.fp32_s, speed(bf16));
+      name_of(faster_type(bf16)), 1e3 * bf16.narrow_s, 1e3 * bf16.fp32_s, speed(bf16));
 }
 
-std::optional<std::string> warn_if_slow(const std::string& type, const ProductTimes& times) {
+std::optional<std::string> warn_if_slow(Precision type, const ProductTimes& times) {
   if (times.narrow_s < 10 * times.fp32_s) return std::nullopt;
   return fmt::format(
       "Warning: this processor multiplies {0} {1:.3g} times slower than fp32: a layer's products "
       "take {2:.3g} ms in {0} and {3:.3g} ms in "
       "fp32. precision.type = \"fp32\" or \"auto\" is faster.",
-      type, times.narrow_s / times.fp32_s, 1e3 * times.narrow_s, 1e3 * times.fp32_s);
+      name_of(type), times.narrow_s / times.fp32_s, 1e3 * times.narrow_s, 1e3 * times.fp32_s);
 }
 
 }  // namespace shoal::train

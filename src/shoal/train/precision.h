@@ -14,10 +14,13 @@
 
 namespace shoal::train {
 
+/// LibTorch's type of a precision that was decided: not of kAuto.
+at::ScalarType scalar_type(Precision type);
+
 /// Gives every parameter of `model`, which has no memory yet, the types that the job asks for;
-/// `type` ("fp32", "bf16", "fp16") is what its precision.type comes to. Throws Error(config) for a
-/// pattern of precision.parameters that fits no parameter.
-void set_types(nn::Model& model, const Job& job, const std::string& type);
+/// `type` is what its precision.type comes to, not kAuto. Throws Error(config) for a pattern of
+/// precision.parameters that fits no parameter.
+void set_types(nn::Model& model, const Job& job, Precision type);
 
 /// How the optimizer keeps parameters and moments.
 optim::Storage storage_options(const JobConfig& config);
@@ -43,16 +46,16 @@ struct ProductTimes {
 /// Times the largest layer of `spec` at `rows` rows (at most 256 of them) with the conversions that
 /// a 16-bit type costs. The ranks of `group` measure at the same time and add up what they found,
 /// so that all know the same. Takes about `budget` beyond one pass of each. Collective.
-ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows,
-                              const std::string& type, Duration budget, const comm::Group& group);
+ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows, Precision type,
+                              Duration budget, const comm::Group& group);
 
 /// What precision.type = "auto" means where bf16 takes these times: bf16 if it gains a twentieth,
 /// else fp32.
-std::string faster_type(const ProductTimes& bf16);
+Precision faster_type(const ProductTimes& bf16);
 /// What is said about that.
 std::string describe_choice(const ProductTimes& bf16);
 /// What is said when `type`, which the job asks for, takes ten times as long as fp32 or more;
 /// nothing otherwise.
-std::optional<std::string> warn_if_slow(const std::string& type, const ProductTimes& times);
+std::optional<std::string> warn_if_slow(Precision type, const ProductTimes& times);
 
 }  // namespace shoal::train

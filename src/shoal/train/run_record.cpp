@@ -21,7 +21,7 @@ constexpr int kDeepest = 64;
 /// The keys that decide which samples a run sees and have other values in the two jobs.
 std::vector<std::string> differing_data_keys(const JobConfig& before, const JobConfig& after) {
   std::vector<std::string> differences;
-  for (const train::ConfigKey& key : all_keys()) {
+  for (const ConfigKey& key : all_keys()) {
     const std::string path = key.path();
     const std::string old = value_text(key, before);
     const std::string value = value_text(key, after);
@@ -36,16 +36,15 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
 /// What a resumed run must not change although the tensors would fit.
 std::vector<std::string> differing_training_keys(const JobConfig& before, const JobConfig& after) {
   const auto loss = [](const JobConfig& job) {
-    return job.training.loss != "auto" ? job.training.loss
-           : learns_classes(job)       ? "cross_entropy"
-                                       : "mean_squared_error";
+    if (job.training.loss != LossKind::kAuto) return name_of(job.training.loss);
+    return name_of(learns_classes(job) ? LossKind::kCrossEntropy : LossKind::kMeanSquaredError);
   };
   std::vector<std::string> differences;
   const auto compare = [&](const char* key, const std::string& old, const std::string& value) {
     if (old != value) differences.push_back(fmt::format("{} was {} and is {}", key, old, value));
   };
   compare("training.loss", loss(before), loss(after));
-  compare("optimizer.name", before.optimizer.name, after.optimizer.name);
+  compare("optimizer.name", name_of(before.optimizer.name), name_of(after.optimizer.name));
   return differences;
 }
 
@@ -57,7 +56,7 @@ std::string RunRecord::to_json() const {
                         {"tokens", tokens},
                         {"data", data},
                         {"model", nlohmann::json::parse(model::to_json(model))},
-                        {"precision", precision},
+                        {"precision", name_of(precision)},
                         {"job", job},
                         {"job_file", job_file}};
   if (loss_scale) {
@@ -94,13 +93,17 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
       if (!std::isfinite(loss_scale->scale) || loss_scale->scale <= 0)
         throw broken("loss_scale.scale is no number above 0");
     }
+    const std::string type = object.value("precision", "fp32");
+    const auto precision = find_choice<Precision>(type);
+    if (!precision || *precision == Precision::kAuto)
+      throw broken(fmt::format("precision is \"{}\"", type));
     if (!object.at("data").is_number_unsigned()) throw broken("data is no fingerprint");
     return {.step = number(object, "step"),
             .samples = number(object, "samples"),
             .tokens = number(object, "tokens"),
             .data = object.at("data"),
             .model = model::from_json(object.at("model").dump(), origin),
-            .precision = object.value("precision", "fp32"),
+            .precision = *precision,
             .loss_scale = loss_scale,
             .job = object.at("job"),
             .job_file = object.at("job_file")};

@@ -6,6 +6,7 @@
 
 #include "shoal/model/model_spec.h"
 #include "shoal/optim/loss_scale.h"
+#include "shoal/train/config/choices.h"
 
 namespace shoal::train {
 
@@ -16,7 +17,7 @@ struct RunRecord {
   std::int64_t tokens = 0;
   std::uint64_t data = 0;  ///< DataSource::fingerprint
   model::ModelSpec model;
-  std::string precision;                                ///< what precision.type came to
+  Precision precision = Precision::kFp32;               ///< precision.type as decided: not kAuto
   std::optional<optim::LossScale::State> loss_scale{};  ///< fp16
   std::string job;                                      ///< the job file as resolved, TOML
   std::string job_file;                                 ///< what it was called

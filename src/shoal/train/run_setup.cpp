@@ -54,22 +54,23 @@ void RunSetup::resume_from_newest() {
 }
 
 void RunSetup::choose_precision() {
-  const std::string& asked = config_.precision.type;
-  std::string& chosen = run_.record.precision;
-  const bool automatic = asked == "auto";
-  if (automatic && run_.checkpoint && (chosen == "fp32" || chosen == "bf16")) {
+  const Precision asked = config_.precision.type;
+  Precision& chosen = run_.record.precision;
+  const bool automatic = asked == Precision::kAuto;
+  if (automatic && run_.checkpoint && chosen != Precision::kFp16) {
     run_.notes.push_back(
-        fmt::format("precision.type = \"auto\": {}, with which this run began.", chosen));
+        fmt::format("precision.type = \"auto\": {}, with which this run began.", name_of(chosen)));
     return;
   }
-  if (asked == "fp32") {
+  if (asked == Precision::kFp32) {
     chosen = asked;
     return;
   }
   const bool text = run_.data->task() == Task::kTokens;
   const std::int64_t rows = run_.batch.micro_batch * (text ? run_.data->tokens_per_sample() : 1);
-  const ProductTimes times = measure_products(run_.record.model, rows, automatic ? "bf16" : asked,
-                                              std::chrono::milliseconds(100), run_.group);
+  const ProductTimes times =
+      measure_products(run_.record.model, rows, automatic ? Precision::kBf16 : asked,
+                       std::chrono::milliseconds(100), run_.group);
   if (automatic) {
     chosen = faster_type(times);
     run_.notes.push_back(describe_choice(times));

@@ -89,7 +89,7 @@ std::shared_ptr<const DataSource> open_table(const Job& job) {
 }
 
 std::shared_ptr<const DataSource> open_data(const Job& job, bool thorough) {
-  return job.config.data.source == "tokens" ? open_tokens(job, thorough) : open_table(job);
+  return job.config.data.source == DataKind::kTokens ? open_tokens(job, thorough) : open_table(job);
 }
 
 }  // namespace shoal::train

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "shoal/train/config/choices.h"
+
 namespace shoal::train {
 
 /// A job file as plain data: one struct a section, each key with the default that a user would
@@ -38,27 +40,26 @@ struct ModelSection {
 };
 
 struct DataSection {
-  std::string source = "tokens";  ///< "tokens", "digits", "csv", "regression"
+  DataKind source = DataKind::kTokens;
 
   // Of `tokens`: folders that `shoal data prepare` wrote, mixed in proportion to their weights.
   std::vector<std::string> folders;
   std::vector<double> weights;  ///< one a folder; empty: by their number of tokens
 
   // What to prepare before training when folders[0] holds no data set yet.
-  std::string prepare =
-      "nothing";  ///< "nothing", "headers" (the C++ headers of this Torch), "files"
+  DataPreparation prepare = DataPreparation::kNothing;
   std::vector<std::string> prepare_from;  ///< files and folders; only with "files"
-  std::string tokenizer = "bpe";          ///< "bpe", "byte"
-  std::int64_t vocab_size = 4096;         ///< entries of the BPE tokenizer, at most
+  TokenizerChoice tokenizer = TokenizerChoice::kBpe;
+  std::int64_t vocab_size = 4096;  ///< entries of the BPE tokenizer, at most
 
   // Of tables.
   std::string file;    ///< digits: empty for the copy that ships with Shoal; csv: the file
   std::string target;  ///< csv: column name or index of what is to be learnt; empty: the last
-  std::string task = "classification";  ///< csv: "classification", "regression"
-  std::int64_t samples = 4096;          ///< regression: how many samples to make
-  std::int64_t features = 8;            ///< regression: inputs of each
-  double noise = 0.1;                   ///< regression: standard deviation of the noise
-  double validation_fraction = 0.2;     ///< of tables: the part kept for validation
+  TableTask task = TableTask::kClassification;  ///< csv
+  std::int64_t samples = 4096;                  ///< regression: how many samples to make
+  std::int64_t features = 8;                    ///< regression: inputs of each
+  double noise = 0.1;                           ///< regression: standard deviation of the noise
+  double validation_fraction = 0.2;             ///< of tables: the part kept for validation
 };
 
 /// The global batch is the truth: micro-batch and accumulation never change what is learnt.
@@ -71,12 +72,11 @@ struct TrainingSection {
   std::optional<std::int64_t> steps,
       tokens;  ///< length of the run: exactly one of steps, tokens and epochs
   std::optional<double> epochs;
-  std::string loss =
-      "auto";  ///< "auto", "cross_entropy", "mean_squared_error", "mean_absolute_error"
+  LossKind loss = LossKind::kAuto;
 };
 
 struct OptimizerSection {
-  std::string name = "adamw";  ///< "adamw", "sgd"
+  OptimizerKind name = OptimizerKind::kAdamW;
   double learning_rate = 1e-3;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  ///< adamw
   double momentum = 0.9;                             ///< sgd
@@ -87,21 +87,21 @@ struct OptimizerSection {
 };
 
 struct PrecisionSection {
-  std::string type = "fp32";  ///< of the matrices that forward and backward multiply by: "fp32",
-                              ///< "bf16", "fp16", "auto"
+  Precision type = Precision::kFp32;    ///< type of the weight matrices
   std::vector<std::string> parameters;  ///< exceptions by name: "pattern=type"
   bool master_weights = true;  ///< 16-bit weights are rounded copies of float32 ones; false: bf16
                                ///< weights are all there is
-  std::string gradients = "fp32";  ///< "fp32", "bf16": in which gradients add up and travel
-  std::string moments = "fp32";    ///< "fp32", "bf16": of AdamW
-  std::string gathers = "fp32";  ///< "fp32", "bf16": in which fp32 parameters travel between ranks
-  double loss_scale = 65536;     ///< fp16: where the loss scale begins
+  // Each of these is kFp32 or kBf16.
+  Precision gradients = Precision::kFp32;  ///< gradients are added up and sent in this type
+  Precision moments = Precision::kFp32;    ///< adamw: its two moments are kept in this type
+  Precision gathers = Precision::kFp32;    ///< fp32 parameters are sent between ranks in this type
+  double loss_scale = 65536;               ///< fp16: where the loss scale begins
   std::int64_t loss_scale_growth_interval =
       2000;  ///< fp16: steps without overflow after which it doubles
 };
 
 struct SchedulerSection {
-  std::string name = "cosine";    ///< "constant", "linear", "cosine", "wsd"
+  SchedulerKind name = SchedulerKind::kCosine;
   std::int64_t warmup_steps = 0;  ///< linear rise from 0
   double decay_fraction =
       0.2;                   ///< wsd: the part of all steps, at the end, over which the rate falls
@@ -117,8 +117,7 @@ struct ParallelismSection {
   bool arena = true;                  ///< tensors live in memory that the ranks of the host see
   double memory_limit_mb =
       0;  ///< what tensors of one rank may take; 0: its share of what the host has free
-  std::string transport =
-      "auto";  ///< "auto", "shared_memory", "tcp", "mpi": what carries the bytes between ranks
+  Transport transport = Transport::kAuto;  ///< carries the bytes between ranks
   std::string interface;  ///< TCP: name or address prefix of the network interface; empty: the one
                           ///< that leads to rank 0
   std::string ports =
@@ -135,17 +134,17 @@ struct ParallelismSection {
   std::int64_t data_parallel_replicate_degree = 1;  ///< copies of the whole
   std::int64_t gather_ahead = 1;                    ///< stage 3 without shared memory: units
   bool reshard_after_forward = true;                ///< stage 3 without shared memory
-  std::string shard_units = "block";                ///< "block", "size", "names", "model"
-  std::int64_t shard_unit_size = 1'000'000;         ///< parameters; of "size"
-  std::vector<std::string> shard_unit_names;        ///< of "names"
-  bool reduce_every_micro_batch = false;            ///< stage 2 and 3
-  double timeout_s = 60;                            ///< longest wait for another rank, seconds
+  ShardUnits shard_units = ShardUnits::kBlock;
+  std::int64_t shard_unit_size = 1'000'000;   ///< parameters; of "size"
+  std::vector<std::string> shard_unit_names;  ///< of "names"
+  bool reduce_every_micro_batch = false;      ///< stage 2 and 3
+  double timeout_s = 60;                      ///< longest wait for another rank, seconds
 };
 
 struct ActivationCheckpointSection {
-  std::string mode = "none";  ///< "none", "full", "every_k", "selective", "budget"
-  std::int64_t every_k = 2;   ///< every_k: which blocks
-  double budget_mb = 0;       ///< budget: what blocks may hold, MB
+  RecomputeMode mode = RecomputeMode::kNone;
+  std::int64_t every_k = 2;  ///< every_k: which blocks
+  double budget_mb = 0;      ///< budget: what blocks may hold, MB
 };
 
 struct CheckpointSection {
@@ -174,9 +173,8 @@ struct ValidationSection {
 };
 
 struct DebugSection {
-  std::int64_t seed = 0;       ///< of weights, dropout and sample order
-  std::string fault = "none";  ///< "none", "error", "exit", "kill", "stop", "nan", "overflow": what
-                               ///< goes wrong on purpose
+  std::int64_t seed = 0;        ///< of weights, dropout and sample order
+  Fault fault = Fault::kNone;   ///< goes wrong on purpose
   std::int64_t fault_step = 0;  ///< in which step, counted from 1; 0: in none
   std::int64_t fault_rank = 0;  ///< on which rank
 };

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <type_traits>
 
 #include "shoal/base/check.h"
 #include "shoal/base/system_error.h"
@@ -32,61 +33,66 @@ struct Incoming {
   const ConfigKey& key;
   std::string origin;
 
-  [[noreturn]] void refuse(const std::string& shown, const std::string& why,
+  [[noreturn]] void reject(const std::string& shown, const std::string& why,
                            const std::string& hint = {}) const {
     Error error = config_error(fmt::format("{}: {} = {}: {}", origin, key.path(), shown, why));
     if (!hint.empty()) error.hint(hint);
     throw error;
   }
-  [[noreturn]] void refuse_type(const toml::node& node) const {
+  [[noreturn]] void reject_type(const toml::node& node) const {
     if (const auto* text = node.as_string())
-      refuse(toml_text(text->get()), fmt::format("must be {}", describe_allowed(key)));
+      reject(toml_text(text->get()), fmt::format("must be {}", describe_allowed(key)));
     std::ostringstream shown;
     node.visit([&](const auto& value) { shown << toml::node_view<const toml::node>(value); });
-    refuse(shown.str(), fmt::format("must be {}", describe_allowed(key)));
+    reject(shown.str(), fmt::format("must be {}", describe_allowed(key)));
   }
   void check_number(double value, const std::string& shown) const {
     const Allowed& allowed = key.allowed;
     const bool holds = std::isfinite(value) &&
                        (allowed.above_least ? value > allowed.least : value >= allowed.least) &&
                        (allowed.below_most ? value < allowed.most : value <= allowed.most);
-    if (!holds) refuse(shown, fmt::format("must be {}", describe_allowed(key)));
+    if (!holds) reject(shown, fmt::format("must be {}", describe_allowed(key)));
   }
   void check_text(const std::string& value) const {
     const auto& words = key.allowed.words;
     if (words.empty() || std::find(words.begin(), words.end(), value) != words.end()) return;
     const std::string near = nearest(value, words);
-    refuse(toml_text(value), fmt::format("must be {}", describe_allowed(key)),
+    reject(toml_text(value), fmt::format("must be {}", describe_allowed(key)),
            near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
   }
 
   void read(const toml::node& node, bool& value) const {
     const auto* found = node.as_boolean();
-    if (!found) refuse_type(node);
+    if (!found) reject_type(node);
     value = found->get();
   }
   void read(const toml::node& node, std::int64_t& value) const {
     const auto* found = node.as_integer();
-    if (!found) refuse_type(node);
+    if (!found) reject_type(node);
     check_number(static_cast<double>(found->get()), toml_text(std::int64_t{found->get()}));
     value = found->get();
   }
   void read(const toml::node& node, double& value) const {
     const auto found = node.is_number() ? node.value<double>() : std::nullopt;
-    if (!found) refuse_type(node);
+    if (!found) reject_type(node);
     check_number(*found, toml_text(*found));
     value = *found;
   }
   void read(const toml::node& node, std::string& value) const {
     const auto* found = node.as_string();
-    if (!found) refuse_type(node);
+    if (!found) reject_type(node);
     check_text(found->get());
     value = found->get();
+  }
+  void read(const toml::node& node, const ChoicePlace& choice) const {
+    std::string name;
+    read(node, name);
+    choice.set(name);
   }
   template <class T>
   void read(const toml::node& node, std::vector<T>& values) const {
     const auto* list = node.as_array();
-    if (!list) refuse_type(node);
+    if (!list) reject_type(node);
     std::vector<T> read_values;
     for (const toml::node& element : *list) {
       T value{};
@@ -105,7 +111,14 @@ struct Incoming {
 
 void assign(Job& job, const ConfigKey& key, const std::string& origin, const toml::node& node) {
   const Incoming incoming{key, origin};
-  std::visit([&](auto* place) { incoming.read(node, *place); }, key.place(job.config));
+  const auto read = [&]<class T>(const T& place) {
+    if constexpr (std::is_pointer_v<T>) {
+      incoming.read(node, *place);
+    } else {
+      incoming.read(node, place);
+    }
+  };
+  std::visit(read, key.place(job.config));
   job.origins[key.path()] = origin;
 }
 
@@ -116,7 +129,7 @@ std::vector<std::string> names_in(const std::string& section) {
   return names;
 }
 
-[[noreturn]] void refuse_section(const std::string& origin, const std::string& section) {
+[[noreturn]] void reject_section(const std::string& origin, const std::string& section) {
   const auto names = section_names();
   const std::string near = nearest(section, names);
   Error error = config_error(fmt::format("{}: [{}]: no such section; there are {}", origin, section,
@@ -132,7 +145,7 @@ std::vector<std::string> names_in(const std::string& section) {
   throw error;
 }
 
-[[noreturn]] void refuse_key(const std::string& origin, const std::string& section,
+[[noreturn]] void reject_key(const std::string& origin, const std::string& section,
                              const std::string& name) {
   const auto names = names_in(section);
   const std::string near = nearest(name, names);
@@ -153,9 +166,9 @@ const ConfigKey& known_key(const std::string& origin, const std::string& section
                            const std::string& name) {
   const auto sections = section_names();
   if (std::find(sections.begin(), sections.end(), section) == sections.end())
-    refuse_section(origin, section);
+    reject_section(origin, section);
   const ConfigKey* key = find_key(section, name);
-  if (!key) refuse_key(origin, section, name);
+  if (!key) reject_key(origin, section, name);
   return *key;
 }
 
@@ -173,7 +186,7 @@ void read_file(Job& job, std::string_view text) {
     const std::string name(section.str());
     const auto names = section_names();
     if (std::find(names.begin(), names.end(), name) == names.end())
-      refuse_section(place(section.source()), name);
+      reject_section(place(section.source()), name);
     const toml::table* entries = node.as_table();
     if (!entries) {
       throw config_error(fmt::format("{}: {}: must be a section, [{}] and its keys below it",
@@ -190,13 +203,14 @@ bool takes_text(const ConfigKey& key) {
   JobConfig defaults;
   const Place place = key.place(defaults);
   return std::holds_alternative<std::string*>(place) ||
-         std::holds_alternative<std::optional<std::string>*>(place);
+         std::holds_alternative<std::optional<std::string>*>(place) ||
+         std::holds_alternative<ChoicePlace>(place);
 }
 
 void unset(Job& job, const std::string& path) {
   const auto dot = path.find('.');
   std::visit(
-      [](auto* place) {
+      [](const auto& place) {
         if constexpr (requires { place->reset(); }) place->reset();
       },
       find_key(path.substr(0, dot), path.substr(dot + 1))->place(job.config));
@@ -279,7 +293,7 @@ void set_key(Job& job, const std::string& path, const std::string& value,
   displace(job, key.path());
 }
 
-Error complaint(const Job& job, const std::string& path, const std::string& what) {
+Error config_error(const Job& job, const std::string& path, const std::string& what) {
   const auto dot = path.find('.');
   const ConfigKey* key = find_key(path.substr(0, dot), path.substr(dot + 1));
   SHOAL_CHECK(key, "no key {}", path);

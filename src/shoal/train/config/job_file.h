@@ -39,8 +39,8 @@ Job parse_job(std::string_view text, const std::string& file,
 void set_key(Job& job, const std::string& key, const std::string& value,
              const std::string& origin = "command line");
 
-/// A complaint about the value of `key`: `[job] file:line: key = value: what`.
-Error complaint(const Job& job, const std::string& key, const std::string& what);
+/// An error about the value of `key`: `[job] file:line: key = value: what`.
+Error config_error(const Job& job, const std::string& key, const std::string& what);
 
 /// Every key that has a value, as a job file that parses to the same values.
 std::string to_toml(const JobConfig& config);

@@ -12,9 +12,9 @@ namespace {
 
 data::TableDataset read_table(const Job& job) {
   const DataSection& options = job.config.data;
-  if (options.source == "digits")
+  if (options.source == DataKind::kDigits)
     return data::read_digits(options.file.empty() ? SHOAL_DIGITS : options.file);
-  if (options.source == "regression") {
+  if (options.source == DataKind::kRegression) {
     return data::make_regression({.rows = static_cast<std::uint64_t>(options.samples),
                                   .columns = static_cast<std::uint64_t>(options.features),
                                   .seed = static_cast<std::uint64_t>(job.config.debug.seed),
@@ -22,7 +22,7 @@ data::TableDataset read_table(const Job& job) {
         .table;
   }
   data::CsvOptions csv;
-  csv.classes = options.task == "classification";
+  csv.classes = options.task == TableTask::kClassification;
   const bool index = !options.target.empty() &&
                      options.target.find_first_not_of("0123456789") == std::string::npos;
   if (index) {
@@ -58,9 +58,9 @@ DataSizes check_tokens(const Job& job) {
   const std::uint64_t needed = job.config.training.sequence_length + 1;
   for (const auto& corpus : tokens.train) {
     if (corpus->tokens() < needed) {
-      throw complaint(job, "training.sequence_length",
-                      fmt::format("{} has {} tokens, and one sample takes {}", corpus->name(),
-                                  corpus->tokens(), needed));
+      throw config_error(job, "training.sequence_length",
+                         fmt::format("{} has {} tokens, and one sample takes {}", corpus->name(),
+                                     corpus->tokens(), needed));
     }
     model_spec(job, {.vocab = corpus->vocab_size()});
   }
@@ -99,7 +99,7 @@ data::TableSplit read_job_table(const Job& job) {
   const DataSection& options = job.config.data;
   auto split = data::split_table(read_table(job), options.validation_fraction,
                                  static_cast<std::uint64_t>(job.config.debug.seed));
-  if (options.source == "csv") standardize(split.train, split.test);
+  if (options.source == DataKind::kCsv) standardize(split.train, split.test);
   return split;
 }
 
@@ -110,7 +110,7 @@ DataSizes sizes_of(const data::TableSplit& table) {
 }
 
 DataSizes check_job_inputs(const Job& job) {
-  if (job.config.data.source == "tokens") return check_tokens(job);
+  if (job.config.data.source == DataKind::kTokens) return check_tokens(job);
   const data::TableSplit table = read_job_table(job);
   const DataSizes sizes = sizes_of(table);
   model_spec(job, sizes);

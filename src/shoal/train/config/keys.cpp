@@ -39,7 +39,30 @@ class Lister {
     return *this;
   }
 
+  /// A key that takes the names of E, or those that `allowed` lists.
+  template <Choice E>
+  Lister& key(const char* name, E Section::*member, Allowed allowed, const char* doc) {
+    const auto section = place_;
+    keys_.push_back(
+        {section_, name, doc, std::move(allowed), [section, member](JobConfig& config) -> Place {
+           return choice_place(config.*section.*member);
+         }});
+    return *this;
+  }
+  template <Choice E>
+  Lister& key(const char* name, E Section::*member, const char* doc) {
+    const auto& names = ChoiceNames<E>::names;
+    return key(name, member, one_of({names.begin(), names.end()}), doc);
+  }
+
  private:
+  template <Choice E>
+  static Place choice_place(E& value) {
+    return ChoicePlace{
+        .get = [&value] { return std::string(name_of(value)); },
+        .set = [&value](const std::string& name) { value = find_choice<E>(name).value(); }};
+  }
+
   std::vector<ConfigKey>& keys_;
   std::string section_;
   Section JobConfig::*place_;
@@ -90,27 +113,26 @@ void list_model(std::vector<ConfigKey>& keys) {
 void list_data(std::vector<ConfigKey>& keys) {
   using D = DataSection;
   Lister<D>(keys, "data", &JobConfig::data)
-      .key("source", &D::source, one_of({"tokens", "digits", "csv", "regression"}),
+      .key("source", &D::source,
            "token data sets, handwritten digits, a CSV table, or a synthetic regression")
       .key("folders", &D::folders, any(), "tokens: folders that `shoal data prepare` wrote")
       .key("weights", &D::weights, above(0),
            "tokens: how often each folder is drawn from, one a folder; empty: by their number of "
            "tokens")
-      .key("prepare", &D::prepare, one_of({"nothing", "headers", "files"}),
+      .key("prepare", &D::prepare,
            "tokens: what to prepare into the one folder when it holds no data set yet; headers: "
            "the C++ headers of the Torch that this program was "
            "built against")
       .key("prepare_from", &D::prepare_from, any(),
            "tokens: files and folders to prepare from, with prepare = \"files\"")
-      .key("tokenizer", &D::tokenizer, one_of({"bpe", "byte"}),
-           "tokens: tokenizer of a data set that is prepared")
+      .key("tokenizer", &D::tokenizer, "tokens: tokenizer of a data set that is prepared")
       .key("vocab_size", &D::vocab_size, between(258, 1000000),
            "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
       .key("file", &D::file, any(),
            "csv: the table. digits: a copy of the table; empty: the one that ships with Shoal")
       .key("target", &D::target, any(),
            "csv: name or index (from 0) of the column to be learnt; empty: the last")
-      .key("task", &D::task, one_of({"classification", "regression"}), "csv: what the target is")
+      .key("task", &D::task, "csv: what the target is")
       .key("samples", &D::samples, between(2, 1e9), "regression: samples to make")
       .key("features", &D::features, between(1, 1e6), "regression: inputs of a sample")
       .key("noise", &D::noise, at_least(0),
@@ -138,7 +160,6 @@ void list_training(std::vector<ConfigKey>& keys) {
       .key("epochs", &T::epochs, {0, 1e9, true, {}},
            "length of the run in passes over the training split, rounded down to whole steps")
       .key("loss", &T::loss,
-           one_of({"auto", "cross_entropy", "mean_squared_error", "mean_absolute_error"}),
            "what is minimised; auto: cross_entropy for tokens and classes, mean_squared_error for "
            "a regression");
 }
@@ -146,8 +167,7 @@ void list_training(std::vector<ConfigKey>& keys) {
 void list_optimization(std::vector<ConfigKey>& keys) {
   using O = OptimizerSection;
   Lister<O>(keys, "optimizer", &JobConfig::optimizer)
-      .key("name", &O::name, one_of({"adamw", "sgd"}),
-           "AdamW or stochastic gradient descent with momentum")
+      .key("name", &O::name, "AdamW or stochastic gradient descent with momentum")
       .key("learning_rate", &O::learning_rate, at_least(0), "highest learning rate")
       .key("beta1", &O::beta1, from_to_below(0, 1), "adamw: decay of the mean of gradients")
       .key("beta2", &O::beta2, from_to_below(0, 1), "adamw: decay of the mean of squared gradients")
@@ -166,7 +186,7 @@ void list_optimization(std::vector<ConfigKey>& keys) {
            "than memory still trains, slowly, with the same bits; empty: in memory");
   using S = SchedulerSection;
   Lister<S>(keys, "lr_scheduler", &JobConfig::lr_scheduler)
-      .key("name", &S::name, one_of({"constant", "linear", "cosine", "wsd"}),
+      .key("name", &S::name,
            "course of the learning rate after the warm-up; wsd: constant, then linear at the end")
       .key("warmup_steps", &S::warmup_steps, between(0, 1e12),
            "steps over which the learning rate rises from 0")
@@ -180,7 +200,7 @@ void list_optimization(std::vector<ConfigKey>& keys) {
 void list_precision(std::vector<ConfigKey>& keys) {
   using P = PrecisionSection;
   Lister<P>(keys, "precision", &JobConfig::precision)
-      .key("type", &P::type, one_of({"fp32", "bf16", "fp16", "auto"}),
+      .key("type", &P::type,
            "type of the weight matrices; activations and gradients are rounded to it before each "
            "product. Sums, norms, softmax and loss stay fp32. auto: the faster of fp32 and bf16, "
            "measured when the run begins")
@@ -223,7 +243,7 @@ void list_running(std::vector<ConfigKey>& keys) {
       .key("memory_limit_mb", &P::memory_limit_mb, at_least(0),
            "what the tensors of one rank may take in MB: a job that needs more is refused before "
            "it starts; 0: its share of what the host has free")
-      .key("transport", &P::transport, one_of({"auto", "shared_memory", "tcp", "mpi"}),
+      .key("transport", &P::transport,
            "what carries the bytes between ranks; auto: shared memory inside a host, TCP between "
            "hosts; tcp: TCP alone; mpi: MPI, under mpirun")
       .key("interface", &P::interface, any(),
@@ -262,7 +282,7 @@ void list_running(std::vector<ConfigKey>& keys) {
       .key("reshard_after_forward", &P::reshard_after_forward, any(),
            "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
            "they are released after forward and gathered again for backward")
-      .key("shard_units", &P::shard_units, one_of({"block", "size", "names", "model"}),
+      .key("shard_units", &P::shard_units,
            "zero_stage 1 to 3: which modules are flattened, cut and reduced as one: the model's "
            "blocks, those of shard_unit_size, those of "
            "shard_unit_names, or all as one")
@@ -277,7 +297,7 @@ void list_running(std::vector<ConfigKey>& keys) {
            "longest wait for another rank in seconds");
   using A = ActivationCheckpointSection;
   Lister<A>(keys, "activation_checkpoint", &JobConfig::activation_checkpoint)
-      .key("mode", &A::mode, one_of({"none", "full", "every_k", "selective", "budget"}),
+      .key("mode", &A::mode,
            "what blocks keep for backward instead of everything; the rest is computed twice, with "
            "the same bits. full: their input; every_k: every "
            "k-th "
@@ -325,7 +345,7 @@ void list_running(std::vector<ConfigKey>& keys) {
   using D = DebugSection;
   Lister<D>(keys, "debug", &JobConfig::debug)
       .key("seed", &D::seed, between(0, 9007199254740992.0), "of weights, dropout and sample order")
-      .key("fault", &D::fault, one_of({"none", "error", "exit", "kill", "stop", "nan", "overflow"}),
+      .key("fault", &D::fault,
            "what goes wrong on purpose: an error, a silent exit, SIGKILL, SIGSTOP, a loss that is "
            "not a number, or a gradient that is infinite")
       .key("fault_step", &D::fault_step, between(0, 1e12),
@@ -421,27 +441,28 @@ std::string describe_allowed(const ConfigKey& key) {
   if (!key.allowed.words.empty())
     return fmt::format("one of \"{}\"", fmt::join(key.allowed.words, "\", \""));
   JobConfig defaults;
-  const std::string type = std::visit(
-      [](auto* place) {
-        return std::string(
-            type_words<typename Unwrap<std::remove_reference_t<decltype(*place)>>::type>());
-      },
-      key.place(defaults));
-  return type + range_words(key.allowed);
+  const auto type = []<class T>(const T&) -> std::string {
+    if constexpr (std::is_same_v<T, ChoicePlace>) {
+      return type_words<std::string>();
+    } else {
+      return type_words<typename Unwrap<std::remove_pointer_t<T>>::type>();
+    }
+  };
+  return std::visit(type, key.place(defaults)) + range_words(key.allowed);
 }
 
 std::string value_text(const ConfigKey& key, const JobConfig& config) {
+  const auto text = []<class T>(const T& place) -> std::string {
+    if constexpr (std::is_same_v<T, ChoicePlace>) {
+      return toml_text(place.get());
+    } else if constexpr (requires { place->has_value(); }) {
+      return *place ? toml_text(**place) : std::string();
+    } else {
+      return toml_text(*place);
+    }
+  };
   // The table's accessors give mutable places; nothing is written through this one.
-  return std::visit(
-      [](const auto* place) {
-        using T = std::remove_cvref_t<decltype(*place)>;
-        if constexpr (std::is_same_v<T, typename Unwrap<T>::type>) {
-          return toml_text(*place);
-        } else {
-          return *place ? toml_text(**place) : std::string();
-        }
-      },
-      key.place(const_cast<JobConfig&>(config)));
+  return std::visit(text, key.place(const_cast<JobConfig&>(config)));
 }
 
 }  // namespace shoal::train

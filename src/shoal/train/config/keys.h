@@ -11,11 +11,19 @@
 
 namespace shoal::train {
 
+/// The value of a key that takes one of a few words: an enumerator in a JobConfig, read and written
+/// by its name.
+struct ChoicePlace {
+  std::function<std::string()> get;
+  std::function<void(const std::string&)> set;  ///< takes a name of the enumeration
+};
+
 /// Where a key's value lies in a JobConfig; its alternative is the key's type.
-using Place = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::int64_t>*,
-                           std::vector<double>*, std::vector<std::string>*, std::optional<bool>*,
-                           std::optional<std::int64_t>*, std::optional<double>*,
-                           std::optional<std::string>*, std::optional<std::vector<std::int64_t>>*>;
+using Place =
+    std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::int64_t>*,
+                 std::vector<double>*, std::vector<std::string>*, std::optional<bool>*,
+                 std::optional<std::int64_t>*, std::optional<double>*, std::optional<std::string>*,
+                 std::optional<std::vector<std::int64_t>>*, ChoicePlace>;
 
 /// Which numbers (of a list: elements) or words a key takes.
 struct Allowed {

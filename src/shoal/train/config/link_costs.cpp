@@ -16,7 +16,7 @@ namespace {
 
 using collective::CostModel;
 
-[[noreturn]] void refuse(const std::string& file, const toml::node& at, const std::string& what) {
+[[noreturn]] void reject(const std::string& file, const toml::node& at, const std::string& what) {
   throw Error(ErrorKind::kConfig, "link_costs",
               fmt::format("{}:{}: {}", file, at.source().begin.line, what));
 }
@@ -45,10 +45,10 @@ CostModel read(const toml::table& section, const std::string& file) {
     const std::string_view key = name.str();
     const auto number =
         std::find_if(known.begin(), known.end(), [&](const Number& n) { return key == n.key; });
-    if (number == known.end()) refuse(file, node, fmt::format("tcp.{}: no such key", key));
+    if (number == known.end()) reject(file, node, fmt::format("tcp.{}: no such key", key));
     const double value = node.is_number() ? *node.value<double>() : NAN;
     if (!std::isfinite(value) || value < 0 || (number->rate && value == 0)) {
-      refuse(file, node,
+      reject(file, node,
              fmt::format("tcp.{}: must be a {} number", number->key,
                          number->rate ? "positive" : "non-negative"));
     }
@@ -64,7 +64,7 @@ std::optional<CostModel> parse_link_costs(std::string_view text, const std::stri
     const toml::table table = toml::parse(text, file);
     const toml::node* section = table.get("tcp");
     if (!section) return std::nullopt;
-    if (!section->is_table()) refuse(file, *section, "tcp: must be a section");
+    if (!section->is_table()) reject(file, *section, "tcp: must be a section");
     return read(*section->as_table(), file);
   } catch (const toml::parse_error& error) {
     throw Error(ErrorKind::kConfig, "link_costs",

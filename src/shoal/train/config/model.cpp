@@ -20,46 +20,46 @@ ModelSpec starting_point(const Job& job) {
   const ModelSection& model = job.config.model;
   if (model.name.empty()) {
     if (!model.family)
-      throw complaint(job, "model.name", "name a size, or set model.family and the shape");
+      throw config_error(job, "model.name", "name a size, or set model.family and the shape");
     ModelSpec spec;
     if (*model.family == "mlp")
       spec.family = Family::kMlp, spec.activation = model::Activation::kRelu;
     return spec;
   }
   if (model.family) {
-    throw complaint(job, "model.family",
-                    "follows from model.name; leave it out, or leave the name out");
+    throw config_error(job, "model.family",
+                       "follows from model.name; leave it out, or leave the name out");
   }
   if (const auto named = model::named_model(model.name)) return *named;
   const std::string near = nearest(model.name, model::model_names());
-  Error error = complaint(
+  Error error = config_error(
       job, "model.name",
       fmt::format("no such model; must be {}", describe_allowed(*find_key("model", "name"))));
   throw near.empty() ? error : error.hint(fmt::format("did you mean \"{}\"?", near));
 }
 
-void refuse_others(const Job& job, const ModelSpec& spec) {
+void reject_other_family(const Job& job, const ModelSpec& spec) {
   const bool mlp = spec.family == Family::kMlp;
-  const auto refuse = [&](std::initializer_list<const char*> names, const char* why) {
+  const auto reject = [&](std::initializer_list<const char*> names, const char* why) {
     for (const char* name : names) {
       if (job.origins.contains(std::string("model.") + name))
-        throw complaint(job, std::string("model.") + name, why);
+        throw config_error(job, std::string("model.") + name, why);
     }
   };
   if (mlp) {
-    refuse({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence",
+    reject({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence",
             "tied_embeddings", "qkv_bias", "qk_norm", "gated", "positions", "rope_theta", "norm",
             "norm_epsilon", "dropout", "init_std"},
            "belongs to a transformer, and this model is a multi-layer perceptron");
-    if (job.config.data.source == "tokens") {
-      throw complaint(job, "data.source",
-                      "a multi-layer perceptron learns from tables: digits, csv or regression");
+    if (job.config.data.source == DataKind::kTokens) {
+      throw config_error(job, "data.source",
+                         "a multi-layer perceptron learns from tables: digits, csv or regression");
     }
   } else {
-    refuse({"inputs", "outputs", "widths"},
+    reject({"inputs", "outputs", "widths"},
            "belongs to a multi-layer perceptron, and this model is a transformer");
-    if (job.config.data.source != "tokens")
-      throw complaint(job, "data.source", "a transformer learns from tokens");
+    if (job.config.data.source != DataKind::kTokens)
+      throw config_error(job, "data.source", "a transformer learns from tokens");
   }
 }
 
@@ -82,9 +82,9 @@ void take_sizes(const Job& job, ModelSpec& spec) {
   take(spec.head_size, model.head_size);
   if (model.hidden && before.hidden > 0) {
     if (!model.ffn && spec.hidden * before.ffn % before.hidden != 0) {
-      throw complaint(job, "model.ffn",
-                      fmt::format("{} has {} for hidden = {}; say what it is for hidden = {}",
-                                  model.name, before.ffn, before.hidden, spec.hidden));
+      throw config_error(job, "model.ffn",
+                         fmt::format("{} has {} for hidden = {}; say what it is for hidden = {}",
+                                     model.name, before.ffn, before.hidden, spec.hidden));
     }
     spec.ffn = spec.hidden * before.ffn / before.hidden;
   }
@@ -113,7 +113,7 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
   const auto fit = [&](std::int64_t& size, std::int64_t found, const char* key, const char* what) {
     if (size == 0) size = std::max<std::int64_t>(found, 1);
     if (found > 0 && size != found)
-      throw complaint(job, key, fmt::format("the data has {} {}; leave it out", found, what));
+      throw config_error(job, key, fmt::format("the data has {} {}; leave it out", found, what));
   };
   if (spec.family == Family::kMlp) {
     fit(spec.inputs, data.inputs, "model.inputs", "features");
@@ -125,7 +125,7 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
                  kVocabMultiple;
   }
   if (spec.vocab < data.vocab) {
-    throw complaint(
+    throw config_error(
         job, "model.vocab",
         fmt::format(
             "the model has {} rows, the tokenizer {} entries; model.vocab = 0 takes what is needed",
@@ -134,9 +134,9 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
   const std::int64_t needed = job.config.training.sequence_length;
   if (spec.sequence == 0) spec.sequence = needed;
   if (spec.sequence < needed) {
-    throw complaint(job, "training.sequence_length",
-                    fmt::format("longer than the model's longest sequence, {} (model.sequence)",
-                                spec.sequence));
+    throw config_error(job, "training.sequence_length",
+                       fmt::format("longer than the model's longest sequence, {} (model.sequence)",
+                                   spec.sequence));
   }
 }
 
@@ -161,20 +161,21 @@ Error explained(const Job& job, const Error& error) {
                  fmt::format("{}: model.{}{}", set == named.end() ? job.file : job.origin(*set),
                              what, model));
   }
-  return complaint(job, *set, what + model);
+  return config_error(job, *set, what + model);
 }
 
 }  // namespace
 
 ModelSpec model_spec(const Job& job, const DataSizes& data) {
   ModelSpec spec = starting_point(job);
-  refuse_others(job, spec);
+  reject_other_family(job, spec);
   take_sizes(job, spec);
   take_rest(job.config.model, spec);
   if (spec.family != Family::kMlp && spec.positions != model::Positions::kRotary &&
       job.config.model.rope_theta) {
-    throw complaint(job, "model.rope_theta",
-                    "belongs to rotary positions, and this model's are learned (model.positions)");
+    throw config_error(
+        job, "model.rope_theta",
+        "belongs to rotary positions, and this model's are learned (model.positions)");
   }
   fit_to_data(job, data, spec);
   const std::string name = spec.name;
@@ -186,7 +187,8 @@ ModelSpec model_spec(const Job& job, const DataSizes& data) {
     throw explained(job, error);
   }
   if (spec.experts > 0)
-    throw complaint(job, "model.name", "mixtures of experts can be planned for, and not trained");
+    throw config_error(job, "model.name",
+                       "mixtures of experts can be planned for, and not trained");
   spec.name = name.empty() ? job.config.job.name : name;
   return spec;
 }

@@ -26,14 +26,22 @@ model::MicroBatch micro_batch(const model::ModelSpec& spec, const Training& trai
 /// What every number of the job takes, by its types.
 plan::StateBytes state_bytes(const JobConfig& config) {
   const PrecisionSection& p = config.precision;
-  const auto bytes = [](const std::string& type) { return type == "fp32" ? 4.0 : 2.0; };
+  const auto bytes = [](Precision type) { return type == Precision::kFp32 ? 4.0 : 2.0; };
   const bool narrow = bytes(p.type) < 4;
   return {.parameter = bytes(p.type),
           .gradient = bytes(p.gradients),
           .master = narrow && p.master_weights ? 4.0 : 0.0,
-          .moments = config.optimizer.name == "adamw" ? 2 * bytes(p.moments)
-                     : config.optimizer.momentum > 0  ? 4.0
-                                                      : 0.0};
+          .moments = config.optimizer.name == OptimizerKind::kAdamW ? 2 * bytes(p.moments)
+                     : config.optimizer.momentum > 0                ? 4.0
+                                                                    : 0.0};
+}
+
+/// The planner's name for the types of the job.
+const char* planned_precision(const PrecisionSection& p) {
+  if (p.type == Precision::kFp16) return "fp16";
+  if (p.type != Precision::kBf16) return "fp32";
+  if (p.moments == Precision::kBf16) return "bf16-moments";
+  return p.gradients == Precision::kBf16 ? "mixed" : "bf16";
 }
 
 plan::MemoryUse largest(const model::ModelSpec& spec, const Training& training,
@@ -87,22 +95,15 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
 }  // namespace
 
 RecomputePolicy recompute_policy(const JobConfig& config) {
-  using Mode = RecomputePolicy::Mode;
   const ActivationCheckpointSection& section = config.activation_checkpoint;
-  RecomputePolicy policy{.every = section.every_k, .budget_bytes = section.budget_mb * kMB};
-  for (const auto& [name, mode] : {std::pair{"full", Mode::kFull},
-                                   {"every_k", Mode::kEveryK},
-                                   {"selective", Mode::kSelective},
-                                   {"budget", Mode::kBudget}})
-    if (section.mode == name) policy.mode = mode;
-  return policy;
+  return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
 bool is_counted(const JobConfig& config) {
   const bool blocks =
-      config.parallelism.zero_stage == 0 || config.parallelism.shard_units == "block";
-  return config.precision.type != "auto" && config.precision.parameters.empty() &&
-         config.precision.gathers == "fp32" && blocks;
+      config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
+  return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
+         config.precision.gathers == Precision::kFp32 && blocks;
 }
 
 Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {
@@ -115,15 +116,10 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   if (training.zero > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
   training.micro_batch = batch.micro_batch, training.global_batch = batch.global;
   if (spec.family != model::Family::kMlp) training.sequence = config.training.sequence_length;
-  const PrecisionSection& number = config.precision;
-  training.precision = number.type == "fp16"        ? "fp16"
-                       : number.type != "bf16"      ? "fp32"
-                       : number.moments == "bf16"   ? "bf16-moments"
-                       : number.gradients == "bf16" ? "mixed"
-                                                    : "bf16";
-  training.optimizer = config.optimizer.name == "adamw" ? plan::Optimizer::kAdam
-                       : config.optimizer.momentum > 0  ? plan::Optimizer::kMomentum
-                                                        : plan::Optimizer::kSgd;
+  training.precision = planned_precision(config.precision);
+  training.optimizer = config.optimizer.name == OptimizerKind::kAdamW ? plan::Optimizer::kAdam
+                       : config.optimizer.momentum > 0                ? plan::Optimizer::kMomentum
+                                                                      : plan::Optimizer::kSgd;
   training.offload_optimizer =
       !config.optimizer.state_folder.empty();  // in files, not in memory of its own
   training.states = state_bytes(config);
@@ -193,7 +189,8 @@ void check_fits(const model::ModelSpec& spec, const Training& training, const pl
 void check_fits_here(const Job& job, const model::ModelSpec& spec, int ranks, double rank_bytes) {
   const ParallelismSection& p = job.config.parallelism;
   if (!is_counted(job.config) || rank_bytes <= 0) return;
-  const bool share = p.in_process || (p.arena && p.transport != "tcp");
+  const bool apart = p.transport == Transport::kTcp || p.transport == Transport::kMpi;
+  const bool share = p.in_process || (p.arena && !apart);
   check_fits(spec, planned_training(job, spec, ranks),
              planned_hosts(ranks, share ? ranks : 1, rank_bytes));
 }

@@ -14,12 +14,12 @@
 namespace shoal::train {
 namespace {
 
-bool is_tokens(const Job& job) { return job.config.data.source == "tokens"; }
+bool is_tokens(const Job& job) { return job.config.data.source == DataKind::kTokens; }
 
 /// The first key of a section that was set although `why` says that it does not belong there.
-void refuse_if_set(const Job& job, std::initializer_list<const char*> keys, const char* why) {
+void reject_if_set(const Job& job, std::initializer_list<const char*> keys, const char* why) {
   for (const char* key : keys)
-    if (job.origins.contains(key)) throw complaint(job, key, why);
+    if (job.origins.contains(key)) throw config_error(job, key, why);
 }
 
 void validate_job(const Job& job) {
@@ -28,7 +28,7 @@ void validate_job(const Job& job) {
     return std::isalnum(c) || c == '.' || c == '_' || c == '-';
   });
   if (name.empty() || !plain || name.front() == '.') {
-    throw complaint(
+    throw config_error(
         job, "job.name",
         "must be letters, digits, '.', '_' and '-' (it names a folder) and not begin with a dot");
   }
@@ -36,42 +36,42 @@ void validate_job(const Job& job) {
 
 void validate_tokens(const Job& job) {
   const DataSection& data = job.config.data;
-  refuse_if_set(job,
+  reject_if_set(job,
                 {"data.samples", "data.features", "data.noise", "data.file", "data.target",
                  "data.task", "data.validation_fraction"},
                 "belongs to tables, and data.source is \"tokens\"");
   if (data.folders.empty()) {
-    throw complaint(
+    throw config_error(
         job, "data.folders",
         "name at least one folder that `shoal data prepare` wrote or that is to be prepared");
   }
   for (const std::string& folder : data.folders)
-    if (folder.empty()) throw complaint(job, "data.folders", "a folder has no name");
+    if (folder.empty()) throw config_error(job, "data.folders", "a folder has no name");
   if (!data.weights.empty() && data.weights.size() != data.folders.size()) {
-    throw complaint(
+    throw config_error(
         job, "data.weights",
         fmt::format("one weight for each of the {} folders, or none", data.folders.size()));
   }
-  if (data.prepare != "nothing" && data.folders.size() != 1) {
-    throw complaint(
+  if (data.prepare != DataPreparation::kNothing && data.folders.size() != 1) {
+    throw config_error(
         job, "data.prepare",
         fmt::format("prepares one folder, and data.folders has {}", data.folders.size()));
   }
-  if ((data.prepare == "files") != !data.prepare_from.empty()) {
-    throw complaint(
+  if ((data.prepare == DataPreparation::kFiles) != !data.prepare_from.empty()) {
+    throw config_error(
         job, "data.prepare_from",
         "goes with data.prepare = \"files\": name what to prepare from, or leave both out");
   }
-  if (data.prepare == "nothing") {
-    refuse_if_set(job, {"data.tokenizer", "data.vocab_size"},
+  if (data.prepare == DataPreparation::kNothing) {
+    reject_if_set(job, {"data.tokenizer", "data.vocab_size"},
                   "says how to prepare, and data.prepare is \"nothing\"");
   }
-  if (data.tokenizer == "byte") {
-    refuse_if_set(job, {"data.vocab_size"},
+  if (data.tokenizer == TokenizerChoice::kByte) {
+    reject_if_set(job, {"data.vocab_size"},
                   "is of the BPE tokenizer, and data.tokenizer is \"byte\"");
   }
   if (job.config.validation.sample_tokens == 0) {
-    refuse_if_set(job, {"validation.sample_prompt"},
+    reject_if_set(job, {"validation.sample_prompt"},
                   "begins a sample, and validation.sample_tokens is 0");
   }
 }
@@ -79,79 +79,79 @@ void validate_tokens(const Job& job) {
 void validate_table(const Job& job) {
   const DataSection& data = job.config.data;
   const std::string why =
-      fmt::format("belongs to token data, and data.source is \"{}\"", data.source);
-  refuse_if_set(
+      fmt::format("belongs to token data, and data.source is \"{}\"", name_of(data.source));
+  reject_if_set(
       job,
       {"data.folders", "data.weights", "data.prepare", "data.prepare_from", "data.tokenizer",
        "data.vocab_size", "training.sequence_length", "training.tokens",
        "training.global_batch_tokens", "validation.sample_tokens", "validation.sample_prompt"},
       why.c_str());
-  if (data.source != "regression") {
-    refuse_if_set(job, {"data.samples", "data.features", "data.noise"},
+  if (data.source != DataKind::kRegression) {
+    reject_if_set(job, {"data.samples", "data.features", "data.noise"},
                   "belongs to the synthetic regression (data.source = \"regression\")");
   }
-  if (data.source != "csv") {
-    refuse_if_set(job, {"data.target", "data.task"},
+  if (data.source != DataKind::kCsv) {
+    reject_if_set(job, {"data.target", "data.task"},
                   "belongs to a CSV table (data.source = \"csv\")");
   }
-  if (data.source == "regression")
-    refuse_if_set(job, {"data.file"}, "a synthetic regression reads no file");
-  if (data.source == "csv" && data.file.empty())
-    throw complaint(job, "data.file", "name the CSV table");
+  if (data.source == DataKind::kRegression)
+    reject_if_set(job, {"data.file"}, "a synthetic regression reads no file");
+  if (data.source == DataKind::kCsv && data.file.empty())
+    throw config_error(job, "data.file", "name the CSV table");
 }
 
 void validate_loss(const Job& job) {
   const bool classes = learns_classes(job.config);
-  const std::string& loss = job.config.training.loss;
-  if (classes && loss != "auto" && loss != "cross_entropy")
-    throw complaint(job, "training.loss", "this data has classes, whose loss is cross_entropy");
-  if (!classes && loss == "cross_entropy") {
-    throw complaint(job, "training.loss",
-                    "a regression has no classes: mean_squared_error or mean_absolute_error");
+  const LossKind loss = job.config.training.loss;
+  if (classes && loss != LossKind::kAuto && loss != LossKind::kCrossEntropy)
+    throw config_error(job, "training.loss", "this data has classes, whose loss is cross_entropy");
+  if (!classes && loss == LossKind::kCrossEntropy) {
+    throw config_error(job, "training.loss",
+                       "a regression has no classes: mean_squared_error or mean_absolute_error");
   }
 }
 
 void validate_training(const Job& job) {
   const TrainingSection& training = job.config.training;
   if (training.global_batch_sequences && training.global_batch_tokens) {
-    throw complaint(job, "training.global_batch_tokens",
-                    "global_batch_sequences is set too: set one of both");
+    throw config_error(job, "training.global_batch_tokens",
+                       "global_batch_sequences is set too: set one of both");
   }
   if (!training.global_batch_sequences && !training.global_batch_tokens) {
-    throw complaint(
+    throw config_error(
         job, "training.global_batch_sequences",
         "set it or training.global_batch_tokens: how much data one step sees, over all ranks");
   }
   const int lengths =
       training.steps.has_value() + training.tokens.has_value() + training.epochs.has_value();
   if (lengths == 0) {
-    throw complaint(job, "training.steps",
-                    "how long to train: set one of steps, tokens and epochs");
+    throw config_error(job, "training.steps",
+                       "how long to train: set one of steps, tokens and epochs");
   }
   if (lengths > 1) {
     const char* second = training.epochs ? "training.epochs" : "training.tokens";
-    throw complaint(job, second,
-                    "exactly one of training.steps, training.tokens and training.epochs");
+    throw config_error(job, second,
+                       "exactly one of training.steps, training.tokens and training.epochs");
   }
 }
 
 void validate_optimizer(const Job& job) {
-  const bool adamw = job.config.optimizer.name == "adamw";
+  const bool adamw = job.config.optimizer.name == OptimizerKind::kAdamW;
   if (adamw) {
-    refuse_if_set(job, {"optimizer.momentum", "optimizer.nesterov"},
+    reject_if_set(job, {"optimizer.momentum", "optimizer.nesterov"},
                   "belongs to sgd, and optimizer.name is \"adamw\"");
   }
   if (!adamw) {
-    refuse_if_set(job, {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"},
+    reject_if_set(job, {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"},
                   "belongs to adamw, and optimizer.name is \"sgd\"");
   }
   if (job.config.optimizer.nesterov && job.config.optimizer.momentum == 0)
-    throw complaint(job, "optimizer.nesterov", "needs optimizer.momentum above 0");
+    throw config_error(job, "optimizer.nesterov", "needs optimizer.momentum above 0");
   const SchedulerSection& scheduler = job.config.lr_scheduler;
-  if (scheduler.name != "wsd")
-    refuse_if_set(job, {"lr_scheduler.decay_fraction"}, "belongs to wsd");
-  if (scheduler.name == "constant") {
-    refuse_if_set(job, {"lr_scheduler.final_ratio"},
+  if (scheduler.name != SchedulerKind::kWarmupStableDecay)
+    reject_if_set(job, {"lr_scheduler.decay_fraction"}, "belongs to wsd");
+  if (scheduler.name == SchedulerKind::kConstant) {
+    reject_if_set(job, {"lr_scheduler.final_ratio"},
                   "a constant learning rate does not end elsewhere");
   }
   if (!job.config.training.epochs) total_steps(job, 0);
@@ -167,81 +167,83 @@ void check_length(const Job& job, std::int64_t steps) {
           ? fmt::format("training.tokens = {} are {} steps", *training.tokens, steps)
           : fmt::format("training.epochs = {} are {} steps", training.epochs.value_or(0), steps);
   const DebugSection& debug = job.config.debug;
-  if (debug.fault != "none" && debug.fault_step > steps)
-    throw complaint(job, "debug.fault_step", fmt::format("would never come: {}", length));
+  if (debug.fault != Fault::kNone && debug.fault_step > steps)
+    throw config_error(job, "debug.fault_step", fmt::format("would never come: {}", length));
   if (scheduler.warmup_steps > steps) {
-    throw complaint(job, "lr_scheduler.warmup_steps",
-                    fmt::format("longer than the run: {}", length));
+    throw config_error(job, "lr_scheduler.warmup_steps",
+                       fmt::format("longer than the run: {}", length));
   }
-  if (scheduler.name != "wsd") return;
+  if (scheduler.name != SchedulerKind::kWarmupStableDecay) return;
   const std::int64_t decay = std::llround(scheduler.decay_fraction * static_cast<double>(steps));
   if (scheduler.warmup_steps + decay > steps) {
-    throw complaint(job, "lr_scheduler.decay_fraction",
-                    fmt::format("falls over {} steps, and lr_scheduler.warmup_steps = {} and they "
-                                "are longer than the run: {}",
-                                decay, scheduler.warmup_steps, length));
+    throw config_error(
+        job, "lr_scheduler.decay_fraction",
+        fmt::format("falls over {} steps, and lr_scheduler.warmup_steps = {} and they "
+                    "are longer than the run: {}",
+                    decay, scheduler.warmup_steps, length));
   }
 }
 
 void validate_activation_checkpoint(const Job& job, const model::ModelSpec& spec) {
   const ActivationCheckpointSection& section = job.config.activation_checkpoint;
   const std::string why =
-      fmt::format("has no meaning with activation_checkpoint.mode = \"{}\"", section.mode);
-  if (section.mode != "every_k") refuse_if_set(job, {"activation_checkpoint.every_k"}, why.c_str());
-  if (section.mode != "budget")
-    refuse_if_set(job, {"activation_checkpoint.budget_mb"}, why.c_str());
-  if (section.mode == "budget" && section.budget_mb == 0)
-    throw complaint(job, "activation_checkpoint.budget_mb", "say how much the blocks may hold");
+      fmt::format("has no meaning with activation_checkpoint.mode = \"{}\"", name_of(section.mode));
+  if (section.mode != RecomputeMode::kEveryK)
+    reject_if_set(job, {"activation_checkpoint.every_k"}, why.c_str());
+  if (section.mode != RecomputeMode::kBudget)
+    reject_if_set(job, {"activation_checkpoint.budget_mb"}, why.c_str());
+  if (section.mode == RecomputeMode::kBudget && section.budget_mb == 0)
+    throw config_error(job, "activation_checkpoint.budget_mb", "say how much the blocks may hold");
   const std::int64_t blocks = model::block_count(spec);
-  if (section.mode != "none" && blocks == 0) {
-    throw complaint(job, "activation_checkpoint.mode",
-                    "the model has no blocks that could be recomputed");
+  if (section.mode != RecomputeMode::kNone && blocks == 0) {
+    throw config_error(job, "activation_checkpoint.mode",
+                       "the model has no blocks that could be recomputed");
   }
-  if (section.mode == "every_k" && section.every_k > blocks) {
-    throw complaint(job, "activation_checkpoint.every_k",
-                    fmt::format("no block would be recomputed: the model has {}", blocks));
+  if (section.mode == RecomputeMode::kEveryK && section.every_k > blocks) {
+    throw config_error(job, "activation_checkpoint.every_k",
+                       fmt::format("no block would be recomputed: the model has {}", blocks));
   }
 }
 
 void validate_checkpoint(const Job& job) {
   if (!job.config.checkpoint.asynchronous) {
-    refuse_if_set(job, {"checkpoint.staging_mb", "checkpoint.writer_share"},
+    reject_if_set(job, {"checkpoint.staging_mb", "checkpoint.writer_share"},
                   "belongs to checkpoint.asynchronous = true");
   }
 }
 
 void validate_ranks(const Job& job, int ranks) {
   const DebugSection& debug = job.config.debug;
-  if (debug.fault == "none") {
-    refuse_if_set(job, {"debug.fault_step", "debug.fault_rank"},
+  if (debug.fault == Fault::kNone) {
+    reject_if_set(job, {"debug.fault_step", "debug.fault_rank"},
                   "says where the fault happens, and debug.fault is \"none\"");
   }
-  if (debug.fault != "none" && debug.fault_rank >= ranks) {
-    throw complaint(job, "debug.fault_rank",
-                    fmt::format("there are {} ranks, counted from 0", ranks));
+  if (debug.fault != Fault::kNone && debug.fault_rank >= ranks) {
+    throw config_error(job, "debug.fault_rank",
+                       fmt::format("there are {} ranks, counted from 0", ranks));
   }
-  if (debug.fault != "none" && debug.fault_step == 0)
-    throw complaint(job, "debug.fault_step", "say in which step, counted from 1");
+  if (debug.fault != Fault::kNone && debug.fault_step == 0)
+    throw config_error(job, "debug.fault_step", "say in which step, counted from 1");
 }
 
 void validate_transport(const Job& job, bool one_host) {
   const ParallelismSection& p = job.config.parallelism;
-  const bool mpi = p.transport == "mpi";
-  if (p.in_process && (p.transport == "tcp" || mpi)) {
-    throw complaint(
+  const bool mpi = p.transport == Transport::kMpi;
+  if (p.in_process && (p.transport == Transport::kTcp || mpi)) {
+    throw config_error(
         job, "parallelism.transport",
         "ranks of one process (parallelism.in_process) share its memory: leave it at \"auto\"");
   }
-  const bool tcp = p.transport == "tcp" || (p.transport == "auto" && !one_host);
+  const bool tcp = p.transport == Transport::kTcp || (p.transport == Transport::kAuto && !one_host);
   if (mpi) {
-    refuse_if_set(job,
+    reject_if_set(job,
                   {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
                    "parallelism.link_costs"},
                   "belongs to TCP, and parallelism.transport is \"mpi\"");
-    refuse_if_set(job, {"parallelism.in_rank_order"},
+    reject_if_set(job, {"parallelism.in_rank_order"},
                   "MPI chooses the order of its sums, and parallelism.transport is \"mpi\"");
   } else if (!tcp) {
-    refuse_if_set(job,
+    reject_if_set(job,
                   {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
                    "parallelism.link_costs"},
                   "belongs to TCP, and all ranks are on one host, where shared memory carries the "
@@ -249,7 +251,7 @@ void validate_transport(const Job& job, bool one_host) {
   }
   // Ranks that share the arena read all parameters in place (Sharding in parallel/shard).
   if (p.arena && !tcp && !mpi) {
-    refuse_if_set(
+    reject_if_set(
         job, {"precision.gathers", "parallelism.gather_ahead", "parallelism.reshard_after_forward"},
         "no parameters are gathered: all ranks are on one host and read them in place "
         "(parallelism.arena)");
@@ -258,7 +260,7 @@ void validate_transport(const Job& job, bool one_host) {
     try {
       read();
     } catch (const Error& error) {
-      throw complaint(job, key, error.message());
+      throw config_error(job, key, error.message());
     }
   };
   check("parallelism.ports", [&] { wire::parse_port_range(p.ports); });
@@ -267,11 +269,11 @@ void validate_transport(const Job& job, bool one_host) {
     if (!p.link_costs.empty()) read_link_costs(p.link_costs);
   });
   if (p.zero_stage > 0) {
-    refuse_if_set(job, {"parallelism.bucket_mb"},
+    reject_if_set(job, {"parallelism.bucket_mb"},
                   "with parallelism.zero_stage above 0 the units are what travels");
   }
   if (p.in_process || (p.arena && !tcp && !mpi)) {
-    refuse_if_set(job, {"parallelism.bucket_mb"},
+    reject_if_set(job, {"parallelism.bucket_mb"},
                   "gradients are reduced where they lie, without buckets, as all ranks see them "
                   "(parallelism.arena)");
   }
@@ -280,7 +282,7 @@ void validate_transport(const Job& job, bool one_host) {
 void validate_sharding(const Job& job, int ranks) {
   const ParallelismSection& p = job.config.parallelism;
   if (p.zero_stage == 0) {
-    refuse_if_set(
+    reject_if_set(
         job,
         {"parallelism.data_parallel_shard_degree", "parallelism.data_parallel_replicate_degree",
          "parallelism.shard_units", "parallelism.shard_unit_size", "parallelism.shard_unit_names",
@@ -288,19 +290,19 @@ void validate_sharding(const Job& job, int ranks) {
         "says how to shard, and parallelism.zero_stage is 0");
   }
   if (p.zero_stage != 3) {
-    refuse_if_set(job, {"parallelism.gather_ahead", "parallelism.reshard_after_forward"},
+    reject_if_set(job, {"parallelism.gather_ahead", "parallelism.reshard_after_forward"},
                   "belongs to parallelism.zero_stage = 3");
   }
   if (p.zero_stage == 1 && p.reduce_every_micro_batch) {
-    throw complaint(job, "parallelism.reduce_every_micro_batch",
-                    "stage 1 keeps whole gradients: they are reduced once a step");
+    throw config_error(job, "parallelism.reduce_every_micro_batch",
+                       "stage 1 keeps whole gradients: they are reduced once a step");
   }
-  if (p.shard_units != "size") {
-    refuse_if_set(job, {"parallelism.shard_unit_size"},
+  if (p.shard_units != ShardUnits::kSize) {
+    reject_if_set(job, {"parallelism.shard_unit_size"},
                   "belongs to parallelism.shard_units = \"size\"");
   }
-  if ((p.shard_units == "names") != !p.shard_unit_names.empty()) {
-    throw complaint(
+  if ((p.shard_units == ShardUnits::kNames) != !p.shard_unit_names.empty()) {
+    throw config_error(
         job, "parallelism.shard_unit_names",
         "goes with parallelism.shard_units = \"names\": name modules, or leave both out");
   }
@@ -308,14 +310,14 @@ void validate_sharding(const Job& job, int ranks) {
   const std::int64_t shards = p.data_parallel_shard_degree;
   const std::int64_t replicas = p.data_parallel_replicate_degree;
   if (shards == 0) {
-    throw complaint(job, "parallelism.data_parallel_shard_degree",
-                    "is a number of ranks, or -1 for the rest");
+    throw config_error(job, "parallelism.data_parallel_shard_degree",
+                       "is a number of ranks, or -1 for the rest");
   }
   if (ranks % replicas != 0 || (shards > 0 && shards * replicas != ranks)) {
-    throw complaint(job,
-                    shards > 0 ? "parallelism.data_parallel_shard_degree"
-                               : "parallelism.data_parallel_replicate_degree",
-                    fmt::format("shards x replicas must make the {} ranks", ranks));
+    throw config_error(job,
+                       shards > 0 ? "parallelism.data_parallel_shard_degree"
+                                  : "parallelism.data_parallel_replicate_degree",
+                       fmt::format("shards x replicas must make the {} ranks", ranks));
   }
 }
 
@@ -323,8 +325,8 @@ void validate_sharding(const Job& job, int ranks) {
 
 bool learns_classes(const JobConfig& config) {
   const DataSection& data = config.data;
-  return data.source == "tokens" || data.source == "digits" ||
-         (data.source == "csv" && data.task == "classification");
+  return data.source == DataKind::kTokens || data.source == DataKind::kDigits ||
+         (data.source == DataKind::kCsv && data.task == TableTask::kClassification);
 }
 
 void validate(const Job& job, int ranks, bool one_host) {
@@ -353,23 +355,23 @@ BatchPlan batch_plan(const Job& job, int ranks) {
                                                  : "training.global_batch_sequences";
   if (training.global_batch_tokens) {
     if (*training.global_batch_tokens % training.sequence_length != 0) {
-      throw complaint(job, key,
-                      fmt::format("must be a multiple of training.sequence_length = {}",
-                                  training.sequence_length));
+      throw config_error(job, key,
+                         fmt::format("must be a multiple of training.sequence_length = {}",
+                                     training.sequence_length));
     }
     plan.global = *training.global_batch_tokens / training.sequence_length;
   } else {
     plan.global = training.global_batch_sequences.value_or(0);
   }
-  if (ranks < 1) throw complaint(job, "parallelism.ranks", "there must be at least one rank");
+  if (ranks < 1) throw config_error(job, "parallelism.ranks", "there must be at least one rank");
   if (plan.global % ranks != 0 || plan.global == 0) {
-    throw complaint(job, key,
-                    fmt::format("{} sequences do not divide among {} ranks", plan.global, ranks));
+    throw config_error(
+        job, key, fmt::format("{} sequences do not divide among {} ranks", plan.global, ranks));
   }
   const std::int64_t share = plan.global / ranks;
   plan.micro_batch = training.micro_batch == 0 ? share : training.micro_batch;
   if (share % plan.micro_batch != 0) {
-    throw complaint(
+    throw config_error(
         job, "training.micro_batch",
         fmt::format("must divide a rank's share of the global batch, {} sequences / {} ranks = {}",
                     plan.global, ranks, share));
@@ -392,10 +394,11 @@ std::int64_t total_steps(const Job& job, std::int64_t samples) {
     const double exact =
         std::floor(epochs * static_cast<double>(samples) / static_cast<double>(global) + 1e-9);
     if (exact < 1) {
-      throw complaint(job, "training.epochs",
-                      fmt::format("less than one step: the training split has {} samples, and one "
-                                  "global batch takes {}",
-                                  samples, global));
+      throw config_error(
+          job, "training.epochs",
+          fmt::format("less than one step: the training split has {} samples, and one "
+                      "global batch takes {}",
+                      samples, global));
     }
     steps = static_cast<std::int64_t>(exact);
   }

@@ -130,7 +130,7 @@ std::string RunReport::describe_plan() const {
 JobConfig RunReport::resolved_config() const {
   JobConfig config = config_;
   config.training.micro_batch = run_.batch.micro_batch;
-  if (config.precision.type == "auto") config.precision.type = run_.record.precision;
+  if (config.precision.type == Precision::kAuto) config.precision.type = run_.record.precision;
   config.parallelism.ranks = run_.group.size();
   config.parallelism.threads_per_rank = at::get_num_threads();
   const model::ModelSpec& spec = run_.record.model;
@@ -223,8 +223,9 @@ std::string RunReport::describe_work(double tokens_per_s, double peak_flops) con
       fmt::format("{} a {} (6 x weights that multiply it{}): {}", format_si(flops, "FLOPs"),
                   text ? "token" : "row", text ? " + 6 x layers x heads x head size x context" : "",
                   format_si(rate, "FLOP/s"));
-  const std::string best = fmt::format("{} that {} products of 1024 x 1024 matrices reach here now",
-                                       format_si(peak_flops, "FLOP/s"), run_.record.precision);
+  const std::string best =
+      fmt::format("{} that {} products of 1024 x 1024 matrices reach here now",
+                  format_si(peak_flops, "FLOP/s"), name_of(run_.record.precision));
   if (rate > peak_flops) {
     return fmt::format("{}, more than the {}: something else is busy on this machine.", work, best);
   }

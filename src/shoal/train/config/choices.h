@@ -1,0 +1,103 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "shoal/model/kept_activations.h"
+
+namespace shoal::train {
+
+// Keys of a job file that take one of a few words are enumerations. ChoiceNames has the words of
+// each: parsing, printing and the reference page use no others.
+
+enum class DataKind { kTokens, kDigits, kCsv, kRegression };
+enum class DataPreparation { kNothing, kHeaders, kFiles };
+enum class TokenizerChoice { kBpe, kByte };
+enum class TableTask { kClassification, kRegression };
+enum class LossKind { kAuto, kCrossEntropy, kMeanSquaredError, kMeanAbsoluteError };
+enum class OptimizerKind { kAdamW, kSgd };
+/// kAuto is a choice of precision.type alone, and kFp16 of weights alone.
+enum class Precision { kFp32, kBf16, kFp16, kAuto };
+enum class SchedulerKind { kConstant, kLinear, kCosine, kWarmupStableDecay };
+enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
+enum class ShardUnits { kBlock, kSize, kNames, kModel };
+using RecomputeMode = model::RecomputePolicy::Mode;
+enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow };
+
+/// The words of a job file for the enumerators of E, in their order.
+template <class E>
+struct ChoiceNames;
+
+template <>
+struct ChoiceNames<DataKind> {
+  static constexpr std::array names{"tokens", "digits", "csv", "regression"};
+};
+template <>
+struct ChoiceNames<DataPreparation> {
+  static constexpr std::array names{"nothing", "headers", "files"};
+};
+template <>
+struct ChoiceNames<TokenizerChoice> {
+  static constexpr std::array names{"bpe", "byte"};
+};
+template <>
+struct ChoiceNames<TableTask> {
+  static constexpr std::array names{"classification", "regression"};
+};
+template <>
+struct ChoiceNames<LossKind> {
+  static constexpr std::array names{"auto", "cross_entropy", "mean_squared_error",
+                                    "mean_absolute_error"};
+};
+template <>
+struct ChoiceNames<OptimizerKind> {
+  static constexpr std::array names{"adamw", "sgd"};
+};
+template <>
+struct ChoiceNames<Precision> {
+  static constexpr std::array names{"fp32", "bf16", "fp16", "auto"};
+};
+template <>
+struct ChoiceNames<SchedulerKind> {
+  static constexpr std::array names{"constant", "linear", "cosine", "wsd"};
+};
+template <>
+struct ChoiceNames<Transport> {
+  static constexpr std::array names{"auto", "shared_memory", "tcp", "mpi"};
+};
+template <>
+struct ChoiceNames<ShardUnits> {
+  static constexpr std::array names{"block", "size", "names", "model"};
+};
+template <>
+struct ChoiceNames<RecomputeMode> {
+  static constexpr std::array names{"none", "full", "every_k", "selective", "budget"};
+};
+template <>
+struct ChoiceNames<Fault> {
+  static constexpr std::array names{"none", "error", "exit", "kill", "stop", "nan", "overflow"};
+};
+
+template <class E>
+concept Choice = requires {
+  ChoiceNames<E>::names.size();
+};
+
+template <Choice E>
+constexpr const char* name_of(E value) {
+  return ChoiceNames<E>::names[static_cast<std::size_t>(value)];
+}
+
+/// Empty when no enumerator of E has this name.
+template <Choice E>
+constexpr std::optional<E> find_choice(std::string_view name) {
+  const auto& names = ChoiceNames<E>::names;
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<E>(found - names.begin());
+}
+
+}  // namespace shoal::train
