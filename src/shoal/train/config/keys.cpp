@@ -23,6 +23,108 @@ Allowed one_of(std::vector<std::string> words) {
   return {-kInfinity, kInfinity, false, std::move(words)};
 }
 
+// Conditions of keys. Each returns the reason why a key has no effect in this job, else nothing.
+
+std::string of_tokens(const JobConfig& job) {
+  if (job.data.source == DataKind::kTokens) return {};
+  return fmt::format("belongs to token data, and data.source is \"{}\"", name_of(job.data.source));
+}
+
+std::string of_tables(const JobConfig& job) {
+  if (job.data.source != DataKind::kTokens) return {};
+  return "belongs to tables, and data.source is \"tokens\"";
+}
+
+std::string of_regression(const JobConfig& job) {
+  if (job.data.source == DataKind::kRegression) return {};
+  return "belongs to the synthetic regression (data.source = \"regression\")";
+}
+
+std::string of_csv(const JobConfig& job) {
+  if (job.data.source == DataKind::kCsv) return {};
+  return "belongs to a CSV table (data.source = \"csv\")";
+}
+
+std::string of_table_files(const JobConfig& job) {
+  if (job.data.source != DataKind::kRegression) return {};
+  return "a synthetic regression reads no file";
+}
+
+std::string of_preparation(const JobConfig& job) {
+  if (job.data.prepare != DataPreparation::kNothing) return {};
+  return "says how to prepare, and data.prepare is \"nothing\"";
+}
+
+std::string of_bpe(const JobConfig& job) {
+  if (job.data.tokenizer == TokenizerChoice::kBpe) return {};
+  return "belongs to the BPE tokenizer, and data.tokenizer is \"byte\"";
+}
+
+std::string of_samples(const JobConfig& job) {
+  if (job.validation.sample_tokens > 0) return {};
+  return "begins a sample, and validation.sample_tokens is 0";
+}
+
+std::string of_adamw(const JobConfig& job) {
+  if (job.optimizer.name == OptimizerKind::kAdamW) return {};
+  return "belongs to adamw, and optimizer.name is \"sgd\"";
+}
+
+std::string of_sgd(const JobConfig& job) {
+  if (job.optimizer.name == OptimizerKind::kSgd) return {};
+  return "belongs to sgd, and optimizer.name is \"adamw\"";
+}
+
+std::string of_wsd(const JobConfig& job) {
+  if (job.lr_scheduler.name == SchedulerKind::kWarmupStableDecay) return {};
+  return "belongs to wsd";
+}
+
+std::string of_falling_rates(const JobConfig& job) {
+  if (job.lr_scheduler.name != SchedulerKind::kConstant) return {};
+  return "a constant learning rate does not end elsewhere";
+}
+
+std::string of_mode(const JobConfig& job, RecomputeMode mode) {
+  const RecomputeMode set = job.activation_checkpoint.mode;
+  if (set == mode) return {};
+  return fmt::format("has no meaning with activation_checkpoint.mode = \"{}\"", name_of(set));
+}
+
+std::string of_every_k(const JobConfig& job) { return of_mode(job, RecomputeMode::kEveryK); }
+
+std::string of_budget(const JobConfig& job) { return of_mode(job, RecomputeMode::kBudget); }
+
+std::string of_asynchronous(const JobConfig& job) {
+  if (job.checkpoint.asynchronous) return {};
+  return "belongs to checkpoint.asynchronous = true";
+}
+
+std::string of_faults(const JobConfig& job) {
+  if (job.debug.fault != Fault::kNone) return {};
+  return "says where the fault happens, and debug.fault is \"none\"";
+}
+
+std::string of_shards(const JobConfig& job) {
+  if (job.parallelism.zero_stage > 0) return {};
+  return "says how to shard, and parallelism.zero_stage is 0";
+}
+
+std::string of_stage_3(const JobConfig& job) {
+  if (job.parallelism.zero_stage == 3) return {};
+  return "belongs to parallelism.zero_stage = 3";
+}
+
+std::string of_buckets(const JobConfig& job) {
+  if (job.parallelism.zero_stage == 0) return {};
+  return "with parallelism.zero_stage above 0 units are sent, and no buckets";
+}
+
+std::string of_units_by_size(const JobConfig& job) {
+  if (job.parallelism.shard_units == ShardUnits::kSize) return {};
+  return "belongs to parallelism.shard_units = \"size\"";
+}
+
 /// Adds the keys of one section, each with the member that holds it.
 template <class Section>
 class Lister {
@@ -53,6 +155,12 @@ class Lister {
   Lister& key(const char* name, E Section::*member, const char* doc) {
     const auto& names = ChoiceNames<E>::names;
     return key(name, member, one_of({names.begin(), names.end()}), doc);
+  }
+
+  /// Conditions of the key that was added last, the most general first.
+  Lister& only_with(std::vector<Requirement> requirements) {
+    keys_.back().only_with = std::move(requirements);
+    return *this;
   }
 
  private:
@@ -116,29 +224,42 @@ void list_data(std::vector<ConfigKey>& keys) {
       .key("source", &D::source,
            "token data sets, handwritten digits, a CSV table, or a synthetic regression")
       .key("folders", &D::folders, any(), "tokens: folders that `shoal data prepare` wrote")
+      .only_with({of_tokens})
       .key("weights", &D::weights, above(0),
            "tokens: how often each folder is drawn from, one a folder; empty: by their number of "
            "tokens")
+      .only_with({of_tokens})
       .key("prepare", &D::prepare,
            "tokens: what to prepare into the one folder when it holds no data set yet; headers: "
            "the C++ headers of the Torch that this program was "
            "built against")
+      .only_with({of_tokens})
       .key("prepare_from", &D::prepare_from, any(),
            "tokens: files and folders to prepare from, with prepare = \"files\"")
+      .only_with({of_tokens})
       .key("tokenizer", &D::tokenizer, "tokens: tokenizer of a data set that is prepared")
+      .only_with({of_tokens, of_preparation})
       .key("vocab_size", &D::vocab_size, between(258, 1000000),
            "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
+      .only_with({of_tokens, of_preparation, of_bpe})
       .key("file", &D::file, any(),
            "csv: the table. digits: a copy of the table; empty: the one that ships with Shoal")
+      .only_with({of_tables, of_table_files})
       .key("target", &D::target, any(),
            "csv: name or index (from 0) of the column to be learnt; empty: the last")
+      .only_with({of_tables, of_csv})
       .key("task", &D::task, "csv: what the target is")
+      .only_with({of_tables, of_csv})
       .key("samples", &D::samples, between(2, 1e9), "regression: samples to make")
+      .only_with({of_tables, of_regression})
       .key("features", &D::features, between(1, 1e6), "regression: inputs of a sample")
+      .only_with({of_tables, of_regression})
       .key("noise", &D::noise, at_least(0),
            "regression: standard deviation of the noise in the target")
+      .only_with({of_tables, of_regression})
       .key("validation_fraction", &D::validation_fraction, {0, 0.9, true, {}},
-           "tables: part of the rows kept for validation");
+           "tables: part of the rows kept for validation")
+      .only_with({of_tables});
 }
 
 void list_training(std::vector<ConfigKey>& keys) {
@@ -148,15 +269,18 @@ void list_training(std::vector<ConfigKey>& keys) {
            "sequences (rows of a table) in one step over all ranks; this or global_batch_tokens")
       .key("global_batch_tokens", &T::global_batch_tokens, between(1, 1e12),
            "tokens in one step over all ranks; a multiple of sequence_length")
+      .only_with({of_tokens})
       .key("micro_batch", &T::micro_batch, between(0, 1e9),
            "sequences that a rank runs at once; 0: its whole share of the global batch. Never "
            "changes what is learnt")
       .key("sequence_length", &T::sequence_length, between(1, 1 << 24),
            "tokens in a sequence; of token data")
+      .only_with({of_tokens})
       .key("steps", &T::steps, between(1, 1e12),
            "length of the run in optimizer steps; exactly one of steps, tokens, epochs")
       .key("tokens", &T::tokens, between(1, 1e16),
            "length of the run in tokens, rounded up to whole steps")
+      .only_with({of_tokens})
       .key("epochs", &T::epochs, {0, 1e9, true, {}},
            "length of the run in passes over the training split, rounded down to whole steps")
       .key("loss", &T::loss,
@@ -170,10 +294,15 @@ void list_optimization(std::vector<ConfigKey>& keys) {
       .key("name", &O::name, "AdamW or stochastic gradient descent with momentum")
       .key("learning_rate", &O::learning_rate, at_least(0), "highest learning rate")
       .key("beta1", &O::beta1, from_to_below(0, 1), "adamw: decay of the mean of gradients")
+      .only_with({of_adamw})
       .key("beta2", &O::beta2, from_to_below(0, 1), "adamw: decay of the mean of squared gradients")
+      .only_with({of_adamw})
       .key("epsilon", &O::epsilon, above(0), "adamw: added to the root of the mean square")
+      .only_with({of_adamw})
       .key("momentum", &O::momentum, from_to_below(0, 1), "sgd: decay of the momentum; 0: none")
+      .only_with({of_sgd})
       .key("nesterov", &O::nesterov, any(), "sgd: Nesterov's momentum")
+      .only_with({of_sgd})
       .key("weight_decay", &O::weight_decay, at_least(0),
            "decay of matrices (biases and norms do not decay); adamw: decoupled, times the "
            "learning rate")
@@ -192,9 +321,11 @@ void list_optimization(std::vector<ConfigKey>& keys) {
            "steps over which the learning rate rises from 0")
       .key("decay_fraction", &S::decay_fraction, between(0, 1),
            "wsd: part of all steps, at the end, over which the learning rate falls")
+      .only_with({of_wsd})
       .key("final_ratio", &S::final_ratio, between(0, 1),
            "linear, cosine, wsd: where the learning rate falls to, as part of the highest: a step "
-           "after the last would have it");
+           "after the last would have it")
+      .only_with({of_falling_rates});
 }
 
 void list_precision(std::vector<ConfigKey>& keys) {
@@ -215,10 +346,12 @@ void list_precision(std::vector<ConfigKey>& keys) {
            "type in which gradients add up over micro-batches and ranks")
       .key("moments", &P::moments, one_of({"fp32", "bf16"}),
            "adamw: type of its two moments; bf16 is rounded stochastically")
+      .only_with({of_adamw})
       .key("gathers", &P::gathers, one_of({"fp32", "bf16"}),
            "zero_stage 1 to 3 where parameters are gathered (between hosts, TCP, MPI, arena = "
            "false): type in which fp32 ones are sent. bf16: half the bytes; ranks compute with the "
            "rounded values and update those that they own unrounded")
+      .only_with({of_shards})
       .key("loss_scale", &P::loss_scale, between(1, 1e12),
            "fp16: factor of the loss at the beginning; an overflow skips the step and halves it, "
            "down to 1")
@@ -267,32 +400,41 @@ void list_running(std::vector<ConfigKey>& keys) {
       .key("bucket_mb", &P::bucket_mb, {0, 65536, true, {}},
            "size of a gradient bucket in MB where gradients are copied to be sent: processes with "
            "arena = false, TCP or MPI")
+      .only_with({of_buckets})
       .key("zero_stage", &P::zero_stage, between(0, 3),
            "what data-parallel ranks hold shards of: 0 nothing, 1 the optimizer's state, 2 "
            "gradients too, 3 parameters too (FSDP)")
       .key("data_parallel_shard_degree", &P::data_parallel_shard_degree, between(-1, 4096),
            "zero_stage 1 to 3: ranks among which state is cut; -1: ranks / "
            "data_parallel_replicate_degree")
+      .only_with({of_shards})
       .key("data_parallel_replicate_degree", &P::data_parallel_replicate_degree, between(1, 4096),
            "zero_stage 1 to 3: copies of the whole state, each cut among its own ranks (hybrid "
            "sharding)")
+      .only_with({of_shards})
       .key("gather_ahead", &P::gather_ahead, between(0, 64),
            "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
            "the units of so many modules are gathered before their turn")
+      .only_with({of_stage_3})
       .key("reshard_after_forward", &P::reshard_after_forward, any(),
            "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
            "they are released after forward and gathered again for backward")
+      .only_with({of_stage_3})
       .key("shard_units", &P::shard_units,
            "zero_stage 1 to 3: which modules are flattened, cut and reduced as one: the model's "
            "blocks, those of shard_unit_size, those of "
            "shard_unit_names, or all as one")
+      .only_with({of_shards})
       .key("shard_unit_size", &P::shard_unit_size, between(1, 1e12),
            "shard_units = \"size\": a module with so many parameters becomes a unit")
+      .only_with({of_shards, of_units_by_size})
       .key("shard_unit_names", &P::shard_unit_names, any(),
            "shard_units = \"names\": paths of modules; * stands for any text")
+      .only_with({of_shards})
       .key("reduce_every_micro_batch", &P::reduce_every_micro_batch, any(),
            "zero_stage 2 and 3: gradients are reduced after every micro-batch, so that whole ones "
            "do not outlive it")
+      .only_with({of_shards})
       .key("timeout_s", &P::timeout_s, {0, 86400, true, {}},
            "longest wait for another rank in seconds");
   using A = ActivationCheckpointSection;
@@ -304,8 +446,10 @@ void list_running(std::vector<ConfigKey>& keys) {
            "block its input; selective: inputs and results of matrix products; budget: the "
            "cheapest ways that fit")
       .key("every_k", &A::every_k, at_least(1), "every_k: blocks k, 2k, 3k ... are recomputed")
+      .only_with({of_every_k})
       .key("budget_mb", &A::budget_mb, at_least(0),
-           "budget: what the blocks of one rank may hold at once, in MB");
+           "budget: what the blocks of one rank may hold at once, in MB")
+      .only_with({of_budget});
   using C = CheckpointSection;
   Lister<C>(keys, "checkpoint", &JobConfig::checkpoint)
       .key("interval", &C::interval, between(0, 1e12),
@@ -319,9 +463,11 @@ void list_running(std::vector<ConfigKey>& keys) {
       .key("staging_mb", &C::staging_mb, between(0, 1e9),
            "asynchronous: what of its state a rank may copy, in MB, because the next update comes "
            "before it is written; the update waits for the rest")
+      .only_with({of_asynchronous})
       .key("writer_share", &C::writer_share, {0, 1, true, {}},
            "asynchronous: part of one core's time that a rank's writer takes while nothing waits "
            "for it")
+      .only_with({of_asynchronous})
       .key("max_file_mb", &C::max_file_mb, between(1, 1e9),
            "a rank begins another file beyond this, in MB; a larger tensor has a file of its own");
   using M = MetricsSection;
@@ -341,7 +487,9 @@ void list_running(std::vector<ConfigKey>& keys) {
            "global batches that one evaluation reads; 0: the whole validation split")
       .key("sample_tokens", &V::sample_tokens, between(0, 1e6),
            "tokens: tokens generated and printed at the end of the run; 0: none")
-      .key("sample_prompt", &V::sample_prompt, any(), "tokens: text that the sample continues");
+      .only_with({of_tokens})
+      .key("sample_prompt", &V::sample_prompt, any(), "tokens: text that the sample continues")
+      .only_with({of_tokens, of_samples});
   using D = DebugSection;
   Lister<D>(keys, "debug", &JobConfig::debug)
       .key("seed", &D::seed, between(0, 9007199254740992.0), "of weights, dropout and sample order")
@@ -350,7 +498,9 @@ void list_running(std::vector<ConfigKey>& keys) {
            "not a number, or a gradient that is infinite")
       .key("fault_step", &D::fault_step, between(0, 1e12),
            "in which step, counted from 1; 0: in none")
-      .key("fault_rank", &D::fault_rank, between(0, 1e9), "on which rank");
+      .only_with({of_faults})
+      .key("fault_rank", &D::fault_rank, between(0, 1e9), "on which rank")
+      .only_with({of_faults});
 }
 
 std::vector<ConfigKey> list_keys() {

@@ -34,6 +34,9 @@ struct Allowed {
   bool below_most = false;         ///< `most` itself is not allowed
 };
 
+/// A condition of a key: the reason why setting the key is wrong in a job; empty where it is right.
+using Requirement = std::string (*)(const JobConfig&);
+
 /// One key of a job file: everything that parsing, printing and documentation know about it.
 struct ConfigKey {
   std::string section;
@@ -41,6 +44,7 @@ struct ConfigKey {
   std::string doc;  ///< one sentence without a full stop, units included
   Allowed allowed;
   std::function<Place(JobConfig&)> place;
+  std::vector<Requirement> only_with{};  ///< conditions under which the key has an effect
 
   std::string path() const { return section + "." + name; }
 };

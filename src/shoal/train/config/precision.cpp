@@ -20,7 +20,6 @@ void validate_sgd(const Job& job) {
   if (may_use(job, Precision::kBf16) || may_use(job, Precision::kFp16))
     throw config_error(job, "precision.parameters", why);
   if (p.gradients != Precision::kFp32) throw config_error(job, "precision.gradients", why);
-  reject_if_set(job, "precision.moments", "belongs to adamw, and optimizer.name is \"sgd\"");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/model/kept_activations.h"
+#include "shoal/train/config/keys.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/train/config/precision.h"
 #include "shoal/wire/address.h"
@@ -20,6 +21,17 @@ bool is_tokens(const Job& job) { return job.config.data.source == DataKind::kTok
 void reject_if_set(const Job& job, std::initializer_list<const char*> keys, const char* why) {
   for (const char* key : keys)
     if (job.origins.contains(key)) throw config_error(job, key, why);
+}
+
+/// Checks the conditions that the table of keys has for each key that was set.
+void reject_keys_without_effect(const Job& job) {
+  for (const ConfigKey& key : all_keys()) {
+    if (!job.origins.contains(key.path())) continue;
+    for (const Requirement reason : key.only_with) {
+      if (const std::string why = reason(job.config); !why.empty())
+        throw config_error(job, key.path(), why);
+    }
+  }
 }
 
 void validate_job(const Job& job) {
@@ -36,10 +48,6 @@ void validate_job(const Job& job) {
 
 void validate_tokens(const Job& job) {
   const DataSection& data = job.config.data;
-  reject_if_set(job,
-                {"data.samples", "data.features", "data.noise", "data.file", "data.target",
-                 "data.task", "data.validation_fraction"},
-                "belongs to tables, and data.source is \"tokens\"");
   if (data.folders.empty()) {
     throw config_error(
         job, "data.folders",
@@ -62,40 +70,10 @@ void validate_tokens(const Job& job) {
         job, "data.prepare_from",
         "goes with data.prepare = \"files\": name what to prepare from, or leave both out");
   }
-  if (data.prepare == DataPreparation::kNothing) {
-    reject_if_set(job, {"data.tokenizer", "data.vocab_size"},
-                  "says how to prepare, and data.prepare is \"nothing\"");
-  }
-  if (data.tokenizer == TokenizerChoice::kByte) {
-    reject_if_set(job, {"data.vocab_size"},
-                  "is of the BPE tokenizer, and data.tokenizer is \"byte\"");
-  }
-  if (job.config.validation.sample_tokens == 0) {
-    reject_if_set(job, {"validation.sample_prompt"},
-                  "begins a sample, and validation.sample_tokens is 0");
-  }
 }
 
 void validate_table(const Job& job) {
   const DataSection& data = job.config.data;
-  const std::string why =
-      fmt::format("belongs to token data, and data.source is \"{}\"", name_of(data.source));
-  reject_if_set(
-      job,
-      {"data.folders", "data.weights", "data.prepare", "data.prepare_from", "data.tokenizer",
-       "data.vocab_size", "training.sequence_length", "training.tokens",
-       "training.global_batch_tokens", "validation.sample_tokens", "validation.sample_prompt"},
-      why.c_str());
-  if (data.source != DataKind::kRegression) {
-    reject_if_set(job, {"data.samples", "data.features", "data.noise"},
-                  "belongs to the synthetic regression (data.source = \"regression\")");
-  }
-  if (data.source != DataKind::kCsv) {
-    reject_if_set(job, {"data.target", "data.task"},
-                  "belongs to a CSV table (data.source = \"csv\")");
-  }
-  if (data.source == DataKind::kRegression)
-    reject_if_set(job, {"data.file"}, "a synthetic regression reads no file");
   if (data.source == DataKind::kCsv && data.file.empty())
     throw config_error(job, "data.file", "name the CSV table");
 }
@@ -136,24 +114,8 @@ void validate_training(const Job& job) {
 }
 
 void validate_optimizer(const Job& job) {
-  const bool adamw = job.config.optimizer.name == OptimizerKind::kAdamW;
-  if (adamw) {
-    reject_if_set(job, {"optimizer.momentum", "optimizer.nesterov"},
-                  "belongs to sgd, and optimizer.name is \"adamw\"");
-  }
-  if (!adamw) {
-    reject_if_set(job, {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"},
-                  "belongs to adamw, and optimizer.name is \"sgd\"");
-  }
   if (job.config.optimizer.nesterov && job.config.optimizer.momentum == 0)
     throw config_error(job, "optimizer.nesterov", "needs optimizer.momentum above 0");
-  const SchedulerSection& scheduler = job.config.lr_scheduler;
-  if (scheduler.name != SchedulerKind::kWarmupStableDecay)
-    reject_if_set(job, {"lr_scheduler.decay_fraction"}, "belongs to wsd");
-  if (scheduler.name == SchedulerKind::kConstant) {
-    reject_if_set(job, {"lr_scheduler.final_ratio"},
-                  "a constant learning rate does not end elsewhere");
-  }
   if (!job.config.training.epochs) total_steps(job, 0);
 }
 
@@ -186,12 +148,6 @@ void check_length(const Job& job, std::int64_t steps) {
 
 void validate_activation_checkpoint(const Job& job, const model::ModelSpec& spec) {
   const ActivationCheckpointSection& section = job.config.activation_checkpoint;
-  const std::string why =
-      fmt::format("has no meaning with activation_checkpoint.mode = \"{}\"", name_of(section.mode));
-  if (section.mode != RecomputeMode::kEveryK)
-    reject_if_set(job, {"activation_checkpoint.every_k"}, why.c_str());
-  if (section.mode != RecomputeMode::kBudget)
-    reject_if_set(job, {"activation_checkpoint.budget_mb"}, why.c_str());
   if (section.mode == RecomputeMode::kBudget && section.budget_mb == 0)
     throw config_error(job, "activation_checkpoint.budget_mb", "say how much the blocks may hold");
   const std::int64_t blocks = model::block_count(spec);
@@ -205,19 +161,8 @@ void validate_activation_checkpoint(const Job& job, const model::ModelSpec& spec
   }
 }
 
-void validate_checkpoint(const Job& job) {
-  if (!job.config.checkpoint.asynchronous) {
-    reject_if_set(job, {"checkpoint.staging_mb", "checkpoint.writer_share"},
-                  "belongs to checkpoint.asynchronous = true");
-  }
-}
-
 void validate_ranks(const Job& job, int ranks) {
   const DebugSection& debug = job.config.debug;
-  if (debug.fault == Fault::kNone) {
-    reject_if_set(job, {"debug.fault_step", "debug.fault_rank"},
-                  "says where the fault happens, and debug.fault is \"none\"");
-  }
   if (debug.fault != Fault::kNone && debug.fault_rank >= ranks) {
     throw config_error(job, "debug.fault_rank",
                        fmt::format("there are {} ranks, counted from 0", ranks));
@@ -268,10 +213,6 @@ void validate_transport(const Job& job, bool one_host) {
   check("parallelism.link_costs", [&] {
     if (!p.link_costs.empty()) read_link_costs(p.link_costs);
   });
-  if (p.zero_stage > 0) {
-    reject_if_set(job, {"parallelism.bucket_mb"},
-                  "with parallelism.zero_stage above 0 the units are what travels");
-  }
   if (p.in_process || (p.arena && !tcp && !mpi)) {
     reject_if_set(job, {"parallelism.bucket_mb"},
                   "gradients are reduced where they lie, without buckets, as all ranks see them "
@@ -281,25 +222,9 @@ void validate_transport(const Job& job, bool one_host) {
 
 void validate_sharding(const Job& job, int ranks) {
   const ParallelismSection& p = job.config.parallelism;
-  if (p.zero_stage == 0) {
-    reject_if_set(
-        job,
-        {"parallelism.data_parallel_shard_degree", "parallelism.data_parallel_replicate_degree",
-         "parallelism.shard_units", "parallelism.shard_unit_size", "parallelism.shard_unit_names",
-         "parallelism.reduce_every_micro_batch", "precision.gathers"},
-        "says how to shard, and parallelism.zero_stage is 0");
-  }
-  if (p.zero_stage != 3) {
-    reject_if_set(job, {"parallelism.gather_ahead", "parallelism.reshard_after_forward"},
-                  "belongs to parallelism.zero_stage = 3");
-  }
   if (p.zero_stage == 1 && p.reduce_every_micro_batch) {
     throw config_error(job, "parallelism.reduce_every_micro_batch",
                        "stage 1 keeps whole gradients: they are reduced once a step");
-  }
-  if (p.shard_units != ShardUnits::kSize) {
-    reject_if_set(job, {"parallelism.shard_unit_size"},
-                  "belongs to parallelism.shard_units = \"size\"");
   }
   if ((p.shard_units == ShardUnits::kNames) != !p.shard_unit_names.empty()) {
     throw config_error(
@@ -331,6 +256,7 @@ bool learns_classes(const JobConfig& config) {
 
 void validate(const Job& job, int ranks, bool one_host) {
   validate_job(job);
+  reject_keys_without_effect(job);
   if (is_tokens(job)) {
     validate_tokens(job);
   } else {
@@ -340,7 +266,6 @@ void validate(const Job& job, int ranks, bool one_host) {
   validate_training(job);
   batch_plan(job, ranks);
   validate_optimizer(job);
-  validate_checkpoint(job);
   validate_precision(job);
   validate_ranks(job, ranks);
   validate_sharding(job, ranks);
