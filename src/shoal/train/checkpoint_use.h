@@ -12,7 +12,7 @@
 
 namespace shoal::train {
 
-/// A model as a checkpoint holds it, and the job that trained it.
+/// A model from a checkpoint, and the job that trained it.
 struct TrainedModel {
   Job job;
   std::string path;  ///< the step-<n> folder
@@ -25,11 +25,11 @@ struct TrainedModel {
 /// without a tokenizer too; Error(data).
 TrainedModel open_trained(const std::string& checkpoint);
 
-/// The tokens that follow `prompt`. Throws Error(usage) for a model that gives no tokens.
+/// Generates the tokens that follow `prompt`. Throws Error(usage) for a model that gives no tokens.
 std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt,
                                         const GenerationOptions& options, std::uint64_t seed);
 
-/// How many tokens the longest run has that `tokens` of the model share with the training split of
+/// Returns the length of the longest run of tokens that `tokens` share with the training split of
 /// the data set in `folder`. Throws Error(config) when that has another tokenizer.
 std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::uint32_t>& tokens,
                           const std::string& folder);

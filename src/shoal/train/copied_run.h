@@ -13,10 +13,10 @@ class CopiedRun {
  public:
   explicit CopiedRun(std::span<const std::uint32_t> sample);
 
-  /// The next tokens of the text; runs go on from what was fed before.
+  /// Reads the next tokens of the text; a run may have begun in the tokens before.
   void feed(std::span<const std::uint32_t> text);
 
-  std::int64_t length() const { return longest_; }  ///< of the longest run so far
+  std::int64_t length() const { return longest_; }  ///< length of the longest run so far
   std::int64_t end() const { return end_; }         ///< where in the sample it ends
 
  private:

@@ -17,14 +17,14 @@ namespace shoal::train {
 struct Batch {
   at::Tensor inputs;  ///< [B, T] int64 tokens or [B, F] float32 features
   at::Tensor labels;  ///< [B, T] int64, [B] int64 classes or [B, outputs] float32; -100: ignored
-  std::int64_t bytes = 0;  ///< of text that the labels of an evaluation batch stand for; token data
+  std::int64_t bytes = 0;  ///< token data: bytes of text of the labels of an evaluation batch
 };
 
-/// What a model learns to give.
+/// The kind of result that a model learns.
 enum class Task { kTokens, kClasses, kRegression };
 
-/// The data of a job, by sample number. What sample n is depends on the data, the seed and n alone:
-/// not on ranks, batches or what was read before. Thread-safe.
+/// The data of a job, by sample number. Sample n depends on the data, the seed and n alone: not on
+/// ranks, batches or earlier reads. Thread-safe.
 class DataSource {
  public:
   virtual ~DataSource() = default;
@@ -42,18 +42,19 @@ class DataSource {
   virtual Batch evaluation(const std::string& split,
                            const std::vector<std::int64_t>& samples) const = 0;
 
-  /// Names what the samples are made of: a run resumes on the same only.
+  /// A hash of the data and its options: a run resumes only on data with the same one.
   virtual std::uint64_t fingerprint() const = 0;
 };
 
 /// The label of a position that does not count.
 inline constexpr std::int64_t kIgnoredLabel = -100;
 
-/// Opens what the job names. `thorough`: every checksum, about a second per gigabyte. Throws
+/// Opens the data of the job. `thorough` checks every checksum, about a second per gigabyte. Throws
 /// Error(input missing), Error(data), Error(config).
 std::shared_ptr<const DataSource> open_data(const Job& job, bool thorough);
 
-/// The parts of open_data. Token data: windows of training.sequence_length tokens; tables: rows.
+/// open_data calls one of these. A sample of token data is a window of training.sequence_length
+/// tokens; a sample of a table is a row.
 std::shared_ptr<const DataSource> open_tokens(const Job& job, bool thorough);
 std::shared_ptr<const DataSource> open_table(const Job& job);
 

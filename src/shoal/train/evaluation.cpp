@@ -12,7 +12,7 @@
 namespace shoal::train {
 namespace {
 
-/// What ranks add up, in the order of the tensor that they reduce.
+/// Sums over the ranks, in the order of the tensor that they reduce.
 struct Sums {
   double loss = 0, labels = 0, bytes = 0, correct = 0, squares = 0, absolutes = 0;
 };

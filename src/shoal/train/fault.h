@@ -7,9 +7,8 @@
 
 namespace shoal::train {
 
-/// Does on purpose what `debug` says goes wrong in this step (counted from 1) of this rank, so that
-/// tests and users see what happens then: an error, a silent exit with code 1, SIGKILL or SIGSTOP.
-/// What remains to be done by the step itself is returned.
+/// Injects the fault that `debug` asks for in this step (counted from 1) of this rank: an error, a
+/// silent exit with code 1, SIGKILL or SIGSTOP. Returns a fault that the step itself must inject.
 Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int size);
 
 }  // namespace shoal::train

@@ -42,7 +42,7 @@ std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t>
   nn::KeyValueCache cache(longest);
   std::int64_t from = std::max<std::int64_t>(
       0, static_cast<std::int64_t>(text.size()) - longest);  // where the model's view begins
-  std::int64_t seen = from;                                  // what the cache holds ends here
+  std::int64_t seen = from;                                  // the cache holds the tokens before it
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const auto size = static_cast<std::int64_t>(text.size());
     if (size - from > longest) from = seen = size - longest / 2, cache.clear();

@@ -15,8 +15,8 @@ namespace shoal::train {
 struct GenerationOptions {
   std::int64_t tokens = 200;
   SamplingOptions sampling;
-  bool cache =
-      true;  ///< keep keys and values of earlier positions; off gives the same tokens, slower
+  /// Keeps keys and values of earlier positions; without it the same tokens come slower.
+  bool cache = true;
 };
 
 /// Continues `prompt` (at least one token) by `options.tokens` tokens below `vocabulary` (the
@@ -27,10 +27,10 @@ std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t>
                                     const GenerationOptions& options, Key key,
                                     std::uint32_t vocabulary);
 
-/// The tokens of a prompt; of an empty one the end of a document.
+/// Encodes a prompt; an empty one becomes the token that ends a document.
 std::vector<std::uint32_t> tokens_of(const data::Tokenizer& tokenizer, const std::string& prompt);
 
-/// `prompt` and what follows it, as text.
+/// Returns `prompt` and its continuation as text.
 std::string generate_text(nn::Model& model, const data::Tokenizer& tokenizer,
                           const std::string& prompt, const GenerationOptions& options, Key key);
 

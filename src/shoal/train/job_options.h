@@ -15,16 +15,17 @@
 
 namespace shoal::train {
 
-/// What sections of a job file mean to the rooms below.
+// Options of the lower layers that the sections of a job file stand for.
+
 optim::Options optimizer_options(const JobConfig& config);
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps);
 
-/// How the job shards, and over which mesh: axes "replicate" and "shard". Of a job whose zero_stage
-/// is not 0.
+/// Options of sharding and its mesh with the axes "replicate" and "shard", for a job whose
+/// zero_stage is above 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
 mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world);
 
-/// How checkpoints are written, and how behind training.
+/// Options of checkpoints, and of the thread that writes them behind training.
 checkpoint::SaveOptions save_options(const JobConfig& config);
 checkpoint::SaverOptions saver_options(const JobConfig& config);
 

@@ -22,14 +22,14 @@ at::ScalarType scalar_type(Precision type);
 /// precision.parameters that fits no parameter.
 void set_types(nn::Model& model, const Job& job, Precision type);
 
-/// How the optimizer keeps parameters and moments.
+/// Types and place of the optimizer's state.
 optim::Storage storage_options(const JobConfig& config);
 
-/// The scale of the loss if any parameter of `model` is float16.
+/// Returns the scale of the loss when any parameter of `model` is float16.
 std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config);
 
-/// Master weights of a new run begin with the initial weights themselves and not with what 16 bits
-/// leave of them. `owned` as the optimizer's slices.
+/// Fills the master weights of a new run with the initial weights before they are rounded to 16
+/// bits. `owned` has the ranges of the optimizer's slices.
 void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer,
                    Key key);
 
@@ -37,8 +37,8 @@ void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimi
 /// everything is fp32.
 std::string describe_precision(const nn::Model& model, const JobConfig& config);
 
-/// Seconds that the products of one layer take, forward and backward: weights in fp32, and in a
-/// 16-bit type.
+/// Seconds that the matmuls of one layer take, forward and backward, with fp32 weights and with
+/// weights of a 16-bit type.
 struct ProductTimes {
   double fp32_s = 0, narrow_s = 0;
 };
@@ -49,13 +49,11 @@ struct ProductTimes {
 ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows, Precision type,
                               Duration budget, const comm::Group& group);
 
-/// What precision.type = "auto" means where bf16 takes these times: bf16 if it gains a twentieth,
-/// else fp32.
+/// Chooses for precision.type = "auto" by these times: bf16 when it gains a twentieth, else fp32.
 Precision faster_type(const ProductTimes& bf16);
-/// What is said about that.
+/// Describes this choice in one sentence.
 std::string describe_choice(const ProductTimes& bf16);
-/// What is said when `type`, which the job asks for, takes ten times as long as fp32 or more;
-/// nothing otherwise.
+/// Returns a warning when `type`, which the job asks for, takes ten times as long as fp32 or more.
 std::optional<std::string> warn_if_slow(Precision type, const ProductTimes& times);
 
 }  // namespace shoal::train

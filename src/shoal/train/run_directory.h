@@ -5,8 +5,8 @@
 
 namespace shoal::train {
 
-/// The folder of a run and what lies where in it. A value; nothing is made before it is asked for.
-/// Whoever starts the job makes it, moves an older one aside and holds its lock.
+/// The paths of a run's files. The class makes and opens nothing: the launcher makes the folder,
+/// moves an older one aside and holds the lock.
 class RunDirectory {
  public:
   explicit RunDirectory(std::string path) : path_(std::move(path)) {}
@@ -14,7 +14,8 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string memory() const { return path_ + "/memory.json"; }
-  /// What rank `rank` held in the first steps, moment by moment; and a picture of rank 0's.
+  /// Memory of rank `rank` in the first steps, moment by moment; memory_plot() draws that of rank
+  /// 0.
   std::string memory_timeline(int rank) const {
     return path_ + "/memory-rank-" + std::to_string(rank) + ".csv";
   }
@@ -29,7 +30,8 @@ class RunDirectory {
   std::string path_;
 };
 
-/// Writes a small file, whole or not at all: aside, then renamed. Throws Error(output).
+/// Writes a small file whole or not at all: under another name, which is then renamed. Throws
+/// Error(output).
 void write_whole(const std::string& path, const std::string& text);
 
 }  // namespace shoal::train

@@ -33,7 +33,7 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
   return differences;
 }
 
-/// What a resumed run must not change although the tensors would fit.
+/// Lists keys that a resumed run must not change although the tensors would fit.
 std::vector<std::string> differing_training_keys(const JobConfig& before, const JobConfig& after) {
   const auto loss = [](const JobConfig& job) {
     if (job.training.loss != LossKind::kAuto) return name_of(job.training.loss);

@@ -10,7 +10,7 @@
 
 namespace shoal::train {
 
-/// What a checkpoint says beside its tensors: where the run is and what it is a run of.
+/// The metadata of a checkpoint beside its tensors: the position of the run, its model and job.
 struct RunRecord {
   std::int64_t step = 0;     ///< optimizer steps done
   std::int64_t samples = 0;  ///< training samples used: the next step begins with this one
@@ -20,18 +20,18 @@ struct RunRecord {
   Precision precision = Precision::kFp32;               ///< precision.type as decided: not kAuto
   std::optional<optim::LossScale::State> loss_scale{};  ///< fp16
   std::string job;                                      ///< the job file as resolved, TOML
-  std::string job_file;                                 ///< what it was called
+  std::string job_file;                                 ///< its name
 
   std::string to_json() const;
 };
 
 /// Throws Error(data) that names `origin` when the text is no such record.
 RunRecord parse_record(const std::string& json, const std::string& origin);
-/// Of the checkpoint in folder `path`; reads no tensor.
+/// Reads the record of the checkpoint in folder `path`, and no tensor.
 RunRecord read_record(const std::string& path);
 
-/// The run goes on with the same model, seed and data only. Throws Error(config) that names each
-/// key that differs, with both values.
+/// Checks that a run goes on with the same model, loss, optimizer and data. Throws Error(config)
+/// that names each key that differs, with both values.
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path);
 
 }  // namespace shoal::train

@@ -5,7 +5,7 @@
 
 namespace shoal::train {
 
-/// How a token is drawn from logits. Defaults draw from the model's own distribution.
+/// Options for drawing a token from logits. Defaults draw from the model's own distribution.
 struct SamplingOptions {
   double temperature = 1;  ///< logits are divided by it; 0: always the likeliest token
   std::int64_t top_k = 0;  ///< only the k likeliest tokens; 0: all

@@ -17,11 +17,11 @@
 
 namespace shoal::train {
 
-/// A step's samples on this rank, cut into micro-batches.
+/// The samples of one step on this rank, cut into micro-batches.
 struct RankBatch {
   std::vector<Batch> micro_batches;
-  std::int64_t first_sample =
-      0;  ///< of the first micro-batch, counted within the step's global batch
+  /// Number of the first sample, counted within the global batch of the step.
+  std::int64_t first_sample = 0;
 };
 
 /// This rank's part of the global batch that begins with training sample `first`: rank r runs the
@@ -29,8 +29,7 @@ struct RankBatch {
 /// the same samples.
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank);
 
-/// What goes wrong in a step on purpose: its loss is no number, or the gradient of one rank is
-/// infinite.
+/// An injected fault of a step: its loss is not a number, or the gradient of one rank is infinite.
 enum class Poison { kNone, kLoss, kGradient };
 
 struct StepInput {
@@ -43,13 +42,13 @@ struct StepInput {
 
 struct StepResult {
   double loss = 0;  ///< mean over the valid labels of the global batch
-  double grad_norm =
-      0;  ///< before clipping, without the loss scale; infinite in a step that was skipped
+  /// Norm before clipping, without the loss scale; infinite in a step that was skipped.
+  double grad_norm = 0;
   std::optional<double> loss_scale{};
   bool skipped = false;  ///< the gradient overflowed: no update, and the loss scale is halved
 };
 
-/// The valid labels of the micro-batches (values, of a regression).
+/// Counts the valid labels of the micro-batches; for a regression, their values.
 double count_labels(const std::vector<Batch>& micro_batches);
 
 /// One step: forward and backward of every micro-batch, gradients summed over `group` as they
@@ -62,8 +61,8 @@ double count_labels(const std::vector<Batch>& micro_batches);
 /// not finite; parameters are then as before the step.
 class TrainingStep {
  public:
-  /// `scale`: multiplies the loss of every step, and learns from its gradient; null: none. Outlives
-  /// this.
+  /// `scale` multiplies the loss of every step and is adapted to its gradient; null: there is none.
+  /// All references must outlive this.
   TrainingStep(nn::Model& model, optim::Optimizer& optimizer,
                parallel::GradientReduction& reduction, comm::Group group, Key key,
                optim::LossScale* scale = nullptr);
@@ -77,7 +76,7 @@ class TrainingStep {
  private:
   double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample,
                           const StepInput& input);
-  /// Whether the optimizer may use gradients of this norm, which still carry the scale.
+  /// Returns true when the optimizer may use gradients of this norm, which still carry the scale.
   bool accepted(double scaled_norm, const StepInput& input);
   double scale() const { return scale_ ? scale_->scale() : 1; }
 
@@ -93,7 +92,7 @@ class TrainingStep {
 /// The slices that an optimizer of the whole model updates: every parameter that is trained, in the
 /// model's order.
 std::vector<optim::Slice> slices_of(const nn::Module& model);
-/// The same of what this rank owns.
+/// The slices that an optimizer updates where this rank owns a part of the model.
 std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& owned);
 
 }  // namespace shoal::train

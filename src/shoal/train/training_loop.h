@@ -23,7 +23,7 @@ class TrainingLoop {
   int run();
 
  private:
-  /// What all ranks know alike before a step.
+  /// Values that are the same on all ranks before a step.
   struct Agreement {
     double labels = 0;      ///< valid labels of the global batch
     int signal = 0;         ///< a rank was asked to stop by it; 0: none was

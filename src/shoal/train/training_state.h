@@ -14,20 +14,20 @@
 
 namespace shoal::train {
 
-/// The tensors of a run: parameters and the optimizer's state. Parameters that have master weights
-/// are saved and filled as those. Each rank of `group` saves and fills what it owns; of equal
-/// shares there are as many as ranks in a replica, `replicas` copies of each.
+/// The tensors of a run: parameters and the optimizer's state. A parameter with master weights is
+/// saved and loaded as these. Each rank of `group` saves and loads the ranges that it owns; each
+/// range exists `replicas` times.
 class TrainingState {
  public:
-  /// `owned`: as the optimizer's slices, in their order, and frozen parameters besides. This rank
-  /// is in copy `replica` of `replicas`.
+  /// `owned` has the ranges of the optimizer's slices in their order, and frozen parameters
+  /// besides. This rank belongs to copy `replica` of `replicas`.
   TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
                 comm::Group group, int replica, int replicas);
 
   /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
   std::string save(const std::string& directory, const RunRecord& record,
                    const checkpoint::SaveOptions& options) const;
-  /// The same behind this thread: parameters and optimizer stay as they are until
+  /// Starts a save on another thread. Parameters and optimizer must not change until
   /// saver.before_update(). Throws as Saver::start.
   void start_saving(checkpoint::Saver& saver, const std::string& directory, const RunRecord& record,
                     const checkpoint::SaveOptions& options) const;
@@ -42,7 +42,7 @@ class TrainingState {
   optim::Optimizer& optimizer_;
   comm::Group group_;
   int replica_, replicas_;
-  at::Tensor updates_;  ///< [slices] int64: how often each slice was updated
+  at::Tensor updates_;  ///< [slices] int64: number of updates of each slice
 };
 
 /// Fills the parameters alone, for evaluation and generation.

@@ -22,13 +22,13 @@ namespace {
 
 Error config_error(const std::string& what) { return Error(ErrorKind::kConfig, "job", what); }
 
-/// Keys of which a job sets one. One that is set on the command line takes the place of another
-/// that stands in the file.
+/// Groups of keys of which a job sets one. A key that is set on the command line replaces another
+/// one of its group that the file sets.
 const std::vector<std::vector<std::string>> kAlternatives = {
     {"training.steps", "training.tokens", "training.epochs"},
     {"training.global_batch_sequences", "training.global_batch_tokens"}};
 
-/// One value on its way into the job: where it stands and which key it is for.
+/// One value that is about to be assigned: its key, and the line it came from.
 struct Incoming {
   const ConfigKey& key;
   std::string origin;
@@ -217,7 +217,7 @@ void unset(Job& job, const std::string& path) {
   job.origins.erase(path);
 }
 
-/// What the command line now says takes the place of what the file said in other units.
+/// A key of the command line replaces the key of the file that says the same in other units.
 void displace(Job& job, const std::string& set) {
   for (const auto& group : kAlternatives) {
     if (std::find(group.begin(), group.end(), set) == group.end()) continue;
@@ -281,7 +281,7 @@ void set_key(Job& job, const std::string& path, const std::string& value,
     readable = false;
   }
   const toml::node* node = readable && parsed.size() == 1 ? parsed.get("value") : nullptr;
-  // A word without quotes is what it says.
+  // On the command line a text needs no quotes.
   if (takes_text(key) && (!node || !node->is_string())) {
     assign(job, key, origin, toml::value<std::string>(value));
   } else if (node) {

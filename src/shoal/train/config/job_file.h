@@ -10,15 +10,15 @@
 
 namespace shoal::train {
 
-/// Where the values that are not defaults came from: "optimizer.name" -> "job.toml:12" or "command
+/// Origins of the values that are not defaults: "optimizer.name" -> "job.toml:12" or "command
 /// line".
 using Origins = std::map<std::string, std::string>;
 
-/// A job as read: its values and where each came from.
+/// A job as it was read: its values and the origin of each.
 struct Job {
   JobConfig config;
   Origins origins;
-  std::string file;  ///< as named by the user
+  std::string file;  ///< the name by which the user gave it
 
   /// "job.toml:12", "command line" or "default".
   std::string origin(const std::string& key) const;
@@ -31,7 +31,7 @@ struct Job {
 /// for unknown sections and keys, values of the wrong type or out of range. Throws Error(input
 /// missing) when there is no such file. Rules that join several keys are checked by `validate`.
 Job load_job(const std::string& path, const std::vector<std::string>& sets = {});
-/// The same from text; `file` is named in errors.
+/// Parses the text of a job file; `file` is named in errors.
 Job parse_job(std::string_view text, const std::string& file,
               const std::vector<std::string>& sets = {});
 
@@ -44,10 +44,10 @@ Error config_error(const Job& job, const std::string& key, const std::string& wh
 
 /// Every key that has a value, as a job file that parses to the same values.
 std::string to_toml(const JobConfig& config);
-/// What --print-config shows: to_toml with a comment behind each value that says where it came
-/// from; unset optional keys as comments.
+/// Returns what --print-config prints: to_toml with the origin of each value as a comment, and
+/// unset optional keys as comments.
 std::string print_config(const Job& job);
-/// The reference of all keys as Markdown: sections, keys, types and ranges, defaults, meaning.
+/// Writes docs/reference/job.md: sections, keys, types and ranges, defaults, meaning.
 std::string config_reference();
 
 }  // namespace shoal::train

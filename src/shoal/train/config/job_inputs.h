@@ -24,12 +24,12 @@ JobTokens open_job_tokens(const Job& job, data::Check check);
 /// The table of a job, cut into its parts by the seed; a CSV table with every feature at mean 0 and
 /// variance 1 over the training part. Throws Error(input missing), Error(data).
 data::TableSplit read_job_table(const Job& job);
-/// What it decides about a model.
+/// Returns the sizes of a model that the table decides.
 DataSizes sizes_of(const data::TableSplit& table);
 
 /// Opens everything that the job reads and checks what it decides: model, sequence length, length
-/// of the run. Cheap of token data: no checksum but those of headers. Returns what the data decides
-/// about the model. Throws Error(input missing), Error(data), Error(config).
+/// of the run. It is cheap for token data, of which it checks the headers alone. Returns the sizes
+/// that the data decides. Throws Error(input missing), Error(data), Error(config).
 DataSizes check_job_inputs(const Job& job);
 
 }  // namespace shoal::train

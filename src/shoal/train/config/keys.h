@@ -18,19 +18,19 @@ struct ChoicePlace {
   std::function<void(const std::string&)> set;  ///< takes a name of the enumeration
 };
 
-/// Where a key's value lies in a JobConfig; its alternative is the key's type.
+/// The place of a key's value in a JobConfig; its alternative is the key's type.
 using Place =
     std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::int64_t>*,
                  std::vector<double>*, std::vector<std::string>*, std::optional<bool>*,
                  std::optional<std::int64_t>*, std::optional<double>*, std::optional<std::string>*,
                  std::optional<std::vector<std::int64_t>>*, ChoicePlace>;
 
-/// Which numbers (of a list: elements) or words a key takes.
+/// The numbers or words that a key takes; for a list, each of its elements.
 struct Allowed {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above_least = false;        ///< `least` itself is not allowed
-  std::vector<std::string> words;  ///< of a text; empty: any text
+  std::vector<std::string> words;  ///< the texts that are allowed; empty: any text
   bool below_most = false;         ///< `most` itself is not allowed
 };
 
@@ -51,14 +51,14 @@ struct ConfigKey {
 
 /// All keys in the order of the job file; keys of one section stand together.
 std::span<const ConfigKey> all_keys();
-/// Null when there is none of that name.
+/// Returns null when there is no key of that name.
 const ConfigKey* find_key(const std::string& section, const std::string& name);
 /// The sections in order.
 std::vector<std::string> section_names();
 
 /// "a whole number from 1 to 64", "one of \"adamw\", \"sgd\"", "true or false".
 std::string describe_allowed(const ConfigKey& key);
-/// Its value in `config` as TOML; empty when it is optional and not set.
+/// Returns the key's value in `config` as TOML; empty when it is optional and not set.
 std::string value_text(const ConfigKey& key, const JobConfig& config);
 
 }  // namespace shoal::train

@@ -10,7 +10,7 @@
 
 namespace shoal::train {
 
-/// What an evaluation found, over all ranks.
+/// The result of an evaluation over all ranks.
 struct Evaluation {
   double loss = 0;                        ///< mean over the valid labels
   std::int64_t labels = 0;                ///< how many there were
@@ -24,14 +24,14 @@ bool is_finite(const Evaluation& evaluation);
 /// Indexed by MemoryCategory.
 using MemoryByCategory = std::array<double, kMemoryCategories>;
 
-/// What one training step left, over all ranks: a line of metrics.jsonl.
+/// The figures of one training step over all ranks: a line of metrics.jsonl.
 struct StepMetrics {
   std::int64_t step = 0;    ///< counted from 1: how many steps the model has been trained
   double loss = 0;          ///< mean over the valid labels of the global batch, before the update
   double grad_norm = 0;     ///< before clipping; infinite in a step that was skipped
-  double lr = 0;            ///< of this update
+  double lr = 0;            ///< learning rate of this update
   std::int64_t tokens = 0;  ///< trained so far (rows, of a table)
-  double tokens_per_s = 0;  ///< of this step
+  double tokens_per_s = 0;  ///< speed of this step
   std::optional<double> loss_scale{};    ///< fp16: by which the loss of this step was multiplied
   std::optional<double> memory_bytes{};  ///< most that tensors of all ranks took together in the
                                          ///< steps before; empty: not known
@@ -43,7 +43,7 @@ struct StepMetrics {
 /// One JSON object without a line end; numbers have 17 significant digits, so that they read back
 /// to the same bits. Throws Error(non-finite) for a value that JSON has no number for.
 std::string to_json(const StepMetrics& metrics);
-/// The same of an evaluation alone: its keys of such a line.
+/// Writes an evaluation alone, with the keys that it has in such a line.
 std::string to_json(const Evaluation& evaluation);
 /// Throws Error(data) when `line` is no such object.
 StepMetrics parse_metrics(const std::string& line);

@@ -23,7 +23,7 @@ model::MicroBatch micro_batch(const model::ModelSpec& spec, const Training& trai
           .product_bytes = std::min(training.states->parameter, 4.0)};
 }
 
-/// What every number of the job takes, by its types.
+/// Bytes of each number of the model's state, by the types of the job.
 plan::StateBytes state_bytes(const JobConfig& config) {
   const PrecisionSection& p = config.precision;
   const auto bytes = [](Precision type) { return type == Precision::kFp32 ? 4.0 : 2.0; };

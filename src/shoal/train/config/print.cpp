@@ -9,7 +9,7 @@
 namespace shoal::train {
 namespace {
 
-/// Where the comments stand; longer lines push theirs out.
+/// Comments begin in this column, or behind a longer line.
 constexpr std::size_t kCommentColumn = 44;
 
 }  // namespace
@@ -45,8 +45,8 @@ std::string belonging_toml(const Job& job, int ranks) {
     const std::string value = value_text(key, job.config);
     const bool is_default = value == value_text(key, defaults);
     const bool says_nothing = value.empty() || value == "\"\"" || value == "[]";
-    // Where the ranks run is not known here: what a default says of TCP between hosts is left out,
-    // and what somebody set stays.
+    // It is not known here on how many hosts the ranks run. Keys of TCP between hosts are left out
+    // as defaults, and kept when they were set.
     if ((is_default && says_nothing) ||
         !(belongs(key, true) || (!is_default && belongs(key, false))))
       continue;

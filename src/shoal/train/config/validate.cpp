@@ -17,7 +17,7 @@ namespace {
 
 bool is_tokens(const Job& job) { return job.config.data.source == DataKind::kTokens; }
 
-/// The first key of a section that was set although `why` says that it does not belong there.
+/// Throws for the first of `keys` that was set; `why` completes the error.
 void reject_if_set(const Job& job, std::initializer_list<const char*> keys, const char* why) {
   for (const char* key : keys)
     if (job.origins.contains(key)) throw config_error(job, key, why);
@@ -119,7 +119,7 @@ void validate_optimizer(const Job& job) {
   if (!job.config.training.epochs) total_steps(job, 0);
 }
 
-/// The rules that need the length of the run, which of epochs only the data tells.
+/// Checks the rules that need the length of the run. For a length in epochs the data must be open.
 void check_length(const Job& job, std::int64_t steps) {
   const SchedulerSection& scheduler = job.config.lr_scheduler;
   const TrainingSection& training = job.config.training;

@@ -7,11 +7,11 @@
 
 namespace shoal::train {
 
-/// Whether the job learns classes (tokens are classes too) and not numbers; follows from
-/// data.source and, of a CSV table, data.task.
+/// Returns true when the job learns classes (tokens are classes too) and not numbers. This follows
+/// from data.source and, for a CSV table, from data.task.
 bool learns_classes(const JobConfig& config);
 
-/// How one step's global batch is cut: global = ranks x accumulation x micro_batch, in sequences
+/// The cut of a step's global batch: global = ranks x accumulation x micro_batch, in sequences
 /// (or rows of a table).
 struct BatchPlan {
   std::int64_t global = 0;
@@ -21,23 +21,23 @@ struct BatchPlan {
   bool operator==(const BatchPlan&) const = default;
 };
 
-/// Checks what joins several keys, for `ranks` ranks: heads and sizes of the model, batch against
-/// ranks and micro-batch, the length of the run, data against model. Reads no file. `one_host`: all
-/// ranks are on one. Throws Error(config) that names the keys, where their values came from and the
-/// rule.
+/// Checks the rules that join several keys, for `ranks` ranks: heads and sizes of the model, batch
+/// against ranks and micro-batch, the length of the run, data against model. It reads no file but
+/// parallelism.link_costs. `one_host` tells that all ranks are on one host. Throws Error(config)
+/// that names the keys, the origin of their values and the rule.
 void validate(const Job& job, int ranks, bool one_host = true);
 
-/// A job file of the keys that belong to this job: those that are not defaults, and the defaults
-/// that `validate` takes when they are written down. `shoal train` reads it to the same values.
+/// Writes a job file with the keys that have an effect in this job: those that are not defaults,
+/// and the defaults that `validate` accepts when they are set. It parses to the same values.
 std::string belonging_toml(const Job& job, int ranks);
 
 /// Throws Error(config) when the global batch does not divide.
 BatchPlan batch_plan(const Job& job, int ranks);
 
-/// What the data decides about a model; 0 where the data has no such size, or it is not known yet
-/// (1 stands in).
+/// The sizes of a model that the data decides; 0 where the data has no such size, or it is not
+/// known yet.
 struct DataSizes {
-  std::int64_t vocab = 0;    ///< of the tokenizer
+  std::int64_t vocab = 0;    ///< entries of the tokenizer
   std::int64_t inputs = 0;   ///< features of a table
   std::int64_t outputs = 0;  ///< classes, or targets of a regression
 };

@@ -15,37 +15,36 @@
 
 namespace shoal::train {
 
-/// Bytes of tensors at the worst moment of a step, in all and of that by category.
+/// Bytes of tensors at the worst moment of a step: the total and its categories.
 struct MemoryPeak {
   double total = 0;
-  double staged = 0;  ///< of that, what checkpoints had copied aside when the step began
+  double staged = 0;  ///< part of it that checkpoints had copied when the step began
   MemoryByCategory categories{};
 };
 
-/// Watches what the steps of one rank take of the installed arena. Without an arena nothing is
-/// known. Ranks that are threads share one arena, which rank 0 answers for; the others have
-/// nothing.
+/// Records how much of the installed arena the steps of one rank take. Without an arena it records
+/// nothing. Ranks that are threads of one process share one arena, and rank 0 records it for all.
 class MemoryWatch {
  public:
   MemoryWatch(const comm::Group& group, bool in_process);
 
-  /// Whether this rank knows what it takes.
+  /// Returns true when this rank records.
   bool active() const { return watches_ && answers_; }
-  /// The first `steps` steps from here on have marks. `model`: its units mark their passes; it must
-  /// not run when this is gone.
+  /// Marks the next `steps` steps moment by moment, at the passes of `model`'s units. The model
+  /// must not run after this is destroyed.
   void record(nn::Model& model, std::int64_t steps);
 
-  /// `staged_bytes`: what checkpoints hold aside.
+  /// `staged_bytes` is the size of the copies that checkpoints hold.
   void begin_step(std::int64_t step, double staged_bytes = 0);
-  /// A moment of a step that is recorded.
+  /// Adds a mark when the step is one of those that are recorded.
   void mark(const std::string& where);
-  /// True when this was the last step that is recorded.
+  /// Returns true after the last step that is recorded.
   bool end_step();
 
-  /// The worst moment so far; nothing where it is not known, or rank 0 answers.
+  /// The worst moment so far; zero where this rank does not record.
   const MemoryPeak& peak() const { return peak_; }
   const std::vector<MemoryMark>& marks() const { return marks_; }
-  /// Of every rank, on every rank; empty without an arena. Collective.
+  /// Returns the peak of every rank, on every rank; empty without an arena. Collective.
   std::vector<MemoryPeak> of_all_ranks() const;
 
  private:
@@ -61,11 +60,11 @@ class MemoryWatch {
   std::vector<MemoryMark> marks_;
 };
 
-/// The sum over ranks: their worst moments are taken to be the same.
+/// Adds the peaks of ranks up, as if they had come at the same moment.
 MemoryPeak sum(const std::vector<MemoryPeak>& ranks);
 
 /// "Tensors took 1230 MB at the peak (parameters ...); planned were 1250 MB (+1.6 %)." of all ranks
-/// together. What checkpoints had copied aside is named, and no part of what was planned.
+/// together. Copies for checkpoints are named; the plan does not contain them.
 std::string describe(const MemoryPeak& measured, std::optional<double> planned_bytes);
 /// One JSON object: peak_bytes, staged_bytes of that, planned_bytes without them (null: not
 /// planned), and by rank peak_bytes with its categories.

@@ -30,8 +30,8 @@ std::string format_si(double value, const char* unit) {
 
 namespace {
 
-/// What takes at least a twentieth of the memory, the largest first: "activations 55 %, parameters
-/// 30 %".
+/// Lists the categories that take at least a twentieth of the memory, the largest first:
+/// "activations 55 %, parameters 30 %".
 std::string parts_of(const StepMetrics& m) {
   std::vector<std::pair<double, const char*>> parts;
   for (std::size_t c = 0; c < m.memory.size(); ++c) {
@@ -78,7 +78,7 @@ Progress::Progress(std::FILE* out, bool terminal, std::int64_t interval, std::in
 void Progress::step(const StepMetrics& metrics) {
   const bool last = metrics.step == total_;
   if (terminal_) {
-    // A terminal needs no more than ten pictures a second.
+    // A terminal is updated ten times a second at most.
     if (!last && Clock::now() - drawn_ < std::chrono::milliseconds(100)) return;
     drawn_ = Clock::now();
     shown_ = fitted(words(metrics), width());
@@ -130,7 +130,7 @@ std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
 
 int Progress::width() const {
   winsize size{};
-  // In the last column some terminals go on to the next line at once.
+  // Some terminals wrap as soon as the last column is written.
   return ::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 0;
 }
 

@@ -28,7 +28,7 @@ void add(Scalars& scalars, const char* name, const std::optional<double>& value)
   if (value) scalars.emplace_back(name, *value);
 }
 
-/// What TensorBoard shows of a step.
+/// Lists the scalars that TensorBoard shows for a step.
 Scalars scalars_of(const StepMetrics& m) {
   Scalars scalars{
       {"train/loss", m.loss}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};

@@ -20,9 +20,9 @@ std::uint32_t masked_crc32c(std::string_view bytes);
 /// a run.
 class EventFile {
  public:
-  /// A new file in `folder` (made if need be), named as TensorBoard wants it. `step`: the run
-  /// begins behind this step; what an earlier file of the folder says about later ones is not shown
-  /// any more. Throws Error(output).
+  /// Opens a new file in `folder`, which is made if needed, with a name that TensorBoard expects.
+  /// `step`: the run begins after this step; TensorBoard hides what earlier files of the folder
+  /// have for later steps. Throws Error(output).
   EventFile(const std::string& folder, std::int64_t step);
 
   void scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values);
