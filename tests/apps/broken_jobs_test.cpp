@@ -266,7 +266,7 @@ TEST_F(BrokenJobs, ImpossibleCombinations) {
       {"optimizer", "nesterov = true", "belongs to sgd"},
       {"lr_scheduler", "warmup_steps = 5", "longer than the run: training.steps = 4"},
       {"lr_scheduler", "decay_fraction = 0.5", "belongs to wsd"},
-      {"parallelism", "interface = \"lo\"", "is of TCP"},
+      {"parallelism", "interface = \"lo\"", "belongs to TCP"},
       {"parallelism", "bucket_mb = 5.0", "gradients are reduced where they lie"},
       {"model", "rope_theta = 500.0", "belongs to rotary positions"},
       {"validation", "sample_prompt = \"x\"", "validation.sample_tokens is 0"},

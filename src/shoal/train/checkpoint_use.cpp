@@ -41,10 +41,9 @@ TrainedModel open_trained(const std::string& checkpoint) {
   trained.job = parse_job(record.job, record.job_file);
   const JobConfig& config = trained.job.config;
   const bool tokens = config.data.source == DataKind::kTokens;
-  trained.model = make_job_model(record.model, config,
-                                 tokens                   ? Task::kTokens
-                                 : learns_classes(config) ? Task::kClasses
-                                                          : Task::kRegression);
+  Task task = learns_classes(config) ? Task::kClasses : Task::kRegression;
+  if (tokens) task = Task::kTokens;
+  trained.model = make_job_model(record.model, config, task);
   trained.model->materialize();
   load_model(*trained.model, trained.path, {});
   if (!tokens) return trained;

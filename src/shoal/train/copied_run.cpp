@@ -50,7 +50,11 @@ void CopiedRun::feed(std::span<const std::uint32_t> text) {
     }
     if (!next) continue;
     at_ = *next;
-    if (++matched_ > longest_) longest_ = matched_, end_ = states_[at_].end;
+    ++matched_;
+    if (matched_ > longest_) {
+      longest_ = matched_;
+      end_ = states_[at_].end;
+    }
   }
 }
 

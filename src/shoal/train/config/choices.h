@@ -82,17 +82,17 @@ struct ChoiceNames<Fault> {
 };
 
 template <class E>
-concept Choice = requires {
+concept JobChoice = requires {
   ChoiceNames<E>::names.size();
 };
 
-template <Choice E>
+template <JobChoice E>
 constexpr const char* name_of(E value) {
   return ChoiceNames<E>::names[static_cast<std::size_t>(value)];
 }
 
 /// Empty when no enumerator of E has this name.
-template <Choice E>
+template <JobChoice E>
 constexpr std::optional<E> find_choice(std::string_view name) {
   const auto& names = ChoiceNames<E>::names;
   const auto found = std::find(names.begin(), names.end(), name);

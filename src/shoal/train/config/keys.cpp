@@ -142,7 +142,7 @@ class Lister {
   }
 
   /// A key that takes the names of E, or those that `allowed` lists.
-  template <Choice E>
+  template <JobChoice E>
   Lister& key(const char* name, E Section::*member, Allowed allowed, const char* doc) {
     const auto section = place_;
     keys_.push_back(
@@ -151,7 +151,7 @@ class Lister {
          }});
     return *this;
   }
-  template <Choice E>
+  template <JobChoice E>
   Lister& key(const char* name, E Section::*member, const char* doc) {
     const auto& names = ChoiceNames<E>::names;
     return key(name, member, one_of({names.begin(), names.end()}), doc);
@@ -164,7 +164,7 @@ class Lister {
   }
 
  private:
-  template <Choice E>
+  template <JobChoice E>
   static Place choice_place(E& value) {
     return ChoicePlace{
         .get = [&value] { return std::string(name_of(value)); },

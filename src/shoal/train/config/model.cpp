@@ -22,8 +22,10 @@ ModelSpec starting_point(const Job& job) {
     if (!model.family)
       throw config_error(job, "model.name", "name a size, or set model.family and the shape");
     ModelSpec spec;
-    if (*model.family == "mlp")
-      spec.family = Family::kMlp, spec.activation = model::Activation::kRelu;
+    if (*model.family == "mlp") {
+      spec.family = Family::kMlp;
+      spec.activation = model::Activation::kRelu;
+    }
     return spec;
   }
   if (model.family) {
@@ -73,7 +75,9 @@ void take(T& value, const std::optional<T>& changed) {
 void take_sizes(const Job& job, ModelSpec& spec) {
   const ModelSection& model = job.config.model;
   const ModelSpec before = spec;
-  take(spec.layers, model.layers), take(spec.hidden, model.hidden), take(spec.heads, model.heads);
+  take(spec.layers, model.layers);
+  take(spec.hidden, model.hidden);
+  take(spec.heads, model.heads);
   if (model.heads && before.kv_heads == before.heads) spec.kv_heads = 0;
   take(spec.kv_heads, model.kv_heads);
   // Where heads do not share the width out among them, their size is a choice of its own.
@@ -92,21 +96,26 @@ void take_sizes(const Job& job, ModelSpec& spec) {
 }
 
 void take_rest(const ModelSection& model, ModelSpec& spec) {
-  take(spec.vocab, model.vocab), take(spec.sequence, model.sequence);
-  take(spec.tied_embeddings, model.tied_embeddings), take(spec.bias, model.bias),
-      take(spec.qkv_bias, model.qkv_bias);
-  take(spec.qk_norm, model.qk_norm), take(spec.gated, model.gated);
+  take(spec.vocab, model.vocab);
+  take(spec.sequence, model.sequence);
+  take(spec.tied_embeddings, model.tied_embeddings);
+  take(spec.bias, model.bias);
+  take(spec.qkv_bias, model.qkv_bias);
+  take(spec.qk_norm, model.qk_norm);
+  take(spec.gated, model.gated);
   if (model.positions) {
     spec.positions =
         *model.positions == "rotary" ? model::Positions::kRotary : model::Positions::kLearned;
   }
   take(spec.rope_theta, model.rope_theta);
   if (model.norm) spec.norm = *model.norm == "rms" ? model::Norm::kRms : model::Norm::kLayer;
-  take(spec.norm_epsilon, model.norm_epsilon), take(spec.dropout, model.dropout),
-      take(spec.init_std, model.init_std);
+  take(spec.norm_epsilon, model.norm_epsilon);
+  take(spec.dropout, model.dropout);
+  take(spec.init_std, model.init_std);
   if (model.activation) spec.activation = model::activation(*model.activation).value();
-  take(spec.inputs, model.inputs), take(spec.outputs, model.outputs),
-      take(spec.widths, model.widths);
+  take(spec.inputs, model.inputs);
+  take(spec.outputs, model.outputs);
+  take(spec.widths, model.widths);
 }
 
 void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {

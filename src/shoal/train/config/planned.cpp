@@ -29,12 +29,12 @@ plan::StateBytes state_bytes(const JobConfig& config) {
   const PrecisionSection& p = config.precision;
   const auto bytes = [](Precision type) { return type == Precision::kFp32 ? 4.0 : 2.0; };
   const bool narrow = bytes(p.type) < 4;
+  double moments = config.optimizer.momentum > 0 ? 4 : 0;
+  if (config.optimizer.name == OptimizerKind::kAdamW) moments = 2 * bytes(p.moments);
   return {.parameter = bytes(p.type),
           .gradient = bytes(p.gradients),
           .master = narrow && p.master_weights ? 4.0 : 0.0,
-          .moments = config.optimizer.name == OptimizerKind::kAdamW ? 2 * bytes(p.moments)
-                     : config.optimizer.momentum > 0                ? 4.0
-                                                                    : 0.0};
+          .moments = moments};
 }
 
 /// The planner's name for the types of the job.
@@ -43,6 +43,11 @@ const char* planned_precision(const PrecisionSection& p) {
   if (p.type != Precision::kBf16) return "fp32";
   if (p.moments == Precision::kBf16) return "bf16-moments";
   return p.gradients == Precision::kBf16 ? "mixed" : "bf16";
+}
+
+plan::Optimizer planned_optimizer(const OptimizerSection& o) {
+  if (o.name == OptimizerKind::kAdamW) return plan::Optimizer::kAdam;
+  return o.momentum > 0 ? plan::Optimizer::kMomentum : plan::Optimizer::kSgd;
 }
 
 plan::MemoryUse largest(const model::ModelSpec& spec, const Training& training,
@@ -115,12 +120,11 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   training.mesh.data = ranks;
   training.zero_stage = static_cast<int>(p.zero_stage);
   if (training.zero_stage > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
-  training.micro_batch = batch.micro_batch, training.global_batch = batch.global;
+  training.micro_batch = batch.micro_batch;
+  training.global_batch = batch.global;
   if (spec.family != model::Family::kMlp) training.sequence = config.training.sequence_length;
   training.precision = planned_precision(config.precision);
-  training.optimizer = config.optimizer.name == OptimizerKind::kAdamW ? plan::Optimizer::kAdam
-                       : config.optimizer.momentum > 0                ? plan::Optimizer::kMomentum
-                                                                      : plan::Optimizer::kSgd;
+  training.optimizer = planned_optimizer(config.optimizer);
   training.offload_optimizer =
       !config.optimizer.state_folder.empty();  // in files, not in memory of its own
   training.states = state_bytes(config);
@@ -136,9 +140,10 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
     return std::all_of(training.kept.begin(), training.kept.end(),
                        [&](Keep one) { return one == way; });
   };
-  training.recompute = training.kept.empty() || all(Keep::kEverything) ? plan::Recompute::kNone
-                       : all(Keep::kProducts)                          ? plan::Recompute::kSelective
-                                                                       : plan::Recompute::kFull;
+  training.recompute = plan::Recompute::kFull;
+  if (all(Keep::kProducts)) training.recompute = plan::Recompute::kSelective;
+  // A model without blocks recomputes nothing, although all of no blocks keep their input.
+  if (all(Keep::kEverything)) training.recompute = plan::Recompute::kNone;
   return training;
 }
 
@@ -146,7 +151,8 @@ plan::Cluster planned_hosts(int ranks, int sharers, double rank_bytes) {
   plan::Cluster host;
   host.name = ranks == sharers ? "this host" : "these hosts";
   host.runtime = plan::Runtime::kShoal;
-  host.hosts = ranks / sharers, host.devices_per_host = sharers;
+  host.hosts = ranks / sharers;
+  host.devices_per_host = sharers;
   host.device.memory_bytes = rank_bytes;
   return host;
 }

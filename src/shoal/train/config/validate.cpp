@@ -123,11 +123,11 @@ void validate_optimizer(const Job& job) {
 void check_length(const Job& job, std::int64_t steps) {
   const SchedulerSection& scheduler = job.config.lr_scheduler;
   const TrainingSection& training = job.config.training;
-  const std::string length =
-      training.steps ? fmt::format("training.steps = {}", steps)
-      : training.tokens
-          ? fmt::format("training.tokens = {} are {} steps", *training.tokens, steps)
-          : fmt::format("training.epochs = {} are {} steps", training.epochs.value_or(0), steps);
+  std::string length = fmt::format("training.steps = {}", steps);
+  if (training.tokens)
+    length = fmt::format("training.tokens = {} are {} steps", *training.tokens, steps);
+  if (training.epochs)
+    length = fmt::format("training.epochs = {} are {} steps", *training.epochs, steps);
   const DebugSection& debug = job.config.debug;
   if (debug.fault != Fault::kNone && debug.fault_step > steps)
     throw config_error(job, "debug.fault_step", fmt::format("would never come: {}", length));

@@ -138,7 +138,10 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
   double low = train[0].y;
   double high = train[0].y;
   for (const auto* points : {&train, &evaluations})
-    for (const Point& p : *points) low = std::min(low, p.y), high = std::max(high, p.y);
+    for (const Point& p : *points) {
+      low = std::min(low, p.y);
+      high = std::max(high, p.y);
+    }
   Axis y{low, high, kHeight - kBottom, kTop, low > 0 && high / low > 10};
   if (y.logarithmic) {
     y.low /= 1.1, y.high *= 1.1;

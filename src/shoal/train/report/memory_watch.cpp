@@ -43,7 +43,9 @@ void MemoryWatch::begin_step(std::int64_t step, double staged_bytes) {
   if (!active()) return;
   staged_ = staged_bytes;
   comm::installed_arena()->reset_peaks();
-  began_ = Clock::now(), step_ = step, in_step_ = true;
+  began_ = Clock::now();
+  step_ = step;
+  in_step_ = true;
   mark("begin");
 }
 
@@ -73,7 +75,8 @@ bool MemoryWatch::end_step() {
 
 void MemoryWatch::keep(const wire::Ledger& ledger) {
   if (static_cast<double>(ledger.total.peak) <= peak_.total) return;
-  peak_.total = static_cast<double>(ledger.total.peak), peak_.staged = staged_;
+  peak_.total = static_cast<double>(ledger.total.peak);
+  peak_.staged = staged_;
   for (int c = 0; c < kMemoryCategories; ++c)
     peak_.categories[c] = static_cast<double>(ledger.categories[c].at_peak);
 }
@@ -81,7 +84,8 @@ void MemoryWatch::keep(const wire::Ledger& ledger) {
 std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
   const at::Tensor table = at::zeros({group_.size(), kColumns}, at::kDouble);
   double* own = table.data_ptr<double>() + group_.rank() * kColumns;
-  own[0] = peak_.total, own[1] = peak_.staged;
+  own[0] = peak_.total;
+  own[1] = peak_.staged;
   std::copy(peak_.categories.begin(), peak_.categories.end(), own + 2);
   group_.all_reduce(table);
   std::vector<MemoryPeak> ranks;
@@ -97,7 +101,8 @@ std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
 MemoryPeak sum(const std::vector<MemoryPeak>& ranks) {
   MemoryPeak all;
   for (const MemoryPeak& rank : ranks) {
-    all.total += rank.total, all.staged += rank.staged;
+    all.total += rank.total;
+    all.staged += rank.staged;
     for (int c = 0; c < kMemoryCategories; ++c) all.categories[c] += rank.categories[c];
   }
   return all;

@@ -19,7 +19,10 @@ std::string format_duration(Duration duration) {
 std::string format_si(double value) {
   const char* units[] = {"", " k", " M", " G", " T", " P"};
   int unit = 0;
-  while (std::abs(value) >= 1000 && unit < 5) value /= 1000, ++unit;
+  while (std::abs(value) >= 1000 && unit < 5) {
+    value /= 1000;
+    ++unit;
+  }
   return unit == 0 ? fmt::format("{:.4g}", value) : fmt::format("{:.3g}{}", value, units[unit]);
 }
 
@@ -109,10 +112,9 @@ std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
   const auto done = static_cast<double>(m.step - first_);
   const auto left = static_cast<double>(total_ - m.step);
   const auto eta = std::chrono::duration_cast<Duration>(spent * (done > 0 ? left / done : 0));
-  const std::string scale =
-      m.skipped      ? fmt::format("overflow at loss scale {:g}: skipped", *m.loss_scale)
-      : m.loss_scale ? fmt::format("grad norm {:.3g}  loss scale {:g}", m.grad_norm, *m.loss_scale)
-                     : fmt::format("grad norm {:.3g}", m.grad_norm);
+  std::string scale = fmt::format("grad norm {:.3g}", m.grad_norm);
+  if (m.loss_scale) scale += fmt::format("  loss scale {:g}", *m.loss_scale);
+  if (m.skipped) scale = fmt::format("overflow at loss scale {:g}: skipped", *m.loss_scale);
   std::vector<ProgressWord> words{{fmt::format("step {}/{}", m.step, total_), 5},
                                   {fmt::format("loss {:.4f}", m.loss), 4},
                                   {fmt::format("lr {:.3g}", m.lr), 1},
