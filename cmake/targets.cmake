@@ -81,13 +81,14 @@ function(shoal_library room)
   endif()
 endfunction()
 
-# shoal_test(NAME ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n])
+# shoal_test(NAME [EVERY_INSTRUCTION_SET] ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n])
 #   tests/<folder>/CMakeLists.txt calls it once per room; without SOURCES every *_test.cpp of the folder is in it. One ctest entry per program;
 #   gtest counts inside. TIMEOUT: 2400 unless said, for slow machines and sanitizers. PROCESSORS: how many it keeps busy, so that ctest runs fewer tests
 #   beside it; 1 unless said.
-#   RUN: what starts the program, such as mpirun.
+#   RUN: what starts the program, such as mpirun. EVERY_INSTRUCTION_SET: three more entries run it limited to AVX2, to the portable
+#   instructions, and with 3 threads.
 function(shoal_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "ROOMS;SOURCES;PACKAGES;RUN" ${ARGN})
+  cmake_parse_arguments(arg "EVERY_INSTRUCTION_SET" "TIMEOUT;PROCESSORS" "ROOMS;SOURCES;PACKAGES;RUN" ${ARGN})
   if(NOT arg_SOURCES)
     file(GLOB_RECURSE arg_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   endif()
@@ -101,7 +102,7 @@ function(shoal_test name)
     target_link_libraries(${name} PRIVATE shoal_${room})
   endforeach()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE ${arg_PACKAGES} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${arg_PACKAGES} GTest::gtest GTest::gmock shoal_test_main)
   foreach(room ${arg_ROOMS})
     if(room IN_LIST shoal_torch_rooms)
       set(torch TORCH)
@@ -116,6 +117,18 @@ function(shoal_test name)
     set(arg_PROCESSORS 1)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} ENVIRONMENT "OMP_NUM_THREADS=1")
+  if(arg_EVERY_INSTRUCTION_SET AND NOT SHOAL_SANITIZE)
+    add_test(NAME ${name}_3_threads COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
+    set_tests_properties(${name}_3_threads PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS 2 ENVIRONMENT "OMP_NUM_THREADS=3")
+    set(limits portable)
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+      list(PREPEND limits avx2)
+    endif()
+    foreach(limit ${limits})
+      add_test(NAME ${name}_${limit} COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
+      set_tests_properties(${name}_${limit} PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} ENVIRONMENT "OMP_NUM_THREADS=1;SHOAL_CPU=${limit}")
+    endforeach()
+  endif()
 endfunction()
 
 # shoal_bench(NAME ROOMS ... SOURCES ... [PACKAGES ...]): a measuring program, built with everything, run only by `make bench`. Its name ends

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -20,6 +21,7 @@
 #include "apps/shoal/version.h"
 #include "shoal/base/control_groups.h"
 #include "shoal/base/error.h"
+#include "shoal/base/instruction_sets.h"
 
 namespace shoal::apps {
 namespace {
@@ -74,6 +76,10 @@ void show_processor(Findings& findings) {
     (std::find(all.begin(), all.end(), flag) == all.end() ? absent : present).push_back(flag);
   findings.show("vectors",
                 fmt::format("{} (not {})", fmt::join(present, " "), fmt::join(absent, " ")));
+  const char* limit = std::getenv("SHOAL_CPU");
+  findings.show("", fmt::format("in use: {} ({})", instruction_set_in_use(),
+                                limit == nullptr ? "SHOAL_CPU sets no limit"
+                                                 : fmt::format("SHOAL_CPU={}", limit)));
   if (!all.empty() && std::find(all.begin(), all.end(), "avx2") == all.end())
     findings.add_problem("no AVX2: products run several times slower");
 }

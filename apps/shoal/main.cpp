@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <system_error>
 
@@ -14,6 +15,7 @@
 #include "apps/shoal/plan/plan.h"
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/version.h"
+#include "shoal/base/instruction_sets.h"
 #include "shoal/base/system_error.h"
 
 namespace {
@@ -45,6 +47,10 @@ int main(int argc, char** argv) {
   shoal::apps::add_env_command(program);
   shoal::apps::add_rank_command(program, exit_code);
   try {
+    // Before anything computes: libraries ask for their limits at their first use. Ranks inherit
+    // the variable.
+    if (const char* limit = std::getenv("SHOAL_CPU")) shoal::limit_instruction_sets(limit);
+    shoal::ask_for_repeatable_products();
     program.parse(argc, argv);
     return exit_code == 0 ? flush_output(0) : exit_code;
   } catch (const CLI::ParseError& error) {

@@ -3,10 +3,12 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "python/src/backend.h"
 #include "shoal/base/check.h"
+#include "shoal/base/instruction_sets.h"
 #include "shoal/comm/allocator.h"
 
 namespace shoal::python {
@@ -72,6 +74,8 @@ bool in_arena(const at::Tensor& tensor) {
 }  // namespace
 
 PYBIND11_MODULE(_c10d, m) {
+  // PyTorch asks for its own limit at its first operation: set before it, the variable limits both.
+  if (const char* limit = std::getenv("SHOAL_CPU")) limit_instruction_sets(limit);
   py::class_<ShoalOptions, c10d::Backend::Options, c10::intrusive_ptr<ShoalOptions>>(m, "Options")
       .def(py::init([](const std::string& flight_directory, const std::string& transport,
                        const std::string& interface, const std::string& ports,

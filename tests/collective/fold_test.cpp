@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,12 +11,16 @@
 
 #include "shoal/collective/fold/narrow_float.h"
 #include "shoal/collective/shared_memory/stream_copy.h"
+#include "tests/every_target.h"
 
 namespace shoal::collective {
 namespace {
 
 constexpr int kTypes = static_cast<int>(ElementType::kC128) + 1,
               kReductions = static_cast<int>(Reduction::kPremulSum) + 1;
+
+/// Of premultiplied sums: products with it are rounded, so that a fused multiply-add shows.
+constexpr double kScale = 0.3;
 
 /// Random bits that are valid values of the type: bools are 0 or 1, floats finite and of moderate
 /// size.
@@ -83,11 +88,11 @@ TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
             for (int s = 0; s < sources; ++s)
               expected_to.push_back(expected[s].data()), from.push_back(in[s].data());
             fold_plain(type, reduction, from.data(), sources, expected_to.data(), sources, count,
-                       0.5);
+                       kScale);
             for (int s = 0; s < sources; ++s)
               out[s].resize(in[s].size()), to.push_back(in_place ? in[s].data() : out[s].data());
             fold(type, reduction, from.data(), sources, to.data(), in_place ? sources : 1, count,
-                 0.5);
+                 kScale);
             for (int s = 0; s < (in_place ? sources : 1); ++s) {
               ASSERT_EQ(std::memcmp(to[s], expected[s].data(), count * size_of(type)), 0)
                   << name(type) << " " << name(reduction) << " sources=" << sources
@@ -98,7 +103,7 @@ TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
             for (int s = 0; s < sources; ++s) {
               const std::vector<std::byte> kept = in[s];
               void* target = in[s].data();
-              fold(type, reduction, from.data(), sources, &target, 1, count, 0.5);
+              fold(type, reduction, from.data(), sources, &target, 1, count, kScale);
               ASSERT_EQ(std::memcmp(target, expected[0].data(), count * size_of(type)), 0)
                   << name(type) << " " << name(reduction) << " sources=" << sources
                   << " count=" << count << " in the place of source " << s;
@@ -108,6 +113,76 @@ TEST(Fold, EqualsThePlainLoopForEveryTypeReductionAndShape) {
         }
       }
     }
+  }
+}
+
+TEST(Fold, FloatsHaveTheSameBitsOnEveryInstructionSet) {
+  constexpr std::size_t kCount = 2077;
+  std::mt19937 random(7);
+  for (const ElementType type :
+       {ElementType::kF8E4M3, ElementType::kF8E5M2, ElementType::kF16, ElementType::kBF16,
+        ElementType::kF32, ElementType::kF64, ElementType::kC64, ElementType::kC128}) {
+    for (const Reduction reduction :
+         {Reduction::kSum, Reduction::kAverage, Reduction::kPremulSum}) {
+      std::vector<std::vector<std::byte>> in;
+      std::vector<const void*> from;
+      for (int s = 0; s < 3; ++s) in.push_back(values(type, kCount, random));
+      for (int s = 0; s < 3; ++s) from.push_back(in[s].data());
+      std::vector<std::byte> expected(in[0].size());
+      void* to = expected.data();
+      fold_plain(type, reduction, from.data(), 3, &to, 1, kCount, kScale);
+      on_every_target([&](const std::string& target) {
+        std::vector<std::byte> out(expected.size());
+        void* there = out.data();
+        fold(type, reduction, from.data(), 3, &there, 1, kCount, kScale);
+        EXPECT_EQ(out, expected) << target << " " << name(type) << " " << name(reduction);
+      });
+    }
+  }
+}
+
+/// One number of a narrow type as fp32, and back, by the functions of one element.
+float widen_one(ElementType type, std::uint16_t bits) {
+  const auto byte = static_cast<std::uint8_t>(bits);
+  return type == ElementType::kF8E4M3   ? widen(Float8E4M3{byte})
+         : type == ElementType::kF8E5M2 ? widen(Float8E5M2{byte})
+         : type == ElementType::kF16    ? widen(Float16{bits})
+                                        : widen(BFloat16{bits});
+}
+std::uint16_t narrow_one(ElementType type, float x) {
+  return type == ElementType::kF8E4M3   ? narrow_e4m3(x).bits
+         : type == ElementType::kF8E5M2 ? narrow_e5m2(x).bits
+         : type == ElementType::kF16    ? narrow_f16(x).bits
+                                        : narrow_bf16(x).bits;
+}
+
+// Every pattern of a narrow type, not-a-numbers among them, and fp32 patterns of every exponent.
+TEST(Fold, ConversionsHaveTheSameBitsOnEveryInstructionSet) {
+  std::mt19937 random(11);
+  std::vector<float> floats(40000);
+  for (float& x : floats) x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+  for (const ElementType type :
+       {ElementType::kF8E4M3, ElementType::kF8E5M2, ElementType::kF16, ElementType::kBF16}) {
+    const std::size_t bytes = size_of(type);
+    const std::size_t patterns = bytes == 1 ? 256 : 65536;
+    std::vector<std::byte> all(patterns * bytes);
+    for (std::size_t i = 0; i < patterns; ++i) std::memcpy(all.data() + i * bytes, &i, bytes);
+    on_every_target([&](const std::string& target) {
+      std::vector<float> wide(patterns);
+      widen(type, all.data(), wide.data(), patterns);
+      for (std::size_t i = 0; i < patterns; ++i) {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]),
+                  std::bit_cast<std::uint32_t>(widen_one(type, static_cast<std::uint16_t>(i))))
+            << target << " " << name(type) << " " << i;
+      }
+      std::vector<std::byte> narrowed(floats.size() * bytes);
+      narrow(type, floats.data(), narrowed.data(), floats.size());
+      for (std::size_t i = 0; i < floats.size(); ++i) {
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, narrowed.data() + i * bytes, bytes);
+        ASSERT_EQ(bits, narrow_one(type, floats[i])) << target << " " << name(type) << floats[i];
+      }
+    });
   }
 }
 

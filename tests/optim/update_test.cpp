@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shoal/base/philox.h"
+#include "tests/every_target.h"
 
 namespace shoal::optim {
 namespace {
@@ -99,6 +100,97 @@ TEST(SumOfSquares, EqualsThePlainLoop) {
     // Float lanes hold at most kSumBlock / 16 squares each: 64 roundings of 6e-8, in practice far
     // fewer.
     EXPECT_NEAR(sum_of_squares(values.data(), count), plain, 2e-6 * plain);
+  }
+}
+
+// The documented order, written out: lanes of a block, halved, then blocks in double.
+double by_lanes(const std::vector<float>& values) {
+  double total = 0;
+  for (std::size_t begin = 0; begin < values.size(); begin += 1024) {
+    std::vector<float> lanes(32);
+    for (std::size_t i = begin; i < std::min(begin + 1024, values.size()); ++i) {
+      const float square = values[i] * values[i];
+      lanes[(i - begin) % 32] += square;
+    }
+    for (std::size_t half = 16; half > 0; half /= 2)
+      for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    total += lanes[0];
+  }
+  return total;
+}
+
+TEST(SumOfSquares, HasTheSameBitsOnEveryInstructionSet) {
+  for (const std::size_t count : {0, 1, 31, 32, 33, 1000, 1024, 1063, 5000, 100000}) {
+    const auto values = normal("values", count, 3);
+    const double expected = by_lanes(values);
+    on_every_target([&](const std::string& target) {
+      // Wherever the values lie: 16 offsets of an element in a cache line.
+      for (std::size_t offset = 0; offset < 16; ++offset) {
+        std::vector<float> moved(offset + count);
+        std::copy(values.begin(), values.end(), moved.begin() + offset);
+        EXPECT_EQ(sum_of_squares(moved.data() + offset, count), expected)
+            << target << " " << count << " " << offset;
+      }
+    });
+  }
+}
+
+// torch.optim.AdamW in single floats, every operation rounded once.
+TEST(Update, AdamWHasTheSameBitsOnEveryInstructionSet) {
+  constexpr std::size_t kCount = 1037;
+  const AdamWFactors f{1e-2, 0.9, 0.95, 1e-8, 0.1, 1 - 0.729, 1 - 0.857375, 0.5};
+  const auto p = normal("p", kCount, 1);
+  const auto m = normal("m", kCount, 0.1);
+  const auto g = normal("g", kCount, 1);
+  auto v = normal("v", kCount, 0.1);
+  for (float& x : v) x = x * x;
+  auto p2 = p;
+  auto m2 = m;
+  auto v2 = v;
+  const auto single = [](double x) { return static_cast<float>(x); };
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const float scaled = g[i] * single(f.gradient_scale);
+    m2[i] = (scaled - m[i]) * single(1 - f.beta1) + m[i];
+    v2[i] = scaled * scaled * single(1 - f.beta2) + v[i] * single(f.beta2);
+    const float root = std::sqrt(v2[i]) * single(1 / std::sqrt(f.correction2)) + single(f.epsilon);
+    p2[i] = p[i] * single(1 - f.learning_rate * f.weight_decay) -
+            single(f.learning_rate / f.correction1) * (m2[i] / root);
+  }
+  on_every_target([&](const std::string& target) {
+    auto p1 = p;
+    auto m1 = m;
+    auto v1 = v;
+    adamw_update(p1.data(), g.data(), m1.data(), v1.data(), kCount, f);
+    EXPECT_EQ(p1, p2) << target;
+    EXPECT_EQ(m1, m2) << target;
+    EXPECT_EQ(v1, v2) << target;
+  });
+}
+
+// torch.optim.SGD in single floats, every operation rounded once.
+TEST(Update, SgdHasTheSameBitsOnEveryInstructionSet) {
+  constexpr std::size_t kCount = 1037;
+  const auto p = normal("p", kCount, 1);
+  const auto b = normal("b", kCount, 1);
+  const auto g = normal("g", kCount, 1);
+  const auto single = [](double x) { return static_cast<float>(x); };
+  for (const bool nesterov : {false, true}) {
+    const SgdFactors f{0.1, 0.9, 0.3, 0.01, nesterov, false, 0.7};
+    auto p2 = p;
+    auto b2 = b;
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const float decayed = p[i] * single(f.weight_decay) + g[i] * single(f.gradient_scale);
+      b2[i] = single(1 - f.dampening) * decayed + b[i] * single(f.momentum);
+      const float step = nesterov ? b2[i] * single(f.momentum) + decayed : b2[i];
+      p2[i] = p[i] - single(f.learning_rate) * step;
+    }
+    on_every_target([&](const std::string& target) {
+      auto p1 = p;
+      auto b1 = b;
+      sgd_update(p1.data(), g.data(), b1.data(), kCount, f);
+      EXPECT_EQ(p1, p2) << target << " " << nesterov;
+      EXPECT_EQ(b1, b2) << target << " " << nesterov;
+    });
   }
 }
 

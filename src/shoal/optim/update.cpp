@@ -15,6 +15,10 @@ namespace shoal::optim::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 
+// Products and sums are rounded one by one, never fused: not every instruction set has a fused
+// multiply-add, and every one gives the same bits. The pass is bound by memory, so that it costs
+// nothing.
+
 /// Room for one vector of any instruction set: where a tail goes, so that every element passes
 /// through the same instructions.
 struct alignas(64) Tail {
@@ -42,12 +46,13 @@ struct AdamW {
     const Floats d;
     const auto g = hn::Mul(hn::LoadU(d, gradient), hn::Set(d, scale));
     auto m = hn::LoadU(d, exp_avg);
-    m = hn::MulAdd(hn::Sub(g, m), hn::Set(d, one_minus_beta1), m);
-    const auto v = hn::MulAdd(hn::Mul(g, g), hn::Set(d, one_minus_beta2),
-                              hn::Mul(hn::LoadU(d, exp_avg_sq), hn::Set(d, beta2)));
-    const auto denominator = hn::MulAdd(hn::Sqrt(v), hn::Set(d, root_scale), hn::Set(d, epsilon));
+    m = hn::Add(hn::Mul(hn::Sub(g, m), hn::Set(d, one_minus_beta1)), m);
+    const auto v = hn::Add(hn::Mul(hn::Mul(g, g), hn::Set(d, one_minus_beta2)),
+                           hn::Mul(hn::LoadU(d, exp_avg_sq), hn::Set(d, beta2)));
+    const auto denominator =
+        hn::Add(hn::Mul(hn::Sqrt(v), hn::Set(d, root_scale)), hn::Set(d, epsilon));
     const auto p = hn::Mul(hn::LoadU(d, parameter), hn::Set(d, decay));
-    hn::StoreU(hn::NegMulAdd(hn::Set(d, step), hn::Div(m, denominator), p), d, parameter);
+    hn::StoreU(hn::Sub(p, hn::Mul(hn::Set(d, step), hn::Div(m, denominator))), d, parameter);
     hn::StoreU(m, d, exp_avg);
     hn::StoreU(v, d, exp_avg_sq);
   }
@@ -75,17 +80,17 @@ HWY_ATTR void sgd_vector(float* parameter, const float* gradient, float* buffer,
   const Floats d;
   auto p = hn::LoadU(d, parameter);
   auto g =
-      hn::MulAdd(p, hn::Set(d, static_cast<float>(f.weight_decay)),
-                 hn::Mul(hn::LoadU(d, gradient), hn::Set(d, static_cast<float>(f.gradient_scale))));
+      hn::Add(hn::Mul(p, hn::Set(d, static_cast<float>(f.weight_decay))),
+              hn::Mul(hn::LoadU(d, gradient), hn::Set(d, static_cast<float>(f.gradient_scale))));
   if (buffer) {
     const auto momentum = hn::Set(d, static_cast<float>(f.momentum));
     const auto b = f.first ? g
-                           : hn::MulAdd(hn::Set(d, static_cast<float>(1 - f.dampening)), g,
-                                        hn::Mul(hn::LoadU(d, buffer), momentum));
+                           : hn::Add(hn::Mul(hn::Set(d, static_cast<float>(1 - f.dampening)), g),
+                                     hn::Mul(hn::LoadU(d, buffer), momentum));
     hn::StoreU(b, d, buffer);
-    g = f.nesterov ? hn::MulAdd(b, momentum, g) : b;
+    g = f.nesterov ? hn::Add(hn::Mul(b, momentum), g) : b;
   }
-  hn::StoreU(hn::NegMulAdd(hn::Set(d, static_cast<float>(f.learning_rate)), g, p), d, parameter);
+  hn::StoreU(hn::Sub(p, hn::Mul(hn::Set(d, static_cast<float>(f.learning_rate)), g)), d, parameter);
 }
 
 HWY_ATTR void sgd(float* parameter, const float* gradient, float* buffer, std::size_t count,
@@ -104,29 +109,35 @@ HWY_ATTR void sgd(float* parameter, const float* gradient, float* buffer, std::s
   }
 }
 
+/// Element i of a block adds its square to lane i % kSumLanes, whatever the width of a vector; the
+/// lanes are then halved until one is left.
 HWY_ATTR double squares(const float* values, std::size_t count) {
-  const Floats d;
-  const std::size_t lanes = hn::Lanes(d);
+  const hn::CappedTag<float, kSumLanes> d;
+  constexpr std::size_t kWidth = hn::MaxLanes(d);
+  constexpr std::size_t kVectors = kSumLanes / kWidth;
+  alignas(64) float lanes[kSumLanes];
   double total = 0;
   for (std::size_t begin = 0; begin < count; begin += kSumBlock) {
-    const std::size_t end = std::min(begin + kSumBlock, count);
-    // Four sums hide the latency of the addition.
-    auto s0 = hn::Zero(d);
-    auto s1 = s0;
-    auto s2 = s0;
-    auto s3 = s0;
-    std::size_t i = begin;
-    for (; i + 4 * lanes <= end; i += 4 * lanes) {
-      const auto a = hn::LoadU(d, values + i);
-      const auto b = hn::LoadU(d, values + i + lanes);
-      const auto c = hn::LoadU(d, values + i + 2 * lanes);
-      const auto e = hn::LoadU(d, values + i + 3 * lanes);
-      s0 = hn::MulAdd(a, a, s0), s1 = hn::MulAdd(b, b, s1), s2 = hn::MulAdd(c, c, s2),
-      s3 = hn::MulAdd(e, e, s3);
+    const float* block = values + begin;
+    const std::size_t size = std::min(kSumBlock, count - begin);
+    const std::size_t whole = size - size % kSumLanes;
+    // Several sums at once hide the latency of the addition.
+    hn::Vec<decltype(d)> sums[kVectors];
+#pragma GCC unroll 8
+    for (std::size_t v = 0; v < kVectors; ++v) sums[v] = hn::Zero(d);
+    for (std::size_t i = 0; i < whole; i += kSumLanes) {
+#pragma GCC unroll 8
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        const auto x = hn::LoadU(d, block + i + v * kWidth);
+        sums[v] = hn::Add(sums[v], hn::Mul(x, x));
+      }
     }
-    double block = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
-    for (; i < end; ++i) block += static_cast<double>(values[i]) * values[i];
-    total += block;
+    for (std::size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[v], d, lanes + v * kWidth);
+    for (std::size_t i = whole; i < size; ++i) lanes[i - whole] += block[i] * block[i];
+    for (std::size_t half = kSumLanes / 2; half > 0; half /= 2) {
+      for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    total += lanes[0];
   }
   return total;
 }

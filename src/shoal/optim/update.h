@@ -16,8 +16,8 @@ struct AdamWFactors {
 ///   p -= lr wd p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g;  p -= lr / c1 * m / (sqrt(v) /
 ///   sqrt(c2) + eps).
 /// Reads the four arrays once and writes three: bound by memory, vectorised for the processor at
-/// hand. The value of an element does not depend on its place, so a shard updates as the whole
-/// does.
+/// hand. The value of an element depends neither on its place nor on the instruction set: a shard
+/// updates as the whole does, and one machine as another.
 void adamw_update(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq,
                   std::size_t count, const AdamWFactors& factors);
 /// The same in a plain loop, computed in double: what the fast one is tested against.
@@ -34,17 +34,19 @@ struct SgdFactors {
 /// One pass of SGD with momentum (torch.optim.SGD): with g = scale * gradient + wd p,
 ///   buffer = first ? g : momentum buffer + (1 - dampening) g;  p -= lr (nesterov ? g + momentum
 ///   buffer : buffer).
-/// `buffer` is null without momentum.
+/// `buffer` is null without momentum. The value of an element depends on nothing else, as above.
 void sgd_update(float* parameter, const float* gradient, float* buffer, std::size_t count,
                 const SgdFactors& factors);
 void sgd_update_plain(float* parameter, const float* gradient, float* buffer, std::size_t count,
                       const SgdFactors& factors);
 
-/// The sum of squares: blocks of kSumBlock elements in float lanes, then in double, in order.
-/// Depends on nothing but the values and `count`: not on alignment, threads, or the width of the
-/// vectors.
+/// The sum of squares. Within a block of kSumBlock elements, element i adds its rounded square to
+/// float lane i % kSumLanes; then lane j takes lane j + n for n = kSumLanes / 2, ... 2, 1. Blocks
+/// add up in double, in order. It depends on nothing but the values and `count`: not on alignment,
+/// threads, or the instruction set.
 double sum_of_squares(const float* values, std::size_t count);
 double sum_of_squares_plain(const float* values, std::size_t count);
 inline constexpr std::size_t kSumBlock = 1024;
+inline constexpr std::size_t kSumLanes = 32;
 
 }  // namespace shoal::optim

@@ -24,6 +24,10 @@ struct Float8E5M2 {
   std::uint8_t bits;
 };
 
+/// Not-a-numbers become quiet and keep the upper bits of their fraction, as processors convert
+/// them.
+inline constexpr std::uint32_t kQuiet = 0x400000u;
+
 inline float widen(BFloat16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
@@ -48,8 +52,9 @@ float widen_bits(std::uint32_t bits) {
   std::uint32_t u = std::bit_cast<std::uint32_t>(scaled);
   constexpr std::uint32_t kTop = kInfinities ? ((1u << kExponent) - 1) << kMantissa : kMagnitude;
   if (magnitude >= kTop) {
-    u = 0x7f800000u |
-        (kInfinities ? (magnitude & ((1u << kMantissa) - 1)) << (23 - kMantissa) : 0x400000u);
+    const std::uint32_t fraction = kInfinities ? magnitude & ((1u << kMantissa) - 1) : 1u;
+    u = 0x7f800000u | (kInfinities ? fraction << (23 - kMantissa) : 0u) |
+        (fraction != 0 ? kQuiet : 0u);
   }
   return std::bit_cast<float>(u | sign);
 }
@@ -62,8 +67,10 @@ std::uint32_t narrow_bits(float x) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (u >> 31) << (kExponent + kMantissa);
   const std::uint32_t magnitude = u & 0x7fffffffu;
-  if (magnitude > 0x7f800000u)
-    return sign | (kInfinities ? kInfinity | (1u << (kMantissa - 1)) : kMagnitude);
+  if (magnitude > 0x7f800000u) {
+    const std::uint32_t fraction = ((magnitude & 0x7fffffu) | kQuiet) >> (23 - kMantissa);
+    return sign | (kInfinities ? kInfinity | fraction : kMagnitude);
+  }
   std::uint32_t result;
   constexpr std::uint32_t kSmallestNormal = static_cast<std::uint32_t>(127 - kBias + 1) << 23;
   if (magnitude < kSmallestNormal) {

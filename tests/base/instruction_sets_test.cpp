@@ -1,0 +1,75 @@
+#include "shoal/base/instruction_sets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/complaint.h"
+
+namespace shoal {
+namespace {
+
+using testing::HasSubstr;
+
+/// Runs `body` in a process of its own and expects that it is true there: a limit cannot be taken
+/// back.
+template <class Body>
+void expect_in_child(Body body) {
+  EXPECT_EXIT(std::exit(body() ? 0 : 1), testing::ExitedWithCode(0), "");
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+void forget_variables() {
+  for (const char* name :
+       {"ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA"})
+    ::unsetenv(name);
+}
+
+TEST(InstructionSets, RefuseAnUnknownLimitWithTheList) {
+  const std::string said = complaint([] { limit_instruction_sets("avx3"); });
+  EXPECT_THAT(said, HasSubstr("SHOAL_CPU is \"avx3\""));
+  for (const std::string& name : instruction_set_limits()) EXPECT_THAT(said, HasSubstr(name));
+}
+
+TEST(InstructionSets, ThePortableLimitHoldsForAll) {
+  expect_in_child([] {
+    forget_variables();
+    limit_instruction_sets("portable");
+    return instruction_set_in_use() == "portable" && !avx512_bf16_usable() &&
+           variable("ATEN_CPU_CAPABILITY") == "default";
+  });
+}
+
+TEST(InstructionSets, AVariableThatTheUserSetStays) {
+  expect_in_child([] {
+    forget_variables();
+    ::setenv("ATEN_CPU_CAPABILITY", "avx2", 1);
+    limit_instruction_sets("portable");
+    return variable("ATEN_CPU_CAPABILITY") == "avx2";
+  });
+}
+
+#if defined(__x86_64__)
+TEST(InstructionSets, ALimitIsWhatIsInUseWhereTheProcessorHasIt) {
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  for (const auto& [limit, has] : {std::pair{"avx512", avx512},
+                                   {"avx2", avx2},
+                                   {"sse4", bool{__builtin_cpu_supports("sse4.2") > 0}}}) {
+    if (!has || variable("SHOAL_CPU") != "") continue;
+    expect_in_child([&] {
+      limit_instruction_sets(limit);
+      return instruction_set_in_use() == limit && !avx512_bf16_usable();
+    });
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace shoal
