@@ -33,11 +33,12 @@ void fail_on_purpose(const shoal::train::DebugSection& debug,
   std::filesystem::rename(fault + ".new", fault);
   // So that peers speak first.
   std::this_thread::sleep_for(100ms);
-  if (debug.fault == "error") throw Error(ErrorKind::kNonFinite, "fake", "the loss is nan");
-  if (debug.fault == "exit") ::_exit(9);
-  if (debug.fault == "nan")
+  if (debug.fault == shoal::train::Fault::kError)
+    throw Error(ErrorKind::kNonFinite, "fake", "the loss is nan");
+  if (debug.fault == shoal::train::Fault::kExit) ::_exit(9);
+  if (debug.fault == shoal::train::Fault::kNan)
     throw std::runtime_error("words\nException raised from somewhere\nframe #0: secret");
-  ::kill(::getpid(), debug.fault == "stop" ? SIGSTOP : SIGKILL);
+  ::kill(::getpid(), debug.fault == shoal::train::Fault::kStop ? SIGSTOP : SIGKILL);
 }
 
 bool is_stopped(pid_t process) {

@@ -28,16 +28,16 @@ Handle FakeCommunicator::start(const Operation& o) {
   Operation as_root = o;
   if (o.kind == Kind::kBroadcast || o.kind == Kind::kScatter) as_root.peer = rank_;
   const std::size_t parts = for_each_rank(o.kind) ? static_cast<std::size_t>(size_) : 1;
-  const auto as = [&](int rank) { return Call{as_root, buffers, {}, {}, rank, size_}; };
+  const auto as = [&](int rank) { return RankCall{as_root, buffers, {}, {}, rank, size_}; };
   // No rank offers a part for itself: those before this one have its part in another place than
   // those behind it.
   std::vector<std::byte> before(count * size_of(o.type) * parts);
   std::vector<std::byte> behind(before.size());
-  offer(as(0), 0, count, before.data());
-  offer(as(size_ - 1), 0, count, behind.data());
+  write_contribution(as(0), 0, count, before.data());
+  write_contribution(as(size_ - 1), 0, count, behind.data());
   std::vector<const std::byte*> offered(static_cast<std::size_t>(size_), before.data());
   std::fill(offered.begin() + rank_, offered.end(), behind.data());
-  consume(as(rank_), 0, count, offered);
+  combine_contributions(as(rank_), 0, count, offered);
   return calls_.size();
 }
 
