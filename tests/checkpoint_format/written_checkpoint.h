@@ -41,15 +41,8 @@ inline std::string write_checkpoint(const std::string& directory, std::int64_t s
   const std::string folder = format::begin_step(directory, step);
   format::Manifest manifest{.step = step, .metadata = metadata};
   for (std::size_t i = 0; i < writers.size(); ++i) {
-    {
-      {
-        {
-          format::add_written(
-              manifest, format::write_shards(folder, "shard-000" + std::to_string(i), writers[i],
-                                             1 << 30, false));
-        }
-      }
-    }
+    format::add_written(manifest, format::write_shards(folder, "shard-000" + std::to_string(i),
+                                                       writers[i], 1 << 30, false));
   }
   format::write_text(folder + "/" + format::kManifestName, format::to_json(manifest), false);
   return format::commit_step(directory, step, false);

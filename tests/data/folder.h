@@ -45,12 +45,8 @@ inline std::string content(const std::string& path) {
 inline std::map<std::string, std::string> contents(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    {
-      {
-        if (!entry.path().filename().string().starts_with("."))
-          files[entry.path().filename()] = content(entry.path());
-      }
-    }
+    if (!entry.path().filename().string().starts_with("."))
+      files[entry.path().filename()] = content(entry.path());
   }
   return files;
 }

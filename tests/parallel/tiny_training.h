@@ -39,10 +39,8 @@ inline Result train(nn::Model& model, GradientReduction& reduction, const comm::
                     int micro_batches) {
   std::vector<optim::Slice> slices;
   for (const OwnedRange& range : reduction.owned()) {
-    {
-      if (range.parameter->requires_grad())
-        slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
-    }
+    if (range.parameter->requires_grad())
+      slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
   }
   const auto optimizer =
       optim::make_optimizer(slices, optim::AdamWOptions{.epsilon = 1e-5, .weight_decay = 0.1});
@@ -104,10 +102,8 @@ inline std::string difference(const Result& a, const Result& b, double bound = 1
   if (a.losses.size() != b.losses.size() || a.weights.size() != b.weights.size())
     return "one has more than the other";
   for (std::size_t i = 0; i < a.losses.size(); ++i) {
-    {
-      if (!(std::abs(a.losses[i] - b.losses[i]) <= bound * b.losses[i]))
-        return fmt::format("loss {} is {}, not {}", i, a.losses[i], b.losses[i]);
-    }
+    if (!(std::abs(a.losses[i] - b.losses[i]) <= bound * b.losses[i]))
+      return fmt::format("loss {} is {}, not {}", i, a.losses[i], b.losses[i]);
   }
   for (std::size_t i = 0; i < a.weights.size(); ++i) {
     const double apart = (a.weights[i] - b.weights[i]).norm().item<double>();

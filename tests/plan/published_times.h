@@ -42,17 +42,15 @@ inline std::vector<TimedRow> layer_rows() {
                                                     : Recompute::kNone;
     const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
     for (const bool forward : {true, false}) {
-      {
-        rows.push_back(
-            {"layer, " + recompute + (training.sequence_parallel ? " + sequence" : "") +
-                 (forward ? ", forward" : ", backward"),
-             row[forward ? "forward_ms" : "backward_ms"] / 1e3, [=](const Efficiency& efficiency) {
-               Cluster fitted = cluster;
-               fitted.device.efficiency = efficiency;
-               const PieceTime time = block_time(spec, training, fitted);
-               return forward ? time.forward : time.input_gradient + time.weight_gradient;
-             }});
-      }
+      rows.push_back({"layer, " + recompute + (training.sequence_parallel ? " + sequence" : "") +
+                          (forward ? ", forward" : ", backward"),
+                      row[forward ? "forward_ms" : "backward_ms"] / 1e3,
+                      [=](const Efficiency& efficiency) {
+                        Cluster fitted = cluster;
+                        fitted.device.efficiency = efficiency;
+                        const PieceTime time = block_time(spec, training, fitted);
+                        return forward ? time.forward : time.input_gradient + time.weight_gradient;
+                      }});
     }
   }
   return rows;
