@@ -24,8 +24,9 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
 
 find_program(SHOAL_CCACHE ccache)
 if(SHOAL_CCACHE)
-  # base_dir makes two checkouts share the cache.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros,pch_defines ${SHOAL_CCACHE})
+  # base_dir makes two checkouts share the cache, and the wheel of python/ find the objects of this build.
+  cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH repository)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${repository} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros,pch_defines ${SHOAL_CCACHE})
 endif()
 
 add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers)

@@ -25,10 +25,11 @@ def torch_folder():
 class CMakeBuild(build_ext):
     def build_extension(self, ext):
         target = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
-        work = pathlib.Path(self.build_temp).resolve()
+        # Two folders below the root, like the build trees of the project: ccache compares paths relative to the folder in which the compiler runs.
+        work = HERE.parent / "build" / f"wheel-{sysconfig.get_config_var('SOABI')}"
         work.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        configure = ["cmake", "-S", str(HERE), "-B", str(work), f"-DSHOAL_TORCH={torch_folder()}", "-DSHOAL_WERROR=OFF",
+        configure = ["cmake", "-S", str(HERE), "-B", str(work), f"-DSHOAL_TORCH={torch_folder()}",
                      f"-DSHOAL_PYTHON_INCLUDE={sysconfig.get_path('include')}", f"-DSHOAL_PYTHON_SUFFIX={sysconfig.get_config_var('EXT_SUFFIX')}",
                      f"-DSHOAL_PYTHON_OUTPUT={target.parent}"]
         subprocess.run(configure, check=True)

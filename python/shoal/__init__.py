@@ -25,10 +25,10 @@ def _backend_of(group):
     return getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking backend in front
 
 
-def _said(options):
-    """What pg_options leave open the environment decides: SHOAL_TRANSPORT, SHOAL_INTERFACE, SHOAL_PORTS, SHOAL_HOST."""
-    words = {name: getattr(options, name) or os.environ.get("SHOAL_" + name.upper(), "") for name in ("transport", "interface", "ports", "host")}
-    return Options(flight_directory=options.flight_directory, in_rank_order=options.in_rank_order, **words)
+def _with_environment(options):
+    """The options, with those that are empty taken from the environment: SHOAL_TRANSPORT, SHOAL_INTERFACE, SHOAL_PORTS, SHOAL_HOST."""
+    network = {name: getattr(options, name) or os.environ.get("SHOAL_" + name.upper(), "") for name in ("transport", "interface", "ports", "host")}
+    return Options(flight_directory=options.flight_directory, in_rank_order=options.in_rank_order, **network)
 
 
 def _create(options, backend_options=None):
@@ -45,11 +45,11 @@ def _create(options, backend_options=None):
             if getattr(own, name) and getattr(own, name) != getattr(job, name):
                 raise ValueError(f"{name} is that of the whole job: name it in the pg_options of init_process_group")
     return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group, first,
-                        _said(own) if first is None else own)
+                        _with_environment(own) if first is None else own)
 
 
 def _leave(process):
-    """A program that ends without destroy_process_group has left in good order all the same: what the others do without it goes on."""
+    """Makes a program that ends without destroy_process_group leave in good order: what the other ranks do without it goes on."""
     if os.getpid() != process or not dist.is_initialized():
         return
     for group in list(dist.distributed_c10d._world.pg_map):

@@ -40,8 +40,8 @@ std::vector<std::size_t> counts_of(const std::vector<at::Tensor>& tensors) {
 std::vector<std::size_t> counts_along(const at::Tensor& tensor, const std::vector<int64_t>& splits,
                                       int ranks, const char* which) {
   const auto n = static_cast<std::size_t>(ranks);
-  const int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 0,
-                row = rows > 0 ? tensor.numel() / rows : 0;
+  const int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 0;
+  const int64_t row = rows > 0 ? tensor.numel() / rows : 0;
   SHOAL_USER_CHECK(
       splits.empty()
           ? rows % ranks == 0
@@ -66,7 +66,7 @@ std::string ShoalBackend::report() const { return channel_->communicator->report
 ShoalBackend::Works ShoalBackend::run(Call&& call) {
   const auto timeout = call.timeout_ > kNoTimeout ? call.timeout_ : timeout_;
   auto work = c10::make_intrusive<HostWork>(channel_, call.type_, call.title_,
-                                            std::move(call.luggage_), timeout);
+                                            std::move(call.kept_tensors_), timeout);
   for (auto& operation : call.operations_) operation.timeout = timeout;
   channel_->progress->start(work, call.operations_, !call.async_ && !coalescing_);
   if (coalescing_) coalesced_.push_back(work);
@@ -150,7 +150,8 @@ ShoalBackend::Works ShoalBackend::allgather(std::vector<Tensors>& outputs, Tenso
 
 ShoalBackend::Works ShoalBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                   const c10d::AllgatherOptions& options) {
-  Tensors outputs{output}, inputs{input};
+  Tensors outputs{output};
+  Tensors inputs{input};
   return allgather_into_tensor_coalesced(outputs, inputs, options);
 }
 
@@ -255,7 +256,8 @@ ShoalBackend::Works ShoalBackend::reduce_scatter(Tensors& outputs, std::vector<T
 
 ShoalBackend::Works ShoalBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::ReduceScatterOptions& options) {
-  Tensors outputs{output}, inputs{input};
+  Tensors outputs{output};
+  Tensors inputs{input};
   return reduce_scatter_tensor_coalesced(outputs, inputs, options);
 }
 
@@ -281,8 +283,9 @@ ShoalBackend::Works ShoalBackend::alltoall_base(at::Tensor& output, at::Tensor& 
                                                 std::vector<int64_t>& input_splits,
                                                 const c10d::AllToAllOptions& options) {
   Call call(OpType::ALLTOALL_BASE, "shoal:all_to_all", options.asyncOp, options.timeout);
-  const auto from = call.read(output.is_alias_of(input) ? input.clone() : input),
-             to = call.write(output);
+  // A rank may receive into memory that a peer has not read yet: input and output share none.
+  const auto from = call.read(output.is_alias_of(input) ? input.clone() : input);
+  const auto to = call.write(output);
   if (output_splits.empty() && input_splits.empty()) {
     SHOAL_USER_CHECK(input.numel() == output.numel() && input.numel() % size_ == 0, "all_to_all",
                      "{} elements in, {} out, for {} ranks", input.numel(), output.numel(), size_);
@@ -312,7 +315,8 @@ ShoalBackend::Works ShoalBackend::send(Tensors& tensors, int destination, int ta
   Call call(OpType::SEND, "shoal:send", true, c10d::kUnsetTimeout);
   const auto tensor = call.read(tensors[0]);
   auto& operation = call.add(Kind::kSend, tensor, kNothing, count_of(tensor));
-  operation.peer = destination, operation.tag = static_cast<std::uint32_t>(tag);
+  operation.peer = destination;
+  operation.tag = static_cast<std::uint32_t>(tag);
   return run(std::move(call));
 }
 
@@ -322,7 +326,8 @@ ShoalBackend::Works ShoalBackend::recv(Tensors& tensors, int source, int tag) {
             c10d::kUnsetTimeout);
   const auto tensor = call.write(tensors[0]);
   auto& operation = call.add(Kind::kReceive, kNothing, tensor, count_of(tensor));
-  operation.peer = source, operation.tag = static_cast<std::uint32_t>(tag);
+  operation.peer = source;
+  operation.tag = static_cast<std::uint32_t>(tag);
   call.result(tensors);
   return run(std::move(call));
 }

@@ -18,12 +18,12 @@ class Call;
 /// copied in and out. Errors are shoal::Error, which Python sees as RuntimeError. Threads: any.
 class ShoalBackend final : public c10d::Backend {
  public:
-  /// `members`: the group's ranks in the world that has met. `met` is the channel of that meeting,
-  /// or null: then these ranks meet now, as `options` say.
+  /// `members`: the group's ranks in the world of the first rendezvous. `met` is the channel of
+  /// that rendezvous; when it is null, these ranks have theirs now, as `options` say.
   ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                std::chrono::milliseconds timeout, std::vector<int> members,
                std::shared_ptr<Channel> met, const ShoalOptions& options = ShoalOptions());
-  /// All ranks of a meeting, over its first channel.
+  /// The group of all ranks of a rendezvous, over its first channel.
   ShoalBackend(int rank, int size, std::chrono::milliseconds timeout,
                std::shared_ptr<Channel> channel);
   ~ShoalBackend() override;
@@ -46,7 +46,7 @@ class ShoalBackend final : public c10d::Backend {
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
 
-  /// `hook` hears of every operation of this group that ends, well or badly; one hook a group.
+  /// Calls `hook` for every operation of this group that ends, well or badly; one hook a group.
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void waitForPendingWorks() override;
@@ -55,7 +55,7 @@ class ShoalBackend final : public c10d::Backend {
 
   Works broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   Works allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  /// A sum. Complete when it returns, asynchronous or not: ranks tell each other first how many
+  /// Sums. Complete when it returns, asynchronous or not, because ranks first exchange how many
   /// elements they have.
   Works allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   Works allreduce_coalesced(Tensors& tensors,
@@ -98,8 +98,9 @@ class ShoalBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<Options>& options,
                                           const int& rank, const int& size) override;
-  /// The other ranks meet anew, also after a failure; those excluded take no part. Ranks of several
-  /// hosts need the store for it through which they first met. Flag 1 aborts what is under way.
+  /// The remaining ranks have a new rendezvous, also after a failure; those excluded take no part.
+  /// Ranks of several hosts need the store of the first rendezvous. Flag 1 aborts what is in
+  /// flight.
   c10::intrusive_ptr<c10d::Backend> shrink(
       const std::vector<int64_t>& ranks_to_exclude, int shrink_flags = 0,
       const c10::intrusive_ptr<Options>& options = nullptr) override;

@@ -1,11 +1,11 @@
-// How a group of the c10d backend "shoal" comes to be, what further groups come of it, and how it
-// ends.
+// Construction of a group of the c10d backend "shoal", the groups that are made from it, and its
+// end.
 #include <algorithm>
 #include <numeric>
 
 #include "python/src/backend.h"
-#include "python/src/meeting.h"
 #include "python/src/progress.h"
+#include "python/src/rendezvous.h"
 #include "shoal/base/check.h"
 
 namespace shoal::python {
@@ -19,7 +19,8 @@ std::vector<int> all_ranks(int size) {
   return all;
 }
 
-/// Of a group that meets anew: its own, or the network of `old` and no folder.
+/// The options of a group with a rendezvous of its own: those given, else the network of `old` and
+/// no folder.
 ShoalOptions options_of(const c10::intrusive_ptr<c10d::Backend::Options>& options,
                         const Channel& old) {
   const auto* own = options ? dynamic_cast<const ShoalOptions*>(options.get()) : nullptr;
@@ -32,8 +33,8 @@ ShoalBackend::ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int ran
                            std::chrono::milliseconds timeout, std::vector<int> members,
                            std::shared_ptr<Channel> met, const ShoalOptions& options)
     : c10d::Backend(rank, size), members_(std::move(members)), timeout_(timeout) {
-  channel_ = met ? join_through(store, *met, members_, timeout)
-                 : meet_through(store, rank, size, timeout, options);
+  channel_ = met ? new_group(store, *met, members_, timeout)
+                 : rendezvous(store, rank, size, timeout, options);
   init();
 }
 
@@ -74,14 +75,14 @@ c10::intrusive_ptr<c10d::Backend> ShoalBackend::merge(const c10::intrusive_ptr<c
                                                       const int& rank, const int& size) {
   const auto timeout = options ? options->timeout : timeout_;
   return c10::make_intrusive<ShoalBackend>(
-      rank, size, timeout,
-      meet_through(store, rank, size, timeout, options_of(options, *channel_)));
+      rank, size, timeout, rendezvous(store, rank, size, timeout, options_of(options, *channel_)));
 }
 
 c10::intrusive_ptr<c10d::Backend> ShoalBackend::shrink(const std::vector<int64_t>& ranks_to_exclude,
                                                        int shrink_flags,
                                                        const c10::intrusive_ptr<Options>& options) {
-  std::vector<int> left, world;
+  std::vector<int> left;
+  std::vector<int> world;
   for (int r = 0; r < size_; ++r) {
     if (std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), r) != ranks_to_exclude.end())
       continue;
@@ -92,10 +93,12 @@ c10::intrusive_ptr<c10d::Backend> ShoalBackend::shrink(const std::vector<int64_t
   SHOAL_USER_CHECK(own != left.end(), "shrink", "rank {} is one of those to exclude", rank_);
   if (shrink_flags & kAbortFirst) abort();
   const auto timeout = options ? options->timeout : timeout_;
-  const int rank = static_cast<int>(own - left.begin()), size = static_cast<int>(left.size());
+  const int rank = static_cast<int>(own - left.begin());
+  const int size = static_cast<int>(left.size());
+  ++shrinks_;
   return c10::make_intrusive<ShoalBackend>(
       rank, size, timeout,
-      meet_again(*channel_, world, ++shrinks_, timeout, options_of(options, *channel_)));
+      rendezvous_again(*channel_, world, shrinks_, timeout, options_of(options, *channel_)));
 }
 
 void ShoalBackend::registerOnCompletionHook(
@@ -106,7 +109,7 @@ void ShoalBackend::registerOnCompletionHook(
   onCompletionHook_ = [shared](std::shared_ptr<c10d::WorkInfo> info) {
     (*shared)(std::move(info));
   };
-  channel_->progress->report_to(*channel_, shared);
+  channel_->progress->set_hook(*channel_, shared);
 }
 
 void ShoalBackend::waitForPendingWorks() { channel_->progress->drain(*channel_); }

@@ -1,4 +1,4 @@
-// Sparse tensors, and memory for others to use.
+// The sum of sparse tensors, and allocation of memory that other ranks read in place.
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/cat.h>
@@ -15,7 +15,7 @@
 namespace shoal::python {
 namespace {
 
-/// Its shape and how many elements it has: {elements, dimensions that are sparse, sizes...}.
+/// Returns {elements, dimensions that are sparse, sizes...} of a sparse tensor.
 at::Tensor described(const at::Tensor& sparse) {
   std::vector<int64_t> numbers{sparse._nnz(), sparse.sparse_dim()};
   numbers.insert(numbers.end(), sparse.sizes().begin(), sparse.sizes().end());
@@ -48,7 +48,7 @@ ShoalBackend::Works ShoalBackend::allreduce_sparse(Tensors& tensors,
   c10d::AllgatherOptions blocking;
   blocking.timeout = options.timeout;
   blocking.asyncOp = false;
-  // Of each rank a tensor of the size that `make` says, with what that rank gives.
+  // Gathers the tensor `mine` of every rank; `make(r)` allocates the memory for that of rank r.
   const auto gather = [&](const at::Tensor& mine, const std::function<at::Tensor(int)>& make) {
     std::vector<Tensors> of_all(1);
     for (int r = 0; r < size_; ++r) of_all[0].push_back(make(r));
@@ -63,7 +63,8 @@ ShoalBackend::Works ShoalBackend::allreduce_sparse(Tensors& tensors,
         shapes[r].narrow(0, 1, shape.numel() - 1).equal(shape.narrow(0, 1, shape.numel() - 1)),
         kTitle, "the tensors of ranks {} and {} have different shapes", rank_, r);
   const auto elements = [&](int r) { return shapes[r][0].item<int64_t>(); };
-  const at::Tensor values = own.values().contiguous(), indices = own.indices().contiguous();
+  const at::Tensor values = own.values().contiguous();
+  const at::Tensor indices = own.indices().contiguous();
   const Tensors all_indices = gather(indices, [&](int r) {
     return at::empty({indices.size(0), elements(r)}, indices.options());
   });

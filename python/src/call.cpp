@@ -43,12 +43,13 @@ collective::Reduction reduction_of(c10d::ReduceOp::RedOpType op) {
   }
 }
 
-/// True when the tensors lie one behind the other, without a gap.
+/// True when the tensors lie one behind the other, without a gap, and their memory holds their
+/// values as they are: a lazy conjugate or negative has them only when it is copied.
 bool in_a_row(const std::vector<at::Tensor>& tensors) {
   const auto* at = static_cast<const std::byte*>(tensors.front().const_data_ptr());
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_contiguous() || tensor.const_data_ptr() != at ||
-        !tensor.is_alias_of(tensors.front()))
+        !tensor.is_alias_of(tensors.front()) || tensor.is_conj() || tensor.is_neg())
       return false;
     at += tensor.nbytes();
   }
@@ -64,8 +65,8 @@ std::int64_t elements(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 const at::Tensor& Call::keep(const at::Tensor& tensor) {
-  luggage_.tensors.push_back(tensor);
-  return luggage_.tensors.back();
+  kept_tensors_.tensors.push_back(tensor);
+  return kept_tensors_.tensors.back();
 }
 
 void Call::check(const at::Tensor& tensor) const {
@@ -87,7 +88,7 @@ at::Tensor Call::write(const at::Tensor& tensor) {
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return keep(tensor);
   const at::NoGradGuard no_grad;
   auto memory = at::empty(tensor.sizes(), tensor.options());
-  luggage_.copies.emplace_back(tensor, memory);
+  kept_tensors_.copies.emplace_back(tensor, memory);
   return keep(memory);
 }
 
@@ -126,7 +127,8 @@ at::Tensor Call::write_all(const std::vector<at::Tensor>& tensors) {
   auto memory = at::empty({elements(tensors)}, tensors.front().options());
   std::int64_t at = 0;
   for (const at::Tensor& tensor : tensors) {
-    luggage_.copies.emplace_back(tensor, memory.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+    kept_tensors_.copies.emplace_back(tensor,
+                                      memory.narrow(0, at, tensor.numel()).view(tensor.sizes()));
     at += tensor.numel();
   }
   return keep(memory);
@@ -146,6 +148,7 @@ collective::Operation& Call::add(Kind kind, const at::Tensor& input, const at::T
   try {
     operation.type = comm::element_type(typed.scalar_type());
   } catch (const Error&) {
+    // Shoal has no such element type. Data that is only moved travels as bytes.
     if (computes(kind)) throw;
     count *= typed.element_size();
   }
@@ -168,6 +171,7 @@ void Call::reduce_by(const c10d::ReduceOp& reduction) {
 void Call::exchange(const at::Tensor& input, const at::Tensor& output,
                     std::vector<std::size_t> send_counts, std::vector<std::size_t> receive_counts) {
   collective::Operation& operation = add(Kind::kAllToAll, input, output, 0);
+  // `add` left the type of bytes: the counts become counts of bytes.
   if (operation.type == collective::Operation{}.type)
     for (auto* counts : {&send_counts, &receive_counts})
       for (auto& count : *counts) count *= input.element_size();

@@ -11,7 +11,7 @@
 
 namespace shoal::python {
 
-/// Several works as one: complete when all are.
+/// Combines several works into one, which is complete when all of them are.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
@@ -20,7 +20,7 @@ class CoalescedWork final : public c10d::Work {
   bool isCompleted() override {
     bool all = true;
     for (const auto& work : works_) all = work->isCompleted() && all;
-    if (all && !std::exchange(finished_, true)) finish();
+    if (all) finish_once();
     return all;
   }
   bool isSuccess() const override {
@@ -42,14 +42,14 @@ class CoalescedWork final : public c10d::Work {
   void synchronize() override { wait(); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
     for (const auto& work : works_) work->wait(timeout);
-    if (!std::exchange(finished_, true)) finish();
+    finish_once();
     return true;
   }
   void blockCurrentStream() override { wait(); }
   void abort() override {
     for (const auto& work : works_) work->abort();
   }
-  /// Completes here: what was coalesced is waited for as one.
+  /// Waits for all works, so the future that it returns is complete.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     auto future =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
@@ -66,6 +66,11 @@ class CoalescedWork final : public c10d::Work {
   }
 
  private:
+  void finish_once() {
+    const bool was_finished = std::exchange(finished_, true);
+    if (!was_finished) finish();
+  }
+
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
   bool finished_ = false;
 };

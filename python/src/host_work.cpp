@@ -27,7 +27,8 @@ std::exception_ptr Channel::failed(const std::exception_ptr& failure) {
     error = cause.kind() == ErrorKind::kTimeout ? c10d::ErrorType::TIMEOUT
                                                 : c10d::ErrorType::COMM_ERROR;
     return std::make_exception_ptr(progress->failed(cause));
-  } catch (...) {  // not of a collective
+  } catch (...) {
+    // Another library threw it, such as LibTorch in a copy: the group itself has not failed.
     return failure;
   }
 }
@@ -58,10 +59,10 @@ c10::intrusive_ptr<c10::ivalue::Future> result_when_done(c10::ivalue::Future& do
 }
 
 HostWork::HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title,
-                   Luggage luggage, Duration timeout)
-    : c10d::Work(channel->communicator->rank(), type, title, luggage.tensors),
+                   KeptTensors kept, Duration timeout)
+    : c10d::Work(channel->communicator->rank(), type, title, kept.tensors),
       channel_(std::move(channel)),
-      luggage_(std::move(luggage)),
+      kept_tensors_(std::move(kept)),
       timeout_(timeout) {}
 
 bool HostWork::isCompleted() { return channel_->progress->test(*this); }
@@ -84,7 +85,7 @@ c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFuture() {
       future_ =
           c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   }
-  channel_->progress->attend(*this);
+  channel_->progress->complete_in_background(*this);
   return future_;
 }
 
@@ -100,10 +101,10 @@ void HostWork::step(Duration longest) {
         source_ = communicator.take_source(handle);
       handles_.pop_back();
     }
-    if (!luggage_.copies.empty()) {
-      const c10::InferenceMode
-          as_results;  // into leaves that require gradients and into inference tensors alike
-      for (const auto& [to, from] : luggage_.copies) to.copy_(from);
+    if (!kept_tensors_.copies.empty()) {
+      // Inference mode allows copies into leaves that require gradients and into inference tensors.
+      const c10::InferenceMode inference_mode;
+      for (const auto& [to, from] : kept_tensors_.copies) to.copy_(from);
     }
     settle(nullptr);
   } catch (...) {
@@ -111,7 +112,8 @@ void HostWork::step(Duration longest) {
   }
 }
 
-// What is complete at the last moment is complete.
+// The communicator decides: its wait with a deadline that has passed throws Error(timeout) and
+// aborts the group, unless the operation has completed at the last moment.
 void HostWork::time_out() {
   try {
     channel_->communicator->wait(handles_.back(), Deadline::in(Duration::zero()));
@@ -126,15 +128,18 @@ void HostWork::settle(std::exception_ptr error) {
   error_ = error;
   duration_ = Clock::now() - started_;
   if (channel_->hook)
-    channel_->progress->tell_later(
+    channel_->progress->queue_hook(
         channel_->hook, std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_,
                                                          started_ + duration_,
                                                          std::chrono::duration<float>(duration_)));
-  luggage_.copies.clear();
-  if (!error) luggage_.tensors.clear();
+  kept_tensors_.copies.clear();
+  // After a failure peers may still be reading or writing these tensors: Progress keeps the work.
+  if (!error) kept_tensors_.tensors.clear();
   finish(std::move(error));
 }
 
+// Any number of threads may deliver the same work; the future is completed once, outside every
+// lock, because its callbacks may call Shoal.
 void HostWork::deliver() {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
@@ -146,7 +151,7 @@ void HostWork::deliver() {
   if (error_)
     future->setErrorIfNeeded(error_);
   else
-    future->markCompleted(c10::IValue(luggage_.outputs));
+    future->markCompleted(c10::IValue(kept_tensors_.outputs));
 }
 
 }  // namespace shoal::python

@@ -18,7 +18,7 @@ namespace shoal::python {
 
 class Progress;
 
-/// What c10d wants to be told of every operation that has ended.
+/// c10d calls this with the record of every operation that has ended.
 using CompletionHook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
 
 /// WorkResult of an operation that ended with `error`, or well when that is null.
@@ -33,8 +33,8 @@ struct Channel {
           std::unique_ptr<collective::Communicator> communicator);
   ~Channel();
   void close();
-  /// An operation of this group has failed; returns what to tell of it. A call that made no sense
-  /// is no failure.
+  /// Records that an operation of this group has failed, and returns the error that its caller
+  /// gets. A call that made no sense (Error(usage)) fails nothing but itself.
   std::exception_ptr failed(const std::exception_ptr& error);
   /// Ends everything on all ranks because the program wants it.
   void abort(const char* operation, const char* why);
@@ -42,29 +42,32 @@ struct Channel {
   std::shared_ptr<Progress> progress;
   std::unique_ptr<collective::Communicator> communicator;
   bool open = true;
-  std::shared_ptr<const CompletionHook>
-      hook;  ///< under the engine's lock; null: nobody wants to know
+  /// Guarded by the engine's lock; null: no hook is registered.
+  std::shared_ptr<const CompletionHook> hook;
   std::atomic<c10d::ErrorType> error{c10d::ErrorType::SUCCESS};
 };
 
-/// What a call keeps until it is complete.
-struct Luggage {
-  std::vector<at::Tensor> tensors;                        ///< everything that ranks read or write
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  ///< to, from: done when complete
-  std::vector<at::Tensor> outputs;                        ///< the result of the work and its future
+/// The tensors that a call keeps alive until it is complete.
+struct KeptTensors {
+  /// All memory that ranks read or write.
+  std::vector<at::Tensor> tensors;
+  /// Destination and source of each copy that is made when the operations are complete.
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  /// The result of the work and of its future.
+  std::vector<at::Tensor> outputs;
 };
 
 /// A c10d::Work over operations of one communicator. Settles when all are complete or one fails;
-/// what depends on that (copies into tensors that are not contiguous, the future) is done by
-/// whichever thread notices.
+/// the thread that notices makes the copies into tensors that are not contiguous, and completes the
+/// future.
 class HostWork final : public c10d::Work {
  public:
-  HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, Luggage luggage,
+  HostWork(std::shared_ptr<Channel> channel, c10d::OpType type, const char* title, KeptTensors kept,
            Duration timeout);
 
   bool isCompleted() override;
   int sourceRank() const override { return source_; }
-  std::vector<at::Tensor> result() override { return luggage_.outputs; }
+  std::vector<at::Tensor> result() override { return kept_tensors_.outputs; }
   void synchronize() override { wait(); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   /// Waits: results of CPU tensors are there when a call returns or not at all.
@@ -88,8 +91,9 @@ class HostWork final : public c10d::Work {
   void deliver();
 
   std::shared_ptr<Channel> channel_;
-  Luggage luggage_;
-  Duration timeout_, duration_{};
+  KeptTensors kept_tensors_;
+  Duration timeout_;
+  Duration duration_{};
   Clock::time_point started_ = Clock::now();
   std::vector<collective::Handle> handles_;  ///< not complete yet; the last is looked at first
   bool settled_ = false;

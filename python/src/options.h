@@ -6,21 +6,22 @@
 
 namespace shoal::python {
 
-/// How the ranks of a job are connected, as a user says it. Every rank may say something else but
-/// for `transport` and `in_rank_order`.
+/// The connections between the ranks of a job, as a user chooses them. Only `transport` and
+/// `in_rank_order` must be the same on all ranks.
 struct NetworkOptions {
-  std::string transport;  ///< "auto", or empty: shared memory inside a host, TCP between hosts;
-                          ///< "tcp": TCP between all ranks
-  std::string interface;  ///< TCP: name or prefix of the address to listen on; empty: the one that
-                          ///< leads to PyTorch's store
-  std::string
-      ports;  ///< TCP: "7000-7100": listen on the first that is free; empty: the system chooses
-  std::string host;  ///< ranks that name different hosts share no memory, whatever is true
-  bool in_rank_order =
-      false;  ///< reductions fold in the order of ranks: the same bits on one host and on several
+  /// "auto" or empty: shared memory inside a host, TCP between hosts. "tcp": TCP between all ranks.
+  std::string transport;
+  /// TCP: name or prefix of the address to listen on; empty: the one that leads to PyTorch's store.
+  std::string interface;
+  /// TCP: "7000-7100" listens on the first of them that is free; empty: the system chooses.
+  std::string ports;
+  /// Ranks that name different hosts share no memory, even where they could.
+  std::string host;
+  /// Reductions fold in the order of ranks: the same bits on one host and on several.
+  bool in_rank_order = false;
 };
 
-/// What `pg_options` of init_process_group may say.
+/// The `pg_options` of init_process_group.
 struct ShoalOptions final : c10d::Backend::Options {
   explicit ShoalOptions(std::string flight_directory = "", NetworkOptions network = {},
                         std::chrono::milliseconds timeout = kBackendDefaultTimeout)

@@ -14,19 +14,29 @@ namespace {
 
 using std::chrono::microseconds, std::chrono::milliseconds;
 
-constexpr Duration kLongSlice = milliseconds(20), kShortSlice = microseconds(100),
-                   kFutureMoment = milliseconds(1);
-constexpr Duration kHelperPeriod = microseconds(200), kLastWork = std::chrono::seconds(5);
-constexpr int kHelperPatience = 100;  ///< periods without work before it sleeps
+/// A waiting thread looks at one operation for this long before it looks at everything else.
+constexpr Duration kLongSlice = milliseconds(20);
+/// The same while other groups have operations in flight, or other threads want the lock.
+constexpr Duration kShortSlice = microseconds(100);
+/// How long the thread that asks for a future tries itself, before it wakes the helper.
+constexpr Duration kBackgroundTrial = milliseconds(1);
+constexpr Duration kHelperPeriod = microseconds(200);
+/// The helper sleeps after so many periods without work.
+constexpr int kHelperQuietPeriods = 100;
+/// A group that closes gives its operations this long to complete.
+constexpr Duration kCloseLimit = std::chrono::seconds(5);
 
 }  // namespace
 
-/// The engine's lock, with a way to let others in: a waiting thread holds it for long.
-class Progress::Hold {
+/// Holds Progress::mutex_. A waiting thread keeps it for most of its wait, and std::mutex is not
+/// fair: the thread that unlocks and locks again at once would nearly always win. Therefore the
+/// threads that block are counted, and the holder sleeps between unlocking and locking while there
+/// are any.
+class Progress::EngineLock {
  public:
-  explicit Hold(Progress& progress) : progress_(progress) { take(); }
-  ~Hold() { progress_.mutex_.unlock(); }
-  void give_way() {
+  explicit EngineLock(Progress& progress) : progress_(progress) { take(); }
+  ~EngineLock() { progress_.mutex_.unlock(); }
+  void let_others_in() {
     if (progress_.contenders_.load() == 0) return;
     progress_.mutex_.unlock();
     std::this_thread::sleep_for(microseconds(20));
@@ -46,7 +56,10 @@ class Progress::Hold {
 Error Progress::failed(const Error& error) {
   Error seen = fabric_->with_job_ranks(error);
   fabric_->propagate(error);
-  if (flight_.directory.empty() || recorded_.exchange(true)) return seen;
+  if (flight_.directory.empty()) return seen;
+  // The first failure is the one to look into; those that follow from it are not recorded.
+  const bool already_recorded = recorded_.exchange(true);
+  if (already_recorded) return seen;
   try {
     collective::write_flight(flight_.directory, flight_.owner, *flight_.book, seen);
   } catch (const Error& unwritten) {
@@ -57,15 +70,17 @@ Error Progress::failed(const Error& error) {
 }
 
 void Progress::add(collective::Communicator* communicator) {
-  const Hold hold(*this);
+  const EngineLock lock(*this);
   communicators_.push_back(communicator);
 }
 
 void Progress::remove(collective::Communicator* communicator) {
   Works finished;
   {
-    Hold hold(*this);
-    const Deadline deadline = Deadline::in(kLastWork);
+    EngineLock lock(*this);
+    // Peers may still read this rank's tensors: operations that were started but never waited for
+    // are completed before the communicator goes.
+    const Deadline deadline = Deadline::in(kCloseLimit);
     const auto busy = [&] {
       return std::any_of(open_.begin(), open_.end(), [&](const auto& work) {
         return work->channel_->communicator.get() == communicator;
@@ -75,11 +90,12 @@ void Progress::remove(collective::Communicator* communicator) {
       poll_all();
       auto settled = sweep();
       std::move(settled.begin(), settled.end(), std::back_inserter(finished));
-      hold.give_way();
+      lock.let_others_in();
       std::this_thread::yield();
     }
     std::erase(communicators_, communicator);
     if (communicators_.empty()) {
+      // The other ranks learn that this one leaves in good order, before its connections close.
       fabric_->leave();
       stop_ = true;
       wake_helper();
@@ -90,22 +106,29 @@ void Progress::remove(collective::Communicator* communicator) {
 
 void Progress::start(const c10::intrusive_ptr<HostWork>& work,
                      const std::vector<collective::Operation>& operations, bool blocking) {
+  // Futures and hooks run code of the program, which may call Shoal again: works that have settled
+  // are collected under the lock and delivered after it is released, here and in every function
+  // below.
   Works finished;
   {
-    Hold hold(*this);
+    EngineLock lock(*this);
     SHOAL_USER_CHECK(work->channel_->open, "group", "the group has been shut down");
     try {
-      begin(hold, *work, operations);
+      begin(lock, *work, operations);
     } catch (...) {
+      // Operations of this work that did start may still be read by peers: its tensors stay.
       if (!work->handles_.empty()) failed_.push_back(work);
       std::rethrow_exception(work->channel_->failed(std::current_exception()));
     }
     if (blocking) {
-      wait_held(hold, *work, Duration::zero());
+      wait_held(lock, *work, Duration::zero());
       if (work->error_) failed_.push_back(work);
     } else {
       work->step(Duration::zero());
-      if (!work->settled()) open_.push_back(work), wake_helper();
+      if (!work->settled()) {
+        open_.push_back(work);
+        wake_helper();
+      }
     }
     if (!open_.empty()) finished = sweep();
   }
@@ -113,21 +136,25 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work,
   if (work->error_) std::rethrow_exception(work->error_);
 }
 
-void Progress::begin(Hold& hold, HostWork& work,
+void Progress::begin(EngineLock& lock, HostWork& work,
                      const std::vector<collective::Operation>& operations) {
   auto& communicator = *work.channel_->communicator;
-  // Nothing begins once something has failed, wherever it was.
+  // Nothing begins once an operation of any group has failed on any rank. Inside one memory the
+  // communicator itself checks that.
   if (!fabric_->in_one_memory()) fabric_->check();
   for (const auto& operation : operations) {
+    // Room comes when older operations complete, which may need other groups and other threads of
+    // this process to go on.
     while (!communicator.has_room()) {
       communicator.poll(Duration::zero());
       poll_all();
       fabric_->check();
-      hold.give_way();
+      lock.let_others_in();
       std::this_thread::yield();
     }
     work.handles_.push_back(communicator.start(operation));
   }
+  // HostWork::step takes handles from the back: the operation that was started first comes first.
   std::reverse(work.handles_.begin(), work.handles_.end());
   work.sequence_ = communicator.sequence();
 }
@@ -135,8 +162,8 @@ void Progress::begin(Hold& hold, HostWork& work,
 void Progress::wait(HostWork& work, Duration limit) {
   Works finished;
   {
-    Hold hold(*this);
-    wait_held(hold, work, limit);
+    EngineLock lock(*this);
+    wait_held(lock, work, limit);
     finished = sweep();
   }
   deliver(finished);
@@ -147,9 +174,9 @@ void Progress::wait(HostWork& work, Duration limit) {
 
 bool Progress::test(HostWork& work) {
   Works finished;
-  bool settled;
+  bool settled = false;
   {
-    Hold hold(*this);
+    EngineLock lock(*this);
     if (!work.settled()) {
       work.step(Duration::zero());
       poll_all();
@@ -161,12 +188,12 @@ bool Progress::test(HostWork& work) {
   return settled;
 }
 
-void Progress::attend(HostWork& work) {
+void Progress::complete_in_background(HostWork& work) {
   Works finished;
-  bool settled;
+  bool settled = false;
   {
-    Hold hold(*this);
-    wait_held(hold, work, kFutureMoment);
+    EngineLock lock(*this);
+    wait_held(lock, work, kBackgroundTrial);
     finished = sweep();
     settled = work.settled();
     if (!settled) wake_helper();
@@ -175,9 +202,11 @@ void Progress::attend(HostWork& work) {
   deliver(finished);
 }
 
-void Progress::wait_held(Hold& hold, HostWork& work, Duration limit) {
+void Progress::wait_held(EngineLock& lock, HostWork& work, Duration limit) {
   if (work.settled()) return;
   auto& communicator = *work.channel_->communicator;
+  // `limit` is what the caller gives this wait, and its end is no failure. The work's own timeout
+  // counts from its start, and its end fails the whole group.
   const auto begin = Clock::now();
   while (!work.settled()) {
     const bool share = others_busy(communicator) || contenders_.load() > 0;
@@ -189,26 +218,31 @@ void Progress::wait_held(Hold& hold, HostWork& work, Duration limit) {
     const auto now = Clock::now();
     if (limit > Duration::zero() && now - begin >= limit) return;
     if (now - work.started_ >= work.timeout_) work.time_out();
-    hold.give_way();
+    lock.let_others_in();
   }
 }
 
 void Progress::deliver(const Works& finished) {
   for (const auto& work : finished) work->deliver();
-  while (something_untold_.load(std::memory_order_relaxed) && !telling_.exchange(true)) {
-    tell_hooks();
-    telling_ = false;
+  // One thread at a time runs hooks, so that they come in the order in which operations ended. A
+  // hook that is queued while another thread runs some is run by that thread, or by this one:
+  // whoever clears running_hooks_ looks once more whether there are any.
+  while (has_queued_hooks_.load(std::memory_order_relaxed)) {
+    const bool others_run_them = running_hooks_.exchange(true);
+    if (others_run_them) return;
+    run_hooks();
+    running_hooks_ = false;
   }
 }
 
-void Progress::tell_hooks() {
-  decltype(untold_) tell;
+void Progress::run_hooks() {
+  decltype(queued_hooks_) hooks;
   {
-    const Hold hold(*this);
-    tell.swap(untold_);
-    something_untold_ = false;
+    const EngineLock lock(*this);
+    hooks.swap(queued_hooks_);
+    has_queued_hooks_ = false;
   }
-  for (const auto& [hook, info] : tell) {
+  for (const auto& [hook, info] : hooks) {
     try {
       (*hook)(info);
     } catch (const std::exception& error) {
@@ -218,31 +252,32 @@ void Progress::tell_hooks() {
   }
 }
 
-void Progress::report_to(Channel& channel, std::shared_ptr<const CompletionHook> hook) {
-  const Hold hold(*this);
+void Progress::set_hook(Channel& channel, std::shared_ptr<const CompletionHook> hook) {
+  const EngineLock lock(*this);
   channel.hook = std::move(hook);
 }
 
-void Progress::tell_later(std::shared_ptr<const CompletionHook> hook,
+void Progress::queue_hook(std::shared_ptr<const CompletionHook> hook,
                           std::shared_ptr<c10d::WorkInfo> info) {
-  untold_.emplace_back(std::move(hook), std::move(info));
-  something_untold_ = true;
+  queued_hooks_.emplace_back(std::move(hook), std::move(info));
+  has_queued_hooks_ = true;
 }
 
 void Progress::drain(const Channel& channel) {
   Works open;
   {
-    const Hold hold(*this);
+    const EngineLock lock(*this);
     std::copy_if(open_.begin(), open_.end(), std::back_inserter(open),
                  [&](const auto& work) { return work->channel_.get() == &channel; });
   }
   for (const auto& work : open) {
     try {
       wait(*work, Duration::zero());
-    } catch (const Error&) {  // told to whoever waits for it
+    } catch (const Error&) {
+      // The thread that waits for this work throws the error.
     }
   }
-  while (something_untold_ || telling_) {
+  while (has_queued_hooks_ || running_hooks_) {
     deliver({});
     std::this_thread::sleep_for(kHelperPeriod);
   }
@@ -253,18 +288,20 @@ bool Progress::others_busy(const collective::Communicator& but) const {
                      [&](const auto* c) { return c != &but && !c->idle(); });
 }
 
-// What fails here is told to the works of that group when they are looked at.
+// A failure here belongs to the works of that group, which throw it when they are tested.
 void Progress::poll_all() {
   for (auto* communicator : communicators_) {
     try {
       communicator->poll(Duration::zero());
     } catch (const Error&) {
+      // The communicator keeps its first cause, and throws it again for each of its handles.
     }
   }
   if (fabric_->in_one_memory()) return;
   try {
     fabric_->check();
   } catch (const Error&) {
+    // `check` has passed the failure on to the groups that could not see it.
   }
 }
 
@@ -284,30 +321,37 @@ Progress::Works Progress::sweep() {
   return finished;
 }
 
+// The helper keeps this object alive until stop_ is set, so it is started only when it is first
+// needed: a program that waits for every operation has no helper.
 void Progress::wake_helper() {
-  if (!started_.exchange(true)) std::thread([self = shared_from_this()] { self->help(); }).detach();
+  const bool was_started = started_.exchange(true);
+  if (!was_started) std::thread([self = shared_from_this()] { self->help(); }).detach();
+  // The caller holds the engine's lock, under which it has added its work or set stop_. The helper
+  // decides to sleep under that lock too: either it sees the work, or helper_asleep_ is true here.
   if (!helper_asleep_.load()) return;
   const std::lock_guard lock(helper_mutex_);
   helper_asleep_ = false;
-  helper_bell_.notify_one();
+  helper_wakeup_.notify_one();
 }
 
 void Progress::help() {
-  for (int quiet = 0; !stop_.load();) {
+  int quiet = 0;
+  while (!stop_.load()) {
     std::this_thread::sleep_for(kHelperPeriod);
     Works finished;
     {
-      const Hold hold(*this);
+      const EngineLock lock(*this);
       poll_all();
       finished = sweep();
       quiet = open_.empty() ? quiet + 1 : 0;
+      if (quiet >= kHelperQuietPeriods) helper_asleep_ = true;
     }
     deliver(finished);
+    // What was delivered is not kept through a long sleep.
     finished.clear();
-    if (quiet < kHelperPatience) continue;
+    if (quiet < kHelperQuietPeriods) continue;
     std::unique_lock lock(helper_mutex_);
-    helper_asleep_ = true;
-    helper_bell_.wait(lock, [&] { return !helper_asleep_.load() || stop_.load(); });
+    helper_wakeup_.wait(lock, [&] { return !helper_asleep_.load() || stop_.load(); });
     quiet = 0;
   }
 }

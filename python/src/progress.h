@@ -15,14 +15,14 @@
 
 namespace shoal::python {
 
-/// What a rank remembers of its groups' operations, and where it goes when one fails.
+/// The record of a rank's operations, and the directory into which it is written when one fails.
 struct Flight {
   std::string directory;  ///< empty: nowhere
   collective::FlightOwner owner;
   std::shared_ptr<collective::FlightBook> book;
 };
 
-/// How ranks have met: what they need to meet again.
+/// The store and the options of the first rendezvous, which a later one needs again.
 struct Origin {
   c10::intrusive_ptr<c10d::Store> store;
   NetworkOptions network;
@@ -42,12 +42,12 @@ class Progress : public std::enable_shared_from_this<Progress> {
   const std::shared_ptr<collective::Fabric>& fabric() const { return fabric_; }
   const Origin& origin() const { return origin_; }
   const Flight& flight() const { return flight_; }
-  /// An operation has failed: all ranks are told, and the first time the flight record is written.
-  /// Returns the error in words for all ranks.
+  /// Passes the failure of an operation on to all ranks, and writes the flight record the first
+  /// time. Returns the error as it reads on every rank.
   Error failed(const Error& error);
   void add(collective::Communicator* communicator);
-  /// Lets what is in flight on it end, for a few seconds; the last one to go makes this rank leave
-  /// its job.
+  /// Waits a few seconds for the operations in flight on it to complete. With the last communicator
+  /// this rank leaves its job.
   void remove(collective::Communicator* communicator);
 
   /// Starts `operations` as `work`. Blocking: returns when they are complete, and throws what went
@@ -59,31 +59,33 @@ class Progress : public std::enable_shared_from_this<Progress> {
   void wait(HostWork& work, Duration limit);
   /// Makes progress; true when the work has settled, well or badly.
   bool test(HostWork& work);
-  /// The work has a future now: tries for a moment, then leaves it to the helper.
-  void attend(HostWork& work);
+  /// The program has asked for a future of `work`: tries to complete the work for a moment, then
+  /// leaves it to the helper thread.
+  void complete_in_background(HostWork& work);
 
-  /// Every operation of `channel` that ends is told to `hook`, outside the engine's lock, by the
-  /// thread that notices.
-  void report_to(Channel& channel, std::shared_ptr<const CompletionHook> hook);
-  /// Under the engine's lock.
-  void tell_later(std::shared_ptr<const CompletionHook> hook, std::shared_ptr<c10d::WorkInfo> info);
-  /// Returns when all that was started on `channel` has ended, well or badly, and its hook has been
-  /// told.
+  /// Calls `hook` for every operation of `channel` that ends, outside the engine's lock, in the
+  /// thread that notices the end.
+  void set_hook(Channel& channel, std::shared_ptr<const CompletionHook> hook);
+  /// Calls `hook` with `info` once the engine's lock is released. The caller holds the lock.
+  void queue_hook(std::shared_ptr<const CompletionHook> hook, std::shared_ptr<c10d::WorkInfo> info);
+  /// Returns when every operation that was started on `channel` has ended, well or badly, and its
+  /// hook has been called.
   void drain(const Channel& channel);
 
  private:
   using Works = std::vector<c10::intrusive_ptr<HostWork>>;
-  class Hold;
+  class EngineLock;
 
-  void begin(Hold& hold, HostWork& work, const std::vector<collective::Operation>& operations);
-  void wait_held(Hold& hold, HostWork& work, Duration limit);
+  void begin(EngineLock& lock, HostWork& work,
+             const std::vector<collective::Operation>& operations);
+  void wait_held(EngineLock& lock, HostWork& work, Duration limit);
   void poll_all();
   bool others_busy(const collective::Communicator& but) const;
   Works sweep();
   void wake_helper();
   void help();
   void deliver(const Works& finished);
-  void tell_hooks();
+  void run_hooks();
 
   const std::shared_ptr<collective::Fabric> fabric_;
   const Origin origin_;
@@ -92,18 +94,24 @@ class Progress : public std::enable_shared_from_this<Progress> {
   std::mutex mutex_;
   std::atomic<int> contenders_{0};
   std::vector<collective::Communicator*> communicators_;
-  std::list<c10::intrusive_ptr<HostWork>>
-      open_;  ///< keeps tensors alive until every rank has finished with them
+  /// Works that have not settled. They keep their tensors alive until every rank has finished with
+  /// them.
+  std::list<c10::intrusive_ptr<HostWork>> open_;
   std::vector<std::pair<std::shared_ptr<const CompletionHook>, std::shared_ptr<c10d::WorkInfo>>>
-      untold_;
-  std::atomic<bool> something_untold_{false};
-  std::atomic<bool> telling_{
-      false};     ///< by one thread at a time; what comes up meanwhile it tells too
-  Works failed_;  ///< peers may still touch their tensors
+      queued_hooks_;
+  std::atomic<bool> has_queued_hooks_{false};
+  /// True while a thread runs hooks: one thread at a time, which also runs those that are queued
+  /// meanwhile.
+  std::atomic<bool> running_hooks_{false};
+  /// Works that have failed. They stay, because peers may still touch their tensors.
+  Works failed_;
 
   std::mutex helper_mutex_;
-  std::condition_variable helper_bell_;
-  std::atomic<bool> helper_asleep_{true}, stop_{false}, started_{false};
+  std::condition_variable helper_wakeup_;
+  /// Set to true under the engine's lock, together with the look at open_.
+  std::atomic<bool> helper_asleep_{true};
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> started_{false};
 };
 
 }  // namespace shoal::python

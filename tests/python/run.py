@@ -19,7 +19,7 @@ def obstacle():
 if __name__ == "__main__":
     reason = obstacle()
     if reason:
-        print(f"SKIPPED python_test: {sys.executable} cannot import numpy, torch and shoal ({reason}); docs/pytorch.md says how to install them")
+        print(f"SKIPPED python_test: {sys.executable} cannot import numpy, torch and shoal ({reason}); tools/setup_python.sh makes a Python that can")
         sys.exit(77)
     here = str(pathlib.Path(__file__).parent)
     sys.path.insert(0, here)

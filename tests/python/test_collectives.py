@@ -135,6 +135,19 @@ def uneven(rank, size):
     same(output, torch.full((rank * 700 + 1,), size * (size - 1) / 2), "uneven reduce_scatter")
 
 
+def lazy_negatives(rank, size):
+    """Parts of one lazily negated tensor lie in a row, and their memory holds the opposite of their values."""
+    whole = torch.arange(size * 3.0) + 10 * rank + 1
+    outputs = [torch.empty(3) for _ in range(size)]
+    dist.all_to_all(outputs, list(torch._neg_view(whole).chunk(size)))
+    for source, output in enumerate(outputs):
+        same(output, -(torch.arange(rank * 3.0, rank * 3.0 + 3) + 10 * source + 1), "all_to_all of negatives")
+    into = torch.zeros(size * 3)
+    dist.all_gather(list(torch._neg_view(into).chunk(size)), whole[:3])
+    for source in range(size):
+        same(into[source * 3:source * 3 + 3], -(torch.arange(3.0) + 10 * source + 1), "all_gather into negatives")
+
+
 def foreign_memory(rank, size):
     """NumPy's memory is no rank's to see: it goes the staged way, mixed with tensors that others can see."""
     import numpy
@@ -172,6 +185,9 @@ class Collectives(unittest.TestCase):
 
     def test_uneven_parts(self):
         self.check(uneven, (2, 4))
+
+    def test_lazy_negatives(self):
+        self.check(lazy_negatives, (3,))
 
     def test_foreign_memory(self):
         self.check(foreign_memory)

@@ -1,4 +1,4 @@
-#include "python/src/meeting.h"
+#include "python/src/rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -57,7 +57,8 @@ std::shared_ptr<wire::Arena> arena_for(int ranks_on_host) {
 std::shared_ptr<Channel> channel_of_all(std::shared_ptr<Fabric> fabric, Origin origin,
                                         const std::string& flight_directory) {
   const Fabric::Settings& s = fabric->settings();
-  // The meeting's name is random too, and no secret.
+  // The first eight characters of the rendezvous's name, which is random and no secret, tell the
+  // flight records of different jobs apart.
   const Flight flight{
       flight_directory, {s.name.substr(kNamePrefix.size(), 8), s.rank, s.size}, s.flight};
   if (!flight_directory.empty()) collective::forget_flight(flight_directory, s.rank);
@@ -68,23 +69,26 @@ std::shared_ptr<Channel> channel_of_all(std::shared_ptr<Fabric> fabric, Origin o
 
 }  // namespace
 
-std::shared_ptr<Channel> meet_through(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                      int size, Duration timeout, const ShoalOptions& options) {
+std::shared_ptr<Channel> rendezvous(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                    int size, Duration timeout, const ShoalOptions& options) {
   const Deadline deadline = Deadline::in(timeout);
   memory_context().rank = rank;
   TorchStore keys(store);
   Fabric::Settings settings = settings_of(options.network, rank, size, timeout);
+  // Rank 0 draws a name, under which ranks of one host find each other's memory, and a secret key,
+  // with which every connection opens.
   if (rank == 0)
-    keys.set("meeting", std::string(kNamePrefix) + random_text() + " " + random_text(), deadline);
-  const std::string meeting = keys.wait("meeting", deadline);
-  settings.name = meeting.substr(0, meeting.find(' '));
-  settings.key = meeting.substr(meeting.find(' ') + 1);
+    keys.set("rendezvous", std::string(kNamePrefix) + random_text() + " " + random_text(),
+             deadline);
+  const std::string name_and_key = keys.wait("rendezvous", deadline);
+  settings.name = name_and_key.substr(0, name_and_key.find(' '));
+  settings.key = name_and_key.substr(name_and_key.find(' ') + 1);
   return channel_of_all(Fabric::on_hosts(std::move(settings), keys, arena_for, deadline),
                         {store, options.network}, options.flight_directory);
 }
 
-std::shared_ptr<Channel> meet_again(const Channel& met, const std::vector<int>& members, int time,
-                                    Duration timeout, const ShoalOptions& options) {
+std::shared_ptr<Channel> rendezvous_again(const Channel& met, const std::vector<int>& members,
+                                          int time, Duration timeout, const ShoalOptions& options) {
   const Deadline deadline = Deadline::in(timeout);
   const Fabric& old = *met.progress->fabric();
   const int rank = static_cast<int>(std::find(members.begin(), members.end(), old.settings().rank) -
@@ -92,6 +96,8 @@ std::shared_ptr<Channel> meet_again(const Channel& met, const std::vector<int>& 
   const Origin& origin = met.progress->origin();
   Fabric::Settings settings =
       settings_of(options.network, rank, static_cast<int>(members.size()), timeout);
+  // A name of its own for every attempt and every set of members: ranks that disagree on who is
+  // left do not find each other, and time out.
   const auto survivors = std::hash<std::string>{}(fmt::format("{}", fmt::join(members, ",")));
   settings.name = fmt::format("{}.{}.{:x}", old.settings().name, time, survivors);
   settings.key = old.settings().key;
@@ -111,9 +117,8 @@ std::shared_ptr<Channel> meet_again(const Channel& met, const std::vector<int>& 
                         options.flight_directory);
 }
 
-std::shared_ptr<Channel> join_through(const c10::intrusive_ptr<c10d::Store>& store,
-                                      const Channel& met, const std::vector<int>& members,
-                                      Duration timeout) {
+std::shared_ptr<Channel> new_group(const c10::intrusive_ptr<c10d::Store>& store, const Channel& met,
+                                   const std::vector<int>& members, Duration timeout) {
   TorchStore keys(store);
   return std::make_shared<Channel>(
       met.progress, met.progress->fabric()->group(members, keys, Deadline::in(timeout)));

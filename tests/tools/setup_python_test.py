@@ -1,0 +1,87 @@
+"""tools/setup_python.sh refuses a Torch that a Python cannot import, and makes nothing anew that is whole. Torch and Python are played by small files."""
+import os
+import subprocess
+import unittest
+
+import project
+
+PYTHON = r"""#!/bin/sh
+echo "$@" >>{root}/calls
+case "$*" in
+  *'-m venv --clear'*)
+    mkdir -p .venv-python/bin .venv-python/lib/python3.11/site-packages
+    cp {root}/bin/python3 .venv-python/bin/python ;;
+  *'-m pip'*) exit {pip} ;;
+esac
+"""
+
+
+class SetupPythonTest(project.ProjectTest):
+    def setUp(self):
+        super().setUp()
+        self.copy("tools/setup_python.sh", "tools/requirements-python.txt")
+        (self.root / "tools/setup_python.sh").chmod(0o755)
+        self.write("tools/setup.sh", "#!/bin/sh\n").chmod(0o755)
+        self.write("build/torch-path", f"{self.root}/packages/torch\n")
+        self.write("packages/torch/__init__.py", "")
+        self.write("packages/torch/_C.cpython-311-x86_64-linux-gnu.so", "")
+        self.write("bin/ldd", "#!/bin/sh\nprintf '\\tlibc.so.6 => /lib/libc.so.6 (0x1)\\n\\tlibnvidia_played.so.3 => not found\\n'\n").chmod(0o755)
+        self.play_python()
+
+    def play_python(self, pip=0):
+        self.write("bin/python3", PYTHON.format(root=self.root, pip=pip)).chmod(0o755)
+
+    def setup_python(self):
+        environment = {"PATH": f"{self.root}/bin:{os.environ['PATH']}", "HOME": str(self.root)}
+        return subprocess.run(["bash", str(self.root / "tools/setup_python.sh")], capture_output=True, text=True, env=environment)
+
+    def calls(self, word):
+        return [line for line in (self.root / "calls").read_text().splitlines() if word in line]
+
+    def test_made_once(self):
+        run = self.setup_python()
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("--require-hashes", self.calls("-m pip")[0])
+        again = self.setup_python()
+        self.assertEqual((again.returncode, again.stdout, again.stderr), (0, "", ""))
+        self.assertEqual(len(self.calls("-m venv")), 1)
+
+    def test_missing_libraries_of_cuda_have_stand_ins(self):
+        self.setup_python()
+        folder = self.root / ".venv-python/lib/cuda_stand_ins"
+        self.assertEqual([file.name for file in folder.iterdir()], ["libnvidia_played.so.3"])
+        shown = subprocess.run(["readelf", "-d", str(folder / "libnvidia_played.so.3")], capture_output=True, text=True).stdout
+        self.assertIn("[libnvidia_played.so.3]", shown)
+        (folder / "libnvidia_played.so.3").unlink()
+        self.setup_python()
+        self.assertEqual(len(self.calls("-m venv")), 2)
+
+    def test_interrupted_installation_is_made_anew(self):
+        self.play_python(pip=1)
+        run = self.setup_python()
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("pip could not install", run.stderr)
+        self.play_python()
+        self.assertEqual(self.setup_python().returncode, 0)
+        self.assertEqual(len(self.calls("-m venv")), 2)
+
+    def test_another_torch_or_other_wheels(self):
+        self.setup_python()
+        self.write("other/torch/__init__.py", "")
+        self.write("other/torch/_C.cpython-311-x86_64-linux-gnu.so", "")
+        self.write("build/torch-path", f"{self.root}/other/torch\n")
+        self.assertEqual(self.setup_python().returncode, 0)
+        self.assertIn(f"{self.root}/other\n", (self.root / ".venv-python/lib/python3.11/site-packages/shoal_torch.pth").read_text())
+        self.write("tools/requirements-python.txt", "numpy==1\n")
+        self.assertEqual(self.setup_python().returncode, 0)
+        self.assertEqual(len(self.calls("-m venv")), 3)
+
+    def test_torch_without_python_or_of_another(self):
+        (self.root / "packages/torch/_C.cpython-311-x86_64-linux-gnu.so").unlink()
+        self.assertIn("is not for Python 3.11", self.setup_python().stderr)
+        (self.root / "packages/torch/__init__.py").unlink()
+        self.assertIn("without its Python part", self.setup_python().stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Makes .venv-python, a Python that imports the Torch that tools/setup.sh chose: the tests of the PyTorch backend (tests/python) and the
+# commands of docs/pytorch.md run in it. It holds 28 MB of pinned wheels and no second Torch. Says nothing when all is there, needs no
+# network then, and may be interrupted and run again at any point.
+#
+# PyPI's Torch is linked with all of CUDA, 2 GB that collectives of CPU tensors never call. For every such library that this machine lacks, an
+# empty one of the same name is loaded before Torch: CUDA cannot be used in this Python.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly requirements=tools/requirements-python.txt venv=.venv-python
+readonly site=$venv/lib/python3.11/site-packages stand_ins=$venv/lib/cuda_stand_ins stamp=$venv/shoal-setup.sha256
+
+say() { printf 'setup_python: %s\n' "$*" >&2; }
+fail() {
+  printf 'setup_python: %s\n' "$@" >&2
+  exit 1
+}
+
+tools/setup.sh
+torch=$(realpath "$(cat build/torch-path)")
+[[ -f $torch/__init__.py ]] || fail "$torch is a LibTorch without its Python part: choose another one with SHOAL_TORCH=<dir>"
+compgen -G "$torch/_C.cpython-311-*" >/dev/null || fail "$torch is not for Python 3.11, as the wheels of $requirements are"
+
+# The venv depends on the wheels, on the folder of Torch and on how this script makes it.
+sum=$({ cat "$requirements" "${BASH_SOURCE[0]}" && echo "$torch"; } | sha256sum)
+missing_libraries() { ldd "$torch/lib/libtorch_python.so" | sed -nE 's/^\s*(\S+) => not found$/\1/p' | sort -u; }
+is_whole() {
+  local name
+  [[ $(cat "$stamp" 2>/dev/null) == "$sum" && -x $venv/bin/python ]] || return 1
+  for name in $(missing_libraries); do [[ -f $stand_ins/$name ]] || return 1; done
+}
+is_whole && exit
+
+for python in "${torch%/lib/*}/bin/python" python3 python3.11 /usr/bin/python3 ''; do
+  [[ -n $python ]] || fail "no Python 3.11 with the venv module (tried python3, python3.11, /usr/bin/python3): the pinned wheels are for it"
+  "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
+done
+say "making $venv for $torch (28 MB to download)"
+rm -f "$stamp"
+"$python" -m venv --clear "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --only-binary=:all: --require-hashes \
+  --requirement "$requirements" >&2 || fail "pip could not install $requirements (its words are above). Run the same command again to continue."
+
+# The extension module is compiled with Python's own headers.
+if ! "$venv/bin/python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; then
+  as_root=()
+  ((EUID == 0)) || as_root=(sudo -n)
+  say "installing python3-dev"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes --no-install-recommends python3-dev >&2 ||
+    fail "Python.h is missing and needs the administrator. Run this line, then the same command again:" \
+      "  sudo apt-get update && sudo apt-get install --yes --no-install-recommends python3-dev"
+fi
+
+mkdir -p "$stand_ins"
+for name in $(missing_libraries); do
+  # libtorch_nvshmem.so takes the address of this one function; all others are looked up when they are first called.
+  printf '#include <stdlib.h>\nvoid nvshmem_init(void) { abort(); }\n' |
+    gcc -shared -fPIC -x c -o "$stand_ins/$name" -Wl,-soname,"$name" -
+done
+cat >"$site/cuda_stand_ins.py" <<PY
+import ctypes
+import glob
+import os
+import sys
+
+for library in glob.glob("$PWD/$stand_ins/*"):
+    ctypes.CDLL(library)
+sys.setdlopenflags(os.RTLD_LAZY)
+PY
+# Python executes a line of a .pth file that begins with `import` when it starts, and adds every other line to sys.path.
+printf '%s\n' "import cuda_stand_ins" "$(dirname "$torch")" >"$site/shoal_torch.pth"
+"$venv/bin/python" -c 'import numpy, torch.distributed; assert torch.__version__.startswith("2.11."), torch.__version__' ||
+  fail "PyTorch does not import in $venv (the error is above)"
+echo "$sum" >"$stamp"
