@@ -132,18 +132,24 @@ void HostWork::settle(std::exception_ptr error) {
         channel_->hook, std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_,
                                                          started_ + duration_,
                                                          std::chrono::duration<float>(duration_)));
-  kept_tensors_.copies.clear();
-  // After a failure peers may still be reading or writing these tensors: Progress keeps the work.
-  if (!error) kept_tensors_.tensors.clear();
   finish(std::move(error));
 }
 
 // Any number of threads may deliver the same work; the future is completed once, outside every
 // lock, because its callbacks may call Shoal.
+//
+// Tensors are let go of here and not where the work settles. The last reference to a tensor that
+// Python has seen needs Python's global lock to go, which another thread may hold while it waits
+// for the engine's lock.
 void HostWork::deliver() {
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  std::vector<at::Tensor> tensors;
+  decltype(kept_tensors_.copies) copies;
   {
     const std::lock_guard lock(future_mutex_);
+    copies.swap(kept_tensors_.copies);
+    // After a failure peers may still be reading or writing these tensors: Progress keeps the work.
+    if (!error_) tensors.swap(kept_tensors_.tensors);
     if (!future_ || delivered_) return;
     delivered_ = true;
     future = future_;
