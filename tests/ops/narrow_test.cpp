@@ -2,11 +2,13 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "shoal/base/philox.h"
 #include "shoal/ops/narrow_kernels.h"
+#include "tests/every_target.h"
 
 namespace shoal::ops::kernels {
 namespace {
@@ -67,6 +69,30 @@ TEST(Narrow, RoundsToNearestEvenAsThePlainLoop) {
     }
     narrow(ElementType::kBF16, from.data(), from.size(), fast.data());
     EXPECT_TRUE(std::isnan(value_of(fast[12])));
+  }
+}
+
+// Not-a-numbers too keep their bits, whichever instruction set converts them.
+TEST(Narrow, HasTheSameBitsOnEveryInstructionSet) {
+  const Key key = Key(9).child("patterns");
+  std::vector<std::uint16_t> all(65536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> from(20000);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = std::bit_cast<float>(key.bits(i)[0]);
+  for (const ElementType type : {ElementType::kBF16, ElementType::kF16}) {
+    std::vector<float> wide(all.size());
+    std::vector<std::uint16_t> narrowed(from.size());
+    plain::widen(type, all.data(), all.size(), wide.data());
+    plain::narrow(type, from.data(), from.size(), narrowed.data());
+    on_every_target([&](const std::string& target) {
+      std::vector<float> fast(all.size());
+      std::vector<std::uint16_t> back(from.size());
+      widen(type, all.data(), all.size(), fast.data());
+      narrow(type, from.data(), from.size(), back.data());
+      EXPECT_EQ(std::memcmp(fast.data(), wide.data(), fast.size() * sizeof(float)), 0)
+          << target << " " << name(type);
+      EXPECT_EQ(back, narrowed) << target << " " << name(type);
+    });
   }
 }
 

@@ -17,7 +17,7 @@
 #include "shoal/base/check.h"
 #include "shoal/ops/attention_kernels.h"
 #include "shoal/ops/differentiable.h"
-#include "shoal/ops/gemm_kernels.h"
+#include "shoal/ops/product_engine.h"
 
 namespace shoal::ops {
 namespace {
@@ -52,10 +52,11 @@ std::optional<at::Tensor> optional(const at::Tensor& mask, std::int64_t batch, s
   return mask.expand({batch, heads, mask.size(2), mask.size(3)});
 }
 
-/// Our own kernel where our product is the faster one, LibTorch's elsewhere and for other types.
+/// Our own kernel where products are our own, LibTorch's elsewhere and for other types.
 bool has_kernel(const at::Tensor& qkv, const at::Tensor& mask) {
-  return kernels::gemm_preferred() && qkv.scalar_type() == at::kFloat && qkv.device().is_cpu() &&
-         qkv.numel() > 0 && (!mask.defined() || mask.scalar_type() == at::kFloat);
+  return product_engine() == ProductEngine::kShoal && qkv.scalar_type() == at::kFloat &&
+         qkv.device().is_cpu() && qkv.numel() > 0 &&
+         (!mask.defined() || mask.scalar_type() == at::kFloat);
 }
 
 /// Calls `run(group, number of the group, first element of it in qkv, in out, workspace)` for each

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "shoal/base/check.h"
+#include "shoal/base/instruction_sets.h"
 
 namespace shoal::ops::kernels {
 
@@ -185,10 +186,7 @@ std::int64_t packed_rows(std::int64_t rows, std::int64_t depth) {
 
 }  // namespace
 
-bool bf16_products() {
-  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl");
-}
+bool bf16_products() { return avx512_bf16_usable(); }
 
 std::size_t gemm_bf16_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
   return static_cast<std::size_t>(packed_rows(rows, depth) +

@@ -248,17 +248,6 @@ std::size_t gemm_workspace(std::int64_t rows, std::int64_t columns, std::int64_t
                   gemm_bf16_workspace(rows, columns, depth));
 }
 
-bool gemm_preferred() {
-#if HWY_ARCH_X86
-  // Asked once: in a virtual machine the instruction that tells takes 20 us.
-  static const bool preferred =
-      (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_is("amd");
-  return preferred;
-#else
-  return false;
-#endif
-}
-
 }  // namespace kernels
 }  // namespace shoal::ops
 #endif

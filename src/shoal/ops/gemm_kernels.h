@@ -29,16 +29,12 @@ inline MatrixView from(MatrixView view, std::int64_t i, std::int64_t j) {
 ///
 /// Blocked and packed as in Goto and van de Geijn, "Anatomy of high-performance matrix
 /// multiplication", 2008. The order in which an element is summed depends on `depth` alone: any cut
-/// of rows and columns gives the same bits. 16-bit elements become fp32 as they are packed, unless
-/// the processor multiplies bf16 itself (bf16_products). `workspace`: gemm_workspace(...) floats,
-/// aligned to 64 bytes.
+/// of rows and columns gives the same bits, wherever the matrices lie, and AVX2 the same as
+/// AVX-512. 16-bit elements become fp32 as they are packed, unless the processor multiplies bf16
+/// itself (bf16_products). `workspace`: gemm_workspace(...) floats, aligned to 64 bytes.
 void gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b,
           float* c, std::int64_t c_stride, bool accumulate, float* workspace);
 std::size_t gemm_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth);
-
-/// True where `gemm` is known to beat the BLAS in LibTorch in fp32: processors with AVX-512 on
-/// which MKL, by their maker's name, stays with AVX2.
-bool gemm_preferred();
 
 /// True where the processor adds up products of pairs of bf16 (AVX512-BF16), and gemm uses it.
 bool bf16_products();
