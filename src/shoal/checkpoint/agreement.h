@@ -9,9 +9,9 @@
 
 namespace shoal::checkpoint {
 
-/// Lets every rank do its `work` and share what came out: the results in rank order, on all ranks.
-/// When the work of a rank throws, every rank throws once all have tried: that rank its own error,
-/// the others one of the same kind with the words of the first rank that failed.
+/// Runs `work` on every rank and returns all results in rank order, on all ranks. When the work of
+/// a rank throws, every rank throws after all have tried: that rank its own error, the others one
+/// of the same kind with the message of the first rank that failed.
 std::vector<std::string> agree(const comm::Group& group, Duration timeout,
                                const std::function<std::string()>& work);
 

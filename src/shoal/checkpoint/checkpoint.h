@@ -18,33 +18,36 @@ namespace shoal::checkpoint {
 /// `optimizer.<moment>.<canonical parameter name>`.
 struct StateItem {
   std::string name;
-  at::Tensor local;  ///< any type, contiguous; its elements are those of `boxes`, one box after the
-                     ///< other, each row-major
-  std::vector<std::int64_t> global_shape;  ///< of the logical tensor; empty: a scalar
-  std::vector<mesh::Box> boxes;  ///< what of the global tensor lies here; empty: all of it, unless
-                                 ///< `local` has no element
+  /// Any type, contiguous; its elements are those of `boxes`, one box after the other, each
+  /// row-major.
+  at::Tensor local;
+  std::vector<std::int64_t> global_shape;  ///< shape of the logical tensor; empty: a scalar
+  /// Parts of the logical tensor that this rank holds; empty: all of it, unless `local` has no
+  /// element.
+  std::vector<mesh::Box> boxes;
   /// How many ranks of the group hold these same boxes, and which of them this is. Exactly one of
   /// them writes: save spreads the items of a list over the replicas so that each writes about the
   /// same number of bytes. Ranks that hold the same boxes list the same items in the same order.
   int replica = 0, replicas = 1;
 };
 
-/// How a checkpoint is written.
+/// Options for writing a checkpoint.
 struct SaveOptions {
   int keep_last = 0;  ///< afterwards only this many newest checkpoints stay; 0: all
-  bool fsync = true;  ///< reach the disk before the checkpoint counts; off: survives a killed
-                      ///< process, not a power cut
+  /// Files reach the disk before the checkpoint gets its name; false: it survives a killed process,
+  /// and not a power cut.
+  bool fsync = true;
   std::int64_t max_shard_bytes =
       std::int64_t{4}
       << 30;  ///< a rank begins another file beyond this; a larger tensor gets a file of its own
   Duration timeout = std::chrono::minutes(30);  ///< for the slowest rank to write what it owns
 };
 
-/// What a checkpoint is beside its tensors.
+/// The parts of a checkpoint beside its tensors.
 struct Loaded {
   std::int64_t step = 0;
-  std::string metadata;         ///< as given to save: a JSON object
-  std::int64_t bytes_read = 0;  ///< of tensors, from files, by this rank
+  std::string metadata;         ///< the JSON object that was given to save
+  std::int64_t bytes_read = 0;  ///< bytes of tensors that this rank read from files
 };
 
 /// Writes `directory`/step-<step>, collectively. Every rank writes what it owns, in parallel; after
@@ -59,7 +62,7 @@ std::string save(const std::string& directory, std::int64_t step,
                  const std::vector<StateItem>& items, const std::string& metadata,
                  const comm::Group& group, const SaveOptions& options = {});
 
-/// How a checkpoint is read.
+/// Options for reading a checkpoint.
 struct LoadOptions {
   /// Only tensors whose name begins with this take part ("model." to generate); others of the
   /// checkpoint are left alone.
@@ -69,7 +72,7 @@ struct LoadOptions {
 
 /// Fills `items` (their `local`, in place) from the checkpoint at `path` (a step directory),
 /// whatever mesh saved it, collectively. Every block of elements that is read is verified against
-/// its checksum. What ranks of one host hold alike one of them reads and gives to the others.
+/// its checksum. An item that several ranks of one host hold alike is read once and copied to them.
 ///
 /// Throws on every rank: Error(input missing) when there is none, Error(data) that names file and
 /// tensor when it is broken, Error(config) that lists the names that only one of both has and those

@@ -13,7 +13,7 @@
 namespace shoal::checkpoint {
 namespace {
 
-/// What an item is and which part of it lies here.
+/// A text that is equal for two items when both are the same part of the same tensor.
 std::string identity(const StateItem& item) {
   std::string text = fmt::format("{} {} {}", item.name, static_cast<int>(item.local.scalar_type()),
                                  item.global_shape);
@@ -21,8 +21,8 @@ std::string identity(const StateItem& item) {
   return text;
 }
 
-/// Items by how many ranks hold them, and for each number what they are: two ranks with the same
-/// have the same items in the same order.
+/// Groups items by the number of ranks that hold them. Ranks whose groups have equal identities
+/// hold the same items in the same order.
 std::map<int, std::vector<std::size_t>> by_replicas(const std::vector<StateItem>& items) {
   std::map<int, std::vector<std::size_t>> classes;
   for (std::size_t i = 0; i < items.size(); ++i) {

@@ -8,16 +8,17 @@
 
 namespace shoal::checkpoint {
 
-/// Who reads what: of items that several ranks of one host hold alike each is read by one of them,
-/// so that a host reads every byte once.
+/// Decides which rank reads which item. An item that several ranks of one host hold alike is read
+/// by one of them and copied to the others, so that a host reads every byte once.
 class HostReading {
  public:
   /// Collective over `group`.
   HostReading(const std::vector<StateItem>& items, const comm::Group& group, Duration timeout);
 
-  /// Whether this rank reads item `index`.
+  /// Returns true when this rank reads item `index`.
   bool reads(std::size_t index) const;
-  /// When all have read: gives what one has read to the others. Collective.
+  /// Copies each item from the rank that has read it to the others. Collective, after all have
+  /// read.
   void share(const std::vector<StateItem>& items) const;
 
  private:

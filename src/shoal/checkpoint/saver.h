@@ -24,12 +24,12 @@ struct SaverOptions {
 /// A save that is done.
 struct Saved {
   std::string path;
-  Duration took{};     ///< from the mark to the final name
-  Duration held_up{};  ///< how much of it the calling thread spent in here
+  Duration took{};     ///< time from start() to the final name
+  Duration held_up{};  ///< the part of it for which the caller was blocked
 };
 
-/// Saves behind the calling thread: `start` marks the state as it is and returns; a thread writes
-/// it. The bytes are those that `save` writes.
+/// Saves on another thread: `start` marks the state as it is and returns, and the thread writes it.
+/// The bytes are those that `save` writes.
 ///
 ///     saver.start(directory, step, items, metadata);   // what items hold stays as it is until
 ///     ...                                              // forward, backward
@@ -45,7 +45,7 @@ class Saver {
  public:
   /// Throws Error(config) for options outside their range.
   Saver(comm::Group group, const SaverOptions& options = {});
-  /// Gives up what is under way.
+  /// Cancels a save that is under way.
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -53,14 +53,14 @@ class Saver {
   /// Throws Error(usage) while a save is under way: `wait` first.
   void start(const std::string& directory, std::int64_t step, std::vector<StateItem> items,
              const std::string& metadata, const SaveOptions& options = {});
-  /// What it holds aside, to be used again by the next save.
+  /// Size of the staging memory, which is kept for the next save.
   std::int64_t staged_bytes() const { return staging_.defined() ? staging_.numel() : 0; }
-  /// A save is under way.
+  /// Returns true while a save is under way.
   bool busy() const { return task_ != nullptr; }
-  /// Call it before anything changes that the items of `start` hold: what is not yet read is
-  /// copied, or waited for where it does not fit.
+  /// Must be called before anything changes that the items of `start` hold. It copies memory that
+  /// the thread has not read yet, and waits for the thread where that does not fit into staging.
   void before_update();
-  /// What has been done, once; nothing while it goes on.
+  /// Returns a save that is done, once; nothing while it goes on.
   std::optional<Saved> poll();
   /// Returns when the save that is under way is done, at full speed.
   Saved wait();

@@ -13,11 +13,11 @@
 namespace shoal::checkpoint {
 
 /// Memory as it was at one instant, for a writer that reads it while its owner goes on:
-/// copy-on-write in software (ARCHITECTURE.md §3).
+/// copy-on-write in software.
 ///
-/// The owner calls `detach` before it changes any of it. Blocks that the writer has read by then
-/// concern it no more. Of the others it copies as many as staging holds, the last first; the rest
-/// the writer reads while the owner waits.
+/// The owner calls `detach` before it changes any of it. Of the blocks that the writer has not read
+/// by then, `detach` copies as many as staging holds, the last first. The owner waits while the
+/// writer reads the others.
 ///
 /// Threads: one writer calls `read` and `rest`; one owner calls `detach`; `hurry` and `cancel` come
 /// from any.
@@ -36,15 +36,15 @@ class Snapshot {
   /// Block `block` of range `range` as it was; valid until the next call. Each block is read once.
   /// Throws Error(aborted) after `cancel`.
   const void* read(std::size_t range, std::size_t block);
-  /// The writer pauses; less when somebody waits for it.
+  /// Pauses the writer, but not while somebody waits for it.
   void rest(Duration duration);
 
-  /// True when the writer needs nothing of the memory any more: it may change. False when `limit`
-  /// passed first: call again.
+  /// Returns true when the writer no longer needs the memory, so that it may change; false when
+  /// `limit` passed first, and the caller must call again.
   [[nodiscard]] bool detach(Duration limit);
-  /// From here on the writer does not rest.
+  /// Ends pauses: from here on the writer does not rest.
   void hurry();
-  /// Nobody wants the writer's work any more: `read` throws, `detach` returns at once.
+  /// Cancels the writing: `read` throws, `detach` returns at once.
   void cancel();
 
  private:

@@ -7,7 +7,7 @@
 
 namespace shoal::checkpoint {
 
-/// The boxes of an item as the format knows them, what "empty: all of it" means written out. Throws
+/// Returns the boxes of an item in the type of the format; an empty list becomes the whole. Throws
 /// Error(usage) when they do not lie in the global shape, or together have another number of
 /// elements than `local`, or `local` is not contiguous.
 std::vector<format::Box> boxes_of(const StateItem& item);

@@ -7,26 +7,27 @@
 #include "shoal/checkpoint/checkpoint.h"
 #include "shoal/checkpoint/format/shard_writer.h"
 
-/// The steps of a save, whether the caller waits for it or not.
+/// The steps of a save; save() and Saver share them.
 namespace shoal::checkpoint {
 
-/// A box that this rank writes, and where its values lie.
+/// A box that this rank writes, and its values.
 struct OwnBox {
   format::Source source;  ///< without `block`
   at::Tensor local;       ///< on the CPU; keeps the memory
   const char* data = nullptr;
 };
 
-/// What of the items this rank writes: of those with equally many replicas each goes to the replica
-/// with the fewest bytes so far. Throws Error(usage).
+/// Returns the boxes that this rank writes. Among items with equally many replicas, each goes to
+/// the replica with the fewest bytes so far. Throws Error(usage).
 std::vector<OwnBox> own_boxes(const std::vector<StateItem>& items);
 
-/// Writes this rank's files; returns what was written, as text for rank 0. Throws Error(output).
+/// Writes this rank's files; returns a description of them for rank 0 as text. Throws
+/// Error(output).
 std::string write_own(const std::string& folder, int rank, std::vector<format::Source> sources,
                       const SaveOptions& options);
 
-/// Rank 0, when all have written: the manifest, the final name, and older checkpoints go. Returns
-/// the path. Throws Error(output).
+/// Rank 0 calls this after all ranks have written. It writes the manifest, gives the checkpoint its
+/// final name and removes older ones. Returns the path. Throws Error(output).
 std::string complete(const std::string& directory, const std::string& folder, std::int64_t step,
                      const std::string& metadata, const std::vector<std::string>& parts,
                      const SaveOptions& options);

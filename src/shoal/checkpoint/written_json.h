@@ -6,7 +6,7 @@
 
 namespace shoal::checkpoint {
 
-/// What one rank wrote, as text on its way to rank 0.
+/// Writes the files and tensors of one rank as JSON, for rank 0 to read.
 std::string to_json(const format::Written& written);
 format::Written written_from_json(const std::string& json);
 

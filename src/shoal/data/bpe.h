@@ -28,7 +28,7 @@ void count_pretokens(std::string_view text, PretokenCounts& counts);
 /// every one of the 256 bytes is in the vocabulary, to which anything falls back. Nothing is
 /// unknown, so the id that SentencePiece reserves for unknown pieces, 0, is the end of a document.
 ///
-/// The same counts give the same tokenizer. `vocab_size` is an upper bound: a small text may not
+/// Equal counts give equal tokenizers. `vocab_size` is an upper bound: a small text may not
 /// hold enough pairs. Throws Error(usage) when it is below 257 + 1 or above 1,000,000 and
 /// Error(data) when there is no text.
 std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::uint32_t vocab_size);

@@ -15,7 +15,7 @@ struct WeightedCorpus {
   double weight = 1;  ///< > 0; weights need not sum to one
 };
 
-/// Where a sample comes from: tokens [start, start + sequence_length + 1) of a corpus.
+/// The origin of a sample: tokens [start, start + sequence_length + 1) of a corpus.
 struct Sample {
   std::size_t corpus = 0;
   std::uint64_t epoch = 0;  ///< how often the corpus was gone through before
@@ -79,8 +79,8 @@ class SampleCursor {
   std::uint64_t length_, seed_, fingerprint_ = 0;
 };
 
-/// Of `index + 1` draws from `weights`, which the last one is and how many of the same were before
-/// it. Divides the draws between the halves of the list, each half again between its halves: in
+/// The last of `index + 1` draws from `weights`, and the number of equal draws before it. Divides
+/// the draws between the halves of the list, each half again between its halves: in
 /// every prefix each half has its share, rounded.
 struct MixtureDraw {
   std::size_t member = 0;

@@ -32,7 +32,7 @@ class TokenDataset {
   std::uint64_t tokens() const { return begins_.back(); }  ///< with the end-of-document tokens
   std::uint64_t bytes() const {
     return bytes_;
-  }  ///< of text that the tokens stand for: for bits per byte
+  }  ///< bytes of text that the tokens stand for, for bits per byte
   std::uint32_t vocab_size() const { return tokenizer_->vocab_size(); }
   std::uint64_t fingerprint() const {
     return fingerprint_;
@@ -49,7 +49,7 @@ class TokenDataset {
   std::uint64_t bytes_of(std::uint64_t start, std::uint64_t count) const;
 
   std::uint64_t documents() const { return document_begins_.size() - 1; }
-  /// Where each document begins, in tokens; the last entry is tokens(). Each ends with an
+  /// The first token of each document; the last entry is tokens(). Each ends with an
   /// end-of-document token.
   std::span<const std::uint64_t> document_begins() const {
     return document_begins_;

@@ -11,10 +11,10 @@ namespace shoal::data {
 /// consecutive words.
 inline constexpr double kNearDuplicate = 0.7;
 
-/// What a document looks like to the search for near-duplicates: made once, compared often.
+/// A summary of a document for the search for near-duplicates: made once, compared often.
 struct DocumentSketch {
   std::vector<std::uint64_t> smallest;     ///< up to 256 smallest hashes of its shingles, ascending
-  std::vector<std::uint64_t> band_hashes;  ///< of 32 bands of 4 min-hashes
+  std::vector<std::uint64_t> band_hashes;  ///< hashes of 32 bands of 4 min-hashes
 };
 
 DocumentSketch sketch(std::string_view text);

@@ -11,7 +11,7 @@ namespace shoal::data {
 struct ShardEntry {
   std::string file;
   std::uint64_t tokens = 0, documents = 0, bytes = 0;
-  std::uint32_t crc32 = 0;  ///< of the shard's body
+  std::uint32_t crc32 = 0;  ///< checksum of the shard's body
 };
 
 /// One split: its size, its shards in order and the paths of its documents in order.
@@ -21,7 +21,7 @@ struct SplitEntry {
   std::vector<std::string> files;
 };
 
-/// What was left out of the corpus before it was split.
+/// Counts of files that were left out of the corpus before it was split.
 struct SourceCounts {
   std::uint64_t files = 0, bytes = 0;  ///< as found
   std::uint64_t empty_files = 0;       ///< hold nothing, or nothing that did not stand elsewhere
@@ -33,8 +33,8 @@ struct SourceCounts {
 
 /// manifest.json: written last, so a folder that has one holds a whole dataset.
 struct Manifest {
-  std::uint64_t fingerprint =
-      0;  ///< of the options and of the path, size and checksum of every input
+  /// A hash of the options and of the path, size and checksum of every input.
+  std::uint64_t fingerprint = 0;
   std::map<std::string, std::string> options;
   SourceCounts source;
   std::string tokenizer_name;

@@ -15,7 +15,7 @@ class Permutation {
   Permutation(Key key, std::uint64_t size);
 
   std::uint64_t size() const { return size_; }
-  /// What stands at place `index` < size(). A bijection.
+  /// Returns the number at `index` < size(). A bijection.
   std::uint64_t operator[](std::uint64_t index) const;
 
  private:

@@ -13,21 +13,19 @@ namespace shoal::data {
 
 enum class TokenizerKind { kBytes, kBpe };
 
-/// What `prepare` makes a dataset of. Exactly one of `inputs` and `headers` is given.
+/// Inputs and options of `prepare`. Exactly one of `inputs` and `headers` is given.
 struct PrepareOptions {
   std::string out;                    ///< folder of the dataset, made if need be
   std::vector<std::string> inputs;    ///< files and folders
-  std::vector<std::string> suffixes;  ///< of the files wanted from folders; empty: all
+  std::vector<std::string> suffixes;  ///< files of folders must end so; empty: all are taken
   std::string headers;                ///< include folder of the pinned Torch: the header corpus
   TokenizerKind tokenizer = TokenizerKind::kBpe;
-  std::uint32_t vocab_size = 4096;  ///< of BPE
-  std::uint64_t tokenizer_bytes = std::uint64_t{256}
-                                  << 20;  ///< how much training text BPE sees at most
-  double validation_fraction = 0.05;      ///< of the documents, by a hash of their names
-  bool drop_duplicates = true;            ///< near-duplicate files and repeated passages
-  std::uint64_t shard_tokens = std::uint64_t{64}
-                               << 20;  ///< a shard is closed when it has that many
-  std::uint64_t seed = 0;              ///< of the split
+  std::uint32_t vocab_size = 4096;               ///< BPE: entries at most
+  std::uint64_t tokenizer_bytes = 256ull << 20;  ///< BPE: the most training text that it sees
+  double validation_fraction = 0.05;  ///< part of the documents, chosen by a hash of their names
+  bool drop_duplicates = true;        ///< near-duplicate files and repeated passages
+  std::uint64_t shard_tokens = 64ull << 20;  ///< a shard is closed when it has so many tokens
+  std::uint64_t seed = 0;                    ///< decides the split
   int threads = 1;
   Duration patience{};  ///< how long to wait for another process that is at work in `out`; zero:
                         ///< not at all
@@ -56,10 +54,10 @@ struct PrepareResult {
 /// All text is in memory while it runs.
 PrepareResult prepare(const PrepareOptions& options, const Progress& progress = {});
 
-/// What of the dataset in `options.out` is other than `options` would make it: option ("tokenizer",
-/// "vocab_size") -> value there. "inputs" stands for files that differ in number, names or bytes
-/// together; no input is read. Throws Error(input missing) when there is no dataset, or an input is
-/// gone.
+/// Lists options with which the dataset in `options.out` was made and that differ: option
+/// ("tokenizer", "vocab_size") -> value there. "inputs" stands for files that differ in number,
+/// names or bytes together; no input is read. Throws Error(input missing) when there is no dataset,
+/// or an input is gone.
 std::map<std::string, std::string> prepared_otherwise(const PrepareOptions& options);
 
 }  // namespace shoal::data

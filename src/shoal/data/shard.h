@@ -24,11 +24,11 @@ struct ShardHeader {
   std::uint64_t tokens;           ///< with the end-of-document tokens
   std::uint64_t documents;        ///< at least 1
   std::uint64_t text_bytes;       ///< what the tokens stand for
-  std::uint64_t fingerprint;      ///< of the dataset that it belongs to
-  std::uint32_t tokenizer_crc32;  ///< of the tokenizer's file
-  std::uint32_t body_crc32;       ///< of everything behind the header
+  std::uint64_t fingerprint;      ///< fingerprint of its dataset
+  std::uint32_t tokenizer_crc32;  ///< checksum of the tokenizer's file
+  std::uint32_t body_crc32;       ///< checksum of everything behind the header
   std::uint32_t reserved;         ///< 0
-  std::uint32_t header_crc32;     ///< of the bytes before this field
+  std::uint32_t header_crc32;     ///< checksum of the bytes before this field
 };
 static_assert(sizeof(ShardHeader) == 64);
 

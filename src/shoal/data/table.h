@@ -16,7 +16,7 @@ struct TableDataset {
   std::vector<float> targets;           ///< [rows]; the class as a number when there are classes
   std::vector<std::int64_t> classes;    ///< [rows]; empty for regression
   std::int64_t class_count = 0;         ///< largest class + 1; 0 for regression
-  std::vector<std::string> names;       ///< of the features; empty without a header line
+  std::vector<std::string> names;       ///< names of the features; empty without a header line
 
   std::span<const float> row(std::uint64_t index) const {
     return {features.data() + index * columns, columns};

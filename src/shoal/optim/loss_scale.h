@@ -17,11 +17,11 @@ struct LossScaleOptions {
 /// skips the step and halves the scale, and a number of good steps doubles it.
 ///
 /// Every rank keeps its own and feeds it the same global gradient norm, so that all skip the same
-/// steps without a word. All scales are powers of two times the initial one; scaling by them rounds
-/// nothing.
+/// steps without communication. All scales are powers of two times the initial one; scaling by them
+/// rounds nothing.
 class LossScale {
  public:
-  /// What a checkpoint keeps.
+  /// The values that a checkpoint keeps.
   struct State {
     double scale = 0;
     std::int64_t good_steps = 0;  ///< since the scale last changed

@@ -12,47 +12,49 @@
 
 namespace shoal::optim {
 
-/// What one optimizer updates of one parameter: all of it, or the range of it that this rank owns.
+/// A parameter that the optimizer updates, or the range of it that this rank owns.
 struct Slice {
-  std::string name;        ///< the parameter's canonical name: state in checkpoints goes by it
-  at::Tensor parameter;    ///< what forward computes with: contiguous float32, bfloat16 or float16;
-                           ///< written in place, without autograd noticing
-  bool decay = false;      ///< belongs to the weight-decay group
-  std::int64_t begin = 0;  ///< index within the flattened parameter of the slice's first element:
-                           ///< random rounding goes by it
+  std::string name;  ///< the parameter's canonical name, by which checkpoints know its state
+  /// The values of the forward pass: contiguous float32, bfloat16 or float16. The optimizer writes
+  /// them in place, without autograd noticing.
+  at::Tensor parameter;
+  bool decay = false;  ///< belongs to the weight-decay group
+  /// Index of the slice's first element within the flattened parameter; it selects the random
+  /// numbers of stochastic rounding.
+  std::int64_t begin = 0;
 };
 
-/// In which precision parameters and state are kept. Parameters in float32 need no master weights,
-/// whatever `master` says.
+/// The precision of parameters and state. Parameters in float32 need no master weights, whatever
+/// `master` says.
 struct Storage {
   /// Parameters in 16 bits have a float32 master each, from which they are rounded to nearest after
   /// every update (Micikevicius et al., "Mixed precision training", 2018). Without, bfloat16
   /// parameters are updated in place and rounded stochastically; float16 ones always need masters.
   bool master = true;
-  at::ScalarType moments = at::kFloat;  ///< of AdamW: float32, or bfloat16 rounded stochastically
-  Key rounding{};                       ///< names the random numbers that round: of (seed, purpose)
-  std::string folder;  ///< where states and masters lie in files that are mapped into memory;
-                       ///< empty: in memory
+  at::ScalarType moments = at::kFloat;  ///< AdamW: float32, or bfloat16 rounded stochastically
+  Key rounding{};                       ///< random numbers of the rounding
+  /// States and masters lie in files of this folder that are mapped into memory; empty: in memory.
+  std::string folder;
 };
 
 /// AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; defaults of
 /// torch.optim.AdamW.
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
-  double weight_decay = 0.01;  ///< of slices with `decay`
+  double weight_decay = 0.01;  ///< for slices with `decay`
 };
 
 /// Stochastic gradient descent: torch.optim.SGD.
 struct SgdOptions {
   double momentum = 0, dampening = 0;
-  double weight_decay = 0;  ///< of slices with `decay`; added to the gradient
+  double weight_decay = 0;  ///< for slices with `decay`; added to the gradient
   bool nesterov = false;
 };
 
 using Options = std::variant<AdamWOptions, SgdOptions>;
 
-/// One named state of one slice, a view of the flat buffer in the slice's shape: what a checkpoint
-/// saves and fills again.
+/// One named state of one slice, a view of the flat buffer in the slice's shape. Checkpoints save
+/// and load it.
 struct State {
   std::string kind;       ///< "exp_avg", "exp_avg_sq", "momentum_buffer"
   std::size_t slice = 0;  ///< index into slices()
@@ -67,8 +69,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   /// `gradients[i]` belongs to slices()[i]: contiguous float32, bfloat16 or float16 (SGD: float32)
-  /// of as many elements, or undefined, and then the slice is left alone, its decay and its count
-  /// of steps included. Gradients are read once, multiplied by `gradient_scale`, never written.
+  /// with as many elements. Where it is undefined, the slice stays as it is, without decay, and its
+  /// step is not counted. Gradients are read once, multiplied by `gradient_scale`, never written.
   virtual void step(at::ArrayRef<at::Tensor> gradients, double learning_rate,
                     double gradient_scale = 1) = 0;
 
@@ -84,7 +86,7 @@ class Optimizer {
   /// How often each slice was updated; a checkpoint restores it with set_updates.
   const std::vector<std::int64_t>& updates() const { return updates_; }
   void set_updates(std::vector<std::int64_t> updates);
-  std::int64_t state_bytes() const;  ///< of states and masters
+  std::int64_t state_bytes() const;  ///< size of states and masters
 
  protected:
   Optimizer(std::vector<Slice> slices, const Storage& storage);

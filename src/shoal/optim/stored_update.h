@@ -14,25 +14,25 @@ struct Stored {
   void* data = nullptr;
   ElementType type = ElementType::kF32;
 
-  Stored from(std::size_t element) const;  ///< the same from `element` on
+  Stored from(std::size_t element) const;  ///< the array from `element` on
 };
 
-/// What AdamW reads and writes of one stretch of a parameter. What is stored in bf16 is rounded
-/// stochastically, for each holds a running value whose changes are smaller than half of its last
-/// place; `copy` is no such value and is rounded to nearest.
+/// The arrays that AdamW reads and writes for a range of a parameter. bf16 arrays are rounded
+/// stochastically: they hold running values whose changes are smaller than half of the last place
+/// and would be lost by rounding to nearest. `copy` is no running value and is rounded to nearest.
 struct StoredAdamW {
   Stored parameter;  ///< f32 (the master weight where there is a copy), or bf16
-  Stored copy;  ///< bf16 or f16: what forward computes with, rewritten from `parameter` in the same
-                ///< pass; or null
+  /// bf16 or f16 values of the forward pass, written from `parameter` in the same pass; or null.
+  Stored copy;
   Stored gradient;             ///< f32, bf16 or f16; read only
   Stored exp_avg, exp_avg_sq;  ///< f32 or bf16
 };
 
-/// Which random numbers round: of one update of one parameter.
+/// The random numbers that round one update of one parameter.
 struct RoundingDraws {
   Key key;
-  std::uint64_t first = 0;  ///< index within the parameter of the stretch's first element: any
-                            ///< split of a parameter gives the same bits
+  /// Index of the first element within the parameter, so that any split of it gives the same bits.
+  std::uint64_t first = 0;
 };
 
 /// adamw_update on arrays of any of these types: a block at a time becomes float in the first

@@ -25,7 +25,7 @@ std::int64_t count_of(const Shape& shape);
 std::string text(const Shape& shape);  ///< "[2, 3]"
 std::string text(const Box& box);      ///< "[0:2, 3:4]"
 
-/// What two boxes share; a count of zero when nothing.
+/// Returns the elements that two boxes share; its count is zero when there are none.
 Box intersect(const Box& a, const Box& b);
 /// True when every coordinate lies in `[0, shape)` and no end comes before its begin.
 bool fits(const Box& box, const Shape& shape);

@@ -22,8 +22,8 @@ struct Difference {
                                         ///< infinite where one is not a number
 };
 
-/// What differs, by name. Tensors whose checksums of values are equal are not read; the others are,
-/// and verified. How either is sharded plays no part.
+/// Lists the differences by name. Tensors whose checksums of values are equal are not read; the
+/// others are, and verified. How either is sharded plays no part.
 std::vector<Difference> compare(Reader& first, Reader& second);
 
 }  // namespace shoal::checkpoint::format

@@ -37,7 +37,7 @@ class DirectOutput {
   int current_ = 0;          ///< the buffer that is being filled
   std::size_t filled_ = 0;   ///< bytes in it
   std::int64_t begin_ = 0;   ///< where it goes in the file
-  std::future<int> flight_;  ///< of the other buffer: 0 or errno. Its destructor waits
+  std::future<int> flight_;  ///< writes the other buffer: 0 or errno. Its destructor waits
 };
 
 }  // namespace shoal::checkpoint::format

@@ -47,7 +47,7 @@ class File {
   std::string path_;
   int descriptor_ = -1;
   std::int64_t bytes_ = 0;
-  std::unique_ptr<DirectOutput> output_;  ///< of a created file
+  std::unique_ptr<DirectOutput> output_;  ///< a created file is written through it
 };
 
 /// The whole of a text file of at most `limit` bytes. Throws as File::open and File::read.

@@ -21,7 +21,7 @@ Rows range(std::int64_t begin, std::int64_t count) {
 
 enum class Kind { kQuery, kKey, kValue };
 
-/// Where the rows of all heads of one kind lie in our fused matrix: per key-value head its queries,
+/// The rows of all heads of one kind in our fused matrix: per key-value head its queries,
 /// its key, its value.
 Rows fused_rows(const ModelSpec& spec, Kind kind) {
   const std::int64_t queries = spec.heads / spec.kv_heads;

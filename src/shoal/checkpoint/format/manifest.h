@@ -8,7 +8,7 @@
 #include "shoal/base/element_type.h"
 #include "shoal/checkpoint/format/box.h"
 
-/// What a checkpoint is: a folder with `manifest.json` and safetensors files. The manifest says
+/// A checkpoint is a folder with `manifest.json` and safetensors files. The manifest says
 /// which box of which logical tensor lies where, with a checksum for every block of elements; a
 /// piece's name in its file is the tensor's, followed by its box unless it is whole.
 namespace shoal::checkpoint::format {
@@ -26,7 +26,7 @@ struct Piece {
   std::vector<std::uint64_t>
       blocks;  ///< value_checksum of every kBlockElements elements, the last block shorter
 
-  std::uint64_t checksum() const;  ///< of the values of the piece
+  std::uint64_t checksum() const;  ///< checksum of the values of the piece
 };
 
 /// A tensor of the training state as if there were one device.
@@ -37,7 +37,7 @@ struct LogicalTensor {
   std::vector<Piece> pieces;  ///< disjoint; together the whole tensor
 
   std::int64_t bytes() const { return count_of(shape) * static_cast<std::int64_t>(size_of(type)); }
-  std::uint64_t checksum() const;  ///< of the values, however they are sharded
+  std::uint64_t checksum() const;  ///< checksum of the values, however they are sharded
 };
 
 struct DataFile {
@@ -67,8 +67,8 @@ std::string to_json(Manifest& manifest);
 /// Throws Error(data) that begins with `path` unless the text is a manifest in which everything
 /// fits together, with the checksum that it states.
 Manifest parse_manifest(const std::string& json, const std::string& path);
-/// Of the checkpoint in folder `checkpoint`. Throws Error(input missing) when there is none,
-/// Error(data) when it is broken.
+/// Reads the manifest of the checkpoint in folder `checkpoint`. Throws Error(input missing) when
+/// there is none, Error(data) when it is broken.
 Manifest read_manifest(const std::string& checkpoint);
 
 }  // namespace shoal::checkpoint::format

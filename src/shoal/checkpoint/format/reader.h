@@ -32,7 +32,7 @@ class Reader {
   /// Reads everything and checks it. `progress` is called after each piece with the bytes read so
   /// far.
   void verify(const std::function<void(std::int64_t)>& progress = {});
-  /// Of tensors, from files.
+  /// Bytes of tensors that were read from files.
   std::int64_t bytes_read() const { return bytes_read_; }
 
  private:
@@ -40,7 +40,7 @@ class Reader {
     File file;
     Header header;
   };
-  /// Where the elements of a piece lie.
+  /// The place of a piece's elements.
   struct Place {
     const File* file;
     std::int64_t offset;

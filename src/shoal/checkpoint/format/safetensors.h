@@ -20,7 +20,7 @@ struct Entry {
   std::string name;
   ElementType type = ElementType::kF32;
   Shape shape;
-  std::int64_t offset = 0;  ///< of its first byte in the file
+  std::int64_t offset = 0;  ///< offset of its first byte in the file
 
   std::int64_t bytes() const { return count_of(shape) * static_cast<std::int64_t>(size_of(type)); }
 };
@@ -38,8 +38,7 @@ struct Header {
 /// inside the file, no gap, no overlap, no byte left over. Throws Error(data) that names the file
 /// and what is wrong with it.
 Header read_header(const File& file);
-/// The same on the first bytes of a file of `file_bytes` bytes; `bytes` holds at least the header.
-/// What read_header does after reading.
+/// Parses the header at the beginning of `bytes`, the first bytes of a file of `file_bytes` bytes.
 Header parse_header(std::string_view bytes, std::int64_t file_bytes, const std::string& path);
 
 /// The bytes of a header for `entries`, whose offsets it sets, in the given order; padded with

@@ -34,7 +34,7 @@ void add_piece(std::vector<LogicalTensor>& tensors, const Source& source, Piece 
   tensors.back().pieces.push_back(std::move(piece));
 }
 
-/// The same tensor from several writers becomes one.
+/// Joins the parts of a tensor that several writers wrote.
 void merge_equal_names(std::vector<LogicalTensor>& tensors) {
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const LogicalTensor& a, const LogicalTensor& b) { return a.name < b.name; });

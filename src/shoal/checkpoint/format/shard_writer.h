@@ -19,7 +19,7 @@ using BlockReader = std::function<const void*(std::int64_t begin, std::int64_t e
 struct Source {
   std::string tensor;
   ElementType type = ElementType::kF32;
-  Shape shape;  ///< of the whole tensor
+  Shape shape;  ///< shape of the whole tensor
   Box box;
   BlockReader block;
 
@@ -30,7 +30,7 @@ struct Source {
 /// turn comes; valid until the next source's turn.
 BlockReader blocks_of(ElementType type, std::function<const void*()> data);
 
-/// What was written: the files, and every logical tensor with the pieces that came from here
+/// The result of writing: the files, and every logical tensor with the pieces that came from here
 /// (Piece::file counts within `files`).
 struct Written {
   std::vector<DataFile> files;

@@ -8,7 +8,8 @@
 namespace shoal::checkpoint::format {
 
 /// A folder of checkpoints: one `step-<n>` folder each, complete from the moment it has that name.
-/// What is being written or removed has a name that begins with a dot (`.writing-step-<n>`,
+/// A checkpoint that is being written or removed has a name that begins with a dot
+/// (`.writing-step-<n>`,
 /// `.removing-step-<n>`), so a crash leaves rubbish at most, never half a checkpoint.
 
 /// A complete checkpoint of a folder.

@@ -20,15 +20,16 @@ namespace shoal::checkpoint::format {
 /// processor at hand.
 std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t first,
                              std::int64_t count);
-/// The same in a plain loop: what the fast one is tested against.
+/// The checksum in a plain loop; tests compare the fast one with it.
 std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first,
                                    std::int64_t count);
 
-/// Of elements `[begin, end)` of a box of a tensor of `shape`; `data` points to element `begin`.
+/// The checksum of elements `[begin, end)` of a box of a tensor of `shape`; `data` points to
+/// element `begin`.
 std::uint64_t value_checksum(const void* data, ElementType type, const Box& box, const Shape& shape,
                              std::int64_t begin, std::int64_t end);
 
-/// Of plain bytes, each an element with its offset as index.
+/// The checksum of plain bytes, each an element with its offset as index.
 std::uint64_t byte_checksum(std::string_view bytes);
 
 std::string hex(std::uint64_t checksum);  ///< 16 digits
