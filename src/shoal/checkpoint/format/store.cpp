@@ -44,14 +44,28 @@ void remove_step(const std::string& directory, const std::string& path) {
   fs::remove_all(aside, ignored);
 }
 
-void rename_over(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) == 0) return;
+/// Returns true when there was a folder `to`, which is called `from` now.
+bool rename_over(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return false;
   const std::string what = fmt::format("cannot rename '{}' to '{}'", from, to);
   if (errno != ENOTEMPTY && errno != EEXIST) throw failed(what);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
     throw failed(what);
-  std::error_code ignored;
-  fs::remove_all(from, ignored);
+  return true;
+}
+
+/// Makes a folder and those above it, each with its name on the disk.
+void make_folder(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return;
+  const std::string above = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
+  make_folder(above);
+  fs::create_directory(path, error);
+  if (error) {
+    errno = error.value();
+    throw failed(fmt::format("cannot make '{}'", path));
+  }
+  sync_directory(above);
 }
 
 std::optional<std::int64_t> step_of(std::string_view name) {
@@ -96,9 +110,11 @@ std::string resolve_checkpoint(const std::string& path) {
 
 std::string begin_step(const std::string& directory, std::int64_t step) {
   const std::string path = writing_path(directory, step);
+  // A checkpoint on the disk is lost when the folder that holds it has no name there.
+  make_folder(directory);
   std::error_code error;
   fs::remove_all(path, error);
-  fs::create_directories(path, error);
+  fs::create_directory(path, error);
   if (error) {
     errno = error.value();
     throw failed(fmt::format("cannot make '{}'", path));
@@ -110,8 +126,11 @@ std::string commit_step(const std::string& directory, std::int64_t step, bool sy
   const std::string from = writing_path(directory, step);
   const std::string to = step_path(directory, step);
   if (sync) sync_directory(from);
-  rename_over(from, to);
+  const bool replaced = rename_over(from, to);
   if (sync) sync_directory(directory);
+  // Not before the exchange is on the disk: after a power cut the older files could have the name.
+  std::error_code ignored;
+  if (replaced) fs::remove_all(from, ignored);
   return to;
 }
 
