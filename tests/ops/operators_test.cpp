@@ -264,14 +264,46 @@ TEST(Rotary, TurnsPairsByTheirAngle) {
   EXPECT_THROW(rotary(x, table, 2, 8, {}, 8), Error);
 }
 
+// Every frequency of Llama 3.1 (factor 8) and 3.2 (factor 32), and of a model whose bounds are
+// others: by how many turns a pair makes over the original sequence. Above `high` turns it is kept,
+// below `low` divided by the factor, and between the two mixed in proportion to its turns.
 TEST(Rotary, LongWavesAreStretchedAsInLlama31) {
-  model::RopeScaling scaling;
-  scaling.factor = 8;
-  const at::Tensor plain = rotary_table(2, 128, 500000);
-  const at::Tensor stretched = rotary_table(2, 128, 500000, scaling);
-  // The angle of position 1 is the frequency itself: the fastest is kept, the slowest divided by 8.
-  EXPECT_FLOAT_EQ(stretched[1][1][0].item<float>(), plain[1][1][0].item<float>());
-  EXPECT_NEAR(stretched[1][1][63].item<float>() * 8, plain[1][1][63].item<float>(), 1e-9);
+  for (const model::RopeScaling& scaling :
+       {model::RopeScaling{.factor = 8}, model::RopeScaling{.factor = 32},
+        model::RopeScaling{
+            .factor = 4, .low_frequency = 2, .high_frequency = 10, .original_sequence = 4096}}) {
+    const at::Tensor table = rotary_table(1001, 128, 500000, scaling);
+    int kept = 0;
+    int mixed = 0;
+    int divided = 0;
+    for (int pair = 0; pair < 64; ++pair) {
+      const double frequency = std::exp(-pair / 64.0 * std::log(500000.0));
+      const double turns =
+          static_cast<double>(scaling.original_sequence) * frequency / (2 * 3.14159265358979324);
+      double expected = frequency;
+      if (turns > scaling.high_frequency) {
+        ++kept;
+      } else if (turns < scaling.low_frequency) {
+        expected /= scaling.factor;
+        ++divided;
+      } else {
+        const double part =
+            (turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency);
+        expected *= part + (1 - part) / scaling.factor;
+        ++mixed;
+      }
+      // Angles are computed in double; the table holds their float32 cosine and sine.
+      for (const int position : {1, 1000}) {
+        EXPECT_NEAR(table[0][position][pair].item<float>(), std::cos(position * expected), 1e-7)
+            << "pair " << pair << " at " << position;
+        EXPECT_NEAR(table[1][position][pair].item<float>(), std::sin(position * expected), 1e-7)
+            << "pair " << pair << " at " << position;
+      }
+    }
+    EXPECT_GT(kept, 20);
+    EXPECT_GE(mixed, 5);
+    EXPECT_GT(divided, 20);
+  }
 }
 
 /// Queries and keys of a packed tensor by RMSNorm over their heads, composed.
