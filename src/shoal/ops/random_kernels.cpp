@@ -104,14 +104,12 @@ void FillUniform(std::uint64_t key, std::uint64_t begin, std::uint64_t count, fl
 HWY_INLINE void drop(WordVector bits, std::uint32_t threshold, float scale, std::size_t count,
                      const float* x, const float* residual, float* y) {
   const Reals d;
-  const auto first = hn::FirstN(d, std::min(count, hn::Lanes(d)));
+  const std::size_t lanes = std::min(count, hn::Lanes(d));
   const auto keep =
       hn::RebindMask(d, hn::Not(hn::Lt(hn::BitCast(hn::RebindToSigned<Words>(), bits),
                                        hn::Set(hn::RebindToSigned<Words>(), threshold))));
-  const auto kept =
-      hn::IfThenElseZero(keep, hn::Mul(hn::Set(d, scale), hn::MaskedLoad(first, d, x)));
-  hn::BlendedStore(residual == nullptr ? kept : hn::Add(hn::MaskedLoad(first, d, residual), kept),
-                   first, d, y);
+  const auto kept = hn::IfThenElseZero(keep, hn::Mul(hn::Set(d, scale), load_first(lanes, x)));
+  store_first(residual == nullptr ? kept : hn::Add(load_first(lanes, residual), kept), lanes, y);
 }
 
 void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position,

@@ -8,6 +8,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,15 +28,34 @@ struct Whole {
   void store(Vector v, float* p) const { hn::StoreU(v, Floats(), p); }
   Vector inside(Vector v, Vector) const { return v; }
 };
+/// Loads the first `count` lanes of memory that ends there; the others read as zero. Highway 1.0.3
+/// has instructions for it from AVX2 on. Below, its MaskedLoad reads the whole vector, aligned.
+HWY_INLINE Vector load_first(std::size_t count, const float* p) {
+#if HWY_TARGET <= HWY_AVX2
+  return hn::MaskedLoad(hn::FirstN(Floats(), count), Floats(), p);
+#else
+  HWY_ALIGN float lanes[hn::MaxLanes(Floats())] = {};
+  std::copy_n(p, count, lanes);
+  return hn::Load(Floats(), lanes);
+#endif
+}
+
+/// Stores the first `count` lanes and touches no memory behind them.
+HWY_INLINE void store_first(Vector v, std::size_t count, float* p) {
+#if HWY_TARGET <= HWY_AVX2
+  hn::BlendedStore(v, hn::FirstN(Floats(), count), Floats(), p);
+#else
+  HWY_ALIGN float lanes[hn::MaxLanes(Floats())];
+  hn::Store(v, Floats(), lanes);
+  std::copy_n(lanes, count, p);
+#endif
+}
+
 /// Access to the first `count` lanes; the others read as zero.
 struct Part {
   std::size_t count;
-  Vector load(const float* p) const {
-    return hn::MaskedLoad(hn::FirstN(Floats(), count), Floats(), p);
-  }
-  void store(Vector v, float* p) const {
-    hn::BlendedStore(v, hn::FirstN(Floats(), count), Floats(), p);
-  }
+  Vector load(const float* p) const { return load_first(count, p); }
+  void store(Vector v, float* p) const { store_first(v, count, p); }
   /// `v` in the lanes that count, `outside` in the others.
   Vector inside(Vector v, Vector outside) const {
     return hn::IfThenElse(hn::FirstN(Floats(), count), v, outside);
