@@ -166,7 +166,7 @@ TEST(ExactTables, KorthikantiMemory) {
     Training training = megatron_training(8, row.whole("pp"), row.whole("vpp"), 1,
                                           row.whole("batch"), row.whole("micro_batch"));
     const double L = row["layers"];
-    const double h = row["        hidden"];
+    const double h = row["hidden"];
     EXPECT_NEAR(18 * 12 * L * h * h / (8 * row["pp"]) / kGiB, row["states"], 1e-4);
     const double layers =
         L * (1 + (row["pp"] - 1) / (row["pp"] * row["vpp"]) * (row["vpp"] > 1 ? 1 : 0));
