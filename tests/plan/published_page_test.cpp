@@ -153,6 +153,23 @@ std::string zero3() {
   return text;
 }
 
+/// The rows of the data that no part of the model had seen when they were predicted.
+std::vector<Predicted> ptdp() {
+  std::vector<Predicted> list;
+  for (const Row& row : published("sc21_table_2"))
+    if (row["zero3"] == 0) list.push_back(predicted(ptdp_row(row)));
+  return list;
+}
+
+std::vector<Predicted> readme() {
+  std::vector<Predicted> list;
+  for (const char* column : {"v100", "a100", "cluster"}) {
+    for (const Row& row : published("megatron_readme_tp"))
+      list.push_back(predicted(readme_row(row, column)));
+  }
+  return list;
+}
+
 std::string bubbles() {
   std::string text =
       "| model | ranks | micro-batches | 1F1B | published | interleaved | published | ZB-H1 | "
@@ -244,6 +261,8 @@ TEST(PublishedPage, HoldsWhatIsComputed) {
   expect("strong scaling", strong_scaling(strong));
   for (const double error : strong) EXPECT_NEAR(error, 0, 0.15);
   expect("zero3", zero3());
+  expect("unseen ptdp", table(ptdp()));
+  expect("unseen readme", table(readme()));
   expect("bubbles", bubbles());
 }
 

@@ -219,4 +219,43 @@ inline std::vector<TimedRow> a100_fitted_rows() {
 /// What the efficiency of h100 was fitted on: four rows for six numbers.
 inline std::vector<TimedRow> h100_fitted_rows() { return chosen(h100_rows(), kH100Fitted, 1); }
 
+// ---- rows that were predicted once, after everything was fixed ---------------------------------
+
+/// Narayanan et al., SC 2021, table 2, PTD-P: tp 8 (one host) times the pipeline is the published
+/// number of model-parallel devices. The schedule's stages a rank are not published; the search
+/// chooses them.
+inline SearchedRow ptdp_row(const Row& row) {
+  const std::int64_t tp = 8;
+  const std::int64_t pp = row.whole("mp") / tp;
+  const std::int64_t gpus = row.whole("gpus");
+  Training start = megatron_training(tp, pp, 1, gpus / row.whole("mp"), row.whole("batch"), 1);
+  start.recompute = Recompute::kFull;
+  const ModelSpec spec = megatron_gpt(row, 51200, 2048);
+  const double flops = step_flops(spec, start).hardware;
+  return {"PTD-P " + row.text("parameters_b") + "B on " + row.text("gpus"),
+          flops / (row["tflops"] * 1e12 * row["gpus"]),
+          spec,
+          start,
+          with_devices(*cluster_preset("a100"), gpus),
+          {row.whole("micro_batch")}};
+}
+
+/// Megatron-LM's README of 2021: tensor parallelism inside one host, alone and with 128 data
+/// ranks. The micro-batch is not published; the search chooses it.
+inline SearchedRow readme_row(const Row& row, const std::string& column) {
+  const bool v100 = column == "v100";
+  const std::int64_t copies = column == "cluster" ? 128 : 1;
+  const std::int64_t batch = v100 ? 8 : 16;
+  Training start = megatron_training(row.whole("tp"), 1, 1, copies, batch * copies, 1);
+  start.precision = v100 ? "fp16" : "bf16";
+  start.recompute = Recompute::kFull;
+  const std::string device = v100 ? "V100" : "A100";
+  return {device + " " + row.text("model") + (copies > 1 ? ", 128 copies" : ""),
+          row[column + "_ms"] / 1e3,
+          megatron_gpt(row, 51200, 1024),
+          start,
+          with_devices(*cluster_preset(v100 ? "v100" : "a100"), row.whole("tp") * copies),
+          {}};
+}
+
 }  // namespace shoal::plan
