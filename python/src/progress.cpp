@@ -110,6 +110,7 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work,
   // are collected under the lock and delivered after it is released, here and in every function
   // below.
   Works finished;
+  bool settled = false;
   {
     EngineLock lock(*this);
     SHOAL_USER_CHECK(work->channel_->open, "group", "the group has been shut down");
@@ -130,8 +131,11 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work,
         wake_helper();
       }
     }
+    settled = work->settled();
     if (!open_.empty()) finished = sweep();
   }
+  // A work that settled at once was never among the open ones.
+  if (settled) work->deliver();
   deliver(finished);
   if (work->error_) std::rethrow_exception(work->error_);
 }

@@ -120,9 +120,15 @@ def works(rank, size):
         assert work.get_future_result().wait() == 0
         work.block_current_stream()
     assert tensor[0] == size * size
+    # Rank 1 leaves when rank 0 has the operation under way, not before: a call that finds its peer
+    # gone raises at once.
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
-        result = dist.all_reduce(tensor, async_op=True).get_future_result().wait()
-        assert result == 2, result  # WorkResult.COMM_ERROR: rank 1 is gone, its error not raised
+        result = dist.all_reduce(tensor, async_op=True).get_future_result()
+        store.set("under way", "")
+        assert result.wait() == 2  # WorkResult.COMM_ERROR: rank 1 is gone, its error not raised
+    else:
+        store.wait(["under way"])
 
 
 def leaves_and_inference(rank, size):
