@@ -89,6 +89,8 @@ def changed(root):
     """The files that the last commit or the working tree changed; a header stands for its .cpp."""
     listed = subprocess.run(["git", "diff", "--name-only", "HEAD~1"], cwd=root,
                             capture_output=True, text=True)
+    if listed.returncode != 0:
+        return None  # no commit before this one: everything is new
     return {str((root / name).with_suffix(".cpp")) for name in listed.stdout.splitlines()}
 
 

@@ -123,7 +123,6 @@ void HostWork::time_out() {
 }
 
 void HostWork::settle(std::exception_ptr error) {
-  settled_ = true;
   if (error) error = channel_->failed(error);
   error_ = error;
   duration_ = Clock::now() - started_;
@@ -132,6 +131,7 @@ void HostWork::settle(std::exception_ptr error) {
         channel_->hook, std::make_shared<c10d::WorkInfo>(retrieveOpType(), sequence_, started_,
                                                          started_ + duration_,
                                                          std::chrono::duration<float>(duration_)));
+  settled_ = true;
   finish(std::move(error));
 }
 

@@ -26,6 +26,16 @@ constexpr int kHelperQuietPeriods = 100;
 /// A group that closes gives its operations this long to complete.
 constexpr Duration kCloseLimit = std::chrono::seconds(5);
 
+bool is_usage_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& found) {
+    return found.kind() == ErrorKind::kUsage;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 /// Holds Progress::mutex_. A waiting thread keeps it for most of its wait, and std::mutex is not
@@ -111,19 +121,22 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work,
   // below.
   Works finished;
   bool settled = false;
+  std::exception_ptr error;
   {
     EngineLock lock(*this);
     SHOAL_USER_CHECK(work->channel_->open, "group", "the group has been shut down");
     try {
       begin(lock, *work, operations);
     } catch (...) {
-      // Operations of this work that did start may still be read by peers: its tensors stay.
-      if (!work->handles_.empty()) failed_.push_back(work);
-      std::rethrow_exception(work->channel_->failed(std::current_exception()));
+      // Peers may still touch the tensors of what has started: earlier operations of this work, and
+      // the one that failed, which may have been announced. A usage error comes before that.
+      error = std::current_exception();
+      const bool announced = !is_usage_error(error) && !work->channel_->communicator->idle();
+      if (!work->handles_.empty() || announced) failed_.push_back(work);
+      std::rethrow_exception(work->channel_->failed(error));
     }
     if (blocking) {
       wait_held(lock, *work, Duration::zero());
-      if (work->error_) failed_.push_back(work);
     } else {
       work->step(Duration::zero());
       if (!work->settled()) {
@@ -131,13 +144,16 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work,
         wake_helper();
       }
     }
+    // Another thread may settle the work once the lock is released.
     settled = work->settled();
+    error = work->error_;
+    if (error) failed_.push_back(work);
     if (!open_.empty()) finished = sweep();
   }
   // A work that settled at once was never among the open ones.
   if (settled) work->deliver();
   deliver(finished);
-  if (work->error_) std::rethrow_exception(work->error_);
+  if (error) std::rethrow_exception(error);
 }
 
 void Progress::begin(EngineLock& lock, HostWork& work,
@@ -165,15 +181,19 @@ void Progress::begin(EngineLock& lock, HostWork& work,
 
 void Progress::wait(HostWork& work, Duration limit) {
   Works finished;
+  bool settled = false;
+  std::exception_ptr error;
   {
     EngineLock lock(*this);
     wait_held(lock, work, limit);
+    // Read here: another thread may settle the work once the lock is released.
+    settled = work.settled();
+    error = work.error_;
     finished = sweep();
   }
   deliver(finished);
-  if (work.error_) std::rethrow_exception(work.error_);
-  SHOAL_USER_CHECK(work.settled_, "wait", "not complete after {:.3f} s; it goes on",
-                   to_seconds(limit));
+  if (error) std::rethrow_exception(error);
+  SHOAL_USER_CHECK(settled, "wait", "not complete after {:.3f} s; it goes on", to_seconds(limit));
 }
 
 bool Progress::test(HostWork& work) {
@@ -231,7 +251,7 @@ void Progress::deliver(const Works& finished) {
   // One thread at a time runs hooks, so that they come in the order in which operations ended. A
   // hook that is queued while another thread runs some is run by that thread, or by this one:
   // whoever clears running_hooks_ looks once more whether there are any.
-  while (has_queued_hooks_.load(std::memory_order_relaxed)) {
+  while (has_queued_hooks_.load()) {
     const bool others_run_them = running_hooks_.exchange(true);
     if (others_run_them) return;
     run_hooks();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <cstdlib>
 
@@ -66,6 +67,18 @@ TEST(InstructionSets, ALimitIsWhatIsInUseWhereTheProcessorHasIt) {
     expect_in_child([&] {
       limit_instruction_sets(limit);
       return instruction_set_in_use() == limit && !avx512_bf16_usable();
+    });
+  }
+}
+
+// LibTorch believes the variable and would execute instructions that are not there.
+TEST(InstructionSets, LibTorchIsToldOfNothingThatTheProcessorLacks) {
+  for (const char* limit : {"avx512", "avx2"}) {
+    expect_in_child([&] {
+      ::unsetenv("ATEN_CPU_CAPABILITY");
+      hwy::SetSupportedTargetsForTest(HWY_SSE4);
+      limit_instruction_sets(limit);
+      return variable("ATEN_CPU_CAPABILITY").empty();
     });
   }
 }

@@ -237,6 +237,15 @@ TEST(Validate, OverMpiKeysOfTcpAndTheOrderOfSumsAreRefused) {
       2);
 }
 
+// A run writes every key into its config.toml, and can be repeated from it.
+TEST(Validate, DefaultsAreAcceptedWhereTheyHaveNoEffect) {
+  validate(job_with({"parallelism.gather_ahead=1"}), 2);
+  validate(job_with({"parallelism.zero_stage=3", "parallelism.gather_ahead=1",
+                     "parallelism.reshard_after_forward=true"}),
+           2);
+  validate(job_with({"parallelism.transport=mpi", "parallelism.in_rank_order=false"}), 2);
+}
+
 TEST(Validate, KeysOfGathersAreRefusedWhereNothingIsGathered) {
   const auto refused = [](const std::vector<std::string>& sets) {
     return refusal([&] { validate(job_with(sets), 4); });

@@ -62,6 +62,15 @@ std::int64_t targets() {
   return known != 0 ? known : choose_targets();
 }
 
+/// Tells whether a processor with these targets has what ATEN_CPU_CAPABILITY names.
+bool allows(std::int64_t targets, std::string_view capability) {
+#if HWY_ARCH_X86
+  if (capability == "avx512") return (targets & kAvx512) != 0;
+  if (capability == "avx2") return (targets & HWY_AVX2) != 0;
+#endif
+  return true;
+}
+
 void set_unless_set(const char* variable, const char* value) {
   if (value != nullptr) ::setenv(variable, value, 0);
 }
@@ -84,8 +93,11 @@ void limit_instruction_sets(std::string_view name) {
   }
   bf16_allowed = limit->name == std::string_view("avx512_bf16");
   hwy::DisableTargets(limit->disabled);
-  choose_targets();
-  set_unless_set("ATEN_CPU_CAPABILITY", limit->aten);
+  const std::int64_t allowed = choose_targets();
+  // LibTorch believes the variable, whatever the processor has, and would execute what is not
+  // there. Below a limit that the processor does not reach it chooses for itself.
+  if (limit->aten != nullptr && allows(allowed, limit->aten))
+    set_unless_set("ATEN_CPU_CAPABILITY", limit->aten);
   set_unless_set("MKL_ENABLE_INSTRUCTIONS", limit->mkl);
   set_unless_set("MKL_CBWR", limit->branch);
   set_unless_set("ONEDNN_MAX_CPU_ISA", limit->onednn);

@@ -101,11 +101,16 @@ Work Engine::start(Operation operation, Tensors outputs, Tensors inputs, bool as
   // peers, messages in flight or a library's threads may touch it, so the tensors must live. That
   // holds after a failure too: what is not complete then never will be.
   Handle handle = 0;
+  const std::uint64_t before = communicator_->sequence();
   try {
     handle = communicator_->start(operation);
     if (blocking) communicator_->wait(handle);
   } catch (const Error&) {
-    if (!communicator_->idle()) {
+    // A call that is refused, or that finds an earlier failure, has started nothing. Messages have
+    // no sequence numbers.
+    const bool started = handle != 0 || communicator_->sequence() != before ||
+                         collective::point_to_point(operation.kind);
+    if (started && !communicator_->idle()) {
       failed_.insert(failed_.end(), in.begin(), in.end());
       failed_.insert(failed_.end(), out.begin(), out.end());
     }

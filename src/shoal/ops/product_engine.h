@@ -8,7 +8,7 @@
 namespace shoal::ops {
 
 /// Whose code multiplies fp32 matrices and computes fp32 attention. The two round differently, so
-/// the ranks of a job use one of them, and a run that is resumed goes on with it.
+/// the ranks of a job must use the same one.
 enum class ProductEngine {
   /// Shoal's own product (kernels::gemm). The bits of an element depend on the values alone: not on
   /// where the matrices lie, how rows and columns are cut, or how many threads there are.

@@ -34,6 +34,7 @@ HWY_INLINE Vector load_first(std::size_t count, const float* p) {
 #if HWY_TARGET <= HWY_AVX2
   return hn::MaskedLoad(hn::FirstN(Floats(), count), Floats(), p);
 #else
+  if (count == hn::Lanes(Floats())) return hn::LoadU(Floats(), p);
   HWY_ALIGN float lanes[hn::MaxLanes(Floats())] = {};
   std::copy_n(p, count, lanes);
   return hn::Load(Floats(), lanes);
@@ -45,6 +46,7 @@ HWY_INLINE void store_first(Vector v, std::size_t count, float* p) {
 #if HWY_TARGET <= HWY_AVX2
   hn::BlendedStore(v, hn::FirstN(Floats(), count), Floats(), p);
 #else
+  if (count == hn::Lanes(Floats())) return hn::StoreU(v, Floats(), p);
   HWY_ALIGN float lanes[hn::MaxLanes(Floats())];
   hn::Store(v, Floats(), lanes);
   std::copy_n(lanes, count, p);

@@ -132,6 +132,8 @@ HWY_ATTR double squares(const float* values, std::size_t count) {
         sums[v] = hn::Add(sums[v], hn::Mul(x, x));
       }
     }
+    // Unrolled like the loops above: an index that is not constant would keep the sums in memory.
+#pragma GCC unroll 8
     for (std::size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[v], d, lanes + v * kWidth);
     for (std::size_t i = whole; i < size; ++i) lanes[i - whole] += block[i] * block[i];
     for (std::size_t half = kSumLanes / 2; half > 0; half /= 2) {

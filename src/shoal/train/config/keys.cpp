@@ -114,6 +114,11 @@ std::string of_stage_3(const JobConfig& job) {
   if (job.parallelism.zero_stage == 3) return {};
   return "belongs to parallelism.zero_stage = 3";
 }
+/// A file that a run wrote names every key, so the default is accepted where it has no effect.
+std::string of_stage_3_or_default(const JobConfig& config) {
+  const bool unchanged = config.parallelism.gather_ahead == ParallelismSection().gather_ahead;
+  return unchanged ? "" : of_stage_3(config);
+}
 
 std::string of_buckets(const JobConfig& job) {
   if (job.parallelism.zero_stage == 0) return {};
@@ -415,7 +420,7 @@ void list_running(std::vector<ConfigKey>& keys) {
       .key("gather_ahead", &P::gather_ahead, between(0, 64),
            "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
            "the units of so many modules are gathered before their turn")
-      .only_with({of_stage_3})
+      .only_with({of_stage_3_or_default})
       .key("reshard_after_forward", &P::reshard_after_forward, any(),
            "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
            "they are released after forward and gathered again for backward")

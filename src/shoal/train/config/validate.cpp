@@ -185,8 +185,9 @@ void validate_transport(const Job& job, bool one_host) {
                   {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
                    "parallelism.link_costs"},
                   "belongs to TCP, and parallelism.transport is \"mpi\"");
-    reject_if_set(job, {"parallelism.in_rank_order"},
-                  "MPI chooses the order of its sums, and parallelism.transport is \"mpi\"");
+    if (p.in_rank_order)
+      reject_if_set(job, {"parallelism.in_rank_order"},
+                    "MPI chooses the order of its sums, and parallelism.transport is \"mpi\"");
   } else if (!tcp) {
     reject_if_set(job,
                   {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
@@ -194,12 +195,18 @@ void validate_transport(const Job& job, bool one_host) {
                   "belongs to TCP, and all ranks are on one host, where shared memory carries the "
                   "bytes unless parallelism.transport is \"tcp\"");
   }
-  // Ranks that share the arena read all parameters in place (Sharding in parallel/shard).
+  // Ranks that share the arena read all parameters in place (Sharding in parallel/shard). A file
+  // that a run wrote names every key, so defaults are accepted.
   if (p.arena && !tcp && !mpi) {
-    reject_if_set(
-        job, {"precision.gathers", "parallelism.gather_ahead", "parallelism.reshard_after_forward"},
+    const char* const why =
         "no parameters are gathered: all ranks are on one host and read them in place "
-        "(parallelism.arena)");
+        "(parallelism.arena)";
+    const ParallelismSection unchanged;
+    reject_if_set(job, {"precision.gathers"}, why);
+    if (p.gather_ahead != unchanged.gather_ahead)
+      reject_if_set(job, {"parallelism.gather_ahead"}, why);
+    if (p.reshard_after_forward != unchanged.reshard_after_forward)
+      reject_if_set(job, {"parallelism.reshard_after_forward"}, why);
   }
   const auto check = [&](const char* key, auto&& read) {
     try {
