@@ -85,23 +85,15 @@ TEST(Snapshot, TheOwnerWaitsForWhatDoesNotFit) {
   const auto ranges = memory.all();
   std::vector<char> staging(3 * kBlock);
   Snapshot snapshot(ranges, staging.size(), into(staging));
-  std::atomic<bool> refused = false;
-  std::atomic<bool> detached = false;
-  std::thread owner([&] {
-    EXPECT_FALSE(snapshot.detach(milliseconds(1)));
-    refused = true;
-    EXPECT_TRUE(snapshot.detach(kLong));
-    detached = true;
-  });
   // Range 0 has four blocks of 3,500 bytes. The other ranges, 3,000 bytes, fit.
-  std::this_thread::sleep_for(milliseconds(20));
-  for (std::size_t block = 0; block < 3; ++block) snapshot.read(0, block);
-  while (!refused) std::this_thread::sleep_for(milliseconds(1));
-  std::this_thread::sleep_for(milliseconds(20));
-  EXPECT_FALSE(detached);
+  EXPECT_FALSE(snapshot.detach(milliseconds(1)));
+  for (std::size_t block = 0; block < 3; ++block) {
+    snapshot.read(0, block);
+    EXPECT_FALSE(snapshot.detach(milliseconds(1))) << "behind block " << block;
+  }
+  std::thread owner([&] { EXPECT_TRUE(snapshot.detach(kLong)); });
   snapshot.read(0, 3);
   owner.join();
-  EXPECT_TRUE(detached);
 }
 
 TEST(Snapshot, RestEndsWhenSomebodyWaits) {
