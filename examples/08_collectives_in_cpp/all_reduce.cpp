@@ -6,7 +6,8 @@
 #include "shoal/comm/world.h"
 
 int main() {
-  // Three ranks as threads; shoal::comm::connect makes them processes, with the same bits.
+  // Runs three ranks as threads. Where each rank is a process, call shoal::comm::connect in each of
+  // them: the bits are the same.
   shoal::comm::run_on_threads({.size = 3}, [](const shoal::comm::Group& group) {
     const at::Tensor gradient = at::full({4}, group.rank() + 1.0F);
     group.all_reduce(gradient);  // sums in place, over memory that all ranks see

@@ -13,8 +13,9 @@
 
 namespace shoal::collective {
 
-/// Names an operation in flight by its sequence number within its communicator, counted from 1. 0
-/// names no operation and is complete.
+/// Names an operation in flight by its sequence number within its communicator, counted from 1. In
+/// a HostCommunicator the handle of a message (send, receive) has the highest bit set. 0 names no
+/// operation and is complete.
 using Handle = std::uint64_t;
 
 /// Memory that every rank of a communicator maps.
@@ -27,12 +28,12 @@ class SharedMemory {
   /// Collective. Throws Error(resource).
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
-  /// True when every rank can read these bytes where they lie.
+  /// Returns true when every rank can read these bytes where they lie.
   virtual bool visible(const void* data, std::size_t bytes) const = 0;
 };
 
-/// A set of ranks that act together. It separates what is asked for (an Operation) from how it is
-/// executed (shared memory, TCP, a fake).
+/// A communicator is a set of ranks that act together. The interface separates the request (an
+/// Operation) from its execution (over shared memory, over TCP, or by a simulation in tests).
 ///
 /// Every rank starts the same operations in the same order. An operation is complete on a rank when
 /// its outputs are valid there *and* every peer has finished touching its inputs. Progress is made
@@ -50,11 +51,11 @@ class Communicator {
   /// for an operation that makes no sense (check_operation).
   virtual Handle start(const Operation& operation) = 0;
 
-  /// Makes progress; true when `handle` is complete. Throws the first cause: an Error of kind
-  /// timeout, peer_lost, mismatch or aborted.
+  /// Makes progress; returns true when `handle` is complete. Throws the first cause:
+  /// Error(timeout), Error(peer_lost), Error(mismatch), or any Error that a rank passed to `abort`.
   virtual bool test(Handle handle) = 0;
 
-  /// True when `handle` is known to be complete, without making progress. Throws nothing.
+  /// Returns true when `handle` is known to be complete, without making progress. Throws nothing.
   virtual bool complete(Handle handle) const = 0;
 
   /// Blocks until `handle` is complete or `deadline` has passed, which is an Error(timeout) on this
@@ -75,35 +76,37 @@ class Communicator {
     return true;
   }
 
-  /// The source of a completed receive from any rank; can be taken once. -1: it was taken already,
-  /// the receive had named its source, or the communicator does not know.
+  /// Returns the source of a completed receive from any rank, once. Returns -1 when it was taken
+  /// already, when the receive had named its source, or when the communicator does not know it.
   virtual int take_source(Handle handle) { return -1; }
 
   /// Makes progress on everything in flight for about `budget`.
   virtual void poll(Duration budget) = 0;
 
-  /// True when nothing is in flight.
+  /// Returns true when nothing is in flight.
   virtual bool idle() const = 0;
-  /// True when another collective can be started without waiting for other ranks.
+  /// Returns true when another collective can be started without waiting for other ranks.
   virtual bool has_room() const { return true; }
-  /// The number of collectives started so far, equal on all ranks that have made the same calls.
+  /// Returns the number of collectives started so far, which is equal on all ranks that have made
+  /// the same calls.
   virtual std::uint64_t sequence() const = 0;
   /// Describes how far each rank has come: "rank 3 never entered #412 (its last was #411 ...)".
-  /// May ask the others, for a second at most.
+  /// May ask the other ranks, and waits at most a second for their answers.
   virtual std::string report() const = 0;
 
-  /// The ranks that gave the same `color`, ordered by `key` and then by rank here; null for a
-  /// negative color. Collective.
+  /// Returns the communicator of the ranks that passed the same `color`, ordered by `key` and then
+  /// by rank here; null for a negative color. Collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   /// Ends everything in flight on all ranks with `cause`. Idempotent: the first cause wins.
   virtual void abort(const Error& cause) = 0;
 
-  /// The number of this rank's node: ranks of one number share memory. Here no two ranks do.
+  /// Returns the number of this rank's node: ranks with the same number share memory. By default no
+  /// two ranks share memory.
   virtual int node() const { return rank(); }
 
-  /// The memory that all ranks of the group share; null where they share none. It lives as long as
-  /// the communicator; its blocks may outlive both.
+  /// Returns the memory that all ranks of the communicator share; null where they share none. The
+  /// object lives as long as the communicator; the blocks that it allocates may outlive both.
   virtual SharedMemory* shared_memory() { return nullptr; }
 
   /// Starts an operation and waits for it.

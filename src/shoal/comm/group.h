@@ -18,16 +18,16 @@ using collective::Reduction;
 /// Options of one call.
 struct Options {
   Reduction reduction = Reduction::kSum;
-  bool async = false;  ///< return at once; complete when the Work says so
-  int priority = 0;    ///< higher overtakes lower; over MPI it does nothing
+  bool async = false;  ///< the call returns at once; its Work tells when it is complete
+  int priority = 0;    ///< a higher priority overtakes a lower one; MPI ignores it
   Duration timeout{};  ///< zero: the group's default
   double scale = 1;    ///< the factor of Reduction::kPremulSum
-  /// Collectives: ranks compare it with the rest of the call, so that two calls of the same shape
-  /// are not mistaken for each other.
+  /// In collectives, ranks compare it with the rest of the call, so that two calls of the same
+  /// shape are not mistaken for each other.
   std::uint32_t label = 0;
-  /// all_gather: `output` is memory of a `shared_buffer` of `on_host`, which is written once for
-  /// the whole host, after all its ranks have called. Every host must hold the same number of
-  /// consecutive ranks, and more than one.
+  /// In all_gather: `output` lies in a `shared_buffer` of the group that `on_host` returns. It is
+  /// written once for the whole host, after all ranks of the host have called. Every host must hold
+  /// the same number of consecutive ranks, and more than one.
   bool shared_output = false;
 };
 
@@ -35,16 +35,20 @@ struct Options {
 /// of one rank, which a default-constructed Group is, every collective is a local copy or nothing
 /// (a pre-multiplied sum multiplies).
 ///
-/// Names, shapes and meaning are those of torch.distributed. Every rank calls the same operations
-/// in the same order. Tensors may be non-contiguous (they are then copied in and out; a call whose
-/// result is copied out is complete when it returns). Errors are shoal::Error: usage for shapes
-/// that do not fit, mismatch when ranks disagree, timeout, peer_lost, aborted. Threads: one at a
-/// time per group, but `abort` from any.
+/// The operations are those of torch.distributed, on one flat tensor a rank: all_gather corresponds
+/// to all_gather_into_tensor, reduce_scatter to reduce_scatter_tensor, and all_to_all to
+/// all_to_all_single. Every rank calls the same operations in the same order. Tensors may be
+/// non-contiguous (they are then copied in and out; a call whose result is copied out is complete
+/// when it returns).
+///
+/// Errors are shoal::Error: usage for shapes that do not fit, mismatch when ranks disagree, timeout
+/// and peer_lost. After `abort` a call throws the Error that a rank passed to it, of any kind.
+/// Threads: one thread at a time may use a group, but any thread may call `abort`.
 class Group {
  public:
   Group() = default;
-  /// The ranks of `communicator`; null: a group of one. `keep_alive` lives as long as the group and
-  /// its splits: something that the communicator depends on.
+  /// Makes the group of the ranks of `communicator`; null: a group of one. `keep_alive` is an
+  /// object that the communicator depends on: it lives as long as the group and its splits.
   explicit Group(std::shared_ptr<collective::Communicator> communicator,
                  std::shared_ptr<void> keep_alive = nullptr);
 
@@ -53,20 +57,21 @@ class Group {
   bool supports(Kind kind, at::ScalarType type, Reduction reduction = Reduction::kSum) const;
 
   Work all_reduce(const at::Tensor& tensor, const Options& options = {}) const;
-  /// Many tensors of one type in one call.
+  /// Reduces many tensors of one type in one call.
   Work all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options = {}) const;
-  /// `output` [size x input.numel()] in rank order.
+  /// `output` [size x input.numel()] receives the inputs in rank order.
   Work all_gather(const at::Tensor& output, const at::Tensor& input,
                   const Options& options = {}) const;
-  /// Several calls in one: `outputs[i]` comes from `inputs[i]`. All tensors have one type.
+  /// Does several calls in one: `outputs[i]` comes from `inputs[i]`. All tensors have one type.
   Work all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
                   const Options& options = {}) const;
-  /// `input` [size x output.numel()]; rank r gets the reduction of part r.
+  /// `input` has [size x output.numel()] elements; rank r receives the reduction of part r.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                       const Options& options = {}) const;
   Work reduce_scatter(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor> inputs,
                       const Options& options = {}) const;
-  /// Part r of `input` goes to rank r. Empty counts: equal parts. Counts are elements.
+  /// Part r of `input` goes to rank r. Counts are in elements, one for each rank; where they are
+  /// empty, the parts are equal.
   Work all_to_all(const at::Tensor& output, const at::Tensor& input,
                   std::vector<std::size_t> receive_counts = {},
                   std::vector<std::size_t> send_counts = {}, const Options& options = {}) const;
@@ -83,24 +88,26 @@ class Group {
             const Options& options = {}) const;
   Work barrier(const Options& options = {}) const;
 
-  /// The sum of one number a rank, on every rank. Blocks.
+  /// Returns the sum of the ranks' values, on every rank. Blocks.
   double sum(double value) const;
 
-  /// The ranks that gave the same `color`, ordered by `key`, then by rank here. Collective. A
-  /// negative color joins nothing and gets a group of one.
+  /// Returns the group of the ranks that passed the same `color`, ordered by `key` and then by rank
+  /// here, as MPI_Comm_split does. A rank with a negative color gets a group of one. Collective.
   Group split(int color, int key) const;
-  /// The ranks that share memory with this one, in their order here. Collective.
+  /// Returns the group of the ranks that share memory with this one, in their order here.
+  /// Collective.
   Group on_host() const;
   void abort(const Error& cause) const;
   void poll() const;
 
-  /// One copy per host, mapped by all; null where the ranks share no memory. Collective. A group of
-  /// one gets plain memory.
+  /// Returns memory that exists once for all ranks of this group, which must lie on one host (use
+  /// `on_host()`); null when they share no memory. A group of one gets plain memory. Collective.
   std::shared_ptr<SharedBuffer> shared_buffer(std::size_t bytes) const;
-  /// True when every rank lies on this host and reads this tensor in place, so that reducing many
-  /// small tensors costs no copy.
+  /// Returns true when every rank of the group lies on this host and can read this tensor in place,
+  /// so that reducing many small tensors costs no copy.
   bool visible_to_peers(const at::Tensor& tensor) const;
-  /// The communicator that carries out the group's operations; null in a default-constructed group.
+  /// Returns the communicator that executes the group's operations; null in a default-constructed
+  /// group.
   const collective::Communicator* communicator() const {
     return engine_ ? engine_->communicator().get() : nullptr;
   }

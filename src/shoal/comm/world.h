@@ -27,7 +27,9 @@ struct WorldOptions {
   /// Installs memory that peers map as LibTorch's CPU allocator. Results are the same bits without
   /// it, only slower.
   bool arena = true;
-  std::size_t memory_limit_bytes = 0;  ///< of this rank; 0: its share of the host's memory
+  /// Limits the arena of this process: of one rank with `connect`, of all ranks together with
+  /// `run_on_threads`. 0: the host's memory divided by the ranks on it.
+  std::size_t memory_limit_bytes = 0;
   Transport transport = Transport::kAutomatic;
   /// The place where ranks of several hosts meet, in the syntax of wire::Rendezvous. Empty: all
   /// ranks are on this host.
@@ -39,15 +41,16 @@ struct WorldOptions {
   Duration timeout = std::chrono::minutes(10);  ///< of collectives without a timeout of their own
 };
 
-/// Ranks as processes: blocks until all have met. Installs the arena first, so call it before
-/// anything large is allocated. A world of one meets nobody; it gets the arena and a group of one.
-/// Throws what wire::local_rendezvous, wire::Rendezvous and wire::TcpTransport throw, or
-/// connect_over_mpi.
+/// Connects ranks that are processes: blocks until all have met. Installs the arena first, so call
+/// it before anything large is allocated. A world of one meets nobody; it gets the arena and a
+/// group of one. Throws what wire::local_rendezvous, wire::Rendezvous and wire::TcpTransport throw,
+/// or connect_over_mpi.
 Group connect(const WorldOptions& options);
 
-/// Ranks as threads of this process: runs `body(group)` on `options.size` threads that share
-/// memory, with the same bits as processes. `options.rank`, `name` and `key` are not used. When a
-/// body throws, the others are stopped; rethrows the first cause.
+/// Runs ranks as threads of this process: `body(group)` on `options.size` threads that share
+/// memory, with the same bits as processes. Reads `size`, `arena`, `memory_limit_bytes`, `flight`
+/// and `timeout`; ignores all other options. The ranks always use shared memory. When a body
+/// throws, the others are stopped; rethrows the first cause.
 void run_on_threads(const WorldOptions& options, const std::function<void(const Group&)>& body);
 
 }  // namespace shoal::comm

@@ -10,18 +10,19 @@
 namespace shoal::wire {
 
 /// Accepts connections and passes on those whose callers prove that they know the job's key.
-/// Strangers, noise and silent callers delay no other: each has 10 seconds for its handshake, and 3
-/// when more than 256 are in theirs; the kernel keeps further ones in its queue meanwhile.
+/// A caller that is silent, or that does not know the key, does not delay the others. Each caller
+/// must complete its handshake within 10 seconds. While 256 callers are in their handshakes, the
+/// limit is 3 seconds, and further connections wait in the kernel's queue.
 class Acceptor {
  public:
-  /// `admit` gets the socket and the hello message of each caller that has passed. It runs in the
-  /// thread of `loop`, to which all of the acceptor belongs.
+  /// `admit` receives the socket and the hello message of each caller that has proved that it knows
+  /// the key. It runs in the thread of `loop`, which alone may use the acceptor.
   Acceptor(EventLoop& loop, Descriptor listener, std::string key,
            std::function<void(Descriptor, const Hello&)> admit);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
-  /// Closes connections whose handshake took too long; to be called now and then.
+  /// Closes connections whose handshake takes too long. The owner calls it at short intervals.
   void drop_expired();
 
  private:

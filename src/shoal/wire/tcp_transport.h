@@ -22,12 +22,14 @@
 
 namespace shoal::wire {
 
-/// One TCP connection of this rank to every other, and what has arrived on them.
+/// Holds one TCP connection of this rank to every other rank, and the messages that have arrived on
+/// them.
 ///
-/// Threads: a caller that waits moves the bytes of all connections itself (it is the *driver*); the
-/// others that wait meanwhile sleep until it reports an event. When no caller has waited for a
-/// millisecond, the transport's own thread moves the bytes. That thread also accepts connections
-/// and sends heartbeats, so that a rank that computes for long is not taken for dead.
+/// Threads: a caller that waits moves the bytes of all connections itself (it is the *driver*).
+/// Other callers that wait at the same time sleep until the driver reports an event. When no caller
+/// has waited for a millisecond, the transport's own thread moves the bytes. That thread also
+/// accepts connections and sends heartbeats, so that a rank that computes for long is not taken for
+/// dead.
 class TcpTransport final : public Transport {
  public:
   struct Options {
@@ -39,18 +41,20 @@ class TcpTransport final : public Transport {
     std::string host;
     PortRange ports;
     Duration heartbeat = std::chrono::seconds(1);
-    /// A peer that sends nothing for so long is lost: it is stopped, or the link is cut.
+    /// When no byte has come from a peer for this long, the transport fails on all ranks with
+    /// Error(peer_lost). Likely causes: the peer's process is suspended, or the network is cut.
     Duration silence = std::chrono::seconds(15);
   };
-  /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout) that
-  /// names the ranks that did not come.
+  /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout), which
+  /// names the ranks that have not connected by `deadline`.
   TcpTransport(const Options& options, KeyValues& store, int rank, int size, Deadline deadline);
-  /// Says goodbye, unless that was done, and waits up to a second until everything is written.
+  /// Calls `leave`, unless that was done, and waits up to a second until everything is written.
   ~TcpTransport() override;
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
 
-  /// Says goodbye: this rank waits for no other any more, and its end is no failure.
+  /// Tells the other ranks that this rank waits for none of them any more, so that its end is no
+  /// failure.
   void leave();
 
   int rank() const override { return rank_; }
