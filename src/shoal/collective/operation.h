@@ -54,7 +54,7 @@ const char* name(Reduction reduction);
 
 /// Holds one rank's input and output. Equal pointers mean in place, which all_to_all does not
 /// allow. `count` counts elements, not bytes. The kinds read and write, with n = `count` and p
-/// ranks ("-": the pointer is not used):
+/// ranks ("-": no element is read or written):
 ///
 ///   kind            input: root   others    output: root   others
 ///   all_reduce      n             n         n              n
@@ -69,7 +69,8 @@ const char* name(Reduction reduction);
 ///   receive         -                       n
 ///
 /// Kinds without a root have the same on every rank. In all_to_all, per-rank counts of the
-/// operation replace `count`.
+/// operation replace `count`. In broadcast the other ranks pass `output` as `input` too: where both
+/// lie decides the path in shared memory.
 struct Buffer {
   const void* input = nullptr;
   void* output = nullptr;

@@ -28,7 +28,7 @@ struct WorldOptions {
   /// it, only slower.
   bool arena = true;
   /// Limits the arena of this process: of one rank with `connect`, of all ranks together with
-  /// `run_on_threads`. 0: the host's memory divided by the ranks on it.
+  /// `run_on_threads`. 0: the host's memory divided by the job's processes on it.
   std::size_t memory_limit_bytes = 0;
   Transport transport = Transport::kAutomatic;
   /// The place where ranks of several hosts meet, in the syntax of wire::Rendezvous. Empty: all
