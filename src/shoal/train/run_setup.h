@@ -8,14 +8,16 @@
 
 namespace shoal::train {
 
-/// Prepares a run. The functions are called in their order; all of them are collective.
+/// Prepares a run. Call `open`, `choose_precision`, `plan_memory` and `build` in this order; all
+/// four are collective.
 class RunSetup {
  public:
-  /// Both must outlive this.
+  /// The arguments must outlive this object.
   RunSetup(const RunOptions& options, Run& run);
 
-  /// Opens the data and reads where the newest checkpoint stands: everything that is known without
-  /// the model. Throws Error(config) when the checkpoint belongs to another run.
+  /// Opens the data, computes the number of steps and the shape of the batch, and reads the
+  /// position of the newest checkpoint. Throws Error(config) when the checkpoint belongs to another
+  /// run.
   void open();
   /// Decides what precision.type = "auto" stands for. A resumed run keeps its first decision.
   void choose_precision();
@@ -25,9 +27,11 @@ class RunSetup {
   /// the seed.
   void build();
 
-  /// An allocation failed: an error that names the plan and changes of the job that need less.
+  /// Returns the error to throw after an allocation has failed with the message `what`: it names
+  /// the planned peak and changes of the job that need less memory.
   Error out_of_memory_error(std::string what) const;
-  /// "lower memory use with training.micro_batch = 4 (210 MB); ..."; empty when no change helps.
+  /// Returns e.g. "lower memory use with training.micro_batch = 4 (210 MB); ..."; empty when no
+  /// change helps.
   std::string memory_hint() const;
 
  private:

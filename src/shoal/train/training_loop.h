@@ -12,18 +12,18 @@
 
 namespace shoal::train {
 
-/// Advances a run that RunSetup has built to its last step, or until a signal stops it: steps,
-/// evaluations and checkpoints.
+/// Advances a run that RunSetup has built: it executes steps, evaluates and writes checkpoints,
+/// until the last step is done or a signal stops it.
 class TrainingLoop {
  public:
-  /// All must outlive this.
+  /// The arguments must outlive this object.
   TrainingLoop(const RunOptions& options, Run& run, RunReport& report);
 
   /// Returns 0, or 128 + the signal that stopped the run. Collective.
   int run();
 
  private:
-  /// Values that are the same on all ranks before a step.
+  /// Holds the values that all ranks agree on before a step.
   struct Agreement {
     double labels = 0;      ///< valid labels of the global batch
     int signal = 0;         ///< a rank was asked to stop by it; 0: none was

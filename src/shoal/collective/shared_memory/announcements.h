@@ -10,9 +10,9 @@
 
 namespace shoal::collective {
 
-/// One rank's view of the descriptors through which the ranks of a group announce their operations
-/// to each other: publishes its own, compares them with those of its peers, and tells how far each
-/// rank is.
+/// Is one rank's view of the descriptors through which the ranks of a group announce their
+/// operations to each other. It publishes the rank's own descriptors, compares them with those of
+/// its peers, and tells how far each rank is.
 ///
 /// Invariants of the shared memory (docs/design/shared_memory.md draws them):
 ///   1. A rank writes its own descriptors, lists, payloads, staging memory and RankLine, and only
@@ -28,7 +28,7 @@ namespace shoal::collective {
 ///      followed by wire::wake. A peer registers as a sleeper, also sequentially consistent, before
 ///      it looks a last time. So either the peer sees the store or this rank sees the sleeper.
 /// Nothing in shared memory is trusted as an index or a length: a peer may have written anything.
-/// Threads: only the thread of the rank; `report` may be called by the same thread at any time.
+/// Threads: only the thread of the rank may call it; that thread may call `report` at any time.
 class Announcements {
  public:
   Announcements(const HostWorld& world, HostBlock block, int rank, int ranks)
@@ -40,7 +40,7 @@ class Announcements {
     if (own.has_list()) depth = kLists;
     return sequence <= freed_ + depth || sequence <= finished_by_all() + depth;
   }
-  /// Writes the descriptor of this rank, with the contribution where that travels inline.
+  /// Writes the descriptor of this rank; on the inline path also its contribution.
   void publish(std::uint64_t sequence, const PendingOperation& own);
 
   bool published(int rank, std::uint64_t sequence) const {

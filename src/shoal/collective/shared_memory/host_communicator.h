@@ -22,15 +22,17 @@
 
 namespace shoal::collective {
 
-/// Collectives among the ranks of one node, processes or threads, over memory that they all see.
+/// Executes operations among the ranks of one node, processes or threads, over memory that they all
+/// map.
 ///
 /// A rank announces each operation by a descriptor in shared memory. When the ranks that it needs
-/// have announced it too, it compares the calls, picks the inline, direct or staged path, and
-/// executes its part. Reductions go in rank order on every path, so the bits do not depend on it.
-/// Ranks that only send a small operation (e.g. a broadcast root) return at once; a mismatch is
-/// reported by their next call. Messages (send, receive) go through a HostMailbox, in no order with
-/// the collectives; their handles are above kMessage. docs/design/shared_memory.md draws the
-/// protocol, and the classes of the members below state its invariants.
+/// have announced the operation too, it compares the calls, takes the inline, direct or staged
+/// path, and executes its part. Reductions go in rank order on every path, so the bits do not
+/// depend on the path. A rank that only sends in an inline operation (e.g. the root of a broadcast)
+/// waits for no peer; its next call reports a mismatch. Messages (send, receive) go through a
+/// HostMailbox and are not ordered with the collectives; their handles have the bit kMessage set.
+/// docs/design/shared_memory.md draws the protocol, and the classes of the members below state its
+/// invariants.
 ///
 /// The descriptors are also the flight recorder: the last kSlots operations of every rank, with
 /// times, readable by all.
@@ -41,16 +43,17 @@ class HostCommunicator final : public Communicator {
     Duration timeout = std::chrono::minutes(10);
     /// Keeps the records of this group and of its splits; null: they are not kept.
     std::shared_ptr<FlightBook> flight;
-    /// The ranks of the job that the ranks of this node's world are; empty: 0, 1, ...
+    /// Gives the rank in the job of each rank of this node's world; empty: 0, 1, ...
     std::vector<int> world_ranks;
-    /// Memory that peers map, of which shared blocks are made; null: only threads share blocks.
+    /// Is memory that peers map. Shared blocks are allocated in it; null: only ranks that are
+    /// threads share blocks.
     std::shared_ptr<wire::Arena> arena;
   };
   /// Makes the group of all ranks of `world`.
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
   /// Makes a group of `members` (ranks in the world, in the group's order) over control memory that
-  /// one of them has taken: `block_bytes` zero bytes at `control_offset`. For callers that pass the
-  /// offset to the others by means of their own; `split` does all of it.
+  /// one of them has taken: `block_bytes` zero bytes at `control_offset`. The caller passes the
+  /// offset to the other members itself; `split` does both.
   static std::unique_ptr<HostCommunicator> on_block(std::shared_ptr<HostWorld> world,
                                                     const Settings& settings,
                                                     std::size_t control_offset,
@@ -76,15 +79,15 @@ class HostCommunicator final : public Communicator {
   }
   bool idle() const override { return queue_.in_flight() == 0 && mailbox_.idle(); }
   bool has_room() const override { return in_flight() < kSlots; }
-  /// Returns how many collectives were started, from the first that is not complete on. At kSlots
-  /// the next `start` waits.
+  /// Returns the number of collectives started since, and including, the first that is not
+  /// complete. At kSlots the next `start` waits.
   std::size_t in_flight() const { return queue_.in_flight(); }
   std::uint64_t sequence() const override { return queue_.started(); }
   int take_source(Handle handle) override {
     return handle >= kMessage ? mailbox_.take_source(handle - kMessage) : -1;
   }
-  /// Returns a rank from which a message with that tag has arrived that no receive in flight asks
-  /// for; -1: none.
+  /// Returns a rank from which a message with that tag has arrived and for which no receive is in
+  /// flight; -1: there is none.
   int find_message(std::uint32_t tag) const { return mailbox_.find_message(tag); }
   HostWorld& world() const { return *world_; }
   /// Describes the ranks that have not entered, or not left, an operation, and the messages that

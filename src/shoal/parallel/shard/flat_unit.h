@@ -10,10 +10,10 @@
 
 namespace shoal::parallel {
 
-/// The layout `flat(unit)`: parameters lie one behind the other in one row of elements, each from a
-/// multiple of 64 bytes on. The row is cut into equal shards, one for each rank of the sharding
-/// axis. Padding belongs to no parameter. With more ranks than cache lines the last shards are all
-/// padding.
+/// Describes the layout `flat(unit)`: parameters lie one behind the other in one row of elements,
+/// and each begins at a multiple of 64 bytes. The row is cut into equal shards, one for each rank
+/// of the sharding axis. Padding belongs to no parameter. With more ranks than cache lines the last
+/// shards are all padding.
 struct FlatUnit {
   struct Member {
     std::shared_ptr<nn::Parameter> parameter;
@@ -29,14 +29,15 @@ struct FlatUnit {
   std::int64_t shard = 0;  ///< elements of a shard
 
   std::int64_t size() const { return shard * ranks; }
-  /// The elements of a member, counted from its first, that lie in the shard of `rank`; begin ==
-  /// end when there are none.
+  /// Returns the range [begin, end) of elements of a member, counted from its first, that lie in
+  /// the shard of `rank`; begin == end when there are none.
   std::pair<std::int64_t, std::int64_t> range(const Member& member, int rank) const;
-  /// The offset at which that range begins in the shard.
+  /// Returns the offset at which that range begins in the shard.
   std::int64_t place(const Member& member, int rank) const;
 };
 
-/// Lays out `parameters`: those with the same types that are trained, or frozen, share a unit.
+/// Lays out `parameters`: those that have the same types, and are all trained or all frozen, share
+/// a flat unit.
 std::vector<FlatUnit> flat_units(const std::string& name,
                                  const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                                  int ranks);

@@ -7,8 +7,8 @@
 
 namespace shoal::parallel {
 
-/// A pool of memory that the ranks of one host share, for units while they are gathered. All ranks
-/// take and give back slots in the same order.
+/// Is a pool of memory that the ranks of one host share. A unit lies in a slot of it while the unit
+/// is gathered. All ranks take and give back slots in the same order.
 ///
 /// A slot that is given back is kept for the next unit that fits, so that a steady step allocates
 /// nothing.
@@ -17,15 +17,16 @@ class HostSlots {
   using Slot = std::shared_ptr<comm::SharedBuffer>;
   explicit HostSlots(comm::Group host) : host_(std::move(host)) {}
 
-  /// Takes a slot of at least `bytes`, whose contents are arbitrary. Collective when no free slot
-  /// fits.
+  /// Takes a slot of at least `bytes`, whose contents are arbitrary. When no free slot fits, it
+  /// makes one, which is collective.
   Slot take(std::size_t bytes);
   /// Gives a slot back. Other ranks may still read it: the next all_gather into it starts to write
   /// only when all ranks of the host have called it (Options::shared_output).
   void give_back(const Slot& slot);
-  /// false: slots that are made from now on are freed when they are given back.
+  /// Chooses what becomes of slots that are made from now on when they are given back: `true` keeps
+  /// them for other units, `false` frees them.
   void keep_new(bool keep) { keep_new_ = keep; }
-  /// A barrier among the ranks of the host.
+  /// Blocks until all ranks of the host have called it.
   void node_barrier() const { host_.barrier(); }
 
   int rank() const { return host_.rank(); }

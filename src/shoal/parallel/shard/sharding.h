@@ -9,7 +9,7 @@
 
 namespace shoal::parallel {
 
-/// A rank holds a shard of these instead of the whole. Each stage includes those before it
+/// Names what a rank holds a shard of, instead of the whole. Each stage includes those before it
 /// (Rajbhandari et al., "ZeRO", SC 2020).
 enum class ShardStage {
   kOptimizer = 1,  ///< ZeRO-1: the optimizer's state; gradients are whole until the end of the step
@@ -20,18 +20,20 @@ enum class ShardStage {
 struct ShardingOptions {
   ShardStage stage = ShardStage::kParameters;
   Wrapping wrapping;
-  /// kParameters, copied: a unit is gathered so many modules before the one that reads it.
+  /// In kParameters with copied parameters: a unit is gathered this many modules before the module
+  /// that reads it.
   int ahead = 1;
-  /// kParameters, copied: units are released after forward and gathered again for backward.
+  /// In kParameters with copied parameters: units are released after forward and gathered again for
+  /// backward.
   bool reshard_after_forward = true;
-  /// kGradients and above, when units are not gathered: a rank starts no further reduction while
-  /// so many are in flight.
+  /// In kGradients and above, when units are not gathered: after starting a reduction, backward
+  /// waits until at most this many are incomplete.
   int in_flight = 2;
-  /// kGradients and above: reduces after every micro-batch, so that no whole gradient outlives one.
-  /// Costs one reduction a micro-batch.
+  /// In kGradients and above: reduces after every micro-batch, so that no whole gradient outlives a
+  /// micro-batch. It costs one reduction per micro-batch.
   bool reduce_every_micro_batch = false;
-  /// kShared: one copy of the parameters a host, read in place. kCopied: every rank has its own.
-  /// kAuto: shared if the ranks share memory.
+  /// With kShared there is one copy of the parameters per host, which is read in place. With
+  /// kCopied every rank has its own copy. kAuto means kShared if the ranks share memory.
   enum class Copies { kAuto, kShared, kCopied } copies = Copies::kAuto;
   /// Float32 parameters are sent in this type, kFloat or kBFloat16 (half the bytes). Every rank
   /// computes with the rounded values, and updates unrounded values of what it owns. When all ranks
@@ -39,20 +41,21 @@ struct ShardingOptions {
   at::ScalarType transfer_type = at::kFloat;
 };
 
-/// Data parallelism whose ranks hold shards along the mesh axis "shard" and copies of them along
+/// Is data parallelism whose ranks hold shards along the mesh axis "shard" and copies of them along
 /// "replicate" (hybrid sharding, HSDP).
 ///
 /// Parameters lie flat by unit (see flat_unit.h); each rank updates its shard. The gradient of a
 /// unit is written into one flat buffer and reduced to its owners during backward, as soon as it is
 /// complete. There are three arrangements of the parameters:
-///   all ranks of a shard group share memory: the parameters exist once and are read in place in
-///   every stage, so nothing is gathered or released;
-///   hosts hold equal blocks of several ranks: one copy a host, into which each of its ranks
-///   fetches a part of what other hosts own; otherwise (copied): one copy a rank.
+///   1. All ranks of a shard group share memory: the parameters exist once and are read in place in
+///      every stage, so nothing is gathered or released.
+///   2. Hosts hold equal blocks of several ranks: there is one copy per host, into which each of
+///      its ranks fetches a part of what other hosts own.
+///   3. Otherwise (copied): there is one copy per rank.
 /// In the last two, stages 1 and 2 gather after the update, stage 3 as `table` says.
 ///
-/// Gathers are collective. Every rank follows the table to its end, so a rank may skip modules. A
-/// module that runs out of turn on one rank only is an error that names the unit.
+/// Gathers are collective. Every rank follows the table to its end, so a rank may skip modules.
+/// When a module runs out of turn on one rank only, an error names the unit.
 class Sharding : public GradientReduction {
  public:
   /// Fills parameters as Module::reset_parameters does, with at most one unit unsharded at a time.
@@ -62,8 +65,9 @@ class Sharding : public GradientReduction {
   /// the others (evaluation, generation). Collective.
   virtual void unshard() = 0;
   virtual void reshard() = 0;
-  /// The order of gathers and releases in one micro-batch; empty when there are none. Modules are
-  /// numbered as `wrap` returns them, units as they lie in memory.
+  /// Returns the order of gathers and releases in one micro-batch; empty when there are none.
+  /// Modules are numbered in the order in which `wrap` returns them, units in their order in
+  /// memory.
   virtual const std::vector<schedule::ShardAction>& table() const = 0;
 };
 
@@ -74,9 +78,9 @@ class Sharding : public GradientReduction {
 std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh,
                                                 const ShardingOptions& options = {});
 
-/// The plain implementation that the other is tested against: gradients are all-reduced whole after
-/// the last backward pass and cut afterwards; owners send their shards to all after the update; in
-/// stage 3 the shards of others are NaN between steps.
+/// Makes the plain implementation that the other is tested against: gradients are all-reduced whole
+/// after the last backward pass and cut afterwards; owners send their shards to all after the
+/// update; in stage 3 the shards of others are NaN between steps.
 std::unique_ptr<Sharding> sharding_by_hand(nn::Module& model, const mesh::Mesh& mesh,
                                            const ShardingOptions& options = {});
 

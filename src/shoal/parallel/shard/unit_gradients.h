@@ -8,9 +8,9 @@
 
 namespace shoal::parallel {
 
-/// Reduces the gradients of sharding units to their owners: they are written into one flat buffer a
-/// unit, reduce-scattered over `shard`, then all-reduced over `replicate`. A rank ends with the
-/// sums over its own shard.
+/// Reduces the gradients of flat units to their owners. The gradients of a unit are written into
+/// one flat buffer, which is reduce-scattered over `shard`; the result is all-reduced over
+/// `replicate`. Each rank then has the sums for its own shard.
 ///
 /// Every rank sends every unit in every backward pass, in one order, used or not. Therefore a rank
 /// that is ahead may wait in the middle of its backward pass for the others to read its buffers:
@@ -19,11 +19,12 @@ namespace shoal::parallel {
 class UnitGradients {
  public:
   struct Options {
-    /// Flat buffers stay for the next step; else each is freed as soon as it is reduced.
+    /// Keeps flat buffers for the next step; else each is freed as soon as it is reduced.
     bool keep_whole = false;
-    /// With keep_whole: the sum is written over this rank's part of the buffer.
+    /// Writes the sum over this rank's part of the buffer; needs keep_whole.
     bool in_place = false;
-    /// Backward goes on only while at most so many buffers are in flight; 0: any number.
+    /// After starting a reduction, backward waits until at most this many are incomplete; 0: it
+    /// does not wait. Ignored with keep_whole.
     int in_flight = 0;
   };
   /// `units` must outlive this object; frozen ones among them are ignored. They are sent in reverse
@@ -36,12 +37,13 @@ class UnitGradients {
 
   /// Forgets the sums of the step before.
   void clear();
-  /// true: from now on a unit is sent as soon as all its gradients are complete.
+  /// With `true`, a unit is sent from now on as soon as all its gradients are complete.
   void set_sending(bool sending);
   /// Ends a backward pass whose gradients are sent: returns when they have been added to the sums.
   /// Collective over the world.
   void complete();
-  /// This rank's part of the summed gradient of a parameter, flat; undefined when no rank has one.
+  /// Returns this rank's part of the summed gradient of a parameter, flat; undefined when no rank
+  /// has a gradient of it.
   at::Tensor sum(const nn::Parameter& parameter) const;
 
  private:

@@ -8,24 +8,24 @@
 
 namespace shoal::parallel {
 
-/// The parameters of one unit in memory: `full` holds all shards in rank order, and modules compute
-/// with it; `own` is this rank's shard.
+/// Holds the parameters of one flat unit in memory: `full` holds all shards in rank order, and
+/// modules compute with it; `own` is this rank's shard.
 ///
-/// Resident: `full` always has memory, and `own` is a part of it. Otherwise `own` has memory of its
-/// own, and `full` has memory only between `gather` and `release`. Tensors that autograd saved stay
-/// valid through a release, as long as the unit is gathered again before they are read. When the
-/// unit is sent in another type, `own` always has memory of its own, and `full` is rounded to that
-/// type on every rank, the rank's own part included.
+/// When the unit is resident, `full` always has memory, and `own` is a part of it. Otherwise `own`
+/// has memory of its own, and `full` has memory only between `gather` and `release`. Tensors that
+/// autograd saved stay valid through a release, as long as the unit is gathered again before they
+/// are read. When the unit is sent in another type, `own` always has memory of its own, and `full`
+/// is rounded to that type on every rank, the rank's own part included.
 class UnitMemory {
  public:
   struct Options {
-    /// Resident: memory of `full` that ranks share; undefined: each rank takes its own.
+    /// In a resident unit: memory of `full` that ranks share. Undefined: each rank takes its own.
     at::Tensor shared;
-    /// Slots of the ranks of this host, when they share `full` but are not the whole group; else
-    /// null.
+    /// Provides the slots of this host when its ranks share `full` but are not the whole group;
+    /// else null.
     std::shared_ptr<HostSlots> slots;
     bool resident = true;
-    at::ScalarType transfer_type = at::kFloat;  ///< float32 is sent in it: itself or bf16
+    at::ScalarType transfer_type = at::kFloat;  ///< float32 is sent as float32 or bf16
     std::uint32_t label = 0;  ///< number of the unit: a gather of different units is a mismatch
   };
   UnitMemory(FlatUnit unit, comm::Group group, Options options);

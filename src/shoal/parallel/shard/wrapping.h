@@ -9,18 +9,20 @@
 
 namespace shoal::parallel {
 
-/// The choice of modules that become sharding units. Parameters in none of them belong to the model
-/// itself, a unit that stays gathered through the whole pass.
+/// Chooses the modules that become sharding units. Parameters in none of them belong to the model
+/// itself, which is a unit that stays gathered through the whole pass.
 struct Wrapping {
   enum class By {
-    /// The units of the model: embedding, every block, head. Children of a module that is no Model.
+    /// Takes the units of the model: embedding, every block, head. In a module that is no Model it
+    /// takes the children.
     kBlock,
-    /// From the leaves up, every module with at least `parameters` elements that are in no unit
-    /// yet.
+    /// Takes, from the leaves up, every module with at least `parameters` elements that are in no
+    /// unit yet.
     kSize,
-    /// Modules whose path is one of `names`, in which * stands for any text: "blocks.*.mlp".
+    /// Takes modules whose path matches one of `names`, in which * stands for any text:
+    /// "blocks.*.mlp".
     kName,
-    /// The model as one unit.
+    /// Takes the model as one unit.
     kWhole,
   };
   By by = By::kBlock;
@@ -28,9 +30,9 @@ struct Wrapping {
   std::vector<std::string> names;
 };
 
-/// A module that becomes a unit. `parameters` are those that no earlier unit has, so each parameter
-/// of the model is in exactly one unit: a tied weight is in the first that registers it. `borrowed`
-/// are parameters of other units that the module reads.
+/// Describes a module that becomes a unit. `parameters` are those that no earlier unit has, so each
+/// parameter of the model is in exactly one unit: a tied weight is in the first that registers it.
+/// `borrowed` are parameters of other units that the module reads.
 struct WrappedModule {
   nn::Module* module = nullptr;
   int parent = -1;  ///< index of the wrapped module around it
