@@ -257,11 +257,12 @@ TEST_F(JobKeys, NumbersOfTheModelAreThoseOfItsKeys) {
   expect_apart(slower[0].loss, turned[0].loss, "rope_theta");
 }
 
-/// The engine of another group behind an engine that shows no memory to peers and counts what is
-/// all-reduced.
-class CountingEngine final : public comm::Engine {
+/// Forwards to a communicator, shows no memory to peers and counts the bytes of all-reduces.
+class CountingCommunicator final : public collective::Communicator {
  public:
-  explicit CountingEngine(std::shared_ptr<comm::Engine> inner) : inner_(std::move(inner)) {}
+  CountingCommunicator(std::unique_ptr<collective::Communicator> inner,
+                       std::shared_ptr<std::vector<std::int64_t>> all_reduced_bytes)
+      : inner_(std::move(inner)), all_reduced_bytes_(std::move(all_reduced_bytes)) {}
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -269,26 +270,31 @@ class CountingEngine final : public comm::Engine {
                 collective::Reduction reduction) const override {
     return inner_->supports(kind, type, reduction);
   }
-  comm::Work start(const comm::Call& call) override {
-    if (call.operation.kind == collective::Kind::kAllReduce) {
-      std::int64_t bytes = 0;
-      for (const at::Tensor& input : call.inputs)
-        bytes += static_cast<std::int64_t>(input.nbytes());
-      all_reduced_bytes.push_back(bytes);
+  collective::Handle start(const collective::Operation& operation) override {
+    if (operation.kind == collective::Kind::kAllReduce) {
+      std::size_t count = operation.buffer.count;
+      for (const collective::Buffer& buffer : operation.more) count += buffer.count;
+      all_reduced_bytes_->push_back(static_cast<std::int64_t>(count * size_of(operation.type)));
     }
-    return inner_->start(call);
+    return inner_->start(operation);
   }
-  void poll() override { inner_->poll(); }
-  std::shared_ptr<comm::Engine> split(int color, int key) override {
+  bool test(collective::Handle handle) override { return inner_->test(handle); }
+  bool complete(collective::Handle handle) const override { return inner_->complete(handle); }
+  void wait(collective::Handle handle, Deadline deadline) override {
+    inner_->wait(handle, deadline);
+  }
+  void poll(Duration budget) override { inner_->poll(budget); }
+  bool idle() const override { return inner_->idle(); }
+  std::uint64_t sequence() const override { return inner_->sequence(); }
+  std::string report() const override { return inner_->report(); }
+  std::unique_ptr<collective::Communicator> split(int color, int key) override {
     return inner_->split(color, key);
   }
   void abort(const Error& cause) override { inner_->abort(cause); }
-  int host() const override { return rank(); }
-
-  std::vector<std::int64_t> all_reduced_bytes;
 
  private:
-  std::shared_ptr<comm::Engine> inner_;
+  std::unique_ptr<collective::Communicator> inner_;
+  std::shared_ptr<std::vector<std::int64_t>> all_reduced_bytes_;
 };
 
 TEST_F(JobKeys, BucketsAreOfTheSizeAskedFor) {
@@ -298,15 +304,17 @@ TEST_F(JobKeys, BucketsAreOfTheSizeAskedFor) {
     const std::string directory = fmt::format("{}/buckets-{}", folder_.path(), runs_++);
     std::filesystem::create_directories(directory);
     comm::run_on_threads({.size = 2, .arena = false}, [&](const comm::Group& group) {
-      const auto engine = std::make_shared<CountingEngine>(group.engine());
+      const auto all_reduced_bytes = std::make_shared<std::vector<std::int64_t>>();
+      auto* const whole = const_cast<collective::Communicator*>(group.communicator());
       RunOptions options;
       options.job = job;
       options.run_directory = directory;
-      options.world = comm::Group(engine);
+      options.world = comm::Group(
+          std::make_shared<CountingCommunicator>(whole->split(0, group.rank()), all_reduced_bytes));
       options.console = false;
       train::train(options);
       if (group.rank() != 0) return;
-      for (const std::int64_t bytes : engine->all_reduced_bytes)
+      for (const std::int64_t bytes : *all_reduced_bytes)
         if (bytes > 1000) found.push_back(bytes);  // The others are single numbers.
     });
     return found;
@@ -411,7 +419,7 @@ TEST_F(JobKeys, OptionsAreThoseOfTheirKeys) {
   EXPECT_EQ(sharding.ahead, 5);
   EXPECT_FALSE(sharding.reshard_after_forward);
   EXPECT_TRUE(sharding.reduce_every_micro_batch);
-  EXPECT_EQ(sharding.travels, at::kBFloat16);
+  EXPECT_EQ(sharding.transfer_type, at::kBFloat16);
 }
 
 }  // namespace
