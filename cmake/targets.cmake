@@ -2,8 +2,8 @@
 #   Most of the time that a source file takes to compile goes into the same few headers of the
 #   standard library, fmt and LibTorch. Each kind of target has them precompiled once, by the first
 #   target that asks, and shares them with all later ones (gcc accepts them only for the same kind
-#   of position-independent code). A source file includes what it uses all the same: the
-#   presets tsan and tsan-rooms precompile nothing and would say so.
+#   of position-independent code). A source file includes what it uses all the
+#   same: -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without, and shows a missing #include.
 function(shoal_precompile_headers target kind)
   cmake_parse_arguments(arg "TORCH;TEST" "" "" ${ARGN})
   set(headers <algorithm> <cstdint> <functional> <memory> <optional> <string> <string_view>
