@@ -13,13 +13,6 @@
 namespace shoal::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
-Sets operator+(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 class Combination : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -20,13 +20,6 @@
 namespace shoal::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
-Sets operator+(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 /// Every run is checked as `shoal train` checks it, so that a key counts only where it may be set.
 class JobKeys : public ::testing::Test {
  protected:

@@ -15,18 +15,11 @@
 namespace shoal::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 const Sets kBf16{"precision.type=bf16"};
 const Sets kBf16All{"precision.type=bf16", "precision.gradients=bf16", "precision.moments=bf16"};
 const Sets kStochastic{"precision.type=bf16", "precision.master_weights=false",
                        "precision.moments=bf16", "precision.gradients=bf16"};
 const Sets kFp16{"precision.type=fp16"};
-
-Sets operator+(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class PrecisionTest : public ::testing::Test {
  protected:

@@ -17,13 +17,7 @@
 namespace shoal::train {
 namespace {
 
-using Sets = std::vector<std::string>;
 namespace fs = std::filesystem;
-
-Sets operator+(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class SameBits : public ::testing::Test {
  protected:

@@ -12,6 +12,14 @@
 
 namespace shoal::train {
 
+/// Settings of job keys, as --set takes them; later ones win.
+using Sets = std::vector<std::string>;
+
+inline Sets operator+(Sets a, const Sets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 /// The headers and sources of base/ as a data set of bytes in `folder`: real text, prepared in
 /// milliseconds.
 inline void prepare_small_text(const std::string& folder) {

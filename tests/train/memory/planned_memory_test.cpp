@@ -19,8 +19,6 @@
 namespace shoal::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 /// Many small blocks, so that one more or less whose gradient is on its way to its owner counts
 /// little.
 std::string job(const std::string& data) {
@@ -109,11 +107,6 @@ const Sets kWhole, kPieces{"training.micro_batch=1"},
     kTcp{"parallelism.transport=\"tcp\""}, kReduced{"parallelism.reduce_every_micro_batch=true"},
     kQwen2{"model.name=\"qwen2-tiny\"", "model.kv_heads=1"},
     kQwen3{"model.name=\"qwen3-tiny\"", "model.kv_heads=1"};
-
-Sets operator+(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 std::string words(const Sets& sets) { return fmt::format("{}", fmt::join(sets, " ")); }
 
