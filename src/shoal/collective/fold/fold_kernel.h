@@ -34,17 +34,8 @@ struct Wide<Float8E5M2> {
   static Float8E5M2 store(float x) { return narrow_e5m2(x); }
 };
 
-// Signed overflow is undefined in C++ and must wrap the same on every peer, so sums and products of
-// integers are computed in the unsigned type.
-template <class W>
-W wrapping_add(W a, W b) {
-  if constexpr (std::is_integral_v<W>) {
-    using U = std::make_unsigned_t<W>;
-    return static_cast<W>(static_cast<U>(a) + static_cast<U>(b));
-  } else {
-    return a + b;
-  }
-}
+// Integers come here unsigned (fold_reduction), because their overflow must wrap the same on every
+// peer. The product is taken in 64 bits: two factors of 16 bits would be multiplied as signed int.
 template <class W>
 W wrapping_multiply(W a, W b) {
   if constexpr (std::is_integral_v<W>) {
@@ -57,7 +48,7 @@ W wrapping_multiply(W a, W b) {
 struct Sum {
   template <class W>
   static W apply(W a, W b) {
-    return wrapping_add(a, b);
+    return static_cast<W>(a + b);
   }
 };
 struct Product {
@@ -79,35 +70,15 @@ struct Max {
     return a > b || a != a ? a : b;
   }
 };
+// Bits are combined byte by byte, whatever the type, so these exist for bytes alone.
 struct And {
-  template <class W>
-  static W apply(W a, W b) {
-    if constexpr (std::is_integral_v<W>) {
-      return a & b;
-    } else {
-      return a;
-    }
-  }
+  static std::uint8_t apply(std::uint8_t a, std::uint8_t b) { return a & b; }
 };
 struct Or {
-  template <class W>
-  static W apply(W a, W b) {
-    if constexpr (std::is_integral_v<W>) {
-      return a | b;
-    } else {
-      return a;
-    }
-  }
+  static std::uint8_t apply(std::uint8_t a, std::uint8_t b) { return a | b; }
 };
 struct Xor {
-  template <class W>
-  static W apply(W a, W b) {
-    if constexpr (std::is_integral_v<W>) {
-      return a ^ b;
-    } else {
-      return a;
-    }
-  }
+  static std::uint8_t apply(std::uint8_t a, std::uint8_t b) { return a ^ b; }
 };
 
 template <class T>
@@ -215,27 +186,39 @@ void fold_typed(const void* const* source, int sources, void* const* target, int
                      reinterpret_cast<T* const*>(target), targets, count, scale, divisor);
 }
 
+template <class Op>
+void fold_bits(const void* const* source, int sources, void* const* target, int targets,
+               std::size_t bytes) {
+  fold_typed<std::uint8_t, Op>(source, sources, target, targets, bytes, 1, 1);
+}
+
+// Only minimum and maximum depend on the sign of an integer. For all else a signed type borrows the
+// code of its unsigned twin, which halves what the compiler has to do.
 template <class T>
 void fold_reduction(Reduction reduction, const void* const* source, int sources,
                     void* const* target, int targets, std::size_t count, double scale) {
   switch (reduction) {
-    case Reduction::kSum:
-      return fold_typed<T, Sum>(source, sources, target, targets, count, 1, 1);
-    case Reduction::kAverage:
-      return fold_typed<T, Sum>(source, sources, target, targets, count, 1, sources);
-    case Reduction::kPremulSum:
-      return fold_typed<T, Sum>(source, sources, target, targets, count, scale, 1);
-    case Reduction::kProduct:
-      return fold_typed<T, Product>(source, sources, target, targets, count, 1, 1);
     case Reduction::kMin:
       return fold_typed<T, Min>(source, sources, target, targets, count, 1, 1);
     case Reduction::kMax:
       return fold_typed<T, Max>(source, sources, target, targets, count, 1, 1);
     case Reduction::kBitAnd:
-      return fold_typed<T, And>(source, sources, target, targets, count, 1, 1);
+      return fold_bits<And>(source, sources, target, targets, count * sizeof(T));
     case Reduction::kBitOr:
-      return fold_typed<T, Or>(source, sources, target, targets, count, 1, 1);
+      return fold_bits<Or>(source, sources, target, targets, count * sizeof(T));
     case Reduction::kBitXor:
-      return fold_typed<T, Xor>(source, sources, target, targets, count, 1, 1);
+      return fold_bits<Xor>(source, sources, target, targets, count * sizeof(T));
+    default:
+      break;
+  }
+  if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) {
+    return fold_reduction<std::make_unsigned_t<T>>(reduction, source, sources, target, targets,
+                                                   count, scale);
+  } else {
+    if (reduction == Reduction::kProduct)
+      return fold_typed<T, Product>(source, sources, target, targets, count, 1, 1);
+    const double factor = reduction == Reduction::kPremulSum ? scale : 1;
+    const double divisor = reduction == Reduction::kAverage ? sources : 1;
+    fold_typed<T, Sum>(source, sources, target, targets, count, factor, divisor);
   }
 }
