@@ -40,6 +40,32 @@ function(shoal_precompile_headers target kind)
   target_precompile_headers(${target} REUSE_FROM ${donor})
 endfunction()
 
+# shoal_compile_together(TARGET SIZE)
+#   Lets the compiler take the sources of a target in batches of SIZE. A header of LibTorch leaves
+#   templates behind that every translation unit instantiates anew (1.3 s, precompiled or not), so
+#   fewer units are most of what a first build can save; small batches keep an incremental build
+#   within seconds. Kernels for several instruction sets include themselves and stay alone. Sources
+#   of one batch share anonymous namespaces: two of them may not give one name to different things.
+#   -DSHOAL_BATCHES=OFF compiles each source alone, as the preset `dev` does for editors and
+#   debuggers.
+option(SHOAL_BATCHES "Compile the sources of a room in batches" ON)
+function(shoal_compile_together target size)
+  if(NOT SHOAL_BATCHES)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    file(STRINGS ${source} kernels REGEX "hwy/foreach_target.h" LIMIT_COUNT 1)
+    if(kernels)
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
+  # gcc takes a source that another one includes for a header, where a type with a member from an
+  # anonymous namespace would be a mistake.
+  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+endfunction()
+
 # shoal_library(ROOM [TORCH] [SOURCES ...] [LINKS other rooms ...] [PACKAGES ...] [PRIVATE_PACKAGES ...])
 #   One room, one shared library libshoal_<room>.so, so that touching a file relinks one small library. Without SOURCES every .cpp below
 #   the folder belongs to it.
@@ -77,6 +103,9 @@ function(shoal_library room)
   endif()
   if(arg_SOURCES)
     shoal_precompile_headers(shoal_${target} LIBRARY ${torch})
+    if(arg_TORCH)
+      shoal_compile_together(shoal_${target} 3)
+    endif()
     install(TARGETS shoal_${target} LIBRARY DESTINATION lib)
   endif()
 endfunction()

@@ -1,16 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace shoal::apps {
-
-/// Of options without a sign: text such as -1 would be read as a number near 2^64.
-inline CLI::Validator not_negative() {
-  return {[](std::string& text) {
-            return std::string(text.starts_with('-') ? "must not be negative" : "");
-          },
-          "NONNEGATIVE"};
-}
 
 // The subcommands, one file each. A command adds itself to the program and works while the program
 // parses; it throws shoal::Error, or leaves an exit code other than 0 in `exit_code`, which lives

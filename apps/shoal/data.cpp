@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "apps/shoal/command.h"
+#include "apps/shoal/option_checks.h"
 #include "apps/shoal/progress_line.h"
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"

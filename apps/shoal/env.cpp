@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -22,11 +23,10 @@
 #include "shoal/base/control_groups.h"
 #include "shoal/base/error.h"
 #include "shoal/base/instruction_sets.h"
+#include "shoal/base/units.h"
 
 namespace shoal::apps {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 /// Prints what is found and collects the problems.
 struct Findings {

@@ -1,7 +1,9 @@
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/command.h"
+#include "apps/shoal/option_checks.h"
 #include "apps/shoal/torch/entry.h"
 
 namespace shoal::apps {

@@ -1,8 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "apps/shoal/torch/entry.h"
+
+namespace CLI {
+class App;
+}
 
 namespace shoal::apps {
 

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/shoal/plan/options.h"
 #include "shoal/base/error.h"
+#include "shoal/base/units.h"
 #include "shoal/plan/calculators/calculations.h"
 #include "shoal/plan/calculators/scaling_laws.h"
 
@@ -14,8 +16,6 @@ namespace shoal::apps {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
                      std::int64_t context, bool json) {

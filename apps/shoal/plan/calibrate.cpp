@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 #include <memory>
@@ -27,7 +28,7 @@
 namespace shoal::apps {
 namespace {
 
-struct Options {
+struct CalibrateOptions {
   std::string output = "cluster.toml";
   std::string name = "here";
   int ranks = 1;
@@ -67,7 +68,7 @@ forecast::TimedWork timed_work(const nlohmann::json& line) {
 }
 
 /// Times the all-reduce among as many ranks as a job will have.
-std::vector<forecast::TimedWork> all_reduces(const Options& options) {
+std::vector<forecast::TimedWork> all_reduces(const CalibrateOptions& options) {
   if (options.ranks == 1) return {};
   std::vector<forecast::TimedWork> timed;
   for (const nlohmann::json& line : collectives(
@@ -96,7 +97,7 @@ forecast::TimedWork folding() {
 }
 
 /// Measures what messages over TCP cost between two ranks of this host.
-collective::CostModel link_costs(const Options& options) {
+collective::CostModel link_costs(const CalibrateOptions& options) {
   forecast::MessageTimes measured;
   measured.fold = folding();
   const auto timed = [&](const char* op, const char* bytes) {
@@ -112,7 +113,7 @@ collective::CostModel link_costs(const Options& options) {
   return forecast::message_costs(measured);
 }
 
-void calibrate(const Options& options) {
+void calibrate(const CalibrateOptions& options) {
   CalibrateArguments arguments = measured_by(options.ranks, options.threads);
   arguments.seconds = options.seconds;
   arguments.rounds = options.rounds;
@@ -191,7 +192,7 @@ CalibrateArguments measured_by(int ranks, int threads) {
 void add_calibrate_command(CLI::App& plan_command) {
   auto* command =
       plan_command.add_subcommand("calibrate", "Measure this machine and write a cluster file");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CalibrateOptions>();
   command->option_defaults()->always_capture_default();
   command->add_option("--output", options->output, "The file");
   command->add_option("--name", options->name, "What to call the machine");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -25,7 +26,7 @@ namespace {
 /// The first steps do not count: they allocate memory for the first time.
 constexpr std::size_t kFirstSteps = 2;
 
-struct Options {
+struct CheckOptions {
   PlanOptions plan;
   std::int64_t steps = 10;
   bool json = false;
@@ -57,7 +58,7 @@ class Scratch {
   std::string path_;
 };
 
-void train(const Options& options, std::int64_t ranks, const std::string& directory) {
+void train(const CheckOptions& options, std::int64_t ranks, const std::string& directory) {
   std::vector<std::string> arguments{"train",   options.plan.model, "--run-dir",
                                      directory, "--nproc",          fmt::format("{}", ranks)};
   std::vector<std::string> sets = options.plan.sets;
@@ -102,7 +103,7 @@ forecast::Drift between(const forecast::Drift& before, const forecast::Drift& af
   return {std::sqrt(before.core * after.core), std::sqrt(before.memory * after.memory)};
 }
 
-void check(const Options& options) {
+void check(const CheckOptions& options) {
   if (!is_job(options.plan)) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("check {}: name a job file (.toml)", options.plan.model));
@@ -175,7 +176,7 @@ void check(const Options& options) {
 void add_check_command(CLI::App& plan_command) {
   auto* command = plan_command.add_subcommand(
       "check", "Train a few steps of a job and lay memory and step time beside what is planned");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckOptions>();
   command->add_option("job", options->plan.model, "The job file")->required();
   command->add_option("--cluster", options->plan.cluster,
                       "What `shoal plan calibrate` wrote for as many ranks");

@@ -1,10 +1,13 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "shoal/plan/simulator.h"
+
+namespace CLI {
+class App;
+}
 
 namespace shoal::apps {
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <initializer_list>
 #include <string>
@@ -10,8 +11,6 @@
 
 namespace shoal::apps {
 namespace {
-
-[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
 
 /// The options that were given to a command.
 class Given {
@@ -25,14 +24,14 @@ class Given {
   }
   void none_of(std::initializer_list<const char*> options, const std::string& rule) const {
     for (const char* option : options)
-      if ((*this)(option)) refuse(fmt::format("{}: {}", option, rule));
+      if ((*this)(option)) reject(fmt::format("{}: {}", option, rule));
   }
   void none_but(std::initializer_list<const char*> allowed, const std::string& rule) const {
     for (const CLI::Option* option : command_.get_options()) {
       const std::string name = option->get_name();
       const bool known =
           std::any_of(allowed.begin(), allowed.end(), [&](const char* one) { return name == one; });
-      if (option->count() > 0 && !known) refuse(fmt::format("{}: {}", name, rule));
+      if (option->count() > 0 && !known) reject(fmt::format("{}: {}", name, rule));
     }
   }
 
@@ -83,7 +82,7 @@ void refuse_options_beside_subcommand(const CLI::App& command) {
 void refuse_options_without_effect(const PlanOptions& options, const model::ModelSpec& spec,
                                    const plan::Training& training) {
   const auto need = [](bool holds, const std::string& option, const std::string& rule) {
-    if (!holds) refuse(fmt::format("--{}: {}", option, rule));
+    if (!holds) reject(fmt::format("--{}: {}", option, rule));
   };
   if (options.shard != 0)
     need(training.zero_stage >= 1, "shard",

@@ -1,8 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "apps/shoal/plan/options.h"
+
+namespace CLI {
+class App;
+}
 
 namespace shoal::apps {
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -19,13 +20,13 @@ namespace {
 /// optimizer may take 1.6 times as long in one second as in the next.
 constexpr int kRounds = 20;
 
-struct Options {
+struct DriftOptions {
   std::string cluster;
   double seconds = 1.2;
   bool json = false;
 };
 
-void drift(const Options& options) {
+void drift(const DriftOptions& options) {
   const plan::Cluster cluster = load_cluster(options.cluster);
   if (cluster.kernels.empty()) {
     throw Error(ErrorKind::kUsage, "plan",
@@ -71,7 +72,7 @@ forecast::Drift measured_drift(const std::string& cluster_file) {
 void add_drift_command(CLI::App& plan_command) {
   auto* command = plan_command.add_subcommand(
       "drift", "How much longer this machine takes now than when a cluster file was written");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DriftOptions>();
   command->add_option("--cluster", options->cluster, "What `shoal plan calibrate` wrote")
       ->required();
   command->add_option("--seconds", options->seconds, "Time per case")

@@ -1,9 +1,12 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "shoal/forecast/drift.h"
+
+namespace CLI {
+class App;
+}
 
 namespace shoal::apps {
 

@@ -10,14 +10,9 @@
 
 #include "apps/shoal/cluster_file.h"
 #include "shoal/base/error.h"
+#include "shoal/base/units.h"
 
 namespace shoal::apps {
-namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
-
-}  // namespace
-
 void print_model_states(const PlanOptions& options) {
   const auto refuse = [](const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); };
   if (!(options.parameters > 0) || !std::isfinite(options.parameters))

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -21,8 +22,6 @@ namespace shoal::apps {
 namespace {
 
 constexpr const char* kDefaultCluster = "a100";
-
-[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
 
 std::string text_of(const std::string& path) {
   const auto text = read_text(path);
@@ -75,7 +74,7 @@ plan::Recompute recompute_of(const std::string& word) {
   if (word == "none") return plan::Recompute::kNone;
   if (word == "selective") return plan::Recompute::kSelective;
   if (word == "full") return plan::Recompute::kFull;
-  refuse(fmt::format("--recompute {}: must be none, selective or full", word));
+  reject(fmt::format("--recompute {}: must be none, selective or full", word));
 }
 
 /// Returns the names, which must be known; "all" stands for every one.
@@ -84,7 +83,7 @@ std::vector<std::string> known_of(const char* option, const std::vector<std::str
   if (names == std::vector<std::string>{"all"}) return known;
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) == known.end())
-      refuse(fmt::format("{} {}: must be among {}, or all", option, name, fmt::join(known, ", ")));
+      reject(fmt::format("{} {}: must be among {}, or all", option, name, fmt::join(known, ", ")));
   }
   return names;
 }
@@ -105,7 +104,7 @@ plan::Optimizer optimizer_of(const std::string& word) {
   if (word == "adam") return plan::Optimizer::kAdam;
   if (word == "momentum") return plan::Optimizer::kMomentum;
   if (word == "sgd") return plan::Optimizer::kSgd;
-  refuse(fmt::format("--optimizer {}: must be adam, momentum or sgd", word));
+  reject(fmt::format("--optimizer {}: must be adam, momentum or sgd", word));
 }
 
 bool is_job(const PlanOptions& options) { return options.model.ends_with(".toml"); }
@@ -121,6 +120,8 @@ train::Job job_of(const PlanOptions& options) {
   if (options.micro_batch > 0 || options.search) set("training.micro_batch", options.micro_batch);
   return job;
 }
+
+void reject(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
 
 void add_plan_options(CLI::App& command, PlanOptions& o) {
   // 0 stands for "not given" in PlanOptions, so that a given 0 is refused.
@@ -316,7 +317,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
 model::ModelSpec model_of(const PlanOptions& options) {
   const bool shaped = options.layers != 0 || options.hidden != 0 || options.heads != 0;
   if (options.model.empty() == !shaped)
-    refuse("name a --model, or give a shape: --layers --hidden --heads --vocab");
+    reject("name a --model, or give a shape: --layers --hidden --heads --vocab");
   model::ModelSpec spec;
   if (shaped) {
     spec = shape(options);
@@ -350,10 +351,10 @@ plan::Cluster cluster_of(const PlanOptions& options) {
                                         {"pp", options.pp},
                                         {"cp", options.cp}}) {
       if (ranks > kMostDevices)
-        refuse(fmt::format("--{} {}: must be at most {}", option, ranks, kMostDevices));
+        reject(fmt::format("--{} {}: must be at most {}", option, ranks, kMostDevices));
       devices *= std::max<std::int64_t>(1, ranks);
       if (devices > kMostDevices) {
-        refuse(fmt::format("--{} {}: the mesh would have more than {} devices", option, ranks,
+        reject(fmt::format("--{} {}: the mesh would have more than {} devices", option, ranks,
                            kMostDevices));
       }
     }
@@ -365,9 +366,9 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
                            std::int64_t devices) {
   plan::Mesh mesh;
   const auto given = [](const char* name, std::int64_t value) {
-    if (value < 0) refuse(fmt::format("--{} {}: must be positive", name, value));
+    if (value < 0) reject(fmt::format("--{} {}: must be positive", name, value));
     if (value > kMostDevices)
-      refuse(fmt::format("--{} {}: must be at most {}", name, value, kMostDevices));
+      reject(fmt::format("--{} {}: must be at most {}", name, value, kMostDevices));
     return value > 0 ? value : 1;
   };
   mesh.tensor = given("tp", options.tp);
@@ -379,12 +380,12 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   std::int64_t rest = 1;
   for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context}) {
     if ((rest *= ranks) > kMostDevices) {
-      refuse(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline,
+      reject(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline,
                          mesh.context, kMostDevices));
     }
   }
   if (options.dp == 0 && devices % rest != 0)
-    refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
+    reject(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   plan::Training training;
   if (is_job(options))
@@ -415,7 +416,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     training.states.reset();
   }
   if (options.attention != "flash" && options.attention != "plain")
-    refuse(fmt::format("--attention {}: must be flash or plain", options.attention));
+    reject(fmt::format("--attention {}: must be flash or plain", options.attention));
   training.flash_attention = options.attention == "flash";
   training.sequence_parallel = !options.no_sequence_parallel;
   training.overlap_data = !options.no_overlap;
@@ -442,7 +443,7 @@ plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& clus
                              {options.vpp, &space.virtual_stages},
                              {options.micro_batch, &space.micro_batch}}) {
     if (value < 0) {
-      refuse(fmt::format("--search: {}: sizes must be positive", value));
+      reject(fmt::format("--search: {}: sizes must be positive", value));
     } else if (value > 0) {
       *list = {value};
     }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,10 +8,17 @@
 #include "shoal/plan/search.h"
 #include "shoal/train/config/job_file.h"
 
+namespace CLI {
+class App;
+}
+
 namespace shoal::apps {
 
 /// The largest mesh that is planned.
 inline constexpr std::int64_t kMostDevices = 10000000;
+
+/// Throws Error(usage) about the command line of `shoal plan`.
+[[noreturn]] void reject(const std::string& what);
 
 /// The command line of `shoal plan` as given; 0 and empty: not given.
 struct PlanOptions {

@@ -8,6 +8,7 @@
 
 #include "apps/shoal/plan/output_files.h"
 #include "shoal/base/error.h"
+#include "shoal/base/units.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/plan/plots.h"
 #include "shoal/plan/turning_points.h"
@@ -17,7 +18,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr const char* kRecompute[] = {"none", "selective", "full"};
 
 ordered_json json_of(const plan::Candidate& candidate, const model::ModelSpec& spec) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "shoal/base/check.h"
+#include "shoal/optim/require.h"
 
 namespace shoal::optim {
 namespace {
@@ -11,19 +12,14 @@ namespace {
 /// Beyond it a scaled loss comes near the end of fp32.
 constexpr double kLargest = 0x1p96;
 
-void require(bool holds, const char* field, double value, const char* rule) {
-  if (!holds)
-    throw Error(ErrorKind::kConfig, "loss_scale", fmt::format("{}={}: {}", field, value, rule));
-}
-
 }  // namespace
 
 LossScale::LossScale(const LossScaleOptions& options)
     : options_(options), state_{.scale = options.initial} {
-  require(options.smallest > 0, "smallest", options.smallest, "must be above 0");
-  require(options.initial >= options.smallest && options.initial <= kLargest, "initial",
-          options.initial, "must lie between the smallest and 2^96");
-  require(options.growth_interval >= 1, "growth_interval",
+  require(options.smallest > 0, "loss_scale", "smallest", options.smallest, "must be above 0");
+  require(options.initial >= options.smallest && options.initial <= kLargest, "loss_scale",
+          "initial", options.initial, "must lie between the smallest and 2^96");
+  require(options.growth_interval >= 1, "loss_scale", "growth_interval",
           static_cast<double>(options.growth_interval), "must be at least 1");
 }
 

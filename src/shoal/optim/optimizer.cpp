@@ -8,6 +8,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/group.h"
+#include "shoal/optim/require.h"
 #include "shoal/optim/state_file.h"
 #include "shoal/optim/stored_update.h"
 
@@ -15,11 +16,6 @@ namespace shoal::optim {
 namespace {
 
 constexpr std::int64_t kGrain = 1 << 15;  // elements a thread takes at least
-
-void require(bool holds, const char* field, double value, const char* rule) {
-  if (!holds)
-    throw Error(ErrorKind::kConfig, "optimizer", fmt::format("{}={}: {}", field, value, rule));
-}
 
 /// Elements up to the next multiple of 64 bytes.
 std::int64_t aligned(std::int64_t count, at::ScalarType type) {
@@ -46,10 +42,12 @@ class AdamW final : public Optimizer {
         options_(options),
         exp_avg_(flat_state("exp_avg", storage.moments)),
         exp_avg_sq_(flat_state("exp_avg_sq", storage.moments)) {
-    require(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1, "must lie in [0, 1)");
-    require(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2, "must lie in [0, 1)");
-    require(options.epsilon >= 0, "epsilon", options.epsilon, "must not be negative");
-    require(options.weight_decay >= 0, "weight_decay", options.weight_decay,
+    require(options.beta1 >= 0 && options.beta1 < 1, "optimizer", "beta1", options.beta1,
+            "must lie in [0, 1)");
+    require(options.beta2 >= 0 && options.beta2 < 1, "optimizer", "beta2", options.beta2,
+            "must lie in [0, 1)");
+    require(options.epsilon >= 0, "optimizer", "epsilon", options.epsilon, "must not be negative");
+    require(options.weight_decay >= 0, "optimizer", "weight_decay", options.weight_decay,
             "must not be negative");
   }
 
@@ -107,11 +105,12 @@ class Sgd final : public Optimizer {
                     fmt::format("{} has 16 bits: sgd trains in float32", slice.name));
       }
     }
-    require(options.momentum >= 0, "momentum", options.momentum, "must not be negative");
-    require(options.weight_decay >= 0, "weight_decay", options.weight_decay,
+    require(options.momentum >= 0, "optimizer", "momentum", options.momentum,
             "must not be negative");
-    require(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "nesterov",
-            options.nesterov, "needs momentum above 0 and dampening 0");
+    require(options.weight_decay >= 0, "optimizer", "weight_decay", options.weight_decay,
+            "must not be negative");
+    require(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "optimizer",
+            "nesterov", options.nesterov, "needs momentum above 0 and dampening 0");
     if (options.momentum > 0) buffer_ = flat_state("momentum_buffer");
   }
 

@@ -5,14 +5,10 @@
 #include <numbers>
 
 #include "shoal/base/check.h"
+#include "shoal/optim/require.h"
 
 namespace shoal::optim {
 namespace {
-
-void require(bool holds, const char* field, double value, const char* rule) {
-  if (!holds)
-    throw Error(ErrorKind::kConfig, "lr_scheduler", fmt::format("{}={}: {}", field, value, rule));
-}
 
 /// How far `step` is from `begin` to `end`, from 0 to 1.
 double progress(std::int64_t step, std::int64_t begin, std::int64_t end) {
@@ -44,15 +40,15 @@ std::optional<ScheduleKind> schedule_kind(std::string_view text) {
 }
 
 void validate(const Schedule& s) {
-  require(std::isfinite(s.peak) && s.peak >= 0, "peak", s.peak,
+  require(std::isfinite(s.peak) && s.peak >= 0, "lr_scheduler", "peak", s.peak,
           "must be a number and not negative");
-  require(s.final_ratio >= 0 && s.final_ratio <= 1, "final_ratio", s.final_ratio,
+  require(s.final_ratio >= 0 && s.final_ratio <= 1, "lr_scheduler", "final_ratio", s.final_ratio,
           "must lie between 0 and 1");
-  require(s.total_steps >= 1, "total_steps", static_cast<double>(s.total_steps),
+  require(s.total_steps >= 1, "lr_scheduler", "total_steps", static_cast<double>(s.total_steps),
           "must be at least 1");
-  require(s.warmup_steps >= 0, "warmup_steps", static_cast<double>(s.warmup_steps),
+  require(s.warmup_steps >= 0, "lr_scheduler", "warmup_steps", static_cast<double>(s.warmup_steps),
           "must not be negative");
-  require(s.decay_steps >= 0, "decay_steps", static_cast<double>(s.decay_steps),
+  require(s.decay_steps >= 0, "lr_scheduler", "decay_steps", static_cast<double>(s.decay_steps),
           "must not be negative");
 }
 

@@ -6,11 +6,10 @@
 #include <cmath>
 
 #include "shoal/base/error.h"
+#include "shoal/base/units.h"
 
 namespace shoal::plan {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 [[noreturn]] void refuse(const Cluster& cluster, const std::string& what) {
   throw Error(ErrorKind::kConfig, "cluster",

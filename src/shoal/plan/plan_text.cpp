@@ -2,12 +2,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/base/units.h"
 #include "shoal/plan/plan.h"
 
 namespace shoal::plan {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr const char* kRecompute[] = {"none", "selective", "full"};
 
 void add_memory(const Plan& plan, std::string& text) {

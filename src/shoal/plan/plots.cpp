@@ -6,13 +6,13 @@
 #include <array>
 
 #include "shoal/base/svg_axis.h"
+#include "shoal/base/units.h"
 
 namespace shoal::plan {
 namespace {
 
 constexpr double kWidth = 960;
 constexpr double kTop = 52;
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr const char* kInk = "#333";
 constexpr const char* kBlue = "#3b6fb6";
 constexpr const char* kYellow = "#edae49";

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "shoal/base/units.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/train/config/validate.h"
 
@@ -15,8 +16,6 @@ namespace {
 using model::Keep;
 using model::RecomputePolicy;
 using plan::Training;
-
-constexpr double kMB = 1e6;
 
 model::MicroBatch micro_batch(const model::ModelSpec& spec, const Training& training) {
   return {.samples = training.micro_batch,

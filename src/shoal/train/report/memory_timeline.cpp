@@ -5,13 +5,13 @@
 #include <algorithm>
 
 #include "shoal/base/svg_axis.h"
+#include "shoal/base/units.h"
 
 namespace shoal::train {
 namespace {
 
 constexpr double kWidth = 860, kHeight = 480, kLeft = 76, kRight = 170, kTop = 52, kBottom = 58;
 constexpr const char* kInk = "#333";
-constexpr double kMB = 1e6;
 
 /// From the bottom of the picture upwards: what stays first.
 constexpr std::array kOrder{MemoryCategory::kParameters,    MemoryCategory::kOptimizer,

@@ -6,13 +6,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/base/units.h"
 #include "shoal/comm/allocator.h"
 
 namespace shoal::train {
 namespace {
 
 constexpr std::int64_t kColumns = kMemoryCategories + 2;
-constexpr double kMB = 1e6;
 
 }  // namespace
 

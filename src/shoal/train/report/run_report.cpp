@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "shoal/base/units.h"
 #include "shoal/model/model_spec.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/evaluation.h"
@@ -19,8 +20,6 @@
 
 namespace shoal::train {
 namespace {
-
-constexpr double kMB = 1e6;
 
 using Scalars = std::vector<std::pair<std::string, double>>;
 
