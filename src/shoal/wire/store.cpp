@@ -73,6 +73,7 @@ class StoreServer::Service {
   void drop_link(int fd) {
     loop_.forget(fd);
     links_.erase(fd);
+    // After this every waiter has a link, which `put` relies on.
     for (auto& [key, waiters] : waiters_)
       std::erase_if(waiters, [&](const Waiter& w) { return w.fd == fd; });
   }
@@ -106,6 +107,7 @@ class StoreServer::Service {
                                       : answer(fd, stream.group, kThere, entry->second);
       case kWait:
         if (entry == values_.end()) {
+          // The answer comes when another rank sets the key; no thread waits for it meanwhile.
           waiters_[key].push_back({fd, stream.group});
         } else {
           answer(fd, stream.group, kThere, entry->second);
@@ -118,6 +120,7 @@ class StoreServer::Service {
           return answer(fd, stream.group, kNotANumber,
                         entry == values_.end() ? value : entry->second);
         }
+        // Unsigned numbers wrap around where signed ones would be undefined.
         const std::string sum = std::to_string(static_cast<std::int64_t>(
             static_cast<std::uint64_t>(*before) + static_cast<std::uint64_t>(*amount)));
         put(key, sum);
@@ -144,6 +147,7 @@ class StoreServer::Service {
                        Bytes(data, data + value.size()));
   }
 
+  // The acceptor is last, so it is destroyed first, while the loop that it uses exists.
   EventLoop loop_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::vector<Waiter>> waiters_;
@@ -188,6 +192,7 @@ StoreClient::Reply StoreClient::request(int what, const std::string& key, const 
   std::optional<Reply> reply;
   for (;;) {
     const bool sent = link_.flush();
+    // What a server sent before it closed is still read.
     const bool open = link_.receive([&](Stream stream, Bytes bytes) {
       if (stream.group == number) reply = Reply{stream.sequence, text_of(bytes, 0, bytes.size())};
     });

@@ -38,6 +38,7 @@ std::string Standing::against(std::uint64_t sequence) const {
 
 void FlightRecorder::enter(std::uint64_t sequence, const TcpCall& call) {
   const std::lock_guard lock(mutex_);
+  // The lock is held briefly: another thread may be reading this for the answer to a peer.
   entries_[sequence % kKept] = {sequence, call, Clock::now(), {}};
   entered_ = sequence;
 }
