@@ -42,12 +42,12 @@ struct WorldOptions {
 };
 
 /// Connects ranks that are processes: blocks until all have met. Installs the arena first, so call
-/// it before anything large is allocated. A world of one meets nobody; it gets the arena and a
+/// it before anything large is allocated. A world of one waits for nobody: it gets the arena and a
 /// group of one. Throws what wire::local_rendezvous, wire::Rendezvous and wire::TcpTransport throw,
 /// or connect_over_mpi.
 Group connect(const WorldOptions& options);
 
-/// Runs ranks as threads of this process: `body(group)` on `options.size` threads that share
+/// Runs ranks as threads of this process: calls `body(group)` on `options.size` threads that share
 /// memory, with the same bits as processes. Reads `size`, `arena`, `memory_limit_bytes`, `flight`
 /// and `timeout`; ignores all other options. The ranks always use shared memory. When a body
 /// throws, the others are stopped; rethrows the first cause.
