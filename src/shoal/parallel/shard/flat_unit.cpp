@@ -53,6 +53,7 @@ std::vector<FlatUnit> flat_units(const std::string& name,
       unit.members.push_back({parameter, end, parameter->tensor().numel()});
       end = round_up(end + unit.members.back().count, line);
     }
+    // Shards are whole lines too: no two ranks write to the same one.
     unit.shard = round_up((end + ranks - 1) / ranks, line);
     units.push_back(std::move(unit));
   }

@@ -78,6 +78,7 @@ class ShardingByHand final : public Sharding {
   void gather() {
     for (int rank = 0; rank < shard_.size(); ++rank) shard_.broadcast(shard_of(rank), rank);
   }
+  // A computation that reads a shard which the rank should not have shows as NaN.
   void forget() {
     for (int rank = 0; rank < shard_.size(); ++rank)
       if (rank != shard_.rank()) shard_of(rank).fill_(std::numeric_limits<double>::quiet_NaN());
