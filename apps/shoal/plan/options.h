@@ -14,7 +14,7 @@ namespace shoal::apps {
 /// The largest mesh that is planned.
 inline constexpr std::int64_t kMostDevices = 10000000;
 
-/// The command line of `shoal plan` as given; 0 and empty: not given.
+/// The command line of `shoal plan` as given; 0 and empty stand for options that were not given.
 struct PlanOptions {
   std::string model;
   std::string cluster;
