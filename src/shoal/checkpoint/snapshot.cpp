@@ -37,7 +37,7 @@ const void* Snapshot::read(std::size_t range, std::size_t index) {
   // The owner may be copying this very block. It holds no lock meanwhile, and wakes the writer when
   // the copy is done.
   changed_.wait(lock, [&] { return cancelled_ || block.state != State::kCopying; });
-  if (cancelled_) throw Error(ErrorKind::kAborted, "checkpoint", "the save was given up");
+  if (cancelled_) throw Error(ErrorKind::kAborted, "checkpoint", "the save was cancelled");
   if (block.state == State::kStaged) return block.data;
   SHOAL_CHECK(block.state == State::kLive, "block {} of range {} is read twice", index, range);
   block.state = State::kReading;

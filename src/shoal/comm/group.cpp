@@ -100,7 +100,7 @@ Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor
   SHOAL_USER_CHECK(outputs.size() == inputs.size(), "all_gather", "{} outputs for {} inputs",
                    outputs.size(), inputs.size());
   SHOAL_USER_CHECK(!options.shared_output, "all_gather",
-                   "one output a host is of calls with one tensor");
+                   "one output per node needs a call with one tensor");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     SHOAL_USER_CHECK(outputs[i].numel() == inputs[i].numel() * size(), "all_gather",
                      "output {} has {} elements, not {} x {}", i, outputs[i].numel(), size(),

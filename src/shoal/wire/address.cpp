@@ -121,7 +121,7 @@ PortRange parse_port_range(std::string_view text) {
   const std::uint16_t first = parse_port(text.substr(0, dash));
   const std::uint16_t last = dash == text.npos ? first : parse_port(text.substr(dash + 1));
   if (last < first)
-    throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is no range of ports", text));
+    throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a range of ports", text));
   return {first, last};
 }
 

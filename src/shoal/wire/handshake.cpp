@@ -67,7 +67,7 @@ void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline 
     } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       wait_ready(socket, out ? POLLOUT : POLLIN, deadline);
     } else {
-      throw Error(ErrorKind::kPeerLost, "handshake", "the other side hung up")
+      throw Error(ErrorKind::kPeerLost, "handshake", "the other side closed the connection")
           .hint("do both sides have the same job key?");
     }
   }

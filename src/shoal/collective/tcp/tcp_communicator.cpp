@@ -63,7 +63,7 @@ std::unique_ptr<TcpCommunicator> TcpCommunicator::of_members(std::shared_ptr<wir
   const auto own = std::find(members.begin(), members.end(), peers->rank());
   SHOAL_USER_CHECK(own != members.end(), "group", "rank {} is not one of the group's {} members",
                    peers->rank(), members.size());
-  SHOAL_USER_CHECK(group > 1, "group", "{} is the number of no new group", group);
+  SHOAL_USER_CHECK(group > 1, "group", "group number {}: a new group needs one above 1", group);
   const int rank = static_cast<int>(own - members.begin());
   return std::unique_ptr<TcpCommunicator>(
       new TcpCommunicator(std::move(peers), std::move(settings), std::move(members), rank, group));

@@ -298,7 +298,7 @@ class ShardedDataParallel final : public Sharding {
                   [this, alive, then = updates_, path = module.path()](const at::Tensor&) {
                     SHOAL_USER_CHECK(alive.expired() || then == updates_, "sharding",
                                      "the parameters of {} were updated between its forward and "
-                                     "its backward pass: gradients would be of neither",
+                                     "its backward pass: gradients would fit neither",
                                      path.empty() ? "the model" : path);
                   });
             }
