@@ -112,6 +112,7 @@ at::Tensor Call::read_all(const std::vector<at::Tensor>& tensors) {
                      c10::toString(tensors.front().scalar_type()),
                      c10::toString(tensor.scalar_type()));
   }
+  // PyTorch often passes views of one tensor. Their storage is kept by any of them.
   if (in_a_row(tensors)) return keep(tensors.front());
   const at::NoGradGuard no_grad;
   auto memory = at::empty({elements(tensors)}, tensors.front().options());

@@ -258,6 +258,7 @@ Group Group::split(int color, int key) const {
 
 Group Group::on_host() const {
   if (size() == 1) return {};
+  // Ranks that share memory have one node number, and the key keeps their order.
   return split(engine_->communicator()->node(), rank());
 }
 

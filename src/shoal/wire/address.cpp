@@ -23,6 +23,7 @@ namespace {
 
 std::uint16_t parse_port(std::string_view text) {
   std::uint16_t port = 0;
+  // from_chars rejects numbers that do not fit into a port, and takes no sign or blank.
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
     throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a port", text))

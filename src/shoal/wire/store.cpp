@@ -88,9 +88,13 @@ class StoreServer::Service {
       drop_link(fd);
     }
   }
+  // EPOLLOUT is watched only while the kernel's buffer is full, because a socket with room is
+  // always ready.
   void flush(int fd) { listen_to(fd, links_.at(fd).flush() ? EPOLLIN : EPOLLIN | EPOLLOUT); }
 
   void request(int fd, Stream stream, const Bytes& bytes) {
+    // The length comes from a caller that knows the key, but may be broken: it is checked against
+    // the message.
     std::uint32_t length = 0;
     if (bytes.size() >= 4) std::memcpy(&length, bytes.data(), 4);
     if (bytes.size() < 4 || length > kMaxKey || length > bytes.size() - 4)

@@ -51,6 +51,7 @@ File File::create(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) throw writing_failed(path);
   File file(path, descriptor, 0);
+  // The File owns the descriptor; DirectOutput writes to it and must be gone before it is closed.
   file.output_ = std::make_unique<DirectOutput>(descriptor);
   return file;
 }

@@ -101,6 +101,7 @@ StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root
   switch (kind) {
     case Kind::kAllReduce:
       return all_reduce_table(algorithm, count, hosts);
+    // Nobody leaves an all-reduce before all have entered it, which is what a barrier promises.
     case Kind::kBarrier:
       return all_reduce_table(algorithm, 1, hosts);
     case Kind::kReduce:

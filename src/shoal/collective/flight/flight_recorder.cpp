@@ -25,6 +25,8 @@ std::optional<Standing> Standing::unpack(std::span<const std::byte> bytes) {
 }
 
 std::string Standing::against(std::uint64_t sequence) const {
+  // The answer is relative to what the asking rank waits for: that decides which rank holds the
+  // others up.
   const std::string call = entered == 0 ? "" : fmt::format("#{}, {}", entered, last.text());
   if (entered < sequence) {
     return fmt::format("never entered #{} ({})", sequence,

@@ -45,6 +45,8 @@ void fold_all(ElementType type, Reduction reduction, const void* const* source, 
       return fold_reduction<std::uint64_t>(reduction, source, sources, target, targets, count, 1);
     case ElementType::kI64:
       return fold_reduction<std::int64_t>(reduction, source, sources, target, targets, count, 1);
+    // Types narrower than fp32 are added in fp32 and rounded once, when the result is stored
+    // (fold_kernel.h).
     case ElementType::kF8E4M3:
       return fold_reduction<Float8E4M3>(reduction, source, sources, target, targets, count, scale);
     case ElementType::kF8E5M2:

@@ -28,6 +28,7 @@ std::int64_t FlatUnit::place(const Member& member, int rank) const {
 std::vector<FlatUnit> flat_units(const std::string& name,
                                  const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                                  int ranks) {
+  // A map, so that every rank has the units in the same order: trained parameters first.
   std::map<std::tuple<bool, at::ScalarType, at::ScalarType>,
            std::vector<std::shared_ptr<nn::Parameter>>>
       kinds;

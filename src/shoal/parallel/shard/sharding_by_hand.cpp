@@ -41,6 +41,8 @@ class ShardingByHand final : public Sharding {
     std::vector<std::shared_ptr<nn::Parameter>> trained;
     for (const OwnedRange& range : owned_)
       if (range.parameter->requires_grad()) trained.push_back(range.parameter);
+    // Whole gradients are reduced and cut afterwards: simple enough to be obviously right, which is
+    // what a reference is for.
     const std::vector<bool> used = agree_on_used(trained, world_);
     gradients_.clear();
     std::size_t i = 0;

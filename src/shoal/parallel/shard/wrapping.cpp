@@ -77,6 +77,7 @@ Modules choose(nn::Module& model, const Wrapping& wrapping) {
 
 void collect(nn::Module& module, int around, const Modules& chosen,
              std::set<const nn::Parameter*>& taken, std::vector<WrappedModule>& list) {
+  // Parents come before their children, in the order in which forward enters them.
   if (chosen.contains(&module)) {
     list.push_back({&module, around, {}, {}});
     around = static_cast<int>(list.size()) - 1;
