@@ -315,7 +315,7 @@ void MpiCommunicator::move(const Request& r, MpiTransfer& transfer) const {
 std::unique_ptr<Transfer> MpiCommunicator::post(const Request& request) {
   const std::lock_guard lock(world_->mutex());
   auto transfer = std::make_unique<MpiTransfer>(world_, request, rank(), size());
-  // Collectives without elements are no calls of MPI, on all ranks alike. Barriers and messages are
+  // Data movement without elements is no call of MPI, on all ranks alike. Barriers and messages are
   // calls although they carry nothing.
   const bool empty = request.count == 0 && request.kind != Kind::kBarrier &&
                      !collective::point_to_point(request.kind);

@@ -184,7 +184,7 @@ Descriptor listen_on(const std::string& host, PortRange ports) {
 Descriptor connect_to(const Endpoint& to, Deadline deadline) {
   for (;;) {
     // The name is resolved anew in each round, because a node that is still starting may not be in
-    // the name service yet. A refused connection is normal: the peer does not listen yet.
+    // the name service yet. A refused connection may only mean that the peer does not listen yet.
     int error = 0;
     const Addresses addresses = resolve(to.host, to.port, 0, &error);
     for (const addrinfo* a = addresses.get(); a; a = a->ai_next)

@@ -22,7 +22,7 @@ std::span<std::byte> Assembler::wanted() {
 
 void Assembler::took(std::size_t bytes, ChunkSink& sink) {
   // A chunk without bytes (a message of none) is closed as soon as its header is complete, so that
-  // `wanted` never returns an empty span, on which a read would report the end of the connection.
+  // `wanted` never returns an empty span, with which `feed` would make no progress.
   if (!within_chunk()) {
     header_bytes_ += bytes;
     if (!within_chunk()) return;

@@ -92,7 +92,7 @@ class Leader {
  public:
   Leader(const LocalRendezvousOptions& options, const std::string& path)
       : options_(options), path_(path), members_(static_cast<std::size_t>(options.size)) {
-    // Sequential packets keep the bounds of messages, and a message its own descriptors.
+    // SOCK_SEQPACKET keeps the bounds of messages, and gives each message its own descriptors.
     listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     // A job of this name that was killed may have left its socket. No other user can have made it,
     // because the directory belongs to this user alone.
@@ -185,7 +185,7 @@ class Leader {
       return 0;
     std::array<char, 64> key{};
     std::memcpy(key.data(), options_.key.data(), std::min(options_.key.size(), key.size()));
-    // A stranger is not answered: whether the key was wrong is not for it to know.
+    // A caller without the key gets no answer, not even that its key is wrong.
     if (hello.magic != kMagic || hello.key != key) return 0;
     const bool in_range = hello.rank > 0 && hello.rank < options_.size;
     const bool twice = hello.rank == 0 || (in_range && members_[hello.rank].here);

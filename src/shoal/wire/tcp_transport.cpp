@@ -142,8 +142,8 @@ void TcpTransport::await_all(Deadline deadline) {
   }
 }
 
-// A rank that has received the goodbye takes the end of this connection for no failure. What was
-// queued before it is still written, see ~TcpTransport.
+// A rank that has received the goodbye does not treat the end of this connection as a failure. What
+// was queued before it is still written, see ~TcpTransport.
 void TcpTransport::leave() {
   const std::lock_guard lock(mutex_);
   if (left_) return;

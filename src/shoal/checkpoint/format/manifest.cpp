@@ -141,8 +141,8 @@ std::string coverage_fault(const LogicalTensor& tensor) {
     count += piece.box.count();
     if (count > count_of(tensor.shape)) break;
   }
-  // Sorted by the first dimension, only neighbours can overlap, which keeps a tensor of many pieces
-  // from taking quadratic time.
+  // After sorting by the first dimension a piece is compared only with those that begin before it
+  // ends there. A tensor of many pieces would take quadratic time otherwise.
   if (!tensor.shape.empty()) {
     std::sort(pieces.begin(), pieces.end(),
               [](const Piece* a, const Piece* b) { return a->box.begin[0] < b->box.begin[0]; });
