@@ -13,7 +13,7 @@ struct FailureReport {
   /// True when the rank reports that another is lost or silent. It is not the first cause then if
   /// another rank reports a failure of its own.
   bool about_a_peer = false;
-  std::int64_t time_ns = 0;  ///< of the monotonic clock, which all processes of a host share
+  std::int64_t time_ns = 0;  ///< time on the monotonic clock, which all processes of a host share
   std::string text;
 };
 

@@ -28,7 +28,7 @@ struct RankArguments {
   std::string rendezvous;
   std::string run_directory;  ///< exists, and logs/ in it; its lock is held
   std::string job_text;       ///< the job as resolved (train::to_toml); `parse_job` reads it
-  std::string job_file;       ///< what to call it in messages
+  std::string job_file;       ///< name of the job file in messages
   int threads = 1;            ///< threads that compute, per rank
   std::vector<int> cores;     ///< cores of this rank (in_process: of all ranks in turn, `threads`
                               ///< each); empty: not pinned
@@ -76,12 +76,11 @@ struct BenchArguments {
   int factor = 4;
   double seconds = 0.5;  ///< per size
   bool arena = true;
-  bool tcp = false;  ///< through TCP, not shared memory
-  int hosts = 1;     ///< hosts to play: ranks of different ones share no memory
-  std::string
-      rendezvous;  ///< where ranks that are started one by one meet; empty: they are started here
+  bool tcp = false;        ///< through TCP, not shared memory
+  int hosts = 1;           ///< hosts to play: ranks of different ones share no memory
+  std::string rendezvous;  ///< rendezvous of ranks that are started one by one; empty: started here
   collective::TransportOptions network;  ///< its algorithms and link costs are set
-  std::string type = "f32";              ///< of the elements, by the name of an ElementType
+  std::string type = "f32";              ///< name of the ElementType of the elements
   bool json = false;
 };
 
@@ -101,7 +100,7 @@ using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
 struct CalibrateArguments {
   int ranks = 1;
   int threads = 1;
-  std::vector<std::vector<int>> cores;  ///< of each rank; empty: not pinned, they share all
+  std::vector<std::vector<int>> cores;  ///< by rank; empty: not pinned, ranks share all cores
   double seconds = 0.2;                 ///< per case
   int rounds = 9;                       ///< in which kernels are measured, all cases in each
   bool bf16 = true;                     ///< products and kernels in bf16 too

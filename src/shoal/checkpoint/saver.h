@@ -16,7 +16,8 @@ namespace shoal::checkpoint {
 
 struct SaverOptions {
   std::int64_t staging_bytes =
-      std::int64_t{512} << 20;  ///< what of a state may be held twice; taken when needed and kept
+      std::int64_t{512}
+      << 20;  ///< the most of a state that is held twice; taken when needed, then kept
   /// The part of one core's time that the writer may take while nobody waits for it, in (0, 1].
   double writer_share = 0.2;
 };

@@ -52,7 +52,7 @@ const void* Snapshot::read(std::size_t range, std::size_t index) {
 
 void Snapshot::rest(Duration duration) {
   std::unique_lock lock(mutex_);
-  // A pause ends as soon as the owner waits: its time is dearer than an even pace.
+  // A pause ends as soon as the owner waits: its time matters more than an even pace.
   changed_.wait_for(lock, duration, [&] { return cancelled_ || waiting_ > 0; });
 }
 

@@ -60,7 +60,7 @@ class Snapshot {
 
   std::vector<Block> blocks_;
   std::vector<std::size_t> first_;  ///< by range: its first block
-  std::unique_ptr<char[]> bounce_;  ///< where the writer copies a block that lies in the owner's
+  std::unique_ptr<char[]> bounce_;  ///< the writer's copy of a block that lies in the owner's
                                     ///< memory, so that the owner never waits for a disk
   std::size_t staging_bytes_;
   Staging staging_;
@@ -68,7 +68,7 @@ class Snapshot {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t live_;  ///< blocks that the writer still reads in the owner's memory
-  int waiting_ = 0;   ///< how many wait for the writer
+  int waiting_ = 0;   ///< callers that wait for the writer
   bool staged_ = false, cancelled_ = false;
 };
 

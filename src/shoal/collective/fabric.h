@@ -33,7 +33,7 @@ class Fabric {
     bool shares_memory = true;  ///< false: TCP also between ranks of one host
     TransportOptions network;
     std::shared_ptr<FlightBook> flight;  ///< all groups record their operations here; null: nowhere
-    Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
+    Duration timeout = std::chrono::minutes(10);  ///< for operations that bring none of their own
   };
   /// Makes the memory of this rank that its peers map. It is called once it is known how many ranks
   /// share the host, and may return null: the rank then shares no memory.

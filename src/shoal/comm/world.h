@@ -38,7 +38,7 @@ struct WorldOptions {
   /// All groups record their operations here; null: nowhere.
   std::shared_ptr<collective::FlightBook> flight;
   Duration meeting_timeout = std::chrono::minutes(2);
-  Duration timeout = std::chrono::minutes(10);  ///< of collectives without a timeout of their own
+  Duration timeout = std::chrono::minutes(10);  ///< for collectives that bring none of their own
 };
 
 /// Connects ranks that are processes: blocks until all have met. Installs the arena first, so call

@@ -27,7 +27,7 @@ struct PrepareOptions {
   std::uint64_t shard_tokens = 64ull << 20;  ///< a shard is closed when it has so many tokens
   std::uint64_t seed = 0;                    ///< decides the split
   int threads = 1;
-  Duration patience{};  ///< how long to wait for another process that is at work in `out`; zero:
+  Duration patience{};  ///< longest wait for another process that is at work in `out`; zero:
                         ///< not at all
 };
 

@@ -52,7 +52,7 @@ class Attention : public Module {
   double theta_;
   double norm_epsilon_;
   model::RopeScaling scaling_;
-  at::Tensor table_;  ///< of rotary angles, for the positions met so far
+  at::Tensor table_;  ///< rotary angles of the positions that have occurred
   std::shared_ptr<Module> qkv_;
   std::shared_ptr<Module> query_norm_;
   std::shared_ptr<Module> key_norm_;

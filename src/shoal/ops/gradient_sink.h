@@ -12,7 +12,7 @@ namespace shoal::ops {
 class GradientSink {
  public:
   struct Target {
-    at::Tensor tensor;        ///< of the weight's shape, contiguous
+    at::Tensor tensor;        ///< has the weight's shape, contiguous
     bool accumulate = false;  ///< true: add to the values there; false: overwrite them
   };
 

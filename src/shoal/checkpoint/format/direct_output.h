@@ -36,7 +36,7 @@ class DirectOutput {
   std::unique_ptr<char, Free> buffers_[2];
   int current_ = 0;          ///< the buffer that is being filled
   std::size_t filled_ = 0;   ///< bytes in it
-  std::int64_t begin_ = 0;   ///< where it goes in the file
+  std::int64_t begin_ = 0;   ///< its place in the file
   std::future<int> flight_;  ///< writes the other buffer: 0 or errno. Its destructor waits
 };
 

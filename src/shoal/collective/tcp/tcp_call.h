@@ -29,7 +29,7 @@ struct TcpCall {
   std::int32_t peer = -1;
   std::uint64_t count = 0;  ///< all ones: per-rank counts
   double scale = 1;
-  std::uint64_t tag = 0;  ///< of a collective; 0 for a message
+  std::uint64_t tag = 0;  ///< label of a collective; 0 for a message
   bool operator==(const TcpCall&) const = default;
 
   static TcpCall of(const Operation& operation, Algorithm algorithm);

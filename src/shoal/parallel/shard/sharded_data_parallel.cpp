@@ -194,7 +194,8 @@ class ShardedDataParallel final : public Sharding {
                                  .resident = resident(),
                                  .transfer_type = one_copy_ ? unit.type : options_.transfer_type};
       if (buffer_) memory.shared = buffer_->tensor(offset, {unit.size()}, unit.type);
-      // Ranks compare the label, so a gather of two different units is an error and not a mixture.
+      // Ranks compare the label (over MPI nothing is compared), so a gather of two different units
+      // is an error and not a mixture.
       memory.label = static_cast<std::uint32_t>(memory_.size()) + 1;
       offset += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
       memory_.push_back(std::make_unique<UnitMemory>(unit, gathers_, std::move(memory)));
