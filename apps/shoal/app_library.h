@@ -8,12 +8,12 @@ namespace shoal::apps {
 /// beside the executable. It stays loaded.
 class AppLibrary {
  public:
-  /// Throws Error(input missing) with the loader's words when the library, or Torch below it,
+  /// Throws Error(input missing) with the loader's message when the library, or Torch below it,
   /// cannot be loaded.
   AppLibrary();
 
-  /// An entry point of apps/shoal/torch/entry.h. Throws Error(internal) when the library has none
-  /// of that name.
+  /// Returns an entry point of apps/shoal/torch/entry.h. Throws Error(internal) when the library
+  /// has none of that name.
   template <class Function>
   Function* entry(const char* name) const {
     return reinterpret_cast<Function*>(symbol(name));
@@ -24,7 +24,7 @@ class AppLibrary {
   void* handle_;
 };
 
-/// The path of this executable, with symbolic links followed.
+/// Returns the path of this executable, with symbolic links followed.
 std::string program_path();
 
 }  // namespace shoal::apps

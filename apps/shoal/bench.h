@@ -6,8 +6,8 @@ class App;
 
 namespace shoal::apps {
 
-/// `shoal bench collectives`: starts itself anew for every rank and measures the public Group
-/// calls.
+/// Adds `shoal bench collectives`, which starts itself anew for every rank and measures the public
+/// calls of Group.
 void add_bench_command(CLI::App& program, int& exit_code);
 
 }  // namespace shoal::apps

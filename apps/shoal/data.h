@@ -6,7 +6,7 @@ class App;
 
 namespace shoal::apps {
 
-/// `shoal data prepare | peek | stats | verify`. The commands run while `app` parses and throw
+/// Adds `shoal data prepare | peek | stats | verify`. The commands run while `app` parses and throw
 /// shoal::Error.
 void add_data_command(CLI::App& app);
 

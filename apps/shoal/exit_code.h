@@ -5,10 +5,10 @@
 
 namespace shoal::apps {
 
-/// The ending of a program, for scripts. Code 0: done. The code of an Error is
-/// shoal::exit_code(kind): 1 unclassified, 2 bad command line, 65 bad data, 66 input missing, 74
-/// output failed, 78 bad configuration, 80 non-finite loss, 81 out of memory, 201 timed out, 202
-/// peer lost. 128 + n: signal n.
+/// The ending of a program. Scripts read its code: 0 when the program has done its work,
+/// shoal::exit_code(kind) for an Error: 1 unclassified, 2 bad command line, 65 bad data, 66 input
+/// missing, 74 output failed, 78 bad configuration, 80 non-finite loss, 81 out of memory, 201 timed
+/// out, 202 peer lost. 128 + n: signal n.
 struct Ending {
   int code = 0;
   std::string text;  ///< for people, without a stack trace; empty when all went well

@@ -10,14 +10,14 @@ namespace shoal::apps {
 /// A rank's report of its failure. It writes it to a pipe for the launcher before it ends.
 struct FailureReport {
   int code = 1;
-  /// The rank reports that another is lost or silent: it is not the first cause if another rank
-  /// reports a failure of its own.
+  /// True when the rank reports that another is lost or silent. It is not the first cause then if
+  /// another rank reports a failure of its own.
   bool about_a_peer = false;
-  std::int64_t time_ns = 0;  ///< of the monotonic clock, which all processes of a host share
+  std::int64_t time_ns = 0;  ///< time on the monotonic clock, which all processes of a host share
   std::string text;
 };
 
-/// The report of an exception that ends a rank now.
+/// Returns the report of an exception that ends a rank now.
 FailureReport failure_report(const std::exception& error);
 
 /// Writes a report as one message, shortened to what a pipe takes at once. A launcher that is gone

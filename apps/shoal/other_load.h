@@ -4,13 +4,15 @@
 
 namespace shoal::apps {
 
-/// What other processes take of this machine's processors while something is measured.
+/// Measures what other processes take of this machine's processors while something else is
+/// measured.
 class OtherLoad {
  public:
   OtherLoad();
 
-  /// How many cores others have kept busy since, in the mean: all but this process, its ended
-  /// children and what a hypervisor took. 0 where the system does not tell.
+  /// Returns how many cores other processes have kept busy since the construction, in the mean;
+  /// this process, its ended children and the time that a hypervisor took do not count. Returns 0
+  /// where the system does not tell.
   double cores() const;
 
  private:
@@ -18,7 +20,7 @@ class OtherLoad {
   double others_s_;
 };
 
-/// From where on a measurement is disturbed.
+/// From this load on (in cores) a measurement counts as disturbed.
 inline constexpr double kDisturbing = 0.1;
 
 }  // namespace shoal::apps

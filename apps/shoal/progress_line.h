@@ -10,7 +10,8 @@
 
 namespace shoal::apps {
 
-/// One line that is drawn over on a terminal; a line at the end of each stage elsewhere.
+/// Prints progress as one line that is rewritten on a terminal, and as a line at the end of each
+/// stage elsewhere.
 class ProgressLine {
  public:
   void operator()(const std::string& stage, std::uint64_t done, std::uint64_t total) {

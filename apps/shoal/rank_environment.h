@@ -24,15 +24,13 @@ using Environment = std::function<const char*(const char*)>;
 
 /// Reads the environment of a launcher; nothing else does. It understands
 ///   torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID (with it
-///   TORCHELASTIC_ERROR_FILE, TORCHELASTIC_RESTART_COUNT,
-///     MASTER_ADDR, MASTER_PORT);
+///     TORCHELASTIC_ERROR_FILE, TORCHELASTIC_RESTART_COUNT, MASTER_ADDR, MASTER_PORT);
 ///   srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE,
-///   SLURM_NODEID, SLURM_JOB_ID, SLURM_STEP_ID,
-///     SLURM_RESTART_COUNT (a batch script itself, which has no SLURM_STEP_NUM_TASKS, is no rank);
+///     SLURM_NODEID, SLURM_JOB_ID, SLURM_STEP_ID, SLURM_RESTART_COUNT (a batch script itself,
+///     which has no SLURM_STEP_NUM_TASKS, is no rank);
 ///   mpirun of Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, PMIX_NAMESPACE;
 ///   a pod of Kubernetes (KUBERNETES_SERVICE_HOST): RANK, or JOB_COMPLETION_INDEX of an indexed
-///   Job, and WORLD_SIZE; LOCAL_RANK and LOCAL_WORLD_SIZE
-///     where a pod has several ranks.
+///     Job, and WORLD_SIZE; LOCAL_RANK and LOCAL_WORLD_SIZE where a pod has several ranks.
 /// When ranks are on several hosts, and whenever it is set, SHOAL_RENDEZVOUS (host:port or
 /// file:/path) names the place of their rendezvous; without it that is MASTER_ADDR and MASTER_PORT
 /// (under torchrun, which listens there itself, one port above). SHOAL_JOB_KEY, where set, is part

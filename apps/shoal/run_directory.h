@@ -8,16 +8,16 @@ namespace shoal::apps {
 /// any process that inherited it lives.
 class RunDirectory {
  public:
-  /// Makes the directory if it is not there and locks it. `fresh`: what was there before is moved
-  /// aside to <path>.old-<n>. Throws Error(output) when it cannot be made, when it is no directory,
-  /// and when another job holds its lock (with that job's process id).
+  /// Makes the directory if it is not there and locks it. With `fresh`, a directory that was there
+  /// before is moved aside to <path>.old-<n>. Throws Error(output) when it cannot be made, when it
+  /// is no directory, and when another job holds its lock (with that job's process id).
   RunDirectory(const std::string& path, bool fresh);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Where the old directory was moved to; empty when there was none to move.
+  /// Returns the path to which the old directory was moved; empty when there was none to move.
   const std::string& moved_to() const { return moved_to_; }
 
  private:

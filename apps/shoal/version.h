@@ -2,7 +2,7 @@
 
 namespace shoal::apps {
 
-/// "0.1.0"
+/// Returns Shoal's version: "0.1.0".
 const char* version();
 
 }  // namespace shoal::apps

@@ -68,6 +68,7 @@ ShoalBackend::Works ShoalBackend::run(Call&& call) {
   auto work = c10::make_intrusive<HostWork>(channel_, call.type_, call.title_,
                                             std::move(call.kept_tensors_), timeout);
   for (auto& operation : call.operations_) operation.timeout = timeout;
+  // While calls are coalesced none of them waits: the work of endCoalescing does, for all.
   channel_->progress->start(work, call.operations_, !call.async_ && !coalescing_);
   if (coalescing_) coalesced_.push_back(work);
   return work;
@@ -77,6 +78,8 @@ ShoalBackend::Works ShoalBackend::broadcast(Tensors& tensors,
                                             const c10d::BroadcastOptions& options) {
   check_one(tensors, "broadcast");
   Call call(OpType::BROADCAST, "shoal:broadcast", options.asyncOp, options.timeout);
+  // The root's tensor is only read. Elsewhere the input is not read, but has to lie where the
+  // output lies (collective::Buffer).
   const auto tensor = options.rootRank == rank_ ? call.read(tensors[0]) : call.write(tensors[0]);
   call.add(Kind::kBroadcast, tensor, tensor, count_of(tensor)).peer =
       static_cast<int>(options.rootRank);
@@ -102,6 +105,8 @@ ShoalBackend::Works ShoalBackend::allreduce_coalesced(
             options.timeout);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto tensor = call.update(tensors[i]);
+    // An operation has one type. Consecutive tensors of one type share it; every rank passes the
+    // same types and so starts the same operations.
     if (i > 0 && tensor.scalar_type() == tensors[i - 1].scalar_type()) {
       call.add_buffer(tensor);
       continue;
@@ -116,6 +121,7 @@ ShoalBackend::Works ShoalBackend::allreduce_coalesced(
 ShoalBackend::Works ShoalBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   check_one(tensors, "reduce");
   Call call(OpType::REDUCE, "shoal:reduce", options.asyncOp, options.timeout);
+  // Only the root's tensor changes.
   const auto tensor = options.rootRank == rank_ ? call.update(tensors[0]) : call.read(tensors[0]);
   call.add(Kind::kReduce, tensor, tensor, count_of(tensor)).peer =
       static_cast<int>(options.rootRank);
@@ -141,6 +147,7 @@ ShoalBackend::Works ShoalBackend::allgather(std::vector<Tensors>& outputs, Tenso
   } else {
     for (int r = 0; r < size_; ++r) {
       const auto output = call.write(outputs[0][r]);
+      // Each rank knows all sizes from its list of outputs, so all ranks start the same operations.
       call.add(Kind::kBroadcast, r == rank_ ? input : output, output, count_of(output)).peer = r;
     }
   }
@@ -246,6 +253,8 @@ ShoalBackend::Works ShoalBackend::reduce_scatter(Tensors& outputs, std::vector<T
   } else {
     for (int r = 0; r < size_; ++r) {
       const auto input = call.read(inputs[0][r]);
+      // Only the root of each reduction has an output; the input stands in for it elsewhere and is
+      // not written.
       call.add(Kind::kReduce, input, r == rank_ ? output : input, count_of(input)).peer = r;
       call.reduce_by(options.reduceOp);
     }
@@ -304,6 +313,8 @@ ShoalBackend::Works ShoalBackend::alltoall(Tensors& outputs, Tensors& inputs,
       static_cast<int>(inputs.size()) == size_ && static_cast<int>(outputs.size()) == size_,
       "all_to_all", "{} inputs and {} outputs for {} ranks", inputs.size(), outputs.size(), size_);
   Call call(OpType::ALLTOALL, "shoal:all_to_all", options.asyncOp, options.timeout);
+  // Sizes may differ between ranks in a way that one rank cannot see, so the operation always has
+  // counts.
   call.exchange(call.read_all(inputs), call.write_all(outputs), counts_of(inputs),
                 counts_of(outputs));
   call.result(outputs);

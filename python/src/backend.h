@@ -18,12 +18,12 @@ class Call;
 /// copied in and out. Errors are shoal::Error, which Python sees as RuntimeError. Threads: any.
 class ShoalBackend final : public c10d::Backend {
  public:
-  /// `members`: the group's ranks in the world of the first rendezvous. `met` is the channel of
-  /// that rendezvous; when it is null, these ranks have theirs now, as `options` say.
+  /// `members` are the group's ranks in the world of the first rendezvous. `met` is the channel of
+  /// that rendezvous; when it is null, these ranks have their first rendezvous now, with `options`.
   ShoalBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                std::chrono::milliseconds timeout, std::vector<int> members,
                std::shared_ptr<Channel> met, const ShoalOptions& options = ShoalOptions());
-  /// The group of all ranks of a rendezvous, over its first channel.
+  /// Makes the group of all ranks of a rendezvous, over its first channel.
   ShoalBackend(int rank, int size, std::chrono::milliseconds timeout,
                std::shared_ptr<Channel> channel);
   ~ShoalBackend() override;
@@ -41,12 +41,14 @@ class ShoalBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override;
   c10d::ErrorType getError() override { return channel_->error; }
 
-  /// Memory that the other ranks read in place: the arena, which is LibTorch's CPU allocator.
+  /// Returns true: memory that the other ranks read in place is that of the arena, which is
+  /// LibTorch's CPU allocator.
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
 
-  /// Calls `hook` for every operation of this group that ends, well or badly; one hook a group.
+  /// Calls `hook` for every operation of this group that ends, with success or not. A group has one
+  /// hook.
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void waitForPendingWorks() override;
@@ -55,8 +57,8 @@ class ShoalBackend final : public c10d::Backend {
 
   Works broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   Works allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  /// Sums. Complete when it returns, asynchronous or not, because ranks first exchange how many
-  /// elements they have.
+  /// Sums only. The operation is complete when the call returns, asynchronous or not, because ranks
+  /// first exchange how many elements they have.
   Works allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   Works allreduce_coalesced(Tensors& tensors,
                             const c10d::AllreduceCoalescedOptions& options) override;
@@ -94,7 +96,8 @@ class ShoalBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
-  /// A group of `size` ranks that may come from different jobs; they meet anew through `store`.
+  /// Makes a group of `size` ranks that may come from different jobs; they have a new rendezvous
+  /// through `store`.
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<Options>& options,
                                           const int& rank, const int& size) override;
@@ -109,7 +112,7 @@ class ShoalBackend final : public c10d::Backend {
 
   const std::shared_ptr<Channel>& channel() const { return channel_; }
   const std::vector<int>& members() const { return members_; }
-  /// The last operations of every rank, as far as they have come.
+  /// Describes the last operations of every rank, as far as they have come.
   std::string report() const;
 
  private:

@@ -62,6 +62,7 @@ c10::intrusive_ptr<c10d::Backend> ShoalBackend::split(const c10::intrusive_ptr<c
                                                       const std::vector<int>& ranks,
                                                       const c10::intrusive_ptr<Options>& options) {
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  // Ranks outside the new group take no part in making it.
   if (own == ranks.end()) return nullptr;
   std::vector<int> members;
   for (const int rank : ranks) members.push_back(members_.at(static_cast<std::size_t>(rank)));
@@ -91,10 +92,12 @@ c10::intrusive_ptr<c10d::Backend> ShoalBackend::shrink(const std::vector<int64_t
   }
   const auto own = std::find(left.begin(), left.end(), rank_);
   SHOAL_USER_CHECK(own != left.end(), "shrink", "rank {} is one of those to exclude", rank_);
+  // Operations in flight with a rank that is gone would otherwise run into their timeouts.
   if (shrink_flags & kAbortFirst) abort();
   const auto timeout = options ? options->timeout : timeout_;
   const int rank = static_cast<int>(own - left.begin());
   const int size = static_cast<int>(left.size());
+  // Every remaining rank counts alike, and the count becomes part of the name of the rendezvous.
   ++shrinks_;
   return c10::make_intrusive<ShoalBackend>(
       rank, size, timeout,

@@ -56,6 +56,7 @@ ShoalBackend::Works ShoalBackend::allreduce_sparse(Tensors& tensors,
     allgather(of_all, input, blocking);
     return of_all[0];
   };
+  // First the sizes: the ranks have different numbers of elements, for which memory is taken next.
   const at::Tensor shape = described(own);
   const Tensors shapes = gather(shape, [&](int) { return at::empty_like(shape); });
   for (int r = 0; r < size_; ++r)

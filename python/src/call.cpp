@@ -65,6 +65,8 @@ std::int64_t elements(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 const at::Tensor& Call::keep(const at::Tensor& tensor) {
+  // Operations know memory by its address only: the tensor must live until every rank has finished
+  // with it.
   kept_tensors_.tensors.push_back(tensor);
   return kept_tensors_.tensors.back();
 }
@@ -85,6 +87,8 @@ at::Tensor Call::read(const at::Tensor& tensor) {
 
 at::Tensor Call::write(const at::Tensor& tensor) {
   check(tensor);
+  // The result goes straight into the caller's memory where its layout allows; otherwise into
+  // memory that is copied to the tensor at completion.
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return keep(tensor);
   const at::NoGradGuard no_grad;
   auto memory = at::empty(tensor.sizes(), tensor.options());
@@ -108,6 +112,7 @@ at::Tensor Call::read_all(const std::vector<at::Tensor>& tensors) {
                      c10::toString(tensors.front().scalar_type()),
                      c10::toString(tensor.scalar_type()));
   }
+  // PyTorch often passes views of one tensor. Their storage is kept by any of them.
   if (in_a_row(tensors)) return keep(tensors.front());
   const at::NoGradGuard no_grad;
   auto memory = at::empty({elements(tensors)}, tensors.front().options());
@@ -175,6 +180,7 @@ void Call::exchange(const at::Tensor& input, const at::Tensor& output,
   if (operation.type == collective::Operation{}.type)
     for (auto* counts : {&send_counts, &receive_counts})
       for (auto& count : *counts) count *= input.element_size();
+  // A deque does not move its elements when it grows: the spans of earlier operations stay valid.
   operation.send_counts = counts_.emplace_back(std::move(send_counts));
   operation.receive_counts = counts_.emplace_back(std::move(receive_counts));
 }
@@ -184,6 +190,7 @@ void Call::add_buffer(const at::Tensor& tensor) {
   if (operation.more.empty()) more_.emplace_back();
   more_.back().push_back({tensor.const_data_ptr(), tensor.mutable_data_ptr(),
                           static_cast<std::size_t>(tensor.numel())});
+  // Assigned again each time, because the vector may have moved.
   operation.more = more_.back();
 }
 

@@ -21,7 +21,8 @@ class Call {
   /// Returns a contiguous tensor with the same values: itself, or a copy. Throws Error(usage)
   /// unless it is a dense CPU tensor.
   at::Tensor read(const at::Tensor& tensor);
-  /// Memory of the tensor's size for a result that will be in the tensor when the call is complete.
+  /// Returns memory of the tensor's size for a result that will be in the tensor when the call is
+  /// complete.
   at::Tensor write(const at::Tensor& tensor);
   at::Tensor update(const at::Tensor& tensor);
   /// Returns the values of several tensors one behind the other, without a copy when they lie so.

@@ -15,6 +15,7 @@ Channel::~Channel() { close(); }
 
 void Channel::close() {
   if (!open) return;
+  // Removed before it is destroyed: other threads poll every communicator that Progress knows.
   open = false;
   progress->remove(communicator.get());
 }

@@ -21,10 +21,12 @@ class Progress;
 /// c10d calls this with the record of every operation that has ended.
 using CompletionHook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
 
-/// WorkResult of an operation that ended with `error`, or well when that is null.
+/// Returns the WorkResult of an operation that ended with `error`, or with success when that is
+/// null.
 c10d::WorkResult work_result(const std::exception_ptr& error);
 
-/// Completes with the WorkResult, as an integer, of the work whose future is `done`.
+/// Returns a future that completes with the WorkResult, as an integer, of the work whose future is
+/// `done`.
 c10::intrusive_ptr<c10::ivalue::Future> result_when_done(c10::ivalue::Future& done);
 
 /// One group of ranks: its communicator, and the engine that moves it.
@@ -36,7 +38,7 @@ struct Channel {
   /// Records that an operation of this group has failed, and returns the error that its caller
   /// gets. A call that made no sense (Error(usage)) fails nothing but itself.
   std::exception_ptr failed(const std::exception_ptr& error);
-  /// Ends everything on all ranks because the program wants it.
+  /// Ends everything on all ranks on behalf of the program.
   void abort(const char* operation, const char* why);
 
   std::shared_ptr<Progress> progress;
@@ -57,7 +59,7 @@ struct KeptTensors {
   std::vector<at::Tensor> outputs;
 };
 
-/// A c10d::Work over operations of one communicator. Settles when all are complete or one fails;
+/// A c10d::Work over operations of one communicator. It settles when all are complete or one fails;
 /// the thread that notices makes the copies into tensors that are not contiguous, and completes the
 /// future.
 class HostWork final : public c10d::Work {
@@ -70,7 +72,7 @@ class HostWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return kept_tensors_.outputs; }
   void synchronize() override { wait(); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  /// Waits: results of CPU tensors are there when a call returns or not at all.
+  /// Waits, because CPU tensors have no stream on which a later operation could be ordered.
   void blockCurrentStream() override { wait(); }
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;

@@ -22,6 +22,8 @@ BackendPointer create(const c10::intrusive_ptr<c10d::Store>& store, int rank, in
                       const std::optional<BackendPointer>& first, const ShoalOptions& options) {
   std::vector<int> members = global_ranks;
   std::shared_ptr<Channel> met;
+  // With a first group of this backend the ranks are connected already; otherwise they have their
+  // rendezvous now.
   const auto* world = first ? dynamic_cast<const ShoalBackend*>(first->get()) : nullptr;
   if (world) {
     met = world->channel();
@@ -94,6 +96,7 @@ PYBIND11_MODULE(_c10d, m) {
       .def_property_readonly("host", [](const ShoalOptions& o) { return o.network.host; })
       .def_property_readonly("in_rank_order",
                              [](const ShoalOptions& o) { return o.network.in_rank_order; });
+  // It blocks until all ranks have come, so other Python threads must run meanwhile.
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("global_ranks"), py::arg("first"), py::arg("options"),
         py::call_guard<py::gil_scoped_release>());

@@ -6,18 +6,19 @@
 
 namespace shoal::python {
 
-/// The connections between the ranks of a job, as a user chooses them. Only `transport` and
+/// The user's choice of connections between the ranks of a job. Only `transport` and
 /// `in_rank_order` must be the same on all ranks.
 struct NetworkOptions {
   /// "auto" or empty: shared memory inside a host, TCP between hosts. "tcp": TCP between all ranks.
   std::string transport;
-  /// TCP: name or prefix of the address to listen on; empty: the one that leads to PyTorch's store.
+  /// TCP: name or prefix of the address that the rank listens on; empty: the address that leads to
+  /// PyTorch's store.
   std::string interface;
   /// TCP: "7000-7100" listens on the first of them that is free; empty: the system chooses.
   std::string ports;
   /// Ranks that name different hosts share no memory, even where they could.
   std::string host;
-  /// Reductions fold in the order of ranks: the same bits on one host and on several.
+  /// Reductions fold in the order of ranks and so give the same bits on one host and on several.
   bool in_rank_order = false;
 };
 
@@ -28,8 +29,8 @@ struct ShoalOptions final : c10d::Backend::Options {
       : c10d::Backend::Options("shoal", timeout),
         flight_directory(std::move(flight_directory)),
         network(std::move(network)) {}
-  /// Where each rank writes what it was doing when a collective fails, and all of it together
-  /// (collective::write_flight); empty: nowhere.
+  /// The folder into which each rank writes its flight record when a collective fails
+  /// (collective::write_flight); empty: nothing is written.
   std::string flight_directory;
   NetworkOptions network;
 };

@@ -46,21 +46,21 @@ class Progress : public std::enable_shared_from_this<Progress> {
   /// time. Returns the error as it reads on every rank.
   Error failed(const Error& error);
   void add(collective::Communicator* communicator);
-  /// Waits a few seconds for the operations in flight on it to complete. With the last communicator
-  /// this rank leaves its job.
+  /// Waits a few seconds for the operations in flight on `communicator` to complete. With the last
+  /// communicator this rank leaves its job.
   void remove(collective::Communicator* communicator);
 
-  /// Starts `operations` as `work`. Blocking: returns when they are complete, and throws what went
-  /// wrong.
+  /// Starts `operations` as `work`. With `blocking` it returns when they are complete, and throws
+  /// the error of one that fails.
   void start(const c10::intrusive_ptr<HostWork>& work,
              const std::vector<collective::Operation>& operations, bool blocking);
   /// Throws the work's error, or Error(timeout) after `limit` (zero: the work's own timeout, which
   /// ends the whole group).
   void wait(HostWork& work, Duration limit);
-  /// Makes progress; true when the work has settled, well or badly.
+  /// Makes progress. Returns true when the work has settled, with success or not.
   bool test(HostWork& work);
-  /// The program has asked for a future of `work`: tries to complete the work for a moment, then
-  /// leaves it to the helper thread.
+  /// Tries to complete `work`, of which the program wants a future, for a moment; then leaves it to
+  /// the helper thread.
   void complete_in_background(HostWork& work);
 
   /// Calls `hook` for every operation of `channel` that ends, outside the engine's lock, in the
@@ -68,8 +68,8 @@ class Progress : public std::enable_shared_from_this<Progress> {
   void set_hook(Channel& channel, std::shared_ptr<const CompletionHook> hook);
   /// Calls `hook` with `info` once the engine's lock is released. The caller holds the lock.
   void queue_hook(std::shared_ptr<const CompletionHook> hook, std::shared_ptr<c10d::WorkInfo> info);
-  /// Returns when every operation that was started on `channel` has ended, well or badly, and its
-  /// hook has been called.
+  /// Returns when every operation that was started on `channel` has ended, with success or not, and
+  /// its hook has been called.
   void drain(const Channel& channel);
 
  private:

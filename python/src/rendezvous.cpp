@@ -103,6 +103,8 @@ std::shared_ptr<Channel> rendezvous_again(const Channel& met, const std::vector<
   settings.key = old.settings().key;
   memory_context().rank = rank;
   const int host = old.hosts().at(static_cast<std::size_t>(members.front()));
+  // Where all share a host, a rendezvous in its file system needs no store, whose process may have
+  // been the one that failed.
   const bool together = std::all_of(members.begin(), members.end(), [&](int r) {
     return old.hosts().at(static_cast<std::size_t>(r)) == host;
   });
@@ -119,6 +121,7 @@ std::shared_ptr<Channel> rendezvous_again(const Channel& met, const std::vector<
 
 std::shared_ptr<Channel> new_group(const c10::intrusive_ptr<c10d::Store>& store, const Channel& met,
                                    const std::vector<int>& members, Duration timeout) {
+  // PyTorch gives every group a store with a prefix of its own, so keys of two groups cannot meet.
   TorchStore keys(store);
   return std::make_shared<Channel>(
       met.progress, met.progress->fabric()->group(members, keys, Deadline::in(timeout)));

@@ -18,9 +18,9 @@ namespace shoal::python {
 std::shared_ptr<Channel> rendezvous(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                     int size, Duration timeout, const ShoalOptions& options);
 
-/// `members`, ranks of the rendezvous of `met`, have a new one, the `time`th. Ranks that all share
-/// one host use no store, because the rank that served it may be gone; other ranks use the store of
-/// their first rendezvous.
+/// Brings `members`, ranks of the rendezvous of `met`, together in a new one, the `time`th. Ranks
+/// that all share one host use no store, because the rank that served it may be gone; other ranks
+/// use the store of their first rendezvous.
 std::shared_ptr<Channel> rendezvous_again(const Channel& met, const std::vector<int>& members,
                                           int time, Duration timeout, const ShoalOptions& options);
 

@@ -6,8 +6,8 @@
 
 namespace shoal::python {
 
-/// PyTorch's store as the place where Shoal's ranks meet. Of a TCPStore, with whatever prefixes in
-/// front, it knows which address leads there.
+/// Lets Shoal's ranks have their rendezvous through PyTorch's store. For a TCPStore, with any
+/// prefixes in front, it knows which address leads to the store's host.
 class TorchStore final : public wire::KeyValues {
  public:
   explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}

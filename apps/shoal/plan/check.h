@@ -6,8 +6,8 @@ class App;
 
 namespace shoal::apps {
 
-/// `shoal plan check JOB.toml`: trains a few steps and compares memory and step time with
-/// the plan.
+/// Adds `shoal plan check JOB.toml`, which trains a few steps and compares memory and step time
+/// with the plan.
 void add_check_command(CLI::App& plan_command);
 
 }  // namespace shoal::apps

@@ -10,7 +10,8 @@ class App;
 
 namespace shoal::apps {
 
-/// `shoal plan drift`: how much longer this machine takes now than when a cluster file was written.
+/// Adds `shoal plan drift`, which measures how much longer this machine takes now than when a
+/// cluster file was written.
 void add_drift_command(CLI::App& plan_command);
 
 /// Measures the drift in a new process of this program, as a training run starts its ranks. Throws

@@ -4,7 +4,8 @@
 
 namespace shoal::apps {
 
-/// `shoal plan --search`: prints the fastest meshes, and what would make another one the fastest.
+/// Executes `shoal plan --search`: prints the fastest meshes, and the changes that would make
+/// another one the fastest.
 void run_search(const PlanOptions& options);
 
 }  // namespace shoal::apps

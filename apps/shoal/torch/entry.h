@@ -9,7 +9,7 @@
 #include "shoal/collective/transport_options.h"
 #include "shoal/plan/kernel_rate.h"
 
-/// What the executable, which links no Torch, and libshoal_app.so, which does, have in common. The
+/// The interface between the executable, which links no Torch, and libshoal_app.so, which does. The
 /// executable loads the library when a subcommand needs it and calls the entry points by name. Both
 /// are built together, so C++ types cross, and exceptions too: entry points throw shoal::Error.
 
@@ -23,11 +23,12 @@ struct RankArguments {
   /// Unique to this start of the job on this host and the same for all its ranks: names the
   /// rendezvous and is its secret.
   std::string job_key;
-  /// Where ranks of several hosts meet, as wire::Rendezvous reads it; empty: all are on this host.
+  /// The place of the rendezvous of ranks on several hosts, as wire::Rendezvous reads it; empty:
+  /// all ranks are on this host.
   std::string rendezvous;
   std::string run_directory;  ///< exists, and logs/ in it; its lock is held
   std::string job_text;       ///< the job as resolved (train::to_toml); `parse_job` reads it
-  std::string job_file;       ///< what to call it in messages
+  std::string job_file;       ///< name of the job file in messages
   int threads = 1;            ///< threads that compute, per rank
   std::vector<int> cores;     ///< cores of this rank (in_process: of all ranks in turn, `threads`
                               ///< each); empty: not pinned
@@ -38,8 +39,8 @@ struct RankArguments {
   /// 0, or the signal that asks the run to stop: finish the step, save, return 128 + signal. Never
   /// null.
   const std::atomic<int>* stop_signal = nullptr;
-  /// Where rank r tells what step it is in, counted from 1 (0: not begun): `progress[in_process ? r
-  /// : 0]`. Read when a rank has died. Never null.
+  /// Rank r stores the number of its current step, counted from 1 (0: not begun), in
+  /// `progress[in_process ? r : 0]`. It is read when a rank has died. Never null.
   std::atomic<std::int64_t>* progress = nullptr;
 };
 
@@ -67,24 +68,23 @@ struct EvalArguments {
 };
 
 struct BenchArguments {
-  int rank = -1;  ///< -1: the one that starts the others
+  int rank = -1;  ///< -1: the process that starts the ranks
   int world = 2;
-  std::string name;  ///< of the rendezvous, and its key
+  std::string name;  ///< name of the rendezvous, and its key
   std::vector<std::string> operations{"all_reduce"};
   std::uint64_t min_bytes = 4, max_bytes = 1 << 28;
   int factor = 4;
   double seconds = 0.5;  ///< per size
   bool arena = true;
-  bool tcp = false;  ///< through TCP, not shared memory
-  int hosts = 1;     ///< that are played: ranks of different ones share no memory
-  std::string
-      rendezvous;  ///< where ranks that are started one by one meet; empty: they are started here
+  bool tcp = false;        ///< through TCP, not shared memory
+  int hosts = 1;           ///< hosts to play: ranks of different ones share no memory
+  std::string rendezvous;  ///< rendezvous of ranks that are started one by one; empty: started here
   collective::TransportOptions network;  ///< its algorithms and link costs are set
-  std::string type = "f32";              ///< of the elements, by the name of an ElementType
+  std::string type = "f32";              ///< name of the ElementType of the elements
   bool json = false;
 };
 
-/// Whether an operation of the bench sends from one rank to another.
+/// Returns true for operations of the bench that send from one rank to another.
 inline bool is_of_messages(const std::string& op) {
   return op == "sendrecv" || op == "ping_pong" || op == "message_rate";
 }
@@ -95,12 +95,12 @@ struct TimedSample {
 };
 using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
 
-/// `ranks` threads measure at the same time, each computing with `threads`. Of kernels the times of
-/// all ranks count (KernelRounds), else rank 0's.
+/// Describes a measurement: `ranks` threads measure at the same time, each computing with `threads`
+/// threads. Kernel times are those of all ranks (KernelRounds), all other times those of rank 0.
 struct CalibrateArguments {
   int ranks = 1;
   int threads = 1;
-  std::vector<std::vector<int>> cores;  ///< of each rank; empty: not pinned, they share all
+  std::vector<std::vector<int>> cores;  ///< by rank; empty: not pinned, ranks share all cores
   double seconds = 0.2;                 ///< per case
   int rounds = 9;                       ///< in which kernels are measured, all cases in each
   bool bf16 = true;                     ///< products and kernels in bf16 too
@@ -112,7 +112,7 @@ struct CalibrateArguments {
 
 }  // namespace shoal::apps
 
-/// Each returns the exit code: 0, or 128 + signal of a run that was asked to stop. Throws
+/// Each of these returns the exit code: 0, or 128 + the signal that asked a run to stop. They throw
 /// shoal::Error.
 extern "C" {
 int shoal_rank_main(const shoal::apps::RankArguments* arguments);
@@ -120,8 +120,8 @@ int shoal_generate_main(const shoal::apps::GenerateArguments* arguments);
 int shoal_eval_main(const shoal::apps::EvalArguments* arguments);
 int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments);
 int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments);
-/// Torch's version and how it was built, a line each, for `shoal env`.
+/// Returns Torch's version and how it was built, a line each, for `shoal env`.
 const char* shoal_torch_description();
-/// The MPI that it is built with; empty: none.
+/// Returns the name of the MPI that the library is built with; empty when there is none.
 const char* shoal_mpi_description();
 }

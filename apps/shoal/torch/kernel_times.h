@@ -7,30 +7,30 @@
 
 namespace shoal::apps {
 
-/// How often kernels are measured, and by whom.
+/// Says how often kernels are measured, and by which ranks.
 struct KernelRounds {
-  double seconds = 0;  ///< about, a case
-  /// Rounds, of which forecast::trimmed_mean drops the slowest: a core is slower for seconds at a
-  /// time where others use it too.
+  double seconds = 0;  ///< approximate time of a case
+  /// Number of rounds, of which forecast::trimmed_mean drops the slowest: a core that others use
+  /// too is slower for seconds at a time.
   int count = 1;
   bool own_cores =
       false;  ///< ranks have cores of their own: the longest of their times counts, else the mean
 };
 
-/// What Shoal's own operators take in fp32, and with `bf16` those that differ by the type of their
-/// weights in bf16 too, measured as a training step runs them: through modules and autograd,
+/// Measures the times of Shoal's own operators in fp32; with `bf16` also in bf16 those whose
+/// weights may have that type. They run as in a training step: through modules and autograd, with
 /// weights, gradients and optimizer states from memory (other layers go forward before a layer goes
-/// backward), activations as the operator before left them, all ranks of `group` at the same time:
-/// the mean of a case's calls on a rank. Collective. Names and works are those of
-/// plan/kernel_rate.h.
+/// backward), with activations as the operator before left them, and on all ranks of `group` at the
+/// same time. The time of a case is the mean of its calls on a rank. Collective. Names and amounts
+/// of work are those of plan/kernel_rate.h.
 TimedKernels kernel_times(const comm::Group& group, const KernelRounds& rounds, bool bf16);
 
-/// The same of the few cases that tell how a machine has changed since: products of many rows and
-/// of few, and the optimizer.
+/// As above for the few cases that tell how a machine has changed since a calibration: matmuls of
+/// many rows and of few, and the optimizer.
 TimedKernels drift_kernel_times(const comm::Group& group, const KernelRounds& rounds);
 
-/// The median time of one call, after three that do not count; `together` is called before and
-/// after.
+/// Returns the median time of one call, after three that do not count; `together` is called before
+/// and after.
 double median_s(const std::function<void()>& call, double seconds,
                 const std::function<void()>& together);
 

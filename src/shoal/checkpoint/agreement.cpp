@@ -21,6 +21,7 @@ Words all_gather_text(const comm::Group& group, const comm::Options& options,
   const at::Tensor lengths = at::empty({group.size()}, at::kLong);
   group.all_gather(lengths, mine, options);
   const auto* length = lengths.const_data_ptr<std::int64_t>();
+  // all_gather moves equal parts, so the texts are padded to the longest.
   const std::int64_t longest = *std::max_element(length, length + group.size());
   const at::Tensor padded = at::zeros({longest}, at::kByte);
   const at::Tensor all = at::empty({group.size() * longest}, at::kByte);
@@ -56,7 +57,10 @@ Words agree(const comm::Group& group, Duration timeout, const std::function<std:
   } catch (const std::exception& error) {
     failed(ErrorKind::kInternal, error.what());
   }
+  // A rank whose work failed takes part too: otherwise the others would wait for it until their
+  // timeout.
   Words reports = all_gather_text(group, {.timeout = timeout}, report);
+  // This rank's own error says more about it than another's.
   if (mine) std::rethrow_exception(mine);
   for (int rank = 0; rank < group.size(); ++rank) {
     if (reports[rank][0] == kError) {

@@ -54,6 +54,8 @@ HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group&
     for (const auto key : nlohmann::json::parse(keys).get<std::vector<std::uint64_t>>())
       ++holders[key];
   }
+  // All ranks of the host hold the same map and walk it in the same order: `split` is collective,
+  // also for ranks that take no part in the new group.
   for (const auto& [key, ranks] : holders) {
     if (ranks < 2) continue;
     const auto mine = own.find(key);
@@ -62,6 +64,7 @@ HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group&
     if (mine == own.end()) continue;
     std::vector<std::size_t> bytes(static_cast<std::size_t>(ranks));
     for (const std::size_t i : mine->second) {
+      // All holders compute the same readers from the same items.
       const auto reader = std::min_element(bytes.begin(), bytes.end());
       *reader += items[i].local.nbytes();
       alike.items.push_back(i), alike.readers.push_back(static_cast<int>(reader - bytes.begin()));

@@ -103,6 +103,7 @@ Loaded load(const std::string& path, const std::vector<StateItem>& items, const 
   const std::set<std::string> wanted = names_of_all_ranks(items, group, options.timeout);
   const HostReading reading(items, group, options.timeout);
   Loaded loaded;
+  // A rank that reads nothing itself compares its state with the checkpoint too.
   agree(group, options.timeout, [&] {
     format::Reader reader(path);
     check_same_model(reader, items, wanted, options.scope);
@@ -111,6 +112,8 @@ Loaded load(const std::string& path, const std::vector<StateItem>& items, const 
     loaded = {reader.manifest().step, reader.manifest().metadata, reader.bytes_read()};
     return std::string();
   });
+  // Not before all have read: where a rank has failed, every rank has thrown by now and none waits
+  // in a broadcast.
   reading.share(items);
   return loaded;
 }

@@ -25,12 +25,15 @@ std::string save(const std::string& directory, std::int64_t step,
   check_save(step, options);
   const bool first = group.rank() == 0;
   try {
+    // Rank 0 makes the folder before any rank writes into it.
     const std::string folder = agree(group, options.timeout, [&] {
       return first ? format::begin_step(directory, step) : "";
     })[0];
     const auto parts = agree(group, options.timeout, [&] {
       return write_own(folder, group.rank(), sources_of(items), options);
     });
+    // The manifest and the final name come after every rank's files are complete, and on the disk
+    // if `fsync` is set. A crash before that leaves a folder that no reader looks at.
     return agree(group, options.timeout, [&] {
       return first ? complete(directory, folder, step, metadata, parts, options) : "";
     })[0];

@@ -121,6 +121,7 @@ void Saver::start(const std::string& directory, std::int64_t step, std::vector<S
     task_->folder = agree(group_, options.timeout, [&] {
       return group_.rank() == 0 ? format::begin_step(directory, step) : "";
     })[0];
+    // After this every rank has marked its state, or none saves.
     agree(group_, options.timeout, [&] {
       make_snapshot(items);
       return std::string();
@@ -141,6 +142,7 @@ void Saver::make_snapshot(const std::vector<StateItem>& items) {
   }
   task_->snapshot = std::make_unique<Snapshot>(
       ranges, static_cast<std::size_t>(options_.staging_bytes), [this](std::size_t bytes) {
+        // The old memory goes before the new is taken, so that both are never held at once.
         if (!staging_.defined() || staging_.numel() < static_cast<std::int64_t>(bytes)) {
           staging_ = at::Tensor();
           staging_ = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
@@ -157,9 +159,11 @@ void Saver::run(std::string (*work)(Task&)) {
     try {
       task.result = work(task);
     } catch (...) {
+      // The owner must not wait for a writer that has stopped.
       task.error = std::current_exception();
       task.snapshot->cancel();
     }
+    // Pairs with the acquire in `poll`. Result and error are read after the join.
     task.done.store(true, std::memory_order_release);
   });
 }
@@ -185,6 +189,7 @@ std::optional<Saved> Saver::poll() {
 
 Saved Saver::wait() {
   SHOAL_USER_CHECK(busy(), "checkpoint", "nothing is being saved");
+  // From here on the caller waits, so the writer may use the whole core.
   task_->snapshot->hurry();
   for (;;)
     if (auto saved = advance()) return *saved;
@@ -196,6 +201,7 @@ std::optional<Saved> Saver::advance() {
   Saved saved;
   try {
     const Stopwatch watch(held_up_);
+    // The thread has ended on this rank, or ends now; the agreement waits for those of the others.
     if (task_->thread.joinable()) task_->thread.join();
     auto results = agree(group_, task_->options.timeout, [&] {
       if (task_->error) std::rethrow_exception(task_->error);
@@ -204,6 +210,8 @@ std::optional<Saved> Saver::advance() {
     if (!task_->committing) {
       task_->committing = true;
       task_->parts = std::move(results);
+      // All files of all ranks are written by now. The other ranks have nothing to do, and their
+      // `done` stays true.
       if (group_.rank() == 0) run(Task::commit);
       return std::nullopt;
     }
@@ -219,6 +227,8 @@ std::optional<Saved> Saver::advance() {
 
 void Saver::give_up() noexcept {
   if (!task_) return;
+  // A writer that rests or waits for a block wakes up and throws. It must be gone before its task
+  // and the folder are.
   if (task_->snapshot) task_->snapshot->cancel();
   if (task_->thread.joinable()) task_->thread.join();
   if (group_.rank() == 0) format::abandon_step(task_->directory, task_->step);

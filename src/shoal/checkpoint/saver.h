@@ -16,7 +16,8 @@ namespace shoal::checkpoint {
 
 struct SaverOptions {
   std::int64_t staging_bytes =
-      std::int64_t{512} << 20;  ///< what of a state may be held twice; taken when needed and kept
+      std::int64_t{512}
+      << 20;  ///< the most of a state that is held twice; taken when needed, then kept
   /// The part of one core's time that the writer may take while nobody waits for it, in (0, 1].
   double writer_share = 0.2;
 };
@@ -57,12 +58,12 @@ class Saver {
   std::int64_t staged_bytes() const { return staging_.defined() ? staging_.numel() : 0; }
   /// Returns true while a save is under way.
   bool busy() const { return task_ != nullptr; }
-  /// Must be called before anything changes that the items of `start` hold. It copies memory that
-  /// the thread has not read yet, and waits for the thread where that does not fit into staging.
+  /// Must be called before the memory of the items of `start` changes. It copies memory that the
+  /// thread has not read yet, and waits for the thread where that does not fit into staging.
   void before_update();
-  /// Returns a save that is done, once; nothing while it goes on.
+  /// Returns a save that is done, once; returns nothing while it goes on.
   std::optional<Saved> poll();
-  /// Returns when the save that is under way is done, at full speed.
+  /// Waits until the save that is under way is done; the writer then works at full speed.
   Saved wait();
 
  private:

@@ -24,11 +24,20 @@ Snapshot::Snapshot(const std::vector<Range>& ranges, std::size_t staging_bytes, 
   live_ = blocks_.size();
 }
 
+// A block goes one of two ways:
+// kLive -> kReading -> kRead: the writer copies it out of the owner's memory;
+// kLive -> kCopying -> kStaged: the owner copies it to staging, where the writer reads it later.
+// The state changes under the lock, the bytes are copied outside it: a block in kReading or
+// kCopying belongs to the side that has put it there. `live_` counts the blocks whose memory the
+// writer still needs, those in kReading included, so the owner never changes bytes that are being
+// copied.
 const void* Snapshot::read(std::size_t range, std::size_t index) {
   Block& block = blocks_[first_[range] + index];
   std::unique_lock lock(mutex_);
+  // The owner may be copying this very block. It holds no lock meanwhile, and wakes the writer when
+  // the copy is done.
   changed_.wait(lock, [&] { return cancelled_ || block.state != State::kCopying; });
-  if (cancelled_) throw Error(ErrorKind::kAborted, "checkpoint", "the save was given up");
+  if (cancelled_) throw Error(ErrorKind::kAborted, "checkpoint", "the save was cancelled");
   if (block.state == State::kStaged) return block.data;
   SHOAL_CHECK(block.state == State::kLive, "block {} of range {} is read twice", index, range);
   block.state = State::kReading;
@@ -43,12 +52,15 @@ const void* Snapshot::read(std::size_t range, std::size_t index) {
 
 void Snapshot::rest(Duration duration) {
   std::unique_lock lock(mutex_);
+  // A pause ends as soon as the owner waits: its time matters more than an even pace.
   changed_.wait_for(lock, duration, [&] { return cancelled_ || waiting_ > 0; });
 }
 
 std::vector<Snapshot::Block*> Snapshot::choose_staged() {
   std::vector<Block*> chosen;
   std::size_t left = staging_bytes_;
+  // The writer reads from the front. Staging from the back leaves it the blocks that it comes to
+  // next.
   for (auto block = blocks_.rbegin(); block != blocks_.rend() && !cancelled_; ++block) {
     if (block->state != State::kLive || block->bytes > left) continue;
     left -= block->bytes, --live_;
@@ -64,6 +76,8 @@ void Snapshot::stage() {
   ++waiting_;  // what did not fit is read at full speed, beside the copying
   changed_.notify_all();
   lock.unlock();
+  // The chosen blocks are the owner's alone now: it takes memory and copies without the lock, while
+  // the writer reads others.
   std::vector<std::size_t> place(chosen.size() + 1);
   for (std::size_t i = 0; i < chosen.size(); ++i) place[i + 1] = place[i] + chosen[i]->bytes;
   char* const to = chosen.empty() ? nullptr : staging_(place.back());
@@ -80,6 +94,7 @@ void Snapshot::stage() {
 }
 
 bool Snapshot::detach(Duration limit) {
+  // Staging is filled once. Later calls, after a limit has passed, only wait.
   if (!std::exchange(staged_, true)) stage();
   std::unique_lock lock(mutex_);
   ++waiting_;
@@ -90,6 +105,7 @@ bool Snapshot::detach(Duration limit) {
 }
 
 void Snapshot::hurry() {
+  // Never taken back: somebody waits until the end.
   const std::lock_guard lock(mutex_);
   ++waiting_;
   changed_.notify_all();

@@ -28,13 +28,13 @@ class Snapshot {
     const char* data = nullptr;
     std::size_t bytes = 0, block_bytes = 0;
   };
-  /// Gives memory of so many bytes that outlives this; asked once, by `detach`.
+  /// Returns memory of `bytes` bytes that outlives the snapshot. It is called once, by `detach`.
   using Staging = std::function<char*(std::size_t bytes)>;
   /// The memory of the ranges outlives this. At most `staging_bytes` are asked of `staging`.
   Snapshot(const std::vector<Range>& ranges, std::size_t staging_bytes, Staging staging);
 
-  /// Block `block` of range `range` as it was; valid until the next call. Each block is read once.
-  /// Throws Error(aborted) after `cancel`.
+  /// Returns block `block` of range `range` as it was; valid until the next call. Each block is
+  /// read once. Throws Error(aborted) after `cancel`.
   const void* read(std::size_t range, std::size_t block);
   /// Pauses the writer, but not while somebody waits for it.
   void rest(Duration duration);
@@ -60,7 +60,7 @@ class Snapshot {
 
   std::vector<Block> blocks_;
   std::vector<std::size_t> first_;  ///< by range: its first block
-  std::unique_ptr<char[]> bounce_;  ///< where the writer copies a block that lies in the owner's
+  std::unique_ptr<char[]> bounce_;  ///< the writer's copy of a block that lies in the owner's
                                     ///< memory, so that the owner never waits for a disk
   std::size_t staging_bytes_;
   Staging staging_;
@@ -68,7 +68,7 @@ class Snapshot {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t live_;  ///< blocks that the writer still reads in the owner's memory
-  int waiting_ = 0;   ///< how many wait for the writer
+  int waiting_ = 0;   ///< callers that wait for the writer
   bool staged_ = false, cancelled_ = false;
 };
 

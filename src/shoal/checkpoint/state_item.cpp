@@ -11,6 +11,7 @@ std::vector<format::Box> boxes_of(const StateItem& item) {
                    "tensor '{}' is undefined or not contiguous", item.name);
   std::vector<format::Box> boxes;
   for (const mesh::Box& box : item.boxes) boxes.push_back({box.begin, box.end});
+  // A rank with no boxes and no element holds nothing of a tensor that others hold.
   if (boxes.empty() && (item.local.numel() > 0 || format::count_of(item.global_shape) == 0))
     boxes.push_back(format::whole(item.global_shape));
   std::int64_t count = 0;

@@ -37,6 +37,8 @@ std::vector<OwnBox> own_boxes(const std::vector<StateItem>& items) {
   std::vector<OwnBox> own;
   for (const StateItem* item : items_to_write(items)) {
     const auto boxes = boxes_of(*item);
+    // Memory of the CPU is not copied: what `data` points to is the state itself, and `local` keeps
+    // it.
     const at::Tensor local = item->local.is_cpu() ? item->local : item->local.cpu();
     const auto* data = static_cast<const char*>(local.const_data_ptr());
     for (const format::Box& box : boxes) {
@@ -61,6 +63,8 @@ std::string complete(const std::string& directory, const std::string& folder, st
                      const SaveOptions& options) {
   format::Manifest manifest{.step = step, .metadata = metadata};
   for (const std::string& part : parts) format::add_written(manifest, written_from_json(part));
+  // The order is what makes a save atomic: the manifest describes files that are complete, the name
+  // appears after the manifest, and older checkpoints go after the name is there.
   format::write_text(folder + "/" + format::kManifestName, format::to_json(manifest),
                      options.fsync);
   const std::string path = format::commit_step(directory, step, options.fsync);

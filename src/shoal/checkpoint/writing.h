@@ -10,7 +10,7 @@
 /// The steps of a save; save() and Saver share them.
 namespace shoal::checkpoint {
 
-/// A box that this rank writes, and its values.
+/// A box that this rank writes, with its values.
 struct OwnBox {
   format::Source source;  ///< without `block`
   at::Tensor local;       ///< on the CPU; keeps the memory

@@ -21,6 +21,8 @@ std::string to_json(const format::Written& written) {
   return json{std::move(files), std::move(tensors)}.dump();
 }
 
+// The text comes from a rank of the same program and is not checked; manifests, which may come from
+// anywhere, are.
 format::Written written_from_json(const std::string& text) {
   const json root = json::parse(text);
   format::Written written;

@@ -87,6 +87,8 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
   auto& world = fabric->world_;
   const std::string address =
       s.network.interface.empty() ? "" : wire::interface_address(s.network.interface);
+  // All ranks take the following steps in this order. In each they exchange values through the
+  // store, so a rank that skipped one would leave the others waiting.
   s.network.link_costs = agree_on_costs(store, s.rank, s.network.link_costs, deadline);
   hosts = wire::propose_hosts(store, s.rank, s.size, s.network.host, deadline);
   const int here = static_cast<int>(fabric->ranks_of_this_host().size());
@@ -94,8 +96,10 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
   if (s.shares_memory) {
     if (here > 1) {
       try {
+        // The other half of the time is for TCP, should this fail.
         fabric->share_memory(Deadline::in(deadline.left() / 2));
       } catch (const Error& error) {
+        // A usage error says that two jobs have one name, which TCP would not mend.
         if (error.kind() == ErrorKind::kUsage) throw;
         fmt::print(stderr,
                    "shoal: rank {} shares no memory with the other ranks of its host, TCP carries "
@@ -104,6 +108,8 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
       }
     }
     hosts = wire::agree_on_hosts(store, s.rank, hosts, here == 1 || world, deadline);
+    // A rank whose peers could not share memory gives up its own: all ends of a connection must use
+    // the same transport.
     if (fabric->ranks_of_this_host().size() == 1) world = nullptr;
     // In a hierarchy a rank that is alone on its host is a host of one.
     if (!world && (s.size == 1 || !nobody_shares(hosts))) world = world_of_one();
@@ -132,6 +138,7 @@ void Fabric::share_memory(Deadline deadline) {
   const int rank = static_cast<int>(index_of(here, settings_.rank));
   const int size = static_cast<int>(here.size());
   const wire::SharedSegment* memory = arena_ ? &arena_->segment() : nullptr;
+  // Several hosts may be played on one machine, so the name tells their ranks apart.
   const wire::LocalRendezvousOptions options{
       .name = size == settings_.size ? settings_.name
                                      : fmt::format("{}.{}", settings_.name, here.front()),
@@ -195,6 +202,7 @@ std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wir
     host = host_group(here, store, deadline);
   }
   if (on_one_host) return host;
+  // One member draws the number and the others read it.
   if (own == 0) store.set("group", std::to_string(new_group_number()), deadline);
   auto tcp = TcpCommunicator::of_members(transport_, tcp_settings(), members,
                                          std::stoull(store.wait("group", deadline)));
@@ -206,6 +214,8 @@ std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& mem
                                                      wire::KeyValues& store,
                                                      Deadline deadline) const {
   const auto all = ranks_of_this_host();
+  // The first member takes memory for the group. It is zero, so the others may use it as soon as
+  // they know its offset.
   const std::string key = fmt::format("block/{}", members.front());
   if (members.front() == settings_.rank) {
     store.set(key,
@@ -249,6 +259,8 @@ void Fabric::abort(const Error& cause) {
 void Fabric::propagate(const Error& error) {
   if (!transport_) return;
   for (const Deadline end = Deadline::in(kFirstCauseGrace);;) {
+    // The time is read before the check, so that at least one check follows however long this rank
+    // was held up.
     const bool late = end.passed();
     try {
       transport_->check();

@@ -33,10 +33,10 @@ class Fabric {
     bool shares_memory = true;  ///< false: TCP also between ranks of one host
     TransportOptions network;
     std::shared_ptr<FlightBook> flight;  ///< all groups record their operations here; null: nowhere
-    Duration timeout = std::chrono::minutes(10);  ///< of operations that bring none of their own
+    Duration timeout = std::chrono::minutes(10);  ///< for operations that bring none of their own
   };
-  /// Returns the memory of this rank that its peers map, when it is known how many ranks share the
-  /// host; null: none.
+  /// Makes the memory of this rank that its peers map. It is called once it is known how many ranks
+  /// share the host, and may return null: the rank then shares no memory.
   using ArenaFor = std::function<std::shared_ptr<wire::Arena>(int ranks_on_host)>;
 
   /// Connects ranks that are all on this host, by a rendezvous at `settings.name` and without a
@@ -51,15 +51,15 @@ class Fabric {
 
   const Settings& settings() const { return settings_; }
   const std::shared_ptr<wire::Arena>& arena() const { return arena_; }
-  /// A number by rank, equal for ranks that share memory.
+  /// Returns a number for each rank, equal for ranks that share memory.
   const std::vector<int>& hosts() const { return hosts_; }
-  /// True when all ranks share memory: there are no connections.
+  /// Returns true when all ranks share memory, so that there are no connections.
   bool in_one_memory() const { return !transport_; }
 
-  /// A group of all ranks. Collective.
+  /// Makes a group of all ranks. Collective.
   std::unique_ptr<Communicator> group_of_all() const;
-  /// A group of the ranks `members`, this one among them, in that order. Only they call it. They
-  /// agree through `store`, under keys that no other group uses.
+  /// Makes a group of the ranks `members`, this one among them, in that order. Only they call it.
+  /// They agree through `store`, under keys that no other group uses.
   std::unique_ptr<Communicator> group(const std::vector<int>& members, wire::KeyValues& store,
                                       Deadline deadline);
 
@@ -68,13 +68,13 @@ class Fabric {
   void check();
   /// Ends everything on all ranks.
   void abort(const Error& cause);
-  /// To be called when a group has failed with `error` on this rank: passes the failure on to the
-  /// ranks of other hosts, which may not know of it.
+  /// Passes a failure on to the ranks of other hosts, which may not know of it. The caller has seen
+  /// a group fail with `error` on this rank.
   void propagate(const Error& error);
   /// Translates an error of a HostCommunicator, which counts the ranks of its host, to ranks of the
   /// job.
   Error with_job_ranks(const Error& error) const;
-  /// Says goodbye: this rank is done, and its end is no failure.
+  /// Tells the other ranks that this one is done and that its end is no failure.
   void leave();
 
  private:

@@ -7,13 +7,14 @@
 
 namespace shoal::collective {
 
-/// How the ranks of a job reach each other, as the job's user chooses it. Only `in_rank_order` must
-/// be the same on all ranks.
+/// Says how the ranks of a job reach each other; the user of the job chooses it. Only
+/// `in_rank_order` must be the same on all ranks.
 struct TransportOptions {
   /// Ranks that name different hosts share no memory, even where they could: tests play several
   /// hosts on one machine. Empty: ranks find out who shares memory.
   std::string host;
-  /// TCP: name or prefix of the address to listen on. Empty: the address that leads to rank 0.
+  /// TCP: name or prefix of the address that the rank listens on. Empty: the address that leads to
+  /// rank 0.
   std::string interface;
   /// TCP: the rank listens on the first of these ports that is free. 0: the system chooses.
   wire::PortRange ports;
@@ -22,8 +23,8 @@ struct TransportOptions {
   /// TCP: exceptions from that choice, in the syntax of Choice
   /// ("all_reduce=ring,broadcast=direct").
   std::string algorithms;
-  /// Every reduction folds in the order of ranks, whatever carries it: the same bits on one host,
-  /// on several, and over TCP.
+  /// Every reduction folds in the order of ranks, whatever carries it, and so gives the same bits
+  /// on one host, on several, and over TCP.
   bool in_rank_order = false;
 };
 

@@ -23,6 +23,8 @@ void WorkVector::lay_out(const Operation& o, int rank, int ranks, bool partial_s
   const std::size_t n = o.buffer.count;
   const std::size_t all = n * static_cast<std::size_t>(ranks);
   const std::size_t own = n * static_cast<std::size_t>(rank);
+  // One segment type serves reading and writing. Step tables only send from segments that lie in
+  // the caller's input.
   auto* in = static_cast<std::byte*>(const_cast<void*>(o.buffer.input));
   auto* out = static_cast<std::byte*>(o.buffer.output);
   const bool root = o.peer == rank;
@@ -99,6 +101,7 @@ void WorkVector::lay_out_exchange(const Operation& o, int rank, int ranks) {
   const auto me = static_cast<std::size_t>(rank);
   const std::size_t sent = sum(send, send.size());
   const std::size_t received = sum(receive, receive.size());
+  // What a rank sends to itself is no message.
   copy_bytes(out + sum(receive, me) * element_, in + sum(send, me) * element_, send[me] * element_);
   segments_ = {{0, sent, in}, {sent, sent + received, out}};
 }

@@ -18,9 +18,9 @@ class WorkVector {
   /// Fills the vector. `partial_sums`: steps write to more than the rank's own part of the result,
   /// so the input of a reduction is copied first.
   WorkVector(const Operation& operation, int rank, int ranks, bool partial_sums);
-  /// Null for a range that has no memory here. Never null for an empty range.
+  /// Returns null for a range that has no memory here, never for an empty one.
   std::byte* at(Range range) const;
-  /// Copies the result into the caller's output; to be called after the last step.
+  /// Copies the result into the caller's output, after the last step.
   void finish(const Operation& operation, int rank) const;
 
  private:

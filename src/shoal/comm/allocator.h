@@ -10,13 +10,13 @@
 namespace shoal::comm {
 
 /// Makes `arena` LibTorch's CPU allocator for the rest of the process: from here on every CPU
-/// tensor lies in memory that peers can map. Blocks of the allocator before are still freed as they
-/// were. Survives fork: a child allocates from the C library. Throws Error(usage) when another
+/// tensor lies in memory that peers can map. Blocks that LibTorch allocated before are still freed
+/// as they were. A forked child allocates from the C library. Throws Error(usage) when another
 /// arena is installed already; installing the same one again does nothing. The arena is never
 /// destroyed.
 void install_arena(const std::shared_ptr<wire::Arena>& arena);
 
-/// The arena that is installed; null when none is.
+/// Returns the installed arena; null when there is none.
 std::shared_ptr<wire::Arena> installed_arena();
 
 /// Returns the installed arena. If there is none, installs one with `limit_bytes` (0: the host's

@@ -116,6 +116,8 @@ constexpr std::uint64_t kTop = std::uint64_t{1} << 63;  // u64 to i64, order kep
 Carrier carrier_of_float(ElementType type, Reduction reduction) {
   const bool doubles = type == ElementType::kF64 || type == ElementType::kC128;
   const bool narrow = size_of(type) < 4;
+  // Libraries differ in what they make of NaN and of the signs of zeros. Integers have one order
+  // everywhere.
   if (picks(reduction))
     return {doubles ? ElementType::kI64 : ElementType::kI32, reduction, 1, true, true};
   return {.type = doubles ? ElementType::kF64 : ElementType::kF32,
@@ -145,12 +147,15 @@ Carrier carrier_of(ElementType type, Reduction reduction, Integers integers) {
   if (type == ElementType::kBool) return carrier_of_bool(reduction);
   if (integers == Integers::kAll) return {type, reduction};
   switch (type) {
+    // Minima and maxima of the narrow type fit the wider one. A sum or product that leaves the
+    // narrow type wraps when it is converted back, as Shoal's own would.
     case ElementType::kU16:
     case ElementType::kI16:
       return {ElementType::kI32, reduction, 1, true, true};
     case ElementType::kU32:
       return {ElementType::kI64, reduction, 1, true, true};
     case ElementType::kU64:
+      // Sums, products and bitwise reductions have the same bits with and without a sign.
       return {ElementType::kI64, reduction, 1, picks(reduction), picks(reduction)};
     default:
       return {type, reduction};
@@ -170,6 +175,7 @@ void pack(const Carrier& carrier, ElementType type, Reduction reduction, double 
   } else {
     with_float(type, [&]<class T>(T) {
       using W = decltype(wide(T{}));
+      // Widening is exact, so a narrow type rounds for the first time in `unpack`.
       const W factor = reduction == Reduction::kPremulSum ? static_cast<W>(scale) : W(1);
       if (picks(reduction)) {
         each<Bits<W>, T>(from, to, count, [&](T x) { return ordered(wide(x), reduction); });
@@ -193,6 +199,7 @@ void unpack(const Carrier& carrier, ElementType type, Reduction reduction, int r
   } else {
     with_float(type, [&]<class T>(T) {
       using W = decltype(wide(T{}));
+      // Divided before the narrowing, so that an average rounds once as well.
       const W divisor = reduction == Reduction::kAverage ? static_cast<W>(ranks) : W(1);
       if (picks(reduction)) {
         each<T, Bits<W>>(from, to, count,

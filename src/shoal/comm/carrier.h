@@ -7,20 +7,19 @@
 
 namespace shoal::comm {
 
-/// The integers that a library reduces.
+/// Says which integers a library reduces.
 enum class Integers {
-  kBasic,  ///< u8, i8, i32, i64: c10d's backends
-  kAll,    ///< of every width: MPI
+  kBasic,  ///< u8, i8, i32 and i64, as c10d's backends do
+  kAll,    ///< integers of every width, as MPI does
 };
 
-/// The reduction that a library is asked for in the place of ours, so that results follow Shoal's
-/// rules whatever the library does. Only reductions on whose meaning all libraries agree are used:
-/// sums, products and bitwise reductions of integers, sums and products of f32 and f64, minima and
-/// maxima of integers.
-///   fp16, bf16, fp8: travel as f32, so that they accumulate in it and round once;
-///   averages: a sum that the receiver divides; pre-multiplied sums: the sender multiplies;
-///   minima and maxima of floats: as integers in the order of the floats, NaN at the winning end;
-///   bool: as u8, sum is "or" and product "and"; complex numbers: as pairs.
+/// Describes the reduction that a library is asked for in the place of Shoal's, so that results
+/// follow Shoal's rules whatever the library does. Only reductions on whose meaning all libraries
+/// agree are used: sums, products and bitwise reductions of integers, sums and products of f32 and
+/// f64, minima and maxima of integers. fp16, bf16, fp8: travel as f32, so that they accumulate in
+/// it and round once; averages: a sum that the receiver divides; pre-multiplied sums: the sender
+/// multiplies; minima and maxima of floats: as integers in the order of the floats, NaN at the
+/// winning end; bool: as u8, sum is "or" and product "and"; complex numbers: as pairs.
 struct Carrier {
   ElementType type;
   collective::Reduction reduction;

@@ -122,6 +122,7 @@ Work Engine::start(Operation operation, Tensors outputs, Tensors inputs, bool as
     kept.insert(kept.end(), out.begin(), out.end());
     return {communicator_, handle};
   }
+  // Autograd refuses to write in place to a leaf that requires a gradient, as an output may.
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; copies_back && i < out.size(); ++i)
     if (!out[i].is_same(outputs[i])) outputs[i].copy_(out[i]);
@@ -134,6 +135,7 @@ void Engine::poll() {
 }
 
 void Engine::release_complete() {
+  // An operation that completed while another was awaited is found here too.
   std::erase_if(in_flight_,
                 [&](const InFlight& entry) { return communicator_->complete(entry.handle); });
 }

@@ -34,6 +34,7 @@ Work reduce_alone(Kind kind, const at::Tensor& output, const at::Tensor& input,
   SHOAL_USER_CHECK(collective::supports_fold(type, options.reduction), name(kind),
                    "there is no {} of {} by {}", name(kind), shoal::name(type),
                    name(options.reduction));
+  // The bits are those of a group: the same `fold`, of one source.
   const at::NoGradGuard no_grad;
   at::Tensor result = input;
   if (options.reduction == Reduction::kPremulSum && !input.is_cpu()) {
@@ -99,7 +100,7 @@ Work Group::all_gather(at::ArrayRef<at::Tensor> outputs, at::ArrayRef<at::Tensor
   SHOAL_USER_CHECK(outputs.size() == inputs.size(), "all_gather", "{} outputs for {} inputs",
                    outputs.size(), inputs.size());
   SHOAL_USER_CHECK(!options.shared_output, "all_gather",
-                   "one output a host is of calls with one tensor");
+                   "one output per node needs a call with one tensor");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     SHOAL_USER_CHECK(outputs[i].numel() == inputs[i].numel() * size(), "all_gather",
                      "output {} has {} elements, not {} x {}", i, outputs[i].numel(), size(),
@@ -160,6 +161,7 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
   }
   if (size() == 1) return copy_alone(output, input);
   Operation operation = operation_of(Kind::kAllToAll, input, options);
+  // The spans point to this function's parameters; they are read during `start` only.
   operation.send_counts = send_counts;
   operation.receive_counts = receive_counts;
   return engine_->start(operation, output, input, options.async);
@@ -189,6 +191,8 @@ Work Group::reduce(const at::Tensor& tensor, int root, const Options& options) c
 Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
                    const Options& options) const {
   if (size() == 1) return copy_alone(output, input);
+  // Only the root has an output. The engine wants a tensor for it all the same, and the input
+  // stands in: it is not written.
   const at::Tensor& target = rank() == root ? output : input;
   SHOAL_USER_CHECK(rank() != root || output.numel() == input.numel() * size(), "gather",
                    "output has {} elements, not {} x {}", output.numel(), size(), input.numel());
@@ -200,6 +204,7 @@ Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
 Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root,
                     const Options& options) const {
   if (size() == 1) return copy_alone(output, input);
+  // Only the root has an input. The output stands in for it elsewhere and is not read.
   const at::Tensor& source = rank() == root ? input : output;
   SHOAL_USER_CHECK(rank() != root || input.numel() == output.numel() * size(), "scatter",
                    "input has {} elements, not {} x {}", input.numel(), size(), output.numel());
@@ -247,11 +252,13 @@ double Group::sum(double value) const {
 
 Group Group::split(int color, int key) const {
   if (size() == 1) return {};
+  // The new group may outlive this one.
   return Group(engine_->communicator()->split(color, key), engine_->keep_alive());
 }
 
 Group Group::on_host() const {
   if (size() == 1) return {};
+  // Ranks that share memory have one node number, and the key keeps their order.
   return split(engine_->communicator()->node(), rank());
 }
 
@@ -268,6 +275,7 @@ std::shared_ptr<SharedBuffer> Group::shared_buffer(std::size_t bytes) const {
   collective::SharedMemory* shared = engine_->communicator()->shared_memory();
   std::shared_ptr<std::byte> memory = shared ? shared->allocate(bytes) : nullptr;
   if (!memory) return nullptr;
+  // The buffer holds the communicator for its barriers, and may so outlive the group.
   return std::make_shared<SharedBuffer>(engine_->communicator(), std::move(memory), bytes);
 }
 

@@ -15,7 +15,7 @@ namespace shoal::comm {
 using collective::Kind;
 using collective::Reduction;
 
-/// Options of one call.
+/// Holds the options of one call.
 struct Options {
   Reduction reduction = Reduction::kSum;
   bool async = false;  ///< the call returns at once; its Work tells when it is complete

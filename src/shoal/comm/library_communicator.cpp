@@ -29,7 +29,9 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
   return x < y + b_bytes && y < x + a_bytes;
 }
 
-/// One transfer, its staging memory, and the function that turns what arrived into the result.
+/// One transfer, its staging memory, and the function that turns what arrived into the result. The
+/// library uses the memory until the transfer is complete, so a Step lives in `in_flight_` until
+/// then.
 struct Step {
   std::unique_ptr<std::byte[]> contribution;
   std::unique_ptr<std::byte[]> result;
@@ -77,6 +79,7 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
 
   void* const direct = pieces.front().output;
   const bool same_size = carrier.parts * size_of(carrier.type) == size;
+  // A library may write its result while it still reads the contributions.
   const bool in_the_way =
       scattered && overlap(direct, count * size, request.input, count * given * size);
   if (several || !same_size || in_the_way) {
@@ -84,6 +87,8 @@ Request Step::of_reduction(const Operation& o, std::vector<Buffer> pieces, Integ
   } else {
     request.output = direct;
   }
+  // `finish` runs at completion: it has copies of the pieces, whose memory the caller keeps until
+  // then.
   if (carrier.unpacks || request.output != direct) {
     finish = [=, type = o.type, reduction = o.reduction, from = request.output] {
       auto* next = static_cast<const std::byte*>(from);
@@ -161,8 +166,12 @@ Handle LibraryCommunicator::start(const Operation& o) {
                         : fmt::format("{} of {} x {}", name(o.kind), o.buffer.count, name(o.type));
   std::vector<Buffer> buffers{o.buffer};
   buffers.insert(buffers.end(), o.more.begin(), o.more.end());
+  // Several buffers of an all-reduce or reduce travel as one. Otherwise each is a transfer of its
+  // own; all ranks post them in the same order, by which libraries match the calls of a group.
   const bool together = reduces && o.kind != Kind::kReduceScatter;
   operation->steps.resize(together ? 1 : buffers.size());
+  // Kept before the first transfer is posted: if a later one fails, the library still uses the
+  // memory of the earlier ones.
   in_flight_.push_back(operation);
   try {
     for (std::size_t i = 0; i < operation->steps.size(); ++i) {
@@ -216,6 +225,7 @@ void LibraryCommunicator::check() {
       failed_ = true;
     }
   }
+  // The cause is set before the flag and does not change afterwards.
   if (!failed_) return;
   const std::lock_guard lock(mutex_);
   throw Error(*cause_);
@@ -237,6 +247,8 @@ void LibraryCommunicator::abort(const Error& cause) {
     cause_ = cause;
     failed_ = true;
   }
+  // Outside the lock, because sending may take a second and other threads must be able to read the
+  // cause meanwhile. Only the call that has set the cause comes here.
   publish_failure(cause);
 }
 
@@ -287,6 +299,7 @@ void LibraryCommunicator::wait(Handle handle, Deadline deadline) {
                                      [](const Step& s) { return !s.complete; });
       const auto left = std::max<Duration>(
           std::min<Duration>(deadline.left(), operation->give_up - Clock::now()), Duration::zero());
+      // The wait is cut into slices, between which a failure of another rank is noticed.
       if (step->transfer->wait_briefly(std::min(kPollSlice, left))) continue;
     } catch (const Error& error) {
       fail(error);
@@ -318,6 +331,7 @@ std::unique_ptr<collective::Communicator> LibraryCommunicator::split(int color, 
   std::vector<int> members;
   for (int r = 0; r < size_; ++r)
     if (color >= 0 && all[2 * r] == color) members.push_back(r);
+  // Equal keys keep the order of the ranks here, as in MPI_Comm_split.
   std::stable_sort(members.begin(), members.end(),
                    [&](int a, int b) { return all[2 * a + 1] < all[2 * b + 1]; });
   return part(color, key, members);

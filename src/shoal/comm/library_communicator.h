@@ -35,9 +35,9 @@ struct Request {
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  /// Makes progress; true when complete.
+  /// Makes progress. Returns true when the request is complete.
   virtual bool done() = 0;
-  /// Blocks until complete or for about `longest`; returns whether it is complete.
+  /// Blocks until the request is complete or for about `longest`; returns whether it is complete.
   virtual bool wait_briefly(Duration longest) = 0;
 };
 
@@ -62,7 +62,7 @@ class LibraryCommunicator : public collective::Communicator {
   void poll(Duration budget) final;
   bool idle() const final { return in_flight_.empty(); }
   std::uint64_t sequence() const final { return started_; }
-  /// Empty: a library knows nothing of the progress of other ranks.
+  /// Returns nothing: a library does not know the progress of other ranks.
   std::string report() const final { return {}; }
   std::unique_ptr<collective::Communicator> split(int color, int key) final;
   void abort(const Error& cause) final;

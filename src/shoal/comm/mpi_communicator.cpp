@@ -120,6 +120,7 @@ class MpiTransfer final : public Transfer {
       return done;
     }
     check_mpi(MPI_Test(requests_.data(), &done, &status), name(kind_), rank_, size_);
+    // The request is gone after the first success, and its status with it.
     if (!done || std::exchange(measured_, true)) return done;
     MPI_Count bytes = 0;
     MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
@@ -168,12 +169,14 @@ class MpiCommunicator final : public LibraryCommunicator {
         world_(std::move(world)),
         comm_(comm),
         largest_(largest) {
+    // By default MPI ends the process at an error, and with it the report of the cause.
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   }
   ~MpiCommunicator() override {
     const std::lock_guard lock(world_->mutex());
     int finalized = 0;
     MPI_Finalized(&finalized);
+    // Freeing is collective. After an abort other ranks may never come.
     if (!finalized && !world_->aborted()) MPI_Comm_free(&comm_);
   }
 
@@ -207,6 +210,8 @@ void MpiCommunicator::reduce(const Request& r, MpiTransfer& transfer) const {
                                         comm_, transfer.next()),
               "MPI_Ireduce_scatter_block");
   }
+  // MPI matches the calls on a communicator by their order, and every rank makes these in the same
+  // order, whether it is the root or not. MPI forbids equal buffers, hence MPI_IN_PLACE.
   const auto to_root = [&](int root, std::size_t first, std::size_t begin, int count) {
     const void* from = at(r.input, (first + begin) * size_of_one);
     void* to = rank() == root ? at(r.output, begin * size_of_one) : nullptr;
@@ -240,6 +245,8 @@ int MpiCommunicator::tag(std::uint32_t tag) const {
 /// An all_to_all with per-rank sizes goes pair by pair: MPI_Alltoallv's displacements are int too,
 /// so that large exchanges would overflow them.
 void MpiCommunicator::exchange(const Request& r, MpiTransfer& transfer) const {
+  // No call blocks, so the order of the pairs cannot deadlock. MPI keeps two messages of one pair
+  // and tag in order, so consecutive exchanges do not mix.
   std::size_t from = 0;
   std::size_t to = 0;
   for (int peer = 0; peer < size(); ++peer) {
@@ -308,6 +315,8 @@ void MpiCommunicator::move(const Request& r, MpiTransfer& transfer) const {
 std::unique_ptr<Transfer> MpiCommunicator::post(const Request& request) {
   const std::lock_guard lock(world_->mutex());
   auto transfer = std::make_unique<MpiTransfer>(world_, request, rank(), size());
+  // Data movement without elements is no call of MPI, on all ranks alike. Barriers and messages are
+  // calls although they carry nothing.
   const bool empty = request.count == 0 && request.kind != Kind::kBarrier &&
                      !collective::point_to_point(request.kind);
   if (!request.send_counts.empty()) {
@@ -323,6 +332,8 @@ std::unique_ptr<Transfer> MpiCommunicator::post(const Request& request) {
 std::unique_ptr<collective::Communicator> MpiCommunicator::part(int color, int key,
                                                                 const std::vector<int>& members) {
   const std::lock_guard lock(world_->mutex());
+  // This blocks without a deadline. The exchange of colors before it has shown that every rank
+  // comes.
   MPI_Comm comm = MPI_COMM_NULL;
   ok(MPI_Comm_split(comm_, color < 0 ? MPI_UNDEFINED : color, key, &comm), "MPI_Comm_split");
   if (comm == MPI_COMM_NULL) return nullptr;

@@ -63,6 +63,8 @@ MpiWorld::MpiWorld() {
         .hint(initialized ? "initialise MPI with MPI_Init_thread and that level"
                           : "use an MPI that is built with threads");
   }
+  // Reports of failures have a communicator of their own, in which no message of the job can match
+  // them.
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &control_), "MPI_Comm_dup", rank_, size_);
   MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN);
   MPI_Comm host = MPI_COMM_NULL;
@@ -74,6 +76,8 @@ MpiWorld::MpiWorld() {
   void* value = nullptr;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
   if (found) largest_tag_ = *static_cast<int*>(value);
+  // The receive is posted for the whole life of the job: a rank that fails can send its report to
+  // ranks that are in no call of Shoal.
   incoming_ = std::make_unique<Message>();
   check_mpi(MPI_Irecv(incoming_.get(), sizeof(Message), MPI_BYTE, MPI_ANY_SOURCE, 0, control_,
                       &listening_),
@@ -84,6 +88,7 @@ MpiWorld::~MpiWorld() {
   const std::lock_guard lock(mutex_);
   int finalized = 0;
   MPI_Finalized(&finalized);
+  // After a failure some rank may never come to the collective calls below.
   if (finalized || aborted_ || cause_) {
     incoming_.release();  // MPI may still write there
     return;
@@ -111,6 +116,8 @@ void MpiWorld::publish_failure(const Error& cause) {
     MPI_Isend(message, sizeof(Message), MPI_BYTE, r, 0, control_,
               &sent.emplace_back(MPI_REQUEST_NULL));
   }
+  // MPI moves messages only inside its calls, and this process may end next. A rank that takes no
+  // message must not hold it up for long.
   int done = 0;
   for (const Deadline end = Deadline::in(kPublishWithin); !done && !end.passed();
        std::this_thread::yield()) {

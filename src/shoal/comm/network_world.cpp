@@ -19,6 +19,8 @@ Group connect_over_network(const WorldOptions& options) {
   const std::string place =
       one_host ? "file:" + wire::rendezvous_directory() + "/" + options.name + ".store"
                : options.rendezvous;
+  // A file tells nothing about the network, and the address that rank 0 writes into it must be one
+  // that other hosts reach.
   if (!one_host && place.starts_with("file:") && options.network.interface.empty()) {
     throw Error(
         ErrorKind::kConfig, "connect",

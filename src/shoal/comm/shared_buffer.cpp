@@ -26,12 +26,15 @@ at::Tensor SharedBuffer::tensor(std::size_t offset_bytes, at::IntArrayRef shape,
   SHOAL_USER_CHECK(
       offset_bytes % 64 == 0 && offset_bytes <= bytes_ && need <= bytes_ - offset_bytes,
       "shared_buffer", "{} bytes at offset {} of a buffer of {}", need, offset_bytes, bytes_);
+  // The deleter holds the memory: tensors may outlive the buffer.
   return at::from_blob(
       memory_.get() + offset_bytes, shape, [memory = memory_](void*) {},
       at::TensorOptions().dtype(type));
 }
 
 void SharedBuffer::publish() {
+  // One barrier is all that either side needs: what a rank has written before it is visible to
+  // every rank after it, and what a rank has read before it was read before anybody writes.
   end_reading();
   ++epoch_;
 }

@@ -24,18 +24,19 @@ class SharedBuffer {
   SharedBuffer(std::shared_ptr<collective::Communicator> communicator,
                std::shared_ptr<std::byte> memory, std::size_t bytes)
       : communicator_(std::move(communicator)), memory_(std::move(memory)), bytes_(bytes) {}
-  /// The buffer of a group of one: memory of LibTorch's allocator, and nobody to wait for.
+  /// Makes the buffer of a group of one: it takes memory of LibTorch's allocator and waits for
+  /// nobody.
   explicit SharedBuffer(std::size_t bytes);
 
   std::size_t bytes() const { return bytes_; }
   void* data() const { return memory_.get(); }
 
-  /// A tensor over `[offset, offset + count * element size)`, not a leaf of anything yet. `offset`
-  /// is a multiple of 64.
+  /// Returns a tensor over the bytes from `offset_bytes` on, without a graph. `offset_bytes` is a
+  /// multiple of 64.
   at::Tensor tensor(std::size_t offset_bytes, at::IntArrayRef shape, at::ScalarType type) const;
 
-  /// Begins an epoch: this rank has written its ranges. Blocks until every rank of the host has;
-  /// all writes are then visible.
+  /// Begins an epoch: this rank has written its ranges. Blocks until every rank of the host has
+  /// written its own; all writes are then visible.
   void publish();
   /// Ends this rank's reading in the epoch. Blocks until every rank of the host has ended its own:
   /// owners may write then.

@@ -31,6 +31,8 @@ Work::Work(std::shared_ptr<collective::Communicator> communicator, collective::H
 void Work::order() {
   if (!state_) return;
   state_->record([&] {
+    // On CPU there is no stream to order, so the host waits, as long as the operation's timeout
+    // allows.
     state_->communicator->wait(state_->handle);
     return true;
   });

@@ -8,9 +8,9 @@
 
 namespace shoal::comm {
 
-/// A collective in flight. Complete on a rank when its outputs are valid *and* every peer has
-/// finished touching its inputs. A value over shared state; a default-constructed Work is complete.
-/// Dropping it does not cancel the operation.
+/// A collective in flight. It is complete on a rank when its outputs are valid *and* every peer has
+/// finished touching its inputs. A Work is a value over shared state; a default-constructed one is
+/// complete. Dropping it does not cancel the operation.
 class Work {
  public:
   Work() = default;
@@ -22,12 +22,12 @@ class Work {
   /// Blocks the host until complete. Throws the operation's Error, or Error(timeout) when
   /// `deadline` passes.
   void wait(Deadline deadline);
-  /// Makes progress; true when complete. Throws the operation's Error.
+  /// Makes progress. Returns true when the operation is complete. Throws the operation's Error.
   bool test();
   /// Ends the operation, and with it the group it belongs to, on all ranks.
   void abort();
   std::exception_ptr error() const;
-  /// From start to completion; zero while in flight.
+  /// Returns the time from start to completion; zero while the operation is in flight.
   Duration duration() const;
 
  private:

@@ -27,6 +27,7 @@ bool over_network(const WorldOptions& options) {
 Group connect(const WorldOptions& options) {
   SHOAL_USER_CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size, "connect",
                    "rank {} of {}", options.rank, options.size);
+  // What this thread allocates from here on counts for this rank.
   memory_context().rank = options.rank;
   if (options.transport == Transport::kMpi) return connect_over_mpi(options);
   if (options.size > 1 && over_network(options)) return connect_over_network(options);
@@ -48,6 +49,7 @@ void run_on_threads(const WorldOptions& options, const std::function<void(const 
   SHOAL_USER_CHECK(options.size >= 1, "run_on_threads", "{} ranks", options.size);
   const auto arena = options.arena ? ensure_arena(options.memory_limit_bytes, 1) : nullptr;
   if (options.size == 1) return body({});
+  // Each rank has a HostWorld of its own over the same control memory, as processes have.
   const auto control = std::make_shared<wire::SharedSegment>(
       wire::SharedSegment::create("shoal-control", HostWorld::control_bytes()));
   std::vector<std::shared_ptr<HostWorld>> worlds;
@@ -64,6 +66,7 @@ void run_on_threads(const WorldOptions& options, const std::function<void(const 
     } catch (const std::exception& thrown) {
       failures[rank] = std::current_exception();
       const auto* error = dynamic_cast<const Error*>(&thrown);
+      // The other ranks may wait for this one: they throw its error as their own.
       group.abort(error
                       ? *error
                       : Error(ErrorKind::kInternal, "rank", thrown.what()).at(rank, options.size));

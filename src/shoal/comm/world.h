@@ -38,16 +38,16 @@ struct WorldOptions {
   /// All groups record their operations here; null: nowhere.
   std::shared_ptr<collective::FlightBook> flight;
   Duration meeting_timeout = std::chrono::minutes(2);
-  Duration timeout = std::chrono::minutes(10);  ///< of collectives without a timeout of their own
+  Duration timeout = std::chrono::minutes(10);  ///< for collectives that bring none of their own
 };
 
 /// Connects ranks that are processes: blocks until all have met. Installs the arena first, so call
-/// it before anything large is allocated. A world of one meets nobody; it gets the arena and a
+/// it before anything large is allocated. A world of one waits for nobody: it gets the arena and a
 /// group of one. Throws what wire::local_rendezvous, wire::Rendezvous and wire::TcpTransport throw,
 /// or connect_over_mpi.
 Group connect(const WorldOptions& options);
 
-/// Runs ranks as threads of this process: `body(group)` on `options.size` threads that share
+/// Runs ranks as threads of this process: calls `body(group)` on `options.size` threads that share
 /// memory, with the same bits as processes. Reads `size`, `arena`, `memory_limit_bytes`, `flight`
 /// and `timeout`; ignores all other options. The ranks always use shared memory. When a body
 /// throws, the others are stopped; rethrows the first cause.

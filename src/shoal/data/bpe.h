@@ -12,8 +12,8 @@
 
 namespace shoal::data {
 
-/// How often each pre-token occurs in a text. Ordered, so that what is trained on it does not
-/// depend on a hash function.
+/// Counts how often each pre-token occurs in a text. The map is ordered, so that a tokenizer that
+/// is trained on it does not depend on a hash function.
 using PretokenCounts = std::map<std::string, std::uint64_t, std::less<>>;
 
 /// Adds the pre-tokens of `text` to `counts`.
@@ -33,8 +33,8 @@ void count_pretokens(std::string_view text, PretokenCounts& counts);
 /// Error(data) when there is no text.
 std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::uint32_t vocab_size);
 
-/// The tokenizer in a serialised SentencePiece model. Throws Error(data) naming `origin` when it is
-/// damaged or misses a byte.
+/// Returns the tokenizer in a serialised SentencePiece model. Throws Error(data) naming `origin`
+/// when it is damaged or misses a byte.
 std::shared_ptr<const Tokenizer> parse_bpe(std::string_view model, const std::string& origin);
 
 }  // namespace shoal::data

@@ -15,7 +15,8 @@ class ByteCharacters {
 
   std::string_view operator[](unsigned char byte) const { return characters_[byte]; }
   std::string write(std::string_view bytes) const;
-  /// The bytes that `text` stands for; false when it holds a character that stands for none.
+  /// Stores the bytes that `text` stands for. Returns false when it holds a character that stands
+  /// for none.
   bool read(std::string_view text, std::string& bytes) const;
 
  private:

@@ -9,8 +9,8 @@
 
 namespace shoal::data {
 
-/// A file to be read. `name` is its path as the dataset knows it: below the folder that was named,
-/// with the folder's own name in front, so that it does not depend on where the folder lies.
+/// A file to be read. `name` is its path in the dataset: that below the input folder, with the
+/// folder's own name in front, so that it does not depend on where the folder lies.
 struct InputFile {
   std::string name, path;
   std::uint64_t bytes = 0;
@@ -22,19 +22,19 @@ struct Document {
   std::string name, text;
 };
 
-/// The files below `inputs` (files or folders), by name; hidden files and folders are passed over.
-/// With `suffixes` (".h", ".txt") only files that end so; files named outright always count. Throws
-/// Error(input missing) when an input does not exist and Error(data) when two files would have one
-/// name or there is no file at all.
+/// Returns the files below `inputs` (files or folders), by name, without hidden files and folders.
+/// With `suffixes` (".h", ".txt") it takes only files of a folder that end so; an input that is a
+/// file itself is always taken. Throws Error(input missing) when an input does not exist and
+/// Error(data) when two files would have one name or there is no file at all.
 std::vector<InputFile> find_files(const std::vector<std::string>& inputs,
                                   const std::vector<std::string>& suffixes);
 
-/// The files of a pinned list below `folder`. Throws Error(input missing) when the folder or a file
-/// is not there, Error(data) when one has another size.
+/// Returns the files of a pinned list below `folder`. Throws Error(input missing) when the folder
+/// or a file is not there, Error(data) when one has another size.
 std::vector<InputFile> find_pinned(const std::string& folder,
                                    const std::vector<PinnedFile>& pinned);
 
-/// Reads the files, `threads` at a time, in their order; empty ones too.
+/// Reads the files, `threads` at a time, and returns them in their order, empty ones too.
 std::vector<Document> read_documents(const std::vector<InputFile>& files, int threads);
 
 /// Compares what was read with a pinned list of the same order. Throws Error(data), which names the

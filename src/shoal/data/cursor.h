@@ -18,14 +18,14 @@ struct WeightedCorpus {
 /// The origin of a sample: tokens [start, start + sequence_length + 1) of a corpus.
 struct Sample {
   std::size_t corpus = 0;
-  std::uint64_t epoch = 0;  ///< how often the corpus was gone through before
+  std::uint64_t epoch = 0;  ///< number of earlier passes over the corpus
   std::uint64_t start = 0;
 
   bool operator==(const Sample&) const = default;
 };
 
-/// The position in the data, as a checkpoint keeps it. With the corpora and the job's options it
-/// determines every sample to come.
+/// The position in the data, as a checkpoint keeps it. Together with the corpora and the job's
+/// options it determines all later samples.
 struct CursorPosition {
   std::uint64_t next_sample = 0;
   std::uint64_t seed = 0;
@@ -35,10 +35,10 @@ struct CursorPosition {
   bool operator==(const CursorPosition&) const = default;
 };
 
-/// The order in which a training run sees its data. Which tokens sample number i holds is a pure
-/// function of the seed, the corpora with their weights, the sequence length and i: the number of
-/// ranks, the batch size and the history of the run do not enter. Any sample can be asked for at
-/// any time; nothing is read to find one. Immutable and thread-safe.
+/// The order in which a training run sees its data. The tokens of sample number i are a pure
+/// function of the seed, the corpora with their weights, the sequence length and i: they do not
+/// depend on the number of ranks, the batch size or the history of the run. Samples can be computed
+/// in any order, and nothing is read to find one. Immutable and thread-safe.
 ///
 /// One epoch of a corpus cuts it into windows of `sequence_length` tokens from a random offset on
 /// and goes through all of them in random order (Permutation). Of several corpora each prefix of
@@ -60,27 +60,28 @@ class SampleCursor {
   std::uint64_t sequence_length() const { return length_; }
   std::uint64_t samples_per_epoch(std::size_t corpus) const { return corpora_[corpus].windows; }
 
-  /// The position before sample number `next_sample`.
+  /// Returns the position before sample number `next_sample`.
   CursorPosition position(std::uint64_t next_sample) const {
     return {next_sample, seed_, length_, fingerprint_};
   }
-  /// The sample number to go on with. Throws Error(config), which names what differs, when the
-  /// position is one of other data, of another seed or sequence length.
+  /// Returns the number of the sample with which a run goes on. Throws Error(config), which names
+  /// the difference, when the position belongs to other data, another seed or another sequence
+  /// length.
   std::uint64_t resume(const CursorPosition& position) const;
 
  private:
   struct Corpus {
     std::shared_ptr<const TokenDataset> tokens;
-    std::uint64_t windows;  // of one epoch
-    std::uint64_t offsets;  // how many offsets an epoch may begin at
+    std::uint64_t windows;  // number of windows in one epoch
+    std::uint64_t offsets;  // number of offsets at which an epoch may begin
     double weight;
   };
   std::vector<Corpus> corpora_;
   std::uint64_t length_, seed_, fingerprint_ = 0;
 };
 
-/// The last of `index + 1` draws from `weights`, and the number of equal draws before it. Divides
-/// the draws between the halves of the list, each half again between its halves: in
+/// The last of `index + 1` draws from `weights`, and the number of equal draws before it. The draws
+/// are divided between the halves of the list, those of each half between its halves, and so on: in
 /// every prefix each half has its share, rounded.
 struct MixtureDraw {
   std::size_t member = 0;

@@ -11,7 +11,7 @@
 
 namespace shoal::data {
 
-/// How closely a dataset is looked at when it is opened.
+/// Says how much of a dataset is checked when it is opened.
 enum class Check {
   kHeaders,  ///< sizes and header checksums: instant
   kBodies,   ///< every checksum: about a second per gigabyte
@@ -45,12 +45,12 @@ class TokenDataset {
   void copy(std::uint64_t start, std::span<std::int64_t> out) const;
   void copy(std::uint64_t start, std::span<std::uint32_t> out) const;
 
-  /// The text bytes that tokens [start, start + count) stand for.
+  /// Returns the number of text bytes that tokens [start, start + count) stand for.
   std::uint64_t bytes_of(std::uint64_t start, std::uint64_t count) const;
 
   std::uint64_t documents() const { return document_begins_.size() - 1; }
-  /// The first token of each document; the last entry is tokens(). Each ends with an
-  /// end-of-document token.
+  /// Returns the first token of each document; the last entry is tokens(). Each document ends with
+  /// an end-of-document token.
   std::span<const std::uint64_t> document_begins() const {
     return document_begins_;
   }                                                                 // [documents + 1]

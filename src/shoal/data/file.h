@@ -9,11 +9,11 @@
 
 namespace shoal::data {
 
-/// CRC-32 (ISO 3309, as in zlib and gzip) of `bytes`, continuing from `before`.
+/// Returns the CRC-32 (ISO 3309, as in zlib and gzip) of `bytes`, continuing from `before`.
 std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0);
 
-/// A whole file in memory. Throws Error(input missing) when it is not there, Error(data) when it
-/// cannot be read.
+/// Reads a whole file. Throws Error(input missing) when it is not there, Error(data) when it cannot
+/// be read.
 std::string read_file(const std::string& path);
 
 /// Writes `bytes` to a file beside `path`, flushes it to the disk and renames it over `path`: a
@@ -41,8 +41,8 @@ class MappedFile {
 /// dies.
 class FileLock {
  public:
-  /// Waits up to `patience` for another process that holds it, then throws Error(output), as when
-  /// the file cannot be made.
+  /// Waits up to `patience` for another process that holds the lock. Throws Error(output) after
+  /// that, and when the file cannot be made.
   explicit FileLock(const std::string& path, Duration patience = {});
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -14,20 +14,20 @@ struct PinnedFile {
   std::uint32_t crc32 = 0;
 };
 
-/// The text of headers.list: comment lines that start with '#', then `crc32 bytes path`.
+/// Returns the text of headers.list: comment lines that start with '#', then `crc32 bytes path`.
 std::string_view pinned_header_list();
 
-/// The files of a pinned list. Throws Error(data) with the line that does not parse.
+/// Returns the files of a pinned list. Throws Error(data) with the line that does not parse.
 std::vector<PinnedFile> parse_pinned_list(std::string_view text);
 
-/// A header without the guard that the wheel's packaging puts around each of them, the same first
-/// line and last three in all:
+/// Returns a header without the guard that the wheel's packaging puts around every header, with the
+/// same first line and the same last three lines:
 /// `#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)` ... `#else`, `#error "..."`,
 /// `#endif  // ...`. A text without it is left as it is.
 std::string_view without_packaging_guard(std::string_view text);
 
-/// The include folder of the Torch that this build was compiled against; empty in a build without
-/// Torch.
+/// Returns the include folder of the Torch that this build was compiled against; empty in a build
+/// without Torch.
 std::string default_header_folder();
 
 }  // namespace shoal::data

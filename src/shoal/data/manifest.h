@@ -31,7 +31,8 @@ struct SourceCounts {
   bool operator==(const SourceCounts&) const = default;
 };
 
-/// manifest.json: written last, so a folder that has one holds a whole dataset.
+/// The contents of manifest.json. The file is written last, so a folder that has one holds a whole
+/// dataset.
 struct Manifest {
   /// A hash of the options and of the path, size and checksum of every input.
   std::uint64_t fingerprint = 0;
@@ -51,8 +52,8 @@ std::string to_json(const Manifest& manifest);
 /// Throws Error(data), which names `origin`, when the text is no manifest of this version.
 Manifest parse_manifest(const std::string& json, const std::string& origin);
 
-/// The manifest of a dataset's folder. Throws Error(input missing) when there is none, with a hint
-/// whether preparing was interrupted.
+/// Reads the manifest in a dataset's folder. Throws Error(input missing) when there is none, with a
+/// hint whether preparing was interrupted.
 Manifest read_manifest(const std::string& folder);
 
 }  // namespace shoal::data

@@ -16,8 +16,8 @@ struct TokenText {
 
 /// An interpolated n-gram model (Jelinek and Mercer, 1980; Chen and Goodman, 1999, section 2.3):
 ///
-///     P_k(w | h_k) = l_k(c(h_k)) c(h_k w) / c(h_k) + (1 - l_k(c(h_k))) P_{k-1}(w | h_{k-1}),   P_0
-///     = 1 / vocab_size
+///     P_k(w | h_k) = l_k(c(h_k)) c(h_k w) / c(h_k) + (1 - l_k(c(h_k))) P_{k-1}(w | h_{k-1})
+///     P_0 = 1 / vocab_size
 ///
 /// where h_k are the k - 1 tokens before w and c counts in the training text. The weights l_k
 /// depend on how often the history was seen (one for every doubling) and maximise the likelihood of
@@ -31,14 +31,14 @@ class NgramModel {
   NgramModel(const TokenText& text, int order);
 
   int order() const { return order_; }
-  /// The bits that the model takes for every token of `text`, summed.
+  /// Returns the sum of the bits that the model takes for the tokens of `text`.
   double bits(const TokenText& text) const;
-  /// P(w | history), the history oldest first, as the sum above.
+  /// Returns P(w | history) by the formula above. The oldest token of the history comes first.
   double probability(std::span<const std::uint32_t> history, std::uint32_t token) const;
 
   static constexpr int kBuckets = 24;
-  /// l_k by the bucket of the history's count: index [k - 1][bucket]. Bucket 0 is a history never
-  /// seen.
+  /// Returns l_k by the bucket of the history's count: index [k - 1][bucket]. Bucket 0 is for
+  /// histories that were never seen.
   const std::vector<std::vector<double>>& weights() const { return weights_; }
 
  private:

@@ -6,12 +6,12 @@
 
 namespace shoal::data {
 
-/// A random order of the numbers below `size` of which any place can be computed by itself: a
-/// Feistel network over Philox on the next even power of two (Luby and Rackoff, 1988), applied
-/// again while it leads outside (cycle walking; Black and Rogaway, 2002).
+/// A random order of the numbers below `size`, in which the number at any place can be computed by
+/// itself. It is a Feistel network over Philox on the next even power of two (Luby and Rackoff,
+/// 1988), applied again while its result lies outside (cycle walking; Black and Rogaway, 2002).
 class Permutation {
  public:
-  /// The order named by `key`; `size` >= 1.
+  /// Makes the order that belongs to `key`; `size` >= 1.
   Permutation(Key key, std::uint64_t size);
 
   std::uint64_t size() const { return size_; }

@@ -27,24 +27,25 @@ struct PrepareOptions {
   std::uint64_t shard_tokens = 64ull << 20;  ///< a shard is closed when it has so many tokens
   std::uint64_t seed = 0;                    ///< decides the split
   int threads = 1;
-  Duration patience{};  ///< how long to wait for another process that is at work in `out`; zero:
+  Duration patience{};  ///< longest wait for another process that is at work in `out`; zero:
                         ///< not at all
 };
 
-/// Told about progress from the calling thread: a stage ("tokenizing train"), how much of `total`
-/// is done; the last call of a stage has both equal.
+/// Is called with the progress, from the calling thread: a stage ("tokenizing train"), and how much
+/// of `total` is done. In the last call of a stage both are equal.
 using Progress =
     std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)>;
 
 struct PrepareResult {
   Manifest manifest;
-  bool already_prepared = false;    ///< nothing was to be done
-  std::uint64_t shards_reused = 0;  ///< found whole from a run that was interrupted
+  bool already_prepared = false;    ///< the folder held the dataset already
+  std::uint64_t shards_reused = 0;  ///< whole shards of an interrupted run that were kept
 };
 
 /// Makes a dataset: reads the inputs, removes duplicates, splits by file, trains the tokenizer on
 /// the training split, writes token shards and last the manifest. The same inputs and options give
-/// the same bytes on every machine and with any number of threads; file times are not part of them.
+/// the same bytes on every machine and with any number of threads; the times of files do not
+/// matter.
 ///
 /// Each file is written aside and renamed. A run after an interrupted one keeps the tokenizer and
 /// the shards that are whole and makes the rest. A folder that holds a dataset of other inputs or
@@ -55,9 +56,9 @@ struct PrepareResult {
 PrepareResult prepare(const PrepareOptions& options, const Progress& progress = {});
 
 /// Lists options with which the dataset in `options.out` was made and that differ: option
-/// ("tokenizer", "vocab_size") -> value there. "inputs" stands for files that differ in number,
-/// names or bytes together; no input is read. Throws Error(input missing) when there is no dataset,
-/// or an input is gone.
+/// ("tokenizer", "vocab_size") -> value there. "inputs" stands for files whose number, names or
+/// total bytes differ; no input is read. Throws Error(input missing) when there is no dataset, or
+/// an input is gone.
 std::map<std::string, std::string> prepared_otherwise(const PrepareOptions& options);
 
 }  // namespace shoal::data

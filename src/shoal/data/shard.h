@@ -9,21 +9,21 @@
 
 namespace shoal::data {
 
-/// The first 64 bytes of a token shard, little-endian. After it come, without gaps,
+/// The first 64 bytes of a token shard, little-endian. After it come, without gaps:
 ///
-///     (documents + 1) x u64   where each document begins, in tokens; the last entry is `tokens`
-///     (documents + 1) x u64   where each document begins, in bytes of its text; the last entry is
-///     `text_bytes` tokens x u16 or u32     the documents one after another, each with an
-///     end-of-document token behind it
+///     (documents + 1) x u64   the first token of each document; the last entry is `tokens`
+///     (documents + 1) x u64   the first byte of each document's text; the last is `text_bytes`
+///     tokens x u16 or u32     the documents one after another, each with an end-of-document token
+///                             behind it
 ///
 /// and nothing else. A document never crosses from one shard into the next.
 struct ShardHeader {
   char magic[8];                  ///< "SHOALTOK"
   std::uint32_t version;          ///< 1
-  std::uint32_t token_bytes;      ///< 2 or 4: what a token takes
+  std::uint32_t token_bytes;      ///< bytes of a token: 2 or 4
   std::uint64_t tokens;           ///< with the end-of-document tokens
   std::uint64_t documents;        ///< at least 1
-  std::uint64_t text_bytes;       ///< what the tokens stand for
+  std::uint64_t text_bytes;       ///< bytes of the text that the tokens stand for
   std::uint64_t fingerprint;      ///< fingerprint of its dataset
   std::uint32_t tokenizer_crc32;  ///< checksum of the tokenizer's file
   std::uint32_t body_crc32;       ///< checksum of everything behind the header

@@ -42,8 +42,8 @@ struct CsvOptions {
 TableDataset read_csv(const std::string& path, const CsvOptions& options);
 TableDataset parse_csv(std::string_view text, const std::string& origin, const CsvOptions& options);
 
-/// The UCI handwritten digits as in data/digits.csv: 64 pixels from 0 to 16, ten classes. Features
-/// come scaled to 0..1.
+/// Reads the UCI handwritten digits as in data/digits.csv: 64 pixels from 0 to 16, ten classes. The
+/// features are scaled to 0..1.
 TableDataset read_digits(const std::string& path);
 
 /// A regression problem with a known answer: features are standard normal, the target is w . x + b
@@ -61,16 +61,16 @@ struct RegressionProblem {
 };
 RegressionProblem make_regression(const RegressionOptions& options);
 
-/// Both parts in the order of the whole. Row i goes to the test part when a draw from (seed, i) is
-/// below `test_fraction`, so the split does not change when rows are added behind. Throws
-/// Error(data) when a part would be empty.
+/// The parts of a table, both in the order of the whole. Row i goes to the test part when a draw
+/// from (seed, i) is below `test_fraction`, so the split does not change when rows are added
+/// behind. Throws Error(data) when a part would be empty.
 struct TableSplit {
   TableDataset train, test;
 };
 TableSplit split_table(const TableDataset& table, double test_fraction, std::uint64_t seed);
 
-/// The order in which training sees rows: sample number i is place i % rows of a permutation that
-/// is drawn anew for every epoch. A pure function of (seed, rows, i).
+/// The order in which training sees rows: sample number i lies at place i % rows of a permutation
+/// that is drawn anew for every epoch. It is a pure function of (seed, rows, i).
 class RowCursor {
  public:
   RowCursor(std::uint64_t rows, std::uint64_t seed);

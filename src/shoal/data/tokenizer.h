@@ -22,10 +22,11 @@ class Tokenizer {
   virtual std::uint32_t end_of_document() const = 0;
   /// Appends the tokens of `text` to `ids`.
   virtual void encode(std::string_view text, std::vector<std::uint32_t>& ids) const = 0;
-  /// The bytes of one token; empty for end_of_document(). Throws Error(usage) when `id` >=
+  /// Returns the bytes of one token; empty for end_of_document(). Throws Error(usage) when `id` >=
   /// vocab_size().
   virtual std::string_view bytes_of(std::uint32_t id) const = 0;
-  /// The tokenizer as a file: a line `shoal-tokenizer 1 <name>`, then what the kind needs.
+  /// Returns the tokenizer as the text of a file: a line `shoal-tokenizer 1 <name>`, then the data
+  /// of its kind.
   virtual std::string serialize() const = 0;
 
   std::vector<std::uint32_t> encode(std::string_view text) const;
@@ -34,8 +35,8 @@ class Tokenizer {
   void save(const std::string& path) const;
 };
 
-/// Reads what `serialize` wrote; `origin` (a path) goes into errors. Throws Error(data) when it is
-/// no tokenizer or a damaged one.
+/// Reads what `serialize` wrote; `origin` (a path) goes into errors. Throws Error(data) for text
+/// that is no tokenizer or a damaged one.
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized,
                                                  const std::string& origin);
 
@@ -43,7 +44,8 @@ std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized,
 /// parse_tokenizer does.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
-/// One token a byte; 256 is the end of a document. Needs no training.
+/// Returns the tokenizer with one token a byte, in which 256 is the end of a document. It needs no
+/// training.
 std::shared_ptr<const Tokenizer> byte_tokenizer();
 
 }  // namespace shoal::data

@@ -28,8 +28,9 @@ struct Measurements {
   std::map<std::string, std::vector<TimedKernel>> kernels;
 };
 
-/// time = start + work / rate, fitted with the least squares of the relative errors. Throws
-/// Error(usage) for fewer than two different amounts of work, or times that are not positive.
+/// The line time = start + work / rate. fit_line fits it with the least squares of the relative
+/// errors; it throws Error(usage) for fewer than two different amounts of work, or times that are
+/// not positive.
 struct LineFit {
   double start_s = 0;
   double rate = 0;
@@ -39,7 +40,7 @@ LineFit fit_line(const std::vector<TimedWork>& timed);
 /// Messages over TCP between two ranks of one host.
 struct MessageTimes {
   std::vector<TimedWork> one_way;  ///< bytes of a message, from one rank to the other
-  /// How long a rank is busy with one small message of many that follow each other.
+  /// The time that a rank is busy with one small message of many that follow each other.
   double message_s = 0;
   TimedWork fold;  ///< bytes that are reduced into a result
 };

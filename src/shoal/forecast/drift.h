@@ -8,10 +8,10 @@
 
 namespace shoal::forecast {
 
-/// How many times as long work takes now as when a cluster was measured. The speed of a processor
-/// that is shared with other machines' work changes by the minute, and the bandwidth of its memory
-/// changes apart from its clock. Matmuls do not notice the latter: they read weights at the pace of
-/// their own arithmetic, which leaves bandwidth over.
+/// The factors by which work takes longer now than when a cluster was measured. The speed of a
+/// processor that is shared with other machines' work changes by the minute, and the bandwidth of
+/// its memory changes apart from its clock. Matmuls do not notice the latter: they read weights at
+/// the pace of their own arithmetic, which does not use the whole bandwidth.
 struct Drift {
   double core = 1;    ///< every other kernel
   double memory = 1;  ///< kernels that do little but read and write memory: streams_memory

@@ -10,8 +10,8 @@ namespace shoal::model {
 // The bytes that Shoal's own blocks keep from forward to backward, tensor by tensor as the
 // operators save them. plan/memory.h describes other systems.
 
-/// How much of a block stays for its backward pass; the rest is computed again there (Chen et al.,
-/// "Training deep nets with sublinear memory cost", 2016; Korthikanti et al., 2022). kProducts
+/// Says how much of a block stays for its backward pass; the rest is computed again there (Chen et
+/// al., "Training deep nets with sublinear memory cost", 2016; Korthikanti et al., 2022). kProducts
 /// keeps the results of matmuls; norms, activations, dropout and attention run twice.
 enum class Keep { kEverything, kProducts, kInput };
 

@@ -80,8 +80,8 @@ ModelSpec complete(ModelSpec spec);
 
 /// Returns a named size: "gpt2-tiny", "gpt2-30m", "gpt2-124m" ("gpt2"), "gpt2-350m", "gpt2-774m",
 /// "gpt2-1.5b", "llama-tiny", "llama-160m", "llama-1b", "llama-3b", "llama-8b" ..., "qwen2.5-0.5b"
-/// ..., "qwen3-0.6b" ..., "mlp-digits"; `model_names` lists them. Empty when
-/// there is none.
+/// ..., "qwen3-0.6b" ..., "mlp-digits"; `model_names` lists them. Returns nothing when there is no
+/// such size.
 std::optional<ModelSpec> named_model(std::string_view name);
 std::vector<std::string> model_names();
 

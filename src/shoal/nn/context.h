@@ -45,7 +45,7 @@ struct Context {
   /// The head multiplies its summed loss by it: 1 / N with N the global count of valid labels in
   /// the step.
   double loss_scale = 1;
-  /// Generation: keys and values of the positions before `position_begin`.
+  /// Keys and values of the positions before `position_begin`, during generation.
   KeyValueCache* cache = nullptr;
   LossSink* extra_losses = nullptr;
   /// Keeps the results of matmuls, or returns those that the first pass kept.

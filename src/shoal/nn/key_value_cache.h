@@ -12,15 +12,15 @@ namespace shoal::nn {
 /// Keys and values of the positions that a generation has seen, one pair of tensors [B, heads,
 /// positions, head_size] for each attention layer.
 ///
-/// A forward pass with `Context::cache` and `position_begin` = p writes those of its T columns at p
-/// ... p + T - 1 and attends to 0 ... p + T - 1: writing the same place again overwrites. Grows by
-/// doubling up to `capacity` positions. Not thread-safe.
+/// A forward pass with `Context::cache` and `position_begin` = p writes the keys and values of its
+/// T columns at p ... p + T - 1, over earlier ones there, and attends to 0 ... p + T - 1. The
+/// memory grows by doubling up to `capacity` positions. Not thread-safe.
 class KeyValueCache {
  public:
   explicit KeyValueCache(std::int64_t capacity) : capacity_(capacity) {}
 
   std::int64_t capacity() const { return capacity_; }
-  /// The number of positions that every layer has.
+  /// Returns the number of positions that every layer has.
   std::int64_t length() const;
   void clear() { layers_.clear(); }
 

@@ -5,8 +5,8 @@
 
 namespace shoal::nn {
 
-/// x weight^T + bias: weight [out, in], bias [out] (zeros at first unless `bias_init` says
-/// otherwise).
+/// Computes x weight^T + bias: weight [out, in], bias [out] (zeros at first unless `bias_init` is
+/// another initialisation).
 class Linear : public Module {
  public:
   struct Options {
@@ -30,13 +30,13 @@ class Linear : public Module {
   std::shared_ptr<Parameter> bias_;
 };
 
-/// LayerNorm or RMSNorm over the last dimension.
+/// Applies LayerNorm or RMSNorm over the last dimension.
 class Norm : public Module {
  public:
   Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon);
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
-  /// (x, norm(x)): the first for the residual connection, see ops::norm_residual.
+  /// Returns (x, norm(x)), the first of them for the residual connection; see ops::norm_residual.
   std::pair<at::Tensor, at::Tensor> split(const at::Tensor& x) const;
 
  protected:
@@ -49,7 +49,7 @@ class Norm : public Module {
   std::shared_ptr<Parameter> bias_;
 };
 
-/// Rows of a table by token: x [B, T] int64 to [B, T, D].
+/// Looks up the rows of a table by token: x [B, T] int64 to [B, T, D].
 class Embedding : public Module {
  public:
   Embedding(std::int64_t rows, std::int64_t width, double scale);
@@ -74,9 +74,9 @@ class LearnedPositions : public Module {
   std::shared_ptr<Parameter> weight_;
 };
 
-/// residual + dropout(x) as the context says: the mask is a function of (context.key, `name`,
-/// sample, position, feature). Without training or with probability 0 just the sum. `residual` may
-/// be undefined.
+/// Returns residual + dropout(x). The mask is a function of (context.key, `name`, sample, position,
+/// feature). Outside training, and with probability 0, nothing is dropped. `residual` may be
+/// undefined.
 at::Tensor dropout(const at::Tensor& x, double probability, const std::string& name,
                    const Context& context, const at::Tensor& residual = {});
 

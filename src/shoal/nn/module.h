@@ -39,22 +39,22 @@ class Module {
   void on_pre_forward(Hook hook) { pre_.push_back(std::move(hook)); }
   void on_post_forward(Hook hook) { post_.push_back(std::move(hook)); }
 
-  /// `around` runs in the place of `direct`, which it calls itself: now, and again in the backward
-  /// pass when activations are recomputed. A module has at most one; null removes it.
+  /// `around` runs instead of `direct`. It calls `direct` itself: in the forward pass, and again in
+  /// the backward pass when activations are recomputed. A module has at most one; null removes it.
   using Around = std::function<at::Tensor(Module&, const at::Tensor&, const Context&)>;
   void set_around(Around around) { around_ = std::move(around); }
 
-  /// True when calling the module runs only its forward: a parent may then use a fused operator
-  /// instead.
+  /// Returns true when calling the module runs only its forward: a parent may then use a fused
+  /// operator instead.
   bool plain() const { return pre_.empty() && post_.empty() && !around_; }
 
-  /// The dotted name from the root ("blocks.0.attention"); empty for the root.
+  /// Returns the dotted name from the root ("blocks.0.attention"); empty for the root.
   const std::string& path() const { return path_; }
 
-  /// Lists each parameter once, whatever its number of names, in registration order: the order in
+  /// Lists each parameter once, even if it has several names, in registration order: the order in
   /// which units run.
   std::vector<std::shared_ptr<Parameter>> parameters() const;
-  /// The parameters registered at this module itself, under their local names.
+  /// Returns the parameters that are registered at this module itself, under their local names.
   const std::vector<std::pair<std::string, std::shared_ptr<Parameter>>>& own_parameters() const {
     return parameters_;
   }
@@ -98,8 +98,8 @@ class Module {
     return module;
   }
   void adopt(std::string name, std::shared_ptr<Module> module);
-  /// Called when the child registered as `name` was replaced, so that typed pointers to it can be
-  /// renewed.
+  /// Is called when the child registered as `name` was replaced, so that typed pointers to it can
+  /// be renewed.
   virtual void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {}
 
  private:

@@ -32,8 +32,8 @@ class Parameter {
   const std::string& name() const { return names_.front(); }
   const std::vector<std::string>& names() const { return names_; }
   void add_name(std::string name);
-  /// The name `before` becomes `after`, in its place (a module was adopted by another); one that is
-  /// there already is not doubled.
+  /// Replaces the name `before` by `after`, when a module was adopted by another. A name that the
+  /// parameter has already is not added twice.
   void rename(const std::string& before, const std::string& after);
 
   const std::vector<std::int64_t>& global_shape() const { return shape_; }
@@ -42,28 +42,30 @@ class Parameter {
   double scale() const { return scale_; }
   bool decay() const { return decay_; }
 
-  /// The layout of the global tensor on the mesh, and the box of it that this rank's compute tensor
-  /// holds (all of it by default).
+  /// Return the layout of the global tensor on the mesh, and the box of it that this rank's compute
+  /// tensor holds (all of it by default).
   const mesh::Layout& layout() const { return layout_; }
   const mesh::Box& box() const { return box_; }
   void set_layout(mesh::Layout layout, mesh::Box box);
 
-  /// The compute tensor: forward reads it. A leaf that requires grad, of the local box's shape.
+  /// Returns the compute tensor, which forward reads. It is a leaf that requires grad, of the local
+  /// box's shape.
   const at::Tensor& tensor() const { return tensor_; }
   /// Sets the type of the compute tensor, and the type in which its gradient is kept and summed;
   /// both are float32 by default. Must be called before the parameter has memory.
   void set_types(at::ScalarType compute, at::ScalarType gradient);
   at::ScalarType gradient_type() const { return gradient_type_; }
   bool materialized() const;
-  /// The argument of operators: the compute tensor, and the place of its gradient. An operator
-  /// writes the gradient once, straight into the sink or, without one, into `tensor().grad()`;
-  /// autograd sees an undefined gradient. The parameter must outlive the backward pass.
+  /// Returns the parameter as an argument of operators: the compute tensor, and the place of its
+  /// gradient. An operator writes the gradient once, straight into the sink or, without one, into
+  /// `tensor().grad()`; autograd sees an undefined gradient. The parameter must outlive the
+  /// backward pass.
   ops::Weight weight() const { return {tensor_, target_}; }
 
   /// Takes memory for the compute tensor (category parameters) unless `set_tensor` gave it some.
   void materialize();
-  /// Lets the parameter live in `storage` (of the local shape): a view of a flat buffer or of a
-  /// SharedBuffer. Becomes a leaf of its own.
+  /// Lets the parameter live in `storage` (of the local shape), a view of a flat buffer or of a
+  /// SharedBuffer. The compute tensor is then a new leaf over it.
   void set_tensor(const at::Tensor& storage);
   /// Fills the local box with functions of (key, canonical name, global element index): the same
   /// global tensor for any layout. Never touches other elements.
@@ -74,21 +76,22 @@ class Parameter {
   bool requires_grad() const { return trainable_; }
   void set_requires_grad(bool trainable);  ///< false: frozen, no gradient is computed for it
 
-  /// The place for the gradient of this parameter: a view of the local shape (part of a bucket) in
-  /// the gradient's type, or undefined to let autograd keep its own. An operator may write there
-  /// itself (then it calls `ready`); otherwise the hook copies or adds what autograd accumulated.
+  /// Return and set the place for the gradient of this parameter: a view of the local shape (part
+  /// of a bucket) in the gradient's type, or undefined to let autograd keep its own. An operator
+  /// may write there itself (then it calls `ready`); otherwise the hook copies or adds what
+  /// autograd accumulated.
   const at::Tensor& sink() const { return sink_; }
   void set_sink(at::Tensor sink);
   /// `maker` is called before a gradient is written while there is no sink: it may set one. Null
   /// removes it.
   void on_sink_wanted(std::function<void()> maker) { make_sink_ = std::move(maker); }
 
-  /// The gradient of the micro-batches so far: the sink if there is one, else autograd's. Undefined
-  /// when there was none.
+  /// Returns the gradient of the micro-batches so far: the sink if there is one, else autograd's.
+  /// Undefined when there is no gradient yet.
   at::Tensor gradient() const;
   /// Makes the gradient defined and zero, because other ranks have one for this parameter.
   void zero_gradient();
-  /// Forgets the gradient: the next one overwrites it. Keeps the memory for that.
+  /// Drops the gradient but keeps its memory, which the next gradient overwrites.
   void clear_gradient();
 
   /// Listeners are called in registration order each time this parameter's gradient of one backward
@@ -97,8 +100,8 @@ class Parameter {
   using Listener = std::function<void(Parameter&)>;
   void on_gradient_ready(Listener listener) { listeners_.push_back(std::move(listener)); }
   void ready();
-  /// How often the gradient accumulates in one backward pass before it is complete: 1, or more when
-  /// an operator reports each use itself.
+  /// Returns how often the gradient accumulates in one backward pass before it is complete: once,
+  /// or more often when an operator reports each use itself.
   int expected_uses() const { return expected_uses_; }
   void set_expected_uses(int uses) { expected_uses_ = uses; }
 

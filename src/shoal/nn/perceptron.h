@@ -5,7 +5,7 @@
 
 namespace shoal::nn {
 
-/// One unit of an MLP: activation(x weight^T + bias).
+/// One unit of an MLP; it computes activation(x weight^T + bias).
 class PerceptronLayer : public Linear {
  public:
   PerceptronLayer(std::int64_t in, std::int64_t out, bool bias, model::Activation activation);
@@ -17,7 +17,8 @@ class PerceptronLayer : public Linear {
   model::Activation activation_;
 };
 
-/// The last unit of an MLP: x weight^T + bias, or the loss of it when the context has labels.
+/// The last unit of an MLP; it computes x weight^T + bias, or the loss of that when the context has
+/// labels.
 class PerceptronHead : public Linear {
  public:
   PerceptronHead(std::int64_t in, std::int64_t out, bool bias, Loss loss);
@@ -29,7 +30,7 @@ class PerceptronHead : public Linear {
   Loss loss_;
 };
 
-/// A multi-layer perceptron: units `layers.0` ..., x [B, inputs] to [B, outputs].
+/// A multi-layer perceptron with units `layers.0` ...; it maps x [B, inputs] to [B, outputs].
 class Perceptron : public Model {
  public:
   Perceptron(const model::ModelSpec& spec, Loss loss);

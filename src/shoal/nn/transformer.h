@@ -5,8 +5,8 @@
 
 namespace shoal::nn {
 
-/// The first unit: tokens [B, T] to [B, T, h]. Children `tokens` and, with learned positions,
-/// `positions`.
+/// The first unit; it maps tokens [B, T] to [B, T, h]. Its children are `tokens` and, with learned
+/// positions, `positions`.
 class TokenEmbedding : public Module {
  public:
   explicit TokenEmbedding(const model::ModelSpec& spec);
@@ -23,16 +23,17 @@ class TokenEmbedding : public Module {
   std::shared_ptr<Module> positions_;
 };
 
-/// Causal self-attention with grouped key-value heads (Ainslie et al., "GQA", 2023). Children
-/// `qkv`, whose rows lie by key-value head (its query heads, its key, its value), `query_norm` and
-/// `key_norm` where the model has them, and `out`. x [B, T, h] to [B, T, h]. The number of heads
-/// follows from what `qkv` returns. The probabilities are not dropped out (they are never stored);
-/// dropout acts on the sum that joins the residual stream, see Block.
+/// Causal self-attention with grouped key-value heads (Ainslie et al., "GQA", 2023); it maps x [B,
+/// T, h] to [B, T, h]. Its children are `qkv`, whose rows lie by key-value head (its query heads,
+/// its key, its value), `query_norm` and `key_norm` where the model has them, and `out`. The number
+/// of heads follows from the result of `qkv`. The probabilities are not dropped out (they are never
+/// stored); dropout acts on the sum that joins the residual stream, see Block.
 class Attention : public Module {
  public:
   explicit Attention(const model::ModelSpec& spec);
 
-  /// residual + forward(x), in one pass where `out` has no hooks; `residual` may be undefined.
+  /// Returns residual + forward(x), in one pass where `out` has no hooks; `residual` may be
+  /// undefined.
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
 
  protected:
@@ -51,15 +52,15 @@ class Attention : public Module {
   double theta_;
   double norm_epsilon_;
   model::RopeScaling scaling_;
-  at::Tensor table_;  ///< of rotary angles, for the positions met so far
+  at::Tensor table_;  ///< rotary angles of the positions that have occurred
   std::shared_ptr<Module> qkv_;
   std::shared_ptr<Module> query_norm_;
   std::shared_ptr<Module> key_norm_;
   std::shared_ptr<Module> out_;
 };
 
-/// down(act(up x)), or down(act(gate x) * up x) when gated. Children `up`, `down`, and `gate`
-/// before them.
+/// Computes down(act(up x)), or down(act(gate x) * up x) when gated. Its children are `gate` (when
+/// gated), `up` and `down`.
 class Mlp : public Module {
  public:
   explicit Mlp(const model::ModelSpec& spec);
@@ -80,8 +81,8 @@ class Mlp : public Module {
   std::shared_ptr<Module> down_;
 };
 
-/// x + attention(norm_1 x), then x + mlp(norm_2 x): pre-norm residual. With dropout each sum drops
-/// what it adds.
+/// Computes x + attention(norm_1 x), then x + mlp(norm_2 x): a pre-norm residual block. Dropout
+/// acts on what each sum adds.
 class Block : public Module {
  public:
   explicit Block(const model::ModelSpec& spec);
@@ -98,7 +99,8 @@ class Block : public Module {
   std::shared_ptr<Module> norm_1_, attention_, norm_2_, mlp_;
 };
 
-/// x weight^T, or with labels the scaled cross-entropy of it, whose logits are never stored whole.
+/// Computes the logits x weight^T, or with labels their scaled cross-entropy, for which they are
+/// never stored whole.
 class Output : public Module {
  public:
   Output(std::int64_t in, std::int64_t out, double scale);
@@ -111,7 +113,7 @@ class Output : public Module {
   std::shared_ptr<Parameter> weight_;
 };
 
-/// The last unit: children `norm` and `output`.
+/// The last unit, with the children `norm` and `output`.
 class Head : public Module {
  public:
   /// `tied`: the embedding's weight, or null.

@@ -9,11 +9,11 @@ namespace shoal::ops {
 
 using model::Activation;
 
-/// activation(x + bias), element by element; `bias` [D] may be undefined. x [..., D].
+/// Returns activation(x + bias), element by element. x [..., D]; `bias` [D] may be undefined.
 at::Tensor activate(Activation activation, const at::Tensor& x, const Weight& bias = {});
 
-/// activation(gate) * up (Shazeer, "GLU variants improve transformer", 2020; SwiGLU with SiLU).
-/// Equal shapes.
+/// Returns activation(gate) * up (Shazeer, "GLU variants improve transformer", 2020; SwiGLU with
+/// SiLU). Both have the same shape.
 at::Tensor gated(Activation activation, const at::Tensor& gate, const at::Tensor& up);
 
 }  // namespace shoal::ops

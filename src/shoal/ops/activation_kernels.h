@@ -4,25 +4,27 @@
 
 namespace shoal::ops::kernels {
 
-/// The activations that have a kernel; others take LibTorch's.
+/// The activations that have a kernel of Shoal's; the others run on LibTorch's operators.
 enum class Curve { kGeluTanh, kSilu };
 
-/// y = curve(x + bias) over rows of `width`; `bias` may be null. fp32, row-major.
+/// Computes y = curve(x + bias) over rows of `width`, in fp32, row-major; `bias` may be null.
 void activation_forward(Curve curve, std::int64_t rows, std::int64_t width, const float* x,
                         const float* bias, float* y);
-/// dx = curve'(x + bias) dy; `d_bias` (may be null) is added to.
+/// Computes dx = curve'(x + bias) dy, and adds the gradient of the bias to `d_bias`, which may be
+/// null.
 void activation_backward(Curve curve, std::int64_t rows, std::int64_t width, const float* x,
                          const float* bias, const float* dy, float* dx, float* d_bias);
 
-/// y = curve(gate) up.
+/// Computes y = curve(gate) up.
 void gated_forward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate,
                    const float* up, float* y);
 void gated_backward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate,
                     const float* up, const float* dy, float* d_gate, float* d_up);
 
-/// y = x (null: 0) + bias (null: 0): what a product is then added to.
+/// Computes y = x + bias, to which a matmul is added afterwards. Either may be null and then counts
+/// as 0.
 void fill_rows(std::int64_t rows, std::int64_t width, const float* x, const float* bias, float* y);
-/// sums += the sum over rows of x.
+/// Adds the sum over the rows of x to `sums`.
 void column_sum(std::int64_t rows, std::int64_t width, const float* x, float* sums);
 
 }  // namespace shoal::ops::kernels

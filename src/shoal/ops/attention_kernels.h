@@ -4,19 +4,19 @@
 
 namespace shoal::ops::kernels {
 
-/// One row of scores [width] becomes softmax(scale * scores + mask); the elements from `seen` on
-/// count nothing and become zero. `mask` may be null. Returns the logarithm of the sum of
+/// Turns one row of scores [width] into softmax(scale * scores + mask); the elements from `seen` on
+/// do not count and become zero. `mask` may be null. Returns the logarithm of the sum of
 /// exponentials.
 float softmax_row(std::int64_t seen, std::int64_t width, float scale, const float* mask,
                   float* scores);
 
-/// Backwards: `scores` becomes the probabilities p again, from what softmax_row returned, and the
-/// gradients `d` of the probabilities become those of the scores: p (d - mean) scale, where `mean`
-/// is the sum of p d.
+/// Computes the backward pass of softmax_row: turns `scores` into the probabilities p again, with
+/// the logarithm that softmax_row returned, and the gradients `d` of the probabilities into those
+/// of the scores, p (d - mean) scale, where `mean` is the sum of p d.
 void softmax_row_backward(std::int64_t seen, std::int64_t width, float scale, const float* mask,
                           float log_sum, float mean, float* scores, float* d);
 
-/// The sum of a[i] b[i].
+/// Returns the sum of a[i] b[i].
 float dot(std::int64_t count, const float* a, const float* b);
 
 /// Attention of `heads` query heads that share one key-value head, over `length` tokens. Rows of q,

@@ -9,21 +9,22 @@ namespace shoal::ops {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// Gradients of the outputs (undefined: zero) to gradients of the inputs, one each (undefined:
-/// zero, or delivered elsewhere). `saved` is what forward asked to keep, checked for in-place
-/// changes since. Runs without recording: once differentiable.
+/// Turns gradients of the outputs (undefined: zero) into gradients of the inputs, one each
+/// (undefined: zero, or delivered elsewhere). `saved` holds the tensors that forward has saved;
+/// autograd has checked that nothing changed them in place. It runs without recording, so operators
+/// are differentiable once.
 using Backward = std::function<Tensors(const Tensors& saved, const Tensors& gradients)>;
 
-/// What a forward pass hands to autograd. Outputs are fresh tensors; `saved` may hold inputs,
-/// outputs and anything else; the closure of `backward` holds numbers and shapes, never inputs or
-/// outputs (that would leak the graph).
+/// The result that a forward pass hands to autograd. Outputs are fresh tensors; `saved` may hold
+/// inputs, outputs and anything else; the closure of `backward` holds numbers and shapes, never
+/// inputs or outputs (that would leak the graph).
 struct Recorded {
   Tensors outputs;
   Tensors saved;
   Backward backward;
 };
 
-/// Which inputs of a call want a gradient.
+/// Says which inputs of a call need a gradient.
 struct Wanted {
   bool any = false;
   std::vector<bool> input;

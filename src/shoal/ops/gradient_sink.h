@@ -7,25 +7,25 @@
 
 namespace shoal::ops {
 
-/// Who owns a weight and wants its gradient in a place of its own: operators write there instead of
-/// handing autograd a tensor to copy or add.
+/// The owner of a weight that wants its gradient in a place of its own. Operators write there
+/// instead of handing autograd a tensor to copy or add.
 class GradientSink {
  public:
   struct Target {
-    at::Tensor tensor;        ///< of the weight's shape, contiguous
-    bool accumulate = false;  ///< add to what is there; otherwise overwrite, nothing there counts
+    at::Tensor tensor;        ///< has the weight's shape, contiguous
+    bool accumulate = false;  ///< true: add to the values there; false: overwrite them
   };
 
   virtual ~GradientSink() = default;
-  /// Where the gradient of one use goes. `written` follows when it is there; what follows then is
-  /// an undefined gradient to autograd, which still fires the weight's post-accumulate hook when
-  /// all uses are through.
+  /// Returns the place for the gradient of one use of the weight. The operator calls `written` when
+  /// the gradient is there, and gives autograd an undefined one. Autograd still calls the weight's
+  /// post-accumulate hook after all uses.
   virtual Target target() = 0;
   virtual void written() = 0;
 };
 
-/// A weight as operators take it: the tensor and, if its owner wants the gradient in place, the
-/// sink. Converts from a plain tensor.
+/// A weight as an argument of operators: the tensor and, if its owner wants the gradient in place,
+/// the sink. A plain tensor converts to it.
 struct Weight {
   at::Tensor tensor;
   std::shared_ptr<GradientSink> sink;
@@ -54,7 +54,7 @@ at::Tensor deliver(const std::shared_ptr<GradientSink>& sink, const at::Tensor& 
   return {};
 }
 
-/// The same of a gradient that is there already; an undefined one stays so.
+/// As above, for a gradient that exists already; an undefined one stays undefined.
 inline at::Tensor hand_over(const std::shared_ptr<GradientSink>& sink, const at::Tensor& gradient) {
   if (!sink || !gradient.defined()) return gradient;
   return deliver(sink, gradient, [&](const at::Tensor& target, bool accumulate) {

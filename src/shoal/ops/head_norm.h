@@ -7,9 +7,9 @@
 
 namespace shoal::ops {
 
-/// RMSNorm of every query and every key over the elements of its head, as Qwen3 has it (Qwen Team,
-/// "Qwen3 technical report", 2025; Dehghani et al., "Scaling vision transformers to 22 billion
-/// parameters", 2023): x weight / sqrt(mean(x^2) + epsilon). Values are left as they are.
+/// Applies RMSNorm to every query and every key over the elements of its head, as Qwen3 has it
+/// (Qwen Team, "Qwen3 technical report", 2025; Dehghani et al., "Scaling vision transformers to 22
+/// billion parameters", 2023): x weight / sqrt(mean(x^2) + epsilon). Values do not change.
 ///
 /// qkv [B, T, groups * (heads_per_group + 2) * head_size], as `shape` says; both weights
 /// [head_size], each for all heads of its kind.

@@ -6,11 +6,11 @@
 
 namespace shoal::ops {
 
-/// residual + x weight^T + bias; `bias` [N] and `residual` [..., N] may be undefined. x [..., K],
-/// weight [N, K]. The gradients of weight and bias are written straight into their sinks. A 16-bit
-/// weight meets float32 activations and gradients rounded to its type; products add up in float32
-/// and the result is float32. `known`, when defined, is the result of the same call before: nothing
-/// is computed, backward is prepared.
+/// Returns residual + x weight^T + bias; `bias` [N] and `residual` [..., N] may be undefined. x
+/// [..., K], weight [N, K]. The gradients of weight and bias are written straight into their sinks.
+/// A 16-bit weight meets float32 activations and gradients rounded to its type; products add up in
+/// float32 and the result is float32. `known`, when defined, is the result of an earlier call with
+/// the same arguments: nothing is computed then, and only backward is prepared.
 at::Tensor linear(const at::Tensor& x, const Weight& weight, const Weight& bias = {},
                   const at::Tensor& residual = {}, const at::Tensor& known = {});
 

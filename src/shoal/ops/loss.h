@@ -6,11 +6,11 @@
 
 namespace shoal::ops {
 
-/// A label that does not count.
+/// The label of rows that do not count.
 inline constexpr std::int64_t kIgnoredLabel = -100;
 
-/// `scale` times the summed cross-entropy of logits x weight^T against `labels` (int64, as many as
-/// x has rows; kIgnoredLabel rows count nothing). Returns a scalar. x [..., D], weight [V, D].
+/// Returns a scalar: `scale` times the summed cross-entropy of logits x weight^T against `labels`
+/// (int64, one for each row of x; rows with kIgnoredLabel do not count). x [..., D], weight [V, D].
 ///
 /// A 16-bit weight meets x and the gradient of the logits rounded to its type; logits, softmax and
 /// loss are float32.
@@ -21,11 +21,11 @@ inline constexpr std::int64_t kIgnoredLabel = -100;
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Weight& weight, const at::Tensor& labels,
                                 double scale, std::int64_t block_rows = 1024);
 
-/// The same of given logits [..., V].
+/// As above for given logits [..., V].
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double scale);
 
-/// `scale` times the sum over all elements of the squared or absolute difference. Equal shapes;
-/// `target` gets no gradient.
+/// Return `scale` times the sum over all elements of the squared or absolute difference. Both
+/// tensors have the same shape; `target` gets no gradient.
 at::Tensor squared_error(const at::Tensor& x, const at::Tensor& target, double scale);
 at::Tensor absolute_error(const at::Tensor& x, const at::Tensor& target, double scale);
 

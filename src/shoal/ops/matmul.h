@@ -6,9 +6,9 @@
 
 namespace shoal::ops {
 
-/// `c` [M, N] = `a` [M, K] times `b` [K, N], plus what `c` holds when `accumulate`. All
-/// two-dimensional; transposed views are read in place. The one door through which operators
-/// multiply matrices. Not recorded by autograd.
+/// Computes `c` [M, N] = `a` [M, K] times `b` [K, N], plus the values of `c` when `accumulate`.
+/// Transposed views are read in place. All operators multiply matrices by this function. Autograd
+/// does not record it.
 ///
 /// `a` and `b` have one type; where it has 16 bits, products and sums are float32. `c` may have
 /// another type and is rounded once. fp32 is multiplied by `engine`; 16-bit factors are Shoal's own

@@ -10,13 +10,13 @@ namespace shoal::ops {
 
 enum class NormKind { kLayer, kRms };
 
-/// LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last dimension.
-/// `bias` may be undefined. x [..., D], weight [D].
+/// Applies LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last
+/// dimension. `bias` may be undefined. x [..., D], weight [D].
 at::Tensor norm(NormKind kind, const at::Tensor& x, const Weight& weight, const Weight& bias,
                 double epsilon);
 
-/// The same for a residual stream: returns (x, norm(x)). Using the first for the residual
-/// connection lets one backward pass add both gradients.
+/// As above for a residual stream: returns (x, norm(x)). When the first is used for the residual
+/// connection, one backward pass adds both gradients.
 std::pair<at::Tensor, at::Tensor> norm_residual(NormKind kind, const at::Tensor& x,
                                                 const Weight& weight, const Weight& bias,
                                                 double epsilon);

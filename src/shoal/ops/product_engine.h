@@ -7,8 +7,8 @@
 
 namespace shoal::ops {
 
-/// Whose code multiplies fp32 matrices and computes fp32 attention. The two round differently, so
-/// the ranks of a job must use the same one.
+/// The code that multiplies fp32 matrices and computes fp32 attention. The two engines round
+/// differently, so the ranks of a job must use the same one.
 enum class ProductEngine {
   /// Shoal's own product (kernels::gemm). The bits of an element depend on the values alone: not on
   /// where the matrices lie, how rows and columns are cut, or how many threads there are.
@@ -21,23 +21,25 @@ enum class ProductEngine {
 std::string_view name(ProductEngine engine);  ///< "shoal", "libtorch"
 std::optional<ProductEngine> product_engine(std::string_view name);
 
-/// The engine of this process: Shoal's own unless set_product_engine said otherwise.
+/// Returns the engine of this process: Shoal's own unless set_product_engine has chosen another.
 ProductEngine product_engine();
-/// For all threads; between steps, not while a product runs.
+/// Sets the engine for all threads. It must not be called while a matmul runs.
 void set_product_engine(ProductEngine engine);
 
-/// Least seconds that the products of one linear layer of GPT-2 took: 128 rows, 768 x 768, forward
-/// and backward, in each engine.
+/// The shortest times, in seconds, of the matmuls of one linear layer of GPT-2 in each engine: 128
+/// rows, 768 x 768, forward and backward.
 struct EngineTimes {
   double shoal_s = 0;
   double libtorch_s = 0;
 };
 
-/// Runs both in turns, so that a busy moment strikes both, for about `budget` and at least twice.
+/// Runs both engines in turns, so that a busy moment slows both, for about `budget` and at least
+/// twice.
 EngineTimes measure_engines(Duration budget);
 
-/// LibTorch's engine where it takes less than 3/4 of the time that Shoal's takes, else Shoal's,
-/// whose bits promise more. The margin is wider than what one measurement differs from the next.
+/// Returns LibTorch's engine where it takes less than 3/4 of the time that Shoal's takes. Otherwise
+/// it returns Shoal's, whose bits depend on less. The margin is wider than the difference between
+/// two measurements.
 ProductEngine better_engine(const EngineTimes& times);
 
 }  // namespace shoal::ops

@@ -8,8 +8,8 @@
 
 namespace shoal::ops {
 
-/// cos and sin of every position and frequency: [2, positions, head_size / 2] fp32. Frequencies
-/// theta^(-2 i / head_size), stretched by `scaling`.
+/// Returns cos and sin of every position and frequency: [2, positions, head_size / 2] fp32. The
+/// frequencies are theta^(-2 i / head_size), stretched by `scaling`.
 at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double theta,
                         const model::RopeScaling& scaling = {});
 
@@ -17,7 +17,7 @@ at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double t
 /// head with i + head_size / 2 as Llama does.
 ///
 /// qkv [B, T, groups * (heads_per_group + 2) * head_size]: per key-value head its query heads, its
-/// key, its value (left as it is). `table` as rotary_table gives it; `positions` [T] int64, or
+/// key, its value (left as it is). `table` is the result of rotary_table; `positions` [T] int64, or
 /// undefined: contiguous from `position_begin`.
 at::Tensor rotary(const at::Tensor& qkv, const at::Tensor& table, std::int64_t heads_per_group,
                   std::int64_t head_size, const at::Tensor& positions, std::int64_t position_begin);

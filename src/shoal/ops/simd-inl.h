@@ -1,4 +1,5 @@
-// What the vector kernels share. Included once per target of Highway: no #pragma once.
+// Helpers that the vector kernels share. It is included once per target of Highway, so it has no
+// #pragma once.
 #if defined(SHOAL_OPS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHOAL_OPS_SIMD_INL_H_
 #undef SHOAL_OPS_SIMD_INL_H_

@@ -4,8 +4,8 @@
 
 namespace shoal::ops::kernels {
 
-/// Cross-entropy of one row of logits: returns -log softmax(row)[label]. When `gradient` the row
-/// becomes (softmax - onehot) * scale.
+/// Computes the cross-entropy of one row of logits: returns -log softmax(row)[label]. With
+/// `gradient` the row becomes (softmax - onehot) * scale.
 double cross_entropy_row(std::int64_t width, float* row, std::int64_t label, float scale,
                          bool gradient);
 

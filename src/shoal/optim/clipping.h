@@ -8,17 +8,19 @@
 
 namespace shoal::optim {
 
-/// The sum of squares of all elements of the defined tensors (contiguous float32, bfloat16 or
-/// float16), in blocks of fixed size summed in order: the same bits for any number of threads.
+/// Returns the sum of squares of all elements of the defined tensors (contiguous float32, bfloat16
+/// or float16). It adds up blocks of fixed size in order, so any number of threads gives the same
+/// bits.
 double sum_of_squares(at::ArrayRef<at::Tensor> tensors);
 
-/// The global 2-norm of gradients of which this rank holds parts: `local_squares` summed over each
-/// of `groups` in turn (the axes along which parameters are cut; none when every rank holds
+/// Returns the global 2-norm of gradients of which this rank holds parts: sums `local_squares` over
+/// each of `groups` in turn (the axes along which parameters are cut; none when every rank holds
 /// everything). Every rank of those groups calls it.
 double global_norm(double local_squares, const std::vector<comm::Group>& groups = {});
 
-/// The factor for gradients of this norm: max_norm / norm where the norm is larger, else 1.
-/// `max_norm` <= 0: no clipping. As torch.nn.utils.clip_grad_norm_, without its 1e-6.
+/// Returns the factor for gradients of this norm: max_norm / norm where the norm is larger, else 1.
+/// `max_norm` <= 0 means no clipping. It is that of torch.nn.utils.clip_grad_norm_ without its
+/// 1e-6.
 double clip_factor(double norm, double max_norm);
 
 }  // namespace shoal::optim

@@ -16,9 +16,9 @@ struct LossScaleOptions {
 /// (Micikevicius et al., "Mixed precision training", 2018): as torch.amp.GradScaler, an overflow
 /// skips the step and halves the scale, and a number of good steps doubles it.
 ///
-/// Every rank keeps its own and feeds it the same global gradient norm, so that all skip the same
-/// steps without communication. All scales are powers of two times the initial one; scaling by them
-/// rounds nothing.
+/// Every rank has an object of its own and passes it the same global gradient norm, so that all
+/// ranks skip the same steps without communication. All scales are powers of two times the initial
+/// one; scaling by them rounds nothing.
 class LossScale {
  public:
   /// The values that a checkpoint keeps.
@@ -37,9 +37,9 @@ class LossScale {
   const State& state() const { return state_; }
   void restore(const State& state);
 
-  /// After the backward passes of a step, with the norm over all ranks of gradients that still
-  /// carry the scale: true when the optimizer may use them, false when the step must be skipped.
-  /// Throws Error(non-finite) on an overflow at the smallest scale.
+  /// Is called after the backward passes of a step, with the norm over all ranks of gradients that
+  /// still carry the scale. Returns true when the optimizer may use them, false when the step must
+  /// be skipped. Throws Error(non-finite) on an overflow at the smallest scale.
   [[nodiscard]] bool update(double scaled_norm);
 
  private:

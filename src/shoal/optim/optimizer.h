@@ -28,8 +28,9 @@ struct Slice {
 /// `master` says.
 struct Storage {
   /// Parameters in 16 bits have a float32 master each, from which they are rounded to nearest after
-  /// every update (Micikevicius et al., "Mixed precision training", 2018). Without, bfloat16
-  /// parameters are updated in place and rounded stochastically; float16 ones always need masters.
+  /// every update (Micikevicius et al., "Mixed precision training", 2018). Without masters,
+  /// bfloat16 parameters are updated in place and rounded stochastically; float16 parameters always
+  /// need masters.
   bool master = true;
   at::ScalarType moments = at::kFloat;  ///< AdamW: float32, or bfloat16 rounded stochastically
   Key rounding{};                       ///< random numbers of the rounding
@@ -76,14 +77,14 @@ class Optimizer {
 
   const std::vector<Slice>& slices() const { return slices_; }
   const std::vector<State>& states() const { return states_; }
-  /// The float32 value of slice i that updates are added to: its master weight, filled from the
-  /// parameter when the optimizer is made. The parameter itself where it is float32; undefined
-  /// where the parameter is updated in place with stochastic rounding.
+  /// Returns the float32 values of slice i to which updates are added: its master weight, filled
+  /// from the parameter when the optimizer is made; the parameter itself where it is float32; an
+  /// undefined tensor where the parameter is updated in place with stochastic rounding.
   const at::Tensor& master(std::size_t i) const { return masters_[i]; }
-  /// Rounds every master to its parameter anew: masters were filled from a checkpoint or with
+  /// Rounds every master to its parameter anew, after masters were filled from a checkpoint or with
   /// initial weights.
   void copy_masters_to_parameters();
-  /// How often each slice was updated; a checkpoint restores it with set_updates.
+  /// Returns how often each slice was updated; a checkpoint restores the numbers with set_updates.
   const std::vector<std::int64_t>& updates() const { return updates_; }
   void set_updates(std::vector<std::int64_t> updates);
   std::int64_t state_bytes() const;  ///< size of states and masters

@@ -11,12 +11,12 @@ enum class ScheduleKind : std::uint8_t { kConstant, kLinear, kCosine, kWarmupSta
 const char* name(ScheduleKind kind);  ///< "constant", "linear", "cosine", "wsd"
 std::optional<ScheduleKind> schedule_kind(std::string_view name);
 
-/// How the learning rate moves over a run.
+/// The course of the learning rate over a run.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::kCosine;
   double peak = 1e-3;        ///< the learning rate after the warm-up
-  double final_ratio = 0.1;  ///< what step total_steps, the first after the run, would train at, as
-                             ///< a part of the peak; `constant` ignores it
+  double final_ratio = 0.1;  ///< rate of step total_steps, the first after the run, over the peak;
+                             ///< `constant` ignores it
   std::int64_t warmup_steps = 0;  ///< the rate rises linearly: step 0 trains at peak /
                                   ///< warmup_steps, step warmup_steps - 1 at the peak
   std::int64_t total_steps = 1;   ///< length of the run; later steps keep the final rate
@@ -26,8 +26,8 @@ struct Schedule {
 /// Throws Error(config) that names the value and the rule.
 void validate(const Schedule& schedule);
 
-/// The learning rate of `step`, counted from 0: a pure function, so that a resumed run needs no
-/// schedule state.
+/// Returns the learning rate of `step`, counted from 0. It is a pure function, so a resumed run
+/// needs no state of the schedule.
 ///
 /// After the warm-up of w steps, with x = (step - w) / (total - w): linear: peak (1 - (1 - r) x);
 /// cosine: peak (r + (1 - r) (1 + cos pi x) / 2) (Loshchilov and Hutter, 2017); wsd: the peak until

@@ -9,7 +9,7 @@
 
 namespace shoal::optim {
 
-/// An array and how its elements are stored; null: there is none.
+/// An array with the type of its elements; null: there is none.
 struct Stored {
   void* data = nullptr;
   ElementType type = ElementType::kF32;
@@ -35,12 +35,12 @@ struct RoundingDraws {
   std::uint64_t first = 0;
 };
 
-/// adamw_update on arrays of any of these types: a block at a time becomes float in the first
-/// cache, so that each array passes through memory once.
+/// Does adamw_update on arrays of any of these types. A block at a time becomes float in the
+/// first-level cache, so that each array passes through memory once.
 void adamw_update(const StoredAdamW& arrays, std::size_t count, const AdamWFactors& factors,
                   const RoundingDraws& draws);
 
-/// sum_of_squares of a stored array, float by float as if it were widened first.
+/// Returns sum_of_squares of a stored array, as if it were widened to float first.
 double sum_of_squares(const Stored& values, std::size_t count);
 
 }  // namespace shoal::optim

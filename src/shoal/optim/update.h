@@ -14,8 +14,8 @@ struct AdamWFactors {
 
 /// Does one pass of AdamW (Loshchilov and Hutter, 2019; torch.optim.AdamW): with g = scale *
 /// gradient,
-///   p -= lr wd p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g;  p -= lr / c1 * m / (sqrt(v) /
-///   sqrt(c2) + eps).
+///   p -= lr wd p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g;
+///   p -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
 /// Reads the four arrays once and writes three of them, so the memory limits its speed. It is
 /// vectorised for the processor at hand. The new value of an element depends neither on its place
 /// in the array nor on the instruction set: a shard gets the same bits as the whole array, on every
@@ -34,8 +34,8 @@ struct SgdFactors {
 };
 
 /// Does one pass of SGD with momentum (torch.optim.SGD): with g = scale * gradient + wd p,
-///   buffer = first ? g : momentum buffer + (1 - dampening) g;  p -= lr (nesterov ? g + momentum
-///   buffer : buffer).
+///   buffer = first ? g : momentum buffer + (1 - dampening) g;
+///   p -= lr (nesterov ? g + momentum buffer : buffer).
 /// `buffer` is null without momentum. As in `adamw_update`, the new value of an element depends
 /// neither on its place nor on the instruction set.
 void sgd_update(float* parameter, const float* gradient, float* buffer, std::size_t count,

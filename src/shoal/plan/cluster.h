@@ -12,8 +12,8 @@
 
 namespace shoal::plan {
 
-/// How much of a device's published figures a program gets: six numbers that `shoal plan calibrate`
-/// measures, or that were fitted on published step times.
+/// The share of a device's published figures that a program gets: six numbers that `shoal plan
+/// calibrate` measures, or that were fitted on published step times.
 struct Efficiency {
   double matmul = 0.8;  ///< share of the peak that a large matmul reaches
   /// Work that every matmul loses to filling the device (Hockney's n1/2): a matmul takes (flops +

@@ -17,7 +17,7 @@ struct AlphaBeta {
 
 double ring_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link);
 double ring_reduce_scatter_s(std::int64_t n, double bytes, AlphaBeta link);
-/// As a reduce-scatter without the reduction.
+/// A reduce-scatter without the reduction.
 double ring_all_gather_s(std::int64_t n, double bytes, AlphaBeta link);
 /// Recursive halving and doubling. Where n is no power of two, the ranks beyond one hand their
 /// buffers to another rank first.

@@ -40,7 +40,7 @@ HeldParameters held_by_head(const ModelSpec& spec, const Training& training);
 
 // ---- activations -------------------------------------------------------------------------------
 
-/// How tensor ranks divide a saved tensor: always, or only where the sequence is cut.
+/// Says when tensor ranks divide a saved tensor: always, or only where the sequence is cut.
 enum class Division { kTensor, kSequence };
 
 /// One tensor that a block saves for its backward pass, for one micro-batch on one context rank,

@@ -12,7 +12,8 @@
 
 namespace shoal::plan {
 
-/// How long to train: at most one of the first three. With zeros a step is planned alone.
+/// The length of a training run. At most one of the first three is set; with none, only a step is
+/// planned.
 struct Budget {
   double tokens = 0;
   double hours = 0;
@@ -33,7 +34,7 @@ struct RunEstimate {
   double checkpoint_bytes = 0;
   FailureModel failures;  ///< the failures of all devices together, from which `goodput` follows
   double data_bytes = 0;
-  double read_bytes_per_s = 0;  ///< what storage must deliver
+  double read_bytes_per_s = 0;  ///< rate at which storage must deliver data
 };
 
 /// Everything that is known about one mesh before it runs.
@@ -44,7 +45,7 @@ struct Plan {
   std::int64_t parameters = 0;
   std::vector<RankMemory> memory;  ///< one entry a pipeline rank
   double capacity_bytes = 0;       ///< memory of one device
-  double host_bytes = 0;           ///< what offloading keeps in the memory of one host
+  double host_bytes = 0;           ///< bytes that offloading keeps in the memory of one host
   Flops flops;
   std::vector<Traffic> traffic;
   StepTime time;

@@ -24,8 +24,8 @@ struct SearchSpace {
   std::vector<std::string> schedules = {"1f1b", "interleaved"};
   std::vector<std::string> precisions;  ///< empty: that of the start
   std::vector<std::int64_t> shard;      ///< ranks over which ZeRO shards; empty: data x context
-  bool hybrid_sharding = false;         ///< where `shard` is empty: also within one host
-  std::vector<bool> offload = {false};  ///< whether the optimizer lives in host memory
+  bool hybrid_sharding = false;         ///< with an empty `shard`, also shards within one host
+  std::vector<bool> offload = {false};  ///< true: the optimizer lives in host memory
 };
 
 constexpr double kMemoryShare = 0.94;  ///< share of a device's memory that a plan may fill

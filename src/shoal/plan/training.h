@@ -22,9 +22,9 @@ using model::named_model;
 using model::Norm;
 using model::Positions;
 
-/// How devices are arranged. Ranks are numbered tensor first, then context, data, pipeline. Dense
-/// parts fill tensor x context x data x pipeline. Experts fill expert_tensor x expert x (the rest)
-/// x pipeline: they are folded into the same devices and add no factor.
+/// The arrangement of the devices. Ranks are numbered tensor first, then context, data, pipeline.
+/// Dense parts fill tensor x context x data x pipeline. Experts fill expert_tensor x expert x (the
+/// rest) x pipeline: they are folded into the same devices and add no factor.
 struct Mesh {
   std::int64_t data = 1;
   std::int64_t tensor = 1;
@@ -76,7 +76,7 @@ struct Precision {
 std::optional<Precision> precision(std::string_view name, Optimizer optimizer = Optimizer::kAdam);
 std::vector<std::string> precision_names();
 
-/// How a model is trained. Members that a job file has too carry the names of its keys.
+/// The options of a training run. Members that a job file has too carry the names of its keys.
 struct Training {
   Mesh mesh;
   /// ZeRO: 0 replicates everything, 1 shards optimizer states, 2 gradients too, 3 parameters too.

@@ -8,7 +8,7 @@
 
 namespace shoal::plan {
 
-/// On what the fastest strategy spends its step.
+/// Says on what the fastest strategy spends its step.
 struct Limits {
   double compute = 0;        ///< share of the step: computation and optimizer
   double recomputation = 0;  ///< share: computation that runs twice to save memory

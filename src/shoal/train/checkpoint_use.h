@@ -21,11 +21,12 @@ struct TrainedModel {
 };
 
 /// Opens a step-<n> folder, or the newest in a run directory. The tokenizer is the copy in the run
-/// directory, or else that of the job's data. Throws Error(input missing), of an imported model
-/// without a tokenizer too; Error(data).
+/// directory, or else that of the job's data. Throws Error(input missing), also for an imported
+/// model without a tokenizer, and Error(data).
 TrainedModel open_trained(const std::string& checkpoint);
 
-/// Generates the tokens that follow `prompt`. Throws Error(usage) for a model that gives no tokens.
+/// Generates the tokens that follow `prompt`. Throws Error(usage) for a model that predicts no
+/// tokens.
 std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt,
                                         const GenerationOptions& options, std::uint64_t seed);
 

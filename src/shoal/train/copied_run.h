@@ -17,7 +17,7 @@ class CopiedRun {
   void feed(std::span<const std::uint32_t> text);
 
   std::int64_t length() const { return longest_; }  ///< length of the longest run so far
-  std::int64_t end() const { return end_; }         ///< where in the sample it ends
+  std::int64_t end() const { return end_; }         ///< its end in the sample
 
  private:
   struct State {

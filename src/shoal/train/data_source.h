@@ -34,15 +34,15 @@ class DataSource {
   virtual std::int64_t samples_per_epoch() const = 0;
   virtual std::int64_t tokens_per_sample() const { return 1; }  ///< 1 for a row of a table
 
-  /// Training samples [first, first + count); numbers go on over epochs.
+  /// Returns training samples [first, first + count); numbers go on over epochs.
   virtual Batch training(std::int64_t first, std::int64_t count) const = 0;
-  /// All of a split, in order and once.
+  /// Returns the number of samples of a split. An evaluation may read each of them once.
   virtual std::int64_t evaluation_samples(const std::string& split) const = 0;
-  /// Those samples of a split.
+  /// Returns the samples of a split with these numbers.
   virtual Batch evaluation(const std::string& split,
                            const std::vector<std::int64_t>& samples) const = 0;
 
-  /// A hash of the data and its options: a run resumes only on data with the same one.
+  /// Returns a hash of the data and its options: a run resumes only on data with the same hash.
   virtual std::uint64_t fingerprint() const = 0;
 };
 

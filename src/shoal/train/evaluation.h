@@ -11,7 +11,7 @@ namespace shoal::train {
 
 struct EvaluationOptions {
   std::string split = "validation";
-  std::int64_t samples = 0;      ///< how many, spread evenly over the split; 0: all of it
+  std::int64_t samples = 0;      ///< samples, spread evenly over the split; 0: all of it
   std::int64_t micro_batch = 8;  ///< samples a rank runs at once
 };
 
@@ -20,7 +20,7 @@ struct EvaluationOptions {
 Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group,
                     const EvaluationOptions& options);
 
-/// "loss 3.214, 1.873 bits per byte".
+/// Returns e.g. "loss 3.214, 1.873 bits per byte".
 std::string describe(const Evaluation& evaluation);
 
 }  // namespace shoal::train

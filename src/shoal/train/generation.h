@@ -21,8 +21,8 @@ struct GenerationOptions {
 
 /// Continues `prompt` (at least one token) by `options.tokens` tokens below `vocabulary` (the
 /// embedding may have more rows) and returns those. Token i is drawn with position i of `key`'s
-/// stream. When the model's longest sequence is reached it goes on from the newer half of what
-/// there is.
+/// stream. When the text reaches the model's longest sequence, generation goes on from its newer
+/// half.
 std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t> prompt,
                                     const GenerationOptions& options, Key key,
                                     std::uint32_t vocabulary);

@@ -20,20 +20,20 @@ namespace shoal::train {
 optim::Options optimizer_options(const JobConfig& config);
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps);
 
-/// Options of sharding and its mesh with the axes "replicate" and "shard", for a job whose
-/// zero_stage is above 0.
+/// Return the options of sharding and its mesh with the axes "replicate" and "shard", for a job
+/// whose zero_stage is above 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
 mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world);
 
-/// Options of checkpoints, and of the thread that writes them behind training.
+/// Return the options of checkpoints, and of the thread that writes them behind training.
 checkpoint::SaveOptions save_options(const JobConfig& config);
 checkpoint::SaverOptions saver_options(const JobConfig& config);
 
-/// The model of a run with the loss that the job asks for, on the meta device.
+/// Makes the model of a run with the loss that the job asks for, on the meta device.
 std::shared_ptr<nn::Model> make_job_model(const model::ModelSpec& spec, const JobConfig& config,
                                           Task task);
 
-/// The tokenizer of the job's first data set; null for tables.
+/// Returns the tokenizer of the job's first data set; null for tables.
 std::shared_ptr<const data::Tokenizer> job_tokenizer(const JobConfig& config);
 
 }  // namespace shoal::train

@@ -5,9 +5,9 @@
 
 namespace shoal::train {
 
-/// The fastest of a few products of 1024 x 1024 matrices of `type` (not kAuto; the
-/// result is fp32) with this thread's LibTorch threads, in FLOP/s: what a utilisation is stated
-/// against. Takes about `budget`.
+/// Measures a few matmuls of 1024 x 1024 matrices of `type` (not kAuto; the result is fp32) with
+/// this thread's LibTorch threads, for about `budget`. Returns the FLOP/s of the fastest, against
+/// which a utilisation is stated.
 double measure_peak_flops(Precision type, Duration budget);
 
 }  // namespace shoal::train

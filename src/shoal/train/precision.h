@@ -14,7 +14,7 @@
 
 namespace shoal::train {
 
-/// LibTorch's type of a precision that was decided: not of kAuto.
+/// Returns LibTorch's type of a precision that was decided (not kAuto).
 at::ScalarType scalar_type(Precision type);
 
 /// Gives every parameter of `model`, which has no memory yet, the types that the job asks for;
@@ -22,7 +22,7 @@ at::ScalarType scalar_type(Precision type);
 /// precision.parameters that fits no parameter.
 void set_types(nn::Model& model, const Job& job, Precision type);
 
-/// Types and place of the optimizer's state.
+/// Returns the types and the place of the optimizer's state.
 optim::Storage storage_options(const JobConfig& config);
 
 /// Returns the scale of the loss when any parameter of `model` is float16.
@@ -33,8 +33,8 @@ std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConf
 void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimizer& optimizer,
                    Key key);
 
-/// "bf16 weights (82 of 148 tensors) with fp32 masters, gradients fp32, moments fp32"; empty where
-/// everything is fp32.
+/// Returns e.g. "bf16 weights (82 of 148 tensors) with fp32 masters, gradients fp32, moments fp32";
+/// an empty text where everything is fp32.
 std::string describe_precision(const nn::Model& model, const JobConfig& config);
 
 /// Seconds that the matmuls of one layer take, forward and backward, with fp32 weights and with
@@ -44,8 +44,8 @@ struct ProductTimes {
 };
 
 /// Times the largest layer of `spec` at `rows` rows (at most 256 of them) with the conversions that
-/// a 16-bit type costs. The ranks of `group` measure at the same time and add up what they found,
-/// so that all know the same. Takes about `budget` beyond one pass of each. Collective.
+/// a 16-bit type costs. The ranks of `group` measure at the same time and add up their times, so
+/// that all have the same result. Takes about `budget` beyond one pass of each. Collective.
 ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows, Precision type,
                               Duration budget, const comm::Group& group);
 

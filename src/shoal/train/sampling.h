@@ -16,8 +16,9 @@ struct SamplingOptions {
 /// Throws Error(usage) for values that make no sense.
 void validate(const SamplingOptions& options);
 
-/// The token at `uniform` (in [0, 1)) of the cumulative distribution over the tokens that are left,
-/// the likeliest first; of equal ones the lower id.
+/// Returns the token at `uniform` (in [0, 1)) of the cumulative distribution over the tokens that
+/// are left, ordered from the likeliest; of equally likely tokens the one with the lower id comes
+/// first.
 std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                           double uniform);
 

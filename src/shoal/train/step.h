@@ -24,9 +24,9 @@ struct RankBatch {
   std::int64_t first_sample = 0;
 };
 
-/// This rank's part of the global batch that begins with training sample `first`: rank r runs the
-/// r-th stretch of it, micro-batch after micro-batch. Any number of ranks and any micro-batch train
-/// the same samples.
+/// Returns this rank's part of the global batch that begins with training sample `first`: rank r
+/// runs the r-th stretch of it, micro-batch after micro-batch. Any number of ranks and any
+/// micro-batch train the same samples.
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank);
 
 /// An injected fault of a step: its loss is not a number, or the gradient of one rank is infinite.
@@ -51,7 +51,7 @@ struct StepResult {
 /// Counts the valid labels of the micro-batches; for a regression, their values.
 double count_labels(const std::vector<Batch>& micro_batches);
 
-/// One step: forward and backward of every micro-batch, gradients summed over `group` as they
+/// Executes steps: forward and backward of every micro-batch, gradients summed over `group` as they
 /// become ready, clipping, the optimizer's update.
 ///
 /// Every loss is a sum divided by the global count of valid labels and gradients reduce by sum, so
@@ -69,8 +69,8 @@ class TrainingStep {
 
   StepResult run(const RankBatch& batch, const StepInput& input);
 
-  /// Called in every step, on all ranks, when gradients are complete and before parameters and the
-  /// optimizer's state change.
+  /// Sets a function that is called in every step, on all ranks, when gradients are complete and
+  /// before parameters and the optimizer's state change.
   void before_update(std::function<void()> call) { before_update_ = std::move(call); }
 
  private:
@@ -89,10 +89,10 @@ class TrainingStep {
   optim::LossScale* scale_;
 };
 
-/// The slices that an optimizer of the whole model updates: every parameter that is trained, in the
-/// model's order.
+/// Returns the slices that an optimizer of the whole model updates: every parameter that is
+/// trained, in the model's order.
 std::vector<optim::Slice> slices_of(const nn::Module& model);
-/// The slices that an optimizer updates where this rank owns a part of the model.
+/// Returns the slices that an optimizer updates where this rank owns a part of the model.
 std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& owned);
 
 }  // namespace shoal::train

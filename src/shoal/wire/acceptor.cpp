@@ -55,6 +55,7 @@ void Acceptor::accept_all() {
     const int fd = socket.get();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     Caller caller{std::move(socket), ListenerHandshake(key_), Deadline::in(kHandshakeLimit)};
+    // The listener speaks first: its challenge must be in the caller's proof.
     if (!send_all(fd, caller.handshake.greeting())) continue;
     callers_.emplace(fd, std::move(caller));
     loop_.watch(fd, EPOLLIN, [this, fd](std::uint32_t) { continue_handshake(fd); });
@@ -71,6 +72,8 @@ void Acceptor::continue_handshake(int fd) {
     return drop(fd);
   if (!caller.handshake.done()) return;
   if (!send_all(fd, caller.handshake.proof())) return drop(fd);
+  // The caller is removed before `admit_` runs, which may close the socket: the next connection may
+  // get the same number.
   loop_.forget(fd);
   auto node = callers_.extract(fd);
   admit_(std::move(node.mapped().socket), node.mapped().handshake.hello());
@@ -82,8 +85,11 @@ void Acceptor::drop(int fd) {
 }
 
 void Acceptor::drop_older_than(Duration age) {
+  // A caller that came at time t has the deadline t + kHandshakeLimit, so `latest` is the deadline
+  // of one that came `age` ago.
   const auto latest = Clock::now() + kHandshakeLimit - age;
   for (auto it = callers_.begin(); it != callers_.end();) {
+    // `drop` erases the entry, so the iterator moves on first.
     const auto current = it++;
     if (current->second.deadline.at() < latest) drop(current->first);
   }

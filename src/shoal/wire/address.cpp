@@ -23,6 +23,7 @@ namespace {
 
 std::uint16_t parse_port(std::string_view text) {
   std::uint16_t port = 0;
+  // from_chars rejects numbers that do not fit into a port, and takes no sign or blank.
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
     throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a port", text))
@@ -64,6 +65,8 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
   if (fd.get() < 0) return Descriptor();
   if (connect(fd.get(), to.ai_addr, to.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return Descriptor();
+    // An address that drops packets is given up after two seconds, so that the other addresses of a
+    // name get their turn before the deadline.
     pollfd ready{fd.get(), POLLOUT, 0};
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
     if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 2000))) != 1)
@@ -98,6 +101,8 @@ std::string Endpoint::text() const {
 }
 
 Endpoint parse_endpoint(std::string_view text) {
+  // The last colon separates the port. An IPv6 address has colons too and must stand in brackets; a
+  // NUL would end the name early for getaddrinfo, which takes a C string.
   const auto colon = text.rfind(':');
   std::string_view host = text.substr(0, colon);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
@@ -117,7 +122,7 @@ PortRange parse_port_range(std::string_view text) {
   const std::uint16_t first = parse_port(text.substr(0, dash));
   const std::uint16_t last = dash == text.npos ? first : parse_port(text.substr(dash + 1));
   if (last < first)
-    throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is no range of ports", text));
+    throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a range of ports", text));
   return {first, last};
 }
 
@@ -143,6 +148,8 @@ std::string interface_address(std::string_view wanted) {
 
 std::string address_towards(const std::string& host) {
   int error = 0;
+  // Connecting a datagram socket sends nothing: the kernel chooses the route, and with it the
+  // source address. The port (discard) plays no part.
   const Addresses addresses = resolve(host, 9, 0, &error);
   for (const addrinfo* a = addresses.get(); a; a = a->ai_next) {
     const Descriptor fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -162,6 +169,7 @@ Descriptor listen_on(const std::string& host, PortRange ports) {
                   fmt::format("cannot resolve '{}': {}", host, gai_strerror(error)));
     }
     Descriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    // Without it, connections of an earlier job in TIME_WAIT would keep the port for a minute.
     set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR);
     if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 &&
         listen(fd.get(), SOMAXCONN) == 0)
@@ -175,6 +183,8 @@ Descriptor listen_on(const std::string& host, PortRange ports) {
 
 Descriptor connect_to(const Endpoint& to, Deadline deadline) {
   for (;;) {
+    // The name is resolved anew in each round, because a node that is still starting may not be in
+    // the name service yet. A refused connection may only mean that the peer does not listen yet.
     int error = 0;
     const Addresses addresses = resolve(to.host, to.port, 0, &error);
     for (const addrinfo* a = addresses.get(); a; a = a->ai_next)

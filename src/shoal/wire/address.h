@@ -19,29 +19,29 @@ struct Endpoint {
 /// Throws Error(config) for anything else.
 Endpoint parse_endpoint(std::string_view text);
 
-/// A range of ports; a listener takes the first free one: "7000-7100", "7000"; "0": the system
-/// chooses.
+/// A range of ports, of which a listener takes the first that is free: "7000-7100" or "7000". With
+/// "0" the system chooses a port.
 struct PortRange {
   std::uint16_t first = 0;
   std::uint16_t last = 0;
 };
 PortRange parse_port_range(std::string_view text);
 
-/// The address of a network interface, chosen by its name ("eth0") or by a prefix of its address
-/// ("10.1.", "fd00:"). Throws Error(config) that lists what there is.
+/// Returns the address of a network interface, chosen by its name ("eth0") or by a prefix of its
+/// address ("10.1.", "fd00:"). Throws Error(config) that lists what there is.
 std::string interface_address(std::string_view name_or_prefix);
 
 /// Returns the address of this host that packets to `host`, a number or a name, carry; sends
 /// nothing. Empty: there is no route to it.
 std::string address_towards(const std::string& host);
 
-/// A non-blocking listening socket on `host` (numeric or name). Throws Error(resource) when no port
-/// of the range is free.
+/// Returns a non-blocking listening socket on `host` (numeric or name). Throws Error(resource) when
+/// no port of the range is free.
 Descriptor listen_on(const std::string& host, PortRange ports);
-/// A connected non-blocking socket without delay for small messages. Tries every address of the
-/// name, again and again, until `deadline`; then throws Error(timeout).
+/// Returns a connected non-blocking socket without delay for small messages. Tries every address of
+/// the name, again and again, until `deadline`; then throws Error(timeout).
 Descriptor connect_to(const Endpoint& to, Deadline deadline);
-/// The two ends of a connected socket: on this host, and on the other.
+/// Return the two ends of a connected socket: the one on this host, and the one on the other.
 Endpoint local_endpoint(int socket);
 Endpoint remote_endpoint(int socket);
 

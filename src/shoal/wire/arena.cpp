@@ -147,6 +147,7 @@ void* Arena::allocate(std::size_t bytes, std::size_t sharers) {
                               static_cast<double>(segment_.bytes()) / kGiB));
     }
   }
+  // The limit counts whole size classes (`size`), the ledger what was asked for.
   const std::size_t asked = (bytes / sharers + kAlignment - 1) / kAlignment * kAlignment;
   *header = {kLive, static_cast<std::uint32_t>(size_class), static_cast<std::uint32_t>(category),
              static_cast<std::uint32_t>(sharers), asked};
@@ -197,6 +198,7 @@ void Arena::retag(void* block, MemoryCategory from, MemoryCategory to) {
   const std::lock_guard lock(mutex_);
   auto* header = reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kAlignment);
   SHOAL_CHECK(header->state == kLive, "the block at offset {} is not in use", offset(block));
+  // A block that was moved to another category meanwhile stays there.
   if (header->category != static_cast<std::uint32_t>(from)) return;
   header->category = static_cast<std::uint32_t>(to);
   usage_[static_cast<int>(from)].in_use -= header->bytes;
@@ -205,7 +207,11 @@ void Arena::retag(void* block, MemoryCategory from, MemoryCategory to) {
 
 void Arena::free(void* block) {
   if (!block) return;
+  // LibTorch frees a block with the allocator that is current at that time, so blocks that are
+  // older than the arena, and those of a forked child, come here too.
   if (!contains(block)) return std::free(block);
+  // A forked child ignores frees of the blocks that it inherited: the lock may have been held by a
+  // thread that does not exist here.
   if (child_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(mutex_);
   free_locked(block);

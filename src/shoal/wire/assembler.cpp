@@ -21,6 +21,8 @@ std::span<std::byte> Assembler::wanted() {
 }
 
 void Assembler::took(std::size_t bytes, ChunkSink& sink) {
+  // A chunk without bytes (a message of none) is closed as soon as its header is complete, so that
+  // `wanted` never returns an empty span, with which `feed` would make no progress.
   if (!within_chunk()) {
     header_bytes_ += bytes;
     if (!within_chunk()) return;
@@ -45,6 +47,7 @@ void Assembler::open(ChunkSink& sink) {
   ChunkHeader header;
   std::memcpy(&header, header_, sizeof header);
   const auto bad = [&](const char* why) {
+    // The header is dropped first, so that `wanted` is valid after the throw.
     header_bytes_ = 0;
     throw Error(ErrorKind::kData, "receive",
                 fmt::format("a malformed chunk: {}: magic {:#x}, {} of {} bytes", why, header.magic,
@@ -61,6 +64,8 @@ void Assembler::open(ChunkSink& sink) {
   if (message_.total != header.total) bad("another length than was announced");
   if (header.length != std::min<std::uint64_t>(kChunkBytes, message_.total - message_.arrived))
     bad("not cut as ours are");
+  // Only messages of more than one chunk take an entry; a peer cannot make the map grow without
+  // bound.
   if (message_.arrived == 0 && header.length < header.total && partial_.size() >= kMaxOpenStreams)
     bad("too many streams");
   stream_ = header.stream;
@@ -80,6 +85,7 @@ void Assembler::close(ChunkSink& sink) {
                                 : std::exchange(chunk_, ReceivedChunk());
   message_.arrived += length_;
   if (message_.arrived < message_.total) {
+    // A message of one chunk never enters the map.
     partial_[stream_] = message_;
   } else if (message_.arrived > length_) {
     partial_.erase(stream_);
@@ -89,6 +95,8 @@ void Assembler::close(ChunkSink& sink) {
 }
 
 void Assembler::forget_places(std::optional<Stream> stream) {
+  // The bytes of the chunk that have arrived stay in the caller's memory. The connection still
+  // delivers the rest, which must go somewhere, as the next header follows it.
   if (!within_chunk() || !placed_ || (stream && *stream != stream_)) return;
   chunk_ = ReceivedChunk(pool_, message_.total, message_.arrived, length_);
   to_ = chunk_.data();

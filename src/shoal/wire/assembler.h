@@ -32,7 +32,7 @@ class ChunkSink {
   /// `total` bytes long; null puts them into a ReceivedChunk.
   virtual std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset,
                            std::size_t bytes) = 0;
-  /// The bytes have arrived. `chunk` has no memory where `place` has named some.
+  /// Tells that the bytes have arrived. `chunk` has no memory where `place` has named some.
   virtual void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) = 0;
 };
 
@@ -51,16 +51,16 @@ class Assembler {
   /// Never empty.
   std::span<std::byte> wanted();
   bool within_chunk() const { return header_bytes_ == kHeaderBytes; }
-  /// The first `bytes` of `wanted()` have been filled. Throws Error(data) for what no sender of
-  /// ours writes; the connection is of no use then.
+  /// Tells that the first `bytes` of `wanted()` have been filled. Throws Error(data) for bytes that
+  /// no sender of Shoal writes; the connection is of no use then.
   void took(std::size_t bytes, ChunkSink& sink);
   /// Takes any part of the byte stream, by copy. Throws as `took`.
   void feed(std::span<const std::byte> bytes, ChunkSink& sink);
   /// As above, but collects whole messages in memory of their own.
   void took(std::size_t bytes, const std::function<void(Stream, Bytes)>& message);
   void feed(std::span<const std::byte> bytes, const std::function<void(Stream, Bytes)>& message);
-  /// The memory that a sink has named, for `stream` or for all, may be gone: the rest of a chunk
-  /// that was to go there goes into a ReceivedChunk, which is incomplete and of no use.
+  /// Ends the use of memory that a sink has named, for `stream` or for all streams. The rest of a
+  /// chunk that was to go there goes into a ReceivedChunk, which is incomplete and of no use.
   void forget_places(std::optional<Stream> stream = std::nullopt);
 
  private:

@@ -7,6 +7,7 @@
 namespace shoal::wire {
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  // `other` closes what this one held when it is destroyed.
   std::swap(fd_, other.fd_);
   return *this;
 }

@@ -35,6 +35,8 @@ bool receive_with(int socket, void* data, std::size_t bytes, std::vector<Descrip
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
   if (poll(&wait, 1, static_cast<int>(std::min<long>(left, 1 << 30))) != 1) return false;
   iovec part{data, bytes};
+  // There is room for more descriptors than any message of ours has: the kernel silently drops what
+  // does not fit.
   std::array<char, CMSG_SPACE(4 * sizeof(int))> space{};
   msghdr message{};
   message.msg_iov = &part;

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::size_t kMostText = 16 << 10;
 
+/// Precedes the four texts, whose lengths it has: operation, message, awaited, hint.
 struct ErrorHeader {
   std::uint32_t kind = 0;
   std::int32_t rank = -1;
@@ -42,6 +43,8 @@ Bytes encode(const Error& error) {
 Error decode_error(std::span<const std::byte> bytes) {
   const Error unreadable(ErrorKind::kAborted, "abort",
                          "another rank stopped the job; its error report cannot be read");
+  // The bytes come from another process, perhaps of another version: every length and the kind are
+  // checked before use.
   ErrorHeader header;
   if (bytes.size() < sizeof header) return unreadable;
   std::memcpy(&header, bytes.data(), sizeof header);

@@ -14,6 +14,8 @@ EventLoop::EventLoop()
     : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (epoll_.get() < 0 || wake_.get() < 0)
     throw system_error(ErrorKind::kResource, "event_loop", "no descriptors left");
+  // The eventfd stays readable until it is read, so a wake that comes between two waits ends the
+  // next one.
   watch(wake_.get(), EPOLLIN, [fd = wake_.get()](std::uint32_t) {
     std::uint64_t count;
     [[maybe_unused]] const auto n = read(fd, &count, sizeof count);
@@ -39,6 +41,9 @@ void EventLoop::run_once(Duration limit) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
   const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                            static_cast<int>(ms));
+  // A callback may close descriptors whose events are still in `events`. Those that are no longer
+  // watched are skipped. A new connection may have got a number again and then receives the old
+  // event: callbacks read without blocking and so find nothing.
   for (int i = 0; i < n; ++i) {
     if (const auto entry = watched_.find(events[i].data.fd); entry != watched_.end()) {
       const auto ready = entry->second;  // lives on when the callback forgets itself

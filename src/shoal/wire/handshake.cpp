@@ -67,7 +67,7 @@ void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline 
     } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       wait_ready(socket, out ? POLLOUT : POLLIN, deadline);
     } else {
-      throw Error(ErrorKind::kPeerLost, "handshake", "the other side hung up")
+      throw Error(ErrorKind::kPeerLost, "handshake", "the other side closed the connection")
           .hint("do both sides have the same job key?");
     }
   }
@@ -94,6 +94,8 @@ bool ListenerHandshake::feed(std::span<const std::byte> bytes) {
     return false;
   if (!done()) return true;
   const auto received = std::span<const std::byte>(received_);
+  // The listener's own challenge is part of the text: a proof that was recorded on another
+  // connection does not pass.
   const Proof want = prove(key_, "caller", own_, received.subspan(kMagic.size(), sizeof(Nonce)),
                            received.subspan(kGreeting, sizeof(Hello)));
   // In constant time: how long the comparison takes says nothing about the right proof.
@@ -123,6 +125,7 @@ void handshake_as_caller(int socket, const std::string& key, const Hello& hello,
   }
   const auto listener = std::span<const std::byte>(greeting).subspan(kMagic.size());
   const Nonce own = random_nonce();
+  // The proof covers `hello`, so that nobody without the key can change the rank that it names.
   const Proof mine = prove(key, "caller", listener, own, hello);
   std::vector<std::byte> answer;
   append(answer, kMagic.data(), kMagic.size());

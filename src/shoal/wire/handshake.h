@@ -18,9 +18,10 @@ using Hello = std::array<std::byte, 16>;
 /// Both ends of a connection prove that they know the job's key before a byte of anything else is
 /// read: HMAC-SHA256 over both sides' random challenges, with a different label for each direction
 /// (so that an answer cannot be reflected). The key never travels. What follows is not encrypted.
-///   listener -> caller: magic, challenge; caller -> listener: magic, challenge, hello, proof;
-///   listener -> caller: proof.
-/// The listener's side, fed as bytes come: it never waits.
+///   listener -> caller: magic, challenge
+///   caller -> listener: magic, challenge, hello, proof
+///   listener -> caller: proof
+/// This class is the listener's side. It is fed as bytes come, and never waits.
 class ListenerHandshake {
  public:
   explicit ListenerHandshake(std::string key);
@@ -28,7 +29,7 @@ class ListenerHandshake {
   /// Returns how many bytes are still needed. No more are taken: what follows belongs to the
   /// connection.
   std::size_t wanted() const;
-  /// Takes at most `wanted()` bytes. False: not a member.
+  /// Takes at most `wanted()` bytes. Returns false when the caller does not know the key.
   bool feed(std::span<const std::byte> bytes);
   bool done() const { return wanted() == 0; }
   std::vector<std::byte> proof() const;
@@ -40,8 +41,8 @@ class ListenerHandshake {
   std::vector<std::byte> received_;
 };
 
-/// The caller's side on a connected non-blocking socket. Throws Error(peer_lost) when the listener
-/// does not know the key, Error(timeout).
+/// Performs the caller's side on a connected non-blocking socket. Throws Error(peer_lost) when the
+/// listener does not know the key, Error(timeout).
 void handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline);
 
 }  // namespace shoal::wire

@@ -32,6 +32,7 @@ std::string kernel_and_namespaces() {
 std::vector<std::string> exchange(KeyValues& store, const std::string& prefix, int rank, int size,
                                   const std::string& own, Deadline deadline) {
   const auto key = [&](int r) { return fmt::format("{}/{}", prefix, r); };
+  // Every rank stores before it waits, so no order of arrival can deadlock.
   store.set(key(rank), own, deadline);
   std::vector<std::string> all;
   for (int r = 0; r < size; ++r) all.push_back(r == rank ? own : store.wait(key(r), deadline));
@@ -56,6 +57,8 @@ std::vector<int> agree_on_hosts(KeyValues& store, int rank, const std::vector<in
                                 bool proven, Deadline deadline) {
   const int size = static_cast<int>(proposed.size());
   const auto all = exchange(store, "shares", rank, size, proven ? "yes" : "no", deadline);
+  // One rank's no ends the host for all its ranks: both ends of a connection must choose the same
+  // transport, and all ranks compute this from the same values.
   std::set<int> refuted;
   for (int r = 0; r < size; ++r)
     if (all[r] != "yes") refuted.insert(proposed[r]);

@@ -15,8 +15,8 @@ namespace shoal::wire {
 std::vector<int> propose_hosts(KeyValues& store, int rank, int size, const std::string& name,
                                Deadline deadline);
 
-/// The proposal without the hosts of which a rank says that its rendezvous was not `proven`: each
-/// of their ranks then counts as a host of its own. Collective.
+/// Returns the proposal without the hosts on which the rendezvous of some rank was not `proven`:
+/// each rank of such a host counts as a host of its own. Collective.
 std::vector<int> agree_on_hosts(KeyValues& store, int rank, const std::vector<int>& proposed,
                                 bool proven, Deadline deadline);
 

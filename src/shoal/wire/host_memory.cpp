@@ -14,6 +14,7 @@ constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
 std::size_t left_in_control_groups() {
   std::size_t left = kUnlimited;
+  // Each level up to the root may have a limit of its own, and the tightest one kills.
   for (const ControlGroup& group : control_groups("memory")) {
     const auto limit = memory_limit(group);
     if (!limit) continue;
@@ -39,6 +40,7 @@ std::size_t available_memory_bytes() {
 }
 
 std::size_t share_of_memory_bytes(int ranks) {
+  // The division comes first: where nothing is known, `available` is the largest number.
   return available_memory_bytes() / 20 * 19 / static_cast<std::size_t>(std::max(ranks, 1));
 }
 

@@ -8,7 +8,8 @@ namespace shoal::wire {
 /// cgroups (version 1 or 2, every level) allow.
 std::size_t available_memory_bytes();
 
-/// Returns what one of `ranks` on this host may take of it: an equal part, less a margin of 5 %.
+/// Returns the bytes that one of `ranks` ranks on this host may take: an equal part of the
+/// available memory, less a margin of 5 %.
 std::size_t share_of_memory_bytes(int ranks);
 
 }  // namespace shoal::wire

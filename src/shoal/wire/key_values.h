@@ -14,8 +14,8 @@ class KeyValues {
   virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
   /// Waits until `key` has a value and returns it. Throws Error(timeout).
   virtual std::string wait(const std::string& key, Deadline deadline) = 0;
-  /// An address of this host at which the other ranks can probably reach it. Throws Error(config)
-  /// where it cannot be known.
+  /// Returns an address of this host at which the other ranks can probably reach it. Throws
+  /// Error(config) where no such address is known.
   virtual std::string address() = 0;
 };
 

@@ -27,6 +27,7 @@ iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begi
 }  // namespace
 
 Link::~Link() {
+  // Operations may still wait for `released` of what was never sent.
   for (auto& [stream, queue] : queues_)
     for (auto& message : queue.messages) release(*message);
   for (Chunk& chunk : writing_) release(*chunk.message);
@@ -40,6 +41,8 @@ void Link::send(Stream stream, int priority, Bytes head, std::span<const std::by
                 Released released) {
   const auto [entry, fresh] = queues_.try_emplace(stream);
   if (fresh) turns_.push_back(stream);
+  // Messages of a stream keep their order, so an urgent one lifts those before it as well: it could
+  // not overtake them.
   entry->second.priority = std::max(entry->second.priority, priority);
   entry->second.messages.push_back(
       std::make_shared<Message>(Message{std::move(head), body, {}, std::move(released)}));
@@ -85,6 +88,9 @@ bool Link::flush() {
   for (;;) {
     while (!turns_.empty() && writing_bytes_ < kBytesAhead && writing_.size() < kMaxChunksAhead)
       make_chunk();
+    // One system call writes what is left of all chunks: of each the rest of its header, then the
+    // part of the message that it carries. A message is `head` followed by `body`; `begin` and
+    // `end` are positions in it.
     if (writing_.empty()) return true;
     iovec parts[3 * kMaxChunksAhead];
     std::size_t count = 0;
@@ -114,6 +120,7 @@ bool Link::flush() {
       throw system_error(ErrorKind::kPeerLost, "send", "the connection broke");
     }
     wrote(static_cast<std::size_t>(n));
+    // After a short write the kernel's buffer is full, and another call would only say so.
     if (static_cast<std::size_t>(n) < wanted) return false;
   }
 }
@@ -127,6 +134,7 @@ void Link::wrote(std::size_t bytes) {
     bytes -= n;
     if (chunk.sent < chunk.header.size() + chunk.bytes) return;
     writing_bytes_ -= chunk.bytes;
+    // The kernel has copied the last byte, so the memory is not read again.
     if (chunk.last) release(*chunk.message);
     writing_.pop_front();
   }
@@ -142,6 +150,8 @@ void Link::release(Message& message) {
 
 void Link::copy_body(Message& message) {
   if (!message.released) return;
+  // Chunks in `writing_` refer to the message and not to its memory: one that is partly written
+  // goes on from the copy.
   message.own_body.assign(message.body.begin(), message.body.end());
   message.body = message.own_body;
   release(message);
@@ -212,6 +222,7 @@ bool Link::receive(ChunkSink& sink) {
 }
 
 bool Link::receive(const std::function<void(Stream, Bytes)>& message) {
+  // The bound lets other connections have their turn while a peer sends without pause.
   for (int turn = 0; turn < 64; ++turn) {
     const auto before = bytes_received_;
     const bool open = receive_some([&](std::size_t direct, std::span<const std::byte> more) {

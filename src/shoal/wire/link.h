@@ -34,10 +34,10 @@ class Link {
   /// Queues a message of `head` and `body`. `body` is not copied: it is read until `released`.
   void send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
             Released released);
-  /// Writes what the kernel takes. False when something is left. Throws Error(peer_lost).
+  /// Writes what the kernel takes. Returns false when something is left. Throws Error(peer_lost).
   bool flush();
-  /// Reads once what is there, up to about a chunk. False at the end of the connection. Throws
-  /// Error(peer_lost) or Error(data).
+  /// Reads once what is there, up to about a chunk. Returns false at the end of the connection.
+  /// Throws Error(peer_lost) or Error(data).
   bool receive(ChunkSink& sink);
   /// As above, for whole messages.
   bool receive(const std::function<void(Stream, Bytes)>& message);
@@ -51,7 +51,7 @@ class Link {
   /// copy, because the receiver counts its bytes.
   void drop_all();
 
-  /// True when nothing is left to be written, of any stream or of one.
+  /// Returns true when nothing is left to be written, of any stream or of one.
   bool idle() const { return queues_.empty() && writing_.empty(); }
   bool idle(Stream stream) const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }  ///< headers included
@@ -83,8 +83,8 @@ class Link {
     bool last;
     std::size_t sent = 0;  // header included
   };
-  /// Chunks are made this far ahead: enough for one sendmsg, and little for an urgent message to
-  /// wait behind.
+  /// So many bytes are cut into chunks ahead of time: enough for one sendmsg, and few enough that
+  /// an urgent message does not wait long behind them.
   static constexpr std::size_t kBytesAhead = 512 << 10;
   static constexpr std::size_t kMaxChunksAhead = 8;
   void make_chunk();

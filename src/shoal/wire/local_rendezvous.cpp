@@ -92,6 +92,7 @@ class Leader {
  public:
   Leader(const LocalRendezvousOptions& options, const std::string& path)
       : options_(options), path_(path), members_(static_cast<std::size_t>(options.size)) {
+    // SOCK_SEQPACKET keeps the bounds of messages, and gives each message its own descriptors.
     listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     // A job of this name that was killed may have left its socket. No other user can have made it,
     // because the directory belongs to this user alone.
@@ -127,6 +128,8 @@ class Leader {
  private:
   void send_to_all(const Answer& control, const SharedSegment& segment) {
     const Descriptor own_process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+    // The descriptors are duplicated on their way. What this process holds may be closed
+    // afterwards, and memory that a rank has mapped outlives its owner.
     for (int to = 1; to < options_.size; ++to) {
       send_to(to, control, {segment.fd()});
       for (int rank = 0; rank < options_.size; ++rank) {
@@ -182,10 +185,12 @@ class Leader {
       return 0;
     std::array<char, 64> key{};
     std::memcpy(key.data(), options_.key.data(), std::min(options_.key.size(), key.size()));
+    // A caller without the key gets no answer, not even that its key is wrong.
     if (hello.magic != kMagic || hello.key != key) return 0;
     const bool in_range = hello.rank > 0 && hello.rank < options_.size;
     const bool twice = hello.rank == 0 || (in_range && members_[hello.rank].here);
     if (hello.size != options_.size || !in_range || twice) {
+      // The caller learns of it too: it must not wait for its deadline.
       const Answer refusal{.rank = kRefused};
       send_with(caller.get(), &refusal, sizeof refusal, {});
       throw Error(
@@ -250,6 +255,7 @@ LocalRendezvousResult join_leader(const LocalRendezvousOptions& options, const s
       throw fail(fmt::format("rank 0 did not open {}", path)).hint("look at rank 0's log");
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
+  // Both sides check: the key must not reach a program of another user.
   if (!same_user(leader.get())) throw fail("another user listens at " + path);
   Hello hello{.rank = options.rank, .size = options.size, .shares = options.arena != nullptr};
   std::memcpy(hello.key.data(), options.key.data(), std::min(options.key.size(), hello.key.size()));
@@ -302,6 +308,8 @@ std::string rendezvous_directory(const std::string& runtime_directory) {
   const std::string path = fmt::format("{}/shoal-{}", runtime_directory, getuid());
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     throw system_error(ErrorKind::kResource, kOperation, "cannot make " + path);
+  // The path lies in a directory in which everybody may write, so another user may have made it
+  // first, also as a link to a directory of this user: lstat does not follow it.
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != getuid() ||
       (status.st_mode & 077) != 0) {

@@ -31,8 +31,8 @@ struct LocalRendezvousResult {
   std::vector<Descriptor> processes;
 };
 
-/// The directory below `runtime_directory` that holds the sockets of one user's jobs; made if need
-/// be, mode 0700. Throws Error(resource) when another user could write to it.
+/// Returns the directory below `runtime_directory` that holds the sockets of one user's jobs. Makes
+/// it if need be, with mode 0700. Throws Error(resource) when another user could write to it.
 std::string rendezvous_directory(const std::string& runtime_directory = "/tmp");
 
 /// Brings the ranks of one host together over a path socket in a 0700 directory below

@@ -12,6 +12,9 @@ namespace shoal::wire {
 
 // The futex is not private to the process: ranks are processes that map the same memory.
 void wake(ParkingLot& lot) {
+  // The load comes after the caller's sequentially consistent store, and a sleeper's last look
+  // after its increment of `sleepers`. With weaker order the processor could load first: then both
+  // might see the old value, and the sleeper would miss the wake until its time limit.
   if (lot.sleepers.load(std::memory_order_seq_cst) == 0) return;
   lot.wakeups.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_futex, &lot.wakeups, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -20,6 +23,8 @@ void wake(ParkingLot& lot) {
 void sleep_in(ParkingLot& lot, std::uint32_t wakeups, Duration longest) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
   const timespec time{.tv_sec = seconds.count(), .tv_nsec = (longest - seconds).count()};
+  // The result does not matter: woken, interrupted, too late to sleep or out of time, the caller
+  // looks again.
   syscall(SYS_futex, &lot.wakeups, FUTEX_WAIT, wakeups, &time, nullptr, 0);
 }
 

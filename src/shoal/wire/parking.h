@@ -9,8 +9,8 @@
 
 namespace shoal::wire {
 
-/// The ranks of a group sleep here (futex(2)) when spinning has not helped. It lies in memory that
-/// they share, zero-initialised.
+/// A place in which the ranks of a group sleep (futex(2)) when spinning has not helped. It lies in
+/// zero-initialised memory that the ranks share.
 ///
 /// A rank that goes to sleep reads `wakeups`, announces itself in `sleepers`, and looks once more
 /// for what it waits for. A rank that has stored something looks at `sleepers` after its store. All
@@ -20,8 +20,8 @@ struct alignas(64) ParkingLot {
   std::atomic<std::uint32_t> wakeups;
 };
 
-/// Wakes all that sleep. Call it after a sequentially consistent store of what they wait for; it
-/// costs one load when no rank sleeps.
+/// Wakes all sleeping ranks. The caller has stored what they wait for, by a sequentially consistent
+/// store. The call costs one load when no rank sleeps.
 void wake(ParkingLot& lot);
 
 /// Sleeps for at most `longest`, or until woken. Returns at once when `lot.wakeups` is no longer
@@ -53,7 +53,7 @@ class SpinPolicy {
   void spinning_helped() {
     if (spins_ < most_spins_) spins_ = std::min(most_spins_, 2 * spins_);
   }
-  /// Learns from a yield that took so long: other threads ran on this core, or none did.
+  /// Learns from how long a yield `took`: after a long one other threads have run on this core.
   void yielded(Duration took) {
     if (took > kOthersRan) {
       spins_ = std::max(spins_ / 2, 1);

@@ -13,6 +13,7 @@ ChunkPool::Memory ChunkPool::take() {
       return memory;
     }
   }
+  // Memory is allocated outside the lock, because its first use may fault in many pages.
   return std::make_unique_for_overwrite<std::byte[]>(chunk_bytes_);
 }
 
@@ -42,6 +43,7 @@ ReceivedChunk& ReceivedChunk::operator=(ReceivedChunk&& other) noexcept {
 }
 
 ReceivedChunk::~ReceivedChunk() {
+  // The chunk holds the pool, which therefore outlives the connection that received the bytes.
   if (home_) home_->give_back(std::move(memory_));
 }
 

@@ -43,6 +43,7 @@ std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports
             Endpoint{host, static_cast<std::uint16_t>(port)}, key,
             Deadline::in(std::min<Duration>(deadline.left(), std::chrono::milliseconds(500))));
       } catch (const Error& error) {
+        // Nobody listens, another program does, or it is a store of another job: the next port.
         if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
       }
     }
@@ -81,6 +82,7 @@ void Rendezvous::serve(const std::string& place, const std::string& key, const s
   }
   file_ = place.substr(kFile.size());
   server_ = std::make_unique<StoreServer>(host, PortRange{}, key);
+  // The server listens by now: a rank that reads the address finds it.
   replace_text(file_, server_->endpoint().text() + "\n", "rendezvous");
 }
 

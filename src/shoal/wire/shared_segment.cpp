@@ -13,6 +13,8 @@
 namespace shoal::wire {
 
 SharedSegment::SharedSegment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes) {
+  // The mapping is far larger than the memory that will be touched: the kernel must not reserve for
+  // all of it.
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED) {
     const Error error = system_error(ErrorKind::kResource, "shared_segment",
@@ -26,6 +28,8 @@ SharedSegment::SharedSegment(int fd, std::size_t bytes) : fd_(fd), bytes_(bytes)
 SharedSegment SharedSegment::create(const std::string& name, std::size_t bytes) {
   const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) throw system_error(ErrorKind::kResource, "shared_segment", "cannot create a memfd");
+  // The last seal keeps a peer, which gets a descriptor that may write, from adding seals that
+  // would break this process, such as one against further mappings that write.
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     const Error error = system_error(ErrorKind::kResource, "shared_segment",
@@ -66,6 +70,7 @@ SharedSegment::~SharedSegment() {
 }
 
 void SharedSegment::punch(std::size_t offset, std::size_t bytes) const {
+  // Pages that lie only partly in the range hold bytes of its neighbours and stay.
   const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t begin = (offset + page - 1) / page * page;
   const std::size_t end = (offset + bytes) / page * page;
@@ -76,6 +81,8 @@ void SharedSegment::punch(std::size_t offset, std::size_t bytes) const {
 }
 
 void SharedSegment::make_private() const {
+  // The new mapping takes the same addresses, so the child's pointers into the memory stay valid;
+  // its writes go to copies of the pages.
   if (data_)
     mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd_, 0);
 }

@@ -73,6 +73,7 @@ class StoreServer::Service {
   void drop_link(int fd) {
     loop_.forget(fd);
     links_.erase(fd);
+    // After this every waiter has a link, which `put` relies on.
     for (auto& [key, waiters] : waiters_)
       std::erase_if(waiters, [&](const Waiter& w) { return w.fd == fd; });
   }
@@ -87,9 +88,13 @@ class StoreServer::Service {
       drop_link(fd);
     }
   }
+  // EPOLLOUT is watched only while the kernel's buffer is full, because a socket with room is
+  // always ready.
   void flush(int fd) { listen_to(fd, links_.at(fd).flush() ? EPOLLIN : EPOLLIN | EPOLLOUT); }
 
   void request(int fd, Stream stream, const Bytes& bytes) {
+    // The length comes from a caller that knows the key, but may be broken: it is checked against
+    // the message.
     std::uint32_t length = 0;
     if (bytes.size() >= 4) std::memcpy(&length, bytes.data(), 4);
     if (bytes.size() < 4 || length > kMaxKey || length > bytes.size() - 4)
@@ -106,6 +111,7 @@ class StoreServer::Service {
                                       : answer(fd, stream.group, kThere, entry->second);
       case kWait:
         if (entry == values_.end()) {
+          // The answer comes when another rank sets the key; no thread waits for it meanwhile.
           waiters_[key].push_back({fd, stream.group});
         } else {
           answer(fd, stream.group, kThere, entry->second);
@@ -118,6 +124,7 @@ class StoreServer::Service {
           return answer(fd, stream.group, kNotANumber,
                         entry == values_.end() ? value : entry->second);
         }
+        // Unsigned numbers wrap around where signed ones would be undefined.
         const std::string sum = std::to_string(static_cast<std::int64_t>(
             static_cast<std::uint64_t>(*before) + static_cast<std::uint64_t>(*amount)));
         put(key, sum);
@@ -144,6 +151,7 @@ class StoreServer::Service {
                        Bytes(data, data + value.size()));
   }
 
+  // The acceptor is last, so it is destroyed first, while the loop that it uses exists.
   EventLoop loop_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::vector<Waiter>> waiters_;
@@ -188,6 +196,7 @@ StoreClient::Reply StoreClient::request(int what, const std::string& key, const 
   std::optional<Reply> reply;
   for (;;) {
     const bool sent = link_.flush();
+    // What a server sent before it closed is still read.
     const bool open = link_.receive([&](Stream stream, Bytes bytes) {
       if (stream.group == number) reply = Reply{stream.sequence, text_of(bytes, 0, bytes.size())};
     });

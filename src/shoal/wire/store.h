@@ -15,7 +15,8 @@
 namespace shoal::wire {
 
 /// Keys and values through which ranks find each other. Rank 0 holds them and serves them in a
-/// thread of its own. Keys have up to 4 KiB, values up to 16 MiB. Callers show the job key.
+/// thread of its own. Keys have up to 4 KiB, values up to 16 MiB. Callers prove that they know the
+/// job key.
 class StoreServer {
  public:
   /// Listens on `host`, on the first free port of `ports`. Throws Error(resource).
@@ -31,8 +32,8 @@ class StoreServer {
   std::thread thread_;
 };
 
-/// One rank's connection to the store. One thread at a time. Every call has a deadline:
-/// Error(timeout), or Error(peer_lost) when the server is gone.
+/// One rank's connection to the store, for one thread at a time. Every call throws Error(timeout)
+/// after its deadline and Error(peer_lost) when the server is gone.
 class StoreClient final : public KeyValues {
  public:
   StoreClient(const Endpoint& server, const std::string& key, Deadline deadline);

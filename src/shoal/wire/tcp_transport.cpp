@@ -93,6 +93,8 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   acceptor_ = std::make_unique<Acceptor>(
       loop_, std::move(listener), options.key,
       [this](Descriptor socket, const Hello& hello) { admit(std::move(socket), hello); });
+  // From here on the thread admits higher ranks, while this one connects to the lower ones: no
+  // order in which ranks start can deadlock.
   thread_ = std::thread([this] { run(); });
   try {
     // Each pair has one connection: the higher rank connects, the lower one accepts. An address is
@@ -140,6 +142,8 @@ void TcpTransport::await_all(Deadline deadline) {
   }
 }
 
+// A rank that has received the goodbye does not treat the end of this connection as a failure. What
+// was queued before it is still written, see ~TcpTransport.
 void TcpTransport::leave() {
   const std::lock_guard lock(mutex_);
   if (left_) return;
@@ -220,6 +224,8 @@ void TcpTransport::run() {
     if (peers_[r].link) close(r);
 }
 
+// `ready_` is an epoll set itself, which the loop watches as one descriptor: it is readable when
+// any connection is.
 void TcpTransport::watch_connections(bool watch) {
   if (!watch) return loop_.forget(ready_.get());
   loop_.watch(ready_.get(), EPOLLIN, [this](std::uint32_t) {
@@ -284,6 +290,8 @@ void TcpTransport::serve(int r, std::uint32_t events) {
   Peer& peer = peers_[r];
   // The connection may have been closed while the lock was released.
   if (!peer.link) return;
+  // EPOLLERR and EPOLLHUP come without being asked for. They are read like data, because bytes that
+  // the peer sent before its end come first.
   if (events & EPOLLOUT) flush_peer(r);
   if ((events & ~std::uint32_t{EPOLLOUT}) == 0) return;
   const auto lost = [&](const std::string& how) {
@@ -390,6 +398,8 @@ std::vector<std::optional<Bytes>> TcpTransport::ask(std::uint64_t group, Duratio
     for (Peer& peer : peers_) peer.answer.reset();
     send_control(kQuestion, Bytes(bytes, bytes + sizeof group));
   }
+  // A second question of another thread would replace this one; the answers to the first are then
+  // missing, which its caller must expect anyway.
   for (const Deadline end = Deadline::in(longest);;) {
     const auto seen = events();
     {
@@ -424,16 +434,23 @@ void TcpTransport::fail(const Error& cause) {
     peer.link->forget_places();
     peer.link->drop_all();
   }
+  // No connection is closed: this may run inside Link::receive of one of them, when a peer has sent
+  // the cause.
   send_control(kAbort, encode(cause));
   signal_event();
   wake_driver();
 }
 
+// Called with the lock held. The increment pairs with the acquire load in `events`: a thread that
+// sees the new number sees what the event was about. A caller that read the old one before it
+// looked returns from wait_for_event at once.
 void TcpTransport::signal_event() {
   events_.fetch_add(1, std::memory_order_release);
   if (waiters_ > 0) changed_.notify_all();
 }
 
+// Called with the lock held. The driver may sleep in epoll_wait, where a change of `events_` does
+// not reach it; callers that sleep on `changed_` are woken by signal_event.
 void TcpTransport::wake_driver() {
   const std::uint64_t one = 1;
   if (!driving_) return;
@@ -469,6 +486,7 @@ void TcpTransport::send(int r, Stream stream, int priority, Bytes head,
     if (released) released->store(true);
     return;
   }
+  // Nothing is written yet: `flush` writes the messages of several sends in one system call.
   peer.link->send(stream, priority, std::move(head), body, std::move(released));
   peer.unflushed = true;
 }
@@ -519,6 +537,8 @@ void TcpTransport::post_receive(int r, Stream stream, std::shared_ptr<PostedRece
 
 void TcpTransport::release_buffers(Stream stream) {
   const std::lock_guard lock(mutex_);
+  // Bytes are read from and written to sockets only under the lock, so no system call uses the
+  // caller's memory at this moment, and none does later.
   for (Peer& peer : peers_) {
     peer.posted.erase(stream);
     if (!peer.link) continue;
@@ -533,6 +553,7 @@ bool TcpTransport::gone(int r) const {
 }
 
 void TcpTransport::check() const {
+  // The common case takes no lock. `failure_` was set before the flag and never changes again.
   if (!failed_) return;
   const std::lock_guard lock(mutex_);
   throw Error(*failure_);

@@ -85,7 +85,7 @@ class TcpTransport final : public Transport {
     std::unique_ptr<Link> link;  ///< null before the connection is made and after it is closed
     std::map<Stream, std::list<ReceivedChunk>> inbox;
     std::map<Stream, std::shared_ptr<PostedReceive>> posted;
-    std::uint32_t watched_events = 0;  ///< of epoll
+    std::uint32_t watched_events = 0;  ///< events that epoll watches
     bool unflushed = false;
     Clock::time_point last_received;
     bool goodbye = false;

@@ -12,7 +12,7 @@
 
 namespace shoal::wire {
 
-/// True once the transport no longer reads memory that was handed over to be sent.
+/// Becomes true once the transport no longer reads memory that was handed over to be sent.
 using Released = std::shared_ptr<std::atomic<bool>>;
 
 /// Memory that a caller has posted for an incoming message. The thread that moves the bytes writes
@@ -44,7 +44,7 @@ class Transport {
   virtual void send(int peer, Stream stream, int priority, Bytes head,
                     std::span<const std::byte> body, Released released) = 0;
   virtual void flush() = 0;
-  /// The next chunk of a stream, if it has arrived.
+  /// Returns the next chunk of a stream, if it has arrived.
   virtual std::optional<ReceivedChunk> take(int peer, Stream stream) = 0;
   virtual bool has_arrived(int peer, Stream stream) const = 0;
   /// Directs the rest of the stream's current message, or else the whole of its next one, to
@@ -52,16 +52,16 @@ class Transport {
   virtual void post_receive(int peer, Stream stream, std::shared_ptr<PostedReceive> receive) = 0;
   /// Ends all use of the caller's memory for `stream`, for sending and receiving, with every peer.
   virtual void release_buffers(Stream stream) = 0;
-  /// Bytes sent so far, headers and heartbeats included.
+  /// Returns the bytes sent so far, headers and heartbeats included.
   virtual std::uint64_t bytes_sent(int peer) const = 0;
-  /// True once `peer` has said goodbye and closed its end.
+  /// Returns true once the connection to `peer` is closed.
   virtual bool gone(int peer) const = 0;
   /// Throws the first cause once there is one.
   virtual void check() const = 0;
   /// Fails on all ranks with `cause`, unless something has failed before.
   virtual void abort(const Error& cause) = 0;
-  /// Counts arrivals, releases and failures. Read it before looking for something, and pass it to
-  /// `wait_for_event` when that was not there: what happens in between is then not missed.
+  /// Counts arrivals, releases and failures. A caller reads it, looks for what it waits for, and
+  /// passes the count that it read to `wait_for_event`: an event after the look is then not missed.
   virtual std::uint64_t events() const = 0;
   /// Moves bytes until `events()` differs from `seen`, for at most `limit`. Zero moves what there
   /// is to move.

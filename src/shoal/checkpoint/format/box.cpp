@@ -65,6 +65,8 @@ void for_each_run(const Box& box, const Shape& shape, std::int64_t begin, std::i
   while (begin < end) {
     const std::int64_t within = begin % run;
     const std::int64_t count = std::min(run - within, end - begin);
+    // `begin` lies in run number `rest`. The run's place comes from the dimensions outside it, the
+    // innermost of which counts fastest.
     std::int64_t rest = begin / run;
     std::int64_t global = within;
     for (int d = dims - 1; d >= outer; --d) global += box.begin[d] * stride[d];

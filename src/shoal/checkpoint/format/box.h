@@ -27,7 +27,7 @@ std::string text(const Box& box);      ///< "[0:2, 3:4]"
 
 /// Returns the elements that two boxes share; its count is zero when there are none.
 Box intersect(const Box& a, const Box& b);
-/// True when every coordinate lies in `[0, shape)` and no end comes before its begin.
+/// Returns true when the box lies in `[0, shape)` and no end comes before its begin.
 bool fits(const Box& box, const Shape& shape);
 
 /// A stretch of elements that lie next to each other both in the whole tensor and in a box stored

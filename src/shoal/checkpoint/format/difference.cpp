@@ -64,6 +64,7 @@ std::vector<Difference> compare(Reader& first, Reader& second) {
   auto b = second.manifest().tensors.begin();
   const auto a_end = first.manifest().tensors.end();
   const auto b_end = second.manifest().tensors.end();
+  // Manifests list tensors by name, so one pass over both pairs them.
   while (a != a_end || b != b_end) {
     if (b == b_end || (a != a_end && a->name < b->name)) {
       differences.push_back({.name = a->name, .kind = Kind::kOnlyFirst, .first = form_of(*a)});
@@ -76,6 +77,7 @@ std::vector<Difference> compare(Reader& first, Reader& second) {
         differences.push_back(
             {.name = a->name, .kind = Kind::kForm, .first = form_of(*a), .second = form_of(*b)});
       } else if (a->checksum() != b->checksum()) {
+        // Checksums do not depend on how a tensor is sharded, so only tensors that differ are read.
         differences.push_back(compare_values(*a, first.read(*a), second.read(*b)));
       }
       ++a, ++b;

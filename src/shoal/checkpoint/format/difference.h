@@ -9,7 +9,7 @@
 
 namespace shoal::checkpoint::format {
 
-/// How one logical tensor differs between two checkpoints.
+/// Describes how one logical tensor differs between two checkpoints.
 struct Difference {
   enum class Kind { kOnlyFirst, kOnlySecond, kForm, kValues };
 

@@ -56,6 +56,8 @@ bool DirectOutput::append(const void* data, std::size_t count) {
 }
 
 bool DirectOutput::flush() {
+  // The other buffer must be free before this one leaves: two are enough to keep the disk busy. Its
+  // error, if any, shows here.
   if (!wait()) return false;
   if (begin_ == 0) set_direct(descriptor_, true);
   flight_ =
@@ -71,6 +73,7 @@ bool DirectOutput::wait() {
 }
 
 bool DirectOutput::finish() {
+  // The flag belongs to the descriptor, so no write may be under way when it changes.
   if (!wait()) return false;
   set_direct(descriptor_, false);  // the last bytes are no whole block
   const int error = write_all(descriptor_, buffers_[current_].get(), filled_, begin_);

@@ -51,6 +51,7 @@ File File::create(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) throw writing_failed(path);
   File file(path, descriptor, 0);
+  // The File owns the descriptor; DirectOutput writes to it and must be gone before it is closed.
   file.output_ = std::make_unique<DirectOutput>(descriptor);
   return file;
 }
@@ -81,6 +82,7 @@ void File::read(void* data, std::int64_t offset, std::size_t count) const {
 }
 
 void File::reserve(std::int64_t bytes) {
+  // Not every file system can reserve; there a full disk shows while writing.
   if (::fallocate(descriptor_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
       errno != EINTR)
     throw writing_failed(path_);
@@ -92,8 +94,11 @@ void File::append(const void* data, std::size_t count) {
 }
 
 void File::close(bool sync) {
+  // The rest is written first, then synced: fsync also reports errors of earlier writes that the
+  // system has delayed.
   if (!output_->finish() || (sync && ::fsync(descriptor_) != 0)) throw writing_failed(path_);
   output_.reset();
+  // The descriptor is gone whatever close returns; some file systems report a full disk only here.
   if (::close(std::exchange(descriptor_, -1)) != 0) throw writing_failed(path_);
 }
 

@@ -16,7 +16,7 @@ class File {
   /// Throws Error(input missing) when it does not exist or is no plain file, Error(data) when it
   /// cannot be opened.
   static File open(const std::string& path);
-  /// A new file, or an old one emptied. Throws Error(output).
+  /// Creates a file, or empties an old one. Throws Error(output).
   static File create(const std::string& path);
   File(File&& other) noexcept;
   File& operator=(File&& other) = delete;
@@ -30,14 +30,14 @@ class File {
   /// Reads exactly `count` bytes at `offset`. Throws Error(data) when the file ends before or the
   /// disk fails.
   void read(void* data, std::int64_t offset, std::size_t count) const;
-  /// Takes room for `bytes` on the disk, so that a full one shows before anything is written; where
-  /// the file system cannot, it shows later. Throws Error(output).
+  /// Takes room for `bytes` on the disk, so that a full disk shows before anything is written. Does
+  /// nothing on file systems that cannot reserve. Throws Error(output).
   void reserve(std::int64_t bytes);
-  /// Appends, past the page cache where that goes; failures may show in a later call. Throws
+  /// Appends, past the page cache where that is possible. Failures may show in a later call. Throws
   /// Error(output).
   void append(const void* data, std::size_t count);
-  /// Hands everything to the system and closes; `sync`: returns when it is on the disk. Throws
-  /// Error(output).
+  /// Hands everything to the system and closes the file. With `sync` it returns when everything is
+  /// on the disk. Throws Error(output).
   void close(bool sync);
 
  private:
@@ -50,7 +50,8 @@ class File {
   std::unique_ptr<DirectOutput> output_;  ///< a created file is written through it
 };
 
-/// The whole of a text file of at most `limit` bytes. Throws as File::open and File::read.
+/// Returns the contents of a text file of at most `limit` bytes. Throws as File::open and
+/// File::read.
 std::string read_text(const std::string& path, std::int64_t limit);
 /// Throws Error(output).
 void write_text(const std::string& path, const std::string& text, bool sync);

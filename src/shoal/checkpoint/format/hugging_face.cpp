@@ -128,6 +128,7 @@ class Foreign {
   /// Throws Error(data) when a parameter was not read: the model is another than config.json says.
   void check_all_used(bool tied) const {
     for (const auto& [name, place] : tensors_) {
+      // Masks and rotary frequencies, which transformers stores and recomputes.
       const bool buffer = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
                           name.ends_with("rotary_emb.inv_freq");
       if (!used_.contains(name) && !buffer && !(tied && name == "lm_head.weight")) {
@@ -170,6 +171,7 @@ std::pair<ElementType, std::vector<char>> gather_parameter(Foreign& foreign,
     ElementType stored = type;
     std::vector<char> theirs = foreign.read(same.theirs, same.their_shape, stored);
     widen(theirs, stored);
+    // The parts of a parameter share its memory, so they must have one type.
     if (!ours.empty() && stored != type)
       throw broken(fmt::format("parameter '{}'", parameter.name), "its parts have different types");
     type = stored;
@@ -193,6 +195,8 @@ void export_hugging_face(Reader& from, const std::string& folder, std::int64_t m
     std::string name;
     std::vector<char> ours, theirs;
   } buffers;
+  // Nothing is read yet: each source reads its tensor when its turn to be written comes. The
+  // closures refer to `all` and `buffers`, which live until all are written.
   std::vector<Source> sources;
   for (const SameTensor& same : all) {
     const LogicalTensor* tensor = ours.at(same.ours);
@@ -232,9 +236,12 @@ std::string import_hugging_face(const std::string& folder, const std::string& di
     for (const auto& parameter : model::parameters(spec)) {
       auto [type, data] = gather_parameter(foreign, parameter, all);
       values.push_back(std::move(data));
+      // The pointer stays valid when `values` grows: moving a vector leaves its elements where they
+      // are.
       sources.push_back({"model." + parameter.name, type, parameter.shape, whole(parameter.shape),
                          blocks_of(type, [pointer = values.back().data()] { return pointer; })});
     }
+    // Before anything is written: a model that differs must not become a checkpoint.
     foreign.check_all_used(spec.tied_embeddings);
     add_written(manifest, write_shards(writing, "shard-0000", std::move(sources),
                                        std::int64_t{4} << 30, true));

@@ -18,8 +18,8 @@ void export_hugging_face(Reader& from, const std::string& folder,
 /// Makes a checkpoint `directory`/step-0 of a Hugging Face folder (config.json; model.safetensors,
 /// or files with model.safetensors.index.json), with f16 and bf16 widened to f32. Tensors that are
 /// no parameters (masks, rotary frequencies) and a tied output matrix are left out. Returns its
-/// path. Throws Error(config) for a model that Shoal cannot say, Error(data) that names the tensor
-/// that is missing, foreign or misshapen.
+/// path. Throws Error(config) for a model that Shoal cannot express, Error(data) that names the
+/// tensor that is missing, foreign or misshapen.
 std::string import_hugging_face(const std::string& folder, const std::string& directory);
 
 }  // namespace shoal::checkpoint::format

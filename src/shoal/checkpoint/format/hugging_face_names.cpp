@@ -25,6 +25,7 @@ enum class Kind { kQuery, kKey, kValue };
 /// its key, its value.
 Rows fused_rows(const ModelSpec& spec, Kind kind) {
   const std::int64_t queries = spec.heads / spec.kv_heads;
+  // A key-value head has `queries` query heads, one key and one value.
   const std::int64_t group = (queries + 2) * spec.head_size;
   const std::int64_t begin =
       kind == Kind::kQuery ? 0 : (queries + (kind == Kind::kValue)) * spec.head_size;
@@ -90,11 +91,13 @@ class List {
 
 std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
   List list;
+  // Matrices of GPT-2 are stored transposed (Conv1D); vectors, with 0 columns, are not.
   const auto both = [&](const std::string& ours, const std::string& theirs, const Rows& rows,
                         std::int64_t columns) {
     list.part(ours + ".weight", theirs + ".weight", rows, columns, columns > 0);
     list.part(ours + ".bias", theirs + ".bias", rows, 0);
   };
+  // GPT-2 stores all queries, then all keys, then all values.
   Rows fused;
   for (const Kind kind : {Kind::kQuery, Kind::kKey, Kind::kValue})
     for (const auto row : fused_rows(spec, kind)) fused.push_back(row);

@@ -9,7 +9,8 @@
 
 namespace shoal::checkpoint::format {
 
-/// How one tensor of a Hugging Face model and (a part of) one of ours are the same numbers.
+/// Says how one tensor of a Hugging Face model holds the same numbers as a tensor of Shoal's, or as
+/// a part of one.
 ///
 /// Both are matrices [rows, columns] here: ours with all dimensions but the last as rows, a vector
 /// as a column. Theirs is stored the other way round where `transposed`. Row r of theirs is row
@@ -22,14 +23,14 @@ struct SameTensor {
   std::vector<std::int64_t> rows;
 };
 
-/// Every tensor of the Hugging Face model of that architecture, in its order: GPT2LMHeadModel,
-/// LlamaForCausalLM, Qwen2ForCausalLM or MixtralForCausalLM. GPT-2's linear layers are stored
-/// transposed there (Conv1D); our fused query-key-value rows are grouped by key-value head, theirs
-/// by kind; rotary pairs are the same. A tied output matrix is not listed. Throws Error(config) for
-/// an architecture that none of them can say.
+/// Returns every tensor of the Hugging Face model of that architecture, in its order:
+/// GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM or MixtralForCausalLM. GPT-2's linear layers
+/// are stored transposed there (Conv1D); our fused query-key-value rows are grouped by key-value
+/// head, theirs by kind; rotary pairs are the same. A tied output matrix is not listed. Throws
+/// Error(config) for a model that none of these architectures can express.
 std::vector<SameTensor> hugging_face_tensors(const model::ModelSpec& spec);
 
-/// The config.json of that model. Throws as hugging_face_tensors.
+/// Returns the config.json of that model. Throws as hugging_face_tensors.
 std::string hugging_face_config(const model::ModelSpec& spec);
 
 }  // namespace shoal::checkpoint::format

@@ -75,6 +75,7 @@ LogicalTensor parse_tensor(const std::string& name, const json& value, std::size
     throw broken(where, fmt::format("type '{}' is not known", type_name));
   tensor.type = *type;
   tensor.shape = whole_numbers(field(value, "shape", where), where + ": shape");
+  // Everything that follows multiplies sizes of the shape: it must not overflow.
   std::int64_t bytes = static_cast<std::int64_t>(size_of(tensor.type));
   for (const auto size : tensor.shape) {
     if (__builtin_mul_overflow(bytes, size, &bytes))
@@ -84,6 +85,7 @@ LogicalTensor parse_tensor(const std::string& name, const json& value, std::size
   if (!pieces.is_array()) throw broken(where, "pieces: a list is expected");
   for (const json& piece : pieces)
     tensor.pieces.push_back(parse_piece(piece, tensor, files, where));
+  // A reader copies only what the pieces hold: a gap would leave memory uninitialised.
   if (const std::string fault = coverage_fault(tensor); !fault.empty()) throw broken(where, fault);
   if (tensor.checksum() != checksum_value(field(value, "checksum", where), where + ": checksum"))
     throw broken(where, "its checksum is not that of its blocks");
@@ -139,6 +141,8 @@ std::string coverage_fault(const LogicalTensor& tensor) {
     count += piece.box.count();
     if (count > count_of(tensor.shape)) break;
   }
+  // After sorting by the first dimension a piece is compared only with those that begin before it
+  // ends there. A tensor of many pieces would take quadratic time otherwise.
   if (!tensor.shape.empty()) {
     std::sort(pieces.begin(), pieces.end(),
               [](const Piece* a, const Piece* b) { return a->box.begin[0] < b->box.begin[0]; });
@@ -154,6 +158,7 @@ std::string coverage_fault(const LogicalTensor& tensor) {
       }
     }
   }
+  // No overlap and the right number of elements: every element is covered exactly once.
   if (count != count_of(tensor.shape)) {
     return fmt::format("the pieces hold {} of {} elements of {}", count, count_of(tensor.shape),
                        text(tensor.shape));
@@ -184,6 +189,8 @@ std::string to_json(Manifest& manifest) {
             {"step", manifest.step},     {"block_elements", kBlockElements},
             {"files", std::move(files)}, {"tensors", std::move(tensors)},
             {"metadata", metadata}};
+  // `dump` without spaces, with keys in order, is one text for one content: the reader makes the
+  // same one, without the checksum, whatever the white space of the file.
   root["checksum"] = hex(byte_checksum(root.dump()));
   return root.dump(1) + "\n";
 }
@@ -198,6 +205,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     throw broken(where, fmt::format("has version {}, this program reads {}", version, kVersion))
         .hint("read it with the Shoal that wrote it, or a newer one");
   }
+  // The checksum comes before the rest is used: a damaged number must be reported as damage.
   const std::uint64_t stated = checksum_value(field(root, "checksum", where), where + ": checksum");
   root.erase("checksum");
   if (byte_checksum(root.dump()) != stated)

@@ -55,10 +55,11 @@ struct Manifest {
   const LogicalTensor* find(std::string_view name) const;  ///< null when there is none
 };
 
-/// "blocks.0.mlp.up.weight", or "blocks.0.mlp.up.weight[0:64, 0:128]" for a part of it.
+/// Returns the name of a piece in its file: "blocks.0.mlp.up.weight", or
+/// "blocks.0.mlp.up.weight[0:64, 0:128]" for a part of the tensor.
 std::string piece_name(std::string_view tensor, const Box& box, const Shape& shape);
 
-/// Nothing when the pieces cover the tensor exactly once, else what is wrong.
+/// Returns an empty text when the pieces cover the tensor exactly once, else what is wrong.
 std::string coverage_fault(const LogicalTensor& tensor);
 
 /// Throws Error(usage) when `metadata` is no JSON object, or a tensor is not covered exactly once.

@@ -41,6 +41,8 @@ const Reader::DataFileInUse& Reader::file(int index) {
   const std::string where = fmt::format("'{}'", path);
   try {
     File file = File::open(path);
+    // Size and header are compared before any value is read, so a truncated or exchanged file shows
+    // at once.
     if (file.bytes() != expected.bytes) {
       throw broken(where,
                    fmt::format("has {} bytes, the manifest says {}", file.bytes(), expected.bytes))
@@ -76,6 +78,8 @@ void Reader::read_block(const LogicalTensor& tensor, const Piece& piece, const P
   const std::int64_t element = static_cast<std::int64_t>(size_of(tensor.type));
   place.file->read(data, place.offset + begin * element, (end - begin) * element);
   bytes_read_ += (end - begin) * element;
+  // Elements count by their index in the whole tensor, so a block in the wrong place has a wrong
+  // checksum too.
   const std::uint64_t found =
       value_checksum(data, tensor.type, piece.box, tensor.shape, begin, end);
   if (found != piece.blocks[block]) {
@@ -100,6 +104,9 @@ void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const 
       const std::int64_t block = in_piece / kBlockElements;
       const std::int64_t begin = block * kBlockElements;
       const std::int64_t part = std::min(length, block_end(block, held) - in_piece);
+      // A whole block goes straight to its place. A part of one needs the rest for the checksum: it
+      // is read through the buffer, which is kept because the next run often lies in the same
+      // block.
       if (in_piece == begin && part == block_end(block, held) - begin) {
         read_block(tensor, piece, from, block, data + in_box * element);
       } else {
@@ -118,6 +125,8 @@ void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const 
   const Box in_box = shifted(shared, box.begin);
   const Shape piece_shape = piece.box.shape();
   const Shape box_shape = box.shape();
+  // The shared box lies in two arrays. The outer runs are contiguous in the piece; within each, the
+  // inner ones are contiguous in the result too.
   for_each_run(in_piece, piece_shape, 0, count, [&](const Run& outer) {
     for_each_run(in_box, box_shape, outer.local, outer.local + outer.count, [&](const Run& inner) {
       copy(outer.global + inner.local - outer.local, inner.global, inner.count);
@@ -141,6 +150,7 @@ std::vector<char> Reader::read(const LogicalTensor& tensor) {
 
 void Reader::verify(const std::function<void(std::int64_t)>& progress) {
   std::int64_t bytes = 0;
+  // Also files in which no tensor lies.
   for (std::size_t index = 0; index < files_.size(); ++index) file(static_cast<int>(index));
   for (const LogicalTensor& tensor : manifest_.tensors) {
     for (const Piece& piece : tensor.pieces) {

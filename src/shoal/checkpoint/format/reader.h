@@ -26,13 +26,13 @@ class Reader {
 
   /// Reads `box` of `tensor` (one of the manifest's) into `data`, row-major.
   void read(const LogicalTensor& tensor, const Box& box, void* data);
-  /// The whole tensor's bytes.
+  /// Returns the bytes of the whole tensor.
   std::vector<char> read(const LogicalTensor& tensor);
 
   /// Reads everything and checks it. `progress` is called after each piece with the bytes read so
   /// far.
   void verify(const std::function<void(std::int64_t)>& progress = {});
-  /// Bytes of tensors that were read from files.
+  /// Returns the bytes of tensors that were read from files.
   std::int64_t bytes_read() const { return bytes_read_; }
 
  private:

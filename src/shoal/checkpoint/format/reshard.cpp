@@ -45,6 +45,7 @@ std::string reshard(Reader& from, const std::string& directory, int files) {
     for (const auto& part : spread(from.manifest(), files)) {
       std::vector<Source> sources;
       for (const LogicalTensor* tensor : part) {
+        // Sources are written one after the other, so one buffer serves them all.
         const auto data = [&from, &values, tensor] { return (values = from.read(*tensor)).data(); };
         sources.push_back({tensor->name, tensor->type, tensor->shape, whole(tensor->shape),
                            blocks_of(tensor->type, data)});

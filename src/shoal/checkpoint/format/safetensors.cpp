@@ -78,6 +78,8 @@ std::int64_t header_length(std::string_view bytes, std::int64_t file_bytes,
   const std::string where = fmt::format("'{}'", path);
   if (file_bytes < kLengthBytes || static_cast<std::int64_t>(bytes.size()) < kLengthBytes)
     throw broken(where, fmt::format("{} bytes are too few for a safetensors file", file_bytes));
+  // Little-endian, whatever the processor's order. The bound keeps a damaged length from taking
+  // memory.
   std::uint64_t length = 0;
   for (int i = 0; i < kLengthBytes; ++i)
     length |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
@@ -121,6 +123,7 @@ Header parse_header(std::string_view bytes, std::int64_t file_bytes, const std::
                    [](const Entry& a, const Entry& b) {
                      return a.offset != b.offset ? a.offset < b.offset : a.bytes() < b.bytes();
                    });
+  // Each tensor begins where the one before ends: this excludes gaps and overlaps in one pass.
   std::int64_t at = 0;
   for (Entry& entry : header.entries) {
     if (entry.offset != at) {
@@ -169,6 +172,7 @@ std::string render_header(std::vector<Entry>& entries,
   std::string text = entries.empty() && metadata.empty()
                          ? "{}"
                          : root.dump(-1, ' ', false, json::error_handler_t::strict);
+  // The format allows spaces behind the JSON.
   text.append((kAlignment - (kLengthBytes + text.size()) % kAlignment) % kAlignment, ' ');
   SHOAL_USER_CHECK(static_cast<std::int64_t>(text.size()) <= kLongestHeader, "checkpoint",
                    "the header of {} tensors takes {} bytes, more than {}", entries.size(),

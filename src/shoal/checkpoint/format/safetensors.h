@@ -41,9 +41,9 @@ Header read_header(const File& file);
 /// Parses the header at the beginning of `bytes`, the first bytes of a file of `file_bytes` bytes.
 Header parse_header(std::string_view bytes, std::int64_t file_bytes, const std::string& path);
 
-/// The bytes of a header for `entries`, whose offsets it sets, in the given order; padded with
-/// spaces so that the data begins at a multiple of 64. With entries of larger elements first every
-/// tensor is aligned to its element. Throws Error(usage) for repeated names or a type that
+/// Returns the bytes of a header for `entries` in the given order, and sets their offsets; padded
+/// with spaces so that the data begins at a multiple of 64. With entries of larger elements first
+/// every tensor is aligned to its element. Throws Error(usage) for repeated names or a type that
 /// safetensors does not know.
 std::string render_header(std::vector<Entry>& entries,
                           const std::map<std::string, std::string>& metadata);

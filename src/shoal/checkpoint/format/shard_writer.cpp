@@ -73,6 +73,8 @@ Written write_shard(const std::string& folder, const std::string& file_name,
                        .type = source.type,
                        .shape = source.box.shape()});
   }
+  // All sizes are known beforehand, so the header is written first and never again: the file is
+  // only appended to.
   const std::string header = render_header(entries, metadata);
   File file = File::create(folder + "/" + file_name);
   if (!entries.empty()) file.reserve(entries.back().offset + entries.back().bytes());
@@ -119,6 +121,7 @@ void add_written(Manifest& manifest, Written part) {
   const int before = static_cast<int>(manifest.files.size());
   std::move(part.files.begin(), part.files.end(), std::back_inserter(manifest.files));
   for (LogicalTensor& tensor : part.tensors) {
+    // Each rank counts its own files from 0.
     for (Piece& piece : tensor.pieces) piece.file += before;
     manifest.tensors.push_back(std::move(tensor));
   }

@@ -10,9 +10,9 @@
 
 namespace shoal::checkpoint::format {
 
-/// Gives elements `[begin, end)` of a box, row-major: a block of kBlockElements or the rest. Blocks
-/// are asked for once each, in order, sources one after the other; what was given is valid until
-/// the next call. What it throws ends the writing.
+/// Returns elements `[begin, end)` of a box, row-major: a block of kBlockElements or the rest. It
+/// is called once for each block, in order, source by source; the memory that it returns is valid
+/// until the next call. An exception of it ends the writing.
 using BlockReader = std::function<const void*(std::int64_t begin, std::int64_t end)>;
 
 /// A box of a logical tensor on its way into a file.
@@ -26,8 +26,8 @@ struct Source {
   std::int64_t bytes() const { return box.count() * static_cast<std::int64_t>(size_of(type)); }
 };
 
-/// Blocks of elements that lie in memory one after the other. `data` is called once, when their
-/// turn comes; valid until the next source's turn.
+/// Returns a reader of elements that lie in memory one after the other. `data` is called once, when
+/// the first block is read; the memory is valid until the next source is read.
 BlockReader blocks_of(ElementType type, std::function<const void*()> data);
 
 /// The result of writing: the files, and every logical tensor with the pieces that came from here
@@ -43,8 +43,8 @@ struct Written {
 Written write_shards(const std::string& folder, const std::string& stem,
                      std::vector<Source> sources, std::int64_t max_file_bytes, bool sync);
 
-/// Writes one file of these sources, in this order. What write_shards does for each; exports name
-/// their file and metadata themselves.
+/// Writes one file of these sources, in this order. write_shards calls it for each of its files;
+/// exports call it with a name and metadata of their own.
 Written write_shard(const std::string& folder, const std::string& file_name,
                     const std::vector<Source>& sources,
                     const std::map<std::string, std::string>& metadata, bool sync);

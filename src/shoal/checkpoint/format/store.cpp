@@ -48,6 +48,8 @@ void remove_step(const std::string& directory, const std::string& path) {
 bool rename_over(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return false;
   const std::string what = fmt::format("cannot rename '{}' to '{}'", from, to);
+  // rename does not replace a folder with files in it. The exchange is atomic too: at no instant is
+  // there no checkpoint of that name.
   if (errno != ENOTEMPTY && errno != EEXIST) throw failed(what);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
     throw failed(what);
@@ -85,6 +87,7 @@ std::vector<Step> list_steps(const std::string& directory) {
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const auto step = step_of(it->path().filename().string());
     std::error_code ignored;
+    // A folder of that name without a manifest is none of ours.
     if (step && fs::exists(it->path() / kManifestName, ignored))
       steps.push_back({*step, it->path().string()});
   }
@@ -125,6 +128,8 @@ std::string begin_step(const std::string& directory, std::int64_t step) {
 std::string commit_step(const std::string& directory, std::int64_t step, bool sync) {
   const std::string from = writing_path(directory, step);
   const std::string to = step_path(directory, step);
+  // First the names of the files, whose contents are synced already, then the name of the folder:
+  // after a power cut `step-<n>` is whole or not there.
   if (sync) sync_directory(from);
   const bool replaced = rename_over(from, to);
   if (sync) sync_directory(directory);
@@ -146,6 +151,8 @@ void prune_steps(const std::string& directory, int keep, std::optional<std::int6
     const std::string name = it->path().filename().string();
     if (name.starts_with(kWriting) || name.starts_with(kRemoving)) rubbish.push_back(it->path());
   }
+  // Names that begin with a dot are of saves that did not come to their end. There is one writer,
+  // and it is not writing now.
   for (const auto& path : rubbish) fs::remove_all(path, error);
   if (keep <= 0) return;
   const auto steps = list_steps(directory);

@@ -20,6 +20,8 @@ json parse_json(std::string_view text, const std::string& where) {
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
     if (depth > kDeepest)
       throw broken(where, fmt::format("JSON nested more than {} deep", kDeepest));
+    // The parser keeps the last of equal keys, other programs may keep the first: one file would
+    // mean two things.
     if (event == json::parse_event_t::object_start) {
       if (static_cast<int>(keys.size()) <= depth) keys.resize(depth + 1);
       keys[depth].clear();

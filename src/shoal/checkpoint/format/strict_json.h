@@ -6,18 +6,19 @@
 
 #include "shoal/base/error.h"
 
-/// Reading JSON that nobody vouches for. Only for .cpp files of this room: the header costs a
-/// second.
+/// Reads JSON that may come from anywhere. Only .cpp files of this room may include it: the header
+/// costs a second.
 namespace shoal::checkpoint::format {
 
 /// Parses strictly: no repeated key, no nesting beyond 64. Throws Error(data) that begins with
 /// `where`.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-/// An Error(data) that begins with `where`.
+/// Returns an Error(data) whose message begins with `where`.
 Error broken(const std::string& where, const std::string& what);
 
-/// The value under `key`, which must be an object's and of the right kind. Throws Error(data).
+/// Returns the value under `key`. Throws Error(data) where `object` is no object or has no such
+/// key. The functions below throw Error(data) for a value of another kind.
 const nlohmann::json& field(const nlohmann::json& object, const char* key,
                             const std::string& where);
 std::int64_t whole_number(const nlohmann::json& value,

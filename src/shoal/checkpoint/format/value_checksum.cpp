@@ -20,6 +20,8 @@ constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15, kFirst = 0xbf58476d1ce4e5b
 
 template <class Bits>
 std::uint64_t plain_sum(const unsigned char* data, std::uint64_t first, std::int64_t count) {
+  // Each element is mixed with its global index, so the sum notices elements that change places and
+  // does not depend on the order in which parts are added.
   std::uint64_t sum = 0, index = (first + 1) * kGolden;
   for (std::int64_t i = 0; i < count; ++i, index += kGolden) {
     Bits bits;
@@ -57,6 +59,7 @@ HWY_ATTR std::uint64_t lane_sum(const unsigned char* data, std::uint64_t first,
   const Lanes d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto stride = hn::Set(d, static_cast<std::uint64_t>(lanes) * kGolden);
+  // Lane j takes the elements j, j + lanes, ...: addition modulo 2^64 may be done in any order.
   auto index = hn::Mul(hn::Iota(d, first + 1), hn::Set(d, kGolden));
   auto sum = hn::Zero(d);
   std::int64_t i = 0;

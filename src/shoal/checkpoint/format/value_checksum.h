@@ -16,20 +16,20 @@ namespace shoal::checkpoint::format {
 /// bits (the finalizer of SplitMix64; Steele, Lea and Flood, 2014); several do but for one case in
 /// 2^64. Not cryptographic.
 ///
-/// `data`: `count` elements whose global indices are `first`, `first + 1`, ... Vectorised for the
-/// processor at hand.
+/// `data` points to `count` elements whose global indices are `first`, `first + 1`, ... The code is
+/// vectorised for the processor at hand.
 std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t first,
                              std::int64_t count);
-/// The checksum in a plain loop; tests compare the fast one with it.
+/// Computes the checksum in a plain loop; tests compare the fast one with it.
 std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first,
                                    std::int64_t count);
 
-/// The checksum of elements `[begin, end)` of a box of a tensor of `shape`; `data` points to
-/// element `begin`.
+/// Returns the checksum of elements `[begin, end)` of a box of a tensor of `shape`; `data` points
+/// to element `begin`.
 std::uint64_t value_checksum(const void* data, ElementType type, const Box& box, const Shape& shape,
                              std::int64_t begin, std::int64_t end);
 
-/// The checksum of plain bytes, each an element with its offset as index.
+/// Returns the checksum of plain bytes, each an element with its offset as index.
 std::uint64_t byte_checksum(std::string_view bytes);
 
 std::string hex(std::uint64_t checksum);  ///< 16 digits

@@ -13,6 +13,7 @@ std::set<std::string> files_of_index(std::string_view text, const std::string& w
   std::set<std::string> files;
   for (const auto& [tensor, name] : map.items()) {
     const std::string file = string_value(name, where);
+    // The index may come from anywhere: its names must not lead out of the folder.
     const bool plain = !file.empty() && file != "." && file != ".." &&
                        file.find('/') == std::string::npos && file.find('\0') == std::string::npos;
     if (!plain) throw broken(where, fmt::format("'{}' is not the name of a file beside it", file));

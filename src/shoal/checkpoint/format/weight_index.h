@@ -6,9 +6,9 @@
 
 namespace shoal::checkpoint::format {
 
-/// The files that a model.safetensors.index.json names, each a plain name beside it. Throws
-/// Error(data) that begins with `where` for what is no such index, and for a name that leads
-/// anywhere else.
+/// Returns the names of the files that a model.safetensors.index.json lists; they lie beside it.
+/// Throws Error(data) that begins with `where` for a text that is no such index, and for a name
+/// that leads out of the folder.
 std::set<std::string> files_of_index(std::string_view text, const std::string& where);
 
 }  // namespace shoal::checkpoint::format

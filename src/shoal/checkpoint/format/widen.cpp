@@ -12,6 +12,8 @@ float half_to_float(unsigned short bits) {
   const int exponent = bits >> 10 & 31;
   const int fraction = bits & 1023;
   float size = 0;
+  // Every half is a float, so each case is exact: subnormals are multiples of 2^-24, and the bias
+  // of the others is 15 with 10 bits of fraction.
   if (exponent == 31) {
     size =
         fraction ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();

@@ -101,6 +101,7 @@ StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root
   switch (kind) {
     case Kind::kAllReduce:
       return all_reduce_table(algorithm, count, hosts);
+    // Nobody leaves an all-reduce before all have entered it, which is what a barrier promises.
     case Kind::kBarrier:
       return all_reduce_table(algorithm, 1, hosts);
     case Kind::kReduce:
@@ -148,9 +149,12 @@ std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
   auto all = algorithms_for(kind);
   const bool one_host =
       std::adjacent_find(hosts_.begin(), hosts_.end(), std::not_equal_to<>()) == hosts_.end();
+  // Partial sums would round, divide or scale more than once. On one host the hierarchical table
+  // has no second level.
   std::erase_if(all, [&](Algorithm a) {
     return (once && !folds_once(a)) || (one_host && a == Algorithm::kHierarchical);
   });
+  // An override that adds partial sums does not count where contributions must be folded once.
   if (const auto fixed = overrides_.find(kind);
       fixed != overrides_.end() && (!once || folds_once(fixed->second)))
     return {fixed->second};
@@ -158,11 +162,14 @@ std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
 }
 
 double Choice::predict(Algorithm algorithm, Kind kind, int log2_bytes) const {
+  // A byte is an element here: Buffer::count of any type comes to the same number of bytes.
   return predict_seconds(make_table(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_), 1,
                          model_, hosts_);
 }
 
 Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {
+  // All ranks compute this from equal numbers and so choose alike without a message. Sizes count up
+  // to the next power of two, which keeps the simulations few.
   const int log2_bytes = bytes <= 1 ? 0 : static_cast<int>(std::bit_width(bytes - 1));
   const auto [entry, fresh] = known_.try_emplace({kind, log2_bytes, once}, Algorithm::kDirect);
   if (!fresh) return entry->second;
@@ -170,6 +177,7 @@ Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {
   SHOAL_CHECK(!all.empty(), "no algorithm for {}", name(kind));
   double best = 0;
   for (std::size_t i = 0; i < all.size() && all.size() > 1; ++i) {
+    // Of equal times the first in the list wins, on every rank the same.
     if (const double seconds = predict(all[i], kind, log2_bytes); i == 0 || seconds < best) {
       best = seconds;
       entry->second = all[i];

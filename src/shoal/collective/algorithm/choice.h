@@ -32,13 +32,14 @@ std::optional<Algorithm> algorithm(std::string_view name);
 /// Returns the algorithms that a kind has; none for send and receive.
 std::vector<Algorithm> algorithms_for(Kind kind);
 
-/// True when contributions are folded once, in the order of ranks: such algorithms all give the
-/// same bits, those of a plain loop, and types narrower than fp32 round once. The others add
+/// Returns true when contributions are folded once, in the order of ranks. Such algorithms all give
+/// the same bits, those of a plain loop, and types narrower than fp32 round once. The others add
 /// partial sums; all ranks still end with the same bits.
 bool folds_once(Algorithm algorithm);
 
-/// Makes the table of `algorithm` for `kind`, `hosts.size()` ranks and `count` as in Buffer.
-/// Barrier: an all-reduce of one element. Throws Error(usage) when the algorithm has none.
+/// Makes the table of `algorithm` for `kind`, `hosts.size()` ranks and `count` as in Buffer. A
+/// barrier is an all-reduce of one element. Throws Error(usage) when the kind has no such
+/// algorithm.
 StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
                      std::span<const int> hosts);
 
@@ -52,13 +53,12 @@ class Choice {
   /// kinds and algorithms.
   Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides = {});
 
-  /// Returns the fastest algorithm for `bytes` of Buffer::count, as predicted for the next larger
-  /// power of two.
-  /// `once`: only algorithms that fold once.
+  /// Returns the algorithm that is predicted to be the fastest for `bytes` of Buffer::count,
+  /// rounded up to a power of two. With `once` it chooses among those that fold once.
   Algorithm operator()(Kind kind, std::size_t bytes, bool once = false) const;
 
-  /// A line for each kind and power of two with the choice and what each algorithm is predicted to
-  /// take, in microseconds.
+  /// Returns a line for each kind and power of two with the choice and what each algorithm is
+  /// predicted to take, in microseconds.
   std::string print() const;
 
   const std::vector<int>& hosts() const { return hosts_; }

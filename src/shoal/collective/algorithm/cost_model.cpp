@@ -87,6 +87,7 @@ class Simulation {
     const LinkCost& link = far ? model_.between : model_.inside;
     now_[rank] += model_.overhead;
     double left = out_[rank].pass(now_[rank], bytes * link.beta);
+    // The ranks of a host share its link to the others, in both directions.
     if (far) left = std::max(left, host_out_[hosts_[rank]].pass(now_[rank], bytes * link.beta));
     // The head of a message arrives alpha after it left; the receiving side is busy while the rest
     // comes in.

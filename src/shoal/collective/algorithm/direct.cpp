@@ -28,6 +28,8 @@ void for_others(int rank, int ranks, Visit&& visit) {
 template <class PartOf>
 void scatter_and_fold(StepTable& table, PartOf&& part) {
   const int ranks = static_cast<int>(table.size());
+  // All sends stand before the first receive. A send waits for nobody, so no two ranks can wait for
+  // each other. The fold takes what is held in the order of ranks, whichever message comes first.
   for (int rank = 0; rank < ranks; ++rank) {
     for_others(rank, ranks, [&](int peer) {
       table[rank].push_back({Action::kSend, peer, part(peer)});
@@ -140,6 +142,8 @@ std::vector<Step> exchange_steps(int rank, std::span<const std::size_t> send,
   for_others(rank, ranks, [&](int peer) {
     steps.push_back({Action::kSend, peer, range_of(send, 0, peer)});
   });
+  // Receives stand in the order in which the messages come: every rank sends to its successor
+  // first, so the predecessor's is the first to arrive.
   for (int distance = 1; distance < ranks; ++distance) {
     const int peer = (rank + ranks - distance) % ranks;
     steps.push_back({Action::kReceiveCopy, peer, range_of(receive, sent, peer)});

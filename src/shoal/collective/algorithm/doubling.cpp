@@ -45,6 +45,8 @@ StepTable recursive_doubling_all_reduce(int ranks, std::size_t count) {
   take_in_surplus(table, all, count);
   for (int distance = 1; distance < all.size; distance *= 2) {
     for (int i = 0; i < all.size; ++i) {
+      // Both partners add the same two sums, the lower rank's first (step.h), so they go on with
+      // equal bits.
       const int peer = all.rank_of(i ^ distance);
       table[all.rank_of(i)].push_back({Action::kSend, peer, {0, count}});
       table[all.rank_of(i)].push_back({Action::kReceiveReduce, peer, {0, count}});
@@ -65,6 +67,7 @@ StepTable halving_doubling_all_reduce(int ranks, std::size_t count) {
     return Range{part_of(count, all.size, first).begin,
                  part_of(count, all.size, first + width - 1).end};
   };
+  // Reduce-scatter: each partner gives away the half of its window that the other will own.
   for (int distance = all.size / 2; distance >= 1; distance /= 2) {
     for (int i = 0; i < all.size; ++i) {
       auto& steps = table[all.rank_of(i)];
@@ -73,6 +76,7 @@ StepTable halving_doubling_all_reduce(int ranks, std::size_t count) {
       steps.push_back({Action::kReceiveReduce, all.rank_of(partner), window(i, distance)});
     }
   }
+  // All-gather: the same exchanges backwards, in which windows of finished sums grow.
   for (int distance = 1; distance < all.size; distance *= 2) {
     for (int i = 0; i < all.size; ++i) {
       auto& steps = table[all.rank_of(i)];

@@ -50,6 +50,7 @@ StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count)
   const int parts = static_cast<int>(slices);
   StepTable table(hosts.size());
 
+  // Sends within a host: to the owners of the slices (`own` false), or from an owner to all.
   const auto sends = [&](const Members& members, int rank, bool own) {
     for (int slice = 0; slice < parts; ++slice) {
       for (const int peer : members) {
@@ -58,6 +59,7 @@ StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count)
       }
     }
   };
+  // Each host folds slice j at its j-th rank.
   for (const auto& [host, members] : by_host) {
     for (const int rank : members) {
       sends(members, rank, false);
@@ -67,11 +69,13 @@ StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count)
       }
     }
   }
+  // The owners of each slice, one a host, all-reduce it.
   for (int slice = 0; slice < parts; ++slice) {
     Members owners;
     for (const auto& [host, members] : by_host) owners.push_back(members[slice]);
     exchange(table, owners, part_of(count, parts, slice));
   }
+  // Each owner gives its finished slice to the other ranks of its host.
   for (const auto& [host, members] : by_host) {
     for (const int rank : members) {
       sends(members, rank, true);

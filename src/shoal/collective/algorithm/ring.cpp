@@ -41,6 +41,8 @@ StepTable ring_reduce_scatter(int ranks, std::size_t count) {
                    ranks);
   StepTable table(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
+    // The parts are one further back than in ring_all_reduce, so that the sum which arrives last is
+    // that of the rank's own part.
     const auto part = [&](int distance) {
       return part_of(count * ranks, ranks, (rank - distance + 2 * ranks) % ranks);
     };

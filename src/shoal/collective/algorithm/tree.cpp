@@ -86,6 +86,9 @@ StepTable double_binary_tree_all_reduce(int ranks, std::size_t count, int chunks
   };
   for (int rank = 0; rank < ranks; ++rank) {
     auto& steps = table[rank];
+    // All chunks climb first, one behind the other, and then all come down. Rank order within a
+    // tree is not that of a loop over the ranks, but one rank finishes each sum and all others copy
+    // it.
     for (int chunk = 0; chunk < chunks; ++chunk) {
       for (int t = 0; t < 2; ++t) {
         for (const int child : trees[t].children[rank])

@@ -6,10 +6,10 @@
 
 namespace shoal::collective {
 
-/// Broadcast down a binomial tree: ceil(log2 p) rounds. Throws Error(usage) for a root that is not
-/// a rank.
+/// Broadcasts down a binomial tree, in ceil(log2 p) rounds. Throws Error(usage) for a root that is
+/// not a rank.
 StepTable binomial_broadcast(int ranks, std::size_t count, int root);
-/// Reduce up the same tree.
+/// Reduces up the same tree.
 StepTable binomial_reduce(int ranks, std::size_t count, int root);
 
 /// All-reduce up and down two binary trees at once, each with half of the elements; a rank that is

@@ -190,6 +190,8 @@ std::vector<Json> lines_of_run(const std::vector<std::string>& files, const std:
   for (const std::string& file : files) {
     std::istringstream text(file);
     for (std::string one; std::getline(text, one);) {
+      // A file may be of an earlier run or another program: lines that are not valid are skipped,
+      // as a report about a failure must not fail itself.
       Json line = Json::parse(one, nullptr, false);
       if (!line.is_object() || !line["run"].is_string() || line["run"] != run ||
           !line["record"].is_string())
@@ -236,6 +238,8 @@ void write_flight(const std::string& directory, const FlightOwner& owner, const 
                   const Error& cause) {
   std::error_code failed;
   fs::create_directories(directory, failed);
+  // Each rank merges what is there when it writes. The lock makes these merges follow one another,
+  // so the last one has the records of all ranks that wrote.
   const DirectoryLock lock(directory);
   replace_file(fs::path(directory) / fmt::format("{}{}.jsonl", kPrefix, owner.rank),
                lines_of(owner, book, cause));

@@ -16,14 +16,12 @@ struct FlightOwner {
 };
 
 /// Writes the records of a rank that fails, as JSON lines, into `directory`:
-///   flight-rank-<r>.jsonl: a line {"record":"rank", run, rank, ranks, written, kind, error} (times
-///   in seconds since 1970), then a line
-///     {"record":"call", group, members, rank, sequence, call, began, took_us} for each collective,
-///     of this rank and, where memory is shared, of others; took_us is null while it is not
-///     complete;
+///   flight-rank-<r>.jsonl: a line {"record":"rank", run, rank, ranks, written, kind, error}, then
+///     a line {"record":"call", run, group, members, rank, sequence, call, began, took_us} for each
+///     collective of this rank and, where memory is shared, of others. Times are seconds since
+///     1970; took_us is null while the collective is not complete.
 ///   flight.jsonl: the lines of all ranks of the run that have written so far, each call once, and
-///   a
-///     line {"record":"verdict", group, sequence, text} for each group that is stuck.
+///     a line {"record":"verdict", group, sequence, text} for each group that is stuck.
 /// Files are replaced as a whole. Ranks that share the directory may write at the same time. Throws
 /// Error(output).
 void write_flight(const std::string& directory, const FlightOwner& owner, const FlightBook& book,

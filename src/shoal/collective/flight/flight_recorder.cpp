@@ -25,6 +25,8 @@ std::optional<Standing> Standing::unpack(std::span<const std::byte> bytes) {
 }
 
 std::string Standing::against(std::uint64_t sequence) const {
+  // The answer is relative to what the asking rank waits for: that decides which rank holds the
+  // others up.
   const std::string call = entered == 0 ? "" : fmt::format("#{}, {}", entered, last.text());
   if (entered < sequence) {
     return fmt::format("never entered #{} ({})", sequence,
@@ -38,6 +40,7 @@ std::string Standing::against(std::uint64_t sequence) const {
 
 void FlightRecorder::enter(std::uint64_t sequence, const TcpCall& call) {
   const std::lock_guard lock(mutex_);
+  // The lock is held briefly: another thread may be reading this for the answer to a peer.
   entries_[sequence % kKept] = {sequence, call, Clock::now(), {}};
   entered_ = sequence;
 }

@@ -45,6 +45,8 @@ void fold_all(ElementType type, Reduction reduction, const void* const* source, 
       return fold_reduction<std::uint64_t>(reduction, source, sources, target, targets, count, 1);
     case ElementType::kI64:
       return fold_reduction<std::int64_t>(reduction, source, sources, target, targets, count, 1);
+    // Types narrower than fp32 are added in fp32 and rounded once, when the result is stored
+    // (fold_kernel.h).
     case ElementType::kF8E4M3:
       return fold_reduction<Float8E4M3>(reduction, source, sources, target, targets, count, scale);
     case ElementType::kF8E5M2:
@@ -57,6 +59,7 @@ void fold_all(ElementType type, Reduction reduction, const void* const* source, 
       return fold_reduction<float>(reduction, source, sources, target, targets, count, scale);
     case ElementType::kF64:
       return fold_reduction<double>(reduction, source, sources, target, targets, count, scale);
+    // Complex numbers are added and scaled by parts, as twice as many real ones.
     case ElementType::kC64:
       return fold_reduction<float>(reduction, source, sources, target, targets, 2 * count, scale);
     case ElementType::kC128:
@@ -97,6 +100,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shoal::collective {
 
+// The code above was compiled once for every instruction set; these choose the best at run time.
 HWY_EXPORT(fold_all);
 HWY_EXPORT(widen_narrow);
 HWY_EXPORT(narrow_wide);

@@ -18,7 +18,8 @@ namespace shoal::collective {
 void fold(ElementType type, Reduction reduction, const void* const* source, int sources,
           void* const* target, int targets, std::size_t count, double scale = 1);
 
-/// As `fold`, one element at a time in the plainest way. `fold` is tested against it.
+/// Computes the same as `fold`, one element at a time in the plainest way. `fold` is tested against
+/// it.
 void fold_plain(ElementType type, Reduction reduction, const void* const* source, int sources,
                 void* const* target, int targets, std::size_t count, double scale = 1);
 

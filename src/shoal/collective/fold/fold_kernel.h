@@ -118,6 +118,10 @@ void fold_two(const T* __restrict a, const T* __restrict b, T* __restrict c, std
 // The accumulators of one block stay in the first-level cache.
 inline constexpr std::size_t kBlock = 1024;
 
+// Each element is reduced over the sources in their order, whatever the vector width, and the file
+// is compiled without contraction to fused multiply-adds: so every processor and every rank gets
+// the same bits. Blocks only keep the accumulators in the cache. A target may be a source, because
+// all sources of a block are read before the block is written.
 template <class T, class Op>
 void fold_blocks(const T* const* source, int sources, T* const* target, int targets,
                  std::size_t count, double scale, double divisor) {
@@ -161,6 +165,8 @@ void fold_blocks(const T* const* source, int sources, T* const* target, int targ
 template <class T, class Op>
 void fold_typed(const void* const* source, int sources, void* const* target, int targets,
                 std::size_t count, double scale, double divisor) {
+  // Two ranks are the most frequent case: one pass without accumulators. `__restrict` needs a
+  // variant for each way in which the target may be a source.
   if (sources == 2 && scale == 1 && divisor == 1) {
     const void* a = source[0];
     const void* b = source[1];

@@ -45,6 +45,7 @@ W combine(Reduction reduction, W a, W b) {
     if (std::isnan(a)) return a;
     if (reduction == Reduction::kProduct) return a * b;
   }
+  // A comparison with NaN is false, so a NaN in `b` is returned; one in `a` was returned above.
   if (reduction == Reduction::kMin) return a < b ? a : b;
   if (reduction == Reduction::kMax) return a > b ? a : b;
   return a + b;

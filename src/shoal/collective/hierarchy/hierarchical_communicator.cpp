@@ -76,7 +76,7 @@ Handle HierarchicalCommunicator::start(const Operation& operation) {
   SHOAL_USER_CHECK(
       !operation.shared_output || (operation.kind == Kind::kAllGather && layout_.in_blocks),
       name(operation.kind),
-      "one output a host is of all_gather among hosts that hold equal blocks of ranks");
+      "only all_gather has one output per node, where nodes hold equal blocks of ranks");
   Operation plain = operation;
   plain.shared_output = false;
   world_->validate(plain);

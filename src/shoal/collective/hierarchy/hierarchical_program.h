@@ -56,9 +56,8 @@ std::size_t hierarchical_scratch_bytes(const Operation& operation, const HostLay
 ///   broadcast: each slice crosses once to every other node, within its column;
 ///   reduce: the leader of each node sends the node's sum once;
 ///   all_gather, reduce_scatter (where nodes hold equal blocks of ranks): every element crosses
-///   once
-///     to, or from, every other node; with one output a node, each rank writes there its own part
-///     and those of its column;
+///     once to, or from, every other node; with one output a node, each rank writes there its own
+///     part and those of its column;
 ///   barrier: within each node, among the leaders, within each node again;
 ///   all others: flat.
 /// Types that must round once become fp32 where they are contributed. Partial sums are fp32 in

@@ -137,7 +137,8 @@ Error Announcements::mismatch(std::uint64_t sequence, const PendingOperation& ow
 
 void Announcements::compare(std::uint64_t sequence, const PendingOperation& own, int peer) const {
   // The peer's slot cannot hold a later operation yet, as this rank has not finished with this one.
-  // Where it does, the peer is broken, and the comparison of the sequences finds it.
+  // Where it does, the peer is broken, and the comparison of the sequences finds it. The caller has
+  // seen the sequence by an acquire load, so relaxed is enough here.
   const Descriptor& mine = descriptor(rank_, sequence);
   const Descriptor& theirs = descriptor(peer, sequence);
   const bool same =
@@ -187,6 +188,8 @@ std::string Announcements::describe_call(int rank, std::uint64_t sequence) const
 std::string Announcements::report(std::uint64_t started, std::span<const int> names) const {
   std::string text;
   for (int r = 0; r < ranks_; ++r) {
+    // The peers go on while this rank reads, so the counters of one rank may come from two moments.
+    // A report needs no more: the ranks that hold up the others do not move.
     const std::uint64_t entered = block_.announced(r);
     const std::uint64_t left = block_.line(r).finished.load();
     const int name = names[static_cast<std::size_t>(r)];

@@ -10,25 +10,23 @@
 
 namespace shoal::collective {
 
-/// Is one rank's view of the descriptors through which the ranks of a group announce their
-/// operations to each other. It publishes the rank's own descriptors, compares them with those of
-/// its peers, and tells how far each rank is.
+/// One rank's view of the descriptors through which the ranks of a group announce their operations
+/// to each other. It publishes the rank's own descriptors, compares them with those of its peers,
+/// and tells how far each rank is.
 ///
-/// Invariants of the shared memory (docs/design/shared_memory.md draws them):
-///   1. A rank writes its own descriptors, lists, payloads, staging memory and RankLine, and only
-///      reads those of its peers.
-///   2. The rank writes everything that belongs to an operation before it stores
-///      Descriptor::sequence. A peer that loads that sequence with acquire may read the rest.
-///   3. The slot of operation n is written again, for a later operation, only after
-///      RankLine::finished of every rank is at least n: no peer compares a descriptor, or reads a
-///      payload, that changes under its eyes. Only reports read without this guarantee; they load
-///      the sequence again afterwards and drop what has changed.
-///   4. Counters in shared memory never fall.
-///   5. A store that a sleeping peer may wait for is an exchange, which is sequentially consistent,
-///      followed by wire::wake. A peer registers as a sleeper, also sequentially consistent, before
-///      it looks a last time. So either the peer sees the store or this rank sees the sleeper.
-/// Nothing in shared memory is trusted as an index or a length: a peer may have written anything.
-/// Threads: only the thread of the rank may call it; that thread may call `report` at any time.
+/// Invariants of the shared memory (docs/design/shared_memory.md draws them): 1. A rank writes its
+/// own descriptors, lists, payloads, staging memory and RankLine, and only reads those of its
+/// peers. 2. The rank writes everything that belongs to an operation before it stores
+/// Descriptor::sequence. A peer that loads that sequence with acquire may read the rest. 3. The
+/// slot of operation n is written again, for a later operation, only after RankLine::finished of
+/// every rank is at least n: no peer compares a descriptor, or reads a payload, that changes under
+/// its eyes. Only reports read without this guarantee; they load the sequence again afterwards and
+/// drop what has changed. 4. Counters in shared memory never fall. 5. A store that a sleeping peer
+/// may wait for is an exchange, which is sequentially consistent, followed by wire::wake. A peer
+/// registers as a sleeper, also sequentially consistent, before it looks a last time. So either the
+/// peer sees the store or this rank sees the sleeper. Nothing in shared memory is trusted as an
+/// index or a length: a peer may have written anything. Threads: only the thread of the rank may
+/// call it; that thread may call `report` at any time.
 class Announcements {
  public:
   Announcements(const HostWorld& world, HostBlock block, int rank, int ranks)

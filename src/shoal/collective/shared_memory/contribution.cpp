@@ -16,6 +16,7 @@ const std::byte* bytes_at(const void* p, std::size_t offset) {
 }
 std::byte* bytes_at(void* p, std::size_t offset) { return static_cast<std::byte*>(p) + offset; }
 
+// Memmove, because the input and the output of one rank may overlap.
 void copy(void* to, const void* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memmove(to, from, bytes);
 }
@@ -93,6 +94,8 @@ void reduce(const RankCall& call, const std::byte* own, ContributionOf&& contrib
             std::byte* target, std::size_t count) {
   const Operation& operation = call.operation;
   const auto ranks = static_cast<std::size_t>(call.ranks);
+  // Up to 64 ranks need no allocation, which a small all-reduce would feel. The sources stand in
+  // the order of the ranks on every rank and path, so all of them get the same bits.
   std::array<const void*, 64> few;
   std::vector<const void*> many(ranks > few.size() ? ranks : 0);
   const std::span<const void*> sources(many.empty() ? few.data() : many.data(), ranks);
@@ -132,6 +135,8 @@ void write_contribution(const RankCall& call, std::size_t begin, std::size_t end
   for (int r = 0; r < call.ranks; ++r) {
     if (r == call.rank) continue;
     const Part part = part_for(call.send_counts, buffer.count, r, begin, end);
+    // Parts lie equally far apart, also where one is shorter: a peer finds its part without knowing
+    // the counts of the others.
     copy(to + index_of_part(call.rank, r) * (end - begin) * size,
          bytes_at(buffer.input, part.first * size), part.count * size);
   }
@@ -189,6 +194,7 @@ void combine_contributions(const RankCall& call, std::size_t begin, std::size_t 
     case Kind::kAllGather:
     case Kind::kAllToAll:
       for (int r = 0; r < call.ranks; ++r) {
+        // This rank's own part was copied by copy_own_part.
         if (r == call.rank) continue;
         const Part target = part_for(call.receive_counts, buffer.count, r, begin, end);
         copy_result(call, bytes_at(buffer.output, target.first * size), contribution_of(r),

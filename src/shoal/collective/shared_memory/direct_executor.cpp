@@ -30,6 +30,8 @@ std::pair<std::size_t, std::size_t> share(std::size_t count, std::size_t element
 
 Outcome DirectExecutor::run(std::uint64_t sequence, PendingOperation& p, WorkLimit limit) {
   const Kind kind = p.operation.kind;
+  // Only the root copies in a gather. The other ranks are done, but complete only when the root has
+  // finished: it reads their input.
   if (kind == Kind::kGather && rank_ != p.operation.peer) return Outcome::kDone;
   const std::size_t element = size_of(p.operation.type);
   // All-reduce and reduce divide the elements among the ranks; in the other kinds each rank makes
@@ -77,6 +79,7 @@ void DirectExecutor::execute(std::uint64_t sequence, const PendingOperation& p, 
       break;
     case Kind::kReduce: {
       for (int r = 0; r < ranks_; ++r) sources_[r] = input(sequence, r, bytes) + offset;
+      // Each rank writes its share straight into the output of the root.
       std::byte* result = memory_.resolve(block_.descriptor(o.peer, sequence).output, bytes);
       reduce_to(result + offset, p, count);
       break;
@@ -131,6 +134,8 @@ void DirectExecutor::all_reduce(std::uint64_t sequence, const PendingOperation& 
     const std::size_t from = std::max(range.begin, first);
     const std::size_t to = std::min(range.end, first + count);
     if (from < to) {
+      // An output may be the input of the same rank: nobody but this rank reads or writes the
+      // share, and `fold` has read an element of every source before it writes it.
       for (int r = 0; r < ranks_; ++r) {
         const Descriptor& d = block_.descriptor(r, sequence);
         const ListEntry entry =

@@ -250,6 +250,7 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
   std::vector<int> chosen;
   for (int r = 0; r < size(); ++r)
     if (requests[r][0] == color) chosen.push_back(r);
+  // Equal keys keep the order of the ranks here, as in MPI_Comm_split.
   std::stable_sort(chosen.begin(), chosen.end(),
                    [&](int a, int b) { return requests[a][1] < requests[b][1]; });
   // The first rank of each new group takes memory for it. The memory is zero, so the others may use
@@ -309,6 +310,7 @@ void HostCommunicator::keep_in(FlightBook& book) const {
   const auto place = reinterpret_cast<const std::byte*>(&block_.lot()) - world_->control();
   const int first = settings_.world_ranks.empty() ? 0 : settings_.world_ranks.front();
   book.add(fmt::format("host-of-{}-{:x}", first, place), names,
+           // The book may outlive the communicator: the world keeps the block mapped.
            [world = world_, block = block_, names, clock = TickClock()] {
              return recorded_entries(block, names, clock);
            });

@@ -45,7 +45,7 @@ class HostCommunicator final : public Communicator {
     std::shared_ptr<FlightBook> flight;
     /// Gives the rank in the job of each rank of this node's world; empty: 0, 1, ...
     std::vector<int> world_ranks;
-    /// Is memory that peers map. Shared blocks are allocated in it; null: only ranks that are
+    /// The memory that peers map, in which shared blocks are allocated. Null: only ranks that are
     /// threads share blocks.
     std::shared_ptr<wire::Arena> arena;
   };

@@ -24,6 +24,8 @@ HostLayout::HostLayout(std::span<const int> hosts, int own_rank) : rank(own_rank
   std::size_t least = hosts.size();
   for (const auto& ranks : members) least = std::min(least, ranks.size());
   columns = static_cast<int>(least);
+  // In blocks, the part of a node in a gathered result is one range, which lets an all-gather or
+  // reduce-scatter work node by node.
   in_blocks = true;
   for (int h = 0; h < this->hosts(); ++h) {
     for (std::size_t i = 0; i < members[h].size(); ++i) {

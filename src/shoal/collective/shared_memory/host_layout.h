@@ -18,9 +18,10 @@ struct HostLayout {
   int rank;
   int host;
   int local;
-  /// The ranks of the smallest node. Column j, for j below this, is the j-th rank of every node.
+  /// The number of ranks on the smallest node. Column j, for j below this, is the j-th rank of
+  /// every node.
   int columns;
-  /// Node h holds ranks h * m to (h + 1) * m - 1, for one m.
+  /// True when there is an m such that every node h holds the ranks h * m to (h + 1) * m - 1.
   bool in_blocks;
 
   int hosts() const { return static_cast<int>(members.size()); }

@@ -146,6 +146,7 @@ bool HostMailbox::advance(Send& send, std::vector<bool>& blocked) {
   if (state == kAccepted && (streaming_ == 0 || streaming_ == send.ticket)) return stream(send);
   if (state != kTaken) return false;
   if (streaming_ == send.ticket) streaming_ = 0;
+  // Only this rank looks for a free slot of its channels, so nobody is woken.
   send.slot->state.store(kFree, std::memory_order_release);
   return true;
 }
@@ -177,9 +178,12 @@ bool HostMailbox::advance(Receive& receive) {
   const std::size_t chunks = (size + kChunkBytes - 1) / kChunkBytes;
   auto* to = static_cast<std::byte*>(receive.operation.buffer.output);
   if (size <= kInlineBytes) {
+    // The exchange follows the copy: once the slot is free, the sender may write the next message
+    // over the payload.
     if (size > 0) std::memcpy(to, slot.payload.data(), size);
     slot.state.exchange(kFree);
   } else if (slot.where.visible()) {
+    // The sender's buffer stays untouched until it sees kTaken.
     std::memcpy(to, memory_.resolve(slot.where, size), size);
     slot.state.exchange(kTaken);
   } else {
@@ -207,6 +211,8 @@ bool HostMailbox::advance(Receive& receive) {
 HostMailbox::MessageSlot* HostMailbox::find_oldest(int source, std::uint64_t posted,
                                                    std::uint32_t tag) const {
   Channel& from = channel(source, rank_);
+  // Older messages have left the ring. The acquire load of the state makes the other fields
+  // readable; those of a slot in another state may be changing.
   for (std::uint64_t number = posted > kSlotsPerChannel ? posted - kSlotsPerChannel : 0;
        number < posted; ++number) {
     MessageSlot& slot = from.slots[number % kSlotsPerChannel];

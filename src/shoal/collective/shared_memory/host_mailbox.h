@@ -16,7 +16,7 @@ namespace shoal::collective {
 
 /// Messages between two ranks of a group on one node.
 ///
-/// Every ordered channel of ranks has a channel in shared memory: a ring of kSlotsPerChannel slots.
+/// Every ordered pair of ranks has a channel in shared memory: a ring of kSlotsPerChannel slots.
 /// A sender posts a message in the next slot, and the receiver takes the oldest one with its tag.
 /// So messages of one sender and tag arrive in the order in which they were sent, and different
 /// tags may overtake each other. There are three paths:
@@ -26,12 +26,12 @@ namespace shoal::collective {
 ///     shared memory in turn, for one message at a time.
 ///
 /// Invariants:
-///   1. The state of a slot says who may change it: free and taken, the sender; posted and
-///   accepted,
-///      the receiver, while the sender passes chunks of an accepted message. Each side stores the
-///      state after everything else that it writes, and the other loads it with acquire.
-///   2. The sender writes chunk k only after the receiver has consumed chunk k - 2, which lay
-///   there.
+///   1. The state of a slot says who may change it: the sender, when it is free or taken; the
+///      receiver, when it is posted or accepted. (The sender passes the chunks of an accepted
+///      message without changing the state.) Each side stores the state after everything else that
+///      it writes, and the other loads it with acquire.
+///   2. The sender writes chunk k only after the receiver has consumed chunk k - 2, which lay in
+///      the same place.
 /// Nothing here waits: `advance` does what is possible. Threads: one at a time, as in the
 /// communicator.
 class HostMailbox {

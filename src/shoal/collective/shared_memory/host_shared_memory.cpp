@@ -32,6 +32,8 @@ class SharedBlock {
   ~SharedBlock() {
     if (charged_ > 0) arena_->discharge(charged_, category_);
     std::atomic<int>& holders = reinterpret_cast<Front*>(block_)->holders;
+    // Sequentially consistent: this rank's accesses to the block come before the decrement, and
+    // those of all other holders before what the last one does next.
     const bool last = holders.fetch_sub(1) == 1;
     const bool threads = world_->of_threads();
     if (last && (owner_ || threads)) {
@@ -88,6 +90,8 @@ std::shared_ptr<std::byte> HostSharedMemory::allocate(std::size_t bytes) {
     new (block) Front{communicator_.size()};
     place = world_->memory().locate(block, whole);
   }
+  // The broadcast tells where the block lies, and is the point after which all ranks see its zeros
+  // and its count of holders.
   std::array<std::uint64_t, 2> message{static_cast<std::uint64_t>(place.region + 1), place.offset};
   communicator_.wait(communicator_.start({.kind = Kind::kBroadcast,
                                           .type = ElementType::kU64,
@@ -96,6 +100,7 @@ std::shared_ptr<std::byte> HostSharedMemory::allocate(std::size_t bytes) {
   if (message[0] == 0) return nullptr;
   place = {static_cast<std::int32_t>(message[0]) - 1, message[1]};
   if (!first) block = world_->memory().resolve(place, whole);
+  // The hold exists before `charge`, which may throw: its destructor then drops this rank's share.
   const auto held = std::make_shared<SharedBlock>(world_, arena_, block, first);
   if (arena_ && !first && !threads) held->charge(whole / sharers);
   return {held, held->data()};

@@ -132,6 +132,8 @@ void HostWorld::abort(const Error& cause) {
   put(h.operation, cause.operation());
   put(h.message, cause.message());
   put(h.hint, cause.hint());
+  // This releases the record (invariant 1). Nobody is woken: a rank that sleeps looks for a failure
+  // every few milliseconds (wire::wait_for).
   h.state.store(kRecorded);
 }
 
@@ -174,6 +176,7 @@ bool HostWorld::ended() const {
 int HostWorld::cause_rank() const { return ended() ? header().rank : -1; }
 
 void HostWorld::leave() {
+  // Stored last, so that it releases everything that this rank has done (invariant 2).
   if (static_cast<std::size_t>(rank_) < kMostRanks) header().left[rank_].store(1);
 }
 

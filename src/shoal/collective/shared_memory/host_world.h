@@ -25,7 +25,7 @@ namespace shoal::collective {
 /// Threads: any, except `check`, which only the thread of the rank may call.
 class HostWorld {
  public:
-  /// For ranks that are processes and have been through the rendezvous.
+  /// For ranks that are processes and have completed the rendezvous.
   HostWorld(int rank, wire::LocalRendezvousResult acquaintance,
             const wire::SharedSegment* own_arena);
   /// For ranks that are threads of this process: `control` is zeroed memory that they all use.
@@ -33,7 +33,7 @@ class HostWorld {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// True when the ranks are threads of this process.
+  /// Returns true when the ranks are threads of this process.
   bool of_threads() const { return own_control_ != nullptr; }
   const MemoryMap& memory() const { return memory_; }
   std::byte* control() const { return control_; }

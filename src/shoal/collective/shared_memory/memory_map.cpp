@@ -14,6 +14,7 @@ bool MemoryMap::holds(std::size_t region, const void* p, std::size_t bytes) cons
 }
 
 Location MemoryMap::locate(const void* p, std::size_t bytes) const {
+  // Threads: the offset is the pointer, and any region that counts as visible will do.
   if (one_address_space_) return {0, reinterpret_cast<std::uintptr_t>(p)};
   const auto in = [&](std::size_t region) {
     return Location{

@@ -27,6 +27,7 @@ void PendingOperation::reset(const Operation& started, int rank, int ranks,
   operation = started;
   buffers.assign(1, started.buffer);
   buffers.insert(buffers.end(), started.more.begin(), started.more.end());
+  // The caller's spans are valid during `start` only, and the operation may run long after it.
   send_counts.assign(started.send_counts.begin(), started.send_counts.end());
   receive_counts.assign(started.receive_counts.begin(), started.receive_counts.end());
   operation.more = {};
@@ -34,6 +35,8 @@ void PendingOperation::reset(const Operation& started, int rank, int ranks,
   operation.receive_counts = {};
   if (operation.timeout == Duration::zero()) operation.timeout = default_timeout;
 
+  // The sizes decide the path, and every rank must decide alike: only what is compared between the
+  // ranks enters.
   const std::size_t bytes = total_count(buffers) * size_of(operation.type);
   small = send_counts.empty() && travels_inline(operation.kind, bytes, ranks);
   quick = send_counts.empty() && bytes <= kQuickBytes / static_cast<std::size_t>(ranks);

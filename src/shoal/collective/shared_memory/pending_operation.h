@@ -28,7 +28,7 @@ enum class Outcome : std::uint8_t {
   kDone,
 };
 
-/// How far this rank is with the current chunk of a staged operation.
+/// Says how far this rank is with the current chunk of a staged operation.
 enum class ChunkState : std::uint8_t {
   kNotOffered,
   kOffered,    ///< peers may read this rank's contribution

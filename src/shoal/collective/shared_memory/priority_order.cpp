@@ -10,6 +10,7 @@ PriorityOrder::Candidates PriorityOrder::candidates() const {
   for (std::uint64_t s = queue_.executed() + 1; s <= queue_.published(); ++s) {
     const PendingOperation& p = queue_[s];
     if (p.executed) continue;
+    // An operation that is no more urgent than an earlier one must wait for it (rule 1).
     const bool most_urgent_so_far =
         found.count == 0 ||
         p.operation.priority > queue_[found.sequences[found.count - 1]].operation.priority;

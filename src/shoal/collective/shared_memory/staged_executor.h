@@ -38,7 +38,7 @@ class StagedExecutor {
   Outcome run(std::uint64_t sequence, PendingOperation& p, WorkLimit limit);
 
  private:
-  /// How an operation is divided into chunks.
+  /// Says how an operation is divided into chunks.
   struct Chunks {
     RankCall call;
     std::size_t count;       ///< elements of the operation

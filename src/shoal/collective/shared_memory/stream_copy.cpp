@@ -21,6 +21,7 @@ void stream_lines(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes)
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::CappedTag<std::uint8_t, kLine> d;
   const std::size_t lanes = hn::Lanes(d);
+  // A plain copy up to the first whole line of `to`, and again behind the last one.
   const std::size_t head =
       std::min<std::size_t>((kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine, bytes);
   std::memcpy(to, from, head);

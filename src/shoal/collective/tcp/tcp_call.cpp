@@ -17,6 +17,8 @@ bool must_fold_once(const Operation& o) {
 }
 
 TcpCall TcpCall::of(const Operation& o, Algorithm algorithm) {
+  // Two ranks compare these bytes, so what may differ between them stays out: a send and its
+  // receive are one kind, and a field without meaning for the kind has a fixed value.
   return {.kind = static_cast<std::uint8_t>(point_to_point(o.kind) ? Kind::kSend : o.kind),
           .type = static_cast<std::uint8_t>(o.type),
           .reduction = static_cast<std::uint8_t>(reduces(o.kind) ? o.reduction : Reduction::kSum),
@@ -39,6 +41,7 @@ TcpCall TcpCall::read(const std::byte* from) {
 }
 
 std::string TcpCall::text() const {
+  // The bytes may come from a broken peer.
   if (type > static_cast<std::uint8_t>(ElementType::kC128)) return "an unknown call";
   const auto k = static_cast<Kind>(kind);
   std::string text = name(k);

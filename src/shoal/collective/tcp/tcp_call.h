@@ -9,11 +9,11 @@
 
 namespace shoal::collective {
 
-/// True for reductions of types narrower than fp32 whose partial results would round more than
-/// once: all but minimum and maximum.
+/// Returns true for reductions of types narrower than fp32 whose partial results would round more
+/// than once: all but minimum and maximum.
 bool must_round_once(const Operation& operation);
-/// True for those, and for averages and scaled sums: an algorithm that adds partial sums would
-/// divide or scale more than once.
+/// Returns true where must_round_once does, and for averages and scaled sums: an algorithm that
+/// adds partial sums would divide or scale more than once.
 bool must_fold_once(const Operation& operation);
 
 /// Describes an operation in front of each of its messages, as plain bytes, so that ranks that call
@@ -29,14 +29,14 @@ struct TcpCall {
   std::int32_t peer = -1;
   std::uint64_t count = 0;  ///< all ones: per-rank counts
   double scale = 1;
-  std::uint64_t tag = 0;  ///< of a collective; 0 for a message
+  std::uint64_t tag = 0;  ///< label of a collective; 0 for a message
   bool operator==(const TcpCall&) const = default;
 
   static TcpCall of(const Operation& operation, Algorithm algorithm);
   void write(std::byte* to) const;
   /// `from` has at least kBytes.
   static TcpCall read(const std::byte* from);
-  /// For people; the bytes may come from outside and be anything.
+  /// Describes the call for people. The bytes may come from another process and be anything.
   std::string text() const;
 };
 static_assert(sizeof(TcpCall) <= TcpCall::kBytes);

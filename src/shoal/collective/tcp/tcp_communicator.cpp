@@ -63,7 +63,7 @@ std::unique_ptr<TcpCommunicator> TcpCommunicator::of_members(std::shared_ptr<wir
   const auto own = std::find(members.begin(), members.end(), peers->rank());
   SHOAL_USER_CHECK(own != members.end(), "group", "rank {} is not one of the group's {} members",
                    peers->rank(), members.size());
-  SHOAL_USER_CHECK(group > 1, "group", "{} is the number of no new group", group);
+  SHOAL_USER_CHECK(group > 1, "group", "group number {}: a new group needs one above 1", group);
   const int rank = static_cast<int>(own - members.begin());
   return std::unique_ptr<TcpCommunicator>(
       new TcpCommunicator(std::move(peers), std::move(settings), std::move(members), rank, group));
@@ -80,6 +80,7 @@ void TcpCommunicator::validate(const Operation& operation) const {
 }
 
 Handle TcpCommunicator::start(const Operation& operation) {
+  // The first steps queue their messages before one flush writes them all.
   const Handle handle = enqueue_all(operation, false);
   advance_operations();
   peers_->flush();
@@ -123,6 +124,7 @@ void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_ho
   // A list: operations stay where they are, and receives look through those before them.
   TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream,
                                             steps_for(o, algorithm, between_hosts));
+  // Every wait and poll checks this time for all operations, not only for the awaited one.
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? settings_.timeout : o.timeout);
   if (o.kind == Kind::kReceive) p.set_in_flight(in_flight_);
   if (!message) recorder_->enter(sequence_, p.call());
@@ -237,6 +239,7 @@ std::string TcpCommunicator::report() const {
                    [](const TcpOperation& p) { return !point_to_point(p.kind()); });
   const std::uint64_t sequence =
       waiting == in_flight_.end() ? sequence_ : waiting->stream().sequence;
+  // The peers' transports answer, also while their callers compute or wait.
   const auto answers = peers_->ask(group_, kReportLimit);
   std::string text;
   for (const int rank : members_.ranks) {
@@ -316,6 +319,7 @@ std::unique_ptr<Communicator> TcpCommunicator::split(int color, int key) {
   std::vector<int> chosen;
   for (int r = 0; r < size(); ++r)
     if (all[2 * r] == color) chosen.push_back(r);
+  // Equal keys keep the order of the ranks here, as in MPI_Comm_split.
   std::stable_sort(chosen.begin(), chosen.end(),
                    [&](int a, int b) { return all[2 * a + 1] < all[2 * b + 1]; });
   const int rank =

@@ -26,7 +26,7 @@ namespace shoal::collective {
 class TcpCommunicator final : public Communicator {
  public:
   struct Settings {
-    /// For operations that name no timeout.
+    /// Applies to operations that bring no timeout of their own.
     Duration timeout = std::chrono::minutes(10);
     /// The host of each rank, for the choice of algorithms; empty: all ranks have equal links.
     std::vector<int> hosts;
@@ -34,13 +34,13 @@ class TcpCommunicator final : public Communicator {
     std::string algorithms;  ///< overrides, as Choice reads them
     /// Records the operations of this group and its splits; null: nothing does.
     std::shared_ptr<FlightBook> flight;
-    /// Every reduction folds once, in the order of ranks: its bits are those of shared memory.
+    /// Every reduction folds once, in the order of ranks, and so gives the bits of shared memory.
     bool in_rank_order = false;
   };
   TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings);
-  /// A group of `members`: ranks in the world, this one among them, in the group's order. All of
-  /// them pass the same `group`, a number above 1 that no other group has; the caller agrees on it
-  /// by means of its own. `split` does all of this.
+  /// Makes a group of `members`: ranks in the world, this one among them, in the group's order. All
+  /// of them pass the same `group`, a number above 1 that no other group has and on which the
+  /// callers have agreed by other means. `split` does all of this.
   static std::unique_ptr<TcpCommunicator> of_members(std::shared_ptr<wire::Transport> peers,
                                                      Settings settings, std::vector<int> members,
                                                      std::uint64_t group);
@@ -55,8 +55,8 @@ class TcpCommunicator final : public Communicator {
   /// Starts an operation without the messages between ranks of one host, as `hosts` names them: the
   /// caller moves those itself. For kinds that reduce nothing.
   Handle start_between_hosts(const Operation& operation);
-  /// A rank whose message with that tag has arrived and that no receive in flight may take; -1:
-  /// none.
+  /// Returns a rank from which a message with that tag has arrived that no receive in flight may
+  /// take; -1: there is none.
   int find_message(std::uint32_t tag) const;
   bool test(Handle handle) override;
   bool complete(Handle handle) const override;
@@ -70,7 +70,8 @@ class TcpCommunicator final : public Communicator {
   /// Ends everything on all ranks, other groups included.
   void abort(const Error& cause) override;
 
-  /// This rank and the number of ranks in the world, which may be more than are in this group.
+  /// Return this rank's number in the world and the number of ranks there, which may be more than
+  /// are in this group.
   int world_rank() const { return peers_->rank(); }
   int world_size() const { return peers_->size(); }
   /// Throws the first cause once something has failed on any rank.
@@ -79,12 +80,12 @@ class TcpCommunicator final : public Communicator {
   /// Describes how far every rank of the group has come, relative to this rank's oldest collective
   /// that is not complete.
   std::string report() const override;
-  /// The last collectives of this rank in this group.
+  /// Returns the record of the last collectives of this rank in this group.
   const FlightRecorder& recorder() const { return *recorder_; }
-  /// Bytes that this rank has sent in this group to ranks of other hosts, as `hosts` names them:
-  /// headers included, heartbeats not.
+  /// Returns the bytes that this rank has sent in this group to ranks of other hosts, as `hosts`
+  /// names them: headers included, heartbeats not.
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
-  /// As above, of all groups on these connections, heartbeats included.
+  /// As above, over all groups on these connections and with heartbeats.
   std::uint64_t bytes_between_hosts_of_all() const;
 
  private:
@@ -98,7 +99,7 @@ class TcpCommunicator final : public Communicator {
                                bool between_hosts) const;
   wire::Stream stream_of_messages(std::uint32_t tag) const;
   void advance_operations();
-  void advance_all();  ///< and sends what they have queued
+  void advance_all();  ///< advances all operations, and sends what they have queued
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
 
   std::shared_ptr<wire::Transport> peers_;

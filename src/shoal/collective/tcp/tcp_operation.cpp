@@ -137,7 +137,7 @@ void TcpOperation::open_batch() {
   }
   if (batch_action_ == Action::kHold || batch_action_ == Action::kFold) {
     SHOAL_CHECK(i < steps.size() && steps[i].action == Action::kFold,
-                "step {}: what is held is folded next", i);
+                "step {}: kHold steps must end in a kFold", i);
     batch_action_ = Action::kFold;
     for (const Arrival& arrival : batch_)
       SHOAL_CHECK(arrival.range == steps[i].range, "step {}: ranges to be folded differ", i);

@@ -41,24 +41,24 @@ class TcpOperation {
   TcpOperation(const TcpOperation&) = delete;
   TcpOperation& operator=(const TcpOperation&) = delete;
 
-  /// Executes steps until one has to wait; true when all are done. Throws Error(mismatch).
+  /// Executes steps until one has to wait. Returns true when all are done. Throws Error(mismatch).
   bool advance();
-  /// The rank whose message is awaited; -1: any rank.
+  /// Returns the rank whose message is awaited; -1: any rank.
   int awaited() const;
   Handle handle() const { return handle_; }
   Kind kind() const { return operation_.kind; }
   wire::Stream stream() const { return stream_; }
   const TcpCall& call() const { return call_; }
   std::string text() const { return call_.text(); }
-  /// True for a receive that has not found its message yet and would take one from `peer`.
+  /// Returns true for a receive that has not found its message yet and would take one from `peer`.
   bool wants_message_from(int peer) const;
   bool receives_from_any() const {
     return operation_.kind == Kind::kReceive && operation_.peer < 0;
   }
-  /// The rank whose message a complete receive took.
+  /// Returns the rank whose message a complete receive took.
   int source() const { return source_; }
-  /// For a receive: all operations in flight, in the order of start. Earlier receives choose their
-  /// messages first.
+  /// Gives a receive the list of all operations in flight, in the order of their starts: earlier
+  /// receives choose their messages first.
   void set_in_flight(const std::list<TcpOperation>& in_flight) { in_flight_ = &in_flight; }
   /// Errors name ranks as the world counts them.
   Error error(ErrorKind kind, std::string what) const;

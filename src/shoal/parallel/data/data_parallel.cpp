@@ -41,6 +41,7 @@ class DataParallel final : public GradientReduction {
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
     make_buckets(order);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      // The listener stays with the parameter, which may outlive this object.
       parameters_[i]->on_gradient_ready([this, i, alive = std::weak_ptr(alive_)](nn::Parameter&) {
         if (!alive.expired()) ready(i);
       });
@@ -57,6 +58,8 @@ class DataParallel final : public GradientReduction {
   }
 
   void finish() override {
+    // A bucket that another rank has sent holds a parameter that it uses, so `used` makes this rank
+    // send it too, and all ranks start the same reductions in the same order.
     const std::vector<bool> used = agree_on_used(parameters_, control_);
     for (; sent_ < buckets_.size(); ++sent_) send(buckets_[sent_], &used);
     for (comm::Work& work : works_) work.order();
@@ -72,6 +75,7 @@ class DataParallel final : public GradientReduction {
   bool agree_on_in_place() const {
     if (options_.strategy != DataParallelOptions::Strategy::kAuto)
       return options_.strategy == DataParallelOptions::Strategy::kInPlace;
+    // The buckets follow from the answer, so all ranks must have the same one.
     const at::Tensor visible = at::empty({1}, at::kByte);
     *visible.data_ptr<std::uint8_t>() =
         std::all_of(parameters_.begin(), parameters_.end(),
@@ -126,6 +130,7 @@ class DataParallel final : public GradientReduction {
     for (; sent_ < buckets_.size() && buckets_[sent_].ready == buckets_[sent_].members.size();
          ++sent_)
       send(buckets_[sent_], nullptr);
+    // What was sent makes progress while backward computes.
     group_.poll();
   }
 

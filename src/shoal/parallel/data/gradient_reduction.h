@@ -29,33 +29,36 @@ class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
 
-  /// Called before the backward pass of micro-batch `index` of `count`. Gradients accumulate
+  /// Is called before the backward pass of micro-batch `index` of `count`. Gradients accumulate
   /// without communication; in the last micro-batch they may be sent.
   virtual void begin(std::int64_t index, std::int64_t count) = 0;
-  /// Called after the last backward pass. Returns when every gradient on this rank is the sum.
+  /// Is called after the last backward pass. Returns when every gradient on this rank is the sum
+  /// over the ranks.
   virtual void finish() = 0;
 
-  /// The ranges that this rank owns, in the order of the model's parameters, frozen ones included.
-  /// Fixed for the lifetime of this object.
+  /// Returns the ranges that this rank owns, in the order of the model's parameters, frozen ones
+  /// included. They are fixed for the lifetime of this object.
   virtual const std::vector<OwnedRange>& owned() const = 0;
-  /// After `finish`: the gradients of the trained ranges of `owned`, in their order, contiguous;
-  /// undefined where no rank has one.
+  /// Returns, after `finish`, the gradients of the trained ranges of `owned`, in their order,
+  /// contiguous; undefined where no rank has one.
   virtual std::vector<at::Tensor> gradients() const = 0;
-  /// The groups whose ranks hold different parts of the gradient: a norm is summed over them.
+  /// Returns the groups whose ranks hold different parts of the gradient: a norm is summed over
+  /// them.
   virtual std::vector<comm::Group> cut_over() const { return {}; }
-  /// Called before the optimizer writes to owned ranges: returns when no rank reads them any more.
+  /// Is called before the optimizer writes to owned ranges. Returns when no rank reads them any
+  /// more.
   virtual void begin_update() {}
-  /// Called after the optimizer has written: returns when every rank sees the new values.
+  /// Is called after the optimizer has written. Returns when every rank sees the new values.
   virtual void end_update() {}
 };
 
-/// Ranges of whole parameters, for a rank that owns all of them.
+/// Returns ranges of whole parameters, for a rank that owns all of them.
 std::vector<OwnedRange> whole_ranges(const nn::Module& model);
-/// The gradients of all trained parameters, without a copy.
+/// Returns the gradients of all trained parameters, without a copy where they are contiguous.
 std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned);
 
-/// The plain implementation that the others are tested against: after the last backward pass, each
-/// gradient is all-reduced.
+/// Makes the plain implementation that the others are tested against: after the last backward pass,
+/// each gradient is all-reduced.
 std::unique_ptr<GradientReduction> reduce_after_backward(nn::Module& model, comm::Group group);
 
 struct DataParallelOptions {

@@ -18,6 +18,7 @@ class ReduceAfterBackward final : public GradientReduction {
 
   void finish() override {
     if (group_.size() == 1) return;
+    // All ranks reduce the same gradients in the same order, whichever they use themselves.
     const std::vector<bool> used = agree_on_used(parameters_, group_);
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (used[i]) group_.all_reduce(parameters_[i]->gradient());

@@ -44,6 +44,8 @@ void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& p
     for (std::size_t w = 0; w < words; ++w) {
       std::uint32_t word = 0;
       std::memcpy(&word, bytes + 4 * w, 4);
+      // The factor is odd, so that no change of a word is lost, and another one for each word, so
+      // that two words that change places are noticed.
       sum += (word ^ 0x9e3779b9u) * (2 * static_cast<std::uint64_t>(w) + 0x9e3779b97f4a7c15u);
     }
     for (std::size_t b = 4 * words; b < values.nbytes(); ++b)
@@ -53,6 +55,7 @@ void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& p
   const at::Tensor most = least.clone();
   group.all_reduce(least, {.reduction = comm::Reduction::kMin});
   group.all_reduce(most, {.reduction = comm::Reduction::kMax});
+  // `sums` points to the minima by now. Where they equal the maxima all ranks have one value.
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (sums[i] != most.const_data_ptr<std::int64_t>()[i]) {
       throw Error(ErrorKind::kMismatch, "data_parallel",

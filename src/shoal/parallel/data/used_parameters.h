@@ -9,7 +9,7 @@
 
 namespace shoal::parallel {
 
-/// The parameters of `model` that are trained, in canonical order.
+/// Returns the parameters of `model` that are trained, in canonical order.
 std::vector<std::shared_ptr<nn::Parameter>> trained_parameters(const nn::Module& model);
 
 /// Returns for each parameter whether any rank of `group` has a gradient for it. If others have one

@@ -28,6 +28,7 @@ std::int64_t FlatUnit::place(const Member& member, int rank) const {
 std::vector<FlatUnit> flat_units(const std::string& name,
                                  const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                                  int ranks) {
+  // A map, so that every rank has the units in the same order: trained parameters first.
   std::map<std::tuple<bool, at::ScalarType, at::ScalarType>,
            std::vector<std::shared_ptr<nn::Parameter>>>
       kinds;
@@ -53,6 +54,7 @@ std::vector<FlatUnit> flat_units(const std::string& name,
       unit.members.push_back({parameter, end, parameter->tensor().numel()});
       end = round_up(end + unit.members.back().count, line);
     }
+    // Shards are whole lines too: no two ranks write to the same one.
     unit.shard = round_up((end + ranks - 1) / ranks, line);
     units.push_back(std::move(unit));
   }

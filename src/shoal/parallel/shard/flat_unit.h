@@ -17,7 +17,7 @@ namespace shoal::parallel {
 struct FlatUnit {
   struct Member {
     std::shared_ptr<nn::Parameter> parameter;
-    std::int64_t offset = 0;  ///< of its first element
+    std::int64_t offset = 0;  ///< place of its first element in the row
     std::int64_t count = 0;
   };
   std::string name;  ///< path of the module; empty: the model itself

@@ -18,6 +18,8 @@ bool fits(std::size_t slot, std::size_t bytes) {
 }  // namespace
 
 HostSlots::Slot HostSlots::take(std::size_t bytes) {
+  // The choice depends on nothing but the calls so far, which all ranks of the host make in the
+  // same order: they take the same slot without a message, or make one together.
   Entry* best = nullptr;
   for (Entry& entry : entries_) {
     if (!entry.taken && fits(entry.slot->bytes(), bytes) &&

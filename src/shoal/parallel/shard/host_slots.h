@@ -7,8 +7,8 @@
 
 namespace shoal::parallel {
 
-/// Is a pool of memory that the ranks of one host share. A unit lies in a slot of it while the unit
-/// is gathered. All ranks take and give back slots in the same order.
+/// A pool of memory that the ranks of one host share. A unit lies in a slot of it while the unit is
+/// gathered. All ranks take and give back slots in the same order.
 ///
 /// A slot that is given back is kept for the next unit that fits, so that a steady step allocates
 /// nothing.

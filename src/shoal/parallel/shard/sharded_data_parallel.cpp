@@ -105,6 +105,8 @@ class ShardedDataParallel final : public Sharding {
     }
     int turn = 0;
     for (const auto& unit : memory_) {
+      // Whole parameters are drawn and the rank's own part is kept, so the values do not depend on
+      // the sharding.
       unit->take();
       for (const FlatUnit::Member& member : unit->unit().members)
         if (turn++ % writers == writer) member.parameter->reset(key);
@@ -120,6 +122,7 @@ class ShardedDataParallel final : public Sharding {
     held_ = true;
     if (slots_) slots_->keep_new(false);
     for (std::size_t u = 0; u < memory_.size(); ++u) {
+      // Two gathers are in flight at a time: one unit is sent while the one before it arrives.
       memory_[u]->gather();
       if (u > 0) memory_[u - 1]->wait();
     }
@@ -191,6 +194,8 @@ class ShardedDataParallel final : public Sharding {
                                  .resident = resident(),
                                  .transfer_type = one_copy_ ? unit.type : options_.transfer_type};
       if (buffer_) memory.shared = buffer_->tensor(offset, {unit.size()}, unit.type);
+      // Ranks compare the label (over MPI nothing is compared), so a gather of two different units
+      // is an error and not a mixture.
       memory.label = static_cast<std::uint32_t>(memory_.size()) + 1;
       offset += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
       memory_.push_back(std::make_unique<UnitMemory>(unit, gathers_, std::move(memory)));
@@ -272,6 +277,8 @@ class ShardedDataParallel final : public Sharding {
       modules_[m].module->on_post_forward(
           [enter_if_alive](nn::Module&, const at::Tensor& output, const nn::Context&) {
             if (output.requires_grad()) {
+              // The gradient of the output arrives just before the module's own backward pass needs
+              // the parameters.
               output.register_hook(
                   [enter_if_alive](const at::Tensor&) { enter_if_alive(ShardStep::kBackward); });
             }
@@ -292,7 +299,7 @@ class ShardedDataParallel final : public Sharding {
                   [this, alive, then = updates_, path = module.path()](const at::Tensor&) {
                     SHOAL_USER_CHECK(alive.expired() || then == updates_, "sharding",
                                      "the parameters of {} were updated between its forward and "
-                                     "its backward pass: gradients would be of neither",
+                                     "its backward pass: gradients would fit neither",
                                      path.empty() ? "the model" : path);
                   });
             }

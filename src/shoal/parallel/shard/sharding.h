@@ -41,18 +41,16 @@ struct ShardingOptions {
   at::ScalarType transfer_type = at::kFloat;
 };
 
-/// Is data parallelism whose ranks hold shards along the mesh axis "shard" and copies of them along
+/// Data parallelism whose ranks hold shards along the mesh axis "shard" and copies of them along
 /// "replicate" (hybrid sharding, HSDP).
 ///
 /// Parameters lie flat by unit (see flat_unit.h); each rank updates its shard. The gradient of a
 /// unit is written into one flat buffer and reduced to its owners during backward, as soon as it is
-/// complete. There are three arrangements of the parameters:
-///   1. All ranks of a shard group share memory: the parameters exist once and are read in place in
-///      every stage, so nothing is gathered or released.
-///   2. Hosts hold equal blocks of several ranks: there is one copy per host, into which each of
-///      its ranks fetches a part of what other hosts own.
-///   3. Otherwise (copied): there is one copy per rank.
-/// In the last two, stages 1 and 2 gather after the update, stage 3 as `table` says.
+/// complete. There are three arrangements of the parameters: 1. All ranks of a shard group share
+/// memory: the parameters exist once and are read in place in every stage, so nothing is gathered
+/// or released. 2. Hosts hold equal blocks of several ranks: there is one copy per host, into which
+/// each of its ranks fetches a part of what other hosts own. 3. Otherwise (copied): there is one
+/// copy per rank. In the last two, stages 1 and 2 gather after the update, stage 3 as `table` says.
 ///
 /// Gathers are collective. Every rank follows the table to its end, so a rank may skip modules.
 /// When a module runs out of turn on one rank only, an error names the unit.

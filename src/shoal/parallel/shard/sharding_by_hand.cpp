@@ -41,6 +41,8 @@ class ShardingByHand final : public Sharding {
     std::vector<std::shared_ptr<nn::Parameter>> trained;
     for (const OwnedRange& range : owned_)
       if (range.parameter->requires_grad()) trained.push_back(range.parameter);
+    // Whole gradients are reduced and cut afterwards: simple enough to be obviously right, which is
+    // what a reference is for.
     const std::vector<bool> used = agree_on_used(trained, world_);
     gradients_.clear();
     std::size_t i = 0;
@@ -78,6 +80,7 @@ class ShardingByHand final : public Sharding {
   void gather() {
     for (int rank = 0; rank < shard_.size(); ++rank) shard_.broadcast(shard_of(rank), rank);
   }
+  // A computation that reads a shard which the rank should not have shows as NaN.
   void forget() {
     for (int rank = 0; rank < shard_.size(); ++rank)
       if (rank != shard_.rank()) shard_of(rank).fill_(std::numeric_limits<double>::quiet_NaN());

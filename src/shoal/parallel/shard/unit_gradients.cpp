@@ -34,6 +34,7 @@ UnitGradients::UnitGradients(std::vector<const FlatUnit*> units, const comm::Gro
 }
 
 UnitGradients::~UnitGradients() {
+  // The model may outlive this object: its parameters must not ask for buffers of it.
   for (const Place& place : places_) {
     member(place).parameter->on_sink_wanted(nullptr);
     member(place).parameter->set_sink({});
@@ -57,6 +58,8 @@ void UnitGradients::set_sending(bool sending) { sending_ = sending; }
 /// Blocks until no more buffers are in flight than are allowed.
 void UnitGradients::wait_for_room() {
   std::vector<Flight*> waiting;
+  // Backward may run ahead of the network; without this limit every unit's whole gradient would be
+  // in memory at once. Peers read these buffers when they reach the same unit.
   for (Flight& flight : flights_)
     if (!flight.on_replicas && !flight.work.test()) waiting.push_back(&flight);
   for (std::size_t i = 0; i + static_cast<std::size_t>(options_.in_flight) < waiting.size(); ++i)
@@ -169,8 +172,11 @@ std::vector<bool> UnitGradients::agree_on_used(const std::vector<bool>& here) co
 void UnitGradients::complete() {
   const std::vector<bool> here = used_here();
   for (; sent_ < order_.size(); ++sent_) send(order_[sent_]);
+  // The order of the two is that of `ready`: sums over the shards first, then over the replicas.
   start_replica_sums(true);
   collect_sums(true);
+  // The map is exchanged last. A peer may still wait for room in the middle of its backward pass,
+  // and needs this rank's part in the reductions above, not in another operation.
   const std::vector<bool> used = agree_on_used(here);
   // Every rank has its sums, so the operations' memory can be freed now instead of when the next
   // backward pass polls.

@@ -83,7 +83,7 @@ class UnitGradients {
   comm::Group replicate_;
   Options options_;
   std::vector<State> states_;
-  std::vector<Place> places_;       ///< of trained parameters, unit by unit
+  std::vector<Place> places_;       ///< places of trained parameters, unit by unit
   std::vector<std::size_t> first_;  ///< by unit: its first place
   std::vector<std::size_t> order_;  ///< units as they leave
   std::size_t sent_ = 0;

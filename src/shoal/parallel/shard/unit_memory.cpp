@@ -30,6 +30,8 @@ UnitMemory::UnitMemory(FlatUnit unit, comm::Group group, Options options)
   }
   own_ = apart() ? at::zeros({unit_.shard}, unit_.type)
                  : full_.narrow(0, group_.rank() * unit_.shard, unit_.shard);
+  // The parameters, and tensors that autograd saves, are views of this storage. They outlast its
+  // memory and are valid again once the storage has memory.
   if (!options_.resident) at::native::resize_bytes_cpu(full_.storage().unsafeGetStorageImpl(), 0);
 }
 
@@ -93,6 +95,7 @@ void UnitMemory::fetch() {
   } else {
     transfer_ = at::empty({unit_.size()}, options_.transfer_type);
   }
+  // The group keeps the rounded copy of `own_` until every rank has read it.
   with_unit_name(
       [&] { work_ = group_.all_gather(transfer_, own_.to(options_.transfer_type), options); });
 }
@@ -111,6 +114,7 @@ void UnitMemory::widen() {
     with_unit_name([&] { options_.slots->node_barrier(); });
   }
   transfer_ = at::Tensor();
+  // All ranks of the host have read the slot: the barrier came after their copies.
   if (transfer_slot_) options_.slots->give_back(std::exchange(transfer_slot_, nullptr));
 }
 
@@ -122,6 +126,7 @@ void UnitMemory::wait() {
 
 void UnitMemory::release() {
   if (options_.resident || !gathered_) return;
+  // Peers write into the memory as long as the gather is in flight.
   wait();
   c10::StorageImpl* const storage = full_.storage().unsafeGetStorageImpl();
   if (slot_) {
@@ -135,6 +140,8 @@ void UnitMemory::release() {
 }
 
 void UnitMemory::keep_own() {
+  // Before the first barrier some ranks may still write to `full`. Before the second some may still
+  // read it, and the slot may serve the next unit.
   if (options_.slots) options_.slots->node_barrier();
   if (apart()) own_.copy_(full_.narrow(0, group_.rank() * unit_.shard, unit_.shard));
   if (options_.slots) options_.slots->node_barrier();

@@ -19,7 +19,8 @@ namespace shoal::parallel {
 class UnitMemory {
  public:
   struct Options {
-    /// In a resident unit: memory of `full` that ranks share. Undefined: each rank takes its own.
+    /// The memory of `full` in a resident unit that ranks share. Undefined: each rank takes its
+    /// own.
     at::Tensor shared;
     /// Provides the slots of this host when its ranks share `full` but are not the whole group;
     /// else null.

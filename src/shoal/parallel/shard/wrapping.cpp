@@ -35,6 +35,8 @@ std::int64_t add_large(const nn::Module& module, std::int64_t least, bool root,
     if (seen.insert(parameter.get()).second) count += parameter->tensor().numel();
   for (const auto& [name, child] : module.children())
     count += add_large(*child, least, false, seen, chosen);
+  // Children come first: what they have claimed does not count for their parent. The root is a unit
+  // in any case.
   if (root || count < least) return count;
   chosen.insert(&module);
   return 0;
@@ -75,6 +77,7 @@ Modules choose(nn::Module& model, const Wrapping& wrapping) {
 
 void collect(nn::Module& module, int around, const Modules& chosen,
              std::set<const nn::Parameter*>& taken, std::vector<WrappedModule>& list) {
+  // Parents come before their children, in the order in which forward enters them.
   if (chosen.contains(&module)) {
     list.push_back({&module, around, {}, {}});
     around = static_cast<int>(list.size()) - 1;
@@ -84,6 +87,7 @@ void collect(nn::Module& module, int around, const Modules& chosen,
     const auto known = [&](const auto& some) {
       return std::find(some.begin(), some.end(), parameter) != some.end();
     };
+    // A tied weight belongs to the first unit that registers it; later ones borrow it.
     if (taken.insert(parameter.get()).second) {
       unit.parameters.push_back(parameter);
     } else if (!known(unit.parameters) && !known(unit.borrowed)) {

@@ -14,25 +14,28 @@ struct Calculation {
   std::string line;
 };
 
-/// ceil(samples / (batch x ranks)); `batch` is that of one rank.
+/// Returns ceil(samples / (batch x ranks)); `batch` is that of one rank.
 Calculation iterations_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks);
-/// One all-reduce of the gradients an iteration: iterations x epochs.
+/// Returns iterations x epochs: one all-reduce of the gradients an iteration.
 Calculation collectives_per_run(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
                                 std::int64_t epochs);
-/// The exchange of one epoch: iterations x the ring all-reduce of `bytes` of gradients over the
-/// link.
+/// Returns the time of the exchange of one epoch: iterations x the ring all-reduce of `bytes` of
+/// gradients over the link.
 Calculation exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::int64_t ranks,
                                double bytes, AlphaBeta link);
-/// Ring against binomial tree for one all-reduce: the seconds of the faster one; the line has both.
+/// Compares ring and binomial tree for one all-reduce. Returns the seconds of the faster one; the
+/// line has both.
 Calculation ring_against_tree(std::int64_t ranks, double bytes, AlphaBeta link);
-/// The fastest algorithm and protocol of a collective by NCCL's own model, latencies hop by hop.
+/// Returns the time of the fastest algorithm and protocol of a collective by NCCL's own model, with
+/// latencies hop by hop.
 Calculation nccl_choice(const NcclQuestion& question);
-/// Model states of one rank under a ZeRO stage, 16 bytes a parameter in all.
+/// Returns the bytes of the model states of one rank under a ZeRO stage, 16 bytes a parameter in
+/// all.
 Calculation zero_memory(double parameters, int stage, std::int64_t ranks);
-/// The share of its peak that a device reaches when its operands come over a link: `intensity`
-/// FLOPs a byte. Parameters and gradients of a transformer have one of samples x tokens, optimizer
-/// states a quarter of it, checkpoints of `c` blocks 24 hidden c. Rajbhandari et al.,
-/// "ZeRO-Infinity", 2021, equation 6.
+/// Returns the share of its peak that a device reaches when its operands come over a link, with
+/// `intensity` FLOPs a byte. Parameters and gradients of a transformer have one of samples x
+/// tokens, optimizer states a quarter of it, checkpoints of `c` blocks 24 hidden c. Rajbhandari et
+/// al., "ZeRO-Infinity", 2021, equation 6.
 Calculation offload_efficiency(double intensity, double bandwidth, double peak);
 /// The bytes that a device needs when states and checkpoints live elsewhere: the largest matmul of
 /// a block, 4 h x h parameters and their gradients in 16 bits, and everything between two
@@ -53,12 +56,12 @@ struct WorkingSet {
   double checkpoints() const { return 2 * samples * length * hidden * layers / blocks; }
 };
 Calculation offload_working_set(const WorkingSet& set);
-/// The tokens that each rank of ring attention needs so that keys and values arrive while it
-/// computes: peak / bandwidth, for as many key as query heads, in 16 bits.
+/// Returns the tokens that each rank of ring attention needs so that keys and values arrive while
+/// it computes: peak / bandwidth, for as many key as query heads, in 16 bits.
 Calculation ring_attention_tokens(double bandwidth, double peak);
-/// The number of segments into which `layers` blocks are best cut when each segment keeps its input
-/// alone: the inputs and one segment at work take the least memory together. `inside` and `input`
-/// are bytes of one block. Narayanan et al., SC 2021, section 3.5.
+/// Returns the number of segments into which `layers` blocks are best cut when each segment keeps
+/// its input alone: the inputs and one segment at work take the least memory together. `inside` and
+/// `input` are bytes of one block. Narayanan et al., SC 2021, section 3.5.
 Calculation best_checkpoints(std::int64_t layers, double inside, double input);
 
 }  // namespace shoal::plan

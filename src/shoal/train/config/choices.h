@@ -27,7 +27,7 @@ enum class ShardUnits { kBlock, kSize, kNames, kModel };
 using RecomputeMode = model::RecomputePolicy::Mode;
 enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow };
 
-/// The words of a job file for the enumerators of E, in their order.
+/// Holds the words of a job file for the enumerators of E, in their order.
 template <class E>
 struct ChoiceNames;
 
@@ -91,7 +91,7 @@ constexpr const char* name_of(E value) {
   return ChoiceNames<E>::names[static_cast<std::size_t>(value)];
 }
 
-/// Empty when no enumerator of E has this name.
+/// Returns the enumerator of this name; empty when E has none.
 template <JobChoice E>
 constexpr std::optional<E> find_choice(std::string_view name) {
   const auto& names = ChoiceNames<E>::names;

@@ -20,7 +20,7 @@ struct Job {
   Origins origins;
   std::string file;  ///< the name by which the user gave it
 
-  /// "job.toml:12", "command line" or "default".
+  /// Returns "job.toml:12", "command line" or "default".
   std::string origin(const std::string& key) const;
 };
 
@@ -39,10 +39,10 @@ Job parse_job(std::string_view text, const std::string& file,
 void set_key(Job& job, const std::string& key, const std::string& value,
              const std::string& origin = "command line");
 
-/// An error about the value of `key`: `[job] file:line: key = value: what`.
+/// Returns an error about the value of `key`: `[job] file:line: key = value: what`.
 Error config_error(const Job& job, const std::string& key, const std::string& what);
 
-/// Every key that has a value, as a job file that parses to the same values.
+/// Writes every key that has a value, as a job file that parses to the same values.
 std::string to_toml(const JobConfig& config);
 /// Returns what --print-config prints: to_toml with the origin of each value as a comment, and
 /// unset optional keys as comments.

@@ -15,14 +15,14 @@ namespace shoal::train {
 struct JobTokens {
   std::vector<std::shared_ptr<const data::TokenDataset>> train, validation;
 
-  /// The order in which the job trains on them. Throws what data::SampleCursor throws.
+  /// Returns the order in which the job trains on them. Throws what data::SampleCursor throws.
   data::SampleCursor cursor(const Job& job) const;
 };
 /// Opens both splits of every folder. Throws what data::TokenDataset::open throws.
 JobTokens open_job_tokens(const Job& job, data::Check check);
 
-/// The table of a job, cut into its parts by the seed; a CSV table with every feature at mean 0 and
-/// variance 1 over the training part. Throws Error(input missing), Error(data).
+/// Reads the table of a job and splits it by the seed. The features of a CSV table are scaled to
+/// mean 0 and variance 1 over the training part. Throws Error(input missing), Error(data).
 data::TableSplit read_job_table(const Job& job);
 /// Returns the sizes of a model that the table decides.
 DataSizes sizes_of(const data::TableSplit& table);

@@ -34,7 +34,8 @@ struct Allowed {
   bool below_most = false;         ///< `most` itself is not allowed
 };
 
-/// A condition of a key: the reason why setting the key is wrong in a job; empty where it is right.
+/// A condition of a key. It returns the reason why setting the key is wrong in a job; empty where
+/// it is right.
 using Requirement = std::string (*)(const JobConfig&);
 
 /// One key of a job file: everything that parsing, printing and documentation know about it.
@@ -49,14 +50,15 @@ struct ConfigKey {
   std::string path() const { return section + "." + name; }
 };
 
-/// All keys in the order of the job file; keys of one section stand together.
+/// Returns all keys in the order of the job file; keys of one section stand together.
 std::span<const ConfigKey> all_keys();
 /// Returns null when there is no key of that name.
 const ConfigKey* find_key(const std::string& section, const std::string& name);
-/// The sections in order.
+/// Returns the sections in the order of the job file.
 std::vector<std::string> section_names();
 
-/// "a whole number from 1 to 64", "one of \"adamw\", \"sgd\"", "true or false".
+/// Returns the allowed values in words: "a whole number from 1 to 64", "one of \"adamw\", \"sgd\"",
+/// "true or false".
 std::string describe_allowed(const ConfigKey& key);
 /// Returns the key's value in `config` as TOML; empty when it is optional and not set.
 std::string value_text(const ConfigKey& key, const JobConfig& config);

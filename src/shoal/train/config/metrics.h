@@ -13,7 +13,7 @@ namespace shoal::train {
 /// The result of an evaluation over all ranks.
 struct Evaluation {
   double loss = 0;                        ///< mean over the valid labels
-  std::int64_t labels = 0;                ///< how many there were
+  std::int64_t labels = 0;                ///< number of valid labels
   std::optional<double> bits_per_byte{};  ///< token data: loss per byte of text, base 2
   std::optional<double> accuracy{};  ///< classes: the part of rows whose largest logit is the label
   std::optional<double> mean_squared_error{}, mean_absolute_error{};  ///< regression
@@ -21,7 +21,7 @@ struct Evaluation {
 
 bool is_finite(const Evaluation& evaluation);
 
-/// Indexed by MemoryCategory.
+/// Bytes of each category, indexed by MemoryCategory.
 using MemoryByCategory = std::array<double, kMemoryCategories>;
 
 /// The figures of one training step over all ranks: a line of metrics.jsonl.
@@ -40,20 +40,20 @@ struct StepMetrics {
   std::optional<Evaluation> evaluation{};  ///< after the update
 };
 
-/// One JSON object without a line end; numbers have 17 significant digits, so that they read back
-/// to the same bits. Throws Error(non-finite) for a value that JSON has no number for.
+/// Returns one JSON object without a line end; numbers have 17 significant digits, so that they
+/// read back to the same bits. Throws Error(non-finite) for a value that JSON has no number for.
 std::string to_json(const StepMetrics& metrics);
 /// Writes an evaluation alone, with the keys that it has in such a line.
 std::string to_json(const Evaluation& evaluation);
 /// Throws Error(data) when `line` is no such object.
 StepMetrics parse_metrics(const std::string& line);
 
-/// Every line of a metrics file that is whole, in order; empty when there is no file. Throws
-/// Error(data) with file and line for one that is broken.
+/// Reads every line of a metrics file that is whole, in order; returns nothing when there is no
+/// file. Throws Error(data) with file and line for a line that is broken.
 std::vector<StepMetrics> read_metrics(const std::string& path);
 
-/// metrics.jsonl: one line a step, each appended by one write, so that a crash can tear the last
-/// line at most.
+/// Writes metrics.jsonl: one line a step, each appended by one write, so that a crash can tear the
+/// last line at most.
 class MetricsFile {
  public:
   /// Opens `path` and cuts off every line after `step` (what was trained after the checkpoint that

@@ -18,12 +18,12 @@ model::RecomputePolicy recompute_policy(const JobConfig& config);
 /// parameters are gathered in their own type.
 bool is_counted(const JobConfig& config);
 
-/// The job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
+/// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
 /// Error(config) when the batch does not divide.
 plan::Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks);
 
-/// Ranks of which each `sharers` share memory and that may take `rank_bytes` each: enough of a
-/// cluster for memory to be planned.
+/// Returns a cluster that is described as far as the planning of memory needs it: `ranks` ranks, of
+/// which each `sharers` share memory and each may take `rank_bytes`.
 plan::Cluster planned_hosts(int ranks, int sharers, double rank_bytes);
 
 /// Writes "9.12 MB of parameters, 18.2 MB ...", the largest part first, without parts below a

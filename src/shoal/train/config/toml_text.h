@@ -6,7 +6,8 @@
 
 namespace shoal::train {
 
-/// Values as TOML writes them; numbers with as many digits as it takes to read the same bits back.
+/// Return values as TOML writes them; numbers have as many digits as it takes to read the same bits
+/// back.
 std::string toml_text(bool value);
 std::string toml_text(std::int64_t value);
 std::string toml_text(double value);  ///< always recognisable as a floating-point number
@@ -20,7 +21,7 @@ std::string toml_text(const std::vector<T>& values) {
   return text + "]";
 }
 
-/// A number for people: 1000000 and not 1e+06, 0.5, 1e+12.
+/// Returns a number for people: 1000000 and not 1e+06, 0.5, 1e+12.
 std::string number_text(double value);
 
 }  // namespace shoal::train

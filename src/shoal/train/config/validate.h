@@ -34,22 +34,23 @@ std::string belonging_toml(const Job& job, int ranks);
 /// Throws Error(config) when the global batch does not divide.
 BatchPlan batch_plan(const Job& job, int ranks);
 
-/// The sizes of a model that the data decides; 0 where the data has no such size, or it is not
-/// known yet.
+/// The sizes of a model that the data decides; 0 where the data has no such size, or where it is
+/// not known yet.
 struct DataSizes {
   std::int64_t vocab = 0;    ///< entries of the tokenizer
   std::int64_t inputs = 0;   ///< features of a table
   std::int64_t outputs = 0;  ///< classes, or targets of a regression
 };
 
-/// The model of a job: the named size with its changes, or the shape, completed from the data and
-/// checked (model::validate). Throws Error(config) naming the keys when model and data do not fit
-/// together.
+/// Returns the model of a job: the named size with its changes, or the shape, completed from the
+/// data and checked (model::validate). Throws Error(config) naming the keys when model and data do
+/// not fit together.
 model::ModelSpec model_spec(const Job& job, const DataSizes& data);
 
-/// Steps of the whole run. `samples` in the training split (sequences of training.sequence_length,
-/// or rows); used by `epochs` alone, where a last part of a global batch is not trained on. Throws
-/// Error(config) when that is no step, or when warm-up and decay do not fit into it.
+/// Returns the number of steps of the whole run. `samples` is the size of the training split
+/// (sequences of training.sequence_length, or rows). Only `epochs` uses it; the last part of a
+/// global batch is then not trained on. Throws Error(config) when that is no step, or when warm-up
+/// and decay do not fit into it.
 std::int64_t total_steps(const Job& job, std::int64_t samples);
 
 }  // namespace shoal::train

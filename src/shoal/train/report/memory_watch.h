@@ -41,7 +41,7 @@ class MemoryWatch {
   /// Returns true after the last step that is recorded.
   bool end_step();
 
-  /// The worst moment so far; zero where this rank does not record.
+  /// Returns the worst moment so far; zero where this rank does not record.
   const MemoryPeak& peak() const { return peak_; }
   const std::vector<MemoryMark>& marks() const { return marks_; }
   /// Returns the peak of every rank, on every rank; empty without an arena. Collective.
@@ -63,11 +63,11 @@ class MemoryWatch {
 /// Adds the peaks of ranks up, as if they had come at the same moment.
 MemoryPeak sum(const std::vector<MemoryPeak>& ranks);
 
-/// "Tensors took 1230 MB at the peak (parameters ...); planned were 1250 MB (+1.6 %)." of all ranks
-/// together. Copies for checkpoints are named; the plan does not contain them.
+/// Returns e.g. "Tensors took 1230 MB at the peak (parameters ...); planned were 1250 MB (+1.6 %)."
+/// for all ranks together. Copies for checkpoints are named; the plan does not contain them.
 std::string describe(const MemoryPeak& measured, std::optional<double> planned_bytes);
-/// One JSON object: peak_bytes, staged_bytes of that, planned_bytes without them (null: not
-/// planned), and by rank peak_bytes with its categories.
+/// Returns one JSON object: peak_bytes, the staged_bytes among them, planned_bytes, which contains
+/// no staged bytes (null: not planned), and by rank peak_bytes with its categories.
 std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes);
 
 }  // namespace shoal::train

@@ -10,11 +10,11 @@
 
 namespace shoal::train {
 
-/// "3 s", "4 min 05 s", "2 h 07 min".
+/// Returns e.g. "3 s", "4 min 05 s", "2 h 07 min".
 std::string format_duration(Duration duration);
-/// "950", "12.4 k", "3.1 M".
+/// Returns e.g. "950", "12.4 k", "3.1 M".
 std::string format_si(double value);
-/// "950 FLOPs", "12.4 kFLOPs".
+/// Returns e.g. "950 FLOPs", "12.4 kFLOPs".
 std::string format_si(double value, const char* unit);
 
 /// A part of the progress line, in ASCII: "loss 2.3026".

@@ -30,7 +30,7 @@ class RunReport {
   /// Both must outlive this.
   RunReport(const RunOptions& options, const Run& run);
 
-  /// The run was complete before it began.
+  /// Reports that the run was complete before it began.
   void already_finished() const;
   /// Opens the files and prints the head: model, data, plan and notes.
   void begin();
@@ -38,9 +38,10 @@ class RunReport {
   void log_save(const std::string& path) const;
   void log_save(const checkpoint::Saved& saved) const;
   void write_memory_timeline() const;
-  /// The run ends early because of `signal`; its state is in the checkpoint `path`.
+  /// Reports that the run ends early because of `signal`; its state is in the checkpoint `path`.
   void stopped(int signal, const std::string& path);
-  /// The run is complete: plots, totals and a sample. Needs all parameters on rank 0.
+  /// Reports that the run is complete, with plots, totals and a sample. Needs all parameters on
+  /// rank 0.
   void finish(const RunTotals& totals);
 
  private:

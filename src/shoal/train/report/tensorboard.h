@@ -10,14 +10,14 @@
 
 namespace shoal::train {
 
-/// CRC-32C (Castagnoli), as iSCSI has it, and as TFRecord masks it: rotated right by 15 bits plus a
-/// constant.
+/// Return CRC-32C (Castagnoli), as iSCSI has it, and as TFRecord masks it: rotated right by 15 bits
+/// plus a constant.
 std::uint32_t crc32c(std::string_view bytes);
 std::uint32_t masked_crc32c(std::string_view bytes);
 
 /// A TensorBoard event file: TFRecord frames (length, its checksum, payload, its checksum) that
-/// hold `Event` messages of TensorFlow's event.proto. Each event is flushed, so TensorBoard follows
-/// a run.
+/// hold `Event` messages of TensorFlow's event.proto. Each event is flushed, so that TensorBoard
+/// can follow a run.
 class EventFile {
  public:
   /// Opens a new file in `folder`, which is made if needed, with a name that TensorBoard expects.
