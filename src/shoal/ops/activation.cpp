@@ -77,7 +77,11 @@ at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tenso
                     const at::Tensor& kept_bias, bool bias_wanted,
                     const std::shared_ptr<GradientSink>& sink, at::Tensor& d_bias) {
   const std::int64_t width = x.size(-1);
+  // Forward kept the bias as the parameter stores it; a 16-bit one is widened again here, which
+  // costs less than keeping a second copy.
   const at::Tensor bias = summand(kept_bias, x);
+  // LibTorch's operators know no bias: the sum is made again, and the gradient of the bias is a
+  // second pass.
   if (!has_kernel(activation, x)) {
     const at::Tensor dx = plain_backward(activation, dy, biased(x, bias));
     if (bias_wanted) {
@@ -97,6 +101,8 @@ at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tenso
     run(nullptr);
   } else {
     d_bias = deliver(sink, kept_bias, [&](const at::Tensor& target, bool accumulate) {
+      // The kernel adds to what it is given: one pass makes dx and the gradient of the bias,
+      // rounded once where the target has 16 bits.
       write_widened(target, accumulate, [&](const at::Tensor& sum, bool onto) {
         if (!onto) sum.zero_();
         run(sum.mutable_data_ptr<float>());
@@ -116,6 +122,7 @@ at::Tensor activate(Activation activation, const at::Tensor& input, const Weight
     const at::Tensor x = input.contiguous();
     const at::Tensor added = summand(bias.tensor, x);
     at::Tensor y;
+    // An empty tensor has no last dimension to divide by.
     if (has_kernel(activation, x) && x.numel() > 0) {
       y = at::empty_like(x);
       const std::int64_t width = x.dim() ? x.size(-1) : 1;
@@ -126,6 +133,8 @@ at::Tensor activate(Activation activation, const at::Tensor& input, const Weight
     }
     return Recorded{
         {y},
+        // Kept are the input and the bias, never their sum: backward computes it again from what
+        // other operators keep too.
         {x, bias.tensor},
         [activation, wanted, sink = bias.sink](const Tensors& saved, const Tensors& gradients) {
           at::Tensor d_bias;

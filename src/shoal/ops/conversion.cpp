@@ -24,6 +24,7 @@ at::Tensor converted(const at::Tensor& x, at::ScalarType type) {
   if (!x.defined() || x.scalar_type() == type) return x;
   const bool narrows = x.scalar_type() == at::kFloat && is_narrow(type);
   const bool widens = is_narrow(x.scalar_type()) && type == at::kFloat;
+  // Only float and 16 bits have kernels here; they round to nearest even, and a NaN stays one.
   if (!x.device().is_cpu() || !(narrows || widens)) return x.detach().to(type);
   const at::Tensor from = x.detach().contiguous();
   const at::Tensor to = at::empty(x.sizes(), x.options().dtype(type).requires_grad(false));
@@ -42,6 +43,7 @@ at::Tensor converted(const at::Tensor& x, at::ScalarType type) {
 }
 
 at::Tensor factor(const at::Tensor& x, at::ScalarType type) {
+  // Sums stay fp32 whatever the type of the factors; only the factors are rounded.
   return x.scalar_type() == at::kFloat && is_narrow(type) ? converted(x, type) : x;
 }
 

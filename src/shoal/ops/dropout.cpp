@@ -17,9 +17,12 @@ namespace {
 
 struct Mask {
   Key key;
+  // of 65536: an element is dropped when its draw of 16 bits is below
   std::uint32_t threshold;
   RowPlace place;
 
+  // 1 / (1 - p) for the p that is really drawn, not for the one asked for: the expected value is
+  // exact.
   double scale() const { return 65536.0 / (65536.0 - threshold); }
 
   /// Calls `row(sample, position, index)` for every row of a tensor [B, T, D] or [B, D].
@@ -41,6 +44,7 @@ struct Mask {
   }
 
   at::Tensor apply(const at::Tensor& x, const at::Tensor& residual) const {
+    // Other types: the fp32 kernel draws the mask from ones, so every type drops the same elements.
     if (x.scalar_type() != at::kFloat) {
       const at::Tensor kept = x * factors(x);
       return residual.defined() ? residual + kept : kept;
@@ -74,12 +78,14 @@ at::Tensor dropout(const at::Tensor& input, double probability, Key key, const R
   SHOAL_USER_CHECK(input.dim() == 2 || input.dim() == 3, "dropout",
                    "takes [B, T, D] or [B, D], not {} dimensions", input.dim());
   const Mask mask{
+      // At most 65535: the scale stays finite.
       key, static_cast<std::uint32_t>(std::min(std::lround(probability * 65536), 65535L)), place};
   return differentiable("dropout", {input, residual}, [&](const Wanted& wanted) {
     return Recorded{
         {mask.apply(input.contiguous(), residual.defined() ? residual.contiguous() : residual)},
         {},
         [mask, wanted](const Tensors&, const Tensors& gradients) {
+          // The mask is drawn again: d_x = mask scale dy, and the residual passes dy on.
           return Tensors{wanted.input[0] ? mask.apply(gradients[0].contiguous(), {}) : at::Tensor(),
                          gradients[0]};
         }};

@@ -30,6 +30,8 @@ void check_range(const at::Tensor& index, std::int64_t rows) {
 /// float32 and rounded once.
 void add_narrow_rows(const at::Tensor& target, const at::Tensor& flat, const at::Tensor& rows) {
   const std::int64_t* index = flat.const_data_ptr<std::int64_t>();
+  // A frequent token occurs hundreds of times in a batch. Adding each use in 16 bits would round
+  // each time and lose most of them.
   std::map<std::int64_t, std::vector<std::int64_t>> uses;
   for (std::int64_t i = 0; i < flat.numel(); ++i) uses[index[i]].push_back(i);
   const ElementType type = comm::element_type(target.scalar_type());
@@ -58,6 +60,7 @@ at::Tensor embedding(const at::Tensor& index, const Weight& weight) {
     if (flat.device().is_cpu()) check_range(flat, table.size(0));
     auto shape = index.sizes().vec();
     shape.push_back(table.size(1));
+    // Rows are looked up in the table's own type; only the rows that are used become fp32.
     const at::Tensor rows = at::index_select(table.detach(), 0, flat);
     Recorded recorded{
         {converted(rows, is_narrow(table.scalar_type()) ? at::kFloat : table.scalar_type())

@@ -40,6 +40,8 @@ const std::uint16_t* bits(const MatrixView& view) {
   return static_cast<const std::uint16_t*>(view.data);
 }
 
+// Two neighbours along the depth: the earlier one in the lower half, as the instruction expects. An
+// odd depth ends with a zero.
 std::uint32_t word(const std::uint16_t* first, std::int64_t stride, bool pair) {
   return *first | (pair ? static_cast<std::uint32_t>(first[stride]) << 16 : 0);
 }
@@ -103,6 +105,8 @@ SHOAL_AVX512_BF16 void pack_panel(const MatrixView& from, std::int64_t count, st
   if (stride == 1) return pack_side_by_side(bits(from), step, count, width, depth, to);
   std::int64_t done = 0;
   if (step == 1 && count == width) {
+    // Full panels whose depth is contiguous: 4 x 4 words at a time. The rest of the depth goes word
+    // by word below.
     done = depth / 8 * 4;
     for (std::int64_t w = 0; w < done; w += 4) {
       for (std::int64_t i = 0; i < width; i += 4)
@@ -112,6 +116,7 @@ SHOAL_AVX512_BF16 void pack_panel(const MatrixView& from, std::int64_t count, st
   for (std::int64_t w = done; w < words; ++w) {
     for (std::int64_t i = 0; i < count; ++i)
       to[w * width + i] = word(bits(from) + i * stride + 2 * w * step, step, 2 * w + 1 < depth);
+    // Rows behind the matrix are zero: the tile multiplies them, and nobody reads the result.
     std::fill(to + w * width + count, to + (w + 1) * width, 0u);
   }
 }
@@ -123,6 +128,8 @@ SHOAL_AVX512_BF16 void pack(const MatrixView& view, std::int64_t count, std::int
 }
 
 /// One tile of c from a panel of each.
+// VDPBF16PS adds a pair of products to each fp32 sum. 12 x 2 sums, 2 vectors of b and 1 of a fill
+// 27 of the 32 registers.
 SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a,
                                    const std::uint32_t* b, float* c, std::int64_t stride,
                                    bool accumulate) {
@@ -154,6 +161,7 @@ SHOAL_AVX512_BF16 void edge_tile(std::int64_t words, const std::uint32_t* a, con
                                  float* c, std::int64_t stride, bool accumulate, std::int64_t rows,
                                  std::int64_t columns) {
   alignas(64) float whole[kTileRows * kTileColumns];
+  // A whole tile beside c, of which the inner part is copied: the sums are those of an inner tile.
   tile(words, a, b, whole, kTileColumns, false);
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j)
@@ -196,6 +204,8 @@ std::size_t gemm_bf16_workspace(std::int64_t rows, std::int64_t columns, std::in
 
 void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a,
                MatrixView b, float* c, std::int64_t c_stride, bool accumulate, float* workspace) {
+  // The order of a sum depends on the depth alone (as in gemm_kernels.cpp): blocks of depth
+  // outside, each added to c in fp32.
   const std::int64_t step = 2 * block_words(depth);
   auto* packed_a = reinterpret_cast<std::uint32_t*>(workspace);
   auto* packed_b = packed_a + packed_rows(rows, depth);
@@ -207,6 +217,7 @@ void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, Matr
       for (std::int64_t j = 0; j < columns; j += kBlockColumns) {
         const std::int64_t wide = std::min(kBlockColumns, columns - j);
         const MatrixView right = from(b, k, j);
+        // b transposed: its columns are packed as a's rows are.
         pack({right.data, right.column_stride, right.row_stride, right.type}, wide, kTileColumns,
              deep, packed_b);
         block(high, wide, words_of(deep), packed_a, packed_b, c + i * c_stride + j, c_stride,

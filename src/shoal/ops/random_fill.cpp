@@ -14,6 +14,8 @@ namespace {
 template <class Run>
 void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global,
               const std::vector<std::int64_t>& begin, Run&& run) {
+  // Trailing dimensions that the box holds whole, and the one before them, are one run: the kernels
+  // draw long runs fastest.
   std::size_t split = local.size();  // dimensions from here on are whole
   std::int64_t length = 1;
   while (split > 0 && local[split - 1] == global[split - 1]) length *= local[--split];
@@ -43,6 +45,7 @@ void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_sha
     box.fill_(init == model::Init::kOnes ? 1 : 0);
     return;
   }
+  // 16-bit weights are the fp32 values rounded: a run in bf16 starts from the same model.
   const bool direct = box.scalar_type() == at::kFloat;
   const at::Tensor values = direct ? box : at::empty_like(box, box.options().dtype(at::kFloat));
   float* out = values.mutable_data_ptr<float>();
