@@ -42,8 +42,8 @@ float SoftmaxRow(std::int64_t seen, std::int64_t width, float scale, const float
   });
   const float maximum = hn::GetLane(hn::MaxOfLanes(d, top));
   for_vectors(seen, [&](std::size_t i, auto access) {
+    // A lane behind the row would add exp(0 - max).
     const Vector e =
-        // A lane behind the row would add exp(0 - max).
         access.inside(exponential(scaled(access, factor, mask, scores, i), set(maximum)), set(0));
     total = hn::Add(total, e);
     access.store(e, scores + i);

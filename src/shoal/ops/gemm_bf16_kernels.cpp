@@ -128,8 +128,8 @@ SHOAL_AVX512_BF16 void pack(const MatrixView& view, std::int64_t count, std::int
 }
 
 /// One tile of c from a panel of each.
-// VDPBF16PS adds a pair of products to each fp32 sum. 12 x 2 sums, 2 vectors of b and 1 of a fill
-// 27 of the 32 registers.
+/// VDPBF16PS adds a pair of products to each fp32 sum. 12 x 2 sums, 2 vectors of b and 1 of a fill
+/// 27 of the 32 registers.
 SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a,
                                    const std::uint32_t* b, float* c, std::int64_t stride,
                                    bool accumulate) {

@@ -59,8 +59,8 @@ void normal_group(std::uint64_t key, std::uint64_t group, float scale, float* ou
 void uniform_group(std::uint64_t key, std::uint64_t group, float scale, float* out) {
   const Reals d;
   const auto write = [&](WordVector word, float* p) {
+    // 24 bits times 2^-23, less 1: in [-1, 1), exact.
     hn::StoreU(hn::Mul(hn::Set(d, scale),
-                       // 24 bits times 2^-23, less 1: in [-1, 1), exact.
                        hn::Sub(hn::Mul(upper(word), hn::Set(d, 0x1p-23f)), hn::Set(d, 1))),
                d, p);
   };
@@ -109,8 +109,8 @@ HWY_INLINE void drop(WordVector bits, std::uint32_t threshold, float scale, std:
                      const float* x, const float* residual, float* y) {
   const Reals d;
   const std::size_t lanes = std::min(count, hn::Lanes(d));
+  // Signed comparison is safe: both sides have 16 bits.
   const auto keep =
-      // Signed comparison is safe: both sides have 16 bits.
       hn::RebindMask(d, hn::Not(hn::Lt(hn::BitCast(hn::RebindToSigned<Words>(), bits),
                                        hn::Set(hn::RebindToSigned<Words>(), threshold))));
   const auto kept = hn::IfThenElseZero(keep, hn::Mul(hn::Set(d, scale), load_first(lanes, x)));
