@@ -45,6 +45,8 @@ std::optional<Action> parse(std::string_view cell) {
   const char* const end = cell.data() + cell.size();
   const auto stage = std::from_chars(cell.data(), end, action.stage);
   if (stage.ec != std::errc{}) return std::nullopt;
+  // The micro-batch is read from the end, because the mark between the numbers may hold letters and
+  // underscores.
   const char* digits = end;
   while (digits > stage.ptr && std::isdigit(static_cast<unsigned char>(digits[-1]))) --digits;
   if (std::from_chars(digits, end, action.micro_batch).ec != std::errc{}) return std::nullopt;
@@ -114,8 +116,11 @@ Schedule from_csv(std::string_view text, const std::string& file) {
     if (actions.empty())
       refuse(file, fmt::format("line {} holds no action: every rank computes something", line + 1));
   }
+  // The file names no owners: who computes a stage holds it.
   schedule.rank_of_stage = owners(schedule, file);
   try {
+    // A file with messages is taken as it is, with the peers filled in; one without gets them where
+    // stages change ranks.
     if (transfers) {
       for (auto& actions : schedule.table) {
         for (Action& action : actions) {
@@ -132,6 +137,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
     }
     check(schedule);
   } catch (const Error& error) {
+    // check() blames its caller (usage); here the caller is a file.
     throw Error(ErrorKind::kConfig, "schedule", error.message());
   }
   return schedule;
