@@ -7,6 +7,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// In the order of the enumerators, which index them. The words stand in checkpoints: they may be
+// added to, not changed.
 constexpr const char* kFamilies[] = {"transformer", "mlp"};
 constexpr const char* kPositions[] = {"learned", "rotary"};
 constexpr const char* kNorms[] = {"layer", "rms"};
