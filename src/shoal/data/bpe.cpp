@@ -46,6 +46,8 @@ class PretokenCache {
   }
 
  private:
+  // Parts with a lock each, so that threads seldom meet. When a part is full it learns nothing
+  // more: frequent words come early, and nothing need be evicted.
   static constexpr std::size_t kParts = 64, kEntries = std::size_t{1} << 19;
   struct Part {
     mutable std::shared_mutex mutex;
@@ -65,6 +67,8 @@ class BpeTokenizer final : public Tokenizer {
     };
     if (const auto status = pieces_.LoadFromSerializedProto(model_); !status.ok())
       fail("not a SentencePiece model: " + status.ToString());
+    // Entry 0 is the end of a document and stands for no bytes. Every other entry must stand for
+    // some, and every single byte must have one: then any text can be encoded.
     bytes_.resize(pieces_.GetPieceSize());
     std::array<bool, 256> present{};
     for (int id = 1; id < pieces_.GetPieceSize(); ++id) {
@@ -104,6 +108,8 @@ class BpeTokenizer final : public Tokenizer {
     const auto status = pieces_.Encode(characters_.write(word), &found);
     SHOAL_CHECK(status.ok(), "{}", status.ToString());
     const std::vector<std::uint32_t> tokens(found.begin(), found.end());
+    // Losslessness is checked for every new pre-token: a silent mistake of the library would spoil
+    // a whole corpus. The cache makes it cheap.
     std::string joined;
     for (const std::uint32_t id : tokens) joined += bytes_[id];
     SHOAL_CHECK(joined == word, "the tokens of a pre-token of {} bytes stand for {} other bytes",
@@ -136,6 +142,7 @@ class CountedWords final : public sentencepiece::SentenceIterator {
 std::vector<std::string> training_lines(const PretokenCounts& counts) {
   const ByteCharacters characters;
   std::vector<std::string> lines;
+  // Bytes are written as harmless characters, so no word holds a tab or a line end.
   for (const auto& [word, count] : counts)
     lines.push_back(fmt::format("{}\t{}", characters.write(word), count));
   // Every byte occurs, so every byte gets an entry. (The option required_chars aborts in
@@ -149,6 +156,7 @@ std::vector<std::string> training_lines(const PretokenCounts& counts) {
 
 void count_pretokens(std::string_view text, PretokenCounts& counts) {
   std::unordered_map<std::string_view, std::uint64_t> seen;
+  // Views into the text first: a string is made once for each different word, not for each word.
   while (!text.empty()) ++seen[next_pretoken(text)];
   for (const auto& [word, count] : seen) {
     const auto found = counts.lower_bound(word);
@@ -170,6 +178,7 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
       {
           {"model_type", "bpe"},
           {"vocab_size", fmt::to_string(vocab_size)},
+          // a small text may not hold as many pairs
           {"hard_vocab_limit", "false"},
           {"input_format", "tsv"},
           {"character_coverage", "1.0"},
@@ -178,6 +187,8 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
           {"bos_id", "-1"},
           {"eos_id", "-1"},
           {"pad_id", "-1"},
+          // The library must not touch the text: no Unicode normalisation, no blank in front, no
+          // blanks merged, and no cuts of its own beside those of next_pretoken.
           {"normalization_rule_name", "identity"},
           {"add_dummy_prefix", "false"},
           {"remove_extra_whitespaces", "false"},
@@ -185,6 +196,7 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
           {"split_by_unicode_script", "false"},
           {"split_by_number", "false"},
           {"max_sentencepiece_length", "32"},
+          // one thread: equal counts give equal tokenizers
           {"num_threads", "1"},
           {"minloglevel", "2"},
       },

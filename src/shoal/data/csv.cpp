@@ -33,6 +33,7 @@ std::vector<std::string_view> fields_of(std::string_view line, char separator) {
 std::optional<double> number(std::string_view text) {
   if (!text.empty() && text[0] == '+') text.remove_prefix(1);
   double value = 0;
+  // from_chars knows no locale: "1,5" is never a number and "1.5" always is.
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
@@ -45,6 +46,7 @@ class CsvReader {
       : rest_(text), origin_(origin), options_(options) {}
 
   TableDataset read() {
+    // Excel begins UTF-8 files with a byte order mark.
     if (rest_.starts_with("\xef\xbb\xbf")) rest_.remove_prefix(3);
     bool first = true;
     for (std::string_view line; next_line(line);) {
@@ -110,6 +112,7 @@ class CsvReader {
       fail(fmt::format("{} fields where the first line has {}", fields.size(), width_));
     for (std::size_t k = 0; k < fields.size(); ++k) {
       const auto value = number(fields[k]);
+      // Features are stored as float, which would turn a larger number into infinity.
       if (!value || !std::isfinite(*value) || std::fabs(*value) > 3.4e38)
         fail(fmt::format("field {} is no finite number: '{}'", k + 1, fields[k]));
       (k == target_ ? table_.targets : table_.features).push_back(static_cast<float>(*value));

@@ -22,11 +22,15 @@ std::uint64_t first_half(std::uint64_t draws, std::uint64_t share) {
 MixtureDraw mixture_draw(std::span<const double> weights, std::uint64_t index) {
   MixtureDraw draw{0, index};
   while (weights.size() > 1) {
+    // The draws are dealt to two halves of the list so that each has its share, rounded, in every
+    // prefix; a draw then has a number within its half, and the half is divided again. Integers
+    // alone decide (shares of 2^-32): no rounding accumulates over billions of samples.
     const auto half = weights.size() / 2;
     const double first = std::accumulate(weights.begin(), weights.begin() + half, 0.0);
     const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
     const auto share = static_cast<std::uint64_t>(std::llround(first / all * 0x1p32));
     const std::uint64_t before = first_half(draw.before, share);
+    // This draw is the one that raised the count of the first half.
     if (first_half(draw.before + 1, share) > before) {
       weights = weights.first(half);
       draw.before = before;
@@ -68,6 +72,7 @@ SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t se
     corpora_.push_back(
         {tokens, room ? count / length_ - 1 : (count - 1) / length_, room ? length_ : 1, weight});
     const double share = weight / total;
+    // Weights enter as rounded shares: 1 : 1 and 2 : 2 are the same mixture.
     fingerprint = fingerprint.child(tokens->fingerprint())
                       .child(static_cast<std::uint64_t>(std::llround(share * 0x1p32)));
   }
@@ -79,6 +84,8 @@ Sample SampleCursor::at(std::uint64_t sample) const {
   for (const Corpus& corpus : corpora_) weights.push_back(corpus.weight);
   const MixtureDraw draw = mixture_draw(weights, sample);
   const Corpus& corpus = corpora_[draw.member];
+  // Each epoch has an offset of its own, so that windows do not cut the text at the same places
+  // again, and an order of its own.
   const std::uint64_t epoch = draw.before / corpus.windows;
   const Key key = Key(seed_).child("sample order").child(draw.member).child(epoch);
   const std::uint64_t offset = key.child("offset").below(0, corpus.offsets);

@@ -22,6 +22,8 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder,
 }
 
 void check_entry(const TokenShard& shard, const ShardEntry& entry, const Manifest& manifest) {
+  // A shard and the manifest tell the same twice. Files of different runs that were mixed in one
+  // folder are found here, not as strange losses.
   const ShardHeader& header = shard.header();
   const bool same = header.tokens == entry.tokens && header.documents == entry.documents &&
                     header.text_bytes == entry.bytes && header.body_crc32 == entry.crc32 &&
@@ -55,6 +57,7 @@ TokenDataset TokenDataset::open(const std::string& folder, const std::string& sp
     TokenShard shard(folder + "/" + entry.file, check == Check::kBodies);
     check_entry(shard, entry, manifest);
     const std::uint64_t begin = dataset.begins_.back();
+    // The first entry of a shard is where the one before it ended.
     for (const std::uint64_t at : shard.document_tokens().subspan(1))
       dataset.document_begins_.push_back(begin + at);
     dataset.begins_.push_back(begin + entry.tokens);
@@ -77,6 +80,7 @@ void TokenDataset::copy_across(std::uint64_t start, std::span<T> out) const {
   SHOAL_USER_CHECK(start <= tokens() && out.size() <= tokens() - start, "dataset",
                    "tokens {} to {} of {}, which has {}", start, start + out.size(), name_,
                    tokens());
+  // The last shard that begins at or before `start`; a window may run on into the next ones.
   std::size_t shard = std::upper_bound(begins_.begin(), begins_.end(), start) - begins_.begin() - 1;
   while (!out.empty()) {
     const std::uint64_t count = std::min<std::uint64_t>(out.size(), begins_[shard + 1] - start);

@@ -20,6 +20,8 @@ std::uint64_t parse_hex(const std::string& text) {
   return value;
 }
 
+// 64-bit hashes are written as hexadecimal text: readers that keep numbers as doubles would round
+// them.
 Json to_object(const SplitEntry& split) {
   Json shards = Json::array();
   for (const ShardEntry& shard : split.shards) {

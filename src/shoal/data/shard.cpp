@@ -43,6 +43,8 @@ ShardHeader ShardWriter::write(const std::string& path, std::uint32_t token_byte
                                std::uint64_t fingerprint, std::uint32_t tokenizer_crc32) {
   SHOAL_CHECK(!empty() && (token_bytes == 2 || token_bytes == 4), "{} documents of {}-byte tokens",
               document_tokens_.size() - 1, token_bytes);
+  // Tables of 8-byte numbers stand before the tokens: behind the header of 64 bytes everything is
+  // aligned where it is mapped.
   std::string body(bytes_of(document_tokens_));
   body += bytes_of(document_bytes_);
   if (token_bytes == 2) {
@@ -87,9 +89,11 @@ void TokenShard::check_header() const {
     damaged("it does not begin with SHOALTOK: not a token shard");
   if (header_.version != kVersion)
     damaged(fmt::format("format version {}; this program reads {}", header_.version, kVersion));
+  // The header is trusted only from here on: its counts decide what is read.
   if (checksum(header_) != header_.header_crc32) damaged("the checksum of its header is wrong");
   if (header_.token_bytes != 2 && header_.token_bytes != 4)
     damaged(fmt::format("tokens of {} bytes", header_.token_bytes));
+  // In 128 bits: counts of a damaged file must not overflow into a size that fits.
   const auto expected =
       sizeof header_ +
       static_cast<unsigned __int128>(header_.documents + 1) * 2 * sizeof(std::uint64_t) +

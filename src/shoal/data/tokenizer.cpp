@@ -7,6 +7,7 @@
 namespace shoal::data {
 namespace {
 
+// The first line of a file: format, version, kind.
 constexpr std::string_view kByteFile = "shoal-tokenizer 1 byte\n";
 constexpr std::string_view kBpeFile = "shoal-tokenizer 1 bpe\n";
 
