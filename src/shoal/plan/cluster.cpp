@@ -123,6 +123,7 @@ Cluster wan() {
   Cluster cluster = a100(80);
   cluster.name = "wan";
   cluster.source = "a100 hosts on links of 1 Gbit/s a host with 50 ms";
+  // 1 Gbit/s = 125 MB/s a host, shared by its eight devices.
   cluster.between = {50e-3, 125e6 / 8};
   cluster.device.efficiency.link_between = 0.8;
   return cluster;
@@ -238,6 +239,7 @@ Cluster with_devices(Cluster cluster, std::int64_t devices) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("devices = {}: must be at least 1", devices));
   }
+  // Four devices of hosts of eight are one host of four.
   if (devices < cluster.devices_per_host) cluster.devices_per_host = devices;
   if (devices % cluster.devices_per_host != 0) {
     throw Error(ErrorKind::kUsage, "plan",

@@ -22,6 +22,7 @@ Part part_of(std::string_view name) {
 
 /// Returns the parameters of embedding, one block and head, undivided.
 std::array<HeldParameters, 3> units(const ModelSpec& spec) {
+  // Blocks are alike: one is counted and multiplied, for a search asks thousands of times.
   ModelSpec small = spec;
   small.layers = 1;
   std::array<HeldParameters, 3> whole;
@@ -59,6 +60,8 @@ HeldParameters& HeldParameters::operator+=(const HeldParameters& other) {
 StateBytes state_bytes(const StateBytes& whole, int zero_stage, double ranks) {
   StateBytes held = whole;
   if (zero_stage >= 1) {
+    // Stage 1 cuts the optimizer's states, 2 the gradients too, 3 the parameters too (Rajbhandari
+    // et al., 2020, figure 1).
     held.master /= ranks;
     held.moments /= ranks;
   }
@@ -94,6 +97,7 @@ std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& 
   const std::int64_t last = rank_of_stage(training, training.stages() - 1);
   ranks[first] += embedding;
   ranks[last] += head;
+  // The head is on another rank than the embedding and needs a copy of the table.
   if (spec.tied_embeddings && first != last)
     ranks[last].split += static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
   return ranks;

@@ -85,9 +85,11 @@ double seconds(const Cluster& cluster, ElementType type, const OperationCost& op
   if (work == 0) return 0;
   if (!operation.product) return operation.count * memory_s(cluster, share * work);
   double time = product_s(cluster, type, share * work);
+  // Computing and moving overlap within a kernel: the slower of the two counts.
   if (operation.moved > 0)
     time = std::max(time, memory_s(cluster, share * passes * operation.moved));
   const auto plain = cluster.device.peak_flops.find(ElementType::kF32);
+  // The softmax of a fused kernel takes its time on top of the matmuls.
   if (operation.vector > 0 && plain != cluster.device.peak_flops.end())
     time += share * operation.vector / plain->second;
   return operation.count * time;
@@ -136,6 +138,9 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
   const Mesh& mesh = training.mesh;
   double s = 0;
   const double activation = n.e * n.tokens * n.h;
+  // Megatron-LM: one all-reduce behind attention and one behind the feed-forward layer, or with
+  // sequence parallelism a reduce-scatter and an all-gather, which cost the same. A mixture
+  // exchanges its experts' rows elsewhere.
   if (!training.overlap_tensor) {
     const double one = all_reduce_s(cluster, tensor_group(cluster, mesh), activation);
     s += (spec.experts > 0 ? 1 : 2) * one;
@@ -143,6 +148,8 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
   const double kv = 2 * n.e * n.tokens * spec.kv_heads * spec.head_size / n.t;
   const double queries = n.e * n.tokens * spec.heads * spec.head_size / n.t;
   const GroupShape context = context_group(cluster, mesh);
+  // Ulysses exchanges queries, keys and values before attention and its output after it; otherwise
+  // keys and values of all context ranks are gathered.
   s += training.ulysses
            ? all_to_all_s(cluster, context, queries + kv) + all_to_all_s(cluster, context, queries)
            : all_gather_s(cluster, context, kv * static_cast<double>(mesh.context));
@@ -153,6 +160,8 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
 
 double product_s(const Cluster& cluster, ElementType type, double flops) {
   const Efficiency& efficiency = cluster.device.efficiency;
+  // Hockney: the ramp is work lost to filling the device, so small matmuls reach a smaller share of
+  // the peak.
   return (flops + efficiency.matmul_ramp_flops) / (cluster.peak(type) * efficiency.matmul) +
          efficiency.operation_s;
 }
@@ -184,6 +193,7 @@ std::vector<OperationCost> block_operations(const ModelSpec& spec, const Trainin
   const double queries = static_cast<double>(spec.heads) * spec.head_size;
   const double keys = static_cast<double>(spec.kv_heads) * spec.head_size;
   std::vector<OperationCost> list;
+  // Bytes of each pass over memory: forward, a norm reads its tensor and writes one.
   list.push_back(traversal("norm 1", 2 * n.e * residual, 4 * n.e * residual));
   list.push_back(product("queries, keys, values", 2 * n.tokens * n.h * (queries + 2 * keys) / n.t));
   if (spec.qk_norm) {
@@ -254,6 +264,7 @@ PieceTime block_time(const ModelSpec& spec, const Training& training, const Clus
   time.input_gradient += back;
   time.communication = exchange + back;
   time.input_gradient += time.recomputed;
+  // The repeated forward pass exchanges again.
   if (training.recompute == Recompute::kFull) {
     time.input_gradient += exchange;
     time.communication += exchange;
@@ -269,6 +280,8 @@ PieceTime head_time(const ModelSpec& spec, const Training& training, const Clust
   const Sizes n(spec, training);
   const GroupShape group = tensor_group(cluster, training.mesh);
   const double input = all_reduce_s(cluster, group, n.e * n.tokens * n.h);
+  // Maximum, sum of exponentials and the label's logit of the split vocabulary, one fp32 number a
+  // token each.
   const double loss = 3 * all_reduce_s(cluster, group, 4 * n.tokens);
   time.forward += loss;
   time.input_gradient += input;

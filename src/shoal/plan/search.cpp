@@ -65,6 +65,8 @@ class MeshSearch {
 
  private:
   void visit_meshes() {
+    // Tensor ranks must divide the heads; everything else that must divide is refused by
+    // validate().
     const bool transformer = spec_.family == Family::kTransformer;
     const std::int64_t n = cluster_.devices();
     const std::vector<std::int64_t> one{1};
@@ -198,6 +200,7 @@ class MeshSearch {
     for (const HeldParameters& rank : held_by_rank(spec_, training))
       most = std::max(most, rank.all());
     // Experts are sharded over fewer ranks than the dense parameters: this bound is not theirs.
+    // Pruning: states alone exceed the memory, so no micro-batch and no recomputation can help.
     if (everything_ || most * bytes <= capacity_ || spec_.experts > 0) return true;
     note_size(most * bytes);
     ++result_.considered;
@@ -238,6 +241,7 @@ class MeshSearch {
       const StepTime time = estimator_.step_time(spec_, training, cluster_, cache_, cutoff_s_);
       if (time.all() < cutoff_s_) found_.push_back({training, time, peak, ""});
       if (everything_) continue;
+      // Trimmed now and then, which also lowers the time that a further candidate must beat.
       if (found_.size() >= count_ + kMore) keep_best();
       return true;
     }

@@ -5,6 +5,7 @@
 namespace shoal::plan {
 
 GroupShape group_shape(const Cluster& cluster, std::int64_t ranks, std::int64_t stride) {
+  // Ranks are numbered host by host, so every stride-th device of a host belongs to the group.
   const std::int64_t inside = std::clamp<std::int64_t>(cluster.devices_per_host / stride, 1, ranks);
   return {inside, (ranks + inside - 1) / inside};
 }
@@ -64,6 +65,7 @@ double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes) {
   const AlphaBeta inside = inside_link(cluster);
   const AlphaBeta between = between_link(cluster);
   if (group.hosts > 1 && group.inside > 1) {
+    // Rings and recursive doubling across hosts: few bytes take the one with fewer rounds.
     const double across = halving_doubling_all_reduce_s(group.hosts, bytes / group.inside, between);
     const double in_host = 2 * ring_all_gather_s(group.inside, bytes, inside);
     return std::min(two_level_all_reduce_s(group.inside, group.hosts, bytes, inside, between),

@@ -50,6 +50,8 @@ void TraceWriter::add(int rank, const schedule::Span& span) {
 }
 
 void TraceWriter::finish() {
+  // The format wants no comma behind the last event, and nobody knows beforehand which is the last:
+  // a closing event has none.
   chunk_ +=
       "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal plan\"}}\n]}\n";
   write(true);

@@ -34,6 +34,7 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
                                       {"ep", mesh.expert},
                                       {"etp", mesh.expert_tensor}})
     require_range(option, value, 1);
+  // In floating point: the product of four options may overflow 64 bits.
   double devices = 1;
   for (const std::int64_t ranks : {mesh.data, mesh.tensor, mesh.pipeline, mesh.context})
     devices *= static_cast<double>(ranks);
@@ -131,6 +132,7 @@ void validate_pipeline(const ModelSpec& spec, const Training& training) {
 
 std::optional<Precision> precision(std::string_view name, Optimizer optimizer) {
   const auto with = [&](ElementType compute, double activation, StateBytes state) {
+    // Adam has two moments, momentum one, plain SGD none.
     if (optimizer == Optimizer::kMomentum) state.moments /= 2;
     if (optimizer == Optimizer::kSgd) state.moments = 0;
     return Precision{std::string(name), compute, activation,
@@ -214,11 +216,13 @@ double expert_copies(const Training& training) {
   const Mesh& mesh = training.mesh;
   const std::int64_t same =
       training.sequence_parallel ? 1 : std::min(mesh.tensor, mesh.expert_tensor);
+  // Rows that a tensor rank of the dense part holds anyway need not be sent.
   return static_cast<double>(mesh.expert_tensor) / static_cast<double>(same);
 }
 
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage) {
   const std::int64_t p = training.mesh.pipeline;
+  // The second half of a V runs back over the ranks: the last stage lies beside the first.
   if (training.schedule == "zb-v" || training.schedule == "dualpipe-v")
     return stage < p ? stage : 2 * p - 1 - stage;
   return stage % p;

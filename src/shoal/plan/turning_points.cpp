@@ -36,6 +36,7 @@ class Strategies {
         cluster_(cluster),
         micro_batches_(space.micro_batch.begin(), space.micro_batch.end()),
         share_(share) {
+    // Priced without a limit on memory and with every micro-batch, as both are asked about below.
     SearchSpace any = space;
     any.micro_batch.clear();
     strategies_ = every_strategy(estimator, spec, start, cluster, any, cache_);
@@ -65,6 +66,7 @@ class Strategies {
     (changed.*link).bandwidth = bandwidth;
     Winner best;
     for (const auto& [bound, strategy] : bounds(link, bandwidth > (cluster_.*link).bandwidth)) {
+      // The list ascends by a lower bound of the time: no later strategy can win.
       if (best && bound >= best->time.all()) break;
       const StepTime time = estimator_.step_time(spec_, strategy->training, changed, cache_,
                                                  best ? best->time.all() : INFINITY);
@@ -95,6 +97,8 @@ class Strategies {
     Bounds& known = bounds_[link == &Cluster::inside][faster];
     if (!known.empty()) return known;
     Cluster ideal = cluster_;
+    // Slower links: the time as it is now is a bound. Faster ones: the time over a link that costs
+    // nearly nothing.
     if (faster) (ideal.*link).bandwidth *= 1e6;
     for (const Candidate& strategy : strategies_) {
       if (allowed(strategy) && fits(strategy)) {
@@ -135,6 +139,7 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
       double same = factor / 2;
       double other = factor;
       for (int i = 0; i < kHalvings; ++i) {
+        // Bisection in the logarithm: a factor, not a difference, is sought.
         const double middle = std::sqrt(same * other);
         if (Winner closer = other_at(value(middle))) {
           other = middle;
