@@ -12,6 +12,8 @@ CopiedRun::CopiedRun(std::span<const std::uint32_t> sample) : states_(1) {
   for (const std::uint32_t token : sample) extend(token);
 }
 
+// The on-line construction of Blumer et al.: a state stands for all runs that end at the same
+// places, its link for the longest suffix that also ends elsewhere.
 void CopiedRun::extend(std::uint32_t token) {
   const auto made = static_cast<std::int64_t>(states_.size());
   states_.push_back({.length = states_[last_].length + 1, .end = states_[last_].length + 1});
@@ -43,6 +45,8 @@ void CopiedRun::extend(std::uint32_t token) {
 void CopiedRun::feed(std::span<const std::uint32_t> text) {
   for (const std::uint32_t token : text) {
     const std::int64_t* next = states_[at_].find(token);
+    // No run of this length goes on with the token: try the next shorter suffix. Each token
+    // lengthens the match by one at most, so the text takes linear time.
     while (!next && at_ != 0) {
       at_ = states_[at_].link;
       matched_ = states_[at_].length;

@@ -17,6 +17,7 @@ Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int 
                   fmt::format("debug.fault asked for an error in step {}", step))
           .at(rank, size);
     case Fault::kExit:
+      // Without destructors and reports, as a process ends that somebody else brings down.
       ::_exit(1);
     case Fault::kKill:
       ::kill(::getpid(), SIGKILL);

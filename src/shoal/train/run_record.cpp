@@ -122,6 +122,7 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
   const auto before = nlohmann::json::parse(model::to_json(saved.model));
   const auto after = nlohmann::json::parse(model::to_json(now.model));
   for (const auto& [key, value] : after.items()) {
+    // A name is no property of the model: the same shape may be called otherwise.
     if (key == "name") continue;
     const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
     if (old != value) {
@@ -132,6 +133,8 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
   if (differences.empty()) {
     const JobConfig old = parse_job(saved.job, saved.job_file).config;
     const JobConfig job = parse_job(now.job, now.job_file).config;
+    // The most specific reason first: keys of the job, then keys of the data, then contents that no
+    // key explains.
     differences = differing_training_keys(old, job);
     if (differences.empty() && saved.data != now.data) {
       differences = differing_data_keys(old, job);

@@ -93,6 +93,7 @@ struct Incoming {
   void read(const toml::node& node, std::vector<T>& values) const {
     const auto* list = node.as_array();
     if (!list) reject_type(node);
+    // Read whole before it is assigned: a list with a mistake changes nothing.
     std::vector<T> read_values;
     for (const toml::node& element : *list) {
       T value{};
@@ -222,6 +223,7 @@ void displace(Job& job, const std::string& set) {
   for (const auto& group : kAlternatives) {
     if (std::find(group.begin(), group.end(), set) == group.end()) continue;
     for (const std::string& other : group) {
+      // Two of a group from the same place contradict each other: validate() refuses that.
       if (other != set && job.origins.contains(other) && job.origin(other) != job.origin(set))
         unset(job, other);
     }
@@ -271,6 +273,7 @@ void set_key(Job& job, const std::string& path, const std::string& value,
   const auto dot = path.find('.');
   SHOAL_USER_CHECK(dot != std::string::npos, "command line", "{}: must read section.key", path);
   const ConfigKey& key = known_key(origin, path.substr(0, dot), path.substr(dot + 1));
+  // A value of the command line is read as TOML, so that lists and numbers look as in a file.
   toml::table parsed;
   bool readable = true;
   try {

@@ -77,6 +77,7 @@ data::SampleCursor JobTokens::cursor(const Job& job) const {
   const auto& weights = job.config.data.weights;
   std::vector<data::WeightedCorpus> corpora;
   for (std::size_t i = 0; i < train.size(); ++i) {
+    // Without weights each corpus is drawn by its size, as if all were one.
     corpora.push_back(
         {train[i], weights.empty() ? static_cast<double>(train[i]->tokens()) : weights[i]});
   }
@@ -99,6 +100,7 @@ data::TableSplit read_job_table(const Job& job) {
   const DataSection& options = job.config.data;
   auto split = data::split_table(read_table(job), options.validation_fraction,
                                  static_cast<std::uint64_t>(job.config.debug.seed));
+  // By the training rows alone, or the validation rows would have a part in what is learnt.
   if (options.source == DataKind::kCsv) standardize(split.train, split.test);
   return split;
 }

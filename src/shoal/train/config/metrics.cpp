@@ -18,6 +18,7 @@ namespace {
 void put(std::string& out, const char* key, double value) {
   if (!std::isfinite(value))
     throw Error(ErrorKind::kNonFinite, "metrics", fmt::format("{} is {}", key, value));
+  // 17 digits bring back the same double: two runs can be compared bit by bit by their metrics.
   out += fmt::format("{}\"{}\": {:.17g}", out.size() > 1 ? ", " : "", key, value);
 }
 void put(std::string& out, const char* key, std::int64_t value) {
@@ -146,6 +147,8 @@ std::vector<StepMetrics> read_metrics(const std::string& path) {
 }
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t step) : path_(path) {
+  // A run resumes from its last checkpoint, and steps behind it are trained again: their lines go,
+  // as does a line that a crash cut off.
   std::int64_t keep = 0;
   for_each_line(path, [&](const StepMetrics& metrics, std::int64_t end) {
     if (metrics.step > step) return false;
@@ -164,6 +167,7 @@ MetricsFile::~MetricsFile() {
 
 void MetricsFile::append(const StepMetrics& metrics) {
   const std::string line = to_json(metrics) + "\n";
+  // One write a line: a reader finds whole lines, also after this process was killed.
   const ssize_t written = ::write(descriptor_, line.data(), line.size());
   if (written >= 0 && written != static_cast<ssize_t>(line.size())) errno = ENOSPC;
   if (written != static_cast<ssize_t>(line.size()))

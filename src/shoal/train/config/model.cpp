@@ -78,6 +78,7 @@ void take_sizes(const Job& job, ModelSpec& spec) {
   take(spec.layers, model.layers);
   take(spec.hidden, model.hidden);
   take(spec.heads, model.heads);
+  // 0 asks model::complete to derive the value anew.
   if (model.heads && before.kv_heads == before.heads) spec.kv_heads = 0;
   take(spec.kv_heads, model.kv_heads);
   // Where heads do not share the width out among them, their size is a choice of its own.
@@ -90,6 +91,7 @@ void take_sizes(const Job& job, ModelSpec& spec) {
                          fmt::format("{} has {} for hidden = {}; say what it is for hidden = {}",
                                      model.name, before.ffn, before.hidden, spec.hidden));
     }
+    // The proportion of the named size is kept.
     spec.ffn = spec.hidden * before.ffn / before.hidden;
   }
   take(spec.ffn, model.ffn);
@@ -129,6 +131,7 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
     fit(spec.outputs, data.outputs, "model.outputs", "classes or targets");
     return;
   }
+  // A multiple of 64 rows suits matmuls; the rows beyond the tokenizer's entries are never labels.
   if (spec.vocab == 0) {
     spec.vocab = std::max<std::int64_t>((data.vocab + kVocabMultiple - 1) / kVocabMultiple, 1) *
                  kVocabMultiple;

@@ -27,6 +27,7 @@ void validate_sgd(const Job& job) {
 std::vector<PrecisionRule> precision_rules(const Job& job) {
   std::vector<PrecisionRule> rules;
   for (const std::string& text : job.config.precision.parameters) {
+    // The last one: a pattern may hold "=".
     const std::size_t equal = text.rfind('=');
     const auto type =
         find_choice<Precision>(equal == std::string::npos ? "" : text.substr(equal + 1));
@@ -42,6 +43,7 @@ std::vector<PrecisionRule> precision_rules(const Job& job) {
 
 bool may_use(const Job& job, Precision type) {
   const Precision general = job.config.precision.type;
+  // auto chooses between fp32 and bf16.
   if (general == type || (general == Precision::kAuto && type != Precision::kFp16)) return true;
   const auto rules = precision_rules(job);
   return std::any_of(rules.begin(), rules.end(),

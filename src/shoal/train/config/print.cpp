@@ -33,6 +33,7 @@ std::string belonging_toml(const Job& job, int ranks) {
   const JobConfig defaults;
   const auto belongs = [&](const ConfigKey& key, bool one_host) {
     try {
+      // As if this key alone had been set: validate() refuses a set key that has no effect.
       validate({job.config, {{key.path(), job.file}}, job.file}, ranks, one_host);
       return true;
     } catch (const Error&) {

@@ -116,6 +116,7 @@ void validate_training(const Job& job) {
 void validate_optimizer(const Job& job) {
   if (job.config.optimizer.nesterov && job.config.optimizer.momentum == 0)
     throw config_error(job, "optimizer.nesterov", "needs optimizer.momentum above 0");
+  // Steps and tokens give the length now; epochs need the data.
   if (!job.config.training.epochs) total_steps(job, 0);
 }
 
@@ -179,6 +180,7 @@ void validate_transport(const Job& job, bool one_host) {
         job, "parallelism.transport",
         "ranks of one process (parallelism.in_process) share its memory: leave it at \"auto\"");
   }
+  // Between hosts "auto" means TCP, so its keys have an effect.
   const bool tcp = p.transport == Transport::kTcp || (p.transport == Transport::kAuto && !one_host);
   if (mpi) {
     reject_if_set(job,
@@ -300,6 +302,7 @@ BatchPlan batch_plan(const Job& job, int ranks) {
     throw config_error(
         job, key, fmt::format("{} sequences do not divide among {} ranks", plan.global, ranks));
   }
+  // The global batch decides what is learnt; ranks and micro-batches only cut it.
   const std::int64_t share = plan.global / ranks;
   plan.micro_batch = training.micro_batch == 0 ? share : training.micro_batch;
   if (share % plan.micro_batch != 0) {
@@ -320,9 +323,11 @@ std::int64_t total_steps(const Job& job, std::int64_t samples) {
     steps = *training.steps;
   } else if (training.tokens) {
     const std::int64_t step_tokens = global * training.sequence_length;
+    // Rounded up: at least as many tokens as asked for.
     steps = (*training.tokens + step_tokens - 1) / step_tokens;
   } else {
     const double epochs = training.epochs.value_or(0);
+    // 1e-9: an exact multiple must not lose a step to rounding.
     const double exact =
         std::floor(epochs * static_cast<double>(samples) / static_cast<double>(global) + 1e-9);
     if (exact < 1) {

@@ -48,6 +48,7 @@ std::vector<Point> thinned(const std::vector<Point>& points, std::size_t most) {
 /// The mean over about a fortieth of the run around each point.
 std::vector<Point> smoothed(const std::vector<Point>& points) {
   const std::size_t reach = points.size() / 80;
+  // Prefix sums: any window's mean takes two of them.
   std::vector<double> sums(points.size() + 1, 0);
   for (std::size_t i = 0; i < points.size(); ++i) sums[i + 1] = sums[i] + points[i].y;
   std::vector<Point> out;

@@ -32,6 +32,7 @@ void add(Scalars& scalars, const char* name, const std::optional<double>& value)
 Scalars scalars_of(const StepMetrics& m) {
   Scalars scalars{
       {"train/loss", m.loss}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};
+  // TensorBoard draws no infinity.
   if (!m.skipped) scalars.emplace_back("train/grad_norm", m.grad_norm);
   add(scalars, "train/loss_scale", m.loss_scale);
   add(scalars, "train/memory_bytes", m.memory_bytes);
@@ -74,8 +75,11 @@ void RunReport::already_finished() const {
 
 void RunReport::begin() {
   if (!writes()) return;
+  // config.toml has every value that the run found out: it repeats this run, whatever the defaults
+  // become.
   const Job resolved{resolved_config(), {}, options_.job.file};
   write_whole(run_.directory.config(), belonging_toml(resolved, run_.group.size()));
+  // A copy beside the checkpoints: they are useful without the data set.
   if (const auto tokenizer = job_tokenizer(config_)) tokenizer->save(run_.directory.tokenizer());
   const std::int64_t first = run_.record.step;
   metrics_.emplace(run_.directory.metrics(), first);
