@@ -37,8 +37,8 @@ class Preparation {
   PrepareResult run() {
     check_options();
     make_folder();
-    // Several jobs may prepare one folder at once: one works, the others wait and find the work
-    // done.
+    // Several jobs, or the ranks of another launcher, may prepare one folder at once: one works,
+    // the others wait and find the work done.
     const FileLock lock(path(".lock"), options_.patience);
     find_inputs();
     // Names, sizes and times first, which reads nothing; then contents, which decide.
