@@ -52,6 +52,7 @@ void read_range(const std::string& range, BenchArguments& arguments) {
 
 pid_t start_rank(int rank, const Options& options, const std::string& range) {
   const BenchArguments& a = options.arguments;
+  // Each rank is told its number and everything that must be the same for all.
   std::vector<std::string> words{program_path(),
                                  "bench",
                                  "collectives",
@@ -80,6 +81,7 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   pid_t child = 0;
+  // posix_spawn returns its error instead of setting errno.
   errno = posix_spawn(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
   if (errno != 0)
     throw system_error(ErrorKind::kResource, "bench", fmt::format("cannot start rank {}", rank));
@@ -150,6 +152,8 @@ int run(Options& options) {
   }
   if (!a.rendezvous.empty()) a.name = "bench";
   std::vector<pid_t> others;
+  // This process becomes rank 0 and starts the others; the random name keeps two benchmarks on one
+  // host apart.
   if (a.rank < 0) {
     a.rank = 0;
     a.name = "bench-" + random_job_key();
@@ -157,6 +161,7 @@ int run(Options& options) {
       others.push_back(start_rank(rank, options, options.range));
   }
   const Cores cores = cores_of_this_process();
+  // Before the library is loaded: threads inherit the mask.
   keep_to({cores.list[static_cast<std::size_t>(a.rank) % cores.list.size()]});
   int code = AppLibrary().entry<int(const BenchArguments*)>("shoal_bench_collectives_main")(&a);
   for (const pid_t child : others) {

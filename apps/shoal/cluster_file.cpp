@@ -156,6 +156,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
                 fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
   }
   Cluster cluster;
+  // A preset first: the other keys of the file replace its values.
   if (const auto* preset = table.get("preset")) {
     const auto known =
         preset->is_string() ? plan::cluster_preset(*preset->value<std::string>()) : std::nullopt;
@@ -194,6 +195,7 @@ std::string to_toml(const Cluster& cluster) {
       cluster.devices_per_host);
   std::map<std::string, std::string> sections;
   sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
+  // One table of keys reads and writes: what is written can be read again.
   for (const auto& [key, value] : numbers(copy)) {
     const std::size_t dot = key.rfind('.');
     sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), *value);

@@ -246,6 +246,7 @@ void run_stats(const StatsArguments& arguments) {
     const double bits = data::NgramModel(text(train, train_tokens), order)
                             .bits(text(validation, validation_tokens));
     const double per_byte = bits / static_cast<double>(validation.bytes());
+    // bits times ln 2: nats, as a training loss is
     const double per_token = bits * 0.6931471805599453 / static_cast<double>(validation.tokens());
     result["ngrams"].push_back({{"n", order}, {"bits_per_byte", per_byte}, {"loss", per_token}});
     if (!arguments.json) fmt::print("{:>5}  {:>13.4f}  {:>14.4f}\n", order, per_byte, per_token);

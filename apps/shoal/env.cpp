@@ -150,6 +150,7 @@ void show_software(Findings& findings) {
                             FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100,
                             SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, CLI11_VERSION));
   try {
+    // Loading it is the test: whatever is missing below it is in the loader's message.
     const AppLibrary library;
     const std::string described = library.entry<const char*()>("shoal_torch_description")();
     const std::string torch = mapped_file("libtorch_cpu.so");

@@ -41,6 +41,8 @@ bool lock_soon(int file) {
 /// while one lives, the directory is in use.
 int take_lock(const std::string& directory) {
   const std::string path = directory + "/lock";
+  // Without O_CLOEXEC: ranks inherit the lock across exec, and it lasts until the last of them has
+  // ended.
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT, 0644);
   if (file < 0)
     throw system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot open {}", path));
@@ -77,6 +79,7 @@ bool holds_a_run(const std::string& directory) {
 std::string free_name(const std::string& path) {
   for (int n = 1;; ++n) {
     const std::string name = fmt::format("{}.old-{}", path, n);
+    // symlink_status: a link that leads nowhere is a name that is taken.
     if (!fs::exists(fs::symlink_status(name))) return name;
   }
 }

@@ -44,6 +44,7 @@ train::Job read_job(const TrainOptions& options) {
 /// start them.
 std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool by_mpi) {
   auto found = detect_rank_environment(by_mpi);
+  // A launcher that started one process, as `srun -n 1` does, leaves the starting of ranks to us.
   if (!found || (found->world == 1 && options.ranks > 1)) return std::nullopt;
   SHOAL_USER_CHECK(options.ranks == 0 || options.ranks == found->world, "command line",
                    "--nproc {}: {} has started {} ranks", options.ranks, found->launcher,
@@ -189,6 +190,7 @@ int train_job(const TrainOptions& options) {
   std::fflush(stdout);
   train::validate(job, ranks, !launcher || launcher->rendezvous.empty());
   if (options.print_config) {
+    // As comments, so that the output is a job file again.
     std::string model = model::to_json(train::model_spec(job, {}));
     for (std::size_t at = 0; (at = model.find('\n', at)) != std::string::npos; at += 3)
       model.replace(at, 1, "\n# ");
@@ -201,10 +203,12 @@ int train_job(const TrainOptions& options) {
         fmt::format("parallelism.transport is \"mpi\", and no MPI has started the {} ranks", ranks))
         .hint(fmt::format("mpirun -n {} shoal train ...", ranks));
   }
+  // What follows needs the data: sizes of the model, length of the run.
   prepare_job_data(job, !launcher || launcher->rank == 0);
   const train::DataSizes sizes = train::check_job_inputs(job);
   const std::string path =
       options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
+  // Rank 0 alone locks the directory and moves an old run aside, for all ranks.
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
   // What cannot be placed, or does not fit, is refused before anything is moved.
   const Placement placement = launcher ? Placement() : place_ranks(job, ranks);

@@ -68,6 +68,7 @@ void train(const Options& options, std::int64_t ranks, const std::string& direct
         std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
     sets.push_back(set);
   for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+  // A process of its own: the run is one that a user would start, with its own arena and ranks.
   const SelfRun answer = run_self(arguments);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "plan",
@@ -81,6 +82,7 @@ Measured read(const std::string& directory) {
   double before = 0;
   for (const train::StepMetrics& step : train::read_metrics(directory + "/metrics.jsonl")) {
     const auto tokens = static_cast<double>(step.tokens);
+    // Metrics have the rate of each step: the tokens of the step over it are its time.
     seconds.push_back((tokens - before) / step.tokens_per_s);
     before = tokens;
   }
@@ -123,6 +125,7 @@ void check(const Options& options) {
   const double others_cores = load.cores();
   Measured measured = read(scratch.path() + "/run");
   measured.others_cores = others_cores;
+  // memory.json counts all ranks together.
   const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices());
   const double planned_s = made.time.all();
   const double planned_now_s =

@@ -93,6 +93,7 @@ std::vector<std::string> known_of(const char* option, const std::vector<std::str
 plan::Cluster host_of_job(std::int64_t ranks) {
   plan::Cluster cluster = *plan::cluster_preset("cpu");
   cluster.devices_per_host = ranks;
+  // The ranks of a job share one host: each device is an equal part of it.
   cluster.device.memory_bytes /= static_cast<double>(ranks);
   cluster.device.memory_bandwidth /= static_cast<double>(ranks);
   for (auto& [type, peak] : cluster.device.peak_flops) peak /= static_cast<double>(ranks);
@@ -118,6 +119,8 @@ train::Job job_of(const PlanOptions& options) {
   if (options.devices > 0 || options.dp > 0)
     set("parallelism.ranks", options.devices > 0 ? options.devices : options.dp);
   if (options.global_batch > 0) set("training.global_batch_sequences", options.global_batch);
+  // A search chooses the micro-batch itself: 0 takes the job's own away, which might not divide the
+  // batch on another mesh.
   if (options.micro_batch > 0 || options.search) set("training.micro_batch", options.micro_batch);
   return job;
 }
@@ -383,6 +386,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
                          mesh.context, kMostDevices));
     }
   }
+  // The data ranks are what is left of the devices.
   if (options.dp == 0 && devices % rest != 0)
     refuse(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
@@ -402,6 +406,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   if (options.sequence != 0) training.sequence = options.sequence;
   if (!options.recompute.empty()) {
     training.recompute = recompute_of(options.recompute);
+    // An option replaces what the job decided block by block.
     training.kept.clear();
   }
   training.schedule = mesh.virtual_stages > 1 ? "interleaved" : "1f1b";

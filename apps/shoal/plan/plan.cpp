@@ -54,6 +54,7 @@ std::vector<std::string> gathers_of(const PlanOptions& options, const model::Mod
     const train::ParallelismSection& p = job_of(options).config.parallelism;
     const bool apart =
         p.transport == train::Transport::kTcp || p.transport == train::Transport::kMpi;
+    // Ranks that share no memory gather as if each were on a host of its own.
     if (!p.in_process && (!p.arena || apart)) cluster.devices_per_host = 1;
   }
   std::vector<std::string> list;

@@ -39,6 +39,8 @@ constexpr int kBurst = 64;  // messages that are timed as one
 void send_and_receive(const comm::Group& group, const Case& c) {
   const int size = group.size();
   const int rank = group.rank();
+  // Both are started before either is waited for: if all ranks sent first and received then, a ring
+  // of blocking sends would stand still.
   comm::Work sent = group.send(c.full, (rank + 1) % size, 0, {.async = true});
   comm::Work received = group.recv(c.out, (rank + size - 1) % size, 0, {.async = true});
   received.wait(Deadline::never());
@@ -107,7 +109,8 @@ Case make_case(const BenchArguments& a, const std::string& op, std::int64_t byte
 
 void run(const comm::Group& group, const Case& c) { c.call(group, c); }
 
-/// Elements `first` and on of (i % 7) * times + plus, as integers.
+/// Computed in whole numbers; rounded once to the type where it is compared, as the operations
+/// round.
 at::Tensor pattern(std::int64_t first, std::int64_t count, std::int64_t times, std::int64_t plus) {
   return at::arange(first, first + count, at::kLong).remainder(7).mul(times).add(plus);
 }
@@ -185,10 +188,13 @@ double seconds_of(const comm::Group& group, const Case& c) {
 /// Times of the slowest rank, call by call, ascending; each call starts when every rank has just
 /// left the one before.
 at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
+  // The first calls touch memory and find connections.
   for (int i = 0; i < 3; ++i) run(group, c);
   group.barrier();
   const at::Tensor estimate = at::empty({1}, at::kDouble);
   *estimate.data_ptr<double>() = seconds_of(group, c);
+  // The number of calls must be the same on all ranks, or they would wait for one another for ever:
+  // it follows from the slowest estimate.
   group.all_reduce(estimate, {.reduction = comm::Reduction::kMax});
   const bool small = c.count * static_cast<std::int64_t>(c.full.element_size()) <= 1 << 20;
   const std::int64_t least = !small ? 5 : c.op == "message_rate" ? 100 : 1000;
@@ -197,6 +203,7 @@ at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
       std::clamp(static_cast<std::int64_t>(seconds / each), least, std::int64_t{20000});
   const at::Tensor times = at::empty({calls}, at::kDouble);
   for (std::int64_t i = 0; i < calls; ++i) times.data_ptr<double>()[i] = seconds_of(group, c);
+  // A call is over when its slowest rank has its result.
   group.all_reduce(times, {.reduction = comm::Reduction::kMax});
   std::sort(times.data_ptr<double>(), times.data_ptr<double>() + calls);
   return times;
@@ -257,6 +264,8 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
   const std::int64_t whole = c.count * static_cast<std::int64_t>(c.full.element_size());
   const double bytes = static_cast<double>(whole);
   const bool plain = c.op == "broadcast" || c.op == "reduce" || is_of_messages(c.op);
+  // Bus bandwidth as nccl-tests define it: the bytes that the slowest link must carry, over the
+  // time.
   const double factor = c.op == "all_reduce" ? 2 * (n - 1) / n
                         : plain              ? 1
                         : c.op == "barrier"  ? 0
@@ -286,6 +295,7 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
 int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
   using namespace shoal;
   const apps::BenchArguments& a = *arguments;
+  // Each rank keeps to one core.
   at::set_num_threads(1);
   const comm::Group group = comm::connect(apps::world_options(a));
   try {
@@ -305,6 +315,7 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
     }
     group.barrier();
   } catch (const Error& error) {
+    // The other ranks end with this cause instead of waiting.
     group.abort(error);
     throw;
   }

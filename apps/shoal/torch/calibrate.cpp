@@ -56,6 +56,7 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
   using namespace shoal;
   using namespace shoal::apps;
   CalibrateArguments& a = *arguments;
+  // All ranks time the same case at the same time, so that they compete for memory as in training.
   std::barrier meeting(a.ranks);
   const Together together = [&] { meeting.arrive_and_wait(); };
   comm::WorldOptions options;

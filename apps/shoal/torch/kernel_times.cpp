@@ -84,6 +84,7 @@ class Places {
     parameter.set_tensor((type == at::kFloat ? weights_ : narrow_)
                              .narrow(0, next_, count)
                              .view(parameter.global_shape()));
+    // With a sink, as in training: backward writes the gradient in place.
     parameter.set_sink(gradients_.narrow(0, next_, count).view(parameter.global_shape()));
     next_ += count;
   }
@@ -169,6 +170,8 @@ class Measuring {
       std::int64_t behind = 0) const {
     std::vector<double> there;
     std::vector<double> back;
+    // A queue of forward passes whose backward is still to come: each turn adds one and finishes
+    // the oldest, so that `behind` others lie between the two.
     std::deque<std::pair<std::int64_t, at::Tensor>> waiting;
     for (std::int64_t i = 0; i < behind; ++i)
       waiting.emplace_back(copies - behind + i, forward(copies - behind + i));
@@ -203,6 +206,7 @@ class Measuring {
     }
     const at::Tensor x = leaf({rows, in});
     const at::Tensor gradient = values({rows, out});
+    // The down projection adds to the residual stream, as in a block.
     const at::Tensor residual = in == 4 * out ? values({rows, out}) : at::Tensor();
     const auto times = both(
         copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); },
@@ -330,6 +334,7 @@ class Measuring {
         group_.barrier();
         const auto start = Clock::now();
         std::vector<comm::Work> works;
+        // Started one after the other and polled, as gradient hooks do during backward.
         for (std::int64_t i = 0; i < copies; ++i) works.push_back(start_one(i)), group_.poll();
         for (comm::Work& work : works) work.order();
         if (round > 0) times.push_back(seconds_since(start) / static_cast<double>(copies));
@@ -338,6 +343,7 @@ class Measuring {
     };
     measure("all_reduce",
             [&](std::int64_t i) { return group_.all_reduce(whole[i], {.async = true}); });
+    // The all-reduces have summed them again and again: moderate values once more.
     for (const at::Tensor& tensor : whole) tensor.fill_(0.01);
     measure("reduce_scatter", [&](std::int64_t i) {
       return group_.reduce_scatter(shards[i], whole[i], {.async = true});
