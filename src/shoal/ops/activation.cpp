@@ -22,6 +22,8 @@
 namespace shoal::ops {
 namespace {
 
+// The activations of GPT-2 and Llama in fp32 have kernels; others, and other types, take LibTorch's
+// operators.
 bool has_kernel(Activation activation, const at::Tensor& x) {
   return (activation == Activation::kGeluTanh || activation == Activation::kSilu) &&
          x.scalar_type() == at::kFloat && x.device().is_cpu();
@@ -59,6 +61,8 @@ at::Tensor plain_backward(Activation activation, const at::Tensor& dy, const at:
     case Activation::kSilu:
       return at::silu_backward(dy, x);
     case Activation::kTanh:
+      // These two are derived from the result, which is computed again: kept is the input, as for
+      // all the others.
       return at::tanh_backward(dy, at::tanh(x));
     case Activation::kSigmoid:
       return at::sigmoid_backward(dy, at::sigmoid(x));
@@ -159,6 +163,7 @@ at::Tensor gated(Activation activation, const at::Tensor& gate_input, const at::
     } else {
       y = plain_forward(activation, gate) * up;
     }
+    // Kept are the two results of matmuls; act(gate), as large again, is computed anew.
     return Recorded{{y}, {gate, up}, [activation](const Tensors& saved, const Tensors& gradients) {
                       const at::Tensor& gate = saved[0];
                       const at::Tensor& up = saved[1];

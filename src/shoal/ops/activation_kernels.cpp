@@ -105,6 +105,7 @@ void GatedBackward(Curve curve, std::int64_t rows, std::int64_t width, const flo
   });
 }
 
+// What the matmul that follows adds to: residual + bias, either of which may be missing.
 void FillRows(std::int64_t rows, std::int64_t width, const float* x, const float* bias, float* y) {
   for (std::int64_t row = 0; row < rows; ++row, y += width) {
     for_vectors(width, [&](std::size_t i, auto access) {
@@ -115,6 +116,8 @@ void FillRows(std::int64_t rows, std::int64_t width, const float* x, const float
   }
 }
 
+// The gradient of a bias. Row after row into one row of sums, which stays in the first cache: the
+// order of a sum is that of the rows, whatever the vector width.
 void ColumnSum(std::int64_t rows, std::int64_t width, const float* x, float* sums) {
   for (std::int64_t row = 0; row < rows; ++row, x += width) {
     for_vectors(width, [&](std::size_t i, auto access) {

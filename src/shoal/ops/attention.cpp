@@ -73,6 +73,8 @@ void for_groups(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor&
   const std::int64_t groups = stride / ((per + 2) * d);
   const std::int64_t out_stride = groups * per * d;
   const float* base = qkv.const_data_ptr<float>();
+  // A task is one key-value head of one sample with its query heads. Tasks write to places of their
+  // own: any number of threads gives the same bits.
   at::parallel_for(0, qkv.size(0) * groups, 1, [&](std::int64_t begin, std::int64_t end) {
     // One workspace a thread: scores of a block and the packed panels of its products.
     const at::Tensor workspace = at::empty({kernels::attention_workspace(length, d)}, at::kFloat);
@@ -158,6 +160,8 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
     const std::int64_t per = shape.heads_per_group;
     const std::int64_t count = heads.q.size(2) * per;
     const auto bias = optional(mask, qkv.size(0), count);
+    // Arguments after the values: dropout 0, causal where there is no mask, the mask. The scale is
+    // the kernel's default, 1 / sqrt(head_size).
     const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per), 0, !mask.defined(),
         bias);
@@ -173,6 +177,7 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
           const Heads heads = split(qkv, shape);
           const std::int64_t per = shape.heads_per_group;
           const std::int64_t count = heads.q.size(2) * per;
+          // [B, T, heads x d] as the kernel's [B, heads, T, d], without a copy.
           const auto rows = [&](const at::Tensor& x) {
             return x.view({x.size(0), x.size(1), count, shape.head_size}).transpose(1, 2);
           };
@@ -181,6 +186,8 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
               by_head(heads.v, per), rows(joined), saved[2], 0, !mask.defined(),
               optional(mask, qkv.size(0), count));
           const at::Tensor d_qkv = at::empty_like(qkv);
+          // Gradients of queries, keys and values go to their places in one tensor, which the
+          // backward pass of the projection takes as it is.
           const Heads places = split(d_qkv, shape);
           back(dq, places.q), back(dk, places.k), back(dv, places.v);
           return Tensors{d_qkv};
@@ -224,6 +231,7 @@ at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const at::Tensor
     return std::pair(x.narrow(-1, keys - queries, queries).unsqueeze(-1), x.unsqueeze(-2));
   };
   const auto [query, key] = pairs(order);
+  // A query sees keys at its own position and before, and only of its own document.
   at::Tensor hidden = (key > query).unsqueeze(0);
   if (documents.defined()) {
     const auto [mine, other] = pairs(documents);

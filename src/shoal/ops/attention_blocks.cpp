@@ -45,6 +45,7 @@ std::int64_t products_workspace(std::int64_t length, std::int64_t size) {
   const std::size_t wanted =
       std::max({gemm_workspace(rows, length, size), gemm_workspace(rows, size, length),
                 gemm_workspace(length, size, rows)});
+  // A multiple of 16 floats: what lies behind begins at 64 bytes again.
   return static_cast<std::int64_t>((wanted + 15) / 16 * 16);
 }
 
@@ -97,6 +98,7 @@ void attention_backward(const AttentionGroup& group, const float* out, const flo
   float* products = workspace + 2 * plane;
   bool first = true;  // the last block reaches every key: it overwrites dk and dv, the others add
   for (std::int64_t head = 0; head < group.heads; ++head) {
+    // From the last block to the first, see `first`.
     for (std::int64_t index = block_count(group); index-- > 0; first = false) {
       const Block block(group, index);
       const std::int64_t from = block.begin * group.stride + head * group.size;

@@ -32,6 +32,7 @@ at::Tensor converted(const at::Tensor& x, at::ScalarType type) {
   const ElementType after = comm::element_type(type);
   void* source = const_cast<void*>(from.const_data_ptr());
   void* out = to.mutable_data_ptr();  // NOLINT: only read
+  // Element by element: how threads share the work changes no bit.
   at::parallel_for(0, x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     const auto count = static_cast<std::size_t>(end - begin);
     const void* part = at_element(source, begin, before);

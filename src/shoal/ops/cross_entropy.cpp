@@ -34,6 +34,7 @@ void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t clas
 /// The plain path, any floating type: logits become their gradient.
 double plain_rows(const at::Tensor& logits, const std::int64_t* label, double scale,
                   bool gradient) {
+  // loss = -log p[label], and d loss / d logits = p - onehot.
   const at::Tensor log_probability = at::_log_softmax(logits, -1, false);
   if (gradient) logits.copy_(log_probability.exp().mul_(scale));
   double loss = 0;
@@ -172,6 +173,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
       return recorded_by_blocks(x, weight, first, scale, block_rows, wanted);
     const at::Tensor logits = at::empty({rows, w.size(0)}, x.options());
     const at::Tensor multiplied = factor(x, w.scalar_type());
+    // logits [rows, V] = x [rows, D] times weight^T [D, V]
     matmul(logits, multiplied.view({rows, -1}), w.t());
     const double loss = entropy_rows(logits, first, scale, true);
     return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted,
@@ -182,6 +184,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
 at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, double scale) {
   SHOAL_USER_CHECK(input.dim() >= 1, "cross_entropy", "logits without a dimension");
   return differentiable("cross_entropy", {input}, [&](const Wanted& wanted) {
+    // A copy, because the rows become their gradient in place and the caller's logits must not
+    // change.
     const at::Tensor logits = input.contiguous().clone();
     const at::Tensor label = labels.contiguous();
     const std::int64_t rows = logits.numel() / logits.size(-1);

@@ -89,6 +89,8 @@ Tensors differentiable(const char* name, const Tensors& inputs,
   Wanted wanted;
   wanted.input.resize(inputs.size());
   if (at::GradMode::is_enabled()) {
+    // Where autograd does not record (evaluation, a recomputed block's first pass) nothing is
+    // wanted, and forward may skip what only backward needs.
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       wanted.input[i] = inputs[i].defined() && inputs[i].requires_grad();
       wanted.any = wanted.any || wanted.input[i];
@@ -102,6 +104,8 @@ Tensors differentiable(const char* name, const Tensors& inputs,
   }
   if (!wanted.any) return std::move(recorded.outputs);
 
+  // Edges to what made the inputs, in their order; an undefined input has an empty edge, and its
+  // gradient is dropped.
   const auto node = std::make_shared<Operator>(name, torch::autograd::collect_next_edges(inputs));
   for (const at::Tensor& output : recorded.outputs) {
     if (output.defined() && output.is_floating_point()) {
@@ -112,6 +116,8 @@ Tensors differentiable(const char* name, const Tensors& inputs,
       node->add_input_metadata(Node::undefined_input());
     }
   }
+  // Last: a saved output must have its gradient edge by now, or it would be taken for a leaf and
+  // kept with an owning reference to itself.
   node->keep(recorded);
   return std::move(recorded.outputs);
 }

@@ -36,6 +36,7 @@ struct Mask {
         place.positions.defined() ? place.positions.const_data_ptr<std::int64_t>() : nullptr;
     for (std::int64_t b = 0; b < samples; ++b) {
       for (std::int64_t t = 0; t < columns; ++t) {
+        // The counters of a row: where it lies in the global batch, not in this tensor.
         row(sample ? sample[b] : b,
             static_cast<std::uint32_t>(position ? position[t] : place.position_begin + t),
             b * columns + t);

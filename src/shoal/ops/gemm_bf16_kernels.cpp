@@ -32,6 +32,7 @@ std::int64_t words_of(std::int64_t depth) { return (depth + 1) / 2; }
 /// Words of a block: as even as possible.
 std::int64_t block_words(std::int64_t depth) {
   const std::int64_t words = words_of(depth);
+  // Even blocks: a depth just above one block would otherwise end in a block of a few words.
   const std::int64_t blocks = (words + kBlockWords - 1) / kBlockWords;
   return (words + blocks - 1) / std::max<std::int64_t>(blocks, 1);
 }
@@ -61,6 +62,8 @@ SHOAL_AVX512_BF16 inline void transpose_4x4(const std::uint16_t* from, std::int6
   const __m128i r1 = four_words(from + stride);
   const __m128i r2 = four_words(from + 2 * stride);
   const __m128i r3 = four_words(from + 3 * stride);
+  // Two rounds of interleaving, first words of 32 bits and then of 64: the usual transposition of 4
+  // x 4.
   const __m128i low01 = _mm_unpacklo_epi32(r0, r1);
   const __m128i high01 = _mm_unpackhi_epi32(r0, r1);
   const __m128i low23 = _mm_unpacklo_epi32(r2, r3);
@@ -85,6 +88,7 @@ SHOAL_AVX512_BF16 void pack_side_by_side(const std::uint16_t* from, std::int64_t
     const std::uint16_t* odd = even + stride;
     for (std::int64_t i = 0; i < width; i += 16) {
       const __mmask16 there = first_lanes(count - i);
+      // Masks instead of a tail: lanes beyond the matrix read as zero and touch no memory.
       const __mmask16 odd_there = k + 1 < depth ? there : 0;
       const __m512i low =
           _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(there, even + i));

@@ -108,6 +108,8 @@ Normed forward(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& 
   for_groups(qkv, shape, [&](std::int64_t at, std::int64_t root) {
     const std::int64_t key = at + queries * d;
     const std::int64_t value = key + d;
+    // The heads of a group lie side by side: its queries are rows of one norm, its key is one row
+    // of another.
     kernels::norm_forward(queries_of(shape, epsilon), from + at, wq, nullptr, to + at, nullptr,
                           roots + root);
     kernels::norm_forward(key_of(shape, epsilon), from + key, wk, nullptr, to + key, nullptr,

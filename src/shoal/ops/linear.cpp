@@ -90,6 +90,7 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
             const auto write = [&](const at::Tensor& target, bool accumulate) {
               matmul(target, factor_dy.t(), rows_of(saved[0]), accumulate);
             };
+            // The shape comes from the sink: a weight that backward does not keep cannot be asked.
             if (weight_sink) {
               // The product goes straight into the sink (a bucket, or the gradient itself),
               // overwriting or adding: no temporary of the weight's size.

@@ -122,6 +122,7 @@ void NarrowStochastically(std::uint64_t key, std::uint64_t first, const float* f
                           std::size_t count, std::uint16_t* to) {
   constexpr std::size_t kGroup = 128;
   while (count > 0) {
+    // A range may begin and end anywhere: the draws of its elements are those of their groups.
     const std::size_t offset = first % kGroup;
     const std::size_t take = std::min(kGroup - offset, count);
     if (take == kGroup) {

@@ -114,6 +114,7 @@ Tensors run(NormKind kind, const at::Tensor& input, const Weight& weight, const 
     // one pass adds them. Autograd would otherwise add two tensors itself.
     if (residual) recorded.outputs.push_back(x.detach());
     if (!wanted.any) return recorded;
+    // One number or two a row are kept instead of the normalised row, which is computed again.
     recorded.saved = {x, weight.tensor, out.mean, out.rstd};
     recorded.backward = [kind, weight_sink = weight.sink, bias_sink = bias.sink,
                          has_bias = bias.defined(), residual,

@@ -23,6 +23,8 @@ void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global,
   std::int64_t runs = 1;
   for (std::size_t d = 0; d < split; ++d) runs *= local[d];
   for (std::int64_t r = 0; r < runs; ++r) {
+    // The r-th run, in mixed radix over the dimensions that are cut: its first element's index in
+    // the whole tensor.
     std::int64_t rest = r;
     std::int64_t index = 0;
     std::int64_t stride = 1;
@@ -52,6 +54,8 @@ void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_sha
   for_runs(
       box.sizes(), global_shape, begin,
       [&](std::int64_t global, std::int64_t local, std::int64_t count) {
+        // Element i of the whole tensor is draw i of the key's stream, so a shard gets what the
+        // whole would have had.
         if (init == model::Init::kNormal) {
           kernels::fill_normal(key.value(), global, count, static_cast<float>(scale), out + local);
         } else {

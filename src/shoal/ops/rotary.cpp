@@ -43,6 +43,7 @@ void turn(const Shape& shape, const T* from, T* to, const float* table, std::int
   for (std::int64_t row = 0; row < shape.batch * shape.columns; ++row) {
     const std::int64_t column = row % shape.columns;
     const std::int64_t position = positions ? positions[column] : begin + column;
+    // The table is [2, positions, head_size / 2]: all cosines, then all sines.
     const float* cosine = table + position * half;
     const float* sine = table + (table_rows + position) * half;
     for (std::int64_t group = 0; group < shape.groups; ++group) {
@@ -111,6 +112,7 @@ at::Tensor rotary(const at::Tensor& input, const at::Tensor& table, std::int64_t
   const Shape shape{input.size(0), input.size(1),
                     input.size(2) / ((heads_per_group + 2) * head_size), heads_per_group,
                     head_size};
+  // Beyond the table lies foreign memory.
   const std::int64_t last = positions.defined()
                                 ? (positions.numel() ? positions.max().item<std::int64_t>() : 0)
                                 : position_begin + shape.columns - 1;
