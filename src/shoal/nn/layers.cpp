@@ -19,6 +19,7 @@ ops::Weight weight_of(const std::shared_ptr<Parameter>& parameter) {
 }  // namespace
 
 Linear::Linear(std::int64_t in, std::int64_t out, const Options& options) {
+  // Matrices decay; biases, norms and, below, the weights of norms do not.
   weight_ = parameter("weight", {out, in}, options.init, options.scale, true);
   if (options.bias) {
     bias_ = parameter("bias", {out}, options.bias_init,
@@ -32,6 +33,7 @@ at::Tensor Linear::forward(const at::Tensor& x, const Context& context) {
 
 at::Tensor Linear::onto(const at::Tensor& residual, const at::Tensor& x,
                         const Context& context) const {
+  // Through product(), so that a recomputed pass may take the kept result instead.
   return product(context, x, weight_->weight(), weight_of(bias_), residual);
 }
 

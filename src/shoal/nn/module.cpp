@@ -17,6 +17,8 @@ void collect(const Module& module, std::vector<std::shared_ptr<Parameter>>& list
   for (const auto& [name, parameter] : module.own_parameters())
     // A tied weight is registered twice and must be updated once.
     if (std::find(list.begin(), list.end(), parameter) == list.end()) list.push_back(parameter);
+  // Own parameters first, then children in the order of registration: the order of optimizer slices
+  // and of checkpoints.
   for (const auto& [name, child] : module.children()) collect(*child, list);
 }
 
@@ -124,6 +126,8 @@ void Module::adopt(std::string name, std::shared_ptr<Module> module) {
 }
 
 void Module::rename(const std::string& path) {
+  // A module is built before it is adopted, so it learns its full names only now; a tied parameter
+  // keeps its other names.
   for (const auto& [name, parameter] : parameters_)
     parameter->rename(join(path_, name), join(path, name));
   path_ = path;
@@ -132,6 +136,7 @@ void Module::rename(const std::string& path) {
 
 at::Tensor Model::forward(const at::Tensor& x, const Context& context) {
   at::Tensor value = x;
+  // Through the call operator, where sharding and recomputation have their hooks.
   for (const auto& unit : units_) value = (*unit)(value, context);
   return value;
 }

@@ -39,6 +39,7 @@ class Parameter::Target final : public ops::GradientSink {
     return {gradient, false};
   }
   void written() override {
+    // From now on further uses in the same step add to it.
     if (owner_.sink_.defined()) owner_.sink_written_ = true;
   }
 
@@ -70,6 +71,7 @@ void Parameter::rename(const std::string& before, const std::string& after) {
   if (before == after) return;
   const auto found = std::find(names_.begin(), names_.end(), before);
   const bool known = std::find(names_.begin(), names_.end(), after) != names_.end();
+  // Two names that become one (a module adopted under the name that the tied weight has already).
   if (found != names_.end() && known) {
     names_.erase(found);
   } else if (found != names_.end()) {
@@ -218,6 +220,8 @@ void Parameter::accumulated() {
 
 void Parameter::ready() {
   uses_ = 0;
+  // In the order of registration, on the thread that runs backward: a listener may start a
+  // reduction, and must not wait for one that other ranks start later.
   for (const Listener& listener : listeners_) listener(*this);
 }
 

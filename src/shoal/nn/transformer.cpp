@@ -124,6 +124,8 @@ at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
 
 at::Tensor Attention::attend(const at::Tensor& qkv, const Context& context) const {
   const ops::HeadShape shape{heads_per_group_, head_size_};
+  // Generation: the keys and values of earlier positions come from the cache, those of this pass
+  // join them.
   if (context.cache != nullptr) {
     SHOAL_USER_CHECK(!context.documents.defined() && !context.positions.defined(), "attention",
                      "a key-value cache takes one contiguous document");
@@ -252,6 +254,8 @@ void Head::on_replaced(const std::string& name, const std::shared_ptr<Module>& m
 
 Transformer::Transformer(const model::ModelSpec& spec) : Model(spec) {
   const auto embedding = std::make_shared<TokenEmbedding>(spec);
+  // The order of units is the order of the data path; pipeline stages and sharding units are cuts
+  // of it.
   unit("embedding", embedding);
   for (std::int64_t i = 0; i < spec.layers; ++i)
     unit(fmt::format("blocks.{}", i), std::make_shared<Block>(spec));
