@@ -91,6 +91,7 @@ class AdamW final : public Optimizer {
     const Key key =
         draws ? storage_.rounding.child(slice.name).child(static_cast<std::uint64_t>(updates_[i]))
               : Key();
+    // Every element by itself: the bits do not depend on how threads cut the range.
     at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
       const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin),
                              arrays.gradient.from(begin), arrays.exp_avg.from(begin),
@@ -134,6 +135,8 @@ class Sgd final : public Optimizer {
                                .dampening = options_.dampening,
                                .weight_decay = slices_[i].decay ? options_.weight_decay : 0,
                                .nesterov = options_.nesterov,
+                               // By the count and not by the buffer: zeros loaded from a checkpoint
+                               // are a buffer too.
                                .first = updates_[i]++ == 0,
                                .gradient_scale = gradient_scale};
       float* p = slices_[i].parameter.data_ptr<float>();
