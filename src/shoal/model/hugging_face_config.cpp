@@ -167,6 +167,8 @@ ModelSpec from_hugging_face(std::string_view text, const std::string& file) {
   spec.name = fields.text("_name_or_path", "");
   if (spec.name.empty()) spec.name = type;
   try {
+    // Fields that the file leaves out and that follow from others; what is then wrong is reported
+    // under the file's name.
     spec = complete(spec);
     validate(spec);
   } catch (const Error& error) {

@@ -240,6 +240,7 @@ double multiplying_weights(const ModelSpec& spec) {
   const double h = spec.hidden;
   const double attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
   const double mlp = (spec.gated ? 3.0 : 2.0) * h * spec.ffn;
+  // A token visits some experts and is scored against all of them by the router.
   const double feed_forward =
       spec.experts > 0 ? spec.experts_per_token * mlp + h * spec.experts : mlp;
   return spec.layers * (attention + feed_forward) + h * spec.vocab;
