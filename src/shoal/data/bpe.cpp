@@ -32,6 +32,7 @@ class PretokenCache {
   /// Appends the remembered tokens; false when there are none.
   bool find(std::string_view word, Ids& ids) const {
     const Part& part = part_of(word);
+    // Readers do not block one another; a word is written once and found often.
     const std::shared_lock lock(part.mutex);
     const auto found = part.map.find(word);
     if (found == part.map.end()) return false;
@@ -180,6 +181,7 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
           {"vocab_size", fmt::to_string(vocab_size)},
           // a small text may not hold as many pairs
           {"hard_vocab_limit", "false"},
+          // words with their counts: the text itself is never seen
           {"input_format", "tsv"},
           {"character_coverage", "1.0"},
           {"unk_id", "0"},

@@ -29,6 +29,8 @@ void find_below(const fs::path& folder, const std::vector<std::string>& suffixes
   const fs::path above = fs::canonical(folder).parent_path();
   for (auto it = fs::recursive_directory_iterator(fs::canonical(folder));
        it != fs::recursive_directory_iterator(); ++it) {
+    // What begins with a dot is no text of the corpus (.git, editors' files); such folders are not
+    // entered.
     if (hidden(it->path())) {
       if (it->is_directory()) it.disable_recursion_pending();
       continue;
@@ -124,6 +126,7 @@ void check_pinned(const std::vector<Document>& documents, const std::vector<Pinn
               pinned.size());
   std::size_t differ = 0;
   std::size_t first = 0;
+  // Backwards, so that `first` ends as the first one that differs.
   for (std::size_t i = documents.size(); i-- > 0;)
     if (crc32(documents[i].text) != pinned[i].crc32) ++differ, first = i;
   if (differ == 0) return;

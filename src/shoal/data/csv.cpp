@@ -53,6 +53,7 @@ class CsvReader {
       const auto fields = fields_of(line, options_.separator);
       if (first) {
         width_ = fields.size();
+        // The first line settles the width, the names and the target column for all others.
         const bool header = is_header(fields);
         find_target(header ? fields : std::vector<std::string_view>());
         first = false;
@@ -156,6 +157,7 @@ TableDataset read_digits(const std::string& path) {
                 fmt::format("{} is not the set of digits: {} columns, {} classes", path,
                             table.columns, table.class_count));
   }
+  // 0 to 16 in the file, 0 to 1 for training.
   for (float& pixel : table.features) pixel /= 16;
   return table;
 }

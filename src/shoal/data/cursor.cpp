@@ -107,6 +107,7 @@ std::uint64_t SampleCursor::resume(const CursorPosition& position) const {
                             was, is))
         .hint("resume with the options of the run that saved it, or start anew");
   };
+  // Any of the three would silently give other samples under the same numbers.
   if (position.seed != seed_) fail("seed", position.seed, seed_);
   if (position.sequence_length != length_)
     fail("sequence length", position.sequence_length, length_);

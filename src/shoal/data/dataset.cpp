@@ -13,6 +13,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder,
                                                 const Manifest& manifest) {
   const std::string path = folder + "/" + kTokenizerFile;
   const std::string bytes = read_file(path);
+  // Tokens mean nothing under another tokenizer, and nothing else would notice.
   if (crc32(bytes) != manifest.tokenizer_crc32) {
     throw Error(ErrorKind::kData, "dataset",
                 fmt::format("{} is not the tokenizer of {}: its checksum is {:08x}, not {:08x}",
@@ -65,6 +66,7 @@ TokenDataset TokenDataset::open(const std::string& folder, const std::string& sp
     dataset.shards_.push_back(std::move(shard));
   }
   dataset.files_ = found->second.files;
+  // A manifest that was edited, or whose shards were exchanged, fails here.
   const bool whole =
       dataset.tokens() == found->second.tokens && dataset.documents() == dataset.files_.size();
   if (!whole) {

@@ -80,6 +80,7 @@ std::string_view next_passage(std::string_view& text) {
     const std::size_t line_end = std::min(text.find('\n', end), text.size() - 1) + 1;
     const auto line = text.substr(end, line_end - end);
     const bool blank_line = std::all_of(line.begin(), line.end(), blank);
+    // A passage ends before the first line behind its blank lines: passages joined are the text.
     if (!blank_line && seen_text && after_blank_line) break;
     seen_text |= !blank_line;
     after_blank_line = blank_line;
@@ -152,6 +153,8 @@ Removed remove_near_duplicates(std::vector<Document>& documents, int threads) {
       removed.bytes += documents[i].text.size();
       continue;
     }
+    // Only documents that stay are compared with: a chain of likes must not remove what is unlike
+    // everything that stays.
     for (const std::uint64_t band : sketches[i].band_hashes) by_band[band].push_back(i);
     kept.push_back(std::move(documents[i]));
   }

@@ -64,6 +64,7 @@ std::string read_file(const std::string& path) {
     const ssize_t got = ::read(file.value, text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw system_error(ErrorKind::kData, "data", "cannot read " + path);
+    // Somebody cut the file while it was read.
     if (got == 0) {
       throw Error(ErrorKind::kData, "data",
                   fmt::format("{} ended after {} of {} bytes", path, done, text.size()));

@@ -43,6 +43,7 @@ std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
   return files;
 }
 
+// The same lines stand in thousands of files: a model would spend its tokens on them.
 std::string_view without_packaging_guard(std::string_view text) {
   constexpr std::string_view kOpens =
       "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";

@@ -74,6 +74,7 @@ std::string to_json(const Manifest& m) {
 Manifest parse_manifest(const std::string& text, const std::string& origin) {
   try {
     const Json json = Json::parse(text);
+    // An unknown version is refused: its fields might mean something else.
     if (json.at("format") != "shoal-dataset" || json.at("version") != 1)
       throw std::invalid_argument("not a shoal-dataset of version 1");
     Manifest m;

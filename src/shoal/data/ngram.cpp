@@ -112,6 +112,8 @@ NgramModel::NgramModel(const TokenText& text, int order)
     (hold_out ? held_out : counted).push_back({begin, end});
     begin = end;
   }
+  // Nine tenths are counted and the weights tuned on the rest; then the rest is counted too, with
+  // the weights as they are.
   for (const Range& range : counted) count(text, range);
   tune(text, held_out);
   for (const Range& range : held_out) count(text, range);
@@ -140,6 +142,8 @@ std::vector<NgramModel::Estimate> NgramModel::estimates(const TokenText& text, R
 }
 
 double NgramModel::mix(const Estimate* estimates) const {
+  // From the uniform distribution up: each order mixes its estimate with that of the shorter
+  // histories. An order that has not seen the history has weight 0 (bucket 0).
   double probability = 1.0 / vocab_size_;
   for (int k = 0; k < order_; ++k) {
     const double weight = weights_[k][estimates[k].bucket];

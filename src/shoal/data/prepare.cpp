@@ -88,6 +88,8 @@ class Preparation {
   std::uint64_t reused_ = 0;
 };
 
+// What decides the bytes of the data set, and nothing else: these texts are part of the
+// fingerprint. Threads and places are not.
 std::map<std::string, std::string> describe(const PrepareOptions& o) {
   std::map<std::string, std::string> text = {
       {"corpus", o.headers.empty() ? "files" : "headers"},
@@ -195,6 +197,7 @@ Split Preparation::read_corpus() {
   // Of options, names, sizes and contents, not of times or places.
   manifest_.fingerprint = Key(1).child(identity).value();
   report("reading files", inputs_.size(), inputs_.size());
+  // Whole files first: a passage that stood only in a removed twin must not count as seen.
   if (options_.drop_duplicates) {
     report("removing duplicates", 0, documents.size());
     const Removed files = remove_near_duplicates(documents, options_.threads);
@@ -294,6 +297,8 @@ std::size_t Preparation::reuse_shards(const std::string& name, SplitEntry& split
   for (std::string file; taken < documents.size() &&
                          fs::exists(path(file = shard_file(name, split.shards.size())));) {
     try {
+      // Checksum and fingerprint tell whether a shard is whole and ours; the first that is not, and
+      // all behind it, are made again.
       const TokenShard shard(path(file), true);
       const ShardHeader& header = shard.header();
       const bool ours = header.fingerprint == manifest_.fingerprint &&
@@ -334,6 +339,7 @@ void Preparation::write_split(const std::string& name, const std::vector<Documen
   ShardWriter writer;
   while (next < documents.size()) {
     report("tokenizing " + name, done, total);
+    // A batch of documents is tokenized by all threads, then appended in order.
     std::size_t end = next;
     for (std::uint64_t bytes = 0; end < documents.size() && bytes < kBatchBytes; ++end)
       bytes += documents[end].text.size();

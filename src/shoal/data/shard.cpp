@@ -63,6 +63,7 @@ ShardHeader ShardWriter::write(const std::string& path, std::uint32_t token_byte
   header.fingerprint = fingerprint;
   header.tokenizer_crc32 = tokenizer_crc32;
   header.body_crc32 = crc32(body);
+  // Last: it covers every field before it.
   header.header_crc32 = checksum(header);
   write_file(path, std::string(reinterpret_cast<const char*>(&header), sizeof header) + body);
   *this = ShardWriter();
@@ -77,6 +78,7 @@ TokenShard::TokenShard(const std::string& path, bool check_body) : path_(path), 
   check_header();
   if (check_body && crc32(bytes.substr(sizeof header_)) != header_.body_crc32)
     damaged("the checksum of its tokens is wrong");
+  // Views into the mapped file; nothing is read until somebody asks for tokens.
   const auto* table = reinterpret_cast<const std::uint64_t*>(bytes.data() + sizeof header_);
   document_tokens_ = {table, header_.documents + 1};
   document_bytes_ = {table + header_.documents + 1, header_.documents + 1};

@@ -30,6 +30,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string serialize() const override { return std::string(kByteFile); }
 
  private:
+  // All 256 byte values in order: the text of token i is one character of it.
   char bytes_[256];
 };
 
