@@ -18,6 +18,7 @@ void CopiedRun::extend(std::uint32_t token) {
   const auto made = static_cast<std::int64_t>(states_.size());
   states_.push_back({.length = states_[last_].length + 1, .end = states_[last_].length + 1});
   std::int64_t at = last_;
+  // All suffixes that could not go on with the token do so now.
   for (; at >= 0 && !states_[at].find(token); at = states_[at].link)
     states_[at].next.emplace_back(token, made);
   last_ = made;

@@ -42,6 +42,8 @@ class LayerProducts {
         dx_(at::empty_like(x_)),
         dw_(at::empty({out, in}, at::kFloat)) {}
 
+  // The three products of a layer's step, y = x W^T, dx = dy W and dW = dy^T x, with the rounding
+  // of x and dy that 16-bit weights ask for.
   double seconds() const {
     const auto begin = Clock::now();
     const at::Tensor x = ops::factor(x_, type_);

@@ -72,6 +72,8 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
     return Error(ErrorKind::kData, "checkpoint",
                  fmt::format("{} is not a checkpoint of a training run: {}", origin, what));
   };
+  // No record is nested deeper, and printing deeper text in an error would take one stack frame a
+  // level.
   const auto shallow = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
     if (depth > kDeepest) throw broken(fmt::format("nested more than {} deep", kDeepest));
     return true;
@@ -93,6 +95,7 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
       if (!std::isfinite(loss_scale->scale) || loss_scale->scale <= 0)
         throw broken("loss_scale.scale is no number above 0");
     }
+    // Records of earlier versions have no precision: everything was fp32.
     const std::string type = object.value("precision", "fp32");
     const auto precision = find_choice<Precision>(type);
     if (!precision || *precision == Precision::kAuto)

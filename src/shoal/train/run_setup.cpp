@@ -124,6 +124,7 @@ void RunSetup::build() {
   allocate_model();
   make_optimizer();
   const Key key(static_cast<std::uint64_t>(config_.debug.seed));
+  // The step holds references to all of these; they live in Run, which neither moves nor is copied.
   run_.step.emplace(*run_.model, *run_.optimizer, *run_.reduction, run_.group, key.child("dropout"),
                     run_.loss_scale ? &*run_.loss_scale : nullptr);
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
@@ -196,6 +197,7 @@ std::string RunSetup::memory_hint() const {
 }
 
 Error RunSetup::out_of_memory_error(std::string what) const {
+  // The first line: behind it LibTorch prints a stack trace.
   what.resize(std::min(what.find('\n'), what.size()));
   if (const auto& peak = run_.memory_plan.peak) {
     what += fmt::format("; planned for a rank at its peak: {:.4g} MB ({})", peak->all() / 1e6,

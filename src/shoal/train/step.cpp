@@ -80,6 +80,8 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   // all. Collective, as is the norm below: all ranks run as many steps.
   result.loss = group_.sum(local);
 
+  // Gradients still carry the loss scale; the factor takes it off, together with clipping, while
+  // the optimizer reads them.
   const std::vector<at::Tensor> all = reduction_.gradients();
   const double factor = 1 / scale();
   const double scaled_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
@@ -92,6 +94,8 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   if (result.skipped) {
     result.grad_norm = std::numeric_limits<double>::infinity();
   } else {
+    // Where ranks share one copy of the parameters: none may still read while owners write, and
+    // none may read on before all have written.
     reduction_.begin_update();
     optimizer_.step(all, input.learning_rate,
                     factor * optim::clip_factor(result.grad_norm, input.clip_norm));

@@ -65,6 +65,7 @@ class TokenSource final : public DataSource {
     Batch batch{at::zeros({rows, length_}, at::kLong),
                 at::full({rows, length_}, kIgnoredLabel, at::kLong), 0};
     for (std::int64_t i = 0; i < rows; ++i) {
+      // Windows are numbered through all corpora, one after the other.
       std::int64_t window = samples[i];
       auto corpus = corpora(split).begin();
       for (; window >= windows(**corpus); ++corpus) window -= windows(**corpus);

@@ -62,6 +62,7 @@ TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
   const int signal =
       options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
   const MemoryPeak& peak = run_.memory.peak();
+  // In double: counts up to 2^53 are exact, and one message carries everything.
   const at::Tensor sums = at::zeros({4 + kMemoryCategories}, at::kDouble);
   auto* values = sums.data_ptr<double>();
   values[0] = labels;

@@ -119,7 +119,9 @@ void assign(Job& job, const ConfigKey& key, const std::string& origin, const tom
       incoming.read(node, place);
     }
   };
+  // The key knows the member that holds it, and the member's type decides how the value is read.
   std::visit(read, key.place(job.config));
+  // Where a value came from stands in every later error about it.
   job.origins[key.path()] = origin;
 }
 
@@ -212,6 +214,7 @@ void unset(Job& job, const std::string& path) {
   const auto dot = path.find('.');
   std::visit(
       [](const auto& place) {
+        // The keys of these groups are optional ones.
         if constexpr (requires { place->reset(); }) place->reset();
       },
       find_key(path.substr(0, dot), path.substr(dot + 1))->place(job.config));

@@ -51,6 +51,7 @@ CostModel read(const toml::table& section, const std::string& file) {
              fmt::format("tcp.{}: must be a {} number", number->key,
                          number->rate ? "positive" : "non-negative"));
     }
+    // Files state bandwidths; the cost model counts seconds a byte.
     *number->value = number->rate ? 1 / value : value;
   }
   return costs;

@@ -62,6 +62,7 @@ void for_each_line(const std::string& path, Visit visit) {
   std::ifstream file(path, std::ios::binary);
   std::int64_t end = 0;
   std::int64_t number = 0;
+  // A last line without its end was cut off: getline then stops at the end of the file.
   for (std::string line; std::getline(file, line) && !file.eof();) {
     end += static_cast<std::int64_t>(line.size()) + 1;
     if (!visit(parse_line(path, ++number, line), end)) return;
@@ -169,6 +170,7 @@ void MetricsFile::append(const StepMetrics& metrics) {
   const std::string line = to_json(metrics) + "\n";
   // One write a line: a reader finds whole lines, also after this process was killed.
   const ssize_t written = ::write(descriptor_, line.data(), line.size());
+  // A write to a file falls short only when the disk is full.
   if (written >= 0 && written != static_cast<ssize_t>(line.size())) errno = ENOSPC;
   if (written != static_cast<ssize_t>(line.size()))
     throw system_error(ErrorKind::kOutput, "metrics", "cannot write " + path_);

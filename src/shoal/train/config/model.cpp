@@ -181,6 +181,7 @@ Error explained(const Job& job, const Error& error) {
 ModelSpec model_spec(const Job& job, const DataSizes& data) {
   ModelSpec spec = starting_point(job);
   reject_other_family(job, spec);
+  // First what the name means, then what the job changes, then what the data decides.
   take_sizes(job, spec);
   take_rest(job.config.model, spec);
   if (spec.family != Family::kMlp && spec.positions != model::Positions::kRotary &&

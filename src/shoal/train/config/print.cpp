@@ -14,6 +14,8 @@ constexpr std::size_t kCommentColumn = 44;
 
 }  // namespace
 
+// Every key with its value: ranks are started with it, and checkpoints keep it, so that neither
+// depends on defaults.
 std::string to_toml(const JobConfig& config) {
   std::string text;
   std::string section;

@@ -210,6 +210,8 @@ void validate_transport(const Job& job, bool one_host) {
     if (p.reshard_after_forward != unchanged.reshard_after_forward)
       reject_if_set(job, {"parallelism.reshard_after_forward"}, why);
   }
+  // Texts with a grammar of their own are parsed now, so that a mistake is found before any rank
+  // starts.
   const auto check = [&](const char* key, auto&& read) {
     try {
       read();
@@ -273,12 +275,14 @@ void validate(const Job& job, int ranks, bool one_host) {
   }
   validate_loss(job);
   validate_training(job);
+  // Called for what it refuses.
   batch_plan(job, ranks);
   validate_optimizer(job);
   validate_precision(job);
   validate_ranks(job, ranks);
   validate_sharding(job, ranks);
   validate_transport(job, one_host);
+  // Without the data's sizes: the number of blocks does not depend on them.
   validate_activation_checkpoint(job, model_spec(job, {}));
 }
 

@@ -152,6 +152,7 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
   }
   const Axis x{0, std::max(1.0, train.back().x), kLeft, kWidth - kRight};
   const auto mean = smoothed(train);
+  // No more points than pixels: a run of a million steps makes a small file.
   out += axes(x, y) + polyline(thinned(train, 1500), x, y, kTrain, 1, 0.35) +
          polyline(thinned(mean, 1500), x, y, kTrain, 2, 1);
   if (!evaluations.empty()) out += polyline(evaluations, x, y, kEvaluation, 2, 1);

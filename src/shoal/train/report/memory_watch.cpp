@@ -76,6 +76,7 @@ bool MemoryWatch::end_step() {
 }
 
 void MemoryWatch::keep(const wire::Ledger& ledger) {
+  // Only a new peak counts, with the categories as they were at that moment.
   if (static_cast<double>(ledger.total.peak) <= peak_.total) return;
   peak_.total = static_cast<double>(ledger.total.peak);
   peak_.staged = staged_;

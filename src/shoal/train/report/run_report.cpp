@@ -230,6 +230,7 @@ std::string RunReport::describe_work(double tokens_per_s, double peak_flops) con
   const std::string best =
       fmt::format("{} that {} products of 1024 x 1024 matrices reach here now",
                   format_si(peak_flops, "FLOP/s"), name_of(run_.record.precision));
+  // The peak was measured after training, on a machine that others may use.
   if (rate > peak_flops) {
     return fmt::format("{}, more than the {}: something else is busy on this machine.", work, best);
   }
