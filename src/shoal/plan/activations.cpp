@@ -25,6 +25,7 @@ void add_attention(const ModelSpec& spec, const Training& training, double token
     // Dao et al., 2022: the scores are computed again from one fp32 number a row.
     list.push_back({"log-sum-exp of the scores", 4 * tokens * a});
   } else {
+    // `core`: the part that selective recomputation drops, 5 a s^2 b of the total.
     list.push_back({"softmax", e * scores, Division::kTensor, true});
     if (spec.dropout > 0) {
       list.push_back({"mask of the softmax", scores, Division::kTensor, true});
@@ -73,6 +74,7 @@ double divisor(const Training& training, Division division) {
   return training.sequence_parallel ? t : 1;
 }
 
+// Of each hidden layer its matmul's result and its activation, which is the next layer's input.
 double mlp_activation_bytes(const ModelSpec& spec, const Training& training, double e) {
   double width = spec.inputs;
   for (const std::int64_t size : spec.widths) width += 2.0 * size;

@@ -27,6 +27,7 @@ void require_share(const Cluster& cluster, const char* field, double value) {
   require(cluster, value > 0 && value <= 1, field, value, "must lie in (0, 1]");
 }
 
+// Arguments as data sheets print them: GiB, GB/s and TFLOP/s of one device, links in one direction.
 Cluster dgx(const char* name, std::int64_t per_host, double memory_gib, double bandwidth_gbs,
             double f16, double f32, double inside_gbs, double between_gbs) {
   Cluster cluster;
@@ -38,6 +39,7 @@ Cluster dgx(const char* name, std::int64_t per_host, double memory_gib, double b
   cluster.device.peak_flops = {{ElementType::kF16, f16 * 1e12}, {ElementType::kF32, f32 * 1e12}};
   cluster.inside = {5e-6, inside_gbs * 1e9};
   cluster.between = {10e-6, between_gbs * 1e9};
+  // memory in bytes; its bandwidth, shared by the devices; the link of one device to it
   cluster.host = {2048 * kGiB, 400e9, 25e9};
   cluster.storage = {100e9, 50e9};
   // Meta, "The Llama 3 herd of models", 2024: 419 unexpected interruptions of 16,384 devices in 54
@@ -67,6 +69,9 @@ Cluster a100(double memory_gib) {
   cluster.source =
       "DGX A100 data sheet; efficiency fitted on published step times, see "
       "docs/transformer-math.md";
+  // Share of the peak, FLOPs lost a matmul, share of the memory bandwidth, seconds an operation,
+  // shares of the two links. 1 and 0.98 lie at the bounds of the fit: they stand for what the model
+  // leaves out and measure nothing.
   cluster.device.efficiency = {0.7921, 1, 0.7184, 54.48e-6, 0.98, 0.5145};
   cluster.device.power_w = 812;
   cluster.device.price_per_hour = 2;

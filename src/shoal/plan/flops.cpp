@@ -23,6 +23,7 @@ Flops step_flops(const ModelSpec& spec, const Training& training) {
   const double s = training.length(spec);
   const BlockFlops block = block_forward_flops(spec, static_cast<double>(training.global_batch), s);
   const double L = spec.layers;
+  // The head multiplies by the whole vocabulary; the embedding's look-up multiplies nothing.
   const double head = 2.0 * training.global_batch * s * spec.hidden * spec.vocab;
   // Forward once and backward twice (gradients of inputs and of weights); `kappa` is the share of
   // the scores that is counted, 1 or the causal half.
@@ -30,6 +31,7 @@ Flops step_flops(const ModelSpec& spec, const Training& training) {
     const double core = kappa * block.core;
     double forward = L * (block.products + core);
     double again = 0;
+    // The head is never recomputed.
     if (recomputed && training.recompute == Recompute::kFull) again = forward;
     if (recomputed && training.recompute == Recompute::kSelective) again = L * core;
     return 3 * (forward + head) + again;

@@ -66,6 +66,8 @@ KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>&
   // zero is tried. The sum of squares is x a x - 2 x b + n.
   Row best{};
   double least = INFINITY;
+  // Fifteen small systems. The best one whose parts are all positive or zero is the constrained
+  // minimum.
   for (int mask = 1; mask < 1 << kParts; ++mask) {
     std::vector<int> chosen;
     for (int i = 0; i < kParts; ++i)
@@ -87,6 +89,7 @@ double distance(const KernelWork& one, const KernelWork& other) {
   double sum = 0;
   for (const auto& [x, y] :
        {std::pair{one.flops, other.flops}, {one.weights, other.weights}, {one.bytes, other.bytes}})
+    // A part that one of them lacks says nothing about how alike they are.
     if (x > 0 && y > 0) sum += std::log(x / y) * std::log(x / y);
   return sum;
 }

@@ -53,6 +53,7 @@ void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
   const double e = precision(training.precision)->activation_bytes;
   // Korthikanti et al., 2022, section 4.3: output norm, output layer, fp32 logits.
   use.activations += (2 * e * tokens * spec.hidden + 4 * tokens * spec.vocab) / t;
+  // The gradient of the logits in fp32, and as the matmul takes it.
   use.workspace = std::max(use.workspace, (4 + e) * tokens * spec.vocab / t);
 }
 
@@ -83,6 +84,8 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
   double own = 0;
   bool first = false;
   bool last = false;
+  // The blocks of all stages that this rank holds; first and last stage also hold embedding and
+  // head.
   for (std::int64_t stage = 0; stage < training.stages(); ++stage) {
     if (rank_of_stage(training, stage) != rank) continue;
     own += blocks[stage];

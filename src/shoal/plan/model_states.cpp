@@ -12,9 +12,11 @@ enum class Part { kSplit, kReplicated, kExpert };
 /// columns of a matmul's weight, and the biases of split rows with them.
 Part part_of(std::string_view name) {
   if (name.find(".experts.") != std::string_view::npos) return Part::kExpert;
+  // Each tensor rank normalises and routes with the whole vectors, as they are small.
   if (name.find("norm") != std::string_view::npos || name.find("router") != std::string_view::npos)
     return Part::kReplicated;
   if (name == "embedding.positions.weight") return Part::kReplicated;
+  // A bias behind a row-parallel layer is added once, to the sum of the ranks' parts.
   if (name.ends_with("attention.out.bias") || name.ends_with("mlp.down.bias"))
     return Part::kReplicated;
   return Part::kSplit;

@@ -42,6 +42,7 @@ constexpr double kSoftmaxOperations = 14;
 void add_attention_core(const ModelSpec& spec, const Training& training, const Sizes& n,
                         std::vector<OperationCost>& list) {
   const double width = static_cast<double>(spec.heads) * spec.head_size / n.t;
+  // One of the two matmuls: scores = q k^T takes 2 d FLOPs a score, values = p v as many.
   const double flops = 2 * n.tokens * n.length * width;
   const double scores = n.tokens * spec.heads * n.length / n.t;
   if (training.flash_attention) {
@@ -70,6 +71,7 @@ void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n
   const double flops = 2 * visits * n.h * spec.ffn / training.mesh.expert_tensor;
   list.push_back(product("router", 2 * n.cut_tokens * n.h * spec.experts));
   list.push_back(traversal("permutation", 4 * n.e * visits * n.h, 4 * n.e * visits * n.h));
+  // As many matmuls as experts on this rank: each loses its own ramp, which many small ones feel.
   list.push_back(product("experts, up", flops / local, local));
   if (spec.gated) list.push_back(product("experts, gate", flops / local, local));
   const double width = visits * spec.ffn / training.mesh.expert_tensor;
@@ -120,6 +122,7 @@ PieceTime sum(const std::vector<OperationCost>& list, const Training& training,
 double experts_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                           const Sizes& n, double there, double back) {
   if (spec.experts == 0) return 0;
+  // The busiest rank sets the time: it gets `expert_imbalance` times the mean.
   const double elements = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h;
   const GroupShape group = expert_group(cluster, training.mesh);
   // Between the two exchanges the tensor ranks of an expert gather each other's rows and scatter
@@ -263,6 +266,8 @@ PieceTime block_time(const ModelSpec& spec, const Training& training, const Clus
   time.forward += exchange;
   time.input_gradient += back;
   time.communication = exchange + back;
+  // A recomputed block runs forward just before its backward pass, within the time of the backward
+  // stage.
   time.input_gradient += time.recomputed;
   // The repeated forward pass exchanges again.
   if (training.recompute == Recompute::kFull) {
@@ -306,6 +311,8 @@ double optimizer_bytes(const Training& training) {
   const Precision number = *precision(training.precision, training.optimizer);
   // The update reads weight, gradient and moments and writes weight and moments; the norm reads the
   // gradient once before.
+  // 4: the norm's pass over the gradient; 12: weight and gradient read, weight written; the moments
+  // are read and written.
   double bytes = 4 + 12 + 2 * number.state.moments;
   if (number.state.master > 0) bytes += 4 + number.state.parameter;  // master to parameter
   if (number.state.gradient == 2) bytes += 2 + 4;                    // gradient to fp32

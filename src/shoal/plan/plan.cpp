@@ -98,6 +98,8 @@ FailureModel failures(const Plan& plan, double checkpoint) {
   // Any device stops the run, so that the mean time between failures falls with their number.
   model.mtbf_s = plan.cluster.device.hours_between_failures * 3600 / devices;
   const Storage& storage = plan.cluster.storage;
+  // Training stands still while a checkpoint is written: the estimate is for those that are not
+  // written behind it.
   model.checkpoint_s = storage.write_bandwidth > 0 ? checkpoint / storage.write_bandwidth : 0;
   model.restart_s =
       kRestartS + (storage.read_bandwidth > 0 ? checkpoint / storage.read_bandwidth : 0);

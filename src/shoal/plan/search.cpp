@@ -116,6 +116,7 @@ class MeshSearch {
   void visit_experts(Training training) {
     const Mesh& mesh = training.mesh;
     std::vector<std::int64_t> choices{1};
+    // Experts are spread over the dense ranks of a pipeline stage: the number must divide both.
     if (spec_.experts > 0)
       choices = divisors(std::gcd(spec_.experts, mesh.tensor * mesh.context * mesh.data));
     for (const std::int64_t e : given_or(space_.expert, choices)) {
@@ -128,6 +129,7 @@ class MeshSearch {
     const bool one_stage_a_rank =
         space_.virtual_stages.empty() || contains(space_.virtual_stages, 1);
     training.mesh.virtual_stages = 1;
+    // Without a pipeline all schedules are the same.
     if (training.mesh.pipeline == 1) {
       training.schedule = "1f1b";
       if (one_stage_a_rank) visit_sharding(training);
@@ -181,6 +183,7 @@ class MeshSearch {
       sizes.insert(0);
       const std::int64_t on_host = cluster_.devices_per_host / training.mesh.tensor;
       const bool hybrid = space_.hybrid_sharding && training.zero_stage > 0;
+      // Hybrid sharding within one host: the gathers of parameters never leave it.
       if (hybrid && on_host > 1 && on_host < ranks && ranks % on_host == 0) sizes.insert(on_host);
     }
     std::erase_if(sizes, [&](std::int64_t size) {
@@ -269,6 +272,7 @@ class MeshSearch {
   }
 
   void sort_by_time() {
+    // Stable: of equal times the one that was visited first stays first, on every machine.
     std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) {
       return a.time.all() < b.time.all();
     });

@@ -95,6 +95,7 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
                   const Cluster& cluster) {
   if (held == 0) return 0;
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;
+  // A reduce-scatter takes as long as an all-gather of the same bytes.
   const auto over_shards = [&](double size) {
     return training.flat_rings ? flat_all_gather_s(cluster, ranks.shards, size)
                                : all_gather_s(cluster, ranks.shards, size);
@@ -195,6 +196,7 @@ std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& traini
     PieceTime time = block * static_cast<double>(blocks[stage]);
     if (stage == 0) time += embedding_time(spec, training, cluster);
     if (stage == stages - 1) time += head_time(spec, training, cluster);
+    // A message in the forward pass and one in the backward pass; both count as communication.
     time += {message, message, 0, 0, 2 * message};
     times.push_back(time);
   }
@@ -222,6 +224,7 @@ StepTime published_step_time(const ModelSpec& spec, const Training& training,
   // The slowest rank sets the pace; what it does is what the parts of the step report.
   const auto busiest = std::max_element(
       ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
+  // The bubble is what the mean rank idles: the pipeline's time less its own work.
   double mean = 0;
   for (const PieceTime& rank : ranks) mean += rank.all() / static_cast<double>(ranks.size());
   StepTime time;

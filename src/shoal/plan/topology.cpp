@@ -34,6 +34,8 @@ DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
   if (training.zero_stage == 0)
     return {group_shape(cluster, mesh.data * mesh.context, mesh.tensor), {}};
+  // Shards lie on neighbouring ranks, so that the larger exchange stays inside hosts; replicas are
+  // a shard group apart.
   return {shard_group(cluster, mesh), replica_group(cluster, mesh)};
 }
 
@@ -41,12 +43,14 @@ DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
   const std::int64_t all = mesh.expert_data();
   const std::int64_t stride = mesh.expert * mesh.expert_tensor;
+  // An expert has `all` data ranks, which may be fewer than ZeRO would shard over.
   const std::int64_t shards = training.zero_stage == 0 ? all : std::min(all, mesh.shard_ranks());
   return {group_shape(cluster, shards, stride),
           group_shape(cluster, all / shards, stride * shards)};
 }
 
 bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh) {
+  // Stages are the outermost axis: neighbours in the pipeline are this many ranks apart.
   return mesh.tensor * mesh.context * mesh.data >= cluster.devices_per_host;
 }
 

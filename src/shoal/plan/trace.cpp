@@ -40,6 +40,7 @@ TraceWriter::TraceWriter(std::ostream& out, int ranks)
   }
 }
 
+// A complete event ("X"): begin and duration, in microseconds.
 void TraceWriter::add(int rank, const schedule::Span& span) {
   fmt::format_to(std::back_inserter(chunk_),
                  "{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},"
@@ -58,6 +59,7 @@ void TraceWriter::finish() {
 }
 
 void TraceWriter::write(bool all) {
+  // One more event must fit, so that the chunk never grows beyond what was reserved.
   if (!all && chunk_.size() < kChunkBytes - kLongestEvent) return;
   out_.write(chunk_.data(), static_cast<std::streamsize>(chunk_.size()));
   chunk_.clear();

@@ -61,8 +61,10 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
     }
     return;
   }
+  // Tensor ranks hold whole heads: attention needs no exchange inside a head.
   require(spec.heads % mesh.tensor == 0, "tp", mesh.tensor,
           fmt::format("must divide heads = {}", spec.heads));
+  // With more ranks than key-value heads some ranks hold the same one.
   require(spec.kv_heads % mesh.tensor == 0 || mesh.tensor % spec.kv_heads == 0, "tp", mesh.tensor,
           fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
   if (spec.experts == 0) {
@@ -131,6 +133,8 @@ void validate_pipeline(const ModelSpec& spec, const Training& training) {
 }  // namespace
 
 std::optional<Precision> precision(std::string_view name, Optimizer optimizer) {
+  // Bytes of parameter, gradient, master and moments; see Precision in the header for the systems
+  // behind the names.
   const auto with = [&](ElementType compute, double activation, StateBytes state) {
     // Adam has two moments, momentum one, plain SGD none.
     if (optimizer == Optimizer::kMomentum) state.moments /= 2;
@@ -171,6 +175,7 @@ void validate(const ModelSpec& spec, const Training& training) {
     refuse(fmt::format("precision = {}: must be one of {}", training.precision,
                        fmt::join(precision_names(), ", ")));
   }
+  // ZeRO++ is about the gathers of stage 3, and from 16 bits to 8.
   if (training.zero_plus_plus) {
     require(training.zero_stage == 3, "zero", training.zero_stage, "ZeRO++ is a way of stage 3");
     if (precision(training.precision)->state.parameter != 2) {
@@ -195,6 +200,7 @@ void validate(const ModelSpec& spec, const Training& training) {
   if (!(training.expert_imbalance >= 1))
     refuse(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
   validate_mesh(spec, training);
+  // Every data rank runs equally many whole micro-batches.
   const std::int64_t per_round = training.mesh.data * training.micro_batch;
   require(training.global_batch % per_round == 0, "global-batch", training.global_batch,
           fmt::format("must be a multiple of dp x micro-batch = {}", per_round));

@@ -131,6 +131,7 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
     Winner winner = winner_at(value);
     return winner && !same_mesh(*winner, present) ? winner : std::nullopt;
   };
+  // More and less are tried in turns: the nearer of the two turns is wanted.
   for (double factor = 2; factor <= kFarthestChange && !turn.winner; factor *= 2) {
     for (const bool more : {true, false}) {
       const auto value = [&](double times) { return more ? now * times : now / times; };
@@ -148,6 +149,7 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
           same = middle;
         }
       }
+      // Both directions may turn at this factor: the one that needs the smaller change stays.
       const double before =
           turn.winner ? std::max(turn.then / now, now / turn.then) : 2 * kFarthestChange;
       if (other < before) turn.then = value(other), turn.winner = winner;

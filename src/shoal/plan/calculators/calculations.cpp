@@ -64,6 +64,7 @@ Calculation exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::in
   require_positive("bytes", bytes);
   require_link(link);
   const std::int64_t n = iterations(samples, batch, ranks);
+  // No overlap: the calculators show the formula, not a plan.
   const double one = ring_all_reduce_s(ranks, bytes, link);
   return {n * one,
           fmt::format("{} iterations x [2 ({} - 1) x {:.3g} s + 2 ({} - 1)/{} x {:.4g} B / {:.4g} "

@@ -50,6 +50,7 @@ std::vector<NcclTime> nccl_times(const NcclQuestion& question) {
   const double hosts = static_cast<double>(question.hosts);
   const double per_host = static_cast<double>(question.per_host);
   const double n = hosts * per_host;
+  // An all-reduce goes round twice: a reduce-scatter, then an all-gather.
   const double passes = question.collective == "all_reduce" ? 2 : 1;
   const double link = question.hosts > 1 ? question.between : question.inside;
   std::vector<NcclTime> ways;
