@@ -194,6 +194,7 @@ class StepMemory {
   static const MemoryUse& larger(const MemoryUse& a, const MemoryUse& b) {
     return a.all() > b.all() ? a : b;
   }
+  // All micro-batches of a step are read before the first one runs.
   double data() const {
     const double tokens = rows() * static_cast<double>(training_.micro_batches());
     return spec_.family == Family::kMlp
