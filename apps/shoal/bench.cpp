@@ -93,6 +93,7 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
 int print_choice(const Options& options) {
   const BenchArguments& a = options.arguments;
   std::vector<int> hosts;
+  // Equal blocks of consecutive ranks, as torch/bench_collectives.cpp plays hosts.
   for (int rank = 0; rank < a.world; ++rank) hosts.push_back(rank * a.hosts / a.world);
   const collective::CostModel& costs = a.network.link_costs;
   const auto link = [](const collective::LinkCost& cost) {
@@ -110,6 +111,7 @@ int run(Options& options) {
   BenchArguments& a = options.arguments;
   if (!options.link_costs.empty())
     a.network.link_costs = train::read_link_costs(options.link_costs);
+  // What contradicts itself is refused before anything is started.
   if (a.hosts > a.world) {
     throw Error(
         ErrorKind::kUsage, "bench",
@@ -164,6 +166,7 @@ int run(Options& options) {
   // Before the library is loaded: threads inherit the mask.
   keep_to({cores.list[static_cast<std::size_t>(a.rank) % cores.list.size()]});
   int code = AppLibrary().entry<int(const BenchArguments*)>("shoal_bench_collectives_main")(&a);
+  // Rank 0 is through: the others end by themselves, and one that failed makes the bench fail.
   for (const pid_t child : others) {
     int status = 0;
     ::waitpid(child, &status, 0);

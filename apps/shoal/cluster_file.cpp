@@ -104,6 +104,8 @@ void read(const toml::table& table, const std::string& prefix, const std::string
       {"hosts", &cluster.hosts}, {"devices_per_host", &cluster.devices_per_host}};
   const std::map<std::string, std::string*> texts{
       {"name", &cluster.name}, {"source", &cluster.source}, {"device.name", &cluster.device.name}};
+  // Every key is either known, with the right type, or an error with its line: a misspelt key would
+  // leave a default in a plan.
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     if (key == "preset" || key == "tcp")
@@ -193,6 +195,7 @@ std::string to_toml(const Cluster& cluster) {
       "name = \"{}\"\nsource = \"{}\"\nruntime = \"{}\"\nhosts = {}\ndevices_per_host = {}\n",
       cluster.name, cluster.source, plan::name(cluster.runtime), cluster.hosts,
       cluster.devices_per_host);
+  // Collected by section first: TOML wants the keys of one together.
   std::map<std::string, std::string> sections;
   sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
   // One table of keys reads and writes: what is written can be read again.

@@ -57,6 +57,7 @@ int threads_per_rank(const Cores& cores, int local_world, int asked) {
 }
 
 std::vector<int> cores_of_rank(const Cores& cores, int local_rank, int local_world, int threads) {
+  // Pinning two ranks to one core would be worse than no pinning.
   if (static_cast<std::size_t>(threads) * local_world > cores.list.size()) {
     throw Error(
         ErrorKind::kConfig, "job",

@@ -108,6 +108,7 @@ void show_memory(Findings& findings) {
         "memfd_create fails: ranks cannot share memory (parallelism.arena = false needs it too)");
   }
   if (file >= 0) ::close(file);
+  // An arena maps far more addresses than memory: a limit of the address space makes it small.
   rlimit space{};
   rlimit files{};
   ::getrlimit(RLIMIT_AS, &space);

@@ -106,6 +106,8 @@ class Launcher {
     for (int rank = 0; rank < launch_.ranks; ++rank) start(rank);
     while (std::any_of(children_.begin(), children_.end(),
                        [](const Child& child) { return !child.ended; })) {
+      // SIGCHLD ends the wait at once; the time limit is for what no signal tells, the clocks of a
+      // failure.
       on_signal(signals_.next(kPollEvery));
       reap();
       if (failed_at_) stop_the_others();
@@ -164,6 +166,7 @@ void Launcher::become(int rank, int report_pipe, pid_t launcher) const {
     const std::string path = fmt::format("{}/logs/rank-{}.log", launch_.run_directory, rank);
     const int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     if (log >= 0) {
+      // The console is rank 0's: lines of several ranks would mix.
       ::dup2(log, STDOUT_FILENO);
       ::dup2(log, STDERR_FILENO);
       ::close(log);
@@ -276,6 +279,7 @@ bool Launcher::is_stopped(const Child& child) const {
 }
 
 std::string Launcher::describe(const Child& child) {
+  // What the rank wrote into shared memory outlives it.
   const std::int64_t step = progress_.of(child.rank).load();
   const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
   std::string what;
@@ -305,6 +309,7 @@ int Launcher::report() {
             [&](const Child* a, const Child* b) { return order(a) < order(b); });
   if (!stopped_rank_.empty()) fmt::print(stderr, "shoal: {}\n", stopped_rank_);
   for (const Child* child : failures) {
+    // All ranks often end with the same error, which is said once.
     const bool repeats = child != failures.front() && child->report && failures.front()->report &&
                          child->report->text == failures.front()->report->text;
     fmt::print(stderr, "shoal: {}\n",
@@ -318,6 +323,7 @@ int Launcher::report() {
   }
   for (const Child& child : children_)
     if (child.ended && child.stopped()) return child.code();
+  // No rank failed and none stopped in order: a second signal killed them.
   const bool cut_short = std::any_of(children_.begin(), children_.end(),
                                      [](const Child& child) { return child.killed_by_launcher; });
   return cut_short ? signal_exit_code(stop_signal_) : 0;

@@ -143,6 +143,7 @@ RankEnvironment of_kubernetes(const Reader& reader) {
 
 /// Fills in where ranks of several hosts meet.
 void find_rendezvous(const Reader& reader, RankEnvironment& found) {
+  // What launchers tell every rank can be guessed by who sees it; this cannot.
   if (const std::string secret = reader.text("SHOAL_JOB_KEY"); !secret.empty())
     found.job_key = Reader::hashed(found.job_key + "|" + secret);
   found.rendezvous = reader.text("SHOAL_RENDEZVOUS");
@@ -156,6 +157,7 @@ void find_rendezvous(const Reader& reader, RankEnvironment& found) {
             "set MASTER_ADDR to an address of rank 0's host and MASTER_PORT to a port that is free "
             "there, for all ranks");
   }
+  // torchrun's own store listens on MASTER_PORT: ours takes the next one.
   const std::int64_t port =
       std::int64_t{reader.number("MASTER_PORT")} + (reader.launcher == "torchrun" ? 1 : 0);
   if (port < 1 || port > 65535) throw broken(reader.launcher, fmt::format("port {} is none", port));

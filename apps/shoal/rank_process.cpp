@@ -67,6 +67,7 @@ int run_launched_rank(CommandLine given) {
     return run_rank(given.arguments);
   } catch (const std::exception& error) {
     const FailureReport report = failure_report(error);
+    // The pipe first: the launcher needs it to tell the first cause, the log is for people.
     write_failure_report(given.report_pipe, report);
     log_failure(given.arguments, report.text);
     // Threads of LibTorch and of unfinished work are not waited for: the error is reported, and no

@@ -59,6 +59,7 @@ int take_lock(const std::string& directory) {
                             std::string(holder, length > 0 ? length - 1 : 0)))
         .hint("wait until it has ended, or choose another directory with --run-dir");
   }
+  // For the error of a second job; the lock itself is the kernel's.
   const std::string holder = fmt::format("{}\n", ::getpid());
   if (::ftruncate(file, 0) != 0 ||
       ::pwrite(file, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
@@ -88,6 +89,7 @@ std::string free_name(const std::string& path) {
 
 RunDirectory::RunDirectory(const std::string& path, bool fresh)
     : path_(fs::path(path).lexically_normal().string()) {
+  // "runs/x/" must become "runs/x.old-1" when it is moved aside, not "runs/x/.old-1".
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   make(path_);
   lock_ = take_lock(path_);

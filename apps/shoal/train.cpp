@@ -65,6 +65,7 @@ int run_here(const RankArguments& arguments) {
   try {
     return run_rank(complete);
   } catch (const std::exception& error) {
+    // The furthest rank: with threads nobody knows which one failed first.
     std::int64_t step = 0;
     for (const auto& rank : progress) step = std::max(step, rank.load());
     const Ending ending = ending_of(error);
@@ -113,6 +114,7 @@ int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks,
   const auto& [threads, pinned, usable_cores] = placement;
   fmt::print("{}\n", describe_ranks(ranks, threads, usable_cores, !pinned.empty()));
   std::fflush(stdout);
+  // Several processes have a launcher; one process, with one rank or all as threads, is this one.
   if (ranks > 1 && !parallelism.in_process) {
     return launch_ranks(
         {directory.path(), train::to_toml(job.config), job.file, ranks, threads, pinned});
@@ -188,6 +190,8 @@ int train_job(const TrainOptions& options) {
   const int ranks = static_cast<int>(job.config.parallelism.ranks);
   if (options.print_config) fmt::print("{}", train::print_config(job));
   std::fflush(stdout);
+  // Everything that can be known to be wrong is refused before data is prepared, directories are
+  // made or ranks are started.
   train::validate(job, ranks, !launcher || launcher->rendezvous.empty());
   if (options.print_config) {
     // As comments, so that the output is a job file again.

@@ -117,6 +117,7 @@ void check(const Options& options) {
   const bool calibrated = !options.plan.cluster.empty() && !cluster.kernels.empty();
   const Scratch scratch;
   const OtherLoad load;
+  // The machine changes from minute to minute: the drift is measured on both sides of the run.
   const forecast::Drift before =
       calibrated ? measured_drift(options.plan.cluster) : forecast::Drift{};
   train(options, cluster.devices(), scratch.path() + "/run");

@@ -74,6 +74,7 @@ void simulate(const CollectiveOptions& options) {
       refuse(fmt::format("--straggler {}:{}: the factor must be positive", one.rank, one.slowdown));
     slowdown[static_cast<std::size_t>(one.rank)] = one.slowdown;
   }
+  // The table moves elements; those of gradients have 4 bytes.
   constexpr double kElement = 4;
   const auto table = collective::make_table(
       *algorithm, Kind::kAllReduce, static_cast<std::size_t>(options.bytes / kElement), 0, hosts);

@@ -318,6 +318,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
 
 model::ModelSpec model_of(const PlanOptions& options) {
   const bool shaped = options.layers != 0 || options.hidden != 0 || options.heads != 0;
+  // Exactly one of both.
   if (options.model.empty() == !shaped)
     refuse("name a --model, or give a shape: --layers --hidden --heads --vocab");
   model::ModelSpec spec;
@@ -342,6 +343,7 @@ model::ModelSpec model_of(const PlanOptions& options) {
 plan::Cluster cluster_of(const PlanOptions& options) {
   std::int64_t devices = options.devices;
   if (devices == 0 && is_job(options)) devices = job_of(options).config.parallelism.ranks;
+  // A job is planned for one host of the preset cpu unless somebody names another cluster.
   if (options.cluster.empty() && is_job(options)) return host_of_job(devices);
   const std::string name = options.cluster.empty() ? kDefaultCluster : options.cluster;
   plan::Cluster cluster = load_cluster(name);
@@ -400,6 +402,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   if (options.global_batch != 0) {
     training.global_batch = given("global-batch", options.global_batch);
   } else if (!is_job(options)) {
+    // One micro-batch for each pipeline rank is the least that fills a pipeline.
     training.global_batch = mesh.data * training.micro_batch *
                             (options.micro_batches > 0 ? options.micro_batches : mesh.pipeline);
   }

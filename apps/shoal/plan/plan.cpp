@@ -109,6 +109,8 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const model::Mode
     if (!file) refuse();
     writer.emplace(file, ranks);
   }
+  // A trace goes to its file span by span, so that its length costs no memory; a drawing needs them
+  // all.
   std::vector<std::vector<schedule::Span>> kept(options.svg.empty() ? 0 : ranks);
   const schedule::Visit visit = [&](int rank, const schedule::Span& span) {
     if (writer) writer->add(rank, span);

@@ -159,6 +159,8 @@ bool is_right(const Case& c, int rank, int ranks) {
 void check(const comm::Group& group, const Case& c) {
   const int ranks = group.size();
   const int rank = group.rank();
+  // Every rank contributes other numbers, and neighbours in a buffer differ: a part in the wrong
+  // place is noticed.
   fill(c.full, rank + 1), fill(c.part, rank + 1);
   group.barrier();
   run(group, c);
@@ -196,6 +198,7 @@ at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
   // The number of calls must be the same on all ranks, or they would wait for one another for ever:
   // it follows from the slowest estimate.
   group.all_reduce(estimate, {.reduction = comm::Reduction::kMax});
+  // Percentiles of short calls need many of them.
   const bool small = c.count * static_cast<std::int64_t>(c.full.element_size()) <= 1 << 20;
   const std::int64_t least = !small ? 5 : c.op == "message_rate" ? 100 : 1000;
   const double each = std::max(*estimate.const_data_ptr<double>(), 1e-7) * in_a_row(c.op);
@@ -247,6 +250,7 @@ comm::WorldOptions world_options(const BenchArguments& a) {
                                                              : comm::Transport::kSharedMemory;
   options.rendezvous = a.rendezvous;
   if (a.hosts > 1) {
+    // Playing several hosts: ranks that say other names share no memory and meet through a file.
     options.network.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
     options.rendezvous = "file:" + wire::rendezvous_directory() + "/" + a.name + ".store";
     options.network.interface = "lo";
@@ -258,6 +262,7 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
            const at::Tensor& times) {
   const double* t = times.const_data_ptr<double>();
   const auto calls = static_cast<std::size_t>(times.numel());
+  // Times are sorted.
   const double p50 = t[calls / 2];
   const double p99 = t[static_cast<std::size_t>(static_cast<double>(calls) * 0.99)];
   const double n = a.world;
@@ -310,6 +315,7 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
         apps::check(group, c);
         const at::Tensor times = apps::measure(group, c, a.seconds);
         if (a.rank == 0) apps::print(a, group, c, times);
+        // It has no sizes.
         if (op == "barrier") break;
       }
     }

@@ -173,6 +173,7 @@ class Measuring {
     // A queue of forward passes whose backward is still to come: each turn adds one and finishes
     // the oldest, so that `behind` others lie between the two.
     std::deque<std::pair<std::int64_t, at::Tensor>> waiting;
+    // Fills the queue before the clock runs.
     for (std::int64_t i = 0; i < behind; ++i)
       waiting.emplace_back(copies - behind + i, forward(copies - behind + i));
     repeat(copies, {&there, &back}, [&](std::int64_t copy) {

@@ -129,6 +129,7 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   }
   std::atomic<int> code = 0;
   comm::run_on_threads(options, [&](const comm::Group& world) {
+    // Threads share one arena: what a thread allocates is booked for its rank.
     memory_context().rank = world.rank();
     if (!arguments->cores.empty()) {
       const auto first =
