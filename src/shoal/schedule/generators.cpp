@@ -211,10 +211,12 @@ Schedule zero_bubble_v(int ranks, int micro_batches) {
     };
     // Warm-up 1: the first micro-batches go down to the last rank and come back up.
     for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) actions.forward(down);
+    // Warm-up 2: both halves forward in turns.
     for (int i = 0; i < rank; ++i) {
       actions.forward(up);
       actions.forward(down);
     }
+    // Warm-up 3: the second half forward and backward in turns.
     for (int i = 0; i < ranks - rank; ++i) {
       actions.forward(up);
       whole_backward(up);
@@ -226,10 +228,12 @@ Schedule zero_bubble_v(int ranks, int micro_batches) {
       actions.forward(up);
       whole_backward(up);
     }
+    // Cool-down 1: input gradients alone, for which the ranks before wait.
     for (int i = 0; i < rank; ++i) {
       actions.input_gradient(down);
       actions.input_gradient(up);
     }
+    // Cool-down 2: weight gradients fill the waits.
     for (int i = 0; i < ranks - rank; ++i) {
       actions.input_gradient(down);
       actions.weight_gradient(down);
@@ -255,10 +259,12 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
     const int behind = ranks - rank - 1;
     // Step 1: forwards of the first half.
     for (int i = 0; i < 2 * behind; ++i) actions.forward(down);
+    // Step 2: the second half of the V begins to come back.
     for (int i = 0; i < rank + 1; ++i) {
       actions.forward(down);
       actions.forward(up);
     }
+    // Step 3: first backward passes of the second half; their weight gradients follow at once.
     for (int i = 0; i < behind; ++i) {
       actions.input_gradient(up);
       actions.weight_gradient();
@@ -271,6 +277,7 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
       actions.forward(up);
       actions.backward(down);
     }
+    // Step 5: no forward of the first half is left.
     for (int i = 0; i < behind; ++i) {
       actions.backward(up);
       actions.forward(up);
@@ -285,16 +292,19 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
         actions.backward(stage);
       }
     };
+    // Step 6: both halves backward; from the middle on only input gradients, for which others wait.
     for (int i = 0; i < rank + 1; ++i) {
       if (i == (rank + 1) / 2 && rank % 2 == 1) deferred = true;
       backward(up);
       if (i == (rank + 1) / 2 && rank % 2 == 0) deferred = true;
       backward(down);
     }
+    // Step 7: a deferred weight gradient fills each wait for a gradient of the first half.
     for (int i = 0; i < behind; ++i) {
       actions.weight_gradient();
       actions.input_gradient(down);
     }
+    // Step 8: the weight gradients that are left.
     while (actions.pending() > 0) actions.weight_gradient();
   }
   add_transfers(schedule);

@@ -64,6 +64,7 @@ std::vector<int> owners(const Schedule& schedule, const std::string& file) {
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     for (const Action& action : schedule.table[rank]) {
       if (!is_compute(action.kind)) continue;
+      // The first rank that computes a stage owns it; a second one is a mistake.
       const auto [at, fresh] = owner.emplace(action.stage, rank);
       if (!fresh && at->second != rank) {
         refuse(file, fmt::format("line {}: {}: stage {} is computed on line {} already", rank + 1,
@@ -99,6 +100,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
   auto lines = pieces(text, '\n');
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
   if (lines.empty()) refuse(file, "is empty: one line a rank is expected");
+  // One line a rank; an empty cell is a slot in which the rank idles.
   for (std::size_t line = 0; line < lines.size(); ++line) {
     auto& actions = schedule.table.emplace_back();
     for (const std::string_view cell : pieces(lines[line], ',')) {
