@@ -210,6 +210,8 @@ class StepMemory {
     const double v = static_cast<double>(spec_.vocab);
     const double n = rows();
     const bool at_once = n <= kLossRows;
+    // What the blocks keep, the input of the head and of its matmul, two numbers a row of the norm,
+    // the batch, and what the head holds itself.
     const auto moment = [&](double gradient, double head, double work) {
       MemoryUse use = states(gradient);
       use.gathered = gathered(weights_.head, gathered_ahead());
@@ -222,6 +224,9 @@ class StepMemory {
     const double whole = gradients(static_cast<std::int64_t>(kept_.size()));
     const double before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
     if (at_once) {
+      // All rows at once: in backward the logits' gradient is there, and dx and dW are made of it.
+      // With 16-bit weights the fp32 logits and their rounded gradient exist together for a moment
+      // before.
       const MemoryUse back =
           moment(whole, rounded(kElement * n * v), dx + std::max(packed(n, h, v), packed(v, h, n)));
       if (!narrow_) return back;
