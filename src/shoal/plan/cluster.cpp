@@ -166,6 +166,7 @@ void validate(const Cluster& cluster) {
   require(cluster, device.memory_bytes > 0, "device.memory_bytes", device.memory_bytes, kPositive);
   require(cluster, device.memory_bandwidth > 0, "device.memory_bandwidth", device.memory_bandwidth,
           kPositive);
+  // Maps are checked entry by entry, so that an error names the one that is wrong.
   if (device.peak_flops.empty())
     refuse(cluster, "device.peak_flops is empty: at least one element type needs a peak");
   for (const auto& [type, peak] : device.peak_flops) {

@@ -50,6 +50,7 @@ class MeshSearch {
     visit_meshes();
     sort_by_time();
     if (found_.size() > count_) found_.resize(count_);
+    // Only for those that are shown: it prices every operation again.
     for (Candidate& candidate : found_)
       candidate.limited_by = limiting_part(spec_, candidate.training, cluster_, candidate.time);
     result_.best = std::move(found_);
@@ -74,6 +75,7 @@ class MeshSearch {
         given_or(space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : one);
     const auto pipelines = given_or(space_.pipeline, transformer ? divisors(n) : one);
     const auto contexts = given_or(space_.context, transformer ? context_sizes() : one);
+    // The data ranks are what the others leave of the devices.
     for (const std::int64_t t : tensors) {
       for (const std::int64_t p : pipelines) {
         for (const std::int64_t c : contexts) {

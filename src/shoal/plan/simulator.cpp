@@ -128,6 +128,8 @@ std::vector<double> simulate_collective(const collective::StepTable& table,
         }
         continue;
       }
+      // A receive: the message may have arrived already, or this rank waits and is put back into
+      // the queue by its sender.
       auto& queue = arrivals[rank][step.peer];
       if (queue.empty()) {
         awaited[rank] = step.peer;

@@ -84,6 +84,7 @@ std::string to_svg(const schedule::Timeline& timeline, const std::string& title)
     const double y = kTop + kRow * static_cast<double>(rank);
     text += fmt::format("<text x=\"4\" y=\"{}\">rank {}</text>\n", y + 14, rank);
     for (const schedule::Span& span : timeline.ranks[rank]) {
+      // Waits show as gaps.
       if (!schedule::is_compute(span.action.kind)) continue;
       const double x = kLeft + span.begin * scale;
       const double width = (span.end - span.begin) * scale;
