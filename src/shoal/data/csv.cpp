@@ -94,6 +94,7 @@ class CsvReader {
                        options_.separator));
     }
     const auto width = static_cast<std::int64_t>(width_);
+    // A name in the header, an index from the left, or a negative one from the right.
     std::int64_t index =
         options_.target_index < 0 ? width + options_.target_index : options_.target_index;
     if (options_.target_name) {

@@ -48,6 +48,8 @@ SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t se
     : length_(sequence_length), seed_(seed) {
   SHOAL_USER_CHECK(!corpora.empty() && sequence_length >= 1, "data",
                    "{} corpora, sequences of {} tokens", corpora.size(), sequence_length);
+  // A hash of the corpora and their shares, which a resumed run compares. The number keeps it apart
+  // from other hashes.
   Key fingerprint(2);
   double total = 0;
   for (const auto& corpus : corpora) total += corpus.weight;
@@ -61,6 +63,7 @@ SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t se
                               tokens->name(), count, length_))
           .hint("choose a shorter sequence or more data");
     }
+    // The same number would mean other text in each corpus.
     if (tokens->tokenizer().checksum() != corpora[0].tokens->tokenizer().checksum()) {
       throw Error(ErrorKind::kData, "data",
                   fmt::format("{} and {} have different tokenizers", corpora[0].tokens->name(),

@@ -73,6 +73,8 @@ std::string to_json(const Manifest& m) {
 
 Manifest parse_manifest(const std::string& text, const std::string& origin) {
   try {
+    // Whatever is missing or of the wrong type ends as an exception of the library, and all of
+    // these as one error that names the file.
     const Json json = Json::parse(text);
     // An unknown version is refused: its fields might mean something else.
     if (json.at("format") != "shoal-dataset" || json.at("version") != 1)

@@ -221,6 +221,7 @@ std::optional<Manifest> Preparation::refuse_or_take_over() const {
   if (!fs::exists(path(kManifestFile))) return {};
   Manifest there = read_manifest(options_.out);
   if (there.fingerprint != manifest_.fingerprint) {
+    // A folder is never overwritten with another data set: a run may depend on it.
     std::string differences;
     for (const auto& [key, value] : manifest_.options) {
       if (there.options[key] != value) {
