@@ -69,6 +69,8 @@ void for_groups(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor&
   const std::int64_t per = shape.heads_per_group;
   const std::int64_t d = shape.head_size;
   const std::int64_t length = qkv.size(1);
+  // Rows of q, k and v lie `stride` apart: the kernel reads the heads where they lie, without a
+  // copy by head.
   const std::int64_t stride = qkv.size(2);
   const std::int64_t groups = stride / ((per + 2) * d);
   const std::int64_t out_stride = groups * per * d;

@@ -134,6 +134,7 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
     // Blocks add up in order; the first one overwrites.
     if (dw.defined()) matmul(dw, g.t(), part, begin > 0);
   }
+  // The gradients are finished. Backward only hands them on, times the gradient of the loss.
   return {{scalar(loss * scale, x)},
           {dx, dw},
           [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {

@@ -55,6 +55,7 @@ struct Mask {
     const float* from = x.const_data_ptr<float>();
     const float* base = residual.defined() ? residual.const_data_ptr<float>() : nullptr;
     float* to = y.mutable_data_ptr<float>();
+    // Row by row, as each has counters of its own.
     rows(x, [&](std::uint64_t sample, std::uint32_t position, std::int64_t index) {
       kernels::dropout_row(key.value(), sample, position, threshold, static_cast<float>(scale()),
                            width, from + index * width, base ? base + index * width : nullptr,

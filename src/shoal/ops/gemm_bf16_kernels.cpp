@@ -142,6 +142,8 @@ SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a,
 #pragma GCC unroll 12
   for (std::int64_t i = 0; i < kTileRows; ++i) left[i] = right[i] = _mm512_setzero_ps();
   for (std::int64_t w = 0; w < words; ++w, a += kTileRows, b += kTileColumns) {
+    // A word of b holds two of the depth of one column, a word of a two of one row: one instruction
+    // multiplies both pairs and adds them to the sum of row and column.
     const auto b0 = (__m512bh)_mm512_loadu_si512(b);
     const auto b1 = (__m512bh)_mm512_loadu_si512(b + 16);
 #pragma GCC unroll 12

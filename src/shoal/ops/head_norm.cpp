@@ -141,6 +141,7 @@ Gradients backward(const at::Tensor& any_d_out, const at::Tensor& qkv, const Hea
   for_groups(qkv, shape, [&](std::int64_t at, std::int64_t root) {
     const std::int64_t key = at + queries * d;
     const std::int64_t value = key + d;
+    // As forward, group by group; the weights' gradients are added up over heads and tokens.
     kernels::norm_backward(queries_of(shape, 0), dy + at, x + at, wq, nullptr, roots + root,
                            nullptr, dx + at, dwq, nullptr);
     kernels::norm_backward(key_of(shape, 0), dy + key, x + key, wk, nullptr, roots + root + queries,

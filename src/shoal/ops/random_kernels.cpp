@@ -132,6 +132,7 @@ void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position,
                                       hn::Set(d, static_cast<std::uint32_t>(sample >> 32))},
                                      key);
       const auto half = [&](WordVector word, int index) {
+        // A block of 128 features uses the 8 half-words of 16 counters; the last block may be cut.
         const std::int64_t feature = begin + index * 16 + static_cast<std::int64_t>(lane);
         if (feature >= width) return;
         const WordVector bits =
