@@ -94,6 +94,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
                                                    .labels = labels,
                                                    .poison = poison});
   if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
+  // The position counts samples of all ranks: it means the same on any number of them.
   const std::int64_t tokens = run_.batch.global * run_.data->tokens_per_sample();
   record.step += 1;
   record.samples += run_.batch.global;

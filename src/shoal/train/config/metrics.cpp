@@ -121,6 +121,7 @@ StepMetrics parse_metrics(const std::string& line) {
                   .memory_bytes = number(object, "memory_bytes"),
                   .skipped = object.value("skipped", false),
                   .evaluation = std::nullopt};
+    // Absent where no arena counts.
     for (std::size_t c = 0; c < m.memory.size(); ++c)
       m.memory[c] = object.value(memory_key(c), 0.0);
     if (object.contains("eval_loss")) {
