@@ -77,6 +77,7 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   if (!options.link_costs.empty()) words.insert(words.end(), {"--link-costs", options.link_costs});
   words.insert(words.end(), {"--type", a.type});
   if (a.json) words.push_back("--json");
+  // posix_spawn wants pointers that it may not change, and a null behind them.
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);

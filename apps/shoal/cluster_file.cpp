@@ -117,6 +117,7 @@ void read(const toml::table& table, const std::string& prefix, const std::string
       cluster.runtime = *known;
       continue;
     }
+    // Keys of this section are the names of element types.
     if (prefix == "device.peak_flops.") {
       const auto type = element_type(name.str());
       const auto value = node.value<double>();

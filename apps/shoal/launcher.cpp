@@ -183,6 +183,8 @@ void Launcher::become(int rank, int report_pipe, pid_t launcher) const {
 }
 
 std::vector<std::string> Launcher::command_line(int rank, int report_pipe) const {
+  // Everything but the job and its key, which are in the inherited file: a command line can be read
+  // by all users.
   std::vector<std::string> arguments = {"rank",
                                         "--rank",
                                         fmt::format("{}", rank),

@@ -88,6 +88,8 @@ void add_scaling_command(CLI::App& plan_command) {
       fmt::print("{}: {:.4g} parameters, {:.4g} tokens ({:.3g} a parameter), {}\n", source,
                  best.parameters, best.tokens, best.tokens / best.parameters, more);
     };
+    // First the laws of the loss, whose minimum has a closed form, then those that were fitted to
+    // the optimum itself.
     for (const plan::ScalingLaw& law : plan::scaling_laws()) {
       const auto best = plan::compute_optimum(law, options->flops);
       add(law.name, law.source, best,

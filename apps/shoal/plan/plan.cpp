@@ -133,6 +133,7 @@ void run_plan(const PlanOptions& given) {
   if (given.parameters != 0) return print_model_states(given);
   if (given.search) return run_search(given);
   PlanOptions options = given;
+  // First: a schedule file decides the pipeline ranks and micro-batches of the mesh.
   const auto table = schedule_of(options);
   const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);

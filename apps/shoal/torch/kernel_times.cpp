@@ -109,6 +109,7 @@ class Measuring {
 
   /// One round of all cases on this rank, in the same order every time.
   TimedKernels round() {
+    // Widths and rows around those of small models; between them the fit interpolates.
     for (const std::int64_t width : {256, 512, 768}) {
       for (const std::int64_t rows : {64, 256, 1024}) {
         for (const auto& [in, out] :
@@ -272,6 +273,7 @@ class Measuring {
   }
 
   void loss(std::int64_t rows, std::int64_t width, std::int64_t vocab, at::ScalarType type) {
+    // A table of its own for each call in turn: the head reads its weight from memory once a step.
     const std::int64_t copies = Places::copies(width * vocab);
     places_.clear();
     std::vector<std::unique_ptr<nn::Embedding>> tables;
@@ -300,6 +302,7 @@ class Measuring {
 
   void optimizer(std::int64_t count, at::ScalarType type) {
     const c10::AutoGradMode not_recording(false);
+    // Many slices of one size: a step goes through all states once, so none is in a cache.
     const std::int64_t copies = std::clamp<std::int64_t>(kWeights / count, 1, 24);
     std::vector<optim::Slice> slices;
     std::vector<at::Tensor> gradients;
