@@ -52,6 +52,7 @@ int Mesh::coordinate(std::string_view axis) const {
 }
 
 const comm::Group& Mesh::group(std::string_view axis) const {
+  // An axis that the mesh does not have is one rank: techniques need not ask whether it is there.
   static const comm::Group one;
   return has(axis) ? groups_[index_of(axis)] : one;
 }
