@@ -39,6 +39,7 @@ bool LossScale::update(double scaled_norm) {
   // One infinite or NaN element makes the norm so. As the norm is that of all ranks, all skip this
   // step together.
   if (!std::isfinite(scaled_norm)) {
+    // Without any scaling the gradient overflows all the same.
     if (state_.scale <= options_.smallest) {
       throw Error(
           ErrorKind::kNonFinite, "loss_scale",

@@ -60,6 +60,7 @@ double learning_rate(const Schedule& s, std::int64_t step) {
   if (step < s.warmup_steps)
     // step + 1: a first step at rate 0 would be wasted.
     return s.peak * static_cast<double>(step + 1) / static_cast<double>(s.warmup_steps);
+  // Each fall ends at r times the peak in step total_steps, the first after the run.
   const double r = s.final_ratio;
   switch (s.kind) {
     case ScheduleKind::kConstant:
