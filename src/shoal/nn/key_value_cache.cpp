@@ -38,6 +38,7 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(const std::string& name,
   Layer& layer = layers_[name];
   const std::int64_t count = keys.size(2);
   const std::int64_t end = begin + count;
+  // A gap would leave positions whose keys are undefined and attended to all the same.
   SHOAL_USER_CHECK(begin <= layer.length, "key_value_cache", "{}: positions from {} after only {}",
                    name, begin, layer.length);
   SHOAL_USER_CHECK(end <= capacity_, "key_value_cache",

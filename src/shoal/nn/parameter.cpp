@@ -99,6 +99,7 @@ void Parameter::set_layout(mesh::Layout layout, mesh::Box box) {
                      box.end[d], shape_[d], d);
     local[d] = box.end[d] - box.begin[d];
   }
+  // Only the local part gets memory: the tensor has the shape of the box.
   layout_ = std::move(layout);
   box_ = std::move(box);
   tensor_ = at::empty(local, tensor_.options()).set_requires_grad(trainable_);
