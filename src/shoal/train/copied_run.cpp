@@ -56,6 +56,7 @@ void CopiedRun::feed(std::span<const std::uint32_t> text) {
     if (!next) continue;
     at_ = *next;
     ++matched_;
+    // `end` of a state is where in the sample its runs first end.
     if (matched_ > longest_) {
       longest_ = matched_;
       end_ = states_[at_].end;

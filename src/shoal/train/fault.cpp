@@ -7,6 +7,7 @@
 
 namespace shoal::train {
 
+// Real faults, not simulated ones: tests of recovery see what a user would see.
 Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int size) {
   if (debug.fault_step != step || debug.fault_rank != rank) return Poison::kNone;
   switch (debug.fault) {

@@ -23,6 +23,7 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
   std::vector<std::string> differences;
   for (const ConfigKey& key : all_keys()) {
     const std::string path = key.path();
+    // Compared as the text of a job file: one rule for all types of keys.
     const std::string old = value_text(key, before);
     const std::string value = value_text(key, after);
     const bool decides =

@@ -49,6 +49,7 @@ void RunSetup::resume_from_newest() {
   run_.checkpoint = fmt::format("{}/step-{}", folder, step);
   const RunRecord saved = read_record(*run_.checkpoint);
   check_same_run(saved, run_.record, *run_.checkpoint);
+  // Everything else of the record is this start's: the job may have changed in what it may change.
   run_.record.step = saved.step;
   run_.record.samples = saved.samples;
   run_.record.tokens = saved.tokens;

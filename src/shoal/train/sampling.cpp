@@ -41,6 +41,8 @@ std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& 
         std::exp((static_cast<double>(logits[token]) - logits[order[0]]) / options.temperature));
     total += weights.back();
   }
+  // The likeliest tokens until they hold the probability top_p; the one that reaches it belongs to
+  // them.
   if (options.top_p < 1) {
     double kept = 0;
     std::size_t count = 0;

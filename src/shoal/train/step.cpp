@@ -129,8 +129,11 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
   // The only division by a count: the labels of the global batch (idea 6 of docs/architecture.md).
   context.loss_scale = scale() / input.labels;
   context.extra_losses = &extra;
+  // The head returns the loss itself, as the context has labels. Losses of other layers (router
+  // balance) are scaled already.
   at::Tensor loss = model_(batch.inputs, context);
   for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
+  // Without the loss scale, for people and for the sum over ranks.
   const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN()
                                                      : loss.item<double>() / scale();
   if (!std::isfinite(value)) {

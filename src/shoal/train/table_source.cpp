@@ -63,6 +63,7 @@ class TableSource final : public DataSource {
   Batch gather(const data::TableDataset& table, const std::vector<std::int64_t>& rows) const {
     const auto count = static_cast<std::int64_t>(rows.size());
     const auto columns = static_cast<std::int64_t>(table.columns);
+    // Cross-entropy takes the numbers of classes [B], a regression its targets as a column [B, 1].
     const bool classes = task() == Task::kClasses;
     Batch batch{at::empty({count, columns}, at::kFloat),
                 classes ? at::empty({count}, at::kLong) : at::empty({count, 1}, at::kFloat), 0};

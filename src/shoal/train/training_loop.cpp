@@ -20,9 +20,11 @@ int TrainingLoop::run() {
   began_ = Clock::now();
   first_step_ = run_.record.step;
   first_tokens_ = run_.record.tokens;
+  // A signal before the first step must not save again what was loaded.
   if (run_.checkpoint) saved_step_ = run_.record.step;
   while (run_.record.step < run_.total_steps) {
     const std::int64_t step = run_.record.step + 1;
+    // For the launcher's report, should this rank die in the step.
     if (options_.current_step) options_.current_step->store(step, std::memory_order_relaxed);
     const Poison poison = inject_fault(config_.debug, step, run_.group.rank(), run_.group.size());
     const auto begin = Clock::now();
@@ -38,6 +40,7 @@ int TrainingLoop::run() {
     StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
     const bool recorded = run_.memory.end_step();
     if (recorded) report_.write_memory_timeline();
+    // Peaks of the step before: this step's would cost an all-reduce of its own.
     if (agreed.peak_bytes > 0) {
       metrics.memory_bytes = agreed.peak_bytes;
       metrics.memory = agreed.peak;
@@ -93,6 +96,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
                                                    .clip_norm = config_.optimizer.clip_norm,
                                                    .labels = labels,
                                                    .poison = poison});
+  // The record is what a checkpoint of this step keeps.
   if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
   // The position counts samples of all ranks: it means the same on any number of them.
   const std::int64_t tokens = run_.batch.global * run_.data->tokens_per_sample();

@@ -17,6 +17,8 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
                              .boxes = {},
                              .replica = replica,
                              .replicas = replicas};
+  // A flat range of a parameter is no box of it: it is saved as the few boxes that it consists of,
+  // so that any other cut can be loaded.
   if (range.end - range.begin < parameter.box().count())
     item.boxes = mesh::boxes_of(parameter.box(), range.begin, range.end);
   return item;

@@ -185,6 +185,7 @@ void read_file(Job& job, std::string_view text) {
   } catch (const toml::parse_error& error) {
     throw config_error(fmt::format("{}: not TOML: {}", place(error.source()), error.description()));
   }
+  // Sections, then keys; an unknown name is an error with the nearest known one, never ignored.
   for (auto&& [section, node] : table) {
     const std::string name(section.str());
     const auto names = section_names();
@@ -301,6 +302,8 @@ Error config_error(const Job& job, const std::string& path, const std::string& w
   const auto dot = path.find('.');
   const ConfigKey* key = find_key(path.substr(0, dot), path.substr(dot + 1));
   SHOAL_CHECK(key, "no key {}", path);
+  // The error shows where the value came from, which may be the file, the command line, a launcher
+  // or a default.
   const std::string value = value_text(*key, job.config);
   const std::string origin = job.origin(path);
   const std::string where = origin == "default" ? job.file + ": " : origin + ": ";

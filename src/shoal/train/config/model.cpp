@@ -18,6 +18,7 @@ constexpr std::int64_t kVocabMultiple = 64;
 
 ModelSpec starting_point(const Job& job) {
   const ModelSection& model = job.config.model;
+  // Either a named size or a whole shape, so that it is always clear where a size comes from.
   if (model.name.empty()) {
     if (!model.family)
       throw config_error(job, "model.name", "name a size, or set model.family and the shape");
@@ -121,6 +122,7 @@ void take_rest(const ModelSection& model, ModelSpec& spec) {
 }
 
 void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
+  // 0 asks for what the data has; before the data is known that is 1, which validate() accepts.
   const auto fit = [&](std::int64_t& size, std::int64_t found, const char* key, const char* what) {
     if (size == 0) size = std::max<std::int64_t>(found, 1);
     if (found > 0 && size != found)

@@ -121,6 +121,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   const BatchPlan batch = batch_plan(job, ranks);
   const ParallelismSection& p = config.parallelism;
   Training training;
+  // The job in the planner's words: every field that memory depends on.
   training.mesh.data = ranks;
   training.zero_stage = static_cast<int>(p.zero_stage);
   if (training.zero_stage > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
@@ -145,6 +146,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
     return std::all_of(training.kept.begin(), training.kept.end(),
                        [&](Keep one) { return one == way; });
   };
+  // For the formulas that know no single blocks: the heaviest that some block has.
   training.recompute = plan::Recompute::kFull;
   if (all(Keep::kProducts)) training.recompute = plan::Recompute::kSelective;
   // A model without blocks recomputes nothing, although all of no blocks keep their input.

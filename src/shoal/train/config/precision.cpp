@@ -56,6 +56,8 @@ void validate_precision(const Job& job) {
   if (job.config.optimizer.name == OptimizerKind::kSgd) validate_sgd(job);
   const bool half = may_use(job, Precision::kFp16);
   const bool brain = may_use(job, Precision::kBf16);
+  // Keys of fp16 are refused where no weight is or may become fp16, and so on: a key without effect
+  // is a misunderstanding.
   if (!half) {
     for (const char* key : {"precision.loss_scale", "precision.loss_scale_growth_interval"}) {
       reject_if_set(job, key,

@@ -124,6 +124,7 @@ void validate_optimizer(const Job& job) {
 void check_length(const Job& job, std::int64_t steps) {
   const SchedulerSection& scheduler = job.config.lr_scheduler;
   const TrainingSection& training = job.config.training;
+  // The error names the key that gave the length.
   std::string length = fmt::format("training.steps = {}", steps);
   if (training.tokens)
     length = fmt::format("training.tokens = {} are {} steps", *training.tokens, steps);
@@ -291,6 +292,7 @@ BatchPlan batch_plan(const Job& job, int ranks) {
   BatchPlan plan;
   const char* key = training.global_batch_tokens ? "training.global_batch_tokens"
                                                  : "training.global_batch_sequences";
+  // A batch in tokens must be whole sequences; a batch in sequences is taken as it is.
   if (training.global_batch_tokens) {
     if (*training.global_batch_tokens % training.sequence_length != 0) {
       throw config_error(job, key,

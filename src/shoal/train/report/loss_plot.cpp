@@ -63,6 +63,7 @@ std::vector<Point> smoothed(const std::vector<Point>& points) {
   return out;
 }
 
+// The last fortieth, as single steps scatter.
 double last_mean(const std::vector<Point>& points) {
   const std::size_t count = std::max<std::size_t>(1, points.size() / 40);
   double sum = 0;
@@ -147,6 +148,7 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
   if (y.logarithmic) {
     y.low /= 1.1, y.high *= 1.1;
   } else {
+    // A loss that never changes still needs an axis.
     const double margin = high > low ? 0.05 * (high - low) : std::max(1e-3, 0.05 * std::abs(high));
     y.low = low >= 0 ? std::max(0.0, low - margin) : low - margin, y.high += margin;
   }

@@ -96,6 +96,7 @@ std::string to_csv(const std::vector<MemoryMark>& marks) {
 
 std::string memory_plot(const std::string& title, const std::vector<MemoryMark>& marks) {
   std::vector<MemoryMark> step;
+  // The last recorded step: the first ones still allocate what later ones use again.
   for (const MemoryMark& mark : marks)
     if (mark.step == marks.back().step) step.push_back(mark);
   std::string out = fmt::format(

@@ -27,6 +27,7 @@ void MemoryWatch::record(nn::Model& model, std::int64_t steps) {
   for (const auto& unit : model.units()) {
     unit->on_post_forward(
         [this](nn::Module& module, const at::Tensor& output, const nn::Context& context) {
+          // The hooks stay for the whole run and cost one comparison after the recorded steps.
           if (steps_left_ == 0) return at::Tensor();
           mark((context.recomputing ? "recompute " : "forward ") + module.path());
           // The gradient of the output is there when backward is about to enter the unit.

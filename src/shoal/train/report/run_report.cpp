@@ -142,6 +142,7 @@ JobConfig RunReport::resolved_config() const {
                                    {&config.model.sequence, spec.sequence},
                                    {&config.model.inputs, spec.inputs},
                                    {&config.model.outputs, spec.outputs}}) {
+    // 0 stands for "as the data needs".
     if (*set == 0) *set = found;
   }
   return config;
@@ -194,6 +195,7 @@ void RunReport::stopped(int signal, const std::string& path) {
 void RunReport::finish(const RunTotals& totals) {
   if (!writes()) return;
   progress_->finish();
+  // From the metrics file, which has the steps of earlier starts too.
   plot_losses();
   const auto tokens = static_cast<double>(totals.tokens);
   const auto took = std::chrono::duration<double>(totals.seconds);
@@ -222,6 +224,7 @@ std::string RunReport::describe_work(double tokens_per_s, double peak_flops) con
   const bool text = run_.data->task() == Task::kTokens;
   const double flops =
       model::training_flops_per_token(run_.record.model, run_.data->tokens_per_sample(), true);
+  // Model FLOPs: what is recomputed does not count, so that saving memory does not look like speed.
   const double rate = flops * tokens_per_s;
   const std::string work =
       fmt::format("{} a {} (6 x weights that multiply it{}): {}", format_si(flops, "FLOPs"),
