@@ -45,6 +45,8 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
   list.push_back({"input of norm 2", e * tokens * h, Division::kSequence});
   if (spec.experts > 0) {
     // Every tensor rank of an expert keeps all rows of the expert, and a slice of the results.
+    // Rows that experts work on: each token visits several, the busiest rank has more than the
+    // mean, and rows are copied to the tensor ranks of an expert.
     const double visits =
         tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
     const double slice = visits / static_cast<double>(training.mesh.expert_tensor);
@@ -112,6 +114,7 @@ double in_flight_by_form(const Training& training, std::int64_t rank) {
 }  // namespace
 
 std::vector<SavedTensor> saved_tensors(const ModelSpec& spec, const Training& training) {
+  // Context ranks share the tokens of a sample.
   const double e = precision(training.precision)->activation_bytes;
   const double tokens =
       static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;

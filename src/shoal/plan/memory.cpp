@@ -170,6 +170,7 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
   return ranks;
 }
 
+// All devices of a host keep their part in its one memory.
 double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   double most = 0;
   for (const HeldParameters& held : held_by_rank(spec, training)) {

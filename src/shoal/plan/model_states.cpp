@@ -83,6 +83,7 @@ HeldParameters held_by_head(const ModelSpec& spec, const Training& training) {
 }
 
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training) {
+  // A multi-layer perceptron is planned with data parallelism only: one rank holds all.
   if (spec.family == Family::kMlp) return {{static_cast<double>(parameter_count(spec)), 0, 0}};
   const auto whole = units(spec);
   const HeldParameters embedding = divided(whole[0], training.mesh);

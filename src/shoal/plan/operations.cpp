@@ -70,6 +70,7 @@ void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n
       n.cut_tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
   const double flops = 2 * visits * n.h * spec.ffn / training.mesh.expert_tensor;
   list.push_back(product("router", 2 * n.cut_tokens * n.h * spec.experts));
+  // Rows are sorted by expert and sorted back, a read and a write each.
   list.push_back(traversal("permutation", 4 * n.e * visits * n.h, 4 * n.e * visits * n.h));
   // As many matmuls as experts on this rank: each loses its own ramp, which many small ones feel.
   list.push_back(product("experts, up", flops / local, local));
@@ -130,6 +131,7 @@ double experts_exchange_s(const ModelSpec& spec, const Training& training, const
   const double rows = n.e * elements * expert_copies(training);
   const double slices =
       2 * all_gather_s(cluster, expert_tensor_group(cluster, training.mesh), rows);
+  // Dispatch, exchange within an expert, combine.
   return all_to_all_s(cluster, group, there * elements) + slices +
          all_to_all_s(cluster, group, back * elements);
 }

@@ -33,6 +33,7 @@ bool fits(const Estimator& estimator, const ModelSpec& spec, const Training& tra
 std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& spec,
                                   const Training& training, const Cluster& cluster) {
   std::vector<std::string> list;
+  // Each change is tried alone: what is listed suffices by itself.
   const auto try_change = [&](const Training& changed, const std::string& remedy) {
     if (fits(estimator, spec, changed, cluster)) list.push_back(remedy);
   };
@@ -109,6 +110,7 @@ FailureModel failures(const Plan& plan, double checkpoint) {
 RunEstimate estimate(const Plan& plan, const Budget& budget) {
   RunEstimate run;
   const double step = plan.time.all();
+  // Tokens of a step, or rows where there are no tokens.
   const double per_step = static_cast<double>(plan.training.global_batch) *
                           (plan.spec.family == Family::kMlp ? 1 : plan.training.length(plan.spec));
   const double devices = static_cast<double>(plan.cluster.devices());

@@ -175,6 +175,7 @@ std::string memory_plot(const Plan& plan) {
       line(kLeft, capacity, kWidth - kRight, capacity, "stroke=\"#333\" stroke-dasharray=\"6 4\"") +
       label(kWidth - kRight + 8, capacity + 4, "device");
   std::vector<std::pair<const char*, const char*>> entries;
+  // The legend lists from the top downwards what some bar shows.
   for (auto category = kCategories.rbegin(); category != kCategories.rend(); ++category) {
     for (const RankMemory& rank : plan.memory) {
       if (std::any_of(rank.phases.begin(), rank.phases.end(),

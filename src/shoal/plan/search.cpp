@@ -152,6 +152,7 @@ class MeshSearch {
     for (const std::int64_t v : given_or(space_.virtual_stages, choices)) {
       training.mesh.virtual_stages = v;
       const std::int64_t stages = training.stages();
+      // Equal stages only: a chunk with one block more would hold up all others in every turn.
       if (v > 1 && stages <= spec_.layers && spec_.layers % stages == 0) visit_sharding(training);
     }
   }

@@ -20,6 +20,7 @@ constexpr double kInterferenceBetween = 0.02;
 /// and the receivers gather the shares unless activations stay cut.
 double message_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   const Mesh& mesh = training.mesh;
+  // The activations of one micro-batch, [b, s / c, h].
   const double bytes = precision(training.precision)->activation_bytes * training.micro_batch *
                        training.length(spec) / mesh.context * spec.hidden;
   const AlphaBeta link =
@@ -163,6 +164,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
 
 double optimizer_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   double held = 0;
+  // The rank with most to update sets the time.
   for (const HeldParameters& own : held_by_rank(spec, training)) {
     const double ranks = training.zero_stage >= 1 ? training.mesh.shard_ranks() : 1;
     held = std::max(held, own.dense() / ranks +

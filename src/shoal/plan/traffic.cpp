@@ -67,6 +67,8 @@ class StepTraffic {
   Bytes shard() const {
     if (training_.zero_stage == 0) return {};
     const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+      // Gathers in 8 bits for the forward pass, gradients in 4; the second gather is
+      // second_shard()'s.
       if (training_.zero_plus_plus) {
         const auto each = zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
         return micro_batches_ * parameters * each.shards;
@@ -130,6 +132,8 @@ class StepTraffic {
   /// there and back, for the loss.
   Bytes vocabulary() const {
     const double tokens = samples_ * length_;
+    // Two all-reduces of b s h (the embedding's output, the gradient of the head's input), each
+    // sent twice.
     const double activations = number_.activation_bytes * 4 * tokens * hidden_;
     const double losses = 4 * 3 * 2 * tokens;
     const double bytes = share(mesh_.tensor) * micro_batches_ * (activations + losses);

@@ -211,6 +211,7 @@ Sensitivity sensitivity(const Estimator& estimator, const ModelSpec& spec, const
                 fmt::format("device.memory_bytes = {}: nothing fits", memory));
   }
   Sensitivity answer;
+  // The fastest of all strategies, fitting or not, tells what memory costs.
   answer.limits = limits_of(present->time, strategies.with_memory(INFINITY)->time.all());
   const auto add_link = [&](const char* condition, Link Cluster::*link) {
     answer.turning_points.push_back(
