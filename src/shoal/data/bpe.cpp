@@ -89,6 +89,8 @@ class BpeTokenizer final : public Tokenizer {
 
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<std::uint32_t>& ids) const override {
+    // Tokens never cross the border of a pre-token, so each is encoded by itself, and most are
+    // remembered.
     while (!text.empty()) {
       const std::string_view word = next_pretoken(text);
       if (!cache_.find(word, ids)) encode_word(word, ids);

@@ -70,6 +70,7 @@ std::vector<InputFile> find_files(const std::vector<std::string>& inputs,
   // The order of a directory is the file system's; sorted names give the same data set everywhere.
   std::sort(files.begin(), files.end(),
             [](const InputFile& a, const InputFile& b) { return a.name < b.name; });
+  // Names are keys of the split and of the manifest: two files of one name could not be told apart.
   const auto twin =
       std::adjacent_find(files.begin(), files.end(),
                          [](const InputFile& a, const InputFile& b) { return a.name == b.name; });

@@ -18,6 +18,7 @@ std::string_view trim(std::string_view text) {
 
 std::vector<std::string_view> fields_of(std::string_view line, char separator) {
   std::vector<std::string_view> fields;
+  // A separator at the end of a line begins one more, empty field.
   for (bool more = true; more;) {
     const auto end = line.find(separator);
     auto field = trim(line.substr(0, end));

@@ -38,6 +38,7 @@ std::vector<std::uint64_t> word_hashes(std::string_view text) {
       ++i;
       continue;
     }
+    // A word, or a sign by itself: formatting does not make documents differ.
     std::uint64_t hash = add_byte(kHashStart, text[i]);
     if (in_word(text[i++]))
       while (i < text.size() && in_word(text[i])) hash = add_byte(hash, text[i++]);
@@ -103,6 +104,7 @@ DocumentSketch sketch(std::string_view text) {
     for (std::size_t i = 0; i < least.size(); ++i)
       least[i] = std::min(least[i], mix_bits(shingle + (i + 1) * 0x9e3779b97f4a7c15u));
   }
+  // Documents whose four minima of a band agree are candidates; only these are compared.
   for (int band = 0; band < kBands; ++band) {
     std::uint64_t hash = band + 1;
     for (int row = 0; row < kRows; ++row) hash = mix_bits(hash + least[band * kRows + row]);

@@ -132,6 +132,7 @@ std::vector<NgramModel::Estimate> NgramModel::estimates(const TokenText& text, R
   visit_histories(text.tokens, range.begin, range.end, end_of_document_, order_,
                   [&](int k, std::uint64_t history, std::size_t i) {
                     const std::uint32_t seen = histories_[k - 1][history | 1];
+                    // An order without the history stays {0, bucket 0}: mix() passes it over.
                     if (seen == 0) return;
                     const std::uint32_t together =
                         ngrams_[k - 1][ngram_key(history, text.tokens[i])];
