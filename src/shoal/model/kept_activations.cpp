@@ -134,6 +134,8 @@ void keep_best(std::vector<Choice>& choices) {
 /// Returns the cheapest choice within `budget`. Block by block it keeps the frontier of bytes and
 /// FLOPs, so that the result is exact.
 std::vector<Keep> within(const ModelSpec& spec, const MicroBatch& batch, double budget) {
+  // Dynamic programming over blocks: of all choices so far only those that no other beats in both
+  // bytes and FLOPs can lead to the best.
   std::vector<Choice> frontier(1);
   for (std::int64_t b = 0; b < block_count(spec); ++b) {
     std::vector<Choice> next;

@@ -132,6 +132,7 @@ ModelSpec from_json(std::string_view text, const std::string& file) {
   try {
     validate(spec);
   } catch (const Error& error) {
+    // The error of validate() knows no file.
     throw Error(ErrorKind::kConfig, "model", fmt::format("{}: {}", file, error.message()));
   }
   return spec;
