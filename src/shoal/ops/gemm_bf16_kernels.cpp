@@ -181,6 +181,7 @@ SHOAL_AVX512_BF16 void block(std::int64_t rows, std::int64_t columns, std::int64
                              std::int64_t stride, bool accumulate) {
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     for (std::int64_t j = 0; j < columns; j += kTileColumns) {
+      // Panels of 12 rows and of 32 columns lie one after the other, `words` deep.
       const std::uint32_t* panel_a = a + i * words;
       const std::uint32_t* panel_b = b + j * words;
       if (i + kTileRows <= rows && j + kTileColumns <= columns) {

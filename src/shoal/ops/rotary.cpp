@@ -41,6 +41,7 @@ void turn(const Shape& shape, const T* from, T* to, const float* table, std::int
   // The query heads and the key of a group; the value behind them is not turned.
   const std::int64_t turned = (shape.heads_per_group + 1) * shape.head_size;
   for (std::int64_t row = 0; row < shape.batch * shape.columns; ++row) {
+    // Rows are tokens of all samples, one after the other; the position follows from the column.
     const std::int64_t column = row % shape.columns;
     const std::int64_t position = positions ? positions[column] : begin + column;
     // The table is [2, positions, head_size / 2]: all cosines, then all sines.
