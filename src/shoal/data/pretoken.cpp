@@ -33,7 +33,7 @@ Class class_of(char c) { return kClasses[static_cast<unsigned char>(c)]; }
 std::string_view next_pretoken(std::string_view& bytes) {
   if (bytes.empty()) return {};
   const std::size_t limit = bytes.size() < kLongestPretoken ? bytes.size() : kLongestPretoken;
-  // One class of bytes makes a pre-token, but for a blank that joins what follows it.
+  // A pre-token is a run of bytes of one class; the two rules about blanks below are the exception.
   std::size_t end = 1;
   Class kind = class_of(bytes[0]);
   // A blank joins the word or sign behind it, so that "the" within a line is one token.

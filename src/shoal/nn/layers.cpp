@@ -19,7 +19,7 @@ ops::Weight weight_of(const std::shared_ptr<Parameter>& parameter) {
 }  // namespace
 
 Linear::Linear(std::int64_t in, std::int64_t out, const Options& options) {
-  // Matrices decay; biases, norms and, below, the weights of norms do not.
+  // Matrices decay; biases and, below, the weights of norms do not.
   weight_ = parameter("weight", {out, in}, options.init, options.scale, true);
   if (options.bias) {
     bias_ = parameter("bias", {out}, options.bias_init,

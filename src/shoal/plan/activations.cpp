@@ -45,8 +45,7 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
   list.push_back({"input of norm 2", e * tokens * h, Division::kSequence});
   if (spec.experts > 0) {
     // Every tensor rank of an expert keeps all rows of the expert, and a slice of the results.
-    // Rows that experts work on: each token visits several, the busiest rank has more than the
-    // mean, and rows are copied to the tensor ranks of an expert.
+    // A token visits several experts, and the busiest rank has more rows than the mean.
     const double visits =
         tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
     const double slice = visits / static_cast<double>(training.mesh.expert_tensor);

@@ -313,8 +313,7 @@ double optimizer_bytes(const Training& training) {
   const Precision number = *precision(training.precision, training.optimizer);
   // The update reads weight, gradient and moments and writes weight and moments; the norm reads the
   // gradient once before.
-  // 4: the norm's pass over the gradient; 12: weight and gradient read, weight written; the moments
-  // are read and written.
+  // Bytes of a parameter in fp32: 4 for the norm, 12 for weight and gradient; moments count twice.
   double bytes = 4 + 12 + 2 * number.state.moments;
   if (number.state.master > 0) bytes += 4 + number.state.parameter;  // master to parameter
   if (number.state.gradient == 2) bytes += 2 + 4;                    // gradient to fp32

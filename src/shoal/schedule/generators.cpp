@@ -123,7 +123,8 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
   Schedule schedule = looped("1f1b", ranks, 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     RankActions actions(schedule.table[rank], micro_batches);
-    // Warm-up: the first micro-batch needs so many steps to reach the last rank and to come back.
+    // Warm-up: a forward for each rank behind this one, which is when the first micro-batch reaches
+    // the last rank.
     for (int i = 0; i < ranks - rank - 1; ++i) actions.forward(rank);
     for (int i = 0; i < micro_batches; ++i) {
       actions.forward(rank);
