@@ -14,6 +14,8 @@ std::string program_path() { return std::filesystem::read_symlink("/proc/self/ex
 AppLibrary::AppLibrary() {
   const auto path =
       std::filesystem::path(program_path()).parent_path().parent_path() / "lib" / "libshoal_app.so";
+  // RTLD_NOW: what is missing is said here and not in the middle of a step. It is never closed:
+  // threads of LibTorch live on in it.
   handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (!handle_) {
     throw Error(ErrorKind::kInputMissing, "load",

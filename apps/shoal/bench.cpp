@@ -53,6 +53,7 @@ void read_range(const std::string& range, BenchArguments& arguments) {
 
 pid_t start_rank(int rank, const Options& options, const std::string& range) {
   const BenchArguments& a = options.arguments;
+  // Each rank is told its number and everything that must be the same for all.
   std::vector<std::string> words{program_path(),
                                  "bench",
                                  "collectives",
@@ -77,10 +78,12 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   if (!options.link_costs.empty()) words.insert(words.end(), {"--link-costs", options.link_costs});
   words.insert(words.end(), {"--type", a.type});
   if (a.json) words.push_back("--json");
+  // posix_spawn wants pointers that it may not change, and a null behind them.
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   pid_t child = 0;
+  // posix_spawn returns its error instead of setting errno.
   errno = posix_spawn(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
   if (errno != 0)
     throw system_error(ErrorKind::kResource, "bench", fmt::format("cannot start rank {}", rank));
@@ -92,6 +95,7 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
 int print_choice(const Options& options) {
   const BenchArguments& a = options.arguments;
   std::vector<int> hosts;
+  // Equal blocks of consecutive ranks, as torch/bench_collectives.cpp plays hosts.
   for (int rank = 0; rank < a.world; ++rank) hosts.push_back(rank * a.hosts / a.world);
   const collective::CostModel& costs = a.network.link_costs;
   const auto link = [](const collective::LinkCost& cost) {
@@ -109,6 +113,7 @@ int run(Options& options) {
   BenchArguments& a = options.arguments;
   if (!options.link_costs.empty())
     a.network.link_costs = train::read_link_costs(options.link_costs);
+  // What contradicts itself is refused before anything is started.
   if (a.hosts > a.world) {
     throw Error(
         ErrorKind::kUsage, "bench",
@@ -151,6 +156,8 @@ int run(Options& options) {
   }
   if (!a.rendezvous.empty()) a.name = "bench";
   std::vector<pid_t> others;
+  // This process becomes rank 0 and starts the others; the random name keeps two benchmarks on one
+  // host apart.
   if (a.rank < 0) {
     a.rank = 0;
     a.name = "bench-" + random_job_key();
@@ -158,8 +165,10 @@ int run(Options& options) {
       others.push_back(start_rank(rank, options, options.range));
   }
   const Cores cores = cores_of_this_process();
+  // Before the library is loaded: threads inherit the mask.
   keep_to({cores.list[static_cast<std::size_t>(a.rank) % cores.list.size()]});
   int code = AppLibrary().entry<int(const BenchArguments*)>("shoal_bench_collectives_main")(&a);
+  // Rank 0 is through: the others end by themselves, and one that failed makes the bench fail.
   for (const pid_t child : others) {
     int status = 0;
     ::waitpid(child, &status, 0);

@@ -56,6 +56,7 @@ std::pair<std::int64_t, std::int64_t> elements(const Manifest& manifest) {
   return {model, all};
 }
 
+// The manifest is written last, so its time is that of the checkpoint.
 std::string saved_at(const std::string& checkpoint) {
   struct stat status {};
   if (::stat((checkpoint + "/" + kManifestName).c_str(), &status) != 0) return "?";

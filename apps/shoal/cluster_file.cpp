@@ -104,6 +104,8 @@ void read(const toml::table& table, const std::string& prefix, const std::string
       {"hosts", &cluster.hosts}, {"devices_per_host", &cluster.devices_per_host}};
   const std::map<std::string, std::string*> texts{
       {"name", &cluster.name}, {"source", &cluster.source}, {"device.name", &cluster.device.name}};
+  // Every key is either known, with the right type, or an error with its line: a misspelt key would
+  // leave a default in a plan.
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     if (key == "preset" || key == "tcp")
@@ -115,6 +117,7 @@ void read(const toml::table& table, const std::string& prefix, const std::string
       cluster.runtime = *known;
       continue;
     }
+    // Keys of this section are the names of element types.
     if (prefix == "device.peak_flops.") {
       const auto type = element_type(name.str());
       const auto value = node.value<double>();
@@ -156,6 +159,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
                 fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
   }
   Cluster cluster;
+  // A preset first: the other keys of the file replace its values.
   if (const auto* preset = table.get("preset")) {
     const auto known =
         preset->is_string() ? plan::cluster_preset(*preset->value<std::string>()) : std::nullopt;
@@ -192,8 +196,10 @@ std::string to_toml(const Cluster& cluster) {
       "name = \"{}\"\nsource = \"{}\"\nruntime = \"{}\"\nhosts = {}\ndevices_per_host = {}\n",
       cluster.name, cluster.source, plan::name(cluster.runtime), cluster.hosts,
       cluster.devices_per_host);
+  // Collected by section first: TOML wants the keys of one together.
   std::map<std::string, std::string> sections;
   sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
+  // One table of keys reads and writes: what is written can be read again.
   for (const auto& [key, value] : numbers(copy)) {
     const std::size_t dot = key.rfind('.');
     sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), *value);

@@ -28,6 +28,7 @@ std::vector<int> mask_of(pid_t process) {
 
 int Cores::usable() const {
   int count = std::max<int>(1, list.size());
+  // Rounded up: a quota of 1.5 cores keeps two threads busy three quarters of the time.
   if (quota > 0) count = std::min(count, std::max(1, static_cast<int>(std::ceil(quota))));
   return count;
 }
@@ -38,12 +39,15 @@ Cores cores_of_parent_process() { return {mask_of(::getppid())}; }
 
 BoundCores bound_cores(const Cores& mine, const Cores& launcher, int local_world) {
   BoundCores bound{mine, local_world};
+  // The launcher has bound this rank to a part of its own cores. How many ranks share the part
+  // follows from its size, if parts are equal.
   if (mine.list.size() < launcher.list.size()) {
     bound.sharers =
         std::clamp(static_cast<int>(std::lround(static_cast<double>(local_world) *
                                                 mine.list.size() / launcher.list.size())),
                    1, local_world);
   }
+  // The quota is that of the control group, of all ranks of this host.
   bound.cores.quota = mine.quota * bound.sharers / local_world;
   return bound;
 }
@@ -53,6 +57,7 @@ int threads_per_rank(const Cores& cores, int local_world, int asked) {
 }
 
 std::vector<int> cores_of_rank(const Cores& cores, int local_rank, int local_world, int threads) {
+  // Pinning two ranks to one core would be worse than no pinning.
   if (static_cast<std::size_t>(threads) * local_world > cores.list.size()) {
     throw Error(
         ErrorKind::kConfig, "job",

@@ -168,6 +168,7 @@ void run_peek(const PeekArguments& arguments) {
   const std::uint64_t length = std::min(arguments.tokens, dataset.tokens());
   const auto begins = dataset.document_begins();
   for (std::uint64_t i = 0; i < arguments.samples; ++i) {
+    // A window anywhere in the split, the same for the same seed.
     const std::uint64_t start =
         Key(arguments.seed).child("peek").below(i, dataset.tokens() - length + 1);
     std::vector<std::uint32_t> tokens(length);
@@ -245,9 +246,11 @@ void run_stats(const StatsArguments& arguments) {
         "n", "bits per byte", "nats per token");
   }
   for (const int order : arguments.orders) {
+    // What a model of counts takes is the bar for a trained one on the same split.
     const double bits = data::NgramModel(text(train, train_tokens), order)
                             .bits(text(validation, validation_tokens));
     const double per_byte = bits / static_cast<double>(validation.bytes());
+    // bits times ln 2: nats, as a training loss is
     const double per_token = bits * 0.6931471805599453 / static_cast<double>(validation.tokens());
     result["ngrams"].push_back({{"n", order}, {"bits_per_byte", per_byte}, {"loss", per_token}});
     if (!arguments.json) fmt::print("{:>5}  {:>13.4f}  {:>14.4f}\n", order, per_byte, per_token);

@@ -67,6 +67,7 @@ void show_processor(Findings& findings) {
           : "";
   findings.show("cores", fmt::format("{} usable of {} online (affinity {}){}", cores.usable(),
                                      ::sysconf(_SC_NPROCESSORS_ONLN), cores.list.size(), quota));
+  // What kernels of the libraries and ours look for; what is missing explains a slow machine.
   std::istringstream flags(field("/proc/cpuinfo", "flags"));
   const std::vector<std::string> all{std::istream_iterator<std::string>(flags), {}};
   std::vector<std::string> present;
@@ -108,6 +109,7 @@ void show_memory(Findings& findings) {
         "memfd_create fails: ranks cannot share memory (parallelism.arena = false needs it too)");
   }
   if (file >= 0) ::close(file);
+  // An arena maps far more addresses than memory: a limit of the address space makes it small.
   rlimit space{};
   rlimit files{};
   ::getrlimit(RLIMIT_AS, &space);
@@ -150,6 +152,7 @@ void show_software(Findings& findings) {
                             FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100,
                             SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH, CLI11_VERSION));
   try {
+    // Loading it is the test: whatever is missing below it is in the loader's message.
     const AppLibrary library;
     const std::string described = library.entry<const char*()>("shoal_torch_description")();
     const std::string torch = mapped_file("libtorch_cpu.so");

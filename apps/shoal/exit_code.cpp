@@ -8,6 +8,7 @@ namespace shoal::apps {
 Ending ending_of(const std::exception& error) {
   if (const auto* known = dynamic_cast<const Error*>(&error))
     return {exit_code(known->kind()), known->what()};
+  // Memory that ran out where no arena counts has the code of the arena's own error.
   if (const auto message = out_of_memory(error)) {
     return {exit_code(ErrorKind::kResource),
             "out of memory" + (message->empty() ? "" : ": " + *message)};

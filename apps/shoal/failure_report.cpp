@@ -25,6 +25,7 @@ std::int64_t monotonic_ns() {
 
 FailureReport failure_report(const std::exception& error) {
   const Ending ending = ending_of(error);
+  // The monotonic clock is one for all processes of the host: reports can be ordered by it.
   FailureReport report{ending.code, false, monotonic_ns(), ending.text};
   if (const auto* known = dynamic_cast<const Error*>(&error)) {
     const ErrorKind kind = known->kind();
@@ -39,6 +40,7 @@ void write_failure_report(int pipe, const FailureReport& report) {
   std::string message =
       fmt::format("{} {:d} {}\n{}", report.code, report.about_a_peer, report.time_ns, report.text);
   message.resize(std::min(message.size(), kLongest));
+  // Nothing can be done about a failure here: the process ends, and the launcher sees its code.
   [[maybe_unused]] const auto written = ::write(pipe, message.data(), message.size());
 }
 

@@ -70,6 +70,7 @@ void prepare_job_data(const train::Job& job, bool tell) {
     throw train::config_error(job, "data.prepare",
                               "this program was built without Torch, and so without its headers");
   }
+  // The manifest is written last: a folder that has one is whole.
   if (prepared) return check_prepared(job, options);
   options.threads = cores_of_this_process().usable();
   options.patience = kPreparation;

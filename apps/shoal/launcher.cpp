@@ -55,12 +55,14 @@ struct Child {
     if (WIFSIGNALED(status)) return WTERMSIG(status) == asked_with;
     return code() == signal_exit_code(SIGTERM) || code() == signal_exit_code(SIGINT);
   }
+  // What the launcher did itself, or asked for, is no failure of the rank.
   bool failed() const { return ended && !killed_by_launcher && status != 0 && !stopped(); }
 };
 
 /// A file in memory with `text` in it, whose descriptor the ranks inherit: a command line would
 /// show the job's key to every user.
 int memory_file(const std::string& text) {
+  // Without MFD_CLOEXEC: the descriptor must survive exec.
   const int file = ::memfd_create("shoal-launch", 0);
   if (file < 0 || ::write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     throw system_error(ErrorKind::kResource, "launcher", "cannot make shared memory");
@@ -73,6 +75,8 @@ class SignalWatch {
   SignalWatch() {
     ::sigemptyset(&set_);
     for (const int signal : {SIGCHLD, SIGTERM, SIGINT}) ::sigaddset(&set_, signal);
+    // Blocked signals wait for sigtimedwait: no handler, and none is lost between a look at the
+    // ranks and the next wait.
     ::sigprocmask(SIG_BLOCK, &set_, &before_);
   }
   ~SignalWatch() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
@@ -102,6 +106,8 @@ class Launcher {
     for (int rank = 0; rank < launch_.ranks; ++rank) start(rank);
     while (std::any_of(children_.begin(), children_.end(),
                        [](const Child& child) { return !child.ended; })) {
+      // SIGCHLD ends the wait at once; the time limit is for what no signal tells, the clocks of a
+      // failure.
       on_signal(signals_.next(kPollEvery));
       reap();
       if (failed_at_) stop_the_others();
@@ -134,14 +140,19 @@ class Launcher {
 
 void Launcher::start(int rank) {
   int ends[2];
+  // Neither end blocks: the launcher looks into the pipe only after a rank has ended, and a rank
+  // that reports must not hang on a launcher that is gone.
   if (::pipe2(ends, O_NONBLOCK) != 0)
     throw system_error(ErrorKind::kResource, "launcher", "cannot make a pipe");
+  // Ranks inherit the end that is written to; the launcher's end is for no other rank.
   ::fcntl(ends[0], F_SETFD, FD_CLOEXEC);
   const pid_t launcher = ::getpid();
   const pid_t process = ::fork();
   if (process < 0)
     throw system_error(ErrorKind::kResource, "launcher", fmt::format("cannot start rank {}", rank));
+  // The launcher has one thread, so the child may allocate and format between fork and exec.
   if (process == 0) become(rank, ends[1], launcher);
+  // The launcher must not hold it open: later ranks would inherit it.
   ::close(ends[1]);
   children_[rank].rank = rank;
   children_[rank].process = process;
@@ -155,11 +166,13 @@ void Launcher::become(int rank, int report_pipe, pid_t launcher) const {
     const std::string path = fmt::format("{}/logs/rank-{}.log", launch_.run_directory, rank);
     const int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     if (log >= 0) {
+      // The console is rank 0's: lines of several ranks would mix.
       ::dup2(log, STDOUT_FILENO);
       ::dup2(log, STDERR_FILENO);
       ::close(log);
     }
   }
+  // The mask survives exec: a rank that blocked SIGTERM could not be asked to stop.
   ::sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
   exec_self(command_line(rank, report_pipe));
   const FailureReport report{
@@ -170,6 +183,8 @@ void Launcher::become(int rank, int report_pipe, pid_t launcher) const {
 }
 
 std::vector<std::string> Launcher::command_line(int rank, int report_pipe) const {
+  // Everything but the job and its key, which are in the inherited file: a command line can be read
+  // by all users.
   std::vector<std::string> arguments = {"rank",
                                         "--rank",
                                         fmt::format("{}", rank),
@@ -195,6 +210,7 @@ std::vector<std::string> Launcher::command_line(int rank, int report_pipe) const
 
 void Launcher::on_signal(int signal) {
   if (signal != SIGTERM && signal != SIGINT) return;
+  // The first signal is passed on: ranks finish their step and save. The second means now.
   if (stop_signal_ == 0) {
     stop_signal_ = signal;
     signal_living(signal);
@@ -227,6 +243,8 @@ void Launcher::reap() {
     child.ended_ns = monotonic_ns();
     child.report = read_failure_report(child.report_pipe);
     ::close(child.report_pipe);
+    // The first failure starts the clock. Ranks that stand still are noted now: soon the launcher
+    // will kill them, and nobody could tell any more that they were stopped before.
     if (child.failed() && !failed_at_) {
       failed_at_ = std::chrono::steady_clock::now();
       for (const Child& other : children_) {
@@ -240,6 +258,8 @@ void Launcher::reap() {
 }
 
 void Launcher::stop_the_others() {
+  // First the ranks may notice themselves what happened and report it; their reports name the
+  // cause.
   const auto since = std::chrono::steady_clock::now() - *failed_at_;
   if (since >= kAskAfter && !asked_) {
     asked_ = true;
@@ -254,11 +274,14 @@ bool Launcher::is_stopped(const Child& child) const {
   std::ifstream file(fmt::format("/proc/{}/stat", child.process));
   std::string line;
   std::getline(file, line);
+  // /proc/PID/stat: the name in parentheses may itself hold ") ", so the last one counts; the state
+  // stands behind it.
   const auto name_end = line.rfind(") ");
   return name_end != std::string::npos && line.compare(name_end + 2, 1, "T") == 0;
 }
 
 std::string Launcher::describe(const Child& child) {
+  // What the rank wrote into shared memory outlives it.
   const std::int64_t step = progress_.of(child.rank).load();
   const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
   std::string what;
@@ -279,6 +302,8 @@ int Launcher::report() {
   for (const Child& child : children_)
     if (child.failed()) failures.push_back(&child);
   const auto order = [](const Child* child) {
+    // A rank that failed by itself comes before those that only miss a peer; among equals the
+    // earlier comes first.
     const bool about_a_peer = child->report && child->report->about_a_peer;
     return std::make_pair(about_a_peer, child->report ? child->report->time_ns : child->ended_ns);
   };
@@ -286,6 +311,7 @@ int Launcher::report() {
             [&](const Child* a, const Child* b) { return order(a) < order(b); });
   if (!stopped_rank_.empty()) fmt::print(stderr, "shoal: {}\n", stopped_rank_);
   for (const Child* child : failures) {
+    // All ranks often end with the same error, which is said once.
     const bool repeats = child != failures.front() && child->report && failures.front()->report &&
                          child->report->text == failures.front()->report->text;
     fmt::print(stderr, "shoal: {}\n",
@@ -299,6 +325,7 @@ int Launcher::report() {
   }
   for (const Child& child : children_)
     if (child.ended && child.stopped()) return child.code();
+  // No rank failed and none stopped in order: a second signal killed them.
   const bool cut_short = std::any_of(children_.begin(), children_.end(),
                                      [](const Child& child) { return child.killed_by_launcher; });
   return cut_short ? signal_exit_code(stop_signal_) : 0;

@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
     if (const char* limit = std::getenv("SHOAL_CPU")) shoal::limit_instruction_sets(limit);
     shoal::ask_for_repeatable_products();
     program.parse(argc, argv);
+    // A failure keeps its own code; only a success can turn out to have written nothing.
     return exit_code == 0 ? flush_output(0) : exit_code;
   } catch (const CLI::ParseError& error) {
     return program.exit(error) == 0 ? flush_output(0) : 2;

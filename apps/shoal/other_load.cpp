@@ -29,6 +29,8 @@ double others_s() {
   double interrupts = 0;
   double soft = 0;
   if (!(file >> word >> user >> nice >> system >> idle >> waiting >> interrupts >> soft)) return 0;
+  // /proc/stat counts this process too. Only children that have ended are known: those that still
+  // run count as others.
   double own = 0;
   for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
     rusage usage{};

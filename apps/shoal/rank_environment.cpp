@@ -38,6 +38,8 @@ struct Reader {
     return result;
   }
   /// The values of the variables that are set, as one short word.
+  /// Every rank of one start computes the same key without having met. Where the launcher tells
+  /// them apart, another start of the same job computes another one.
   std::string key(std::initializer_list<const char*> names) const {
     std::string joined = launcher;
     for (const char* name : names) joined += fmt::format("|{}={}", name, text(name));
@@ -141,6 +143,7 @@ RankEnvironment of_kubernetes(const Reader& reader) {
 
 /// Fills in where ranks of several hosts meet.
 void find_rendezvous(const Reader& reader, RankEnvironment& found) {
+  // What launchers tell every rank can be guessed by who sees it; this cannot.
   if (const std::string secret = reader.text("SHOAL_JOB_KEY"); !secret.empty())
     found.job_key = Reader::hashed(found.job_key + "|" + secret);
   found.rendezvous = reader.text("SHOAL_RENDEZVOUS");
@@ -154,9 +157,11 @@ void find_rendezvous(const Reader& reader, RankEnvironment& found) {
             "set MASTER_ADDR to an address of rank 0's host and MASTER_PORT to a port that is free "
             "there, for all ranks");
   }
+  // torchrun's own store listens on MASTER_PORT: ours takes the next one.
   const std::int64_t port =
       std::int64_t{reader.number("MASTER_PORT")} + (reader.launcher == "torchrun" ? 1 : 0);
   if (port < 1 || port > 65535) throw broken(reader.launcher, fmt::format("port {} is none", port));
+  // An IPv6 address needs brackets, or its last group would be taken for the port.
   const bool six = address.find(':') != std::string::npos && address.front() != '[';
   found.rendezvous =
       six ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
@@ -180,6 +185,7 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
     found = of_kubernetes({environment, "Kubernetes"});
   }
   if (!found) return found;
+  // Checked here, because a rank that does not exist would be waited for until the time limit.
   if (found->rank >= found->world)
     throw broken(found->launcher, fmt::format("rank {} of {}", found->rank, found->world));
   if (found->local_rank >= found->local_world || found->local_world > found->world) {

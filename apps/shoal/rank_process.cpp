@@ -25,6 +25,8 @@ namespace {
 std::atomic<int> stop_signal{0};
 
 void on_stop(int signal) {
+  // Only what is safe in a signal handler: a lock-free atomic and _exit. The first signal leaves a
+  // note for the training loop, the second ends the process.
   int none = 0;
   if (!stop_signal.compare_exchange_strong(none, signal)) ::_exit(signal_exit_code(signal));
 }
@@ -32,6 +34,7 @@ void on_stop(int signal) {
 void handle_stop_signals() {
   struct sigaction action = {};
   action.sa_handler = on_stop;
+  // System calls of libraries that do not expect EINTR go on.
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
 }
@@ -46,6 +49,8 @@ struct CommandLine {
 
 /// The first line is the job's key, the rest its text.
 void read_launch_file(int descriptor, RankArguments& arguments) {
+  // All ranks inherit one open file, and reading it would move one position for all. Opened anew it
+  // has a position of its own, at the beginning.
   std::ifstream file(fmt::format("/proc/self/fd/{}", descriptor));
   std::ostringstream rest;
   if (!std::getline(file, arguments.job_key))
@@ -63,6 +68,7 @@ int run_launched_rank(CommandLine given) {
     return run_rank(given.arguments);
   } catch (const std::exception& error) {
     const FailureReport report = failure_report(error);
+    // The pipe first: the launcher needs it to tell the first cause, the log is for people.
     write_failure_report(given.report_pipe, report);
     log_failure(given.arguments, report.text);
     // Threads of LibTorch and of unfinished work are not waited for: the error is reported, and no
@@ -80,6 +86,7 @@ void log_failure(const RankArguments& arguments, const std::string& text) {
 }
 
 int run_rank(RankArguments arguments) {
+  // Before anything that takes time: a signal during the start must not kill a rank without a word.
   handle_stop_signals();
   arguments.stop_signal = &stop_signal;
   arguments.program = program_path();

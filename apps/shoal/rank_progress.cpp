@@ -21,6 +21,8 @@ RankProgress::RankProgress(int descriptor, int ranks) : descriptor_(descriptor) 
 
 void RankProgress::map(int ranks) {
   bytes_ = ranks * sizeof(std::atomic<std::int64_t>);
+  // Zeros of a new file are counters at 0. The launcher keeps its mapping: what a rank wrote last
+  // stays when it is killed.
   void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
   if (memory == MAP_FAILED)
     throw system_error(ErrorKind::kResource, "launcher", "cannot map shared memory");

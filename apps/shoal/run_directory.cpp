@@ -41,6 +41,8 @@ bool lock_soon(int file) {
 /// while one lives, the directory is in use.
 int take_lock(const std::string& directory) {
   const std::string path = directory + "/lock";
+  // Without O_CLOEXEC: ranks inherit the lock across exec, and it lasts until the last of them has
+  // ended.
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT, 0644);
   if (file < 0)
     throw system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot open {}", path));
@@ -57,6 +59,7 @@ int take_lock(const std::string& directory) {
                             std::string(holder, length > 0 ? length - 1 : 0)))
         .hint("wait until it has ended, or choose another directory with --run-dir");
   }
+  // For the error of a second job; the lock itself is the kernel's.
   const std::string holder = fmt::format("{}\n", ::getpid());
   if (::ftruncate(file, 0) != 0 ||
       ::pwrite(file, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
@@ -77,6 +80,7 @@ bool holds_a_run(const std::string& directory) {
 std::string free_name(const std::string& path) {
   for (int n = 1;; ++n) {
     const std::string name = fmt::format("{}.old-{}", path, n);
+    // symlink_status: a link that leads nowhere is a name that is taken.
     if (!fs::exists(fs::symlink_status(name))) return name;
   }
 }
@@ -85,6 +89,7 @@ std::string free_name(const std::string& path) {
 
 RunDirectory::RunDirectory(const std::string& path, bool fresh)
     : path_(fs::path(path).lexically_normal().string()) {
+  // "runs/x/" must become "runs/x.old-1" when it is moved aside, not "runs/x/.old-1".
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   make(path_);
   lock_ = take_lock(path_);

@@ -45,6 +45,8 @@ class OutputFile {
 }  // namespace
 
 void die_with_parent(int parent) {
+  // A group of its own: a Ctrl-C at the terminal reaches the launcher alone, which passes it on in
+  // order.
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent may have died before the call above; no signal comes then.

@@ -45,6 +45,7 @@ train::Job read_job(const TrainOptions& options) {
 /// start them.
 std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool by_mpi) {
   auto found = detect_rank_environment(by_mpi);
+  // A launcher that started one process, as `srun -n 1` does, leaves the starting of ranks to us.
   if (!found || (found->world == 1 && options.ranks > 1)) return std::nullopt;
   SHOAL_USER_CHECK(options.ranks == 0 || options.ranks == found->world, "command line",
                    "--nproc {}: {} has started {} ranks", options.ranks, found->launcher,
@@ -65,6 +66,7 @@ int run_here(const RankArguments& arguments) {
   try {
     return run_rank(complete);
   } catch (const std::exception& error) {
+    // The furthest rank: with threads nobody knows which one failed first.
     std::int64_t step = 0;
     for (const auto& rank : progress) step = std::max(step, rank.load());
     const Ending ending = ending_of(error);
@@ -113,6 +115,7 @@ int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks,
   const auto& [threads, pinned, usable_cores] = placement;
   fmt::print("{}\n", describe_ranks(ranks, threads, usable_cores, !pinned.empty()));
   std::fflush(stdout);
+  // Several processes have a launcher; one process, with one rank or all as threads, is this one.
   if (ranks > 1 && !parallelism.in_process) {
     return launch_ranks(
         {directory.path(), train::to_toml(job.config), job.file, ranks, threads, pinned});
@@ -132,6 +135,7 @@ int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks,
 int be_a_rank(const train::Job& job, const RankEnvironment& environment,
               const std::string& directory) {
   const auto& parallelism = job.config.parallelism;
+  // What the other launcher has bound this rank to, and how many ranks share it.
   const auto [cores, sharers] =
       bound_cores(cores_of_this_process(), cores_of_parent_process(), environment.local_world);
   RankArguments arguments;
@@ -188,8 +192,11 @@ int train_job(const TrainOptions& options) {
   const int ranks = static_cast<int>(job.config.parallelism.ranks);
   if (options.print_config) fmt::print("{}", train::print_config(job));
   std::fflush(stdout);
+  // Everything that can be known to be wrong is refused before data is prepared, directories are
+  // made or ranks are started.
   train::validate(job, ranks, !launcher || launcher->rendezvous.empty());
   if (options.print_config) {
+    // As comments, so that the output is a job file again.
     std::string model = model::to_json(train::model_spec(job, {}));
     for (std::size_t at = 0; (at = model.find('\n', at)) != std::string::npos; at += 3)
       model.replace(at, 1, "\n# ");
@@ -202,10 +209,12 @@ int train_job(const TrainOptions& options) {
         fmt::format("parallelism.transport is \"mpi\", and no MPI has started the {} ranks", ranks))
         .hint(fmt::format("mpirun -n {} shoal train ...", ranks));
   }
+  // What follows needs the data: sizes of the model, length of the run.
   prepare_job_data(job, !launcher || launcher->rank == 0);
   const train::DataSizes sizes = train::check_job_inputs(job);
   const std::string path =
       options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
+  // Rank 0 alone locks the directory and moves an old run aside, for all ranks.
   if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
   // What cannot be placed, or does not fit, is refused before anything is moved.
   const Placement placement = launcher ? Placement() : place_ranks(job, ranks);

@@ -24,6 +24,7 @@ void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
   const auto cost = plan::inference_cost(spec, cluster, static_cast<double>(context));
   const double capacity = cluster.device.memory_bytes;
   const double price = cluster.device.price_per_hour / 3600;
+  // Money for a million tokens; price is that of a device a second.
   const double prompt = price * cost.prefill_s / static_cast<double>(context) * 1e6;
   const double made = price * cost.decode_s * 1e6;
   if (json) {
@@ -87,6 +88,8 @@ void add_scaling_command(CLI::App& plan_command) {
       fmt::print("{}: {:.4g} parameters, {:.4g} tokens ({:.3g} a parameter), {}\n", source,
                  best.parameters, best.tokens, best.tokens / best.parameters, more);
     };
+    // First the laws of the loss, whose minimum has a closed form, then those that were fitted to
+    // the optimum itself.
     for (const plan::ScalingLaw& law : plan::scaling_laws()) {
       const auto best = plan::compute_optimum(law, options->flops);
       add(law.name, law.source, best,
@@ -168,6 +171,7 @@ void add_learn_command(CLI::App& plan_command) {
   };
   auto json = std::make_shared<bool>(false);
   learn->add_flag("--json", *json, "One JSON object: the value and the line");
+  // --json may stand before or behind the calculator's name.
   learn->fallthrough();
   const auto print = [json](const plan::Calculation& result) {
     fmt::print("{}\n", *json ? ordered_json{{"value", result.value}, {"line", result.line}}.dump()

@@ -57,6 +57,7 @@ std::vector<nlohmann::json> collectives(std::vector<std::string> arguments) {
   std::vector<nlohmann::json> cases;
   std::istringstream lines(answer.out);
   for (std::string line; std::getline(lines, line);) {
+    // Lines that are no measurement are passed over.
     auto json = nlohmann::json::parse(line, nullptr, false);
     if (json.is_object() && json.contains("us_p50")) cases.push_back(std::move(json));
   }
@@ -89,6 +90,7 @@ forecast::TimedWork folding() {
   forecast::TimedWork best{kCount * sizeof(float), 1e9};
   for (int round = 0; round < 50; ++round) {
     const auto start = Clock::now();
+    // Maxima of equal values stay what they are, however often they are folded.
     collective::fold(ElementType::kF32, collective::Reduction::kMax, sources, 2, &target, 1,
                      kCount);
     best.seconds = std::min(best.seconds, to_seconds(Clock::now() - start));
@@ -182,6 +184,7 @@ CalibrateArguments measured_by(int ranks, int threads) {
   arguments.ranks = ranks;
   const Cores cores = cores_of_this_process();
   arguments.threads = threads_per_rank(cores, ranks, threads);
+  // Where there are fewer cores than threads nobody is pinned, as in a job.
   if (ranks * arguments.threads <= static_cast<int>(cores.list.size())) {
     for (int rank = 0; rank < ranks; ++rank)
       arguments.cores.push_back(cores_of_rank(cores, rank, ranks, arguments.threads));

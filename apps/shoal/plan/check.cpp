@@ -69,6 +69,7 @@ void train(const CheckOptions& options, std::int64_t ranks, const std::string& d
         std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
     sets.push_back(set);
   for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+  // A process of its own: the run is one that a user would start, with its own arena and ranks.
   const SelfRun answer = run_self(arguments);
   if (answer.code != 0) {
     throw Error(ErrorKind::kInternal, "plan",
@@ -82,6 +83,7 @@ Measured read(const std::string& directory) {
   double before = 0;
   for (const train::StepMetrics& step : train::read_metrics(directory + "/metrics.jsonl")) {
     const auto tokens = static_cast<double>(step.tokens);
+    // Metrics have the rate of each step: the tokens of the step over it are its time.
     seconds.push_back((tokens - before) / step.tokens_per_s);
     before = tokens;
   }
@@ -116,6 +118,7 @@ void check(const CheckOptions& options) {
   const bool calibrated = !options.plan.cluster.empty() && !cluster.kernels.empty();
   const Scratch scratch;
   const OtherLoad load;
+  // The machine changes from minute to minute: the drift is measured on both sides of the run.
   const forecast::Drift before =
       calibrated ? measured_drift(options.plan.cluster) : forecast::Drift{};
   train(options, cluster.devices(), scratch.path() + "/run");
@@ -124,6 +127,7 @@ void check(const CheckOptions& options) {
   const double others_cores = load.cores();
   Measured measured = read(scratch.path() + "/run");
   measured.others_cores = others_cores;
+  // memory.json counts all ranks together.
   const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices());
   const double planned_s = made.time.all();
   const double planned_now_s =

@@ -45,6 +45,7 @@ void validate(const CollectiveOptions& options, collective::Algorithm algorithm)
   const bool square = algorithm != collective::Algorithm::kRecursiveDoubling &&
                       algorithm != collective::Algorithm::kHalvingDoubling &&
                       algorithm != collective::Algorithm::kDoubleBinaryTree;
+  // Before the table is made: 100,000 ranks in a ring would take 40 billion steps.
   if (square && 4 * ranks * ranks > kMostSteps) {
     reject(fmt::format("--ranks {}: {} has about ranks^2 steps; doubling and trees go further",
                        options.ranks, options.algorithm));
@@ -73,6 +74,7 @@ void simulate(const CollectiveOptions& options) {
       reject(fmt::format("--straggler {}:{}: the factor must be positive", one.rank, one.slowdown));
     slowdown[static_cast<std::size_t>(one.rank)] = one.slowdown;
   }
+  // The table moves elements; those of gradients have 4 bytes.
   constexpr double kElement = 4;
   const auto table = collective::make_table(
       *algorithm, Kind::kAllReduce, static_cast<std::size_t>(options.bytes / kElement), 0, hosts);
@@ -107,6 +109,7 @@ std::vector<plan::Straggler> stragglers_of(const std::string& text) {
     plan::Straggler straggler;
     char rest = 0;
     long rank = 0;
+    // A third conversion that succeeds means that something follows the factor.
     if (std::sscanf(word.c_str(), "%ld:%lf%c", &rank, &straggler.slowdown, &rest) != 2) {
       throw Error(ErrorKind::kUsage, "plan",
                   fmt::format("--straggler {}: must be rank:factor, as in 3:1.5", word));

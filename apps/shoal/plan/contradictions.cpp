@@ -41,6 +41,8 @@ class Given {
 
 }  // namespace
 
+// An option that is accepted and changes nothing would answer another question than the one that
+// was asked.
 void refuse_options_without_effect(const CLI::App& command, const PlanOptions& options) {
   const Given given(command);
   if (given("--parameters")) {

@@ -60,6 +60,7 @@ void drift(const DriftOptions& options) {
 }  // namespace
 
 forecast::Drift measured_drift(const std::string& cluster_file) {
+  // A new process, as a training run starts its ranks in new ones.
   const SelfRun answer = run_self({"plan", "drift", "--cluster", cluster_file, "--json"});
   const auto json = nlohmann::json::parse(answer.out, nullptr, false);
   if (answer.code != 0 || !json.is_object()) {

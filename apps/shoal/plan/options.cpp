@@ -92,6 +92,7 @@ std::vector<std::string> known_of(const char* option, const std::vector<std::str
 plan::Cluster host_of_job(std::int64_t ranks) {
   plan::Cluster cluster = *plan::cluster_preset("cpu");
   cluster.devices_per_host = ranks;
+  // The ranks of a job share one host: each device is an equal part of it.
   cluster.device.memory_bytes /= static_cast<double>(ranks);
   cluster.device.memory_bandwidth /= static_cast<double>(ranks);
   for (auto& [type, peak] : cluster.device.peak_flops) peak /= static_cast<double>(ranks);
@@ -117,6 +118,8 @@ train::Job job_of(const PlanOptions& options) {
   if (options.devices > 0 || options.dp > 0)
     set("parallelism.ranks", options.devices > 0 ? options.devices : options.dp);
   if (options.global_batch > 0) set("training.global_batch_sequences", options.global_batch);
+  // A search chooses the micro-batch itself: 0 takes the job's own away, which might not divide the
+  // batch on another mesh.
   if (options.micro_batch > 0 || options.search) set("training.micro_batch", options.micro_batch);
   return job;
 }
@@ -316,6 +319,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
 
 model::ModelSpec model_of(const PlanOptions& options) {
   const bool shaped = options.layers != 0 || options.hidden != 0 || options.heads != 0;
+  // Exactly one of both.
   if (options.model.empty() == !shaped)
     reject("name a --model, or give a shape: --layers --hidden --heads --vocab");
   model::ModelSpec spec;
@@ -340,6 +344,7 @@ model::ModelSpec model_of(const PlanOptions& options) {
 plan::Cluster cluster_of(const PlanOptions& options) {
   std::int64_t devices = options.devices;
   if (devices == 0 && is_job(options)) devices = job_of(options).config.parallelism.ranks;
+  // A job is planned for one host of the preset cpu unless somebody names another cluster.
   if (options.cluster.empty() && is_job(options)) return host_of_job(devices);
   const std::string name = options.cluster.empty() ? kDefaultCluster : options.cluster;
   plan::Cluster cluster = load_cluster(name);
@@ -384,6 +389,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
                          mesh.context, kMostDevices));
     }
   }
+  // The data ranks are what is left of the devices.
   if (options.dp == 0 && devices % rest != 0)
     reject(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
@@ -397,12 +403,14 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   if (options.global_batch != 0) {
     training.global_batch = given("global-batch", options.global_batch);
   } else if (!is_job(options)) {
+    // One micro-batch for each pipeline rank is the least that fills a pipeline.
     training.global_batch = mesh.data * training.micro_batch *
                             (options.micro_batches > 0 ? options.micro_batches : mesh.pipeline);
   }
   if (options.sequence != 0) training.sequence = options.sequence;
   if (!options.recompute.empty()) {
     training.recompute = recompute_of(options.recompute);
+    // An option replaces what the job decided block by block.
     training.kept.clear();
   }
   training.schedule = mesh.virtual_stages > 1 ? "interleaved" : "1f1b";

@@ -55,6 +55,7 @@ std::vector<std::string> gathers_of(const PlanOptions& options, const model::Mod
     const train::ParallelismSection& p = job_of(options).config.parallelism;
     const bool apart =
         p.transport == train::Transport::kTcp || p.transport == train::Transport::kMpi;
+    // Ranks that share no memory gather as if each were on a host of its own.
     if (!p.in_process && (!p.arena || apart)) cluster.devices_per_host = 1;
   }
   std::vector<std::string> list;
@@ -109,6 +110,8 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const model::Mode
     if (!file) refuse();
     writer.emplace(file, ranks);
   }
+  // A trace goes to its file span by span, so that its length costs no memory; a drawing needs them
+  // all.
   std::vector<std::vector<schedule::Span>> kept(options.svg.empty() ? 0 : ranks);
   const schedule::Visit visit = [&](int rank, const schedule::Span& span) {
     if (writer) writer->add(rank, span);
@@ -131,6 +134,7 @@ void run_plan(const PlanOptions& given) {
   if (given.parameters != 0) return print_model_states(given);
   if (given.search) return run_search(given);
   PlanOptions options = given;
+  // First: a schedule file decides the pipeline ranks and micro-batches of the mesh.
   const auto table = schedule_of(options);
   const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);

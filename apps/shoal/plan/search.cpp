@@ -106,6 +106,7 @@ void run_search(const PlanOptions& options) {
     throw Error(ErrorKind::kUsage, "plan",
                 "--search needs the --global-batch that all meshes train");
   }
+  // What the search tries must not be fixed by the start: sizes that were given are in the space.
   PlanOptions start = options;
   start.dp = 1;
   start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0;

@@ -39,6 +39,8 @@ constexpr int kBurst = 64;  // messages that are timed as one
 void send_and_receive(const comm::Group& group, const Case& c) {
   const int size = group.size();
   const int rank = group.rank();
+  // Both are started before either is waited for: if all ranks sent first and received then, a ring
+  // of blocking sends would stand still.
   comm::Work sent = group.send(c.full, (rank + 1) % size, 0, {.async = true});
   comm::Work received = group.recv(c.out, (rank + size - 1) % size, 0, {.async = true});
   received.wait(Deadline::never());
@@ -107,7 +109,8 @@ Case make_case(const BenchArguments& a, const std::string& op, std::int64_t byte
 
 void run(const comm::Group& group, const Case& c) { c.call(group, c); }
 
-/// Elements `first` and on of (i % 7) * times + plus, as integers.
+/// Computed in whole numbers; rounded once to the type where it is compared, as the operations
+/// round.
 at::Tensor pattern(std::int64_t first, std::int64_t count, std::int64_t times, std::int64_t plus) {
   return at::arange(first, first + count, at::kLong).remainder(7).mul(times).add(plus);
 }
@@ -156,6 +159,8 @@ bool is_right(const Case& c, int rank, int ranks) {
 void check(const comm::Group& group, const Case& c) {
   const int ranks = group.size();
   const int rank = group.rank();
+  // Every rank contributes other numbers, and neighbours in a buffer differ: a part in the wrong
+  // place is noticed.
   fill(c.full, rank + 1), fill(c.part, rank + 1);
   group.barrier();
   run(group, c);
@@ -185,11 +190,15 @@ double seconds_of(const comm::Group& group, const Case& c) {
 /// Times of the slowest rank, call by call, ascending; each call starts when every rank has just
 /// left the one before.
 at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
+  // The first calls touch memory and find connections.
   for (int i = 0; i < 3; ++i) run(group, c);
   group.barrier();
   const at::Tensor estimate = at::empty({1}, at::kDouble);
   *estimate.data_ptr<double>() = seconds_of(group, c);
+  // The number of calls must be the same on all ranks, or they would wait for one another for ever:
+  // it follows from the slowest estimate.
   group.all_reduce(estimate, {.reduction = comm::Reduction::kMax});
+  // Percentiles of short calls need many of them.
   const bool small = c.count * static_cast<std::int64_t>(c.full.element_size()) <= 1 << 20;
   const std::int64_t least = !small ? 5 : c.op == "message_rate" ? 100 : 1000;
   const double each = std::max(*estimate.const_data_ptr<double>(), 1e-7) * in_a_row(c.op);
@@ -197,6 +206,7 @@ at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
       std::clamp(static_cast<std::int64_t>(seconds / each), least, std::int64_t{20000});
   const at::Tensor times = at::empty({calls}, at::kDouble);
   for (std::int64_t i = 0; i < calls; ++i) times.data_ptr<double>()[i] = seconds_of(group, c);
+  // A call is over when its slowest rank has its result.
   group.all_reduce(times, {.reduction = comm::Reduction::kMax});
   std::sort(times.data_ptr<double>(), times.data_ptr<double>() + calls);
   return times;
@@ -240,6 +250,7 @@ comm::WorldOptions world_options(const BenchArguments& a) {
                                                              : comm::Transport::kSharedMemory;
   options.rendezvous = a.rendezvous;
   if (a.hosts > 1) {
+    // Playing several hosts: ranks that say other names share no memory and meet through a file.
     options.network.host = fmt::format("host-{}", a.rank * a.hosts / a.world);
     options.rendezvous = "file:" + wire::rendezvous_directory() + "/" + a.name + ".store";
     options.network.interface = "lo";
@@ -251,12 +262,15 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
            const at::Tensor& times) {
   const double* t = times.const_data_ptr<double>();
   const auto calls = static_cast<std::size_t>(times.numel());
+  // Times are sorted.
   const double p50 = t[calls / 2];
   const double p99 = t[static_cast<std::size_t>(static_cast<double>(calls) * 0.99)];
   const double n = a.world;
   const std::int64_t whole = c.count * static_cast<std::int64_t>(c.full.element_size());
   const double bytes = static_cast<double>(whole);
   const bool plain = c.op == "broadcast" || c.op == "reduce" || is_of_messages(c.op);
+  // Bus bandwidth as nccl-tests define it: the bytes that the slowest link must carry, over the
+  // time.
   const double factor = c.op == "all_reduce" ? 2 * (n - 1) / n
                         : plain              ? 1
                         : c.op == "barrier"  ? 0
@@ -286,6 +300,7 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
 int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
   using namespace shoal;
   const apps::BenchArguments& a = *arguments;
+  // Each rank keeps to one core.
   at::set_num_threads(1);
   const comm::Group group = comm::connect(apps::world_options(a));
   try {
@@ -300,11 +315,13 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
         apps::check(group, c);
         const at::Tensor times = apps::measure(group, c, a.seconds);
         if (a.rank == 0) apps::print(a, group, c, times);
+        // It has no sizes.
         if (op == "barrier") break;
       }
     }
     group.barrier();
   } catch (const Error& error) {
+    // The other ranks end with this cause instead of waiting.
     group.abort(error);
     throw;
   }

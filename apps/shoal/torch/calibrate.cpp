@@ -56,6 +56,7 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
   using namespace shoal;
   using namespace shoal::apps;
   CalibrateArguments& a = *arguments;
+  // All ranks time the same case at the same time, so that they compete for memory as in training.
   std::barrier meeting(a.ranks);
   const Together together = [&] { meeting.arrive_and_wait(); };
   comm::WorldOptions options;
@@ -63,6 +64,8 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
   // Ranks as threads over the arena: memory lies as it does in training.
   comm::run_on_threads(options, [&](const comm::Group& group) {
     const c10::AutoGradMode no_gradient(false);
+    // Each thread is a rank: it keeps to its cores, and so do the threads that LibTorch starts for
+    // it.
     if (!a.cores.empty()) keep_to(a.cores[static_cast<std::size_t>(group.rank())]);
     at::set_num_threads(a.threads);
     const KernelRounds rounds{a.seconds, a.rounds, !a.cores.empty()};
@@ -71,6 +74,7 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
       if (group.rank() == 0) a.kernels = kernels;
       return;
     }
+    // Every rank runs every case; of these three the numbers of rank 0 are kept.
     const auto f32 = products(at::kFloat, a.seconds, together);
     const auto bf16 =
         a.bf16 ? products(at::kBFloat16, a.seconds, together) : std::vector<TimedSample>{};

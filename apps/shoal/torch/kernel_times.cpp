@@ -84,6 +84,7 @@ class Places {
     parameter.set_tensor((type == at::kFloat ? weights_ : narrow_)
                              .narrow(0, next_, count)
                              .view(parameter.global_shape()));
+    // With a sink, as in training: backward writes the gradient in place.
     parameter.set_sink(gradients_.narrow(0, next_, count).view(parameter.global_shape()));
     next_ += count;
   }
@@ -108,6 +109,7 @@ class Measuring {
 
   /// One round of all cases on this rank, in the same order every time.
   TimedKernels round() {
+    // Widths and rows around those of small models; between them the fit interpolates.
     for (const std::int64_t width : {256, 512, 768}) {
       for (const std::int64_t rows : {64, 256, 1024}) {
         for (const auto& [in, out] :
@@ -169,7 +171,10 @@ class Measuring {
       std::int64_t behind = 0) const {
     std::vector<double> there;
     std::vector<double> back;
+    // A queue of forward passes whose backward is still to come: each turn adds one and finishes
+    // the oldest, so that `behind` others lie between the two.
     std::deque<std::pair<std::int64_t, at::Tensor>> waiting;
+    // Fills the queue before the clock runs.
     for (std::int64_t i = 0; i < behind; ++i)
       waiting.emplace_back(copies - behind + i, forward(copies - behind + i));
     repeat(copies, {&there, &back}, [&](std::int64_t copy) {
@@ -203,6 +208,7 @@ class Measuring {
     }
     const at::Tensor x = leaf({rows, in});
     const at::Tensor gradient = values({rows, out});
+    // The down projection adds to the residual stream, as in a block.
     const at::Tensor residual = in == 4 * out ? values({rows, out}) : at::Tensor();
     const auto times = both(
         copies, [&](std::int64_t copy) { return layers[copy]->onto(residual, x, nn::Context()); },
@@ -267,6 +273,7 @@ class Measuring {
   }
 
   void loss(std::int64_t rows, std::int64_t width, std::int64_t vocab, at::ScalarType type) {
+    // A table of its own for each call in turn: the head reads its weight from memory once a step.
     const std::int64_t copies = Places::copies(width * vocab);
     places_.clear();
     std::vector<std::unique_ptr<nn::Embedding>> tables;
@@ -295,6 +302,7 @@ class Measuring {
 
   void optimizer(std::int64_t count, at::ScalarType type) {
     const c10::AutoGradMode not_recording(false);
+    // Many slices of one size: a step goes through all states once, so none is in a cache.
     const std::int64_t copies = std::clamp<std::int64_t>(kWeights / count, 1, 24);
     std::vector<optim::Slice> slices;
     std::vector<at::Tensor> gradients;
@@ -330,6 +338,7 @@ class Measuring {
         group_.barrier();
         const auto start = Clock::now();
         std::vector<comm::Work> works;
+        // Started one after the other and polled, as gradient hooks do during backward.
         for (std::int64_t i = 0; i < copies; ++i) works.push_back(start_one(i)), group_.poll();
         for (comm::Work& work : works) work.order();
         if (round > 0) times.push_back(seconds_since(start) / static_cast<double>(copies));
@@ -338,6 +347,7 @@ class Measuring {
     };
     measure("all_reduce",
             [&](std::int64_t i) { return group_.all_reduce(whole[i], {.async = true}); });
+    // The all-reduces have summed them again and again: moderate values once more.
     for (const at::Tensor& tensor : whole) tensor.fill_(0.01);
     measure("reduce_scatter", [&](std::int64_t i) {
       return group_.reduce_scatter(shards[i], whole[i], {.async = true});

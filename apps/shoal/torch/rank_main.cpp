@@ -41,6 +41,8 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.network.interface = config.parallelism.interface;
   options.network.ports = wire::parse_port_range(config.parallelism.ports);
   options.network.algorithms = config.parallelism.algorithms;
+  // Rank 0's figures count for all, as all must choose the same algorithms; the others need not
+  // have the file.
   if (arguments.rank == 0 && !config.parallelism.link_costs.empty())
     options.network.link_costs = train::read_link_costs(config.parallelism.link_costs);
   options.network.in_rank_order = config.parallelism.in_rank_order;
@@ -96,6 +98,7 @@ int recorded(const RankArguments& arguments, int rank, const collective::FlightB
                  error.what());
     }
   };
+  // Files of an earlier start would be taken for this one's.
   collective::forget_flight(logs, rank);
   try {
     return body();
@@ -126,6 +129,7 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   }
   std::atomic<int> code = 0;
   comm::run_on_threads(options, [&](const comm::Group& world) {
+    // Threads share one arena: what a thread allocates is booked for its rank.
     memory_context().rank = world.rank();
     if (!arguments->cores.empty()) {
       const auto first =
@@ -134,6 +138,7 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
     }
     const int mine = apps::recorded(*arguments, world.rank(), *options.flight,
                                     [&] { return apps::run_one(*arguments, job, world); });
+    // All ranks stop for the same reason, so any code would do.
     if (world.rank() == 0) code = mine;
   });
   return code;

@@ -18,6 +18,9 @@ std::vector<ControlGroup> control_groups(const std::string& controller,
     const bool unified = controllers == ",,";
     if (!unified && controllers.find("," + controller + ",") == std::string::npos) continue;
     std::string path = line.substr(second + 1);
+    // The kernel applies the limit of every ancestor, so the path is walked up to the root. In a
+    // container the lower part of the path may not be mounted; those folders are listed too and
+    // read as "no limit".
     for (;;) {  // a limit may sit on any level above
       if (path == "/") path.clear();
       found.push_back({mount + (unified ? "" : "/" + controller) + path, unified});
@@ -49,6 +52,8 @@ std::optional<std::uint64_t> memory_limit(const std::vector<ControlGroup>& group
   return least;
 }
 
+// The quota is granted / period, in processors; 0 means that no group sets one. The least of all
+// levels is what the process gets.
 double processor_quota(const std::vector<ControlGroup>& groups) {
   double least = 0;
   for (const ControlGroup& group : groups) {

@@ -12,6 +12,8 @@ struct Entry {
   bool floating;
 };
 
+// In the order of the enumerators, which index it. The names stand in checkpoints and cluster
+// files.
 constexpr std::array<Entry, 17> kEntries{{
     {ElementType::kBool, "bool", 1, false},
     {ElementType::kU8, "u8", 1, false},

@@ -36,6 +36,7 @@ const char* name(ErrorKind kind) {
   return "unknown";
 }
 
+// 65 to 78 are those of sysexits.h; 80, 81, 201 and 202 are Shoal's own (docs/reference/errors.md).
 int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kUsage:
@@ -91,6 +92,7 @@ Error& Error::hint(std::string hint) {
   return compose();
 }
 
+// Anew after every addition, so that what() is complete whenever the error is caught.
 Error& Error::compose() {
   std::string where;
   const auto add = [&](std::string part) {

@@ -34,6 +34,9 @@ void replace_text(const std::string& path, std::string_view text, const std::str
   bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   // fclose writes what is still buffered, so its result counts too.
   if (file) written = std::fclose(file) == 0 && written;
+  // rename() replaces the file at once: a reader sees the old text or the new one. Nothing is
+  // flushed to the disk here; data and checkpoints, which must survive a power failure, have
+  // writers that do.
   if (written && std::rename(aside.c_str(), path.c_str()) == 0) return;
   const Error error = system_error(ErrorKind::kOutput, operation, "cannot write " + path);
   ::unlink(aside.c_str());

@@ -91,6 +91,7 @@ void limit_instruction_sets(std::string_view name) {
                 fmt::format("SHOAL_CPU is \"{}\"; it may be: {}", name,
                             fmt::join(instruction_set_limits(), ", ")));
   }
+  // Highway has no target for AVX512-BF16, so that one limit is kept beside its table.
   bf16_allowed = limit->name == std::string_view("avx512_bf16");
   hwy::DisableTargets(limit->disabled);
   const std::int64_t allowed = choose_targets();
@@ -98,11 +99,15 @@ void limit_instruction_sets(std::string_view name) {
   // there. Below a limit that the processor does not reach it chooses for itself.
   if (limit->aten != nullptr && allows(allowed, limit->aten))
     set_unless_set("ATEN_CPU_CAPABILITY", limit->aten);
+  // The libraries read their variables when they are first used, so this must run before the first
+  // product. A value that the user has set stays.
   set_unless_set("MKL_ENABLE_INSTRUCTIONS", limit->mkl);
   set_unless_set("MKL_CBWR", limit->branch);
   set_unless_set("ONEDNN_MAX_CPU_ISA", limit->onednn);
 }
 
+// Without STRICT, MKL's result may depend on the alignment of its matrices: two ranks that compute
+// the same would then differ.
 void ask_for_repeatable_products() {
 #if HWY_ARCH_X86
   if ((targets() & kAvx512) != 0) {

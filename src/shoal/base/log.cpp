@@ -40,6 +40,7 @@ Log::Log(const std::string& file, int rank, LogLevel level, LogLevel console) {
   sinks.back()->set_pattern(fmt::format("[rank {}] %l: %v", rank));
   logger_ = std::make_shared<spdlog::logger>("shoal", sinks.begin(), sinks.end());
   logger_->set_level(spdlog::level::debug);
+  // A process that is killed loses what it has not flushed; debug lines are too many to flush each.
   logger_->flush_on(spdlog::level::info);
 }
 

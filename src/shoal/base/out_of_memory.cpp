@@ -6,6 +6,8 @@ namespace shoal {
 
 std::optional<std::string> out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error)) return "";
+  // c10::Error is no bad_alloc, and this room cannot include it: LibTorch's allocators are known by
+  // their text.
   const std::string text = error.what();
   const auto at = text.find("can't allocate memory");
   if (at == std::string::npos) return std::nullopt;

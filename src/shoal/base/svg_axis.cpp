@@ -24,6 +24,7 @@ double Axis::operator()(double value) const {
 std::vector<double> ticks(const Axis& axis, int most) {
   std::vector<double> values;
   if (axis.logarithmic) {
+    // The tolerance keeps a tick that lies on the border although pow and log10 rounded it across.
     for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high;
          power *= 10) {
       for (const double factor : {1.0, 2.0, 5.0}) {
@@ -34,6 +35,8 @@ std::vector<double> ticks(const Axis& axis, int most) {
     }
     return values;
   }
+  // The tolerance of 1e-9 steps does the same here; what is nearly zero is written as 0, not as
+  // 1e-17.
   const double step = round_step(axis.high - axis.low, most);
   for (double value = std::ceil(axis.low / step - 1e-9) * step; value <= axis.high + 1e-9 * step;
        value += step)

@@ -8,6 +8,7 @@
 namespace shoal {
 
 Error system_error(ErrorKind kind, const std::string& operation, const std::string& what) {
+  // Taken first: formatting and allocation below may change errno.
   const int code = errno;
   return Error(kind, operation, fmt::format("{}: {} (errno {})", what, std::strerror(code), code));
 }

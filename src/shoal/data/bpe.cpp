@@ -32,6 +32,7 @@ class PretokenCache {
   /// Appends the remembered tokens; false when there are none.
   bool find(std::string_view word, Ids& ids) const {
     const Part& part = part_of(word);
+    // Readers do not block one another; a word is written once and found often.
     const std::shared_lock lock(part.mutex);
     const auto found = part.map.find(word);
     if (found == part.map.end()) return false;
@@ -46,6 +47,8 @@ class PretokenCache {
   }
 
  private:
+  // Parts with a lock each, so that threads seldom meet. When a part is full it learns nothing
+  // more: frequent words come early, and nothing need be evicted.
   static constexpr std::size_t kParts = 64, kEntries = std::size_t{1} << 19;
   struct Part {
     mutable std::shared_mutex mutex;
@@ -65,6 +68,8 @@ class BpeTokenizer final : public Tokenizer {
     };
     if (const auto status = pieces_.LoadFromSerializedProto(model_); !status.ok())
       fail("not a SentencePiece model: " + status.ToString());
+    // Entry 0 is the end of a document and stands for no bytes. Every other entry must stand for
+    // some, and every single byte must have one: then any text can be encoded.
     bytes_.resize(pieces_.GetPieceSize());
     std::array<bool, 256> present{};
     for (int id = 1; id < pieces_.GetPieceSize(); ++id) {
@@ -84,6 +89,8 @@ class BpeTokenizer final : public Tokenizer {
 
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<std::uint32_t>& ids) const override {
+    // Tokens never cross the border of a pre-token, so each is encoded by itself, and most are
+    // remembered.
     while (!text.empty()) {
       const std::string_view word = next_pretoken(text);
       if (!cache_.find(word, ids)) encode_word(word, ids);
@@ -104,6 +111,8 @@ class BpeTokenizer final : public Tokenizer {
     const auto status = pieces_.Encode(characters_.write(word), &found);
     SHOAL_CHECK(status.ok(), "{}", status.ToString());
     const std::vector<std::uint32_t> tokens(found.begin(), found.end());
+    // Losslessness is checked for every new pre-token: a silent mistake of the library would spoil
+    // a whole corpus. The cache makes it cheap.
     std::string joined;
     for (const std::uint32_t id : tokens) joined += bytes_[id];
     SHOAL_CHECK(joined == word, "the tokens of a pre-token of {} bytes stand for {} other bytes",
@@ -136,6 +145,7 @@ class CountedWords final : public sentencepiece::SentenceIterator {
 std::vector<std::string> training_lines(const PretokenCounts& counts) {
   const ByteCharacters characters;
   std::vector<std::string> lines;
+  // Bytes are written as harmless characters, so no word holds a tab or a line end.
   for (const auto& [word, count] : counts)
     lines.push_back(fmt::format("{}\t{}", characters.write(word), count));
   // Every byte occurs, so every byte gets an entry. (The option required_chars aborts in
@@ -149,6 +159,7 @@ std::vector<std::string> training_lines(const PretokenCounts& counts) {
 
 void count_pretokens(std::string_view text, PretokenCounts& counts) {
   std::unordered_map<std::string_view, std::uint64_t> seen;
+  // Views into the text first: a string is made once for each different word, not for each word.
   while (!text.empty()) ++seen[next_pretoken(text)];
   for (const auto& [word, count] : seen) {
     const auto found = counts.lower_bound(word);
@@ -170,7 +181,9 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
       {
           {"model_type", "bpe"},
           {"vocab_size", fmt::to_string(vocab_size)},
+          // a small text may not hold as many pairs
           {"hard_vocab_limit", "false"},
+          // words with their counts: the text itself is never seen
           {"input_format", "tsv"},
           {"character_coverage", "1.0"},
           {"unk_id", "0"},
@@ -178,6 +191,8 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
           {"bos_id", "-1"},
           {"eos_id", "-1"},
           {"pad_id", "-1"},
+          // The library must not touch the text: no Unicode normalisation, no blank in front, no
+          // blanks merged, and no cuts of its own beside those of next_pretoken.
           {"normalization_rule_name", "identity"},
           {"add_dummy_prefix", "false"},
           {"remove_extra_whitespaces", "false"},
@@ -185,6 +200,7 @@ std::shared_ptr<const Tokenizer> train_bpe(const PretokenCounts& counts, std::ui
           {"split_by_unicode_script", "false"},
           {"split_by_number", "false"},
           {"max_sentencepiece_length", "32"},
+          // one thread: equal counts give equal tokenizers
           {"num_threads", "1"},
           {"minloglevel", "2"},
       },

@@ -37,6 +37,8 @@ bool ByteCharacters::read(std::string_view text, std::string& bytes) const {
     const auto first = static_cast<unsigned char>(text[0]);
     const std::size_t length = first < 0x80 ? 1 : 2;
     if (length > text.size()) return false;
+    // All code points are below U+0200, so two bytes of UTF-8 suffice; what is encoded otherwise is
+    // found by writing it again.
     const int code_point = length == 1 ? first : (first & 0x1f) << 6 | (text[1] & 0x3f);
     if (code_point >= 512 || byte_of_[code_point] < 0 || utf8(code_point) != text.substr(0, length))
       return false;

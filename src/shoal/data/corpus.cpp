@@ -24,9 +24,13 @@ InputFile input_file(std::string name, const fs::path& path) {
 
 void find_below(const fs::path& folder, const std::vector<std::string>& suffixes,
                 std::vector<InputFile>& files) {
+  // Names begin with the folder's own name: they are part of the fingerprint, which must not depend
+  // on where the folder lies.
   const fs::path above = fs::canonical(folder).parent_path();
   for (auto it = fs::recursive_directory_iterator(fs::canonical(folder));
        it != fs::recursive_directory_iterator(); ++it) {
+    // What begins with a dot is no text of the corpus (.git, editors' files); such folders are not
+    // entered.
     if (hidden(it->path())) {
       if (it->is_directory()) it.disable_recursion_pending();
       continue;
@@ -63,8 +67,10 @@ std::vector<InputFile> find_files(const std::vector<std::string>& inputs,
   }
   if (files.empty())
     throw Error(ErrorKind::kData, "data prepare", "the inputs hold no file that is wanted");
+  // The order of a directory is the file system's; sorted names give the same data set everywhere.
   std::sort(files.begin(), files.end(),
             [](const InputFile& a, const InputFile& b) { return a.name < b.name; });
+  // Names are keys of the split and of the manifest: two files of one name could not be told apart.
   const auto twin =
       std::adjacent_find(files.begin(), files.end(),
                          [](const InputFile& a, const InputFile& b) { return a.name == b.name; });
@@ -97,6 +103,7 @@ std::vector<InputFile> find_pinned(const std::string& folder,
           .hint(kHint);
     }
     files.push_back(input_file(want.path, path));
+    // Sizes are compared before anything is read; checksums follow in check_pinned.
     if (files.back().bytes != want.bytes) {
       throw Error(ErrorKind::kData, "data prepare",
                   fmt::format("{} has {} bytes; the pinned list of headers says {}", path,
@@ -120,6 +127,7 @@ void check_pinned(const std::vector<Document>& documents, const std::vector<Pinn
               pinned.size());
   std::size_t differ = 0;
   std::size_t first = 0;
+  // Backwards, so that `first` ends as the first one that differs.
   for (std::size_t i = documents.size(); i-- > 0;)
     if (crc32(documents[i].text) != pinned[i].crc32) ++differ, first = i;
   if (differ == 0) return;
@@ -140,6 +148,7 @@ Split split_documents(std::vector<Document> documents, double fraction, std::uin
   if (fraction == 0) return {std::move(documents), {}};
   if (documents.size() == 1) {
     auto& [name, text] = documents[0];
+    // A single document is cut at a line end near the wanted place.
     const auto wanted = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - fraction));
     const std::size_t line_end = text.rfind('\n', wanted);
     const std::size_t cut = line_end == std::string::npos ? wanted : line_end + 1;
@@ -148,6 +157,8 @@ Split split_documents(std::vector<Document> documents, double fraction, std::uin
     if (!text.empty()) split.train.push_back(std::move(documents[0]));
     return split;
   }
+  // A draw by name alone: a file keeps its side when others are added or removed. The smallest and
+  // the largest draw change sides only where a side would be empty.
   const Key key = Key(seed).child("validation split");
   std::vector<double> draws;
   for (const Document& document : documents) draws.push_back(key.child(document.name).uniform(0));

@@ -18,6 +18,7 @@ std::string_view trim(std::string_view text) {
 
 std::vector<std::string_view> fields_of(std::string_view line, char separator) {
   std::vector<std::string_view> fields;
+  // A separator at the end of a line begins one more, empty field.
   for (bool more = true; more;) {
     const auto end = line.find(separator);
     auto field = trim(line.substr(0, end));
@@ -33,6 +34,7 @@ std::vector<std::string_view> fields_of(std::string_view line, char separator) {
 std::optional<double> number(std::string_view text) {
   if (!text.empty() && text[0] == '+') text.remove_prefix(1);
   double value = 0;
+  // from_chars knows no locale: "1,5" is never a number and "1.5" always is.
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
@@ -45,12 +47,14 @@ class CsvReader {
       : rest_(text), origin_(origin), options_(options) {}
 
   TableDataset read() {
+    // Excel begins UTF-8 files with a byte order mark.
     if (rest_.starts_with("\xef\xbb\xbf")) rest_.remove_prefix(3);
     bool first = true;
     for (std::string_view line; next_line(line);) {
       const auto fields = fields_of(line, options_.separator);
       if (first) {
         width_ = fields.size();
+        // The first line settles the width, the names and the target column for all others.
         const bool header = is_header(fields);
         find_target(header ? fields : std::vector<std::string_view>());
         first = false;
@@ -91,6 +95,7 @@ class CsvReader {
                        options_.separator));
     }
     const auto width = static_cast<std::int64_t>(width_);
+    // A name in the header, an index from the left, or a negative one from the right.
     std::int64_t index =
         options_.target_index < 0 ? width + options_.target_index : options_.target_index;
     if (options_.target_name) {
@@ -110,6 +115,7 @@ class CsvReader {
       fail(fmt::format("{} fields where the first line has {}", fields.size(), width_));
     for (std::size_t k = 0; k < fields.size(); ++k) {
       const auto value = number(fields[k]);
+      // Features are stored as float, which would turn a larger number into infinity.
       if (!value || !std::isfinite(*value) || std::fabs(*value) > 3.4e38)
         fail(fmt::format("field {} is no finite number: '{}'", k + 1, fields[k]));
       (k == target_ ? table_.targets : table_.features).push_back(static_cast<float>(*value));
@@ -153,6 +159,7 @@ TableDataset read_digits(const std::string& path) {
                 fmt::format("{} is not the set of digits: {} columns, {} classes", path,
                             table.columns, table.class_count));
   }
+  // 0 to 16 in the file, 0 to 1 for training.
   for (float& pixel : table.features) pixel /= 16;
   return table;
 }

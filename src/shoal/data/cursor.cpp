@@ -22,11 +22,15 @@ std::uint64_t first_half(std::uint64_t draws, std::uint64_t share) {
 MixtureDraw mixture_draw(std::span<const double> weights, std::uint64_t index) {
   MixtureDraw draw{0, index};
   while (weights.size() > 1) {
+    // The draws are dealt to two halves of the list so that each has its share, rounded, in every
+    // prefix; a draw then has a number within its half, and the half is divided again. Integers
+    // alone decide (shares of 2^-32): no rounding accumulates over billions of samples.
     const auto half = weights.size() / 2;
     const double first = std::accumulate(weights.begin(), weights.begin() + half, 0.0);
     const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
     const auto share = static_cast<std::uint64_t>(std::llround(first / all * 0x1p32));
     const std::uint64_t before = first_half(draw.before, share);
+    // This draw is the one that raised the count of the first half.
     if (first_half(draw.before + 1, share) > before) {
       weights = weights.first(half);
       draw.before = before;
@@ -44,6 +48,8 @@ SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t se
     : length_(sequence_length), seed_(seed) {
   SHOAL_USER_CHECK(!corpora.empty() && sequence_length >= 1, "data",
                    "{} corpora, sequences of {} tokens", corpora.size(), sequence_length);
+  // A hash of the corpora and their shares, which a resumed run compares. The number keeps it apart
+  // from other hashes.
   Key fingerprint(2);
   double total = 0;
   for (const auto& corpus : corpora) total += corpus.weight;
@@ -57,6 +63,7 @@ SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t se
                               tokens->name(), count, length_))
           .hint("choose a shorter sequence or more data");
     }
+    // The same number would mean other text in each corpus.
     if (tokens->tokenizer().checksum() != corpora[0].tokens->tokenizer().checksum()) {
       throw Error(ErrorKind::kData, "data",
                   fmt::format("{} and {} have different tokenizers", corpora[0].tokens->name(),
@@ -68,6 +75,7 @@ SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t se
     corpora_.push_back(
         {tokens, room ? count / length_ - 1 : (count - 1) / length_, room ? length_ : 1, weight});
     const double share = weight / total;
+    // Weights enter as rounded shares: 1 : 1 and 2 : 2 are the same mixture.
     fingerprint = fingerprint.child(tokens->fingerprint())
                       .child(static_cast<std::uint64_t>(std::llround(share * 0x1p32)));
   }
@@ -79,6 +87,8 @@ Sample SampleCursor::at(std::uint64_t sample) const {
   for (const Corpus& corpus : corpora_) weights.push_back(corpus.weight);
   const MixtureDraw draw = mixture_draw(weights, sample);
   const Corpus& corpus = corpora_[draw.member];
+  // Each epoch has an offset of its own, so that windows do not cut the text at the same places
+  // again, and an order of its own.
   const std::uint64_t epoch = draw.before / corpus.windows;
   const Key key = Key(seed_).child("sample order").child(draw.member).child(epoch);
   const std::uint64_t offset = key.child("offset").below(0, corpus.offsets);
@@ -100,6 +110,7 @@ std::uint64_t SampleCursor::resume(const CursorPosition& position) const {
                             was, is))
         .hint("resume with the options of the run that saved it, or start anew");
   };
+  // Any of the three would silently give other samples under the same numbers.
   if (position.seed != seed_) fail("seed", position.seed, seed_);
   if (position.sequence_length != length_)
     fail("sequence length", position.sequence_length, length_);

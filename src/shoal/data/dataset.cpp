@@ -13,6 +13,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder,
                                                 const Manifest& manifest) {
   const std::string path = folder + "/" + kTokenizerFile;
   const std::string bytes = read_file(path);
+  // Tokens mean nothing under another tokenizer, and nothing else would notice.
   if (crc32(bytes) != manifest.tokenizer_crc32) {
     throw Error(ErrorKind::kData, "dataset",
                 fmt::format("{} is not the tokenizer of {}: its checksum is {:08x}, not {:08x}",
@@ -22,6 +23,8 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& folder,
 }
 
 void check_entry(const TokenShard& shard, const ShardEntry& entry, const Manifest& manifest) {
+  // A shard and the manifest tell the same twice. Files of different runs that were mixed in one
+  // folder are found here, not as strange losses.
   const ShardHeader& header = shard.header();
   const bool same = header.tokens == entry.tokens && header.documents == entry.documents &&
                     header.text_bytes == entry.bytes && header.body_crc32 == entry.crc32 &&
@@ -55,6 +58,7 @@ TokenDataset TokenDataset::open(const std::string& folder, const std::string& sp
     TokenShard shard(folder + "/" + entry.file, check == Check::kBodies);
     check_entry(shard, entry, manifest);
     const std::uint64_t begin = dataset.begins_.back();
+    // The first entry of a shard is where the one before it ended.
     for (const std::uint64_t at : shard.document_tokens().subspan(1))
       dataset.document_begins_.push_back(begin + at);
     dataset.begins_.push_back(begin + entry.tokens);
@@ -62,6 +66,7 @@ TokenDataset TokenDataset::open(const std::string& folder, const std::string& sp
     dataset.shards_.push_back(std::move(shard));
   }
   dataset.files_ = found->second.files;
+  // A manifest that was edited, or whose shards were exchanged, fails here.
   const bool whole =
       dataset.tokens() == found->second.tokens && dataset.documents() == dataset.files_.size();
   if (!whole) {
@@ -77,6 +82,7 @@ void TokenDataset::copy_across(std::uint64_t start, std::span<T> out) const {
   SHOAL_USER_CHECK(start <= tokens() && out.size() <= tokens() - start, "dataset",
                    "tokens {} to {} of {}, which has {}", start, start + out.size(), name_,
                    tokens());
+  // The last shard that begins at or before `start`; a window may run on into the next ones.
   std::size_t shard = std::upper_bound(begins_.begin(), begins_.end(), start) - begins_.begin() - 1;
   while (!out.empty()) {
     const std::uint64_t count = std::min<std::uint64_t>(out.size(), begins_[shard + 1] - start);

@@ -64,6 +64,7 @@ std::string read_file(const std::string& path) {
     const ssize_t got = ::read(file.value, text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw system_error(ErrorKind::kData, "data", "cannot read " + path);
+    // Somebody cut the file while it was read.
     if (got == 0) {
       throw Error(ErrorKind::kData, "data",
                   fmt::format("{} ended after {} of {} bytes", path, done, text.size()));
@@ -74,6 +75,8 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file(const std::string& path, std::string_view bytes) {
+  // Aside, flush, rename: the name changes hands only after the bytes are on the disk. A crash
+  // leaves a .part file, which the next run overwrites.
   const std::string aside = path + ".part";
   try {
     const Descriptor file{::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
@@ -93,6 +96,8 @@ MappedFile::MappedFile(const std::string& path) {
   Descriptor file{-1};
   size_ = open_for_reading(path, file);
   if (size_ == 0) return;
+  // The mapping outlives the descriptor. Shared: all ranks of a node read the same pages of the
+  // page cache.
   data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.value, 0);
   if (data_ == MAP_FAILED) {
     data_ = nullptr;
@@ -126,6 +131,8 @@ FileLock::FileLock(const std::string& path, Duration patience)
       .hint("wait until it has finished");
 }
 
+// The file stays: were it deleted, a process that waits for the old file and one that makes a new
+// one could both hold a lock.
 FileLock::~FileLock() { ::close(descriptor_); }
 
 }  // namespace shoal::data

@@ -31,6 +31,7 @@ std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     if (line.empty() || line[0] == '#') continue;
     PinnedFile file;
+    // The path is the rest of the line: it may hold blanks.
     const bool parsed = parse(next_field(line), file.crc32, 16) &&
                         parse(next_field(line), file.bytes, 10) && !line.empty();
     if (!parsed) {
@@ -43,6 +44,7 @@ std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
   return files;
 }
 
+// The same lines stand in thousands of files: a model would spend its tokens on them.
 std::string_view without_packaging_guard(std::string_view text) {
   constexpr std::string_view kOpens =
       "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)\n";

@@ -20,6 +20,8 @@ std::uint64_t parse_hex(const std::string& text) {
   return value;
 }
 
+// 64-bit hashes are written as hexadecimal text: readers that keep numbers as doubles would round
+// them.
 Json to_object(const SplitEntry& split) {
   Json shards = Json::array();
   for (const ShardEntry& shard : split.shards) {
@@ -71,7 +73,10 @@ std::string to_json(const Manifest& m) {
 
 Manifest parse_manifest(const std::string& text, const std::string& origin) {
   try {
+    // Whatever is missing or of the wrong type ends as an exception of the library, and all of
+    // these as one error that names the file.
     const Json json = Json::parse(text);
+    // An unknown version is refused: its fields might mean something else.
     if (json.at("format") != "shoal-dataset" || json.at("version") != 1)
       throw std::invalid_argument("not a shoal-dataset of version 1");
     Manifest m;

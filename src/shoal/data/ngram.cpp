@@ -19,6 +19,7 @@ std::uint64_t extend(std::uint64_t hash, std::uint32_t older) {
   return mix_bits(hash + older + 0x9e3779b97f4a7c15u);
 }
 std::uint64_t ngram_key(std::uint64_t history, std::uint32_t token) {
+  // The lowest bit is set because key 0 marks a free slot.
   return mix_bits(history ^ (token + 1) * 0xd6e8feb86659fd93u) | 1;
 }
 
@@ -63,6 +64,7 @@ std::vector<std::size_t> part_ends(const TokenText& text) {
 }  // namespace
 
 void NgramModel::Counter::add(std::uint64_t key) {
+  // At most half full: linear probing stays short.
   if (2 * (used_ + 1) > slots_.size()) grow();
   std::size_t at = key & (slots_.size() - 1);
   while (slots_[at].key != 0 && slots_[at].key != key) at = (at + 1) & (slots_.size() - 1);
@@ -104,10 +106,14 @@ NgramModel::NgramModel(const TokenText& text, int order)
   std::vector<Range> held_out;
   std::size_t begin = 0;
   for (const std::size_t end : part_ends(text)) {
+    // The weights are tuned on text that was not counted: on counted text the longest history
+    // always wins.
     const bool hold_out = (counted.size() + held_out.size()) % kHeldOut == kHeldOut - 1;
     (hold_out ? held_out : counted).push_back({begin, end});
     begin = end;
   }
+  // Nine tenths are counted and the weights tuned on the rest; then the rest is counted too, with
+  // the weights as they are.
   for (const Range& range : counted) count(text, range);
   tune(text, held_out);
   for (const Range& range : held_out) count(text, range);
@@ -126,6 +132,7 @@ std::vector<NgramModel::Estimate> NgramModel::estimates(const TokenText& text, R
   visit_histories(text.tokens, range.begin, range.end, end_of_document_, order_,
                   [&](int k, std::uint64_t history, std::size_t i) {
                     const std::uint32_t seen = histories_[k - 1][history | 1];
+                    // An order without the history stays {0, bucket 0}: mix() passes it over.
                     if (seen == 0) return;
                     const std::uint32_t together =
                         ngrams_[k - 1][ngram_key(history, text.tokens[i])];
@@ -136,6 +143,8 @@ std::vector<NgramModel::Estimate> NgramModel::estimates(const TokenText& text, R
 }
 
 double NgramModel::mix(const Estimate* estimates) const {
+  // From the uniform distribution up: each order mixes its estimate with that of the shorter
+  // histories. An order that has not seen the history has weight 0 (bucket 0).
   double probability = 1.0 / vocab_size_;
   for (int k = 0; k < order_; ++k) {
     const double weight = weights_[k][estimates[k].bucket];
@@ -159,6 +168,7 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
       double below = 1.0 / vocab_size_;
       std::vector<double> lower(order_);  // P_{k-1}
       for (int k = 0; k < order_; ++k) {
+        // P_{k-1} of this token, from the bottom up; the pass below goes from the top down.
         lower[k] = below;
         const double weight = weights_[k][at[k].bucket];
         below = weight * at[k].likelihood + (1 - weight) * below;
@@ -167,6 +177,7 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
       for (int k = order_ - 1; k >= 0; --k) {
         const double weight = weights_[k][at[k].bucket];
         const double here = weight * at[k].likelihood;
+        // E-step: the probability that the token came from order k, given that the walk reached it.
         const double share = here / (here + (1 - weight) * lower[k]);
         stopped[k][at[k].bucket] += reach * share;
         came[k][at[k].bucket] += reach;
@@ -175,6 +186,8 @@ void NgramModel::tune(const TokenText& text, const std::vector<Range>& held_out)
     }
     for (int k = 0; k < order_; ++k) {
       for (int bucket = 1; bucket < kBuckets; ++bucket) {
+        // M-step: the weight is the share of walks that stopped. Below 1, so that shorter histories
+        // keep some part.
         if (came[k][bucket] > 0)
           weights_[k][bucket] = std::min(stopped[k][bucket] / came[k][bucket], 1 - 1e-6);
       }

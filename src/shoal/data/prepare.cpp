@@ -37,8 +37,11 @@ class Preparation {
   PrepareResult run() {
     check_options();
     make_folder();
+    // Several jobs, or the ranks of another launcher, may prepare one folder at once: one works,
+    // the others wait and find the work done.
     const FileLock lock(path(".lock"), options_.patience);
     find_inputs();
+    // Names, sizes and times first, which reads nothing; then contents, which decide.
     if (auto done = finished_before()) return {std::move(*done), true, 0};
     Split split = read_corpus();
     if (auto done = refuse_or_take_over()) return {std::move(*done), true, 0};
@@ -85,6 +88,8 @@ class Preparation {
   std::uint64_t reused_ = 0;
 };
 
+// What decides the bytes of the data set, and nothing else: these texts are part of the
+// fingerprint. Threads and places are not.
 std::map<std::string, std::string> describe(const PrepareOptions& o) {
   std::map<std::string, std::string> text = {
       {"corpus", o.headers.empty() ? "files" : "headers"},
@@ -189,8 +194,10 @@ Split Preparation::read_corpus() {
     manifest_.source.bytes += document.text.size();
   }
   manifest_.source.files = documents.size();
+  // Of options, names, sizes and contents, not of times or places.
   manifest_.fingerprint = Key(1).child(identity).value();
   report("reading files", inputs_.size(), inputs_.size());
+  // Whole files first: a passage that stood only in a removed twin must not count as seen.
   if (options_.drop_duplicates) {
     report("removing duplicates", 0, documents.size());
     const Removed files = remove_near_duplicates(documents, options_.threads);
@@ -214,6 +221,7 @@ std::optional<Manifest> Preparation::refuse_or_take_over() const {
   if (!fs::exists(path(kManifestFile))) return {};
   Manifest there = read_manifest(options_.out);
   if (there.fingerprint != manifest_.fingerprint) {
+    // A folder is never overwritten with another data set: a run may depend on it.
     std::string differences;
     for (const auto& [key, value] : manifest_.options) {
       if (there.options[key] != value) {
@@ -227,6 +235,8 @@ std::optional<Manifest> Preparation::refuse_or_take_over() const {
         .hint("choose another --out, or delete that folder");
   }
   if (!shards_exist(there)) return {};
+  // The same data set, found by its content although file times or places changed: note the new
+  // ones, so that the next run need not read.
   write_file(path(kInputsFile), inputs_seen_);
   return there;
 }
@@ -240,6 +250,8 @@ void Preparation::start_or_continue() const {
     return;
   }
   std::error_code error;
+  // Removed before the mark is written, which vouches for it from then on: this file has no
+  // fingerprint of its own. Shards have one and may stay.
   fs::remove(path(kTokenizerFile), error);  // of an interrupted run with other inputs
   write_file(path(kProgressFile), mark);
 }
@@ -248,6 +260,7 @@ void Preparation::make_tokenizer(const std::vector<Document>& documents) {
   if (options_.tokenizer == TokenizerKind::kBytes) {
     tokenizer_ = byte_tokenizer();
   } else if (fs::exists(path(kTokenizerFile))) {
+    // Of an interrupted run with the same inputs, as start_or_continue made sure.
     tokenizer_ = load_tokenizer(path(kTokenizerFile));
   } else {
     report("training the tokenizer", 0, 1);
@@ -258,6 +271,7 @@ void Preparation::make_tokenizer(const std::vector<Document>& documents) {
     const double share = static_cast<double>(options_.tokenizer_bytes) /
                          static_cast<double>(std::max<std::uint64_t>(total, 1));
     const Key key = Key(options_.seed).child("tokenizer sample");
+    // Counts of all parts add up to the same map for any number of threads.
     std::vector<PretokenCounts> counts(options_.threads);
     for_each_index(counts.size(), options_.threads, [&](std::size_t part) {
       for (std::size_t i = part; i < documents.size(); i += counts.size()) {
@@ -284,6 +298,8 @@ std::size_t Preparation::reuse_shards(const std::string& name, SplitEntry& split
   for (std::string file; taken < documents.size() &&
                          fs::exists(path(file = shard_file(name, split.shards.size())));) {
     try {
+      // Checksum and fingerprint tell whether a shard is whole and ours; the first that is not, and
+      // all behind it, are made again.
       const TokenShard shard(path(file), true);
       const ShardHeader& header = shard.header();
       const bool ours = header.fingerprint == manifest_.fingerprint &&
@@ -303,6 +319,7 @@ std::size_t Preparation::reuse_shards(const std::string& name, SplitEntry& split
 
 void Preparation::write_shard(const std::string& name, SplitEntry& split, ShardWriter& writer) {
   const std::string file = shard_file(name, split.shards.size());
+  // Ids are below the size, so 65,536 entries fit into 16 bits.
   const std::uint32_t token_bytes = tokenizer_->vocab_size() <= 65536 ? 2 : 4;
   const ShardHeader header =
       writer.write(path(file), token_bytes, manifest_.fingerprint, manifest_.tokenizer_crc32);
@@ -323,6 +340,7 @@ void Preparation::write_split(const std::string& name, const std::vector<Documen
   ShardWriter writer;
   while (next < documents.size()) {
     report("tokenizing " + name, done, total);
+    // A batch of documents is tokenized by all threads, then appended in order.
     std::size_t end = next;
     for (std::uint64_t bytes = 0; end < documents.size() && bytes < kBatchBytes; ++end)
       bytes += documents[end].text.size();
@@ -334,6 +352,8 @@ void Preparation::write_split(const std::string& name, const std::vector<Documen
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       writer.add(tokens[i], documents[next + i].text.size());
       done += documents[next + i].text.size();
+      // Shards end after whole documents in order, so their borders do not depend on batches or
+      // threads, and an interrupted run can go on behind the last whole one.
       if (writer.tokens() >= options_.shard_tokens) write_shard(name, split, writer);
     }
     next = end;
@@ -349,6 +369,8 @@ void Preparation::write_split(const std::string& name, const std::vector<Documen
 }
 
 void Preparation::finish() {
+  // The manifest makes the data set valid, and everything it names is on the disk by now. Whatever
+  // follows may be lost in a crash and is made up for by the next run.
   write_file(path(kManifestFile), to_json(manifest_));
   write_file(path(kInputsFile), inputs_seen_);
   std::error_code error;

@@ -43,6 +43,8 @@ ShardHeader ShardWriter::write(const std::string& path, std::uint32_t token_byte
                                std::uint64_t fingerprint, std::uint32_t tokenizer_crc32) {
   SHOAL_CHECK(!empty() && (token_bytes == 2 || token_bytes == 4), "{} documents of {}-byte tokens",
               document_tokens_.size() - 1, token_bytes);
+  // Tables of 8-byte numbers stand before the tokens: behind the header of 64 bytes everything is
+  // aligned where it is mapped.
   std::string body(bytes_of(document_tokens_));
   body += bytes_of(document_bytes_);
   if (token_bytes == 2) {
@@ -61,6 +63,7 @@ ShardHeader ShardWriter::write(const std::string& path, std::uint32_t token_byte
   header.fingerprint = fingerprint;
   header.tokenizer_crc32 = tokenizer_crc32;
   header.body_crc32 = crc32(body);
+  // Last: it covers every field before it.
   header.header_crc32 = checksum(header);
   write_file(path, std::string(reinterpret_cast<const char*>(&header), sizeof header) + body);
   *this = ShardWriter();
@@ -75,6 +78,7 @@ TokenShard::TokenShard(const std::string& path, bool check_body) : path_(path), 
   check_header();
   if (check_body && crc32(bytes.substr(sizeof header_)) != header_.body_crc32)
     damaged("the checksum of its tokens is wrong");
+  // Views into the mapped file; nothing is read until somebody asks for tokens.
   const auto* table = reinterpret_cast<const std::uint64_t*>(bytes.data() + sizeof header_);
   document_tokens_ = {table, header_.documents + 1};
   document_bytes_ = {table + header_.documents + 1, header_.documents + 1};
@@ -87,9 +91,11 @@ void TokenShard::check_header() const {
     damaged("it does not begin with SHOALTOK: not a token shard");
   if (header_.version != kVersion)
     damaged(fmt::format("format version {}; this program reads {}", header_.version, kVersion));
+  // The header is trusted only from here on: its counts decide what is read.
   if (checksum(header_) != header_.header_crc32) damaged("the checksum of its header is wrong");
   if (header_.token_bytes != 2 && header_.token_bytes != 4)
     damaged(fmt::format("tokens of {} bytes", header_.token_bytes));
+  // In 128 bits: counts of a damaged file must not overflow into a size that fits.
   const auto expected =
       sizeof header_ +
       static_cast<unsigned __int128>(header_.documents + 1) * 2 * sizeof(std::uint64_t) +

@@ -17,6 +17,7 @@ RegressionProblem make_regression(const RegressionOptions& options) {
   const Key key = Key(options.seed).child("regression");
   RegressionProblem problem;
   for (std::uint64_t k = 0; k < options.columns; ++k) {
+    // Over sqrt(columns), so that the target's variance does not grow with them.
     problem.weights.push_back(key.child("weights").normal(k) /
                               std::sqrt(static_cast<double>(options.columns)));
   }
@@ -50,6 +51,7 @@ TableSplit split_table(const TableDataset& table, double test_fraction, std::uin
     part->names = table.names;
   }
   for (std::uint64_t i = 0; i < table.rows; ++i) {
+    // A draw by row: rows that are added behind change nothing.
     TableDataset& part = key.uniform(i) < test_fraction ? split.test : split.train;
     const auto row = table.row(i);
     part.features.insert(part.features.end(), row.begin(), row.end());

@@ -7,6 +7,7 @@
 namespace shoal::data {
 namespace {
 
+// The first line of a file: format, version, kind.
 constexpr std::string_view kByteFile = "shoal-tokenizer 1 byte\n";
 constexpr std::string_view kBpeFile = "shoal-tokenizer 1 bpe\n";
 
@@ -29,6 +30,7 @@ class ByteTokenizer final : public Tokenizer {
   std::string serialize() const override { return std::string(kByteFile); }
 
  private:
+  // All 256 byte values in order: the text of token i is one character of it.
   char bytes_[256];
 };
 

@@ -34,6 +34,8 @@ LineFit fit_line(const std::vector<TimedWork>& timed) {
   double b1 = 0;
   double least = 1e300;
   double most = 0;
+  // Relative errors, because times go over several powers of ten: absolute ones would fit the
+  // largest message alone.
   for (const auto& [work, t] : timed) {
     SHOAL_USER_CHECK(work > 0 && t > 0, "calibrate", "work and time must be positive: {} in {} s",
                      work, t);
@@ -64,6 +66,8 @@ collective::CostModel message_costs(const MessageTimes& measured) {
                    measured.message_s, measured.fold.work, measured.fold.seconds);
   const LineFit line = fit_line(measured.one_way);
   collective::CostModel costs;
+  // An empty message takes latency + 2 overheads, one at each end; what is left of the start is the
+  // latency.
   costs.inside = {std::max(0.0, line.start_s - 2 * measured.message_s), 1 / line.rate};
   costs.overhead = std::min(measured.message_s, line.start_s / 2);
   costs.fold = measured.fold.seconds / measured.fold.work;
@@ -86,6 +90,8 @@ Cluster calibrated(const Measurements& measured) {
   device.memory_bytes = measured.memory_bytes / measured.ranks;
   const LineFit traversal = fit_line(measured.traversals);
   const LineFit product = fit_line(measured.products.at(ElementType::kF32));
+  // The best rate seen stands for the peak, and the fitted line gives the share of it that an
+  // operation of any size reaches.
   device.memory_bandwidth = std::max(best_rate(measured.traversals), traversal.rate);
   Efficiency& efficiency = device.efficiency;
   efficiency.memory = traversal.rate / device.memory_bandwidth;
@@ -93,6 +99,7 @@ Cluster calibrated(const Measurements& measured) {
   device.peak_flops[ElementType::kF32] =
       std::max(best_rate(measured.products.at(ElementType::kF32)), product.rate);
   efficiency.matmul = product.rate / device.peak_flops[ElementType::kF32];
+  // What a matmul needs to start beyond an element-wise operation, as FLOPs lost (Hockney's n1/2).
   efficiency.matmul_ramp_flops = std::max(0.0, product.start_s - traversal.start_s) * product.rate;
   // Every type has the same share, so the peak of another type is the one that gives its measured
   // rate.
@@ -101,6 +108,7 @@ Cluster calibrated(const Measurements& measured) {
       device.peak_flops[type] = fit_line(timed).rate / efficiency.matmul;
   }
   efficiency.link_inside = efficiency.link_between = 1;
+  // One rank has no link to measure: a copy reads and writes every byte.
   cluster.inside = measured.ranks > 1 ? fit_link(measured) : Link{0, device.memory_bandwidth / 2};
   cluster.between = cluster.inside;
   cluster.host = {measured.memory_bytes, device.memory_bandwidth * measured.ranks,

@@ -31,6 +31,8 @@ Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<Time
                      name);
     for (const TimedKernel& one : timed) {
       SHOAL_USER_CHECK(one.seconds > 0, "drift", "times must be positive: {} s", one.seconds);
+      // Planned over measured: of the factor x, the relative error is x share - 1, and x =
+      // sum(share) / sum(share^2) has the least squares.
       const double share = then->second.seconds(one.work) / one.seconds;
       (plan::streams_memory(name) ? memory : core).add(share);
       both.add(share);
@@ -44,6 +46,7 @@ Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<Time
 Cluster drifted(Cluster cluster, const Drift& drift) {
   for (auto& [name, rate] : cluster.kernels) {
     const double factor = plan::streams_memory(name) ? drift.memory : drift.core;
+    // Measurements and fitted numbers alike: a kernel is planned from the former where it has any.
     for (TimedKernel& one : rate.timed) one.seconds *= factor;
     rate.start_s *= factor;
     rate.flop_s *= factor;

@@ -54,6 +54,8 @@ double copy_readers(const Training& training, const Cluster& cluster) {
   if (training.zero_stage == 0) return 1;
   const std::int64_t shards = training.mesh.shard_ranks();
   const std::int64_t host = cluster.devices_per_host;
+  // A rank counts an equal share of what the ranks of its host hold once, whichever of them
+  // allocated it.
   if (shards <= host) return static_cast<double>(shards);
   return shards % host == 0 ? static_cast<double>(host) : 1;
 }
@@ -100,6 +102,8 @@ class StepMemory {
   /// Returns the model states at a moment that holds so many bytes of gradients.
   MemoryUse states(double gradients) const {
     MemoryUse use;
+    // Stage 3 keeps a shard; stages 1 and 2 keep whole parameters, once a host where ranks can
+    // share them.
     use.parameters = weights_.all / (training_.zero_stage == 3 ? shards_ : readers_);
     use.optimizer = training_.offload_optimizer
                         ? 0
@@ -112,6 +116,7 @@ class StepMemory {
   /// Returns the bytes that this rank writes to a checkpoint: its part of the parameters, or their
   /// masters, and of the moments.
   double own_state() const {
+    // weights_.all / bytes_.parameter is the number of parameters.
     return weights_.all / bytes_.parameter *
            ((bytes_.master > 0 ? bytes_.master : bytes_.parameter) + bytes_.moments) /
            static_cast<double>(training_.mesh.data);
@@ -136,21 +141,29 @@ class StepMemory {
   /// embedding, the number of blocks for the head.
   double gradients(std::int64_t b) const {
     if (!gradients_leave()) return gradients_.all;
+    // The backward pass runs from the head to the embedding. Block b holds its own gradient whole,
+    // those of the last kFlying blocks are on their way to their owners, and of the rest the rank
+    // has its shard.
     const double last =
         spec_.tied_embeddings ? gradients_.embedding : gradients_.head;  // the head writes it
     const std::int64_t blocks = static_cast<std::int64_t>(kept_.size());
     const std::int64_t done = blocks - 1 - std::max<std::int64_t>(b, 0);
     if (b == blocks) return gradients_wait() ? gradients_.all : earlier_sums() + last;
+    // Whole gradients of earlier micro-batches lie there; in the last one each block is reduced to
+    // a shard once it is done.
     if (gradients_wait())
       return gradients_.all - static_cast<double>(done) * gradients_.block * (1 - 1 / shards_);
     const double flying =
         std::min<double>(kFlying, static_cast<double>(b < 0 ? blocks : done)) * gradients_.block;
     const double earlier = earlier_sums();
+    // The embedding comes last: the blocks behind it are shards, but for those on their way.
     if (b < 0) {
       return gradients_.all / shards_ + (earlier > 0 ? flying / shards_ : 0) +
              gradients_.embedding + flying;
     }
     const double head = spec_.tied_embeddings ? gradients_.embedding : gradients_.head / shards_;
+    // Shards of the earlier sums exist already and are added to: only whole units and the results
+    // that have not been added yet come on top.
     if (earlier > 0) {
       return earlier + (spec_.tied_embeddings ? head : 0) + gradients_.block +
              flying * (1 + 1 / shards_);
@@ -176,9 +189,12 @@ class StepMemory {
   double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
   /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
   double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
+  // Where either of two moments could be the peak the larger one counts: a plan must not promise
+  // too little.
   static const MemoryUse& larger(const MemoryUse& a, const MemoryUse& b) {
     return a.all() > b.all() ? a : b;
   }
+  // All micro-batches of a step are read before the first one runs.
   double data() const {
     const double tokens = rows() * static_cast<double>(training_.micro_batches());
     return spec_.family == Family::kMlp
@@ -194,6 +210,8 @@ class StepMemory {
     const double v = static_cast<double>(spec_.vocab);
     const double n = rows();
     const bool at_once = n <= kLossRows;
+    // What the blocks keep, the input of the head and of its matmul, two numbers a row of the norm,
+    // the batch, and what the head holds itself.
     const auto moment = [&](double gradient, double head, double work) {
       MemoryUse use = states(gradient);
       use.gathered = gathered(weights_.head, gathered_ahead());
@@ -206,11 +224,16 @@ class StepMemory {
     const double whole = gradients(static_cast<std::int64_t>(kept_.size()));
     const double before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
     if (at_once) {
+      // All rows at once: in backward the logits' gradient is there, and dx and dW are made of it.
+      // With 16-bit weights the fp32 logits and their rounded gradient exist together for a moment
+      // before.
       const MemoryUse back =
           moment(whole, rounded(kElement * n * v), dx + std::max(packed(n, h, v), packed(v, h, n)));
       if (!narrow_) return back;
       return larger(moment(before, kElement * n * v, rounded(kElement * n * v)), back);
     }
+    // fp32 logits of a block, and with 16-bit weights their rounded gradient beside them (half as
+    // large).
     const double block = kElement * kLossRows * v * (narrow_ ? 1.5 : 1);
     const double dw = kElement * v * h;
     return larger(moment(before, dw, block + dx + packed(v, h, kLossRows)), moment(whole, dw, dx));
@@ -219,6 +242,8 @@ class StepMemory {
   /// Returns the moment of the block at which the rank holds most: what the earlier blocks keep,
   /// what this one computes again, and the gradients that flow through it.
   MemoryUse backward() const {
+    // Early blocks hold little that is kept and much that is gradient; late ones the other way
+    // round. Which is worst depends on the shards, so all are tried.
     MemoryUse most;
     const double wide = kElement * rows() * static_cast<double>(spec_.ffn) * (spec_.gated ? 2 : 1);
     for (std::size_t b = 0; b < kept_.size(); ++b) {

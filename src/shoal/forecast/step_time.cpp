@@ -45,6 +45,8 @@ class KernelStep {
     return static_cast<double>((spec_.heads + 2 * spec_.kv_heads) * spec_.head_size);
   }
 
+  // The linear layers of a block: queries, keys and values; output; up, with gate where there is
+  // one; down. All ranks are at work as they were when the kernels were timed.
   double products(const std::string& linear) const {
     const std::string name = linear + of_type_;
     return kernel(name, plan::linear_work(rows_, width(), qkv())) +
@@ -56,6 +58,8 @@ class KernelStep {
   /// Returns the time between the matmuls of a block. `suffix` is "" or "_backward", as in the
   /// names of kernels.
   double between(const std::string& suffix) const {
+    // What has no kernel name of its own is a pass over memory and takes what a norm of as many
+    // elements takes.
     const double turned = spec_.positions == Positions::kRotary
                               ? kernel("norm" + suffix, plan::pass_work(rows_ * qkv()))
                               : 0;
@@ -80,6 +84,7 @@ class KernelStep {
     for (std::int64_t b = 0; b < spec_.layers; ++b) {
       const Keep keep = training_.kept.empty() ? kept_under(training_.recompute)
                                                : training_.kept[static_cast<std::size_t>(b)];
+      // kProducts repeats everything but the matmuls; kInput repeats them too.
       if (keep != Keep::kEverything) seconds += between("");
       if (keep == Keep::kInput) seconds += products("linear");
     }
@@ -87,6 +92,8 @@ class KernelStep {
   }
 
   /// Returns the time of embedding and head.
+  /// Of the embedding only the look-up (both passes are in the kernel), of the head the final norm
+  /// and the loss with its matmuls.
   double ends() const {
     return kernel("embedding", plan::pass_work(rows_ * width())) +
            kernel("norm", plan::pass_work(rows_ * width())) +
@@ -102,8 +109,11 @@ class KernelStep {
   /// Returns the time to reduce gradients over all ranks, and of four small exchanges a step.
   double exchange() const {
     if (training_.mesh.data == 1) return 0;
+    // Labels, norm, loss and the map of used parameters: exchanges of a few bytes, which cost their
+    // start.
     const double small = 4 * kernel("all_reduce", {});
     if (training_.zero_stage == 0) {
+      // Without shards each parameter is reduced in place by a call of its own.
       return small + spread("all_reduce", parameters_,
                             static_cast<double>(model::parameters(spec_).size()));
     }
@@ -112,6 +122,7 @@ class KernelStep {
                              ? static_cast<double>(training_.micro_batches())
                              : 1;
     const double replicas = static_cast<double>(training_.mesh.data) / shards();
+    // Hybrid sharding: what a rank owns is summed over the replicas once a step.
     const double across = replicas > 1 ? spread("all_reduce", parameters_ / shards(), units) : 0;
     return small + times * spread("reduce_scatter", parameters_, units) + across;
   }

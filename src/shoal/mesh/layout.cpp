@@ -40,6 +40,9 @@ void cut(const Box& box, const Sizes& extent, std::size_t dim, Sizes first, std:
     cut(box, extent, dim + 1, first, from, to, boxes);
   };
   const std::int64_t stride = stride_of(extent, dim);
+  // A range is at most a cut slice at its head, whole slices, and a cut slice at its tail. Each cut
+  // slice is divided in the next dimension, where the rest of the head reaches the slice's end and
+  // the tail begins at its start: two more boxes a dimension, so at most 2 dimensions - 1 in all.
   const std::int64_t head = begin / stride;
   const std::int64_t tail = end / stride;
   if (head == tail) return inside(head, begin % stride, end % stride);
@@ -96,6 +99,8 @@ Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout,
   SHOAL_USER_CHECK(extent.size() == coordinate.size() && layout.axes.size() <= extent.size(),
                    "layout", "{} placements, {} axes, {} coordinates", layout.axes.size(),
                    extent.size(), coordinate.size());
+  // Axes cut in the order of the mesh: a dimension that two axes cut is divided by the first, and
+  // each part by the second.
   Box box{Sizes(shape.size(), 0), shape};
   for (std::size_t axis = 0; axis < layout.axes.size(); ++axis) {
     const Placement& placement = layout.axes[axis];

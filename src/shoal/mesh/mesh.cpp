@@ -16,6 +16,7 @@ Mesh::Mesh(comm::Group world, std::vector<Axis> axes)
   }
   SHOAL_USER_CHECK(product == world_.size(), "mesh",
                    "the axes multiply to {}, but there are {} ranks", product, world_.size());
+  // The rank number in mixed radix, the last axis fastest.
   coordinates_.resize(axes_.size());
   int rest = world_.rank();
   for (std::size_t i = axes_.size(); i-- > 0; rest /= axes_[i].size)
@@ -26,6 +27,8 @@ Mesh::Mesh(comm::Group world, std::vector<Axis> axes)
     // The rank with this coordinate set to zero names the group: all that differ only here give the
     // same color.
     const int color = world_.rank() - coordinates_[i] * stride;
+    // split() is collective: all ranks see the same axes and therefore skip and split in the same
+    // order. Neither an axis of one rank nor one of all ranks needs a communicator of its own.
     if (axes_[i].size == 1) {
       groups_.emplace_back();
     } else if (axes_[i].size == world_.size()) {
@@ -49,6 +52,7 @@ int Mesh::coordinate(std::string_view axis) const {
 }
 
 const comm::Group& Mesh::group(std::string_view axis) const {
+  // An axis that the mesh does not have is one rank: techniques need not ask whether it is there.
   static const comm::Group one;
   return has(axis) ? groups_[index_of(axis)] : one;
 }

@@ -8,6 +8,7 @@ namespace {
 Activation read_activation(JsonFields& fields, const std::string& key,
                            const std::string& otherwise) {
   const std::string word = fields.text(key, otherwise);
+  // Three spellings of one formula, with tanh.
   if (word == "gelu_new" || word == "gelu_pytorch_tanh" || word == "gelu_fast")
     return Activation::kGeluTanh;
   if (word == "swish") return Activation::kSilu;
@@ -26,12 +27,16 @@ ModelSpec read_gpt2(JsonFields& fields) {
   spec.layers = fields.integer("n_layer");
   spec.hidden = fields.integer("n_embd");
   spec.heads = fields.integer("n_head");
+  // A key that is missing has the default of transformers' GPT2Config: published files leave many
+  // out.
   spec.ffn = fields.integer("n_inner", 4 * spec.hidden);
   spec.vocab = fields.integer("vocab_size");
   spec.sequence = fields.integer("n_positions", fields.integer("n_ctx", 1024));
   spec.norm_epsilon = fields.real("layer_norm_epsilon", 1e-5);
   spec.init_std = fields.real("initializer_range", 0.02);
   spec.dropout = fields.real("resid_pdrop", 0.1);
+  // What the spec cannot express is refused: a model that loads and computes something else is
+  // worse than none.
   for (const char* key : {"embd_pdrop", "attn_pdrop"}) {
     require_absent(fields, key, fields.real(key, 0.1) == spec.dropout,
                    "must equal resid_pdrop: the model has one dropout rate");
@@ -47,6 +52,7 @@ ModelSpec read_gpt2(JsonFields& fields) {
 
 RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& file) {
   JsonFields fields(json, file, "rope_scaling.");
+  // Older files say "type".
   const std::string type = fields.text("rope_type", fields.text("type", "default"));
   if (type == "default") return {};
   if (type != "llama3") {
@@ -60,6 +66,7 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
 /// Reads the fields that Llama, Mistral, Mixtral, Qwen2 and Qwen3 have in common.
 ModelSpec read_rotary(JsonFields& fields, const std::string& file) {
   ModelSpec spec;
+  // What the whole family has in common and no key says.
   spec.bias = false;
   spec.gated = true;
   spec.positions = Positions::kRotary;
@@ -161,6 +168,8 @@ ModelSpec from_hugging_face(std::string_view text, const std::string& file) {
   spec.name = fields.text("_name_or_path", "");
   if (spec.name.empty()) spec.name = type;
   try {
+    // Fields that the file leaves out and that follow from others; what is then wrong is reported
+    // under the file's name.
     spec = complete(spec);
     validate(spec);
   } catch (const Error& error) {

@@ -21,6 +21,8 @@ BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::i
   const double rows = batch.rows();
   const double input = rows * in * p;
   const double product = rows * out * e;
+  // Kept is the input as it came; repeating the layer makes the result and, with 16-bit weights,
+  // the rounded copy of the input. A matmul takes 2 FLOPs a weight and row.
   if (keep == Keep::kInput)
     return {rows * in * e, product + (p < e ? input : 0), 2 * rows * in * out};
   return {input + product, 0, 0};
@@ -44,6 +46,8 @@ struct BlockTensors {
   double rounded;  ///< the copy of `attended` that the output projection multiplied
 
   BlockTensors(const ModelSpec& spec, const MicroBatch& batch) {
+    // Bytes: n rows, e bytes an activation, p bytes an activation that was rounded for a matmul.
+    // What is fp32 whatever the types (statistics, logarithms) has 4.
     const double n = batch.rows();
     const double e = batch.element_bytes;
     const double h = static_cast<double>(spec.hidden);
@@ -52,6 +56,7 @@ struct BlockTensors {
     const double p = batch.product_bytes;
     input = sum = n * h * e;
     normed = n * h * p;
+    // mean and 1 / deviation of each row; RMSNorm has no mean
     statistics = 4 * n * (spec.norm == Norm::kLayer ? 2 : 1);
     qkv = n * (heads + 2 * static_cast<double>(spec.kv_heads)) * head_size * e;
     // `changed` is the input of attention where that is not the matmul's result itself. Norms of
@@ -61,6 +66,7 @@ struct BlockTensors {
     head_statistics = spec.qk_norm ? 4 * n * (heads + static_cast<double>(spec.kv_heads)) : 0;
     attended = n * heads * head_size * e;
     rounded = p < e ? n * heads * head_size * p : 0;
+    // one logarithm a row and head, from which attention's backward makes the probabilities again
     log_sums = 4 * n * heads;
     dropped = spec.dropout > 0 ? n * h * e : 0;  // the input of dropout: backward does not need
                                                  // it, a repeated forward pass does
@@ -83,10 +89,14 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
   const double width = static_cast<double>(spec.heads * spec.head_size);
   const double attention =
       2 * n * static_cast<double>(batch.columns) * width;  // the causal half of two matmuls
+  // Norms, activations and dropout have no matmul: about ten operations for each element that they
+  // write.
   const double pointwise = 10 * (t.everything() - t.qkv) / batch.element_bytes;
   switch (keep) {
     case Keep::kEverything:
       return {t.everything(), 0, 0};
+    // Kept are the results of matmuls and what the block adds to; the rest follows from them
+    // without another matmul but attention's two.
     case Keep::kProducts:
       return {t.input + t.qkv + t.sum + t.wide + t.dropped,
               t.changed + t.head_statistics + 2 * (t.normed + t.statistics) + t.attended +
@@ -97,6 +107,7 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
   }
   const double qkv = static_cast<double>((spec.heads + 2 * spec.kv_heads) * spec.head_size);
   const double ffn = static_cast<double>(spec.ffn);
+  // all products of the block: 2 FLOPs a weight and row
   const double products = 2 * n * h * (qkv + width + ffn * (spec.gated ? 3 : 2));
   return {t.input, t.everything() - t.input, attention + pointwise + products};
 }
@@ -110,6 +121,7 @@ struct Choice {
 
 /// Removes the choices for which another one has no more bytes and no more FLOPs.
 void keep_best(std::vector<Choice>& choices) {
+  // Sorted by bytes, a choice is worth keeping only if it has fewer FLOPs than all before it.
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
     return a.kept != b.kept ? a.kept < b.kept : a.flops < b.flops;
   });
@@ -122,12 +134,16 @@ void keep_best(std::vector<Choice>& choices) {
 /// Returns the cheapest choice within `budget`. Block by block it keeps the frontier of bytes and
 /// FLOPs, so that the result is exact.
 std::vector<Keep> within(const ModelSpec& spec, const MicroBatch& batch, double budget) {
+  // Dynamic programming over blocks: of all choices so far only those that no other beats in both
+  // bytes and FLOPs can lead to the best.
   std::vector<Choice> frontier(1);
   for (std::int64_t b = 0; b < block_count(spec); ++b) {
     std::vector<Choice> next;
     for (const Keep keep : kEveryKeep) {
       const BlockCost cost = block_cost(spec, batch, b, keep);
       for (const Choice& choice : frontier) {
+        // The worst moment of block b: everything kept up to it, and what it rebuilds. Backward has
+        // freed the blocks behind it.
         if (choice.kept + cost.kept + cost.rebuilt > budget) continue;
         Choice longer{choice.kept + cost.kept, choice.flops + cost.flops, choice.keeps};
         longer.keeps.push_back(keep);
@@ -170,6 +186,7 @@ std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch,
   if (policy.mode == Mode::kSelective) uniform = Keep::kProducts;
   std::vector<Keep> kept(block_count(spec), uniform);
   if (policy.mode == Mode::kEveryK) {
+    // blocks k, 2k, 3k ..., counted from 1
     for (std::size_t b = policy.every - 1; b < kept.size(); b += policy.every)
       kept[b] = Keep::kInput;
   }

@@ -7,6 +7,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// In the order of the enumerators, which index them. The words stand in checkpoints: they may be
+// added to, not changed.
 constexpr const char* kFamilies[] = {"transformer", "mlp"};
 constexpr const char* kPositions[] = {"learned", "rotary"};
 constexpr const char* kNorms[] = {"layer", "rms"};
@@ -130,6 +132,7 @@ ModelSpec from_json(std::string_view text, const std::string& file) {
   try {
     validate(spec);
   } catch (const Error& error) {
+    // The error of validate() knows no file.
     throw Error(ErrorKind::kConfig, "model", fmt::format("{}: {}", file, error.message()));
   }
   return spec;

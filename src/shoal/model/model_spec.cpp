@@ -48,6 +48,7 @@ void require(const ModelSpec& spec, bool holds, const char* field, double value,
 void validate_transformer(const ModelSpec& spec) {
   if (spec.layers < 1 || spec.layers > kMostBlocks)
     refuse(spec, fmt::format("layers = {}: must lie between 1 and {}", spec.layers, kMostBlocks));
+  // Divided, not multiplied: the product could overflow before it is compared.
   if (spec.experts > kMostExperts / spec.layers) {
     refuse(spec, fmt::format("experts = {}: {} layers can have {} each", spec.experts, spec.layers,
                              kMostExperts / spec.layers));
@@ -125,6 +126,7 @@ double approximate_parameters(const ModelSpec& spec) {
   }
   const double h = spec.hidden;
   const double attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
+  // 3: as if gated, which is the larger case
   const double mlp = 3 * h * spec.ffn * std::max<double>(1, spec.experts);
   return spec.layers * (attention + mlp) + h * (2.0 * spec.vocab + spec.sequence);
 }
@@ -165,6 +167,8 @@ class Listing {
 void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
   const std::string prefix = fmt::format("blocks.{}.", block);
   const double std = spec.init_std;
+  // GPT-2: each block adds twice to the residual stream, whose variance would otherwise grow with
+  // the depth.
   const double residual_std = std / std::sqrt(2.0 * spec.layers);
   listing.norm(prefix + "norm_1");
   listing.linear(prefix + "attention.qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_size,
@@ -192,6 +196,7 @@ void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
 std::vector<ParameterSpec> transformer_parameters(const ModelSpec& spec) {
   Listing listing(spec);
   listing.weight("embedding.tokens.weight", {spec.vocab, spec.hidden}, spec.init_std);
+  // A tied weight is listed once, in the unit of the embedding: counted, stored and updated once.
   if (spec.tied_embeddings) listing.list().back().aliases = {"head.output.weight"};
   if (spec.positions == Positions::kLearned)
     listing.weight("embedding.positions.weight", {spec.sequence, spec.hidden}, spec.init_std);
@@ -235,6 +240,7 @@ double multiplying_weights(const ModelSpec& spec) {
   const double h = spec.hidden;
   const double attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
   const double mlp = (spec.gated ? 3.0 : 2.0) * h * spec.ffn;
+  // A token visits some experts and is scored against all of them by the router.
   const double feed_forward =
       spec.experts > 0 ? spec.experts_per_token * mlp + h * spec.experts : mlp;
   return spec.layers * (attention + feed_forward) + h * spec.vocab;
@@ -307,8 +313,11 @@ double training_flops_per_token(const ModelSpec& spec, std::int64_t context, boo
   double attention = 0;
   if (spec.family == Family::kTransformer) {
     if (context < 1) refuse(spec, fmt::format("context = {}: must be positive", context));
+    // Two matmuls (scores, values) of 2 FLOPs, three times (forward, and backward for both
+    // factors).
     attention = 12.0 * spec.layers * spec.heads * spec.head_size * context * (causal ? 0.5 : 1.0);
   }
+  // 2 FLOPs a weight forward, 4 backward (gradients of input and weight).
   return 6 * multiplying_weights(spec) + attention;
 }
 

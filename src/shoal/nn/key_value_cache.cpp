@@ -10,6 +10,8 @@
 namespace shoal::nn {
 
 std::int64_t KeyValueCache::length() const {
+  // A pass that failed midway may have extended only the first layers: what all have is what
+  // counts.
   std::int64_t least = layers_.empty() ? 0 : capacity_;
   for (const auto& [name, layer] : layers_) least = std::min(least, layer.length);
   return least;
@@ -18,6 +20,7 @@ std::int64_t KeyValueCache::length() const {
 void KeyValueCache::make_room(Layer& layer, std::int64_t positions, const at::Tensor& like) const {
   const std::int64_t room = layer.keys.defined() ? layer.keys.size(2) : 0;
   if (positions <= room) return;
+  // Doubling: n positions that come one by one are copied O(n) times in all, not O(n^2).
   const std::int64_t wanted =
       std::min(capacity_, std::max({positions, 2 * room, std::int64_t{64}}));
   for (at::Tensor* tensor : {&layer.keys, &layer.values}) {
@@ -35,6 +38,7 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(const std::string& name,
   Layer& layer = layers_[name];
   const std::int64_t count = keys.size(2);
   const std::int64_t end = begin + count;
+  // A gap would leave positions whose keys are undefined and attended to all the same.
   SHOAL_USER_CHECK(begin <= layer.length, "key_value_cache", "{}: positions from {} after only {}",
                    name, begin, layer.length);
   SHOAL_USER_CHECK(end <= capacity_, "key_value_cache",
@@ -44,6 +48,7 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::extend(const std::string& name,
   make_room(layer, end, keys);
   layer.keys.narrow(2, begin, count).copy_(keys);
   layer.values.narrow(2, begin, count).copy_(values);
+  // May go back: a pass from an earlier position forgets what came after it.
   layer.length = end;
   return {layer.keys.narrow(2, 0, end), layer.values.narrow(2, 0, end)};
 }

@@ -19,6 +19,7 @@ ops::Weight weight_of(const std::shared_ptr<Parameter>& parameter) {
 }  // namespace
 
 Linear::Linear(std::int64_t in, std::int64_t out, const Options& options) {
+  // Matrices decay; biases and, below, the weights of norms do not.
   weight_ = parameter("weight", {out, in}, options.init, options.scale, true);
   if (options.bias) {
     bias_ = parameter("bias", {out}, options.bias_init,
@@ -32,6 +33,7 @@ at::Tensor Linear::forward(const at::Tensor& x, const Context& context) {
 
 at::Tensor Linear::onto(const at::Tensor& residual, const at::Tensor& x,
                         const Context& context) const {
+  // Through product(), so that a recomputed pass may take the kept result instead.
   return product(context, x, weight_->weight(), weight_of(bias_), residual);
 }
 
@@ -65,6 +67,7 @@ LearnedPositions::LearnedPositions(std::int64_t positions, std::int64_t width, d
 at::Tensor LearnedPositions::forward(const at::Tensor& x, const Context& context) {
   const std::int64_t begin = context.position_begin;
   const std::int64_t columns = x.size(1);
+  // Positions that are given one by one are checked by ops::embedding.
   SHOAL_USER_CHECK(context.positions.defined() || begin + columns <= weight_->tensor().size(0),
                    "positions", "column {} lies beyond the {} positions of the model",
                    begin + columns - 1, weight_->tensor().size(0));
@@ -77,6 +80,7 @@ at::Tensor LearnedPositions::forward(const at::Tensor& x, const Context& context
 at::Tensor dropout(const at::Tensor& x, double probability, const std::string& name,
                    const Context& context, const at::Tensor& residual) {
   if (probability == 0 || !context.training) return residual.defined() ? residual + x : x;
+  // The layer's name makes masks of different layers independent; seed and step are in the key.
   const ops::RowPlace place{context.samples, context.positions, context.position_begin};
   return ops::dropout(x, probability, context.key.child(name), place, residual);
 }

@@ -15,7 +15,10 @@ std::string join(const std::string& path, std::string_view name) {
 
 void collect(const Module& module, std::vector<std::shared_ptr<Parameter>>& list) {
   for (const auto& [name, parameter] : module.own_parameters())
+    // A tied weight is registered twice and must be updated once.
     if (std::find(list.begin(), list.end(), parameter) == list.end()) list.push_back(parameter);
+  // Own parameters first, then children in the order of registration: the order of optimizer slices
+  // and of checkpoints.
   for (const auto& [name, child] : module.children()) collect(*child, list);
 }
 
@@ -25,6 +28,7 @@ std::optional<std::string_view> below(std::string_view path, std::string_view na
   if (!path.starts_with(name)) return std::nullopt;
   path.remove_prefix(name.size());
   if (path.empty()) return path;
+  // "blocks.1" is no parent of "blocks.10".
   if (path.front() != '.') return std::nullopt;
   return path.substr(1);
 }
@@ -36,6 +40,7 @@ at::Tensor Module::operator()(const at::Tensor& x, const Context& context) {
 }
 
 at::Tensor Module::direct(const at::Tensor& x, const Context& context) {
+  // Nearly every call: no hooks, no copies of `x`.
   if (pre_.empty() && post_.empty()) return forward(x, context);
   at::Tensor value = x;
   for (const Hook& hook : pre_) {
@@ -76,6 +81,8 @@ void Module::replace_module(std::string_view path, std::shared_ptr<Module> modul
     const auto rest = below(path, name);
     if (!rest) continue;
     if (!rest->empty()) return child->replace_module(*rest, std::move(module));
+    // The new module is renamed before its parent learns of it: its parameters then have the names
+    // of the old one.
     child = std::move(module);
     child->rename(join(path_, name));
     on_replaced(name, child);
@@ -119,6 +126,8 @@ void Module::adopt(std::string name, std::shared_ptr<Module> module) {
 }
 
 void Module::rename(const std::string& path) {
+  // A module is built before it is adopted, so it learns its full names only now; a tied parameter
+  // keeps its other names.
   for (const auto& [name, parameter] : parameters_)
     parameter->rename(join(path_, name), join(path, name));
   path_ = path;
@@ -127,6 +136,7 @@ void Module::rename(const std::string& path) {
 
 at::Tensor Model::forward(const at::Tensor& x, const Context& context) {
   at::Tensor value = x;
+  // Through the call operator, where sharding and recomputation have their hooks.
   for (const auto& unit : units_) value = (*unit)(value, context);
   return value;
 }

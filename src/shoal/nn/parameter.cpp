@@ -25,7 +25,11 @@ class Parameter::Target final : public ops::GradientSink {
   GradientSink::Target target() override {
     if (owner_.has_sink()) return {owner_.sink_, owner_.sink_written_};
     at::Tensor& gradient = owner_.tensor_.mutable_grad();
+    // No sink: the gradient is autograd's own field, so that code which reads tensor.grad() finds
+    // it.
     if (gradient.defined()) return {gradient, true};
+    // The first gradient of a step overwrites the memory of the last step's: pages that were
+    // touched before, at the same address, which peers have mapped.
     if (!owner_.spare_.defined()) {
       const ScopedCategory category(MemoryCategory::kGradients);
       owner_.spare_ =
@@ -35,6 +39,7 @@ class Parameter::Target final : public ops::GradientSink {
     return {gradient, false};
   }
   void written() override {
+    // From now on further uses in the same step add to it.
     if (owner_.sink_.defined()) owner_.sink_written_ = true;
   }
 
@@ -49,6 +54,8 @@ Parameter::Parameter(std::vector<std::int64_t> shape, model::Init init, double s
       decay_(decay),
       target_(std::make_shared<Target>(*this)) {
   box_ = {std::vector<std::int64_t>(shape_.size(), 0), shape_};
+  // Meta tensors have a shape and no memory: a model of any size is described before anybody knows
+  // where its parts will lie.
   tensor_ =
       at::empty(shape_, at::TensorOptions(at::kFloat).device(at::kMeta)).set_requires_grad(true);
 }
@@ -64,6 +71,7 @@ void Parameter::rename(const std::string& before, const std::string& after) {
   if (before == after) return;
   const auto found = std::find(names_.begin(), names_.end(), before);
   const bool known = std::find(names_.begin(), names_.end(), after) != names_.end();
+  // Two names that become one (a module adopted under the name that the tied weight has already).
   if (found != names_.end() && known) {
     names_.erase(found);
   } else if (found != names_.end()) {
@@ -91,6 +99,7 @@ void Parameter::set_layout(mesh::Layout layout, mesh::Box box) {
                      box.end[d], shape_[d], d);
     local[d] = box.end[d] - box.begin[d];
   }
+  // Only the local part gets memory: the tensor has the shape of the box.
   layout_ = std::move(layout);
   box_ = std::move(box);
   tensor_ = at::empty(local, tensor_.options()).set_requires_grad(trainable_);
@@ -116,6 +125,8 @@ void Parameter::set_tensor(const at::Tensor& storage) {
                    "{}: storage of {} elements for {} local ones, or another shape",
                    names_.empty() ? "parameter" : name(), storage.numel(), tensor_.numel());
   unwatch();
+  // A gradient that had the type of the weights follows them; one that was given another type keeps
+  // it.
   if (gradient_type_ == tensor_.scalar_type()) gradient_type_ = storage.scalar_type();
   // variable_data() gives a version counter of its own: other ranks or parameters may share the
   // memory, and their writes are no concern of this graph.
@@ -132,6 +143,8 @@ void Parameter::reset(Key key) {
 
 at::Tensor Parameter::initial(Key key) const {
   const c10::AutoGradMode not_recording(false);
+  // Drawn again rather than widened from the 16-bit weights, which have lost the digits that
+  // masters keep.
   const at::Tensor values = at::empty(tensor_.sizes(), at::TensorOptions(at::kFloat));
   ops::fill_box(values, shape_, box_.begin, init_, scale_, key.child(name()));
   return values;
@@ -157,6 +170,7 @@ void Parameter::set_sink(at::Tensor sink) {
 }
 
 bool Parameter::has_sink() {
+  // Asked for when a gradient arrives: a sharding unit takes memory for its gradients only then.
   if (!sink_.defined() && make_sink_) make_sink_();
   return sink_.defined();
 }
@@ -176,12 +190,17 @@ void Parameter::clear_gradient() {
   sink_written_ = false;
   uses_ = 0;
   at::Tensor& gradient = tensor_.mutable_grad();
+  // Kept for the next step instead of freed: first touch of fresh pages is ten times slower than
+  // reuse.
   if (gradient.defined() && !sink_.defined() && gradient.is_contiguous()) spare_ = gradient;
   gradient = at::Tensor();
 }
 
 void Parameter::accumulated() {
   at::Tensor& gradient = tensor_.mutable_grad();
+  // Autograd made this gradient itself, because an operator without knowledge of sinks used the
+  // parameter. It is moved to the sink. An operator that wrote the sink left an undefined one, and
+  // the hook fires all the same.
   if (gradient.defined() && has_sink()) {
     const c10::AutoGradMode not_recording(false);
     if (sink_written_) {
@@ -194,12 +213,16 @@ void Parameter::accumulated() {
   } else {
     comm::retag(gradient, MemoryCategory::kTemporary, MemoryCategory::kGradients);
   }
+  // A block that is recomputed runs a backward pass of its own, after which the hook fires: a
+  // parameter that several of them use is complete only after the last.
   if (++uses_ < expected_uses_) return;
   ready();
 }
 
 void Parameter::ready() {
   uses_ = 0;
+  // In the order of registration, on the thread that runs backward: a listener may start a
+  // reduction, and must not wait for one that other ranks start later.
   for (const Listener& listener : listeners_) listener(*this);
 }
 

@@ -25,6 +25,7 @@ PerceptronLayer::PerceptronLayer(std::int64_t in, std::int64_t out, bool bias,
     : Linear(in, out, options(in, bias)), activation_(activation) {}
 
 at::Tensor PerceptronLayer::forward(const at::Tensor& x, const Context& context) {
+  // As in the transformer's feed-forward layer: the activation adds the bias.
   return ops::activate(activation_, product(context, x, weight()->weight()),
                        bias() ? bias()->weight() : ops::Weight());
 }
@@ -33,6 +34,7 @@ PerceptronHead::PerceptronHead(std::int64_t in, std::int64_t out, bool bias, Los
     : Linear(in, out, options(in, bias)), loss_(loss) {}
 
 at::Tensor PerceptronHead::forward(const at::Tensor& x, const Context& context) {
+  // The head is small here, so its outputs exist whole before the loss.
   const at::Tensor y = Linear::forward(x, context);
   if (!context.labels.defined()) return y;
   switch (loss_) {

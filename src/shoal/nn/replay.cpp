@@ -15,6 +15,8 @@ const at::Tensor& Replay::next() {
 at::Tensor product(const Context& context, const at::Tensor& x, const ops::Weight& weight,
                    const ops::Weight& bias, const at::Tensor& residual) {
   Replay* replay = context.replay;
+  // The second pass makes the same calls in the same order, so results need no names. The call
+  // still records its node: backward is what the pass is for.
   if (replay && replay->repeating()) return ops::linear(x, weight, bias, residual, replay->next());
   at::Tensor y = ops::linear(x, weight, bias, residual);
   if (replay) replay->keep(y);

@@ -38,6 +38,7 @@ Linear::Options residual(const model::ModelSpec& spec) {
 /// Returns the module as an M without hooks, which a fused operator may replace; null otherwise.
 template <class M>
 M* fusable(const std::shared_ptr<Module>& module) {
+  // A fused operator bypasses the module's call operator, and with it hooks and recomputation.
   return module->plain() ? dynamic_cast<M*>(module.get()) : nullptr;
 }
 
@@ -53,6 +54,7 @@ at::Tensor project(const at::Tensor& residual, const std::shared_ptr<Module>& mo
 
 TokenEmbedding::TokenEmbedding(const model::ModelSpec& spec) : dropout_(spec.dropout) {
   const auto tokens = child<Embedding>("tokens", spec.vocab, spec.hidden, spec.init_std);
+  // Kept beside the module: the head may be tied to it.
   weight_ = tokens->weight();
   tokens_ = tokens;
   if (spec.positions == model::Positions::kLearned)
@@ -97,6 +99,7 @@ at::Tensor Attention::normed(const at::Tensor& qkv, const Context& context) cons
     return ops::head_norm(qkv, {per, head_size_}, queries->weight()->weight(),
                           keys->weight()->weight(), norm_epsilon_);
   }
+  // A norm with hooks must be called as a module: heads are cut out, normalised, and joined again.
   const at::Tensor parts = qkv.unflatten(2, {-1, per + 2, head_size_});
   return at::cat({(*query_norm_)(parts.narrow(3, 0, per), context),
                   (*key_norm_)(parts.narrow(3, per, 1), context), parts.narrow(3, per + 1, 1)},
@@ -106,6 +109,8 @@ at::Tensor Attention::normed(const at::Tensor& qkv, const Context& context) cons
 
 at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
   if (!rotary_) return qkv;
+  // The table grows to the positions that occur, by doubling during generation. Angles of earlier
+  // positions do not change.
   const std::int64_t needed = context.positions.defined()
                                   ? context.positions.max().item<std::int64_t>() + 1
                                   : context.position_begin + qkv.size(1);
@@ -119,13 +124,18 @@ at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
 
 at::Tensor Attention::attend(const at::Tensor& qkv, const Context& context) const {
   const ops::HeadShape shape{heads_per_group_, head_size_};
+  // Generation: the keys and values of earlier positions come from the cache, those of this pass
+  // join them.
   if (context.cache != nullptr) {
     SHOAL_USER_CHECK(!context.documents.defined() && !context.positions.defined(), "attention",
                      "a key-value cache takes one contiguous document");
     const auto [k, v] = ops::keys_and_values(qkv, shape);
+    // Keys are cached after their rotation: a position never changes, so they are turned once.
     const auto [keys, values] = context.cache->extend(path(), context.position_begin, k, v);
     return ops::attention_over(qkv, keys, values, shape);
   }
+  // Without a mask kernels know the causal rule and skip the upper half; a mask costs T x T
+  // elements and all of the work.
   if (!context.documents.defined() && !context.positions.defined())
     return ops::attention(qkv, shape);
   const std::int64_t columns = qkv.size(1);
@@ -155,6 +165,8 @@ Mlp::Mlp(const model::ModelSpec& spec) : activation_(spec.activation) {
 
 at::Tensor Mlp::hidden(const at::Tensor& x, const Context& context) {
   if (gate_) return ops::gated(activation_, (*gate_)(x, context), (*up_)(x, context));
+  // The bias is added inside the activation: no pass of its own, and what backward keeps is the
+  // product.
   if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias()) {
     return ops::activate(activation_, product(context, x, up->weight()->weight()),
                          up->bias()->weight());
@@ -189,8 +201,12 @@ template <class Branch>
 at::Tensor Block::add(Module& norm, Module& branch, const at::Tensor& x,
                       const Context& context) const {
   Norm* fused_norm = norm.plain() ? dynamic_cast<Norm*>(&norm) : nullptr;
+  // residual + branch(norm(x)). The fused norm returns x as an output of its own, so that one
+  // backward pass adds both gradients.
   const auto [residual, y] = fused_norm ? fused_norm->split(x) : std::pair(x, norm(x, context));
   Branch* fused = branch.plain() ? dynamic_cast<Branch*>(&branch) : nullptr;
+  // The last product of the branch adds to the residual. With dropout it cannot, as dropout acts on
+  // the product before the sum.
   if (fused && (dropout_ == 0 || !context.training)) return fused->onto(residual, y, context);
   return dropout(branch(y, context), dropout_, branch.path(), context, residual);
 }
@@ -215,6 +231,8 @@ Output::Output(std::shared_ptr<Parameter> tied) : weight_(std::move(tied)) {
 }
 
 at::Tensor Output::forward(const at::Tensor& x, const Context& context) {
+  // With labels the last unit computes the loss itself: logits of all rows would be the largest
+  // tensor of a step.
   if (context.labels.defined())
     return ops::linear_cross_entropy(x, weight_->weight(), context.labels, context.loss_scale);
   return ops::linear(x, weight_->weight());
@@ -236,6 +254,8 @@ void Head::on_replaced(const std::string& name, const std::shared_ptr<Module>& m
 
 Transformer::Transformer(const model::ModelSpec& spec) : Model(spec) {
   const auto embedding = std::make_shared<TokenEmbedding>(spec);
+  // The order of units is the order of the data path; pipeline stages and sharding units are cuts
+  // of it.
   unit("embedding", embedding);
   for (std::int64_t i = 0; i < spec.layers; ++i)
     unit(fmt::format("blocks.{}", i), std::make_shared<Block>(spec));

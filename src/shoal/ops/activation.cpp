@@ -22,6 +22,8 @@
 namespace shoal::ops {
 namespace {
 
+// The activations of GPT-2 and Llama in fp32 have kernels; others, and other types, take LibTorch's
+// operators.
 bool has_kernel(Activation activation, const at::Tensor& x) {
   return (activation == Activation::kGeluTanh || activation == Activation::kSilu) &&
          x.scalar_type() == at::kFloat && x.device().is_cpu();
@@ -59,6 +61,8 @@ at::Tensor plain_backward(Activation activation, const at::Tensor& dy, const at:
     case Activation::kSilu:
       return at::silu_backward(dy, x);
     case Activation::kTanh:
+      // These two are derived from the result, which is computed again: kept is the input, as for
+      // all the others.
       return at::tanh_backward(dy, at::tanh(x));
     case Activation::kSigmoid:
       return at::sigmoid_backward(dy, at::sigmoid(x));
@@ -77,7 +81,11 @@ at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tenso
                     const at::Tensor& kept_bias, bool bias_wanted,
                     const std::shared_ptr<GradientSink>& sink, at::Tensor& d_bias) {
   const std::int64_t width = x.size(-1);
+  // Forward kept the bias as the parameter stores it; a 16-bit one is widened again here, which
+  // costs less than keeping a second copy.
   const at::Tensor bias = summand(kept_bias, x);
+  // LibTorch's operators know no bias: the sum is made again, and the gradient of the bias is a
+  // second pass.
   if (!has_kernel(activation, x)) {
     const at::Tensor dx = plain_backward(activation, dy, biased(x, bias));
     if (bias_wanted) {
@@ -97,6 +105,8 @@ at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tenso
     run(nullptr);
   } else {
     d_bias = deliver(sink, kept_bias, [&](const at::Tensor& target, bool accumulate) {
+      // The kernel adds to what it is given: one pass makes dx and the gradient of the bias,
+      // rounded once where the target has 16 bits.
       write_widened(target, accumulate, [&](const at::Tensor& sum, bool onto) {
         if (!onto) sum.zero_();
         run(sum.mutable_data_ptr<float>());
@@ -116,6 +126,7 @@ at::Tensor activate(Activation activation, const at::Tensor& input, const Weight
     const at::Tensor x = input.contiguous();
     const at::Tensor added = summand(bias.tensor, x);
     at::Tensor y;
+    // An empty tensor has no last dimension to divide by.
     if (has_kernel(activation, x) && x.numel() > 0) {
       y = at::empty_like(x);
       const std::int64_t width = x.dim() ? x.size(-1) : 1;
@@ -126,6 +137,8 @@ at::Tensor activate(Activation activation, const at::Tensor& input, const Weight
     }
     return Recorded{
         {y},
+        // Kept are the input and the bias, never their sum: backward computes it again from what
+        // other operators keep too.
         {x, bias.tensor},
         [activation, wanted, sink = bias.sink](const Tensors& saved, const Tensors& gradients) {
           at::Tensor d_bias;
@@ -150,6 +163,7 @@ at::Tensor gated(Activation activation, const at::Tensor& gate_input, const at::
     } else {
       y = plain_forward(activation, gate) * up;
     }
+    // Kept are the two results of matmuls; act(gate), as large again, is computed anew.
     return Recorded{{y}, {gate, up}, [activation](const Tensors& saved, const Tensors& gradients) {
                       const at::Tensor& gate = saved[0];
                       const at::Tensor& up = saved[1];

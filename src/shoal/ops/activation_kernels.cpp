@@ -19,6 +19,7 @@ struct GeluTanh {
   static constexpr float kScale = 2 * 0.7978845608028654f, kCubic = 0.044715f;
 
   static Vector value(Vector x) { return hn::Mul(x, gate(x, hn::Mul(x, x))); }
+  // d/dx x s(2u) = s + x s (1 - s) 2 u', where s is the sigmoid.
   static Vector slope(Vector x) {
     const Vector square = hn::Mul(x, x);
     const Vector s = gate(x, square);
@@ -35,6 +36,7 @@ struct GeluTanh {
 /// x sigmoid(x).
 struct Silu {
   static Vector value(Vector x) { return hn::Mul(x, sigmoid(x)); }
+  // d/dx x s(x) = s (1 + x (1 - s)).
   static Vector slope(Vector x) {
     const Vector s = sigmoid(x);
     return hn::Mul(s, hn::MulAdd(x, hn::Sub(set(1), s), set(1)));
@@ -71,6 +73,8 @@ void ActivationBackward(Curve curve, std::int64_t rows, std::int64_t width, cons
         const Vector d =
             hn::Mul(access.load(dy + i),
                     shape.slope(bias == nullptr ? v : hn::Add(v, access.load(bias + i))));
+        // d_bias is the sum of dx over rows. Rows are added in order by one thread: the same bits
+        // in every run.
         access.store(d, dx + i);
         if (d_bias != nullptr) access.store(hn::Add(d, access.load(d_bias + i)), d_bias + i);
       });
@@ -81,12 +85,14 @@ void ActivationBackward(Curve curve, std::int64_t rows, std::int64_t width, cons
 void GatedForward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate,
                   const float* up, float* y) {
   with_curve(curve, [&](auto shape) {
+    // No bias: rows do not matter, and only the very end has a cut vector.
     for_vectors(rows * width, [&](std::size_t i, auto access) {
       access.store(hn::Mul(shape.value(access.load(gate + i)), access.load(up + i)), y + i);
     });
   });
 }
 
+// y = f(g) u: dg = dy u f'(g) and du = dy f(g), in one pass over memory.
 void GatedBackward(Curve curve, std::int64_t rows, std::int64_t width, const float* gate,
                    const float* up, const float* dy, float* d_gate, float* d_up) {
   with_curve(curve, [&](auto shape) {
@@ -99,6 +105,7 @@ void GatedBackward(Curve curve, std::int64_t rows, std::int64_t width, const flo
   });
 }
 
+// What the matmul that follows adds to: residual + bias, either of which may be missing.
 void FillRows(std::int64_t rows, std::int64_t width, const float* x, const float* bias, float* y) {
   for (std::int64_t row = 0; row < rows; ++row, y += width) {
     for_vectors(width, [&](std::size_t i, auto access) {
@@ -109,6 +116,8 @@ void FillRows(std::int64_t rows, std::int64_t width, const float* x, const float
   }
 }
 
+// The gradient of a bias. Row after row into one row of sums, which stays in the first cache: the
+// order of a sum is that of the rows, whatever the vector width.
 void ColumnSum(std::int64_t rows, std::int64_t width, const float* x, float* sums) {
   for (std::int64_t row = 0; row < rows; ++row, x += width) {
     for_vectors(width, [&](std::size_t i, auto access) {

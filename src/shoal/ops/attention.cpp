@@ -26,6 +26,8 @@ struct Heads {
   at::Tensor q, k, v;  // views: q [B, T, groups, per, d]; k, v [B, T, groups, 1, d]
 };
 
+// The layout of the parameter: per key-value head its query heads, its key, its value. All three
+// are views, so a gradient written through them needs no concatenation.
 Heads split(const at::Tensor& qkv, const HeadShape& shape) {
   const at::Tensor parts =
       qkv.view({qkv.size(0), qkv.size(1), -1, shape.heads_per_group + 2, shape.head_size});
@@ -43,6 +45,7 @@ at::Tensor by_head(const at::Tensor& x, std::int64_t per) {
 void back(const at::Tensor& gradient, const at::Tensor& place) {
   const std::int64_t groups = place.size(2);
   const at::Tensor parts = gradient.transpose(1, 2).unflatten(2, {groups, -1});
+  // A key that served several query heads gets the sum of their gradients.
   place.copy_(place.size(3) == parts.size(3) ? parts : parts.sum(3, true));
 }
 
@@ -66,15 +69,21 @@ void for_groups(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor&
   const std::int64_t per = shape.heads_per_group;
   const std::int64_t d = shape.head_size;
   const std::int64_t length = qkv.size(1);
+  // Rows of q, k and v lie `stride` apart: the kernel reads the heads where they lie, without a
+  // copy by head.
   const std::int64_t stride = qkv.size(2);
   const std::int64_t groups = stride / ((per + 2) * d);
   const std::int64_t out_stride = groups * per * d;
   const float* base = qkv.const_data_ptr<float>();
+  // A task is one key-value head of one sample with its query heads. Tasks write to places of their
+  // own: any number of threads gives the same bits.
   at::parallel_for(0, qkv.size(0) * groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    // One workspace a thread: scores of a block and the packed panels of its products.
     const at::Tensor workspace = at::empty({kernels::attention_workspace(length, d)}, at::kFloat);
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t sample = i / groups;
       const std::int64_t at = sample * length * stride + i % groups * (per + 2) * d;
+      // A mask [1, 1, T, T] serves all samples.
       const float* rule = mask.defined() ? mask.const_data_ptr<float>() +
                                                (mask.size(0) > 1 ? sample : 0) * length * length
                                          : nullptr;
@@ -100,6 +109,8 @@ Recorded by_kernel(const at::Tensor& qkv, const HeadShape& shape, const at::Tens
   const std::int64_t groups = qkv.size(2) / ((per + 2) * shape.head_size);
   const at::Tensor out =
       at::empty({qkv.size(0), length, groups * per * shape.head_size}, qkv.options());
+  // Kept for backward: inputs, output and one logarithm a row, from which the probabilities are
+  // made again (Dao et al., 2022). T x T scores are never kept.
   const at::Tensor log_sum = at::empty({qkv.size(0) * groups, per, length}, qkv.options());
   for_groups(qkv, shape, mask,
              [&](const kernels::AttentionGroup& group, std::int64_t i, std::int64_t,
@@ -114,6 +125,7 @@ Recorded by_kernel(const at::Tensor& qkv, const HeadShape& shape, const at::Tens
         const at::Tensor& out = saved[1];
         const at::Tensor& log_sum = saved[2];
         const at::Tensor d_out = gradients[0].contiguous();
+        // Each group writes all of its queries, keys and values: nothing need be zero before.
         const at::Tensor d_qkv = at::empty_like(qkv);
         const std::int64_t per = shape.heads_per_group;
         for_groups(qkv, shape, mask,
@@ -144,11 +156,14 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
       "attention", "the mask must be [B or 1, 1, T, T]");
   return differentiable("attention", {input}, [&](const Wanted&) {
     const at::Tensor qkv = input.contiguous();
+    // The path of LibTorch: the same function, but bits that may differ with the number of threads.
     if (has_kernel(qkv, mask)) return by_kernel(qkv, shape, mask);
     const Heads heads = split(qkv, shape);
     const std::int64_t per = shape.heads_per_group;
     const std::int64_t count = heads.q.size(2) * per;
     const auto bias = optional(mask, qkv.size(0), count);
+    // Arguments after the values: dropout 0, causal where there is no mask, the mask. The scale is
+    // the kernel's default, 1 / sqrt(head_size).
     const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         by_head(heads.q, per), by_head(heads.k, per), by_head(heads.v, per), 0, !mask.defined(),
         bias);
@@ -164,6 +179,7 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
           const Heads heads = split(qkv, shape);
           const std::int64_t per = shape.heads_per_group;
           const std::int64_t count = heads.q.size(2) * per;
+          // [B, T, heads x d] as the kernel's [B, heads, T, d], without a copy.
           const auto rows = [&](const at::Tensor& x) {
             return x.view({x.size(0), x.size(1), count, shape.head_size}).transpose(1, 2);
           };
@@ -172,6 +188,8 @@ at::Tensor attention(const at::Tensor& input, const HeadShape& shape, const at::
               by_head(heads.v, per), rows(joined), saved[2], 0, !mask.defined(),
               optional(mask, qkv.size(0), count));
           const at::Tensor d_qkv = at::empty_like(qkv);
+          // Gradients of queries, keys and values go to their places in one tensor, which the
+          // backward pass of the projection takes as it is.
           const Heads places = split(d_qkv, shape);
           back(dq, places.q), back(dk, places.k), back(dv, places.v);
           return Tensors{d_qkv};
@@ -190,9 +208,13 @@ at::Tensor attention_over(const at::Tensor& qkv, const at::Tensor& keys, const a
   const std::int64_t per = shape.heads_per_group;
   const std::int64_t queries = qkv.size(1);
   const std::int64_t count = heads.q.size(2) * per;
+  // LibTorch's kernel wants as many keys as queries: expand() repeats them, and flatten() copies
+  // them.
   const auto repeated = [&](const at::Tensor& x) {
     return by_head(x.transpose(1, 2).unsqueeze(3), per);
   };
+  // A single query is the last position and sees every key: no mask. Several queries over longer
+  // keys need one, because is_causal of LibTorch would align them with the first keys.
   const at::Tensor rule = mask.defined() || queries == 1
                               ? mask
                               : causal_mask(queries, keys.size(2), {}, {}, qkv.scalar_type());
@@ -205,11 +227,13 @@ at::Tensor attention_over(const at::Tensor& qkv, const at::Tensor& keys, const a
 
 at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const at::Tensor& documents,
                        const at::Tensor& positions, at::ScalarType type) {
+  // Queries are the last of the keys, so their positions are the tail of `order`.
   const at::Tensor order = positions.defined() ? positions : at::arange(keys, at::kLong);
   const auto pairs = [&](const at::Tensor& x) {  // [.., S] to ([.., T, 1], [.., 1, S])
     return std::pair(x.narrow(-1, keys - queries, queries).unsqueeze(-1), x.unsqueeze(-2));
   };
   const auto [query, key] = pairs(order);
+  // A query sees keys at its own position and before, and only of its own document.
   at::Tensor hidden = (key > query).unsqueeze(0);
   if (documents.defined()) {
     const auto [mine, other] = pairs(documents);

@@ -18,6 +18,7 @@ namespace HWY_NAMESPACE {
 template <class Access>
 HWY_INLINE Vector scaled(Access access, Vector scale, const float* mask, const float* scores,
                          std::size_t i) {
+  // scale s + mask. It is computed anew in each pass over a row: cheaper than writing it back.
   const Vector s = hn::Mul(access.load(scores + i), scale);
   return mask == nullptr ? s : hn::Add(s, access.load(mask + i));
 }
@@ -32,6 +33,8 @@ float SoftmaxRow(std::int64_t seen, std::int64_t width, float scale, const float
   const Floats d;
   const Vector factor = set(scale);
   const Vector least = set(-std::numeric_limits<float>::infinity());
+  // The maximum first: exp(s - max) cannot overflow. Lanes behind the row must not win, so they are
+  // minus infinity.
   Vector top = least;
   Vector total = set(0);
   for_vectors(seen, [&](std::size_t i, auto access) {
@@ -39,6 +42,7 @@ float SoftmaxRow(std::int64_t seen, std::int64_t width, float scale, const float
   });
   const float maximum = hn::GetLane(hn::MaxOfLanes(d, top));
   for_vectors(seen, [&](std::size_t i, auto access) {
+    // A lane behind the row would add exp(0 - max).
     const Vector e =
         access.inside(exponential(scaled(access, factor, mask, scores, i), set(maximum)), set(0));
     total = hn::Add(total, e);
@@ -49,9 +53,13 @@ float SoftmaxRow(std::int64_t seen, std::int64_t width, float scale, const float
     access.store(hn::Mul(access.load(scores + i), set(1 / whole)), scores + i);
   });
   std::fill(scores + seen, scores + width, 0.0f);
+  // log of the sum of exp(s): with it backward finds p = exp(s - log_sum) in one pass, without
+  // maximum and sum.
   return maximum + std::log(whole);
 }
 
+// With p = softmax(scale s + mask) and d = dL/dp: dL/ds = scale p (d - sum_j p_j d_j). The sum
+// equals dot(d_out, out) of the row (Dao et al., 2022, appendix B.2), so it is known before.
 void SoftmaxRowBackward(std::int64_t seen, std::int64_t width, float scale, const float* mask,
                         float log_sum, float mean, float* scores, float* d) {
   const Vector factor = set(scale);
@@ -61,6 +69,7 @@ void SoftmaxRowBackward(std::int64_t seen, std::int64_t width, float scale, cons
     access.store(hn::Mul(hn::Mul(p, factor), hn::Sub(access.load(d + i), set(mean))), d + i);
   });
   std::fill(scores + seen, scores + width, 0.0f);
+  // The products that follow take the whole width: keys that a row does not see must count as zero.
   std::fill(d + seen, d + width, 0.0f);
 }
 

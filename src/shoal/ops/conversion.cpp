@@ -24,6 +24,7 @@ at::Tensor converted(const at::Tensor& x, at::ScalarType type) {
   if (!x.defined() || x.scalar_type() == type) return x;
   const bool narrows = x.scalar_type() == at::kFloat && is_narrow(type);
   const bool widens = is_narrow(x.scalar_type()) && type == at::kFloat;
+  // Only float and 16 bits have kernels here; they round to nearest even, and a NaN stays one.
   if (!x.device().is_cpu() || !(narrows || widens)) return x.detach().to(type);
   const at::Tensor from = x.detach().contiguous();
   const at::Tensor to = at::empty(x.sizes(), x.options().dtype(type).requires_grad(false));
@@ -31,6 +32,7 @@ at::Tensor converted(const at::Tensor& x, at::ScalarType type) {
   const ElementType after = comm::element_type(type);
   void* source = const_cast<void*>(from.const_data_ptr());
   void* out = to.mutable_data_ptr();  // NOLINT: only read
+  // Element by element: how threads share the work changes no bit.
   at::parallel_for(0, x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     const auto count = static_cast<std::size_t>(end - begin);
     const void* part = at_element(source, begin, before);
@@ -42,6 +44,7 @@ at::Tensor converted(const at::Tensor& x, at::ScalarType type) {
 }
 
 at::Tensor factor(const at::Tensor& x, at::ScalarType type) {
+  // Sums stay fp32 whatever the type of the factors; only the factors are rounded.
   return x.scalar_type() == at::kFloat && is_narrow(type) ? converted(x, type) : x;
 }
 

@@ -22,6 +22,7 @@ void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t clas
                    "{} int64 labels wanted, {} given", rows, labels.numel());
   const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < rows; ++i) {
+    // A label outside the row would be read from foreign memory below.
     if (label[i] != kIgnoredLabel && (label[i] < 0 || label[i] >= classes)) {
       throw Error(
           ErrorKind::kData, "cross_entropy",
@@ -33,6 +34,7 @@ void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t clas
 /// The plain path, any floating type: logits become their gradient.
 double plain_rows(const at::Tensor& logits, const std::int64_t* label, double scale,
                   bool gradient) {
+  // loss = -log p[label], and d loss / d logits = p - onehot.
   const at::Tensor log_probability = at::_log_softmax(logits, -1, false);
   if (gradient) logits.copy_(log_probability.exp().mul_(scale));
   double loss = 0;
@@ -55,6 +57,7 @@ double entropy_rows(const at::Tensor& logits, const std::int64_t* label, double 
     return plain_rows(logits, label, scale, gradient);
   float* row = logits.mutable_data_ptr<float>();
   const std::int64_t width = logits.size(1);
+  // In double: thousands of terms of about 10 would lose the last digits of a float.
   double loss = 0;
   for (std::int64_t i = 0; i < logits.size(0); ++i, row += width) {
     if (label[i] != kIgnoredLabel) {
@@ -84,6 +87,8 @@ Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::T
           [wanted, sink = weight.sink, input](const Tensors& saved, const Tensors& upstream) {
             const at::Tensor x = saved[0].reshape({-1, saved[0].size(-1)});
             const at::Tensor& w = saved[1];
+            // The gradient of the loss is a number, 1 unless somebody scales it (fp16's loss
+            // scale): in general nothing is multiplied.
             const at::Tensor g = times(saved[2], upstream[0].item<double>());
             Tensors result(2);
             if (wanted.input[0]) {
@@ -107,6 +112,8 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
   const at::Tensor& w = weight.tensor;
   const at::Tensor multiplied = factor(x, w.scalar_type());
   const std::int64_t rows = x.size(0);
+  // One block of logits, used again and again: at a vocabulary of 50,000 and 1,024 rows that is 200
+  // MB. All rows of a batch would be that many times more.
   const at::Tensor logits = at::empty({std::min(rows, block_rows), w.size(0)}, x.options());
   const at::Tensor dx =
       wanted.any && wanted.input[0] ? at::empty(input.sizes(), x.options()) : at::Tensor();
@@ -120,10 +127,14 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
     matmul(block, part, w.t());
     loss += entropy_rows(block, label + begin, scale, wanted.any);
     if (!wanted.any) continue;
+    // The block holds softmax - onehot by now. Its part of dx and dW is finished before the next
+    // block overwrites it.
     const at::Tensor g = factor(block, w.scalar_type());
     if (dx.defined()) matmul(dx.view({rows, -1}).narrow(0, begin, count), g, w);
+    // Blocks add up in order; the first one overwrites.
     if (dw.defined()) matmul(dw, g.t(), part, begin > 0);
   }
+  // The gradients are finished. Backward only hands them on, times the gradient of the loss.
   return {{scalar(loss * scale, x)},
           {dx, dw},
           [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
@@ -157,10 +168,13 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
     const std::int64_t rows = x.numel() / x.size(-1);
     check_labels(label, rows, w.size(0));
     const std::int64_t* first = label.const_data_ptr<std::int64_t>();
+    // Many rows go block by block. Few keep the gradient of their logits and multiply in backward,
+    // where dW goes straight into its sink; in forward it would need a tensor of its own.
     if (!wanted.any || rows > block_rows)
       return recorded_by_blocks(x, weight, first, scale, block_rows, wanted);
     const at::Tensor logits = at::empty({rows, w.size(0)}, x.options());
     const at::Tensor multiplied = factor(x, w.scalar_type());
+    // logits [rows, V] = x [rows, D] times weight^T [D, V]
     matmul(logits, multiplied.view({rows, -1}), w.t());
     const double loss = entropy_rows(logits, first, scale, true);
     return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted,
@@ -171,6 +185,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
 at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, double scale) {
   SHOAL_USER_CHECK(input.dim() >= 1, "cross_entropy", "logits without a dimension");
   return differentiable("cross_entropy", {input}, [&](const Wanted& wanted) {
+    // A copy, because the rows become their gradient in place and the caller's logits must not
+    // change.
     const at::Tensor logits = input.contiguous().clone();
     const at::Tensor label = labels.contiguous();
     const std::int64_t rows = logits.numel() / logits.size(-1);

@@ -31,7 +31,11 @@ class Operator final : public Node {
     backward_ = recorded.backward;
     saved_.reserve(recorded.saved.size());
     for (const at::Tensor& tensor : recorded.saved) {
+      // What stays until backward is counted as activations; it was allocated before anybody knew
+      // that it would stay.
       comm::retag(tensor, MemoryCategory::kTemporary, MemoryCategory::kActivations);
+      // A node that kept its own output as a plain tensor would own itself and never be freed. A
+      // SavedVariable that knows that it is an output keeps no owning reference to the node.
       const bool is_output =
           std::any_of(recorded.outputs.begin(), recorded.outputs.end(),
                       [&](const at::Tensor& output) { return output.is_same(tensor); });
@@ -39,6 +43,8 @@ class Operator final : public Node {
     }
   }
 
+  // Autograd calls it when the graph is not retained, so that activations are freed as backward
+  // goes; the lock is against another thread that still runs apply().
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     saved_.clear();
@@ -48,16 +54,21 @@ class Operator final : public Node {
  protected:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
+    // With create_graph autograd runs backward with recording. Our backward functions compute
+    // without it, so second derivatives would be silently wrong.
     SHOAL_USER_CHECK(!at::GradMode::is_enabled(), name_,
                      "second derivatives (create_graph) are not supported");
     SHOAL_USER_CHECK(backward_ != nullptr, name_,
                      "backward ran already and freed what forward saved");
+    // No output was used: zero gradients for all inputs, and nothing is computed. Outputs of which
+    // some are used come with undefined gradients for the rest.
     if (std::none_of(gradients.begin(), gradients.end(),
                      [](const at::Tensor& g) { return g.defined(); }))
       return Tensors(num_outputs());
     Tensors saved;
     saved.reserve(saved_.size());
     for (const SavedVariable& variable : saved_)
+      // unpack() also compares versions: it throws when a saved tensor was changed in place since.
       saved.push_back(variable.unpack(shared_from_this()));
     Tensors result = backward_(saved, gradients);
     SHOAL_CHECK(result.size() == num_outputs(), "{}: {} gradients for {} inputs", name_,
@@ -78,6 +89,8 @@ Tensors differentiable(const char* name, const Tensors& inputs,
   Wanted wanted;
   wanted.input.resize(inputs.size());
   if (at::GradMode::is_enabled()) {
+    // Where autograd does not record (evaluation, a recomputed block's first pass) nothing is
+    // wanted, and forward may skip what only backward needs.
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       wanted.input[i] = inputs[i].defined() && inputs[i].requires_grad();
       wanted.any = wanted.any || wanted.input[i];
@@ -85,19 +98,26 @@ Tensors differentiable(const char* name, const Tensors& inputs,
   }
   Recorded recorded;
   {
+    // What forward calls must not make nodes of its own: this one stands for all of it.
     const c10::AutoGradMode not_recording(false);
     recorded = forward(wanted);
   }
   if (!wanted.any) return std::move(recorded.outputs);
 
+  // Edges to what made the inputs, in their order; an undefined input has an empty edge, and its
+  // gradient is dropped.
   const auto node = std::make_shared<Operator>(name, torch::autograd::collect_next_edges(inputs));
   for (const at::Tensor& output : recorded.outputs) {
     if (output.defined() && output.is_floating_point()) {
       torch::autograd::impl::set_gradient_edge(output, {node, node->add_input_metadata(output)});
     } else {
+      // An output without a gradient still takes its number, so that gradients[i] stays the
+      // gradient of output i.
       node->add_input_metadata(Node::undefined_input());
     }
   }
+  // Last: a saved output must have its gradient edge by now, or it would be taken for a leaf and
+  // kept with an owning reference to itself.
   node->keep(recorded);
   return std::move(recorded.outputs);
 }

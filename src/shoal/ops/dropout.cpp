@@ -17,9 +17,12 @@ namespace {
 
 struct Mask {
   Key key;
+  // of 65536: an element is dropped when its draw of 16 bits is below
   std::uint32_t threshold;
   RowPlace place;
 
+  // 1 / (1 - p) for the p that is really drawn, not for the one asked for: the expected value is
+  // exact.
   double scale() const { return 65536.0 / (65536.0 - threshold); }
 
   /// Calls `row(sample, position, index)` for every row of a tensor [B, T, D] or [B, D].
@@ -33,6 +36,7 @@ struct Mask {
         place.positions.defined() ? place.positions.const_data_ptr<std::int64_t>() : nullptr;
     for (std::int64_t b = 0; b < samples; ++b) {
       for (std::int64_t t = 0; t < columns; ++t) {
+        // The counters of a row: where it lies in the global batch, not in this tensor.
         row(sample ? sample[b] : b,
             static_cast<std::uint32_t>(position ? position[t] : place.position_begin + t),
             b * columns + t);
@@ -41,6 +45,7 @@ struct Mask {
   }
 
   at::Tensor apply(const at::Tensor& x, const at::Tensor& residual) const {
+    // Other types: the fp32 kernel draws the mask from ones, so every type drops the same elements.
     if (x.scalar_type() != at::kFloat) {
       const at::Tensor kept = x * factors(x);
       return residual.defined() ? residual + kept : kept;
@@ -50,6 +55,7 @@ struct Mask {
     const float* from = x.const_data_ptr<float>();
     const float* base = residual.defined() ? residual.const_data_ptr<float>() : nullptr;
     float* to = y.mutable_data_ptr<float>();
+    // Row by row, as each has counters of its own.
     rows(x, [&](std::uint64_t sample, std::uint32_t position, std::int64_t index) {
       kernels::dropout_row(key.value(), sample, position, threshold, static_cast<float>(scale()),
                            width, from + index * width, base ? base + index * width : nullptr,
@@ -74,12 +80,14 @@ at::Tensor dropout(const at::Tensor& input, double probability, Key key, const R
   SHOAL_USER_CHECK(input.dim() == 2 || input.dim() == 3, "dropout",
                    "takes [B, T, D] or [B, D], not {} dimensions", input.dim());
   const Mask mask{
+      // At most 65535: the scale stays finite.
       key, static_cast<std::uint32_t>(std::min(std::lround(probability * 65536), 65535L)), place};
   return differentiable("dropout", {input, residual}, [&](const Wanted& wanted) {
     return Recorded{
         {mask.apply(input.contiguous(), residual.defined() ? residual.contiguous() : residual)},
         {},
         [mask, wanted](const Tensors&, const Tensors& gradients) {
+          // The mask is drawn again: d_x = mask scale dy, and the residual passes dy on.
           return Tensors{wanted.input[0] ? mask.apply(gradients[0].contiguous(), {}) : at::Tensor(),
                          gradients[0]};
         }};

@@ -15,6 +15,7 @@
 namespace shoal::ops {
 namespace {
 
+// An index outside the table would read foreign memory; the error names the token.
 void check_range(const at::Tensor& index, std::int64_t rows) {
   const std::int64_t* values = index.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < index.numel(); ++i) {
@@ -30,6 +31,8 @@ void check_range(const at::Tensor& index, std::int64_t rows) {
 /// float32 and rounded once.
 void add_narrow_rows(const at::Tensor& target, const at::Tensor& flat, const at::Tensor& rows) {
   const std::int64_t* index = flat.const_data_ptr<std::int64_t>();
+  // A frequent token occurs hundreds of times in a batch. Adding each use in 16 bits would round
+  // each time and lose most of them.
   std::map<std::int64_t, std::vector<std::int64_t>> uses;
   for (std::int64_t i = 0; i < flat.numel(); ++i) uses[index[i]].push_back(i);
   const ElementType type = comm::element_type(target.scalar_type());
@@ -38,6 +41,7 @@ void add_narrow_rows(const at::Tensor& target, const at::Tensor& flat, const at:
   std::vector<float> sum(static_cast<std::size_t>(width));
   auto* table = static_cast<std::uint16_t*>(target.mutable_data_ptr());
   for (const auto& [row, places] : uses) {
+    // Begins with what earlier uses or micro-batches have left there.
     kernels::widen(type, table + row * width, sum.size(), sum.data());
     for (const std::int64_t place : places) {
       for (std::int64_t j = 0; j < width; ++j)
@@ -58,6 +62,7 @@ at::Tensor embedding(const at::Tensor& index, const Weight& weight) {
     if (flat.device().is_cpu()) check_range(flat, table.size(0));
     auto shape = index.sizes().vec();
     shape.push_back(table.size(1));
+    // Rows are looked up in the table's own type; only the rows that are used become fp32.
     const at::Tensor rows = at::index_select(table.detach(), 0, flat);
     Recorded recorded{
         {converted(rows, is_narrow(table.scalar_type()) ? at::kFloat : table.scalar_type())
@@ -65,6 +70,7 @@ at::Tensor embedding(const at::Tensor& index, const Weight& weight) {
         {},
         {}};
     if (!wanted.any) return recorded;
+    // Only its shape and type are needed in backward; it is memory that exists anyway.
     recorded.saved = {table};
     recorded.backward = [flat, sink = weight.sink](const Tensors& saved, const Tensors& gradients) {
       const at::Tensor rows = gradients[0].reshape({flat.size(0), -1});

@@ -32,6 +32,7 @@ std::int64_t words_of(std::int64_t depth) { return (depth + 1) / 2; }
 /// Words of a block: as even as possible.
 std::int64_t block_words(std::int64_t depth) {
   const std::int64_t words = words_of(depth);
+  // Even blocks: a depth just above one block would otherwise end in a block of a few words.
   const std::int64_t blocks = (words + kBlockWords - 1) / kBlockWords;
   return (words + blocks - 1) / std::max<std::int64_t>(blocks, 1);
 }
@@ -40,6 +41,8 @@ const std::uint16_t* bits(const MatrixView& view) {
   return static_cast<const std::uint16_t*>(view.data);
 }
 
+// Two neighbours along the depth: the earlier one in the lower half, as the instruction expects. An
+// odd depth ends with a zero.
 std::uint32_t word(const std::uint16_t* first, std::int64_t stride, bool pair) {
   return *first | (pair ? static_cast<std::uint32_t>(first[stride]) << 16 : 0);
 }
@@ -59,6 +62,8 @@ SHOAL_AVX512_BF16 inline void transpose_4x4(const std::uint16_t* from, std::int6
   const __m128i r1 = four_words(from + stride);
   const __m128i r2 = four_words(from + 2 * stride);
   const __m128i r3 = four_words(from + 3 * stride);
+  // Two rounds of interleaving, first words of 32 bits and then of 64: the usual transposition of 4
+  // x 4.
   const __m128i low01 = _mm_unpacklo_epi32(r0, r1);
   const __m128i high01 = _mm_unpackhi_epi32(r0, r1);
   const __m128i low23 = _mm_unpacklo_epi32(r2, r3);
@@ -83,6 +88,7 @@ SHOAL_AVX512_BF16 void pack_side_by_side(const std::uint16_t* from, std::int64_t
     const std::uint16_t* odd = even + stride;
     for (std::int64_t i = 0; i < width; i += 16) {
       const __mmask16 there = first_lanes(count - i);
+      // Masks instead of a tail: lanes beyond the matrix read as zero and touch no memory.
       const __mmask16 odd_there = k + 1 < depth ? there : 0;
       const __m512i low =
           _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(there, even + i));
@@ -103,6 +109,8 @@ SHOAL_AVX512_BF16 void pack_panel(const MatrixView& from, std::int64_t count, st
   if (stride == 1) return pack_side_by_side(bits(from), step, count, width, depth, to);
   std::int64_t done = 0;
   if (step == 1 && count == width) {
+    // Full panels whose depth is contiguous: 4 x 4 words at a time. The rest of the depth goes word
+    // by word below.
     done = depth / 8 * 4;
     for (std::int64_t w = 0; w < done; w += 4) {
       for (std::int64_t i = 0; i < width; i += 4)
@@ -112,6 +120,7 @@ SHOAL_AVX512_BF16 void pack_panel(const MatrixView& from, std::int64_t count, st
   for (std::int64_t w = done; w < words; ++w) {
     for (std::int64_t i = 0; i < count; ++i)
       to[w * width + i] = word(bits(from) + i * stride + 2 * w * step, step, 2 * w + 1 < depth);
+    // Rows behind the matrix are zero: the tile multiplies them, and nobody reads the result.
     std::fill(to + w * width + count, to + (w + 1) * width, 0u);
   }
 }
@@ -123,6 +132,8 @@ SHOAL_AVX512_BF16 void pack(const MatrixView& view, std::int64_t count, std::int
 }
 
 /// One tile of c from a panel of each.
+/// VDPBF16PS adds a pair of products to each fp32 sum. 12 x 2 sums, 2 vectors of b and 1 of a fill
+/// 27 of the 32 registers.
 SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a,
                                    const std::uint32_t* b, float* c, std::int64_t stride,
                                    bool accumulate) {
@@ -131,6 +142,8 @@ SHOAL_AVX512_BF16 inline void tile(std::int64_t words, const std::uint32_t* a,
 #pragma GCC unroll 12
   for (std::int64_t i = 0; i < kTileRows; ++i) left[i] = right[i] = _mm512_setzero_ps();
   for (std::int64_t w = 0; w < words; ++w, a += kTileRows, b += kTileColumns) {
+    // A word of b holds two of the depth of one column, a word of a two of one row: one instruction
+    // multiplies both pairs and adds them to the sum of row and column.
     const auto b0 = (__m512bh)_mm512_loadu_si512(b);
     const auto b1 = (__m512bh)_mm512_loadu_si512(b + 16);
 #pragma GCC unroll 12
@@ -154,6 +167,7 @@ SHOAL_AVX512_BF16 void edge_tile(std::int64_t words, const std::uint32_t* a, con
                                  float* c, std::int64_t stride, bool accumulate, std::int64_t rows,
                                  std::int64_t columns) {
   alignas(64) float whole[kTileRows * kTileColumns];
+  // A whole tile beside c, of which the inner part is copied: the sums are those of an inner tile.
   tile(words, a, b, whole, kTileColumns, false);
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j)
@@ -167,6 +181,7 @@ SHOAL_AVX512_BF16 void block(std::int64_t rows, std::int64_t columns, std::int64
                              std::int64_t stride, bool accumulate) {
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     for (std::int64_t j = 0; j < columns; j += kTileColumns) {
+      // Panels of 12 rows and of 32 columns lie one after the other, `words` deep.
       const std::uint32_t* panel_a = a + i * words;
       const std::uint32_t* panel_b = b + j * words;
       if (i + kTileRows <= rows && j + kTileColumns <= columns) {
@@ -196,6 +211,8 @@ std::size_t gemm_bf16_workspace(std::int64_t rows, std::int64_t columns, std::in
 
 void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a,
                MatrixView b, float* c, std::int64_t c_stride, bool accumulate, float* workspace) {
+  // The order of a sum depends on the depth alone (as in gemm_kernels.cpp): blocks of depth
+  // outside, each added to c in fp32.
   const std::int64_t step = 2 * block_words(depth);
   auto* packed_a = reinterpret_cast<std::uint32_t*>(workspace);
   auto* packed_b = packed_a + packed_rows(rows, depth);
@@ -207,6 +224,7 @@ void gemm_bf16(std::int64_t rows, std::int64_t columns, std::int64_t depth, Matr
       for (std::int64_t j = 0; j < columns; j += kBlockColumns) {
         const std::int64_t wide = std::min(kBlockColumns, columns - j);
         const MatrixView right = from(b, k, j);
+        // b transposed: its columns are packed as a's rows are.
         pack({right.data, right.column_stride, right.row_stride, right.type}, wide, kTileColumns,
              deep, packed_b);
         block(high, wide, words_of(deep), packed_a, packed_b, c + i * c_stride + j, c_stride,

@@ -64,6 +64,7 @@ Gradients plain_backward(const at::Tensor& d_out, const at::Tensor& qkv, const H
   const at::Tensor r = rstd.unsqueeze(-1);
   const at::Tensor hat = by_head(qkv, shape).narrow(3, 0, queries + 1) * r;
   const at::Tensor g = dy * weights_by_head(query_weight, key_weight, shape);
+  // RMSNorm backwards, see norm_kernels.cpp.
   const at::Tensor dx = (g - hat * (g * hat).mean(-1, true)) * r;
   const at::Tensor d_weights = (dy * hat).sum({0, 1, 2});
   return {at::cat({dx, d_parts.narrow(3, queries + 1, 1)}, 3).flatten(2),
@@ -77,6 +78,8 @@ void for_groups(const at::Tensor& qkv, const HeadShape& shape, Run&& run) {
   const std::int64_t normed = shape.heads_per_group + 1;
   const std::int64_t stride = (normed + 1) * shape.head_size;
   const std::int64_t groups = qkv.numel() / stride;
+  // By one thread: weights are shared by all heads, and the order of their sums is part of the
+  // result's bits.
   for (std::int64_t i = 0; i < groups; ++i) run(i * stride, i * normed);
 }
 
@@ -105,10 +108,13 @@ Normed forward(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& 
   for_groups(qkv, shape, [&](std::int64_t at, std::int64_t root) {
     const std::int64_t key = at + queries * d;
     const std::int64_t value = key + d;
+    // The heads of a group lie side by side: its queries are rows of one norm, its key is one row
+    // of another.
     kernels::norm_forward(queries_of(shape, epsilon), from + at, wq, nullptr, to + at, nullptr,
                           roots + root);
     kernels::norm_forward(key_of(shape, epsilon), from + key, wk, nullptr, to + key, nullptr,
                           roots + root + queries);
+    // The value of the group passes unchanged; so does its gradient in backward.
     std::copy_n(from + value, d, to + value);
   });
   return {y, rstd};
@@ -135,6 +141,7 @@ Gradients backward(const at::Tensor& any_d_out, const at::Tensor& qkv, const Hea
   for_groups(qkv, shape, [&](std::int64_t at, std::int64_t root) {
     const std::int64_t key = at + queries * d;
     const std::int64_t value = key + d;
+    // As forward, group by group; the weights' gradients are added up over heads and tokens.
     kernels::norm_backward(queries_of(shape, 0), dy + at, x + at, wq, nullptr, roots + root,
                            nullptr, dx + at, dwq, nullptr);
     kernels::norm_backward(key_of(shape, 0), dy + key, x + key, wk, nullptr, roots + root + queries,

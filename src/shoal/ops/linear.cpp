@@ -57,20 +57,28 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
                 known.numel());
     // What is kept for backward has 16 bits where the weight has.
     const at::Tensor multiplied = factor(x, w.scalar_type());
+    // detach() makes a tensor of its own over the same memory, which this call's node can own as
+    // output.
     const at::Tensor out = known.defined() ? known.detach() : at::empty(shape, x.options());
     if (!known.defined()) {
       const at::Tensor rows = rows_of(out);
       const bool onto = bias.defined() || residual.defined();
+      // The product adds to what is there: bias and residual cost one write of the output instead
+      // of a pass each.
       if (onto) fill(rows, residual, summand(bias.tensor, x));
       matmul(rows, rows_of(multiplied), w.t(), onto);
     }
     return Recorded{
         {out},
+        // dW needs x, dx needs W: what nobody asks for is not kept. The first layer, whose input
+        // needs no gradient, keeps no weight; a frozen layer keeps no input.
         {wanted.input[1] ? multiplied : at::Tensor(), wanted.input[0] ? w : at::Tensor(),
          wanted.input[2] ? bias.tensor : at::Tensor()},
         [wanted, sizes = input.sizes().vec(), weight_sink = weight.sink, bias_sink = bias.sink,
          shape_of_weight = w.sizes().vec(),
          type = w.scalar_type()](const Tensors& saved, const Tensors& gradients) {
+          // dx = dy W, dW = dy^T x, db = column sums of dy, and the residual's gradient is dy
+          // itself.
           const at::Tensor dy = rows_of(gradients[0]).contiguous();
           const at::Tensor factor_dy = factor(dy, type);
           Tensors result(4);
@@ -82,7 +90,10 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
             const auto write = [&](const at::Tensor& target, bool accumulate) {
               matmul(target, factor_dy.t(), rows_of(saved[0]), accumulate);
             };
+            // The shape comes from the sink: a weight that backward does not keep cannot be asked.
             if (weight_sink) {
+              // The product goes straight into the sink (a bucket, or the gradient itself),
+              // overwriting or adding: no temporary of the weight's size.
               result[1] = deliver(weight_sink, {}, write);
             } else {
               result[1] = at::empty(shape_of_weight, dy.options().dtype(type));

@@ -39,6 +39,8 @@ HWY_INLINE hn::Vec<HalfWords> upper_halves(WordVector bits, WordVector value) {
                                        hn::ShiftRight<16>(bits)));
 }
 
+// Adding 0x7fff and the last bit that stays carries where the lost half is above one half, or is
+// one half and the kept number odd: round to nearest even.
 HWY_INLINE hn::Vec<HalfWords> nearest(WordVector u) {
   const Words d;
   const WordVector odd = hn::And(hn::ShiftRight<16>(u), hn::Set(d, 1u));
@@ -59,6 +61,8 @@ void Widen(ElementType type, const void* from, std::size_t count, float* to) {
                  Words(), reinterpret_cast<std::uint32_t*>(to + done));
     }
   }
+// F16C converts fp16. Targets below AVX2 take the plain loop for it, and every target does for the
+// tail.
 #if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, Reals> halves;
   if (type == ElementType::kF16)
@@ -96,12 +100,16 @@ void stochastic_group(std::uint64_t key, std::uint64_t group, const float* from,
                       std::uint16_t* to) {
   const Words d;
   for (std::size_t lane = 0; lane < 16; lane += hn::Lanes(d)) {
+    // Sixteen counters give 16 x 4 words = 128 draws of 16 bits: element 16 h + lane takes
+    // half-word h of its lane's counter. Any vector width so makes the same draws.
     const Draw draw = element_draw(key, group * 16, lane);
     const auto half = [&](WordVector word, std::size_t index) {
       const std::size_t i = index * 16 + lane;
       const WordVector u = words_of(from + i);
       const WordVector r =
           index % 2 == 0 ? hn::And(word, hn::Set(d, 0xffffu)) : hn::ShiftRight<16>(word);
+      // r is uniform below 2^16: the sum carries into the upper half with a chance of lost / 2^16,
+      // which makes the expected value exact. The sign bit stays, so magnitudes are rounded.
       hn::StoreU(upper_halves(hn::Add(u, r), u), HalfWords(), to + i);
     };
     half(draw.word0, 0), half(draw.word0, 1), half(draw.word1, 2), half(draw.word1, 3);
@@ -114,6 +122,7 @@ void NarrowStochastically(std::uint64_t key, std::uint64_t first, const float* f
                           std::size_t count, std::uint16_t* to) {
   constexpr std::size_t kGroup = 128;
   while (count > 0) {
+    // A range may begin and end anywhere: the draws of its elements are those of their groups.
     const std::size_t offset = first % kGroup;
     const std::size_t take = std::min(kGroup - offset, count);
     if (take == kGroup) {

@@ -38,6 +38,7 @@ void narrow_stochastically(std::uint64_t key, std::uint64_t first, const float* 
                            std::size_t count, std::uint16_t* to) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t index = first + i;
+    // The same draw as the vector code's: lane index % 16 of a group of 128.
     const std::uint64_t counter = index / 128 * 16 + index % 16;
     const std::uint32_t word = Key(key).bits(counter)[index / 32 % 4];
     const std::uint32_t draw = (word >> (index / 16 % 2 * 16)) & 0xffffu;

@@ -84,6 +84,8 @@ NormGradients backward(NormKind kind, const at::Tensor& dy, const at::Tensor& d_
     if (d_residual.defined()) gradients.x = gradients.x + d_residual;
     return gradients;
   }
+  // The kernel adds rows to the gradients of weight and bias, in order: one thread, one set of
+  // bits.
   NormGradients gradients{at::empty_like(x), at::zeros_like(weight),
                           bias ? at::zeros_like(weight) : at::Tensor()};
   const at::Tensor dy_rows = dy.contiguous();
@@ -108,13 +110,17 @@ Tensors run(NormKind kind, const at::Tensor& input, const Weight& weight, const 
         forward(kind, x, summand(weight.tensor, x), summand(bias.tensor, x), epsilon);
     Recorded recorded;
     recorded.outputs = {out.y};
+    // The stream as an output of this node: its gradient arrives here together with the norm's, and
+    // one pass adds them. Autograd would otherwise add two tensors itself.
     if (residual) recorded.outputs.push_back(x.detach());
     if (!wanted.any) return recorded;
+    // One number or two a row are kept instead of the normalised row, which is computed again.
     recorded.saved = {x, weight.tensor, out.mean, out.rstd};
     recorded.backward = [kind, weight_sink = weight.sink, bias_sink = bias.sink,
                          has_bias = bias.defined(), residual,
                          wanted](const Tensors& saved, const Tensors& gradients) {
       const at::Tensor d_residual = residual ? gradients[1] : at::Tensor();
+      // Only the residual was used.
       if (!gradients[0].defined()) return Tensors{d_residual, {}, {}};
       const NormGradients g = backward(kind, gradients[0], d_residual, saved[0],
                                        summand(saved[1], saved[0]), saved[2], saved[3], has_bias);

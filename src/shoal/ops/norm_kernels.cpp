@@ -15,6 +15,8 @@ namespace HWY_NAMESPACE {
 
 using kernels::NormShape;
 
+// y = (x - m) r w + b with r = 1 / sqrt(mean((x - m)^2) + epsilon); RMSNorm has m = 0. Mean and
+// squares take two passes: E[x^2] - m^2 in one pass would cancel where the mean is large.
 void NormForward(const NormShape& shape, const float* x, const float* weight, const float* bias,
                  float* y, float* mean, float* rstd) {
   const std::size_t width = shape.width;
@@ -28,6 +30,7 @@ void NormForward(const NormShape& shape, const float* x, const float* weight, co
     }
     Vector squares = set(0);
     const std::size_t lanes = hn::Lanes(Floats());
+    // Whole vectors only: a lane behind the row would read as zero and add m^2.
     for_vectors(width - width % lanes, [&](std::size_t i, auto access) {
       const Vector centred = hn::Sub(access.load(x + i), set(m));
       squares = hn::MulAdd(centred, centred, squares);
@@ -43,6 +46,8 @@ void NormForward(const NormShape& shape, const float* x, const float* weight, co
   }
 }
 
+// With hat = (x - m) r and g = dy w: dx = r (g - mean(g) - hat mean(g hat)), RMSNorm without
+// mean(g); dw = sum over rows of dy hat, db = sum over rows of dy (Ba et al., 2016).
 void NormBackward(const NormShape& shape, const float* dy, const float* x, const float* weight,
                   const float* mean, const float* rstd, const float* d_residual, float* dx,
                   float* d_weight, float* d_bias) {
@@ -63,6 +68,8 @@ void NormBackward(const NormShape& shape, const float* dy, const float* x, const
       if (d_bias != nullptr) access.store(hn::Add(d, access.load(d_bias + i)), d_bias + i);
     });
     const Vector mean_g = set(shape.centred ? sum(sum_g) / width : 0);
+    // hat and g are computed again: the row is in the first cache, and storing them would cost a
+    // buffer.
     const Vector mean_gx = set(sum(sum_gx) / width);
     for_vectors(width, [&](std::size_t i, auto access) {
       const Vector hat = hn::Mul(hn::Sub(access.load(x + i), m), r);

@@ -14,6 +14,8 @@ namespace {
 template <class Run>
 void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global,
               const std::vector<std::int64_t>& begin, Run&& run) {
+  // Trailing dimensions that the box holds whole, and the one before them, are one run: the kernels
+  // draw long runs fastest.
   std::size_t split = local.size();  // dimensions from here on are whole
   std::int64_t length = 1;
   while (split > 0 && local[split - 1] == global[split - 1]) length *= local[--split];
@@ -21,6 +23,8 @@ void for_runs(at::IntArrayRef local, const std::vector<std::int64_t>& global,
   std::int64_t runs = 1;
   for (std::size_t d = 0; d < split; ++d) runs *= local[d];
   for (std::int64_t r = 0; r < runs; ++r) {
+    // The r-th run, in mixed radix over the dimensions that are cut: its first element's index in
+    // the whole tensor.
     std::int64_t rest = r;
     std::int64_t index = 0;
     std::int64_t stride = 1;
@@ -43,12 +47,15 @@ void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_sha
     box.fill_(init == model::Init::kOnes ? 1 : 0);
     return;
   }
+  // 16-bit weights are the fp32 values rounded: a run in bf16 starts from the same model.
   const bool direct = box.scalar_type() == at::kFloat;
   const at::Tensor values = direct ? box : at::empty_like(box, box.options().dtype(at::kFloat));
   float* out = values.mutable_data_ptr<float>();
   for_runs(
       box.sizes(), global_shape, begin,
       [&](std::int64_t global, std::int64_t local, std::int64_t count) {
+        // Element i of the whole tensor is draw i of the key's stream, so a shard gets what the
+        // whole would have had.
         if (init == model::Init::kNormal) {
           kernels::fill_normal(key.value(), global, count, static_cast<float>(scale), out + local);
         } else {

@@ -36,8 +36,11 @@ HWY_INLINE hn::Vec<Reals> upper(WordVector word) {
   return hn::ConvertTo(Reals(), hn::BitCast(hn::RebindToSigned<Words>(), hn::ShiftRight<8>(word)));
 }
 
+// Both values of a pair are used here (unlike Key::normal), as neighbours are drawn together
+// anyway.
 HWY_INLINE void box_muller(WordVector a, WordVector b, float scale, float* cosine, float* sine) {
   const Reals d;
+  // 24 bits are what a float holds exactly; + 1 keeps u above 0, where the logarithm is finite.
   const auto u = hn::Mul(hn::Add(upper(a), hn::Set(d, 1)), hn::Set(d, 0x1p-24f));
   const auto angle = hn::Mul(upper(b), hn::Set(d, 0x1p-24f * 6.2831853071795864769f));
   const auto radius = hn::Mul(hn::Set(d, scale), hn::Sqrt(hn::Mul(hn::Set(d, -2), hn::Log(d, u))));
@@ -56,6 +59,7 @@ void normal_group(std::uint64_t key, std::uint64_t group, float scale, float* ou
 void uniform_group(std::uint64_t key, std::uint64_t group, float scale, float* out) {
   const Reals d;
   const auto write = [&](WordVector word, float* p) {
+    // 24 bits times 2^-23, less 1: in [-1, 1), exact.
     hn::StoreU(hn::Mul(hn::Set(d, scale),
                        hn::Sub(hn::Mul(upper(word), hn::Set(d, 0x1p-23f)), hn::Set(d, 1))),
                d, p);
@@ -105,6 +109,7 @@ HWY_INLINE void drop(WordVector bits, std::uint32_t threshold, float scale, std:
                      const float* x, const float* residual, float* y) {
   const Reals d;
   const std::size_t lanes = std::min(count, hn::Lanes(d));
+  // Signed comparison is safe: both sides have 16 bits.
   const auto keep =
       hn::RebindMask(d, hn::Not(hn::Lt(hn::BitCast(hn::RebindToSigned<Words>(), bits),
                                        hn::Set(hn::RebindToSigned<Words>(), threshold))));
@@ -119,12 +124,15 @@ void DropoutRow(std::uint64_t key, std::uint64_t sample, std::uint32_t position,
   const std::size_t lanes = hn::Lanes(d);
   for (std::int64_t begin = 0; begin < width; begin += 128) {
     for (std::size_t lane = 0; lane < 16; lane += lanes) {
+      // The counter holds feature, position and sample, so that a mask is a function of where an
+      // element lies in the global batch and not of which rank or micro-batch computes it.
       const std::uint32_t counter = static_cast<std::uint32_t>(begin / 128 * 16 + lane);
       const Draw draw = philox_lanes({hn::Iota(d, counter), hn::Set(d, position),
                                       hn::Set(d, static_cast<std::uint32_t>(sample)),
                                       hn::Set(d, static_cast<std::uint32_t>(sample >> 32))},
                                      key);
       const auto half = [&](WordVector word, int index) {
+        // A block of 128 features uses the 8 half-words of 16 counters; the last block may be cut.
         const std::int64_t feature = begin + index * 16 + static_cast<std::int64_t>(lane);
         if (feature >= width) return;
         const WordVector bits =

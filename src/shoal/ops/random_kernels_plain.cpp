@@ -14,6 +14,8 @@ std::array<std::uint32_t, 4> draw(std::uint64_t key, std::uint32_t a, std::uint3
                 {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
 }
 
+// The order of vectors: element 64 g + 16 h + lane belongs to counter 16 g + lane. It looks odd in
+// a loop, and lets a vector of counters write contiguous memory.
 std::array<std::uint32_t, 4> element_words(std::uint64_t key, std::uint64_t index) {
   const std::uint64_t counter = index / 64 * 16 + index % 16;
   return draw(key, static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32),

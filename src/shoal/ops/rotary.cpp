@@ -16,6 +16,8 @@ namespace shoal::ops {
 namespace {
 
 double stretched(double frequency, const model::RopeScaling& scaling) {
+  // Llama 3.1's rule: wave lengths longer than the original context are stretched by the factor,
+  // short ones are left, and between the two bounds the frequencies are blended linearly.
   if (scaling.factor == 1) return frequency;
   const double wave = 2 * std::numbers::pi / frequency;
   const double original = static_cast<double>(scaling.original_sequence);
@@ -36,10 +38,13 @@ template <class T>
 void turn(const Shape& shape, const T* from, T* to, const float* table, std::int64_t table_rows,
           const std::int64_t* positions, std::int64_t begin, T direction) {
   const std::int64_t half = shape.head_size / 2;
+  // The query heads and the key of a group; the value behind them is not turned.
   const std::int64_t turned = (shape.heads_per_group + 1) * shape.head_size;
   for (std::int64_t row = 0; row < shape.batch * shape.columns; ++row) {
+    // Rows are tokens of all samples, one after the other; the position follows from the column.
     const std::int64_t column = row % shape.columns;
     const std::int64_t position = positions ? positions[column] : begin + column;
+    // The table is [2, positions, head_size / 2]: all cosines, then all sines.
     const float* cosine = table + position * half;
     const float* sine = table + (table_rows + position) * half;
     for (std::int64_t group = 0; group < shape.groups; ++group) {
@@ -53,6 +58,8 @@ void turn(const Shape& shape, const T* from, T* to, const float* table, std::int
           const T s = direction * sine[i];
           const T p = a[i];
           const T q = b[i];
+          // (p, q) turned by the angle. With s negated it is turned back: a rotation's gradient is
+          // its inverse.
           x[i] = p * c - q * s;
           y[i] = q * c + p * s;
         }
@@ -84,6 +91,8 @@ at::Tensor rotary_table(std::int64_t positions, std::int64_t head_size, double t
   float* cosine = table.mutable_data_ptr<float>();
   float* sine = cosine + positions * (head_size / 2);
   for (std::int64_t i = 0; i < head_size / 2; ++i) {
+    // Angles in double: position times frequency reaches 10^5 radians, of which a float would keep
+    // two decimals.
     const double frequency = stretched(std::pow(theta, -2.0 * i / head_size), scaling);
     for (std::int64_t p = 0; p < positions; ++p) {
       cosine[p * (head_size / 2) + i] = static_cast<float>(std::cos(p * frequency));
@@ -104,6 +113,7 @@ at::Tensor rotary(const at::Tensor& input, const at::Tensor& table, std::int64_t
   const Shape shape{input.size(0), input.size(1),
                     input.size(2) / ((heads_per_group + 2) * head_size), heads_per_group,
                     head_size};
+  // Beyond the table lies foreign memory.
   const std::int64_t last = positions.defined()
                                 ? (positions.numel() ? positions.max().item<std::int64_t>() : 0)
                                 : position_begin + shape.columns - 1;

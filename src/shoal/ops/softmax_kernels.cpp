@@ -21,6 +21,7 @@ double exponentials(std::size_t width, float* row, float maximum) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t whole = width - width % (2 * lanes);
+  // Two sums hide the latency of the addition.
   Vector a = set(0);
   Vector b = set(0);
   for (std::size_t i = 0; i < whole; i += 2 * lanes) {
@@ -43,6 +44,7 @@ double CrossEntropyRow(std::int64_t width, float* row, std::int64_t label, float
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t count = width;
+  // loss = log(sum of exp(x - max)) + max - x[label]: no overflow for any logits.
   float maximum = row[0];
   if (count >= lanes) {
     Vector top = hn::LoadU(d, row);
@@ -51,10 +53,12 @@ double CrossEntropyRow(std::int64_t width, float* row, std::int64_t label, float
     maximum = hn::GetLane(hn::MaxOfLanes(d, top));
   }
   for (std::size_t i = count - count % lanes; i < count; ++i) maximum = std::max(maximum, row[i]);
+  // Read before the row becomes exponentials.
   const float target = row[label];
   const double total =
       gradient ? exponentials<true>(count, row, maximum) : exponentials<false>(count, row, maximum);
   if (gradient) {
+    // (softmax - onehot) scale, in place.
     const Vector factor = set(static_cast<float>(scale / total));
     for_vectors(count, [&](std::size_t i, auto access) {
       access.store(hn::Mul(access.load(row + i), factor), row + i);

@@ -22,6 +22,8 @@ double squares_of(const at::Tensor& tensor) {
   const Stored values{const_cast<void*>(tensor.const_data_ptr()), type};  // NOLINT: only read
   const std::int64_t count = tensor.numel();
   const std::int64_t pieces = (count + kPiece - 1) / kPiece;
+  // Threads write one sum a piece, and the sums are added in order below: which thread took which
+  // piece cannot change the result.
   std::vector<double> sums(pieces);
   at::parallel_for(0, pieces, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
@@ -42,6 +44,8 @@ double sum_of_squares(at::ArrayRef<at::Tensor> tensors) {
 }
 
 double global_norm(double local_squares, const std::vector<comm::Group>& groups) {
+  // Each sum is collective, so every rank comes here in every step, also one that holds no
+  // gradient. All get the same bits, which lets them decide alike about clipping and skipped steps.
   for (const comm::Group& group : groups) local_squares = group.sum(local_squares);
   return std::sqrt(local_squares);
 }

@@ -32,7 +32,10 @@ void LossScale::restore(const State& state) {
 }
 
 bool LossScale::update(double scaled_norm) {
+  // One infinite or NaN element makes the norm so. As the norm is that of all ranks, all skip this
+  // step together.
   if (!std::isfinite(scaled_norm)) {
+    // Without any scaling the gradient overflows all the same.
     if (state_.scale <= options_.smallest) {
       throw Error(
           ErrorKind::kNonFinite, "loss_scale",
@@ -44,6 +47,8 @@ bool LossScale::update(double scaled_norm) {
     ++state_.skipped;
     return false;
   }
+  // A larger scale is tried from time to time: gradients shrink during training, and the scale must
+  // follow.
   if (++state_.good_steps >= options_.growth_interval) {
     state_.scale = std::min(2 * state_.scale, kLargest);
     state_.good_steps = 0;

@@ -19,6 +19,7 @@ constexpr std::int64_t kGrain = 1 << 15;  // elements a thread takes at least
 
 /// Elements up to the next multiple of 64 bytes.
 std::int64_t aligned(std::int64_t count, at::ScalarType type) {
+  // A cache line: no two slices share one, and vectors meet no line border inside.
   const auto multiple = static_cast<std::int64_t>(64 / at::elementSize(type));
   return (count + multiple - 1) / multiple * multiple;
 }
@@ -56,6 +57,8 @@ class AdamW final : public Optimizer {
     check(gradients);
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       if (!gradients[i].defined()) continue;
+      // A slice counts its own updates: the bias correction of a parameter that was unused for a
+      // while goes on from where it stopped.
       const auto t = static_cast<double>(++updates_[i]);
       const AdamWFactors factors{.learning_rate = learning_rate,
                                  .beta1 = options_.beta1,
@@ -72,6 +75,8 @@ class AdamW final : public Optimizer {
  private:
   void update(std::size_t i, const at::Tensor& gradient, const AdamWFactors& factors) {
     const Slice& slice = slices_[i];
+    // Either the parameter is updated where it lies, or its fp32 master is and the parameter is
+    // written as the rounded copy in the same pass.
     const bool in_place = !masters_[i].defined() || masters_[i].is_same(slice.parameter);
     const StoredAdamW arrays{.parameter = stored(in_place ? slice.parameter : masters_[i]),
                              .copy = in_place ? Stored() : stored(slice.parameter),
@@ -79,9 +84,12 @@ class AdamW final : public Optimizer {
                              .exp_avg = stored(exp_avg_[i]),
                              .exp_avg_sq = stored(exp_avg_sq_[i])};
     const bool draws = arrays.parameter.type != ElementType::kF32 || storage_.moments != at::kFloat;
+    // Rounding draws are a function of name, update and element: the same after a resume and on any
+    // number of ranks.
     const Key key =
         draws ? storage_.rounding.child(slice.name).child(static_cast<std::uint64_t>(updates_[i]))
               : Key();
+    // Every element by itself: the bits do not depend on how threads cut the range.
     at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
       const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin),
                              arrays.gradient.from(begin), arrays.exp_avg.from(begin),
@@ -126,6 +134,8 @@ class Sgd final : public Optimizer {
                                .dampening = options_.dampening,
                                .weight_decay = slices_[i].decay ? options_.weight_decay : 0,
                                .nesterov = options_.nesterov,
+                               // By the count and not by the buffer: zeros loaded from a checkpoint
+                               // are a buffer too.
                                .first = updates_[i]++ == 0,
                                .gradient_scale = gradient_scale};
       float* p = slices_[i].parameter.data_ptr<float>();
@@ -169,6 +179,7 @@ std::vector<at::Tensor> Optimizer::flat_views(at::ScalarType type,
   std::int64_t total = 0;
   for (std::size_t i = 0; i < slices_.size(); ++i)
     if (wanted[i]) total += aligned(slices_[i].parameter.numel(), type);
+  // One allocation for all slices. Views keep it alive, so it lives as long as any state does.
   const ScopedCategory category(MemoryCategory::kOptimizer);
   const at::Tensor flat = storage_.folder.empty() ? at::zeros({total}, type)
                                                   : zeros_in_file(storage_.folder, total, type);
@@ -190,6 +201,8 @@ void Optimizer::make_masters() {
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     const at::Tensor& parameter = slices_[i].parameter;
     if (wanted[i]) {
+      // Rounded values to begin with. A checkpoint or the initial weights in fp32 replace them
+      // later.
       masters_[i].copy_(parameter.detach());
     } else if (!is_half(parameter)) {
       masters_[i] = parameter;

@@ -54,7 +54,9 @@ void validate(const Schedule& s) {
 
 double learning_rate(const Schedule& s, std::int64_t step) {
   if (step < s.warmup_steps)
+    // step + 1: a first step at rate 0 would be wasted.
     return s.peak * static_cast<double>(step + 1) / static_cast<double>(s.warmup_steps);
+  // Each fall ends at r times the peak in step total_steps, the first after the run.
   const double r = s.final_ratio;
   switch (s.kind) {
     case ScheduleKind::kConstant:
@@ -66,6 +68,7 @@ double learning_rate(const Schedule& s, std::int64_t step) {
                                (1 + std::cos(std::numbers::pi *
                                              progress(step, s.warmup_steps, s.total_steps))));
     case ScheduleKind::kWarmupStableDecay: {
+      // A decay longer than the rest of the run begins where the warm-up ends.
       const std::int64_t begin = std::max(s.warmup_steps, s.total_steps - s.decay_steps);
       return s.peak * (1 - (1 - r) * progress(step, begin, s.total_steps));
     }

@@ -19,6 +19,8 @@ namespace {
 /// A file that is open and has no name.
 int nameless_file(const std::string& folder) {
   const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  // A file without a name vanishes with the process, whatever ends it. File systems without
+  // O_TMPFILE answer EOPNOTSUPP, old kernels EISDIR: there a named file is unlinked at once.
   if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
   std::string pattern = folder + "/optimizer-XXXXXX";
   const int named = ::mkostemp(pattern.data(), O_CLOEXEC);
@@ -45,6 +47,8 @@ at::Tensor zeros_in_file(const std::string& folder, std::int64_t count, at::Scal
   std::filesystem::create_directories(folder, ignored);
   const int file = nameless_file(folder);
   void* const data = file >= 0 ? map_zeros(file, bytes) : MAP_FAILED;
+  // The mapping keeps the file alive, so the descriptor is not needed; close() must not hide the
+  // errno of a failure.
   const int error = errno;
   if (file >= 0) ::close(file);
   errno = error;

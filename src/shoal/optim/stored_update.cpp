@@ -24,6 +24,8 @@ class Block {
   float* data() { return direct() ? static_cast<float*>(array_.data) : buffer_; }
 
   /// What was written at data() reaches the array.
+  /// Each array rounds with a stream of its own: with one stream for all, the rounding errors of
+  /// parameter and moments would be correlated.
   void close(const RoundingDraws& draws, const char* purpose) {
     if (direct()) return;
     kernels::narrow_stochastically(draws.key.child(purpose).value(), draws.first, buffer_, count_,
@@ -57,6 +59,7 @@ void adamw_update(const StoredAdamW& a, std::size_t count, const AdamWFactors& f
   SHOAL_CHECK(running(a.parameter) && running(a.exp_avg) && running(a.exp_avg_sq),
               "adamw: parameter {}, moments {} and {}", name(a.parameter.type),
               name(a.exp_avg.type), name(a.exp_avg_sq.type));
+  // All fp32 and no 16-bit copy: one pass over memory needs no blocks.
   if (is_float(a.parameter) && is_float(a.gradient) && is_float(a.exp_avg) &&
       is_float(a.exp_avg_sq) && !a.copy.data) {
     return adamw_update(floats(a.parameter), floats(a.gradient), floats(a.exp_avg),
@@ -72,6 +75,8 @@ void adamw_update(const StoredAdamW& a, std::size_t count, const AdamWFactors& f
     exp_avg.open(a.exp_avg.from(begin), size), exp_avg_sq.open(a.exp_avg_sq.from(begin), size);
     adamw_update(parameter.data(), gradient.data(), exp_avg.data(), exp_avg_sq.data(), size,
                  factors);
+    // Draws go by the index within the parameter: ranks that own other parts of it round as one
+    // rank would.
     const RoundingDraws here{draws.key, draws.first + begin};
     parameter.close(here, "parameter"), exp_avg.close(here, "exp_avg"),
         exp_avg_sq.close(here, "exp_avg_sq");
@@ -82,6 +87,8 @@ void adamw_update(const StoredAdamW& a, std::size_t count, const AdamWFactors& f
 double sum_of_squares(const Stored& values, std::size_t count) {
   if (values.type == ElementType::kF32)
     return sum_of_squares(static_cast<const float*>(values.data), count);
+  // Blocks begin at multiples of kSumBlock, where sum_of_squares begins its own: the order of the
+  // sum is that of a widened copy.
   Block block;
   double total = 0;
   for (std::size_t begin = 0; begin < count; begin += kBlock) {

@@ -28,6 +28,8 @@ struct alignas(64) Tail {
   void back(float* to, std::size_t count) const { std::copy(lanes, lanes + count, to); }
 };
 
+// The factors of one step, each computed in double and rounded to float once. The corrections of
+// the bias are folded in: sqrt(v) / sqrt(c2) is a product with `root_scale`, lr / c1 is `step`.
 struct AdamW {
   float scale, decay, one_minus_beta1, beta2, one_minus_beta2, root_scale, epsilon, step;
 
@@ -46,6 +48,7 @@ struct AdamW {
     const Floats d;
     const auto g = hn::Mul(hn::LoadU(d, gradient), hn::Set(d, scale));
     auto m = hn::LoadU(d, exp_avg);
+    // As a step from m towards g (torch's lerp): where g equals m the moment keeps its bits.
     m = hn::Add(hn::Mul(hn::Sub(g, m), hn::Set(d, one_minus_beta1)), m);
     const auto v = hn::Add(hn::Mul(hn::Mul(g, g), hn::Set(d, one_minus_beta2)),
                            hn::Mul(hn::LoadU(d, exp_avg_sq), hn::Set(d, beta2)));
@@ -79,11 +82,13 @@ HWY_ATTR void sgd_vector(float* parameter, const float* gradient, float* buffer,
                          const SgdFactors& f) {
   const Floats d;
   auto p = hn::LoadU(d, parameter);
+  // Weight decay is part of the gradient here, as in torch.optim.SGD; AdamW decouples it.
   auto g =
       hn::Add(hn::Mul(p, hn::Set(d, static_cast<float>(f.weight_decay))),
               hn::Mul(hn::LoadU(d, gradient), hn::Set(d, static_cast<float>(f.gradient_scale))));
   if (buffer) {
     const auto momentum = hn::Set(d, static_cast<float>(f.momentum));
+    // The first buffer is the gradient itself, without dampening, as in torch.optim.SGD.
     const auto b = f.first ? g
                            : hn::Add(hn::Mul(hn::Set(d, static_cast<float>(1 - f.dampening)), g),
                                      hn::Mul(hn::LoadU(d, buffer), momentum));
@@ -102,6 +107,8 @@ HWY_ATTR void sgd(float* parameter, const float* gradient, float* buffer, std::s
   if (const std::size_t left = count - i) {
     Tail p(parameter + i, left);
     Tail g(gradient + i, left);
+    // Without momentum the parameter stands in, only so that there is something to copy: it is not
+    // used.
     Tail b(buffer ? buffer + i : parameter + i, left);
     sgd_vector(p.lanes, g.lanes, buffer ? b.lanes : nullptr, factors);
     p.back(parameter + i, left);
@@ -135,6 +142,7 @@ HWY_ATTR double squares(const float* values, std::size_t count) {
     // Unrolled like the loops above: an index that is not constant would keep the sums in memory.
 #pragma GCC unroll 8
     for (std::size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[v], d, lanes + v * kWidth);
+    // `whole` is a multiple of kSumLanes, so element i of the tail belongs to lane i - whole.
     for (std::size_t i = whole; i < size; ++i) lanes[i - whole] += block[i] * block[i];
     for (std::size_t half = kSumLanes / 2; half > 0; half /= 2) {
       for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
@@ -168,6 +176,7 @@ double sum_of_squares(const float* values, std::size_t count) {
   return HWY_DYNAMIC_DISPATCH(squares)(values, count);
 }
 
+// The reference of the tests, in double and in the words of the papers.
 void adamw_update_plain(float* parameter, const float* gradient, float* exp_avg, float* exp_avg_sq,
                         std::size_t count, const AdamWFactors& f) {
   for (std::size_t i = 0; i < count; ++i) {

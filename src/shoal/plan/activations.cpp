@@ -5,12 +5,15 @@
 namespace shoal::plan {
 namespace {
 
+// Korthikanti et al., 2022, section 4.1, tensor by tensor: attention keeps 11 s b h + 5 a s^2 b
+// bytes, the feed-forward layer 19 s b h, the norms 4 s b h (e = 2 bytes, masks 1).
 void add_attention(const ModelSpec& spec, const Training& training, double tokens, double e,
                    std::vector<SavedTensor>& list) {
   const double h = spec.hidden;
   const double d = spec.head_size;
   const double a = spec.heads;
   const double k = spec.kv_heads;
+  // A query sees the whole sequence, of all context ranks.
   const double scores = tokens * a * training.length(spec);
   list.push_back({"input of norm 1", e * tokens * h, Division::kSequence});
   list.push_back(
@@ -19,8 +22,10 @@ void add_attention(const ModelSpec& spec, const Training& training, double token
     list.push_back({"queries and keys before their norms", e * tokens * d * (a + k)});
   list.push_back({"queries, keys and values", e * tokens * d * (a + 2 * k)});
   if (training.flash_attention) {
+    // Dao et al., 2022: the scores are computed again from one fp32 number a row.
     list.push_back({"log-sum-exp of the scores", 4 * tokens * a});
   } else {
+    // `core`: the part that selective recomputation drops, 5 a s^2 b of the total.
     list.push_back({"softmax", e * scores, Division::kTensor, true});
     if (spec.dropout > 0) {
       list.push_back({"mask of the softmax", scores, Division::kTensor, true});
@@ -40,6 +45,7 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
   list.push_back({"input of norm 2", e * tokens * h, Division::kSequence});
   if (spec.experts > 0) {
     // Every tensor rank of an expert keeps all rows of the expert, and a slice of the results.
+    // A token visits several experts, and the busiest rank has more rows than the mean.
     const double visits =
         tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
     const double slice = visits / static_cast<double>(training.mesh.expert_tensor);
@@ -69,6 +75,7 @@ double divisor(const Training& training, Division division) {
   return training.sequence_parallel ? t : 1;
 }
 
+// Of each hidden layer its matmul's result and its activation, which is the next layer's input.
 double mlp_activation_bytes(const ModelSpec& spec, const Training& training, double e) {
   double width = spec.inputs;
   for (const std::int64_t size : spec.widths) width += 2.0 * size;
@@ -81,6 +88,7 @@ double kept_share(const ModelSpec& spec, const Training& training) {
   double all = 0;
   double kept = 0;
   for (const SavedTensor& tensor : saved_tensors(spec, training)) {
+    // Dropped and rebuilt within the backward pass: never kept between its halves.
     if (training.recompute != Recompute::kNone && tensor.core) continue;
     all += tensor.bytes / divisor(training, tensor.division);
     if (!tensor.mask) kept += tensor.bytes / divisor(training, tensor.division);
@@ -97,6 +105,7 @@ double in_flight_by_form(const Training& training, std::int64_t rank) {
   const double v = training.mesh.virtual_stages;
   if (p == 1) return 1;
   if (training.schedule == "gpipe") return m;
+  // Narayanan et al., SC 2021, section 2.2.
   if (v == 1) return std::min(m, p - rank);
   return std::min(m * v, m == p ? m * v : 2 * (p - rank - 1) + (v - 1) * p + 1) / v;
 }
@@ -104,6 +113,7 @@ double in_flight_by_form(const Training& training, std::int64_t rank) {
 }  // namespace
 
 std::vector<SavedTensor> saved_tensors(const ModelSpec& spec, const Training& training) {
+  // Context ranks share the tokens of a sample.
   const double e = precision(training.precision)->activation_bytes;
   const double tokens =
       static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;

@@ -26,6 +26,7 @@ void require_share(const Cluster& cluster, const char* field, double value) {
   require(cluster, value > 0 && value <= 1, field, value, "must lie in (0, 1]");
 }
 
+// Arguments as data sheets print them: GiB, GB/s and TFLOP/s of one device, links in one direction.
 Cluster dgx(const char* name, std::int64_t per_host, double memory_gib, double bandwidth_gbs,
             double f16, double f32, double inside_gbs, double between_gbs) {
   Cluster cluster;
@@ -37,6 +38,7 @@ Cluster dgx(const char* name, std::int64_t per_host, double memory_gib, double b
   cluster.device.peak_flops = {{ElementType::kF16, f16 * 1e12}, {ElementType::kF32, f32 * 1e12}};
   cluster.inside = {5e-6, inside_gbs * 1e9};
   cluster.between = {10e-6, between_gbs * 1e9};
+  // memory in bytes; its bandwidth, shared by the devices; the link of one device to it
   cluster.host = {2048 * kGiB, 400e9, 25e9};
   cluster.storage = {100e9, 50e9};
   // Meta, "The Llama 3 herd of models", 2024: 419 unexpected interruptions of 16,384 devices in 54
@@ -66,6 +68,9 @@ Cluster a100(double memory_gib) {
   cluster.source =
       "DGX A100 data sheet; efficiency fitted on published step times, see "
       "docs/transformer-math.md";
+  // Share of the peak, FLOPs lost a matmul, share of the memory bandwidth, seconds an operation,
+  // shares of the two links. 1 and 0.98 lie at the bounds of the fit: they stand for what the model
+  // leaves out and measure nothing.
   cluster.device.efficiency = {0.7921, 1, 0.7184, 54.48e-6, 0.98, 0.5145};
   cluster.device.power_w = 812;
   cluster.device.price_per_hour = 2;
@@ -122,6 +127,7 @@ Cluster wan() {
   Cluster cluster = a100(80);
   cluster.name = "wan";
   cluster.source = "a100 hosts on links of 1 Gbit/s a host with 50 ms";
+  // 1 Gbit/s = 125 MB/s a host, shared by its eight devices.
   cluster.between = {50e-3, 125e6 / 8};
   cluster.device.efficiency.link_between = 0.8;
   return cluster;
@@ -159,6 +165,7 @@ void validate(const Cluster& cluster) {
   require(cluster, device.memory_bytes > 0, "device.memory_bytes", device.memory_bytes, kPositive);
   require(cluster, device.memory_bandwidth > 0, "device.memory_bandwidth", device.memory_bandwidth,
           kPositive);
+  // Maps are checked entry by entry, so that an error names the one that is wrong.
   if (device.peak_flops.empty())
     refuse(cluster, "device.peak_flops is empty: at least one element type needs a peak");
   for (const auto& [type, peak] : device.peak_flops) {
@@ -237,6 +244,7 @@ Cluster with_devices(Cluster cluster, std::int64_t devices) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("devices = {}: must be at least 1", devices));
   }
+  // Four devices of hosts of eight are one host of four.
   if (devices < cluster.devices_per_host) cluster.devices_per_host = devices;
   if (devices % cluster.devices_per_host != 0) {
     throw Error(ErrorKind::kUsage, "plan",

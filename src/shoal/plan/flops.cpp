@@ -6,6 +6,7 @@ BlockFlops block_forward_flops(const ModelSpec& spec, double samples, double len
   const double tokens = samples * length;
   const double h = spec.hidden;
   const double ad = static_cast<double>(spec.heads) * spec.head_size;
+  // 2 FLOPs a weight and token. Queries and output have a d h weights each, keys and values k d h.
   const double attention = 2 * tokens * h * (2 * ad + 2.0 * spec.kv_heads * spec.head_size);
   const double mlp = tokens * (spec.gated ? 6 : 4) * h * spec.ffn;
   const double feed_forward =
@@ -22,11 +23,15 @@ Flops step_flops(const ModelSpec& spec, const Training& training) {
   const double s = training.length(spec);
   const BlockFlops block = block_forward_flops(spec, static_cast<double>(training.global_batch), s);
   const double L = spec.layers;
+  // The head multiplies by the whole vocabulary; the embedding's look-up multiplies nothing.
   const double head = 2.0 * training.global_batch * s * spec.hidden * spec.vocab;
+  // Forward once and backward twice (gradients of inputs and of weights); `kappa` is the share of
+  // the scores that is counted, 1 or the causal half.
   const auto count = [&](double kappa, bool recomputed) {
     const double core = kappa * block.core;
     double forward = L * (block.products + core);
     double again = 0;
+    // The head is never recomputed.
     if (recomputed && training.recompute == Recompute::kFull) again = forward;
     if (recomputed && training.recompute == Recompute::kSelective) again = L * core;
     return 3 * (forward + head) + again;
@@ -37,6 +42,7 @@ Flops step_flops(const ModelSpec& spec, const Training& training) {
 double packed_model_flops(const ModelSpec& spec, const std::vector<std::int64_t>& lengths,
                           bool causal) {
   double flops = 0;
+  // A token attends within its own sequence, so each is counted by its own length.
   for (const std::int64_t length : lengths)
     flops += static_cast<double>(length) * training_flops_per_token(spec, length, causal);
   return flops;

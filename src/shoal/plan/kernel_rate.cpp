@@ -19,6 +19,7 @@ constexpr double kLossRows = 1024;
 
 using Row = std::array<double, kParts>;
 
+// Divided by the time: the fit is of 1 = x . row, whose residuals are relative errors.
 Row row_of(const TimedKernel& one) {
   return {1 / one.seconds, one.work.flops / one.seconds, one.work.weights / one.seconds,
           one.work.bytes / one.seconds};
@@ -36,6 +37,7 @@ bool solve(std::array<Row, kParts> a, Row b, const std::vector<int>& chosen, Row
       const double before = a[q][q];
       for (const int column : chosen) a[q][column] -= factor * a[p][column];
       b[q] -= factor * b[p];
+      // What is left of the diagonal is rounding: these parts explain the same thing.
       if (a[q][q] < 1e-9 * before) return false;
     }
   }
@@ -64,6 +66,8 @@ KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>&
   // zero is tried. The sum of squares is x a x - 2 x b + n.
   Row best{};
   double least = INFINITY;
+  // Fifteen small systems. The best one whose parts are all positive or zero is the constrained
+  // minimum.
   for (int mask = 1; mask < 1 << kParts; ++mask) {
     std::vector<int> chosen;
     for (int i = 0; i < kParts; ++i)
@@ -85,6 +89,7 @@ double distance(const KernelWork& one, const KernelWork& other) {
   double sum = 0;
   for (const auto& [x, y] :
        {std::pair{one.flops, other.flops}, {one.weights, other.weights}, {one.bytes, other.bytes}})
+    // A part that one of them lacks says nothing about how alike they are.
     if (x > 0 && y > 0) sum += std::log(x / y) * std::log(x / y);
   return sum;
 }
@@ -99,8 +104,10 @@ double on_line(const KernelRate& rate, const KernelWork& work) {
 double KernelRate::seconds(const KernelWork& work) const { return on_line(near(work), work); }
 
 KernelRate KernelRate::near(const KernelWork& work) const {
+  // No work is like no measurement; the line through all of them gives the start.
   if (timed.empty() || work == KernelWork{}) return {start_s, flop_s, weight_s, byte_s};
   std::vector<double> shares;
+  // A measurement of the same work counts 1, one a factor e away in one part 1/4.
   for (const TimedKernel& one : timed) shares.push_back(std::pow(1 + distance(one.work, work), -2));
   return fit(timed, shares);
 }
@@ -128,6 +135,8 @@ KernelWork attention_work(double samples, std::int64_t length, double heads, dou
     pairs += static_cast<double>(rows) * static_cast<double>(begin + rows);
   }
   const double width = heads * head_size;
+  // Two matmuls (scores, values) of 2 FLOPs for each pair of query and key. `weights` stands for
+  // the scores, which go through memory block by block.
   return {.flops = 4 * samples * pairs * width,
           .weights = kElement * samples * pairs * heads,
           .bytes = kElement * samples * static_cast<double>(length) * 4 * width};
@@ -137,6 +146,8 @@ KernelWork pass_work(double elements) { return {.bytes = kElement * elements}; }
 
 KernelWork loss_work(double rows, double hidden, double vocab) {
   const double blocks = std::ceil(rows / kLossRows);
+  // Three matmuls: logits, gradient of the input, gradient of the weight. Each block of rows reads
+  // the whole weight anew.
   return {.flops = 6 * rows * hidden * vocab,
           .weights = kElement * hidden * vocab * blocks,
           .bytes = kElement * rows * vocab};

@@ -7,6 +7,8 @@
 namespace shoal::plan {
 namespace {
 
+// The default of PyTorch's DistributedDataParallel (bucket_cap_mb); one bucket fills while another
+// travels.
 constexpr double kBucketBytes = 25.0 * 1024 * 1024;
 
 double tokens_of(const ModelSpec& spec, const Training& training) {
@@ -19,6 +21,7 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
   const StateBytes whole = precision(training.precision, training.optimizer)->state;
   const double ranks = training.mesh.shard_ranks();
   const StateBytes dense = state_bytes(whole, training.zero_stage, ranks);
+  // An expert has fewer data ranks, so its states are cut into fewer shards.
   const StateBytes expert =
       state_bytes(whole, training.zero_stage, std::min<double>(ranks, training.mesh.expert_data()));
   use.parameters = training.offload_parameters
@@ -38,6 +41,7 @@ double gathered_bytes(const ModelSpec& spec, const Training& training, const Hel
   const double largest =
       std::max({held_by_block(spec, training).all(), held_by_embedding(spec, training).all(),
                 held_by_head(spec, training).all()});
+  // The unit that runs, and `gather_ahead` units that may be as large.
   return std::min(held.all(), largest * (1 + training.gather_ahead)) * bytes;
 }
 
@@ -47,7 +51,9 @@ void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
   const double tokens = tokens_of(spec, training);
   const double t = training.mesh.tensor;
   const double e = precision(training.precision)->activation_bytes;
+  // Korthikanti et al., 2022, section 4.3: output norm, output layer, fp32 logits.
   use.activations += (2 * e * tokens * spec.hidden + 4 * tokens * spec.vocab) / t;
+  // The gradient of the logits in fp32, and as the matmul takes it.
   use.workspace = std::max(use.workspace, (4 + e) * tokens * spec.vocab / t);
 }
 
@@ -58,6 +64,7 @@ double communication_bytes(const ModelSpec& spec, const Training& training) {
   const double message =
       precision(training.precision)->activation_bytes * tokens_of(spec, training) * spec.hidden;
   if (training.mesh.tensor > 1) bytes += message;  // the gathered input of a matmul
+  // sent and received, for activations and for gradients
   if (training.mesh.pipeline > 1)
     bytes += 4 * message / (training.sequence_parallel ? training.mesh.tensor : 1);
   return bytes;
@@ -77,17 +84,22 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
   double own = 0;
   bool first = false;
   bool last = false;
+  // The blocks of all stages that this rank holds; first and last stage also hold embedding and
+  // head.
   for (std::int64_t stage = 0; stage < training.stages(); ++stage) {
     if (rank_of_stage(training, stage) != rank) continue;
     own += blocks[stage];
     first |= stage == 0;
     last |= stage == training.stages() - 1;
   }
+  // `flying` counts micro-batches' worth of all blocks of this rank.
   use.activations = own * flying * block_activation_bytes(spec, training);
   const double sequence_ranks = training.sequence_parallel ? training.mesh.tensor : 1;
+  // The mask of the embedding's dropout, one byte an element.
   if (first && spec.dropout > 0)
     use.activations += flying * tokens_of(spec, training) * spec.hidden / sequence_ranks;
   const double block = block_activation_bytes(spec, training, Recompute::kNone);
+  // What is recomputed is there once, for the block that runs back.
   if (training.recompute == Recompute::kFull) use.workspace = block;
   if (training.recompute == Recompute::kSelective)
     use.workspace = block - block_activation_bytes(spec, training, Recompute::kSelective);
@@ -158,12 +170,14 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
   return ranks;
 }
 
+// All devices of a host keep their part in its one memory.
 double offloaded_bytes(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   double most = 0;
   for (const HeldParameters& held : held_by_rank(spec, training)) {
     MemoryUse here;
     MemoryUse all;
     Training kept = training;
+    // The difference between the same job with and without offloading.
     kept.offload_optimizer = kept.offload_parameters = false;
     add_states(held, training, here);
     add_states(held, kept, all);

@@ -12,9 +12,11 @@ enum class Part { kSplit, kReplicated, kExpert };
 /// columns of a matmul's weight, and the biases of split rows with them.
 Part part_of(std::string_view name) {
   if (name.find(".experts.") != std::string_view::npos) return Part::kExpert;
+  // Each tensor rank normalises and routes with the whole vectors, as they are small.
   if (name.find("norm") != std::string_view::npos || name.find("router") != std::string_view::npos)
     return Part::kReplicated;
   if (name == "embedding.positions.weight") return Part::kReplicated;
+  // A bias behind a row-parallel layer is added once, to the sum of the ranks' parts.
   if (name.ends_with("attention.out.bias") || name.ends_with("mlp.down.bias"))
     return Part::kReplicated;
   return Part::kSplit;
@@ -22,6 +24,7 @@ Part part_of(std::string_view name) {
 
 /// Returns the parameters of embedding, one block and head, undivided.
 std::array<HeldParameters, 3> units(const ModelSpec& spec) {
+  // Blocks are alike: one is counted and multiplied, for a search asks thousands of times.
   ModelSpec small = spec;
   small.layers = 1;
   std::array<HeldParameters, 3> whole;
@@ -59,6 +62,8 @@ HeldParameters& HeldParameters::operator+=(const HeldParameters& other) {
 StateBytes state_bytes(const StateBytes& whole, int zero_stage, double ranks) {
   StateBytes held = whole;
   if (zero_stage >= 1) {
+    // Stage 1 cuts the optimizer's states, 2 the gradients too, 3 the parameters too (Rajbhandari
+    // et al., 2020, figure 1).
     held.master /= ranks;
     held.moments /= ranks;
   }
@@ -78,6 +83,7 @@ HeldParameters held_by_head(const ModelSpec& spec, const Training& training) {
 }
 
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training) {
+  // A multi-layer perceptron is planned with data parallelism only: one rank holds all.
   if (spec.family == Family::kMlp) return {{static_cast<double>(parameter_count(spec)), 0, 0}};
   const auto whole = units(spec);
   const HeldParameters embedding = divided(whole[0], training.mesh);
@@ -94,6 +100,7 @@ std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& 
   const std::int64_t last = rank_of_stage(training, training.stages() - 1);
   ranks[first] += embedding;
   ranks[last] += head;
+  // The head is on another rank than the embedding and needs a copy of the table.
   if (spec.tied_embeddings && first != last)
     ranks[last].split += static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
   return ranks;

@@ -42,6 +42,7 @@ constexpr double kSoftmaxOperations = 14;
 void add_attention_core(const ModelSpec& spec, const Training& training, const Sizes& n,
                         std::vector<OperationCost>& list) {
   const double width = static_cast<double>(spec.heads) * spec.head_size / n.t;
+  // One of the two matmuls: scores = q k^T takes 2 d FLOPs a score, values = p v as many.
   const double flops = 2 * n.tokens * n.length * width;
   const double scores = n.tokens * spec.heads * n.length / n.t;
   if (training.flash_attention) {
@@ -69,7 +70,9 @@ void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n
       n.cut_tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
   const double flops = 2 * visits * n.h * spec.ffn / training.mesh.expert_tensor;
   list.push_back(product("router", 2 * n.cut_tokens * n.h * spec.experts));
+  // Rows are sorted by expert and sorted back, a read and a write each.
   list.push_back(traversal("permutation", 4 * n.e * visits * n.h, 4 * n.e * visits * n.h));
+  // As many matmuls as experts on this rank: each loses its own ramp, which many small ones feel.
   list.push_back(product("experts, up", flops / local, local));
   if (spec.gated) list.push_back(product("experts, gate", flops / local, local));
   const double width = visits * spec.ffn / training.mesh.expert_tensor;
@@ -85,9 +88,11 @@ double seconds(const Cluster& cluster, ElementType type, const OperationCost& op
   if (work == 0) return 0;
   if (!operation.product) return operation.count * memory_s(cluster, share * work);
   double time = product_s(cluster, type, share * work);
+  // Computing and moving overlap within a kernel: the slower of the two counts.
   if (operation.moved > 0)
     time = std::max(time, memory_s(cluster, share * passes * operation.moved));
   const auto plain = cluster.device.peak_flops.find(ElementType::kF32);
+  // The softmax of a fused kernel takes its time on top of the matmuls.
   if (operation.vector > 0 && plain != cluster.device.peak_flops.end())
     time += share * operation.vector / plain->second;
   return operation.count * time;
@@ -118,6 +123,7 @@ PieceTime sum(const std::vector<OperationCost>& list, const Training& training,
 double experts_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                           const Sizes& n, double there, double back) {
   if (spec.experts == 0) return 0;
+  // The busiest rank sets the time: it gets `expert_imbalance` times the mean.
   const double elements = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h;
   const GroupShape group = expert_group(cluster, training.mesh);
   // Between the two exchanges the tensor ranks of an expert gather each other's rows and scatter
@@ -125,6 +131,7 @@ double experts_exchange_s(const ModelSpec& spec, const Training& training, const
   const double rows = n.e * elements * expert_copies(training);
   const double slices =
       2 * all_gather_s(cluster, expert_tensor_group(cluster, training.mesh), rows);
+  // Dispatch, exchange within an expert, combine.
   return all_to_all_s(cluster, group, there * elements) + slices +
          all_to_all_s(cluster, group, back * elements);
 }
@@ -136,6 +143,9 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
   const Mesh& mesh = training.mesh;
   double s = 0;
   const double activation = n.e * n.tokens * n.h;
+  // Megatron-LM: one all-reduce behind attention and one behind the feed-forward layer, or with
+  // sequence parallelism a reduce-scatter and an all-gather, which cost the same. A mixture
+  // exchanges its experts' rows elsewhere.
   if (!training.overlap_tensor) {
     const double one = all_reduce_s(cluster, tensor_group(cluster, mesh), activation);
     s += (spec.experts > 0 ? 1 : 2) * one;
@@ -143,6 +153,8 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
   const double kv = 2 * n.e * n.tokens * spec.kv_heads * spec.head_size / n.t;
   const double queries = n.e * n.tokens * spec.heads * spec.head_size / n.t;
   const GroupShape context = context_group(cluster, mesh);
+  // Ulysses exchanges queries, keys and values before attention and its output after it; otherwise
+  // keys and values of all context ranks are gathered.
   s += training.ulysses
            ? all_to_all_s(cluster, context, queries + kv) + all_to_all_s(cluster, context, queries)
            : all_gather_s(cluster, context, kv * static_cast<double>(mesh.context));
@@ -153,6 +165,8 @@ double forward_exchange_s(const ModelSpec& spec, const Training& training, const
 
 double product_s(const Cluster& cluster, ElementType type, double flops) {
   const Efficiency& efficiency = cluster.device.efficiency;
+  // Hockney: the ramp is work lost to filling the device, so small matmuls reach a smaller share of
+  // the peak.
   return (flops + efficiency.matmul_ramp_flops) / (cluster.peak(type) * efficiency.matmul) +
          efficiency.operation_s;
 }
@@ -184,6 +198,7 @@ std::vector<OperationCost> block_operations(const ModelSpec& spec, const Trainin
   const double queries = static_cast<double>(spec.heads) * spec.head_size;
   const double keys = static_cast<double>(spec.kv_heads) * spec.head_size;
   std::vector<OperationCost> list;
+  // Bytes of each pass over memory: forward, a norm reads its tensor and writes one.
   list.push_back(traversal("norm 1", 2 * n.e * residual, 4 * n.e * residual));
   list.push_back(product("queries, keys, values", 2 * n.tokens * n.h * (queries + 2 * keys) / n.t));
   if (spec.qk_norm) {
@@ -253,7 +268,10 @@ PieceTime block_time(const ModelSpec& spec, const Training& training, const Clus
   time.forward += exchange;
   time.input_gradient += back;
   time.communication = exchange + back;
+  // A recomputed block runs forward just before its backward pass, within the time of the backward
+  // stage.
   time.input_gradient += time.recomputed;
+  // The repeated forward pass exchanges again.
   if (training.recompute == Recompute::kFull) {
     time.input_gradient += exchange;
     time.communication += exchange;
@@ -269,6 +287,8 @@ PieceTime head_time(const ModelSpec& spec, const Training& training, const Clust
   const Sizes n(spec, training);
   const GroupShape group = tensor_group(cluster, training.mesh);
   const double input = all_reduce_s(cluster, group, n.e * n.tokens * n.h);
+  // Maximum, sum of exponentials and the label's logit of the split vocabulary, one fp32 number a
+  // token each.
   const double loss = 3 * all_reduce_s(cluster, group, 4 * n.tokens);
   time.forward += loss;
   time.input_gradient += input;
@@ -293,6 +313,7 @@ double optimizer_bytes(const Training& training) {
   const Precision number = *precision(training.precision, training.optimizer);
   // The update reads weight, gradient and moments and writes weight and moments; the norm reads the
   // gradient once before.
+  // Bytes of a parameter in fp32: 4 for the norm, 12 for weight and gradient; moments count twice.
   double bytes = 4 + 12 + 2 * number.state.moments;
   if (number.state.master > 0) bytes += 4 + number.state.parameter;  // master to parameter
   if (number.state.gradient == 2) bytes += 2 + 4;                    // gradient to fp32

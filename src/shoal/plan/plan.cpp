@@ -33,6 +33,7 @@ bool fits(const Estimator& estimator, const ModelSpec& spec, const Training& tra
 std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& spec,
                                   const Training& training, const Cluster& cluster) {
   std::vector<std::string> list;
+  // Each change is tried alone: what is listed suffices by itself.
   const auto try_change = [&](const Training& changed, const std::string& remedy) {
     if (fits(estimator, spec, changed, cluster)) list.push_back(remedy);
   };
@@ -61,6 +62,7 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
     changed.offload_optimizer = true;
     try_change(changed, fmt::format("--offload-optimizer ({:.1f} GiB)", gib(changed)));
   }
+  // Devices are moved from data to tensor or pipeline parallelism; their number stays.
   for (const std::int64_t factor : {2, 4, 8}) {
     if (training.mesh.data % factor != 0) break;
     Training wider = training;
@@ -82,6 +84,7 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
   everything.micro_batch = 1;
   everything.recompute = Recompute::kFull;
   everything.zero_stage = 3;
+  // Nothing alone suffices: the three that cost no devices, together.
   if (list.empty() && training.mesh.shard_ranks() > 1) {
     try_change(everything,
                fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)",
@@ -93,8 +96,11 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
 FailureModel failures(const Plan& plan, double checkpoint) {
   FailureModel model;
   const double devices = static_cast<double>(plan.cluster.devices());
+  // Any device stops the run, so that the mean time between failures falls with their number.
   model.mtbf_s = plan.cluster.device.hours_between_failures * 3600 / devices;
   const Storage& storage = plan.cluster.storage;
+  // Training stands still while a checkpoint is written: the estimate is for those that are not
+  // written behind it.
   model.checkpoint_s = storage.write_bandwidth > 0 ? checkpoint / storage.write_bandwidth : 0;
   model.restart_s =
       kRestartS + (storage.read_bandwidth > 0 ? checkpoint / storage.read_bandwidth : 0);
@@ -104,6 +110,7 @@ FailureModel failures(const Plan& plan, double checkpoint) {
 RunEstimate estimate(const Plan& plan, const Budget& budget) {
   RunEstimate run;
   const double step = plan.time.all();
+  // Tokens of a step, or rows where there are no tokens.
   const double per_step = static_cast<double>(plan.training.global_batch) *
                           (plan.spec.family == Family::kMlp ? 1 : plan.training.length(plan.spec));
   const double devices = static_cast<double>(plan.cluster.devices());
@@ -111,10 +118,13 @@ RunEstimate estimate(const Plan& plan, const Budget& budget) {
   run.checkpoint_bytes = checkpoint_bytes(plan.spec, plan.training);
   const FailureModel model = run.failures = failures(plan, run.checkpoint_bytes);
   if (model.checkpoint_s > 0) {
+    // No checkpoint can be written within a step; without failures an hour is as good as any.
     run.checkpoint_interval_s = model.mtbf_s > 0 ? std::max(step, daly_interval_s(model)) : 3600;
     run.goodput = goodput(model, run.checkpoint_interval_s);
   }
   double seconds = 0;
+  // Tokens give the time, or time and money give the tokens; goodput is the share of the time that
+  // trains.
   if (budget.tokens > 0) {
     run.tokens = budget.tokens;
     seconds = budget.tokens / per_step * step / run.goodput;
@@ -190,6 +200,8 @@ Plan make_plan(const Estimator& estimator, const ModelSpec& spec, const Training
   plan.flops = step_flops(spec, training);
   plan.traffic = traffic(spec, training, cluster);
   plan.time = estimator.step_time(spec, training, cluster);
+  // MFU (Chowdhery et al., 2022, appendix B): model FLOPs over what all devices could do in the
+  // time of the step. HFU counts what is recomputed too.
   const double peak = cluster.peak(precision(training.precision)->compute) *
                       static_cast<double>(cluster.devices()) * plan.time.all();
   plan.mfu = plan.flops.model / peak;

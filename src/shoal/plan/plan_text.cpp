@@ -160,6 +160,7 @@ std::string to_json(const Plan& plan) {
   json["host_bytes"] = plan.host_bytes;
   json["fits"] = plan.fits();
   json["remedies"] = plan.remedies;
+  // Said in the output: papers count either way, and utilisations differ by it.
   json["flops_convention"] = "all of attention counted; *_causal counts its causal half";
   json["model_flops"] = plan.flops.model;
   json["model_flops_causal"] = plan.flops.model_causal;

@@ -107,6 +107,8 @@ struct Part {
 
 /// Returns the parts in the order in which a rank runs them. Their sum is `time.all()`.
 std::vector<Part> parts_of(const StepTime& time) {
+  // What is left of the pipeline: busiest and mean rank are mixed here, so it is kept from going
+  // below 0.
   const double compute = time.pipeline - time.bubble - time.communication - time.recomputed;
   return {{"computation", kBlue, std::max(0.0, compute)},
           {"recomputation", "#7a5fa6", time.recomputed},
@@ -145,6 +147,7 @@ std::string memory_plot(const Plan& plan) {
     text += line(kLeft, y(value), kWidth - kRight, y(value), "stroke=\"#e3e3e3\"") +
             label(kLeft - 8, y(value) + 4, fmt::format("{:.6g}", value), "end");
   }
+  // A group of bars for each pipeline rank, a bar for each moment of its step.
   const double group = (kWidth - kRight - kLeft) / static_cast<double>(plan.memory.size());
   for (std::size_t i = 0; i < plan.memory.size(); ++i) {
     const RankMemory& rank = plan.memory[i];
@@ -172,6 +175,7 @@ std::string memory_plot(const Plan& plan) {
       line(kLeft, capacity, kWidth - kRight, capacity, "stroke=\"#333\" stroke-dasharray=\"6 4\"") +
       label(kWidth - kRight + 8, capacity + 4, "device");
   std::vector<std::pair<const char*, const char*>> entries;
+  // The legend lists from the top downwards what some bar shows.
   for (auto category = kCategories.rbegin(); category != kCategories.rend(); ++category) {
     for (const RankMemory& rank : plan.memory) {
       if (std::any_of(rank.phases.begin(), rank.phases.end(),
@@ -193,6 +197,7 @@ std::string time_plot(const Plan& plan) {
   const double rows = static_cast<double>(parts.size()) + 1;
   const double bottom = kTop + 12 + kRow * rows;
   const double all = plan.time.all();
+  // Short steps are drawn in milliseconds.
   const double unit = all < 1 ? 1e3 : 1;
   const Axis x{0, std::max(1e-9, unit * all), kLeft, kWidth - kRight};
   std::string text =
@@ -243,6 +248,7 @@ std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
     const double rate = per_device(spec, cluster, candidate);
     double done = 0;
     for (const Part& part : parts_of(candidate.time)) {
+      // A bar is as long as the rate, and divided as the step's time is.
       const double share = rate * part.seconds / candidate.time.all();
       if (share > 0) text += box(x(done), row, x(done + share) - x(done), kRow - 8, part.color);
       done += share;

@@ -13,11 +13,14 @@ double ScheduleCache::longest_span(const std::string& schedule, int ranks, int c
                                    int micro_batches, const schedule::Costs& costs) {
   Key key{schedule, ranks, chunks, micro_batches, {}};
   for (const schedule::StageCost& stage : costs.stages) {
+    // Exact doubles as a key: a search prices the same mesh again and again with the very same
+    // numbers.
     std::get<4>(key).insert(std::get<4>(key).end(),
                             {stage.forward, stage.input_gradient, stage.weight_gradient});
   }
   const auto known = spans_.find(key);
   if (known != spans_.end()) return known->second;
+  // A visitor that keeps nothing: only the span is wanted.
   const double span =
       schedule::simulate(schedule::make_schedule(schedule, ranks, chunks, micro_batches), costs,
                          [](int, const auto&) {})

@@ -50,6 +50,7 @@ class MeshSearch {
     visit_meshes();
     sort_by_time();
     if (found_.size() > count_) found_.resize(count_);
+    // Only for those that are shown: it prices every operation again.
     for (Candidate& candidate : found_)
       candidate.limited_by = limiting_part(spec_, candidate.training, cluster_, candidate.time);
     result_.best = std::move(found_);
@@ -65,6 +66,8 @@ class MeshSearch {
 
  private:
   void visit_meshes() {
+    // Tensor ranks must divide the heads; everything else that must divide is refused by
+    // validate().
     const bool transformer = spec_.family == Family::kTransformer;
     const std::int64_t n = cluster_.devices();
     const std::vector<std::int64_t> one{1};
@@ -72,6 +75,7 @@ class MeshSearch {
         given_or(space_.tensor, transformer ? divisors(std::gcd(n, spec_.heads)) : one);
     const auto pipelines = given_or(space_.pipeline, transformer ? divisors(n) : one);
     const auto contexts = given_or(space_.context, transformer ? context_sizes() : one);
+    // The data ranks are what the others leave of the devices.
     for (const std::int64_t t : tensors) {
       for (const std::int64_t p : pipelines) {
         for (const std::int64_t c : contexts) {
@@ -114,6 +118,7 @@ class MeshSearch {
   void visit_experts(Training training) {
     const Mesh& mesh = training.mesh;
     std::vector<std::int64_t> choices{1};
+    // Experts are spread over the dense ranks of a pipeline stage: the number must divide both.
     if (spec_.experts > 0)
       choices = divisors(std::gcd(spec_.experts, mesh.tensor * mesh.context * mesh.data));
     for (const std::int64_t e : given_or(space_.expert, choices)) {
@@ -126,6 +131,7 @@ class MeshSearch {
     const bool one_stage_a_rank =
         space_.virtual_stages.empty() || contains(space_.virtual_stages, 1);
     training.mesh.virtual_stages = 1;
+    // Without a pipeline all schedules are the same.
     if (training.mesh.pipeline == 1) {
       training.schedule = "1f1b";
       if (one_stage_a_rank) visit_sharding(training);
@@ -146,6 +152,7 @@ class MeshSearch {
     for (const std::int64_t v : given_or(space_.virtual_stages, choices)) {
       training.mesh.virtual_stages = v;
       const std::int64_t stages = training.stages();
+      // Equal stages only: a chunk with one block more would hold up all others in every turn.
       if (v > 1 && stages <= spec_.layers && spec_.layers % stages == 0) visit_sharding(training);
     }
   }
@@ -179,6 +186,7 @@ class MeshSearch {
       sizes.insert(0);
       const std::int64_t on_host = cluster_.devices_per_host / training.mesh.tensor;
       const bool hybrid = space_.hybrid_sharding && training.zero_stage > 0;
+      // Hybrid sharding within one host: the gathers of parameters never leave it.
       if (hybrid && on_host > 1 && on_host < ranks && ranks % on_host == 0) sizes.insert(on_host);
     }
     std::erase_if(sizes, [&](std::int64_t size) {
@@ -198,6 +206,7 @@ class MeshSearch {
     for (const HeldParameters& rank : held_by_rank(spec_, training))
       most = std::max(most, rank.all());
     // Experts are sharded over fewer ranks than the dense parameters: this bound is not theirs.
+    // Pruning: states alone exceed the memory, so no micro-batch and no recomputation can help.
     if (everything_ || most * bytes <= capacity_ || spec_.experts > 0) return true;
     note_size(most * bytes);
     ++result_.considered;
@@ -238,6 +247,7 @@ class MeshSearch {
       const StepTime time = estimator_.step_time(spec_, training, cluster_, cache_, cutoff_s_);
       if (time.all() < cutoff_s_) found_.push_back({training, time, peak, ""});
       if (everything_) continue;
+      // Trimmed now and then, which also lowers the time that a further candidate must beat.
       if (found_.size() >= count_ + kMore) keep_best();
       return true;
     }
@@ -265,6 +275,7 @@ class MeshSearch {
   }
 
   void sort_by_time() {
+    // Stable: of equal times the one that was visited first stays first, on every machine.
     std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) {
       return a.time.all() < b.time.all();
     });

@@ -29,6 +29,8 @@ SimulatedStep simulate_table(const schedule::Schedule& table, schedule::Costs co
     costs.slowdown[straggler.rank] = straggler.slowdown;
   }
   SimulatedStep step{schedule::simulate(table, costs, visit), 0};
+  // The table covers the micro-batches; exchange and optimizer come behind, as estimated in closed
+  // form.
   step.seconds = step.timeline.makespan() + closed.data_exposed + closed.optimizer;
   return step;
 }
@@ -49,6 +51,7 @@ Training with_stages_of(const schedule::Schedule& table, const ModelSpec& spec, 
     refuse(fmt::format("its {} stages are more than the model's {} blocks", table.stages(),
                        spec.layers));
   }
+  // The stage times need the number of stages alone: any schedule with as many will do.
   training.mesh.virtual_stages = table.stages() / p;
   training.schedule = training.mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
   return training;
@@ -102,6 +105,8 @@ std::vector<double> simulate_collective(const collective::StepTable& table,
                    "slowdown must be given per rank: given={} ranks={}", slowdown.size(), ranks);
   std::vector<double> now(ranks);
   std::vector<std::size_t> at(ranks);
+  // As schedule::simulate: a rank runs until it lacks a message, and the sender wakes it. Messages
+  // between two ranks keep their order, so a queue for each pair suffices.
   std::vector<std::map<int, std::deque<double>>> arrivals(ranks);  // [receiver][sender], in order
   std::vector<int> awaited(ranks, -1);
   std::deque<int> ready;
@@ -123,6 +128,8 @@ std::vector<double> simulate_collective(const collective::StepTable& table,
         }
         continue;
       }
+      // A receive: the message may have arrived already, or this rank waits and is put back into
+      // the queue by its sender.
       auto& queue = arrivals[rank][step.peer];
       if (queue.empty()) {
         awaited[rank] = step.peer;
@@ -150,6 +157,7 @@ SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_i
   const Key key = Key(seed).child("failures");
   std::uint64_t draw = 0;
   const auto next_failure = [&] {
+    // The inverse of the exponential distribution at 1 - u, which is never 0.
     return failures.mtbf_s > 0 ? -failures.mtbf_s * std::log1p(-key.uniform(draw++)) : INFINITY;
   };
   const double useful = step_s * static_cast<double>(steps);
@@ -158,6 +166,8 @@ SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_i
   double until_failure = next_failure();
   while (done < useful) {
     const double training = std::min(checkpoint_interval_s, useful - done);
+    // A segment counts only when its checkpoint is written; a failure before that loses all of it.
+    // The last segment needs none.
     const double segment = training + (done + training < useful ? failures.checkpoint_s : 0);
     if (segment <= until_failure) {
       run.seconds += segment;

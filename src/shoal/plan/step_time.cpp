@@ -20,6 +20,7 @@ constexpr double kInterferenceBetween = 0.02;
 /// and the receivers gather the shares unless activations stay cut.
 double message_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   const Mesh& mesh = training.mesh;
+  // The activations of one micro-batch, [b, s / c, h].
   const double bytes = precision(training.precision)->activation_bytes * training.micro_batch *
                        training.length(spec) / mesh.context * spec.hidden;
   const AlphaBeta link =
@@ -47,6 +48,7 @@ double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
     sum += rank.all();
     longest = std::max(longest, rank.all());
   }
+  // Narayanan et al., SC 2021, section 2.2: for equal ranks m t + (p - 1) t / v.
   return m * longest + (sum - longest) / v;
 }
 
@@ -94,11 +96,13 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
                   const Cluster& cluster) {
   if (held == 0) return 0;
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;
+  // A reduce-scatter takes as long as an all-gather of the same bytes.
   const auto over_shards = [&](double size) {
     return training.flat_rings ? flat_all_gather_s(cluster, ranks.shards, size)
                                : all_gather_s(cluster, ranks.shards, size);
   };
   const double m = training.micro_batches();
+  // How often gradients travel; the gathers of the parameters are counted below.
   const double times = training.zero_stage >= 2 || training.sync_every_micro_batch ? m : 1;
   if (training.zero_stage == 0) {
     return times * (training.flat_rings
@@ -107,6 +111,7 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
   }
   const double shards = static_cast<double>(ranks.shards.ranks());
   const bool plus = training.zero_plus_plus;
+  // ZeRO++: gradients of 4 bits, parameters of 8 bits.
   const double scatter = over_shards(held * (plus ? 0.5 : bytes.gradient));
   const double gather = over_shards(held * (plus ? 1 : bytes.parameter));
   const double again = training.reshard_after_forward ? m : 0;
@@ -134,6 +139,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
         std::max(exchange.seconds, exchange_s(held.dense(), dense, training, cluster) +
                                        exchange_s(held.expert, expert, training, cluster));
   }
+  // What can hide the exchange is the computation of the rank that has most of it.
   double forward = 0;
   double backward = 0;
   for (const PieceTime& rank : ranks) {
@@ -142,6 +148,9 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   }
   const double m = training.micro_batches();
   const double overlapping = overlapping_micro_batches(training);
+  // Stage 3 exchanges beside all computation, stage 2 beside every backward pass. Otherwise only
+  // the last backward pass, whose gradients are final, can hide the exchange. Stages 1 and 2 also
+  // have the forward pass that follows, for which parameters are gathered.
   if (training.zero_stage == 3) {
     exchange.window = m * (forward + backward);
   } else if (training.zero_stage == 2 || training.sync_every_micro_batch) {
@@ -155,6 +164,7 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
 
 double optimizer_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   double held = 0;
+  // The rank with most to update sets the time.
   for (const HeldParameters& own : held_by_rank(spec, training)) {
     const double ranks = training.zero_stage >= 1 ? training.mesh.shard_ranks() : 1;
     held = std::max(held, own.dense() / ranks +
@@ -163,6 +173,8 @@ double optimizer_s(const ModelSpec& spec, const Training& training, const Cluste
   const double bytes = held * optimizer_bytes(training);
   if (!training.offload_optimizer) return memory_s(cluster, bytes);
   const StateBytes state = precision(training.precision, training.optimizer)->state;
+  // Gradients go to the host and parameters come back over each device's own link; the update then
+  // runs at the host's memory bandwidth, which its devices share.
   const double moved = held *
                        (state.gradient + (training.offload_parameters ? 0 : state.parameter)) /
                        host_link(cluster);
@@ -186,6 +198,7 @@ std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& traini
     PieceTime time = block * static_cast<double>(blocks[stage]);
     if (stage == 0) time += embedding_time(spec, training, cluster);
     if (stage == stages - 1) time += head_time(spec, training, cluster);
+    // A message in the forward pass and one in the backward pass; both count as communication.
     time += {message, message, 0, 0, 2 * message};
     times.push_back(time);
   }
@@ -210,17 +223,22 @@ StepTime published_step_time(const ModelSpec& spec, const Training& training,
   const auto stages = stage_times(spec, training, cluster);
   const auto ranks = by_rank(stages, training);
   const double m = training.micro_batches();
+  // The slowest rank sets the pace; what it does is what the parts of the step report.
   const auto busiest = std::max_element(
       ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
+  // The bubble is what the mean rank idles: the pipeline's time less its own work.
   double mean = 0;
   for (const PieceTime& rank : ranks) mean += rank.all() / static_cast<double>(ranks.size());
   StepTime time;
+  // Without a closed form, first a bound that no schedule beats: if that passes the cutoff, the
+  // simulation is spared.
   time.pipeline =
       has_closed_form(training) ? closed_pipeline_s(ranks, training) : m * busiest->all();
   time.communication = m * busiest->communication;
   time.recomputed = m * busiest->recomputed;
   const Exchange exchange = data_exchange(spec, training, cluster, ranks);
   time.data_hidden = training.overlap_data ? std::min(exchange.seconds, exchange.window) : 0;
+  // Computation that runs beside a collective is slowed by it: that part of what is hidden shows.
   time.data_exposed =
       exchange.seconds - time.data_hidden + exchange.interference * time.data_hidden;
   if (spec.tied_embeddings && training.mesh.pipeline > 1) {

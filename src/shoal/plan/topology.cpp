@@ -5,6 +5,7 @@
 namespace shoal::plan {
 
 GroupShape group_shape(const Cluster& cluster, std::int64_t ranks, std::int64_t stride) {
+  // Ranks are numbered host by host, so every stride-th device of a host belongs to the group.
   const std::int64_t inside = std::clamp<std::int64_t>(cluster.devices_per_host / stride, 1, ranks);
   return {inside, (ranks + inside - 1) / inside};
 }
@@ -33,6 +34,8 @@ DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
   if (training.zero_stage == 0)
     return {group_shape(cluster, mesh.data * mesh.context, mesh.tensor), {}};
+  // Shards lie on neighbouring ranks, so that the larger exchange stays inside hosts; replicas are
+  // a shard group apart.
   return {shard_group(cluster, mesh), replica_group(cluster, mesh)};
 }
 
@@ -40,12 +43,14 @@ DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
   const Mesh& mesh = training.mesh;
   const std::int64_t all = mesh.expert_data();
   const std::int64_t stride = mesh.expert * mesh.expert_tensor;
+  // An expert has `all` data ranks, which may be fewer than ZeRO would shard over.
   const std::int64_t shards = training.zero_stage == 0 ? all : std::min(all, mesh.shard_ranks());
   return {group_shape(cluster, shards, stride),
           group_shape(cluster, all / shards, stride * shards)};
 }
 
 bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh) {
+  // Stages are the outermost axis: neighbours in the pipeline are this many ranks apart.
   return mesh.tensor * mesh.context * mesh.data >= cluster.devices_per_host;
 }
 
@@ -64,6 +69,7 @@ double all_reduce_s(const Cluster& cluster, GroupShape group, double bytes) {
   const AlphaBeta inside = inside_link(cluster);
   const AlphaBeta between = between_link(cluster);
   if (group.hosts > 1 && group.inside > 1) {
+    // Rings and recursive doubling across hosts: few bytes take the one with fewer rounds.
     const double across = halving_doubling_all_reduce_s(group.hosts, bytes / group.inside, between);
     const double in_host = 2 * ring_all_gather_s(group.inside, bytes, inside);
     return std::min(two_level_all_reduce_s(group.inside, group.hosts, bytes, inside, between),

@@ -40,6 +40,7 @@ TraceWriter::TraceWriter(std::ostream& out, int ranks)
   }
 }
 
+// A complete event ("X"): begin and duration, in microseconds.
 void TraceWriter::add(int rank, const schedule::Span& span) {
   fmt::format_to(std::back_inserter(chunk_),
                  "{{\"ph\":\"X\",\"pid\":0,\"tid\":{},\"name\":\"{}\",\"cat\":\"{}\",\"ts\":{:.3f},"
@@ -50,12 +51,15 @@ void TraceWriter::add(int rank, const schedule::Span& span) {
 }
 
 void TraceWriter::finish() {
+  // The format wants no comma behind the last event, and nobody knows beforehand which is the last:
+  // a closing event has none.
   chunk_ +=
       "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"shoal plan\"}}\n]}\n";
   write(true);
 }
 
 void TraceWriter::write(bool all) {
+  // One more event must fit, so that the chunk never grows beyond what was reserved.
   if (!all && chunk_.size() < kChunkBytes - kLongestEvent) return;
   out_.write(chunk_.data(), static_cast<std::streamsize>(chunk_.size()));
   chunk_.clear();
@@ -80,6 +84,7 @@ std::string to_svg(const schedule::Timeline& timeline, const std::string& title)
     const double y = kTop + kRow * static_cast<double>(rank);
     text += fmt::format("<text x=\"4\" y=\"{}\">rank {}</text>\n", y + 14, rank);
     for (const schedule::Span& span : timeline.ranks[rank]) {
+      // Waits show as gaps.
       if (!schedule::is_compute(span.action.kind)) continue;
       const double x = kLeft + span.begin * scale;
       const double width = (span.end - span.begin) * scale;

@@ -16,6 +16,7 @@ double share(std::int64_t n) { return static_cast<double>(n - 1) / static_cast<d
 double between_share(const GroupShape& group) {
   if (group.hosts == 1) return 0;
   if (group.inside == 1) return 1;
+  // (hosts - 1) / hosts of bytes / inside, over (n - 1) / n of bytes.
   return share(group.hosts) / static_cast<double>(group.inside) / share(group.ranks());
 }
 
@@ -56,6 +57,7 @@ class StepTraffic {
   Bytes data() const {
     if (training_.zero_stage != 0) return {};
     const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+      // An all-reduce sends 2 (n - 1) / n of the buffer, the least that is possible.
       return gradient_reductions() * 2 * share(ranks.shards.ranks()) * parameters * gradient();
     });
     return {bytes, bytes * between_share_of_shards()};
@@ -65,6 +67,8 @@ class StepTraffic {
   Bytes shard() const {
     if (training_.zero_stage == 0) return {};
     const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+      // Gathers in 8 bits for the forward pass, gradients in 4; the second gather is
+      // second_shard()'s.
       if (training_.zero_plus_plus) {
         const auto each = zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
         return micro_batches_ * parameters * each.shards;
@@ -128,6 +132,8 @@ class StepTraffic {
   /// there and back, for the loss.
   Bytes vocabulary() const {
     const double tokens = samples_ * length_;
+    // Two all-reduces of b s h (the embedding's output, the gradient of the head's input), each
+    // sent twice.
     const double activations = number_.activation_bytes * 4 * tokens * hidden_;
     const double losses = 4 * 3 * 2 * tokens;
     const double bytes = share(mesh_.tensor) * micro_batches_ * (activations + losses);
@@ -138,6 +144,7 @@ class StepTraffic {
     if (mesh_.pipeline == 1) return {};
     const double message =
         number_.activation_bytes * samples_ * length_ * hidden_ / sequence_ranks();
+    // A middle rank sends an activation forward and a gradient backward for each of its stages.
     const double bytes = 2 * micro_batches_ * static_cast<double>(training_.chunks()) * message;
     return {bytes, pipeline_crosses_hosts(cluster_, mesh_) ? bytes : 0};
   }
@@ -149,6 +156,7 @@ class StepTraffic {
     const GroupShape group = context_group(cluster_, mesh_);
     const double scale = number_.activation_bytes * micro_batches_ * layers_;
     if (training_.ulysses) {
+      // Forward and backward exchange as much; the repeated forward pass adds half of both.
       const double passes = recomputes_all() ? 1.5 : 1;
       const double bytes =
           scale * passes * ulysses_elements(mesh_.context, samples_, length_, queries, keys);
@@ -171,6 +179,7 @@ class StepTraffic {
     if (spec_.experts == 0) return {};
     const double rows =
         tokens_to_route() * static_cast<double>(spec_.experts_per_token) * expert_copies(training_);
+    // A gather and a scatter forward, as many backward, and again in a repeated forward pass.
     const double exchanges = recomputes_all() ? 6 : 4;
     const double bytes = number_.activation_bytes * micro_batches_ * layers_ * exchanges * rows *
                          hidden_ * share(mesh_.expert_tensor);
@@ -256,6 +265,8 @@ double data_elements(int zero_stage, std::int64_t ranks, double parameters,
   const double once = share(ranks) * parameters;
   const double times = every_micro_batch ? static_cast<double>(micro_batches) : 1;
   if (zero_stage == 0) return times * 2 * once;
+  // A reduce-scatter of the gradients and an all-gather of the parameters, (n - 1) / n each
+  // (Rajbhandari et al., 2020, section 7).
   if (zero_stage == 1) return (times + 1) * once;
   if (zero_stage == 2) return micro_batches * once + once;
   return micro_batches * (reshard_after_forward ? 3 : 2) * once;
@@ -263,10 +274,13 @@ double data_elements(int zero_stage, std::int64_t ranks, double parameters,
 
 double tensor_elements(std::int64_t ranks, double samples, double length, double hidden,
                        bool recomputed) {
+  // An all-reduce sends 2 (n - 1) / n of b s h: two of them forward and two backward make 8, a
+  // repeated forward pass 4 more (Narayanan et al., SC 2021, section 3.2).
   return (recomputed ? 12 : 8) * samples * length * hidden * share(ranks);
 }
 
 double expert_elements(std::int64_t ranks, double tokens, double visits, double hidden) {
+  // dispatch and combine, forward and backward
   return 4 * tokens * visits * hidden * share(ranks);
 }
 
@@ -284,6 +298,7 @@ double context_elements(std::int64_t ranks, double samples, double length, doubl
 
 double ulysses_elements(std::int64_t ranks, double samples, double length, double query_width,
                         double kv_width) {
+  // forward and backward; queries and output, keys and values
   return 2 * samples * length * (2 * query_width + 2 * kv_width) * share(ranks);
 }
 

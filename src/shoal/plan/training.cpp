@@ -34,6 +34,7 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
                                       {"ep", mesh.expert},
                                       {"etp", mesh.expert_tensor}})
     require_range(option, value, 1);
+  // In floating point: the product of four options may overflow 64 bits.
   double devices = 1;
   for (const std::int64_t ranks : {mesh.data, mesh.tensor, mesh.pipeline, mesh.context})
     devices *= static_cast<double>(ranks);
@@ -60,8 +61,10 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
     }
     return;
   }
+  // Tensor ranks hold whole heads: attention needs no exchange inside a head.
   require(spec.heads % mesh.tensor == 0, "tp", mesh.tensor,
           fmt::format("must divide heads = {}", spec.heads));
+  // With more ranks than key-value heads some ranks hold the same one.
   require(spec.kv_heads % mesh.tensor == 0 || mesh.tensor % spec.kv_heads == 0, "tp", mesh.tensor,
           fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
   if (spec.experts == 0) {
@@ -130,7 +133,10 @@ void validate_pipeline(const ModelSpec& spec, const Training& training) {
 }  // namespace
 
 std::optional<Precision> precision(std::string_view name, Optimizer optimizer) {
+  // Bytes of parameter, gradient, master and moments; see Precision in the header for the systems
+  // behind the names.
   const auto with = [&](ElementType compute, double activation, StateBytes state) {
+    // Adam has two moments, momentum one, plain SGD none.
     if (optimizer == Optimizer::kMomentum) state.moments /= 2;
     if (optimizer == Optimizer::kSgd) state.moments = 0;
     return Precision{std::string(name), compute, activation,
@@ -169,6 +175,7 @@ void validate(const ModelSpec& spec, const Training& training) {
     refuse(fmt::format("precision = {}: must be one of {}", training.precision,
                        fmt::join(precision_names(), ", ")));
   }
+  // ZeRO++ is about the gathers of stage 3, and from 16 bits to 8.
   if (training.zero_plus_plus) {
     require(training.zero_stage == 3, "zero", training.zero_stage, "ZeRO++ is a way of stage 3");
     if (precision(training.precision)->state.parameter != 2) {
@@ -193,6 +200,7 @@ void validate(const ModelSpec& spec, const Training& training) {
   if (!(training.expert_imbalance >= 1))
     refuse(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
   validate_mesh(spec, training);
+  // Every data rank runs equally many whole micro-batches.
   const std::int64_t per_round = training.mesh.data * training.micro_batch;
   require(training.global_batch % per_round == 0, "global-batch", training.global_batch,
           fmt::format("must be a multiple of dp x micro-batch = {}", per_round));
@@ -214,11 +222,13 @@ double expert_copies(const Training& training) {
   const Mesh& mesh = training.mesh;
   const std::int64_t same =
       training.sequence_parallel ? 1 : std::min(mesh.tensor, mesh.expert_tensor);
+  // Rows that a tensor rank of the dense part holds anyway need not be sent.
   return static_cast<double>(mesh.expert_tensor) / static_cast<double>(same);
 }
 
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage) {
   const std::int64_t p = training.mesh.pipeline;
+  // The second half of a V runs back over the ranks: the last stage lies beside the first.
   if (training.schedule == "zb-v" || training.schedule == "dualpipe-v")
     return stage < p ? stage : 2 * p - 1 - stage;
   return stage % p;

@@ -36,6 +36,7 @@ class Strategies {
         cluster_(cluster),
         micro_batches_(space.micro_batch.begin(), space.micro_batch.end()),
         share_(share) {
+    // Priced without a limit on memory and with every micro-batch, as both are asked about below.
     SearchSpace any = space;
     any.micro_batch.clear();
     strategies_ = every_strategy(estimator, spec, start, cluster, any, cache_);
@@ -65,6 +66,7 @@ class Strategies {
     (changed.*link).bandwidth = bandwidth;
     Winner best;
     for (const auto& [bound, strategy] : bounds(link, bandwidth > (cluster_.*link).bandwidth)) {
+      // The list ascends by a lower bound of the time: no later strategy can win.
       if (best && bound >= best->time.all()) break;
       const StepTime time = estimator_.step_time(spec_, strategy->training, changed, cache_,
                                                  best ? best->time.all() : INFINITY);
@@ -95,6 +97,8 @@ class Strategies {
     Bounds& known = bounds_[link == &Cluster::inside][faster];
     if (!known.empty()) return known;
     Cluster ideal = cluster_;
+    // Slower links: the time as it is now is a bound. Faster ones: the time over a link that costs
+    // nearly nothing.
     if (faster) (ideal.*link).bandwidth *= 1e6;
     for (const Candidate& strategy : strategies_) {
       if (allowed(strategy) && fits(strategy)) {
@@ -127,6 +131,7 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
     Winner winner = winner_at(value);
     return winner && !same_mesh(*winner, present) ? winner : std::nullopt;
   };
+  // More and less are tried in turns: the nearer of the two turns is wanted.
   for (double factor = 2; factor <= kFarthestChange && !turn.winner; factor *= 2) {
     for (const bool more : {true, false}) {
       const auto value = [&](double times) { return more ? now * times : now / times; };
@@ -135,6 +140,7 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
       double same = factor / 2;
       double other = factor;
       for (int i = 0; i < kHalvings; ++i) {
+        // Bisection in the logarithm: a factor, not a difference, is sought.
         const double middle = std::sqrt(same * other);
         if (Winner closer = other_at(value(middle))) {
           other = middle;
@@ -143,6 +149,7 @@ TurningPoint nearest(const char* condition, double now, const Candidate& present
           same = middle;
         }
       }
+      // Both directions may turn at this factor: the one that needs the smaller change stays.
       const double before =
           turn.winner ? std::max(turn.then / now, now / turn.then) : 2 * kFarthestChange;
       if (other < before) turn.then = value(other), turn.winner = winner;
@@ -204,6 +211,7 @@ Sensitivity sensitivity(const Estimator& estimator, const ModelSpec& spec, const
                 fmt::format("device.memory_bytes = {}: nothing fits", memory));
   }
   Sensitivity answer;
+  // The fastest of all strategies, fitting or not, tells what memory costs.
   answer.limits = limits_of(present->time, strategies.with_memory(INFINITY)->time.all());
   const auto add_link = [&](const char* condition, Link Cluster::*link) {
     answer.turning_points.push_back(

@@ -44,9 +44,13 @@ void add_transfers(Schedule& schedule) {
         3 * schedule.table[rank].size());  // at most one message before each computation, one after
     for (const Action& action : schedule.table[rank]) {
       const int stage = action.stage;
+      // A neighbouring stage on the same rank hands its tensor over in memory: `rank` stands for
+      // "no message".
       const int before = stage > 0 ? owner[stage - 1] : rank;
       const int after = stage < last ? owner[stage + 1] : rank;
       const bool forward = action.kind == Kind::kForward;
+      // The stage before waits for the gradient of its output only: weight gradients are sent to
+      // nobody.
       const bool backward = action.kind == Kind::kBackward || action.kind == Kind::kInputGradient;
       if (forward && before != rank)
         with.push_back({Kind::kReceiveActivation, stage, action.micro_batch, before});

@@ -61,6 +61,8 @@ class RankCheck {
     const int micro_batch = action.micro_batch;
     const int last = schedule_.stages() - 1;
     State& state = states_[{stage, micro_batch}];
+    // Activations go to the next stage and gradients come from it; the other two kinds have their
+    // peer before them.
     const bool to_next =
         action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient;
     if (!is_compute(action.kind)) {
@@ -70,6 +72,8 @@ class RankCheck {
     }
     switch (action.kind) {
       case Kind::kForward:
+        // `received` can be set only for a stage whose neighbour is elsewhere, and produced() only
+        // on this rank: one of the two holds, whichever way the input comes.
         require(stage == 0 || state.received || produced(stage - 1, micro_batch, &State::forward),
                 action, "comes before its input");
         return once(state.forward, action);
@@ -80,6 +84,7 @@ class RankCheck {
                     produced(stage + 1, micro_batch, &State::input_gradient),
                 action, "comes before the gradient of its output");
         once(state.input_gradient, action);
+        // A whole backward counts as both halves.
         if (action.kind == Kind::kBackward) once(state.weight_gradient, action);
         return;
       case Kind::kWeightGradient:
@@ -124,6 +129,8 @@ void check(const Schedule& schedule) {
         "schedule", "{}: stage {} is on rank {} of {}", schedule.name, stage,
         schedule.rank_of_stage[stage], schedule.ranks());
   }
+  // First what can be said of one rank's list by itself; then the simulation, whose costs do not
+  // matter, finds cycles of ranks that wait for each other.
   for (int rank = 0; rank < schedule.ranks(); ++rank) RankCheck(schedule, rank).run();
   simulate(schedule, {{StageCost{}}, 0, 0, {}});
 }

@@ -68,6 +68,8 @@ class RankActions {
 
  private:
   void add(Kind kind, int stage, std::map<int, int>& counter) {
+    // The patterns below are written for an unlimited number of micro-batches; their edges come
+    // from leaving out those that do not exist.
     const int micro_batch = counter[stage]++;
     if (micro_batch < micro_batches_) actions_.push_back({kind, stage, micro_batch});
   }
@@ -88,6 +90,8 @@ Schedule zero_bubble_h(const char* name, int ranks, int micro_batches, WarmUp wa
   Schedule schedule = looped(name, ranks, 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     RankActions actions(schedule.table[rank], micro_batches);
+    // Warm-up, then input gradients and forwards in turns. Behind the last micro-batch forwards
+    // fall away and pending weight gradients fill what were bubbles.
     for (int i = 0; i < warm_up(rank); ++i) actions.forward(rank);
     for (int i = 0; i < micro_batches; ++i) {
       actions.input_gradient(rank);
@@ -119,6 +123,8 @@ Schedule one_forward_one_backward(int ranks, int micro_batches) {
   Schedule schedule = looped("1f1b", ranks, 1, micro_batches);
   for (int rank = 0; rank < ranks; ++rank) {
     RankActions actions(schedule.table[rank], micro_batches);
+    // Warm-up: a forward for each rank behind this one, which is when the first micro-batch reaches
+    // the last rank.
     for (int i = 0; i < ranks - rank - 1; ++i) actions.forward(rank);
     for (int i = 0; i < micro_batches; ++i) {
       actions.forward(rank);
@@ -155,6 +161,8 @@ Schedule interleaved(int ranks, int chunks, int micro_batches) {
   const auto chunk_of = [&](int turn) { return turn % (ranks * chunks) / ranks; };
   for (int rank = 0; rank < ranks; ++rank) {
     RankActions actions(schedule.table[rank], micro_batches);
+    // Megatron-LM's warm-up: the way to the last rank and back, and p forwards for each chunk but
+    // the last. With m = p the pattern has no steady state: all forwards come first.
     const int warm_up = micro_batches == ranks
                             ? total
                             : std::min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks);
@@ -173,12 +181,15 @@ Schedule interleaved(int ranks, int chunks, int micro_batches) {
 }
 
 Schedule zero_bubble_h1(int ranks, int micro_batches) {
+  // H1 keeps the memory of 1F1B: one forward more than its warm-up, as the loop begins with a
+  // backward, and weight gradients late by the rank's place.
   return zero_bubble_h(
       "zb-h1", ranks, micro_batches, [&](int rank) { return ranks - rank; },
       [](int rank) { return rank; });
 }
 
 Schedule zero_bubble_h2(int ranks, int micro_batches) {
+  // H2 fills the warm-up with further forwards, up to 2p - 1 activations on rank 0.
   return zero_bubble_h(
       "zb-h2", ranks, micro_batches, [&](int rank) { return 2 * (ranks - rank) - 1; },
       [](int rank) { return 2 * rank; });
@@ -193,29 +204,37 @@ Schedule zero_bubble_v(int ranks, int micro_batches) {
     RankActions actions(schedule.table[rank], micro_batches);
     const int down = rank;
     const int up = 2 * ranks - 1 - rank;
+    // Phases and counts are those of PyTorch's ScheduleZBVZeroBubble: warm-up down the V, then both
+    // halves in turns, the steady state, and a cool-down whose gaps weight gradients fill.
     const auto whole_backward = [&](int stage) {
       actions.input_gradient(stage);
       actions.weight_gradient(stage);
     };
+    // Warm-up 1: the first micro-batches go down to the last rank and come back up.
     for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) actions.forward(down);
+    // Warm-up 2: both halves forward in turns.
     for (int i = 0; i < rank; ++i) {
       actions.forward(up);
       actions.forward(down);
     }
+    // Warm-up 3: the second half forward and backward in turns.
     for (int i = 0; i < ranks - rank; ++i) {
       actions.forward(up);
       whole_backward(up);
     }
+    // Steady state: forward and backward of each half in turns.
     while (actions.forwards(up) < actions.forwards(down) || actions.forwards(down) < rounds) {
       if (actions.forwards(down) < rounds) actions.forward(down);
       whole_backward(down);
       actions.forward(up);
       whole_backward(up);
     }
+    // Cool-down 1: input gradients alone, for which the ranks before wait.
     for (int i = 0; i < rank; ++i) {
       actions.input_gradient(down);
       actions.input_gradient(up);
     }
+    // Cool-down 2: weight gradients fill the waits.
     for (int i = 0; i < ranks - rank; ++i) {
       actions.input_gradient(down);
       actions.weight_gradient(down);
@@ -236,23 +255,30 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
     RankActions actions(schedule.table[rank], micro_batches);
     const int down = rank;
     const int up = 2 * ranks - 1 - rank;
+    // The eight steps are those of DeepSeek's dualpipev.py; `behind` is how many ranks come after
+    // this one.
     const int behind = ranks - rank - 1;
+    // Step 1: forwards of the first half.
     for (int i = 0; i < 2 * behind; ++i) actions.forward(down);
+    // Step 2: the second half of the V begins to come back.
     for (int i = 0; i < rank + 1; ++i) {
       actions.forward(down);
       actions.forward(up);
     }
+    // Step 3: first backward passes of the second half; their weight gradients follow at once.
     for (int i = 0; i < behind; ++i) {
       actions.input_gradient(up);
       actions.weight_gradient();
       actions.forward(up);
     }
+    // Step 4, the main step: both halves, forward and backward.
     for (int i = 0; i < micro_batches - 2 * ranks + rank + 1; ++i) {
       actions.forward(down);
       actions.backward(up);
       actions.forward(up);
       actions.backward(down);
     }
+    // Step 5: no forward of the first half is left.
     for (int i = 0; i < behind; ++i) {
       actions.backward(up);
       actions.forward(up);
@@ -267,16 +293,19 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
         actions.backward(stage);
       }
     };
+    // Step 6: both halves backward; from the middle on only input gradients, for which others wait.
     for (int i = 0; i < rank + 1; ++i) {
       if (i == (rank + 1) / 2 && rank % 2 == 1) deferred = true;
       backward(up);
       if (i == (rank + 1) / 2 && rank % 2 == 0) deferred = true;
       backward(down);
     }
+    // Step 7: a deferred weight gradient fills each wait for a gradient of the first half.
     for (int i = 0; i < behind; ++i) {
       actions.weight_gradient();
       actions.input_gradient(down);
     }
+    // Step 8: the weight gradients that are left.
     while (actions.pending() > 0) actions.weight_gradient();
   }
   add_transfers(schedule);

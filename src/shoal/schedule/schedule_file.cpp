@@ -45,6 +45,8 @@ std::optional<Action> parse(std::string_view cell) {
   const char* const end = cell.data() + cell.size();
   const auto stage = std::from_chars(cell.data(), end, action.stage);
   if (stage.ec != std::errc{}) return std::nullopt;
+  // The micro-batch is read from the end, because the mark between the numbers may hold letters and
+  // underscores.
   const char* digits = end;
   while (digits > stage.ptr && std::isdigit(static_cast<unsigned char>(digits[-1]))) --digits;
   if (std::from_chars(digits, end, action.micro_batch).ec != std::errc{}) return std::nullopt;
@@ -62,6 +64,7 @@ std::vector<int> owners(const Schedule& schedule, const std::string& file) {
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     for (const Action& action : schedule.table[rank]) {
       if (!is_compute(action.kind)) continue;
+      // The first rank that computes a stage owns it; a second one is a mistake.
       const auto [at, fresh] = owner.emplace(action.stage, rank);
       if (!fresh && at->second != rank) {
         refuse(file, fmt::format("line {}: {}: stage {} is computed on line {} already", rank + 1,
@@ -97,6 +100,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
   auto lines = pieces(text, '\n');
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
   if (lines.empty()) refuse(file, "is empty: one line a rank is expected");
+  // One line a rank; an empty cell is a slot in which the rank idles.
   for (std::size_t line = 0; line < lines.size(); ++line) {
     auto& actions = schedule.table.emplace_back();
     for (const std::string_view cell : pieces(lines[line], ',')) {
@@ -114,8 +118,11 @@ Schedule from_csv(std::string_view text, const std::string& file) {
     if (actions.empty())
       refuse(file, fmt::format("line {} holds no action: every rank computes something", line + 1));
   }
+  // The file names no owners: who computes a stage holds it.
   schedule.rank_of_stage = owners(schedule, file);
   try {
+    // A file with messages is taken as it is, with the peers filled in; one without gets them where
+    // stages change ranks.
     if (transfers) {
       for (auto& actions : schedule.table) {
         for (Action& action : actions) {
@@ -132,6 +139,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
     }
     check(schedule);
   } catch (const Error& error) {
+    // check() blames its caller (usage); here the caller is a file.
     throw Error(ErrorKind::kConfig, "schedule", error.message());
   }
   return schedule;

@@ -16,6 +16,7 @@ using Order = std::vector<int>;
 std::vector<std::set<int>> held_units(const ShardPlan& plan) {
   std::vector<std::set<int>> held;
   for (std::size_t m = 0; m < plan.reads.size(); ++m) {
+    // Modules are listed after those around them, so the parent's set is complete.
     held.emplace_back(plan.reads[m].begin(), plan.reads[m].end());
     if (plan.parent[m] >= 0)
       held[m].insert(held[plan.parent[m]].begin(), held[plan.parent[m]].end());
@@ -25,6 +26,7 @@ std::vector<std::set<int>> held_units(const ShardPlan& plan) {
 
 /// Returns true if backward enters a module: something in it or before it is trained.
 bool enters(const ShardPlan& plan, int module) {
+  // Modules are numbered in the order in which they begin, so those inside `module` follow it.
   int last = module;
   for (int m = module + 1; m < static_cast<int>(plan.parent.size()) && plan.parent[m] >= module;
        ++m)
@@ -51,6 +53,8 @@ class Table {
   template <class Keep>
   void pass(const Order& order, ShardStep step, const Keep& keep) {
     for (std::size_t i = 0; i < order.size(); ++i) {
+      // Units of this module and of the next `ahead` ones: their gathers travel while this one
+      // computes.
       for (std::size_t j = i; j < std::min(order.size(), i + 1 + static_cast<std::size_t>(ahead_));
            ++j) {
         for (const int unit : held_[order[j]])
@@ -58,6 +62,8 @@ class Table {
       }
       actions_.push_back({step, order[i]});
       for (auto unit = gathered_.begin(); unit != gathered_.end();) {
+        // A unit that a later module of the pass reads (a tied weight) stays: releasing it would
+        // gather it twice.
         const bool again =
             std::any_of(order.begin() + static_cast<std::ptrdiff_t>(i) + 1, order.end(),
                         [&](int module) { return held_[module].contains(*unit); });
@@ -98,6 +104,7 @@ std::vector<ShardAction> shard_table(const ShardPlan& plan) {
   // A module around all others reads nothing itself: backward begins with the first one that reads.
   const auto begins = std::find_if(backward.begin(), backward.end(),
                                    [&](int module) { return !table.held(module).empty(); });
+  // What backward needs first is not released at the turn.
   table.pass(forward, ShardStep::kForward, [&](int unit) {
     return !plan.reshard_after_forward ||
            (begins != backward.end() && table.held(*begins).contains(unit));

@@ -14,6 +14,8 @@ namespace {
 std::size_t message_of(const Schedule& schedule, const Action& action) {
   const bool activation =
       action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveActivation;
+  // Sender and receiver must compute the same number: an activation goes from s to s + 1, a
+  // gradient from s to s - 1.
   std::size_t sender = action.stage;
   if (action.kind == Kind::kReceiveActivation) --sender;
   if (action.kind == Kind::kReceiveGradient) ++sender;
@@ -74,6 +76,8 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
   std::vector<double> arrival(
       static_cast<std::size_t>(schedule.stages()) * schedule.micro_batches * 2, kNotSent);
   constexpr std::size_t kNothing = -1;
+  // Each rank runs until it needs a message that has not been sent; the send puts it back into the
+  // queue. Every action is visited once, and nothing polls: the time is linear in the actions.
   std::vector<std::size_t> awaited(ranks, kNothing);
   std::deque<int> ready(ranks);
   std::iota(ready.begin(), ready.end(), 0);
@@ -94,6 +98,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
       } else if (is_send(action.kind)) {
         const std::size_t message = message_of(schedule, action);
         arrival[message] = start + costs.transfer;
+        // The link takes `transfer` in all; the sender itself is held for `occupancy` of it.
         now[rank] += costs.occupancy;
         if (awaited[action.peer] == message) {
           awaited[action.peer] = kNothing;
@@ -107,6 +112,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
         }
         now[rank] = std::max(now[rank], arrival[message]);
       }
+      // A message that cost its rank no time makes no span.
       if (now[rank] == start && !is_compute(action.kind)) continue;
       const Span span{action, start, now[rank]};
       visit ? visit(rank, span) : timeline.ranks[rank].push_back(span);
@@ -114,6 +120,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
     timeline.end[rank] = now[rank];
   }
   for (int rank = 0; rank < ranks; ++rank) {
+    // The queue is empty and this rank is not through: its message will never come.
     SHOAL_USER_CHECK(at[rank] == schedule.table[rank].size(), "schedule",
                      "{}: ranks wait for each other; rank {} is stuck at {}", schedule.name, rank,
                      to_string(schedule.table[rank][at[rank]]));
@@ -132,6 +139,7 @@ std::vector<double> activation_peak(const Schedule& schedule, const Costs& costs
       const StageCost& cost = costs.of(action.stage);
       if (action.kind == Kind::kForward) held += cost.activations;
       if (action.kind == Kind::kBackward) held -= cost.activations;
+      // What the weight gradient still needs stays until that is computed.
       if (action.kind == Kind::kInputGradient) held -= cost.activations - cost.weight_store;
       if (action.kind == Kind::kWeightGradient) held -= cost.weight_store;
       peak = std::max(peak, held);

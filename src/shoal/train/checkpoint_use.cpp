@@ -44,9 +44,12 @@ TrainedModel open_trained(const std::string& checkpoint) {
   Task task = learns_classes(config) ? Task::kClasses : Task::kRegression;
   if (tokens) task = Task::kTokens;
   trained.model = make_job_model(record.model, config, task);
+  // All of it in the job's default type: one process, no shards, no optimizer.
   trained.model->materialize();
   load_model(*trained.model, trained.path, {});
   if (!tokens) return trained;
+  // RUN/checkpoints/step-<n>: the copy that the run made counts, as the data may have been prepared
+  // anew since.
   const RunDirectory directory(fs::absolute(trained.path).parent_path().parent_path());
   if (fs::exists(directory.tokenizer())) {
     trained.tokenizer = data::load_tokenizer(directory.tokenizer());
@@ -74,6 +77,7 @@ std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::
 std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::uint32_t>& tokens,
                           const std::string& folder) {
   check_tokenizer(trained, folder, "generate");
+  // The text is fed piece by piece: it may be larger than memory, and a run may cross a border.
   constexpr std::uint64_t kPiece = 1 << 20;
   const auto text = data::TokenDataset::open(folder, "train", data::Check::kHeaders);
   CopiedRun run(tokens);

@@ -26,6 +26,7 @@ void add(Sums& sums, nn::Model& model, const Batch& batch, Task task) {
   sums.labels += count_labels({batch});
   sums.bytes += static_cast<double>(batch.bytes);
   if (task == Task::kTokens) return;
+  // The loss came without outputs; a second pass without labels gives them. Tables are small.
   context.labels = at::Tensor();
   const at::Tensor outputs = model(batch.inputs, context);  // [B, outputs]
   if (task == Task::kClasses) {
@@ -49,10 +50,13 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
   Sums sums;
   for (std::int64_t i = begin; i < end; i += options.micro_batch) {
     std::vector<std::int64_t> samples;
+    // `count` samples spread evenly over the split, the same ones for any number of ranks.
     for (std::int64_t k = i; k < std::min(i + options.micro_batch, end); ++k)
       samples.push_back(k * all / count);
     add(sums, model, data.evaluation(options.split, samples), data.task());
   }
+  // One all-reduce for all sums. Ranks without samples of their own come here too: it is
+  // collective.
   const at::Tensor total = at::zeros({kSums}, at::kDouble);
   auto* values = reinterpret_cast<Sums*>(total.data_ptr<double>());
   *values = sums;
@@ -61,6 +65,7 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
 
   Evaluation evaluation{.loss = sums.loss / sums.labels,
                         .labels = static_cast<std::int64_t>(sums.labels)};
+  // The loss counts nats; ln 2 nats are a bit.
   if (data.task() == Task::kTokens && sums.bytes > 0)
     evaluation.bits_per_byte = sums.loss / std::numbers::ln2 / sums.bytes;
   if (data.task() == Task::kClasses) evaluation.accuracy = sums.correct / sums.labels;

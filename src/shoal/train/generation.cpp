@@ -45,11 +45,16 @@ std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t>
   std::int64_t seen = from;                                  // the cache holds the tokens before it
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const auto size = static_cast<std::int64_t>(text.size());
+    // The model's view is full: it goes on from its newer half. Positions are counted from `from`,
+    // so cached keys of the old view would stand at wrong places.
     if (size - from > longest) from = seen = size - longest / 2, cache.clear();
+    // With the cache only the new tokens run through the model: all of the prompt first, then one
+    // by one.
     const std::int64_t first = options.cache ? seen : from;
     const at::Tensor logits = last_logits(model, std::span(text).subspan(first), first - from,
                                           options.cache ? &cache : nullptr);
     seen = size;
+    // The embedding may have rows beyond the tokenizer's entries (padding): they are never drawn.
     const std::span<const float> row(logits.const_data_ptr<float>(),
                                      std::min<std::size_t>(vocabulary, logits.numel()));
     text.push_back(static_cast<std::uint32_t>(sample_token(row, options.sampling, key.uniform(i))));
@@ -59,6 +64,7 @@ std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t>
 
 std::vector<std::uint32_t> tokens_of(const data::Tokenizer& tokenizer, const std::string& prompt) {
   std::vector<std::uint32_t> tokens = tokenizer.encode(prompt);
+  // The model has seen what follows an end of document: the beginning of another one.
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_document());
   return tokens;
 }

@@ -63,6 +63,8 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
 
 mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world) {
   const int replicas = static_cast<int>(config.parallelism.data_parallel_replicate_degree);
+  // "shard" varies fastest: the ranks of a shard group have neighbouring numbers, which launchers
+  // put on one host.
   return mesh::Mesh(world, {{"replicate", replicas}, {"shard", world.size() / replicas}});
 }
 

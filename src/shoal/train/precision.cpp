@@ -42,6 +42,8 @@ class LayerProducts {
         dx_(at::empty_like(x_)),
         dw_(at::empty({out, in}, at::kFloat)) {}
 
+  // The three products of a layer's step, y = x W^T, dx = dy W and dW = dy^T x, with the rounding
+  // of x and dy that 16-bit weights ask for.
   double seconds() const {
     const auto begin = Clock::now();
     const at::Tensor x = ops::factor(x_, type_);
@@ -71,7 +73,11 @@ void set_types(nn::Model& model, const Job& job, Precision type) {
   const std::vector<PrecisionRule> rules = precision_rules(job);
   std::vector<bool> fitted(rules.size());
   for (const auto& parameter : model.parameters()) {
+    // Vectors (norms, biases) take part in no product: 16 bits would save nothing and cost
+    // accuracy.
     Precision chosen = parameter->global_shape().size() > 1 ? type : Precision::kFp32;
+    // From the last to the first, so that the first rule that fits decides. Every rule that fits
+    // any parameter counts as used.
     for (std::size_t i = rules.size(); i-- > 0;) {
       const auto& names = parameter->names();
       if (std::none_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -101,6 +107,7 @@ optim::Storage storage_options(const JobConfig& config) {
 
 std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config) {
   const auto parameters = model.parameters();
+  // Only fp16 lacks the range of gradients; bf16 has that of fp32.
   const bool half = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) {
     return p->tensor().scalar_type() == at::kHalf;
   });
@@ -114,6 +121,7 @@ void reset_masters(const std::vector<parallel::OwnedRange>& owned, optim::Optimi
   std::size_t slice = 0;
   for (const parallel::OwnedRange& range : owned) {
     if (!range.parameter->requires_grad()) continue;
+    // Slices are the trained ranges in order: frozen ones have none.
     const at::Tensor& master = optimizer.master(slice++);
     if (!master.defined() || master.numel() == 0 || !ops::is_narrow(range.values.scalar_type()))
       continue;
@@ -154,6 +162,7 @@ std::string describe_precision(const nn::Model& model, const JobConfig& config) 
 ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows, Precision type,
                               Duration budget, const comm::Group& group) {
   const auto [in, out] = widest(spec);
+  // More rows than this change the ratio little and take long.
   const std::int64_t some = std::clamp<std::int64_t>(rows, 1, 256);
   const LayerProducts wide(some, in, out, at::kFloat);
   const LayerProducts narrow(some, in, out, scalar_type(type));
@@ -171,11 +180,14 @@ ProductTimes measure_products(const model::ModelSpec& spec, std::int64_t rows, P
     *fp32 = std::min(*fp32, wide.seconds());
     *other = std::min(*other, narrow.seconds());
   }
+  // All ranks get the same sums and so make the same choice: with different types they could not
+  // train together.
   group.all_reduce(times);
   return {*fp32 / group.size(), *other / group.size()};
 }
 
 Precision faster_type(const ProductTimes& bf16) {
+  // bf16 loses digits: it must gain a twentieth.
   return speed(bf16) > 1.05 ? Precision::kBf16 : Precision::kFp32;
 }
 

@@ -23,6 +23,7 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
   std::vector<std::string> differences;
   for (const ConfigKey& key : all_keys()) {
     const std::string path = key.path();
+    // Compared as the text of a job file: one rule for all types of keys.
     const std::string old = value_text(key, before);
     const std::string value = value_text(key, after);
     const bool decides =
@@ -72,6 +73,8 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
     return Error(ErrorKind::kData, "checkpoint",
                  fmt::format("{} is not a checkpoint of a training run: {}", origin, what));
   };
+  // No record is nested deeper, and printing deeper text in an error would take one stack frame a
+  // level.
   const auto shallow = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
     if (depth > kDeepest) throw broken(fmt::format("nested more than {} deep", kDeepest));
     return true;
@@ -93,6 +96,7 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
       if (!std::isfinite(loss_scale->scale) || loss_scale->scale <= 0)
         throw broken("loss_scale.scale is no number above 0");
     }
+    // Records of earlier versions have no precision: everything was fp32.
     const std::string type = object.value("precision", "fp32");
     const auto precision = find_choice<Precision>(type);
     if (!precision || *precision == Precision::kAuto)
@@ -122,6 +126,7 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
   const auto before = nlohmann::json::parse(model::to_json(saved.model));
   const auto after = nlohmann::json::parse(model::to_json(now.model));
   for (const auto& [key, value] : after.items()) {
+    // A name is no property of the model: the same shape may be called otherwise.
     if (key == "name") continue;
     const auto old = before.contains(key) ? before.at(key) : nlohmann::json();
     if (old != value) {
@@ -132,6 +137,8 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
   if (differences.empty()) {
     const JobConfig old = parse_job(saved.job, saved.job_file).config;
     const JobConfig job = parse_job(now.job, now.job_file).config;
+    // The most specific reason first: keys of the job, then keys of the data, then contents that no
+    // key explains.
     differences = differing_training_keys(old, job);
     if (differences.empty() && saved.data != now.data) {
       differences = differing_data_keys(old, job);

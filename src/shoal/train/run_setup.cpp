@@ -22,6 +22,7 @@ RunSetup::RunSetup(const RunOptions& options, Run& run)
     : job_(options.job), config_(options.job.config), run_(run) {}
 
 void RunSetup::open() {
+  // Headers alone: sizes are needed now, checksums by rank 0 later.
   run_.data = open_data(job_, false);
   run_.batch = batch_plan(job_, run_.group.size());
   run_.total_steps = total_steps(job_, run_.data->samples_per_epoch());
@@ -41,12 +42,14 @@ void RunSetup::resume_from_newest() {
   }
   const at::Tensor agreed = at::zeros({1}, at::kLong);
   *agreed.data_ptr<std::int64_t>() = step;
+  // Collective: every rank comes here, whether there is a checkpoint or not.
   run_.group.broadcast(agreed, 0);
   step = *agreed.const_data_ptr<std::int64_t>();
   if (step < 0) return;
   run_.checkpoint = fmt::format("{}/step-{}", folder, step);
   const RunRecord saved = read_record(*run_.checkpoint);
   check_same_run(saved, run_.record, *run_.checkpoint);
+  // Everything else of the record is this start's: the job may have changed in what it may change.
   run_.record.step = saved.step;
   run_.record.samples = saved.samples;
   run_.record.tokens = saved.tokens;
@@ -58,6 +61,8 @@ void RunSetup::choose_precision() {
   const Precision asked = config_.precision.type;
   Precision& chosen = run_.record.precision;
   const bool automatic = asked == Precision::kAuto;
+  // A resumed run keeps its type although another machine may measure otherwise: the same job must
+  // give the same bits.
   if (automatic && run_.checkpoint && chosen != Precision::kFp16) {
     run_.notes.push_back(
         fmt::format("precision.type = \"auto\": {}, with which this run began.", name_of(chosen)));
@@ -96,11 +101,15 @@ void RunSetup::plan_memory() {
     limit = static_cast<double>(arena->ledger().limit);
     if (in_process) limit /= group.size();
   }
+  // A tensor made now lies where parameters will: whether the ranks of this host see it tells
+  // whether they can share one copy. Collective among them.
   const comm::Group host = group.on_host();
   const bool visible = in_process || host.visible_to_peers(at::empty({1}, at::kFloat));
   const bool shared = visible && group.size() % host.size() == 0;
   planned.hosts = planned_hosts(group.size(), shared ? host.size() : 1, limit);
   if (!is_counted(typed.config)) return;
+  // A rank that may not take so much throws before anything large is allocated, and train() aborts
+  // the others.
   if (limit > 0) check_fits(spec, planned.training, planned.hosts);
   const auto ranks = forecast::ShoalEstimator().memory(spec, planned.training, planned.hosts);
   planned.peak = plan::worst(ranks).peak().use;
@@ -116,6 +125,7 @@ void RunSetup::build() {
   allocate_model();
   make_optimizer();
   const Key key(static_cast<std::uint64_t>(config_.debug.seed));
+  // The step holds references to all of these; they live in Run, which neither moves nor is copied.
   run_.step.emplace(*run_.model, *run_.optimizer, *run_.reduction, run_.group, key.child("dropout"),
                     run_.loss_scale ? &*run_.loss_scale : nullptr);
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
@@ -131,6 +141,7 @@ void RunSetup::allocate_model() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   run_.model = make_job_model(run_.record.model, config_, run_.data->task());
   nn::Model& model = *run_.model;
+  // While parameters are on the meta device: afterwards their memory has a type.
   set_types(model, job_, run_.record.precision);
   if (config_.parallelism.zero_stage > 0) {
     const mesh::Mesh mesh = sharding_mesh(config_, run_.group);
@@ -144,7 +155,9 @@ void RunSetup::allocate_model() {
     replicas_ = run_.group.size();
     model.materialize();
   }
+  // The plan decided which blocks are recomputed, so that memory is what was planned.
   parallel::checkpoint_activations(model, run_.memory_plan.training.kept);
+  // Values come from the checkpoint: drawing them would be for nothing.
   if (run_.checkpoint) return;
   if (run_.sharding) {
     run_.sharding->reset_parameters(key);
@@ -159,6 +172,7 @@ void RunSetup::make_optimizer() {
   const auto owned = run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model);
   run_.optimizer =
       optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
+  // The optimizer filled its masters from rounded weights; the unrounded ones are drawn again.
   if (!run_.checkpoint) reset_masters(owned, *run_.optimizer, key);
   run_.loss_scale = loss_scale(model, config_);
   if (run_.loss_scale && run_.record.loss_scale) run_.loss_scale->restore(*run_.record.loss_scale);
@@ -171,6 +185,7 @@ void RunSetup::make_optimizer() {
     if (run_.sharding) run_.sharding->end_update();
   }
   if (run_.sharding) return;
+  // Made last: it compares the values from which the ranks start, which must be there.
   const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
   run_.reduction = parallel::data_parallel(
       model, run_.group, {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)});
@@ -183,6 +198,7 @@ std::string RunSetup::memory_hint() const {
 }
 
 Error RunSetup::out_of_memory_error(std::string what) const {
+  // The first line: behind it LibTorch prints a stack trace.
   what.resize(std::min(what.find('\n'), what.size()));
   if (const auto& peak = run_.memory_plan.peak) {
     what += fmt::format("; planned for a rank at its peak: {:.4g} MB ({})", peak->all() / 1e6,

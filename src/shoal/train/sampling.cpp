@@ -22,6 +22,8 @@ std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& 
   std::vector<std::int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto likelier = [&](std::int64_t a, std::int64_t b) {
+    // A total order: equal logits are told apart by their number, so the result does not depend on
+    // the sorting algorithm.
     return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
   };
   if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
@@ -34,10 +36,13 @@ std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& 
   std::vector<double> weights;
   double total = 0;
   for (const std::int64_t token : order) {
+    // Less the largest logit, which is the first: no overflow at any temperature.
     weights.push_back(
         std::exp((static_cast<double>(logits[token]) - logits[order[0]]) / options.temperature));
     total += weights.back();
   }
+  // The likeliest tokens until they hold the probability top_p; the one that reaches it belongs to
+  // them.
   if (options.top_p < 1) {
     double kept = 0;
     std::size_t count = 0;
@@ -49,6 +54,7 @@ std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& 
   double at = 0;
   for (std::size_t i = 0; i < weights.size(); ++i)
     if ((at += weights[i]) > uniform * total) return order[i];
+  // Rounding may leave the sum just below uniform * total.
   return order[weights.size() - 1];
 }
 

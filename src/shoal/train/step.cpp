@@ -13,6 +13,8 @@ namespace shoal::train {
 
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank) {
   RankBatch batch;
+  // Ranks take consecutive stretches of the global batch, cut into micro-batches: sample numbers,
+  // and with them dropout masks, do not depend on the cut.
   batch.first_sample = rank * plan.accumulation * plan.micro_batch;
   for (std::int64_t i = 0; i < plan.accumulation; ++i) {
     batch.micro_batches.push_back(
@@ -65,6 +67,8 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
   double local = 0;
   for (std::int64_t i = 0, first = batch.first_sample; i < count; ++i) {
+    // It must know before backward whether this is the last micro-batch, in which gradients are
+    // sent as they become ready.
     reduction_.begin(i, count);
     local += forward_backward(batch.micro_batches[i], i, first, input);
     first += batch.micro_batches[i].inputs.size(0);
@@ -72,18 +76,26 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   reduction_.finish();
 
   StepResult result;
+  // Each rank has summed its own labels' losses over the global count: the sum is the mean over
+  // all. Collective, as is the norm below: all ranks run as many steps.
   result.loss = group_.sum(local);
 
+  // Gradients still carry the loss scale; the factor takes it off, together with clipping, while
+  // the optimizer reads them.
   const std::vector<at::Tensor> all = reduction_.gradients();
   const double factor = 1 / scale();
   const double scaled_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
   result.grad_norm = scaled_norm * factor;
   if (scale_) result.loss_scale = scale();
+  // The norm has the same bits on all ranks, so all skip, or all throw.
   result.skipped = !accepted(scaled_norm, input);
+  // In skipped steps too: it is collective while a checkpoint is being written.
   if (before_update_) before_update_();
   if (result.skipped) {
     result.grad_norm = std::numeric_limits<double>::infinity();
   } else {
+    // Where ranks share one copy of the parameters: none may still read while owners write, and
+    // none may read on before all have written.
     reduction_.begin_update();
     optimizer_.step(all, input.learning_rate,
                     factor * optim::clip_factor(result.grad_norm, input.clip_norm));
@@ -111,12 +123,17 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
   nn::Context context;
   context.key = key_.child(static_cast<std::uint64_t>(input.step));
   context.micro_batch = index;
+  // Masks are functions of the step's key and of the sample's place in the global batch.
   context.samples = at::arange(first_sample, first_sample + batch.inputs.size(0), at::kLong);
   context.labels = batch.labels;
+  // The only division by a count: the labels of the global batch (idea 6 of docs/architecture.md).
   context.loss_scale = scale() / input.labels;
   context.extra_losses = &extra;
+  // The head returns the loss itself, as the context has labels. Losses of other layers (router
+  // balance) are scaled already.
   at::Tensor loss = model_(batch.inputs, context);
   for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
+  // Without the loss scale, for people and for the sum over ranks.
   const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN()
                                                      : loss.item<double>() / scale();
   if (!std::isfinite(value)) {
@@ -129,6 +146,7 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
                      : "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may "
                        "help; the last checkpoint is intact");
   }
+  // A loss that is not finite is reported before backward, so that parameters stay as they are.
   loss.backward(input.poison == Poison::kGradient
                     ? at::full_like(loss, std::numeric_limits<double>::infinity())
                     : at::Tensor());

@@ -45,6 +45,7 @@ class TableSource final : public DataSource {
   std::uint64_t fingerprint() const override {
     Key key =
         Key(seed_).child(split_.train.rows).child(split_.test.rows).child(split_.train.columns);
+    // The bits of every value: a run goes on only with the very same table.
     for (const float value : split_.train.features)
       key = Key(key.value() * 0x9e3779b97f4a7c15u + std::bit_cast<std::uint32_t>(value));
     for (const float value : split_.train.targets)
@@ -62,6 +63,7 @@ class TableSource final : public DataSource {
   Batch gather(const data::TableDataset& table, const std::vector<std::int64_t>& rows) const {
     const auto count = static_cast<std::int64_t>(rows.size());
     const auto columns = static_cast<std::int64_t>(table.columns);
+    // Cross-entropy takes the numbers of classes [B], a regression its targets as a column [B, 1].
     const bool classes = task() == Task::kClasses;
     Batch batch{at::empty({count, columns}, at::kFloat),
                 classes ? at::empty({count}, at::kLong) : at::empty({count, 1}, at::kFloat), 0};

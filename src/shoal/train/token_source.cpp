@@ -48,6 +48,7 @@ class TokenSource final : public DataSource {
       cursor_.fill(cursor_.at(first + i),
                    std::span(tokens.data_ptr<std::int64_t>() + i * (length_ + 1), length_ + 1));
     }
+    // Labels are the inputs one token later.
     return {tokens.narrow(1, 0, length_).contiguous(), tokens.narrow(1, 1, length_).contiguous(),
             0};
   }
@@ -64,10 +65,12 @@ class TokenSource final : public DataSource {
     Batch batch{at::zeros({rows, length_}, at::kLong),
                 at::full({rows, length_}, kIgnoredLabel, at::kLong), 0};
     for (std::int64_t i = 0; i < rows; ++i) {
+      // Windows are numbered through all corpora, one after the other.
       std::int64_t window = samples[i];
       auto corpus = corpora(split).begin();
       for (; window >= windows(**corpus); ++corpus) window -= windows(**corpus);
       const std::uint64_t start = window * length_;
+      // The last window of a corpus may be shorter: the rest of its labels stays ignored.
       const std::uint64_t count = std::min<std::uint64_t>(length_, (*corpus)->tokens() - 1 - start);
       (*corpus)->copy(start, std::span(batch.inputs.data_ptr<std::int64_t>() + i * length_, count));
       (*corpus)->copy(start + 1,
@@ -84,6 +87,7 @@ class TokenSource final : public DataSource {
     return split == "train" ? tokens_.train : tokens_.validation;
   }
   std::int64_t windows(const data::TokenDataset& corpus) const {
+    // ceil((tokens - 1) / length): the first token is no label.
     return (static_cast<std::int64_t>(corpus.tokens()) - 2 + length_) / length_;
   }
 

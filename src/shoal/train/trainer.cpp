@@ -42,6 +42,8 @@ int train(const RunOptions& options) {
   try {
     return train_to_end(options);
   } catch (const Error& error) {
+    // Without it the other ranks would wait for this one until their time limit: the abort tells
+    // them the cause at once.
     options.world.abort(error);
     throw;
   }

@@ -20,27 +20,35 @@ int TrainingLoop::run() {
   began_ = Clock::now();
   first_step_ = run_.record.step;
   first_tokens_ = run_.record.tokens;
+  // A signal before the first step must not save again what was loaded.
   if (run_.checkpoint) saved_step_ = run_.record.step;
   while (run_.record.step < run_.total_steps) {
     const std::int64_t step = run_.record.step + 1;
+    // For the launcher's report, should this rank die in the step.
     if (options_.current_step) options_.current_step->store(step, std::memory_order_relaxed);
     const Poison poison = inject_fault(config_.debug, step, run_.group.rank(), run_.group.size());
     const auto begin = Clock::now();
+    // The samples follow from the position alone, which every rank and a resumed run know.
     const RankBatch batch =
         rank_batch(*run_.data, run_.record.samples, run_.batch, run_.group.rank());
     const Agreement agreed = agree(count_labels(batch.micro_batches));
+    // Before the step: what was trained so far is saved, and no rank is in the middle of a
+    // collective.
     if (agreed.signal != 0) return stop(agreed.signal);
 
     run_.memory.begin_step(step, run_.saver ? static_cast<double>(run_.saver->staged_bytes()) : 0);
     StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
     const bool recorded = run_.memory.end_step();
     if (recorded) report_.write_memory_timeline();
+    // Peaks of the step before: this step's would cost an all-reduce of its own.
     if (agreed.peak_bytes > 0) {
       metrics.memory_bytes = agreed.peak_bytes;
       metrics.memory = agreed.peak;
     }
     if (evaluation_is_due()) metrics.evaluation = evaluate_now();
     report_.step(metrics);
+    // poll() is collective while a checkpoint is under way: all ranks call it once a step, in the
+    // same place.
     if (run_.saver) {
       if (const auto saved = run_.saver->poll()) report_.log_save(*saved);
     }
@@ -53,9 +61,11 @@ int TrainingLoop::run() {
 /// One small all-reduce before every step keeps ranks together: all divide by the same count of
 /// labels, and all stop before the same step although a signal reaches each at another time.
 TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
+  // Relaxed: the handler publishes nothing but the number itself.
   const int signal =
       options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
   const MemoryPeak& peak = run_.memory.peak();
+  // In double: counts up to 2^53 are exact, and one message carries everything.
   const at::Tensor sums = at::zeros({4 + kMemoryCategories}, at::kDouble);
   auto* values = sums.data_ptr<double>();
   values[0] = labels;
@@ -66,6 +76,7 @@ TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
   run_.group.all_reduce(sums);
 
   Agreement agreement{.labels = values[0], .peak_bytes = values[3]};
+  // Of different signals SIGINT wins, on all ranks.
   if (values[1] > 0) {
     agreement.signal = SIGINT;
   } else if (values[2] > 0) {
@@ -78,13 +89,16 @@ TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
 StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison poison,
                                    Clock::time_point begin) {
   RunRecord& record = run_.record;
+  // The position advances only after the step: an error leaves the record at the last complete one.
   const double lr = optim::learning_rate(run_.schedule, record.step);
   const StepResult result = run_.step->run(batch, {.step = record.step,
                                                    .learning_rate = lr,
                                                    .clip_norm = config_.optimizer.clip_norm,
                                                    .labels = labels,
                                                    .poison = poison});
+  // The record is what a checkpoint of this step keeps.
   if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
+  // The position counts samples of all ranks: it means the same on any number of them.
   const std::int64_t tokens = run_.batch.global * run_.data->tokens_per_sample();
   record.step += 1;
   record.samples += run_.batch.global;
@@ -116,6 +130,7 @@ Evaluation TrainingLoop::evaluate_now() {
       evaluate(*run_.model, *run_.data, run_.group,
                {.samples = samples, .micro_batch = run_.batch.micro_batch});
   if (run_.sharding) run_.sharding->reshard();
+  // The sums are the same on all ranks, so all throw together.
   if (is_finite(evaluation)) return evaluation;
   throw Error(
       ErrorKind::kNonFinite, "train",
@@ -134,6 +149,8 @@ void TrainingLoop::save_if_due() {
   const bool due_at_end = last && config_.checkpoint.at_end;
   if (!due && !due_at_end) return;
   saved_step_ = step;
+  // The process is about to end: the last checkpoint is written before that, and so is one that a
+  // signal asks for.
   if (last) {
     save();
   } else {
@@ -166,6 +183,7 @@ std::string TrainingLoop::save() {
 
 int TrainingLoop::stop(int signal) {
   finish_saving();
+  // The interval may just have saved this step.
   const bool saved = saved_step_ == run_.record.step;
   const std::string path =
       saved ? fmt::format("{}/step-{}", run_.directory.checkpoints(), saved_step_) : save();
@@ -179,6 +197,7 @@ void TrainingLoop::finish() {
   totals.steps = run_.record.step - first_step_;
   totals.tokens = run_.record.tokens - first_tokens_;
   totals.peak_flops = total_peak_flops();
+  // Everything collective happens here, before the report, which only rank 0 writes.
   totals.memory = run_.memory.of_all_ranks();
   // Rank 0 alone draws the sample, so it needs all parameters.
   if (run_.sharding) run_.sharding->unshard();

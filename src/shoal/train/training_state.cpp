@@ -17,6 +17,8 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
                              .boxes = {},
                              .replica = replica,
                              .replicas = replicas};
+  // A flat range of a parameter is no box of it: it is saved as the few boxes that it consists of,
+  // so that any other cut can be loaded.
   if (range.end - range.begin < parameter.box().count())
     item.boxes = mesh::boxes_of(parameter.box(), range.begin, range.end);
   return item;
@@ -38,6 +40,7 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
   std::vector<const parallel::OwnedRange*> trained;
   for (const parallel::OwnedRange& range : owned_) {
     const bool train = range.parameter->requires_grad();
+    // A parameter with a master is saved as that: no digit is lost.
     const at::Tensor master = train ? optimizer_.master(trained.size()) : at::Tensor();
     items.push_back(
         item_of("model.", range, master.defined() ? master : range.values, replica_, replicas_));
@@ -60,6 +63,7 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
 }
 
 std::vector<checkpoint::StateItem> TrainingState::items_to_save() const {
+  // The counts as a tensor of the checkpoint; items() hands out views of it.
   std::copy(optimizer_.updates().begin(), optimizer_.updates().end(),
             updates_.data_ptr<std::int64_t>());
   return items();
@@ -81,6 +85,7 @@ void TrainingState::load(const std::string& path) {
   checkpoint::load(path, items(), group_);
   const auto* counts = updates_.const_data_ptr<std::int64_t>();
   optimizer_.set_updates(std::vector<std::int64_t>(counts, counts + updates_.numel()));
+  // Loading filled the masters; the weights of the forward pass are rounded from them.
   optimizer_.copy_masters_to_parameters();
 }
 

@@ -27,6 +27,7 @@ std::int64_t iterations(std::int64_t samples, std::int64_t batch, std::int64_t r
           kMost,
       "plan", "samples, batch and ranks are more than can be counted: samples={} batch={} ranks={}",
       samples, batch, ranks);
+  // ceil() in whole numbers; the check above keeps the sum from overflowing.
   return (samples + batch * ranks - 1) / (batch * ranks);
 }
 
@@ -63,6 +64,7 @@ Calculation exchange_per_epoch(std::int64_t samples, std::int64_t batch, std::in
   require_positive("bytes", bytes);
   require_link(link);
   const std::int64_t n = iterations(samples, batch, ranks);
+  // No overlap: the calculators show the formula, not a plan.
   const double one = ring_all_reduce_s(ranks, bytes, link);
   return {n * one,
           fmt::format("{} iterations x [2 ({} - 1) x {:.3g} s + 2 ({} - 1)/{} x {:.4g} B / {:.4g} "
@@ -110,6 +112,8 @@ Calculation offload_efficiency(double intensity, double bandwidth, double peak) 
   require_positive("intensity", intensity);
   require_positive("bandwidth", bandwidth);
   require_positive("peak", peak);
+  // Computing takes 1 / peak a FLOP and moving 1 / (intensity bandwidth): the share of the former
+  // in their sum.
   const double share = intensity * bandwidth / (intensity * bandwidth + peak);
   return {share, fmt::format("{:.4g} FLOP/B x {:.4g} B/s / ({:.4g} FLOP/B x {:.4g} B/s + {:.4g} "
                              "FLOP/s) = {:.1f} % of the peak",
@@ -136,6 +140,8 @@ Calculation offload_working_set(const WorkingSet& set) {
 Calculation ring_attention_tokens(double bandwidth, double peak) {
   require_positive("bandwidth", bandwidth);
   require_positive("peak", peak);
+  // Liu et al., "Ring attention", 2023: a block of c tokens takes 4 h c^2 FLOPs and sends 4 h c
+  // bytes of keys and values.
   const double tokens = peak / bandwidth;
   return {tokens,
           fmt::format("4 h c^2 / {:.4g} FLOP/s >= 4 h c / {:.4g} B/s from c = {:.0f} tokens a rank",
@@ -146,6 +152,7 @@ Calculation best_checkpoints(std::int64_t layers, double inside, double input) {
   require_positive("layers", static_cast<double>(layers));
   require_positive("inside", inside);
   require_positive("input", input);
+  // The least of c input + (layers / c) inside, where the derivative is zero.
   const double pieces = std::sqrt(static_cast<double>(layers) * inside / input);
   return {
       pieces,

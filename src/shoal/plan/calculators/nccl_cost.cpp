@@ -19,6 +19,8 @@ struct Protocol {
   double tree_between;
   double ring_between;
 };
+// baseLat and hwLat of NCCL's src/graph/tuning.cc. LL sends a flag with every word, so half of the
+// bytes are data; LL128 sends 120 of 128 bytes.
 constexpr Protocol kProtocols[] = {{"LL", 0.5, 6.8, 6.6, 0.6, 0.6, 5.0, 2.7},
                                    {"LL128", 0.92, 14.0, 14.0, 1.25, 1.9, 8.5, 4.0},
                                    {"Simple", 1, 8.4, 8.4, 4.0, 3.4, 14.0, 14.0}};
@@ -48,10 +50,12 @@ std::vector<NcclTime> nccl_times(const NcclQuestion& question) {
   const double hosts = static_cast<double>(question.hosts);
   const double per_host = static_cast<double>(question.per_host);
   const double n = hosts * per_host;
+  // An all-reduce goes round twice: a reduce-scatter, then an all-gather.
   const double passes = question.collective == "all_reduce" ? 2 : 1;
   const double link = question.hosts > 1 ? question.between : question.inside;
   std::vector<NcclTime> ways;
   for (const Protocol& p : kProtocols) {
+    // Of the ring's n - 1 hops a pass, hosts - 1 leave a host.
     const double between = passes * (hosts - 1);
     ways.push_back({"ring", p.name, p.ring_base, passes * (n - 1) - between, between, p.ring_inside,
                     p.ring_between, passes * (n - 1) / n * question.bytes, p.share * link});

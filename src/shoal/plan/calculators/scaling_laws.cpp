@@ -12,6 +12,8 @@ double ScalingLaw::loss(double parameters, double tokens) const {
 
 std::optional<double> ScalingLaw::loss_error(double parameters, double tokens) const {
   if (E_error == 0) return std::nullopt;
+  // dL/dE = 1, dL/dA = N^-alpha, dL/dalpha = -A N^-alpha ln N, and the same for B and beta: errors
+  // add in squares.
   const double by_size = 1 / std::pow(parameters, alpha);
   const double by_tokens = 1 / std::pow(tokens, beta);
   const double terms[] = {E_error, by_size * A_error, by_tokens * B_error,
@@ -58,6 +60,7 @@ ComputeOptimum AllocationLaw::at(double flops) const {
 }
 
 std::vector<AllocationLaw> allocation_laws() {
+  // The budgets at which the sources print an optimum, in FLOPs.
   constexpr double kPetaflopDay = 1e15 * 86400;
   constexpr double kGopher = 5.76e23;
   constexpr double kDeepSeek = 1e20;
@@ -80,6 +83,8 @@ InferenceCost inference_cost(const ModelSpec& spec, const Cluster& cluster, doub
   validate(cluster);
   const auto length = static_cast<std::int64_t>(std::max(1.0, context));
   InferenceCost cost;
+  // Forward alone is a third of training. A token of the prompt attends to half of it on average, a
+  // generated one to all.
   cost.flops_per_token = training_flops_per_token(spec, length, true) / 3;
   cost.decode_flops = training_flops_per_token(spec, length, false) / 3;
   cost.weight_bytes = static_cast<double>(parameter_count(spec)) * weight_bytes;
@@ -91,6 +96,8 @@ InferenceCost inference_cost(const ModelSpec& spec, const Cluster& cluster, doub
                           : cluster.device.peak_flops.begin()->second;
   cost.prefill_s = cost.flops_per_token * static_cast<double>(length) / (peak * efficiency.matmul);
   cost.held_bytes = cost.weight_bytes + cost.cache_bytes_per_token * static_cast<double>(length);
+  // One sequence at a time: every weight and the whole cache are read for each token, and memory
+  // limits.
   cost.decode_s = cost.held_bytes / cluster.device.memory_bandwidth;
   return cost;
 }

@@ -93,6 +93,7 @@ struct Incoming {
   void read(const toml::node& node, std::vector<T>& values) const {
     const auto* list = node.as_array();
     if (!list) reject_type(node);
+    // Read whole before it is assigned: a list with a mistake changes nothing.
     std::vector<T> read_values;
     for (const toml::node& element : *list) {
       T value{};
@@ -118,7 +119,9 @@ void assign(Job& job, const ConfigKey& key, const std::string& origin, const tom
       incoming.read(node, place);
     }
   };
+  // The key knows the member that holds it, and the member's type decides how the value is read.
   std::visit(read, key.place(job.config));
+  // Where a value came from stands in every later error about it.
   job.origins[key.path()] = origin;
 }
 
@@ -182,6 +185,7 @@ void read_file(Job& job, std::string_view text) {
   } catch (const toml::parse_error& error) {
     throw config_error(fmt::format("{}: not TOML: {}", place(error.source()), error.description()));
   }
+  // Sections, then keys; an unknown name is an error with the nearest known one, never ignored.
   for (auto&& [section, node] : table) {
     const std::string name(section.str());
     const auto names = section_names();
@@ -211,6 +215,7 @@ void unset(Job& job, const std::string& path) {
   const auto dot = path.find('.');
   std::visit(
       [](const auto& place) {
+        // The keys of these groups are optional ones.
         if constexpr (requires { place->reset(); }) place->reset();
       },
       find_key(path.substr(0, dot), path.substr(dot + 1))->place(job.config));
@@ -222,6 +227,7 @@ void displace(Job& job, const std::string& set) {
   for (const auto& group : kAlternatives) {
     if (std::find(group.begin(), group.end(), set) == group.end()) continue;
     for (const std::string& other : group) {
+      // Two of a group from the same place contradict each other: validate() refuses that.
       if (other != set && job.origins.contains(other) && job.origin(other) != job.origin(set))
         unset(job, other);
     }
@@ -271,6 +277,7 @@ void set_key(Job& job, const std::string& path, const std::string& value,
   const auto dot = path.find('.');
   SHOAL_USER_CHECK(dot != std::string::npos, "command line", "{}: must read section.key", path);
   const ConfigKey& key = known_key(origin, path.substr(0, dot), path.substr(dot + 1));
+  // A value of the command line is read as TOML, so that lists and numbers look as in a file.
   toml::table parsed;
   bool readable = true;
   try {
@@ -295,6 +302,8 @@ Error config_error(const Job& job, const std::string& path, const std::string& w
   const auto dot = path.find('.');
   const ConfigKey* key = find_key(path.substr(0, dot), path.substr(dot + 1));
   SHOAL_CHECK(key, "no key {}", path);
+  // The error shows where the value came from, which may be the file, the command line, a launcher
+  // or a default.
   const std::string value = value_text(*key, job.config);
   const std::string origin = job.origin(path);
   const std::string where = origin == "default" ? job.file + ": " : origin + ": ";

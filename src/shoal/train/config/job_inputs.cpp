@@ -23,6 +23,7 @@ data::TableDataset read_table(const Job& job) {
   }
   data::CsvOptions csv;
   csv.classes = options.task == TableTask::kClassification;
+  // A target of digits alone is an index, everything else a name.
   const bool index = !options.target.empty() &&
                      options.target.find_first_not_of("0123456789") == std::string::npos;
   if (index) {
@@ -38,6 +39,7 @@ data::TableDataset read_table(const Job& job) {
 void standardize(data::TableDataset& train, data::TableDataset& test) {
   for (std::uint64_t column = 0; column < train.columns; ++column) {
     double sum = 0;
+    // Two passes: the squares are of differences from the mean, which do not cancel.
     double squares = 0;
     for (std::uint64_t row = 0; row < train.rows; ++row) sum += train.row(row)[column];
     const double mean = sum / static_cast<double>(train.rows);
@@ -62,6 +64,7 @@ DataSizes check_tokens(const Job& job) {
                          fmt::format("{} has {} tokens, and one sample takes {}", corpus->name(),
                                      corpus->tokens(), needed));
     }
+    // Called for what it refuses: a vocabulary that is too small, a sequence that is too long.
     model_spec(job, {.vocab = corpus->vocab_size()});
   }
   const data::SampleCursor cursor = tokens.cursor(job);
@@ -77,6 +80,7 @@ data::SampleCursor JobTokens::cursor(const Job& job) const {
   const auto& weights = job.config.data.weights;
   std::vector<data::WeightedCorpus> corpora;
   for (std::size_t i = 0; i < train.size(); ++i) {
+    // Without weights each corpus is drawn by its size, as if all were one.
     corpora.push_back(
         {train[i], weights.empty() ? static_cast<double>(train[i]->tokens()) : weights[i]});
   }
@@ -99,6 +103,7 @@ data::TableSplit read_job_table(const Job& job) {
   const DataSection& options = job.config.data;
   auto split = data::split_table(read_table(job), options.validation_fraction,
                                  static_cast<std::uint64_t>(job.config.debug.seed));
+  // By the training rows alone, or the validation rows would have a part in what is learnt.
   if (options.source == DataKind::kCsv) standardize(split.train, split.test);
   return split;
 }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// {least, most, least itself excluded, words, most itself excluded}
 Allowed any() { return {}; }
 Allowed at_least(double least) { return {least, kInfinity, false, {}}; }
 Allowed above(double least) { return {least, kInfinity, true, {}}; }
@@ -508,6 +509,7 @@ void list_running(std::vector<ConfigKey>& keys) {
       .only_with({of_faults});
 }
 
+// The order here is the order of sections and keys in job.md, --print-config and config.toml.
 std::vector<ConfigKey> list_keys() {
   std::vector<ConfigKey> keys;
   using J = JobSection;
@@ -571,6 +573,7 @@ std::string range_words(const Allowed& allowed) {
 }  // namespace
 
 std::span<const ConfigKey> all_keys() {
+  // Made at first use: other static objects may not exist before.
   static const std::vector<ConfigKey> keys = list_keys();
   return keys;
 }

@@ -44,6 +44,7 @@ CostModel read(const toml::table& section, const std::string& file) {
     const std::string_view key = name.str();
     const auto number =
         std::find_if(known.begin(), known.end(), [&](const Number& n) { return key == n.key; });
+    // Keys that are left out keep the defaults of the cost model.
     if (number == known.end()) reject(file, node, fmt::format("tcp.{}: no such key", key));
     const double value = node.is_number() ? *node.value<double>() : NAN;
     if (!std::isfinite(value) || value < 0 || (number->rate && value == 0)) {
@@ -51,6 +52,7 @@ CostModel read(const toml::table& section, const std::string& file) {
              fmt::format("tcp.{}: must be a {} number", number->key,
                          number->rate ? "positive" : "non-negative"));
     }
+    // Files state bandwidths; the cost model counts seconds a byte.
     *number->value = number->rate ? 1 / value : value;
   }
   return costs;

@@ -18,6 +18,7 @@ namespace {
 void put(std::string& out, const char* key, double value) {
   if (!std::isfinite(value))
     throw Error(ErrorKind::kNonFinite, "metrics", fmt::format("{} is {}", key, value));
+  // 17 digits bring back the same double: two runs can be compared bit by bit by their metrics.
   out += fmt::format("{}\"{}\": {:.17g}", out.size() > 1 ? ", " : "", key, value);
 }
 void put(std::string& out, const char* key, std::int64_t value) {
@@ -61,6 +62,7 @@ void for_each_line(const std::string& path, Visit visit) {
   std::ifstream file(path, std::ios::binary);
   std::int64_t end = 0;
   std::int64_t number = 0;
+  // A last line without its end was cut off: getline then stops at the end of the file.
   for (std::string line; std::getline(file, line) && !file.eof();) {
     end += static_cast<std::int64_t>(line.size()) + 1;
     if (!visit(parse_line(path, ++number, line), end)) return;
@@ -119,6 +121,7 @@ StepMetrics parse_metrics(const std::string& line) {
                   .memory_bytes = number(object, "memory_bytes"),
                   .skipped = object.value("skipped", false),
                   .evaluation = std::nullopt};
+    // Absent where no arena counts.
     for (std::size_t c = 0; c < m.memory.size(); ++c)
       m.memory[c] = object.value(memory_key(c), 0.0);
     if (object.contains("eval_loss")) {
@@ -146,6 +149,8 @@ std::vector<StepMetrics> read_metrics(const std::string& path) {
 }
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t step) : path_(path) {
+  // A run resumes from its last checkpoint, and steps behind it are trained again: their lines go,
+  // as does a line that a crash cut off.
   std::int64_t keep = 0;
   for_each_line(path, [&](const StepMetrics& metrics, std::int64_t end) {
     if (metrics.step > step) return false;
@@ -164,7 +169,9 @@ MetricsFile::~MetricsFile() {
 
 void MetricsFile::append(const StepMetrics& metrics) {
   const std::string line = to_json(metrics) + "\n";
+  // One write a line: a reader finds whole lines, also after this process was killed.
   const ssize_t written = ::write(descriptor_, line.data(), line.size());
+  // A write to a file falls short only when the disk is full.
   if (written >= 0 && written != static_cast<ssize_t>(line.size())) errno = ENOSPC;
   if (written != static_cast<ssize_t>(line.size()))
     throw system_error(ErrorKind::kOutput, "metrics", "cannot write " + path_);

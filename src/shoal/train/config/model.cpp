@@ -18,6 +18,7 @@ constexpr std::int64_t kVocabMultiple = 64;
 
 ModelSpec starting_point(const Job& job) {
   const ModelSection& model = job.config.model;
+  // Either a named size or a whole shape, so that it is always clear where a size comes from.
   if (model.name.empty()) {
     if (!model.family)
       throw config_error(job, "model.name", "name a size, or set model.family and the shape");
@@ -78,6 +79,7 @@ void take_sizes(const Job& job, ModelSpec& spec) {
   take(spec.layers, model.layers);
   take(spec.hidden, model.hidden);
   take(spec.heads, model.heads);
+  // 0 asks model::complete to derive the value anew.
   if (model.heads && before.kv_heads == before.heads) spec.kv_heads = 0;
   take(spec.kv_heads, model.kv_heads);
   // Where heads do not share the width out among them, their size is a choice of its own.
@@ -90,6 +92,7 @@ void take_sizes(const Job& job, ModelSpec& spec) {
                          fmt::format("{} has {} for hidden = {}; say what it is for hidden = {}",
                                      model.name, before.ffn, before.hidden, spec.hidden));
     }
+    // The proportion of the named size is kept.
     spec.ffn = spec.hidden * before.ffn / before.hidden;
   }
   take(spec.ffn, model.ffn);
@@ -119,6 +122,7 @@ void take_rest(const ModelSection& model, ModelSpec& spec) {
 }
 
 void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
+  // 0 asks for what the data has; before the data is known that is 1, which validate() accepts.
   const auto fit = [&](std::int64_t& size, std::int64_t found, const char* key, const char* what) {
     if (size == 0) size = std::max<std::int64_t>(found, 1);
     if (found > 0 && size != found)
@@ -129,6 +133,7 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
     fit(spec.outputs, data.outputs, "model.outputs", "classes or targets");
     return;
   }
+  // A multiple of 64 rows suits matmuls; the rows beyond the tokenizer's entries are never labels.
   if (spec.vocab == 0) {
     spec.vocab = std::max<std::int64_t>((data.vocab + kVocabMultiple - 1) / kVocabMultiple, 1) *
                  kVocabMultiple;
@@ -178,6 +183,7 @@ Error explained(const Job& job, const Error& error) {
 ModelSpec model_spec(const Job& job, const DataSizes& data) {
   ModelSpec spec = starting_point(job);
   reject_other_family(job, spec);
+  // First what the name means, then what the job changes, then what the data decides.
   take_sizes(job, spec);
   take_rest(job.config.model, spec);
   if (spec.family != Family::kMlp && spec.positions != model::Positions::kRotary &&

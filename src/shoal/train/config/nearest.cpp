@@ -5,6 +5,7 @@
 
 namespace shoal::train {
 
+// Optimal string alignment: insertions, deletions, replacements, and swapped neighbours.
 int edit_distance(std::string_view a, std::string_view b) {
   const int rows = static_cast<int>(a.size()) + 1;
   const int columns = static_cast<int>(b.size()) + 1;
@@ -26,6 +27,7 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::string best;
+  // A third of the letters may be wrong; beyond that a suggestion would be a guess.
   int least = std::max<int>(2, static_cast<int>(word.size()) / 3) + 1;
   for (const std::string& candidate : candidates) {
     const int distance = edit_distance(word, candidate);

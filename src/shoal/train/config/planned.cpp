@@ -28,6 +28,7 @@ plan::StateBytes state_bytes(const JobConfig& config) {
   const PrecisionSection& p = config.precision;
   const auto bytes = [](Precision type) { return type == Precision::kFp32 ? 4.0 : 2.0; };
   const bool narrow = bytes(p.type) < 4;
+  // SGD has one moment or none, always in fp32; AdamW has two.
   double moments = config.optimizer.momentum > 0 ? 4 : 0;
   if (config.optimizer.name == OptimizerKind::kAdamW) moments = 2 * bytes(p.moments);
   return {.parameter = bytes(p.type),
@@ -68,6 +69,7 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
     Training smaller = training;
     smaller.micro_batch = b;
     const std::int64_t share = training.global_batch / training.mesh.data;
+    // The largest that fits is the fastest: smaller ones are not listed.
     if (share % b == 0 && attempt(smaller, fmt::format("training.micro_batch = {}", b))) break;
   }
   if (model::block_count(spec) > 0) {
@@ -104,6 +106,8 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
+// The plan counts blocks alike and whole: exceptions by name and units of other sizes are beyond
+// it.
 bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
@@ -116,6 +120,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   const BatchPlan batch = batch_plan(job, ranks);
   const ParallelismSection& p = config.parallelism;
   Training training;
+  // The job in the planner's words: every field that memory depends on.
   training.mesh.data = ranks;
   training.zero_stage = static_cast<int>(p.zero_stage);
   if (training.zero_stage > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
@@ -130,6 +135,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   const CheckpointSection& saved = config.checkpoint;
   const bool before_the_end =
       saved.interval > 0 && (!config.training.steps || *config.training.steps > saved.interval);
+  // The last checkpoint is waited for, so that only earlier ones are copied aside.
   if (saved.asynchronous && before_the_end) training.staging_bytes = saved.staging_mb * kMB;
   training.gather_ahead = static_cast<int>(p.gather_ahead);
   training.reshard_after_forward = p.reshard_after_forward;
@@ -139,6 +145,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
     return std::all_of(training.kept.begin(), training.kept.end(),
                        [&](Keep one) { return one == way; });
   };
+  // For the formulas that know no single blocks: the heaviest that some block has.
   training.recompute = plan::Recompute::kFull;
   if (all(Keep::kProducts)) training.recompute = plan::Recompute::kSelective;
   // A model without blocks recomputes nothing, although all of no blocks keep their input.
@@ -172,6 +179,7 @@ std::string describe(const plan::MemoryUse& use) {
 
 std::string memory_remedies(const model::ModelSpec& spec, const Training& training,
                             plan::Cluster host) {
+  // Changes that save a tenth or more: called after an allocation failed although the plan fitted.
   host.device.memory_bytes = 0.9 * largest(spec, training, host).all();
   return fmt::format("{}", fmt::join(remedies(spec, training, host), "; "));
 }
@@ -195,6 +203,8 @@ void check_fits(const model::ModelSpec& spec, const Training& training, const pl
 void check_fits_here(const Job& job, const model::ModelSpec& spec, int ranks, double rank_bytes) {
   const ParallelismSection& p = job.config.parallelism;
   if (!is_counted(job.config) || rank_bytes <= 0) return;
+  // Before ranks exist nothing can be tried out: what the job says decides whether they will share
+  // a copy.
   const bool apart = p.transport == Transport::kTcp || p.transport == Transport::kMpi;
   const bool share = p.in_process || (p.arena && !apart);
   check_fits(spec, planned_training(job, spec, ranks),

@@ -27,6 +27,7 @@ void validate_sgd(const Job& job) {
 std::vector<PrecisionRule> precision_rules(const Job& job) {
   std::vector<PrecisionRule> rules;
   for (const std::string& text : job.config.precision.parameters) {
+    // The last one: a pattern may hold "=".
     const std::size_t equal = text.rfind('=');
     const auto type =
         find_choice<Precision>(equal == std::string::npos ? "" : text.substr(equal + 1));
@@ -42,6 +43,7 @@ std::vector<PrecisionRule> precision_rules(const Job& job) {
 
 bool may_use(const Job& job, Precision type) {
   const Precision general = job.config.precision.type;
+  // auto chooses between fp32 and bf16.
   if (general == type || (general == Precision::kAuto && type != Precision::kFp16)) return true;
   const auto rules = precision_rules(job);
   return std::any_of(rules.begin(), rules.end(),
@@ -54,6 +56,8 @@ void validate_precision(const Job& job) {
   if (job.config.optimizer.name == OptimizerKind::kSgd) validate_sgd(job);
   const bool half = may_use(job, Precision::kFp16);
   const bool brain = may_use(job, Precision::kBf16);
+  // Keys of fp16 are refused where no weight is or may become fp16, and so on: a key without effect
+  // is a misunderstanding.
   if (!half) {
     for (const char* key : {"precision.loss_scale", "precision.loss_scale_growth_interval"}) {
       reject_if_set(job, key,

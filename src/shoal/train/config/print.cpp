@@ -14,6 +14,8 @@ constexpr std::size_t kCommentColumn = 44;
 
 }  // namespace
 
+// Every key with its value: ranks are started with it, and checkpoints keep it, so that neither
+// depends on defaults.
 std::string to_toml(const JobConfig& config) {
   std::string text;
   std::string section;
@@ -33,6 +35,7 @@ std::string belonging_toml(const Job& job, int ranks) {
   const JobConfig defaults;
   const auto belongs = [&](const ConfigKey& key, bool one_host) {
     try {
+      // As if this key alone had been set: validate() refuses a set key that has no effect.
       validate({job.config, {{key.path(), job.file}}, job.file}, ranks, one_host);
       return true;
     } catch (const Error&) {

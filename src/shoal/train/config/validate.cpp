@@ -116,6 +116,7 @@ void validate_training(const Job& job) {
 void validate_optimizer(const Job& job) {
   if (job.config.optimizer.nesterov && job.config.optimizer.momentum == 0)
     throw config_error(job, "optimizer.nesterov", "needs optimizer.momentum above 0");
+  // Steps and tokens give the length now; epochs need the data.
   if (!job.config.training.epochs) total_steps(job, 0);
 }
 
@@ -123,6 +124,7 @@ void validate_optimizer(const Job& job) {
 void check_length(const Job& job, std::int64_t steps) {
   const SchedulerSection& scheduler = job.config.lr_scheduler;
   const TrainingSection& training = job.config.training;
+  // The error names the key that gave the length.
   std::string length = fmt::format("training.steps = {}", steps);
   if (training.tokens)
     length = fmt::format("training.tokens = {} are {} steps", *training.tokens, steps);
@@ -179,6 +181,7 @@ void validate_transport(const Job& job, bool one_host) {
         job, "parallelism.transport",
         "ranks of one process (parallelism.in_process) share its memory: leave it at \"auto\"");
   }
+  // Between hosts "auto" means TCP, so its keys have an effect.
   const bool tcp = p.transport == Transport::kTcp || (p.transport == Transport::kAuto && !one_host);
   if (mpi) {
     reject_if_set(job,
@@ -208,6 +211,8 @@ void validate_transport(const Job& job, bool one_host) {
     if (p.reshard_after_forward != unchanged.reshard_after_forward)
       reject_if_set(job, {"parallelism.reshard_after_forward"}, why);
   }
+  // Texts with a grammar of their own are parsed now, so that a mistake is found before any rank
+  // starts.
   const auto check = [&](const char* key, auto&& read) {
     try {
       read();
@@ -271,12 +276,14 @@ void validate(const Job& job, int ranks, bool one_host) {
   }
   validate_loss(job);
   validate_training(job);
+  // Called for what it refuses.
   batch_plan(job, ranks);
   validate_optimizer(job);
   validate_precision(job);
   validate_ranks(job, ranks);
   validate_sharding(job, ranks);
   validate_transport(job, one_host);
+  // Without the data's sizes: the number of blocks does not depend on them.
   validate_activation_checkpoint(job, model_spec(job, {}));
 }
 
@@ -285,6 +292,7 @@ BatchPlan batch_plan(const Job& job, int ranks) {
   BatchPlan plan;
   const char* key = training.global_batch_tokens ? "training.global_batch_tokens"
                                                  : "training.global_batch_sequences";
+  // A batch in tokens must be whole sequences; a batch in sequences is taken as it is.
   if (training.global_batch_tokens) {
     if (*training.global_batch_tokens % training.sequence_length != 0) {
       throw config_error(job, key,
@@ -300,6 +308,7 @@ BatchPlan batch_plan(const Job& job, int ranks) {
     throw config_error(
         job, key, fmt::format("{} sequences do not divide among {} ranks", plan.global, ranks));
   }
+  // The global batch decides what is learnt; ranks and micro-batches only cut it.
   const std::int64_t share = plan.global / ranks;
   plan.micro_batch = training.micro_batch == 0 ? share : training.micro_batch;
   if (share % plan.micro_batch != 0) {
@@ -320,9 +329,11 @@ std::int64_t total_steps(const Job& job, std::int64_t samples) {
     steps = *training.steps;
   } else if (training.tokens) {
     const std::int64_t step_tokens = global * training.sequence_length;
+    // Rounded up: at least as many tokens as asked for.
     steps = (*training.tokens + step_tokens - 1) / step_tokens;
   } else {
     const double epochs = training.epochs.value_or(0);
+    // 1e-9: an exact multiple must not lose a step to rounding.
     const double exact =
         std::floor(epochs * static_cast<double>(samples) / static_cast<double>(global) + 1e-9);
     if (exact < 1) {

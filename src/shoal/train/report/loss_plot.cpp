@@ -48,6 +48,7 @@ std::vector<Point> thinned(const std::vector<Point>& points, std::size_t most) {
 /// The mean over about a fortieth of the run around each point.
 std::vector<Point> smoothed(const std::vector<Point>& points) {
   const std::size_t reach = points.size() / 80;
+  // Prefix sums: any window's mean takes two of them.
   std::vector<double> sums(points.size() + 1, 0);
   for (std::size_t i = 0; i < points.size(); ++i) sums[i + 1] = sums[i] + points[i].y;
   std::vector<Point> out;
@@ -62,6 +63,7 @@ std::vector<Point> smoothed(const std::vector<Point>& points) {
   return out;
 }
 
+// The last fortieth, as single steps scatter.
 double last_mean(const std::vector<Point>& points) {
   const std::size_t count = std::max<std::size_t>(1, points.size() / 40);
   double sum = 0;
@@ -146,11 +148,13 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
   if (y.logarithmic) {
     y.low /= 1.1, y.high *= 1.1;
   } else {
+    // A loss that never changes still needs an axis.
     const double margin = high > low ? 0.05 * (high - low) : std::max(1e-3, 0.05 * std::abs(high));
     y.low = low >= 0 ? std::max(0.0, low - margin) : low - margin, y.high += margin;
   }
   const Axis x{0, std::max(1.0, train.back().x), kLeft, kWidth - kRight};
   const auto mean = smoothed(train);
+  // No more points than pixels: a run of a million steps makes a small file.
   out += axes(x, y) + polyline(thinned(train, 1500), x, y, kTrain, 1, 0.35) +
          polyline(thinned(mean, 1500), x, y, kTrain, 2, 1);
   if (!evaluations.empty()) out += polyline(evaluations, x, y, kEvaluation, 2, 1);

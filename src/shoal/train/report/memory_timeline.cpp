@@ -29,6 +29,7 @@ std::string area(const std::vector<MemoryMark>& marks, std::vector<double>& base
   std::string up;
   std::string back;
   for (std::size_t i = 0; i < marks.size(); ++i) {
+    // The lower edge is collected in reverse, so that the polygon closes.
     back = fmt::format(" {:.1f},{:.1f}", x(marks[i].ms), y(base[i] / kMB)) + back;
     base[i] += of(marks[i], category);
     up += fmt::format("{}{:.1f},{:.1f}", up.empty() ? "" : " ", x(marks[i].ms), y(base[i] / kMB));
@@ -95,6 +96,7 @@ std::string to_csv(const std::vector<MemoryMark>& marks) {
 
 std::string memory_plot(const std::string& title, const std::vector<MemoryMark>& marks) {
   std::vector<MemoryMark> step;
+  // The last recorded step: the first ones still allocate what later ones use again.
   for (const MemoryMark& mark : marks)
     if (mark.step == marks.back().step) step.push_back(mark);
   std::string out = fmt::format(

@@ -27,6 +27,7 @@ void MemoryWatch::record(nn::Model& model, std::int64_t steps) {
   for (const auto& unit : model.units()) {
     unit->on_post_forward(
         [this](nn::Module& module, const at::Tensor& output, const nn::Context& context) {
+          // The hooks stay for the whole run and cost one comparison after the recorded steps.
           if (steps_left_ == 0) return at::Tensor();
           mark((context.recomputing ? "recompute " : "forward ") + module.path());
           // The gradient of the output is there when backward is about to enter the unit.
@@ -42,6 +43,7 @@ void MemoryWatch::record(nn::Model& model, std::int64_t steps) {
 void MemoryWatch::begin_step(std::int64_t step, double staged_bytes) {
   if (!active()) return;
   staged_ = staged_bytes;
+  // Peaks count from here: they are those of the step.
   comm::installed_arena()->reset_peaks();
   began_ = Clock::now();
   step_ = step;
@@ -62,6 +64,7 @@ void MemoryWatch::mark(const std::string& where) {
                     .peak = static_cast<double>(ledger.total.peak)});
   for (int c = 0; c < kMemoryCategories; ++c)
     marks_.back().categories[c] = static_cast<double>(ledger.categories[c].in_use);
+  // The next mark has the peak of what lies between.
   arena->reset_peaks();
 }
 
@@ -74,6 +77,7 @@ bool MemoryWatch::end_step() {
 }
 
 void MemoryWatch::keep(const wire::Ledger& ledger) {
+  // Only a new peak counts, with the categories as they were at that moment.
   if (static_cast<double>(ledger.total.peak) <= peak_.total) return;
   peak_.total = static_cast<double>(ledger.total.peak);
   peak_.staged = staged_;
@@ -82,6 +86,8 @@ void MemoryWatch::keep(const wire::Ledger& ledger) {
 }
 
 std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
+  // Each rank fills its own row, and the sum is the whole table. A rank that records nothing leaves
+  // zeros.
   const at::Tensor table = at::zeros({group_.size(), kColumns}, at::kDouble);
   double* own = table.data_ptr<double>() + group_.rank() * kColumns;
   own[0] = peak_.total;

@@ -62,6 +62,7 @@ std::string fitted(std::vector<ProgressWord> words, int width) {
   std::string line = joined();
   for (; width > 0 && line.size() > static_cast<std::size_t>(width) && words.size() > 1;
        line = joined()) {
+    // The least important word goes first.
     words.erase(std::min_element(words.begin(), words.end(), [](const auto& a, const auto& b) {
       return a.last_to_go < b.last_to_go;
     }));
@@ -85,6 +86,7 @@ void Progress::step(const StepMetrics& metrics) {
     if (!last && Clock::now() - drawn_ < std::chrono::milliseconds(100)) return;
     drawn_ = Clock::now();
     shown_ = fitted(words(metrics), width());
+    // To the first column, clear the line, write it anew.
     fmt::print(out_, "\r\x1b[K{}", shown_);
   } else if (last || metrics.step % interval_ == 0 || metrics.step == first_ + 1) {
     fmt::print(out_, "{}\n", fitted(words(metrics), 0));
@@ -111,6 +113,7 @@ std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
   const Duration spent = Clock::now() - began_;
   const auto done = static_cast<double>(m.step - first_);
   const auto left = static_cast<double>(total_ - m.step);
+  // From the steps of this start: those before it may have run elsewhere.
   const auto eta = std::chrono::duration_cast<Duration>(spent * (done > 0 ? left / done : 0));
   std::string scale = fmt::format("grad norm {:.3g}", m.grad_norm);
   if (m.loss_scale) scale += fmt::format("  loss scale {:g}", *m.loss_scale);

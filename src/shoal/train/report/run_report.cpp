@@ -31,6 +31,7 @@ void add(Scalars& scalars, const char* name, const std::optional<double>& value)
 Scalars scalars_of(const StepMetrics& m) {
   Scalars scalars{
       {"train/loss", m.loss}, {"train/lr", m.lr}, {"train/tokens_per_s", m.tokens_per_s}};
+  // TensorBoard draws no infinity.
   if (!m.skipped) scalars.emplace_back("train/grad_norm", m.grad_norm);
   add(scalars, "train/loss_scale", m.loss_scale);
   add(scalars, "train/memory_bytes", m.memory_bytes);
@@ -73,8 +74,11 @@ void RunReport::already_finished() const {
 
 void RunReport::begin() {
   if (!writes()) return;
+  // config.toml has every value that the run found out: it repeats this run, whatever the defaults
+  // become.
   const Job resolved{resolved_config(), {}, options_.job.file};
   write_whole(run_.directory.config(), belonging_toml(resolved, run_.group.size()));
+  // A copy beside the checkpoints: they are useful without the data set.
   if (const auto tokenizer = job_tokenizer(config_)) tokenizer->save(run_.directory.tokenizer());
   const std::int64_t first = run_.record.step;
   metrics_.emplace(run_.directory.metrics(), first);
@@ -137,6 +141,7 @@ JobConfig RunReport::resolved_config() const {
                                    {&config.model.sequence, spec.sequence},
                                    {&config.model.inputs, spec.inputs},
                                    {&config.model.outputs, spec.outputs}}) {
+    // 0 stands for "as the data needs".
     if (*set == 0) *set = found;
   }
   return config;
@@ -189,6 +194,7 @@ void RunReport::stopped(int signal, const std::string& path) {
 void RunReport::finish(const RunTotals& totals) {
   if (!writes()) return;
   progress_->finish();
+  // From the metrics file, which has the steps of earlier starts too.
   plot_losses();
   const auto tokens = static_cast<double>(totals.tokens);
   const auto took = std::chrono::duration<double>(totals.seconds);
@@ -217,6 +223,7 @@ std::string RunReport::describe_work(double tokens_per_s, double peak_flops) con
   const bool text = run_.data->task() == Task::kTokens;
   const double flops =
       model::training_flops_per_token(run_.record.model, run_.data->tokens_per_sample(), true);
+  // Model FLOPs: what is recomputed does not count, so that saving memory does not look like speed.
   const double rate = flops * tokens_per_s;
   const std::string work =
       fmt::format("{} a {} (6 x weights that multiply it{}): {}", format_si(flops, "FLOPs"),
@@ -225,6 +232,7 @@ std::string RunReport::describe_work(double tokens_per_s, double peak_flops) con
   const std::string best =
       fmt::format("{} that {} products of 1024 x 1024 matrices reach here now",
                   format_si(peak_flops, "FLOP/s"), name_of(run_.record.precision));
+  // The peak was measured after training, on a machine that others may use.
   if (rate > peak_flops) {
     return fmt::format("{}, more than the {}: something else is busy on this machine.", work, best);
   }

@@ -27,6 +27,7 @@ constexpr int kValue = 1, kTag = 1, kSimpleValue = 2;
 }
 constexpr int kSessionStatus = 1, kSessionStart = 1;
 
+// Seven bits a byte, the lowest first; the highest bit says that more follow.
 void put_varint(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);
@@ -68,6 +69,7 @@ std::uint32_t crc32c(std::string_view bytes) {
     std::array<std::uint32_t, 256> table{};
     for (std::uint32_t i = 0; i < 256; ++i) {
       std::uint32_t value = i;
+      // The polynomial of Castagnoli, bits reversed.
       for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0x82f63b78u : 0);
       table[i] = value;
     }
@@ -99,6 +101,8 @@ EventFile::EventFile(const std::string& folder, std::int64_t step) : file_(nullp
   std::string first = new_event(0);
   put_bytes(first, event::kFileVersion, "brain.Event:2");
   write(first);
+  // A session start tells TensorBoard to forget what an earlier file of the folder says of later
+  // steps.
   std::string session;
   put_tag(session, kSessionStatus, kVarint);
   put_varint(session, kSessionStart);
@@ -124,6 +128,8 @@ void EventFile::scalars(std::int64_t step,
 
 void EventFile::write(const std::string& event) {
   std::string frame;
+  // TFRecord: length, its checksum, payload, its checksum. Flushed at once, so that a reader lags
+  // by one event at most.
   put_raw(frame, static_cast<std::uint64_t>(event.size()));
   put_raw(frame, masked_crc32c(frame));
   frame += event;
