@@ -31,7 +31,6 @@
 #include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
 #include "shoal/ops/norm.h"
-#include "shoal/ops/product_engine.h"
 #include "shoal/ops/rotary.h"
 #include "tests/ops/gradient_check.h"
 
@@ -186,17 +185,7 @@ at::Tensor lower_triangle(std::int64_t t) {
   return at::zeros({t, t}, at::kDouble).masked_fill(at::ones({t, t}, at::kBool).triu(1), -INFINITY);
 }
 
-/// With each engine of products, for attention follows it.
-class Attention : public testing::TestWithParam<ProductEngine> {
- protected:
-  void SetUp() override { set_product_engine(GetParam()); }
-  void TearDown() override { set_product_engine(ProductEngine::kShoal); }
-};
-INSTANTIATE_TEST_SUITE_P(Engines, Attention,
-                         testing::Values(ProductEngine::kShoal, ProductEngine::kLibTorch),
-                         [](const auto& engine) { return std::string(name(engine.param)); });
-
-TEST_P(Attention, IsCausalSoftmaxAttention) {
+TEST(Attention, IsCausalSoftmaxAttention) {
   for (const std::int64_t per : {1, 3}) {
     for (const std::int64_t t : {1, 5, 70, 401}) {
       SCOPED_TRACE(testing::Message() << per << " heads a group, " << t << " columns");
@@ -214,7 +203,7 @@ TEST_P(Attention, IsCausalSoftmaxAttention) {
       {leaf({1, 4, 8}, 1)});
 }
 
-TEST_P(Attention, StaysInsideDocuments) {
+TEST(Attention, StaysInsideDocuments) {
   const at::Tensor documents =
       at::tensor({0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0, 1}, at::kInt).view({2, 6});
   const at::Tensor same = documents.unsqueeze(2) == documents.unsqueeze(1);
@@ -229,7 +218,7 @@ TEST_P(Attention, StaysInsideDocuments) {
       {leaf({2, 6, 48}, 1)}, 1e-5);
 }
 
-TEST_P(Attention, OverCachedKeysIsTheEndOfTheWhole) {
+TEST(Attention, OverCachedKeysIsTheEndOfTheWhole) {
   const HeadShape shape{2, 8};
   const at::Tensor qkv = leaf({2, 9, 2 * 4 * 8}, 1).detach().to(at::kFloat);
   const at::Tensor whole = attention(qkv, shape);

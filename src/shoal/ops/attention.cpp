@@ -17,7 +17,6 @@
 #include "shoal/base/check.h"
 #include "shoal/ops/attention_kernels.h"
 #include "shoal/ops/differentiable.h"
-#include "shoal/ops/product_engine.h"
 
 namespace shoal::ops {
 namespace {
@@ -55,10 +54,9 @@ std::optional<at::Tensor> optional(const at::Tensor& mask, std::int64_t batch, s
   return mask.expand({batch, heads, mask.size(2), mask.size(3)});
 }
 
-/// Our own kernel where products are our own, LibTorch's elsewhere and for other types.
+/// Shoal's own kernel computes fp32 on CPU, LibTorch's all else.
 bool has_kernel(const at::Tensor& qkv, const at::Tensor& mask) {
-  return product_engine() == ProductEngine::kShoal && qkv.scalar_type() == at::kFloat &&
-         qkv.device().is_cpu() && qkv.numel() > 0 &&
+  return qkv.scalar_type() == at::kFloat && qkv.device().is_cpu() && qkv.numel() > 0 &&
          (!mask.defined() || mask.scalar_type() == at::kFloat);
 }
 

@@ -18,12 +18,12 @@ namespace HWY_NAMESPACE {
 
 using kernels::MatrixView;
 
-// The tile that stays in registers: kTileRows rows of two vectors. 32 registers hold 24 sums, 16
-// hold 12.
-#if HWY_TARGET <= HWY_AVX3
+// The tile that stays in registers: kTileRows rows of two vectors. Of 32 registers 24 hold sums, of
+// 16 registers 12; two more hold a row of b and one an element of a.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 constexpr std::int64_t kTileRows = 12;
 #else
-constexpr std::int64_t kTileRows = 4;
+constexpr std::int64_t kTileRows = 6;
 #endif
 // A panel of a (kTileRows x depth, 24 KiB) stays in the first cache, a block of b (depth x columns,
 // 640 KiB) in the second, a block of a in the third.
@@ -66,6 +66,21 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t stride, float* to,
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, to + 2 * width);
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23)), d, to + 3 * width);
 }
+
+/// The same for 2 x 4 elements.
+HWY_INLINE void transpose_2x4(const float* from, std::int64_t stride, float* to,
+                              std::int64_t width) {
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<float, 2> half;
+  const auto r0 = hn::LoadU(d, from);
+  const auto r1 = hn::LoadU(d, from + stride);
+  const auto low = hn::InterleaveLower(d, r0, r1);
+  const auto high = hn::InterleaveUpper(d, r0, r1);
+  hn::StoreU(hn::LowerHalf(half, low), half, to);
+  hn::StoreU(hn::UpperHalf(half, low), half, to + width);
+  hn::StoreU(hn::LowerHalf(half, high), half, to + 2 * width);
+  hn::StoreU(hn::UpperHalf(half, high), half, to + 3 * width);
+}
 #endif
 
 /// One panel: to[k * width + i] = element (i, k) for i < count, zero for the rest of the width.
@@ -78,11 +93,13 @@ void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_strid
   }
   std::int64_t done = 0;
 #if HWY_TARGET != HWY_SCALAR
-  if (count == width && depth_stride == 1 && width % 4 == 0) {
+  if (count == width && depth_stride == 1 && width % 2 == 0) {
     done = depth - depth % 4;
     for (std::int64_t k = 0; k < done; k += 4) {
-      for (std::int64_t i = 0; i < width; i += 4)
+      std::int64_t i = 0;
+      for (; i + 4 <= width; i += 4)
         transpose_4x4(from + i * stride + k, stride, to + k * width + i, width);
+      if (i < width) transpose_2x4(from + i * stride + k, stride, to + k * width + i, width);
     }
   }
 #endif

@@ -80,27 +80,21 @@ bool same_type(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type();
 }
 
-/// Factors of 16 bits are ours on every processor, with float32 sums; of float32 where the engine
-/// is.
-bool fits_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                 ProductEngine engine) {
-  if (!c.device().is_cpu() || !same_type(a, b) || c.stride(1) != 1 || a.size(1) == 0 ||
-      c.numel() == 0)
-    return false;
-  const bool result = c.scalar_type() == at::kFloat || is_narrow(c.scalar_type());
-  if (is_narrow(a.scalar_type())) return result;
-  return a.scalar_type() == at::kFloat && result &&
-         (is_narrow(c.scalar_type()) || engine == ProductEngine::kShoal);
+bool fits_kernel(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  const auto has_type = [](const at::Tensor& x) {
+    return x.scalar_type() == at::kFloat || is_narrow(x.scalar_type());
+  };
+  return c.device().is_cpu() && has_type(a) && same_type(a, b) && has_type(c) && c.stride(1) == 1 &&
+         a.size(1) > 0 && c.numel() > 0;
 }
 
 }  // namespace
 
-void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate,
-            ProductEngine engine) {
+void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
   SHOAL_CHECK(a.dim() == 2 && b.dim() == 2 && c.dim() == 2 && a.size(1) == b.size(0) &&
                   c.size(0) == a.size(0) && c.size(1) == b.size(1),
               "product of matrices whose sizes do not fit");
-  if (fits_kernel(c, a, b, engine)) {
+  if (fits_kernel(c, a, b)) {
     is_narrow(c.scalar_type()) ? into_narrow(c, a, b, accumulate) : by_kernel(c, a, b, accumulate);
   } else if (!same_type(c, a)) {
     const at::Tensor product = a.matmul(b);

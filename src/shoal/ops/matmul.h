@@ -2,8 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "shoal/ops/product_engine.h"
-
 namespace shoal::ops {
 
 /// Computes `c` [M, N] = `a` [M, K] times `b` [K, N], plus the values of `c` when `accumulate`.
@@ -11,9 +9,10 @@ namespace shoal::ops {
 /// does not record it.
 ///
 /// `a` and `b` have one type; where it has 16 bits, products and sums are float32. `c` may have
-/// another type and is rounded once. fp32 is multiplied by `engine`; 16-bit factors are Shoal's own
-/// on every processor.
-void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate = false,
-            ProductEngine engine = product_engine());
+/// another type and is rounded once. On CPU, fp32 and 16-bit factors are multiplied by Shoal's own
+/// kernels::gemm on every processor, because its bits depend on the values alone; those of MKL also
+/// depend on where the matrices lie and on the number of threads. Other types (double in tests) and
+/// devices go through LibTorch.
+void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool accumulate = false);
 
 }  // namespace shoal::ops
