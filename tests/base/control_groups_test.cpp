@@ -47,6 +47,30 @@ TEST_F(ControlGroups, OfVersion2LimitEachOnItsLevel) {
   EXPECT_DOUBLE_EQ(processor_quota(groups("cpu")), 1.5);
 }
 
+TEST_F(ControlGroups, TheLeastLimitCountsOnWhateverLevelItIs) {
+  write("membership", "0::/a/b");
+  write("mount/a/b/memory.max", "5000000000");
+  write("mount/a/memory.max", "3000000000");
+  write("mount/memory.max", "4000000000");
+  write("mount/a/b/cpu.max", "300000 100000");
+  write("mount/a/cpu.max", "100000 50000");
+  write("mount/cpu.max", "250000 100000");
+  EXPECT_EQ(memory_limit(groups("memory")), 3000000000U);
+  EXPECT_DOUBLE_EQ(processor_quota(groups("cpu")), 2);
+}
+
+TEST_F(ControlGroups, AnUnlimitedOneAndNonsenseLimitNothing) {
+  write("membership", "0::/a");
+  write("mount/a/memory.max", "1152921504606846977");  // 2^60 + 1
+  write("mount/a/cpu.max", "100000 0");
+  write("mount/cpu.max", "0 100000");
+  EXPECT_EQ(memory_limit(groups("memory")), std::nullopt);
+  EXPECT_EQ(processor_quota(groups("cpu")), 0);
+  write("mount/a/memory.max", "1152921504606846976");
+  EXPECT_EQ(memory_limit(groups("memory")), std::uint64_t{1} << 60);
+  EXPECT_EQ(number_in(folder_ + "/mount/a/none"), std::nullopt);
+}
+
 TEST_F(ControlGroups, OfVersion1LieByController) {
   write("membership", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n3:cpuset:/");
   write("mount/memory/docker/x/memory.limit_in_bytes", "9223372036854771712");

@@ -1,8 +1,11 @@
 #include "shoal/base/file.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -40,6 +43,36 @@ TEST_F(File, ReadsEveryByte) {
   EXPECT_EQ(read_text(path("empty")), "");
   EXPECT_EQ(read_text(path("none")), std::nullopt);
   EXPECT_EQ(read_text(folder_.string()), std::nullopt);
+}
+
+TEST_F(File, ReadsWhatIsLargerThanOneRead) {
+  std::string bytes;
+  for (std::size_t i = 0; i < 300'001; ++i) bytes.push_back(static_cast<char>(i * 7 + i / 256));
+  std::ofstream(path("large"), std::ios::binary) << bytes;
+  EXPECT_EQ(read_text(path("large")), bytes);
+}
+
+/// Replaces the text of `path` where no file may have more than four bytes, and ends the process:
+/// by 0 where that is an Error(output).
+[[noreturn]] void replace_on_a_full_disk(const std::string& path) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{4, 4};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  try {
+    replace_text(path, "longer than four bytes", "test");
+  } catch (const Error& error) {
+    std::_Exit(error.kind() == ErrorKind::kOutput ? 0 : 1);
+  }
+  std::_Exit(2);
+}
+
+// The bytes are still in the stream's buffer when the last one is written: closing writes them, and
+// fails.
+TEST_F(File, ADiskThatIsFullIsNoticedAtTheEnd) {
+  replace_text(path("text"), "old", "test");
+  EXPECT_EXIT(replace_on_a_full_disk(path("text")), testing::ExitedWithCode(0), "");
+  EXPECT_EQ(read_text(path("text")), "old");
+  EXPECT_EQ(files(), 1u);
 }
 
 TEST_F(File, ReplacesTheWholeFileAndLeavesNothingBeside) {

@@ -56,6 +56,59 @@ TEST(InstructionSets, AVariableThatTheUserSetStays) {
 }
 
 #if defined(__x86_64__)
+TEST(InstructionSets, LimitsAreListedWidestFirst) {
+  EXPECT_EQ(instruction_set_limits(),
+            (std::vector<std::string>{"avx512_bf16", "avx512", "avx2", "sse4", "portable"}));
+}
+
+// What LibTorch, MKL and oneDNN are told. The processor of this test has all that they may use.
+TEST(InstructionSets, EveryLibraryIsToldTheLimit) {
+  const struct {
+    const char* limit;
+    const char* aten;
+    const char* mkl;
+    const char* branch;
+    const char* onednn;
+  } rows[] = {{"avx512_bf16", "", "", "", ""},
+              {"avx512", "avx512", "AVX512", "", "AVX512_CORE"},
+              {"avx2", "avx2", "AVX2", "AVX2,STRICT", "AVX2"},
+              {"sse4", "default", "SSE4_2", "COMPATIBLE", "SSE41"},
+              {"portable", "default", "SSE4_2", "COMPATIBLE", "SSE41"}};
+  for (const auto& row : rows) {
+    expect_in_child([&] {
+      forget_variables();
+      hwy::SetSupportedTargetsForTest(HWY_AVX3 | HWY_AVX3_DL | HWY_AVX2 | HWY_SSE4);
+      limit_instruction_sets(row.limit);
+      return variable("ATEN_CPU_CAPABILITY") == row.aten &&
+             variable("MKL_ENABLE_INSTRUCTIONS") == row.mkl && variable("MKL_CBWR") == row.branch &&
+             variable("ONEDNN_MAX_CPU_ISA") == row.onednn;
+    });
+  }
+}
+
+TEST(InstructionSets, RepeatableProductsAreAskedForInTheWidestSetInUse) {
+  const struct {
+    std::int64_t targets;
+    const char* branch;
+  } rows[] = {{HWY_AVX3 | HWY_AVX2 | HWY_SSE4, "AVX512,STRICT"},
+              {HWY_AVX2 | HWY_SSE4, "AVX2,STRICT"},
+              {HWY_SSE4, ""}};
+  for (const auto& row : rows) {
+    expect_in_child([&] {
+      forget_variables();
+      hwy::SetSupportedTargetsForTest(row.targets);
+      limit_instruction_sets("avx512_bf16");
+      ask_for_repeatable_products();
+      return variable("MKL_CBWR") == row.branch;
+    });
+  }
+  expect_in_child([] {
+    ::setenv("MKL_CBWR", "SSE4_1", 1);
+    ask_for_repeatable_products();
+    return variable("MKL_CBWR") == "SSE4_1";
+  });
+}
+
 TEST(InstructionSets, ALimitIsWhatIsInUseWhereTheProcessorHasIt) {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");

@@ -17,6 +17,23 @@ TEST(Philox, GivesTheKnownAnswers) {
             (std::array<std::uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+// Numbers of a program of a few lines in another language. A job that goes on under another version
+// must draw the same ones.
+TEST(Key, StreamsAreTheSameInEveryVersion) {
+  const Key named = Key(7).child("init/h.0\xe9");
+  EXPECT_EQ(named.value(), 0xea4281fedd32706au);
+  const Key key = named.child(std::uint64_t{12345678901});
+  EXPECT_EQ(key.value(), 0x195e473ce5c81858u);
+  constexpr std::uint64_t kPlace = (std::uint64_t{3} << 32) + 5;
+  EXPECT_EQ(key.bits(kPlace),
+            (std::array<std::uint32_t, 4>{0x4e45d872, 0x15c250dc, 0xdb6267a8, 0xd89554c5}));
+  EXPECT_EQ(key.uniform(kPlace), 0x1.391761c857094p-2);
+  EXPECT_NEAR(key.normal(kPlace), 1.3251009060328003, 1e-14);  // of two libraries of mathematics
+  EXPECT_EQ(key.below(kPlace, 7), 2u);
+  EXPECT_EQ(key.below(kPlace, 1'000'000'000'000'000), 305'753'257'611'067u);
+  EXPECT_EQ(key.below(kPlace, std::uint64_t{1} << 63), 2'820'076'046'427'170'926u);
+}
+
 TEST(Key, MomentsAreThoseOfTheDistribution) {
   const Key key = Key(7).child("moments");
   constexpr int kSamples = 200000;

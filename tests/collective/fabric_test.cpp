@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <thread>
 
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
 #include "tests/collective/kind_check.h"
@@ -41,7 +43,9 @@ using Body = std::function<void(Fabric&, Communicator& all, wire::KeyValues& sto
 /// Runs `body` on a thread for each of `hosts`, which names their hosts, and returns what each
 /// threw.
 std::vector<std::optional<Error>> on_fabric(const std::vector<int>& hosts, const Body& body,
-                                            bool shares_memory = true) {
+                                            bool shares_memory = true,
+                                            Duration timeout = std::chrono::seconds(60),
+                                            const std::shared_ptr<FlightBook>& flight = nullptr) {
   static int meetings = 0;
   const std::string name = fmt::format("fabric-{}-{}", ::getpid(), ++meetings);
   return on_network(static_cast<int>(hosts.size()), [&](const wire::Endpoint& endpoint, int rank) {
@@ -53,7 +57,8 @@ std::vector<std::optional<Error>> on_fabric(const std::vector<int>& hosts, const
          .size = static_cast<int>(hosts.size()),
          .shares_memory = shares_memory,
          .network = {.host = std::to_string(hosts[static_cast<std::size_t>(rank)])},
-         .timeout = std::chrono::seconds(60)},
+         .flight = flight,
+         .timeout = timeout},
         store, [](int) { return nullptr; }, soon());
     const auto all = fabric->group_of_all();
     body(*fabric, *all, store);
@@ -185,6 +190,59 @@ TEST(Fabric, AFailureOfOneHostReachesAll) {
       EXPECT_EQ(errors[r]->size(), 4);
     }
   }
+}
+
+// The job's timeout is that of every group, whatever carries it: one rank never comes.
+TEST(Fabric, TheTimeoutOfTheJobIsThatOfItsGroups) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0}, {0, 1}, {0, 0, 1}}) {
+    std::atomic<int> over = 0;
+    const auto errors = on_fabric(
+        hosts,
+        [&](Fabric&, Communicator& all, wire::KeyValues&) {
+          if (all.rank() == 1) {
+            for (const Deadline end = soon(); over == 0 && !end.passed();)
+              std::this_thread::sleep_for(milliseconds(1));
+            return;
+          }
+          try {
+            all.wait(all.start({.kind = Kind::kBarrier}));
+          } catch (const Error& error) {
+            over = 1;
+            throw;
+          }
+        },
+        true, milliseconds(300));
+    ASSERT_TRUE(errors[0]);
+    EXPECT_EQ(errors[0]->kind(), ErrorKind::kTimeout) << errors[0]->what();
+  }
+}
+
+// All groups of a job are in its book, whatever carries them.
+TEST(Fabric, GroupsAreRecordedInTheBookOfTheJob) {
+  const auto book = std::make_shared<FlightBook>();
+  expect_none(on_fabric(
+      {0, 0, 1}, [](Fabric&, Communicator&, wire::KeyValues&) {}, true, std::chrono::seconds(60),
+      book));
+  std::vector<std::string> names;
+  for (const FlightPage& page : book->pages()) names.push_back(page.group);
+  const auto count = [&](const char* prefix) {
+    return std::count_if(names.begin(), names.end(),
+                         [&](const std::string& name) { return name.starts_with(prefix); });
+  };
+  EXPECT_GE(count("tcp-1"), 1) << "of all ranks over TCP";
+  EXPECT_GE(count("host-of-0-"), 2) << "on the first node, for both ways";
+  EXPECT_GE(count("host-of-2-"), 1) << "on the second one";
+}
+
+TEST(Fabric, AGroupWithoutThisRankIsRefused) {
+  expect_none(on_fabric({0, 1}, [](Fabric& fabric, Communicator& all, wire::KeyValues& store) {
+    try {
+      fabric.group({1 - all.rank()}, store, soon());
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    }
+  }));
 }
 
 }  // namespace

@@ -135,6 +135,95 @@ TEST_F(FlightFiles, WhereNothingCanBeWrittenIsAnError) {
   }
 }
 
+TEST_F(FlightFiles, OnlyRank0ForgetsTheFileOfAll) {
+  write_flight(directory, {"run", 1, 2}, *book_of(1, {0, 1}, 1, false),
+               Error(ErrorKind::kTimeout, "x", "y"));
+  forget_flight(directory, 1);
+  EXPECT_EQ(names(), std::vector<std::string>{"flight.jsonl"});
+  forget_flight(directory, 0);
+  EXPECT_TRUE(names().empty());
+}
+
+/// A line of rank `rank` for a call of "group", whose members are ranks 0 to 2.
+json call_line(int rank, int sequence, bool complete) {
+  return {{"record", "call"},
+          {"run", "r"},
+          {"group", "group"},
+          {"members", {0, 1, 2}},
+          {"rank", rank},
+          {"sequence", sequence},
+          {"call", fmt::format("call {}", sequence)},
+          {"began", 1.5},
+          {"took_us", complete ? json(10) : json(nullptr)}};
+}
+
+std::string merged(const std::vector<json>& lines) {
+  std::string text;
+  for (const json& line : lines) text += line.dump() + "\n";
+  return merge_flights({text}, "r");
+}
+
+std::string verdict_of(const std::vector<json>& lines) {
+  std::istringstream text(merged(lines));
+  std::string result;
+  for (std::string line; std::getline(text, line);) {
+    const json one = json::parse(line);
+    if (one["record"] == "verdict") result += one["text"].get<std::string>();
+  }
+  return result;
+}
+
+TEST(MergeFlights, FindsTheFirstCallThatIsStuck) {
+  EXPECT_EQ(verdict_of({call_line(0, 1, true), call_line(1, 1, true), call_line(2, 1, true)}), "");
+  // Rank 1 has come no further than 1, and all others are past it.
+  EXPECT_EQ(verdict_of({call_line(0, 1, true), call_line(0, 2, true), call_line(1, 1, true),
+                        call_line(2, 2, true)}),
+            "#2 call 2: rank 1 never entered it (its last was #1 call 1)");
+  // The oldest that anybody is inside of, and not a later one.
+  EXPECT_EQ(verdict_of({call_line(0, 3, false), call_line(0, 4, false), call_line(1, 3, true),
+                        call_line(1, 4, false), call_line(2, 3, true), call_line(2, 4, false)}),
+            "#3 call 3: rank 0 is inside it");
+  // One is inside of 5, and another has not even entered 4.
+  EXPECT_EQ(verdict_of({call_line(0, 5, false), call_line(1, 3, true), call_line(2, 4, true)}),
+            "#4 call 4: rank 1 never entered it (its last was #3 call 3)");
+}
+
+// Two ranks of a node have recorded the same call: who saw it complete saw it last.
+TEST(MergeFlights, ACallThatIsCompleteAnywhereIsComplete) {
+  for (const bool first : {false, true}) {
+    EXPECT_EQ(verdict_of({call_line(0, 1, first), call_line(0, 1, !first), call_line(1, 1, true),
+                          call_line(2, 1, true)}),
+              "");
+  }
+  EXPECT_EQ(verdict_of({call_line(0, 1, false), call_line(0, 1, false), call_line(1, 1, true)}),
+            "#1 call 1: rank 0 is inside it; rank 2 left no record");
+}
+
+TEST(MergeFlights, LeavesOutLinesThatAreNotWhatTheySeem) {
+  EXPECT_NE(merged({call_line(0, 1, true)}), "");
+  const auto with = [](const char* key, const json& value) {
+    json line = call_line(0, 1, true);
+    line[key] = value;
+    return line;
+  };
+  const json wrong[] = {
+      with("rank", "0"),         with("rank", 0.5),
+      with("sequence", -1),      with("sequence", "1"),
+      with("call", 7),           with("group", 7),
+      with("members", 0),        with("members", json::array({0, "1"})),
+      with("record", "verdict"), with("record", "rank"),
+      with("run", "another"),    with("run", 5),
+  };
+  for (const json& line : wrong) EXPECT_EQ(merged({line}), "") << line.dump();
+  const json rank{{"record", "rank"}, {"run", "r"}, {"rank", 0}, {"written", 1.5}};
+  EXPECT_NE(merged({rank}), "");
+  for (const char* key : {"rank", "written"}) {
+    json line = rank;
+    line[key] = "1";
+    EXPECT_EQ(merged({line}), "") << key;
+  }
+}
+
 // Every rank keeps a book of a real group and its split; one never comes to the last collective.
 // `inside` counts the others there, and none of them gives up before all are.
 void fly(Communicator& c, int absent, std::atomic<int>& inside,

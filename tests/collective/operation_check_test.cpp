@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <vector>
 
 #include "shoal/collective/tcp/tcp_communicator.h"
@@ -172,6 +173,72 @@ TEST_P(OperationCheck, RefusesARootThatIsNoRank) {
           << "root " << root;
     }
   });
+}
+
+/// The kind of error of `check_operation` itself for rank 1 of 3; empty when it accepts the call.
+std::optional<ErrorKind> checked(const Operation& operation, bool to_self = false) {
+  try {
+    check_operation(operation, 1, kRanks, "a test", to_self);
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  return std::nullopt;
+}
+
+TEST(CheckOperation, RefusesEveryCallThatMakesNoSense) {
+  const auto refused = [](const Operation& operation) {
+    return checked(operation) == ErrorKind::kUsage;
+  };
+  const std::vector<std::size_t> counts(kRanks, 2);
+  const std::vector<std::size_t> few(kRanks - 1, 2);
+  const auto exchange = [](Kind kind, std::span<const std::size_t> send,
+                           std::span<const std::size_t> receive) {
+    return Operation{.kind = kind, .send_counts = send, .receive_counts = receive};
+  };
+  EXPECT_FALSE(refused({.kind = Kind::kBarrier}));
+  EXPECT_TRUE(refused({.kind = Kind::kBarrier, .memory = MemoryKind::kDevice}));
+  EXPECT_TRUE(refused({.kind = Kind::kAllGather, .shared_output = true}));
+  EXPECT_FALSE(refused(exchange(Kind::kAllToAll, counts, counts)));
+  EXPECT_TRUE(refused(exchange(Kind::kAllGather, counts, counts)));
+  EXPECT_TRUE(refused(exchange(Kind::kAllToAll, few, counts)));
+  EXPECT_TRUE(refused(exchange(Kind::kAllToAll, counts, few)));
+  EXPECT_TRUE(refused(exchange(Kind::kAllToAll, counts, {})));
+  EXPECT_TRUE(refused(exchange(Kind::kAllToAll, {}, counts)));
+  for (const Kind kind : {Kind::kBroadcast, Kind::kReduce, Kind::kGather, Kind::kScatter}) {
+    EXPECT_FALSE(refused({.kind = kind, .peer = 0})) << name(kind);
+    EXPECT_FALSE(refused({.kind = kind, .peer = kRanks - 1})) << name(kind);
+    EXPECT_TRUE(refused({.kind = kind, .peer = -1})) << name(kind);
+    EXPECT_TRUE(refused({.kind = kind, .peer = kRanks})) << name(kind);
+  }
+  for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
+    EXPECT_TRUE(refused(
+        {.kind = kind, .type = ElementType::kF32, .reduction = Reduction::kBitOr, .peer = 0}))
+        << name(kind);
+  }
+  EXPECT_FALSE(refused({.kind = Kind::kBroadcast,
+                        .type = ElementType::kF32,
+                        .reduction = Reduction::kBitOr,
+                        .peer = 0}))
+      << "it reduces nothing";
+}
+
+TEST(CheckOperation, RefusesMessagesToAndFromWhoIsNobody) {
+  const auto message = [](Kind kind, int peer) { return Operation{.kind = kind, .peer = peer}; };
+  for (const Kind kind : {Kind::kSend, Kind::kReceive}) {
+    EXPECT_EQ(checked(message(kind, 0)), std::nullopt);
+    EXPECT_EQ(checked(message(kind, kRanks - 1)), std::nullopt);
+    EXPECT_EQ(checked(message(kind, kRanks)), ErrorKind::kUsage);
+    EXPECT_EQ(checked(message(kind, -2)), ErrorKind::kUsage);
+    EXPECT_EQ(checked(message(kind, 1)), ErrorKind::kUsage) << "this rank itself";
+    EXPECT_EQ(checked(message(kind, 1), true), std::nullopt) << "where that is possible";
+    EXPECT_EQ(checked(message(kind, kRanks), true), ErrorKind::kUsage);
+  }
+  EXPECT_EQ(checked(message(Kind::kReceive, -1)), std::nullopt) << "from any rank";
+  EXPECT_EQ(checked(message(Kind::kSend, -1)), ErrorKind::kUsage);
+}
+
+TEST(CheckOperation, TakesAnExchangeOfNothing) {
+  EXPECT_EQ(checked({.kind = Kind::kAllToAll}), std::nullopt) << "null is no buffer";
 }
 
 INSTANTIATE_TEST_SUITE_P(Carriers, OperationCheck,

@@ -61,6 +61,41 @@ TEST(Layout, BoxesOfARangeHoldItsElementsInOrder) {
   }
 }
 
+TEST(Layout, DimensionsMayBeCountedFromTheEnd) {
+  const Layout last{{Placement::shard(-1)}};
+  EXPECT_EQ(local_box({5, 7}, last, {2}, {1}), (Box{{0, 4}, {5, 7}}));
+  EXPECT_EQ(local_box({5, 7}, Layout{{Placement::shard(-2)}}, {2}, {0}), (Box{{0, 0}, {3, 7}}));
+  for (const int dim : {-3, 2})
+    EXPECT_THROW(local_box({5, 7}, Layout{{Placement::shard(dim)}}, {2}, {0}), Error) << dim;
+}
+
+// Partial and flat placements cut nothing here, and axes without a placement replicate.
+TEST(Layout, OnlyShardsCut) {
+  const Layout layout{{Placement::partial(), Placement::flat(2, 5), Placement::shard(0)}};
+  EXPECT_EQ(local_box({4}, layout, {2, 2, 2, 3}, {1, 1, 1, 2}), (Box{{2}, {4}}));
+  EXPECT_EQ(local_box({}, Layout(), {2}, {1}), Box());
+  EXPECT_THROW(local_box({4}, layout, {2, 2}, {0, 0}), Error) << "more placements than axes";
+  EXPECT_THROW(local_box({4}, Layout(), {2, 2}, {0}), Error);
+}
+
+TEST(Layout, AScalarIsOneElement) {
+  EXPECT_EQ(Box().count(), 1);
+  EXPECT_EQ((Box{{0, 3}, {2, 3}}.count()), 0);
+  EXPECT_EQ(boxes_of(Box(), 0, 1), std::vector<Box>{Box()});
+  EXPECT_TRUE(boxes_of(Box(), 0, 0).empty());
+  const Box box{{0}, {4}};
+  EXPECT_THROW(boxes_of(box, -1, 2), Error);
+  EXPECT_THROW(boxes_of(box, 0, 5), Error);
+  EXPECT_THROW(boxes_of(box, 3, 2), Error);
+}
+
+TEST(Layout, PartsThatDoNotExistAreRefused) {
+  EXPECT_THROW(even_part(-1, 2, 0), Error);
+  EXPECT_THROW(even_part(3, 0, 0), Error);
+  EXPECT_THROW(even_part(3, 2, -1), Error);
+  EXPECT_EQ(even_part(0, 3, 2), (std::pair<std::int64_t, std::int64_t>{0, 0}));
+}
+
 TEST(Layout, SaysWhatItIs) {
   const Layout layout{
       {Placement::replicate(), Placement::shard(1), Placement::partial(), Placement::flat(4, 9)}};

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/schedule/generators.h"
@@ -83,6 +86,58 @@ TEST(Check, SaysWhatIsWrong) {
               HasSubstr("0F7 is of a micro-batch that does not exist"));
 }
 
+TEST(Check, RefusesStagesRanksAndMicroBatchesThatDoNotExist) {
+  const auto said = [](const std::function<void(Schedule&)>& damage) {
+    Schedule schedule = gpipe(2, 2);
+    damage(schedule);
+    return complaint([&] { check(schedule); });
+  };
+  EXPECT_EQ(said([](Schedule&) {}), "");
+  EXPECT_THAT(said([](Schedule& s) { s.rank_of_stage[1] = 2; }),
+              HasSubstr("stage 1 is on rank 2 of 2"));
+  EXPECT_THAT(said([](Schedule& s) { s.rank_of_stage[1] = -1; }),
+              HasSubstr("stage 1 is on rank -1"));
+  for (const int stage : {-1, 2}) {
+    EXPECT_THAT(said([&](Schedule& s) { s.table[0][0].stage = stage; }),
+                HasSubstr("is of a stage that does not exist"));
+  }
+  for (const int micro_batch : {-1, 2}) {
+    EXPECT_THAT(said([&](Schedule& s) { s.table[0][0].micro_batch = micro_batch; }),
+                HasSubstr("is of a micro-batch that does not exist"));
+  }
+  // The first stage has nobody before it, and the last one nobody behind it.
+  for (const auto& [rank, kind] : {std::pair{0, Kind::kReceiveActivation},
+                                   {0, Kind::kSendGradient},
+                                   {1, Kind::kReceiveGradient},
+                                   {1, Kind::kSendActivation}}) {
+    EXPECT_THAT(said([&, rank = rank, kind = kind](Schedule& s) {
+                  s.table[rank].push_back({kind, rank, 0, 1 - rank});
+                }),
+                HasSubstr("has nobody at its other end"));
+  }
+  EXPECT_THAT(said([](Schedule& s) { s.micro_batches = 3; }), HasSubstr("0F2 is missing"));
+}
+
+// Two stages on one rank hand over without a message, in their order.
+TEST(Check, KnowsTheOrderOfStagesOnOneRank) {
+  const auto said = [](const std::vector<Action>& actions) {
+    return complaint([&] { check({"mine", 1, {0, 0}, {actions}}); });
+  };
+  const Action f0{Kind::kForward, 0, 0};
+  const Action f1{Kind::kForward, 1, 0};
+  const Action b0{Kind::kBackward, 0, 0};
+  const Action b1{Kind::kBackward, 1, 0};
+  EXPECT_EQ(said({f0, f1, b1, b0}), "");
+  EXPECT_THAT(said({f1, f0, b1, b0}), HasSubstr("1F0 comes before its input"));
+  EXPECT_THAT(said({f0, f1, b0, b1}), HasSubstr("0B0 comes before the gradient of its output"));
+  const Action w0{Kind::kWeightGradient, 0, 0};
+  const Action i0{Kind::kInputGradient, 0, 0};
+  EXPECT_EQ(said({f0, f1, b1, i0, w0}), "");
+  EXPECT_THAT(said({f0, f1, b1, w0, i0}), HasSubstr("0W0 comes before its input gradient"));
+  EXPECT_THAT(said({f0, f1, b1, i0}), HasSubstr("0W0 is missing"));
+  EXPECT_THAT(said({f0, f1, b1, b0, w0}), HasSubstr("0W0 comes twice"));
+}
+
 TEST(Timeline, StragglersAndTransfersLengthenTheStep) {
   const Schedule schedule = one_forward_one_backward(4, 8);
   Costs costs{{StageCost{}}, 0, 0, {}};
@@ -129,6 +184,32 @@ TEST(ScheduleFile, MistakesNameFileLineAndCell) {
               HasSubstr("mine.csv: line 2: 0F1: stage 0 is computed on line 1 already"));
   EXPECT_THAT(read("0F0"), HasSubstr("mine.csv: rank 0: 0I0 is missing"));
   EXPECT_THAT(read("0B0,0F0"), HasSubstr("comes before its forward"));
+  EXPECT_THAT(read("0F0,0B0\n,,\n1F0,1B0"), HasSubstr("line 2 holds no action"));
+  for (const char* cell : {"F0", "0F", "0", "0FF0", "0F0x", "x0F0"})
+    EXPECT_THAT(read(cell), HasSubstr("must be stage")) << cell;
+}
+
+TEST(ScheduleFile, StagesAndMicroBatchesHaveALimit) {
+  const auto read = [](const char* text) { return complaint([&] { from_csv(text, "mine.csv"); }); };
+  EXPECT_THAT(read("1000000F0"), HasSubstr("nobody computes stage 0"));
+  EXPECT_THAT(read("1000001F0"), HasSubstr("must be stage"));
+  EXPECT_THAT(read("0F1000000"), HasSubstr("is missing"));
+  EXPECT_THAT(read("0F1000001"), HasSubstr("must be stage"));
+}
+
+TEST(ScheduleFile, BlanksAndEmptyLinesAtTheEndPlayNoPart) {
+  EXPECT_EQ(from_csv(" 0F0 ,\t0B0 \r\n\n \n", "mine.csv").table, gpipe(1, 1).table);
+}
+
+TEST(ScheduleFile, MistakesAreThoseOfAConfiguration) {
+  for (const char* text : {"", "x", "0F0,0B0\n2F0,2B0", "0B0,0F0"}) {
+    try {
+      from_csv(text, "mine.csv");
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig) << text;
+    }
+  }
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ Handle FakeCommunicator::start(const Operation& o) {
   std::vector<Buffer> buffers{o.buffer};
   buffers.insert(buffers.end(), o.more.begin(), o.more.end());
   const std::size_t count = total_count(buffers);
-  calls_.push_back({o.kind, o.type, count, o.peer});
+  calls_.push_back({o.kind, o.type, count, o.peer, o.tag, o.priority, o.scale, o.timeout});
   if (o.kind == Kind::kBarrier || count == 0) return calls_.size();
   // The peers' contribution is this rank's, also where only the root has one.
   Operation as_root = o;

@@ -14,6 +14,10 @@ struct RecordedCall {
   ElementType type;
   std::size_t count;  ///< elements, over all buffers
   int peer;
+  std::uint32_t tag = 0;
+  int priority = 0;
+  double scale = 1;
+  Duration timeout{};
 };
 
 /// A group of `size` ranks of which only this one exists: every peer is taken to contribute exactly

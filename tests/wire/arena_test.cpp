@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <random>
@@ -128,6 +130,144 @@ TEST(Arena, CountsByCategoryAndRemembersPeaks) {
   for (const Usage& usage : ledger.categories) at_peak += usage.at_peak;
   EXPECT_EQ(at_peak, ledger.total.peak);
   arena.free(a);
+}
+
+TEST(Arena, PeaksBeginAnewWhenTheyAreReset) {
+  Arena arena(small(64 << 20));
+  const auto gradients = [&] {
+    return arena.ledger().categories[static_cast<int>(MemoryCategory::kGradients)];
+  };
+  const ScopedCategory tag(MemoryCategory::kGradients);
+  void* kept = arena.allocate(1 << 20);
+  arena.free(arena.allocate(4 << 20));
+  EXPECT_EQ(arena.ledger().total.peak, 5u << 20);
+  EXPECT_EQ(gradients().peak, 5u << 20);
+  arena.reset_peaks();
+  EXPECT_EQ(arena.ledger().total.peak, 1u << 20);
+  EXPECT_EQ(gradients().peak, 1u << 20);
+  EXPECT_EQ(gradients().at_peak, 1u << 20);
+  arena.free(arena.allocate(2 << 20));
+  EXPECT_EQ(arena.ledger().total.peak, 3u << 20);
+  EXPECT_EQ(gradients().at_peak, 3u << 20);
+  arena.free(kept);
+}
+
+TEST(Arena, TheWholeLimitMayBeUsedAndNotAByteMore) {
+  Arena arena(small(4 << 20));
+  void* all = arena.allocate(4 << 20);
+  EXPECT_THROW(arena.allocate(1), Error);
+  arena.free(all);
+  arena.charge(4 << 20);
+  EXPECT_THROW(arena.charge(64), Error);
+  arena.discharge(4 << 20, MemoryCategory::kTemporary);
+  EXPECT_EQ(arena.allocate(4 << 20), all);
+}
+
+// What is free here takes pages of the same machine.
+TEST(Arena, AChargeGivesThePagesOfFreeBlocksBack) {
+  Arena arena(small(8 << 20));
+  arena.free(arena.allocate(6 << 20));
+  arena.charge(2 << 20);
+  EXPECT_EQ(arena.ledger().held, 6u << 20) << "both fit";
+  arena.charge(1 << 20);
+  EXPECT_EQ(arena.ledger().held, 0u);
+}
+
+TEST(Arena, TrimmingGivesPagesBackAndKeepsTheAddresses) {
+  Arena arena(small(64 << 20));
+  auto* large = static_cast<unsigned char*>(arena.allocate(1 << 20));
+  auto* edge = static_cast<unsigned char*>(arena.allocate(64 << 10));
+  void* little = arena.allocate(32 << 10);
+  std::memset(large, 7, 1 << 20);
+  for (void* block : {static_cast<void*>(large), static_cast<void*>(edge), little})
+    arena.free(block);
+  EXPECT_EQ(arena.trim(), (1u << 20) + (64u << 10)) << "a few pages are not worth it";
+  EXPECT_EQ(arena.ledger().held, 32u << 10);
+  EXPECT_EQ(arena.trim(), 0u);
+  EXPECT_EQ(arena.allocate(1 << 20), large) << "no new addresses";
+  EXPECT_EQ(large[1 << 19], 0) << "a fresh page";
+}
+
+// Peers that read the block count themselves.
+TEST(Arena, ABlockThatIsHeldIsFreedByALaterAllocation) {
+  Arena arena(small(64 << 20));
+  std::atomic<int> holders = 2;
+  void* block = arena.allocate(1 << 20);
+  arena.free_when_unheld(block, &holders);
+  void* other = arena.allocate(1 << 20);
+  EXPECT_NE(other, block);
+  holders = 1;
+  arena.free(arena.allocate(64));
+  EXPECT_EQ(arena.ledger().total.in_use, 2u << 20);
+  holders = 0;
+  EXPECT_EQ(arena.allocate(1 << 20), block);
+  arena.free(block);
+  arena.free(arena.allocate(64));
+  EXPECT_EQ(arena.ledger().total.in_use, 1u << 20) << "and is freed once";
+  arena.free(other);
+}
+
+TEST(Arena, FreedBlocksAreFilledWhereThatIsAskedFor) {
+  Arena arena(small(64 << 20));
+  auto* block = static_cast<unsigned char*>(arena.allocate(1000));
+  std::memset(block, 1, 1000);
+  arena.free(block);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(block[i], 0xcb) << i;
+  Arena plain({.virtual_bytes = 1 << 26, .limit_bytes = 1 << 20});
+  block = static_cast<unsigned char*>(plain.allocate(1000));
+  std::memset(block, 1, 1000);
+  plain.free(block);
+  EXPECT_EQ(block[999], 1);
+}
+
+TEST(Arena, KnowsWhichRangesItHolds) {
+  Arena arena({.virtual_bytes = 1 << 20, .limit_bytes = 1 << 20});
+  const std::byte* begin = arena.segment().data();
+  EXPECT_TRUE(arena.contains(begin, 1 << 20));
+  EXPECT_FALSE(arena.contains(begin, (1 << 20) + 1));
+  EXPECT_TRUE(arena.contains(begin + (1 << 20) - 1));
+  EXPECT_FALSE(arena.contains(begin + (1 << 20) - 1, 2));
+  EXPECT_FALSE(arena.contains(begin + (1 << 20)));
+  EXPECT_FALSE(arena.contains(begin - 1));
+  EXPECT_EQ(arena.offset(begin + 77), 77u);
+}
+
+TEST(Arena, AddressesThatAreUsedUpAreAnError) {
+  Arena arena({.virtual_bytes = 1 << 20, .limit_bytes = 1 << 30});
+  void* most = arena.allocate(900 << 10);
+  try {
+    arena.allocate(200 << 10);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    EXPECT_NE(std::string(error.what()).find("addresses are used up"), std::string::npos);
+  }
+  EXPECT_THROW(arena.allocate((1 << 20) + 1), Error) << "more than there is";
+  arena.free(most);
+  EXPECT_EQ(arena.allocate(900 << 10), most);
+}
+
+TEST(Arena, ByDefaultTheSegmentIsFourTimesTheMemory) {
+  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                             static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t most = std::size_t{512} << 30;
+  EXPECT_EQ(Arena({.limit_bytes = 1 << 20}).segment().bytes(), std::min(4 * memory, most));
+  const Arena::Options defaults;
+  EXPECT_EQ(defaults.ranks_on_host, 1);
+  EXPECT_FALSE(defaults.poison);
+}
+
+TEST(Ledger, SaysWhereTheMemoryIs) {
+  Ledger ledger;
+  ledger.categories[static_cast<int>(MemoryCategory::kParameters)].in_use = 3 << 20;
+  ledger.categories[static_cast<int>(MemoryCategory::kCommunication)].in_use = 1 << 19;
+  ledger.total.in_use = 7 << 19;
+  ledger.limit = 8 << 20;
+  ledger.held = 1 << 20;
+  ledger.rounding = 1 << 18;
+  EXPECT_EQ(ledger.text(),
+            "parameters 3.0 MiB, communication 0.5 MiB, 3.5 MiB in all of a limit of 8.0 MiB (1.0 "
+            "MiB more is held free, 0.2 MiB lost to rounding)");
 }
 
 TEST(Arena, ABlockMovesFromOneCategoryToAnother) {

@@ -1,13 +1,16 @@
 #include "shoal/wire/local_rendezvous.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "shoal/base/error.h"
@@ -158,6 +161,130 @@ TEST(LocalRendezvous, TwoOfOneRankAreRefused) {
                Error);
   first.join();
   second.join();
+}
+
+/// What `call` throws.
+template <class Call>
+Error error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorKind::kInternal, "none", "no error");
+}
+
+// A process with the right key comes as a rank that is not expected: two jobs have one name. Both
+// sides say so, and neither waits for its deadline.
+TEST(LocalRendezvous, ARankThatIsNotExpectedIsAMistakeOfBothSides) {
+  for (const auto& [rank, size] : {std::pair{1, 3}, {2, 3}, {3, 4}}) {
+    Error caller(ErrorKind::kInternal, "none", "no error");
+    std::thread stranger([&] {
+      caller =
+          error_of([&] { local_rendezvous(options_of("strange", rank, size), soon(), scratch()); });
+    });
+    const Error leader =
+        error_of([] { local_rendezvous(options_of("strange", 0, 2), soon(), scratch()); });
+    stranger.join();
+    EXPECT_EQ(leader.kind(), ErrorKind::kUsage) << leader.what();
+    EXPECT_EQ(leader.message(), "a process came as rank " + std::to_string(rank) + " of " +
+                                    std::to_string(size) + " where 2 are expected");
+    EXPECT_EQ(caller.kind(), ErrorKind::kUsage) << caller.what();
+    EXPECT_EQ(caller.rank(), rank);
+  }
+}
+
+TEST(LocalRendezvous, WithoutRank0IsATimeoutThatNamesIt) {
+  const Error error = error_of([] {
+    local_rendezvous(options_of("alone", 1, 2), Deadline::in(milliseconds(20)), scratch());
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+  EXPECT_EQ(error.peer(), 0);
+  EXPECT_EQ(error.rank(), 1);
+}
+
+TEST(LocalRendezvous, CallsThatMakeNoSenseAreRefused) {
+  const auto kind_of = [](const LocalRendezvousOptions& options) {
+    return error_of([&] { local_rendezvous(options, soon(), scratch()); }).kind();
+  };
+  for (const auto& [rank, size] : {std::pair{0, 0}, {-1, 1}, {1, 1}})
+    EXPECT_EQ(kind_of(options_of("x", rank, size)), ErrorKind::kUsage) << rank << " " << size;
+  LocalRendezvousOptions options = options_of("x", 0, 1);
+  for (const std::string& name : {std::string(), std::string("a/b"), std::string(108, 'x')}) {
+    options.name = name;
+    EXPECT_EQ(kind_of(options), ErrorKind::kUsage) << name;
+  }
+}
+
+// A rank that shares no memory is known to share none, and is there all the same.
+TEST(LocalRendezvous, SaysWhoSharesMemory) {
+  Arena arena({.virtual_bytes = 1 << 20, .limit_bytes = 1 << 20});
+  std::vector<LocalRendezvousResult> results(3);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      LocalRendezvousOptions options = options_of("who", rank, 3);
+      if (rank == 1) options.arena = &arena.segment();
+      results[static_cast<std::size_t>(rank)] = local_rendezvous(options, soon(), scratch());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const LocalRendezvousResult& all = results[rank];
+    EXPECT_EQ(all.shares, (std::vector<bool>{false, true, false}));
+    ASSERT_EQ(all.arenas.size(), 3u);
+    ASSERT_EQ(all.processes.size(), 3u);
+    EXPECT_EQ(all.control.bytes(), std::size_t{1} << 20);
+    for (std::size_t peer = 0; peer < 3; ++peer) {
+      if (rank != 1) {
+        EXPECT_EQ(static_cast<bool>(all.arenas[peer]), peer == 1) << rank << " " << peer;
+      }
+      EXPECT_EQ(all.processes[peer].get() >= 0, peer != rank) << rank << " " << peer;
+    }
+  }
+  // One segment, which holds the token and nothing else.
+  results[0].control.data()[100] = std::byte{9};
+  EXPECT_EQ(results[2].control.data()[100], std::byte{9});
+  EXPECT_EQ(results[1].control.data()[64], std::byte{0});
+}
+
+// A job of this name was killed during its rendezvous.
+TEST(LocalRendezvous, ASocketThatWasLeftBehindIsNoObstacle) {
+  const LocalRendezvousOptions options = options_of("stale", 0, 1);
+  const std::string path = rendezvous_directory(scratch()) + "/" + options.name;
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  path.copy(address.sun_path, path.size());
+  const Descriptor dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_NO_THROW(local_rendezvous(options, soon(), scratch()));
+  EXPECT_NE(access(path.c_str(), F_OK), 0) << "and none is left";
+}
+
+TEST(RendezvousDirectory, BelongsToThisUserAlone) {
+  std::string base = testing::TempDir() + "rendezvous-XXXXXX";
+  ASSERT_NE(mkdtemp(base.data()), nullptr);
+  const std::string path = base + "/shoal-" + std::to_string(getuid());
+  const auto refused = [&] {
+    return error_of([&] { rendezvous_directory(base); }).kind() == ErrorKind::kResource;
+  };
+  EXPECT_EQ(rendezvous_directory(base), path);
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  EXPECT_EQ(rendezvous_directory(base), path) << "once more";
+  for (const mode_t mode : {0701, 0710, 0704}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    EXPECT_TRUE(refused()) << mode;
+  }
+  ASSERT_EQ(rmdir(path.c_str()), 0);
+  ASSERT_EQ(symlink(scratch().c_str(), path.c_str()), 0);
+  EXPECT_TRUE(refused()) << "a link to anywhere";
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  Descriptor(open(path.c_str(), O_CREAT | O_WRONLY, 0600));
+  EXPECT_TRUE(refused()) << "a file";
+  unlink(path.c_str());
+  rmdir(base.c_str());
+  EXPECT_TRUE(refused()) << "there is nothing to make it in";
 }
 
 }  // namespace

@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -69,6 +74,236 @@ TEST(TcpTransport, AReceivePostedForAnotherSizeWhileAChunkArrivesIsNotWritten) {
   const auto chunk = transport.take(1, kStream);
   ASSERT_TRUE(chunk);
   EXPECT_EQ(chunk->total(), kSent);
+}
+
+/// A transport of rank 0 of 2 whose peer is a socket.
+class TransportWithASocket : public testing::Test {
+ protected:
+  TransportWithASocket() {
+    auto connected =
+        std::async(std::launch::async, [&] { return connect_as_rank_1(store_.endpoint()); });
+    StoreClient client(store_.endpoint(), "key", soon());
+    transport_.emplace(TcpTransport::Options{.key = "key", .silence = std::chrono::minutes(10)},
+                       client, 0, 2, soon());
+    peer_ = connected.get();
+  }
+
+  /// The peer sends a message of one chunk.
+  void deliver(Stream stream, const Bytes& message) {
+    const ChunkHeader header{.length = static_cast<std::uint32_t>(message.size()),
+                             .stream = stream,
+                             .total = message.size()};
+    send_bytes(peer_, &header, sizeof header);
+    if (!message.empty()) send_bytes(peer_, message.data(), message.size());
+  }
+  void await_bytes(std::uint64_t bytes) {
+    for (const Deadline end = soon(); transport_->bytes_received(1) < bytes && !end.passed();)
+      transport_->wait_for_event(transport_->events(), std::chrono::milliseconds(1));
+  }
+
+  StoreServer store_{"127.0.0.1", {0, 0}, "key"};
+  std::optional<TcpTransport> transport_;
+  Descriptor peer_;
+};
+
+TEST(TcpTransport, HasTheDefaultsOfItsDocumentation) {
+  const TcpTransport::Options options;
+  EXPECT_EQ(options.name, "world");
+  EXPECT_EQ(options.heartbeat, std::chrono::seconds(1));
+  EXPECT_EQ(options.silence, std::chrono::seconds(15));
+}
+
+TEST_F(TransportWithASocket, AMessageThatWasEarlyIsTakenByALaterReceive) {
+  deliver({1, 3}, Bytes(100, std::byte{5}));
+  await_bytes(132);
+  EXPECT_TRUE(transport_->has_arrived(1, {1, 3}));
+  EXPECT_FALSE(transport_->has_arrived(1, {1, 4}));
+  Bytes memory(100);
+  const auto receive = std::make_shared<PostedReceive>(memory.data(), memory.size());
+  transport_->post_receive(1, {1, 3}, receive);
+  EXPECT_EQ(receive->arrived, 100u);
+  EXPECT_EQ(memory, Bytes(100, std::byte{5}));
+  EXPECT_FALSE(transport_->has_arrived(1, {1, 3}));
+  EXPECT_FALSE(transport_->take(1, {1, 3}));
+}
+
+TEST_F(TransportWithASocket, AnEarlyMessageOfAnotherSizeStaysWhereItIs) {
+  deliver({1, 3}, Bytes(100, std::byte{5}));
+  await_bytes(132);
+  Bytes memory(200, std::byte{7});
+  const auto receive = std::make_shared<PostedReceive>(memory.data(), memory.size());
+  transport_->post_receive(1, {1, 3}, receive);
+  EXPECT_EQ(receive->actual, 100u);
+  EXPECT_EQ(receive->arrived, 0u);
+  EXPECT_EQ(memory, Bytes(200, std::byte{7}));
+  ASSERT_TRUE(transport_->has_arrived(1, {1, 3}));
+  EXPECT_EQ(transport_->take(1, {1, 3})->total(), 100u);
+}
+
+// The caller's memory may be gone: what comes afterwards is kept elsewhere.
+TEST_F(TransportWithASocket, ReleasedBuffersAreNotWritten) {
+  Bytes memory(100, std::byte{7});
+  transport_->post_receive(1, {1, 3},
+                           std::make_shared<PostedReceive>(memory.data(), memory.size()));
+  transport_->release_buffers({1, 3});
+  deliver({1, 3}, Bytes(100, std::byte{5}));
+  await_bytes(132);
+  EXPECT_EQ(memory, Bytes(100, std::byte{7}));
+  EXPECT_TRUE(transport_->has_arrived(1, {1, 3}));
+}
+
+TEST_F(TransportWithASocket, APeerThatSaysNothingHasNoAnswer) {
+  const auto before = Clock::now();
+  const auto answers = transport_->ask(7, std::chrono::milliseconds(20));
+  EXPECT_GE(Clock::now() - before, std::chrono::milliseconds(20));
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_FALSE(answers[0]);
+  EXPECT_FALSE(answers[1]);
+}
+
+// An answer is the number of the group and what the peer says of it.
+TEST_F(TransportWithASocket, AnswersAreThoseToTheOpenQuestionAndOfBoundedSize) {
+  const auto answer = [](std::uint64_t group, std::size_t bytes) {
+    Bytes message(sizeof group + bytes, std::byte{3});
+    std::memcpy(message.data(), &group, sizeof group);
+    return message;
+  };
+  const auto asked = [&](const Bytes& message, Duration longest) {
+    auto answers = std::async(std::launch::async, [&] { return transport_->ask(7, longest); });
+    // The question has been sent: a header and eight bytes, between heartbeats.
+    for (std::array<std::byte, 40> question{};;) {
+      const ssize_t n = recv(peer_.get(), question.data(), 32, MSG_WAITALL);
+      ChunkHeader header;
+      if (n != 32) {
+        std::this_thread::yield();
+        continue;
+      }
+      std::memcpy(&header, question.data(), sizeof header);
+      if (header.stream == Stream{0, 4}) break;
+    }
+    std::array<std::byte, 8> group{};
+    while (recv(peer_.get(), group.data(), group.size(), 0) != 8) std::this_thread::yield();
+    deliver({0, 5}, message);
+    return answers.get()[1];
+  };
+  const Duration minute = std::chrono::minutes(1);
+  const Duration briefly = std::chrono::milliseconds(50);
+  EXPECT_EQ(asked(answer(7, 3), minute), Bytes(3, std::byte{3}));
+  EXPECT_EQ(asked(answer(7, 4096), minute), Bytes(4096, std::byte{3}));
+  EXPECT_EQ(asked(answer(7, 4097), briefly), std::nullopt) << "too long";
+  EXPECT_EQ(asked(answer(8, 3), briefly), std::nullopt) << "of another group";
+  EXPECT_EQ(asked(answer(7, 0), minute), std::nullopt) << "it does not know the group";
+}
+
+TEST_F(TransportWithASocket, AfterAFailureMemoryIsReleasedAndTheFirstCauseStays) {
+  transport_->abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(0, 2));
+  transport_->abort(Error(ErrorKind::kInternal, "read", "a later cause"));
+  const Bytes body(1 << 20);
+  const auto released = std::make_shared<std::atomic<bool>>(false);
+  transport_->send(1, {1, 1}, 0, {}, body, released);
+  EXPECT_TRUE(*released);
+  try {
+    transport_->check();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "the shard is truncated");
+  }
+}
+
+/// True when the other end closes `socket`, perhaps after some bytes.
+bool is_closed(const Descriptor& socket) {
+  for (const Deadline end = soon(); !end.passed();) {
+    char byte = 0;
+    const ssize_t n = recv(socket.get(), &byte, 1, 0);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return true;
+    if (n < 0) std::this_thread::yield();
+  }
+  return false;
+}
+
+// Callers that know the key and claim to be what they cannot be are shown out, and rank 1 stays.
+TEST_F(TransportWithASocket, CallersThatCannotBeRanksAreClosed) {
+  StoreClient client(store_.endpoint(), "key", soon());
+  const Endpoint address = parse_endpoint(client.wait("peers/world/0", soon()));
+  const std::int32_t claims[][2] = {{1, 2}, {0, 2}, {2, 2}, {-1, 2}, {1, 3}, {1, 1}};
+  for (const auto& [rank, size] : claims) {
+    const Descriptor caller = connect_to(address, soon());
+    const std::int32_t fields[4] = {rank, size, 0, 0};
+    Hello hello;
+    std::memcpy(hello.data(), fields, sizeof fields);
+    handshake_as_caller(caller.get(), "key", hello, soon());
+    EXPECT_TRUE(is_closed(caller)) << rank << " of " << size;
+  }
+  EXPECT_NO_THROW(transport_->check());
+  EXPECT_FALSE(transport_->gone(1));
+  deliver({1, 3}, Bytes(1));
+  await_bytes(33);
+  EXPECT_TRUE(transport_->has_arrived(1, {1, 3}));
+}
+
+TEST(TcpTransport, ARankThatIsNoneIsRefused) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  StoreClient client(store.endpoint(), "key", soon());
+  for (const auto& [rank, size] : {std::pair{0, 0}, {-1, 2}, {2, 2}}) {
+    try {
+      const TcpTransport transport({.key = "key"}, client, rank, size, soon());
+      ADD_FAILURE() << rank << " of " << size;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    }
+  }
+}
+
+/// Two transports that are connected.
+struct Two {
+  Two() {
+    auto other = std::async(std::launch::async, [&] {
+      StoreClient client(store.endpoint(), "key", soon());
+      return std::make_unique<TcpTransport>(TcpTransport::Options{.key = "key"}, client, 1, 2,
+                                            soon());
+    });
+    StoreClient client(store.endpoint(), "key", soon());
+    zero =
+        std::make_unique<TcpTransport>(TcpTransport::Options{.key = "key"}, client, 0, 2, soon());
+    one = other.get();
+  }
+  StoreServer store{"127.0.0.1", {0, 0}, "key"};
+  std::unique_ptr<TcpTransport> zero;
+  std::unique_ptr<TcpTransport> one;
+};
+
+TEST(TcpTransport, RanksAnswerForTheGroupsThatTheyKnow) {
+  Two two;
+  const Duration minute = std::chrono::minutes(1);
+  two.one->answer_for(7, [] { return Bytes(5, std::byte{9}); });
+  two.one->answer_for(8, [] { return Bytes(2, std::byte{1}); });
+  two.zero->answer_for(7, [] { return Bytes(1, std::byte{0}); });
+  auto answers = two.zero->ask(7, minute);
+  EXPECT_FALSE(answers[0]) << "this rank does not ask itself";
+  EXPECT_EQ(answers[1], Bytes(5, std::byte{9}));
+  EXPECT_EQ(two.zero->ask(8, minute)[1], Bytes(2, std::byte{1}));
+  EXPECT_FALSE(two.zero->ask(9, minute)[1]);
+  two.one->answer_for(7, nullptr);
+  EXPECT_FALSE(two.zero->ask(7, minute)[1]);
+}
+
+TEST(TcpTransport, ARankThatLeftIsGoneAndNoFailure) {
+  Two two;
+  EXPECT_FALSE(two.zero->gone(1));
+  two.one->send(0, {1, 1}, 0, Bytes(3 << 20));
+  two.one.reset();  // what it has sent arrives all the same
+  for (const Deadline end = soon(); !two.zero->gone(1) && !end.passed();)
+    two.zero->wait_for_event(two.zero->events(), std::chrono::milliseconds(1));
+  EXPECT_TRUE(two.zero->gone(1));
+  EXPECT_NO_THROW(two.zero->check());
+  std::size_t bytes = 0;
+  while (const auto chunk = two.zero->take(1, {1, 1})) bytes += chunk->bytes();
+  EXPECT_EQ(bytes, 3u << 20);
+  const auto released = std::make_shared<std::atomic<bool>>(false);
+  const Bytes body(10);
+  two.zero->send(1, {1, 1}, 0, {}, body, released);
+  EXPECT_TRUE(*released);
+  EXPECT_EQ(two.zero->ask(7, std::chrono::minutes(1)).size(), 2u) << "nobody is left to wait for";
 }
 
 }  // namespace

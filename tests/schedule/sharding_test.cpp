@@ -1,0 +1,70 @@
+// Tables of gathers and releases, worked out by hand.
+#include "shoal/schedule/sharding.h"
+
+#include <gtest/gtest.h>
+
+#include "shoal/base/error.h"
+
+namespace shoal::schedule {
+namespace {
+
+std::string text_of(const ShardPlan& plan) { return to_string(shard_table(plan)); }
+
+TEST(ShardTable, KeepsUnitsThatAreNotReshardedAfterForward) {
+  EXPECT_EQ(
+      text_of(
+          {.reads = {{0}, {1}}, .parent = {-1, -1}, .ahead = 0, .reshard_after_forward = false}),
+      "gather 0, forward 0, gather 1, forward 1, backward 1, release 1, backward 0, release "
+      "0");
+}
+
+// What a module reads is there as long as the modules inside it compute, in either pass.
+TEST(ShardTable, AModuleHoldsItsUnitsWhileThoseInsideItCompute) {
+  const ShardPlan plan{.reads = {{9}, {0}, {1}}, .parent = {-1, 0, 0}, .ahead = 0};
+  EXPECT_EQ(text_of(plan),
+            "gather 9, forward 0, gather 0, forward 1, release 0, gather 1, forward 2, release 1, "
+            "backward 0, gather 1, backward 2, release 1, gather 0, backward 1, release 0, release "
+            "9");
+  EXPECT_EQ(most_gathered(shard_table(plan)), 2);
+}
+
+TEST(ShardTable, GathersAsFarAheadAsItIsAsked) {
+  EXPECT_EQ(
+      text_of({.reads = {{0}, {1}, {2}, {3}}, .parent = {-1, -1, -1, -1}, .ahead = 2}),
+      "gather 0, gather 1, gather 2, forward 0, release 0, gather 3, forward 1, release 1, forward "
+      "2, release 2, forward 3, gather 2, gather 1, backward 3, release 3, gather 0, backward 2, "
+      "release 2, backward 1, release 1, backward 0, release 0");
+}
+
+TEST(ShardTable, WithNothingToTrainThereIsNoBackward) {
+  EXPECT_EQ(text_of({.reads = {{0}, {1}}, .parent = {-1, -1}, .ahead = 0, .first_trained = 2}),
+            "gather 0, forward 0, release 0, gather 1, forward 1, release 1");
+  EXPECT_EQ(text_of({}), "");
+  EXPECT_EQ(most_gathered({}), 0);
+}
+
+TEST(ShardTable, ListsThatDoNotFitTogetherAreRefused) {
+  const auto refused = [](const ShardPlan& plan) {
+    try {
+      shard_table(plan);
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kUsage;
+    }
+    return false;
+  };
+  EXPECT_FALSE(refused({.reads = {{0}, {1}}, .parent = {-1, 0}}));
+  EXPECT_TRUE(refused({.reads = {{0}, {1}}, .parent = {-1}}));
+  EXPECT_TRUE(refused({.reads = {{0}, {1}}, .parent = {-1, 1}})) << "inside itself";
+  EXPECT_TRUE(refused({.reads = {{0}, {1}}, .parent = {-1, -2}}));
+  EXPECT_TRUE(refused({.reads = {{0}}, .parent = {-1}, .ahead = -1}));
+}
+
+TEST(ShardPlan, HasTheDefaultsOfItsDocumentation) {
+  const ShardPlan plan;
+  EXPECT_EQ(plan.ahead, 1);
+  EXPECT_TRUE(plan.reshard_after_forward);
+  EXPECT_EQ(plan.first_trained, 0);
+}
+
+}  // namespace
+}  // namespace shoal::schedule

@@ -1,0 +1,101 @@
+// The limits of keys and values, numbers, and what a store says of calls that fail.
+#include "shoal/wire/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "shoal/base/error.h"
+
+namespace shoal::wire {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+constexpr std::size_t kMostKey = 4096;
+constexpr std::size_t kMostValue = 16 << 20;
+
+Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
+
+class StoreOfOneRank : public testing::Test {
+ protected:
+  StoreClient connect() { return {server_->endpoint(), "secret", soon()}; }
+
+  std::optional<StoreServer> server_{std::in_place, "127.0.0.1", PortRange{}, "secret"};
+  StoreClient client_ = connect();
+};
+
+template <class Call>
+Error error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorKind::kInternal, "none", "no error");
+}
+
+TEST_F(StoreOfOneRank, TakesTheLongestKeyWithTheLargestValue) {
+  const std::string key(kMostKey, 'k');
+  const std::string value(kMostValue, 'v');
+  client_.set(key, value, soon());
+  EXPECT_EQ(client_.get(key, soon()), value);
+  EXPECT_EQ(error_of([&] { client_.set(key + "k", "", soon()); }).kind(), ErrorKind::kUsage);
+  EXPECT_EQ(error_of([&] { client_.set("k", value + "v", soon()); }).kind(), ErrorKind::kUsage);
+  client_.set("", "of no key", soon());
+  EXPECT_EQ(client_.get("", soon()), "of no key");
+}
+
+TEST_F(StoreOfOneRank, AddsOnlyToNumbers) {
+  EXPECT_EQ(client_.add("n", 5, soon()), 5);
+  EXPECT_EQ(client_.add("n", -7, soon()), -2);
+  EXPECT_EQ(client_.get("n", soon()), "-2");
+  for (const char* text : {"", "x", "1x", " 1", "1 ", "99999999999999999999"}) {
+    client_.set("n", text, soon());
+    const Error error = error_of([&] { client_.add("n", 1, soon()); });
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage) << text;
+    EXPECT_THAT(error.what(), HasSubstr("key 'n' holds no number: '" + std::string(text) + "'"));
+    EXPECT_EQ(client_.get("n", soon()), text) << "it is left as it was";
+  }
+}
+
+TEST_F(StoreOfOneRank, AnswersAllThatWait) {
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 3; ++i) {
+    waiters.emplace_back([&] {
+      StoreClient other = connect();
+      EXPECT_EQ(other.wait("late", soon()), "here");
+    });
+  }
+  client_.set("late", "here", soon());
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(client_.wait("late", soon()), "here");
+}
+
+// It had asked, gave up and ended. Its connection is no longer there when the answer is.
+TEST_F(StoreOfOneRank, ForgetsTheQuestionsOfWhoIsGone) {
+  {
+    StoreClient other = connect();
+    const Error error = error_of([&] { other.wait("late", Deadline::in(milliseconds(20))); });
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_THAT(error.what(), HasSubstr("no answer for key 'late'"));
+  }
+  for (int i = 0; i < 20; ++i) client_.get("x", soon());  // the server has seen the end by then
+  client_.set("late", "here", soon());
+  EXPECT_EQ(client_.get("late", soon()), "here");
+}
+
+TEST_F(StoreOfOneRank, ThatEndsIsNamed) {
+  server_.reset();
+  const Error error = error_of([&] { client_.wait("x", soon()); });
+  EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+}
+
+TEST_F(StoreOfOneRank, KnowsTheAddressThatLeadsToIt) { EXPECT_EQ(client_.address(), "127.0.0.1"); }
+
+}  // namespace
+}  // namespace shoal::wire
