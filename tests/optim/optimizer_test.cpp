@@ -11,7 +11,10 @@
 #include <cmath>
 
 #include "shoal/base/error.h"
+#include "shoal/base/memory_category.h"
 #include "shoal/base/philox.h"
+#include "shoal/comm/allocator.h"
+#include "shoal/comm/world.h"
 #include "shoal/optim/clipping.h"
 
 namespace shoal::optim {
@@ -324,6 +327,24 @@ TEST(Storage, SixteenBitsThroughoutStayNearFloat32) {
               10 * 0x1p-7 * largest(floats[i].parameter));
   }
   for (const State& state : pure->states()) EXPECT_EQ(state.tensor.scalar_type(), at::kBFloat16);
+}
+
+// What the forecast of memory counts is told apart by who took it.
+TEST(Storage, StatesAndMastersAreCountedAsTheOptimizers) {
+  comm::run_on_threads({.size = 1, .memory_limit_bytes = std::size_t{1} << 28},
+                       [](const comm::Group&) {
+                         const auto in_use = [] {
+                           return comm::installed_arena()
+                               ->ledger()
+                               .categories[static_cast<int>(MemoryCategory::kOptimizer)]
+                               .in_use;
+                         };
+                         const auto before = in_use();
+                         const at::Tensor p = at::zeros({10000}, at::kBFloat16);
+                         EXPECT_EQ(in_use(), before);
+                         const auto optimizer = make_optimizer({{"p", p, true}}, AdamWOptions{});
+                         EXPECT_GE(in_use(), before + 3 * 4 * 10000);
+                       });
 }
 
 TEST(Storage, WhatDoesNotGoTogetherIsRefused) {
