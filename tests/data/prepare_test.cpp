@@ -234,6 +234,40 @@ TEST(Prepare, OptionsOutsideTheirRangeAreRefused) {
   EXPECT_EQ(defaults.tokenizer, TokenizerKind::kBpe);
 }
 
+TEST(Prepare, SaysWhatWasPreparedOtherwise) {
+  using Others = std::map<std::string, std::string>;
+  const Folder folder;
+  write_corpus(folder, 10);
+  folder.write("in/bytes\xff.h", "no name in UTF-8");
+  const auto options = options_for(folder);
+  expect_error(ErrorKind::kInputMissing, "holds no dataset", [&] { prepared_otherwise(options); });
+  const auto source = prepare(options).manifest.source;
+  EXPECT_EQ(prepared_otherwise(options), Others{});
+  auto other = options;
+  other.vocab_size = 500;
+  other.seed = 7;
+  EXPECT_EQ(prepared_otherwise(other), (Others{{"vocab_size", "400"}, {"seed", "0"}}));
+  other = options;
+  other.tokenizer = TokenizerKind::kBytes;
+  EXPECT_EQ(prepared_otherwise(other), (Others{{"tokenizer", "bpe"}}));
+  const auto inputs = [&] { return prepared_otherwise(options)["inputs"]; };
+  const std::string was = fmt::format("{} files of {} bytes, now ", source.files, source.bytes);
+  folder.write("in/new.h", "12345");
+  EXPECT_EQ(inputs(), was + fmt::format("12 of {} or of other names", source.bytes + 5));
+  std::filesystem::remove(folder / "in/new.h");
+  EXPECT_EQ(inputs(), "");
+  std::filesystem::rename(folder / "in/d0/f0.h", folder / "in/d0/g0.h");
+  EXPECT_EQ(inputs(), was + fmt::format("11 of {} or of other names", source.bytes));
+  std::filesystem::rename(folder / "in/d0/g0.h", folder / "in/d0/f0.h");
+  folder.write("in/d0/f0.h", content(folder / "in/d0/f0.h") + "x");
+  EXPECT_EQ(inputs(), was + fmt::format("11 of {} or of other names", source.bytes + 1));
+  // Where no inputs are named, they are not looked at.
+  other = options;
+  other.inputs = {};
+  other.headers = "somewhere";
+  EXPECT_EQ(prepared_otherwise(other), (Others{{"corpus", "files"}}));
+}
+
 TEST(Prepare, AShardIsClosedWhenItHasItsTokens) {
   const Folder folder;
   for (int i = 0; i < 6; ++i)
@@ -329,7 +363,7 @@ TEST(Prepare, ShardsThatTheInterruptedRunHadMoreOfGo) {
 }
 
 // Sixty documents of a pair of letters each, which becomes a token where the training sees it. Of
-// sixty draws of one half 30 are expected, with a deviation of sqrt(15); five of them.
+// sixty draws of a quarter 15 are expected, with a deviation of sqrt(45 / 4); five of them.
 TEST(Prepare, TheTokenizerSeesAShareOfTheDocuments) {
   const Folder folder;
   const auto pair = [](int i) {
@@ -356,7 +390,7 @@ TEST(Prepare, TheTokenizerSeesAShareOfTheDocuments) {
     return count;
   };
   EXPECT_EQ(learnt(bytes), 60);
-  EXPECT_NEAR(learnt(bytes / 2), 30, 5 * std::sqrt(15.0));
+  EXPECT_NEAR(learnt(bytes / 4), 15, 5 * std::sqrt(45.0 / 4));
   // One document is seen whole, however long.
   options.inputs = {folder / "in/7"};
   options.tokenizer_bytes = 1;
