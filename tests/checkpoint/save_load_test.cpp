@@ -1,5 +1,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -253,6 +254,74 @@ TEST(SaveLoad, OneRanksTroubleIsEveryRanksError) {
   }
   EXPECT_THAT(words_of(ErrorKind::kData, [&] { std::rethrow_exception(thrown[0]); }),
               HasSubstr("rank 0 of 2, peer 1"));
+}
+
+TEST(SaveLoad, OptionsAndItemsThatMakeNoSenseAreRefused) {
+  Scratch scratch;
+  const StateItem good{.name = "w", .local = at::full({4}, 1.f), .global_shape = {4}};
+  const auto refused = [&](std::int64_t step, const std::vector<StateItem>& items,
+                           const SaveOptions& options, const std::string& words) {
+    EXPECT_THAT(words_of(ErrorKind::kUsage,
+                         [&] { save(scratch.path(), step, items, "{}", kAlone, options); }),
+                HasSubstr(words));
+    EXPECT_TRUE(fs::is_empty(scratch.path()));
+  };
+  refused(-1, {good}, {}, "step=-1");
+  refused(1, {good}, {.keep_last = -1}, "keep_last=-1");
+  refused(1, {good}, {.max_shard_bytes = 0}, "max_shard_bytes=0");
+  refused(1, {good, good}, {}, "'w' is empty or stands twice");
+  StateItem bad = good;
+  bad.name = "";
+  refused(1, {bad}, {}, "'' is empty or stands twice");
+  for (const auto& [replica, replicas] : {std::pair{-1, 1}, {1, 1}, {2, 2}}) {
+    bad = good;
+    bad.replica = replica, bad.replicas = replicas;
+    refused(1, {bad}, {}, fmt::format("replica {} of {}", replica, replicas));
+  }
+  bad = good;
+  bad.local = at::full({4, 2}, 1.f).select(1, 0);
+  refused(1, {bad}, {}, "is undefined or not contiguous");
+  bad.local = at::Tensor();
+  refused(1, {bad}, {}, "is undefined or not contiguous");
+  bad.local = at::full({3}, 1.f);
+  refused(1, {bad}, {}, "boxes have 4 elements, local has 3");
+  EXPECT_EQ(SaveOptions().keep_last, 0);
+  EXPECT_TRUE(SaveOptions().fsync);
+  EXPECT_EQ(SaveOptions().max_shard_bytes, std::int64_t{4} << 30);
+  EXPECT_EQ(save(scratch.path(), 0, {good}, "{}", kAlone, {.fsync = false}), scratch / "step-0");
+}
+
+TEST(SaveLoad, OfManyNamesEightAreShown) {
+  Scratch scratch;
+  const auto items = [](const std::string& prefix, int count) {
+    std::vector<StateItem> made;
+    for (int i = 0; i < count; ++i) {
+      made.push_back(
+          {.name = prefix + std::to_string(i), .local = at::full({1}, 1.f), .global_shape = {1}});
+    }
+    return made;
+  };
+  save(scratch.path(), 1, items("there", 8), "{}", kAlone, {.fsync = false});
+  const std::string words =
+      words_of(ErrorKind::kConfig, [&] { load(scratch / "step-1", items("here", 11), kAlone); });
+  EXPECT_THAT(words, HasSubstr("here5, here6 and 3 more; only in the checkpoint: there0, there1, "
+                               "there2, there3, there4, there5, there6, there7"));
+}
+
+// A part of a tensor that no rank holds, and a tensor without elements.
+TEST(SaveLoad, WhatHasNoElementIsSavedToo) {
+  Scratch scratch;
+  const auto items = [](float value) {
+    std::vector<StateItem> made{
+        {.name = "none", .local = at::full({0, 3}, value), .global_shape = {0, 3}},
+        {.name = "w", .local = at::full({4}, value), .global_shape = {4}}};
+    return made;
+  };
+  save(scratch.path(), 1, items(3), "{}", kAlone, {.fsync = false});
+  const auto found = items(9);
+  load(scratch / "step-1", found, kAlone);
+  EXPECT_TRUE(same(found, items(3)));
+  EXPECT_EQ(format::read_manifest(scratch / "step-1").find("none")->shape, (format::Shape{0, 3}));
 }
 
 TEST(SaveLoad, BoxesMustCoverATensorOnce) {

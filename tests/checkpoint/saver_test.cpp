@@ -180,6 +180,34 @@ TEST(Saver, OptionsOutsideTheirRangeAreRefused) {
   EXPECT_THROW(Saver(kAlone, {.staging_bytes = -1}), Error);
   EXPECT_THROW(Saver(kAlone, {.writer_share = 0}), Error);
   EXPECT_THROW(Saver(kAlone, {.writer_share = 1.5}), Error);
+  EXPECT_NO_THROW(Saver(kAlone, {.staging_bytes = 0, .writer_share = 1}));
+  EXPECT_EQ(SaverOptions().staging_bytes, std::int64_t{512} << 20);
+  EXPECT_EQ(SaverOptions().writer_share, 0.2);
+  Scratch scratch;
+  Saver saver(kAlone);
+  EXPECT_THROW(saver.wait(), Error) << "nothing is being saved";
+  EXPECT_THROW(saver.start(scratch.path(), -1, large_state(1), "{}"), Error);
+  EXPECT_THROW(saver.start(scratch.path(), 1, large_state(1), "{}", {.keep_last = -1}), Error);
+  EXPECT_FALSE(saver.busy());
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+// What it costs is told; the memory for it is taken once, as much as is needed.
+TEST(Saver, TellsItsTimeAndItsMemory) {
+  Scratch scratch;
+  Saver saver(kAlone, {.staging_bytes = std::int64_t{64} << 20, .writer_share = 1});
+  EXPECT_EQ(saver.staged_bytes(), 0);
+  for (int step = 1; step <= 2; ++step) {
+    const auto begin = Clock::now();
+    const auto items = large_state(1);
+    saver.start(scratch.path(), step, items, "{}", {.fsync = false});
+    saver.before_update();
+    EXPECT_LE(saver.staged_bytes(), std::int64_t{18} << 20);
+    const Saved saved = saver.wait();
+    EXPECT_GT(saved.held_up.count(), 0);
+    EXPECT_GE(saved.took, saved.held_up);
+    EXPECT_LE(saved.took, Clock::now() - begin);
+  }
 }
 
 }  // namespace

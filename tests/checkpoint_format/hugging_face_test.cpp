@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/difference.h"
@@ -330,6 +332,158 @@ TEST(HuggingFace, RefusesArchitecturesThatItHasNoNameFor) {
   model::ModelSpec mlp;
   mlp.family = model::Family::kMlp;
   EXPECT_THROW(hugging_face_config(mlp), Error);
+}
+
+TEST(HuggingFace, EveryReasonToRefuseAnArchitecture) {
+  const auto refused = [](model::ModelSpec spec,
+                          const std::function<void(model::ModelSpec&)>& change,
+                          const std::string& words) {
+    change(spec);
+    try {
+      hugging_face_tensors(spec);
+      ADD_FAILURE() << "taken; expected: " << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+      EXPECT_THAT(error.what(), HasSubstr(words));
+    }
+  };
+  using Spec = model::ModelSpec;
+  const char* learned = "learned positions go with LayerNorm";
+  refused(
+      gpt2(), [](Spec& s) { s.norm = model::Norm::kRms; }, learned);
+  refused(
+      gpt2(), [](Spec& s) { s.bias = false; }, learned);
+  refused(
+      gpt2(), [](Spec& s) { s.gated = true; }, learned);
+  refused(
+      gpt2(), [](Spec& s) { s.experts = 2; }, learned);
+  refused(
+      gpt2(), [](Spec& s) { s.kv_heads = 1; }, "GPT-2 has one key a head");
+  refused(
+      gpt2(), [](Spec& s) { s.head_size = 5; }, "GPT-2 has one key a head");
+  const char* rotary = "rotary positions go with RMSNorm";
+  refused(
+      llama(), [](Spec& s) { s.norm = model::Norm::kLayer; }, rotary);
+  refused(
+      llama(), [](Spec& s) { s.bias = true; }, rotary);
+  refused(
+      llama(), [](Spec& s) { s.gated = false; }, rotary);
+  refused(
+      llama(), [](Spec& s) { s.dropout = 0.1; }, "Llama has no dropout");
+  refused(
+      llama(3), [](Spec& s) { s.qkv_bias = true; }, "Mixtral has no biases");
+  refused(
+      llama(3), [](Spec& s) { s.qk_norm = true; }, "norms of queries and keys");
+  refused(
+      qwen2(), [](Spec& s) { s.qk_norm = true; }, "norms of queries and keys");
+  EXPECT_NO_THROW(hugging_face_tensors([] {
+    Spec spec = gpt2();
+    spec.dropout = 0.1;
+    return spec;
+  }()));
+}
+
+TEST(HuggingFace, ConfigurationsSayWhatTheModelIs) {
+  const auto config = [](const model::ModelSpec& spec) {
+    return nlohmann::json::parse(hugging_face_config(spec));
+  };
+  const auto theirs = config(gpt2());
+  EXPECT_EQ(theirs["model_type"], "gpt2");
+  EXPECT_EQ(theirs["activation_function"], "gelu_new");
+  EXPECT_EQ(theirs["tie_word_embeddings"], true);
+  EXPECT_TRUE(theirs["bos_token_id"].is_null() && theirs["eos_token_id"].is_null());
+  EXPECT_EQ(theirs["n_positions"], 8);
+  const auto rotary = config(llama());
+  EXPECT_EQ(rotary["model_type"], "llama");
+  EXPECT_EQ(rotary["hidden_act"], "silu");
+  EXPECT_EQ(rotary["tie_word_embeddings"], false);
+  EXPECT_EQ(rotary["mlp_bias"], false);
+  EXPECT_FALSE(rotary.contains("use_sliding_window"));
+  EXPECT_EQ(rotary["rope_scaling"]["factor"], 8);
+  const auto mixtral = config(llama(3));
+  EXPECT_EQ(mixtral["model_type"], "mixtral");
+  EXPECT_EQ(mixtral["num_local_experts"], 3);
+  EXPECT_EQ(mixtral["num_experts_per_tok"], 2);
+  EXPECT_FALSE(mixtral.contains("rope_scaling") || mixtral.contains("mlp_bias"));
+}
+
+// The sizes of the tensors decide where one file ends: none is longer than the limit.
+TEST(HuggingFace, FilesEndBeforeTheirLimit) {
+  testing::Scratch scratch;
+  const model::ModelSpec spec = llama();
+  const Values values = made_up(spec);
+  Reader reader(write_model(scratch / "ours", spec, values));
+  // Two thirds of a matrix of the feed-forward layer, which takes a file of its own.
+  constexpr std::int64_t kLimit = 640;
+  export_hugging_face(reader, scratch / "theirs", kLimit);
+  const auto index =
+      nlohmann::json::parse(testing::slurp(scratch / "theirs/model.safetensors.index.json"));
+  std::int64_t total = 0;
+  std::size_t tensors = 0;
+  std::int64_t before = 0;
+  const std::size_t files = [&] {
+    std::set<std::string> names;
+    for (const auto& name : index["weight_map"]) names.insert(name.get<std::string>());
+    for (const std::string& name : names) {
+      const File file = File::open(scratch / "theirs/" + name);
+      const Header header = read_header(file);
+      std::int64_t bytes = 0;
+      for (const Entry& entry : header.entries) {
+        bytes += entry.bytes();
+        EXPECT_EQ(index["weight_map"][entry.name], name);
+      }
+      EXPECT_TRUE(bytes <= kLimit || header.entries.size() == 1) << bytes;
+      // What follows did not fit any more.
+      if (total > 0) {
+        EXPECT_GT(before + header.entries[0].bytes(), kLimit) << name;
+      }
+      before = bytes;
+      total += bytes;
+      tensors += header.entries.size();
+    }
+    EXPECT_EQ(*names.begin(), fmt::format("model-00001-of-{:05}.safetensors", names.size()));
+    return names.size();
+  }();
+  EXPECT_GT(files, 5u);
+  EXPECT_EQ(tensors, index["weight_map"].size());
+  EXPECT_EQ(index["metadata"]["total_size"], total);
+}
+
+TEST(HuggingFace, AnIndexNamesFilesBesideIt) {
+  for (const char* name : {"../model.safetensors", "/etc/passwd", "", ".", ".."}) {
+    testing::Scratch scratch;
+    export_made_up(scratch, llama());
+    testing::spill(scratch / "theirs/model.safetensors.index.json",
+                   nlohmann::json{{"weight_map", {{"w", name}}}}.dump());
+    try {
+      import_hugging_face(scratch / "theirs", scratch / "back");
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kData);
+      EXPECT_THAT(error.what(), HasSubstr("is not the name of a file beside it"));
+    }
+  }
+}
+
+TEST(Widen, VectorsOfHalvesBecomeFloats) {
+  const auto widened = [](ElementType type, std::vector<std::uint16_t> bits) {
+    std::vector<char> bytes(bits.size() * 2);
+    std::memcpy(bytes.data(), bits.data(), bytes.size());
+    widen(bytes, type);
+    EXPECT_EQ(type, ElementType::kF32);
+    std::vector<float> values(bits.size());
+    EXPECT_EQ(bytes.size(), values.size() * 4);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  };
+  EXPECT_EQ(widened(ElementType::kF16, {0x3c00, 0xc000, 0x3e00}),
+            (std::vector<float>{1, -2, 1.5f}));
+  EXPECT_EQ(widened(ElementType::kBF16, {0x3f80, 0xc000}), (std::vector<float>{1, -2}));
+  std::vector<char> eight(8, 'x');
+  ElementType type = ElementType::kF64;
+  widen(eight, type);
+  EXPECT_EQ(type, ElementType::kF64);
+  EXPECT_EQ(eight, std::vector<char>(8, 'x'));
 }
 
 TEST(Widen, EveryHalfIsItsValue) {

@@ -64,6 +64,24 @@ TEST(Manifest, SaysWhatDoesNotFit) {
       {[](json& m) { m["metadata"] = "text"; }, "files, tensors and metadata"},
       {[](json& m) { m["files"][0]["name"] = "../../etc/passwd"; }, "is not the name of a file"},
       {[](json& m) { m["files"][0]["name"] = ".."; }, "is not the name of a file"},
+      {[](json& m) { m["files"][0]["name"] = "a/b"; }, "is not the name of a file"},
+      {[](json& m) { m["files"][0]["name"] = ""; }, "is not the name of a file"},
+      {[](json& m) { m["files"][0]["name"] = ".hidden"; }, "is not the name of a file"},
+      {[](json& m) { m["files"][0]["name"] = std::string("a\0b", 3); }, "files: 'a"},
+      {[](json& m) { m["files"][0]["header"] = "12"; }, "16 hexadecimal digits"},
+      {[](json& m) { m["files"][0]["header"] = "00000000000000000"; }, "16 hexadecimal digits"},
+      {[](json& m) { m["files"][0]["bytes"] = 1.5; }, "bytes: a whole number"},
+      {[](json& m) { m["files"][0]["bytes"] = ~0ULL; }, "bytes: a whole number"},
+      {[](json& m) { m["tensors"] = json::array(); }, "files, tensors and metadata"},
+      {[](json& m) { m["tensors"]["w"] = 1; }, "an object with 'type' is expected"},
+      {[](json& m) { m["tensors"]["w"]["type"] = "c128"; }, "type 'c128' is not known"},
+      {[](json& m) { m["tensors"]["w"]["shape"] = 4; }, "shape: a list of whole numbers"},
+      {[](json& m) { m["tensors"]["w"]["pieces"] = 1; }, "pieces: a list is expected"},
+      {[](json& m) { m["tensors"]["w"]["pieces"][0]["name"] = 1; }, "name: a string is expected"},
+      {[](json& m) { m["tensors"]["w"]["pieces"][0]["blocks"] = 1; },
+       "blocks: a list of checksums"},
+      {[](json& m) { m["tensors"]["w"]["pieces"][0]["blocks"].push_back("0000000000000000"); },
+       "2 block checksums for 4 elements"},
       {[](json& m) { m["files"][0].erase("bytes"); }, "'bytes' is missing"},
       {[](json& m) { m["tensors"]["w"]["pieces"][0]["file"] = 1; }, "file 1 of 1"},
       {[](json& m) { m["tensors"]["w"]["pieces"][0]["end"] = {5}; }, "does not lie in [4]"},
@@ -92,6 +110,42 @@ TEST(Manifest, SaysWhatDoesNotFit) {
       EXPECT_THAT(error.what(), AllOf(HasSubstr("'m.json'"), HasSubstr(c.words)));
     }
   }
+}
+
+TEST(Manifest, RefusesToWriteWhatNobodyCouldRead) {
+  const auto complaint = [](std::vector<LogicalTensor> tensors) -> std::string {
+    Manifest manifest{.step = 1, .tensors = std::move(tensors)};
+    try {
+      to_json(manifest);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      return error.what();
+    }
+    return "";
+  };
+  const LogicalTensor whole_one = tensor({4}, {{{0}, {4}}});
+  EXPECT_EQ(complaint({whole_one}), "");
+  EXPECT_THAT(complaint({whole_one, whole_one}), HasSubstr("tensor 'w' stands twice"));
+  EXPECT_THAT(complaint({tensor({4}, {{{0}, {3}}})}), HasSubstr("hold 3 of 4"));
+}
+
+TEST(Manifest, FindsTensorsByName) {
+  Manifest manifest{.step = 1};
+  for (const char* name : {"b", "a", "d"}) {
+    manifest.tensors.push_back(tensor({4}, {{{0}, {4}}}));
+    manifest.tensors.back().name = name;
+  }
+  const Manifest read = parse_manifest(
+      [&] {
+        manifest.files = {{"f.safetensors", 100, 0}};
+        return to_json(manifest);
+      }(),
+      "m");
+  for (const char* name : {"a", "b", "d"}) {
+    ASSERT_NE(read.find(name), nullptr);
+    EXPECT_EQ(read.find(name)->name, name);
+  }
+  for (const char* name : {"", "aa", "c", "e"}) EXPECT_EQ(read.find(name), nullptr) << name;
 }
 
 TEST(Manifest, RefusesMetadataThatIsNoObject) {

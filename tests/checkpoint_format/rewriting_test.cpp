@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
+#include <map>
 
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/difference.h"
@@ -40,6 +42,20 @@ TEST(Reshard, ChangesFilesAndNothingElse) {
     after.read(*after.manifest().find("b"), whole({6, 8}), values.data());
     EXPECT_EQ(values, testing::counted(whole({6, 8}), {6, 8}, 0));
   }
+}
+
+// 400 bytes, 240, 200 and 40: largest first, each to the file that is smallest so far.
+TEST(Reshard, FilesAreOfSimilarSize) {
+  testing::Scratch scratch;
+  std::vector<Source> sources;
+  for (const auto& [name, count] : {std::pair{"a", 10}, {"b", 50}, {"c", 60}, {"d", 100}})
+    sources.push_back(testing::source(name, {count}, whole({count}), 0));
+  Reader before(testing::write_checkpoint(scratch / "from", 6, {sources}));
+  const Reader after(reshard(before, scratch / "to", 2));
+  std::map<int, std::int64_t> bytes;
+  for (const LogicalTensor& tensor : after.manifest().tensors)
+    bytes[tensor.pieces[0].file] += tensor.bytes();
+  EXPECT_EQ(bytes, (std::map<int, std::int64_t>{{0, 440}, {1, 440}}));
 }
 
 TEST(Reshard, OverwritesNothingAndLeavesNothingBehind) {
@@ -88,6 +104,40 @@ TEST(Compare, MeasuresHowFarNumbersAreApart) {
   ASSERT_EQ(differences.size(), 1);
   EXPECT_EQ(differences[0].elements, 3) << "zeros of either sign have different bits";
   EXPECT_EQ(differences[0].largest_apart, 2.0);
+}
+
+/// The difference of two tensors of one element type.
+template <class T>
+Difference difference_of(ElementType type, const std::vector<T>& a, const std::vector<T>& b) {
+  testing::Scratch scratch;
+  const auto count = static_cast<std::int64_t>(a.size());
+  const auto write = [&](const char* name, const std::vector<T>& values) {
+    return testing::write_checkpoint(
+        scratch / name, 1,
+        {{{"w", type, {count}, whole({count}), blocks_of(type, [&] { return values.data(); })}}});
+  };
+  Reader first(write("a", a));
+  Reader second(write("b", b));
+  const auto differences = compare(first, second);
+  EXPECT_EQ(differences.size(), 1u);
+  return differences.empty() ? Difference() : differences[0];
+}
+
+TEST(Compare, KnowsTheTypesOfNumbers) {
+  const auto wide = difference_of<double>(ElementType::kF64, {1, 2}, {1, 2 + 1e-12});
+  EXPECT_NEAR(*wide.largest_apart, 1e-12, 1e-15);
+  EXPECT_EQ(wide.count, 2);
+  EXPECT_EQ(wide.elements, 1);
+  // 1.0 and 1.5 are 0x3f80 and 0x3fc0.
+  const auto half =
+      difference_of<std::uint16_t>(ElementType::kBF16, {0x3f80, 0x3f80}, {0x3fc0, 0x3f80});
+  EXPECT_EQ(half.largest_apart, 0.5);
+  const auto words = difference_of<std::int64_t>(ElementType::kI64, {1, 2, 3}, {1, 5, 6});
+  EXPECT_EQ(words.elements, 2);
+  EXPECT_FALSE(words.largest_apart.has_value());
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto broken = difference_of<float>(ElementType::kF32, {1, nan}, {2, 7});
+  EXPECT_EQ(broken.largest_apart, std::numeric_limits<double>::infinity());
 }
 
 }  // namespace

@@ -52,6 +52,45 @@ TEST(Store, WhatIsBeingWrittenDoesNotCountAndIsRemoved) {
   EXPECT_THAT(steps(scratch.path()), ElementsAre(1));
 }
 
+// What a killed run left must not become part of the checkpoint that is written anew.
+TEST(Store, WritingAStepBeginsInAnEmptyFolder) {
+  testing::Scratch scratch;
+  testing::spill(begin_step(scratch / "deep/er", 2) + "/shard-0007-00.safetensors", "old");
+  EXPECT_TRUE(fs::is_empty(begin_step(scratch / "deep/er", 2)));
+  abandon_step(scratch / "deep/er", 2);
+  EXPECT_TRUE(fs::is_empty(scratch / "deep/er"));
+}
+
+TEST(Store, WhatWasBeingRemovedGoesAltogether) {
+  testing::Scratch scratch;
+  write(scratch.path(), 1);
+  fs::create_directories(scratch / ".removing-step-7/inside");
+  fs::create_directories(scratch / "notes");
+  prune_steps(scratch.path(), 0);
+  EXPECT_FALSE(fs::exists(scratch / ".removing-step-7"));
+  EXPECT_TRUE(fs::exists(scratch / "notes")) << "what is no checkpoint is left alone";
+  // What stands in the way of removing is removed first.
+  for (const int step : {2, 3}) write(scratch.path(), step);
+  prune_steps(scratch.path(), 2);
+  EXPECT_THAT(steps(scratch.path()), ElementsAre(2, 3));
+  prune_steps(scratch.path(), 2);
+  EXPECT_THAT(steps(scratch.path()), ElementsAre(2, 3)) << "as many as are kept";
+}
+
+TEST(Store, OnlyWholeNumbersAreSteps) {
+  testing::Scratch scratch;
+  for (const char* name :
+       {"step-", "step--1", "step-1x", "step-0x1", "xstep-1", "step-99999999999999999999"}) {
+    fs::create_directories(scratch / name);
+    testing::spill(scratch / name + "/manifest.json", "{}");
+  }
+  EXPECT_THAT(steps(scratch.path()), ElementsAre());
+  EXPECT_FALSE(newest_step(scratch.path()));
+  fs::create_directories(scratch / "step-0");
+  testing::spill(scratch / "step-0/manifest.json", "{}");
+  EXPECT_THAT(steps(scratch.path()), ElementsAre(0));
+}
+
 TEST(Store, SavingAStepAgainReplacesIt) {
   testing::Scratch scratch;
   write(scratch.path(), 4, 1);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -48,6 +49,17 @@ TEST(Permutation, LooksRandom) {
     EXPECT_LT(fixed, 10);
     EXPECT_LT(together, 10);
   }
+}
+
+// Runs that were saved go on with the same order, and published losses are of it.
+TEST(Permutation, IsTheOneThatItWas) {
+  const Permutation order(Key(7), 1000);
+  std::vector<std::uint64_t> first;
+  for (std::uint64_t i = 0; i < 6; ++i) first.push_back(order[i]);
+  EXPECT_EQ(first, (std::vector<std::uint64_t>{962, 114, 216, 348, 966, 436}));
+  EXPECT_EQ(order.size(), 1000u);
+  EXPECT_THROW(order[1000], Error);
+  EXPECT_THROW(Permutation(Key(7), 0), Error);
 }
 
 TEST(Mixture, EveryPrefixHasTheRightProportions) {
@@ -186,6 +198,48 @@ TEST(Cursor, ResumesOnlyWhereItBelongs) {
   }
 }
 
+// As above, of two corpora in several epochs.
+TEST(Cursor, TheOrderOfSamplesIsTheOneThatItWas) {
+  const Folder folder;
+  const SampleCursor cursor({{corpus(folder, "a", 3000), 3}, {corpus(folder, "b", 500), 1}}, 16, 5);
+  std::vector<std::uint64_t> starts;
+  for (const std::uint64_t sample : {0, 1, 2, 3, 400, 403})
+    starts.push_back(cursor.at(sample).start);
+  EXPECT_EQ(starts, (std::vector<std::uint64_t>{2926, 270, 248, 1038, 2235, 315}));
+}
+
+// 32 tokens hold one window of 16 at any of 16 offsets, and its last label; 31 hold one at the
+// first alone.
+TEST(Cursor, ACorpusOfTwoWindowsIsCutAnywhere) {
+  const Folder folder;
+  for (const std::size_t tokens : {31, 32, 48}) {
+    const SampleCursor cursor({{corpus(folder, fmt::format("c{}", tokens), tokens - 1)}}, 16, 3);
+    std::set<std::uint64_t> starts;
+    for (std::uint64_t i = 0; i < 300; ++i) starts.insert(cursor.at(i).start);
+    EXPECT_EQ(cursor.samples_per_epoch(0), tokens == 48 ? 2u : 1u);
+    EXPECT_EQ(starts.size(), tokens == 31 ? 1u : tokens - 16);
+    EXPECT_EQ(*starts.begin(), 0u);
+  }
+}
+
+TEST(Cursor, CorporaOfDifferentTokenizersDoNotMix) {
+  const Folder folder;
+  const auto bytes = corpus(folder, "a", 3000);
+  PrepareOptions options;
+  options.inputs = {folder / "in_a"};
+  options.out = folder / "bpe";
+  options.vocab_size = 300;
+  prepare(options);
+  const auto bpe = std::make_shared<TokenDataset>(TokenDataset::open(folder / "bpe", "train"));
+  try {
+    SampleCursor({{bytes}, {bpe}}, 16, 0);
+    ADD_FAILURE() << "they were mixed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    EXPECT_NE(std::string(error.what()).find("different tokenizers"), std::string::npos);
+  }
+}
+
 TEST(Cursor, RefusesWhatCannotBe) {
   const Folder folder;
   const auto tiny = corpus(folder, "a", 15);  // 16 tokens with the end of the document
@@ -193,6 +247,7 @@ TEST(Cursor, RefusesWhatCannotBe) {
   EXPECT_THROW(SampleCursor({{tiny}}, 16, 0), Error);
   EXPECT_THROW(SampleCursor({{tiny, 0}}, 4, 0), Error);
   EXPECT_THROW(SampleCursor({{tiny, -1}}, 4, 0), Error);
+  EXPECT_THROW(SampleCursor({{tiny, std::numeric_limits<double>::infinity()}}, 4, 0), Error);
   EXPECT_THROW(SampleCursor({{tiny}}, 0, 0), Error);
   EXPECT_THROW(SampleCursor({}, 4, 0), Error);
 }

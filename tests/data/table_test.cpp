@@ -7,6 +7,7 @@
 #include <set>
 
 #include "shoal/base/error.h"
+#include "tests/data/folder.h"
 
 namespace shoal::data {
 namespace {
@@ -67,6 +68,77 @@ TEST(Csv, NamesFileAndLineOfWhatIsWrong) {
   expect_refused("1\n2\n", {}, "one column");
 }
 
+TEST(Csv, ClassesAndValuesHaveTheirLimits) {
+  CsvOptions classes;
+  classes.classes = true;
+  const auto table = parse_csv("1,1000000\n2,0\n", "some.csv", classes);
+  EXPECT_EQ(table.class_count, 1000001);
+  EXPECT_EQ(table.targets, (std::vector<float>{1000000, 0}));
+  expect_refused("1,1000001\n", classes, "the target 1000001 is no class");
+  EXPECT_EQ(parse_csv("3.3e38,-3.3e38\n", "some.csv", {}).features[0], 3.3e38f);
+  expect_refused("3.5e38,1\n", {}, "some.csv:1: field 1");
+  expect_refused("1,-3.5e38\n", {}, "some.csv:1: field 2");
+  expect_refused("inf,1\n", {}, "some.csv:1: field 1");
+  expect_refused("1 2,1\n3,4 5\n", {}, "some.csv:2: field 2 is no finite number: '4 5'");
+  expect_refused("1,2\n3,4,5\n", {}, "some.csv:2: 3 fields where the first line has 2");
+}
+
+TEST(Csv, TheHeaderIsDetectedOrAsTold) {
+  CsvOptions present;
+  present.header = Header::kPresent;
+  CsvOptions absent;
+  absent.header = Header::kAbsent;
+  const std::string numbers = "1,2\n3,4\n";
+  EXPECT_EQ(parse_csv(numbers, "some.csv", {}).rows, 2u);
+  EXPECT_EQ(parse_csv(numbers, "some.csv", absent).rows, 2u);
+  EXPECT_EQ(parse_csv(numbers, "some.csv", present).names, std::vector<std::string>{"1"});
+  EXPECT_EQ(parse_csv("1,y\n3,4\n", "some.csv", {}).rows, 1u) << "one field is no number";
+  expect_refused("a,b\n1,2\n", absent, "some.csv:1: field 1");
+  CsvOptions named;
+  named.target_name = "1";
+  expect_refused(numbers, named, "no column '1'");
+  named.header = Header::kPresent;
+  EXPECT_EQ(parse_csv(numbers, "some.csv", named).targets, std::vector<float>{3});
+}
+
+TEST(Csv, CountsTheTargetFromEitherSide) {
+  const auto targets = [](std::int64_t index) {
+    CsvOptions options;
+    options.target_index = index;
+    return parse_csv("a,b,c\n1,2,3\n", "some.csv", options);
+  };
+  for (int k = 0; k < 3; ++k) {
+    EXPECT_EQ(targets(k).targets, std::vector<float>{static_cast<float>(k + 1)});
+    EXPECT_EQ(targets(k - 3).targets, std::vector<float>{static_cast<float>(k + 1)});
+  }
+  EXPECT_EQ(targets(1).names, (std::vector<std::string>{"a", "c"}));
+  EXPECT_EQ(targets(1).features, (std::vector<float>{1, 3}));
+  EXPECT_EQ(CsvOptions().target_index, -1);
+  for (const std::int64_t index : {3, -4}) {
+    CsvOptions options;
+    options.target_index = index;
+    expect_refused("a,b,c\n1,2,3\n", options, fmt::format("no column {} in a row of 3", index));
+  }
+}
+
+TEST(Csv, TakesQuotesBlanksAndAByteOrderMark) {
+  const auto table =
+      parse_csv("\xef\xbb\xbf\"a b\"\t; \" c \" ;\"\n +1;\" -2\";3\r\n\n \t\r\n4;5;\"6\"",
+                "some.csv", {.separator = ';'});
+  EXPECT_EQ(table.names, (std::vector<std::string>{"a b", "c"}));
+  EXPECT_EQ(table.features, (std::vector<float>{1, -2, 4, 5}));
+  EXPECT_EQ(table.targets, (std::vector<float>{3, 6}));
+}
+
+TEST(Digits, RefusesAnotherTable) {
+  const Folder folder;
+  std::string row;
+  for (int k = 0; k < 63; ++k) row += "1,";
+  EXPECT_THROW(read_digits(folder.write("narrow.csv", row + "1\n")), Error);
+  EXPECT_THROW(read_digits(folder.write("classes.csv", row + "1,10\n")), Error);
+  EXPECT_EQ(read_digits(folder.write("good.csv", row + "1,9\n")).features[0], 1.0f / 16);
+}
+
 TEST(Digits, AreTheOnesOfScikitLearn) {
   const auto table = read_digits(SHOAL_SOURCE_DIR "/data/digits.csv");
   EXPECT_EQ(table.rows, 1797u);
@@ -101,6 +173,60 @@ TEST(Regression, IsAPureFunctionOfItsArguments) {
     squares += residual * residual;
   }
   EXPECT_NEAR(std::sqrt(squares / 500), 0.1, 0.016);
+}
+
+TEST(Regression, WeightsAndFeaturesHaveTheirVariance) {
+  RegressionOptions options;
+  options.rows = 2000;
+  options.columns = 400;
+  options.noise = 0;
+  const auto problem = make_regression(options);
+  // Each weight is standard normal over sqrt(400), so their squares add up to 1 with a deviation of
+  // sqrt(2 / 400) = 0.07; those of 800000 features to 1 with one of 0.0016. Five of them.
+  double weights = 0;
+  for (const double weight : problem.weights) weights += weight * weight;
+  EXPECT_NEAR(weights, 1, 0.36);
+  double features = 0;
+  for (const float feature : problem.table.features) features += feature * feature / 800000;
+  EXPECT_NEAR(features, 1, 0.008);
+  EXPECT_NE(problem.bias, 0);
+  options.rows = 0;
+  EXPECT_THROW(make_regression(options), Error);
+  EXPECT_THROW(make_regression({.columns = 0}), Error);
+  EXPECT_THROW(make_regression({.noise = -0.1}), Error);
+  EXPECT_THROW(make_regression({.noise = NAN}), Error);
+}
+
+TEST(Table, PartsKeepRowsTogetherAndInOrder) {
+  TableDataset table;
+  table.rows = 300;
+  table.columns = 2;
+  table.class_count = 300;
+  table.names = {"a", "b"};
+  for (int i = 0; i < 300; ++i) {
+    table.features.insert(table.features.end(), {static_cast<float>(i), static_cast<float>(-i)});
+    table.targets.push_back(static_cast<float>(i));
+    table.classes.push_back(i);
+  }
+  const TableSplit split = split_table(table, 0.1, 3);
+  EXPECT_NEAR(static_cast<double>(split.test.rows), 30, 5 * std::sqrt(300 * 0.1 * 0.9));
+  for (const TableDataset* part : {&split.train, &split.test}) {
+    EXPECT_EQ(part->columns, 2u);
+    EXPECT_EQ(part->class_count, 300);
+    EXPECT_EQ(part->names, table.names);
+    ASSERT_EQ(part->targets.size(), part->rows);
+    ASSERT_EQ(part->classes.size(), part->rows);
+    for (std::uint64_t i = 0; i < part->rows; ++i) {
+      EXPECT_EQ(part->row(i)[0], part->targets[i]);
+      EXPECT_EQ(part->row(i)[1], -part->targets[i]);
+      EXPECT_EQ(static_cast<float>(part->classes[i]), part->targets[i]);
+      if (i > 0) {
+        EXPECT_GT(part->targets[i], part->targets[i - 1]);
+      }
+    }
+  }
+  EXPECT_THROW(split_table(table, 0, 3), Error);
+  EXPECT_THROW(RowCursor(0, 1), Error);
 }
 
 TEST(Table, SplitsTheSameWayEveryTime) {

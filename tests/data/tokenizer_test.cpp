@@ -9,8 +9,10 @@
 
 #include "shoal/base/error.h"
 #include "shoal/data/bpe.h"
+#include "shoal/data/byte_characters.h"
 #include "shoal/data/file.h"
 #include "shoal/data/pretoken.h"
+#include "tests/data/sentencepiece_model.h"
 
 namespace shoal::data {
 namespace {
@@ -190,9 +192,96 @@ TEST(Tokenizer, RefusesDamagedFiles) {
   }
 }
 
+TEST(Tokenizer, RefusesModelsThatWouldLoseBytes) {
+  const std::string head = "shoal-tokenizer 1 bpe\n";
+  const std::string model = small_bpe()->serialize().substr(head.size());
+  const auto refuses = [&](const std::string& changed, const std::string& words) {
+    try {
+      parse_tokenizer(head + changed, "some/file");
+      ADD_FAILURE() << "taken; expected: " << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kData);
+      EXPECT_EQ(error.message(), "some/file: " + words);
+    }
+  };
+  const auto joined = [](const std::vector<std::string>& fields) {
+    std::string all;
+    for (const std::string& field : fields) all += field;
+    return all;
+  };
+  EXPECT_EQ(parse_tokenizer(head + model + made_up_entries(2), "")->vocab_size(), 402u);
+  refuses(model + entry("\xe2\x96\x81"), "entry 400 stands for no bytes");
+  std::vector<std::string> fields = fields_of_model(model);
+  std::swap(fields[0], fields[1]);
+  refuses(joined(fields), "entry 0 is not the end of a document");
+  fields = fields_of_model(model);
+  std::erase_if(fields, [](const std::string& field) {
+    return field.substr(0, 1) == "\x0a" && field.substr(2, 3) == "\x0a\x01Z";
+  });
+  ASSERT_EQ(fields.size() + 1, fields_of_model(model).size());
+  refuses(joined(fields), "no entry for byte 90");
+}
+
+TEST(Tokenizer, ATokenHasAtMost32Bytes) {
+  std::string letters;
+  for (int i = 0; i < 26; ++i) letters += {static_cast<char>('a' + i), static_cast<char>('A' + i)};
+  const auto longest = [](const std::string& word) {
+    const auto tokenizer = train_bpe({{word, 100}}, 400);
+    std::size_t most = 0;
+    for (std::uint32_t id = 0; id < tokenizer->vocab_size(); ++id)
+      most = std::max(most, tokenizer->bytes_of(id).size());
+    return most;
+  };
+  EXPECT_EQ(longest(std::string(64, 'a')), 32u) << "pairs of pairs";
+  EXPECT_LE(longest(letters), 32u);
+}
+
+TEST(Tokenizer, BytesAreTheirNumbers) {
+  const auto tokenizer = byte_tokenizer();
+  std::vector<std::uint32_t> ids{7};
+  tokenizer->encode(std::string_view("\0a\xff", 3), ids);
+  EXPECT_EQ(ids, (std::vector<std::uint32_t>{7, 0, 97, 255})) << "they are appended";
+  EXPECT_EQ(tokenizer->bytes_of(255), "\xff");
+  EXPECT_EQ(tokenizer->bytes_of(256), "");
+  EXPECT_EQ(tokenizer->end_of_document(), 256u);
+  EXPECT_EQ(small_bpe()->bytes_of(0), "");
+  EXPECT_EQ(small_bpe()->end_of_document(), 0u);
+}
+
+TEST(Tokenizer, CountsAddUp) {
+  PretokenCounts counts;
+  count_pretokens("a b a", counts);
+  count_pretokens("a b", counts);
+  EXPECT_EQ(counts, (PretokenCounts{{"a", 2}, {" b", 2}, {" a", 1}}));
+}
+
+// GPT-2's bytes_to_unicode: printable bytes stand for themselves, the others for U+0100 and on.
+TEST(Tokenizer, BytesAreWrittenAsInGpt2) {
+  const ByteCharacters characters;
+  const auto written = [&](int byte) {
+    return characters.write(std::string(1, static_cast<char>(byte)));
+  };
+  EXPECT_EQ(written(0), "\xc4\x80");
+  EXPECT_EQ(written('\n'), "\xc4\x8a");
+  EXPECT_EQ(written(' '), "\xc4\xa0");
+  EXPECT_EQ(written('!'), "!");
+  EXPECT_EQ(written('~'), "~");
+  EXPECT_EQ(written(0x7f), "\xc4\xa1");
+  EXPECT_EQ(written(0xa0), "\xc5\x82");
+  EXPECT_EQ(written(0xa1), "\xc2\xa1");
+  EXPECT_EQ(written(0xad), "\xc5\x83");
+  EXPECT_EQ(written(0xff), "\xc3\xbf");
+  std::string bytes;
+  EXPECT_TRUE(characters.read("a\xc4\xa0", bytes));
+  EXPECT_EQ(bytes, "a ");
+  for (const std::string bad : {"\xc4", "a\xc5\x84", "\xc1\xa1", "\xe2\x96\x81", " ", "\xc4\x20"})
+    EXPECT_FALSE(characters.read(bad, bytes)) << bad;
+}
+
 TEST(Tokenizer, RefusesImpossibleRequests) {
   EXPECT_THROW(train_bpe({}, 300), Error);
   EXPECT_THROW(train_bpe({{"a", 1}}, 257), Error);
+  EXPECT_THROW(train_bpe({{"a", 1}}, 1'000'001), Error);
   EXPECT_THROW(byte_tokenizer()->bytes_of(257), Error);
   EXPECT_THROW(small_bpe()->decode({400}), Error);
 }
@@ -204,6 +293,37 @@ TEST(Pretoken, CutsCodeWhereAReaderWould) {
   const std::vector<std::string> expected = {"for",   " (", "int", " i_1", " =", " 0", ";",
                                              "\n   ", " x", " +=", " 2",   ")",  " \n"};
   EXPECT_EQ(words, expected);
+}
+
+std::vector<std::string> cut(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty()) words.emplace_back(next_pretoken(text));
+  return words;
+}
+
+TEST(Pretoken, EveryByteHasItsClass) {
+  EXPECT_EQ(cut("\x01\x02"
+                "a\x7f\x1f b\t\tc  d\xc3\xa9\x80\xff_e!~\n \x01"),
+            (std::vector<std::string>{"\x01\x02", "a", "\x7f\x1f", " b", "\t\t", "c", " ",
+                                      " d\xc3\xa9\x80\xff_e", "!~", "\n ", "\x01"}));
+  EXPECT_EQ(cut("z{Z[9:`a/0@A"),
+            (std::vector<std::string>{"z", "{", "Z", "[", "9", ":`", "a", "/", "0", "@", "A"}));
+  EXPECT_EQ(cut("\x0b\x0c\r\x0e\x08\t"),
+            (std::vector<std::string>{"\x0b\x0c\r", "\x0e\x08", "\t"}));
+}
+
+TEST(Pretoken, IsCutAtItsLongest) {
+  const auto lengths = [](const std::string& text) {
+    std::vector<std::size_t> all;
+    for (const std::string& word : cut(text)) all.push_back(word.size());
+    return all;
+  };
+  using Lengths = std::vector<std::size_t>;
+  EXPECT_EQ(lengths(std::string(130, 'x')), (Lengths{64, 64, 2}));
+  EXPECT_EQ(lengths(" " + std::string(130, 'x')), (Lengths{64, 64, 3}));
+  EXPECT_EQ(lengths(std::string(64, ' ') + "a"), (Lengths{63, 2}));
+  EXPECT_EQ(lengths(std::string(100, ' ') + "a"), (Lengths{64, 35, 2}));
+  EXPECT_EQ(lengths(std::string(64, ' ') + "\n"), (Lengths{64, 1}));
 }
 
 }  // namespace

@@ -105,6 +105,81 @@ TEST(KeptActivations, OfAQwen3Block) {
       << "what turning makes takes the place of what the norms made";
 }
 
+// Where weights have 16 bits, matmuls keep what they multiplied rounded to 16 bits: the results of
+// both norms and of the activation, and a copy of what attention gave. With dropout a second pass
+// needs what the masks were laid on.
+TEST(KeptActivations, OfAGptBlockInSixteenBitsWithDropout) {
+  ModelSpec spec = *named_model("gpt2-124m");
+  spec.dropout = 0.1;
+  const MicroBatch batch{.samples = 2, .columns = 512, .element_bytes = 4, .product_bytes = 2};
+  const double n = 1024;
+  const double h = 768;
+  const double everything =
+      4 * n * (2 * h + 3 * h + h + 4 * h) + 2 * n * (2 * h + h + 4 * h) + 4 * n * (4 + 12);
+  const double products = 4 * n * (h + 3 * h + h + 4 * h + h);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).kept, everything);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).rebuilt, 0);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).kept, products);
+  // Rebuilt are what is rounded, attention's result, the statistics and the sum under the mask.
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).rebuilt,
+                   2 * n * (2 * h + h + 4 * h) + 4 * n * (h + 4 + 12) + 4 * n * h);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).kept, 4 * n * h);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).rebuilt, everything - 4 * n * h);
+}
+
+// 2 FLOPs a weight and token of the matrices, and of attention the causal half of its two products.
+TEST(KeptActivations, WhatIsComputedTwice) {
+  for (const char* name : {"gpt2-124m", "llama-tiny", "qwen3-tiny"}) {
+    const ModelSpec spec = *named_model(name);
+    const MicroBatch batch{2, 64};
+    double weights = 0;
+    for (const ParameterSpec& parameter : parameters(spec))
+      if (parameter.unit == 1 && parameter.shape.size() == 2) weights += parameter.count();
+    const double products = block_cost(spec, batch, 0, Keep::kProducts).flops;
+    EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).flops - products, 2 * 128 * weights)
+        << name;
+    EXPECT_EQ(block_cost(spec, batch, 0, Keep::kEverything).flops, 0);
+    // Twice the columns are twice the tokens, each of which sees twice as many.
+    const double attention = 2.0 * 128 * 64 * spec.heads * spec.head_size;
+    EXPECT_DOUBLE_EQ(block_cost(spec, {2, 128}, 0, Keep::kProducts).flops - 2 * products,
+                     2 * attention)
+        << name;
+  }
+}
+
+TEST(KeptActivations, OfALayerOfAPerceptron) {
+  const ModelSpec spec = layered({300, 40});
+  const MicroBatch batch{16, 1};
+  const auto expect = [&](const MicroBatch& rows, std::int64_t block, Keep keep,
+                          const BlockCost& cost) {
+    const BlockCost found = block_cost(spec, rows, block, keep);
+    EXPECT_DOUBLE_EQ(found.kept, cost.kept);
+    EXPECT_DOUBLE_EQ(found.rebuilt, cost.rebuilt);
+    EXPECT_DOUBLE_EQ(found.flops, cost.flops);
+  };
+  expect(batch, 0, Keep::kEverything, {16 * 4 * (64 + 300), 0, 0});
+  expect(batch, 1, Keep::kProducts, {16 * 4 * (300 + 40), 0, 0});
+  expect(batch, 0, Keep::kInput, {16 * 4 * 64, 16 * 4 * 300, 2.0 * 16 * 64 * 300});
+  expect(batch, 1, Keep::kInput, {16 * 4 * 300, 16 * 4 * 40, 2.0 * 16 * 300 * 40});
+  const MicroBatch narrow{.samples = 16, .columns = 1, .element_bytes = 4, .product_bytes = 2};
+  expect(narrow, 1, Keep::kEverything, {16 * (2 * 300 + 4 * 40), 0, 0});
+  expect(narrow, 1, Keep::kInput, {16 * 4 * 300, 16 * (4 * 40 + 2 * 300), 2.0 * 16 * 300 * 40});
+  EXPECT_EQ(block_count(spec), 2);
+}
+
+// The blocks before the one at work still hold what they keep.
+TEST(KeptActivations, TheWorstMomentIsWhereMostIsHeld) {
+  const ModelSpec spec = layered({300, 40, 500});
+  const MicroBatch batch{1, 1};
+  const auto I = Keep::kInput;
+  const auto E = Keep::kEverything;
+  EXPECT_DOUBLE_EQ(blocks_bytes(spec, batch, {E, E, E}), 4 * (64 + 300 + 300 + 40 + 40 + 500));
+  EXPECT_DOUBLE_EQ(blocks_bytes(spec, batch, {I, I, I}), 4 * (64 + 300 + 40 + 500));
+  EXPECT_DOUBLE_EQ(blocks_bytes(spec, batch, {I, E, I}), 4 * (64 + 300 + 40 + 40 + 500));
+  EXPECT_DOUBLE_EQ(blocks_bytes(layered({300, 4}), batch, {I, I}), 4 * (64 + 300 + 4));
+  EXPECT_DOUBLE_EQ(blocks_bytes(layered({3000, 1}), batch, {I, I}), 4 * (64 + 3000 + 1));
+}
+
 TEST(KeptActivations, EveryKthBlock) {
   ModelSpec spec = *named_model("gpt2-tiny");
   spec.layers = 5;

@@ -112,6 +112,36 @@ TEST(ModelJson, MistakesNameFileKeyAndRule) {
   EXPECT_THAT(read(replaced(good, "silu", "mish")), HasSubstr("activation = \"mish\""));
   EXPECT_THAT(read("{\"name\": "), HasSubstr("a.json: not JSON"));
   EXPECT_THAT(read("[]"), HasSubstr("a.json: must be a JSON object"));
+  EXPECT_THAT(read(replaced(good, "\"gated\": true", "\"gated\": 1")),
+              HasSubstr("gated = 1: must be true or false"));
+  EXPECT_THAT(read(replaced(good, "\"dropout\": 0.0", "\"dropout\": \"no\"")),
+              HasSubstr("dropout = \"no\": must be a number"));
+  EXPECT_THAT(read(replaced(good, "\"name\": \"llama-tiny\"", "\"name\": 5")),
+              HasSubstr("name = 5: must be text"));
+  EXPECT_THAT(read(replaced(good, "\"factor\": 1.0", "\"factor\": 1.0, \"more\": 1")),
+              HasSubstr("a.json: rope_scaling.more is not a known key"));
+  EXPECT_THAT(read(replaced(good, "\"layers\": 4", "\"layers\": null")),
+              HasSubstr("a.json: layers is missing"));
+  EXPECT_THAT(read(replaced(good, "\"layers\": 4", "\"layers\": 1e999")),
+              HasSubstr("a.json: holds a number that is too large"));
+  const auto nested = [&](int depth) {
+    return read(replaced(good, "\"layers\": 4",
+                         "\"layers\": " + std::string(depth, '[') + std::string(depth, ']')));
+  };
+  EXPECT_THAT(nested(65), HasSubstr("nested more than 64 deep"));
+  EXPECT_THAT(nested(64), HasSubstr("must be a whole number"));
+  const std::string mlp = to_json(*named_model("mlp-digits"));
+  EXPECT_THAT(read(replaced(mlp, "\"inputs\": 64", "\"inputs\": 64.5")),
+              HasSubstr("inputs = 64.5: must be a whole number"));
+  const auto widths = [&](const std::string& value) {
+    const auto begin = mlp.find("\"widths\":") + 9;
+    std::string text = mlp;
+    return read(text.replace(begin, text.find(']') + 1 - begin, value));
+  };
+  EXPECT_EQ(widths("[3, 4]"), "");
+  EXPECT_THAT(widths("7"), HasSubstr("widths must be a list of whole numbers"));
+  EXPECT_THAT(widths("[7, \"x\"]"), HasSubstr("widths holds \"x\""));
+  EXPECT_THAT(widths("[0]"), HasSubstr("widths[0] = 0"));
 }
 
 TEST(HuggingFaceConfig, GivesTheNamedModels) {
@@ -146,6 +176,100 @@ TEST(HuggingFaceConfig, HeadsOfQwen3AreAsWideAsTheFileSaysOr128) {
   EXPECT_EQ(from_hugging_face(replaced(narrow, "\"head_dim\": 128,", "")).head_size, 128);
   EXPECT_EQ(from_hugging_face(replaced(narrow, "\"head_dim\": 128", "\"head_dim\": 64")).head_size,
             64);
+}
+
+// transformers' GPT2Config and LlamaConfig, whose defaults a file may leave out.
+TEST(HuggingFaceConfig, WhatAFileLeavesOutHasTransformersDefault) {
+  const ModelSpec gpt2 = from_hugging_face(
+      R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_head": 3, "vocab_size": 9})");
+  EXPECT_EQ(gpt2.name, "gpt2");
+  EXPECT_EQ(gpt2.ffn, 48);
+  EXPECT_EQ(gpt2.sequence, 1024);
+  EXPECT_EQ(gpt2.norm_epsilon, 1e-5);
+  EXPECT_EQ(gpt2.init_std, 0.02);
+  EXPECT_EQ(gpt2.dropout, 0.1);
+  EXPECT_TRUE(gpt2.tied_embeddings);
+  EXPECT_EQ(gpt2.activation, Activation::kGeluTanh);
+  const std::string least =
+      R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 12, "num_attention_heads": 3,
+          "intermediate_size": 20, "vocab_size": 9, "max_position_embeddings": 77})";
+  const ModelSpec llama = from_hugging_face(least);
+  EXPECT_EQ(llama.kv_heads, 3);
+  EXPECT_EQ(llama.head_size, 4);
+  EXPECT_EQ(llama.norm_epsilon, 1e-6);
+  EXPECT_EQ(llama.init_std, 0.02);
+  EXPECT_EQ(llama.rope_theta, 10000);
+  EXPECT_EQ(llama.rope_scaling, RopeScaling());
+  EXPECT_FALSE(llama.tied_embeddings || llama.bias || llama.qkv_bias || llama.qk_norm);
+  EXPECT_TRUE(llama.gated);
+  EXPECT_EQ(llama.activation, Activation::kSilu);
+  EXPECT_EQ(from_hugging_face(replaced(least, "llama", "mistral")).name, "mistral");
+  EXPECT_EQ(from_hugging_face(replaced(kMixtral, "\"rms_norm_eps\": 1e-05, ", "")).norm_epsilon,
+            1e-5);
+}
+
+TEST(HuggingFaceConfig, TakesTheOtherNamesOfAField) {
+  const auto gpt2 = [](const std::string& more) {
+    return from_hugging_face(replaced(kGpt2, "\"n_ctx\": 1024,", more));
+  };
+  EXPECT_EQ(gpt2("\"n_inner\": 100,").ffn, 100);
+  EXPECT_EQ(gpt2("\"n_inner\": null,").ffn, 3072);
+  EXPECT_EQ(from_hugging_face(replaced(replaced(kGpt2, "\"n_ctx\": 1024", "\"n_ctx\": 55"),
+                                       "\"n_positions\": 1024, ", ""))
+                .sequence,
+            55);
+  EXPECT_FALSE(gpt2("\"tie_word_embeddings\": false,").tied_embeddings);
+  EXPECT_EQ(gpt2("\"_name_or_path\": \"me/mine\",").name, "me/mine");
+  const auto activation = [](const char* name) {
+    return from_hugging_face(replaced(kGpt2, "gelu_new", name)).activation;
+  };
+  for (const char* name : {"gelu_pytorch_tanh", "gelu_fast", "gelu_new"})
+    EXPECT_EQ(activation(name), Activation::kGeluTanh) << name;
+  EXPECT_EQ(activation("gelu"), Activation::kGelu);
+  EXPECT_EQ(activation("relu"), Activation::kRelu);
+  EXPECT_EQ(activation("swish"), Activation::kSilu);
+  // Newer files hold both in one object; older ones call the kind of scaling "type".
+  const std::string scaling =
+      R"("factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+  "original_max_position_embeddings": 8192, )";
+  const std::string newer = replaced(
+      replaced(kLlama8b, "\"rope_scaling\": {", "\"rope_parameters\": {\"rope_theta\": 7.5, "),
+      "\"rope_theta\": 500000.0,", "");
+  EXPECT_EQ(from_hugging_face(newer).rope_theta, 7.5);
+  EXPECT_EQ(from_hugging_face(newer).rope_scaling, named_model("llama-8b")->rope_scaling);
+  EXPECT_EQ(from_hugging_face(replaced(kLlama8b, "\"rope_type\"", "\"type\"")).rope_scaling,
+            named_model("llama-8b")->rope_scaling);
+  EXPECT_EQ(from_hugging_face(replaced(kLlama8b, scaling + "\"rope_type\": \"llama3\"",
+                                       "\"rope_type\": \"default\""))
+                .rope_scaling,
+            RopeScaling());
+  // A window as long as the sequence is none.
+  EXPECT_EQ(
+      from_hugging_face(replaced(kMixtral, "\"sliding_window\": null", "\"sliding_window\": 32768"))
+          .sequence,
+      32768);
+}
+
+TEST(HuggingFaceConfig, WhatThereIsNoPlaceForIsRefused) {
+  const auto read = [](const std::string& text) {
+    return complaint([&] { from_hugging_face(text, "c.json"); });
+  };
+  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+    EXPECT_THAT(read(replaced(kGpt2, "\"n_ctx\": 1024", "\"" + std::string(key) + "\": true")),
+                HasSubstr(std::string(key) + " = true: is not supported"));
+  }
+  EXPECT_THAT(read(replaced(kGpt2, "\"n_ctx\": 1024", "\"scale_attn_weights\": false")),
+              HasSubstr("scale_attn_weights = false: is not supported"));
+  EXPECT_THAT(read(replaced(kGpt2, "\"embd_pdrop\": 0.1", "\"embd_pdrop\": 0")),
+              HasSubstr("embd_pdrop = 0: must equal resid_pdrop"));
+  EXPECT_THAT(read(replaced(kGpt2, "gelu_new", "mish")),
+              HasSubstr("activation_function = \"mish\""));
+  EXPECT_THAT(read(replaced(kLlama8b, "\"mlp_bias\": false", "\"mlp_bias\": true")),
+              HasSubstr("mlp_bias = true"));
+  EXPECT_THAT(read(replaced(kLlama8b, "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1")),
+              HasSubstr("attention_dropout = 0.1"));
+  EXPECT_THAT(read(replaced(kMixtral, "\"sliding_window\": null", "\"sliding_window\": 32767")),
+              HasSubstr("sliding_window = 32767"));
 }
 
 TEST(HuggingFaceConfig, MistakesNameFileKeyAndRule) {

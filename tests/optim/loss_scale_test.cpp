@@ -50,12 +50,49 @@ TEST(LossScale, AnOverflowThatNoScaleCuresIsAnError) {
   }
 }
 
+TEST(LossScale, StaysBetweenItsEnds) {
+  // Half of 3 lies below the smallest.
+  LossScale low({.initial = 3, .growth_interval = 1, .smallest = 2});
+  EXPECT_FALSE(low.update(kInfinity));
+  EXPECT_EQ(low.scale(), 2);
+  EXPECT_THROW((void)low.update(-kInfinity), Error);
+  LossScale high({.initial = 0x1p95, .growth_interval = 1});
+  EXPECT_TRUE(high.update(0));
+  EXPECT_EQ(high.scale(), 0x1p96);
+  EXPECT_TRUE(high.update(1e300));
+  EXPECT_EQ(high.scale(), 0x1p96);
+}
+
+// torch.amp.GradScaler: init_scale 2^16, growth_interval 2000.
+TEST(LossScale, BeginsAsTorchs) {
+  LossScale scale({});
+  EXPECT_EQ(scale.scale(), 65536);
+  for (int i = 0; i < 1999; ++i) EXPECT_TRUE(scale.update(1));
+  EXPECT_EQ(scale.scale(), 65536);
+  EXPECT_TRUE(scale.update(1));
+  EXPECT_EQ(scale.scale(), 131072);
+  LossScale one({.initial = 1});
+  EXPECT_THROW((void)one.update(kInfinity), Error) << "the smallest is 1";
+}
+
 TEST(LossScale, RefusesOptionsThatMakeNoSense) {
   EXPECT_THROW(LossScale({.initial = 0}), Error);
   EXPECT_THROW(LossScale({.growth_interval = 0}), Error);
   EXPECT_THROW(LossScale({.smallest = 0}), Error);
   LossScale scale({});
   EXPECT_THROW(scale.restore({.scale = 0}), Error);
+  EXPECT_THROW(scale.restore({.scale = 0.5}), Error);
+  EXPECT_THROW(scale.restore({.scale = 0x1p97}), Error);
+  EXPECT_THROW(scale.restore({.scale = 2, .good_steps = -1}), Error);
+  EXPECT_THROW(scale.restore({.scale = 2, .skipped = -1}), Error);
+  EXPECT_EQ(scale.scale(), 65536) << "a state that is refused changes nothing";
+  EXPECT_NO_THROW(scale.restore({.scale = 1}));
+  EXPECT_NO_THROW(scale.restore({.scale = 0x1p96}));
+  EXPECT_THROW(LossScale({.initial = 0x1p97}), Error);
+  EXPECT_NO_THROW(LossScale({.initial = 0x1p96}));
+  EXPECT_THROW(LossScale({.initial = 1, .smallest = 2}), Error);
+  EXPECT_NO_THROW(LossScale({.initial = 2, .smallest = 2}));
+  EXPECT_THROW(LossScale({.growth_interval = -1}), Error);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "shoal/optim/optimizer.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -10,7 +11,10 @@
 #include <cmath>
 
 #include "shoal/base/error.h"
+#include "shoal/base/memory_category.h"
 #include "shoal/base/philox.h"
+#include "shoal/comm/allocator.h"
+#include "shoal/comm/world.h"
 #include "shoal/optim/clipping.h"
 
 namespace shoal::optim {
@@ -156,6 +160,94 @@ TEST(Optimizer, RefusesWhatItCannotUpdate) {
       Error);
 }
 
+// torch.optim.AdamW and torch.optim.SGD.
+TEST(Optimizer, DefaultsAreThoseOfTorch) {
+  const AdamWOptions adamw;
+  EXPECT_EQ(adamw.beta1, 0.9);
+  EXPECT_EQ(adamw.beta2, 0.999);
+  EXPECT_EQ(adamw.epsilon, 1e-8);
+  EXPECT_EQ(adamw.weight_decay, 0.01);
+  const SgdOptions sgd;
+  EXPECT_EQ(sgd.momentum, 0);
+  EXPECT_EQ(sgd.dampening, 0);
+  EXPECT_EQ(sgd.weight_decay, 0);
+  EXPECT_FALSE(sgd.nesterov);
+  EXPECT_TRUE(Storage().master);
+  EXPECT_EQ(Storage().moments, at::kFloat);
+  // Without a scale gradients count as they are: the first step of SGD is lr g.
+  const at::Tensor p = at::zeros({3}, at::kFloat);
+  make_optimizer({{"p", p, true}}, SgdOptions{})->step({random("g", {3})}, 0.5);
+  EXPECT_TRUE(p.equal(random("g", {3}) * -0.5));
+}
+
+// Two and a half times what a thread takes at least: the parts of several threads are those of one.
+TEST(Optimizer, AnyNumberOfThreadsUpdatesTheSame) {
+  constexpr std::int64_t kCount = 80001;
+  const auto run = [&](int threads, const Options& options, at::ScalarType type,
+                       const Storage& storage) {
+    const int before = at::get_num_threads();
+    at::set_num_threads(threads);
+    const at::Tensor p = random("p", {kCount}).to(type);
+    const auto optimizer = make_optimizer({{"p", p, true, 1234}}, options, storage);
+    for (int step = 0; step < 2; ++step) optimizer->step({random("g", {kCount})}, 0.01);
+    at::set_num_threads(before);
+    return p;
+  };
+  const Storage half{.master = false, .moments = at::kBFloat16, .rounding = Key(3)};
+  const auto adamw = [&](int threads) { return run(threads, AdamWOptions{}, at::kFloat, {}); };
+  const auto rounded = [&](int threads) {
+    return run(threads, AdamWOptions{}, at::kBFloat16, half);
+  };
+  const auto masters = [&](int threads) { return run(threads, AdamWOptions{}, at::kBFloat16, {}); };
+  const auto sgd = [&](int threads) {
+    return run(threads, SgdOptions{.momentum = 0.9}, at::kFloat, {});
+  };
+  const auto plain = [&](int threads) { return run(threads, SgdOptions{}, at::kFloat, {}); };
+  EXPECT_TRUE(adamw(3).equal(adamw(1)));
+  EXPECT_TRUE(rounded(3).equal(rounded(1)));
+  EXPECT_TRUE(masters(3).equal(masters(1)));
+  EXPECT_TRUE(sgd(3).equal(sgd(1)));
+  EXPECT_TRUE(plain(3).equal(plain(1)));
+}
+
+TEST(Optimizer, EveryOptionHasItsRange) {
+  const auto adamw = [](const AdamWOptions& options) { make_optimizer(two_slices(), options); };
+  const auto sgd = [](const SgdOptions& options) { make_optimizer(two_slices(), options); };
+  EXPECT_THROW(adamw({.beta1 = -0.1}), Error);
+  EXPECT_THROW(adamw({.beta1 = 1}), Error);
+  EXPECT_THROW(adamw({.beta2 = -0.1}), Error);
+  EXPECT_THROW(adamw({.beta2 = 1}), Error);
+  EXPECT_THROW(adamw({.epsilon = -1e-8}), Error);
+  EXPECT_THROW(adamw({.weight_decay = -0.1}), Error);
+  EXPECT_NO_THROW(adamw({.beta1 = 0, .beta2 = 0, .epsilon = 0, .weight_decay = 0}));
+  EXPECT_THROW(sgd({.momentum = -0.1}), Error);
+  EXPECT_THROW(sgd({.weight_decay = -0.1}), Error);
+  EXPECT_THROW(sgd({.momentum = 0.9, .dampening = 0.1, .nesterov = true}), Error);
+  EXPECT_NO_THROW(sgd({.momentum = 0.9, .nesterov = true}));
+}
+
+TEST(Optimizer, RefusesGradientsThatDoNotFit) {
+  const auto optimizer = make_optimizer(two_slices(), AdamWOptions{});
+  const at::Tensor bias = at::zeros({9}, at::kFloat);
+  EXPECT_THROW(optimizer->step({at::zeros({5, 7}, at::kFloat).t(), bias}, 0.1), Error);
+  EXPECT_THROW(optimizer->step({at::zeros({7, 5}, at::kDouble), bias}, 0.1), Error);
+  EXPECT_THROW(optimizer->step({at::zeros({7, 5}, at::kFloat), bias, bias}, 0.1), Error);
+  EXPECT_EQ(optimizer->updates(), (std::vector<std::int64_t>{0, 0}));
+  EXPECT_THROW(optimizer->set_updates({1}), Error);
+  const auto sgd = make_optimizer(two_slices(), SgdOptions{});
+  EXPECT_THROW(sgd->step({at::zeros({7, 5}, at::kBFloat16), bias}, 0.1), Error);
+}
+
+TEST(Clipping, TakesWhatGradientsAre) {
+  EXPECT_THROW(sum_of_squares({at::zeros({3}, at::kDouble)}), Error);
+  EXPECT_THROW(sum_of_squares({at::zeros({3, 2}, at::kFloat).t()}), Error);
+  EXPECT_EQ(sum_of_squares({at::Tensor()}), 0);
+  EXPECT_EQ(sum_of_squares({at::zeros({0}, at::kFloat)}), 0);
+  EXPECT_EQ(clip_factor(1, 1), 1);
+  EXPECT_EQ(clip_factor(100, -1), 1);
+  EXPECT_EQ(clip_factor(0, 1), 1);
+}
+
 TEST(Clipping, NormAndFactor) {
   const std::vector<at::Tensor> gradients{random("a", {300, 700}), at::Tensor(), random("b", {11})};
   const at::Tensor flat = at::cat({gradients[0].reshape({-1}), gradients[2]}).to(at::kDouble);
@@ -235,6 +327,24 @@ TEST(Storage, SixteenBitsThroughoutStayNearFloat32) {
               10 * 0x1p-7 * largest(floats[i].parameter));
   }
   for (const State& state : pure->states()) EXPECT_EQ(state.tensor.scalar_type(), at::kBFloat16);
+}
+
+// What the forecast of memory counts is told apart by who took it.
+TEST(Storage, StatesAndMastersAreCountedAsTheOptimizers) {
+  comm::run_on_threads({.size = 1, .memory_limit_bytes = std::size_t{1} << 28},
+                       [](const comm::Group&) {
+                         const auto in_use = [] {
+                           return comm::installed_arena()
+                               ->ledger()
+                               .categories[static_cast<int>(MemoryCategory::kOptimizer)]
+                               .in_use;
+                         };
+                         const auto before = in_use();
+                         const at::Tensor p = at::zeros({10000}, at::kBFloat16);
+                         EXPECT_EQ(in_use(), before);
+                         const auto optimizer = make_optimizer({{"p", p, true}}, AdamWOptions{});
+                         EXPECT_GE(in_use(), before + 3 * 4 * 10000);
+                       });
 }
 
 TEST(Storage, WhatDoesNotGoTogetherIsRefused) {

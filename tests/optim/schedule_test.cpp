@@ -62,7 +62,38 @@ TEST(Schedule, DegenerateLengths) {
                             .total_steps = 5,
                             .decay_steps = 0};
   EXPECT_NEAR(learning_rate(all_warmup, 4), 1, kExact);
-  EXPECT_TRUE(std::isfinite(learning_rate(all_warmup, 5)));
+  EXPECT_NEAR(learning_rate(all_warmup, 5), 0, kExact);
+  // A decay longer than what the warm-up leaves begins with its end.
+  const Schedule long_decay{.kind = ScheduleKind::kWarmupStableDecay,
+                            .peak = 1,
+                            .final_ratio = 0.2,
+                            .warmup_steps = 4,
+                            .total_steps = 12,
+                            .decay_steps = 100};
+  EXPECT_NEAR(learning_rate(long_decay, 3), 1, kExact);
+  EXPECT_NEAR(learning_rate(long_decay, 4), 1, kExact);
+  EXPECT_NEAR(learning_rate(long_decay, 8), 0.6, kExact);
+  EXPECT_NEAR(learning_rate(long_decay, 12), 0.2, kExact);
+  // Without a decay the rate falls at the end of the run, and no step of it sees that.
+  Schedule none = long_decay;
+  none.decay_steps = 0;
+  EXPECT_EQ(learning_rate(none, 11), 1);
+  EXPECT_NEAR(learning_rate(none, 12), 0.2, kExact);
+  // Before the warm-up ends nothing decays, even where it is longer than the run.
+  none.warmup_steps = 20;
+  EXPECT_NEAR(learning_rate(none, 14), 0.75, kExact);
+}
+
+// What a run without a table of its own gets.
+TEST(Schedule, DefaultsAreThoseOfTheHeader) {
+  const Schedule s;
+  EXPECT_EQ(s.kind, ScheduleKind::kCosine);
+  EXPECT_EQ(s.peak, 1e-3);
+  EXPECT_EQ(s.final_ratio, 0.1);
+  EXPECT_EQ(s.warmup_steps, 0);
+  EXPECT_EQ(s.decay_steps, 0);
+  EXPECT_NEAR(learning_rate(s, 0), 1e-3, kExact);
+  EXPECT_NEAR(learning_rate(s, 1), 1e-4, kExact);
 }
 
 TEST(Schedule, NamesAndLimits) {
@@ -74,6 +105,19 @@ TEST(Schedule, NamesAndLimits) {
   EXPECT_THROW(validate({.final_ratio = 1.5}), Error);
   EXPECT_THROW(validate({.total_steps = 0}), Error);
   EXPECT_NO_THROW(validate({}));
+  EXPECT_THROW(validate({.peak = std::nan("")}), Error);
+  EXPECT_THROW(validate({.peak = INFINITY}), Error);
+  EXPECT_NO_THROW(validate({.peak = 0}));
+  EXPECT_THROW(validate({.final_ratio = -0.1}), Error);
+  EXPECT_THROW(validate({.final_ratio = std::nan("")}), Error);
+  EXPECT_NO_THROW(validate({.final_ratio = 0}));
+  EXPECT_NO_THROW(validate({.final_ratio = 1}));
+  EXPECT_THROW(validate({.warmup_steps = -1}), Error);
+  EXPECT_THROW(validate({.decay_steps = -1}), Error);
+  EXPECT_STREQ(name(ScheduleKind::kConstant), "constant");
+  EXPECT_STREQ(name(ScheduleKind::kLinear), "linear");
+  EXPECT_STREQ(name(ScheduleKind::kCosine), "cosine");
+  EXPECT_STREQ(name(ScheduleKind::kWarmupStableDecay), "wsd");
 }
 
 }  // namespace

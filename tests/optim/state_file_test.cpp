@@ -61,6 +61,18 @@ TEST_F(StateFile, HoldsZerosThatCanBeWrittenAndLeavesNothingBehind) {
   EXPECT_EQ(zeros_in_file(folder_, 0, at::kFloat).numel(), 0);
 }
 
+TEST_F(StateFile, TheMappingAloneKeepsTheFile) {
+  const auto open_files = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
+  const auto before = open_files();
+  const at::Tensor state = zeros_in_file(folder_, 100, at::kBFloat16);
+  EXPECT_EQ(open_files(), before);
+  EXPECT_EQ(state.nbytes(), 200u);
+  EXPECT_THROW(zeros_in_file("/proc/no/such", 8, at::kFloat), Error);
+  EXPECT_EQ(open_files(), before);
+}
+
 TEST_F(StateFile, AFullDiskShowsBeforeTraining) {
   const auto before = ::signal(SIGXFSZ, SIG_IGN);
   rlimit limit{};

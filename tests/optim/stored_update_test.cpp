@@ -6,6 +6,9 @@
 #include <cmath>
 #include <vector>
 
+#include "shoal/base/error.h"
+#include "shoal/ops/narrow_kernels.h"
+
 namespace shoal::optim {
 namespace {
 
@@ -117,6 +120,41 @@ TEST(StoredUpdate, SmallUpdatesAreKeptInTheMean) {
   double mean = 0;
   for (const std::uint16_t bits : p) mean += bf16_value(bits) / kCount;
   EXPECT_NEAR(mean, 1.5 - 0.04, 5 * 2e-4);
+}
+
+// Each array has random numbers of its own, named after it: a resumed run draws the same again.
+TEST(StoredUpdate, EveryArrayIsRoundedByDrawsOfItsOwn) {
+  constexpr std::size_t kCount = 1500;
+  constexpr std::uint64_t kFirst = 77;
+  Arrays a(kCount);
+  adamw_update(a.stored(true, true, true, false), kCount, kFactors, {Key(7), kFirst});
+  // The same update in float32, of the same values.
+  Arrays b(kCount);
+  adamw_update(b.stored(false, false, false, false), kCount, kFactors, {Key(), 0});
+  const auto rounded = [&](const std::vector<float>& values, const char* purpose) {
+    std::vector<std::uint16_t> bits(kCount);
+    ops::kernels::plain::narrow_stochastically(Key(7).child(purpose).value(), kFirst, values.data(),
+                                               kCount, bits.data());
+    return bits;
+  };
+  EXPECT_EQ(a.p16, rounded(b.p, "parameter"));
+  EXPECT_EQ(a.m16, rounded(b.m, "exp_avg"));
+  EXPECT_EQ(a.v16, rounded(b.v, "exp_avg_sq"));
+}
+
+TEST(StoredUpdate, RunningValuesAreFloat32OrBfloat16) {
+  Arrays a(4);
+  const auto with = [&](StoredAdamW arrays) { adamw_update(arrays, 4, kFactors, {Key(), 0}); };
+  const StoredAdamW good = a.stored(false, false, false, false);
+  EXPECT_NO_THROW(with(good));
+  for (Stored StoredAdamW::*array :
+       {&StoredAdamW::parameter, &StoredAdamW::exp_avg, &StoredAdamW::exp_avg_sq}) {
+    StoredAdamW bad = good;
+    bad.*array = {a.copy.data(), ElementType::kF16};
+    EXPECT_THROW(with(bad), Error);
+    bad.*array = {nullptr, ElementType::kF32};
+    EXPECT_THROW(with(bad), Error);
+  }
 }
 
 TEST(StoredUpdate, SumOfSquaresOfHalfWordsIsThatOfTheirValues) {

@@ -82,7 +82,7 @@ TEST(Update, SgdEqualsThePlainLoop) {
           const auto g = normal("g", count, 1);
           auto p2 = p;
           auto b2 = b;
-          const SgdFactors f{0.1, 0.9, 0, 0.01, nesterov, first, 0.5};
+          const SgdFactors f{0.1, 0.9, 0.3, 0.01, nesterov, first, 0.5};
           sgd_update(p.data(), g.data(), momentum ? b.data() : nullptr, count, f);
           sgd_update_plain(p2.data(), g.data(), momentum ? b2.data() : nullptr, count, f);
           expect_near(p, p2, 3e-7, 1e-7);

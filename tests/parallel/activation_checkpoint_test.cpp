@@ -177,6 +177,29 @@ TEST(ActivationCheckpoint, ASecondPassWithAnotherKeyIsCaught) {
   });
 }
 
+/// Gives its input back as it is.
+class Identity final : public nn::Module {
+ protected:
+  at::Tensor forward(const at::Tensor& x, const nn::Context&) override { return x; }
+};
+
+TEST(ActivationCheckpoint, AModuleMayGiveItsInputBack) {
+  Identity identity;
+  for (const Keep keep : {Keep::kProducts, Keep::kInput}) {
+    const at::Tensor leaf = at::arange(4, at::kFloat).set_requires_grad(true);
+    const at::Tensor x = leaf * 2;
+    (recomputed(identity, x, nn::Context(), keep) * 3 + x).sum().backward();
+    EXPECT_TRUE(leaf.grad().equal(at::arange(4, at::kFloat) * 0 + 8));
+  }
+}
+
+TEST(ActivationCheckpoint, EveryBlockIsSpokenFor) {
+  const auto model = made(tiny("gpt2-tiny", 0));
+  EXPECT_THROW(checkpoint_activations(*model, std::vector<Keep>(3, Keep::kInput)), Error);
+  EXPECT_THROW(checkpoint_activations(*model, std::vector<Keep>(5, Keep::kInput)), Error);
+  EXPECT_NO_THROW(checkpoint_activations(*model, std::vector<Keep>(4, Keep::kInput)));
+}
+
 TEST(ActivationCheckpoint, HooksRunAgainAndKnowIt) {
   const auto spec = tiny("gpt2-tiny", 0);
   const auto model = made(spec);

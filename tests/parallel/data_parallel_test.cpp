@@ -153,5 +153,27 @@ TEST(DataParallel, DifferentStartingValuesAreNamed) {
   }
 }
 
+// Three elements of 16 bits: one word of the checksum and two bytes behind it.
+TEST(DataParallel, EveryByteOfTheStartingValuesCounts) {
+  for (const std::int64_t element : {0, 1, 2}) {
+    EXPECT_THROW(
+        comm::run_on_threads({.size = 2,
+                              .memory_limit_bytes = std::size_t{1} << 31,
+                              .timeout = std::chrono::seconds(60)},
+                             [&](const comm::Group& group) {
+                               Branches model(1);
+                               model.parameters()[0]->set_types(at::kBFloat16, at::kFloat);
+                               model.materialize();
+                               model.reset_parameters(Key(1));
+                               if (group.rank() == 1) {
+                                 model.parameters()[0]->tensor().detach()[element].fill_(2);
+                               }
+                               data_parallel(model, group);
+                             }),
+        Error)
+        << element;
+  }
+}
+
 }  // namespace
 }  // namespace shoal::parallel

@@ -7,8 +7,6 @@
 namespace shoal::checkpoint {
 
 std::vector<format::Box> boxes_of(const StateItem& item) {
-  SHOAL_USER_CHECK(item.local.defined() && item.local.is_contiguous(), "checkpoint",
-                   "tensor '{}' is undefined or not contiguous", item.name);
   std::vector<format::Box> boxes;
   for (const mesh::Box& box : item.boxes) boxes.push_back({box.begin, box.end});
   // A rank with no boxes and no element holds nothing of a tensor that others hold.
@@ -35,6 +33,8 @@ void check_items(const std::vector<StateItem>& items) {
                      "tensor name '{}' is empty or stands twice", item.name);
     SHOAL_USER_CHECK(item.replica >= 0 && item.replica < item.replicas, "checkpoint",
                      "tensor '{}': replica {} of {}", item.name, item.replica, item.replicas);
+    SHOAL_USER_CHECK(item.local.defined() && item.local.is_contiguous(), "checkpoint",
+                     "tensor '{}' is undefined or not contiguous", item.name);
   }
 }
 

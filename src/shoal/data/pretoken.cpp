@@ -43,8 +43,8 @@ std::string_view next_pretoken(std::string_view& bytes) {
   const bool word_follows =
       end < bytes.size() && (class_of(bytes[end]) == kWord || class_of(bytes[end]) == kSign);
   // A run of blanks leaves its last one to the word behind it: words look the same at any
-  // indentation.
-  if (kind == kSpace && end > 1 && bytes[end - 1] == ' ' && word_follows) --end;
+  // indentation. A blank alone before a word belongs to it already, so that something is left.
+  if (kind == kSpace && bytes[end - 1] == ' ' && word_follows) --end;
   const auto token = bytes.substr(0, end);
   bytes.remove_prefix(end);
   return token;

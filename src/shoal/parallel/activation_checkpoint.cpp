@@ -21,7 +21,6 @@ ops::Tensors pass(nn::Module& module, const at::Tensor& x, nn::Context context,
   if (context.extra_losses) context.extra_losses = &losses;
   context.replay = replay;
   ops::Tensors outputs{module.direct(x, context)};
-  if (outputs[0].is_same(x)) outputs[0] = x.detach();
   outputs.insert(outputs.end(), losses.losses().begin(), losses.losses().end());
   return outputs;
 }
@@ -100,6 +99,8 @@ at::Tensor recomputed(nn::Module& module, const at::Tensor& x, const nn::Context
         nn::Replay replay;
         ops::Recorded recorded;
         recorded.outputs = pass(module, x, context, products ? &replay : nullptr);
+        // A module may give its input back, which is the result of another node already.
+        if (recorded.outputs[0].is_same(x)) recorded.outputs[0] = x.detach();
         recorded.saved = {x};
         recorded.saved.insert(recorded.saved.end(), replay.kept().begin(), replay.kept().end());
         recorded.backward = [&module, context, input = bool(wanted.input[0]), products](
