@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -13,6 +14,7 @@
 #include "shoal/plan/memory.h"
 #include "shoal/plan/plan.h"
 #include "shoal/plan/search.h"
+#include "shoal/plan/simulator.h"
 #include "tests/complaint.h"
 
 namespace shoal::plan {
@@ -600,6 +602,168 @@ TEST(SearchSpaces, RecomputeAsLittleAsFits) {
   EXPECT_EQ(chosen(Recompute::kNone), Recompute::kNone);
   EXPECT_EQ(chosen(Recompute::kSelective), Recompute::kSelective);
   EXPECT_EQ(chosen(Recompute::kFull), Recompute::kFull);
+}
+
+TEST(SearchSpaces, InterleaveWholeStages) {
+  ModelSpec spec = small();
+  spec.layers = 8;
+  SearchSpace space;
+  space.tensor = {1};
+  space.pipeline = {2};
+  space.micro_batch = {1};
+  space.zero_stage = {0};
+  std::set<std::pair<std::string, std::int64_t>> found;
+  Training start;
+  start.global_batch = 16;
+  for (const Candidate& one : candidates(spec, start, cluster_of(8), space))
+    found.insert({one.training.schedule, one.training.mesh.virtual_stages});
+  EXPECT_EQ(found, (std::set<std::pair<std::string, std::int64_t>>{
+                       {"1f1b", 1}, {"interleaved", 2}, {"interleaved", 4}}));
+}
+
+// The states that a job describes are those of its own precision alone.
+TEST(SearchSpaces, StatesBelongToTheirPrecision) {
+  SearchSpace space;
+  space.tensor = space.pipeline = {1};
+  space.micro_batch = {1};
+  space.zero_stage = {0};
+  space.precisions = {"fp32", "bf16"};
+  Training start;
+  start.global_batch = 8;
+  start.precision = "fp32";
+  start.states = StateBytes{};
+  const auto all = candidates(small(), start, cluster_of(8), space);
+  ASSERT_EQ(all.size(), 2u);
+  for (const Candidate& one : all)
+    EXPECT_EQ(one.training.states.has_value(), one.training.precision == "fp32");
+}
+
+// ---- simulated runs, intervals, texts ---------------------------------------------------------
+
+// Every second of a run is training, a checkpoint, lost or a restart.
+TEST(SimulatedRuns, AccountForEverySecond) {
+  const FailureModel failures{.mtbf_s = 3000, .checkpoint_s = 20, .restart_s = 100};
+  const SimulatedRun run = simulate_run(2, 10050, 600, failures, 3);
+  EXPECT_GT(run.failures, 0);
+  EXPECT_EQ(run.checkpoints, 34) << "33.5 intervals";
+  EXPECT_GT(run.lost_s, 0);
+  EXPECT_NEAR(run.seconds,
+              20100 + 33 * 20.0 + run.lost_s + 100.0 * static_cast<double>(run.failures), 1e-6)
+      << "none behind the last step";
+  EXPECT_NEAR(run.goodput(20100), 20100 / run.seconds, 1e-12);
+  EXPECT_NE(complaint([&] { simulate_run(0, 1, 1, failures, 0); }), "");
+  EXPECT_NE(complaint([&] { simulate_run(1, -1, 1, failures, 0); }), "");
+  EXPECT_NE(complaint([&] { simulate_run(1, 1, 0, failures, 0); }), "");
+  EXPECT_EQ(simulate_run(1, 0, 1, failures, 0).seconds, 0);
+}
+
+TEST(CheckpointIntervals, HaveTheirLimits) {
+  EXPECT_EQ(daly_interval_s({.mtbf_s = 10, .checkpoint_s = 20}), 10);
+  EXPECT_EQ(daly_interval_s({.mtbf_s = 10, .checkpoint_s = 30}), 10);
+  const double ratio = 19.0 / 20;
+  EXPECT_NEAR(daly_interval_s({.mtbf_s = 10, .checkpoint_s = 19}),
+              std::sqrt(380.0) * (1 + std::sqrt(ratio) / 3 + ratio / 9) - 19, 1e-12);
+  EXPECT_NEAR(young_interval_s({.mtbf_s = 10, .checkpoint_s = 20}), 20, 1e-12);
+  EXPECT_EQ(goodput({.mtbf_s = 0, .checkpoint_s = 10}, 30), 0.75);
+  EXPECT_THAT(complaint([] { goodput({.mtbf_s = 1, .checkpoint_s = 1}, 0); }),
+              HasSubstr("must be positive"));
+}
+
+// A rank of the interleaved schedule has all of its stages' micro-batches at once where there are
+// only as many as ranks.
+TEST(InFlight, OfAsManyMicroBatchesAsRanks) {
+  ModelSpec spec = small();
+  spec.layers = 8;
+  Training training = on(1, 1, 4);
+  training.micro_batch = 1;
+  training.mesh.virtual_stages = 2;
+  training.schedule = "interleaved";
+  for (const std::int64_t m : {4, 8}) {
+    training.global_batch = m;
+    for (std::int64_t rank = 0; rank < 4; ++rank) {
+      const double chunks = m == 4 ? 8 : 2.0 * static_cast<double>(3 - rank) + 5;
+      EXPECT_DOUBLE_EQ(in_flight(spec, training, rank), chunks / 2) << m << " on " << rank;
+    }
+  }
+  training.mesh.virtual_stages = 1;
+  training.schedule = "1f1b";
+  training.global_batch = 2;
+  EXPECT_EQ(in_flight(spec, training, 0), 2) << "no more than there are";
+  EXPECT_EQ(in_flight(spec, training, 3), 1);
+}
+
+// 256 tokens on two tensor ranks that hold halves of the experts' width: each visits two experts.
+TEST(SavedTensors, OfExperts) {
+  ModelSpec spec = small();
+  spec.experts = 8;
+  spec.experts_per_token = 2;
+  Training training = on(1, 2);
+  training.mesh.expert_tensor = 2;
+  training.expert_imbalance = 1.5;
+  const double visits = 256 * 2 * 1.5;
+  const std::map<std::string, double> expected{
+      {"input of the router", 2.0 * 256 * 64},
+      {"router's probabilities", 4.0 * 256 * 8},
+      {"tokens sent to experts", 2 * 2 * visits * 64},
+      {"input of the experts' activation", 2 * visits * 256},
+      {"input of the experts' down product", 2 * visits * 256},
+      {"outputs of the experts", 2 * visits * 64}};
+  std::size_t found = 0;
+  for (const SavedTensor& tensor : saved_tensors(spec, training)) {
+    const auto one = expected.find(tensor.what);
+    if (one == expected.end()) continue;
+    ++found;
+    EXPECT_DOUBLE_EQ(tensor.bytes, one->second) << tensor.what;
+    EXPECT_EQ(tensor.division, Division::kSequence) << tensor.what;
+  }
+  EXPECT_EQ(found, expected.size());
+  spec.gated = true;
+  for (const SavedTensor& tensor : saved_tensors(spec, training)) {
+    if (std::string(tensor.what) == "input of the experts' activation") {
+      EXPECT_DOUBLE_EQ(tensor.bytes, 2 * 2 * visits * 256);
+    }
+  }
+}
+
+TEST(PlanText, LeavesOutTheMiddleOfADeepPipeline) {
+  ModelSpec spec = small();
+  spec.layers = 8;
+  const auto stages = [&](std::int64_t pipeline) {
+    Training training = on(8 / pipeline, 1, pipeline);
+    training.micro_batch = 1;
+    training.global_batch = 8;
+    const std::string text =
+        to_text(make_plan(PublishedEstimator(), spec, training, cluster_of(8)));
+    std::vector<std::int64_t> list;
+    for (std::int64_t rank = 0; rank < pipeline; ++rank)
+      if (text.find(fmt::format("\n  {:<5} steady state", rank)) != std::string::npos)
+        list.push_back(rank);
+    return list;
+  };
+  EXPECT_THAT(stages(8), testing::ElementsAre(0, 1, 6, 7));
+  EXPECT_THAT(stages(4), testing::ElementsAre(0, 1, 2, 3));
+}
+
+TEST(PlanText, NamesTheWholeMesh) {
+  Training training = on(3, 2, 4);
+  EXPECT_EQ(describe_mesh(training), "dp 3 x tp 2 x pp 4");
+  training.mesh.context = 2;
+  training.mesh.expert = 2;
+  training.mesh.virtual_stages = 2;
+  EXPECT_EQ(describe_mesh(training), "dp 3 x tp 2 x pp 4 x cp 2, ep 2, 2 stages a rank");
+}
+
+// What offloading keeps in a host is that of its fullest rank, for all of its devices.
+TEST(OffloadedBytes, AreThoseOfTheFullestRank) {
+  ModelSpec spec = small();
+  spec.tied_embeddings = false;
+  Training training = on(1, 1, 2);
+  training.stage_layers = {3, 1};
+  training.offload_optimizer = true;
+  double most = 0;
+  for (const HeldParameters& held : held_by_rank(spec, training)) most = std::max(most, held.all());
+  ASSERT_EQ(most, held_by_rank(spec, training).front().all());
+  EXPECT_DOUBLE_EQ(offloaded_bytes(spec, training, cluster_of(2)), 2 * 12 * most);
 }
 
 }  // namespace
