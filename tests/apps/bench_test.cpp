@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/apps/program.h"
 
 namespace shoal::apps::testing {
@@ -61,6 +63,110 @@ TEST(Bench, RefusesWhatMakesNoSense) {
   EXPECT_THAT(words({"--algorithms", "all_reduce=ring"}),
               HasSubstr("--algorithms goes with --transport tcp"));
   EXPECT_THAT(words({"--rank", "1"}), HasSubstr("--rendezvous and --rank go together"));
+}
+
+/// What each rank of the fake trainer was given, without the name of the rendezvous, which must be
+/// the same for all.
+std::vector<std::string> given(const std::vector<std::string>& more, int code = 0) {
+  const Folder folder;
+  folder.write("costs.toml",
+               "[tcp]\ninside_latency_s = 7\nbetween_latency_s = 8\ninside_bandwidth = "
+               "1e9\nbetween_bandwidth = 1e9\n");
+  std::vector<std::string> all{shoal_program(), "bench", "collectives"};
+  all.insert(all.end(), more.begin(), more.end());
+  const Outcome outcome = run(all, folder.path());
+  EXPECT_EQ(outcome.code, code) << outcome.err;
+  std::vector<std::string> list;
+  std::set<std::string> names;
+  for (int rank = 0; folder.has(fmt::format("bench-{}.txt", rank)); ++rank) {
+    const std::string text = folder.read(fmt::format("bench-{}.txt", rank));
+    const auto name = text.find(" name ");
+    list.push_back(text.substr(0, name));
+    names.insert(text.substr(name + 6));
+  }
+  EXPECT_EQ(names.size(), 1u);
+  return list;
+}
+
+TEST(Bench, TellsEveryRankTheSame) {
+  const std::string plain =
+      "world 2 ops all_reduce bytes 4 to 268435456 factor 4 seconds 0.5 arena true tcp false hosts "
+      "1 meet [] algorithms [] latency 1.5e-05 type f32 json false cores 1";
+  EXPECT_EQ(given({}), (std::vector<std::string>{plain, plain}));
+  const std::string changed =
+      "world 3 ops broadcast,barrier bytes 8 to 64 factor 3 seconds 0.25 arena false tcp true "
+      "hosts 1 meet [] algorithms [all_reduce=ring] latency 7 type bf16 json true cores 1";
+  EXPECT_EQ(given({"--nproc",
+                   "3",
+                   "--op",
+                   "broadcast,barrier",
+                   "--bytes",
+                   "8:64",
+                   "--factor",
+                   "3",
+                   "--seconds",
+                   "0.25",
+                   "--foreign",
+                   "--transport",
+                   "tcp",
+                   "--algorithms",
+                   "all_reduce=ring",
+                   "--link-costs",
+                   "costs.toml",
+                   "--type",
+                   "bf16",
+                   "--json"}),
+            (std::vector<std::string>{changed, changed, changed}));
+  const std::string hosts =
+      "world 2 ops all_reduce bytes 4 to 4 factor 4 seconds 0.5 arena true tcp false hosts 2 meet "
+      "[] algorithms [] latency 1.5e-05 type f32 json false cores 1";
+  EXPECT_EQ(given({"--hosts", "2", "--bytes", "4"}), (std::vector<std::string>{hosts, hosts}));
+  EXPECT_EQ(given({"--nproc", "1"}).size(), 1u);
+}
+
+TEST(Bench, AFailingRankFailsIt) {
+  EXPECT_EQ(given({"--factor", "7", "--nproc", "3"}, 1).size(), 3u);
+}
+
+TEST(Bench, ARankThatIsStartedAloneStartsNoOther) {
+  const Folder folder;
+  const Outcome outcome = run({shoal_program(), "bench", "collectives", "--rank", "0",
+                               "--rendezvous", "127.0.0.1:7", "--nproc", "3"},
+                              folder.path());
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(folder.read("bench-0.txt"), HasSubstr("meet [127.0.0.1:7]"));
+  EXPECT_THAT(folder.read("bench-0.txt"), HasSubstr(" name bench\n"));
+  EXPECT_FALSE(folder.has("bench-1.txt"));
+}
+
+TEST(Bench, RefusesWhatIsOutOfItsRange) {
+  const Folder folder;
+  const auto code = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all{shoal_program(), "bench", "collectives"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all, folder.path());
+  };
+  for (const auto& words : std::vector<std::vector<std::string>>{{"--nproc", "0"},
+                                                                 {"--nproc", "65"},
+                                                                 {"--factor", "1"},
+                                                                 {"--factor", "1025"},
+                                                                 {"--hosts", "0"},
+                                                                 {"--hosts", "65"},
+                                                                 {"--seconds", "0"},
+                                                                 {"--type", "f8"},
+                                                                 {"--transport", "mpi"},
+                                                                 {"--bytes", "3"}})
+    EXPECT_EQ(code(words).code, 2) << words[0] << " " << words[1];
+  folder.write("costs.toml",
+               "[tcp]\ninside_latency_s = 7\nbetween_latency_s = 8\ninside_bandwidth = "
+               "1e9\nbetween_bandwidth = 1e9\n");
+  EXPECT_THAT(code({"--link-costs", "costs.toml"}).err, HasSubstr("--link-costs is of TCP"));
+  EXPECT_THAT(code({"--transport", "tcp", "--hosts", "2"}).err,
+              HasSubstr("--hosts: with --transport tcp no memory is shared"));
+  EXPECT_THAT(code({"--rendezvous", "127.0.0.1:7"}).err, HasSubstr("go together"));
+  // Two ranks are two hosts at most, and messages are between two.
+  EXPECT_EQ(code({"--nproc", "2", "--hosts", "2", "--print-choice"}).code, 0);
+  EXPECT_EQ(code({"--nproc", "2", "--op", "sendrecv", "--bytes", "4"}).code, 0);
 }
 
 }  // namespace

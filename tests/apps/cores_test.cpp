@@ -25,6 +25,9 @@ TEST(Cores, AreSharedEquallyAndNeverNone) {
   EXPECT_EQ(threads_per_rank(eight, 16, 0), 1);
   EXPECT_EQ(threads_per_rank(eight, 2, 7), 7);
   EXPECT_EQ(quota.usable(), 3);
+  EXPECT_EQ((Cores{{0, 1}, 2.5}.usable()), 2) << "no more than there are";
+  EXPECT_EQ((Cores{{0, 1}, 0.2}.usable()), 1);
+  EXPECT_EQ((Cores{{}, 0}.usable()), 1);
 }
 
 // Four ranks on eight cores whose launcher had all of them: bound to nothing, to a half each, to
@@ -54,6 +57,8 @@ TEST(Cores, NoTwoRanksShareOne) {
   }
   EXPECT_EQ(seen, (std::set<int>{1, 3, 5, 7}));
   EXPECT_THROW(cores_of_rank(odd, 0, 3, 2), Error);
+  EXPECT_EQ(cores_of_rank(odd, 4, 5, 1), std::vector<int>{9}) << "just enough";
+  EXPECT_EQ(cores_of_rank(odd, 0, 1, 5), odd.list);
 }
 
 TEST(Cores, KeepingToThemHolds) {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -96,14 +97,34 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
 }
 
 int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
-  fmt::print("{} {} {} {}\n", arguments->checkpoint, arguments->prompt, arguments->tokens,
-             arguments->cache);
+  const shoal::apps::GenerateArguments& a = *arguments;
+  fmt::print(
+      "checkpoint {} prompt {} tokens {} temperature {} top_k {} top_p {} seed {} cache {} copies "
+      "[{}] threads {}\n",
+      a.checkpoint, a.prompt, a.tokens, a.temperature, a.top_k, a.top_p, a.seed, a.cache,
+      a.check_copies, a.threads);
   return 0;
 }
 
 int shoal_eval_main(const shoal::apps::EvalArguments* arguments) {
-  fmt::print("{} {} {}\n", arguments->checkpoint, arguments->split, arguments->batches);
+  const shoal::apps::EvalArguments& a = *arguments;
+  fmt::print("checkpoint {} split {} folders [{}] batches {} json {} threads {}\n", a.checkpoint,
+             a.split, fmt::join(a.folders, ","), a.batches, a.json, a.threads);
   return 0;
+}
+
+// Every rank says in a file what it was given, and on how many cores it may run.
+int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
+  const shoal::apps::BenchArguments& a = *arguments;
+  cpu_set_t cores;
+  ::sched_getaffinity(0, sizeof cores, &cores);
+  std::ofstream(fmt::format("bench-{}.txt", a.rank)) << fmt::format(
+      "world {} ops {} bytes {} to {} factor {} seconds {} arena {} tcp {} hosts {} meet "
+      "[{}] algorithms [{}] latency {} type {} json {} cores {} name {}\n",
+      a.world, fmt::join(a.operations, ","), a.min_bytes, a.max_bytes, a.factor, a.seconds, a.arena,
+      a.tcp, a.hosts, a.rendezvous, a.network.algorithms, a.network.link_costs.inside.alpha, a.type,
+      a.json, CPU_COUNT(&cores), a.name);
+  return a.rank == 1 && a.factor == 7 ? 3 : 0;
 }
 
 const char* shoal_torch_description() { return "a fake"; }

@@ -237,6 +237,20 @@ TEST_F(LauncherTest, FreshMovesTheOldRunAside) {
   EXPECT_EQ(folder.read("run.old-1/mine"), "kept");
 }
 
+TEST_F(LauncherTest, FreshLeavesAnEmptyDirectory) {
+  for (int twice = 0; twice < 2; ++twice) {
+    std::filesystem::remove_all(folder.path() / "run");
+    folder.write("run/lock", "");
+    const Outcome outcome = train({"--fresh"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_FALSE(folder.has("run.old-1"));
+  }
+  const std::vector<std::string> slash{shoal_program(), "train",     "job.toml",
+                                       "--fresh",       "--run-dir", "run//"};
+  EXPECT_EQ(run(slash, folder.path()).code, 0);
+  EXPECT_TRUE(folder.has("run.old-1/rank-0.txt")) << "beside it, not inside";
+}
+
 TEST_F(LauncherTest, TheDirectoryIsNamedAfterTheJob) {
   EXPECT_EQ(run({shoal_program(), "train", "job.toml"}, folder.path()).code, 0);
   EXPECT_TRUE(folder.has("runs/test/rank-0.txt"));

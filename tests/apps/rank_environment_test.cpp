@@ -159,5 +159,68 @@ TEST(RankEnvironment, NamesWhatIsBroken) {
                 "SLURM_STEP_TASKS_PER_NODE=3,2 does not say how many tasks node 2 has");
 }
 
+TEST(RankEnvironment, PortsAreThoseOfTcp) {
+  EXPECT_EQ(detect(changed(kSlurm, "MASTER_PORT", "65535"))->rendezvous, "h1:65535");
+  EXPECT_EQ(detect(changed(kSlurm, "MASTER_PORT", "1"))->rendezvous, "h1:1");
+  expect_broken(changed(kSlurm, "MASTER_PORT", "65536"), "port 65536 is none");
+  expect_broken(changed(kSlurm, "MASTER_PORT", "0"), "port 0 is none");
+  expect_broken(changed(kTorchrun, "MASTER_PORT", "65535"), "port 65536 is none");
+  EXPECT_EQ(detect(changed(kTorchrun, "MASTER_PORT", "0"))->rendezvous, "h0:1");
+  EXPECT_EQ(detect(changed(kSlurm, "MASTER_ADDR", "[fd00::1]"))->rendezvous, "[fd00::1]:7000");
+}
+
+TEST(RankEnvironment, UnderMpiNothingElseMeets) {
+  Variables nowhere = kSlurm;
+  nowhere.erase("MASTER_ADDR");
+  const auto found = detect_rank_environment(
+      [&](const char* name) {
+        const auto at = nowhere.find(name);
+        return at == nowhere.end() ? nullptr : at->second.c_str();
+      },
+      true);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->rendezvous, "");
+}
+
+TEST(RankEnvironment, APlaceIsCompleteOrBroken) {
+  Variables local = changed(changed(kKubernetes, "LOCAL_WORLD_SIZE", "4"), "LOCAL_RANK", "0");
+  expect_broken(local, "local rank 0 of 4 on this host, of 3 in all");
+  local["LOCAL_WORLD_SIZE"] = "3";
+  expect_place(*detect(local), "Kubernetes", 2, 3, 0, 3);
+  expect_broken(changed(kTorchrun, "RANK", "3x"), "RANK=3x is no whole number");
+  // Without one of its variables a launcher is not there.
+  for (const char* name : {"KUBERNETES_SERVICE_HOST", "WORLD_SIZE", "RANK"}) {
+    Variables without = kKubernetes;
+    without.erase(name);
+    EXPECT_FALSE(detect(without)) << name;
+  }
+  Variables step = kSlurm;
+  step.erase("SLURM_STEP_NUM_TASKS");
+  EXPECT_FALSE(detect(step));
+  // Slurm's counts: three tasks on each of two nodes, then one on each of two.
+  const Variables counted = changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "3(x2),2(x2)");
+  for (const auto& [node, tasks] : {std::pair{"0", 3}, {"1", 3}, {"2", 2}, {"3", 2}})
+    EXPECT_EQ(detect(changed(counted, "SLURM_NODEID", node))->local_world, tasks) << node;
+  expect_broken(changed(counted, "SLURM_NODEID", "4"), "how many tasks node 4 has");
+}
+
+// What tells starts apart counts; what ranks of one start differ in does not.
+TEST(RankEnvironment, TheKeyHasEveryVariableOfAStart) {
+  const auto differs = [](const Variables& of, const char* name) {
+    return detect(changed(of, name, "31"))->job_key != detect(of)->job_key;
+  };
+  for (const char* name :
+       {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"})
+    EXPECT_TRUE(differs(kTorchrun, name)) << name;
+  EXPECT_FALSE(differs(kTorchrun, "GROUP_RANK"));
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"})
+    EXPECT_TRUE(differs(kSlurm, name)) << name;
+  for (const char* name :
+       {"PMIX_NAMESPACE", "PMIX_SERVER_URI2", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"})
+    EXPECT_TRUE(differs(kOpenMpi, name)) << name;
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"})
+    EXPECT_TRUE(differs(kKubernetes, name)) << name;
+}
+
 }  // namespace
 }  // namespace shoal::apps

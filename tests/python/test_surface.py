@@ -5,6 +5,7 @@ import pathlib
 import re
 import signal
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -196,6 +197,20 @@ class Surface(unittest.TestCase):
     def test_every_function_of_c10d_is_ours_or_named_here(self):
         self.assertEqual(virtuals("Backend.hpp") - LEFT_TO_C10D, overridden("backend.h") & virtuals("Backend.hpp"))
         self.assertEqual(virtuals("Work.hpp") - WORK_LEFT_TO_C10D, overridden("host_work.h") & virtuals("Work.hpp"))
+
+    def test_what_is_given_wins_over_the_environment(self):
+        names = ("transport", "interface", "ports", "host")
+        environment = {"SHOAL_" + name.upper(): "there-" + name for name in names}
+        with unittest.mock.patch.dict(os.environ, environment):
+            for given in names:
+                options = shoal._with_environment(shoal.Options(**{given: "here"}))
+                for name in names:
+                    self.assertEqual(getattr(options, name), "here" if name == given else "there-" + name)
+            options = shoal._with_environment(shoal.Options(flight_directory="/flights", in_rank_order=True))
+            self.assertEqual((options.flight_directory, options.in_rank_order), ("/flights", True))
+            self.assertFalse(shoal._with_environment(shoal.Options()).in_rank_order)
+        options = shoal._with_environment(shoal.Options())
+        self.assertEqual([getattr(options, name) for name in names], [os.environ.get("SHOAL_" + name.upper(), "") for name in names])
 
     def test_sparse_sums(self):
         self.check(sparse_sums, 3)

@@ -1,8 +1,12 @@
 #include "shoal/train/generation.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/model/model_spec.h"
+#include "tests/complaint.h"
 
 namespace shoal::train {
 namespace {
@@ -41,6 +45,49 @@ TEST(Generation, GoesOnBehindTheLongestSequence) {
   // A prompt longer than the model sees: its end counts.
   options.tokens = 5;
   EXPECT_EQ(generate(*model, std::vector<std::uint32_t>(600, 7), options, Key(1), 256).size(), 5u);
+}
+
+/// The likeliest tokens behind `text`, each from a pass over all that the model sees: everything up
+/// to its longest sequence, and from there on the last half of it and what has come since.
+std::vector<std::uint32_t> likeliest(nn::Model& model, std::vector<std::uint32_t> text,
+                                     std::size_t tokens) {
+  const at::NoGradGuard no_grad;
+  const auto longest = static_cast<std::size_t>(model.spec().sequence);
+  const std::size_t begin = text.size();
+  std::size_t seen = std::min(begin, longest);
+  for (std::size_t i = 0; i < tokens; ++i) {
+    if (seen > longest) seen = longest / 2;
+    std::vector<std::int64_t> view(text.end() - static_cast<std::ptrdiff_t>(seen), text.end());
+    nn::Context context;
+    context.training = false;
+    const at::Tensor row = at::empty({1, static_cast<std::int64_t>(seen)}, at::kLong);
+    std::copy(view.begin(), view.end(), row.mutable_data_ptr<std::int64_t>());
+    const at::Tensor logits = model(row, context);
+    text.push_back(static_cast<std::uint32_t>(
+        logits.select(1, logits.size(1) - 1).argmax(-1).item<std::int64_t>()));
+    ++seen;
+  }
+  return {text.begin() + static_cast<std::ptrdiff_t>(begin), text.end()};
+}
+
+TEST(Generation, SeesTheLastHalfWhereItsViewIsFull) {
+  const auto model = small("gpt2-tiny");
+  const auto vocabulary = static_cast<std::uint32_t>(model->spec().vocab);
+  const auto longest = static_cast<std::size_t>(model->spec().sequence);
+  const GenerationOptions options{.tokens = 6, .sampling = {.temperature = 0}};
+  for (const std::size_t length : {longest - 3, longest, longest + 50}) {
+    std::vector<std::uint32_t> prompt(length);
+    for (std::size_t i = 0; i < length; ++i) prompt[i] = static_cast<std::uint32_t>(i * i % 251);
+    EXPECT_EQ(generate(*model, prompt, options, Key(1), vocabulary), likeliest(*model, prompt, 6))
+        << length;
+  }
+}
+
+TEST(Generation, NeedsSomethingToContinue) {
+  const auto model = small("gpt2-tiny");
+  EXPECT_THAT(complaint([&] { generate(*model, {}, {.tokens = 1}, Key(1), 256); }),
+              ::testing::HasSubstr("a prompt of no tokens"));
+  EXPECT_TRUE(generate(*model, {1}, {.tokens = 0}, Key(1), 256).empty());
 }
 
 TEST(Generation, StaysInTheVocabulary) {

@@ -157,5 +157,22 @@ TEST(Nearest, CountsEditsAndRefusesTheFar) {
   EXPECT_EQ(nearest("", words), "");
 }
 
+// A third of the letters may be wrong, and two of a short word; two letters that changed places are
+// one mistake.
+TEST(Nearest, LongerWordsMayHaveMoreMistakes) {
+  EXPECT_EQ(edit_distance("abcd", "abdc"), 1);
+  EXPECT_EQ(edit_distance("abcd", "badc"), 2);
+  EXPECT_EQ(edit_distance("abc", "xyz"), 3);
+  const std::vector<std::string> one = {"abcdefghijkl"};
+  EXPECT_EQ(nearest("ABCDefghijkl", one), one[0]) << "four of twelve";
+  EXPECT_EQ(nearest("ABCDEfghijkl", one), "") << "five of twelve";
+  const std::vector<std::string> shorter = {"abcd"};
+  EXPECT_EQ(nearest("ABcd", shorter), "abcd");
+  EXPECT_EQ(nearest("ABCd", shorter), "");
+  const std::vector<std::string> two = {"ab", "AB"};
+  EXPECT_EQ(nearest("aB", two), "ab") << "the first of equals";
+  EXPECT_EQ(nearest("xy", two), "") << "nothing in common";
+}
+
 }  // namespace
 }  // namespace shoal::train

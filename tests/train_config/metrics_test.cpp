@@ -58,6 +58,48 @@ TEST(Metrics, OneLineAStepWithTheKeysThatScriptsRelyOn) {
       "\"tokens_per_s\": 8}");
 }
 
+TEST(Metrics, EveryFigureHasItsKey) {
+  StepMetrics m = step(2);
+  m.loss_scale = 1024;
+  m.skipped = true;
+  m.memory_bytes = 21;
+  for (std::size_t c = 0; c < m.memory.size(); ++c) m.memory[c] = 1 + static_cast<double>(c);
+  m.evaluation = Evaluation{.loss = 1.5,
+                            .labels = 7,
+                            .bits_per_byte = 2.5,
+                            .accuracy = 0.75,
+                            .mean_squared_error = 3.5,
+                            .mean_absolute_error = 4.5};
+  EXPECT_EQ(to_json(m),
+            "{\"step\": 2, \"loss\": 1.6666666666666667, \"grad_norm\": null, \"lr\": "
+            "0.00029999999999999997, \"tokens\": 1024, \"tokens_per_s\": 1234.5, \"loss_scale\": "
+            "1024, \"memory_bytes\": 21, \"memory_temporary_bytes\": 1, "
+            "\"memory_parameters_bytes\": 2, \"memory_gradients_bytes\": 3, "
+            "\"memory_optimizer_bytes\": 4, \"memory_activations_bytes\": 5, "
+            "\"memory_communication_bytes\": 6, \"skipped\": true, \"eval_loss\": 1.5, "
+            "\"eval_labels\": 7, \"eval_bits_per_byte\": 2.5, \"eval_accuracy\": 0.75, "
+            "\"eval_mse\": 3.5, \"eval_mae\": 4.5}");
+  const StepMetrics back = parse_metrics(to_json(m));
+  EXPECT_EQ(back.step, 2);
+  EXPECT_EQ(back.lr, 3e-4);
+  EXPECT_EQ(back.tokens_per_s, 1234.5);
+  EXPECT_TRUE(std::isinf(back.grad_norm));
+  EXPECT_TRUE(back.skipped);
+  EXPECT_EQ(back.loss_scale, 1024);
+  EXPECT_EQ(back.memory, m.memory);
+  ASSERT_TRUE(back.evaluation);
+  EXPECT_EQ(back.evaluation->labels, 7);
+  EXPECT_EQ(back.evaluation->accuracy, 0.75);
+  EXPECT_EQ(back.evaluation->mean_squared_error, 3.5);
+  EXPECT_EQ(back.evaluation->mean_absolute_error, 4.5);
+  EXPECT_EQ(to_json(*m.evaluation),
+            "{\"eval_loss\": 1.5, \"eval_labels\": 7, \"eval_bits_per_byte\": 2.5, "
+            "\"eval_accuracy\": 0.75, \"eval_mse\": 3.5, \"eval_mae\": 4.5}");
+  const StepMetrics plain = parse_metrics(to_json(step(1)));
+  EXPECT_EQ(plain.grad_norm, 0.1);
+  EXPECT_FALSE(plain.skipped || plain.evaluation || plain.loss_scale || plain.memory_bytes);
+}
+
 TEST(Metrics, WhatIsNoNumberIsNotWritten) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";
@@ -72,7 +114,9 @@ TEST(Metrics, WhatIsNoNumberIsNotWritten) {
     EXPECT_THROW(file.append(bad), Error);
     EXPECT_FALSE(is_finite(*bad.evaluation));
     EXPECT_FALSE(is_finite({.loss = 1, .labels = 1, .bits_per_byte = value}));
+    EXPECT_FALSE(is_finite({.loss = 1, .labels = 1, .accuracy = value}));
     EXPECT_FALSE(is_finite({.loss = 1, .labels = 1, .mean_squared_error = value}));
+    EXPECT_FALSE(is_finite({.loss = 1, .labels = 1, .mean_absolute_error = value}));
   }
   EXPECT_TRUE(is_finite({.loss = 1, .labels = 1, .accuracy = 0.5}));
   EXPECT_EQ(text_of(path), "");
@@ -108,6 +152,23 @@ TEST(Metrics, ResumingCutsLaterAndTornLines) {
   ASSERT_EQ(all.size(), 4u);
   EXPECT_EQ(all.back().step, 4);
   EXPECT_EQ(text_of(path).back(), '\n');
+}
+
+// A step that the checkpoint has stays; from another start nothing does.
+TEST(Metrics, ResumingKeepsTheStepOfTheCheckpoint) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    for (int i = 1; i <= 3; ++i) file.append(step(i));
+  }
+  { const MetricsFile again(path, 2); }
+  const auto all = read_metrics(path);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all.back().step, 2);
+  EXPECT_EQ(text_of(path), to_json(step(1)) + "\n" + to_json(step(2)) + "\n");
+  { const MetricsFile anew(path, 0); }
+  EXPECT_EQ(text_of(path), "");
 }
 
 TEST(Metrics, AFullDiskIsAnErrorAndKeepsWhatWasWritten) {

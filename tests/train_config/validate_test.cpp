@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/train/config/precision.h"
+
 namespace shoal::train {
 namespace {
 
@@ -237,6 +239,124 @@ TEST(Validate, OverMpiKeysOfTcpAndTheOrderOfSumsAreRefused) {
       2);
 }
 
+// What is allowed at most is allowed, and one more is not.
+TEST(Validate, LimitsAreTheLastThatIsAllowed) {
+  const auto refused = [](const std::vector<std::string>& sets, int ranks) {
+    return refusal([&] { validate(job_with(sets), ranks); });
+  };
+  const auto fault = [](const char* step, const char* rank) {
+    return std::vector<std::string>{"debug.fault=kill", std::string("debug.fault_step=") + step,
+                                    std::string("debug.fault_rank=") + rank};
+  };
+  validate(job_with(fault("10", "1")), 2);
+  EXPECT_THAT(refused(fault("11", "1"), 2), HasSubstr("would never come: training.steps = 10"));
+  EXPECT_THAT(refused(fault("10", "2"), 2), HasSubstr("debug.fault_rank = 2: there are 2 ranks"));
+  EXPECT_THAT(refused(fault("0", "0"), 2), HasSubstr("say in which step, counted from 1"));
+  EXPECT_THAT(refused({"training.global_batch_tokens=100", "training.sequence_length=64"}, 1),
+              HasSubstr("must be a multiple of training.sequence_length = 64"));
+  EXPECT_EQ(batch_plan(job_with({"training.global_batch_tokens=192"}), 1), (BatchPlan{3, 3, 1}));
+  EXPECT_THAT(refusal([] { batch_plan(job_with({}), 0); }),
+              HasSubstr("there must be at least one rank"));
+  EXPECT_THAT(refused({"training.micro_batch=13"}, 2), HasSubstr("24 sequences / 2 ranks = 12"));
+}
+
+TEST(Validate, NamesOfJobsAreNamesOfFolders) {
+  for (const char* name : {"a", "A-1_b.c", "7", "-x", "_"})
+    EXPECT_NO_THROW(validate(job_with({std::string("job.name=\"") + name + "\""}), 1)) << name;
+  for (const char* name : {"", ".", ".a", "a b", "a/b", "a:b"}) {
+    EXPECT_THAT(refusal([&] { validate(job_with({std::string("job.name=\"") + name + "\""}), 1); }),
+                HasSubstr("must be letters, digits"))
+        << name;
+  }
+}
+
+TEST(Validate, ShardsAndReplicasMakeTheRanks) {
+  const auto refused = [](const std::vector<std::string>& sets) {
+    return refusal([&] { validate(job_with(sets), 4); });
+  };
+  const std::string stage = "parallelism.zero_stage=2";
+  const std::string shards = "parallelism.data_parallel_shard_degree=";
+  const std::string replicas = "parallelism.data_parallel_replicate_degree=";
+  for (const auto& [s, r] :
+       {std::pair{"-1", "1"}, {"-1", "2"}, {"-1", "4"}, {"2", "2"}, {"1", "4"}})
+    EXPECT_NO_THROW(validate(job_with({stage, shards + s, replicas + r}), 4)) << s << " x " << r;
+  EXPECT_THAT(refused({stage, shards + "2"}),
+              HasSubstr("data_parallel_shard_degree = 2: shards x replicas must make the 4 ranks"));
+  EXPECT_THAT(refused({stage, replicas + "3"}),
+              HasSubstr("data_parallel_replicate_degree = 3: shards x replicas must make"));
+  EXPECT_THAT(refused({stage, replicas + "8"}), HasSubstr("shards x replicas must make"));
+  EXPECT_THAT(refused({stage, shards + "0"}), HasSubstr("is a number of ranks, or -1"));
+  EXPECT_THAT(refused({"parallelism.zero_stage=1", "parallelism.reduce_every_micro_batch=true"}),
+              HasSubstr("stage 1 keeps whole gradients"));
+  validate(job_with({stage, "parallelism.reduce_every_micro_batch=true"}), 4);
+  EXPECT_THAT(refused({stage, "parallelism.shard_units=names"}),
+              HasSubstr("goes with parallelism.shard_units = \"names\""));
+  EXPECT_THAT(refused({stage, "parallelism.shard_unit_names=[\"x\"]"}),
+              HasSubstr("goes with parallelism.shard_units = \"names\""));
+  validate(
+      job_with({stage, "parallelism.shard_units=names", "parallelism.shard_unit_names=[\"x\"]"}),
+      4);
+}
+
+TEST(Validate, DataAndOptimizerBelongTogether) {
+  const auto refused = [](const std::vector<std::string>& sets) {
+    return refusal([&] { validate(job_with(sets), 1); });
+  };
+  EXPECT_THAT(refused({"optimizer.name=sgd", "optimizer.nesterov=true", "optimizer.momentum=0"}),
+              HasSubstr("optimizer.nesterov = true: needs optimizer.momentum above 0"));
+  validate(job_with({"optimizer.name=sgd", "optimizer.nesterov=true"}), 1);
+  validate(job_with({"optimizer.name=sgd", "optimizer.momentum=0"}), 1);
+  EXPECT_THAT(refused({"data.folders=[\"a\", \"\"]"}), HasSubstr("a folder has no name"));
+  EXPECT_THAT(refused({"data.folders=[\"a\", \"b\"]", "data.prepare=headers"}),
+              HasSubstr("prepares one folder, and data.folders has 2"));
+  validate(job_with({"data.folders=[\"a\", \"b\"]", "data.weights=[1, 2]"}), 1);
+  EXPECT_THAT(refused({"data.folders=[\"a\", \"b\"]", "data.weights=[1]"}),
+              HasSubstr("one weight for each of the 2 folders"));
+  EXPECT_THAT(refusal([] { validate(table_with({"data.source=csv"}), 1); }),
+              HasSubstr("data.file = \"\" (default): name the CSV table"));
+  const JobConfig csv = table_with({"data.source=csv"}).config;
+  EXPECT_TRUE(learns_classes(csv));
+  EXPECT_FALSE(learns_classes(table_with({"data.source=csv", "data.task=regression"}).config));
+  EXPECT_FALSE(learns_classes(table_with({"data.source=regression"}).config));
+  EXPECT_TRUE(learns_classes(table_with({}).config));
+  EXPECT_TRUE(learns_classes(job_with({}).config));
+}
+
+TEST(Validate, ActivationCheckpointingNeedsBlocks) {
+  EXPECT_THAT(refusal([] {
+                validate(table_with({"model.widths=[]", "activation_checkpoint.mode=full"}), 1);
+              }),
+              HasSubstr("the model has no blocks that could be recomputed"));
+  validate(job_with({"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=0.1"}),
+           1);
+}
+
+// "auto" may become bf16 and never fp16.
+TEST(Validate, WhatAutoMayBecome) {
+  const auto sets = [](std::vector<std::string> more) {
+    more.push_back("precision.type=auto");
+    return job_with(more);
+  };
+  validate(sets({"precision.master_weights=false"}), 1);
+  EXPECT_THAT(refusal([&] { validate(sets({"precision.loss_scale=8"}), 1); }),
+              HasSubstr("scales the loss of fp16 weights"));
+  EXPECT_THAT(refusal([&] { validate(sets({"precision.loss_scale_growth_interval=8"}), 1); }),
+              HasSubstr("scales the loss of fp16 weights"));
+  EXPECT_TRUE(may_use(sets({}), Precision::kFp32));
+  EXPECT_TRUE(may_use(sets({}), Precision::kBf16));
+  EXPECT_FALSE(may_use(sets({}), Precision::kFp16));
+  EXPECT_TRUE(may_use(sets({"precision.parameters=[\"a=fp16\"]"}), Precision::kFp16));
+  EXPECT_FALSE(may_use(job_with({}), Precision::kBf16));
+  const auto rules = precision_rules(job_with({"precision.parameters=[\"a=b=bf16\", \"*=fp32\"]"}));
+  ASSERT_EQ(rules.size(), 2u);
+  EXPECT_EQ(rules[0].pattern, "a=b");
+  EXPECT_EQ(rules[0].type, Precision::kBf16);
+  EXPECT_EQ(rules[1].pattern, "*");
+  EXPECT_EQ(rules[1].type, Precision::kFp32);
+  EXPECT_THAT(refusal([] { precision_rules(job_with({"precision.parameters=[\"a=auto\"]"})); }),
+              HasSubstr("must be \"pattern=type\""));
+}
+
 // A run writes every key into its config.toml, and can be repeated from it.
 TEST(Validate, DefaultsAreAcceptedWhereTheyHaveNoEffect) {
   validate(job_with({"parallelism.gather_ahead=1"}), 2);
@@ -305,6 +425,97 @@ TEST(ModelOfAJob, NormsOfQueriesAndKeysAreAKey) {
               HasSubstr("queries and keys have RMSNorm alone"));
   EXPECT_THAT(refusal([] { model_spec(table_with({"model.qk_norm=true"}), {}); }),
               HasSubstr("model.qk_norm"));
+}
+
+// Each key in the field of its name.
+TEST(ModelOfAJob, EveryKeyChangesItsField) {
+  const auto spec_with = [](std::vector<std::string> sets) {
+    return model_spec(job_with(sets), {.vocab = 256});
+  };
+  EXPECT_EQ(spec_with({"model.layers=3"}).layers, 3);
+  EXPECT_EQ(spec_with({"model.kv_heads=2"}).kv_heads, 2);
+  EXPECT_EQ(spec_with({"model.head_size=24"}).head_size, 24);
+  EXPECT_EQ(spec_with({"model.ffn=96"}).ffn, 96);
+  EXPECT_EQ(spec_with({"model.hidden=256", "model.ffn=96"}).ffn, 96) << "it comes after the ratio";
+  EXPECT_EQ(spec_with({"model.hidden=256", "model.head_size=24"}).head_size, 24);
+  EXPECT_EQ(spec_with({"model.vocab=512"}).vocab, 512);
+  EXPECT_EQ(spec_with({"model.sequence=128"}).sequence, 128);
+  EXPECT_FALSE(spec_with({"model.tied_embeddings=false"}).tied_embeddings);
+  EXPECT_FALSE(spec_with({"model.bias=false"}).bias);
+  EXPECT_TRUE(spec_with({"model.bias=false", "model.qkv_bias=true"}).qkv_bias);
+  EXPECT_TRUE(spec_with({"model.gated=true"}).gated);
+  EXPECT_EQ(spec_with({"model.positions=rotary"}).positions, model::Positions::kRotary);
+  EXPECT_EQ(spec_with({"model.name=llama-tiny", "model.positions=learned"}).positions,
+            model::Positions::kLearned);
+  EXPECT_EQ(spec_with({"model.positions=rotary", "model.rope_theta=500.0"}).rope_theta, 500);
+  EXPECT_EQ(spec_with({"model.norm=rms"}).norm, model::Norm::kRms);
+  EXPECT_EQ(spec_with({"model.name=llama-tiny", "model.norm=layer"}).norm, model::Norm::kLayer);
+  EXPECT_EQ(spec_with({"model.norm_epsilon=0.25"}).norm_epsilon, 0.25);
+  EXPECT_EQ(spec_with({"model.dropout=0.25"}).dropout, 0.25);
+  EXPECT_EQ(spec_with({"model.init_std=0.25"}).init_std, 0.25);
+  EXPECT_EQ(spec_with({"model.activation=relu"}).activation, model::Activation::kRelu);
+  const model::ModelSpec mlp =
+      model_spec(table_with({"model.inputs=3", "model.outputs=2", "model.widths=[5, 7]",
+                             "model.activation=silu"}),
+                 {});
+  EXPECT_EQ(mlp.inputs, 3);
+  EXPECT_EQ(mlp.outputs, 2);
+  EXPECT_EQ(mlp.widths, (std::vector<std::int64_t>{5, 7}));
+  EXPECT_EQ(mlp.activation, model::Activation::kSilu);
+}
+
+TEST(ModelOfAJob, KeysOfTheOtherFamilyAreRefused) {
+  for (const char* set : {"layers=2", "hidden=64", "heads=2", "kv_heads=2", "head_size=8", "ffn=64",
+                          "vocab=256", "sequence=64", "tied_embeddings=true", "qkv_bias=true",
+                          "qk_norm=true", "gated=true", "positions=rotary", "rope_theta=9.0",
+                          "norm=rms", "norm_epsilon=0.5", "dropout=0.5", "init_std=0.5"}) {
+    EXPECT_THAT(refusal([&] { model_spec(table_with({std::string("model.") + set}), {}); }),
+                HasSubstr("belongs to a transformer"))
+        << set;
+  }
+  for (const char* set : {"inputs=2", "outputs=2", "widths=[2]"}) {
+    EXPECT_THAT(refusal([&] { model_spec(job_with({std::string("model.") + set}), {}); }),
+                HasSubstr("belongs to a multi-layer perceptron"))
+        << set;
+  }
+  EXPECT_NO_THROW(model_spec(table_with({"model.bias=true"}), {.inputs = 64, .outputs = 10}));
+}
+
+TEST(ModelOfAJob, SizesHangTogether) {
+  // Two key-value heads of four stay two; a width that its feed-forward layer has no ratio to is
+  // not guessed.
+  EXPECT_EQ(model_spec(job_with({"model.name=llama-tiny", "model.heads=8"}), {}).kv_heads, 2);
+  EXPECT_EQ(model_spec(job_with({"model.name=llama-tiny", "model.hidden=256"}), {}).ffn, 704);
+  EXPECT_THAT(refusal([] {
+                model_spec(job_with({"model.name=llama-tiny", "model.hidden=98"}), {});
+              }),
+              HasSubstr("model.ffn (not set): llama-tiny has 352 for hidden = 128; say what it is "
+                        "for hidden = 98"));
+  EXPECT_EQ(model_spec(job_with({"model.name=llama-tiny", "model.hidden=98", "model.heads=1",
+                                 "model.kv_heads=1", "model.ffn=200"}),
+                       {})
+                .ffn,
+            200);
+  // The longest sequence itself is not too long.
+  EXPECT_EQ(model_spec(job_with({"training.sequence_length=256"}), {}).sequence, 256);
+  EXPECT_THAT(refusal([] { model_spec(job_with({"training.sequence_length=257"}), {}); }),
+              HasSubstr("longer than the model's longest sequence, 256"));
+  const auto rows = [](std::int64_t entries) {
+    return model_spec(job_with({"model.vocab=0"}), {.vocab = entries}).vocab;
+  };
+  EXPECT_EQ(rows(0), 64) << "nothing is known yet";
+  EXPECT_EQ(rows(64), 64);
+  EXPECT_EQ(rows(65), 128);
+}
+
+TEST(ModelOfAJob, IsCalledAfterItsSizeOrItsJob) {
+  EXPECT_EQ(model_spec(job_with({}), {}).name, "gpt2-tiny");
+  const Job shape = table_with({"model.name=", "model.family=mlp", "job.name=mine"});
+  const model::ModelSpec spec = model_spec(shape, {.inputs = 4, .outputs = 3});
+  EXPECT_EQ(spec.name, "mine");
+  EXPECT_EQ(spec.activation, model::Activation::kRelu) << "of a perceptron by default";
+  EXPECT_EQ(spec.inputs, 4);
+  EXPECT_EQ(spec.outputs, 3);
 }
 
 TEST(ModelOfAJob, AShapeNeedsNoName) {

@@ -83,7 +83,9 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
     const auto object = nlohmann::json::parse(json, shallow);
     const auto number = [&](const nlohmann::json& in, const char* key) {
       const auto& value = in.at(key);
-      if (!value.is_number_unsigned() || value > std::numeric_limits<std::int64_t>::max())
+      // As C++ numbers: compared as JSON, a number of 2^63 or more would count as negative.
+      if (!value.is_number_unsigned() ||
+          value.get<std::uint64_t>() > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
         throw broken(fmt::format("{} is no whole number of at least 0", key));
       return value.get<std::int64_t>();
     };

@@ -192,6 +192,8 @@ int TrainingLoop::stop(int signal) {
 }
 
 void TrainingLoop::finish() {
+  // What is still being written behind training belongs to the run.
+  finish_saving();
   RunTotals totals;
   totals.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
   totals.steps = run_.record.step - first_step_;

@@ -1,0 +1,158 @@
+// Groups of ranks on hosts, and what a collective of each takes, by figures that are worked out by
+// hand.
+#include "shoal/plan/topology.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal::plan {
+namespace {
+
+void expect_shape(GroupShape shape, std::int64_t inside, std::int64_t hosts) {
+  EXPECT_EQ(shape.inside, inside);
+  EXPECT_EQ(shape.hosts, hosts);
+  EXPECT_EQ(shape.ranks(), inside * hosts);
+}
+
+Cluster hosts_of(std::int64_t devices) {
+  Cluster cluster;
+  cluster.devices_per_host = devices;
+  return cluster;
+}
+
+TEST(GroupShapes, FillHostsByTheirStride) {
+  const Cluster cluster = hosts_of(8);
+  expect_shape(group_shape(cluster, 1, 1), 1, 1);
+  expect_shape(group_shape(cluster, 8, 1), 8, 1);
+  expect_shape(group_shape(cluster, 16, 1), 8, 2);
+  expect_shape(group_shape(cluster, 3, 1), 3, 1);
+  expect_shape(group_shape(cluster, 12, 1), 8, 2);
+  expect_shape(group_shape(cluster, 4, 2), 4, 1);
+  expect_shape(group_shape(cluster, 8, 2), 4, 2);
+  expect_shape(group_shape(cluster, 4, 8), 1, 4);
+  expect_shape(group_shape(cluster, 4, 64), 1, 4);
+}
+
+TEST(GroupShapes, OfEveryDimension) {
+  const Cluster cluster = hosts_of(8);
+  Training training;
+  Mesh& mesh = training.mesh;
+  mesh.tensor = 2;
+  mesh.context = 2;
+  mesh.data = 4;
+  expect_shape(tensor_group(cluster, mesh), 2, 1);
+  expect_shape(context_group(cluster, mesh), 2, 1);
+  expect_shape(shard_group(cluster, mesh), 4, 2);
+  expect_shape(replica_group(cluster, mesh), 1, 1);
+  expect_shape(dense_ranks(cluster, training).shards, 4, 2);
+  expect_shape(dense_ranks(cluster, training).replicas, 1, 1);
+  mesh.context = 8;
+  expect_shape(context_group(cluster, mesh), 4, 2);
+  mesh.context = 2;
+  mesh.shard = 2;
+  expect_shape(shard_group(cluster, mesh), 2, 1);
+  expect_shape(replica_group(cluster, mesh), 2, 2);
+  expect_shape(dense_ranks(cluster, training).shards, 4, 2);
+  training.zero_stage = 1;
+  expect_shape(dense_ranks(cluster, training).shards, 2, 1);
+  expect_shape(dense_ranks(cluster, training).replicas, 2, 2);
+}
+
+TEST(GroupShapes, OfExperts) {
+  const Cluster cluster = hosts_of(8);
+  Training training;
+  Mesh& mesh = training.mesh;
+  mesh.tensor = 2;
+  mesh.context = 2;
+  mesh.data = 4;
+  mesh.expert = 2;
+  expect_shape(expert_group(cluster, mesh), 2, 1);
+  expect_shape(expert_ranks(cluster, training).shards, 4, 2);
+  expect_shape(expert_ranks(cluster, training).replicas, 1, 1);
+  training.zero_stage = 1;
+  expect_shape(expert_ranks(cluster, training).shards, 4, 2);
+  mesh.shard = 2;
+  expect_shape(expert_ranks(cluster, training).shards, 2, 1);
+  expect_shape(expert_ranks(cluster, training).replicas, 2, 2);
+  // The 16 ranks hold each expert twice: fewer than the 8 that shard dense parameters.
+  mesh.shard = 0;
+  mesh.expert = 4;
+  mesh.expert_tensor = 2;
+  expect_shape(expert_group(cluster, mesh), 4, 1);
+  expect_shape(expert_tensor_group(cluster, mesh), 2, 1);
+  expect_shape(expert_ranks(cluster, training).shards, 1, 2);
+  expect_shape(expert_ranks(cluster, training).replicas, 1, 1);
+  mesh.expert = 8;
+  expect_shape(expert_group(cluster, mesh), 4, 2);
+}
+
+TEST(Pipelines, CrossHostsWhereAStageFillsOne) {
+  const Cluster cluster = hosts_of(8);
+  Mesh mesh;
+  mesh.pipeline = 4;
+  mesh.tensor = 2;
+  mesh.context = 2;
+  EXPECT_FALSE(pipeline_crosses_hosts(cluster, mesh));
+  mesh.data = 2;
+  EXPECT_TRUE(pipeline_crosses_hosts(cluster, mesh));
+  mesh.data = 4;
+  EXPECT_TRUE(pipeline_crosses_hosts(cluster, mesh));
+}
+
+/// 100 bytes take 1 s inside a host and 10 s between hosts, at half of each link's bandwidth.
+Cluster slow_links() {
+  Cluster cluster = hosts_of(4);
+  cluster.inside = {0.001, 200};
+  cluster.between = {0.01, 20};
+  cluster.device.efficiency.link_inside = 0.5;
+  cluster.device.efficiency.link_between = 0.5;
+  return cluster;
+}
+
+TEST(Links, HaveTheShareThatCollectivesReach) {
+  Cluster cluster = slow_links();
+  cluster.device.efficiency.link_inside = 0.25;
+  EXPECT_DOUBLE_EQ(inside_link(cluster).alpha, 0.001);
+  EXPECT_DOUBLE_EQ(inside_link(cluster).beta, 0.02);
+  EXPECT_DOUBLE_EQ(inside_link(cluster).gamma, 0);
+  EXPECT_DOUBLE_EQ(between_link(cluster).alpha, 0.01);
+  EXPECT_DOUBLE_EQ(between_link(cluster).beta, 0.1);
+  EXPECT_DOUBLE_EQ(between_link(cluster).gamma, 0);
+}
+
+TEST(CollectiveTimes, OfAllReduce) {
+  const Cluster cluster = slow_links();
+  EXPECT_EQ(all_reduce_s(cluster, {1, 1}, 100), 0);
+  // Two rounds of halving and two of doubling; three ranks go round a ring.
+  EXPECT_DOUBLE_EQ(all_reduce_s(cluster, {4, 1}, 100), 4 * 0.001 + 1.5);
+  EXPECT_DOUBLE_EQ(all_reduce_s(cluster, {3, 1}, 100), 4 * 0.001 + 4.0 / 3);
+  EXPECT_DOUBLE_EQ(all_reduce_s(cluster, {1, 4}, 100), 4 * 0.01 + 15);
+  EXPECT_DOUBLE_EQ(all_reduce_s(cluster, {1, 3}, 100), 4 * 0.01 + 40.0 / 3);
+  // Each of four exchanges a quarter between hosts.
+  EXPECT_NEAR(all_reduce_s(cluster, {4, 4}, 100), 6 * 0.001 + 1.5 + 4 * 0.01 + 15.0 / 4, 1e-12);
+  EXPECT_NEAR(all_reduce_s(cluster, {4, 3}, 100), 6 * 0.001 + 1.5 + 4 * 0.01 + 40.0 / 12, 1e-12);
+}
+
+TEST(CollectiveTimes, OfAllGather) {
+  const Cluster cluster = slow_links();
+  EXPECT_EQ(all_gather_s(cluster, {1, 1}, 100), 0);
+  EXPECT_DOUBLE_EQ(all_gather_s(cluster, {4, 1}, 100), 2 * 0.001 + 0.75);
+  EXPECT_DOUBLE_EQ(all_gather_s(cluster, {3, 1}, 100), 2 * 0.001 + 2.0 / 3);
+  EXPECT_DOUBLE_EQ(all_gather_s(cluster, {1, 4}, 100), 2 * 0.01 + 7.5);
+  EXPECT_NEAR(all_gather_s(cluster, {4, 2}, 100), 3 * 0.001 + 0.75 + 0.01 + 5.0 / 4, 1e-12);
+  EXPECT_NEAR(flat_all_gather_s(cluster, {4, 1}, 100), 3 * 0.001 + 0.75, 1e-12);
+  EXPECT_NEAR(flat_all_gather_s(cluster, {4, 2}, 100), 7 * 0.01 + 8.75, 1e-12);
+}
+
+// What stays in the host and what leaves it go at the same time.
+TEST(CollectiveTimes, OfAllToAll) {
+  Cluster cluster = slow_links();
+  EXPECT_EQ(all_to_all_s(cluster, {1, 1}, 100), 0);
+  EXPECT_DOUBLE_EQ(all_to_all_s(cluster, {4, 1}, 100), 3 * 0.001 + 0.75);
+  EXPECT_NEAR(all_to_all_s(cluster, {4, 2}, 100), 4 * 0.01 + 5, 1e-12);
+  EXPECT_NEAR(all_to_all_s(cluster, {1, 4}, 100), 3 * 0.01 + 7.5, 1e-12);
+  cluster.between.bandwidth = 2e6;
+  EXPECT_NEAR(all_to_all_s(cluster, {4, 2}, 100), 3 * 0.001 + 0.375, 1e-12);
+}
+
+}  // namespace
+}  // namespace shoal::plan

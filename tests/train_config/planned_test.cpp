@@ -1,0 +1,248 @@
+// The job as the planner sees it: each key in the figure that it decides.
+#include "shoal/train/config/planned.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/train/config/validate.h"
+#include "tests/complaint.h"
+
+namespace shoal::train {
+namespace {
+
+using plan::Training;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Sets = std::vector<std::string>;
+
+Job job_with(const Sets& sets) {
+  return parse_job(
+      "[model]\nname = \"gpt2-tiny\"\n[data]\nfolders = [\"a\"]\n[training]\n"
+      "global_batch_sequences = 24\nsteps = 10\nsequence_length = 64\n[checkpoint]\ninterval = "
+      "10\n",
+      "job.toml", sets);
+}
+
+Training planned(const Sets& sets, int ranks = 4) {
+  const Job job = job_with(sets);
+  return planned_training(job, model_spec(job, {.vocab = 256}), ranks);
+}
+
+TEST(PlannedTraining, TakesItsFiguresFromTheKeys) {
+  const Training plain = planned({});
+  EXPECT_EQ(plain.mesh.data, 4);
+  EXPECT_EQ(plain.mesh.shard, 0);
+  EXPECT_EQ(plain.zero_stage, 0);
+  EXPECT_EQ(plain.global_batch, 24);
+  EXPECT_EQ(plain.micro_batch, 6);
+  EXPECT_EQ(plain.sequence, 64);
+  EXPECT_EQ(plain.precision, "fp32");
+  EXPECT_EQ(plain.optimizer, plan::Optimizer::kAdam);
+  EXPECT_FALSE(plain.offload_optimizer);
+  EXPECT_EQ(plain.gather_ahead, 1);
+  EXPECT_TRUE(plain.reshard_after_forward);
+  EXPECT_FALSE(plain.reduce_every_micro_batch);
+  EXPECT_EQ(plain.recompute, plan::Recompute::kNone);
+  EXPECT_EQ(plain.kept, std::vector<model::Keep>(4, model::Keep::kEverything));
+  EXPECT_EQ(planned({"training.micro_batch=2"}).micro_batch, 2);
+  EXPECT_EQ(planned({"parallelism.zero_stage=2"}).zero_stage, 2);
+  EXPECT_EQ(planned({"parallelism.zero_stage=1"}).mesh.shard, 4);
+  EXPECT_EQ(planned({"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"})
+                .mesh.shard,
+            2);
+  EXPECT_TRUE(planned({"optimizer.state_folder=x"}).offload_optimizer);
+  EXPECT_EQ(planned({"parallelism.gather_ahead=3"}).gather_ahead, 3);
+  EXPECT_FALSE(planned({"parallelism.reshard_after_forward=false"}).reshard_after_forward);
+  EXPECT_TRUE(planned({"parallelism.reduce_every_micro_batch=true"}).reduce_every_micro_batch);
+  EXPECT_EQ(planned({"optimizer.name=sgd"}).optimizer, plan::Optimizer::kMomentum);
+  EXPECT_EQ(planned({"optimizer.name=sgd", "optimizer.momentum=0"}).optimizer,
+            plan::Optimizer::kSgd);
+}
+
+TEST(PlannedTraining, RecomputationIsThatOfTheBlocks) {
+  using model::Keep;
+  EXPECT_EQ(planned({"activation_checkpoint.mode=full"}).recompute, plan::Recompute::kFull);
+  EXPECT_EQ(planned({"activation_checkpoint.mode=selective"}).recompute,
+            plan::Recompute::kSelective);
+  const Training some =
+      planned({"activation_checkpoint.mode=every_k", "activation_checkpoint.every_k=3"});
+  EXPECT_EQ(some.kept, (std::vector<Keep>{Keep::kEverything, Keep::kEverything, Keep::kInput,
+                                          Keep::kEverything}));
+  EXPECT_EQ(some.recompute, plan::Recompute::kFull);
+  const model::RecomputePolicy policy = recompute_policy(
+      job_with({"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=1.5",
+                "activation_checkpoint.every_k=7"})
+          .config);
+  EXPECT_EQ(policy.mode, RecomputeMode::kBudget);
+  EXPECT_EQ(policy.budget_bytes, 1.5e6);
+  EXPECT_EQ(policy.every, 7);
+  const Job mlp = parse_job(
+      "[model]\nfamily = \"mlp\"\n[data]\nsource = \"digits\"\n[training]\n"
+      "global_batch_sequences = 8\nsteps = 1\n",
+      "job.toml");
+  const Training no_blocks = planned_training(mlp, model_spec(mlp, {.inputs = 4, .outputs = 2}), 1);
+  EXPECT_TRUE(no_blocks.kept.empty());
+  EXPECT_EQ(no_blocks.recompute, plan::Recompute::kNone);
+  EXPECT_EQ(no_blocks.sequence, 0) << "rows have no tokens";
+}
+
+// Bytes of a parameter, its gradient, its fp32 master and its moments.
+TEST(PlannedTraining, StatesHaveTheTypesOfTheJob) {
+  const auto states = [](const Sets& sets) { return *planned(sets).states; };
+  using plan::StateBytes;
+  EXPECT_EQ(states({}), (StateBytes{4, 4, 0, 8}));
+  EXPECT_EQ(states({"precision.type=bf16"}), (StateBytes{2, 4, 4, 8}));
+  EXPECT_EQ(states({"precision.type=fp16"}), (StateBytes{2, 4, 4, 8}));
+  EXPECT_EQ(states({"precision.type=bf16", "precision.master_weights=false"}),
+            (StateBytes{2, 4, 0, 8}));
+  EXPECT_EQ(states({"precision.master_weights=true"}), (StateBytes{4, 4, 0, 8}));
+  EXPECT_EQ(states({"precision.gradients=bf16"}), (StateBytes{4, 2, 0, 8}));
+  EXPECT_EQ(states({"precision.moments=bf16"}), (StateBytes{4, 4, 0, 4}));
+  EXPECT_EQ(states({"optimizer.name=sgd"}), (StateBytes{4, 4, 0, 4}));
+  EXPECT_EQ(states({"optimizer.name=sgd", "optimizer.momentum=0"}), (StateBytes{4, 4, 0, 0}));
+  EXPECT_EQ(planned({"precision.type=fp16"}).precision, "fp16");
+  EXPECT_EQ(planned({"precision.type=bf16"}).precision, "bf16");
+  EXPECT_EQ(planned({"precision.type=bf16", "precision.gradients=bf16"}).precision, "mixed");
+  EXPECT_EQ(planned({"precision.type=bf16", "precision.moments=bf16"}).precision, "bf16-moments");
+}
+
+// A checkpoint is written behind training where one comes before the last step.
+TEST(PlannedTraining, CopiesForACheckpointAreThoseBeforeTheEnd) {
+  const auto staging = [](const Sets& sets) { return planned(sets).staging_bytes; };
+  EXPECT_EQ(staging({}), 0) << "the only one is that of the last step";
+  EXPECT_EQ(staging({"checkpoint.interval=9"}), 512e6);
+  EXPECT_EQ(staging({"checkpoint.interval=9", "checkpoint.staging_mb=3"}), 3e6);
+  EXPECT_EQ(staging({"checkpoint.interval=0"}), 0);
+  EXPECT_EQ(staging({"checkpoint.interval=9", "checkpoint.asynchronous=false"}), 0);
+  EXPECT_EQ(staging({"training.epochs=1"}), 512e6) << "how long that is nobody knows yet";
+}
+
+TEST(PlannedTraining, WhatIsCounted) {
+  const auto counted = [](const Sets& sets) { return is_counted(job_with(sets).config); };
+  EXPECT_TRUE(counted({}));
+  EXPECT_TRUE(counted({"parallelism.zero_stage=3"}));
+  EXPECT_FALSE(counted({"precision.type=auto"}));
+  EXPECT_FALSE(counted({"precision.parameters=[\"*=bf16\"]"}));
+  EXPECT_FALSE(counted({"parallelism.zero_stage=3", "precision.gathers=bf16"}));
+  EXPECT_FALSE(counted({"parallelism.zero_stage=1", "parallelism.shard_units=size"}));
+  EXPECT_TRUE(counted({"parallelism.shard_units=size"})) << "nothing is sharded";
+}
+
+TEST(PlannedHosts, AreThoseThatShareMemory) {
+  const plan::Cluster one = planned_hosts(6, 6, 5e9);
+  EXPECT_EQ(one.name, "this host");
+  EXPECT_EQ(one.hosts, 1);
+  EXPECT_EQ(one.devices_per_host, 6);
+  EXPECT_EQ(one.device.memory_bytes, 5e9);
+  EXPECT_EQ(one.runtime, plan::Runtime::kShoal);
+  const plan::Cluster three = planned_hosts(6, 2, 5e9);
+  EXPECT_EQ(three.name, "these hosts");
+  EXPECT_EQ(three.hosts, 3);
+  EXPECT_EQ(three.devices_per_host, 2);
+}
+
+TEST(MemoryUse, IsToldLargestFirstWithoutCrumbs) {
+  plan::MemoryUse use;
+  use.parameters = 20e6;
+  use.gradients = 19.5e6;
+  use.optimizer = 40e6;
+  use.activations = 12.5e6;
+  use.gathered = 3e6;
+  use.communication = 2e6;
+  use.workspace = 2e6;
+  use.staging = 1e6;
+  EXPECT_EQ(describe(use),
+            "optimizer 40 MB, parameters 20 MB, gradients 19.5 MB, activations 12.5 MB, gathered 3 "
+            "MB, buffers 2 MB, temporary 2 MB")
+      << "a hundredth itself is left out";
+}
+
+/// Of a rank of the job, as the check before a run has it.
+double needed(const Sets& sets, int ranks, int sharers) {
+  const Job job = job_with(sets);
+  const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+  const std::string text = complaint([&] {
+    check_fits(spec, planned_training(job, spec, ranks), planned_hosts(ranks, sharers, 1));
+  });
+  const std::string begin = "a rank would need ";
+  return std::stod(text.substr(text.find(begin) + begin.size())) * 1e6;
+}
+
+TEST(CheckFits, RefusesWhatIsTooLargeAndNamesWhatWouldFit) {
+  const Job job = job_with({});
+  const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+  const Training training = planned_training(job, spec, 4);
+  const double bytes = needed({}, 4, 4);
+  EXPECT_GT(bytes, 16.0 * static_cast<double>(model::parameter_count(spec)));
+  EXPECT_NO_THROW(check_fits(spec, training, planned_hosts(4, 4, 1.001 * bytes)));
+  const auto refused = [&](double part) {
+    return complaint([&] { check_fits(spec, training, planned_hosts(4, 4, part * bytes)); });
+  };
+  EXPECT_THAT(refused(0.8), HasSubstr(fmt::format("may take {:.4g} MB: ", 0.8 * bytes / 1e6)));
+  const std::string most = refused(0.9);
+  for (const char* remedy : {"training.micro_batch = 3 (", "mode = \"selective\"",
+                             "mode = \"full\"", "parallelism.zero_stage = 1 (",
+                             "precision.moments = \"bf16\" (", "optimizer.state_folder ("})
+    EXPECT_THAT(most, HasSubstr(remedy));
+  EXPECT_THAT(most, Not(HasSubstr("zero_stage = 2"))) << "the first that fits";
+  EXPECT_THAT(most, Not(HasSubstr("training.micro_batch = 1"))) << "the first that fits";
+  EXPECT_THAT(refused(0.01), HasSubstr("no single change makes it fit"));
+  EXPECT_EQ(memory_remedies(spec, training, planned_hosts(4, 4, 1)),
+            most.substr(most.find("would fit: ") + 11, most.size() - most.find("would fit: ") - 11))
+      << "below nine tenths of what is planned";
+}
+
+// Each remedy has what the changed job itself would need.
+TEST(CheckFits, RemediesHaveTheFiguresOfTheChangedJob) {
+  const Job job = job_with({});
+  const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+  const std::string text =
+      memory_remedies(spec, planned_training(job, spec, 4), planned_hosts(4, 4, 0));
+  const auto figure = [&](const std::string& remedy) {
+    const auto at = text.find(remedy + " (");
+    EXPECT_NE(at, std::string::npos) << remedy << " of " << text;
+    return at == std::string::npos ? 0 : std::stod(text.substr(at + remedy.size() + 2)) * 1e6;
+  };
+  // Four digits are printed.
+  for (const auto& [remedy, set] :
+       {std::pair<std::string, std::string>{"training.micro_batch = 3", "training.micro_batch=3"},
+        {"activation_checkpoint.mode = \"selective\"", "activation_checkpoint.mode=selective"},
+        {"activation_checkpoint.mode = \"full\"", "activation_checkpoint.mode=full"},
+        {"precision.moments = \"bf16\"", "precision.moments=bf16"},
+        {"optimizer.state_folder", "optimizer.state_folder=x"},
+        {"parallelism.zero_stage = 1", "parallelism.zero_stage=1"}})
+    EXPECT_NEAR(figure(remedy) / needed({set}, 4, 4), 1, 1e-3) << remedy;
+  // What is there already is no remedy.
+  const Sets done{"training.micro_batch=1", "activation_checkpoint.mode=full",
+                  "parallelism.zero_stage=3", "precision.moments=bf16", "optimizer.state_folder=x"};
+  const Job small = job_with(done);
+  EXPECT_EQ(memory_remedies(spec, planned_training(small, spec, 4), planned_hosts(4, 4, 0)), "");
+}
+
+TEST(CheckFits, RanksThatShareNoMemoryNeedMore) {
+  const Sets sharded{"parallelism.zero_stage=3"};
+  const double together = needed(sharded, 4, 4);
+  const double apart = needed(sharded, 4, 1);
+  ASSERT_GT(apart, 1.05 * together);
+  const auto fits = [&](const Sets& more, double bytes) {
+    Sets sets = sharded;
+    sets.insert(sets.end(), more.begin(), more.end());
+    const Job job = job_with(sets);
+    const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+    return complaint([&] { check_fits_here(job, spec, 4, bytes); }).empty();
+  };
+  const double between = (together + apart) / 2;
+  EXPECT_TRUE(fits({}, between));
+  EXPECT_TRUE(fits({"parallelism.in_process=true", "parallelism.arena=false"}, between));
+  EXPECT_FALSE(fits({"parallelism.arena=false"}, between));
+  EXPECT_FALSE(fits({"parallelism.transport=tcp"}, between));
+  EXPECT_FALSE(fits({"parallelism.transport=mpi"}, between));
+  EXPECT_TRUE(fits({"parallelism.transport=tcp"}, 1.01 * apart));
+  EXPECT_FALSE(fits({}, 1));
+  EXPECT_TRUE(fits({}, 0)) << "nothing is known of the host";
+  EXPECT_TRUE(fits({"precision.type=auto"}, 1)) << "it cannot be counted yet";
+}
+
+}  // namespace
+}  // namespace shoal::train
