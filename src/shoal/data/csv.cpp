@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "shoal/base/check.h"
+#include "shoal/base/number.h"
 #include "shoal/data/file.h"
 #include "shoal/data/table.h"
 
@@ -32,10 +32,7 @@ std::vector<std::string_view> fields_of(std::string_view line, char separator) {
 
 std::optional<double> number(std::string_view text) {
   if (!text.empty() && text[0] == '+') text.remove_prefix(1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_number<double>(text);
 }
 
 /// Reads line by line and knows where it is.
