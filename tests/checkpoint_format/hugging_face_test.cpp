@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -15,7 +14,6 @@
 #include "shoal/checkpoint/format/hugging_face_names.h"
 #include "shoal/checkpoint/format/shard_writer.h"
 #include "shoal/checkpoint/format/store.h"
-#include "shoal/checkpoint/format/widen.h"
 #include "shoal/model/model_json.h"
 #include "tests/checkpoint_format/scratch.h"
 
@@ -330,24 +328,6 @@ TEST(HuggingFace, RefusesArchitecturesThatItHasNoNameFor) {
   model::ModelSpec mlp;
   mlp.family = model::Family::kMlp;
   EXPECT_THROW(hugging_face_config(mlp), Error);
-}
-
-TEST(Widen, EveryHalfIsItsValue) {
-  // The definition: sign, 2^(e - 15) (1 + f / 1024), or 2^-14 f / 1024 without the leading one.
-  for (int bits = 0; bits < 65536; ++bits) {
-    const int exponent = bits / 1024 % 32;
-    const int fraction = bits % 1024;
-    const float value = half_to_float(static_cast<unsigned short>(bits));
-    if (exponent == 31) {
-      EXPECT_EQ(std::isnan(value), fraction != 0);
-      EXPECT_EQ(std::isinf(value), fraction == 0);
-      continue;
-    }
-    const double size = exponent == 0 ? std::pow(2., -14) * fraction / 1024.
-                                      : std::pow(2., exponent - 15) * (1 + fraction / 1024.);
-    EXPECT_EQ(value, bits >= 32768 ? -size : size);
-    EXPECT_EQ(std::signbit(value), bits >= 32768);
-  }
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <thread>
 
+#include "shoal/base/narrow_float.h"
 #include "shoal/collective/fold/fold.h"
-#include "shoal/collective/fold/narrow_float.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "tests/collective/simulated_network.h"
 

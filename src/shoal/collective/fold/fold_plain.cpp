@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "shoal/collective/fold/fold.h"
-#include "shoal/collective/fold/narrow_float.h"
+#include "shoal/base/narrow_float.h"
 
 namespace shoal::collective {
 namespace {
