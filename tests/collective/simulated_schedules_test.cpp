@@ -15,6 +15,7 @@
 #include "shoal/collective/fold/fold.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "tests/collective/simulated_network.h"
+#include "tests/support/fold_plain.h"
 
 namespace shoal::collective {
 namespace {

@@ -24,17 +24,6 @@ struct Sample {
   bool operator==(const Sample&) const = default;
 };
 
-/// The position in the data, as a checkpoint keeps it. With the corpora and the job's options it
-/// determines every sample to come.
-struct CursorPosition {
-  std::uint64_t next_sample = 0;
-  std::uint64_t seed = 0;
-  std::uint64_t sequence_length = 0;
-  std::uint64_t corpora = 0;  ///< a fingerprint of the corpora and their weights
-
-  bool operator==(const CursorPosition&) const = default;
-};
-
 /// The order in which a training run sees its data. Which tokens sample number i holds is a pure
 /// function of the seed, the corpora with their weights, the sequence length and i: the number of
 /// ranks, the batch size and the history of the run do not enter. Any sample can be asked for at
@@ -60,13 +49,9 @@ class SampleCursor {
   std::uint64_t sequence_length() const { return length_; }
   std::uint64_t samples_per_epoch(std::size_t corpus) const { return corpora_[corpus].windows; }
 
-  /// The position before sample number `next_sample`.
-  CursorPosition position(std::uint64_t next_sample) const {
-    return {next_sample, seed_, length_, fingerprint_};
-  }
-  /// The sample number to go on with. Throws Error(config), which names what differs, when the
-  /// position is one of other data, of another seed or sequence length.
-  std::uint64_t resume(const CursorPosition& position) const;
+  /// The same for cursors with the same samples: of the seed, the sequence length, the corpora and
+  /// their weights.
+  std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:
   struct Corpus {

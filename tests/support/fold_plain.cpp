@@ -1,8 +1,9 @@
+#include "tests/support/fold_plain.h"
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#include "shoal/collective/fold/fold.h"
 #include "shoal/base/narrow_float.h"
 
 namespace shoal::collective {
