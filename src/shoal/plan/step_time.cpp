@@ -200,12 +200,6 @@ schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
 }
 
 StepTime published_step_time(const ModelSpec& spec, const Training& training,
-                             const Cluster& cluster) {
-  ScheduleCache cache;
-  return published_step_time(spec, training, cluster, cache);
-}
-
-StepTime published_step_time(const ModelSpec& spec, const Training& training,
                              const Cluster& cluster, ScheduleCache& cache, double cutoff_s) {
   const auto stages = stage_times(spec, training, cluster);
   const auto ranks = by_rank(stages, training);

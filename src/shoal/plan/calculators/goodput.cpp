@@ -6,10 +6,6 @@
 
 namespace shoal::plan {
 
-double young_interval_s(const FailureModel& model) {
-  return std::sqrt(2 * model.checkpoint_s * model.mtbf_s);
-}
-
 double daly_interval_s(const FailureModel& model) {
   const double ratio = model.checkpoint_s / (2 * model.mtbf_s);
   if (ratio >= 1) return model.mtbf_s;
